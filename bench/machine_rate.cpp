@@ -22,17 +22,17 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 /// Runs `work` on `threads` threads that start together. Returns the seconds until the last one is done.
 double timed(int threads, const std::function<void(int thread)>& work) {
   std::barrier start(threads + 1);
-  std::vector<std::jthread> crew;
-  crew.reserve(static_cast<std::size_t>(threads));
+  std::vector<std::jthread> workers;
+  workers.reserve(static_cast<std::size_t>(threads));
   for (int i = 0; i < threads; ++i) {
-    crew.emplace_back([&, i] {
+    workers.emplace_back([&, i] {
       start.arrive_and_wait();
       work(i);
     });
   }
   start.arrive_and_wait();
   const Clock::time_point begin = Clock::now();
-  crew.clear();  // joins the threads
+  workers.clear();  // joins the threads
   return seconds_since(begin);
 }
 

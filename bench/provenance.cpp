@@ -80,7 +80,7 @@ constexpr std::array<std::string_view, 10> kKernelFlags{"avx2",        "fma",   
                                                         "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile",
                                                         "amx_bf16",    "avx512_fp16"};
 
-bool speaks_of_secret(std::string_view name) {
+bool name_suggests_secret(std::string_view name) {
   std::string upper(name);
   std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
   for (const char* word : {"SECRET", "TOKEN", "PASSW", "CREDENTIAL", "_KEY", "APIKEY", "AUTH", "COOKIE"}) {
@@ -225,7 +225,7 @@ std::string binary_hash() {
 Provenance environment_facts(const Environment& environment) {
   Collector facts;
   for (const auto& [name, value] : environment) {
-    if (speaks_of_secret(name)) continue;
+    if (name_suggests_secret(name)) continue;
     if (tunes(name)) {
       facts.result("env." + name, value);
     } else if (explains(name)) {

@@ -13,15 +13,15 @@
 #include "bench/provenance.h"
 #include "bench/ranks.h"
 #include "bench/train/agreement.h"
-#include "bench/train/conductor.h"
 #include "bench/train/cores.h"
-#include "bench/train/crew.h"
 #include "bench/train/gpu_facts.h"
 #include "bench/train/notes.h"
 #include "bench/train/numa_facts.h"
+#include "bench/train/rank_group.h"
 #include "bench/train/rank_kind.h"
 #include "bench/train/rank_parts.h"
 #include "bench/train/schedule_trials.h"
+#include "bench/train/session_leader.h"
 #include "bench/train/setup.h"
 #include "bench/train/validator.h"
 #include "bench/train/worker.h"
@@ -75,8 +75,9 @@ std::vector<std::string> opening_notes(const Session& session) {
 }
 
 void validate(const Session& session, Trainer& trainer, Worker& worker, SessionResult& result) {
-  Crew crew(trainer.engine(), worker);
-  Validator validator(session.options, session.setup, session.facts, trainer, crew, session.observer, session.prepare);
+  RankGroup rank_group(trainer.engine(), worker);
+  Validator validator(session.options, session.setup, session.facts, trainer, rank_group, session.observer,
+                      session.prepare);
   validator.run();
   result.runs.push_back(validator.take_run());
   result.validation = validator.take_validation();
@@ -85,20 +86,21 @@ void validate(const Session& session, Trainer& trainer, Worker& worker, SessionR
 }
 
 void conduct(const Session& session, Trainer& trainer, Worker& worker, SessionResult& result) {
-  Crew crew(trainer.engine(), worker);
-  Conductor conductor(session.options, session.setup, session.facts, trainer, crew, session.observer, session.prepare);
-  conductor.run();
+  RankGroup rank_group(trainer.engine(), worker);
+  SessionLeader leader(session.options, session.setup, session.facts, trainer, rank_group, session.observer,
+                       session.prepare);
+  leader.run();
   std::vector<RunRecord>& runs = result.runs;
-  runs = conductor.take_runs();
+  runs = leader.take_runs();
   std::vector<std::string>& notes = result.notes;
   notes = opening_notes(session);
-  for (std::string& note : closing_notes(runs, conductor.findings(), trainer.engine().plan(), session.facts)) {
+  for (std::string& note : closing_notes(runs, leader.findings(), trainer.engine().plan(), session.facts)) {
     notes.push_back(std::move(note));
   }
   for (std::string& caution : caution_lines(runs.back().provenance)) notes.push_back(std::move(caution));
   if (!session.options.record_replay_file.empty()) {
     try {
-      write_replay(session.options.record_replay_file, conductor.recorded());
+      write_replay(session.options.record_replay_file, leader.recorded());
       notes.push_back("replay profile written to " + session.options.record_replay_file);
     } catch (const Error& error) {
       result.faults.emplace_back(error.what());
@@ -174,7 +176,7 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
   options.timeline_filename.clear();
   options.warn = session.observer.warn;
   options.schedule = setup.schedule;
-  RankParts parts(setup, options, session.options.comm_options, session.gpus, comm::borrow(communicator),
+  RankParts parts(setup, options, session.options.comm_options, session.gpus, comm::forward_to(communicator),
                   endings(session));
   Engine& engine = parts.engine();
   const bool uncapturable = session.options.gpu.schedule.graph && !parts.graphs();
@@ -312,7 +314,7 @@ SessionResult run_session(const Options& options, const SessionObserver& observe
       try {
         check_world(launch, rank->topology().size, options);
         require_no_objection(*rank, rank_objection(launch, rank->topology().rank), options.startup_deadline.from_now());
-        require_agreement(*rank, wishes_of(options, session.setup), options.startup_deadline.from_now());
+        require_agreement(*rank, settings_of(options, session.setup), options.startup_deadline.from_now());
       } catch (const std::exception&) {
         if (observer.leaving) observer.leaving();
         throw;

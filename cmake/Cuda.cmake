@@ -3,7 +3,7 @@ set(HVD_OLDEST_CUDA 12.0)
 
 # Sets CUDAToolkit_FOUND and the other CUDAToolkit_ variables. The first of these toolkits is used: the one that the
 # user names (CUDAToolkit_ROOT), the one that scripts/install_deps --cuda put into this checkout, the machine's.
-# Sets HVD_CUDA_TROUBLE to the reason if no toolkit is usable.
+# Sets HVD_CUDA_REASON to the reason if no toolkit is usable.
 macro(hvd_find_cuda)
   set(own_toolkit "${PROJECT_SOURCE_DIR}/build/cuda-toolkit")
   if(NOT DEFINED CUDAToolkit_ROOT AND NOT DEFINED ENV{CUDAToolkit_ROOT} AND EXISTS "${own_toolkit}/wheels.txt")
@@ -16,7 +16,7 @@ macro(hvd_find_cuda)
     endif()
   endif()
   find_package(CUDAToolkit ${HVD_OLDEST_CUDA} QUIET)
-  set(HVD_CUDA_TROUBLE "no CUDA Toolkit ${HVD_OLDEST_CUDA} or newer")
+  set(HVD_CUDA_REASON "no CUDA Toolkit ${HVD_OLDEST_CUDA} or newer")
   if(NOT CUDAToolkit_FOUND AND CUDAToolkit_VERSION)
     set(toolkit_folder "${CUDAToolkit_BIN_DIR}")
     if(NOT toolkit_folder)  # CMake 3.31 does not keep the folder of a toolkit that is too old
@@ -24,7 +24,7 @@ macro(hvd_find_cuda)
                    NO_CACHE)
       get_filename_component(toolkit_folder "${nvcc_found}" DIRECTORY)
     endif()
-    string(APPEND HVD_CUDA_TROUBLE " (that in ${toolkit_folder} is ${CUDAToolkit_VERSION})")
+    string(APPEND HVD_CUDA_REASON " (that in ${toolkit_folder} is ${CUDAToolkit_VERSION})")
   endif()
 endmacro()
 

@@ -16,7 +16,7 @@
 // for nothing and query nothing. Values that change from step to step (images, labels, step number, learning rate, loss
 // scale) are read from device memory with a fixed address. The same calls give the same work, eager or captured.
 //
-// Threads: one thread owns a DeviceStep and makes all calls, with the GPU made current (gpu::Runtime::make_current).
+// Threads: one thread owns a DeviceStep and makes all calls, with the GPU made current (gpu::GpuRuntime::make_current).
 #pragma once
 
 #include <cstddef>

@@ -64,7 +64,7 @@ bool in_process(const Options& options) {
 
 /// Returns true if engine/comm's text says that rank 0 was lost. Rank 0 then cannot report the error itself:
 /// "rank 3 (host b) waited 5.0 s in gather 2 for rank 0 (host a), ..." or "rank 0 (host a) is lost: ...".
-bool blames_root(std::string_view text) {
+bool says_rank_0_is_lost(std::string_view text) {
   if (text.starts_with("rank 0 (")) return text.substr(std::min(text.find(')'), text.size())).starts_with(") is lost");
   return text.find(" for rank 0 (") != std::string_view::npos;
 }
@@ -162,24 +162,27 @@ std::string rank_objection(const Launch& launch, int world_rank) {
          " in MPI; unset what the launcher (mpirun, srun, jsrun) did not set";
 }
 
-Voice voice(const Launch& launch, const Error& error, Stage stage) {
-  if (launch.size <= 1 || launch.rank >= launch.size) return Voice::kNow;
+ErrorReporting error_reporting(const Launch& launch, const Error& error, ErrorStage stage) {
+  if (launch.size <= 1 || launch.rank >= launch.size) return ErrorReporting::kNow;
   if (launch.rank == 0) {
     // Rank 0 may hear that the others thought it lost, if it was stopped and then continued. Rank 1 reports that.
-    return error.code() == Errc::kPeerLost && blames_root(error.what()) ? Voice::kSilent : Voice::kNow;
+    return error.code() == Errc::kPeerLost && says_rank_0_is_lost(error.what()) ? ErrorReporting::kSilent
+                                                                                : ErrorReporting::kNow;
   }
-  const bool usage = stage == Stage::kUsage || (stage == Stage::kHost && error.code() == Errc::kInvalidArgument);
-  if (usage) return launch.first_of_its_command ? Voice::kNow : Voice::kSilent;
+  const bool usage =
+      stage == ErrorStage::kUsage || (stage == ErrorStage::kHost && error.code() == Errc::kInvalidArgument);
+  if (usage) return launch.first_of_its_command ? ErrorReporting::kNow : ErrorReporting::kSilent;
   switch (error.code()) {
     case Errc::kPeerLost:
     case Errc::kTimeout:
       // Every surviving rank knows the same. Rank 0 reports the error. If rank 0 itself is lost, rank 1 does.
-      return launch.rank == 1 && blames_root(error.what()) ? Voice::kUnlessStopped : Voice::kSilent;
+      return launch.rank == 1 && says_rank_0_is_lost(error.what()) ? ErrorReporting::kUnlessStopped
+                                                                   : ErrorReporting::kSilent;
     case Errc::kMismatch:
     case Errc::kInterrupted:
     case Errc::kCheckFailed:
     case Errc::kInconclusive:
-    case Errc::kNotComparable: return Voice::kSilent;  // all ranks agreed on this error
+    case Errc::kNotComparable: return ErrorReporting::kSilent;  // all ranks agreed on this error
     case Errc::kInvalidArgument:
     case Errc::kUnsupported:
     case Errc::kIo:
@@ -188,7 +191,8 @@ Voice voice(const Launch& launch, const Error& error, Stage stage) {
   }
   // The fault is this rank's, this host's, or the same on all ranks. mpirun ends the other ranks when the first one
   // leaves. srun may not, so one rank per host reports, and rank 0 learns the reason from that rank.
-  return launch.launcher == Launcher::kMpirun || launch.local_rank == 0 ? Voice::kUnlessStopped : Voice::kSilent;
+  return launch.launcher == Launcher::kMpirun || launch.local_rank == 0 ? ErrorReporting::kUnlessStopped
+                                                                        : ErrorReporting::kSilent;
 }
 
 std::chrono::milliseconds grace(const Launch& launch, int signal_number) {

@@ -53,17 +53,17 @@ void check_world(const Launch& launch, int world_size, const Options& options);
 std::string rank_objection(const Launch& launch, int world_rank);
 
 /// Decides which rank reports that the run failed, so that 512 ranks do not all report it.
-enum class Voice : std::uint8_t {
+enum class ErrorReporting : std::uint8_t {
   kNow,
   kUnlessStopped,  ///< wait a moment: SIGTERM from the launcher means that another rank has reported the error
   kSilent,
 };
-enum class Stage : std::uint8_t {
+enum class ErrorStage : std::uint8_t {
   kUsage,    ///< reading the command line, which is equal for all ranks of one command
   kHost,     ///< looking at this host, before the ranks have met
   kSession,  ///< running: a peer's failure is known to rank 0 as well
 };
-Voice voice(const Launch& launch, const Error& error, Stage stage);
+ErrorReporting error_reporting(const Launch& launch, const Error& error, ErrorStage stage);
 
 /// How long the run may take to end in order after a signal before it is forced to end. mpirun of Open MPI 4 kills 1 s
 /// after SIGTERM (odls_base_sigkill_timeout), mpirun of Open MPI 5 after 0.25 s (seen with PRRTE 3.0.8, which has no

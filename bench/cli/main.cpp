@@ -24,9 +24,9 @@
 #include "bench/cli/command_line.h"
 #include "bench/cli/console.h"
 #include "bench/cli/environment.h"
-#include "bench/cli/join_watch.h"
 #include "bench/cli/json_report.h"
 #include "bench/cli/launch.h"
+#include "bench/cli/mpi_deadline.h"
 #include "bench/cli/nccl_log.h"
 #include "bench/cli/preflight.h"
 #include "bench/cli/record_keeper.h"
@@ -41,8 +41,8 @@
 #include "bench/result_store.h"
 #include "bench/session.h"
 #include "bench/stored_labels.h"
-#include "bench/train/crew.h"
 #include "bench/train/gpu_backend.h"
+#include "bench/train/rank_group.h"
 #include "engine/base/error.h"
 #include "engine/base/mutex.h"
 #include "engine/comm/communicator.h"
@@ -65,9 +65,9 @@ constexpr std::chrono::seconds kWaitForTheStore(30);         // while another pr
 constexpr std::chrono::milliseconds kForcedClose(250);       // mpirun of Open MPI 4 kills 1 s after SIGTERM
 constexpr std::chrono::milliseconds kForcedClosePrrte(120);  // mpirun of Open MPI 5 kills 0.25 s after SIGTERM
 
-class Program {
+class Application {
  public:
-  explicit Program(std::vector<std::string> argv)
+  explicit Application(std::vector<std::string> argv)
       : argv_(std::move(argv)),
         environment_(process_environment()),
         launch_(detect_launch(environment_)),
@@ -104,16 +104,16 @@ class Program {
   std::string session_uuid_;
   Provenance provenance_;
   std::exception_ptr store_problem_;  // thrown later, when the other ranks can be told
-  Stage stage_ = Stage::kUsage;
+  ErrorStage stage_ = ErrorStage::kUsage;
   std::atomic<bool> ranks_have_met_ = false;
   Mutex mutex_;
   std::vector<comm::Neighbour> neighbours_ HVD_GUARDED_BY(mutex_);
   std::string flights_ HVD_GUARDED_BY(mutex_);  // SessionObserver::flight_record
-  bool looked_ = false;                         // used on the signal watch's thread only
-  std::string lost_;                            // used there too; begins the error if a rank of this host ended first
+  bool looked_for_lost_ = false;                // used on the signal watch's thread only
+  std::string lost_rank_text_;                  // used there too; begins the error if a rank of this host ended first
   std::atomic<bool> leaving_ = false;           // this rank is leaving MPI's world
-  std::atomic<bool> ending_ = false;            // a thread has begun to report how the session ended
-  bool closing_ = false;                        // that thread is the main thread, in close()
+  std::atomic<bool> end_begun_ = false;         // a thread has begun to report how the session ended
+  bool main_thread_ends_ = false;               // that thread is the main thread, in close()
   std::atomic<bool> is_coll_ = false;
   std::timed_mutex coll_output_;  // held by the thread that writes the results of `coll`; guards the next two members
   coll::Snapshot coll_snapshot_;
@@ -125,10 +125,10 @@ class Program {
   std::unique_ptr<RecordKeeper> keeper_;
   std::atomic<RecordKeeper*> keeper_to_close_ = nullptr;  // keeper_, for the signal watch's thread
   std::unique_ptr<SignalWatch> watch_;  // destroyed before the members above, because its thread uses them
-  std::unique_ptr<JoinWatch> join_;     // destroyed first, because its thread uses watch_
+  std::unique_ptr<MpiDeadline> join_;   // destroyed first, because its thread uses watch_
 };
 
-int Program::run() {
+int Application::run() {
   CommandLine line = parse_command_line(argv_, environment_);
   switch (line.command) {
     case Command::kPrint: {
@@ -154,15 +154,15 @@ int Program::run() {
   return train(std::move(line.options));
 }
 
-int Program::train(Options options) {
+int Application::train(Options options) {
   watch_signals();
   console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1});
   check_launch(launch_, options, comm::mpi_available());
-  stage_ = Stage::kHost;
+  stage_ = ErrorStage::kHost;
   const Setup setup = check_model(options, gpus_.get());
   if (launch_.rank == 0) open_store(options);
   if (launch_.rank == 0) announce(options, plan_text(options, setup, keeper_->partial()));
-  stage_ = Stage::kSession;
+  stage_ = ErrorStage::kSession;
   // After the environment was recorded, because NcclLog changes it.
   if (setup.device == Device::kCuda && (launch_.size > 1 || options.ranks > 1)) nccl_log_.emplace(environment_);
   arm_join(options);
@@ -173,20 +173,20 @@ int Program::train(Options options) {
   return close(options, result);
 }
 
-int Program::coll(const CollCommand& command) {
+int Application::coll(const CollCommand& command) {
   watch_signals();
   console_ = std::make_unique<Console>(Console::Settings{});
   is_coll_ = true;
   Options world = command.world;
   check_launch(launch_, world, comm::mpi_available());
-  stage_ = Stage::kHost;
+  stage_ = ErrorStage::kHost;
   std::unique_ptr<CollStore> store;
   if (launch_.rank == 0) {
     check_coll_outputs(command.options);
     const std::string& file = command.options.db_file;
     if (!file.empty()) store = std::make_unique<CollStore>(file, argv_);
   }
-  stage_ = Stage::kSession;
+  stage_ = ErrorStage::kSession;
   arm_join(world);
   const CollOutput output{command.options, argv_, environment_, *console_, store.get()};
   coll::CollObserver observer = coll_observer(this->observer(world), *console_);
@@ -209,7 +209,7 @@ int Program::coll(const CollCommand& command) {
   return result.exit_code();
 }
 
-void Program::watch_signals() {
+void Application::watch_signals() {
   SignalWatch::block();  // before any thread starts
   watch_ =
       std::make_unique<SignalWatch>(SignalWatch::Callbacks{[this](int signal_number) {
@@ -219,15 +219,15 @@ void Program::watch_signals() {
                                                            [this](const std::string& reason) { end_now(reason); }});
 }
 
-void Program::arm_join(const Options& options) {
+void Application::arm_join(const Options& options) {
   if (launch_.size == 1) return;
-  join_ = std::make_unique<JoinWatch>([this, join = options.startup_deadline, leave = patience_to_leave(options)] {
+  join_ = std::make_unique<MpiDeadline>([this, join = options.startup_deadline, leave = patience_to_leave(options)] {
     end_alone(leaving_ ? leave : join);
   });
   join_->arm(options.startup_deadline.timeout);
 }
 
-void Program::open_store(const Options& options) {
+void Application::open_store(const Options& options) {
   session_uuid_ = new_uuid();
   provenance_ = collect_provenance(argv_);
   std::unique_ptr<ResultStore> store;
@@ -246,7 +246,7 @@ void Program::open_store(const Options& options) {
   keeper_to_close_ = keeper_.get();
 }
 
-SessionObserver Program::observer(const Options& options) {
+SessionObserver Application::observer(const Options& options) {
   SessionObserver observer;
   observer.stop_requested = [this] { return watch_->requested(); };
   if (nccl_log_) observer.nccl_log = [this] { return nccl_log_->text(); };
@@ -283,12 +283,12 @@ SessionObserver Program::observer(const Options& options) {
   return observer;
 }
 
-void Program::announce(const Options& options, const std::string& text) {
+void Application::announce(const Options& options, const std::string& text) {
   if (options.quiet) return;
   options.json ? console_->narrate(text) : console_->print(text);
 }
 
-void Program::prepare(const Options& options, RunRecord& run) {
+void Application::prepare(const Options& options, RunRecord& run) {
   if (store_problem_) std::rethrow_exception(store_problem_);
   check_world(launch_, run.allocation_size, options);
   run.uuid = new_uuid();
@@ -296,9 +296,9 @@ void Program::prepare(const Options& options, RunRecord& run) {
   add_run_facts(options, provenance_, run);
 }
 
-int Program::close(const Options& options, const SessionResult& result) {
-  if (ending_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
-  closing_ = true;
+int Application::close(const Options& options, const SessionResult& result) {
+  if (end_begun_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
+  main_thread_ends_ = true;
   StoredIn stored{keeper_->file(), {}};
   int code = 0;
   try {
@@ -335,34 +335,34 @@ int Program::close(const Options& options, const SessionResult& result) {
   return code;
 }
 
-void Program::end_now(const std::string& reason) {
-  const bool first = !ending_.exchange(true);
+void Application::end_now(const std::string& reason) {
+  const bool first = !end_begun_.exchange(true);
   RecordKeeper* const keeper = keeper_to_close_;
   const std::chrono::milliseconds for_the_store = launch_.prrte ? kForcedClosePrrte : kForcedClose;
-  if (first && is_coll_ && launch_.rank == 0) write_coll_now(lost_ + reason, for_the_store);
+  if (first && is_coll_ && launch_.rank == 0) write_coll_now(lost_rank_text_ + reason, for_the_store);
   // Print the line first, because printing takes no time; the launcher may not leave enough time for the disk. If the
   // ranks have not met, the launcher ends this rank because another one failed and has already said why.
   if (first && launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
     const char* const work = is_coll_ ? "operations" : "step";
-    say_error(lost_ + "stopped by " + reason + " before the " + work + " in progress could end; " +
+    say_error(lost_rank_text_ + "stopped by " + reason + " before the " + work + " in progress could end; " +
               what_is_kept(keeper));
   }
-  leave_now(lost_ + reason, lost_.empty() ? Errc::kInterrupted : Errc::kPeerLost, for_the_store);
+  leave_now(lost_rank_text_ + reason, lost_rank_text_.empty() ? Errc::kInterrupted : Errc::kPeerLost, for_the_store);
 }
 
 /// Called when the first signal arrives. A launcher sends a signal because a rank has ended, and this rank may be in no
 /// wait that would notice that. Later signals are not examined: other ranks then end because of the first signal.
-void Program::look_for_lost_neighbour() {
-  if (std::exchange(looked_, true) || leaving_ || ending_) return;  // ranks that are leaving are not lost
+void Application::look_for_lost_neighbour() {
+  if (std::exchange(looked_for_lost_, true) || leaving_ || end_begun_) return;  // ranks that are leaving are not lost
   const MutexLock lock(mutex_);
   for (const comm::Neighbour& other : neighbours_) {
     if (!comm::has_ended(other.process)) continue;
-    lost_ = other.rank + " is lost: its process " + std::to_string(other.process) + " has ended; ";
+    lost_rank_text_ = other.rank + " is lost: its process " + std::to_string(other.process) + " has ended; ";
     return;
   }
 }
 
-void Program::leave_now(const std::string& reason, Errc code, std::chrono::milliseconds for_the_store) {
+void Application::leave_now(const std::string& reason, Errc code, std::chrono::milliseconds for_the_store) {
   if (RecordKeeper* const keeper = keeper_to_close_; keeper != nullptr) {
     if (const std::string problem = keeper->close_now(reason, Deadline::after(for_the_store)); !problem.empty()) {
       say_error(problem);
@@ -374,15 +374,15 @@ void Program::leave_now(const std::string& reason, Errc code, std::chrono::milli
 }
 
 /// Ends the process when this rank's training thread does not return from its GPU.
-void Program::end_stuck(const Error& error) {
-  if (ending_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
+void Application::end_stuck(const Error& error) {
+  if (end_begun_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
   say(error);
   leave_now(error.what(), error.code(), kForcedEnd);
 }
 
 /// Ends the process when other ranks never joined or never left MPI's world. Every rank finds out; one reports it.
-void Program::end_alone(Patience waited) {
-  if (ending_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
+void Application::end_alone(Patience waited) {
+  if (end_begun_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
   const Error error(
       Errc::kTimeout,
       launch_.evidence + ": not all of these processes " + (leaving_ ? "left" : "joined") + " the MPI world within " +
@@ -398,7 +398,7 @@ void Program::end_alone(Patience waited) {
   leave_now(error.what(), error.code(), kForcedEnd);
 }
 
-void Program::let_the_root_leave_first() const {
+void Application::let_the_root_leave_first() const {
   // mpirun kills all ranks as soon as one has left, so rank 0 must print and store first. If rank 0 is alive, mpirun's
   // SIGTERM usually ends this wait; kLetTheRootLeave limits it if rank 0 is gone.
   if (launch_.rank == 0 || launch_.launcher != Launcher::kMpirun || !watch_) return;
@@ -410,7 +410,7 @@ void Program::let_the_root_leave_first() const {
 }
 
 /// Text for the line that says how a session ended early.
-std::string Program::what_is_kept(const RecordKeeper* keeper) const {
+std::string Application::what_is_kept(const RecordKeeper* keeper) const {
   if (is_coll_) {
     return coll_written_ ? "what was measured is printed and written" : "nothing is printed or written";
   }
@@ -421,7 +421,7 @@ std::string Program::what_is_kept(const RecordKeeper* keeper) const {
 }
 
 /// Writes the results of `coll` if the main thread waits for a peer. If that thread is writing, waits up to `patience`.
-void Program::write_coll_now(const std::string& reason, std::chrono::milliseconds patience) {
+void Application::write_coll_now(const std::string& reason, std::chrono::milliseconds patience) {
   const std::unique_lock lock(coll_output_, patience);
   if (!lock || coll_written_ || !coll_snapshot_) return;
   const std::optional<coll::CollResult> result = coll_snapshot_(reason);
@@ -435,25 +435,26 @@ void Program::write_coll_now(const std::string& reason, std::chrono::millisecond
 }
 
 /// Prints the error if this rank is the one to report it. Returns true if it did.
-bool Program::say(const Error& error) {
+bool Application::say(const Error& error) {
   // An AgreedError came from rank 0, which has reported it.
   if (launch_.rank != 0 && dynamic_cast<const AgreedError*>(&error) != nullptr) return false;
   std::string text = error.what();
-  const bool saved = coll_written_ || (keeper_ != nullptr && keeper_->has_saved() && !closing_);
+  const bool saved = coll_written_ || (keeper_ != nullptr && keeper_->has_saved() && !main_thread_ends_);
   if (saved || (error.code() == Errc::kInterrupted && launch_.rank == 0)) text += "; " + what_is_kept(keeper_.get());
   if (launch_.rank != 0) text = "rank " + std::to_string(launch_.rank) + " on " + host_name() + ": " + text;
-  switch (voice(launch_, error, stage_)) {
-    case Voice::kSilent: return false;
-    case Voice::kUnlessStopped:
-      if (watch_ && watch_->wait(stage_ == Stage::kHost ? kWaitBeforeTheRanksMeet : kWaitForLauncher)) return false;
+  switch (error_reporting(launch_, error, stage_)) {
+    case ErrorReporting::kSilent: return false;
+    case ErrorReporting::kUnlessStopped:
+      if (watch_ && watch_->wait(stage_ == ErrorStage::kHost ? kWaitBeforeTheRanksMeet : kWaitForLauncher))
+        return false;
       [[fallthrough]];
-    case Voice::kNow: say_error(text);
+    case ErrorReporting::kNow: say_error(text);
   }
   return true;
 }
 
-int Program::fail(const Error& error) {
-  if (!closing_ && ending_.exchange(true)) {
+int Application::fail(const Error& error) {
+  if (!main_thread_ends_ && end_begun_.exchange(true)) {
     std::this_thread::sleep_for(kForcedEnd);  // end_now() runs on another thread and ends the process
   }
   const bool said = say(error);
@@ -482,14 +483,14 @@ int leave(int code) {
 }  // namespace hvd::bench
 
 int main(int argc, char** argv) {
+  using hvd::bench::Application;
   using hvd::bench::leave;
-  using hvd::bench::Program;
   // Writing to a closed pipe, or beyond a limit on file sizes, must fail that one call and not end the process.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   hvd::bench::occupy_standard_descriptors();
   try {
-    Program program(std::vector<std::string>(argv, argv + argc));
+    Application program(std::vector<std::string>(argv, argv + argc));
     try {
       return leave(program.run());
     } catch (const hvd::Error& error) {

@@ -14,7 +14,7 @@ namespace {
 constexpr std::chrono::seconds kLetGo(10);
 
 std::unique_ptr<comm::Communicator> over_nccl(std::unique_ptr<comm::Communicator> host, const Variant& variant,
-                                              GpuBackend& gpus, gpu::Runtime& gpu, Patience patience) {
+                                              GpuBackend& gpus, gpu::GpuRuntime& gpu, Patience patience) {
   const comm::NcclOptions options{.register_memory = variant.registered, .deadline = patience};
   auto nccl = host->topology().size > 1 ? gpus.load_nccl(gpu) : nullptr;
   return comm::make_nccl(std::move(host), gpu, std::move(nccl), options, patience.from_now());
@@ -53,7 +53,7 @@ void abort_all(Variants variants, std::string_view reason, const std::function<v
   }
   for (comm::DeviceCommunicator* const device : devices) {
     device->device().abort();
-    device->runtime().run_dry(device->device().stream());
+    device->runtime().drain(device->device().stream());
   }
   if (at_rest) at_rest();
   const Deadline patience = Deadline::after(kLetGo);

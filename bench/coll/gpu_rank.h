@@ -19,13 +19,13 @@ namespace hvd::bench::coll {
 
 /// The communicators use the GPU, so they are declared after it and destroyed first.
 struct GpuRank {
-  std::unique_ptr<gpu::Runtime> gpu;  ///< null if the session is on CPUs
+  std::unique_ptr<gpu::GpuRuntime> gpu;  ///< null if the session is on CPUs
   std::vector<std::unique_ptr<comm::Communicator>> variants;
 };
 
 /// Collective. Takes over `hosts`. On GPUs each becomes the control plane of an NCCL communicator; on CPUs they are the
 /// variants themselves. `gpus` may be null on CPUs. Errors: invalid_argument, on all ranks, if a rank has no GPU or
-/// shares one; those of Runtime and make_nccl(), which are also sent to the peers.
+/// shares one; those of GpuRuntime and make_nccl(), which are also sent to the peers.
 GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Communicator>>& hosts, GpuBackend* gpus,
                 Patience patience);
 

@@ -64,7 +64,7 @@ std::string list_of(const Items& items, Name&& name_of) {
 
 }  // namespace
 
-Wishes wishes_of(const CollOptions& options) {
+RunSettings settings_of(const CollOptions& options) {
   const auto number = [](std::size_t value) { return std::to_string(value); };
   return {{"the command", "coll"},
           {"--collective", list_of(options.collectives, [](Collective each) { return name(each); })},
@@ -87,7 +87,7 @@ Wishes wishes_of(const CollOptions& options) {
            })}};
 }
 
-Rank::Rank(const CollOptions& options, Variants variants, Patience patience, gpu::Runtime* gpu)
+Rank::Rank(const CollOptions& options, Variants variants, Patience patience, gpu::GpuRuntime* gpu)
     : options_(options),
       variants_(variants),
       patience_(patience),
@@ -97,7 +97,7 @@ Rank::Rank(const CollOptions& options, Variants variants, Patience patience, gpu
 
 void Rank::prepare() {
   comm::Communicator& first = *variants_[0];
-  require_agreement(first, wishes_of(options_), patience_.from_now());
+  require_agreement(first, settings_of(options_), patience_.from_now());
   cache_bytes_ = agreed_cache(first.control(), gpu_ ? kGpuCacheBytes : last_level_cache(), patience_.from_now());
   require_no_objection(first, graph_objection(), patience_.from_now());
   require_no_objection(first, memory_objection(), patience_.from_now());
@@ -250,8 +250,9 @@ void Rank::enqueue_sample(const Visit& visit, Deadline deadline) {
   }
 }
 
-// The host notices the end of a GPU's work up to half a millisecond late (engine/gpu/vigil.h). Therefore on a GPU two
-// events around the operations measure their time. The stream is idle before, so the first event occurs at once.
+// The host notices the end of a GPU's work up to half a millisecond late (engine/gpu/poll_schedule.h). Therefore on a
+// GPU two events around the operations measure their time. The stream is idle before, so the first event occurs at
+// once.
 void Rank::sample(const Visit& visit, std::vector<std::int64_t>& answer) {
   const Cell& cell = cells_.at(visit.cell);
   const Deadline deadline = patience_.from_now();

@@ -34,12 +34,12 @@ struct Order {
 };
 
 /// Returns the options that must be equal on all ranks, because the lists of cells and the buffers depend on them.
-Wishes wishes_of(const CollOptions& options);
+RunSettings settings_of(const CollOptions& options);
 
 class Rank {
  public:
   /// `gpu` is this rank's GPU, which must outlive the object; null on CPUs. Errors: those of make_cells().
-  Rank(const CollOptions& options, Variants variants, Patience patience, gpu::Runtime* gpu = nullptr);
+  Rank(const CollOptions& options, Variants variants, Patience patience, gpu::GpuRuntime* gpu = nullptr);
   /// Collective: compares options with the other ranks and allocates memory. Errors: on all ranks, mismatch, and
   /// invalid_argument if memory does not suffice or graphs are impossible; those of the planes.
   void prepare();
@@ -82,7 +82,7 @@ class Rank {
   const CollOptions& options_;
   const Variants variants_;
   const Patience patience_;
-  gpu::Runtime* const gpu_;
+  gpu::GpuRuntime* const gpu_;
   const comm::Topology topology_;
   const std::vector<Cell> cells_;
   std::size_t cache_bytes_ = 0, arena_bytes_ = 0;

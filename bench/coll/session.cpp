@@ -26,9 +26,9 @@ constexpr double kParcelSeconds = 0.05;
 constexpr std::size_t kMostSamples = 5000;
 
 /// Directs the session on rank 0.
-class Conductor {
+class Leader {
  public:
-  Conductor(Rank& rank, const CollOptions& options, const CollObserver& observer, World world, Variants variants)
+  Leader(Rank& rank, const CollOptions& options, const CollObserver& observer, World world, Variants variants)
       : variants_(variants),
         rank_(rank),
         options_(options),
@@ -188,11 +188,11 @@ class Conductor {
 /// Gives the observer a snapshot function for the lifetime of this object.
 class Offer {
  public:
-  Offer(const CollObserver& observer, Conductor& conductor) : observer_(observer) {
+  Offer(const CollObserver& observer, Leader& leader) : observer_(observer) {
     if (!observer_.snapshot) return;
-    observer_.snapshot([&conductor](const std::string& reason) -> std::optional<CollResult> {
-      if (!conductor.has_samples()) return std::nullopt;
-      return conductor.result(reason, reason);
+    observer_.snapshot([&leader](const std::string& reason) -> std::optional<CollResult> {
+      if (!leader.has_samples()) return std::nullopt;
+      return leader.result(reason, reason);
     });
   }
   ~Offer() {
@@ -269,7 +269,7 @@ CollResult run_processes(const Options& world, const Launch& launch, const CollO
     comm::Communicator& first = *variants[0];
     check_world(launch, first.topology().size, world);
     require_no_objection(first, rank_objection(launch, first.topology().rank), startup.from_now());
-    require_agreement(first, wishes_of(options), startup.from_now());
+    require_agreement(first, settings_of(options), startup.from_now());
     for (std::size_t i = 1; i < options.variants.size(); ++i) {
       variants.push_back(comm::make_mpi(options.variants[i].comm));
     }
@@ -324,7 +324,7 @@ void keep_found(const CollOptions& options, const comm::Communicator& communicat
 }  // namespace
 
 CollResult run_coll_rank(const CollOptions& options, Variants variants, const CollObserver& observer, Patience patience,
-                         gpu::Runtime* gpu) {
+                         gpu::GpuRuntime* gpu) {
   CollResult result;
   std::exception_ptr problem;
   std::optional<Rank> own;  // declared here, so that after a fault its memory is freed only after give_up()
@@ -350,19 +350,19 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
                   gpu == nullptr ? std::string() : gpu->device().name,
                   rank.oversubscribed(),
                   numa.provenance};
-      Conductor conductor(rank, options, observer, std::move(world), variants);
-      const Offer offer(observer, conductor);
+      Leader leader(rank, options, observer, std::move(world), variants);
+      const Offer offer(observer, leader);
       try {
-        conductor.run();
+        leader.run();
       } catch (const std::exception& error) {
         give_up(error.what());  // before anything else, because the peers wait
-        if (conductor.has_samples()) {
+        if (leader.has_samples()) {
           rethrow_both(std::current_exception(),
-                       hand_over(conductor.result(error.what(), "the session failed"), observer));
+                       hand_over(leader.result(error.what(), "the session failed"), observer));
         }
         throw;
       }
-      result = conductor.result({}, {});
+      result = leader.result({}, {});
       result.crossovers = kept;
       try {
         keep_found(options, *variants[0], result);

@@ -48,6 +48,6 @@ CollResult run_coll(const Options& world, const CollOptions& options, const Coll
 
 /// Runs one rank of the session on that rank's thread. `gpu` is this rank's GPU; null if the session is on CPUs.
 CollResult run_coll_rank(const CollOptions& options, Variants variants, const CollObserver& observer, Patience patience,
-                         gpu::Runtime* gpu = nullptr);
+                         gpu::GpuRuntime* gpu = nullptr);
 
 }  // namespace hvd::bench::coll

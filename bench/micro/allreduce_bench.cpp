@@ -3,9 +3,10 @@
 //
 //   mpirun -np 2 build/release/bin/allreduce_bench [repetitions]
 //
-// The ways to reduce are interleaved (A B C D, A B C D, ...), so that a noisy machine disturbs all of them alike. The
-// program prints the median over repetitions of the slowest rank's time, an order-statistics interval of that median,
-// and the median of the ratios to the flat call within each repetition. It checks every element of every result.
+// The methods to reduce are interleaved (A B C D, A B C D, ...), so that a noisy machine disturbs all of them alike.
+// The program prints the median over repetitions of the slowest rank's time, an order-statistics interval of that
+// median, and the median of the ratios to the flat call within each repetition. It checks every element of every
+// result.
 #include <mpi.h>
 
 #include <algorithm>
@@ -58,7 +59,7 @@ void check_sum(std::span<const float> data, int size, const std::string& what) {
   }
 }
 
-struct Way {
+struct Method {
   std::string name;
   std::span<float> data;
   std::function<void(std::span<float>)> reduce;
@@ -87,30 +88,30 @@ std::array<double, 2> interval(std::vector<double> values) {
   return {values[low], values[high]};
 }
 
-void measure(Communicator& comm, std::vector<Way>& ways, int repetitions, const char* title) {
+void measure(Communicator& comm, std::vector<Method>& methods, int repetitions, const char* title) {
   const int rank = comm.topology().rank;
   const int size = comm.topology().size;
   for (int repetition = -1; repetition < repetitions; ++repetition) {  // repetition -1 warms up
-    for (Way& way : ways) {
-      fill(way.data, rank);
+    for (Method& method : methods) {
+      fill(method.data, rank);
       MPI_Barrier(MPI_COMM_WORLD);
       const auto start = Clock::now();
-      way.reduce(way.data);
+      method.reduce(method.data);
       const double elapsed = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-      check_sum(way.data, size, way.name);
+      check_sum(method.data, size, method.name);
       const double worst = slowest(elapsed);
-      if (repetition >= 0) way.milliseconds.push_back(worst);
+      if (repetition >= 0) method.milliseconds.push_back(worst);
     }
   }
   if (rank != 0) return;
   std::printf("%s, %d ranks, %d repetitions, %s\n", title, size, repetitions, comm.data().description().c_str());
-  for (const Way& way : ways) {
+  for (const Method& method : methods) {
     std::vector<double> ratios;
-    for (std::size_t i = 0; i < way.milliseconds.size(); ++i) {
-      ratios.push_back(way.milliseconds[i] / ways.front().milliseconds[i]);
+    for (std::size_t i = 0; i < method.milliseconds.size(); ++i) {
+      ratios.push_back(method.milliseconds[i] / methods.front().milliseconds[i]);
     }
-    const auto around = interval(way.milliseconds);
-    std::printf("  %-44s %8.2f ms  [%8.2f, %8.2f]   ratio %.2f\n", way.name.c_str(), median(way.milliseconds),
+    const auto around = interval(method.milliseconds);
+    std::printf("  %-44s %8.2f ms  [%8.2f, %8.2f]   ratio %.2f\n", method.name.c_str(), median(method.milliseconds),
                 around[0], around[1], median(ratios));
   }
   std::fflush(stdout);
@@ -131,7 +132,7 @@ void gradient_set(Communicator& comm, const Problem& problem, int repetitions) {
   std::vector<float> plain(problem.count);
   const auto memory = comm.data().allocate(problem.count * sizeof(float), soon());
   const std::span<float> registered(reinterpret_cast<float*>(memory->bytes().data()), problem.count);
-  std::vector<Way> ways{
+  std::vector<Method> methods{
       {"flat MPI_Allreduce", for_mpi, flat_mpi, {}},
       {"ours, 25 MiB buckets, registered", registered, [&](std::span<float> d) { buckets(comm, d); }, {}},
       {"ours, 25 MiB buckets, any memory", plain, [&](std::span<float> d) { buckets(comm, d); }, {}},
@@ -142,31 +143,31 @@ void gradient_set(Communicator& comm, const Problem& problem, int repetitions) {
                                    [&](hvd::comm::Range r) { flat_mpi(d.subspan(r.begin, r.count)); });
        },
        {}}};
-  measure(comm, ways, repetitions, problem.name);
+  measure(comm, methods, repetitions, problem.name);
 }
 
 void small_messages(Communicator& comm, int repetitions) {
   std::vector<float> for_mpi(kSmallMessages * kSmallElements);
   std::vector<float> plain(for_mpi.size());
-  std::vector<Way> ways{{"one flat MPI_Allreduce of 1,000 x 1 KiB", for_mpi, flat_mpi, {}},
-                        {"1,000 MPI_Allreduce",
-                         for_mpi,
-                         [](std::span<float> d) {
-                           for (std::size_t i = 0; i < kSmallMessages; ++i)
-                             flat_mpi(d.subspan(i * kSmallElements, kSmallElements));
-                         },
-                         {}},
-                        {"ours, 1,000 calls",
-                         plain,
-                         [&](std::span<float> d) {
-                           for (std::size_t i = 0; i < kSmallMessages; ++i) {
-                             comm.data().all_reduce(d.data() + i * kSmallElements, kSmallElements, hvd::DataType::kF32,
-                                                    hvd::ReduceOp::kSum, soon());
-                           }
-                         },
-                         {}},
-                        {"ours, one call", plain, [&](std::span<float> d) { buckets(comm, d); }, {}}};
-  measure(comm, ways, repetitions, "1,000 x 1 KiB");
+  std::vector<Method> methods{{"one flat MPI_Allreduce of 1,000 x 1 KiB", for_mpi, flat_mpi, {}},
+                              {"1,000 MPI_Allreduce",
+                               for_mpi,
+                               [](std::span<float> d) {
+                                 for (std::size_t i = 0; i < kSmallMessages; ++i)
+                                   flat_mpi(d.subspan(i * kSmallElements, kSmallElements));
+                               },
+                               {}},
+                              {"ours, 1,000 calls",
+                               plain,
+                               [&](std::span<float> d) {
+                                 for (std::size_t i = 0; i < kSmallMessages; ++i) {
+                                   comm.data().all_reduce(d.data() + i * kSmallElements, kSmallElements,
+                                                          hvd::DataType::kF32, hvd::ReduceOp::kSum, soon());
+                                 }
+                               },
+                               {}},
+                              {"ours, one call", plain, [&](std::span<float> d) { buckets(comm, d); }, {}}};
+  measure(comm, methods, repetitions, "1,000 x 1 KiB");
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ class GpuBench final : public TrainingBench {
     return gradients_->bytes;
   }
 
-  const std::unique_ptr<gpu::Runtime> runtime_;
+  const std::unique_ptr<gpu::GpuRuntime> runtime_;
   TrainingInput input_;
   gpu::DeviceMemory gradients_;
   std::unique_ptr<DeviceStep> step_;

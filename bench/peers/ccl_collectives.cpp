@@ -12,7 +12,7 @@ namespace {
 
 using hvd::peers::Answer;
 using hvd::peers::Call;
-using hvd::peers::Operation;
+using hvd::peers::Collective;
 using hvd::peers::Type;
 
 struct World {
@@ -37,17 +37,17 @@ ccl::event call_ccl(World& world, const Call& call) {
   const std::vector<std::size_t> counts(call.counts, call.counts + world.size);
   const bool even = call.count % counts.size() == 0;
   switch (call.operation) {
-    case Operation::kAllReduce:
+    case Collective::kAllReduce:
       return ccl::allreduce(call.in, call.out, call.count, type, ccl::reduction::sum, world.communicator);
-    case Operation::kReduceScatter:
+    case Collective::kReduceScatter:
       return ccl::reduce_scatter(call.in, call.out, mine, type, ccl::reduction::sum, world.communicator);
-    case Operation::kAllGather: return ccl::allgatherv(call.in, mine, call.out, counts, type, world.communicator);
-    case Operation::kAllToAll:
+    case Collective::kAllGather: return ccl::allgatherv(call.in, mine, call.out, counts, type, world.communicator);
+    case Collective::kAllToAll:
       if (even) return ccl::alltoall(call.in, call.out, mine, type, world.communicator);
       return ccl::alltoallv(call.in, counts, call.out, std::vector<std::size_t>(counts.size(), mine), type,
                             world.communicator);
-    case Operation::kBroadcast: return ccl::broadcast(call.out, call.count, type, 0, world.communicator);
-    case Operation::kBarrier: break;
+    case Collective::kBroadcast: return ccl::broadcast(call.out, call.count, type, 0, world.communicator);
+    case Collective::kBarrier: break;
   }
   return ccl::barrier(world.communicator);
 }
@@ -55,7 +55,7 @@ ccl::event call_ccl(World& world, const Call& call) {
 Answer perform(void* self, const Call* call) {
   auto& world = *static_cast<World*>(self);
   const bool even = call->count % static_cast<std::size_t>(world.size) == 0;
-  if (call->operation == Operation::kReduceScatter && !even) return Answer::kUnsupported;  // all shares must be equal
+  if (call->operation == Collective::kReduceScatter && !even) return Answer::kUnsupported;  // all shares must be equal
   try {
     call_ccl(world, *call).wait();
     return Answer::kDone;

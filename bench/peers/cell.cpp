@@ -10,8 +10,8 @@
 namespace hvd::peers {
 namespace {
 
-constexpr std::string_view kOperations[] = {"all_reduce", "reduce_scatter", "all_gather",
-                                            "all_to_all", "broadcast",      "barrier"};
+constexpr std::string_view kCollectives[] = {"all_reduce", "reduce_scatter", "all_gather",
+                                             "all_to_all", "broadcast",      "barrier"};
 constexpr std::string_view kTypes[] = {"fp32", "fp64", "int32", "int64"};
 constexpr std::size_t kTypeBytes[] = {4, 8, 4, 8};
 constexpr std::size_t kMostBytes = std::size_t{1} << 33;
@@ -57,19 +57,19 @@ Cell parse_cell(const std::string& text) {
   if (words.size() != 5) refuse(text, "not OPERATION/TYPE/BYTES/in|out/CALLS");
   Cell cell;
   cell.text = text;
-  cell.operation = static_cast<Operation>(index_of(kOperations, words[0], text));
+  cell.operation = static_cast<Collective>(index_of(kCollectives, words[0], text));
   cell.type = static_cast<Type>(index_of(kTypes, words[1], text));
   cell.bytes = whole_number(words[2], kMostBytes, text);
   if (words[3] != "in" && words[3] != "out") refuse(text, "neither in place nor out of place");
   cell.in_place = words[3] == "in";
   cell.calls = whole_number(words[4], kMostCalls, text);
-  const bool barrier = cell.operation == Operation::kBarrier;
+  const bool barrier = cell.operation == Collective::kBarrier;
   if (cell.calls == 0) refuse(text, "no calls");
   if (cell.bytes % size_of(cell.type) != 0 || (cell.bytes == 0) != barrier) {
     refuse(text, "bytes must be whole elements, none for a barrier and some for the others");
   }
-  const bool either = cell.operation == Operation::kAllReduce || cell.operation == Operation::kAllGather;
-  const bool always = cell.operation == Operation::kBroadcast || barrier;
+  const bool either = cell.operation == Collective::kAllReduce || cell.operation == Collective::kAllGather;
+  const bool always = cell.operation == Collective::kBroadcast || barrier;
   if (!either && cell.in_place != always) refuse(text, "the operation does not exist so");
   return cell;
 }
@@ -88,8 +88,8 @@ Request parse_request(int argc, const char* const* argv) {
     }
     if (i + 1 == argc) refuse(word, "needs a value");
     const std::string value = argv[++i];
-    if (word == "--meeting") {
-      request.meeting = value;
+    if (word == "--shared-page") {
+      request.page = value;
     } else if (word == "--samples") {
       request.samples = whole_number(value, 1'000'000, word);
     } else if (word == "--cell-seconds") {
@@ -102,8 +102,8 @@ Request parse_request(int argc, const char* const* argv) {
       refuse(word, "unknown option");
     }
   }
-  if (request.meeting.empty() || request.samples == 0 || request.cells.empty()) {
-    throw std::invalid_argument("needs --meeting, --samples and at least one cell");
+  if (request.page.empty() || request.samples == 0 || request.cells.empty()) {
+    throw std::invalid_argument("needs --shared-page, --samples and at least one cell");
   }
   std::mt19937_64 random(request.seed);
   std::shuffle(request.cells.begin(), request.cells.end(), random);

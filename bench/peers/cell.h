@@ -12,7 +12,7 @@ namespace hvd::peers {
 
 struct Cell {
   std::string text;  ///< OPERATION/TYPE/BYTES/in|out/CALLS
-  Operation operation = Operation::kAllReduce;
+  Collective operation = Collective::kAllReduce;
   Type type = Type::kF32;
   std::size_t bytes = 0;  ///< of the larger of input and output; 0 for barrier
   bool in_place = false;
@@ -23,7 +23,7 @@ struct Cell {
 Cell parse_cell(const std::string& text);
 
 struct Request {
-  std::string meeting;
+  std::string page;
   std::size_t samples = 0;
   double cell_seconds = 0;     ///< no sample of a cell starts after this time
   std::size_t pool_bytes = 0;  ///< buffers rotate through at least this many bytes

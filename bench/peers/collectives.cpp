@@ -14,7 +14,7 @@
 
 #include "bench/peers/cell.h"
 #include "bench/peers/exact.h"
-#include "bench/peers/meeting.h"
+#include "bench/peers/shared_page.h"
 
 namespace hvd::peers {
 namespace {
@@ -103,7 +103,7 @@ class Buffers {
     std::byte* in = in_ + slot * stride_;
     std::byte* out = cell_.in_place ? in : out_ + slot * stride_;
     const std::size_t rank = static_cast<std::size_t>(library_.rank);
-    if (cell_.in_place && cell_.operation == Operation::kAllGather) in += starts_[rank] * size_of(cell_.type);
+    if (cell_.in_place && cell_.operation == Collective::kAllGather) in += starts_[rank] * size_of(cell_.type);
     const std::size_t count = cell_.bytes / size_of(cell_.type);
     return {cell_.operation, cell_.type, cell_.in_place, out, in, count, counts_.data(), starts_.data()};
   }
@@ -121,10 +121,10 @@ class Buffers {
 };
 
 /// Runs one sample on this rank. Returns the seconds from the barrier to the last call's end, and the wrong elements.
-Result sample(const Library& library, Meeting& meeting, Buffers& buffers, bool corrupt_first) {
+Result sample(const Library& library, SharedPage& page, Buffers& buffers, bool corrupt_first) {
   const std::vector<Call> calls = buffers.next_sample();
   Answer answer = Answer::kDone;
-  meeting.barrier();
+  page.barrier();
   const Clock::time_point start = Clock::now();
   for (const Call& call : calls) {
     answer = library.perform(library.self, &call);
@@ -145,10 +145,10 @@ struct Measured {
 };
 
 /// Adds the slowest rank's time and the wrong elements of all ranks. Only rank 0 calls it, between two barriers.
-void collect(const Meeting& meeting, int size, bool warm_up, Measured& measured) {
+void collect(const SharedPage& page, int size, bool warm_up, Measured& measured) {
   double slowest = 0;
   for (int rank = 0; rank < size; ++rank) {
-    const Result result = meeting.posted(rank);
+    const Result result = page.posted(rank);
     slowest = std::max(slowest, result.seconds);
     measured.wrong += result.wrong;
     measured.unsupported |= result.unsupported != 0;
@@ -157,19 +157,19 @@ void collect(const Meeting& meeting, int size, bool warm_up, Measured& measured)
 }
 
 /// The first sample warms up: it is checked but not counted.
-Measured measure_cell(const Library& library, Meeting& meeting, const Request& request, Buffers& buffers) {
+Measured measure_cell(const Library& library, SharedPage& page, const Request& request, Buffers& buffers) {
   Measured measured;
   const Clock::time_point start = Clock::now();
   for (std::size_t i = 0; i <= request.samples; ++i) {
-    meeting.post(sample(library, meeting, buffers, request.corrupt && i == 0));
-    meeting.barrier();
+    page.post(sample(library, page, buffers, request.corrupt && i == 0));
+    page.barrier();
     if (library.rank == 0) {
-      collect(meeting, library.size, i == 0, measured);
+      collect(page, library.size, i == 0, measured);
       const bool late = i > 0 && seconds_since(start) >= request.cell_seconds;
-      meeting.decide(measured.unsupported || late);
+      page.decide(measured.unsupported || late);
     }
-    meeting.barrier();
-    if (meeting.stopped()) break;
+    page.barrier();
+    if (page.stopped()) break;
   }
   return measured;
 }
@@ -186,7 +186,7 @@ void print(const Cell& cell, int size, const Measured& measured) {
   std::fflush(stdout);
 }
 
-int measure_all(const Library& library, Meeting& meeting, const Request& request) {
+int measure_all(const Library& library, SharedPage& page, const Request& request) {
   std::size_t in_bytes = request.pool_bytes;
   std::size_t out_bytes = 0;
   for (const Cell& cell : request.cells) {
@@ -199,7 +199,7 @@ int measure_all(const Library& library, Meeting& meeting, const Request& request
   bool wrong = false;
   for (const Cell& cell : request.cells) {
     Buffers buffers(cell, library, request.pool_bytes, in, out.get());
-    const Measured measured = measure_cell(library, meeting, request, buffers);
+    const Measured measured = measure_cell(library, page, request, buffers);
     if (library.rank == 0) print(cell, library.size, measured);
     wrong |= measured.wrong != 0;  // only rank 0 knows this; the launcher passes on rank 0's exit code
   }
@@ -209,14 +209,14 @@ int measure_all(const Library& library, Meeting& meeting, const Request& request
 }  // namespace
 
 int measure(const Library& library, int argc, const char* const* argv) {
-  std::unique_ptr<Meeting> meeting;
+  std::unique_ptr<SharedPage> page;
   try {
     const Request request = parse_request(argc, argv);
     if (library.size > kMostRanks) throw std::invalid_argument("more than " + std::to_string(kMostRanks) + " ranks");
-    meeting = std::make_unique<Meeting>(request.meeting, library.rank, library.size);
-    return measure_all(library, *meeting, request);
+    page = std::make_unique<SharedPage>(request.page, library.rank, library.size);
+    return measure_all(library, *page, request);
   } catch (const std::exception& error) {
-    if (meeting) meeting->fail();
+    if (page) page->fail();
     std::fprintf(stderr, "rank %d: %s\n", library.rank, error.what());
     return 2;
   }

@@ -10,7 +10,7 @@
 
 namespace hvd::peers {
 
-enum class Operation : std::int32_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll, kBroadcast, kBarrier };
+enum class Collective : std::int32_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll, kBroadcast, kBarrier };
 enum class Type : std::int32_t { kF32, kF64, kI32, kI64 };
 
 /// One collective call. Reductions are sums; a broadcast comes from rank 0.
@@ -18,7 +18,7 @@ enum class Type : std::int32_t { kF32, kF64, kI32, kI64 };
 /// (counts[rank]); all_gather in (counts[rank]), out (count); all_to_all in (count), of which rank r gets counts[r],
 /// and out (size * counts[rank]); broadcast out (count); barrier none.
 struct Call {
-  Operation operation;
+  Collective operation;
   Type type;
   bool in_place;
   void* out;
@@ -41,7 +41,7 @@ struct Library {
   Answer (*perform)(void* self, const Call* call);
 };
 
-/// Arguments: --meeting FILE --samples N --cell-seconds S --pool-bytes B --seed S [--corrupt] CELL...
+/// Arguments: --shared-page FILE --samples N --cell-seconds S --pool-bytes B --seed S [--corrupt] CELL...
 /// CELL: OPERATION/TYPE/BYTES/in|out/CALLS. Rank 0 prints a line of JSON per cell, in an order drawn from the seed.
 /// --corrupt changes one element of the first result of each cell, which the check must then report.
 /// Returns 0; 1 if a result was wrong; 2 after an error, which it prints.

@@ -19,8 +19,8 @@ using hvd::comm::Communicator;
 using hvd::comm::Counts;
 using hvd::peers::Answer;
 using hvd::peers::Call;
+using hvd::peers::Collective;
 using hvd::peers::Library;
-using hvd::peers::Operation;
 using hvd::peers::Type;
 
 struct World {
@@ -48,18 +48,18 @@ void call_engine(World& world, const Call& call) {
   const DataType type = data_type(call.type);
   const Counts counts(call.counts, size);
   switch (call.operation) {
-    case Operation::kAllReduce:
+    case Collective::kAllReduce:
       if (call.in_place) return plane.all_reduce(call.out, call.count, type, ReduceOp::kSum, soon());
       return plane.all_reduce_into(call.out, call.in, call.count, type, ReduceOp::kSum, soon());
-    case Operation::kReduceScatter:
+    case Collective::kReduceScatter:
       return plane.reduce_scatter(call.out, call.in, counts, type, ReduceOp::kSum, soon());
-    case Operation::kAllGather: return plane.all_gather(call.out, call.in, counts, type, soon());
-    case Operation::kAllToAll: {
+    case Collective::kAllGather: return plane.all_gather(call.out, call.in, counts, type, soon());
+    case Collective::kAllToAll: {
       world.received.assign(size, counts[static_cast<std::size_t>(communicator.topology().rank)]);
       return plane.all_to_all(call.out, world.received, call.in, counts, type, soon());
     }
-    case Operation::kBroadcast: return plane.broadcast(call.out, call.count * hvd::size_of(type), 0, soon());
-    case Operation::kBarrier: return communicator.control().barrier(soon());
+    case Collective::kBroadcast: return plane.broadcast(call.out, call.count * hvd::size_of(type), 0, soon());
+    case Collective::kBarrier: return communicator.control().barrier(soon());
   }
 }
 

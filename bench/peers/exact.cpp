@@ -50,11 +50,11 @@ std::uint32_t unsigned_of(int value) { return static_cast<std::uint32_t>(value);
 }  // namespace
 
 void fill(const Call& call, const Place& place) {
-  if (call.operation == Operation::kBarrier) return;
+  if (call.operation == Collective::kBarrier) return;
   Run run{0, call.count, 1, unsigned_of(place.rank)};
-  if (call.operation == Operation::kAllGather) run.begin = call.starts[place.rank];
-  if (call.operation == Operation::kAllGather) run.count = call.counts[place.rank];
-  const void* data = call.operation == Operation::kBroadcast ? call.out : call.in;
+  if (call.operation == Collective::kAllGather) run.begin = call.starts[place.rank];
+  if (call.operation == Collective::kAllGather) run.count = call.counts[place.rank];
+  const void* data = call.operation == Collective::kBroadcast ? call.out : call.in;
   typed(call.type, data, [&](auto* typed_data) { write_run(typed_data, run, place.lap); });
 }
 
@@ -66,27 +66,27 @@ std::int64_t count_wrong(const Call& call, const Place& place) {
     const std::size_t mine = call.counts[place.rank];
     std::int64_t wrong = 0;
     switch (call.operation) {
-      case Operation::kAllReduce: return wrong_in_run(out, {0, call.count, size, ranks}, place.lap);
-      case Operation::kReduceScatter: return wrong_in_run(out, {begin, mine, size, ranks}, place.lap);
-      case Operation::kBroadcast: return wrong_in_run(out, {0, call.count, 1, 0}, place.lap);
-      case Operation::kAllGather:
+      case Collective::kAllReduce: return wrong_in_run(out, {0, call.count, size, ranks}, place.lap);
+      case Collective::kReduceScatter: return wrong_in_run(out, {begin, mine, size, ranks}, place.lap);
+      case Collective::kBroadcast: return wrong_in_run(out, {0, call.count, 1, 0}, place.lap);
+      case Collective::kAllGather:
         for (std::uint32_t r = 0; r < size; ++r) {
           wrong += wrong_in_run(out + call.starts[r], {call.starts[r], call.counts[r], 1, r}, place.lap);
         }
         return wrong;
-      case Operation::kAllToAll:
+      case Collective::kAllToAll:
         for (std::uint32_t r = 0; r < size; ++r) {
           wrong += wrong_in_run(out + r * mine, {begin, mine, 1, r}, place.lap);
         }
         return wrong;
-      case Operation::kBarrier: break;
+      case Collective::kBarrier: break;
     }
     return 0;
   });
 }
 
 void corrupt(const Call& call) {
-  if (call.operation == Operation::kBarrier) return;
+  if (call.operation == Collective::kBarrier) return;
   typed(call.type, call.out, [](auto* out) { out[0] += 1; });
 }
 

@@ -11,8 +11,8 @@ namespace {
 
 using hvd::peers::Answer;
 using hvd::peers::Call;
+using hvd::peers::Collective;
 using hvd::peers::Library;
-using hvd::peers::Operation;
 using hvd::peers::Type;
 
 /// Counts and displacements as ints, which MPI requires; take_counts() fills them before a call with uneven shares.
@@ -51,23 +51,23 @@ int call_mpi(World& world, const Call& call) {
   const int share = static_cast<int>(call.counts[world.rank]);
   const auto count = static_cast<int>(call.count);
   switch (call.operation) {
-    case Operation::kAllReduce: return MPI_Allreduce(input_of(call), call.out, count, type, MPI_SUM, MPI_COMM_WORLD);
-    case Operation::kReduceScatter:
+    case Collective::kAllReduce: return MPI_Allreduce(input_of(call), call.out, count, type, MPI_SUM, MPI_COMM_WORLD);
+    case Collective::kReduceScatter:
       if (even) return MPI_Reduce_scatter_block(call.in, call.out, share, type, MPI_SUM, MPI_COMM_WORLD);
       take_counts(world, call);
       return MPI_Reduce_scatter(call.in, call.out, world.counts.data(), type, MPI_SUM, MPI_COMM_WORLD);
-    case Operation::kAllGather:
+    case Collective::kAllGather:
       if (even) return MPI_Allgather(input_of(call), share, type, call.out, share, type, MPI_COMM_WORLD);
       take_counts(world, call);
       return MPI_Allgatherv(input_of(call), share, type, call.out, world.counts.data(), world.starts.data(), type,
                             MPI_COMM_WORLD);
-    case Operation::kAllToAll:
+    case Collective::kAllToAll:
       if (even) return MPI_Alltoall(call.in, share, type, call.out, share, type, MPI_COMM_WORLD);
       take_counts(world, call);
       return MPI_Alltoallv(call.in, world.counts.data(), world.starts.data(), type, call.out, world.mine.data(),
                            world.places.data(), type, MPI_COMM_WORLD);
-    case Operation::kBroadcast: return MPI_Bcast(call.out, count, type, 0, MPI_COMM_WORLD);
-    case Operation::kBarrier: break;
+    case Collective::kBroadcast: return MPI_Bcast(call.out, count, type, 0, MPI_COMM_WORLD);
+    case Collective::kBarrier: break;
   }
   return MPI_Barrier(MPI_COMM_WORLD);
 }

@@ -89,7 +89,7 @@ std::string verdict(comm::Communicator& communicator, const std::string& mine, J
 std::string yes_no(bool value) { return value ? "on" : "off"; }
 
 /// The options that must be equal in every run, on CPUs and GPUs.
-Wishes common_wishes(const Options& options, const Setup& setup) {
+RunSettings common_wishes(const Options& options, const Setup& setup) {
   const EngineOptions& engine = options.engine;
   return {
       {"the program", std::string(build_info().version) + " of commit " + std::string(build_info().git_commit)},
@@ -126,26 +126,26 @@ Wishes common_wishes(const Options& options, const Setup& setup) {
 
 }  // namespace
 
-Wishes wishes_of(const Options& options, const Setup& setup) {
-  Wishes wishes = common_wishes(options, setup);
+RunSettings settings_of(const Options& options, const Setup& setup) {
+  RunSettings settings = common_wishes(options, setup);
   if (setup.device == Device::kCuda) {
     const GpuOptions& gpu = setup.gpu;
-    wishes.insert(wishes.end(), {{"--fusion-level", std::to_string(gpu.fusion_level)},
-                                 {"CUDA graphs", yes_no(gpu.schedule.graph)},
-                                 {"launching ahead", yes_no(gpu.schedule.ahead)},
-                                 {"overlap", yes_no(gpu.schedule.overlap)},
-                                 {"--deterministic", yes_no(gpu.deterministic)},
-                                 {"--loss-scale", json_number(gpu.loss_scale)},
-                                 {"--tune", yes_no(gpu.tune)},
-                                 {"--comm hierarchical", yes_no(gpu.two_levels)},
-                                 {"--nccl-max-ctas", std::to_string(gpu.nccl.max_ctas)},
-                                 {"NCCL registration", yes_no(gpu.nccl.register_memory)},
-                                 {"--share-gpus", yes_no(gpu.nccl.share_gpus)}});
+    settings.insert(settings.end(), {{"--fusion-level", std::to_string(gpu.fusion_level)},
+                                     {"CUDA graphs", yes_no(gpu.schedule.graph)},
+                                     {"launching ahead", yes_no(gpu.schedule.ahead)},
+                                     {"overlap", yes_no(gpu.schedule.overlap)},
+                                     {"--deterministic", yes_no(gpu.deterministic)},
+                                     {"--loss-scale", json_number(gpu.loss_scale)},
+                                     {"--tune", yes_no(gpu.tune)},
+                                     {"--comm hierarchical", yes_no(gpu.two_levels)},
+                                     {"--nccl-max-ctas", std::to_string(gpu.nccl.max_ctas)},
+                                     {"NCCL registration", yes_no(gpu.nccl.register_memory)},
+                                     {"--share-gpus", yes_no(gpu.nccl.share_gpus)}});
   }
-  return wishes;
+  return settings;
 }
 
-void require_agreement(comm::Communicator& communicator, const Wishes& mine, Deadline deadline) {
+void require_agreement(comm::Communicator& communicator, const RunSettings& mine, Deadline deadline) {
   if (communicator.topology().size == 1) return;
   const std::string agreed = verdict(communicator, key_lines(mine), judge, deadline);
   if (!agreed.empty()) throw Error(Errc::kMismatch, agreed);

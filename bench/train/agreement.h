@@ -18,12 +18,12 @@ namespace hvd::bench {
 
 /// The settings that must be equal on all ranks, by option name. Settings that only rank 0 uses (how long to measure,
 /// where to store) are left out. Pure.
-using Wishes = std::vector<std::pair<std::string, std::string>>;
-Wishes wishes_of(const Options& options, const Setup& setup);
+using RunSettings = std::vector<std::pair<std::string, std::string>>;
+RunSettings settings_of(const Options& options, const Setup& setup);
 
 /// Collective; call it before an engine owns the communicator. Errors: mismatch on all ranks, with a text that names
 /// the option, the ranks and their values; errors of the communicator.
-void require_agreement(comm::Communicator& communicator, const Wishes& mine, Deadline deadline);
+void require_agreement(comm::Communicator& communicator, const RunSettings& mine, Deadline deadline);
 
 /// Collective; call it before an engine owns the communicator. `objection`: this rank's reason not to run, or "".
 /// Errors: invalid_argument on all ranks, with the objection of the lowest rank that has one; errors of the
@@ -32,8 +32,8 @@ void require_no_objection(comm::Communicator& communicator, const std::string& o
 
 /// The memory layouts in which a rank stores its parameters.
 struct StoredLayouts {
-  std::string maker;  ///< processor and library: "Intel Xeon Platinum 8481C, onednn 2.6.0 avx512_core_bf16"
-  Wishes layouts;     ///< parameter and layout; empty if the backend stores plain rows
+  std::string maker;    ///< processor and library: "Intel Xeon Platinum 8481C, onednn 2.6.0 avx512_core_bf16"
+  RunSettings layouts;  ///< parameter and layout; empty if the backend stores plain rows
   [[nodiscard]] std::uint64_t hash() const;
 };
 StoredLayouts stored_layouts(const models::TrainStep& step);

@@ -12,7 +12,7 @@
 #include "models/graph/cost.h"
 
 namespace hvd::bench {
-static_assert(models::DeviceStep::kLossPlaces >= kFlights, "a step's slot is its loss's place");
+static_assert(models::DeviceStep::kLossPlaces >= kStepsInFlight, "a step's slot is its loss's place");
 
 // Called for each gradient while the step is enqueued or captured, and then once for each slot. Its methods must not
 // throw, so an error is kept and thrown later.
@@ -54,7 +54,7 @@ class DeviceTrainer::Sink final : public models::GradientSink {
     for (; !pieces_.empty() && pieces_.front().parameter == parameter; pieces_ = pieces_.subspan(1)) {
       const GradientPiece& piece = pieces_.front();
       const auto from = trainer_.step_->gradient_arena().subspan(piece.offset * element, piece.count * element);
-      trainer_.runtime_.copy(&trainer_.landing_->bytes[copied_], from.data(), from.size(), stream);
+      trainer_.runtime_.copy(&trainer_.host_buffer_->bytes[copied_], from.data(), from.size(), stream);
       copied_ += from.size();
     }
   }
@@ -68,7 +68,7 @@ class DeviceTrainer::Sink final : public models::GradientSink {
   std::exception_ptr fault_;
 };
 
-DeviceTrainer::DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::Runtime& runtime, GpuBackend& backend,
+DeviceTrainer::DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::GpuRuntime& runtime, GpuBackend& backend,
                              int threads)
     : Trainer(setup, device.engine()), device_(device), runtime_(runtime) {
   runtime_.make_current();
@@ -89,7 +89,7 @@ DeviceTrainer::~DeviceTrainer() {
   device_.drop_graphs();  // first, because graphs use events and memory that are destroyed next
   if (!reducing_) return;
   device_.plane().abort();  // otherwise the bucket would wait for its peers for ever
-  runtime_.run_dry(device_.plane().stream());
+  runtime_.drain(device_.plane().stream());
 }
 
 void DeviceTrainer::build(GpuBackend& backend, int threads) {
@@ -171,7 +171,7 @@ void DeviceTrainer::update() {
 }
 
 template <class Body>
-void DeviceTrainer::leave_nothing_in_flight(Body&& body) {
+void DeviceTrainer::abandon_steps_on_error(Body&& body) {
   last_end_ = Clock::now();
   try {
     body();
@@ -213,11 +213,11 @@ StepTimes DeviceTrainer::run(const models::SgdOptions& sgd, const StepProbe* pro
   const bool copies = probe != nullptr && !probe->pieces.empty();
   if (copies) {
     device_.drop_graphs();  // this step enqueues copies that other steps do not have
-    landing(probe->local.size());
+    host_buffer(probe->local.size());
   }
   engine_.set_activity("a step on the GPU", steps_);
   StepTimes times;
-  leave_nothing_in_flight([&] {
+  abandon_steps_on_error([&] {
     Sink sink(*this, probe);
     launch(sgd, sink);
     const Finished finished = finish();
@@ -225,7 +225,7 @@ StepTimes DeviceTrainer::run(const models::SgdOptions& sgd, const StepProbe* pro
     if (recorder_ != nullptr) record_times(sink, finished.report);
   });
   if (copies) {
-    std::memcpy(probe->local.data(), landing_->bytes.data(), probe->local.size());
+    std::memcpy(probe->local.data(), host_buffer_->bytes.data(), probe->local.size());
     device_.drop_graphs();
   }
   if (probe != nullptr && probe->reduced) probe->reduced();  // the update does not change the gradient arena
@@ -234,9 +234,9 @@ StepTimes DeviceTrainer::run(const models::SgdOptions& sgd, const StepProbe* pro
 
 bool DeviceTrainer::may_run_ahead() const { return device_.may_run_ahead() && loaded_[steps_ % loaded_.size()]; }
 
-void DeviceTrainer::sit_out(Phase phase, std::uint64_t steps) {
-  Trainer::sit_out(phase, steps);
-  device_.sit_out(steps);
+void DeviceTrainer::skip_steps(Phase phase, std::uint64_t steps) {
+  Trainer::skip_steps(phase, steps);
+  device_.skip_steps(steps);
 }
 
 std::uint64_t DeviceTrainer::settling_steps() const {
@@ -248,13 +248,13 @@ void DeviceTrainer::apply_deadline() { device_.set_deadline(deadline_); }
 std::vector<StepTimes> DeviceTrainer::steps(Phase phase, std::int64_t count) {
   if (recorder_ != nullptr) return Trainer::steps(phase, count);  // one by one: there is one set of recording events
   std::vector<StepTimes> times;
-  leave_nothing_in_flight([&] {
+  abandon_steps_on_error([&] {
     const std::uint64_t first = steps_;
     for (std::int64_t launched = 0; launched < count || device_.in_flight() > 0;) {
       engine_.set_activity("a step on the GPU", first + times.size());
       if (launched < count && (device_.in_flight() == 0 || may_run_ahead())) {
         Sink sink(*this, nullptr);
-        launch(enter(phase), sink);
+        launch(begin_step_in(phase), sink);
         ++launched;
         ++steps_;
       } else {
@@ -310,16 +310,16 @@ double DeviceTrainer::reduce_bucket(const core::Bucket& bucket) {
   return between(reduce_begin_, reduce_end_);
 }
 
-std::span<std::byte> DeviceTrainer::landing(std::size_t bytes) {
-  if (!landing_ || landing_->bytes.size() < bytes) {
-    landing_.reset();
-    landing_ = runtime_.allocate_pinned(bytes, "gradients to look at");
+std::span<std::byte> DeviceTrainer::host_buffer(std::size_t bytes) {
+  if (!host_buffer_ || host_buffer_->bytes.size() < bytes) {
+    host_buffer_.reset();
+    host_buffer_ = runtime_.allocate_pinned(bytes, "gradients to look at");
   }
-  return landing_->bytes.first(bytes);
+  return host_buffer_->bytes.first(bytes);
 }
 
 std::span<const std::byte> DeviceTrainer::gradients(std::size_t first_byte, std::size_t bytes) {
-  const std::span<std::byte> here = landing(bytes);
+  const std::span<std::byte> here = host_buffer(bytes);
   const gpu::StreamView stream = on_device_->compute_stream();
   runtime_.copy(here.data(), step_->gradient_arena().data() + first_byte, bytes, stream);
   wait(stream, "gradients to look at");

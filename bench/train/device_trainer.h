@@ -20,12 +20,13 @@ class DeviceTrainer final : public Trainer {
   /// Builds the network on `runtime`'s GPU, compiles kernels with `threads` threads, and plans the reduction.
   /// Errors: those of the model, the backend and the engine; out_of_memory, with a text that names rank and GPU, the
   /// memory needed, and the batch that would fit.
-  DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::Runtime& runtime, GpuBackend& backend, int threads = 1);
+  DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::GpuRuntime& runtime, GpuBackend& backend,
+                int threads = 1);
   /// If a stand-alone reduction failed, the destructor ends it first.
   ~DeviceTrainer() override;
 
   std::vector<StepTimes> steps(Phase phase, std::int64_t count) override;
-  void sit_out(Phase phase, std::uint64_t steps) override;
+  void skip_steps(Phase phase, std::uint64_t steps) override;
   [[nodiscard]] std::uint64_t settling_steps() const override;
   /// Returns true because recorded steps contain one more event per gradient.
   [[nodiscard]] bool recording_disturbs() const override { return true; }
@@ -52,7 +53,7 @@ class DeviceTrainer final : public Trainer {
   };
   /// Runs `body`, which trains. If it throws, no step stays in flight, and the peers are told the error.
   template <class Body>
-  void leave_nothing_in_flight(Body&& body);
+  void abandon_steps_on_error(Body&& body);
   /// Enqueues one step on the GPU.
   void launch(const models::SgdOptions& sgd, Sink& sink);
   /// Waits for the oldest step in flight.
@@ -72,17 +73,17 @@ class DeviceTrainer final : public Trainer {
   void wait(gpu::StreamView stream, const char* what);
   [[nodiscard]] double between(const gpu::Event& begin, const gpu::Event& end);
   /// Returns pinned memory of at least `bytes` into which the device copies and from which the host reads.
-  std::span<std::byte> landing(std::size_t bytes);
+  std::span<std::byte> host_buffer(std::size_t bytes);
 
   DeviceEngine& device_;
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
   models::DeviceStep* on_device_ = nullptr;  // step_ as a DeviceStep
   std::int64_t used_before_ = 0;             // bytes used on the GPU before the network was built
   std::optional<SyntheticBatches> batches_;
   std::vector<bool> loaded_;  // [batch]: loaded at least once
   bool reducing_ = false;     // a stand-alone reduction is running, and may be waiting for peers
-  gpu::PinnedMemory landing_;
-  std::array<Marks, kFlights> marks_;
+  gpu::PinnedMemory host_buffer_;
+  std::array<Marks, kStepsInFlight> marks_;
   std::vector<gpu::Event> ready_;         // one per gradient, recorded on the compute stream in recorded steps
   gpu::Event reduce_begin_, reduce_end_;  // communication stream
   Clock::time_point last_end_{};  // host clock: end of the last step, or when the following steps were requested

@@ -15,12 +15,12 @@ class CudaBackend final : public GpuBackend {
 
   gpu::DeviceList list() override { return gpu::list_devices(); }
   std::string unsupported_reason() override { return models::cudnn_unsupported_reason(libraries()); }
-  std::unique_ptr<gpu::Runtime> open(int index) override { return gpu::make_cuda_runtime(index); }
-  std::shared_ptr<comm::nccl::Api> load_nccl(gpu::Runtime& /*runtime*/) override {
+  std::unique_ptr<gpu::GpuRuntime> open(int index) override { return gpu::make_cuda_runtime(index); }
+  std::shared_ptr<comm::nccl::Api> load_nccl(gpu::GpuRuntime& /*runtime*/) override {
     return comm::nccl::load(libraries());
   }
   std::unique_ptr<models::DeviceStep> make_step(models::Graph graph, const models::StepOptions& options,
-                                                const models::CudnnOptions& cudnn, gpu::Runtime& runtime,
+                                                const models::CudnnOptions& cudnn, gpu::GpuRuntime& runtime,
                                                 const models::ArenaAllocator& allocate) override {
     models::CudnnOptions with = cudnn;
     with.libraries = libraries();

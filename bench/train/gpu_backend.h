@@ -25,14 +25,14 @@ class GpuBackend {
   /// Returns why no step can be computed on a GPU that is present (a library is missing or too old), or "" if it can.
   [[nodiscard]] virtual std::string unsupported_reason() = 0;
   /// Opens the GPU with this index in list(). Errors: unsupported; backend.
-  [[nodiscard]] virtual std::unique_ptr<gpu::Runtime> open(int index) = 0;
+  [[nodiscard]] virtual std::unique_ptr<gpu::GpuRuntime> open(int index) = 0;
   /// Loads NCCL; `runtime` is this rank's. Errors: unsupported; the text says where NCCL was searched.
-  [[nodiscard]] virtual std::shared_ptr<comm::nccl::Api> load_nccl(gpu::Runtime& runtime) = 0;
+  [[nodiscard]] virtual std::shared_ptr<comm::nccl::Api> load_nccl(gpu::GpuRuntime& runtime) = 0;
   /// Errors: those of models::make_cudnn_step().
   [[nodiscard]] virtual std::unique_ptr<models::DeviceStep> make_step(models::Graph graph,
                                                                       const models::StepOptions& options,
                                                                       const models::CudnnOptions& cudnn,
-                                                                      gpu::Runtime& runtime,
+                                                                      gpu::GpuRuntime& runtime,
                                                                       const models::ArenaAllocator& allocate) = 0;
 };
 

@@ -14,16 +14,16 @@
 namespace hvd::bench {
 
 enum class Task : std::uint8_t {
-  kSteps,           ///< train
-  kCheckReduction,  ///< one step whose gradients are compared with an independent sum
-  kTimeBuckets,     ///< time the reduction of each bucket alone
-  kFinalCheck,      ///< one step, then checksums of gradients and parameters
-  kMeasureMemory,   ///< peak so far, before the checks at the end raise it
-  kRelease,         ///< give freed memory back and reset the peak
-  kSumWeights,      ///< compute checksums of the weights; the rank keeps them
-  kSumStep,         ///< ranks whose turn it is: one step, then checksums of its gradients; the rank keeps them
-  kTellSums,        ///< return the checksums of one snapshot
-  kEnd,             ///< end the session; if `failed`, every rank throws
+  kSteps,            ///< train
+  kCheckReduction,   ///< one step whose gradients are compared with an independent sum
+  kTimeBuckets,      ///< time the reduction of each bucket alone
+  kFinalCheck,       ///< one step, then checksums of gradients and parameters
+  kMeasureMemory,    ///< peak so far, before the checks at the end raise it
+  kRelease,          ///< give freed memory back and reset the peak
+  kSumWeights,       ///< compute checksums of the weights; the rank keeps them
+  kSumStep,          ///< ranks whose turn it is: one step, then checksums of its gradients; the rank keeps them
+  kReturnChecksums,  ///< return the checksums of one snapshot
+  kEnd,              ///< end the session; if `failed`, every rank throws
 };
 
 /// If ranks of a host share cores, they run one group after another: they take turns.
@@ -42,8 +42,9 @@ struct Directive {
   bool failed = false;       ///< kEnd: every rank throws Error{code, text}
   Errc code = Errc::kInterrupted;
   std::string text = {};
-  Turn turn = {};              ///< kSumStep
-  std::uint64_t snapshot = 0;  ///< kTellSums: number of the snapshot; kSumWeights and kSumStep make one each, from 0 on
+  Turn turn = {};  ///< kSumStep
+  std::uint64_t snapshot =
+      0;  ///< kReturnChecksums: number of the snapshot; kSumWeights and kSumStep make one each, from 0 on
 };
 
 /// One rank's answer. Fields that the task does not fill are empty.
@@ -51,7 +52,8 @@ struct Answer {
   std::string signal;   ///< name of the signal that asks this rank to stop
   RankSamples samples;  ///< kSteps; empty on ranks that sleep in this phase
   std::vector<std::uint64_t> gradient_checksums, parameter_checksums;  ///< kFinalCheck, per parameter
-  std::vector<std::uint64_t> snapshot_checksums;  ///< kTellSums: per parameter; kSumWeights, kSumStep: one over all
+  std::vector<std::uint64_t>
+      snapshot_checksums;  ///< kReturnChecksums: per parameter; kSumWeights, kSumStep: one over all
   std::int64_t planned_bytes = 0, baseline_bytes = 0, peak_bytes = 0;  ///< kMeasureMemory
   std::vector<double> bucket_seconds;                                  ///< kTimeBuckets, this rank's median per bucket
   std::string problem;                                                 ///< kCheckReduction: what is wrong

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "bench/run_record.h"
-#include "bench/train/conductor.h"
 #include "bench/train/records.h"
+#include "bench/train/session_leader.h"
 #include "engine/core/bucket_plan.h"
 
 namespace hvd::bench {

@@ -22,7 +22,7 @@ void fold(RankSamples& pending, std::size_t count, RankSamples& into) {
 }  // namespace
 
 PhaseLog::PhaseLog(std::size_t ranks, int steps_per_sample)
-    : steps_per_sample_(static_cast<std::size_t>(steps_per_sample)), ranks_(ranks), pending_(ranks) {
+    : steps_per_sample_(static_cast<std::size_t>(steps_per_sample)), ranks_(ranks), unfinished_samples_(ranks) {
   HVD_ASSERT(ranks > 0 && steps_per_sample > 0);
 }
 
@@ -30,12 +30,12 @@ void PhaseLog::add(const std::vector<Answer>& answers) {
   HVD_ASSERT(answers.size() >= ranks_.size());
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     HVD_ASSERT(answers[r].samples.step.size() == answers[0].samples.step.size());
-    append(pending_[r], answers[r].samples);
+    append(unfinished_samples_[r], answers[r].samples);
   }
-  while (pending_[0].step.size() >= steps_per_sample_) {
+  while (unfinished_samples_[0].step.size() >= steps_per_sample_) {
     double slowest = 0;
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
-      fold(pending_[r], steps_per_sample_, ranks_[r]);
+      fold(unfinished_samples_[r], steps_per_sample_, ranks_[r]);
       slowest = std::max(slowest, ranks_[r].step.back());
     }
     slowest_.push_back(slowest);
@@ -43,7 +43,7 @@ void PhaseLog::add(const std::vector<Answer>& answers) {
 }
 
 void PhaseLog::end_of_visit() {
-  for (RankSamples& pending : pending_) pending = {};
+  for (RankSamples& pending : unfinished_samples_) pending = {};
   visits_.push_back(samples() - begin_of(visits_.size()));
 }
 

@@ -35,8 +35,8 @@ class PhaseLog {
   [[nodiscard]] std::size_t begin_of(std::size_t visit) const;
 
   std::size_t steps_per_sample_;
-  std::vector<RankSamples> ranks_;    // [rank]
-  std::vector<RankSamples> pending_;  // [rank], steps of an unfinished sample
+  std::vector<RankSamples> ranks_;               // [rank]
+  std::vector<RankSamples> unfinished_samples_;  // [rank], steps of an unfinished sample
   std::vector<double> slowest_;
   std::vector<std::size_t> visits_;  // number of samples in each visit
 };

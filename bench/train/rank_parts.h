@@ -71,7 +71,7 @@ class RankParts {
   GpuBackend* const gpus_;
   gpu::DeviceList list_;  // GPUs that this process sees
   std::unique_ptr<Engine> host_;
-  std::unique_ptr<gpu::Runtime> runtime_;
+  std::unique_ptr<gpu::GpuRuntime> runtime_;
   std::string comm_;
   std::vector<std::string> notes_;
   ScheduleSetting setting_;

@@ -15,7 +15,7 @@ constexpr std::array<const char*, 3> kPhases{"solo", "none", "full"};
 }  // namespace
 
 bool RoundPlan::compares_first_steps(const Times& times) const {
-  if (!on_trial() || single_samples_) return false;
+  if (!judges_first_steps() || single_samples_) return false;
   if (rounds_ >= kVisitsToJudge) return verdict_.discard;
   // Visits have two samples until there are enough to judge, and one sample after that. Compare only if all rounds fit.
   const auto missing = static_cast<double>(kVisitsToJudge - rounds_ + kFewestRounds - rounds_);
@@ -41,7 +41,7 @@ std::int64_t RoundPlan::next_visit(const Times& times) const {
 void RoundPlan::end_of_round(std::int64_t samples_per_visit, const Logs& logs) {
   ++rounds_;
   single_samples_ = single_samples_ || samples_per_visit == 1;
-  if (!on_trial() || single_samples_) return;
+  if (!judges_first_steps() || single_samples_) return;
   std::vector<PhaseVisits> phases;
   for (std::size_t i = 0; i < logs.size(); ++i) {
     phases.push_back({kPhases[i], {}});

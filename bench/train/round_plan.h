@@ -1,5 +1,5 @@
 // Plans the rounds of an interleaved session: how many samples a visit to a phase has, and whether the first step after
-// a change of phase counts. It decides; the Conductor acts. Rank 0's thread owns it.
+// a change of phase counts. It decides; the SessionLeader acts. Rank 0's thread owns it.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ class RoundPlan {
   /// Number of steps at the start of every visit that are never measured. On CPUs 0: the first step is measured, and
   /// its time decides whether it counts. Otherwise 1: a GPU's visits are long, and if the user asked for a number of
   /// samples, none may be discarded at the end.
-  [[nodiscard]] std::int64_t unmeasured_steps() const { return on_trial() ? 0 : 1; }
+  [[nodiscard]] std::int64_t unmeasured_steps() const { return judges_first_steps() ? 0 : 1; }
   /// Least number of rounds before a session may end because an interval is narrow.
   [[nodiscard]] std::size_t minimum_rounds() const { return gpu_ ? 0 : kFewestRounds; }
 
@@ -52,7 +52,7 @@ class RoundPlan {
  private:
   static constexpr std::int64_t kGpuVisitSamples = 3;  // least number, because the first step is not measured
 
-  [[nodiscard]] bool on_trial() const { return !gpu_ && !exact_samples_; }
+  [[nodiscard]] bool judges_first_steps() const { return !gpu_ && !exact_samples_; }
   /// Returns true if first steps should be compared with the others of their visits and `times` allows that.
   [[nodiscard]] bool compares_first_steps(const Times& times) const;
 

@@ -222,17 +222,17 @@ std::vector<ScheduleSetting> ScheduleSearch::others(Knob knob) const {
 
 void ScheduleSearch::begin_knob() {
   visit_ = 0;
-  at_hand_.clear();
+  settings_of_knob_.clear();
   for (std::size_t turns = 0; turns < kMostTurns; ++turns) {
-    for (present_ = 0; present_ < knobs_.size(); ++present_) {
-      if (!knobs_[present_].due || knobs_[present_].turns != turns) continue;
-      const std::vector<ScheduleSetting> settings = others(knobs_[present_].knob);
+    for (current_knob_ = 0; current_knob_ < knobs_.size(); ++current_knob_) {
+      if (!knobs_[current_knob_].due || knobs_[current_knob_].turns != turns) continue;
+      const std::vector<ScheduleSetting> settings = others(knobs_[current_knob_].knob);
       if (settings.empty()) {
-        knobs_[present_].due = false;
+        knobs_[current_knob_].due = false;
         continue;
       }
-      at_hand_.push_back({.setting = chosen_, .seconds = {}});
-      for (const ScheduleSetting& other : settings) at_hand_.push_back({.setting = other, .seconds = {}});
+      settings_of_knob_.push_back({.setting = chosen_, .seconds = {}});
+      for (const ScheduleSetting& other : settings) settings_of_knob_.push_back({.setting = other, .seconds = {}});
       return;
     }
   }
@@ -243,14 +243,14 @@ void ScheduleSearch::begin_knob() {
 void ScheduleSearch::confirm() {
   if (confirming_ || gains_.size() < 2) return;
   confirming_ = true;
-  at_hand_.push_back({.setting = start_, .seconds = {}});
-  at_hand_.push_back({.setting = chosen_, .seconds = {}});
+  settings_of_knob_.push_back({.setting = start_, .seconds = {}});
+  settings_of_knob_.push_back({.setting = chosen_, .seconds = {}});
 }
 
-std::size_t ScheduleSearch::visits_of_new_knob() const { return visit_ == 0 ? kRounds * at_hand_.size() : 0; }
+std::size_t ScheduleSearch::visits_of_new_knob() const { return visit_ == 0 ? kRounds * settings_of_knob_.size() : 0; }
 
 void ScheduleSearch::leave_out_the_rest() {
-  if (confirming_ || at_hand_.empty()) return;
+  if (confirming_ || settings_of_knob_.empty()) return;
   for (Turn& turn : knobs_) {
     left_out_ = left_out_ || (turn.due && turn.turns == 0);
     turn.due = false;
@@ -259,55 +259,57 @@ void ScheduleSearch::leave_out_the_rest() {
 }
 
 std::size_t ScheduleSearch::place() const {
-  const std::size_t place = visit_ % at_hand_.size();
-  return visit_ / at_hand_.size() % 2 == 0 ? place : at_hand_.size() - 1 - place;
+  const std::size_t place = visit_ % settings_of_knob_.size();
+  return visit_ / settings_of_knob_.size() % 2 == 0 ? place : settings_of_knob_.size() - 1 - place;
 }
 
-const ScheduleSetting* ScheduleSearch::next() const { return at_hand_.empty() ? nullptr : &at_hand_[place()].setting; }
+const ScheduleSetting* ScheduleSearch::next() const {
+  return settings_of_knob_.empty() ? nullptr : &settings_of_knob_[place()].setting;
+}
 
 void ScheduleSearch::add(double seconds) {
   HVD_ASSERT(next() != nullptr);
-  at_hand_[place()].seconds.push_back(seconds);
+  settings_of_knob_[place()].seconds.push_back(seconds);
   ++visit_;
   ++visits_;
-  if (visit_ == kRounds * at_hand_.size()) decide();
+  if (visit_ == kRounds * settings_of_knob_.size()) decide();
 }
 
 void ScheduleSearch::decide() {
   std::vector<Visits> seconds;
-  for (const Trial& trial : at_hand_) seconds.push_back(trial.seconds);
+  for (const Trial& trial : settings_of_knob_) seconds.push_back(trial.seconds);
   if (confirming_) {
     const bool slower = median(seconds[1]) >= median(seconds[0]);
     if (slower) {
       chosen_ = start_;
       gains_.clear();
     }
-    at_hand_[slower ? 0 : 1].chosen = true;
-    trials_.insert(trials_.end(), at_hand_.begin(), at_hand_.end());
-    at_hand_.clear();
+    settings_of_knob_[slower ? 0 : 1].chosen = true;
+    trials_.insert(trials_.end(), settings_of_knob_.begin(), settings_of_knob_.end());
+    settings_of_knob_.clear();
     visit_ = 0;
     return;
   }
   const std::size_t kept = replacement(seconds).value_or(0);
-  at_hand_[kept].chosen = true;
+  settings_of_knob_[kept].chosen = true;
   if (kept != 0) {
     for (Turn& turn : knobs_) turn.due = true;  // the best positions of other knobs may have changed
-    chosen_ = at_hand_[kept].setting;
-    gains_.push_back({.from = at_hand_[0].setting,
+    chosen_ = settings_of_knob_[kept].setting;
+    gains_.push_back({.from = settings_of_knob_[0].setting,
                       .to = chosen_,
                       .from_seconds = median(seconds[0]),
                       .to_seconds = median(seconds[kept])});
   }
-  trials_.insert(trials_.end(), at_hand_.begin(), at_hand_.end());
-  knobs_[present_].due = false;
-  ++knobs_[present_].turns;
+  trials_.insert(trials_.end(), settings_of_knob_.begin(), settings_of_knob_.end());
+  knobs_[current_knob_].due = false;
+  ++knobs_[current_knob_].turns;
   begin_knob();
 }
 
 std::size_t ScheduleSearch::visits_left() const {
-  std::size_t left = kRounds * at_hand_.size() - visit_;
+  std::size_t left = kRounds * settings_of_knob_.size() - visit_;
   for (std::size_t k = 0; k < knobs_.size(); ++k) {
-    if (k == present_ || !knobs_[k].due || knobs_[k].turns == kMostTurns) continue;
+    if (k == current_knob_ || !knobs_[k].due || knobs_[k].turns == kMostTurns) continue;
     const std::size_t settings = others(knobs_[k].knob).size();
     if (settings > 0) left += kRounds * (1 + settings);
   }

@@ -127,12 +127,12 @@ class ScheduleSearch {
   [[nodiscard]] std::size_t place() const;
 
   std::vector<Turn> knobs_;
-  std::size_t present_ = 0;  // index of the knob that is being turned; knobs_.size(): none
+  std::size_t current_knob_ = 0;  // index of the knob that is being turned; knobs_.size(): none
   const std::size_t gradient_bytes_;
   ScheduleSetting chosen_;
   const ScheduleSetting start_;
-  std::vector<Trial> at_hand_;  // settings of the present knob; the first is chosen_
-  bool confirming_ = false;     // at_hand_ holds start_ and chosen_
+  std::vector<Trial> settings_of_knob_;  // settings of the present knob; the first is chosen_
+  bool confirming_ = false;              // settings_of_knob_ holds start_ and chosen_
   bool left_out_ = false;
   std::size_t visit_ = 0;  // number of the visit within the present knob
   std::size_t visits_ = 0;

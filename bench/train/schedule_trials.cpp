@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "bench/measure/median.h"
-#include "bench/train/crew.h"
 #include "bench/train/message.h"
+#include "bench/train/rank_group.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
 #include "engine/runtime/device_engine.h"

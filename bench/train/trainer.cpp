@@ -62,7 +62,7 @@ models::SgdOptions Trainer::sgd(Phase phase) const {
   return options;
 }
 
-models::SgdOptions Trainer::enter(Phase phase) {
+models::SgdOptions Trainer::begin_step_in(Phase phase) {
   if (phase != last_phase_) set_schedule(phase == Phase::kFull ? setup_.schedule : Schedule::kNone);
   const models::SgdOptions options = sgd(phase);
   last_phase_ = phase;
@@ -71,7 +71,7 @@ models::SgdOptions Trainer::enter(Phase phase) {
 }
 
 StepTimes Trainer::step(Phase phase, const StepProbe* probe) {
-  const StepTimes times = run(enter(phase), probe);
+  const StepTimes times = run(begin_step_in(phase), probe);
   engine_.set_activity("between steps", steps_);
   ++steps_;
   return times;
@@ -90,7 +90,7 @@ void Trainer::end_startup() {
 
 void Trainer::apply_deadline() { engine_.set_deadline(deadline_); }
 
-void Trainer::sit_out(Phase phase, std::uint64_t steps) {
+void Trainer::skip_steps(Phase phase, std::uint64_t steps) {
   steps_ += steps;
   last_phase_ = phase;
 }

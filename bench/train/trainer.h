@@ -77,7 +77,7 @@ class Trainer {
   virtual std::vector<StepTimes> steps(Phase phase, std::int64_t count);
 
   /// For a rank that sleeps while others take `steps` steps in `phase`: advances its data and momentum history.
-  virtual void sit_out(Phase phase, std::uint64_t steps);
+  virtual void skip_steps(Phase phase, std::uint64_t steps);
 
   /// If not null, `recorder` takes the times of the following steps; the caller keeps it alive. If
   /// recording_disturbs(), every rank must call drop_graphs() before the next step, because a graph that reduces must
@@ -134,7 +134,7 @@ class Trainer {
   Trainer(const Setup& setup, Engine& engine) : setup_(setup), engine_(engine), deadline_(setup.startup_deadline) {}
 
   /// Call before a step in `phase`: sets the schedule, and returns the numbers for the update.
-  models::SgdOptions enter(Phase phase);
+  models::SgdOptions begin_step_in(Phase phase);
   /// Runs one step; the schedule is set.
   virtual StepTimes run(const models::SgdOptions& sgd, const StepProbe* probe) = 0;
   /// Sets the schedule of the following steps.

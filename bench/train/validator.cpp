@@ -54,12 +54,13 @@ int Validation::exit_code() const {
 }
 
 Validator::Validator(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
-                     Crew& crew, const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare)
+                     RankGroup& rank_group, const SessionObserver& observer,
+                     const std::function<void(RunRecord&)>& prepare)
     : options_(options),
       setup_(setup),
       facts_(facts),
       trainer_(trainer),
-      crew_(crew),
+      rank_group_(rank_group),
       observer_(observer),
       prepare_(prepare),
       groups_(groups_of(facts.kinds)),
@@ -82,7 +83,7 @@ Validator::Validator(const Options& options, const Setup& setup, const SessionFa
 }
 
 void Validator::run() {
-  crew_.lead([this] { validate(); }, [this](const Error& error) { give_up(error); });
+  rank_group_.run([this] { validate(); }, [this](const Error& error) { give_up(error); });
 }
 
 void Validator::validate() {
@@ -111,7 +112,7 @@ void Validator::start_run() {
 }
 
 void Validator::sum_weights() {
-  const std::vector<Answer> answers = crew_.perform({.task = Task::kSumWeights});
+  const std::vector<Answer> answers = rank_group_.execute({.task = Task::kSumWeights});
   for (std::size_t r = 0; r < ranks(); ++r) checksums_[r].push_back(answers[r].snapshot_checksums.at(0));
 }
 
@@ -119,7 +120,7 @@ void Validator::take_step() {
   std::vector<Answer> step(ranks());
   for (int turn = 0; turn < result_.turns; ++turn) {
     std::vector<Answer> answers =
-        crew_.perform({.task = Task::kSumStep, .turn = {.number = turn, .ranks_at_once = facts_.ranks_at_once}});
+        rank_group_.execute({.task = Task::kSumStep, .turn = {.number = turn, .ranks_at_once = facts_.ranks_at_once}});
     for (std::size_t r = 0; r < ranks(); ++r) {
       if (!answers[r].snapshot_checksums.empty()) step[r] = std::move(answers[r]);
     }
@@ -281,7 +282,8 @@ std::string Validator::snapshot_name(std::size_t snapshot) const {
 std::string Validator::tensors_that_differ(std::size_t one, std::size_t other, std::size_t snapshot) {
   auto found = tensors_.find(snapshot);
   if (found == tensors_.end()) {
-    found = tensors_.emplace(snapshot, crew_.perform({.task = Task::kTellSums, .snapshot = snapshot})).first;
+    found =
+        tensors_.emplace(snapshot, rank_group_.execute({.task = Task::kReturnChecksums, .snapshot = snapshot})).first;
   }
   const std::vector<std::uint64_t>& mine = found->second[one].snapshot_checksums;
   const std::vector<std::uint64_t>& theirs = found->second[other].snapshot_checksums;

@@ -1,6 +1,6 @@
 // The sequence of a validation, on rank 0. Every rank trains the same batches from the same weights without reductions.
 // The checksums of its gradients and weights and its step times are compared with those of equal ranks. The Validator
-// decides; the workers act (crew.h).
+// decides; the workers act (rank_group.h).
 //
 // Rank 0's thread owns a Validator.
 #pragma once
@@ -12,8 +12,8 @@
 
 #include "bench/measure/bit_vote.h"
 #include "bench/session.h"
-#include "bench/train/crew.h"
 #include "bench/train/phase_log.h"
+#include "bench/train/rank_group.h"
 #include "bench/train/records.h"
 #include "bench/validation.h"
 #include "engine/base/deadline.h"
@@ -23,8 +23,8 @@ namespace hvd::bench {
 class Validator {
  public:
   /// `facts` must hold the kinds of all ranks.
-  Validator(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer, Crew& crew,
-            const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare);
+  Validator(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
+            RankGroup& rank_group, const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare);
 
   /// Runs the session. Errors: thrown after the run was saved as incomplete; AgreedError if the other ranks know it.
   void run();
@@ -57,7 +57,7 @@ class Validator {
   const Setup& setup_;
   const SessionFacts& facts_;
   Trainer& trainer_;
-  Crew& crew_;
+  RankGroup& rank_group_;
   const SessionObserver& observer_;
   const std::function<void(RunRecord&)>& prepare_;
   const std::vector<std::vector<std::size_t>> groups_;

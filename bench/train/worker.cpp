@@ -6,9 +6,9 @@
 #include "bench/measure/median.h"
 #include "bench/provenance.h"
 #include "bench/train/checksum.h"
-#include "bench/train/crew.h"
 #include "bench/train/gradient_check.h"
 #include "bench/train/memory.h"
+#include "bench/train/rank_group.h"
 
 namespace hvd::bench {
 namespace {
@@ -52,7 +52,7 @@ Answer Worker::execute(const Directive& directive) {
       break;
     case Task::kSumWeights: answer = sum_weights(); break;
     case Task::kSumStep: answer = sum_step(directive.turn); break;
-    case Task::kTellSums: answer.snapshot_checksums = snapshots_.at(directive.snapshot); break;
+    case Task::kReturnChecksums: answer.snapshot_checksums = snapshots_.at(directive.snapshot); break;
     case Task::kEnd: break;
   }
   if (process_.stop_requested) answer.signal = process_.stop_requested();
@@ -77,7 +77,7 @@ Answer Worker::train(const Directive& directive) {
   if (directive.new_graphs) trainer_.drop_graphs();
   // In phase solo the other ranks sleep in the engine until the next directive.
   if (directive.phase == Phase::kSolo && trainer_.engine().rank() != 0) {
-    trainer_.sit_out(directive.phase, static_cast<std::uint64_t>(directive.steps));
+    trainer_.skip_steps(directive.phase, static_cast<std::uint64_t>(directive.steps));
     return answer;
   }
   const std::vector<StepTimes> steps = trainer_.steps(directive.phase, directive.steps);

@@ -209,9 +209,9 @@ std::unique_ptr<Communicator> make_solo();
 std::vector<std::unique_ptr<Communicator>> make_loopback(int size, const CommOptions& options = {},
                                                          int ranks_per_node = 0);
 
-/// Returns a Communicator that forwards to `lender`: the same rank of the same world. It must be destroyed before
-/// `lender`, and no other code may use `lender` meanwhile.
-std::unique_ptr<Communicator> borrow(Communicator& lender);
+/// Returns a Communicator that forwards to `target`: the same rank of the same world. It must be destroyed before
+/// `target`, and no other code may use `target` meanwhile.
+std::unique_ptr<Communicator> forward_to(Communicator& target);
 
 /// Returns true if this build has MPI.
 bool mpi_available() noexcept;

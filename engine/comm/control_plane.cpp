@@ -24,29 +24,29 @@ void append(Bytes& to, std::span<const std::byte> what) { to.insert(to.end(), wh
 
 }  // namespace
 
-GroupControl::GroupControl(Core& core) : core_(core) {
-  for (const auto& node : core.layout.members) leaders_.push_back(node.front());
-  leader_members_ = {leaders_, static_cast<std::size_t>(core.layout.topology.node)};
-  if (core.transport != nullptr) doubling_.emplace(*core.transport);
+GroupControl::GroupControl(RankState& state) : state_(state) {
+  for (const auto& node : state.layout.members) leaders_.push_back(node.front());
+  leader_members_ = {leaders_, static_cast<std::size_t>(state.layout.topology.node)};
+  if (state.transport != nullptr) doubling_.emplace(*state.transport);
   lengths_.resize(leaders_.size());
 }
 
 void GroupControl::check_length(std::uint64_t length, std::uint64_t most, int from, const Wait& wait) {
   if (length <= most) return;
-  core_.faults.throw_mismatch("a message of " + core_.layout.describe(from) + " in " + wait.text() + " claims " +
-                              std::to_string(length) + " bytes, but can have " + std::to_string(most) +
-                              " at most: it is damaged, or the ranks are not in the same operation");
+  state_.faults.throw_mismatch("a message of " + state_.layout.describe(from) + " in " + wait.text() + " claims " +
+                               std::to_string(length) + " bytes, but can have " + std::to_string(most) +
+                               " at most: it is damaged, or the ranks are not in the same operation");
 }
 
 void GroupControl::all_reduce_bits(std::span<std::uint64_t> words, BitOp op, Deadline deadline) {
-  const Wait wait = core_.begin("all_reduce_bits", words.size_bytes(), deadline);
-  if (core_.layout.topology.size == 1) return;
+  const Wait wait = state_.begin("all_reduce_bits", words.size_bytes(), deadline);
+  if (state_.layout.topology.size == 1) return;
   for_each_chunk(words.size(), kWordsPerBlock,
                  [&](Range block) { reduce_block(words.subspan(block.begin, block.count), op, wait); });
 }
 
 void GroupControl::reduce_block(std::span<std::uint64_t> words, BitOp op, const Wait& wait) {
-  NodeGroup& group = core_.group;
+  NodeGroup& group = state_.group;
   Slot& mine = group.next_slot();
   mine.descriptor.count = words.size();
   mine.descriptor.op = static_cast<std::uint32_t>(op);
@@ -58,14 +58,14 @@ void GroupControl::reduce_block(std::span<std::uint64_t> words, BitOp op, const 
       group.throw_mismatch("ranks disagree on the length or kind of " + wait.text());
     }
   }
-  if (core_.one_node() || core_.leader()) {
+  if (state_.one_node() || state_.leader()) {
     for (int r = 0; r < group.size(); ++r) {
       combine_bits(words.data(), reinterpret_cast<const std::uint64_t*>(group.slot(r).payload.data()), words.size(),
                    op);
     }
   }
-  if (core_.one_node()) return;
-  if (core_.leader()) {
+  if (state_.one_node()) return;
+  if (state_.leader()) {
     doubling_->all_reduce(
         leader_members_, std::as_writable_bytes(words),
         [&](std::byte* into, const std::byte* first, const std::byte* second) {
@@ -78,12 +78,12 @@ void GroupControl::reduce_block(std::span<std::uint64_t> words, BitOp op, const 
     std::memcpy(group.next_slot().payload.data(), words.data(), words.size_bytes());
   }
   group.sync(wait);
-  if (!core_.leader()) std::memcpy(words.data(), group.slot(0).payload.data(), words.size_bytes());
+  if (!state_.leader()) std::memcpy(words.data(), group.slot(0).payload.data(), words.size_bytes());
 }
 
 std::vector<Bytes> GroupControl::gather_in_node(std::span<const std::byte> message, const Wait& wait) {
-  NodeGroup& group = core_.group;
-  std::vector<Bytes> result(core_.leader() ? static_cast<std::size_t>(group.size()) : 0);
+  NodeGroup& group = state_.group;
+  std::vector<Bytes> result(state_.leader() ? static_cast<std::size_t>(group.size()) : 0);
   std::size_t longest = message.size();
   for (std::size_t begin = 0; begin == 0 || begin < longest; begin += kSlotBytes) {
     const std::size_t from = std::min(begin, message.size());
@@ -96,7 +96,7 @@ std::vector<Bytes> GroupControl::gather_in_node(std::span<const std::byte> messa
       const Slot& slot = group.slot(r);
       const std::size_t length = slot.descriptor.count;
       longest = std::max(longest, length);
-      if (core_.leader() && begin < length) {
+      if (state_.leader() && begin < length) {
         append(result[static_cast<std::size_t>(r)],
                std::span(slot.payload).first(std::min(kSlotBytes, length - begin)));
       }
@@ -107,17 +107,17 @@ std::vector<Bytes> GroupControl::gather_in_node(std::span<const std::byte> messa
 
 void GroupControl::send_message(int to, std::span<const std::byte> message, const Wait& wait) {
   std::uint64_t length = message.size();
-  Transport& transport = *core_.transport;
+  Transport& transport = *state_.transport;
   transport.wait(transport.send(to, bytes_of(length)), wait);
   if (length > 0) transport.wait(transport.send(to, message), wait);
 }
 
 std::vector<Bytes> GroupControl::gather(std::span<const std::byte> message, Deadline deadline) {
   check_message("gather", message.size(), kLongestMessage);
-  const Wait wait = core_.begin("gather", message.size(), deadline);
-  const Layout& layout = core_.layout;
+  const Wait wait = state_.begin("gather", message.size(), deadline);
+  const Layout& layout = state_.layout;
   std::vector<Bytes> local = gather_in_node(message, wait);
-  if (core_.one_node() || !core_.leader()) return local;
+  if (state_.one_node() || !state_.leader()) return local;
 
   // A leader sends the lengths of its ranks' messages, followed by the messages back to back.
   if (layout.topology.rank != 0) {
@@ -133,7 +133,7 @@ std::vector<Bytes> GroupControl::gather(std::span<const std::byte> message, Dead
   std::vector<Bytes> result(static_cast<std::size_t>(layout.topology.size));
   for (std::size_t r = 0; r < local.size(); ++r)
     result[static_cast<std::size_t>(layout.members[0][r])] = std::move(local[r]);
-  Transport& transport = *core_.transport;
+  Transport& transport = *state_.transport;
   std::vector<Transport::Ticket> tickets(leaders_.size());
   for (std::size_t node = 1; node < leaders_.size(); ++node) {
     tickets[node] = transport.receive(leaders_[node], bytes_of(lengths_[node]));
@@ -144,7 +144,7 @@ std::vector<Bytes> GroupControl::gather(std::span<const std::byte> message, Dead
     std::size_t offset = members.size() * sizeof(std::uint64_t);
     check_length(lengths_[node], offset + members.size() * kLongestMessage, leaders_[node], wait);
     Bytes packed(lengths_[node]);
-    if (packed.size() < offset) core_.faults.throw_mismatch("ranks are not in the same operation: " + wait.text());
+    if (packed.size() < offset) state_.faults.throw_mismatch("ranks are not in the same operation: " + wait.text());
     transport.wait(transport.receive(leaders_[node], packed), wait);
     for (std::size_t r = 0; r < members.size(); ++r) {
       std::uint64_t length = 0;
@@ -159,7 +159,7 @@ std::vector<Bytes> GroupControl::gather(std::span<const std::byte> message, Dead
 }
 
 void GroupControl::broadcast_in_node(Bytes& message, int root, const Wait& wait) {
-  NodeGroup& group = core_.group;
+  NodeGroup& group = state_.group;
   if (group.size() == 1) return;
   const bool mine = group.rank() == root;
   std::size_t length = message.size();
@@ -180,48 +180,48 @@ void GroupControl::broadcast_in_node(Bytes& message, int root, const Wait& wait)
 }
 
 Bytes GroupControl::broadcast(std::span<const std::byte> message, int root, Deadline deadline) {
-  const Layout& layout = core_.layout;
+  const Layout& layout = state_.layout;
   check_root("broadcast", root, layout.topology.size);
   if (layout.topology.rank == root) check_message("broadcast", message.size(), kLongestMessage);
-  const Wait wait = core_.begin("broadcast", 0, deadline);
+  const Wait wait = state_.begin("broadcast", 0, deadline);
   Bytes result;
   if (layout.topology.rank == root) result.assign(message.begin(), message.end());
   const auto root_node = static_cast<std::size_t>(layout.node_of[static_cast<std::size_t>(root)]);
   const bool on_root_node = static_cast<std::size_t>(layout.topology.node) == root_node;
   const int local_root = on_root_node ? layout.local_rank_of[static_cast<std::size_t>(root)] : 0;
-  if (!core_.one_node() && layout.topology.local_rank == local_root) {
+  if (!state_.one_node() && layout.topology.local_rank == local_root) {
     std::vector<int> speakers = leaders_;  // [node]: the root on its own node, the leader on the others
     speakers[root_node] = root;
     const Members members{speakers, static_cast<std::size_t>(layout.topology.node)};
     std::uint64_t length = result.size();
-    tree_broadcast(*core_.transport, members, root_node, bytes_of(length), wait);
+    tree_broadcast(*state_.transport, members, root_node, bytes_of(length), wait);
     check_length(length, kLongestMessage, root, wait);
     result.resize(length);
-    tree_broadcast(*core_.transport, members, root_node, result, wait);
+    tree_broadcast(*state_.transport, members, root_node, result, wait);
   }
   broadcast_in_node(result, local_root, wait);
   return result;
 }
 
 void GroupControl::barrier(Deadline deadline) {
-  const Wait wait = core_.begin("barrier", 0, deadline);
-  core_.group.sync(wait);
-  if (core_.one_node()) return;
-  if (core_.leader()) {
+  const Wait wait = state_.begin("barrier", 0, deadline);
+  state_.group.sync(wait);
+  if (state_.one_node()) return;
+  if (state_.leader()) {
     std::array<std::byte, 1> token{};
     doubling_->all_reduce(
         leader_members_, token, [](std::byte*, const std::byte*, const std::byte*) {}, wait);
   }
-  core_.group.sync(wait);
+  state_.group.sync(wait);
 }
 
 std::vector<std::optional<std::string>> GroupControl::roll_call(std::string_view status,
                                                                 std::chrono::milliseconds patience) {
-  return core_.faults.roll_call(status, patience);
+  return state_.faults.roll_call(status, patience);
 }
 
-void GroupControl::answer_roll_call(std::string_view status) { core_.faults.answer_roll_call(status); }
+void GroupControl::answer_roll_call(std::string_view status) { state_.faults.answer_roll_call(status); }
 
-void GroupControl::abort(std::string_view reason) noexcept { core_.faults.abort(reason); }
+void GroupControl::abort(std::string_view reason) noexcept { state_.faults.abort(reason); }
 
 }  // namespace hvd::comm

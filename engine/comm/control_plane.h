@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "engine/comm/algorithm/recursive_doubling.h"
-#include "engine/comm/core.h"
+#include "engine/comm/rank_state.h"
 
 namespace hvd::comm {
 
 class GroupControl final : public ControlPlane {
  public:
-  explicit GroupControl(Core& core);
+  explicit GroupControl(RankState& state);
   void all_reduce_bits(std::span<std::uint64_t> words, BitOp op, Deadline deadline) override;
   std::vector<Bytes> gather(std::span<const std::byte> message, Deadline deadline) override;
   Bytes broadcast(std::span<const std::byte> message, int root, Deadline deadline) override;
@@ -21,8 +21,8 @@ class GroupControl final : public ControlPlane {
                                                     std::chrono::milliseconds patience) override;
   void answer_roll_call(std::string_view status) override;
   void abort(std::string_view reason) noexcept override;
-  void throw_if_aborted() override { core_.faults.throw_if_aborted(); }
-  void on_stall(const OnStall& told) override { core_.faults.on_stall(told); }
+  void throw_if_aborted() override { state_.faults.throw_if_aborted(); }
+  void on_stall(const OnStall& told) override { state_.faults.on_stall(told); }
 
  private:
   void reduce_block(std::span<std::uint64_t> words, BitOp op, const Wait& wait);
@@ -35,7 +35,7 @@ class GroupControl final : public ControlPlane {
   /// peers, if `length` is more than `most` and therefore wrong.
   void check_length(std::uint64_t length, std::uint64_t most, int from, const Wait& wait);
 
-  Core& core_;
+  RankState& state_;
   std::vector<int> leaders_;  ///< [node]
   Members leader_members_;
   std::optional<RecursiveDoubling> doubling_;  ///< between leaders; none on one node

@@ -41,56 +41,56 @@ class NodeRegistered final : public RegisteredMemory {
 
 }  // namespace
 
-GroupData::GroupData(Core& core, const CommOptions& options)
-    : core_(core),
+GroupData::GroupData(RankState& state, const CommOptions& options)
+    : state_(state),
       options_(options),
-      reducer_(core.group, core.layout.max_local_size, std::max<std::size_t>(options.segment_bytes, 1024)),
+      reducer_(state.group, state.layout.max_local_size, std::max<std::size_t>(options.segment_bytes, 1024)),
       regions_(std::make_shared<Regions>()),
-      exchange_(core.group, *regions_, std::max<std::size_t>(options.segment_bytes, 1024)),
-      all_ranks_(static_cast<std::size_t>(core.layout.topology.size)) {
-  const Layout& layout = core.layout;
+      exchange_(state.group, *regions_, std::max<std::size_t>(options.segment_bytes, 1024)),
+      all_ranks_(static_cast<std::size_t>(state.layout.topology.size)) {
+  const Layout& layout = state.layout;
   std::iota(all_ranks_.begin(), all_ranks_.end(), 0);
   if (layout.topology.local_rank < layout.min_local_size) {
     for (const auto& node : layout.members) {
       carriers_.push_back(node[static_cast<std::size_t>(layout.topology.local_rank)]);
     }
   }
-  if (core.transport != nullptr) {
-    doubling_.emplace(*core.transport);
-    halving_.emplace(*core.transport);
+  if (state.transport != nullptr) {
+    doubling_.emplace(*state.transport);
+    halving_.emplace(*state.transport);
   }
   choose(options);
 }
 
 void GroupData::choose(const CommOptions& options) {
-  if (options.algorithm == Algorithm::kSharedMemory && !core_.one_node()) {
+  if (options.algorithm == Algorithm::kSharedMemory && !state_.one_node()) {
     throw Error(Errc::kInvalidArgument, "algorithm shm needs all ranks on one host, but there are " +
-                                            std::to_string(core_.layout.topology.nodes) +
+                                            std::to_string(state_.layout.topology.nodes) +
                                             " hosts; use auto, hierarchical or ring");
   }
   options_ = options;
   options_.segment_bytes = std::max<std::size_t>(options.segment_bytes, 1024);
   reducer_.set_segment(options_.segment_bytes);
   exchange_.set_segment(options_.segment_bytes);
-  if (core_.transport == nullptr) return;
-  ring_.emplace(*core_.transport, options_.segment_bytes);
-  share_ring_.emplace(*core_.transport, options_.segment_bytes);
+  if (state_.transport == nullptr) return;
+  ring_.emplace(*state_.transport, options_.segment_bytes);
+  share_ring_.emplace(*state_.transport, options_.segment_bytes);
 }
 
-Members GroupData::everybody() const { return {all_ranks_, static_cast<std::size_t>(core_.layout.topology.rank)}; }
+Members GroupData::everybody() const { return {all_ranks_, static_cast<std::size_t>(state_.layout.topology.rank)}; }
 
 std::unique_ptr<RegisteredMemory> GroupData::allocate(std::size_t bytes, Deadline deadline) {
-  const Wait wait = core_.begin("allocate", bytes, deadline);
-  NodeMemory memory = core_.group.allocate(bytes, wait);
-  std::byte* mine = memory.part(core_.layout.topology.local_rank);
+  const Wait wait = state_.begin("allocate", bytes, deadline);
+  NodeMemory memory = state_.group.allocate(bytes, wait);
+  std::byte* mine = memory.part(state_.layout.topology.local_rank);
   const std::uint64_t number = regions_->add(bytes, std::move(memory));
   return std::make_unique<NodeRegistered>(regions_, number, std::span(mine, bytes));
 }
 
 Algorithm GroupData::choose(std::size_t bytes) const {
   if (options_.algorithm != Algorithm::kAuto) return options_.algorithm;
-  if (core_.one_node()) return Algorithm::kSharedMemory;
-  const bool one_rank_per_node = core_.layout.topology.size == core_.layout.topology.nodes;
+  if (state_.one_node()) return Algorithm::kSharedMemory;
+  const bool one_rank_per_node = state_.layout.topology.size == state_.layout.topology.nodes;
   return one_rank_per_node ? choose_between_nodes(bytes) : Algorithm::kHierarchical;
 }
 
@@ -100,7 +100,7 @@ Algorithm GroupData::choose_between_nodes(std::size_t bytes) const {
 }
 
 bool GroupData::use_shared_memory() const {
-  if (!core_.one_node()) return false;
+  if (!state_.one_node()) return false;
   switch (options_.algorithm) {
     case Algorithm::kAuto:
     case Algorithm::kSharedMemory:
@@ -108,7 +108,7 @@ bool GroupData::use_shared_memory() const {
     case Algorithm::kMpiAllreduce: return true;  // `mpi` only replaces all_reduce(), not the other operations
     case Algorithm::kRing:
     case Algorithm::kRecursiveDoubling:
-    case Algorithm::kRabenseifner: return core_.layout.topology.size == 1;
+    case Algorithm::kRabenseifner: return state_.layout.topology.size == 1;
   }
   return false;
 }
@@ -123,16 +123,16 @@ GroupData::Shares GroupData::choose_shares(std::size_t bytes) const {
 }
 
 void GroupData::note(std::string_view algorithm, std::string_view detail) {
-  ran_.insert(std::string(algorithm) + " over " + core_.transport->name() + std::string(detail));
+  ran_.insert(std::string(algorithm) + " over " + state_.transport->name() + std::string(detail));
 }
 
 Reduction GroupData::reduction_of(std::size_t count, DataType dtype, ReduceOp op) const {
-  return {count, dtype, op, op == ReduceOp::kAverage ? core_.layout.topology.size : 1};
+  return {count, dtype, op, op == ReduceOp::kAverage ? state_.layout.topology.size : 1};
 }
 
 void GroupData::all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) {
-  const Wait wait = core_.begin("all_reduce", buffer_bytes("all_reduce", count, dtype), deadline, dtype);
-  if (count == 0 || core_.layout.topology.size == 1) return;
+  const Wait wait = state_.begin("all_reduce", buffer_bytes("all_reduce", count, dtype), deadline, dtype);
+  if (count == 0 || state_.layout.topology.size == 1) return;
   auto* bytes = static_cast<std::byte*>(data);
   const Reduction reduction = reduction_of(count, dtype, op);
   const Algorithm algorithm = choose(wait.bytes);
@@ -159,7 +159,7 @@ void GroupData::all_reduce_into(void* out, const void* in, std::size_t count, Da
     copy_bytes(to.data(), from.data(), bytes);
     return all_reduce(out, count, dtype, op, deadline);
   }
-  const Wait wait = core_.begin("all_reduce_into", bytes, deadline, dtype);
+  const Wait wait = state_.begin("all_reduce_into", bytes, deadline, dtype);
   if (count == 0) return;
   note_shared_memory();
   exchange_.all_reduce(to.data(), from.data(), reduction_of(count, dtype, op), wait);
@@ -167,7 +167,7 @@ void GroupData::all_reduce_into(void* out, const void* in, std::size_t count, Da
 
 DataType GroupData::wire_of(const Reduction& reduction) const {
   const bool adds = reduction.op == ReduceOp::kSum || reduction.op == ReduceOp::kAverage;
-  return adds && reduction.dtype == DataType::kF32 && !core_.one_node() ? options_.wire : reduction.dtype;
+  return adds && reduction.dtype == DataType::kF32 && !state_.one_node() ? options_.wire : reduction.dtype;
 }
 
 std::string GroupData::wire_text(const Reduction& reduction) const {
@@ -201,16 +201,16 @@ void GroupData::over_transport(Algorithm algorithm, const Members& members, std:
 void GroupData::library(std::byte* data, const Reduction& reduction, const Wait& wait) {
   // MPI has no fp16 and bf16: the ring takes over, and description() says so.
   if (wire_of(reduction) != reduction.dtype ||
-      !core_.transport->library_all_reduce(data, reduction.count, reduction.dtype, reduction.op, wait)) {
+      !state_.transport->library_all_reduce(data, reduction.count, reduction.dtype, reduction.op, wait)) {
     note("ring", wire_text(reduction));
     return over_transport(Algorithm::kRing, everybody(), data, reduction, wait);
   }
-  ran_.insert(core_.transport->name() + "'s own");
+  ran_.insert(state_.transport->name() + "'s own");
   divide(data, reduction.count, reduction.dtype, reduction.divisor);
 }
 
 std::vector<std::byte*> GroupData::parts_of(std::byte* data, const Reduction& reduction, const Wait& wait) {
-  const NodeReducer::Place mine = regions_->locate(data, wait.bytes, core_.group.rank());
+  const NodeReducer::Place mine = regions_->locate(data, wait.bytes, state_.group.rank());
   const auto places = reducer_.exchange_places(mine, data, reduction, wait);
   // All ranks must decide alike, so the decision uses only the values that they exchanged. A rank that names a region
   // has not freed it. So if all ranks name the same region, all of them have it.
@@ -237,7 +237,7 @@ void GroupData::shared_memory(std::byte* data, const Reduction& reduction, const
 }
 
 void GroupData::between_nodes(std::byte* data, const Reduction& share, const Wait& wait) {
-  const Members members{carriers_, static_cast<std::size_t>(core_.layout.topology.node)};
+  const Members members{carriers_, static_cast<std::size_t>(state_.layout.topology.node)};
   // The thresholds are for whole messages: choose by the size of the whole message, even if `share` is a block of it.
   const Algorithm algorithm = choose_between_nodes(wait.bytes);
   note("hierarchical(shm+" + std::string(name(algorithm)), wire_text(share) + ")");
@@ -245,9 +245,9 @@ void GroupData::between_nodes(std::byte* data, const Reduction& share, const Wai
 }
 
 void GroupData::hierarchical(std::byte* data, const Reduction& reduction, const Wait& wait) {
-  if (core_.one_node()) return shared_memory(data, reduction, wait);
-  if (core_.group.size() == 1 && core_.layout.min_local_size == 1 &&
-      core_.layout.topology.size == core_.layout.topology.nodes) {
+  if (state_.one_node()) return shared_memory(data, reduction, wait);
+  if (state_.group.size() == 1 && state_.layout.min_local_size == 1 &&
+      state_.layout.topology.size == state_.layout.topology.nodes) {
     return between_nodes(data, reduction, wait);
   }
   if (wait.bytes <= kSlotBytes) return hierarchical_small(data, reduction, wait);
@@ -256,14 +256,14 @@ void GroupData::hierarchical(std::byte* data, const Reduction& reduction, const 
   }
   const std::size_t element = size_of(reduction.dtype);
   std::vector<std::byte*> staged;
-  staged.reserve(static_cast<std::size_t>(core_.group.size()));
-  for (int r = 0; r < core_.group.size(); ++r) staged.push_back(reducer_.staging(r, 0, wait));
-  std::byte* mine = staged[static_cast<std::size_t>(core_.group.rank())];
+  staged.reserve(static_cast<std::size_t>(state_.group.size()));
+  for (int r = 0; r < state_.group.size(); ++r) staged.push_back(reducer_.staging(r, 0, wait));
+  std::byte* mine = staged[static_cast<std::size_t>(state_.group.rank())];
   for_each_chunk(reduction.count, 4 * reducer_.block_bytes() / element, [&](Range range) {
     Reduction block = reduction;
     block.count = range.count;
     std::memcpy(mine, data + range.begin * element, range.count * element);
-    core_.group.sync(wait);
+    state_.group.sync(wait);
     hierarchical_block(staged, block, wait);
     std::memcpy(data + range.begin * element, mine, range.count * element);
   });
@@ -271,15 +271,15 @@ void GroupData::hierarchical(std::byte* data, const Reduction& reduction, const 
 
 void GroupData::hierarchical_small(std::byte* data, const Reduction& reduction, const Wait& wait) {
   reducer_.reduce_small_to_leader(data, reduction, wait);
-  if (core_.leader()) between_nodes(data, reduction, wait);
+  if (state_.leader()) between_nodes(data, reduction, wait);
   reducer_.broadcast_small(data, wait.bytes, 0, wait);
 }
 
 // Each node has as many carriers as the smallest node has ranks. A carrier reduces its share of all local buffers,
 // reduces the result with the carriers of the other nodes, and writes it into all local buffers.
 void GroupData::hierarchical_block(std::span<std::byte* const> parts, const Reduction& reduction, const Wait& wait) {
-  const auto me = static_cast<std::size_t>(core_.group.rank());
-  const auto carriers = static_cast<std::size_t>(core_.layout.min_local_size);
+  const auto me = static_cast<std::size_t>(state_.group.rank());
+  const auto carriers = static_cast<std::size_t>(state_.layout.min_local_size);
   if (me < carriers) {
     const std::size_t element = size_of(reduction.dtype);
     const Range range = share_of(reduction.count, carriers, me, kShareAlign);
@@ -297,21 +297,21 @@ void GroupData::hierarchical_block(std::span<std::byte* const> parts, const Redu
       }
     }
   }
-  core_.group.sync(wait);
+  state_.group.sync(wait);
 }
 
 void GroupData::reduce_scatter(void* out, const void* in, Counts counts, DataType dtype, ReduceOp op,
                                Deadline deadline) {
-  check_counts("reduce_scatter", counts, core_.layout.topology.size);
+  check_counts("reduce_scatter", counts, state_.layout.topology.size);
   const Offsets offsets = offsets_of(counts, offsets_);
   const std::size_t bytes = buffer_bytes("reduce_scatter", offsets.back(), dtype);
-  const auto me = static_cast<std::size_t>(core_.layout.topology.rank);
+  const auto me = static_cast<std::size_t>(state_.layout.topology.rank);
   const std::size_t element = size_of(dtype);
   auto* to = static_cast<std::byte*>(out);
   const auto* from = static_cast<const std::byte*>(in);
   const std::byte* own_place = from + offsets[me] * element;
   if (to != own_place) check_apart("reduce_scatter", {to, counts[me] * element}, {from, bytes});
-  const Wait wait = core_.begin("reduce_scatter", bytes, deadline, dtype);
+  const Wait wait = state_.begin("reduce_scatter", bytes, deadline, dtype);
   if (wait.bytes == 0) return;
   const Reduction share = reduction_of(counts[me], dtype, op);
   switch (choose_shares(wait.bytes)) {
@@ -319,7 +319,7 @@ void GroupData::reduce_scatter(void* out, const void* in, Counts counts, DataTyp
     case Shares::kRing: note("ring"); return share_ring_->reduce_scatter(everybody(), to, from, offsets, share, wait);
     case Shares::kPairwise:
       note("pairwise");
-      return pairwise_reduce_scatter(*core_.transport, everybody(), to, from, offsets, share, scratch_, wait);
+      return pairwise_reduce_scatter(*state_.transport, everybody(), to, from, offsets, share, scratch_, wait);
     case Shares::kHalving:
       note("halving");
       scratch_.assign(from, from + wait.bytes);
@@ -329,23 +329,23 @@ void GroupData::reduce_scatter(void* out, const void* in, Counts counts, DataTyp
 }
 
 void GroupData::all_gather(void* out, const void* in, Counts counts, DataType dtype, Deadline deadline) {
-  check_counts("all_gather", counts, core_.layout.topology.size);
+  check_counts("all_gather", counts, state_.layout.topology.size);
   const Offsets offsets = offsets_of(counts, offsets_);
   const std::size_t bytes = buffer_bytes("all_gather", offsets.back(), dtype);
-  const auto me = static_cast<std::size_t>(core_.layout.topology.rank);
+  const auto me = static_cast<std::size_t>(state_.layout.topology.rank);
   const std::size_t element = size_of(dtype);
   auto* to = static_cast<std::byte*>(out);
   const auto* from = static_cast<const std::byte*>(in);
   std::byte* own_place = to + offsets[me] * element;
   if (from != own_place) check_apart("all_gather", {to, bytes}, {from, counts[me] * element});
-  const Wait wait = core_.begin("all_gather", bytes, deadline, dtype);
+  const Wait wait = state_.begin("all_gather", bytes, deadline, dtype);
   if (wait.bytes == 0) return;
   switch (choose_shares(wait.bytes)) {
     case Shares::kSharedMemory: note_shared_memory(); return exchange_.all_gather(to, from, offsets, dtype, wait);
     case Shares::kRing: note("ring"); return share_ring_->all_gather(everybody(), to, from, offsets, element, wait);
     case Shares::kPairwise:
       note("pairwise");
-      return pairwise_all_gather(*core_.transport, everybody(), to, from, offsets, element, wait);
+      return pairwise_all_gather(*state_.transport, everybody(), to, from, offsets, element, wait);
     case Shares::kHalving:
       note("doubling");
       copy_bytes(own_place, from, counts[me] * element);
@@ -355,33 +355,33 @@ void GroupData::all_gather(void* out, const void* in, Counts counts, DataType dt
 
 void GroupData::all_to_all(void* out, Counts receive_counts, const void* in, Counts send_counts, DataType dtype,
                            Deadline deadline) {
-  check_counts("all_to_all", send_counts, core_.layout.topology.size);
-  check_counts("all_to_all", receive_counts, core_.layout.topology.size);
+  check_counts("all_to_all", send_counts, state_.layout.topology.size);
+  check_counts("all_to_all", receive_counts, state_.layout.topology.size);
   const Offsets to = offsets_of(receive_counts, receive_offsets_);
   const Offsets from = offsets_of(send_counts, offsets_);
   const std::size_t bytes = buffer_bytes("all_to_all", from.back(), dtype);
   auto* target = static_cast<std::byte*>(out);
   const auto* source = static_cast<const std::byte*>(in);
   check_apart("all_to_all", {target, buffer_bytes("all_to_all", to.back(), dtype)}, {source, bytes});
-  const auto me = static_cast<std::size_t>(core_.layout.topology.rank);
+  const auto me = static_cast<std::size_t>(state_.layout.topology.rank);
   // With shared memory all ranks see the counts and detect the error together.
   if (!use_shared_memory()) check_own_block(me, send_counts[me], receive_counts[me]);
-  const Wait wait = core_.begin("all_to_all", bytes, deadline, dtype);
+  const Wait wait = state_.begin("all_to_all", bytes, deadline, dtype);
   if (use_shared_memory()) {
     note_shared_memory();
     return exchange_.all_to_all(target, to, source, from, dtype, wait);
   }
   note("pairwise");
-  pairwise_all_to_all(*core_.transport, everybody(), target, to, source, from, size_of(dtype), wait);
+  pairwise_all_to_all(*state_.transport, everybody(), target, to, source, from, size_of(dtype), wait);
 }
 
 void GroupData::broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {
-  const Layout& layout = core_.layout;
+  const Layout& layout = state_.layout;
   check_root("broadcast", root, layout.topology.size);
-  const Wait wait = core_.begin("broadcast", bytes, deadline);
+  const Wait wait = state_.begin("broadcast", bytes, deadline);
   if (bytes == 0 || layout.topology.size == 1) return;
   const std::span<std::byte> all(static_cast<std::byte*>(data), bytes);
-  if (core_.one_node()) return exchange_.broadcast(all.data(), bytes, root, wait);
+  if (state_.one_node()) return exchange_.broadcast(all.data(), bytes, root, wait);
   exchange_.check_same_root(bytes, root, wait);
   const auto root_node = static_cast<std::size_t>(layout.node_of[static_cast<std::size_t>(root)]);
   const bool on_root_node = static_cast<std::size_t>(layout.topology.node) == root_node;
@@ -391,11 +391,11 @@ void GroupData::broadcast(void* data, std::size_t bytes, int root, Deadline dead
   speakers[root_node] = root;
   for_each_chunk(bytes, kBroadcastBytes, [&](Range range) {
     const auto piece = all.subspan(range.begin, range.count);
-    if (core_.group.rank() == speaker) {
+    if (state_.group.rank() == speaker) {
       const Members members{speakers, static_cast<std::size_t>(layout.topology.node)};
-      tree_broadcast(*core_.transport, members, root_node, piece, wait);
+      tree_broadcast(*state_.transport, members, root_node, piece, wait);
     }
-    if (core_.group.size() == 1) return;
+    if (state_.group.size() == 1) return;
     if (range.count <= kSlotBytes) {
       reducer_.broadcast_small(piece.data(), range.count, speaker, wait);
     } else {

@@ -12,7 +12,7 @@
 #include "engine/comm/algorithm/recursive_halving.h"
 #include "engine/comm/algorithm/ring.h"
 #include "engine/comm/algorithm/share_ring.h"
-#include "engine/comm/core.h"
+#include "engine/comm/rank_state.h"
 #include "engine/comm/shm/node_exchange.h"
 #include "engine/comm/shm/node_reduce.h"
 #include "engine/comm/shm/regions.h"
@@ -22,7 +22,7 @@ namespace hvd::comm {
 class GroupData final : public DataPlane {
  public:
   /// Errors: invalid_argument if the algorithm cannot run on this layout.
-  GroupData(Core& core, const CommOptions& options);
+  GroupData(RankState& state, const CommOptions& options);
   std::unique_ptr<RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) override;
   void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) override;
   void all_reduce_into(void* out, const void* in, std::size_t count, DataType dtype, ReduceOp op,
@@ -63,7 +63,7 @@ class GroupData final : public DataPlane {
   std::vector<std::byte*> parts_of(std::byte* data, const Reduction& reduction, const Wait& wait);
   [[nodiscard]] Members everybody() const;
 
-  Core& core_;
+  RankState& state_;
   CommOptions options_;
   NodeReducer reducer_;
   std::shared_ptr<Regions> regions_;

@@ -30,7 +30,7 @@ class DevicePlane : public DataPlane {
  public:
   /// The stream has high priority, so that communication does not wait for multiprocessors that the compute uses.
   [[nodiscard]] virtual gpu::StreamView stream() const = 0;
-  [[nodiscard]] virtual gpu::Runtime& runtime() const = 0;
+  [[nodiscard]] virtual gpu::GpuRuntime& runtime() const = 0;
   /// For the watchdog. Errors: peer_lost or backend, with this rank and the library's message, if communication failed;
   /// interrupted after abort().
   virtual void check() = 0;
@@ -70,7 +70,7 @@ int unfinished_aborts() noexcept;
 class DeviceCommunicator : public Communicator {
  public:
   [[nodiscard]] virtual DevicePlane& device() = 0;
-  [[nodiscard]] virtual gpu::Runtime& runtime() = 0;
+  [[nodiscard]] virtual gpu::GpuRuntime& runtime() = 0;
 };
 
 /// Collective. The result uses the control plane and the topology of `host` and the GPU of `runtime`, which must
@@ -78,7 +78,7 @@ class DeviceCommunicator : public Communicator {
 /// one clear error line. Then they try a reduction and check its result. For a world of one rank, `api` may be null.
 /// Errors, with the same text on all ranks: invalid_argument for two ranks on one GPU; mismatch for different versions.
 /// Other errors, also sent to the peers: backend, peer_lost, timeout, check_failed, naming this rank and what failed.
-std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::Runtime& runtime,
+std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::GpuRuntime& runtime,
                                               std::shared_ptr<nccl::Api> api, const NcclOptions& options,
                                               Deadline deadline);
 
@@ -96,7 +96,7 @@ HostLevels split_levels(std::unique_ptr<Communicator> world);
 /// comparison, see docs/gpu.md. With one node, the same as make_nccl(). Ranks of one node may be processes or threads.
 /// Ranks of different nodes must be processes, because their streams wait for one another. Tests with fakes may use
 /// threads. Errors: those of make_nccl().
-std::unique_ptr<DeviceCommunicator> make_hierarchical(HostLevels hosts, gpu::Runtime& runtime,
+std::unique_ptr<DeviceCommunicator> make_hierarchical(HostLevels hosts, gpu::GpuRuntime& runtime,
                                                       std::shared_ptr<nccl::Api> api, const NcclOptions& options,
                                                       Deadline deadline);
 

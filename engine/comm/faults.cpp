@@ -109,7 +109,7 @@ std::string Faults::flight_record() const {
     if (on_my_node(r)) {
       one.flights = segment_.cell(layout_.local_rank_of[at]).flights.last(segment_.size() > kFewRanks ? 1 : kEach);
     } else {
-      one.says = said_[at];
+      one.says = last_answers_[at];
     }
     ranks.push_back(std::move(one));
   }
@@ -226,12 +226,12 @@ void Faults::tell_other_nodes(std::string_view reason) noexcept {
   }
 }
 
-void Faults::tell_mismatch(std::string_view text) noexcept {
+void Faults::abort_for_mismatch(std::string_view text) noexcept {
   abort(layout_.describe(layout_.topology.rank) + std::string(kGaveUp) + std::string(text));
 }
 
 void Faults::throw_mismatch(const std::string& text) {
-  tell_mismatch(text);
+  abort_for_mismatch(text);
   throw Error(Errc::kMismatch, text);
 }
 
@@ -260,7 +260,7 @@ void Faults::take_notices(Status status) {
     {
       const MutexLock lock(mutex_);
       statuses_[static_cast<std::size_t>(notice->from)] = notice->text;
-      said_[static_cast<std::size_t>(notice->from)] = notice->text;
+      last_answers_[static_cast<std::size_t>(notice->from)] = notice->text;
     }
     if (notice->kind == Notice::Kind::kRollCall) {
       transport_->notify(notice->from, {Notice::Kind::kStatus, layout_.topology.rank, status()});

@@ -29,7 +29,7 @@ class Faults final : public Watch {
   /// Borrows both arguments. `segment` is that of this rank's node.
   Faults(const Layout& layout, Segment segment) : layout_(layout), segment_(segment) {
     statuses_.resize(static_cast<std::size_t>(layout.topology.size));
-    said_.resize(static_cast<std::size_t>(layout.topology.size));
+    last_answers_.resize(static_cast<std::size_t>(layout.topology.size));
   }
   /// Without a transport (one node, or before this call) no notices are received.
   void set_transport(Transport* transport) noexcept { transport_ = transport; }
@@ -40,7 +40,7 @@ class Faults final : public Watch {
   void check(const Wait& wait, int awaited) override;
   [[noreturn]] void give_up(const Wait& wait, std::span<const int> missing, bool direct,
                             std::string_view detail) override;
-  void tell_mismatch(std::string_view text) noexcept override;
+  void abort_for_mismatch(std::string_view text) noexcept override;
   /// For a disagreement that this rank detects and others may not. Aborts the peers, then throws mismatch.
   [[noreturn]] void throw_mismatch(const std::string& text);
   /// For a disagreement that all ranks of this node detect in the same synchronisation. Each of them throws mismatch,
@@ -104,7 +104,7 @@ class Faults final : public Watch {
   mutable Mutex mutex_;
   std::string node_mismatch_ HVD_GUARDED_BY(mutex_);                         ///< error text, if out_of_step_
   std::vector<std::optional<std::string>> statuses_ HVD_GUARDED_BY(mutex_);  ///< [rank]: received since the last call
-  std::vector<std::string> said_ HVD_GUARDED_BY(mutex_);                     ///< [rank]: last answer to a roll call
+  std::vector<std::string> last_answers_ HVD_GUARDED_BY(mutex_);             ///< [rank]: last answer to a roll call
   std::uint32_t seen_call_ HVD_GUARDED_BY(mutex_) = 0;  ///< answers up to this call belong to earlier roll calls
 };
 

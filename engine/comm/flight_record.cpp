@@ -27,9 +27,9 @@ std::string collective_text(std::string_view operation, std::uint64_t sequence, 
   return text;
 }
 
-std::string Flight::text() const { return collective_text(operation, sequence, bytes, dtype); }
+std::string CollectiveInFlight::text() const { return collective_text(operation, sequence, bytes, dtype); }
 
-std::string Flight::story(Clock::time_point now) const {
+std::string CollectiveInFlight::story(Clock::time_point now) const {
   if (!left) return "entered " + text() + " " + seconds(now - entered) + " ago and has not left it";
   return "left " + text() + " " + seconds(now - *left) + " ago";
 }
@@ -55,11 +55,11 @@ void FlightRecord::leave(std::uint64_t sequence, Clock::time_point now) noexcept
   entries_[sequence % kKept].left.store(now.time_since_epoch().count(), std::memory_order_release);
 }
 
-std::optional<Flight> FlightRecord::read(std::uint64_t sequence) const {
+std::optional<CollectiveInFlight> FlightRecord::read(std::uint64_t sequence) const {
   constexpr auto kAcquire = std::memory_order_acquire;
   const Entry& entry = entries_[sequence % kKept];
   if (entry.sequence.load(kAcquire) != sequence) return std::nullopt;
-  Flight flight;
+  CollectiveInFlight flight;
   flight.sequence = sequence;
   std::array<char, kNameBytes + 1> text{};
   for (std::size_t i = 0; i < entry.name.size(); ++i) {
@@ -77,8 +77,8 @@ std::optional<Flight> FlightRecord::read(std::uint64_t sequence) const {
   return flight;
 }
 
-std::vector<Flight> FlightRecord::last(std::size_t most) const {
-  std::vector<Flight> flights;
+std::vector<CollectiveInFlight> FlightRecord::last(std::size_t most) const {
+  std::vector<CollectiveInFlight> flights;
   const std::uint64_t newest = newest_.load(std::memory_order_acquire);
   for (std::uint64_t back = 0; back < std::min<std::uint64_t>({most, kKept, newest}); ++back) {
     if (auto flight = read(newest - back)) flights.push_back(*std::move(flight));
@@ -93,7 +93,7 @@ InFlight::~InFlight() {
 std::string flight_table(std::span<const RankFlights> ranks, Clock::time_point now) {
   std::string table;
   for (const RankFlights& one : ranks) {
-    for (const Flight& flight : one.flights) {
+    for (const CollectiveInFlight& flight : one.flights) {
       table += one.rank + ": " + flight.text() + ", entered " + seconds(now - flight.entered) + " ago, " +
                (flight.left ? "took " + seconds(*flight.left - flight.entered) : "not left") + "\n";
     }

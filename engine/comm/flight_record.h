@@ -20,7 +20,7 @@
 namespace hvd::comm {
 
 /// One collective that a rank entered.
-struct Flight {
+struct CollectiveInFlight {
   std::uint64_t sequence = 0;  ///< number of the collective in its communicator; equal on all ranks
   std::string operation;
   std::size_t bytes = 0;
@@ -49,7 +49,7 @@ class FlightRecord {
   void leave(std::uint64_t sequence, Clock::time_point now) noexcept;
 
   /// Returns up to `most` collectives, the last one first. Skips entries that are being overwritten.
-  [[nodiscard]] std::vector<Flight> last(std::size_t most) const;
+  [[nodiscard]] std::vector<CollectiveInFlight> last(std::size_t most) const;
 
  private:
   /// One cache line. `sequence` is 0 while the writer changes the other fields, so that readers skip the entry.
@@ -61,7 +61,7 @@ class FlightRecord {
     std::atomic<Clock::rep> left{0};      ///< 0: not left yet
     std::atomic<std::uint64_t> dtype{0};  ///< 1 + DataType; 0: none
   };
-  [[nodiscard]] std::optional<Flight> read(std::uint64_t sequence) const;
+  [[nodiscard]] std::optional<CollectiveInFlight> read(std::uint64_t sequence) const;
 
   std::atomic<std::uint64_t> newest_{0};
   std::array<Entry, kKept> entries_;
@@ -84,9 +84,9 @@ class InFlight {
 
 /// The entries of one rank in a flight table.
 struct RankFlights {
-  std::string rank;             ///< "rank 3 (host b)"
-  std::vector<Flight> flights;  ///< the last one first
-  std::string says;             ///< for a rank of another node: its last answer to a roll call
+  std::string rank;                         ///< "rank 3 (host b)"
+  std::vector<CollectiveInFlight> flights;  ///< the last one first
+  std::string says;                         ///< for a rank of another node: its last answer to a roll call
 };
 
 /// Returns one line per rank and collective, each with a newline at its end; empty if no rank has entered a collective.

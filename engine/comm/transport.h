@@ -37,7 +37,7 @@ class Transport {
   virtual bool test(Ticket ticket) = 0;
   /// Sleeps until the operation is finished. Errors: those of Watch::check and Watch::give_up; after an error the
   /// transport can only be used for notices. No receive is open after an error, so that its memory may be freed.
-  /// wait() reports a mismatch to the peers (Watch::tell_mismatch), because only the receiver detects it.
+  /// wait() reports a mismatch to the peers (Watch::abort_for_mismatch), because only the receiver detects it.
   virtual void wait(Ticket ticket, const Wait& wait) = 0;
 
   /// Best effort, never waits.

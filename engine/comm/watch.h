@@ -40,7 +40,7 @@ class Watch {
   [[noreturn]] virtual void give_up(const Wait& wait, std::span<const int> missing, bool direct,
                                     std::string_view detail) = 0;
   /// Makes the waits of the peers fail. For a disagreement, described by `text`, that the peers may not detect.
-  virtual void tell_mismatch(std::string_view text) noexcept = 0;
+  virtual void abort_for_mismatch(std::string_view text) noexcept = 0;
 };
 
 }  // namespace hvd::comm

@@ -21,19 +21,20 @@ constexpr std::size_t kSmallestRequest = 4 + 1 + 1 + 1 + 4;
 // An error names at most this many differing values, so that 512 ranks with 512 shapes still give one readable line.
 constexpr std::size_t kMostValues = 6;
 
-struct Value {
+struct DistinctText {
   std::string text;
   RankSet ranks;
 };
 
-void append(std::vector<Value>& values, std::string text, const RankSet& ranks) {
-  auto found = std::find_if(values.begin(), values.end(), [&](const Value& value) { return value.text == text; });
+void append(std::vector<DistinctText>& values, std::string text, const RankSet& ranks) {
+  auto found =
+      std::find_if(values.begin(), values.end(), [&](const DistinctText& value) { return value.text == text; });
   if (found == values.end()) found = values.insert(values.end(), {std::move(text), RankSet(ranks.size())});
   for (const int rank : ranks.to_vector()) found->ranks.insert(rank);
 }
 
 /// Lists the attributes that differ between ranks: "shape [2, 3] on ranks 0-5, 7, [4] on rank 6; operation ...".
-std::string describe(std::initializer_list<std::pair<const char*, std::vector<Value>>> attributes) {
+std::string describe(std::initializer_list<std::pair<const char*, std::vector<DistinctText>>> attributes) {
   std::string text;
   for (const auto& [what, values] : attributes) {
     if (values.size() < 2) continue;
@@ -215,12 +216,12 @@ Response Coordinator::answer(const Entry& entry) const {
     response.error = "tensor '" + entry.name + "' can never be completed: " + gone.to_text() +
                      " shut down without submitting it; submitted by " + entry.ranks.to_text();
   } else if (entry.variants.size() > 1) {
-    std::vector<Value> kinds;
-    std::vector<Value> dtypes;
-    std::vector<Value> ops;
-    std::vector<Value> shapes;
-    std::vector<Value> roots;
-    std::vector<Value> scales;
+    std::vector<DistinctText> kinds;
+    std::vector<DistinctText> dtypes;
+    std::vector<DistinctText> ops;
+    std::vector<DistinctText> shapes;
+    std::vector<DistinctText> roots;
+    std::vector<DistinctText> scales;
     for (const auto& [request, ranks] : entry.variants) {
       append(kinds, std::string(name(request.terms.kind)), ranks);
       append(dtypes, std::string(name(request.dtype)), ranks);

@@ -117,7 +117,7 @@ bool Negotiator::submit_cached(const CachedAt& at, Tag tag) {
   return true;
 }
 
-void Negotiator::surface_pending() {
+void Negotiator::report_pending() {
   HVD_ASSERT(phase_ == Phase::kIdle);
   for_each_bit(std::vector<std::uint64_t>(hit_words_), [this](std::size_t bit) {
     Uncached pending = take(bit);

@@ -111,7 +111,7 @@ class Negotiator {
   [[nodiscard]] bool wants_cycle() const { return !finished_ && (has_pending() || shutdown_requested_); }
   /// Makes the next cycle tell rank 0 about every pending tensor, cached or not, so that stalls() on rank 0 can name
   /// it. For a caller that has waited too long; call between cycles. The cache loses the entries of these tensors.
-  void surface_pending();
+  void report_pending();
 
   Action begin_cycle();
   Action on_bits(std::span<const std::uint64_t> reduced);
@@ -122,7 +122,7 @@ class Negotiator {
   [[nodiscard]] const CycleStats& stats() const { return stats_; }
   [[nodiscard]] const ResponseCache& cache() const { return cache_; }
   /// Rank 0 only: the tensors that some ranks, but not all, have requested from rank 0. Ranks do not request a cached
-  /// tensor from rank 0 unless they call surface_pending().
+  /// tensor from rank 0 unless they call report_pending().
   [[nodiscard]] std::vector<Stall> stalls() const;
 
  private:

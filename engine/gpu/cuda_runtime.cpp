@@ -1,4 +1,4 @@
-// The Runtime of a real GPU. Each method makes one call of the CUDA runtime and translates its errors.
+// The GpuRuntime of a real GPU. Each method makes one call of the CUDA runtime and translates its errors.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -137,13 +137,13 @@ bool may_be_capturing(cudaStream_t stream) noexcept {
 }
 
 /// CUDA calls this on its own thread, in stream order, unless work on the GPU has failed. Must not call CUDA.
-void CUDART_CB stand_at_gate(void* data) {
+void CUDART_CB wait_at_gate(void* data) {
   const std::unique_ptr<std::shared_ptr<HostGate>> gate(static_cast<std::shared_ptr<HostGate>*>(data));
   (*gate)->reach();
   (*gate)->await_open();
 }
 
-class CudaRuntime final : public Runtime {
+class CudaRuntime final : public GpuRuntime {
  public:
   explicit CudaRuntime(Device device) : device_(std::move(device)) {
     make_current();
@@ -162,16 +162,16 @@ class CudaRuntime final : public Runtime {
   void make_current() override { check(cudaSetDevice(device_.index), "cudaSetDevice", ""); }
 
   [[nodiscard]] DeviceMemory allocate(std::size_t bytes, std::string_view what) override {
-    refuse_nothing(bytes, what);
+    require_nonzero(bytes, what);
     make_current();
     void* data = nullptr;
     const cudaError_t status = cudaMalloc(&data, bytes);
-    if (status == cudaErrorMemoryAllocation) refuse_too_much(bytes, what);
+    if (status == cudaErrorMemoryAllocation) throw_out_of_memory(bytes, what);
     check(status, "cudaMalloc", what);
     return {*this, DeviceBlock{{static_cast<std::byte*>(data), bytes}}};
   }
   [[nodiscard]] PinnedMemory allocate_pinned(std::size_t bytes, std::string_view what) override {
-    refuse_nothing(bytes, what);
+    require_nonzero(bytes, what);
     make_current();
     void* data = nullptr;
     const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
@@ -233,8 +233,8 @@ class CudaRuntime final : public Runtime {
       throw Error(Errc::kInvalidArgument, label() + ": a captured stream cannot wait for the host");
     make_current();
     auto owner = std::make_unique<std::shared_ptr<HostGate>>(std::move(gate));
-    check(cudaLaunchHostFunc(native(stream), stand_at_gate, owner.get()), "cudaLaunchHostFunc", "");
-    static_cast<void>(owner.release());  // stand_at_gate() deletes it
+    check(cudaLaunchHostFunc(native(stream), wait_at_gate, owner.get()), "cudaLaunchHostFunc", "");
+    static_cast<void>(owner.release());  // wait_at_gate() deletes it
   }
   [[nodiscard]] bool finished(EventView event) override {
     return finished(cudaEventQuery(native(event)), "cudaEventQuery");
@@ -323,10 +323,10 @@ class CudaRuntime final : public Runtime {
     check(cudaStreamIsCapturing(native(stream), &state), "cudaStreamIsCapturing", "");
     return state != cudaStreamCaptureStatusNone;
   }
-  void refuse_nothing(std::size_t bytes, std::string_view what) const {
+  void require_nonzero(std::size_t bytes, std::string_view what) const {
     if (bytes == 0) throw Error(Errc::kInvalidArgument, label() + ": zero bytes for " + std::string(what));
   }
-  [[noreturn]] void refuse_too_much(std::size_t bytes, std::string_view what) {
+  [[noreturn]] void throw_out_of_memory(std::size_t bytes, std::string_view what) {
     static_cast<void>(cudaGetLastError());
     const MemoryState now = memory();
     throw Error(Errc::kOutOfMemory, label() + ": no memory for " + std::string(what) + ": " + bytes_text(bytes) +
@@ -358,7 +358,7 @@ class CudaRuntime final : public Runtime {
 
 }  // namespace
 
-std::unique_ptr<Runtime> make_cuda_runtime(int index) {
+std::unique_ptr<GpuRuntime> make_cuda_runtime(int index) {
   const DeviceList list = list_devices();
   if (list.devices.empty()) throw Error(Errc::kUnsupported, "no GPU can be used: " + list.reason);
   for (const Device& device : list.devices) {

@@ -1,6 +1,6 @@
 // A gate is a point in a stream where the GPU waits for the host. The stream reaches the gate when all earlier work is
 // finished, and starts no later work before the host opens the gate. The host makes the gate and puts it on a stream
-// with Runtime::hold(); host and stream share ownership.
+// with GpuRuntime::hold(); host and stream share ownership.
 //
 // Any thread may call any method. The maker of a gate must open it, also after an error: nothing else ends the wait.
 #pragma once

@@ -10,7 +10,7 @@ DeviceList list_devices() {
   return list;
 }
 
-std::unique_ptr<Runtime> make_cuda_runtime(int /*index*/) {
+std::unique_ptr<GpuRuntime> make_cuda_runtime(int /*index*/) {
   throw Error(Errc::kUnsupported, "no GPU can be used: " + list_devices().reason);
 }
 

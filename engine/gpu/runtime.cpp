@@ -4,18 +4,18 @@
 #include <thread>
 
 #include "engine/base/error.h"
-#include "engine/gpu/vigil.h"
+#include "engine/gpu/poll_schedule.h"
 
 namespace hvd::gpu {
 namespace {
 
-constexpr std::chrono::seconds kDry(5);  // a limit, because the work may wait for a peer that is gone
+constexpr std::chrono::seconds kDrainTimeout(5);  // a limit, because the work may wait for a peer that is gone
 
 template <class View>
-void wait_until_finished(Runtime& runtime, View view, Deadline deadline, std::string_view what,
+void wait_until_finished(GpuRuntime& runtime, View view, Deadline deadline, std::string_view what,
                          const std::function<void()>& between, std::optional<Clock::time_point> expected) {
   const auto begin = Clock::now();
-  Vigil vigil(begin, expected);
+  PollSchedule poll_schedule(begin, expected);
   while (!runtime.finished(view)) {
     if (between) between();
     if (deadline.passed()) {
@@ -24,7 +24,7 @@ void wait_until_finished(Runtime& runtime, View view, Deadline deadline, std::st
                   runtime.label() + ": " + std::string(what) + " did not finish within " + std::to_string(seconds) +
                       " s: a kernel hangs or waits for a lost peer; find out which, or raise " + deadline.set_by());
     }
-    if (const auto nap = vigil.nap(Clock::now()); nap.count() > 0) {
+    if (const auto nap = poll_schedule.next_sleep(Clock::now()); nap.count() > 0) {
       std::this_thread::sleep_for(nap);
     } else {
       std::this_thread::yield();
@@ -53,21 +53,21 @@ std::string GraphShape::text() const {
   return "one graph of " + counted(nodes, "node", "nodes") + (in_a_row && nodes > 1 ? " in a row" : "") + held;
 }
 
-std::string Runtime::label() const { return "GPU " + std::to_string(device().index) + " (" + device().name + ")"; }
+std::string GpuRuntime::label() const { return "GPU " + std::to_string(device().index) + " (" + device().name + ")"; }
 
-void Runtime::synchronize(EventView event, Deadline deadline, std::string_view what,
-                          const std::function<void()>& between, std::optional<Clock::time_point> expected) {
+void GpuRuntime::synchronize(EventView event, Deadline deadline, std::string_view what,
+                             const std::function<void()>& between, std::optional<Clock::time_point> expected) {
   wait_until_finished(*this, event, deadline, what, between, expected);
 }
 
-void Runtime::synchronize(StreamView stream, Deadline deadline, std::string_view what,
-                          const std::function<void()>& between) {
+void GpuRuntime::synchronize(StreamView stream, Deadline deadline, std::string_view what,
+                             const std::function<void()>& between) {
   wait_until_finished(*this, stream, deadline, what, between, {});
 }
 
-void Runtime::run_dry(StreamView stream) noexcept {
+void GpuRuntime::drain(StreamView stream) noexcept {
   try {
-    synchronize(stream, Deadline::after(kDry), "the remaining work of the stream");
+    synchronize(stream, Deadline::after(kDrainTimeout), "the remaining work of the stream");
   } catch (...) {  // NOLINT(bugprone-empty-catch): the GPU has failed or hangs; there is no more to wait for
   }
 }

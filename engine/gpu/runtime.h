@@ -1,11 +1,11 @@
 // The interface to one GPU for all layers above: memory, streams, events, graphs, and work that is put on streams in
 // order. It needs no vendor header. make_cuda_runtime() makes the CUDA implementation; the tests have one for the CPU.
 //
-// Owners are move-only and release the object that they own; all other code passes views. A Runtime outlives all owners
-// that it made. Threads: any thread may call any method. Only one thread at a time uses an object (stream, event,
-// graph), except that any thread may ask whether an event is finished().
-// Errors: every failure is an hvd::Error that names the GPU, the call and its purpose. Work on a stream fails later:
-// the next call that checks (finished, synchronize, copy, ...) throws backend, and every later call throws it as well.
+// Owners are move-only and release the object that they own; all other code passes views. A GpuRuntime outlives all
+// owners that it made. Threads: any thread may call any method. Only one thread at a time uses an object (stream,
+// event, graph), except that any thread may ask whether an event is finished(). Errors: every failure is an hvd::Error
+// that names the GPU, the call and its purpose. Work on a stream fails later: the next call that checks (finished,
+// synchronize, copy, ...) throws backend, and every later call throws it as well.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@
 
 namespace hvd::gpu {
 
-class Runtime;
+class GpuRuntime;
 
 /// The form in which kernels and libraries take a stream: `native` is a cudaStream_t.
 struct StreamView {
@@ -37,7 +37,7 @@ struct EventView {
   void* native = nullptr;  ///< cudaEvent_t
 };
 struct GraphView {
-  void* native = nullptr;  ///< private to the Runtime
+  void* native = nullptr;  ///< private to the GpuRuntime
 };
 struct DeviceBlock {
   std::span<std::byte> bytes;  ///< device addresses, 256-byte aligned; not initialised
@@ -51,7 +51,7 @@ template <class View>
 class Owned {
  public:
   Owned() noexcept = default;
-  Owned(Runtime& runtime, View view) noexcept : runtime_(&runtime), view_(view) {}
+  Owned(GpuRuntime& runtime, View view) noexcept : runtime_(&runtime), view_(view) {}
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
   Owned(Owned&& other) noexcept : runtime_(std::exchange(other.runtime_, nullptr)), view_(other.view_) {}
@@ -71,7 +71,7 @@ class Owned {
   void reset() noexcept;
 
  private:
-  Runtime* runtime_ = nullptr;
+  GpuRuntime* runtime_ = nullptr;
   View view_{};
 };
 
@@ -102,19 +102,19 @@ struct GraphShape {
   [[nodiscard]] std::string text() const;
 };
 
-class Runtime {
+class GpuRuntime {
  public:
-  Runtime() = default;
-  Runtime(const Runtime&) = delete;
-  Runtime& operator=(const Runtime&) = delete;
-  virtual ~Runtime() = default;
+  GpuRuntime() = default;
+  GpuRuntime(const GpuRuntime&) = delete;
+  GpuRuntime& operator=(const GpuRuntime&) = delete;
+  virtual ~GpuRuntime() = default;
 
   [[nodiscard]] virtual const Device& device() const noexcept = 0;
   /// The name of this GPU in errors: "GPU 0 (NVIDIA H200)".
   [[nodiscard]] std::string label() const;
   [[nodiscard]] virtual MemoryState memory() = 0;
   /// Makes this GPU the calling thread's current one. A thread must call this before it launches kernels or calls a
-  /// library with a stream of this Runtime. The methods below do not need it.
+  /// library with a stream of this GpuRuntime. The methods below do not need it.
   virtual void make_current() = 0;
 
   /// `what` names the memory in errors: "the gradient arena".
@@ -125,7 +125,7 @@ class Runtime {
   [[nodiscard]] virtual Stream make_stream(Priority priority) = 0;
   [[nodiscard]] virtual Event make_event(Timing timing) = 0;
 
-  /// Enqueues a copy in any direction. Both ranges must lie in memory of this Runtime or memory registered with this
+  /// Enqueues a copy in any direction. Both ranges must lie in memory of this GpuRuntime or memory registered with this
   /// GPU, because a copy from other host memory makes the host wait.
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   /// Enqueues: sets every byte to `value`.
@@ -154,14 +154,14 @@ class Runtime {
   [[nodiscard]] virtual std::chrono::nanoseconds elapsed(EventView begin, EventView end) = 0;
 
   /// Waits until the work is finished. The host sleeps between polls, except around the time `expected`, where it polls
-  /// without sleeping (vigil.h). `between` is called after each poll, and may throw to end the wait.
+  /// without sleeping (poll_schedule.h). `between` is called after each poll, and may throw to end the wait.
   /// Errors: timeout at the deadline, with `what` ("step 17") in the text.
   void synchronize(EventView event, Deadline deadline, std::string_view what, const std::function<void()>& between = {},
                    std::optional<Clock::time_point> expected = {});
   void synchronize(StreamView stream, Deadline deadline, std::string_view what,
                    const std::function<void()>& between = {});
   /// Waits until no work is left on the stream, at most 5 s, and ignores errors. For use before memory is freed.
-  void run_dry(StreamView stream) noexcept;
+  void drain(StreamView stream) noexcept;
 
   /// From now on, work that this thread enqueues on `stream`, or on streams that wait for an event of `stream`, is
   /// recorded instead of run. Prefer the class Capture below, whose destructor ends a capture that was not finished.
@@ -186,13 +186,15 @@ class Runtime {
 
 template <class View>
 void Owned<View>::reset() noexcept {
-  if (Runtime* const runtime = std::exchange(runtime_, nullptr); runtime != nullptr) runtime->destroy(view_);
+  if (GpuRuntime* const runtime = std::exchange(runtime_, nullptr); runtime != nullptr) runtime->destroy(view_);
 }
 
 /// A capture in progress. The destructor abandons the capture unless finish() was called.
 class Capture {
  public:
-  Capture(Runtime& runtime, StreamView stream) : runtime_(runtime), stream_(stream) { runtime.begin_capture(stream); }
+  Capture(GpuRuntime& runtime, StreamView stream) : runtime_(runtime), stream_(stream) {
+    runtime.begin_capture(stream);
+  }
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
   ~Capture() {
@@ -204,13 +206,13 @@ class Capture {
   }
 
  private:
-  Runtime& runtime_;
+  GpuRuntime& runtime_;
   StreamView stream_;
   bool open_ = true;
 };
 
 /// Opens the GPU with this index in list_devices(). Errors: unsupported, with the reason, if CUDA, the driver or this
 /// GPU is absent; backend if the GPU cannot be used (another process uses it exclusively, or it is off the bus).
-std::unique_ptr<Runtime> make_cuda_runtime(int index);
+std::unique_ptr<GpuRuntime> make_cuda_runtime(int index);
 
 }  // namespace hvd::gpu

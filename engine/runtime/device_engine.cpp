@@ -37,7 +37,7 @@ DeviceEngine::DeviceEngine(std::unique_ptr<comm::DeviceCommunicator> communicato
       watch_(*communicator, options.deadline, std::move(stuck)),
       engine_(std::make_unique<Engine>(std::move(communicator), options)),
       schedule_(options.schedule) {
-  for (const Schedule each : {Schedule::kStatic, Schedule::kNegotiated, Schedule::kNone}) courses_[each];
+  for (const Schedule each : {Schedule::kStatic, Schedule::kNegotiated, Schedule::kNone}) schedule_states_[each];
   if (!alone_) engine_->observe(&watch_);
 }
 
@@ -56,7 +56,7 @@ void DeviceEngine::give_up() noexcept {
   enqueuing_ = false;
   capturing_.reset();
   plane_.abort();  // ends kernels that wait for a peer
-  for (const gpu::StreamView stream : {compute_, plane_.stream()}) runtime_.run_dry(stream);
+  for (const gpu::StreamView stream : {compute_, plane_.stream()}) runtime_.drain(stream);
   flights_.clear();
   drop_graphs();  // NCCL returns from the abort only after this
   // If NCCL has not returned, the watch stays armed, because freeing GPU memory may block for ever.
@@ -82,32 +82,32 @@ void DeviceEngine::watch_plan() {
   engine_->perform("watching a plan", [&] { watch_.configure(std::move(titles), gradients_.size()); });
 }
 
-void DeviceEngine::begin_anew(const char* call) {
+void DeviceEngine::restart_eagerly(const char* call) {
   if (!flights_.empty()) throw Error(Errc::kInvalidArgument, std::string(call) + " inside a step");
   drop_graphs();
-  for (auto& [schedule, course] : courses_) course.eager = 0;
+  for (auto& [schedule, schedule_state] : schedule_states_) schedule_state.eager = 0;
 }
 
 void DeviceEngine::drop_graphs() {
-  for (auto& [schedule, course] : courses_) {
-    course.graphs = {};
-    course.lasted.reset();
+  for (auto& [schedule, schedule_state] : schedule_states_) {
+    schedule_state.graphs = {};
+    schedule_state.last_duration.reset();
   }
 }
 
 void DeviceEngine::set_options(const DeviceOptions& device) {
-  begin_anew("set_options");
+  restart_eagerly("set_options");
   device_ = device;
 }
 
 void DeviceEngine::set_buckets(const core::BucketOptions& buckets) {
-  begin_anew("set_buckets");
+  restart_eagerly("set_buckets");
   engine_->set_buckets(buckets);
   watch_plan();
 }
 
 void DeviceEngine::reconnect(const comm::NcclOptions& options) {
-  begin_anew("reconnect");
+  restart_eagerly("reconnect");
   engine_->perform("reconnect", [&] { plane_.reconnect(options, options_.deadline.from_now()); });
 }
 
@@ -118,8 +118,8 @@ void DeviceEngine::set_deadline(Patience deadline) {
   engine_->perform("set_deadline", [&] { watch_.set_deadline(deadline); });  // the engine's thread reads the watch
 }
 
-void DeviceEngine::sit_out(std::uint64_t steps) {
-  if (!flights_.empty()) throw Error(Errc::kInvalidArgument, "sit_out inside a step");
+void DeviceEngine::skip_steps(std::uint64_t steps) {
+  if (!flights_.empty()) throw Error(Errc::kInvalidArgument, "skip_steps inside a step");
   steps_ += steps;
 }
 
@@ -131,7 +131,7 @@ void DeviceEngine::set_schedule(Schedule schedule) {
 
 bool DeviceEngine::to_be_captured() const {
   if (!device_.graph || !graph_refusal().empty()) return false;
-  return course().eager >= device_.eager_steps;
+  return schedule_state().eager >= device_.eager_steps;
 }
 
 std::string_view DeviceEngine::graph_refusal() const {
@@ -142,16 +142,19 @@ std::string_view DeviceEngine::graph_refusal() const {
   return plane_.capture_refusal();
 }
 
-std::size_t DeviceEngine::slot() const { return capturing_.value_or(device_.ahead ? course().turns % kFlights : 0); }
+std::size_t DeviceEngine::slot() const {
+  return capturing_.value_or(device_.ahead ? schedule_state().steps % kStepsInFlight : 0);
+}
 
 std::optional<gpu::GraphShape> DeviceEngine::graph_shape() const {
-  const gpu::Graph& graph = course().graphs[0];  // the graphs of all slots have the same shape
+  const gpu::Graph& graph = schedule_state().graphs[0];  // the graphs of all slots have the same shape
   return graph ? runtime_.shape(graph) : std::nullopt;
 }
 
 bool DeviceEngine::may_run_ahead() const {
   const std::size_t flights = flights_.size();
-  return device_.ahead && flights > 0 && flights < kFlights && to_be_captured() && course().graphs[slot()];
+  return device_.ahead && flights > 0 && flights < kStepsInFlight && to_be_captured() &&
+         schedule_state().graphs[slot()];
 }
 
 void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
@@ -164,7 +167,7 @@ void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
     if (ahead) give_up();
     throw;
   }
-  Flight& flight = flights_.emplace_back();
+  StepInFlight& flight = flights_.emplace_back();
   flight.begun = Clock::now();
   flight.report.slot = slot();
   flight.report.ahead = ahead;
@@ -176,7 +179,7 @@ void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
                 .buckets = reduces && schedule_ == Schedule::kStatic ? events().buckets.size() : 0});
   try {
     if (flight.report.graph) {
-      const gpu::Graph& graph = course().graphs[slot()];
+      const gpu::Graph& graph = schedule_state().graphs[slot()];
       flight.captured = !graph;
       if (!graph) capture(work);
       runtime_.record(events().begin, compute);
@@ -184,7 +187,7 @@ void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
     } else {
       runtime_.record(events().begin, compute);
       enqueue(work);
-      ++course().eager;
+      ++schedule_state().eager;
     }
     runtime_.record(events().end, compute);
   } catch (const Error& error) {
@@ -195,16 +198,16 @@ void DeviceEngine::run_step(gpu::StreamView compute, const Work& work) {
   }
   watch_.enqueued();
   ++steps_;
-  ++course().turns;
+  ++schedule_state().steps;
   flight.report.enqueue = Clock::now() - flight.begun;
 }
 
 void DeviceEngine::capture(const Work& work) {
-  for (std::size_t slot = 0; slot < (device_.ahead ? kFlights : 1); ++slot) {
+  for (std::size_t slot = 0; slot < (device_.ahead ? kStepsInFlight : 1); ++slot) {
     capturing_ = slot;
     gpu::Capture capture(runtime_, compute_);
     enqueue(work);
-    course().graphs[slot] = capture.finish();
+    schedule_state().graphs[slot] = capture.finish();
   }
   capturing_.reset();
 }
@@ -312,7 +315,7 @@ void DeviceEngine::measure(const StepEvents& events, DeviceReport& report) {
 
 DeviceReport DeviceEngine::finish_step() {
   if (flights_.empty()) throw Error(Errc::kInvalidArgument, "finish_step: no step has been run");
-  const Flight& flight = flights_.front();
+  const StepInFlight& flight = flights_.front();
   const std::uint64_t number = steps_ - flights_.size();
   const StepEvents& events = watch_.events(flight.report.slot);
   const Clock::time_point begun = std::max(flight.begun, last_end_);
@@ -322,9 +325,9 @@ DeviceReport DeviceEngine::finish_step() {
     const Deadline deadline =
         Deadline::after(options_.deadline.timeout + (alone_ ? 0s : kExplanation), options_.deadline.set_by);
     std::optional<Clock::time_point> expected;
-    if (const auto& lasted = course().lasted) {
-      report.expected = *lasted;
-      expected = begun + *lasted;
+    if (const auto& last_duration = schedule_state().last_duration) {
+      report.expected = *last_duration;
+      expected = begun + *last_duration;
     }
     runtime_.synchronize(
         events.end, deadline, watch_.here() + ": step " + std::to_string(number),
@@ -335,8 +338,8 @@ DeviceReport DeviceEngine::finish_step() {
   } catch (const Error& error) {
     rethrow_explained(error);
   }
-  course().lasted.reset();
-  if (!flight.captured) course().lasted = last_end_ - begun;
+  schedule_state().last_duration.reset();
+  if (!flight.captured) schedule_state().last_duration = last_end_ - begun;
   watch_.finished();
   flights_.pop_front();
   return report;

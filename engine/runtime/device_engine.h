@@ -51,7 +51,7 @@ struct DeviceOptions {
   /// Number of steps of a schedule, at the start or after a change, whose times do not represent later steps: the eager
   /// steps and the first launch of each slot's graph.
   [[nodiscard]] constexpr std::int64_t settling_steps() const {
-    return eager_steps + static_cast<std::int64_t>(kFlights);
+    return eager_steps + static_cast<std::int64_t>(kStepsInFlight);
   }
 };
 
@@ -100,7 +100,7 @@ class DeviceEngine {
   void set_deadline(Patience deadline);
 
   /// Between steps. Counts `steps` that other ranks make without this rank, so that step numbers stay equal on all.
-  void sit_out(std::uint64_t steps);
+  void skip_steps(std::uint64_t steps);
 
   // After an error of run_step() or finish_step(), communication is aborted, the streams of the step are empty, and all
   // graphs are destroyed, so that the caller may free the memory of the step. A rank that cannot reach this state calls
@@ -113,8 +113,9 @@ class DeviceEngine {
   [[nodiscard]] bool may_run_ahead() const;
   /// Number of steps that run_step() began and finish_step() has not finished.
   [[nodiscard]] std::size_t in_flight() const noexcept { return flights_.size(); }
-  /// For use inside Work: index (below kFlights) of the set of events and similar objects that this step or captured
-  /// graph uses. Two steps in flight use different slots. For one step of a schedule all ranks use the same slot.
+  /// For use inside Work: index (below kStepsInFlight) of the set of events and similar objects that this step or
+  /// captured graph uses. Two steps in flight use different slots. For one step of a schedule all ranks use the same
+  /// slot.
   [[nodiscard]] std::size_t slot() const;
   /// For an error of the caller between steps. If steps are in flight, tells the peers `why`, aborts communication, and
   /// waits until the streams are empty. Otherwise does nothing.
@@ -147,26 +148,26 @@ class DeviceEngine {
 
  private:
   /// A step between run_step() and finish_step().
-  struct Flight {
+  struct StepInFlight {
     DeviceReport report;
     Clock::time_point begun;
     bool captured = false;  ///< the graph was captured in this step
   };
   /// State of one schedule. Steps are counted per schedule, because ranks may take different numbers of other steps.
-  struct Course {
-    std::uint64_t turns = 0;                         ///< steps of this schedule so far
-    int eager = 0;                                   ///< eager steps since the last begin_anew()
-    std::optional<std::chrono::nanoseconds> lasted;  ///< last step, by the host's clock; nullopt after a capture
-    std::array<gpu::Graph, kFlights> graphs;         ///< [slot]
+  struct ScheduleState {
+    std::uint64_t steps = 0;                                ///< steps of this schedule so far
+    int eager = 0;                                          ///< eager steps since the last restart_eagerly()
+    std::optional<std::chrono::nanoseconds> last_duration;  ///< last step, by the host's clock; nullopt after a capture
+    std::array<gpu::Graph, kStepsInFlight> graphs;          ///< [slot]
   };
 
   /// Destroys all graphs and makes the next steps eager. Errors: invalid_argument inside a step, naming `call`.
-  void begin_anew(const char* call);
+  void restart_eagerly(const char* call);
   /// Configures the marks and the watch for the engine's plan.
   void watch_plan();
   [[nodiscard]] bool to_be_captured() const;
-  [[nodiscard]] Course& course() { return courses_.at(schedule_); }
-  [[nodiscard]] const Course& course() const { return courses_.at(schedule_); }
+  [[nodiscard]] ScheduleState& schedule_state() { return schedule_states_.at(schedule_); }
+  [[nodiscard]] const ScheduleState& schedule_state() const { return schedule_states_.at(schedule_); }
   /// Captures the graphs of all slots.
   void capture(const Work& work);
   void enqueue(const Work& work);
@@ -184,7 +185,7 @@ class DeviceEngine {
   /// Aborts communication, runs the step's streams empty, destroys the graphs, and waits for NCCL's abort to return.
   void give_up() noexcept;
 
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
   comm::DevicePlane& plane_;
   EngineOptions options_;
   DeviceOptions device_;
@@ -201,10 +202,10 @@ class DeviceEngine {
   std::uint64_t steps_ = 0;  // number of steps enqueued, launched, or sat out
   std::size_t next_bucket_ = 0;
   bool enqueuing_ = false;
-  std::deque<Flight> flights_;            // oldest first
-  Clock::time_point last_end_{};          // end of the last finished step, by the host's clock
-  std::optional<std::size_t> capturing_;  // slot of the graph under capture
-  std::map<Schedule, Course> courses_;    // last, so that graphs are destroyed first
+  std::deque<StepInFlight> flights_;                   // oldest first
+  Clock::time_point last_end_{};                       // end of the last finished step, by the host's clock
+  std::optional<std::size_t> capturing_;               // slot of the graph under capture
+  std::map<Schedule, ScheduleState> schedule_states_;  // last, so that graphs are destroyed first
 };
 
 }  // namespace hvd

@@ -81,7 +81,7 @@ void DeviceWatch::look() {
     throw Error(error.code(), std::string(error.what()) + "; " + in_flight(now));
   }
   if (!now.active()) return;
-  Flight flight = current(now);
+  StepInFlight flight = current(now);
   if (flight.step != now.flights[0].step) {  // this step started when the oldest ended, which was about now
     if (behind_ != flight.step) behind_since_ = Clock::now();
     behind_ = flight.step;
@@ -94,7 +94,7 @@ void DeviceWatch::look() {
                                   " ms (" + deadline_.set_by + ")");
 }
 
-bool DeviceWatch::over(const Flight& flight) noexcept {
+bool DeviceWatch::finished_on_gpu(const StepInFlight& flight) noexcept {
   try {
     return flight.enqueued && runtime_.finished(events(flight.slot).end);
   } catch (...) {  // the GPU has failed: its progress is unknown
@@ -102,13 +102,13 @@ bool DeviceWatch::over(const Flight& flight) noexcept {
   }
 }
 
-DeviceWatch::Flight DeviceWatch::current(const State& state) noexcept {
+DeviceWatch::StepInFlight DeviceWatch::current(const State& state) noexcept {
   std::size_t i = 0;
-  while (i + 1 < state.in_flight && over(state.flights[i])) ++i;
+  while (i + 1 < state.in_flight && finished_on_gpu(state.flights[i])) ++i;
   return state.flights[i];
 }
 
-std::size_t DeviceWatch::done_as_far_as_known(const Flight& flight) noexcept {
+std::size_t DeviceWatch::done_as_far_as_known(const StepInFlight& flight) noexcept {
   if (!flight.enqueued) return 0;  // the events were last recorded by an earlier step
   std::size_t count = 0;
   try {
@@ -119,11 +119,11 @@ std::size_t DeviceWatch::done_as_far_as_known(const Flight& flight) noexcept {
 }
 
 std::string DeviceWatch::in_flight(const State& state) {
-  const Flight flight = current(state);
+  const StepInFlight flight = current(state);
   std::string text = "step " + std::to_string(flight.step);
   if (!state.active()) return "after " + text + ", nothing in flight on its GPU";
   if (!flight.enqueued) return text + " is still being enqueued";
-  if (over(flight)) return text + " has finished on its GPU, but the training thread has not continued";
+  if (finished_on_gpu(flight)) return text + " has finished on its GPU, but the training thread has not continued";
   text += " is in flight on the GPU";
   if (flight.buckets == 0) return text;
   const std::size_t done = done_as_far_as_known(flight);
@@ -135,12 +135,12 @@ std::string DeviceWatch::in_flight(const State& state) {
 std::optional<RankStatus> DeviceWatch::status() {
   const State now = state();
   if (!now.begun) return std::nullopt;
-  const Flight flight = current(now);
+  const StepInFlight flight = current(now);
   RankStatus status;
   status.step = flight.step + 1;
   status.activity = in_flight(now);
   status.moved = now.active() ? done_as_far_as_known(flight) : flight.buckets;
-  status.waits = now.active() && flight.enqueued && !over(flight);
+  status.waits = now.active() && flight.enqueued && !finished_on_gpu(flight);
   return status;
 }
 

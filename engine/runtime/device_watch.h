@@ -22,7 +22,7 @@
 namespace hvd {
 
 /// Maximum number of steps in flight: the running step, and the step that is launched behind it.
-inline constexpr std::size_t kFlights = 2;
+inline constexpr std::size_t kStepsInFlight = 2;
 
 /// The events of one step. A later step records the same events again once this step is no longer in flight.
 struct StepEvents {
@@ -84,34 +84,35 @@ class DeviceWatch final : public EngineObserver {
   void failed(const Error& why) noexcept override;
 
  private:
-  struct Flight : Step {
+  struct StepInFlight : Step {
     bool enqueued = false;
     Clock::time_point since{};
   };
   struct State {
     bool begun = false;  // true once a step has begun
     std::size_t in_flight = 0;
-    std::array<Flight, kFlights> flights;  // steps in flight, oldest first; if none is, flights[0] is the last step
+    std::array<StepInFlight, kStepsInFlight>
+        flights;  // steps in flight, oldest first; if none is, flights[0] is the last step
     [[nodiscard]] bool active() const { return in_flight > 0; }
   };
   State state();
   /// Returns true if the GPU is known to have finished the step. The training thread may not have noticed yet.
-  bool over(const Flight& flight) noexcept;
+  bool finished_on_gpu(const StepInFlight& flight) noexcept;
   /// Returns the oldest step in flight that is not over; the last step if all are over.
-  Flight current(const State& state) noexcept;
+  StepInFlight current(const State& state) noexcept;
   /// Number of finished reductions of a step in flight.
-  std::size_t done_as_far_as_known(const Flight& flight) noexcept;
+  std::size_t done_as_far_as_known(const StepInFlight& flight) noexcept;
   std::string in_flight(const State& state);
 
   comm::DeviceCommunicator& communicator_;
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
   Patience deadline_;  // used by the engine's thread
   const StuckRank stuck_;
-  std::array<StepEvents, kFlights> events_;  // changed only between steps
-  std::vector<gpu::Event> gradients_;        // changed only between steps
-  std::vector<std::string> titles_;          // changed only between steps
-  std::optional<std::uint64_t> behind_;      // engine's thread: the step that was seen to run after the oldest ended
-  Clock::time_point behind_since_;           // engine's thread: when it was first seen
+  std::array<StepEvents, kStepsInFlight> events_;  // changed only between steps
+  std::vector<gpu::Event> gradients_;              // changed only between steps
+  std::vector<std::string> titles_;                // changed only between steps
+  std::optional<std::uint64_t> behind_;  // engine's thread: the step that was seen to run after the oldest ended
+  Clock::time_point behind_since_;       // engine's thread: when it was first seen
   Mutex mutex_;
   CondVar changed_;  // notified when fewer steps are in flight
   State state_ HVD_GUARDED_BY(mutex_);

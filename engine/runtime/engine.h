@@ -82,7 +82,7 @@ struct Scale {
 
 /// The result of an operation whose size the engine determines; see Engine::take_output(). It lies in host memory if
 /// the operands do, otherwise in device memory. This object owns the memory. Freeing device memory may wait for all
-/// work on the GPU. The object may outlive the engine, but not the gpu::Runtime.
+/// work on the GPU. The object may outlive the engine, but not the gpu::GpuRuntime.
 struct Output {
   std::vector<std::byte> bytes;    ///< empty on a device
   gpu::DeviceMemory device;        ///< exactly as large as the result; empty on a host, and if the result has no bytes
@@ -122,7 +122,7 @@ class Engine {
   // work that writes them before the call. When wait() returns, the GPU has finished the operation. Shapes, splits and
   // rows are in host memory.
   // Errors: invalid_argument for the caller's mistakes, and inside a step of the static schedule; unsupported on a
-  // device for reductions of int16, for factors if gpu::Runtime::scale_refusal() gives a reason, and for all_gather,
+  // device for reductions of int16, for factors if gpu::GpuRuntime::scale_refusal() gives a reason, and for all_gather,
   // reduce_scatter and all_to_all if DevicePlane::shares_refusal() does. If ranks disagree (kind of operation, shape,
   // type, operation, root, factors), the ticket fails on all of them with the same text, and the engine stays usable.
   // If a device has no memory for an output, the engine fails. "Rows" are the first dimension: a shape of [5, 3] has 5
@@ -227,7 +227,7 @@ class Engine {
   void throw_if_failed() const;
   /// Returns Communicator::flight_record() of the moment when the engine lost a peer; empty if it has lost none.
   [[nodiscard]] std::string flight_record() const;
-  /// Sets the observer of a DeviceEngine, which reduces on a device beside the engine. Borrowed; null: no observer.
+  /// Sets the observer of a DeviceEngine, which reduces on a device beside the engine. Forwarding; null: no observer.
   void observe(EngineObserver* observer);
 
   // -- timeline ------------------------------------------------------------------------------------------

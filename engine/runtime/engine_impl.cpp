@@ -87,10 +87,10 @@ Engine::Impl::~Impl() {
     thread_.join();
   }
   // Wait for the remaining work on the stream, because it uses memory that this engine frees.
-  if (device_ != nullptr && failed_.load()) device_->runtime().run_dry(device_->stream());
+  if (device_ != nullptr && failed_.load()) device_->runtime().drain(device_->stream());
 }
 
-void Engine::Impl::ring() noexcept {
+void Engine::Impl::wake_thread() noexcept {
   if (!sleeping_.load() || !sleeping_.exchange(false)) return;
   { const MutexLock lock(mutex_); }  // once this lock is held, the thread is not between its check and its wait
   work_.notify_one();
@@ -209,7 +209,7 @@ Ticket Engine::Impl::submit(core::Request request, PendingTensor tensor) {
       ticket = admit(request, tensor);
       queue_.push({std::move(request), std::move(tensor)});
     }
-    ring();
+    wake_thread();
     return ticket;
   }
   {
@@ -348,7 +348,7 @@ void Engine::Impl::gradient_ready(std::size_t index) {
     throw Error(Errc::kInvalidArgument, "gradient_ready: '" + gradients_[index].name + "' was ready already");
   }
   // If another bucket than the next is complete, the thread finds it when its turn comes, so no wake-up is needed.
-  if (schedule == Schedule::kNegotiated || marked.completed == next_bucket_.load()) ring();
+  if (schedule == Schedule::kNegotiated || marked.completed == next_bucket_.load()) wake_thread();
 }
 
 StepReport Engine::Impl::finish_step() {

@@ -136,7 +136,7 @@ class Engine::Impl {
   /// Collective. Compares `plan`, made from `gradients`, with the plans of all ranks, and uses it from now on.
   /// Errors: mismatch if the plans differ.
   void adopt(core::BucketPlan plan, const std::vector<core::GradientInfo>& gradients);
-  void ring() noexcept;
+  void wake_thread() noexcept;
   void throw_failure() HVD_REQUIRES(mutex_);
   /// Errors: unsupported if the data plane cannot perform the request.
   void refuse_unsupported(const core::Request& request) const;

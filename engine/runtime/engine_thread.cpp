@@ -261,7 +261,7 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
     // A local error does not name its rank, so add the name.
     if (!lost_peer(code) && text.find(kGaveUp) == std::string::npos) told = here() + std::string(kGaveUp) + text;
   } catch (...) {  // the roll call failed too: report the error as it is
-    text += kBlameMark;
+    text += kRollCallMark;
     text += "it failed";
   }
   // A mismatch needs no abort: either all ranks compared the same values, or the plane that detected it has aborted.
@@ -269,7 +269,7 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
   if (device_ != nullptr && observer_ == nullptr) {
     // The memory of tickets may be freed once their callers hear of the failure.
     device_->abort();
-    device_->runtime().run_dry(device_->stream());
+    device_->runtime().drain(device_->stream());
   }
   {
     const MutexLock lock(mutex_);
@@ -290,19 +290,19 @@ void Engine::Impl::warn_of_stall(const comm::StalledWait& stalled) {
     if (!root || root->waits) return;
   }
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(stalled.deadline.remaining()).count();
-  options_.warn(stalled.text + find_blame(where.rank, answers, where.hosts).text + "; this rank gives up in " +
+  options_.warn(stalled.text + find_late_rank(where.rank, answers, where.hosts).text + "; this rank gives up in " +
                 std::to_string(seconds) + " s (" + stalled.deadline.set_by() + ")");
 }
 
 /// If a wait for a peer failed and `text` names no guilty rank yet, holds a roll call and adds its result.
 std::string Engine::Impl::investigate(Errc& code, const std::string& text) {
-  if (!lost_peer(code) || text.find(kBlameMark) != std::string::npos || text.find(kGaveUp) != std::string::npos)
+  if (!lost_peer(code) || text.find(kRollCallMark) != std::string::npos || text.find(kGaveUp) != std::string::npos)
     return text;
   const comm::Topology& where = communicator_->topology();
-  const Blame blame =
-      find_blame(where.rank, communicator_->control().roll_call(status(), kRollCallPatience), where.hosts);
-  if (blame.found) code = Errc::kPeerLost;
-  return text + blame.text;
+  const RollCallResult late_rank =
+      find_late_rank(where.rank, communicator_->control().roll_call(status(), kRollCallPatience), where.hosts);
+  if (late_rank.found) code = Errc::kPeerLost;
+  return text + late_rank.text;
 }
 
 std::string Engine::Impl::here() const {

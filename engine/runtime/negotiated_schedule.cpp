@@ -92,7 +92,7 @@ bool NegotiatedSchedule::cycle(StepReport& report, const Finished& finished) {
   report.control += end - begin;
   if (trace_ != nullptr) trace_->add(TraceTrack::kEngine, "negotiate", begin, end);
   for (const core::Batch& batch : done.batches) execute(batch, report, finished);
-  if (done.batches.empty()) look_for_stalled();
+  if (done.batches.empty()) check_for_stalls();
   return !done.batches.empty();
 }
 
@@ -229,7 +229,7 @@ void NegotiatedSchedule::reduce(const core::Batch& batch, std::byte* data, std::
 std::size_t NegotiatedSchedule::perform(const core::Batch& batch, PendingTensor& tensor, StepReport& report) {
   const auto begin = Clock::now();
   const Deadline deadline = options_.deadline.from_now();
-  const Workplace here{.communicator = communicator_, .memory = memory_, .deadline = deadline};
+  const OperationContext here{.communicator = communicator_, .memory = memory_, .deadline = deadline};
   switch (batch.terms.kind) {
     case core::Collective::kBroadcast:
       communicator_.data().broadcast(tensor.data, tensor.bytes, batch.terms.root, deadline);
@@ -252,7 +252,7 @@ std::size_t NegotiatedSchedule::perform(const core::Batch& batch, PendingTensor&
 
 /// If a rank never submits a tensor, each cycle succeeds without reducing it, so that no wait times out. This function
 /// reports such a tensor and throws timeout at the deadline.
-void NegotiatedSchedule::look_for_stalled() {
+void NegotiatedSchedule::check_for_stalls() {
   const PendingTensor* oldest = nullptr;
   for (const Slot& slot : slots_) {
     if (slot.used && (oldest == nullptr || slot.tensor.since < oldest->since)) oldest = &slot.tensor;
@@ -268,7 +268,7 @@ void NegotiatedSchedule::look_for_stalled() {
     throw Error(Errc::kTimeout, text + "; find out what blocks it, or raise " + options_.deadline.set_by);
   }
   if (waited < patience / kStallShare) return;
-  if (std::exchange(surfaced_, pending.since) != pending.since) return negotiator_.surface_pending();
+  if (std::exchange(reported_to_rank0_, pending.since) != pending.since) return negotiator_.report_pending();
   if (warned_ == pending.since || !options_.warn) return;
   const std::string text = stall_text(tensor, waited, known);
   if (!known) return;

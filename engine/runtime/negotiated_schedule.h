@@ -80,7 +80,7 @@ class NegotiatedSchedule {
   /// Runs an operation that is no all-reduce. Returns the bytes of its result (all_to_all: that this rank received).
   std::size_t perform(const core::Batch& batch, PendingTensor& tensor, StepReport& report);
   void reduce(const core::Batch& batch, std::byte* data, std::size_t bytes, StepReport& report);
-  void look_for_stalled();
+  void check_for_stalls();
   [[nodiscard]] core::Tag free_slot();
   [[nodiscard]] const std::string& name_of(const PendingTensor& tensor) const {
     return tensor.gradient == PendingTensor::kNoGradient ? tensor.name : gradients_[tensor.gradient].name;
@@ -94,7 +94,7 @@ class NegotiatedSchedule {
   TraceWriter* trace_;
   Gate gate_;
   core::Negotiator negotiator_;
-  Clock::time_point surfaced_, warned_;  ///< PendingTensor::since of the last tensor that stalled
+  Clock::time_point reported_to_rank0_, warned_;  ///< PendingTensor::since of the last tensor that stalled
   FusionBuffer buffer_;
   TensorMemory memory_;
   struct Slot {

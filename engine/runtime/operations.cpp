@@ -31,7 +31,7 @@ std::string output_of(const core::Batch& batch) {
 }
 
 /// Exchanges `split_rows` through rank 0's control plane, because a device's data plane moves only device memory.
-std::vector<std::int64_t> rows_by_control(const Workplace& here, const std::vector<std::int64_t>& split_rows) {
+std::vector<std::int64_t> rows_by_control(const OperationContext& here, const std::vector<std::int64_t>& split_rows) {
   comm::ControlPlane& control = here.communicator.control();
   comm::Bytes all;
   for (const comm::Bytes& one : control.gather(std::as_bytes(std::span(split_rows)), here.deadline)) {
@@ -49,7 +49,7 @@ std::vector<std::int64_t> rows_by_control(const Workplace& here, const std::vect
 }
 
 /// Returns the number of rows that each rank sends to this rank, [rank].
-std::vector<std::int64_t> rows_sent_here(const Workplace& here, const std::vector<std::int64_t>& split_rows) {
+std::vector<std::int64_t> rows_sent_here(const OperationContext& here, const std::vector<std::int64_t>& split_rows) {
   if (here.memory.on_device()) return rows_by_control(here, split_rows);
   std::vector<std::int64_t> rows(split_rows.size());
   const std::vector<std::size_t> one_each(rows.size(), 1);
@@ -66,14 +66,14 @@ std::vector<std::int64_t> share_rows(std::int64_t rows, int ranks) {
   return shares;
 }
 
-void gather_rows(const Workplace& here, const core::Batch& batch, Operands& operands) {
+void gather_rows(const OperationContext& here, const core::Batch& batch, Operands& operands) {
   const auto counts = counts_of(batch.rows, row_count(operands.shape));
   operands.output.rows = batch.rows;
   std::byte* const out = here.memory.make(operands.output, batch.bytes, output_of(batch));
   here.communicator.data().all_gather(out, operands.data, counts, batch.dtype, here.deadline);
 }
 
-void reduce_scatter_rows(const Workplace& here, const core::Batch& batch, Operands& operands) {
+void reduce_scatter_rows(const OperationContext& here, const core::Batch& batch, Operands& operands) {
   const comm::Topology& topology = here.communicator.topology();
   operands.output.rows = share_rows(operands.shape.front(), topology.size);
   const auto counts = counts_of(operands.output.rows, row_count(operands.shape));
@@ -90,7 +90,7 @@ void reduce_scatter_rows(const Workplace& here, const core::Batch& batch, Operan
   here.memory.scale(out, mine, batch.dtype, batch.terms.postscale);
 }
 
-void exchange_rows(const Workplace& here, const core::Batch& batch, Operands& operands) {
+void exchange_rows(const OperationContext& here, const core::Batch& batch, Operands& operands) {
   operands.output.rows = rows_sent_here(here, operands.split_rows);
   const std::size_t each = row_count(operands.shape);
   const auto receive = counts_of(operands.output.rows, each);

@@ -19,7 +19,7 @@ namespace hvd {
 std::vector<std::int64_t> share_rows(std::int64_t rows, int ranks);
 
 /// The communicator, the memory and the deadline of an operation.
-struct Workplace {
+struct OperationContext {
   comm::Communicator& communicator;
   const TensorMemory& memory;
   Deadline deadline;
@@ -27,11 +27,11 @@ struct Workplace {
 
 /// Stores the result in operands.output, like the next two. Shapes: rank r contributes batch.rows[r] rows; output: the
 /// rows of all ranks, in the order of ranks.
-void gather_rows(const Workplace& here, const core::Batch& batch, Operands& operands);
+void gather_rows(const OperationContext& here, const core::Batch& batch, Operands& operands);
 /// Shapes: each rank gets share_rows() of the reduced tensor.
-void reduce_scatter_rows(const Workplace& here, const core::Batch& batch, Operands& operands);
+void reduce_scatter_rows(const OperationContext& here, const core::Batch& batch, Operands& operands);
 /// Tells every rank how many rows it gets, and then sends the rows. Shapes: operands.split_rows[r] rows go to rank r;
 /// output: the rows that all ranks sent to this rank, in the order of ranks.
-void exchange_rows(const Workplace& here, const core::Batch& batch, Operands& operands);
+void exchange_rows(const OperationContext& here, const core::Batch& batch, Operands& operands);
 
 }  // namespace hvd

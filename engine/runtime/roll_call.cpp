@@ -44,8 +44,8 @@ std::optional<RankStatus> RankStatus::parse(std::string_view text) {
   return status;
 }
 
-Blame find_blame(int rank, const std::vector<std::optional<std::string>>& answers,
-                 const std::vector<std::string>& hosts) {
+RollCallResult find_late_rank(int rank, const std::vector<std::optional<std::string>>& answers,
+                              const std::vector<std::string>& hosts) {
   std::vector<std::size_t> silent;
   std::vector<std::pair<std::size_t, RankStatus>> known;
   for (std::size_t r = 0; r < answers.size(); ++r) {
@@ -61,30 +61,30 @@ Blame find_blame(int rank, const std::vector<std::optional<std::string>>& answer
   const auto as_far =
       std::count_if(known.begin(), known.end(), [&](const auto& one) { return !behind(least->second, one.second); });
 
-  Blame blame;
-  blame.text = kBlameMark;
+  RollCallResult late_rank;
+  late_rank.text = kRollCallMark;
   if (!silent.empty()) {
-    blame.found = true;
+    late_rank.found = true;
     for (std::size_t i = 0; i < silent.size() && i < kMostNamed; ++i) {
-      blame.text += (i > 0 ? ", " : "") + rank_at(silent[i], hosts);
+      late_rank.text += (i > 0 ? ", " : "") + rank_at(silent[i], hosts);
     }
-    if (silent.size() > kMostNamed) blame.text += " and " + std::to_string(silent.size() - kMostNamed) + " more";
-    blame.text += " did not answer";
+    if (silent.size() > kMostNamed) late_rank.text += " and " + std::to_string(silent.size() - kMostNamed) + " more";
+    late_rank.text += " did not answer";
   }
   if (!known.empty() && by_progress(*least, *most)) {
-    blame.found = true;
-    blame.text += (silent.empty() ? "" : "; ") + rank_at(least->first, hosts) +
-                  (as_far > 1 ? " and " + std::to_string(as_far - 1) + " more are" : " is") +
-                  " furthest behind: " + least->second.activity + "; " + rank_at(most->first, hosts) +
-                  " is ahead: " + most->second.activity;
+    late_rank.found = true;
+    late_rank.text += (silent.empty() ? "" : "; ") + rank_at(least->first, hosts) +
+                      (as_far > 1 ? " and " + std::to_string(as_far - 1) + " more are" : " is") +
+                      " furthest behind: " + least->second.activity + "; " + rank_at(most->first, hosts) +
+                      " is ahead: " + most->second.activity;
   } else if (silent.empty()) {
-    blame.text += "all ranks answered and none is behind";
+    late_rank.text += "all ranks answered and none is behind";
     for (const auto& [r, status] : known) {
-      blame.text += "; " + rank_at(r, hosts) + ": " + status.activity;
+      late_rank.text += "; " + rank_at(r, hosts) + ": " + status.activity;
       if (r >= kMostNamed) break;
     }
   }
-  return blame;
+  return late_rank;
 }
 
 }  // namespace hvd

@@ -22,16 +22,16 @@ struct RankStatus {
   static std::optional<RankStatus> parse(std::string_view text);
 };
 
-struct Blame {
+struct RollCallResult {
   bool found = false;  ///< true if one or more ranks can be named
-  std::string text;    ///< starts with kBlameMark
+  std::string text;    ///< starts with kRollCallMark
 };
 
 /// Marks a text that already names the guilty rank, so that a rank which receives this text holds no second roll call.
-inline constexpr std::string_view kBlameMark = "; roll call: ";
+inline constexpr std::string_view kRollCallMark = "; roll call: ";
 
 /// `answers[r]` is empty if rank r did not answer. `hosts` is [rank].
-Blame find_blame(int rank, const std::vector<std::optional<std::string>>& answers,
-                 const std::vector<std::string>& hosts);
+RollCallResult find_late_rank(int rank, const std::vector<std::optional<std::string>>& answers,
+                              const std::vector<std::string>& hosts);
 
 }  // namespace hvd

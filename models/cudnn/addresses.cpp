@@ -14,15 +14,15 @@ kernels::Matrix matrix_of(const Program& program, ValueId id) {
 }
 
 std::span<std::byte> Addresses::arena(const Value& value) const {
-  switch (value.home) {
-    case Home::kImages: return arenas_.images;
-    case Home::kLabels: return arenas_.labels;
-    case Home::kPaddedWeight: return arenas_.padded_weights;
+  switch (value.storage) {
+    case Storage::kImages: return arenas_.images;
+    case Storage::kLabels: return arenas_.labels;
+    case Storage::kPaddedWeight: return arenas_.padded_weights;
     // A batch norm's vectors are read in fp32 whatever the type of the weights.
-    case Home::kParameter: return value.type == storage_ ? arenas_.weights : arenas_.master;
-    case Home::kState: return arenas_.state;
-    case Home::kGradient: return arenas_.gradients;
-    case Home::kScratch: break;
+    case Storage::kParameter: return value.type == storage_ ? arenas_.weights : arenas_.master;
+    case Storage::kState: return arenas_.state;
+    case Storage::kGradient: return arenas_.gradients;
+    case Storage::kScratch: break;
   }
   return arenas_.scratch;
 }

@@ -84,7 +84,7 @@ void Analyser::add_arena_values() {
     Value value{.name = tensor.name, .tensor = static_cast<TensorId>(i), .shape = tensor.shape};
     switch (tensor.role) {
       case TensorRole::kInput:
-        value.home = Home::kImages;
+        value.storage = Storage::kImages;
         value.type = storage_type();
         if (pads_images(value.tensor)) {
           const Padded images = add_padded(std::move(value));
@@ -94,16 +94,16 @@ void Analyser::add_arena_values() {
         }
         break;
       case TensorRole::kLabel:
-        value.home = Home::kLabels;
+        value.storage = Storage::kLabels;
         value.type = DataType::kI32;
         break;
       case TensorRole::kParameter:
-        value.home = Home::kParameter;
+        value.storage = Storage::kParameter;
         value.type = storage_type();
         break;
-      case TensorRole::kState: value.home = Home::kState; break;
+      case TensorRole::kState: value.storage = Storage::kState; break;
       case TensorRole::kGradient:
-        value.home = Home::kGradient;
+        value.storage = Storage::kGradient;
         value.type = options_.gradient;
         break;
       default: continue;  // made by the groups
@@ -150,9 +150,9 @@ NodeId Analyser::only_reader(TensorId id, OpKind kind) const {
   return all.size() == 1 && node(all[0]).kind == kind ? all[0] : kNoNode;
 }
 
-Draft Analyser::draft(Engine engine, int level, NodeId at) const {
+Draft Analyser::draft(Provider provider, int level, NodeId at) const {
   Draft draft;
-  draft.group.engine = engine;
+  draft.group.provider = provider;
   draft.group.level = level;
   draft.at = at;
   draft.values_before = program_.values.size();
@@ -222,10 +222,10 @@ ValueId Analyser::applied_again(Draft& draft, NodeId norm, bool again) {
 }
 
 std::string Analyser::refusal(const Draft& draft) {
-  switch (draft.group.engine) {
-    case Engine::kCudnn: return oracle_.refusal(program_, draft.group);
-    case Engine::kOwn: return own_kernel(draft.group).empty() ? "no kernel of ours does this" : "";
-    case Engine::kCublasLt: return {};
+  switch (draft.group.provider) {
+    case Provider::kCudnn: return oracle_.refusal(program_, draft.group);
+    case Provider::kOwn: return own_kernel(draft.group).empty() ? "no kernel of ours does this" : "";
+    case Provider::kCublasLt: return {};
   }
   return {};
 }
@@ -239,7 +239,7 @@ void Analyser::record(const Draft& draft, std::string why) {
 
 bool Analyser::offer(Draft& draft) {
   if (std::string why = refusal(draft); !why.empty()) {
-    HVD_ASSERT(draft.group.engine != Engine::kOwn);  // ours are known beforehand
+    HVD_ASSERT(draft.group.provider != Provider::kOwn);  // ours are known beforehand
     record(draft, std::move(why));
     take_back(draft);
     return false;
@@ -249,7 +249,7 @@ bool Analyser::offer(Draft& draft) {
 }
 
 void Analyser::commit(Draft& draft) {
-  HVD_ASSERT(draft.group.engine != Engine::kOwn || !own_kernel(draft.group).empty());
+  HVD_ASSERT(draft.group.provider != Provider::kOwn || !own_kernel(draft.group).empty());
   for (const NodeId id : draft.done) done_[static_cast<std::size_t>(id)] = true;
   for (const auto& [tensor, value] : draft.bound) {
     if (graph_.tensor(tensor).role == TensorRole::kDiff) {
@@ -263,7 +263,7 @@ void Analyser::commit(Draft& draft) {
 
 ValueId Analyser::packed(ValueId id, NodeId at) {
   if (program_.value(id).parent == kNoValue) return id;
-  Draft copy = draft(Engine::kOwn, 0, at);
+  Draft copy = draft(Provider::kOwn, 0, at);
   const Value of = program_.value(id);
   const ValueId value = extra_output(copy, of.name + ":packed", of.shape, of.type);
   operate(copy, OpType::kCopy, {id}, {value}, at);

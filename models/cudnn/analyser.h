@@ -88,7 +88,7 @@ class Analyser {
   [[nodiscard]] bool is_done(NodeId id) const { return done_.at(static_cast<std::size_t>(id)); }
 
   // Drafts. (analyse.cpp)
-  Draft draft(Engine engine, int level, NodeId at) const;
+  Draft draft(Provider provider, int level, NodeId at) const;
   static void operate(Draft& draft, OpType type, std::vector<ValueId> inputs, std::vector<ValueId> outputs, NodeId node,
                       bool again = false);
   void operate_with_attr(Draft& draft, OpType type, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
@@ -141,7 +141,7 @@ class Analyser {
     bool add = false, relu = false, sums = false;
   };
   /// What becomes of diff `id`, if the launch that makes it goes on.
-  struct Fate {
+  struct GradientUse {
     NodeId accumulate = kNoNode;  ///< the diff is one part of its sum, and read by nobody else
     ValueId partner = kNoValue;   ///< the sum of earlier parts, to be added
     bool complete = true;         ///< no part is missing after that
@@ -151,13 +151,13 @@ class Analyser {
     bool delayed = false;            ///< the rectifier is left to the batch norm below, unless it is summed for
   };
   void backward(NodeId id);
-  [[nodiscard]] Fate fate(TensorId id) const;
-  [[nodiscard]] std::vector<Epilogue> epilogues(const Fate& fate, Engine engine) const;
+  [[nodiscard]] GradientUse use(TensorId id) const;
+  [[nodiscard]] std::vector<Epilogue> epilogues(const GradientUse& use, Provider provider) const;
   /// Where the launch that makes diff `id` puts it: in memory, or on to the epilogue.
   ValueId diff_target(Draft& draft, TensorId id, const Epilogue& epilogue);
   /// Appends the epilogue to a draft that made `diff`, and leaves the result in memory. Returns that.
-  ValueId finish_diff(Draft& draft, TensorId id, ValueId diff, const Fate& fate, const Epilogue& epilogue);
-  void commit_diff(Draft& draft, ValueId result, const Fate& fate, const Epilogue& epilogue);
+  ValueId finish_diff(Draft& draft, TensorId id, ValueId diff, const GradientUse& use, const Epilogue& epilogue);
+  void commit_diff(Draft& draft, ValueId result, const GradientUse& use, const Epilogue& epilogue);
   /// What a rectifier's backward tests: its output, or the batch norm before it applied again.
   ValueId relu_test(Draft& draft, NodeId relu_backward, bool from_norm);
   /// The backward of a batch norm that can undo the rectifier of `relu_backward` as well, or kNoNode.

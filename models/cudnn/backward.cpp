@@ -37,31 +37,31 @@ void Analyser::bind_diff(TensorId id, ValueId value) {
   }
 }
 
-Analyser::Fate Analyser::fate(TensorId id) const {
-  Fate fate{.whole = id};
-  if (options_.fusion.level == 0) return fate;
-  fate.accumulate = only_reader(id, OpKind::kAccumulate);
-  if (fate.accumulate != kNoNode) {
-    const auto parts = parts_.find(fate.accumulate);
+Analyser::GradientUse Analyser::use(TensorId id) const {
+  GradientUse use{.whole = id};
+  if (options_.fusion.level == 0) return use;
+  use.accumulate = only_reader(id, OpKind::kAccumulate);
+  if (use.accumulate != kNoNode) {
+    const auto parts = parts_.find(use.accumulate);
     const std::size_t waiting = parts == parts_.end() ? 0 : parts->second.size();
-    const auto made = parts_made_.find(fate.accumulate);
+    const auto made = parts_made_.find(use.accumulate);
     const std::size_t before = made == parts_made_.end() ? 0 : made->second;
-    if (waiting > 0) fate.partner = parts->second.back();
-    fate.complete = waiting == 1 && before + 1 == node(fate.accumulate).inputs.size();
-    fate.whole = fate.complete ? node(fate.accumulate).outputs[0] : kNoTensor;
+    if (waiting > 0) use.partner = parts->second.back();
+    use.complete = waiting == 1 && before + 1 == node(use.accumulate).inputs.size();
+    use.whole = use.complete ? node(use.accumulate).outputs[0] : kNoTensor;
   }
-  if (fate.whole == kNoTensor) return fate;
-  fate.relu_backward = only_reader(fate.whole, OpKind::kReluBackward);
-  if (fate.relu_backward == kNoNode) return fate;
-  fate.delayed = delays_to(fate.relu_backward) != kNoNode;
-  if (options_.fusion.level < 2) return fate;
+  if (use.whole == kNoTensor) return use;
+  use.relu_backward = only_reader(use.whole, OpKind::kReluBackward);
+  if (use.relu_backward == kNoNode) return use;
+  use.delayed = delays_to(use.relu_backward) != kNoNode;
+  if (options_.fusion.level < 2) return use;
   // relu(norm(x)) alone: what the rectifier tests can be computed from x.
-  const NodeId norm = norm_under(fate.relu_backward);
-  if (norm == kNoNode) return fate;
-  for (const NodeId reader : readers(node(fate.relu_backward).outputs[0])) {
-    if (node(reader).kind == OpKind::kBatchNormBackward && node(reader).forward == norm) fate.norm_backward = reader;
+  const NodeId norm = norm_under(use.relu_backward);
+  if (norm == kNoNode) return use;
+  for (const NodeId reader : readers(node(use.relu_backward).outputs[0])) {
+    if (node(reader).kind == OpKind::kBatchNormBackward && node(reader).forward == norm) use.norm_backward = reader;
   }
-  return fate;
+  return use;
 }
 
 NodeId Analyser::norm_under(NodeId relu_backward) const {
@@ -72,14 +72,14 @@ NodeId Analyser::norm_under(NodeId relu_backward) const {
 }
 
 // From the most to the least. A sum that is not complete can still take in what waits.
-std::vector<Analyser::Epilogue> Analyser::epilogues(const Fate& fate, Engine engine) const {
+std::vector<Analyser::Epilogue> Analyser::epilogues(const GradientUse& use, Provider provider) const {
   std::vector<Epilogue> list;
-  const bool add = fate.partner != kNoValue;
-  const bool whole = fate.accumulate == kNoNode || fate.complete;
-  if (whole && fate.norm_backward != kNoNode && engine == Engine::kCudnn) {
+  const bool add = use.partner != kNoValue;
+  const bool whole = use.accumulate == kNoNode || use.complete;
+  if (whole && use.norm_backward != kNoNode && provider == Provider::kCudnn) {
     list.push_back({.add = add, .relu = true, .sums = true});
   }
-  if (whole && fate.relu_backward != kNoNode && !fate.delayed) list.push_back({.add = add, .relu = true});
+  if (whole && use.relu_backward != kNoNode && !use.delayed) list.push_back({.add = add, .relu = true});
   if (add) list.push_back({.add = true});
   list.emplace_back();
   return list;
@@ -90,37 +90,38 @@ ValueId Analyser::diff_target(Draft& draft, TensorId id, const Epilogue& epilogu
   return output(draft, id);
 }
 
-ValueId Analyser::finish_diff(Draft& draft, TensorId id, ValueId diff, const Fate& fate, const Epilogue& epilogue) {
+ValueId Analyser::finish_diff(Draft& draft, TensorId id, ValueId diff, const GradientUse& use,
+                              const Epilogue& epilogue) {
   if (epilogue.add) {
     ValueId sum = kNoValue;
     if (epilogue.relu) {
-      sum = inside_value(graph_.tensor(fate.whole).name, shape(id));
-      program_.values[static_cast<std::size_t>(sum)].tensor = fate.whole;
-    } else if (fate.complete) {
-      sum = output(draft, fate.whole);
+      sum = inside_value(graph_.tensor(use.whole).name, shape(id));
+      program_.values[static_cast<std::size_t>(sum)].tensor = use.whole;
+    } else if (use.complete) {
+      sum = output(draft, use.whole);
     } else {
       sum = extra_output(draft, graph_.tensor(id).name + ":partial", shape(id), storage_type());
     }
-    operate(draft, OpType::kAdd, {diff, fate.partner}, {sum}, fate.accumulate);
-    if (fate.complete) draft.done.push_back(fate.accumulate);
+    operate(draft, OpType::kAdd, {diff, use.partner}, {sum}, use.accumulate);
+    if (use.complete) draft.done.push_back(use.accumulate);
     diff = sum;
   }
   if (epilogue.relu) {
-    const ValueId test = relu_test(draft, fate.relu_backward, epilogue.sums);
-    const ValueId masked = output(draft, node(fate.relu_backward).outputs[0]);
-    operate(draft, OpType::kReluBackward, {test, diff}, {masked}, fate.relu_backward);
-    draft.done.push_back(fate.relu_backward);
+    const ValueId test = relu_test(draft, use.relu_backward, epilogue.sums);
+    const ValueId masked = output(draft, node(use.relu_backward).outputs[0]);
+    operate(draft, OpType::kReluBackward, {test, diff}, {masked}, use.relu_backward);
+    draft.done.push_back(use.relu_backward);
     diff = masked;
   }
   return diff;
 }
 
-void Analyser::commit_diff(Draft& draft, ValueId result, const Fate& fate, const Epilogue& epilogue) {
-  if (epilogue.add) parts_.at(fate.accumulate).pop_back();  // it is in the sum now
+void Analyser::commit_diff(Draft& draft, ValueId result, const GradientUse& use, const Epilogue& epilogue) {
+  if (epilogue.add) parts_.at(use.accumulate).pop_back();  // it is in the sum now
   commit(draft);
-  if (epilogue.add && !fate.complete) {
-    parts_.at(fate.accumulate).push_back(result);
-    ++parts_made_[fate.accumulate];
+  if (epilogue.add && !use.complete) {
+    parts_.at(use.accumulate).push_back(result);
+    ++parts_made_[use.accumulate];
   }
 }
 
@@ -137,12 +138,12 @@ void Analyser::conv_backward_data(NodeId id) {
   const Node& of = node(id);
   const TensorId dx = of.outputs[0];
   const ValueId diff = value_of(of.inputs[1]);
-  const Fate next = fate(dx);
+  const GradientUse next = use(dx);
   for (const bool gaps : {true, false}) {
     if (!gaps && program_.value(diff).parent == kNoValue) continue;
     const ValueId dy = gaps ? diff : packed(diff, id);
-    for (const Epilogue& epilogue : epilogues(next, Engine::kCudnn)) {
-      Draft made = draft(Engine::kCudnn, epilogue.sums ? 2 : epilogue.add || epilogue.relu ? 1 : 0, id);
+    for (const Epilogue& epilogue : epilogues(next, Provider::kCudnn)) {
+      Draft made = draft(Provider::kCudnn, epilogue.sums ? 2 : epilogue.add || epilogue.relu ? 1 : 0, id);
       const ValueId target = diff_target(made, dx, epilogue);
       operate_with_attr(made, OpType::kConvBackwardData, {value_of(of.inputs[0]), dy}, {target}, id);
       const ValueId result = finish_diff(made, dx, target, next, epilogue);
@@ -165,7 +166,7 @@ void Analyser::conv_backward_data(NodeId id) {
 
 void Analyser::linear_backward_data(NodeId id) {
   const Node& of = node(id);
-  Draft made = draft(Engine::kCublasLt, 0, id);
+  Draft made = draft(Provider::kCublasLt, 0, id);
   operate(made, OpType::kLinearBackwardData, {value_of(of.inputs[0]), value_of(of.inputs[1])},
           {output(made, of.outputs[0])}, id);
   commit(made);
@@ -187,7 +188,7 @@ NodeId Analyser::delays_to(NodeId relu_backward) const {
 
 void Analyser::own_relu_backward(NodeId id) {
   const Node& of = node(id);
-  Draft made = draft(Engine::kOwn, 0, id);
+  Draft made = draft(Provider::kOwn, 0, id);
   operate(made, OpType::kReluBackward, {value_of(of.inputs[0]), value_of(of.inputs[1])}, {output(made, of.outputs[0])},
           id);
   commit(made);
@@ -210,19 +211,19 @@ void Analyser::pool_backward(NodeId id, OpType type) {
     }
   }
   if (undone != kNoNode) {
-    Draft made = draft(Engine::kOwn, 1, id);
+    Draft made = draft(Provider::kOwn, 1, id);
     const ValueId masked = inside_value(of.name + ":masked", shape(of.inputs[1]));
     operate(made, OpType::kReluBackward, {value_of(of.inputs[1]), dy}, {masked}, undone);
     operate_with_attr(made, type, {where_.at(of.forward), masked}, {output(made, node(undone).outputs[0])}, id);
     made.done.push_back(undone);
     return commit(made);
   }
-  const Fate next = fate(dx);
+  const GradientUse next = use(dx);
   // The kernel that draws masks adds before it draws: a sum after a dropout is a launch of its own.
-  const std::vector<Epilogue> possible = epilogues(next, Engine::kOwn);
+  const std::vector<Epilogue> possible = epilogues(next, Provider::kOwn);
   const bool sum_last = type == OpType::kDropoutBackward && next.partner != kNoValue;
   const Epilogue epilogue = sum_last ? possible.back() : possible.front();
-  Draft made = draft(Engine::kOwn, epilogue.add || epilogue.relu ? 1 : 0, id);
+  Draft made = draft(Provider::kOwn, epilogue.add || epilogue.relu ? 1 : 0, id);
   const ValueId target = diff_target(made, dx, epilogue);
   std::vector<ValueId> inputs{dy};
   if (max) inputs.insert(inputs.begin(), where_.at(of.forward));
@@ -235,7 +236,7 @@ void Analyser::concat_backward(NodeId id) {
   const Node& of = node(id);
   const std::vector<TensorId>& inputs = node(of.forward).inputs;
   const ValueId dy = value_of(of.inputs[0]);
-  Draft copies = draft(Engine::kOwn, 0, id);
+  Draft copies = draft(Provider::kOwn, 0, id);
   std::int64_t channel = 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::int64_t channels = shape(inputs[i])[3];
@@ -267,7 +268,7 @@ void Analyser::accumulate(NodeId id) {
   const Node& of = node(id);
   const TensorId sum = of.outputs[0];
   const NodeId relu = options_.fusion.level >= 1 ? only_reader(sum, OpKind::kReluBackward) : kNoNode;
-  Draft made = draft(Engine::kOwn, relu == kNoNode ? 0 : 1, id);
+  Draft made = draft(Provider::kOwn, relu == kNoNode ? 0 : 1, id);
   std::vector<ValueId> parts = std::move(parts_[id]);
   parts_.erase(id);
   const ValueId value = relu == kNoNode ? output(made, sum) : inside_value(graph_.tensor(sum).name, shape(sum));
@@ -283,7 +284,7 @@ void Analyser::accumulate(NodeId id) {
 
 void Analyser::loss_backward(NodeId id) {
   const Node& of = node(id);
-  Draft made = draft(Engine::kOwn, 0, id);
+  Draft made = draft(Provider::kOwn, 0, id);
   operate_with_attr(made, OpType::kSoftmaxCrossEntropyBackward, {value_of(of.inputs[0]), value_of(of.inputs[1])},
                     {output(made, of.outputs[0])}, id);
   commit(made);

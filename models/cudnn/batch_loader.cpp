@@ -19,7 +19,7 @@ static_assert(offsetof(kernels::StepScalars, first_sample) ==
 }  // namespace
 
 BatchLoader::BatchLoader(const Graph& graph, const kernels::Matrix& images, const StepMemory& memory,
-                         const kernels::Table& kernels, gpu::Runtime& runtime, gpu::StreamView compute)
+                         const kernels::Table& kernels, gpu::GpuRuntime& runtime, gpu::StreamView compute)
     : graph_(graph),
       images_(images),
       memory_(memory),

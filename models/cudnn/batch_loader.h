@@ -21,7 +21,7 @@ class BatchLoader {
  public:
   /// Everything given must outlive it. `images`: where they are written for the operations, in their type.
   BatchLoader(const Graph& graph, const kernels::Matrix& images, const StepMemory& memory,
-              const kernels::Table& kernels, gpu::Runtime& runtime, gpu::StreamView compute);
+              const kernels::Table& kernels, gpu::GpuRuntime& runtime, gpu::StreamView compute);
 
   /// As DeviceStep::load().
   void load(const Batch& batch, Deadline deadline);
@@ -44,7 +44,7 @@ class BatchLoader {
   kernels::Matrix images_;
   const StepMemory& memory_;
   const kernels::Table& kernels_;
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
   gpu::StreamView compute_;
   gpu::Stream copy_;
   std::size_t image_bytes_;  // of a batch, in fp32

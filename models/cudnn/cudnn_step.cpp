@@ -29,7 +29,7 @@ ComputeType compute_type(DataType type, bool tf32) {
 }  // namespace
 
 std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& options, const CudnnOptions& cudnn,
-                                            gpu::Runtime& runtime, const ArenaAllocator& allocate) {
+                                            gpu::GpuRuntime& runtime, const ArenaAllocator& allocate) {
   const ComputeType compute = compute_type(options.compute, cudnn.tf32);
   if (options.gradient == DataType::kF64) {
     throw Error(Errc::kUnsupported, "gradients in fp64 exist on the reference only; use fp32, fp16 or bf16");

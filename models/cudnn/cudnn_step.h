@@ -1,4 +1,4 @@
-// Training steps on an NVIDIA GPU: a Plan (plan.h) executed on a gpu::Runtime. The plan is made for the GPU that is
+// Training steps on an NVIDIA GPU: a Plan (plan.h) executed on a gpu::GpuRuntime. The plan is made for the GPU that is
 // there; everything is allocated, finalised and bound to addresses when the step is made, and a step only enqueues.
 //
 // Numbers that change from step to step live in device memory (kernels/kernels.h: StepScalars, LossScale), so that a
@@ -60,7 +60,7 @@ struct CudnnOptions {
 /// runs even alone; mismatch, if ranks with equal GPUs plan differently; out_of_memory, with what is needed and the
 /// batch that fits; backend.
 std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& options, const CudnnOptions& cudnn,
-                                            gpu::Runtime& runtime, const ArenaAllocator& allocate);
+                                            gpu::GpuRuntime& runtime, const ArenaAllocator& allocate);
 
 /// Why no step can be made in this build and with the libraries that this machine has; empty: it can, given a GPU.
 std::string cudnn_unsupported_reason(const gpu::LibrarySearch& libraries = {});

@@ -23,7 +23,7 @@ kernels::Stream native(gpu::StreamView stream) { return static_cast<kernels::Str
 
 }  // namespace
 
-EngineRoom::EngineRoom(gpu::Runtime& runtime, const Backends& backends, int threads)
+EngineRoom::EngineRoom(gpu::GpuRuntime& runtime, const Backends& backends, int threads)
     : runtime_(runtime),
       threads_(threads),
       kernels_(backends.kernels),
@@ -152,9 +152,9 @@ EngineRoom::Finalized EngineRoom::chosen(const Plan& plan, std::size_t e) const 
 std::size_t EngineRoom::workspace_bytes(const Plan& plan) const {
   std::size_t bytes = plan.workspace_bytes;
   for (const Group& group : plan.program.groups) {
-    if (group.engine == Engine::kCublasLt) bytes = std::max(bytes, kLinearWorkspaceBytes);
+    if (group.provider == Provider::kCublasLt) bytes = std::max(bytes, kLinearWorkspaceBytes);
     // A product's sums as well, which are ours if the library has no epilogue for them.
-    if (group.engine != Engine::kCudnn) bytes = std::max(bytes, own_workspace(plan.program, group, kernels_));
+    if (group.provider != Provider::kCudnn) bytes = std::max(bytes, own_workspace(plan.program, group, kernels_));
   }
   return bytes;
 }
@@ -167,7 +167,7 @@ bool EngineRoom::try_products(const Plan& plan, const Addresses& addresses, gpu:
                               EngineFailures& failures) {
   bool all = true;
   for (const Group& group : plan.program.groups) {
-    if (group.engine != Engine::kCublasLt) continue;
+    if (group.provider != Provider::kCublasLt) continue;
     try {
       linear_.try_out(addresses, group, plan.options.compute, kernels_, native(stream));
     } catch (const Error& error) {
@@ -185,15 +185,15 @@ std::vector<Launch> EngineRoom::bind(const Plan& plan, const Addresses& addresse
   std::vector<Launch> launches;
   for (std::size_t i = 0; i < plan.program.groups.size(); ++i) {
     const Group& group = plan.program.groups[i];
-    switch (group.engine) {
-      case Engine::kCudnn:
+    switch (group.provider) {
+      case Provider::kCudnn:
         launches.push_back(
             cudnn_launch(handle_, chosen(plan, static_cast<std::size_t>(plan.engine_of[i])), addresses, group));
         break;
-      case Engine::kCublasLt:
+      case Provider::kCublasLt:
         launches.push_back(linear_.launch(addresses, group, plan.options.compute, kernels_));
         break;
-      case Engine::kOwn: launches.push_back(own_launch(addresses, group, context)); break;
+      case Provider::kOwn: launches.push_back(own_launch(addresses, group, context)); break;
     }
   }
   return launches;
@@ -250,7 +250,7 @@ std::vector<Winner> EngineRoom::tune(const Plan& plan, const Addresses& addresse
 std::vector<Winner> EngineRoom::tune_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream) {
   std::map<std::uint64_t, Winner> winners;
   for (const Group& group : plan.program.groups) {
-    if (group.engine != Engine::kCublasLt) continue;
+    if (group.provider != Provider::kCublasLt) continue;
     const auto candidates = linear_.candidates(addresses, group, plan.options.compute, kernels_);
     const auto [found, first] = winners.try_emplace(signature_hash(candidates.front().product));
     if (!first) continue;

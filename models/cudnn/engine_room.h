@@ -32,7 +32,7 @@ class EngineRoom {
   /// Plans are finalised on up to `threads` threads, because cuDNN compiles many of them there and then. They share one
   /// handle: cuDNN's manual wants one per thread at a time, but to finalise a plan only reads it, and 9.14 and 9.19 did
   /// so with 16 threads on an H200.
-  EngineRoom(gpu::Runtime& runtime, const Backends& backends, int threads = 1);
+  EngineRoom(gpu::GpuRuntime& runtime, const Backends& backends, int threads = 1);
 
   [[nodiscard]] Handle& handle() noexcept { return handle_; }
 
@@ -93,7 +93,7 @@ class EngineRoom {
   [[nodiscard]] std::optional<double> microseconds(const Launch& launch, gpu::StreamView stream, std::string& why);
   [[nodiscard]] std::vector<Winner> tune_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream);
 
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
   int threads_;
   kernels::Table kernels_;
   Handle handle_;

@@ -31,7 +31,7 @@ static_assert(kSgdBytes == 4 * sizeof(float));
 
 class Executor final : public DeviceStep {
  public:
-  Executor(Graph graph, const Planning& planning, const ExecutorOptions& options, gpu::Runtime& runtime,
+  Executor(Graph graph, const Planning& planning, const ExecutorOptions& options, gpu::GpuRuntime& runtime,
            const Backends& backends, std::shared_ptr<EngineRoom> room, const ArenaAllocator& allocate)
       : graph_(std::move(graph)),
         options_(options),
@@ -63,7 +63,7 @@ class Executor final : public DeviceStep {
   Executor& operator=(const Executor&) = delete;
   /// What is on the way still uses what goes now; it may hang on a reduction that will never end.
   ~Executor() override {
-    for (const gpu::StreamView stream : {batches_.copy_stream(), compute_.view()}) runtime_.run_dry(stream);
+    for (const gpu::StreamView stream : {batches_.copy_stream(), compute_.view()}) runtime_.drain(stream);
   }
 
   [[nodiscard]] std::span<const ArenaSlot> slots() const override { return plan_.memory.slots; }
@@ -185,7 +185,7 @@ class Executor final : public DeviceStep {
     for (std::size_t i = 0; i < seconds_.size() && steps_ > 0; ++i) {
       const Group& group = plan_.program.groups[i];
       const NodeCost cost = group_cost(graph_, plan_.program, group);
-      std::string how(name(group.engine));
+      std::string how(name(group.provider));
       if (plan_.engine_of[i] >= 0) {
         const EnginePlan& engine = plan_.engines[static_cast<std::size_t>(plan_.engine_of[i])];
         how += ":" + engine.choices[engine.chosen].text();
@@ -193,7 +193,7 @@ class Executor final : public DeviceStep {
       operations.push_back({.node = nodes_text(graph_, group),
                             .kind = operations_text(group),
                             .implementation = std::move(how),
-                            .library = group.engine != Engine::kOwn,
+                            .library = group.provider != Provider::kOwn,
                             .seconds = seconds_[i] / static_cast<double>(steps_),
                             .flops = cost.flops,
                             .bytes = cost.bytes});
@@ -280,7 +280,7 @@ class Executor final : public DeviceStep {
 
   Graph graph_;
   ExecutorOptions options_;
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
   kernels::Table kernels_;
   std::shared_ptr<EngineRoom> room_;  // outlives the launches
   std::vector<std::string> notes_;
@@ -305,7 +305,7 @@ class Executor final : public DeviceStep {
 }  // namespace
 
 std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning, const ExecutorOptions& options,
-                                          gpu::Runtime& runtime, const Backends& backends,
+                                          gpu::GpuRuntime& runtime, const Backends& backends,
                                           std::shared_ptr<EngineRoom> room, const ArenaAllocator& allocate) {
   return std::make_unique<Executor>(std::move(graph), planning, options, runtime, backends, std::move(room), allocate);
 }

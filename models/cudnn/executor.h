@@ -1,5 +1,5 @@
 // A DeviceStep from a plan: memory, launches, and what a training loop calls. make_cudnn_step() (cudnn_step.h) plans
-// for the GPU that is there; tests plan as they like, with libraries and a Runtime of their own.
+// for the GPU that is there; tests plan as they like, with libraries and a GpuRuntime of their own.
 #pragma once
 
 #include <functional>
@@ -33,7 +33,7 @@ struct Planning {
 
 /// `room` was made for `runtime`. Errors: as make_cudnn_step().
 std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning, const ExecutorOptions& options,
-                                          gpu::Runtime& runtime, const Backends& backends,
+                                          gpu::GpuRuntime& runtime, const Backends& backends,
                                           std::shared_ptr<EngineRoom> room, const ArenaAllocator& allocate);
 
 /// Why a GPU of this compute capability cannot train in `type`; empty: it can. `kernels_from`: the oldest generation

@@ -42,7 +42,7 @@ std::vector<Analyser::ConvForm> Analyser::conv_forms(NodeId id) const {
 
 Draft Analyser::conv_draft(NodeId id, const ConvForm& form, bool sliced) {
   const Node& of = node(id);
-  Draft made = draft(Engine::kCudnn, form.statistics ? 2 : form.bias || form.relu ? 1 : 0, id);
+  Draft made = draft(Provider::kCudnn, form.statistics ? 2 : form.bias || form.relu ? 1 : 0, id);
   const TensorId y = of.outputs[0];
   const bool bias_left = of.inputs.size() > 2 && !form.bias;
   ValueId result = kNoValue;
@@ -113,7 +113,7 @@ void Analyser::refuse_convolution(NodeId id, const char* what) const {
 void Analyser::own_bias(NodeId id, ValueId x) {
   const Node& of = node(id);
   const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(of.outputs[0], OpKind::kRelu) : kNoNode;
-  Draft made = draft(Engine::kOwn, relu == kNoNode ? 0 : 1, id);
+  Draft made = draft(Provider::kOwn, relu == kNoNode ? 0 : 1, id);
   ValueId result =
       relu == kNoNode ? output(made, of.outputs[0]) : inside_value(of.name + ":biased", shape(of.outputs[0]));
   operate(made, OpType::kBias, {x, value_of(of.inputs[2])}, {result}, id);
@@ -141,7 +141,7 @@ void Analyser::norm(NodeId id) {
 
 void Analyser::statistics(NodeId id) {
   const Node& of = node(id);
-  Draft made = draft(Engine::kOwn, 0, id);
+  Draft made = draft(Provider::kOwn, 0, id);
   const Shape channels{shape(of.outputs[0])[3]};
   const ValueId sum = extra_output(made, of.name + ":sum", channels, DataType::kF32);
   const ValueId square_sum = extra_output(made, of.name + ":square_sum", channels, DataType::kF32);
@@ -155,7 +155,7 @@ void Analyser::finalize(NodeId id, int level) {
   const Node& of = node(id);
   NormVectors& vectors = norms_[id];
   const Shape channels{shape(of.outputs[0])[3]};
-  Draft made = draft(Engine::kOwn, level, id);
+  Draft made = draft(Provider::kOwn, level, id);
   if (vectors.sum == kNoValue) {
     vectors.sum = inside_value(of.name + ":sum", channels, DataType::kF32);
     vectors.square_sum = inside_value(of.name + ":square_sum", channels, DataType::kF32);
@@ -181,7 +181,7 @@ void Analyser::finalize(NodeId id, int level) {
 void Analyser::apply_now(NodeId id) {
   const TensorId y = node(id).outputs[0];
   const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kRelu) : kNoNode;
-  Draft made = draft(Engine::kOwn, relu == kNoNode ? 0 : options_.fusion.level, id);
+  Draft made = draft(Provider::kOwn, relu == kNoNode ? 0 : options_.fusion.level, id);
   const ValueId value = applied_again(made, id, false);
   if (relu != kNoNode) {
     operate(made, OpType::kRelu, {value}, {output(made, node(relu).outputs[0])}, relu);
@@ -206,7 +206,7 @@ void Analyser::add(NodeId id) {
     finalize(norm, 1);
   }
   const bool applies = unapplied_.contains(of.inputs[0]) || unapplied_.contains(of.inputs[1]);
-  Draft made = draft(Engine::kOwn, applies ? options_.fusion.level : relu != kNoNode ? 1 : 0, id);
+  Draft made = draft(Provider::kOwn, applies ? options_.fusion.level : relu != kNoNode ? 1 : 0, id);
   const ValueId a = summand(made, of.inputs[0]);
   const ValueId b = summand(made, of.inputs[1]);
   const ValueId sum =
@@ -221,14 +221,14 @@ void Analyser::add(NodeId id) {
 
 void Analyser::pointwise(NodeId id, OpType type) {
   const Node& of = node(id);
-  Draft made = draft(Engine::kOwn, 0, id);
+  Draft made = draft(Provider::kOwn, 0, id);
   operate_with_attr(made, type, {value_of(of.inputs[0])}, {output(made, of.outputs[0])}, id);
   commit(made);
 }
 
 void Analyser::pool(NodeId id, OpType type) {
   const Node& of = node(id);
-  Draft made = draft(Engine::kOwn, 0, id);
+  Draft made = draft(Provider::kOwn, 0, id);
   std::vector<ValueId> outputs{output(made, of.outputs[0])};
   if (type == OpType::kMaxPool) {
     where_[id] = extra_output(made, of.name + ":where", shape(of.outputs[0]), DataType::kU8);
@@ -243,7 +243,7 @@ void Analyser::linear(NodeId id) {
   const TensorId y = of.outputs[0];
   const ValueId x = packed(value_of(of.inputs[0]), id);
   if (options_.fusion.level == 0) {
-    Draft made = draft(Engine::kCublasLt, 0, id);
+    Draft made = draft(Provider::kCublasLt, 0, id);
     const ValueId product = extra_output(made, of.name + ":product", shape(y), storage_type());
     operate(made, OpType::kLinear, {x, value_of(of.inputs[1])}, {product}, id);
     commit(made);
@@ -257,7 +257,7 @@ void Analyser::fused_product(NodeId id, ValueId x, ValueId w) {
   const TensorId y = of.outputs[0];
   const bool bias = of.inputs.size() > 2;
   const NodeId relu = only_forward_reader(y, OpKind::kRelu);
-  Draft made = draft(Engine::kCublasLt, 1, id);
+  Draft made = draft(Provider::kCublasLt, 1, id);
   ValueId result = bias || relu != kNoNode ? inside_value(of.name + ":product", shape(y)) : output(made, y);
   operate(made, OpType::kLinear, {x, w}, {result}, id);
   if (bias) {
@@ -276,7 +276,7 @@ void Analyser::fused_product(NodeId id, ValueId x, ValueId w) {
 void Analyser::concat(NodeId id) {
   const Node& of = node(id);
   const TensorId y = of.outputs[0];
-  Draft made = draft(Engine::kOwn, 0, id);
+  Draft made = draft(Provider::kOwn, 0, id);
   ValueId whole = kNoValue;
   if (has_value(y)) {
     whole = value_of(y);
@@ -308,7 +308,7 @@ void Analyser::concat(NodeId id) {
 
 void Analyser::loss(NodeId id) {
   const Node& of = node(id);
-  Draft made = draft(Engine::kOwn, 0, id);
+  Draft made = draft(Provider::kOwn, 0, id);
   const ValueId value = output(made, of.outputs[0]);
   // fp32: the backward pass subtracts one from it and divides by the batch.
   const ValueId probabilities = extra_output(made, of.name + ":probabilities", shape(of.outputs[1]), DataType::kF32);

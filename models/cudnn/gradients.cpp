@@ -25,7 +25,7 @@ void Analyser::cast_gradients(const Casts& casts) {
 
 void Analyser::launch_casts() {
   if (casts_.empty()) return;
-  Draft made = draft(Engine::kOwn, 0, kNoNode);
+  Draft made = draft(Provider::kOwn, 0, kNoNode);
   for (const auto& [value, tensor] : casts_) {
     operate(made, OpType::kCopy, {value}, {output(made, tensor)}, graph_.tensor(tensor).producer);
   }
@@ -47,7 +47,7 @@ void Analyser::conv_backward_weights(NodeId id) {
     if (!gaps && program_.value(diff).parent == kNoValue) continue;
     const ValueId dy = gaps ? diff : packed(diff, id);
     for (const DataType type : types) {
-      Draft made = draft(Engine::kCudnn, 0, id);
+      Draft made = draft(Provider::kCudnn, 0, id);
       Casts casts;
       const ValueId dw = padded ? padded_gradient(made, of.outputs[0], shape(of.outputs[0]), type, casts)
                                 : gradient_output(made, of.outputs[0], type, casts);
@@ -64,7 +64,7 @@ void Analyser::conv_backward_weights(NodeId id) {
 
 void Analyser::bias_gradient(NodeId id) {
   const Node& of = node(id);
-  Draft made = draft(Engine::kOwn, 0, id);
+  Draft made = draft(Provider::kOwn, 0, id);
   operate(made, OpType::kBiasGradient, {value_of(of.inputs[1])}, {output(made, of.outputs[1])}, id);
   commit(made);
 }
@@ -72,7 +72,7 @@ void Analyser::bias_gradient(NodeId id) {
 void Analyser::linear_backward_weights(NodeId id) {
   const Node& of = node(id);
   const ValueId x = packed(value_of(of.inputs[0]), id);
-  Draft made = draft(Engine::kCublasLt, options_.fusion.level >= 1 ? 1 : 0, id);
+  Draft made = draft(Provider::kCublasLt, options_.fusion.level >= 1 ? 1 : 0, id);
   const ValueId dy = value_of(of.inputs[1]);
   // Products come in fp32 or in the type of their inputs (cuBLASLt's table of types).
   const DataType type = options_.gradient == DataType::kF32 ? DataType::kF32 : storage_type();
@@ -118,7 +118,7 @@ NormSums Analyser::sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Cas
 // written, where a rectifier's backward and a batch norm's in turn would read or write six.
 void Analyser::own_norm_backward(NodeId id, NodeId relu) {
   const Node& of = node(id);
-  Draft made = draft(Engine::kOwn, relu != kNoNode ? 1 : 0, id);
+  Draft made = draft(Provider::kOwn, relu != kNoNode ? 1 : 0, id);
   ValueId dy = relu == kNoNode ? value_of(of.inputs[4]) : value_of(node(relu).inputs[1]);
   const ValueId before = dy;
   if (relu != kNoNode) {
@@ -145,7 +145,7 @@ void Analyser::apply_norm_backward(NodeId id) {
   const Node& of = node(id);
   const NormSums& sums = sums_.at(id);
   const bool fused = sums.relu != kNoNode;
-  Draft made = draft(Engine::kOwn, sums.level, id);
+  Draft made = draft(Provider::kOwn, sums.level, id);
   ValueId dy = sums.dy;
   if (fused) {
     const ValueId test = applied_again(made, of.forward, true);

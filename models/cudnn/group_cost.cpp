@@ -20,7 +20,7 @@ bool is_product(OpType type) {
 }
 
 double bytes_touched(const Value& value) {
-  const double touched = value.home == Home::kState ? 2 : 1;  // running statistics: read and written
+  const double touched = value.storage == Storage::kState ? 2 : 1;  // running statistics: read and written
   return touched * static_cast<double>(own_elements(value)) * static_cast<double>(size_of(value.type));
 }
 

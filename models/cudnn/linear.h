@@ -1,5 +1,5 @@
-// The groups of Engine::kCublasLt: matrix products with bias, ReLU or the bias gradient as epilogue, bound to addresses
-// once.
+// The groups of Provider::kCublasLt: matrix products with bias, ReLU or the bias gradient as epilogue, bound to
+// addresses once.
 //
 // cuBLASLt is column-major: a row-major {rows, columns} matrix is its {columns, rows} one.
 //   y {n, out} = x {n, f} w {out, f}^T      Y (out x n) = W^T X

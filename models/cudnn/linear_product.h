@@ -32,7 +32,7 @@ struct Product {
   std::string text;  ///< "linear+bias 64x2048 by 1000x2048"; of a batch, with how many
 };
 
-/// A group of Engine::kCublasLt, at its addresses.
+/// A group of Provider::kCublasLt, at its addresses.
 Product product_of(const Addresses& at, const Group& group);
 /// Whether more than a product is asked for.
 bool has_epilogue(const Product& product);

@@ -22,7 +22,7 @@ std::map<ValueId, Life> lives(const Program& program) {
   for (std::size_t i = 0; i < program.groups.size(); ++i) {
     const auto touch = [&](ValueId id) {
       const ValueId root = placement(program, id).root;
-      if (program.value(root).home != Home::kScratch) return;
+      if (program.value(root).storage != Storage::kScratch) return;
       Life& life = result[root];
       if (life.first < 0) life.first = static_cast<int>(i);
       life.last = static_cast<int>(i);
@@ -68,27 +68,27 @@ MemoryLayout lay_out(const Graph& graph, const Program& program, ComputeType com
   for (std::size_t id = 0; id < program.values.size(); ++id) {
     const Value& value = program.values[id];
     if (value.parent != kNoValue) continue;
-    switch (value.home) {
-      case Home::kImages:
+    switch (value.storage) {
+      case Storage::kImages:
         layout.offsets[id] = 0;
         layout.images = bytes_of(value);
         layout.image_elements = static_cast<std::size_t>(own_elements(value));
         break;
-      case Home::kLabels:
+      case Storage::kLabels:
         layout.offsets[id] = 0;
         layout.labels = bytes_of(value);
         break;
-      case Home::kParameter:
-      case Home::kGradient: layout.offsets[id] = slot_of.at(value.tensor) * size_of(value.type); break;
-      case Home::kState:
+      case Storage::kParameter:
+      case Storage::kGradient: layout.offsets[id] = slot_of.at(value.tensor) * size_of(value.type); break;
+      case Storage::kState:
         layout.offsets[id] = layout.state;
         layout.state += align_up(bytes_of(value), kScratchAlignBytes);
         break;
-      case Home::kPaddedWeight:
+      case Storage::kPaddedWeight:
         layout.offsets[id] = layout.padded_weights;
         layout.padded_weights += align_up(bytes_of(value), kScratchAlignBytes);
         break;
-      case Home::kScratch: break;
+      case Storage::kScratch: break;
     }
   }
 

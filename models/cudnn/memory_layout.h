@@ -36,7 +36,7 @@ struct MemoryLayout {
   std::size_t scratch_lower_bound = 0;  ///< largest sum of values that live at the same time
   std::size_t scratch_without_reuse = 0;
 
-  /// By value: bytes from the start of the arena that its home names; kNoOffset for values that stay inside a group.
+  /// By value: bytes from the start of the arena that its storage names; kNoOffset for values that stay inside a group.
   std::vector<std::size_t> offsets;
 
   /// All arenas, less the workspace.

@@ -5,7 +5,7 @@
 namespace hvd::models {
 
 std::unique_ptr<DeviceStep> make_cudnn_step(Graph /*graph*/, const StepOptions& /*options*/,
-                                            const CudnnOptions& /*cudnn*/, gpu::Runtime& /*runtime*/,
+                                            const CudnnOptions& /*cudnn*/, gpu::GpuRuntime& /*runtime*/,
                                             const ArenaAllocator& /*allocate*/) {
   throw Error(Errc::kUnsupported, cudnn_unsupported_reason({}));
 }

@@ -31,7 +31,7 @@ Analyser::Padded Analyser::add_padded(Value own) {
   const auto padded = static_cast<std::int64_t>(align_up(
       static_cast<std::size_t>(channels), static_cast<std::size_t>(image_channels_multiple(options_.compute))));
   Value whole{.name = own.name + ":padded",
-              .home = own.home,
+              .storage = own.storage,
               .shape = of.rank() == 4 ? Shape{of[0], of[1], of[2], padded} : Shape{of[0], padded},
               .type = own.type,
               .padding = padded - channels};
@@ -47,9 +47,11 @@ void Analyser::pad_weight(NodeId conv) {
 // At every step, for the update writes the parameter alone.
 ValueId Analyser::padded_copy(NodeId conv, const Shape& as) {
   const TensorId weight = node(conv).inputs[1];
-  const Padded padded = add_padded(
-      {.name = graph_.tensor(weight).name + ":copy", .home = Home::kPaddedWeight, .shape = as, .type = storage_type()});
-  Draft copy = draft(Engine::kOwn, 0, conv);
+  const Padded padded = add_padded({.name = graph_.tensor(weight).name + ":copy",
+                                    .storage = Storage::kPaddedWeight,
+                                    .shape = as,
+                                    .type = storage_type()});
+  Draft copy = draft(Provider::kOwn, 0, conv);
   copy.group.writes.push_back(padded.own);
   operate(copy, OpType::kCopy, {value_of(weight)}, {padded.own}, conv);
   commit(copy);
@@ -95,7 +97,7 @@ void Analyser::columns_conv(NodeId id) {
   const TensorId y = of.outputs[0];
   const Shape weight = as_matrix(of.inputs[1]);
   const ValueId w = padded_copy(id, weight);
-  Draft gather = draft(Engine::kOwn, 1, id);
+  Draft gather = draft(Provider::kOwn, 1, id);
   const Shape matrix{shape(y).count() / shape(y)[3], program_.value(w).shape[1]};
   const ValueId columns = extra_output(gather, of.name + ":columns", matrix, storage_type());
   program_.values[static_cast<std::size_t>(columns)].padding = matrix[1] - weight[1];
@@ -111,12 +113,12 @@ void Analyser::columns_backward_weights(NodeId id) {
   const Node& of = node(id);
   const ValueId columns = columns_.at(of.forward), dy = packed(value_of(of.inputs[1]), id);
   const Shape weight = as_matrix(node(of.forward).inputs[1]);
-  Draft made = draft(Engine::kCublasLt, 1, id);
+  Draft made = draft(Provider::kCublasLt, 1, id);
   const ValueId parts = extra_output(made, of.name + ":parts",
                                      {graph_.batch_size, weight[0], program_.value(columns).shape[1]}, DataType::kF32);
   operate(made, OpType::kLinearBackwardWeights, {columns, dy}, {parts}, id);
   commit(made);
-  Draft sum = draft(Engine::kOwn, 1, id);
+  Draft sum = draft(Provider::kOwn, 1, id);
   Casts casts;
   const ValueId whole = padded_gradient(sum, of.outputs[0], weight, options_.gradient, casts);
   operate(sum, OpType::kPartialSum, {parts}, {whole}, id);

@@ -68,7 +68,7 @@ Plan assemble(const Graph& graph, const PlanOptions& options, Program program,
   plan.program = std::move(program);
   std::map<std::string, int> index;
   for (const Group& group : plan.program.groups) {
-    if (group.engine != Engine::kCudnn) {
+    if (group.provider != Provider::kCudnn) {
       plan.engine_of.push_back(-1);
       continue;
     }
@@ -114,7 +114,7 @@ std::string table(const Graph& graph, const Plan& plan) {
   std::map<std::pair<std::string, std::string>, Row> rows;  // by who runs it, and what it is
   for (std::size_t i = 0; i < plan.program.groups.size(); ++i) {
     const Group& group = plan.program.groups[i];
-    Row& row = rows[{std::string(name(group.engine)), operations_text(group)}];
+    Row& row = rows[{std::string(name(group.provider)), operations_text(group)}];
     ++row.groups;
     row.level = std::max(row.level, group.level);
     if (plan.engine_of[i] < 0) continue;

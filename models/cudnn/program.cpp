@@ -82,11 +82,11 @@ std::string_view name(OpType type) noexcept {
   return "unknown";
 }
 
-std::string_view name(Engine engine) noexcept {
-  switch (engine) {
-    case Engine::kCudnn: return "cudnn";
-    case Engine::kCublasLt: return "cublaslt";
-    case Engine::kOwn: return "own";
+std::string_view name(Provider provider) noexcept {
+  switch (provider) {
+    case Provider::kCudnn: return "cudnn";
+    case Provider::kCublasLt: return "cublaslt";
+    case Provider::kOwn: return "own";
   }
   return "unknown";
 }
@@ -168,7 +168,7 @@ std::string nodes_text(const Graph& graph, const Group& group) {
 
 std::string signature(const Program& program, const Group& group) {
   std::map<ValueId, std::size_t> seen;
-  std::string text(name(group.engine));
+  std::string text(name(group.provider));
   for (const Operation& operation : group.operations) {
     text += "; " + std::string(name(operation.type));
     for (const ValueId input : operation.inputs) text += value_text(program, group, input, seen);
@@ -185,7 +185,7 @@ std::vector<std::size_t> gradients_ready(const Graph& graph, const Program& prog
   std::size_t leading = 0;
   for (const Group& group : program.groups) {
     for (const ValueId id : group.writes) {
-      if (program.value(id).home == Home::kGradient) written.insert(program.value(id).tensor);
+      if (program.value(id).storage == Storage::kGradient) written.insert(program.value(id).tensor);
     }
     while (leading < graph.parameters.size() && written.contains(graph.parameters[leading].gradient)) ++leading;
     ready.push_back(leading);

@@ -25,7 +25,7 @@ inline constexpr ValueId kNoValue = -1;
 inline constexpr std::int64_t kWidestAlignment = 16;
 
 /// Where a value lives.
-enum class Home : std::uint8_t {
+enum class Storage : std::uint8_t {
   kImages,        ///< the batch, in the compute type
   kLabels,        ///< int32
   kParameter,     ///< what the operations read: weights and biases in the compute type, batch norm's vectors in fp32
@@ -38,7 +38,7 @@ enum class Home : std::uint8_t {
 struct Value {
   std::string name;
   TensorId tensor = kNoTensor;  ///< of the graph; kNoTensor for what only the plan knows
-  Home home = Home::kScratch;
+  Storage storage = Storage::kScratch;
   Shape shape;  ///< logical; images and activations are {n, h, w, c}, channels fastest
   DataType type = DataType::kF32;
   /// A slice of the channels of another value (concatenation without copying), from channel `channel` on.
@@ -93,15 +93,15 @@ struct Operation {
   bool again = false;
 };
 
-enum class Engine : std::uint8_t {
+enum class Provider : std::uint8_t {
   kCudnn,     ///< an operation graph of cuDNN; the planner finds an engine for it
   kCublasLt,  ///< a matrix product with its epilogue
   kOwn,       ///< a kernel of ours
 };
-std::string_view name(Engine engine) noexcept;
+std::string_view name(Provider provider) noexcept;
 
 struct Group {
-  Engine engine = Engine::kOwn;
+  Provider provider = Provider::kOwn;
   int level = 0;  ///< fusion level that it belongs to: 0 one operation, 1 fused, 2 the batch-norm-fused path
   std::vector<Operation> operations;
   /// What it leaves in memory: everything that another group reads or that lives in an arena. What else its

@@ -45,7 +45,7 @@ class Rehearsal::Stage {
             workspace_, [this](std::size_t bytes) { return gradients(bytes); }, stream_) {}
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
-  ~Stage() { runtime_.run_dry(stream_); }
+  ~Stage() { runtime_.drain(stream_); }
 
   void wait(std::string_view what) { runtime_.synchronize(stream_, Deadline::after(kLongest), what); }
   /// At least `bytes` of workspace.
@@ -69,7 +69,7 @@ class Rehearsal::Stage {
     return gradients_->bytes;
   }
 
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
   const Plan& plan_;
   gpu::StreamView stream_;
   gpu::DeviceMemory gradients_;
@@ -78,7 +78,7 @@ class Rehearsal::Stage {
 };
 
 Rehearsal::Rehearsal(const Graph& graph, const Planning& planning, const ExecutorOptions& options,
-                     gpu::Runtime& runtime, gpu::StreamView stream, const kernels::Table& kernels, EngineRoom& room)
+                     gpu::GpuRuntime& runtime, gpu::StreamView stream, const kernels::Table& kernels, EngineRoom& room)
     : graph_(graph),
       planning_(planning),
       options_(options),

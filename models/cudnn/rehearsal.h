@@ -23,7 +23,7 @@ namespace hvd::models::cudnn {
 class Rehearsal {
  public:
   /// Everything given must outlive it. `stream`: that of the step, which the room's handles are bound to.
-  Rehearsal(const Graph& graph, const Planning& planning, const ExecutorOptions& options, gpu::Runtime& runtime,
+  Rehearsal(const Graph& graph, const Planning& planning, const ExecutorOptions& options, gpu::GpuRuntime& runtime,
             gpu::StreamView stream, const kernels::Table& kernels, EngineRoom& room);
 
   /// The plan, with its engines chosen and finalised in the room. Collective, if the options' callbacks are. Errors: as
@@ -84,7 +84,7 @@ class Rehearsal {
   const Graph& graph_;
   const Planning& planning_;
   const ExecutorOptions& options_;
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
   gpu::StreamView stream_;
   const kernels::Table& kernels_;
   EngineRoom& room_;

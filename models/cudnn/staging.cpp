@@ -17,7 +17,7 @@ std::size_t slot_stride(std::size_t bytes) { return align_up(bytes, kSlotAlign);
 
 }  // namespace
 
-PinnedSlots::PinnedSlots(gpu::Runtime& runtime, std::size_t bytes, std::string_view what)
+PinnedSlots::PinnedSlots(gpu::GpuRuntime& runtime, std::size_t bytes, std::string_view what)
     : runtime_(runtime), bytes_(bytes), memory_(runtime.allocate_pinned(kSlots * slot_stride(bytes), what)) {
   for (gpu::Event& event : emptied_) event = runtime.make_event(gpu::Timing::kOff);
 }
@@ -33,10 +33,10 @@ void PinnedSlots::emptied_on(gpu::StreamView stream) {
   used_.at(index_) = true;
 }
 
-Ferry::Ferry(gpu::Runtime& runtime)
+StagedCopy::StagedCopy(gpu::GpuRuntime& runtime)
     : runtime_(runtime), memory_(runtime.allocate_pinned(kFerryBytes, "copies of the weights")) {}
 
-void Ferry::to_host(std::span<std::byte> to, const std::byte* from, gpu::StreamView stream) {
+void StagedCopy::to_host(std::span<std::byte> to, const std::byte* from, gpu::StreamView stream) {
   while (!to.empty()) {
     const std::size_t bytes = std::min(to.size(), kFerryBytes);
     runtime_.copy(memory_->bytes.data(), from, bytes, stream);
@@ -47,7 +47,7 @@ void Ferry::to_host(std::span<std::byte> to, const std::byte* from, gpu::StreamV
   }
 }
 
-void Ferry::to_device(std::byte* to, std::span<const std::byte> from, gpu::StreamView stream) {
+void StagedCopy::to_device(std::byte* to, std::span<const std::byte> from, gpu::StreamView stream) {
   while (!from.empty()) {
     const std::size_t bytes = std::min(from.size(), kFerryBytes);
     std::memcpy(memory_->bytes.data(), from.data(), bytes);

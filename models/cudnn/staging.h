@@ -14,7 +14,7 @@ namespace hvd::models::cudnn {
 
 class PinnedSlots {
  public:
-  PinnedSlots(gpu::Runtime& runtime, std::size_t bytes, std::string_view what);
+  PinnedSlots(gpu::GpuRuntime& runtime, std::size_t bytes, std::string_view what);
 
   /// The next slot to fill: waits until the copies out of it are over. Errors: timeout.
   [[nodiscard]] std::span<std::byte> next(Deadline deadline);
@@ -25,7 +25,7 @@ class PinnedSlots {
   static constexpr std::size_t kSlots = 2;
 
  private:
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
   std::size_t bytes_;
   gpu::PinnedMemory memory_;
   std::array<gpu::Event, kSlots> emptied_;
@@ -35,15 +35,15 @@ class PinnedSlots {
 
 /// Copies of any length between pageable host memory and the device, a piece at a time, waiting for each. For reading
 /// and writing weights, which is not timed.
-class Ferry {
+class StagedCopy {
  public:
-  explicit Ferry(gpu::Runtime& runtime);
+  explicit StagedCopy(gpu::GpuRuntime& runtime);
   /// After all work on `stream`. Errors: timeout.
   void to_host(std::span<std::byte> to, const std::byte* from, gpu::StreamView stream);
   void to_device(std::byte* to, std::span<const std::byte> from, gpu::StreamView stream);
 
  private:
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
   gpu::PinnedMemory memory_;
 };
 

@@ -33,8 +33,8 @@ std::string too_big_text(const MemoryNeed& need, std::size_t free_bytes) {
   return text + "batch " + std::to_string(fits) + " fits (--batch-size)";
 }
 
-StepMemory::StepMemory(gpu::Runtime& runtime, const MemoryLayout& layout, const MemoryNeed& need, std::size_t workspace,
-                       const ArenaAllocator& allocate, gpu::StreamView stream)
+StepMemory::StepMemory(gpu::GpuRuntime& runtime, const MemoryLayout& layout, const MemoryNeed& need,
+                       std::size_t workspace, const ArenaAllocator& allocate, gpu::StreamView stream)
     : runtime_(runtime) {
   if (const std::size_t free = runtime.memory().free_bytes; need.total() > free) {
     throw Error(Errc::kOutOfMemory, runtime.label() + ": " + too_big_text(need, free));

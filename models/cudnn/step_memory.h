@@ -29,7 +29,7 @@ class StepMemory {
  public:
   /// Zeroes everything, on `stream`. The gradient arena comes from `allocate`. Errors: out_of_memory, before anything
   /// is allocated, if `need` is more than is free.
-  StepMemory(gpu::Runtime& runtime, const MemoryLayout& layout, const MemoryNeed& need, std::size_t workspace,
+  StepMemory(gpu::GpuRuntime& runtime, const MemoryLayout& layout, const MemoryNeed& need, std::size_t workspace,
              const ArenaAllocator& allocate, gpu::StreamView stream);
 
   /// Another workspace in place of the one there is. Nothing may be using it.
@@ -41,7 +41,7 @@ class StepMemory {
   [[nodiscard]] kernels::LossScale* loss_scale() const noexcept;
 
  private:
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
   gpu::DeviceMemory weights_, master_, momentum_, state_, images_, labels_, padded_weights_, scratch_, workspace_,
       decays_, scalars_;
   Arenas arenas_;

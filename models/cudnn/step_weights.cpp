@@ -18,8 +18,8 @@ float first_loss_scale(ComputeType compute, double wanted) {
 }
 
 StepWeights::StepWeights(const Graph& graph, const Plan& plan, const StepMemory& memory, const kernels::Table& kernels,
-                         gpu::Runtime& runtime, gpu::StreamView stream)
-    : graph_(graph), plan_(plan), memory_(memory), kernels_(kernels), stream_(stream), ferry_(runtime) {}
+                         gpu::GpuRuntime& runtime, gpu::StreamView stream)
+    : graph_(graph), plan_(plan), memory_(memory), kernels_(kernels), stream_(stream), staged_copy_(runtime) {}
 
 const ArenaSlot& StepWeights::slot_of(std::size_t parameter, std::size_t size) const {
   const ArenaSlot& slot = plan_.memory.slots.at(parameter);
@@ -40,9 +40,9 @@ void StepWeights::upload_constants(float loss_scale) {
     const auto first = decays.begin() + static_cast<std::ptrdiff_t>(slot.offset / kSlotElements);
     std::fill_n(first, slot.count / kSlotElements, graph_.parameters[p].decay ? 1 : 0);
   }
-  ferry_.to_device(memory_.decays().data(), std::as_bytes(std::span(decays)), stream_);
+  staged_copy_.to_device(memory_.decays().data(), std::as_bytes(std::span(decays)), stream_);
   const std::array<kernels::LossScale, 1> first{kernels::LossScale{.scale = loss_scale}};
-  ferry_.to_device(reinterpret_cast<std::byte*>(memory_.loss_scale()), std::as_bytes(std::span(first)), stream_);
+  staged_copy_.to_device(reinterpret_cast<std::byte*>(memory_.loss_scale()), std::as_bytes(std::span(first)), stream_);
 }
 
 void StepWeights::upload_initial(std::uint64_t seed) {
@@ -51,17 +51,17 @@ void StepWeights::upload_initial(std::uint64_t seed) {
     const ArenaSlot& slot = plan_.memory.slots[p];
     values.resize(static_cast<std::size_t>(slot.shape.count()));
     initial_value(graph_.parameters[p], slot.shape, seed, values);
-    ferry_.to_device(memory_.arenas().master.data() + slot.offset * sizeof(float), std::as_bytes(std::span(values)),
-                     stream_);
+    staged_copy_.to_device(memory_.arenas().master.data() + slot.offset * sizeof(float),
+                           std::as_bytes(std::span(values)), stream_);
   }
   std::vector<float> state(plan_.memory.state / sizeof(float), 0);
   for (std::size_t id = 0; id < plan_.program.values.size(); ++id) {
     const Value& value = plan_.program.values[id];
-    if (value.home != Home::kState || !is_variance(value.tensor)) continue;
+    if (value.storage != Storage::kState || !is_variance(value.tensor)) continue;
     const auto offset = static_cast<std::ptrdiff_t>(plan_.memory.offsets[id] / sizeof(float));
     std::fill_n(state.begin() + offset, value.shape.count(), 1.0F);
   }
-  ferry_.to_device(memory_.arenas().state.data(), std::as_bytes(std::span(state)), stream_);
+  staged_copy_.to_device(memory_.arenas().state.data(), std::as_bytes(std::span(state)), stream_);
   refresh_copies();
 }
 
@@ -78,12 +78,13 @@ void StepWeights::refresh_copies() {
 
 void StepWeights::read_parameter(std::size_t parameter, std::span<float> out) {
   const ArenaSlot& slot = slot_of(parameter, out.size());
-  ferry_.to_host(std::as_writable_bytes(out), memory_.arenas().master.data() + slot.offset * sizeof(float), stream_);
+  staged_copy_.to_host(std::as_writable_bytes(out), memory_.arenas().master.data() + slot.offset * sizeof(float),
+                       stream_);
 }
 
 void StepWeights::write_parameter(std::size_t parameter, std::span<const float> in) {
   const ArenaSlot& slot = slot_of(parameter, in.size());
-  ferry_.to_device(memory_.arenas().master.data() + slot.offset * sizeof(float), std::as_bytes(in), stream_);
+  staged_copy_.to_device(memory_.arenas().master.data() + slot.offset * sizeof(float), std::as_bytes(in), stream_);
   refresh_copies();
 }
 
@@ -91,9 +92,10 @@ void StepWeights::read_gradient(std::size_t parameter, std::span<float> out) {
   const ArenaSlot& slot = slot_of(parameter, out.size());
   const DataType type = plan_.options.gradient;
   std::vector<std::byte> raw(out.size() * size_of(type));
-  ferry_.to_host(raw, memory_.arenas().gradients.data() + slot.offset * size_of(type), stream_);
+  staged_copy_.to_host(raw, memory_.arenas().gradients.data() + slot.offset * size_of(type), stream_);
   std::array<kernels::LossScale, 1> scale;
-  ferry_.to_host(std::as_writable_bytes(std::span(scale)), reinterpret_cast<std::byte*>(memory_.loss_scale()), stream_);
+  staged_copy_.to_host(std::as_writable_bytes(std::span(scale)), reinterpret_cast<std::byte*>(memory_.loss_scale()),
+                       stream_);
   for (std::size_t i = 0; i < out.size(); ++i) {
     out[i] = static_cast<float>(load(type, raw, i) / static_cast<double>(scale[0].scale));
   }

@@ -22,7 +22,7 @@ class StepWeights {
  public:
   /// Everything given must outlive it.
   StepWeights(const Graph& graph, const Plan& plan, const StepMemory& memory, const kernels::Table& kernels,
-              gpu::Runtime& runtime, gpu::StreamView stream);
+              gpu::GpuRuntime& runtime, gpu::StreamView stream);
 
   /// Which parameters decay, and the first loss scale.
   void upload_constants(float loss_scale);
@@ -46,7 +46,7 @@ class StepWeights {
   const StepMemory& memory_;
   const kernels::Table& kernels_;
   gpu::StreamView stream_;
-  Ferry ferry_;
+  StagedCopy staged_copy_;
 };
 
 }  // namespace hvd::models::cudnn

@@ -80,11 +80,12 @@ void Compiler::conv_backward_weights_in_bands(NodeId id) {
   const ConvPlan& plan = *convs_.at(of.forward);
   const Shape& x = shape(of.inputs[0]);
   const Shape& y = shape(of.inputs[1]);
-  const Value from = in_layout(of.inputs[0], channels_last(x, Type::bf16));
-  const Value diff = in_layout(of.inputs[1], channels_last(y, Type::bf16));
+  const TensorView from = in_layout(of.inputs[0], channels_last(x, Type::bf16));
+  const TensorView diff = in_layout(of.inputs[1], channels_last(y, Type::bf16));
   const Md weights = plan.bands[0].backward_weights.diff_weights_desc();
-  std::vector<std::pair<TensorId, Value>> written{{of.outputs[0], gradient_target(of.outputs[0], weights, Type::f32)}};
-  std::vector<Value> partial{program_.new_value(of.name + ":band", weights)};
+  std::vector<std::pair<TensorId, TensorView>> written{
+      {of.outputs[0], gradient_target(of.outputs[0], weights, Type::f32)}};
+  std::vector<TensorView> partial{program_.new_value(of.name + ":band", weights)};
   std::vector<int> kinds{DNNL_ARG_DIFF_WEIGHTS};
   if (plan.bias) {
     written.emplace_back(of.outputs[1], gradient_target(of.outputs[1], *plan.bias, Type::f32));
@@ -104,7 +105,7 @@ void Compiler::conv_backward_weights_in_bands(NodeId id) {
       for (std::size_t i = 0; i < kinds.size(); ++i) {
         arguments.push_back({kinds[i], first ? written[i].second : partial[i]});
       }
-      Operation& made = primitive(id, pd, dnnl::convolution_backward_weights(pd), std::move(arguments));
+      BoundOperation& made = primitive(id, pd, dnnl::convolution_backward_weights(pd), std::move(arguments));
       const double share = static_cast<double>(band.outputs) / static_cast<double>(x[0] * y[1]);
       made.flops *= share;
       made.bytes *= share;
@@ -112,7 +113,7 @@ void Compiler::conv_backward_weights_in_bands(NodeId id) {
       for (std::size_t i = 0; i < kinds.size(); ++i) {
         Buffer *sum = written[i].second.buffer, *part = partial[i].buffer;
         const std::size_t count = partial[i].desc.get_size() / sizeof(float);
-        Operation& added = kernel(id, {sum, part}, [sum, part, count](StepInput&) {
+        BoundOperation& added = kernel(id, {sum, part}, [sum, part, count](StepInput&) {
           add(DataType::kF32, sum->data, part->data, sum->data, count);
         });
         added.flops = static_cast<double>(count);

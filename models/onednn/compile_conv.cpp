@@ -92,12 +92,12 @@ void Compiler::conv(NodeId id) {
   if (bias) parameters_.set_layout(of.inputs[2], *bias);
 
   const TensorId result = relu == kNoNode ? of.outputs[0] : node(relu).outputs[0];
-  const Value from = in_layout(of.inputs[0], forward.src_desc());
+  const TensorView from = in_layout(of.inputs[0], forward.src_desc());
   std::vector<Argument> arguments{{DNNL_ARG_SRC, from},
                                   {DNNL_ARG_WEIGHTS, parameters_.derived(of.inputs[1], forward.weights_desc())},
                                   {DNNL_ARG_DST, output(result, forward.dst_desc(), {}, id)}};
   if (bias) arguments.push_back({DNNL_ARG_BIAS, parameters_.stored(of.inputs[2])});
-  Operation& made = primitive(id, forward, dnnl::convolution_forward(forward), std::move(arguments));
+  BoundOperation& made = primitive(id, forward, dnnl::convolution_forward(forward), std::move(arguments));
   if (relu != kNoNode) made.node += "+" + node(relu).name;
   convs_[id] = std::move(plan);
 }
@@ -108,10 +108,10 @@ void Compiler::conv_backward_weights_node(NodeId id) {
   if (plan.weights_as_product) return conv_backward_weights_as_product(id);
   if (!plan.bands.empty()) return conv_backward_weights_in_bands(id);
   const ConvBackwardWeights& pd = plan.backward_weights;
-  const Value diff = in_layout(of.inputs[1], pd.diff_dst_desc());
-  const Value from = in_layout(of.inputs[0], pd.src_desc());
+  const TensorView diff = in_layout(of.inputs[1], pd.diff_dst_desc());
+  const TensorView from = in_layout(of.inputs[0], pd.src_desc());
   const Type made_type = type_ == Type::f32 || parameters_.gradient_type() == DataType::kF32 ? Type::f32 : Type::bf16;
-  std::vector<std::pair<TensorId, Value>> written{
+  std::vector<std::pair<TensorId, TensorView>> written{
       {of.outputs[0], gradient_target(of.outputs[0], pd.diff_weights_desc(), made_type)}};
   std::vector<Argument> arguments{
       {DNNL_ARG_SRC, from}, {DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_DIFF_WEIGHTS, written[0].second}};
@@ -127,15 +127,15 @@ void Compiler::conv_backward_weights_as_product(NodeId id) {
   const Node& of = node(id);
   const MatmulDesc& pd = *convs_.at(of.forward)->weights_as_product;
   // The product treats the same bytes as matrices.
-  Value diff = in_layout(of.inputs[1], channels_last(shape(of.inputs[1]), Type::bf16));
+  TensorView diff = in_layout(of.inputs[1], channels_last(shape(of.inputs[1]), Type::bf16));
   diff.desc = pd.src_desc();
-  Value from = in_layout(of.inputs[0], channels_last(shape(of.inputs[0]), Type::bf16));
+  TensorView from = in_layout(of.inputs[0], channels_last(shape(of.inputs[0]), Type::bf16));
   const auto& window = std::get<Window>(of.attr);
   if (window.stride_h != 1 || window.stride_w != 1) {
     // Pack only the pixels that the convolution read.
     const Shape& x = shape(of.inputs[0]);
     const Shape& y = shape(of.inputs[1]);
-    const Value packed = program_.new_value(of.name + ":pixels", pd.weights_desc());
+    const TensorView packed = program_.new_value(of.name + ":pixels", pd.weights_desc());
     const std::size_t pixel = static_cast<std::size_t>(x[3]) * sizeof(std::uint16_t);
     const std::size_t row = pixel * static_cast<std::size_t>(x[2]);
     const PixelGather gather{.rows = static_cast<std::size_t>(y[0] * y[1]),
@@ -151,7 +151,7 @@ void Compiler::conv_backward_weights_as_product(NodeId id) {
     from = packed;
   }
   from.desc = pd.weights_desc();
-  const Value into = parameters_.gradient(of.outputs[0], pd.dst_desc());
+  const TensorView into = parameters_.gradient(of.outputs[0], pd.dst_desc());
   primitive(id, pd, dnnl::matmul(pd), {{DNNL_ARG_SRC, diff}, {DNNL_ARG_WEIGHTS, from}, {DNNL_ARG_DST, into}});
   finish_gradients(id, {{of.outputs[0], into}});
 }
@@ -160,9 +160,9 @@ void Compiler::conv_backward_data_node(NodeId id) {
   const Node& of = node(id);
   const Node& forward = node(of.forward);
   const ConvBackwardData& pd = *convs_.at(of.forward)->backward_data;
-  const Value diff = in_layout(of.inputs[1], pd.diff_dst_desc());
-  const Value weights = parameters_.derived(forward.inputs[1], pd.weights_desc());
-  const Value into = output(of.outputs[0], pd.diff_src_desc(), {}, id);
+  const TensorView diff = in_layout(of.inputs[1], pd.diff_dst_desc());
+  const TensorView weights = parameters_.derived(forward.inputs[1], pd.weights_desc());
+  const TensorView into = output(of.outputs[0], pd.diff_src_desc(), {}, id);
   primitive(id, pd, dnnl::convolution_backward_data(pd),
             {{DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DIFF_SRC, into}});
 }

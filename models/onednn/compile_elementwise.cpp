@@ -39,8 +39,8 @@ std::size_t Compiler::elements(const Md& desc) const { return desc.get_size() / 
 void Compiler::relu_node(NodeId id) {
   const Node& of = node(id);
   if (relu_fusion_[static_cast<std::size_t>(id)] != ReluFusion::kAdd) {
-    const Value x = value(of.inputs[0]);
-    const Value y = output(of.outputs[0], x.desc, {x}, id);
+    const TensorView x = value(of.inputs[0]);
+    const TensorView y = output(of.outputs[0], x.desc, {x}, id);
     kernel(id, {x.buffer, y.buffer},
            [type = options_.compute, from = x.buffer, to = y.buffer, count = elements(x.desc)](StepInput&) {
              relu(type, from->data, to->data, count);
@@ -48,23 +48,23 @@ void Compiler::relu_node(NodeId id) {
     return;
   }
   const Node& sum = node(graph_.tensor(of.inputs[0]).producer);
-  const Value a = value(sum.inputs[0]);
-  const Value b = in_layout(sum.inputs[1], a.desc);
-  const Value y = output(of.outputs[0], a.desc, {a, b}, id);
+  const TensorView a = value(sum.inputs[0]);
+  const TensorView b = in_layout(sum.inputs[1], a.desc);
+  const TensorView y = output(of.outputs[0], a.desc, {a, b}, id);
   const std::size_t count = elements(a.desc);
   Buffer* mask = program_.new_buffer(of.name + ":mask", mask_bytes(count));
   relu_masks_[id] = mask;
-  Operation& made = kernel(id, {a.buffer, b.buffer, y.buffer, mask},
-                           [type = options_.compute, a = a.buffer, b = b.buffer, y = y.buffer, mask,
-                            count](StepInput&) { add_relu(type, a->data, b->data, y->data, mask->data, count); });
+  BoundOperation& made = kernel(id, {a.buffer, b.buffer, y.buffer, mask},
+                                [type = options_.compute, a = a.buffer, b = b.buffer, y = y.buffer, mask,
+                                 count](StepInput&) { add_relu(type, a->data, b->data, y->data, mask->data, count); });
   made.node = sum.name + "+" + made.node;
 }
 
 void Compiler::add_node(NodeId id) {
   const Node& of = node(id);
-  const Value a = value(of.inputs[0]);
-  const Value b = in_layout(of.inputs[1], a.desc);
-  const Value y = output(of.outputs[0], a.desc, {a, b}, id);
+  const TensorView a = value(of.inputs[0]);
+  const TensorView b = in_layout(of.inputs[1], a.desc);
+  const TensorView y = output(of.outputs[0], a.desc, {a, b}, id);
   kernel(id, {a.buffer, b.buffer, y.buffer},
          [type = options_.compute, a = a.buffer, b = b.buffer, y = y.buffer, count = elements(a.desc)](StepInput&) {
            add(type, a->data, b->data, y->data, count);
@@ -76,13 +76,13 @@ void Compiler::sum_into(NodeId id, TensorId output_id, const std::vector<TensorI
     throw Error(Errc::kUnsupported,
                 node(id).name + ": a tensor used more than " + std::to_string(kMaxSummands) + " times");
   }
-  std::vector<Value> from;
+  std::vector<TensorView> from;
   const Md desc = mask.bits != nullptr     ? mask.layout
                   : mask.sign != kNoTensor ? value(mask.sign).desc
                                            : value(parts[0]).desc;
   from.reserve(parts.size());
   for (const TensorId part : parts) from.push_back(in_layout(part, desc));
-  const Value into = output(output_id, desc, from, id);
+  const TensorView into = output(output_id, desc, from, id);
   std::array<Buffer*, kMaxSummands> sources{};
   std::vector<Buffer*> touches{into.buffer};
   for (std::size_t i = 0; i < from.size(); ++i) touches.push_back(sources.at(i) = from[i].buffer);
@@ -94,7 +94,7 @@ void Compiler::sum_into(NodeId id, TensorId output_id, const std::vector<TensorI
           count = elements(desc)](StepInput&) {
            std::array<const void*, kMaxSummands> data{};
            for (std::size_t i = 0; i < n; ++i) data.at(i) = sources.at(i)->data;
-           sum_survivors(
+           masked_sum(
                type, {data.data(), n},
                {.mask = bits == nullptr ? nullptr : bits->data, .positive = sign == nullptr ? nullptr : sign->data},
                to->data, count);
@@ -128,19 +128,19 @@ void Compiler::relu_backward(NodeId id) {
     // The mask has the layout of the forward sum.
     mask.layout = value(node(of.forward).outputs[0]).desc;
   } else if (parts.size() == 1) {
-    const Value y = value(of.inputs[0]);
-    const Value diff = in_layout(parts[0], y.desc);
+    const TensorView y = value(of.inputs[0]);
+    const TensorView diff = in_layout(parts[0], y.desc);
     masked_by_sign(id, y, diff, output(of.outputs[0], y.desc, {diff}, id));
     return;
   } else {
     mask.sign = of.inputs[0];
   }
   sum_into(id, of.outputs[0], parts, mask);
-  Operation& made = program_.last();
+  BoundOperation& made = program_.last();
   made.node = prefix + made.node;
 }
 
-void Compiler::masked_by_sign(NodeId id, const Value& y, const Value& diff, const Value& into) {
+void Compiler::masked_by_sign(NodeId id, const TensorView& y, const TensorView& diff, const TensorView& into) {
   const ReluBackward pd = onednn::relu_backward(program_.engine(), y.desc, attributes());
   primitive(id, pd, dnnl::eltwise_backward(pd),
             {{DNNL_ARG_DST, y}, {DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_DIFF_SRC, into}});
@@ -158,13 +158,13 @@ void Compiler::concat(NodeId id) {
   }
   if (tag == Tag::undef) tag = Tag::nhwc;
   const auto layout = [&](const Shape& s) { return Md({s[0], s[3], s[1], s[2]}, type_, tag); };
-  const Value into = output(of.outputs[0], layout(y), {}, id);
+  const TensorView into = output(of.outputs[0], layout(y), {}, id);
   const std::size_t stride = channel_runs(y, tag, size_of(options_.compute)).run_bytes;
   std::vector<ChannelCopy> copies;
   std::vector<Buffer*> touches{into.buffer};
   std::size_t offset = 0;
   for (const TensorId input : of.inputs) {
-    const Value from = in_layout(input, layout(shape(input)));
+    const TensorView from = in_layout(input, layout(shape(input)));
     const ChannelRuns runs = channel_runs(shape(input), tag, size_of(options_.compute));
     copies.push_back(
         {from.buffer,
@@ -183,7 +183,7 @@ void Compiler::concat_backward(NodeId id) {
   const Shape& y = shape(of.inputs[0]);
   const Md forward_layout = value(node(of.forward).outputs[0]).desc;
   const Tag tag = activation_tag(forward_layout, type_);
-  const Value from = in_layout(of.inputs[0], forward_layout);
+  const TensorView from = in_layout(of.inputs[0], forward_layout);
   const std::size_t stride = channel_runs(y, tag, size_of(options_.compute)).run_bytes;
   std::vector<ChannelCopy> copies;
   std::vector<Buffer*> touches{from.buffer};
@@ -193,7 +193,7 @@ void Compiler::concat_backward(NodeId id) {
     const Shape& s = shape(node(of.forward).inputs[i]);
     const ChannelRuns runs = channel_runs(s, tag, size_of(options_.compute));
     if (diff != kNoTensor) {
-      const Value into = output(diff, Md({s[0], s[3], s[1], s[2]}, type_, tag), {}, id);
+      const TensorView into = output(diff, Md({s[0], s[3], s[1], s[2]}, type_, tag), {}, id);
       copies.push_back(
           {into.buffer,
            offset,
@@ -212,8 +212,8 @@ void Compiler::dropout_node(NodeId id) {
   const auto attr = std::get<DropoutAttr>(of.attr);
   const Shape& s = shape(of.inputs[0]);
   // The dropout mask is defined on row-major elements.
-  const Value x = in_layout(of.inputs[0], channels_last(s, type_));
-  const Value y = output(of.outputs[0], x.desc, {x}, id);
+  const TensorView x = in_layout(of.inputs[0], channels_last(s, type_));
+  const TensorView y = output(of.outputs[0], x.desc, {x}, id);
   const auto count = static_cast<std::size_t>(s.count());
   Buffer* keep = program_.new_buffer(of.name + ":mask", count);
   drop_masks_[id] = keep;
@@ -235,8 +235,8 @@ void Compiler::dropout_backward(NodeId id) {
   const Node& of = node(id);
   const auto scale = static_cast<float>(dropout_scale(std::get<DropoutAttr>(of.attr)));
   const Shape& s = shape(of.inputs[0]);
-  const Value diff = in_layout(of.inputs[0], channels_last(s, type_));
-  const Value into = output(of.outputs[0], diff.desc, {diff}, id);
+  const TensorView diff = in_layout(of.inputs[0], channels_last(s, type_));
+  const TensorView into = output(of.outputs[0], diff.desc, {diff}, id);
   Buffer* keep = drop_masks_.at(of.forward);
   kernel(id, {diff.buffer, into.buffer, keep},
          [type = options_.compute, from = diff.buffer, to = into.buffer, keep, scale,
@@ -249,8 +249,8 @@ void Compiler::loss(NodeId id) {
   const Node& of = node(id);
   const Shape& s = shape(of.inputs[0]);
   const Md plain({s[0], s[1]}, Type::f32, Tag::nc);
-  const Value logits = in_layout(of.inputs[0], plain);
-  const Value probabilities = output(of.outputs[1], plain, {logits}, id);
+  const TensorView logits = in_layout(of.inputs[0], plain);
+  const TensorView probabilities = output(of.outputs[1], plain, {logits}, id);
   kernel(id, {logits.buffer, probabilities.buffer},
          [weight = std::get<LossAttr>(of.attr).weight, classes = static_cast<std::size_t>(s[1]), from = logits.buffer,
           to = probabilities.buffer](StepInput& input) {
@@ -262,8 +262,8 @@ void Compiler::loss(NodeId id) {
 void Compiler::loss_backward(NodeId id) {
   const Node& of = node(id);
   const Shape& s = shape(of.outputs[0]);
-  const Value probabilities = value(of.inputs[0]);
-  const Value into = output(of.outputs[0], Md({s[0], s[1]}, type_, Tag::nc), {}, id);
+  const TensorView probabilities = value(of.inputs[0]);
+  const TensorView into = output(of.outputs[0], Md({s[0], s[1]}, type_, Tag::nc), {}, id);
   const auto scale = static_cast<float>(std::get<LossAttr>(of.attr).weight / static_cast<double>(s[0]));
   kernel(id, {probabilities.buffer, into.buffer},
          [type = options_.compute, from = probabilities.buffer, to = into.buffer, scale,

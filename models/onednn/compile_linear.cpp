@@ -15,8 +15,8 @@ constexpr std::int64_t kTiled = 16;
 
 }  // namespace
 
-Value Compiler::linear_input(TensorId id) {
-  const Value from = value(id);
+TensorView Compiler::linear_input(TensorId id) {
+  const TensorView from = value(id);
   const Shape& x = shape(id);
   if (type_ != Type::bf16 || x.rank() == 2 || from.desc != channels_last(x, type_)) return from;
   return {from.buffer, Md({x[0], x[1] * x[2] * x[3]}, type_, Tag::nc)};
@@ -26,7 +26,7 @@ void Compiler::linear(NodeId id) {
   const Node& of = node(id);
   const Shape& w = shape(of.inputs[1]);
   const Shape& y = shape(of.outputs[0]);
-  const Value from = linear_input(of.inputs[0]);
+  const TensorView from = linear_input(of.inputs[0]);
   const Md bias = row_major(shape(of.inputs[2]));
   const NodeId relu = fused_relu_[static_cast<std::size_t>(id)];
   const TensorId result = relu == kNoNode ? of.outputs[0] : node(relu).outputs[0];
@@ -67,11 +67,11 @@ void Compiler::linear(NodeId id) {
                          f32 ? forward.weights_desc() : with_type(backward_weights.diff_weights_desc(), Type::f32));
   parameters_.set_layout(of.inputs[2], bias);
 
-  Operation& made = primitive(id, forward, dnnl::inner_product_forward(forward),
-                              {{DNNL_ARG_SRC, from},
-                               {DNNL_ARG_WEIGHTS, parameters_.derived(of.inputs[1], forward.weights_desc())},
-                               {DNNL_ARG_BIAS, parameters_.stored(of.inputs[2])},
-                               {DNNL_ARG_DST, output(result, dst, {}, id)}});
+  BoundOperation& made = primitive(id, forward, dnnl::inner_product_forward(forward),
+                                   {{DNNL_ARG_SRC, from},
+                                    {DNNL_ARG_WEIGHTS, parameters_.derived(of.inputs[1], forward.weights_desc())},
+                                    {DNNL_ARG_BIAS, parameters_.stored(of.inputs[2])},
+                                    {DNNL_ARG_DST, output(result, dst, {}, id)}});
   if (relu != kNoNode) made.node += "+" + node(relu).name;
   linears_[id] = std::make_unique<LinearPlan>(LinearPlan{forward, backward_data, backward_weights});
 }
@@ -81,14 +81,14 @@ void Compiler::linear_backward_weights_node(NodeId id) {
   const LinearBackwardWeights& pd = linears_.at(of.forward)->backward_weights;
   const Md bias = row_major(shape(of.outputs[1]));
   const Type made_type = type_ == Type::f32 || parameters_.gradient_type() == DataType::kF32 ? Type::f32 : Type::bf16;
-  Value from = linear_input(of.inputs[0]);
+  TensorView from = linear_input(of.inputs[0]);
   if (from.desc != pd.src_desc()) {
     const bool matrix = dims_of(pd.src_desc()).size() == 2;
     from = in_layout(of.inputs[0], matrix ? channels_last(shape(of.inputs[0]), Type::f32) : pd.src_desc());
     from.desc = pd.src_desc();
   }
-  const Value diff = in_layout(of.inputs[1], pd.diff_dst_desc());
-  const std::vector<std::pair<TensorId, Value>> written{
+  const TensorView diff = in_layout(of.inputs[1], pd.diff_dst_desc());
+  const std::vector<std::pair<TensorId, TensorView>> written{
       {of.outputs[0], gradient_target(of.outputs[0], pd.diff_weights_desc(), made_type)},
       {of.outputs[1], gradient_target(of.outputs[1], bias, Type::f32)}};
   primitive(id, pd, dnnl::inner_product_backward_weights(pd),
@@ -102,11 +102,11 @@ void Compiler::linear_backward_weights_node(NodeId id) {
 void Compiler::linear_backward_data_node(NodeId id) {
   const Node& of = node(id);
   const LinearBackwardData& pd = *linears_.at(of.forward)->backward_data;
-  const Value diff = in_layout(of.inputs[1], pd.diff_dst_desc());
-  const Value weights = parameters_.derived(node(of.forward).inputs[1], pd.weights_desc());
+  const TensorView diff = in_layout(of.inputs[1], pd.diff_dst_desc());
+  const TensorView weights = parameters_.derived(node(of.forward).inputs[1], pd.weights_desc());
   const Shape& x = shape(of.outputs[0]);
   const bool flat = x.rank() == 4 && dims_of(pd.diff_src_desc()).size() == 2;
-  Value into = output(of.outputs[0], flat ? channels_last(x, type_) : pd.diff_src_desc(), {}, id);
+  TensorView into = output(of.outputs[0], flat ? channels_last(x, type_) : pd.diff_src_desc(), {}, id);
   into.desc = pd.diff_src_desc();
   primitive(id, pd, dnnl::inner_product_backward_data(pd),
             {{DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DIFF_SRC, into}});

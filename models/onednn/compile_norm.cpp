@@ -9,7 +9,7 @@ void Compiler::norm(NodeId id) {
   const Node& of = node(id);
   const auto& attr = std::get<BatchNormAttr>(of.attr);
   const NodeId relu = fused_relu_[static_cast<std::size_t>(id)];
-  const Value x = value(of.inputs[0]);
+  const TensorView x = value(of.inputs[0]);
   const NormForward pd =
       norm_forward(program_.engine(), x.desc, static_cast<float>(attr.epsilon), relu != kNoNode, attributes());
   const Md channels = row_major(shape(of.inputs[1]));
@@ -31,7 +31,7 @@ void Compiler::norm(NodeId id) {
     plan->workspace = program_.new_value(of.name + ":workspace", pd.workspace_desc());
     arguments.push_back({DNNL_ARG_WORKSPACE, plan->workspace});
   }
-  Operation& made = primitive(id, pd, dnnl::batch_normalization_forward(pd), std::move(arguments));
+  BoundOperation& made = primitive(id, pd, dnnl::batch_normalization_forward(pd), std::move(arguments));
   if (relu != kNoNode) made.node += "+" + node(relu).name;
   norms_[id] = std::move(plan);
 }
@@ -61,7 +61,7 @@ void Compiler::running_statistics() {
   }
   if (updates.empty()) return;
   // One operation updates all layers, because one layer takes only a few microseconds.
-  Operation operation{.node = "running statistics", .kind = "batch_norm_statistics", .implementation = "own"};
+  BoundOperation operation{.node = "running statistics", .kind = "batch_norm_statistics", .implementation = "own"};
   operation.touches = std::move(touches);
   operation.kernel = [updates = std::move(updates)](StepInput&) {
     for (const Update& u : updates) {
@@ -77,17 +77,17 @@ void Compiler::norm_backward_node(NodeId id) {
   const Node& of = node(id);
   const Node& forward = node(of.forward);
   const NormPlan& plan = *norms_.at(of.forward);
-  const Value x = value(of.inputs[0]);
+  const TensorView x = value(of.inputs[0]);
   const NormBackward pd =
       norm_backward(program_.engine(), x.desc, x.desc, static_cast<float>(std::get<BatchNormAttr>(of.attr).epsilon),
                     plan.fuse_relu, attributes(), plan.forward);
-  const Value diff = in_layout(of.inputs[4], pd.diff_dst_desc());
+  const TensorView diff = in_layout(of.inputs[4], pd.diff_dst_desc());
   const Md channels = row_major(shape(of.inputs[1]));
-  const std::vector<std::pair<TensorId, Value>> written{
+  const std::vector<std::pair<TensorId, TensorView>> written{
       {of.outputs[1], gradient_target(of.outputs[1], channels, Type::f32)},
       {of.outputs[2], gradient_target(of.outputs[2], channels, Type::f32)}};
   // The result may overwrite the incoming diff; the library allows this here.
-  const Value into = output(of.outputs[0], pd.diff_src_desc(), {diff}, id);
+  const TensorView into = output(of.outputs[0], pd.diff_src_desc(), {diff}, id);
   std::vector<Argument> arguments{{DNNL_ARG_SRC, x},
                                   {DNNL_ARG_MEAN, plan.mean},
                                   {DNNL_ARG_VARIANCE, plan.variance},

@@ -32,7 +32,7 @@ void Compiler::pool(NodeId id) {
   const Geometry geometry =
       global ? Geometry{.kernel = {x[1], x[2]}, .strides = {1, 1}, .pad_low = {0, 0}, .pad_high = {0, 0}}
              : geometry_of(std::get<Window>(of.attr));
-  const Value from = value(of.inputs[0]);
+  const TensorView from = value(of.inputs[0]);
   const Dims result_dims = global ? Dims{y[0], y[1], 1, 1} : Dims{y[0], y[3], y[1], y[2]};
   // The output gets the layout of the input, because the library is fast in this case.
   const Tag tag = activation_tag(from.desc, type_);
@@ -40,7 +40,7 @@ void Compiler::pool(NodeId id) {
   const PoolForward pd = pool_forward(program_.engine(), algorithm, from.desc, dst, geometry, attributes());
   const auto& plan = pools_[id] = std::make_unique<PoolPlan>(
       PoolPlan{.forward = pd, .algorithm = algorithm, .geometry = geometry, .workspace = {}});
-  Value result;
+  TensorView result;
   if (global) {
     // {n, c, 1, 1} has the same bytes as {n, c} unless channels are padded.
     const Md flat({y[0], y[1]}, type_, Tag::nc);
@@ -74,7 +74,7 @@ void Compiler::pool_backward_node(NodeId id) {
   const TensorId diff_id = of.inputs.back();
   const PoolBackward pd = pool_backward(program_.engine(), plan.algorithm, plan.forward.src_desc(),
                                         plan.forward.dst_desc(), plan.geometry, attributes(), plan.forward);
-  Value diff;
+  TensorView diff;
   if (global) {
     const Shape& y = shape(diff_id);
     diff = in_layout(diff_id, Md({y[0], y[1]}, type_, Tag::nc));
@@ -85,13 +85,13 @@ void Compiler::pool_backward_node(NodeId id) {
   const NodeId producer = graph_.tensor(forward.inputs[0]).producer;
   if (producer != kNoNode && mask_at_pool_[static_cast<std::size_t>(producer)]) {
     // Apply the mask of the ReLU before the pool here; see analyse().
-    const Value pooled = in_layout(of.inputs[1], diff.desc);
-    const Value masked =
+    const TensorView pooled = in_layout(of.inputs[1], diff.desc);
+    const TensorView masked =
         last_use(diff.buffer, id) ? diff : program_.new_value(graph_.tensor(diff_id).name + ":masked", diff.desc);
     masked_by_sign(id, pooled, diff, masked);
     diff = masked;
   }
-  const Value into = output(of.outputs[0], pd.diff_src_desc(), {}, id);
+  const TensorView into = output(of.outputs[0], pd.diff_src_desc(), {}, id);
   if (is_mean_3x3(forward, type_, activation_tag(into.desc, type_))) {
     kernel(id, {diff.buffer, into.buffer},
            [shape = pixels(shape(diff_id)), from = diff.buffer, to = into.buffer](StepInput&) {

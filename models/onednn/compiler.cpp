@@ -13,7 +13,7 @@
 
 namespace hvd::models::onednn {
 
-Compiler::Compiler(const Graph& graph, const CompileOptions& options, Program& program, Parameters& parameters)
+Compiler::Compiler(const Graph& graph, const CompileOptions& options, PrimitiveProgram& program, Parameters& parameters)
     : graph_(graph),
       options_(options),
       program_(program),
@@ -27,7 +27,7 @@ void Compiler::compile() {
   analyse();
   unfinished_.assign(graph_.tensors.size(), false);
   program_.keep_all(options_.keep_tensors);
-  Buffer* images = program_.new_buffer("images", 0, Buffer::Home::kExternal);
+  Buffer* images = program_.new_buffer("images", 0, Buffer::Storage::kExternal);
   const Shape& image_shape = shape(graph_.images);
   set_value(graph_.images,
             {images, Md({image_shape[0], image_shape[3], image_shape[1], image_shape[2]}, Type::f32, Tag::nhwc)});
@@ -70,33 +70,33 @@ void Compiler::compile_node(NodeId id) {
   throw Error(Errc::kUnsupported, "oneDNN backend: no implementation of " + std::string(name(node(id).kind)));
 }
 
-Value& Compiler::value(TensorId id) {
-  Value& found = values_.at(static_cast<std::size_t>(id));
+TensorView& Compiler::value(TensorId id) {
+  TensorView& found = values_.at(static_cast<std::size_t>(id));
   HVD_ASSERT(found);
   return found;
 }
 
-void Compiler::set_value(TensorId id, const Value& value) {
+void Compiler::set_value(TensorId id, const TensorView& value) {
   values_.at(static_cast<std::size_t>(id)) = value;
   holders_[value.buffer].push_back(id);
 }
 
-Value Compiler::tensor(TensorId id) const {
+TensorView Compiler::tensor(TensorId id) const {
   const auto index = static_cast<std::size_t>(id);
-  return unfinished_.at(index) ? Value{} : values_.at(index);
+  return unfinished_.at(index) ? TensorView{} : values_.at(index);
 }
 
 bool Compiler::is_winograd(NodeId forward) const {
   return std::string_view(convs_.at(forward)->forward.impl_info_str()).find("wino") != std::string_view::npos;
 }
 
-Value Compiler::in_layout(TensorId id, const Md& wanted) {
-  const Value& base = value(id);
+TensorView Compiler::in_layout(TensorId id, const Md& wanted) {
+  const TensorView& base = value(id);
   if (base.desc == wanted) return base;
-  for (const Value& copy : copies_[id]) {
+  for (const TensorView& copy : copies_[id]) {
     if (copy.desc == wanted) return copy;
   }
-  const Value copy = program_.new_value(graph_.tensor(id).name + ":copy", wanted);
+  const TensorView copy = program_.new_value(graph_.tensor(id).name + ":copy", wanted);
   reorder(base, copy, graph_.tensor(id).name);
   copies_[id].push_back(copy);
   return copy;
@@ -117,7 +117,7 @@ Md Compiler::preferred(const Shape& of) const {
 }
 
 bool Compiler::last_use(const Buffer* buffer, NodeId at) const {
-  if (options_.keep_tensors || buffer->home != Buffer::Home::kPlanned) return false;
+  if (options_.keep_tensors || buffer->storage != Buffer::Storage::kPlanned) return false;
   const auto holders = holders_.find(buffer);
   if (holders == holders_.end()) return false;
   return std::all_of(holders->second.begin(), holders->second.end(), [&](TensorId id) {
@@ -126,15 +126,15 @@ bool Compiler::last_use(const Buffer* buffer, NodeId at) const {
   });
 }
 
-Value Compiler::output(TensorId id, const Md& desc, const std::vector<Value>& reusable, NodeId at) {
-  for (const Value& candidate : reusable) {
+TensorView Compiler::output(TensorId id, const Md& desc, const std::vector<TensorView>& reusable, NodeId at) {
+  for (const TensorView& candidate : reusable) {
     if (candidate.buffer->bytes == desc.get_size() && last_use(candidate.buffer, at)) {
-      const Value placed{candidate.buffer, desc};
+      const TensorView placed{candidate.buffer, desc};
       set_value(id, placed);
       return placed;
     }
   }
-  const Value fresh = program_.new_value(graph_.tensor(id).name, desc);
+  const TensorView fresh = program_.new_value(graph_.tensor(id).name, desc);
   set_value(id, fresh);
   return fresh;
 }
@@ -145,10 +145,10 @@ dnnl::primitive_attr Compiler::attributes() const {
   return attr;
 }
 
-void Compiler::reorder(const Value& from, const Value& to, const std::string& node_name) {
+void Compiler::reorder(const TensorView& from, const TensorView& to, const std::string& node_name) {
   const dnnl::engine& engine = program_.engine();
   const dnnl::reorder::primitive_desc pd(engine, from.desc, engine, to.desc, attributes());
-  Operation operation{.node = node_name, .kind = "reorder", .implementation = pd.impl_info_str()};
+  BoundOperation operation{.node = node_name, .kind = "reorder", .implementation = pd.impl_info_str()};
   operation.bytes = static_cast<double>(from.desc.get_size() + to.desc.get_size());
   operation.primitive = dnnl::reorder(pd);
   operation.arguments = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
@@ -158,7 +158,7 @@ void Compiler::reorder(const Value& from, const Value& to, const std::string& no
   program_.append(std::move(operation));
 }
 
-Operation& Compiler::describe(Operation& operation, NodeId id) const {
+BoundOperation& Compiler::describe(BoundOperation& operation, NodeId id) const {
   const Node& of = node(id);
   const NodeCost work = cost(graph_, of, type_ == Type::bf16 ? 2 : 4);
   operation.node = of.name;
@@ -168,9 +168,9 @@ Operation& Compiler::describe(Operation& operation, NodeId id) const {
   return operation;
 }
 
-Operation& Compiler::primitive(NodeId id, const dnnl::primitive_desc_base& pd, const dnnl::primitive& made,
-                               std::vector<Argument> arguments) {
-  Operation operation{.implementation = pd.impl_info_str(), .library = true};
+BoundOperation& Compiler::primitive(NodeId id, const dnnl::primitive_desc_base& pd, const dnnl::primitive& made,
+                                    std::vector<Argument> arguments) {
+  BoundOperation operation{.implementation = pd.impl_info_str(), .library = true};
   describe(operation, id);
   operation.primitive = made;
   operation.arguments = std::move(arguments);
@@ -180,23 +180,23 @@ Operation& Compiler::primitive(NodeId id, const dnnl::primitive_desc_base& pd, c
   return program_.append(std::move(operation));
 }
 
-Operation& Compiler::kernel(NodeId id, std::vector<Buffer*> touches, std::function<void(StepInput&)> body) {
-  Operation operation{.implementation = "own"};
+BoundOperation& Compiler::kernel(NodeId id, std::vector<Buffer*> touches, std::function<void(StepInput&)> body) {
+  BoundOperation operation{.implementation = "own"};
   describe(operation, id);
   operation.touches = std::move(touches);
   operation.kernel = std::move(body);
   return program_.append(std::move(operation));
 }
 
-Value Compiler::gradient_target(TensorId gradient, const Md& desc, Type type) {
+TensorView Compiler::gradient_target(TensorId gradient, const Md& desc, Type type) {
   const Type arena = parameters_.gradient_type() == DataType::kBF16 ? Type::bf16 : Type::f32;
   if (type == arena) return parameters_.gradient(gradient, desc);
   return program_.new_value(graph_.tensor(gradient).name + ":wide", desc);
 }
 
-void Compiler::finish_gradients(NodeId id, const std::vector<std::pair<TensorId, Value>>& written) {
+void Compiler::finish_gradients(NodeId id, const std::vector<std::pair<TensorId, TensorView>>& written) {
   for (const auto& [gradient, from] : written) {
-    const Value slot = parameters_.gradient(gradient, from.desc);
+    const TensorView slot = parameters_.gradient(gradient, from.desc);
     if (slot.buffer == from.buffer) continue;
     // The gradient is fp32 and the arena is bf16. The reverse does not occur.
     const std::size_t count = from.desc.get_size() / sizeof(float);
@@ -206,7 +206,7 @@ void Compiler::finish_gradients(NodeId id, const std::vector<std::pair<TensorId,
       to_bf16(reinterpret_cast<const float*>(source->data), reinterpret_cast<std::uint16_t*>(target->data), count);
     });
   }
-  Operation& last = program_.last();
+  BoundOperation& last = program_.last();
   for (const auto& entry : written) last.final_gradients.push_back(parameters_.index_of_gradient(entry.first));
 }
 

@@ -1,5 +1,5 @@
-// Compiles a differentiated graph into a Program (program.h): chooses primitives, layouts and fusions once, at
-// construction. The compiler is not needed when the program runs.
+// Compiles a differentiated graph into a PrimitiveProgram (primitive_program.h): chooses primitives, layouts and
+// fusions once, at construction. The compiler is not needed when the program runs.
 //
 // Fusions, which analyse() derives from the graph alone:
 //   conv + bias + relu          one primitive (post-operation); backward masks by the sign of the output
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "models/onednn/parameters.h"
-#include "models/onednn/program.h"
+#include "models/onednn/primitive_program.h"
 
 namespace hvd::models::onednn {
 
@@ -32,17 +32,18 @@ struct CompileOptions {
 class Compiler {
  public:
   /// The arguments must outlive the compiler. compile() fills `program` and `parameters`.
-  Compiler(const Graph& graph, const CompileOptions& options, Program& program, Parameters& parameters);
+  Compiler(const Graph& graph, const CompileOptions& options, PrimitiveProgram& program, Parameters& parameters);
 
   /// Appends all operations of the graph to the program. Errors: unsupported for an operation that the library does not
   /// implement; dnnl::error from the library.
   void compile();
 
-  /// The buffer of the caller's images {n, h, w, c} in fp32; set it with Program::set_external before each step.
+  /// The buffer of the caller's images {n, h, w, c} in fp32; set it with PrimitiveProgram::set_external before each
+  /// step.
   [[nodiscard]] Buffer* images() const noexcept { return images_; }
 
   /// Returns the place and layout of tensor `id`; empty if a fusion does not compute it. Use with keep_tensors.
-  [[nodiscard]] Value tensor(TensorId id) const;
+  [[nodiscard]] TensorView tensor(TensorId id) const;
   /// Returns true if convolution `forward` uses Winograd's algorithm, whose rounding errors are larger.
   [[nodiscard]] bool is_winograd(NodeId forward) const;
 
@@ -64,10 +65,10 @@ class Compiler {
   [[nodiscard]] NodeId only_forward_consumer(TensorId id) const;
 
   // Values and layouts.
-  Value& value(TensorId id);
-  void set_value(TensorId id, const Value& value);
+  TensorView& value(TensorId id);
+  void set_value(TensorId id, const TensorView& value);
   /// Returns the tensor in layout `wanted`: the tensor itself, or a copy that a reorder makes. Copies are reused.
-  Value in_layout(TensorId id, const Md& wanted);
+  TensorView in_layout(TensorId id, const Md& wanted);
   [[nodiscard]] Md any_layout(const Shape& of, Type type) const;
   [[nodiscard]] Md channels_last(const Shape& of, Type type) const;
   /// Requested layout of an activation: the library's choice in fp32, channels last in bf16.
@@ -75,20 +76,20 @@ class Compiler {
   /// Returns true if no operation reads `buffer` after node `at`.
   [[nodiscard]] bool last_use(const Buffer* buffer, NodeId at) const;
   /// Returns a place for output `id` of node `at`: the first of `reusable` that is not read later, or a new buffer.
-  Value output(TensorId id, const Md& desc, const std::vector<Value>& reusable, NodeId at);
+  TensorView output(TensorId id, const Md& desc, const std::vector<TensorView>& reusable, NodeId at);
   [[nodiscard]] std::size_t elements(const Md& desc) const;  ///< number of elements of the compute type, with padding
-  void reorder(const Value& from, const Value& to, const std::string& node_name);
+  void reorder(const TensorView& from, const TensorView& to, const std::string& node_name);
   [[nodiscard]] dnnl::primitive_attr attributes() const;
-  Operation& describe(Operation& operation, NodeId id) const;
-  Operation& primitive(NodeId id, const dnnl::primitive_desc_base& pd, const dnnl::primitive& made,
-                       std::vector<Argument> arguments);
-  Operation& kernel(NodeId id, std::vector<Buffer*> touches, std::function<void(StepInput&)> body);
+  BoundOperation& describe(BoundOperation& operation, NodeId id) const;
+  BoundOperation& primitive(NodeId id, const dnnl::primitive_desc_base& pd, const dnnl::primitive& made,
+                            std::vector<Argument> arguments);
+  BoundOperation& kernel(NodeId id, std::vector<Buffer*> touches, std::function<void(StepInput&)> body);
   [[nodiscard]] const Node& node(NodeId id) const { return graph_.node(id); }
   [[nodiscard]] const Shape& shape(TensorId id) const { return graph_.tensor(id).shape; }
 
   // Gradients are written directly to the arena if the types agree; otherwise to fp32 first, and then converted.
-  Value gradient_target(TensorId gradient, const Md& desc, Type type);
-  void finish_gradients(NodeId id, const std::vector<std::pair<TensorId, Value>>& written);
+  TensorView gradient_target(TensorId gradient, const Md& desc, Type type);
+  void finish_gradients(NodeId id, const std::vector<std::pair<TensorId, TensorView>>& written);
 
   void compile_node(NodeId id);
   // compile_conv.cpp
@@ -104,7 +105,7 @@ class Compiler {
   /// Returns the input of a fully connected layer. Channels-last images in bf16 are treated as a matrix {n, h * w * c},
   /// because the library has matrix-unit kernels only for matrices. They are 1.6 to 1.9 times as fast for VGG's first
   /// layer (oneDNN 2.6, batch 8).
-  Value linear_input(TensorId id);
+  TensorView linear_input(TensorId id);
   void linear(NodeId id);
   void linear_backward_weights_node(NodeId id);
   void linear_backward_data_node(NodeId id);
@@ -119,7 +120,7 @@ class Compiler {
   void relu_node(NodeId id);
   void relu_backward(NodeId id);
   /// Appends an operation that sets into = diff where y > 0, else 0. All have the same layout; `into` may be `diff`.
-  void masked_by_sign(NodeId id, const Value& y, const Value& diff, const Value& into);
+  void masked_by_sign(NodeId id, const TensorView& y, const TensorView& diff, const TensorView& into);
   void add_node(NodeId id);
   void accumulate(NodeId id);
   /// Appends an operation: output = sum of the parts where `mask` keeps it, else 0. It overwrites a part if possible.
@@ -138,18 +139,18 @@ class Compiler {
 
   const Graph& graph_;
   CompileOptions options_;
-  Program& program_;
+  PrimitiveProgram& program_;
   Parameters& parameters_;
   Type type_;
 
-  std::vector<Value> values_;                      // [TensorId]
-  std::vector<bool> unfinished_;                   // [TensorId]: a fused operation elsewhere completes the tensor
-  std::map<TensorId, std::vector<Value>> copies_;  // the same tensor in other layouts
-  std::vector<std::vector<NodeId>> consumers_;     // [TensorId]: nodes whose compiled operations read the tensor
-  std::vector<ReluFusion> relu_fusion_;            // [NodeId of the relu]
-  std::vector<bool> skipped_;                      // [NodeId]: the operation of another node does the work
-  std::vector<bool> mask_at_pool_;                 // [NodeId of the relu]
-  std::vector<NodeId> fused_relu_;                 // [NodeId of the producer]: the relu fused into it, or kNoNode
+  std::vector<TensorView> values_;                      // [TensorId]
+  std::vector<bool> unfinished_;                        // [TensorId]: a fused operation elsewhere completes the tensor
+  std::map<TensorId, std::vector<TensorView>> copies_;  // the same tensor in other layouts
+  std::vector<std::vector<NodeId>> consumers_;          // [TensorId]: nodes whose compiled operations read the tensor
+  std::vector<ReluFusion> relu_fusion_;                 // [NodeId of the relu]
+  std::vector<bool> skipped_;                           // [NodeId]: the operation of another node does the work
+  std::vector<bool> mask_at_pool_;                      // [NodeId of the relu]
+  std::vector<NodeId> fused_relu_;                      // [NodeId of the producer]: the relu fused into it, or kNoNode
   std::map<const Buffer*, std::vector<TensorId>> holders_;  // tensors that are or were in a buffer
   std::map<NodeId, std::unique_ptr<ConvPlan>> convs_;
   std::map<NodeId, std::unique_ptr<LinearPlan>> linears_;

@@ -20,14 +20,14 @@ constexpr std::size_t mask_bytes(std::size_t count) noexcept { return (count + 6
 void add_relu(DataType type, const void* a, const void* b, void* y, std::byte* mask, std::size_t count);
 
 /// Selects the elements of a sum that are kept: all, those with a set bit in `mask`, or those where `positive` > 0.
-struct Survivors {
+struct KeptElements {
   const std::byte* mask = nullptr;
   const void* positive = nullptr;
 };
 /// Sets out = sum of `parts` where `survivors` keeps the element, else 0. The 1 to kMaxSummands parts are summed in
 /// order in fp32. out may be a part.
-void sum_survivors(DataType type, std::span<const void* const> parts, const Survivors& survivors, void* out,
-                   std::size_t count);
+void masked_sum(DataType type, std::span<const void* const> parts, const KeptElements& survivors, void* out,
+                std::size_t count);
 
 /// Sets y = max(x, 0); y may be x.
 void relu(DataType type, const void* x, void* y, std::size_t count);

@@ -151,8 +151,8 @@ void add_relu(DataType type, const void* a, const void* b, void* y, std::byte* m
   }
 }
 
-void sum_survivors(DataType type, std::span<const void* const> parts, const Survivors& survivors, void* out,
-                   std::size_t count) {
+void masked_sum(DataType type, std::span<const void* const> parts, const KeptElements& survivors, void* out,
+                std::size_t count) {
   const Sum work{.parts = parts.data(),
                  .part_count = parts.size(),
                  .mask = reinterpret_cast<const std::uint64_t*>(survivors.mask),

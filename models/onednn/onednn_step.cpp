@@ -11,7 +11,7 @@
 #include "models/onednn/compat.h"
 #include "models/onednn/compiler.h"
 #include "models/onednn/parameters.h"
-#include "models/onednn/program.h"
+#include "models/onednn/primitive_program.h"
 #include "models/onednn/threads.h"
 #include "models/train_step.h"
 
@@ -124,7 +124,7 @@ class OnednnStep final : public TrainStep, public ShardedUpdate {
 
   StepOptions options_;
   Graph graph_;
-  Program program_;
+  PrimitiveProgram program_;
   Parameters parameters_;
   Buffer* images_ = nullptr;
   std::int64_t steps_ = 0, updates_ = 0;
@@ -136,7 +136,7 @@ std::vector<OperationProfile> OnednnStep::profile() const {
   std::vector<OperationProfile> result;
   // Parts of the same operation (bands) are summed to one entry.
   std::map<std::tuple<std::string, std::string, std::string, bool>, std::size_t> found;
-  const auto add = [&](const Operation& operation, std::int64_t times) {
+  const auto add = [&](const BoundOperation& operation, std::int64_t times) {
     const auto [at, is_new] =
         found.try_emplace({operation.node, operation.kind, operation.implementation, operation.library}, result.size());
     if (is_new) {
@@ -153,8 +153,8 @@ std::vector<OperationProfile> OnednnStep::profile() const {
     sum.flops += operation.flops;
     sum.bytes += operation.bytes;
   };
-  for (const Operation& operation : program_.operations()) add(operation, steps_);
-  for (const Operation& operation : program_.refresh_operations()) {
+  for (const BoundOperation& operation : program_.operations()) add(operation, steps_);
+  for (const BoundOperation& operation : program_.refresh_operations()) {
     if (!operation.done_by_update) add(operation, updates_);
   }
   // The update reads and writes weights and momentum, reads the gradients, and writes copies of the weights.

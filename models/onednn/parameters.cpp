@@ -28,7 +28,7 @@ Md row_major(const Shape& shape) {
   }
 }
 
-Parameters::Parameters(const Graph& graph, DataType gradient_type, Program& program)
+Parameters::Parameters(const Graph& graph, DataType gradient_type, PrimitiveProgram& program)
     : graph_(graph), gradient_type_(gradient_type), program_(program) {
   entries_.resize(graph.parameters.size());
   for (std::size_t i = 0; i < graph.parameters.size(); ++i) {
@@ -36,14 +36,14 @@ Parameters::Parameters(const Graph& graph, DataType gradient_type, Program& prog
     by_value_[parameter.value] = i;
     by_gradient_[parameter.gradient] = i;
     entries_[i].decay = parameter.decay;
-    entries_[i].weight = program.new_buffer(parameter.name, 0, Buffer::Home::kExternal);
-    entries_[i].gradient = program.new_buffer(parameter.name + ":gradient", 0, Buffer::Home::kExternal);
+    entries_[i].weight = program.new_buffer(parameter.name, 0, Buffer::Storage::kExternal);
+    entries_[i].gradient = program.new_buffer(parameter.name + ":gradient", 0, Buffer::Storage::kExternal);
   }
   for (std::size_t id = 0; id < graph.tensors.size(); ++id) {
     const TensorDesc& tensor = graph.tensors[id];
     if (tensor.role != TensorRole::kState) continue;
     const auto bytes = static_cast<std::size_t>(tensor.shape.count()) * sizeof(float);
-    states_by_id_[static_cast<TensorId>(id)] = program.new_buffer(tensor.name, bytes, Buffer::Home::kExternal);
+    states_by_id_[static_cast<TensorId>(id)] = program.new_buffer(tensor.name, bytes, Buffer::Storage::kExternal);
   }
 }
 
@@ -57,18 +57,19 @@ void Parameters::set_layout(TensorId value, const Md& desc) {
   of.weight->bytes = of.gradient->bytes = desc.get_size();
 }
 
-Value Parameters::stored(TensorId value) const { return {entry(value).weight, entry(value).desc}; }
+TensorView Parameters::stored(TensorId value) const { return {entry(value).weight, entry(value).desc}; }
 
-Value Parameters::derived(TensorId value, const Md& desc) {
+TensorView Parameters::derived(TensorId value, const Md& desc) {
   Entry& of = entry(value);
   if (of.desc == desc) return {of.weight, of.desc};
-  for (const Value& copy : of.copies) {
+  for (const TensorView& copy : of.copies) {
     if (copy.desc == desc) return copy;
   }
-  const Value copy = program_.new_value(of.weight->name + ":copy", desc, Buffer::Home::kPersistent);
+  const TensorView copy = program_.new_value(of.weight->name + ":copy", desc, Buffer::Storage::kPersistent);
   of.copies.push_back(copy);
   if (std::optional<TiledCopy> tiled = TiledCopy::plan(of.desc, desc)) {
-    Operation operation{.node = of.weight->name, .kind = "reorder", .implementation = "own", .done_by_update = true};
+    BoundOperation operation{
+        .node = of.weight->name, .kind = "reorder", .implementation = "own", .done_by_update = true};
     operation.kernel = [plan = *tiled, from = of.weight, to = copy.buffer](StepInput&) {
       for (std::size_t strip = 0; strip < plan.strips(); ++strip) {
         plan.pack(floats(from), reinterpret_cast<std::uint16_t*>(to->data), strip, 0, plan.tiles());
@@ -83,7 +84,7 @@ Value Parameters::derived(TensorId value, const Md& desc) {
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   const dnnl::reorder::primitive_desc pd(engine, of.desc, engine, desc, attr);
-  Operation operation{.node = of.weight->name, .kind = "reorder", .implementation = pd.impl_info_str()};
+  BoundOperation operation{.node = of.weight->name, .kind = "reorder", .implementation = pd.impl_info_str()};
   operation.bytes = static_cast<double>(of.desc.get_size() + desc.get_size());
   operation.primitive = dnnl::reorder(pd);
   operation.arguments = {{DNNL_ARG_FROM, {of.weight, of.desc}}, {DNNL_ARG_TO, copy}};
@@ -94,13 +95,13 @@ Value Parameters::derived(TensorId value, const Md& desc) {
   return copy;
 }
 
-Value Parameters::gradient(TensorId gradient, const Md& desc) const {
+TensorView Parameters::gradient(TensorId gradient, const Md& desc) const {
   return {entries_[by_gradient_.at(gradient)].gradient, desc};
 }
 
 std::size_t Parameters::index_of_gradient(TensorId gradient) const { return by_gradient_.at(gradient); }
 
-Value Parameters::state(TensorId id) const { return {states_by_id_.at(id), row_major(graph_.tensor(id).shape)}; }
+TensorView Parameters::state(TensorId id) const { return {states_by_id_.at(id), row_major(graph_.tensor(id).shape)}; }
 
 void Parameters::allocate(const ArenaAllocator& allocator) {
   std::size_t offset = 0;
@@ -145,7 +146,7 @@ void Parameters::initialise(std::uint64_t seed) {
   }
   for (const Node& node : graph_.nodes) {
     if (node.kind != OpKind::kBatchNorm) continue;
-    const Value variance = state(node.inputs[4]);
+    const TensorView variance = state(node.inputs[4]);
     auto* data = reinterpret_cast<float*>(variance.buffer->data);
     std::fill_n(data, variance.buffer->bytes / sizeof(float), 1.0F);
   }

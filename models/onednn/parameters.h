@@ -9,33 +9,33 @@
 #include <vector>
 
 #include "models/onednn/kernels.h"
-#include "models/onednn/program.h"
+#include "models/onednn/primitive_program.h"
 #include "models/onednn/tiled_copy.h"
 
 namespace hvd::models::onednn {
 
 class Parameters {
  public:
-  Parameters(const Graph& graph, DataType gradient_type, Program& program);
+  Parameters(const Graph& graph, DataType gradient_type, PrimitiveProgram& program);
 
   /// Sets the layout in which parameter tensor `value` is stored in fp32. Call once per parameter.
   void set_layout(TensorId value, const Md& desc);
   /// Returns the stored weights: fp32, in the layout that was set.
-  [[nodiscard]] Value stored(TensorId value) const;
+  [[nodiscard]] TensorView stored(TensorId value) const;
   /// Returns the weights in layout and type `desc`: stored() itself, or a copy that is refreshed after each update.
-  Value derived(TensorId value, const Md& desc);
+  TensorView derived(TensorId value, const Md& desc);
   /// Returns the slot in the gradient arena as a tensor of `desc` (same layout, the arena's type).
-  [[nodiscard]] Value gradient(TensorId gradient, const Md& desc) const;
+  [[nodiscard]] TensorView gradient(TensorId gradient, const Md& desc) const;
   [[nodiscard]] std::size_t index_of_gradient(TensorId gradient) const;
   /// Returns the running mean or variance {c}.
-  [[nodiscard]] Value state(TensorId id) const;
+  [[nodiscard]] TensorView state(TensorId id) const;
 
   /// Lays out the slots and allocates the arenas. Call when every layout is set.
   void allocate(const ArenaAllocator& allocator);
   /// Sets weights to their initial values, running variance to 1, all else to 0. Uses the momentum arena as scratch.
   void initialise(std::uint64_t seed);
   /// Updates all weights in one pass (update.cpp), on the calling thread's OpenMP team. The pass also makes the copies
-  /// that TiledCopy supports, with the new weights in cache; Program::refresh_after_update() makes the others.
+  /// that TiledCopy supports, with the new weights in cache; PrimitiveProgram::refresh_after_update() makes the others.
   void update(const SgdOptions& options);
   /// Updates only `share`, without copies.
   void update_share(const SgdOptions& options, std::span<const ArenaRange> share);
@@ -61,7 +61,7 @@ class Parameters {
     bool decay = true;
     Buffer* weight = nullptr;
     Buffer* gradient = nullptr;
-    std::vector<Value> copies;
+    std::vector<TensorView> copies;
     std::vector<std::pair<TiledCopy, const Buffer*>> tiled;  // the subset of `copies` that update() makes
   };
   [[nodiscard]] Entry& entry(TensorId value);
@@ -78,7 +78,7 @@ class Parameters {
 
   const Graph& graph_;
   DataType gradient_type_;
-  Program& program_;
+  PrimitiveProgram& program_;
   std::vector<Entry> entries_;  // by parameter index
   std::map<TensorId, std::size_t> by_value_, by_gradient_;
   std::map<TensorId, Buffer*> states_by_id_;

@@ -34,14 +34,14 @@ struct Compiler::LinearPlan {
 struct Compiler::NormPlan {
   NormForward forward;
   bool fuse_relu = false;
-  Value mean, variance, workspace;
+  TensorView mean, variance, workspace;
 };
 
 struct Compiler::PoolPlan {
   PoolForward forward;
   dnnl::algorithm algorithm{};
   Geometry geometry;
-  Value workspace;
+  TensorView workspace;
 };
 
 /// Converts a graph window to the library's form.

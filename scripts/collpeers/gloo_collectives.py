@@ -1,6 +1,6 @@
 """Measures the collectives of PyTorch's Gloo by the rules of bench/peers, which it loads as a shared library.
 
-    python gloo_collectives.py RULES RANKS any|PROCESSORS --meeting FILE ...
+    python gloo_collectives.py RULES RANKS any|PROCESSORS --shared-page FILE ...
 
 It forks RANKS processes, each bound to one of the PROCESSORS, for example 0,2,4; with `any` they are not bound. It runs
 in the Python of build/peers/torch, which has no hvdb. Exit code: that of the first rank that fails, else 0.
@@ -114,7 +114,7 @@ def run_rank(rank: int, size: int, words: list[str]) -> int:
     """Measures on one rank. Returns the exit code of measure()."""
     rules = ctypes.CDLL(words[0])
     arguments = ["gloo_collectives", *words[1:]]
-    store = arguments[arguments.index("--meeting") + 1] + ".store"
+    store = arguments[arguments.index("--shared-page") + 1] + ".store"
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{store}", timedelta(seconds=60), world_size=size, rank=rank)
     gloo = Gloo(rank, size)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / "build" / "peers"  # scripts/install_deps --peers
 PROGRAMS = ROOT / "build" / "peer_programs"  # belongs to this checkout; build/peers may be a link to another's
 SOURCES = ROOT / "bench" / "peers"
-RULES = ("collectives.cpp", "cell.cpp", "exact.cpp", "meeting.cpp")
+RULES = ("collectives.cpp", "cell.cpp", "exact.cpp", "shared_page.cpp")
 OURS = ("ours", "ours_plain")  # in registered memory, in ordinary memory
 COMPILE_SECONDS = 600.0
 START_SECONDS = 60.0
@@ -252,13 +252,13 @@ def launch(
 ) -> tuple[dict[str, samples.Result], str | None]:
     """Makes one launch of at most `seconds`. Returns the results so far, and why it failed (None if it did not).
 
-    words: options of bench/peers/collectives.h, without --meeting.
+    words: options of bench/peers/collectives.h, without --shared-page.
     """
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="coll_peers.", dir=memory if memory.is_dir() else None) as folder:
-        meeting, printed = Path(folder) / "meeting", Path(folder) / "output"
-        meeting.touch()
-        command = library.command(kind, ranks, ["--meeting", str(meeting), *words, *cells])
+        shared_page, printed = Path(folder) / "shared_page", Path(folder) / "output"
+        shared_page.touch()
+        command = library.command(kind, ranks, ["--shared-page", str(shared_page), *words, *cells])
         failure = None
         with printed.open("wb") as output:
             try:

@@ -12,7 +12,7 @@
 namespace hvd::bench::agreement_test {
 namespace {
 
-Wishes wishes(const Options& options) { return wishes_of(options, settle(options)); }
+RunSettings settings(const Options& options) { return settings_of(options, settle(options)); }
 
 /// The errors with code `code` that `body` throws, by rank; empty where it throws none.
 template <class Body>
@@ -34,7 +34,7 @@ std::vector<std::string> on_ranks(std::size_t ranks, Errc code, Body&& body) {
   return thrown;
 }
 
-std::vector<std::string> meet(const std::vector<Wishes>& ranks) {
+std::vector<std::string> meet(const std::vector<RunSettings>& ranks) {
   return on_ranks(ranks.size(), Errc::kMismatch,
                   [&](comm::Communicator& communicator, std::size_t r, Deadline deadline) {
                     require_agreement(communicator, ranks[r], deadline);
@@ -79,7 +79,7 @@ TEST(Agreement, LayoutsThatDifferAreNamedOnAllRanks) {
 }
 
 TEST(Agreement, EqualRanksGoOn) {
-  const Wishes same = wishes({});
+  const RunSettings same = settings({});
   for (const std::string& text : meet({same, same, same})) EXPECT_EQ(text, "");
   for (const std::string& text : meet({same})) EXPECT_EQ(text, "");
 }
@@ -88,7 +88,7 @@ TEST(Agreement, EqualRanksGoOn) {
 TEST(Agreement, ASmallerBatchIsNamedOnAllRanks) {
   Options small;
   small.batch_size = 4;
-  const auto thrown = meet({wishes({}), wishes({}), wishes(small), wishes(small)});
+  const auto thrown = meet({settings({}), settings({}), settings(small), settings(small)});
   for (const std::string& text : thrown) EXPECT_EQ(text, thrown[0]);
   EXPECT_NE(thrown[0].find("--batch-size is 8 on rank 0 (host "), std::string::npos) << thrown[0];
   EXPECT_NE(thrown[0].find(" and 4 on rank 2 (host "), std::string::npos) << thrown[0];
@@ -110,7 +110,7 @@ TEST(Agreement, WhatMustBeEqualIsCompared) {
   const auto differs = [](auto change) {
     Options options;
     change(options);
-    return wishes(options) != wishes({});
+    return settings(options) != settings({});
   };
   EXPECT_TRUE(differs([](Options& o) { o.model = "vgg16"; }));
   EXPECT_TRUE(differs([](Options& o) { o.image_size = 64; }));

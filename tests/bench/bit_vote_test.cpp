@@ -23,7 +23,7 @@ Checksums equal(std::size_t members) {
 }
 
 /// Makes a member differ from `snapshot` on. Members with the same `way` get the same wrong checksums.
-void go_wrong(Checksums& all, std::size_t member, std::size_t snapshot, std::uint64_t way) {
+void corrupt_from(Checksums& all, std::size_t member, std::size_t snapshot, std::uint64_t way) {
   for (std::size_t s = snapshot; s < kSnapshots; ++s) all[member][s] ^= way << 32;
 }
 
@@ -48,7 +48,7 @@ TEST(BitVote, OneOfFourOrMoreIsNamedWhereverItGoesWrong) {
     for (std::size_t member = 0; member<members; member += members> 8 ? 73 : 1) {
       for (std::size_t snapshot = 0; snapshot < kSnapshots; ++snapshot) {
         Checksums all = equal(members);
-        go_wrong(all, member, snapshot, 1);
+        corrupt_from(all, member, snapshot, 1);
         const BitVote found = vote(all);
         EXPECT_EQ(named(found), (Named{{member, snapshot}})) << members << " members";
         EXPECT_FALSE(found.disagreement.has_value());
@@ -60,18 +60,18 @@ TEST(BitVote, OneOfFourOrMoreIsNamedWhereverItGoesWrong) {
 
 TEST(BitVote, SeveralAreNamedInTheOrderInWhichTheyGoWrong) {
   Checksums all = equal(7);
-  go_wrong(all, 5, 1, 1);
-  go_wrong(all, 2, 3, 2);
-  go_wrong(all, 0, 3, 3);
+  corrupt_from(all, 5, 1, 1);
+  corrupt_from(all, 2, 3, 2);
+  corrupt_from(all, 0, 3, 3);
   EXPECT_EQ(named(vote(all)), (Named{{5, 1}, {0, 3}, {2, 3}}));
   EXPECT_EQ(vote(all).reference, 1U);
 }
 
 TEST(BitVote, TheMajorityIsOfAllMembersAndStrict) {
   Checksums all = equal(8);
-  for (const std::size_t member : {1, 4, 6}) go_wrong(all, member, 2, 1);
+  for (const std::size_t member : {1, 4, 6}) corrupt_from(all, member, 2, 1);
   EXPECT_EQ(named(vote(all)), (Named{{1, 2}, {4, 2}, {6, 2}})) << "wrong in one way, and still outvoted";
-  go_wrong(all, 7, 2, 1);
+  corrupt_from(all, 7, 2, 1);
   const BitVote tied = vote(all);
   EXPECT_TRUE(tied.named.empty());
   ASSERT_TRUE(tied.disagreement.has_value());
@@ -81,8 +81,8 @@ TEST(BitVote, TheMajorityIsOfAllMembersAndStrict) {
 
 TEST(BitVote, ThoseNamedBeforeDoNotVoteAgain) {
   Checksums all = equal(4);
-  go_wrong(all, 3, 0, 1);
-  go_wrong(all, 1, 2, 2);
+  corrupt_from(all, 3, 0, 1);
+  corrupt_from(all, 1, 2, 2);
   const BitVote found = vote(all);
   EXPECT_EQ(named(found), (Named{{3, 0}})) << "of four, two that agree are no strict majority";
   ASSERT_TRUE(found.disagreement.has_value());
@@ -93,7 +93,7 @@ TEST(BitVote, ThoseNamedBeforeDoNotVoteAgain) {
 TEST(BitVote, TwoOrThreeDiffer) {
   for (const std::size_t members : {2, 3}) {
     Checksums all = equal(members);
-    go_wrong(all, 0, 1, 1);
+    corrupt_from(all, 0, 1, 1);
     const BitVote found = vote(all);
     EXPECT_TRUE(found.named.empty());
     ASSERT_TRUE(found.disagreement.has_value());

@@ -11,7 +11,7 @@
 #include <memory>
 #include <thread>
 
-#include "bench/cli/join_watch.h"
+#include "bench/cli/mpi_deadline.h"
 #include "bench/cli/record_keeper.h"
 #include "bench/cli/signal_watch.h"
 #include "bench/sqlite_handle.h"
@@ -167,9 +167,9 @@ TEST_F(Endings, WithoutAStore) {
   EXPECT_EQ(keeper.close_now("x", Deadline::after(milliseconds(1))), "");
 }
 
-TEST(JoinWatch, EndsAWaitThatTakesTooLong) {
+TEST(MpiDeadline, EndsAWaitThatTakesTooLong) {
   std::promise<void> overdue;
-  JoinWatch watch([&] { overdue.set_value(); });
+  MpiDeadline watch([&] { overdue.set_value(); });
   auto passed = overdue.get_future();
   watch.arm(milliseconds(20));
   watch.disarm();

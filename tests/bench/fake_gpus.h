@@ -29,10 +29,10 @@ struct FakeStepFaults {
   int load_fails_on = 0;        ///< the GPU on which load() throws
   int fails_on = -1;            ///< the GPU whose kernels fail once `fails_now` is set; -1: none
   std::shared_ptr<std::atomic<bool>> fails_now = std::make_shared<std::atomic<bool>>(false);
-  std::string out_of_memory;     ///< if not empty, making the step throws kOutOfMemory with this text
-  bool first_overflows = false;  ///< the first step's gradients are infinite, and its update does nothing
-  bool deaf = false;             ///< all GPUs but the first keep their own fastest engines
-  std::vector<double> losses;    ///< by step; later steps repeat the last. empty: the number of the step
+  std::string out_of_memory;            ///< if not empty, making the step throws kOutOfMemory with this text
+  bool first_overflows = false;         ///< the first step's gradients are infinite, and its update does nothing
+  bool ignores_agreed_engines = false;  ///< all GPUs but the first keep their own fastest engines
+  std::vector<double> losses;           ///< by step; later steps repeat the last. empty: the number of the step
 };
 
 class FakeStep final : public models::DeviceStep {
@@ -50,7 +50,7 @@ class FakeStep final : public models::DeviceStep {
     if (cudnn.tune) {  // each GPU finds its own engine to be the fastest
       engines_ = "engine " + std::to_string(gpu.device().index);
       const std::string agreed = cudnn.agree ? cudnn.agree(engines_) : engines_;
-      if (!faults_.deaf) engines_ = agreed;
+      if (!faults_.ignores_agreed_engines) engines_ = agreed;
     }
     if (cudnn.share) reports_ = cudnn.share("report of GPU " + std::to_string(gpu.device().index));
     std::size_t offset = 0;
@@ -258,7 +258,7 @@ class FakeGpus final : public bench::GpuBackend {
 
   gpu::DeviceList list() override { return list_; }
   std::string unsupported_reason() override { return missing; }
-  std::unique_ptr<gpu::Runtime> open(int index) override {
+  std::unique_ptr<gpu::GpuRuntime> open(int index) override {
     if (index == broken_gpu) throw Error(Errc::kBackend, "GPU " + std::to_string(index) + " has fallen off the bus");
     const gpu::Device& device = list_.devices.at(static_cast<std::size_t>(index));
     FakeOptions options;
@@ -270,7 +270,7 @@ class FakeGpus final : public bench::GpuBackend {
     if (on_capture) runtime->on_capture = [this, index] { on_capture(index); };
     return runtime;
   }
-  std::shared_ptr<comm::nccl::Api> load_nccl(gpu::Runtime& runtime) override {
+  std::shared_ptr<comm::nccl::Api> load_nccl(gpu::GpuRuntime& runtime) override {
     if (!no_nccl.empty()) throw Error(Errc::kUnsupported, no_nccl);
     auto library = std::make_shared<FakeNccl>(hub_, dynamic_cast<FakeRuntime&>(runtime), nccl);
     const MutexLock lock(mutex_);
@@ -278,7 +278,7 @@ class FakeGpus final : public bench::GpuBackend {
     return library;
   }
   std::unique_ptr<models::DeviceStep> make_step(models::Graph /*graph*/, const models::StepOptions& options,
-                                                const models::CudnnOptions& cudnn, gpu::Runtime& runtime,
+                                                const models::CudnnOptions& cudnn, gpu::GpuRuntime& runtime,
                                                 const models::ArenaAllocator& allocate) override {
     if (!faults.out_of_memory.empty()) throw Error(Errc::kOutOfMemory, faults.out_of_memory);
     if (runtime.device().index == 0) asked = cudnn;

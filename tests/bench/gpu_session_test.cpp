@@ -285,7 +285,7 @@ TEST(GpuSession, DifferentEnginesAreSaid) {
   Options options = gpu_options(2);
   options.gpu.tune = true;
   FakeGpus gpus(2);
-  gpus.faults.deaf = true;
+  gpus.faults.ignores_agreed_engines = true;
   const SessionResult result = good(options, gpus);
   const auto said = std::count_if(result.notes.begin(), result.notes.end(), [](const std::string& note) {
     return note.starts_with("caution: the ranks' GPUs differ in engines: ");

@@ -61,9 +61,9 @@ TEST(GpuValidation, AllRunTheEnginesOfRankZeroOrAreNotEqual) {
   options.gpu.tune = true;
   FakeGpus gpus(3);
   EXPECT_EQ(validated(options, gpus).validation->groups.size(), 1U);
-  FakeGpus deaf(3);
-  deaf.faults.deaf = true;
-  const Validation found = *validated(options, deaf).validation;
+  FakeGpus ignores_agreed_engines(3);
+  ignores_agreed_engines.faults.ignores_agreed_engines = true;
+  const Validation found = *validated(options, ignores_agreed_engines).validation;
   EXPECT_EQ(found.groups.size(), 3U);
   EXPECT_NE(found.groups.at(1).find("gpu.engines is "), std::string::npos) << found.groups.at(1);
   EXPECT_FALSE(found.ranks.at(1).time.has_value());

@@ -67,7 +67,8 @@ TEST(Launch, ARankThatIsNotInItsWorldIsRefused) {
   environment["OMPI_COMM_WORLD_SIZE"] = "1";
   const Launch launch = detect_launch(environment);
   EXPECT_NE(refusal(environment), "");
-  EXPECT_EQ(voice(launch, Error(Errc::kInvalidArgument, ""), Stage::kUsage), Voice::kNow) << "nobody else speaks";
+  EXPECT_EQ(error_reporting(launch, Error(Errc::kInvalidArgument, ""), ErrorStage::kUsage), ErrorReporting::kNow)
+      << "nobody else speaks";
 }
 
 TEST(Launch, ARankThatIsNotMpisIsObjectedTo) {
@@ -157,27 +158,31 @@ TEST(Launch, OneVoice) {
   const Error usage(Errc::kInvalidArgument, "x");
   const Error lost_root(Errc::kPeerLost, "rank 1 (host n1) waited 5 s for rank 0 (host n1)");
   const Error lost_tenth(Errc::kPeerLost, "rank 1 (host n1) waited 5 s for rank 10 (host n1)");
-  EXPECT_EQ(voice(root, usage, Stage::kUsage), Voice::kNow);
-  EXPECT_EQ(voice(second, usage, Stage::kUsage), Voice::kSilent);
-  EXPECT_EQ(voice(detect_launch(kMpirun), usage, Stage::kUsage), Voice::kNow) << "another command line than rank 0's";
-  EXPECT_EQ(voice(second, lost_tenth, Stage::kSession), Voice::kSilent);
-  EXPECT_EQ(voice(second, lost_root, Stage::kSession), Voice::kUnlessStopped) << "rank 0 cannot say it";
+  EXPECT_EQ(error_reporting(root, usage, ErrorStage::kUsage), ErrorReporting::kNow);
+  EXPECT_EQ(error_reporting(second, usage, ErrorStage::kUsage), ErrorReporting::kSilent);
+  EXPECT_EQ(error_reporting(detect_launch(kMpirun), usage, ErrorStage::kUsage), ErrorReporting::kNow)
+      << "another command line than rank 0's";
+  EXPECT_EQ(error_reporting(second, lost_tenth, ErrorStage::kSession), ErrorReporting::kSilent);
+  EXPECT_EQ(error_reporting(second, lost_root, ErrorStage::kSession), ErrorReporting::kUnlessStopped)
+      << "rank 0 cannot say it";
   const Error lost_second(Errc::kPeerLost, "rank 0 (host n1) waited 5 s for rank 1 (host n1)");
   const Error dead_root(Errc::kPeerLost,
                         "rank 0 (host a) is lost: its process 7 has ended while rank 1 (host a) waited");
   const Error dead_second(Errc::kPeerLost,
                           "rank 1 (host a) is lost: its process 7 has ended while rank 0 (host a) waited for it");
-  EXPECT_EQ(voice(root, dead_second, Stage::kSession), Voice::kNow);
-  EXPECT_EQ(voice(second, dead_second, Stage::kSession), Voice::kSilent);
-  EXPECT_EQ(voice(second, dead_root, Stage::kSession), Voice::kUnlessStopped);
-  EXPECT_EQ(voice(root, lost_root, Stage::kSession), Voice::kSilent);
-  EXPECT_EQ(voice(root, lost_second, Stage::kSession), Voice::kNow);
-  EXPECT_EQ(voice(second, lost_second, Stage::kSession), Voice::kSilent) << "it was stopped, and goes on";
-  EXPECT_EQ(voice(second, Error(Errc::kOutOfMemory, "x"), Stage::kSession), Voice::kUnlessStopped);
-  EXPECT_EQ(voice(second, Error(Errc::kMismatch, "x"), Stage::kSession), Voice::kSilent);
-  EXPECT_EQ(voice(second, Error(Errc::kUnsupported, "x"), Stage::kHost), Voice::kUnlessStopped);
+  EXPECT_EQ(error_reporting(root, dead_second, ErrorStage::kSession), ErrorReporting::kNow);
+  EXPECT_EQ(error_reporting(second, dead_second, ErrorStage::kSession), ErrorReporting::kSilent);
+  EXPECT_EQ(error_reporting(second, dead_root, ErrorStage::kSession), ErrorReporting::kUnlessStopped);
+  EXPECT_EQ(error_reporting(root, lost_root, ErrorStage::kSession), ErrorReporting::kSilent);
+  EXPECT_EQ(error_reporting(root, lost_second, ErrorStage::kSession), ErrorReporting::kNow);
+  EXPECT_EQ(error_reporting(second, lost_second, ErrorStage::kSession), ErrorReporting::kSilent)
+      << "it was stopped, and goes on";
+  EXPECT_EQ(error_reporting(second, Error(Errc::kOutOfMemory, "x"), ErrorStage::kSession),
+            ErrorReporting::kUnlessStopped);
+  EXPECT_EQ(error_reporting(second, Error(Errc::kMismatch, "x"), ErrorStage::kSession), ErrorReporting::kSilent);
+  EXPECT_EQ(error_reporting(second, Error(Errc::kUnsupported, "x"), ErrorStage::kHost), ErrorReporting::kUnlessStopped);
   const Launch slurm = detect_launch(slurm_step(true));
-  EXPECT_EQ(voice(slurm, Error(Errc::kUnsupported, "x"), Stage::kHost), Voice::kSilent)
+  EXPECT_EQ(error_reporting(slurm, Error(Errc::kUnsupported, "x"), ErrorStage::kHost), ErrorReporting::kSilent)
       << "its host's first rank says it";
 }
 

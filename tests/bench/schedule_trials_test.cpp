@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <set>
 
-#include "bench/train/crew.h"
+#include "bench/train/rank_group.h"
 #include "tests/bench/fake_gpus.h"
 #include "tests/bench/gpu_sessions.h"
 #include "tests/runtime/ranks.h"

@@ -362,7 +362,7 @@ TEST(ChecksumDifference, NamesRanksAndTheFirstTensor) {
   EXPECT_EQ(checksum_difference(Sums{{1, 2}, {9, 2}, {1, 3}}, slots), "ranks 1 and 2 differ from rank 0 in a");
 }
 
-// -- data, memory, wishes -------------------------------------------------------------------------------------
+// -- data, memory, settings -------------------------------------------------------------------------------------
 
 TEST(Batches, TheWorldSeesTheSameSamplesHoweverDivided) {
   const models::SyntheticSpec spec{.seed = 3, .image_elements = 12, .classes = 5};

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kSteps = 10;
 // A factor. No pause of a busy machine makes a rank this much slower in every step.
-constexpr double kNobodyIsSlow = 900;
+constexpr double kUnreachableThreshold = 900;
 
 Options validation_options(int ranks) {
   Options options;
@@ -33,7 +33,7 @@ Options validation_options(int ranks) {
   options.learning_rate = 1e-5;
   options.comm = CommBackend::kLoopback;
   options.ranks = ranks;
-  options.validate = ValidateOptions{.steps = kSteps, .threshold = kNobodyIsSlow};
+  options.validate = ValidateOptions{.steps = kSteps, .threshold = kUnreachableThreshold};
   settle_validation(options);
   return options;
 }
@@ -64,12 +64,12 @@ Validated validate(const Options& options, const std::map<int, Fault>& faults, i
         facts.kinds = gather_kinds(engine, kind_of_rank(trainer.train_step(), {}));
         Worker worker(trainer, {}, setup.seed);
         if (rank == 0) {
-          Crew crew(engine, worker);
+          RankGroup rank_group(engine, worker);
           const SessionObserver observer;
           const std::function<void(RunRecord&)> prepare = [&](RunRecord&) {
             if (at_start) at_start(trainer);
           };
-          Validator validator(options, setup, facts, trainer, crew, observer, prepare);
+          Validator validator(options, setup, facts, trainer, rank_group, observer, prepare);
           validator.run();
           out = {validator.take_validation(), validator.take_run()};
         } else {

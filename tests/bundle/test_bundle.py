@@ -17,7 +17,7 @@ BUNDLES = Path(os.environ.get("HVD_BUNDLES", "build/release/bundle"))
 MOST_MIB = 60
 GLIBC = re.compile(r"/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|util))\.so\.\d+$")
 # Libraries that the host must provide: driver, CUDA, cuDNN, NCCL.
-OF_THE_HOST = re.compile(r"lib(cuda|cudnn|nccl|cublas|nv)[^/]*\.so")
+HOST_LIBRARIES = re.compile(r"lib(cuda|cudnn|nccl|cublas|nv)[^/]*\.so")
 TOOLS = ("sh", "readlink", "getconf")
 TRAINING = ("--model", "resnet50", "--image-size", "32", "--batch-size", "2", "--threads", "1", "--classes", "10")
 TRAINING += ("--num-warmup-batches", "1", "--num-iters", "2")
@@ -105,7 +105,7 @@ class ArchiveTest(unittest.TestCase):
 
     def test_nothing_of_cuda_is_taken_along(self) -> None:
         with tarfile.open(the_tar()) as archive:
-            names = [name for name in archive.getnames() if OF_THE_HOST.search(name)]
+            names = [name for name in archive.getnames() if HOST_LIBRARIES.search(name)]
         self.assertEqual(names, [])
 
 

@@ -115,13 +115,13 @@ def per_rank(*commands: list[str]) -> list[str]:
     return [str(MPIRUN), "-n", str(len(commands)), "sh", "-c", f"case $OMPI_COMM_WORLD_RANK in {cases} esac"]
 
 
-def mpirun_is_hasty() -> bool:
+def mpirun_is_open_mpi_5() -> bool:
     """Whether mpirun is Open MPI 5's. After SIGTERM it forwards no more output of its ranks, and it kills them 250 ms
     later."""
     return MPIRUN is not None and re.search(r"\(Open MPI\) [5-9]", execute([MPIRUN, "--version"]).out) is not None
 
 
-def again_where_mpirun_kills_early(test: Callable[[ProgramTest], None]) -> Callable[[ProgramTest], None]:
+def retried_if_mpirun_kills_early(test: Callable[[ProgramTest], None]) -> Callable[[ProgramTest], None]:
     """Repeats a failed `test`, at most twice.
 
     mpirun kills the other ranks 250 ms (Open MPI 5) or 3 s after SIGTERM, and on a busy machine a rank may get no

@@ -18,10 +18,10 @@ from program import (
     ProgramTest,
     Result,
     Running,
-    again_where_mpirun_kills_early,
+    retried_if_mpirun_kills_early,
     execute,
     may_mount,
-    mpirun_is_hasty,
+    mpirun_is_open_mpi_5,
     needs_mpi,
     per_rank,
 )
@@ -197,7 +197,7 @@ class Coll(ProgramTest):
         self.require_stored_incomplete("SIGTERM")
 
     @needs_mpi
-    @unittest.skipIf(mpirun_is_hasty(), "mpirun of Open MPI 5 forwards nothing after a signal")
+    @unittest.skipIf(mpirun_is_open_mpi_5(), "mpirun of Open MPI 5 forwards nothing after a signal")
     def test_a_signal_to_mpirun(self) -> None:
         file = self.folder / "coll.json"
         running = Running(
@@ -226,8 +226,8 @@ class Coll(ProgramTest):
         self.assertEqual(json.loads(file.read_text())["status"], "incomplete")
 
     @needs_mpi
-    @unittest.skipIf(mpirun_is_hasty(), "mpirun of Open MPI 5 forwards nothing after a signal")
-    @again_where_mpirun_kills_early
+    @unittest.skipIf(mpirun_is_open_mpi_5(), "mpirun of Open MPI 5 forwards nothing after a signal")
+    @retried_if_mpirun_kills_early
     def test_a_lost_rank_leaves_what_was_measured(self) -> None:
         file = self.folder / "coll.json"
         sweep = ["--warm", "-b", "1K", "-e", "4K", "--max-time", "600", "--target-interval", "1e-4"]
@@ -244,8 +244,8 @@ class Coll(ProgramTest):
         self.require_stored_incomplete("rank 1")
 
     @needs_mpi
-    @unittest.skipIf(mpirun_is_hasty(), "mpirun of Open MPI 5 forwards nothing after a signal")
-    @again_where_mpirun_kills_early
+    @unittest.skipIf(mpirun_is_open_mpi_5(), "mpirun of Open MPI 5 forwards nothing after a signal")
+    @retried_if_mpirun_kills_early
     def test_a_forced_end_leaves_what_was_measured(self) -> None:
         file = self.folder / "coll.json"
         sweep = ["--warm", "-b", "1K", "-e", "4K", "--max-time", "600", "--target-interval", "1e-4"]

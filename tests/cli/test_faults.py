@@ -16,9 +16,9 @@ from program import (
     TINY,
     ProgramTest,
     Running,
-    again_where_mpirun_kills_early,
+    retried_if_mpirun_kills_early,
     execute,
-    mpirun_is_hasty,
+    mpirun_is_open_mpi_5,
     needs_mpi,
     per_rank,
     takes_two_commands,
@@ -64,7 +64,7 @@ class Signals(ProgramTest):
         self.assert_incomplete_with_samples("SIGTERM")
 
     @needs_mpi
-    @again_where_mpirun_kills_early
+    @retried_if_mpirun_kills_early
     def test_sigterm_to_mpirun(self) -> None:
         running = Running([str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--db", str(self.db)])
         running.wait_for("measuring")
@@ -72,7 +72,7 @@ class Signals(ProgramTest):
         running.send(signal.SIGTERM)
         result = running.finish(timeout=15)
         self.assertNotEqual(result.code, 0, result)
-        if not mpirun_is_hasty():
+        if not mpirun_is_open_mpi_5():
             self.assertEqual(len(result.errors), 1, result)
         for error in result.errors:
             self.assertIn("SIGTERM", error)
@@ -86,7 +86,7 @@ class Ranks(ProgramTest):
         running.wait_for("measuring")
         return running
 
-    @again_where_mpirun_kills_early
+    @retried_if_mpirun_kills_early
     def test_one_is_killed(self) -> None:
         running = self.two_ranks()
         self.wait_until_saved()  # if the launcher kills a rank at once, unsaved samples are lost
@@ -97,7 +97,7 @@ class Ranks(ProgramTest):
         self.assertIn("rank 1", result.errors[0])
         self.assert_incomplete_with_samples("rank 1")
 
-    @again_where_mpirun_kills_early
+    @retried_if_mpirun_kills_early
     def test_one_is_killed_with_a_ring(self) -> None:
         running = self.two_ranks("--algorithm", "ring")
         self.wait_until_saved()
@@ -107,14 +107,14 @@ class Ranks(ProgramTest):
         self.assertRegex(result.errors[0], "rank 1 .* is lost: its process [0-9]+ has ended")
         self.assert_incomplete_with_samples("rank 1")
 
-    @again_where_mpirun_kills_early
+    @retried_if_mpirun_kills_early
     def test_one_is_killed_while_the_network_is_built(self) -> None:
         command = [str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--classes", "30000", "--db", str(self.db)]
         running = Running(command)
         running.wait_for("building")
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=15)
-        if mpirun_is_hasty() and not result.errors:
+        if mpirun_is_open_mpi_5() and not result.errors:
             # Rank 0 is still building and waits for no rank. It notices the loss when told to end, too late to print.
             self.assertRegex(result.err, r"process rank 1 with PID [0-9]+ on node \S+ exited on\s+signal 9")
             return

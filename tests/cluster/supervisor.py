@@ -32,7 +32,7 @@ def die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def get_through() -> None:
+def raise_priority() -> None:
     """Raises this process's priority if allowed: daemons without a turn among hundreds of tasks miss their deadlines.
     Children inherit both settings; the second is for kernels that schedule by session before nice values."""
     try:
@@ -129,7 +129,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a Control-C reaches the test, which then closes standard input
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    get_through()
+    raise_priority()
     supervisor = Supervisor()
     try:
         for line in sys.stdin:

@@ -181,7 +181,7 @@ class Bench {
   static constexpr std::size_t kBytes = std::size_t{64} << 10, kGuardBytes = 32, kAlign = 64;
   static constexpr int kGuard = 0xA5;
 
-  gpu::Runtime& gpu_;
+  gpu::GpuRuntime& gpu_;
   comm::DevicePlane& plane_;
   const DataType type_;
   gpu::Stream compute_;
@@ -311,7 +311,7 @@ inline void check_all(comm::DeviceCommunicator& communicator, DataType type) {
 /// three ranks or more, rank 2 has no elements to give.
 inline void check_graph(comm::DeviceCommunicator& communicator) {
   const World world{communicator.topology().rank, communicator.topology().size};
-  gpu::Runtime& gpu = communicator.runtime();
+  gpu::GpuRuntime& gpu = communicator.runtime();
   comm::DevicePlane& plane = communicator.device();
   constexpr DataType kType = DataType::kF32;
   const Counts counts = ragged(world.size);

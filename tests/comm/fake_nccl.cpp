@@ -34,9 +34,9 @@ void store_element(std::byte* to, float value, DataType type) {
 
 namespace {
 
+using comm::nccl::CallArguments;
 using comm::nccl::Comm;
 using comm::nccl::CommConfig;
-using comm::nccl::Operation;
 using comm::nccl::Registration;
 using comm::nccl::Result;
 using comm::nccl::Status;
@@ -60,7 +60,7 @@ std::vector<std::string> FakeNcclHub::log() {
 }
 
 int FakeNcclHub::end(const std::vector<std::weak_ptr<FakeNccl>>& libraries) {
-  // A call that neither a graph nor `lets_go` holds up is about to return.
+  // A call that neither a graph nor `cancel_may_return` holds up is about to return.
   for (int i = 0; aborting() > 0 && i < 20; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   const int left = aborting();
   ended_ = true;
@@ -187,7 +187,7 @@ Result FakeNccl::cancel(Comm comm) {
   hub_.note("abort " + std::to_string(member->rank));
   hub_.aborting_.fetch_add(1);
   *member->aborted = true;  // kernels on the GPU stop at once
-  const auto stays = [&] { return options_.lets_go != nullptr && !*options_.lets_go; };
+  const auto stays = [&] { return options_.cancel_may_return != nullptr && !*options_.cancel_may_return; };
   while (!hub_.ended_ && (member->held_by_graphs.use_count() > 1 || stays())) {
     hub_.world().advance();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -247,31 +247,31 @@ Result FakeNccl::end_group() {
   return kDone;
 }
 
-Result FakeNccl::all_reduce(Comm comm, const Operation& what, gpu::StreamView stream) {
+Result FakeNccl::all_reduce(Comm comm, const CallArguments& what, gpu::StreamView stream) {
   return take(comm, {Kind::kAllReduce, what, stream});
 }
 
-Result FakeNccl::broadcast(Comm comm, const Operation& what, gpu::StreamView stream) {
+Result FakeNccl::broadcast(Comm comm, const CallArguments& what, gpu::StreamView stream) {
   return take(comm, {Kind::kBroadcast, what, stream});
 }
 
-Result FakeNccl::reduce(Comm comm, const Operation& what, gpu::StreamView stream) {
+Result FakeNccl::reduce(Comm comm, const CallArguments& what, gpu::StreamView stream) {
   return take(comm, {Kind::kReduce, what, stream});
 }
 
-Result FakeNccl::reduce_scatter(Comm comm, const Operation& what, gpu::StreamView stream) {
+Result FakeNccl::reduce_scatter(Comm comm, const CallArguments& what, gpu::StreamView stream) {
   return take(comm, {Kind::kReduceScatter, what, stream});
 }
 
-Result FakeNccl::all_gather(Comm comm, const Operation& what, gpu::StreamView stream) {
+Result FakeNccl::all_gather(Comm comm, const CallArguments& what, gpu::StreamView stream) {
   return take(comm, {Kind::kAllGather, what, stream});
 }
 
-Result FakeNccl::send(Comm comm, const Operation& what, gpu::StreamView stream) {
+Result FakeNccl::send(Comm comm, const CallArguments& what, gpu::StreamView stream) {
   return take(comm, {Kind::kSend, what, stream});
 }
 
-Result FakeNccl::receive(Comm comm, const Operation& what, gpu::StreamView stream) {
+Result FakeNccl::receive(Comm comm, const CallArguments& what, gpu::StreamView stream) {
   return take(comm, {Kind::kReceive, what, stream});
 }
 

@@ -33,7 +33,7 @@ struct FakeNcclOptions {
   int fail_register_code = 0;  ///< if not 0, enroll() fails with this code
   int wrong_sums = 0;          ///< this many reductions give a wrong result
   /// cancel() also waits until this is set. null: cancel() waits for graphs only.
-  std::shared_ptr<std::atomic<bool>> lets_go;
+  std::shared_ptr<std::atomic<bool>> cancel_may_return;
   /// Number of turns of the world that a collective takes, given the communicator's limit of CTAs. null: 0.
   std::function<int(int max_ctas)> turns;
 };
@@ -93,17 +93,20 @@ class FakeNccl final : public comm::nccl::Api {
   comm::nccl::Result cancel(comm::nccl::Comm comm) override;
   comm::nccl::Result begin_group() override;
   comm::nccl::Result end_group() override;
-  comm::nccl::Result all_reduce(comm::nccl::Comm comm, const comm::nccl::Operation& what,
+  comm::nccl::Result all_reduce(comm::nccl::Comm comm, const comm::nccl::CallArguments& what,
                                 gpu::StreamView stream) override;
-  comm::nccl::Result broadcast(comm::nccl::Comm comm, const comm::nccl::Operation& what,
+  comm::nccl::Result broadcast(comm::nccl::Comm comm, const comm::nccl::CallArguments& what,
                                gpu::StreamView stream) override;
-  comm::nccl::Result reduce(comm::nccl::Comm comm, const comm::nccl::Operation& what, gpu::StreamView stream) override;
-  comm::nccl::Result reduce_scatter(comm::nccl::Comm comm, const comm::nccl::Operation& what,
+  comm::nccl::Result reduce(comm::nccl::Comm comm, const comm::nccl::CallArguments& what,
+                            gpu::StreamView stream) override;
+  comm::nccl::Result reduce_scatter(comm::nccl::Comm comm, const comm::nccl::CallArguments& what,
                                     gpu::StreamView stream) override;
-  comm::nccl::Result all_gather(comm::nccl::Comm comm, const comm::nccl::Operation& what,
+  comm::nccl::Result all_gather(comm::nccl::Comm comm, const comm::nccl::CallArguments& what,
                                 gpu::StreamView stream) override;
-  comm::nccl::Result send(comm::nccl::Comm comm, const comm::nccl::Operation& what, gpu::StreamView stream) override;
-  comm::nccl::Result receive(comm::nccl::Comm comm, const comm::nccl::Operation& what, gpu::StreamView stream) override;
+  comm::nccl::Result send(comm::nccl::Comm comm, const comm::nccl::CallArguments& what,
+                          gpu::StreamView stream) override;
+  comm::nccl::Result receive(comm::nccl::Comm comm, const comm::nccl::CallArguments& what,
+                             gpu::StreamView stream) override;
   [[nodiscard]] bool can_register() const override { return options_.can_register; }
   comm::nccl::Result allocate(std::size_t bytes, void*& data) override;
   comm::nccl::Result free(void* data) override;
@@ -117,12 +120,12 @@ class FakeNccl final : public comm::nccl::Api {
   enum class Kind : std::uint8_t { kAllReduce, kBroadcast, kReduce, kReduceScatter, kAllGather, kSend, kReceive };
   struct Call {
     Kind kind;
-    comm::nccl::Operation what;
+    comm::nccl::CallArguments what;
     gpu::StreamView stream;
   };
   static const char* name_of(Kind kind);
   /// Performs an operation for all ranks at once, when all have reached it.
-  static void perform(Kind kind, const std::vector<comm::nccl::Operation>& parts, bool wrong);
+  static void perform(Kind kind, const std::vector<comm::nccl::CallArguments>& parts, bool wrong);
   comm::nccl::Result take(comm::nccl::Comm comm, const Call& call);
   Member* find(comm::nccl::Comm comm);
   /// Enqueues a group, or a call outside a group: collectives one after another, messages side by side.

@@ -10,7 +10,7 @@ namespace hvd::test {
 
 /// One collective, with the calls of all ranks.
 struct FakeNcclHub::Round {
-  std::vector<comm::nccl::Operation> parts;  // [rank]
+  std::vector<comm::nccl::CallArguments> parts;  // [rank]
   std::vector<bool> here;
   std::vector<std::uint64_t> capture;  // [rank] number of this call among the rank's captured ones; 0: not captured
   bool done = false;
@@ -19,7 +19,7 @@ struct FakeNcclHub::Round {
 
 /// One end of a message.
 struct FakeNcclHub::End {
-  comm::nccl::Operation what;
+  comm::nccl::CallArguments what;
   std::uint64_t capture = 0;  // number of this message among the captured ones of its lane; 0: not captured
   bool met = false;
 };

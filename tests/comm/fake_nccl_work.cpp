@@ -9,12 +9,12 @@
 namespace hvd::test {
 namespace {
 
-using comm::nccl::Operation;
+using comm::nccl::CallArguments;
 
-std::size_t bytes_of(const Operation& part) { return part.count * size_of(part.dtype); }
+std::size_t bytes_of(const CallArguments& part) { return part.count * size_of(part.dtype); }
 
 /// Share `index` of memory that holds one share for each rank.
-const std::byte* share_of(const Operation& part, std::size_t index) {
+const std::byte* share_of(const CallArguments& part, std::size_t index) {
   return static_cast<const std::byte*>(part.in) + index * bytes_of(part);
 }
 
@@ -22,15 +22,15 @@ const std::byte* share_of(const Operation& part, std::size_t index) {
 void spoil(void* memory, std::size_t bytes) { std::memset(memory, 0x5A, bytes); }
 
 /// Combines in rank order, as every ring does for a given world. Shapes: inputs[r] is rank r's, all flat (what.count).
-void combine(const std::vector<const std::byte*>& inputs, const std::vector<std::byte*>& outputs, const Operation& what,
-             bool wrong) {
+void combine(const std::vector<const std::byte*>& inputs, const std::vector<std::byte*>& outputs,
+             const CallArguments& what, bool wrong) {
   const int divisor = what.op == ReduceOp::kAverage ? static_cast<int>(inputs.size()) : 1;
   comm::reduce_many(inputs, outputs, what.count, what.dtype, what.op, divisor);
   if (!wrong) return;
   for (std::byte* const output : outputs) store_element(output, load_element(output, what.dtype) + 1, what.dtype);
 }
 
-bool alike(const Operation& a, const Operation& b) {
+bool alike(const CallArguments& a, const CallArguments& b) {
   return a.count == b.count && a.dtype == b.dtype && a.op == b.op && a.root == b.root;
 }
 
@@ -59,14 +59,14 @@ const char* FakeNccl::name_of(Kind kind) {
   return "";
 }
 
-void FakeNccl::perform(Kind kind, const std::vector<Operation>& parts, bool wrong) {
-  const Operation& first = parts.front();
+void FakeNccl::perform(Kind kind, const std::vector<CallArguments>& parts, bool wrong) {
+  const CallArguments& first = parts.front();
   const auto root = static_cast<std::size_t>(first.root);
   const std::size_t bytes = bytes_of(first);
   const auto inputs = [&](std::size_t share) {
     std::vector<const std::byte*> all;
     all.reserve(parts.size());
-    for (const Operation& part : parts) all.push_back(share_of(part, share));
+    for (const CallArguments& part : parts) all.push_back(share_of(part, share));
     return all;
   };
   const auto out = [&](std::size_t rank, std::size_t share) {
@@ -169,7 +169,7 @@ void FakeNccl::enqueue_collective(Member& member, const Call& call) {
       if (round->done) return true;
       if (!std::all_of(round->here.begin(), round->here.end(), [](bool there) { return there; })) return false;
       if (round->turns-- > 0) return false;
-      for (const Operation& part : round->parts) {
+      for (const CallArguments& part : round->parts) {
         if (!alike(part, round->parts[rank])) throw std::runtime_error("ranks do not make the same call: " + label);
       }
       for (const std::uint64_t other : round->capture) {

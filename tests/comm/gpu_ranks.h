@@ -48,7 +48,7 @@ struct GpuOutcome {
   std::vector<std::string> errors;      ///< [rank] "code: text"; empty if the rank ended well
   std::vector<std::string> violations;  ///< faults that the fake GPUs and the fake NCCL reported
   std::vector<std::string> log;         ///< the fake NCCL's log
-  int left_behind = 0;                  ///< number of aborts that had not returned at the end
+  int wait_timed_out = 0;               ///< number of aborts that had not returned at the end
   [[nodiscard]] std::string text() const {
     std::string all;
     for (const auto* lines : {&errors, &violations, &log}) {
@@ -58,7 +58,7 @@ struct GpuOutcome {
   }
   /// Whether no rank failed and no fault was reported.
   [[nodiscard]] bool good() const {
-    return violations.empty() && left_behind == 0 &&
+    return violations.empty() && wait_timed_out == 0 &&
            std::all_of(errors.begin(), errors.end(), [](const std::string& error) { return error.empty(); });
   }
 };
@@ -128,7 +128,7 @@ inline GpuOutcome on_gpu_ranks(int size, const GpuWorldOptions& options, const s
       });
     }
     threads.clear();
-    outcome.left_behind = hub.end(libraries);
+    outcome.wait_timed_out = hub.end(libraries);
     outcome.log = hub.log();
   }
   outcome.violations = world.violations();

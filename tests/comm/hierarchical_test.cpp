@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/comm/nccl/crossing.h"
+#include "engine/comm/nccl/inter_node_reducer.h"
 #include "tests/comm/gpu_ranks.h"
 
 namespace hvd::test::hierarchical_test {
@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 
 TEST(Pieces, AreSharesOfWholeLinesAndARest) {
   const auto text = [](std::size_t count, int local_size, bool even) {
-    const comm::nccl::Pieces pieces = comm::nccl::cut(count, local_size, even);
+    const comm::nccl::Pieces pieces = comm::nccl::divide_all_reduce(count, local_size, even);
     return std::to_string(pieces.share) + "+" + std::to_string(pieces.rest);
   };
   EXPECT_EQ(text(1000, 1, true), "960+40");
@@ -252,16 +252,16 @@ class SlowReductions final : public comm::Communicator, private comm::DataPlane 
   std::binary_semaphore begun_{0}, released_{0};
 };
 
-TEST(Crossing, GivesTheMemoryInItsHandsBackWhenItHasLetGoOfIt) {
+TEST(InterNodeReducer, OpensTheGateOfAJobOnlyWhenItsReductionHasEnded) {
   SlowReductions between;
-  comm::nccl::Crossing crossing(between);
+  comm::nccl::InterNodeReducer reducer(between);
   const auto inside = std::make_shared<gpu::HostGate>(), queued = std::make_shared<gpu::HostGate>();
   inside->reach();
-  const comm::nccl::Crossing::Job job{.deadline = Deadline::after(20s)};
-  crossing.submit(job, inside);
-  crossing.submit(job, queued);
+  const comm::nccl::InterNodeReducer::Job job{.deadline = Deadline::after(20s)};
+  reducer.submit(job, inside);
+  reducer.submit(job, queued);
   between.await_begin();
-  crossing.abort("step 3: lost");
+  reducer.abort("step 3: lost");
   EXPECT_TRUE(queued->is_open());
   EXPECT_FALSE(inside->is_open());  // if open, the GPU would overwrite memory that is being reduced
   between.release();
@@ -356,7 +356,7 @@ TEST(Hierarchical, ARankThatNeverComesInsideANodeHoldsUpItsPeersUntilTheDeadline
 }
 
 /// The reason of the abort; empty if the world has not been aborted.
-std::string what_ended(comm::Communicator& communicator) {
+std::string abort_reason(comm::Communicator& communicator) {
   try {
     communicator.control().throw_if_aborted();
   } catch (const Error& error) {
@@ -366,7 +366,7 @@ std::string what_ended(comm::Communicator& communicator) {
 }
 
 // Any rank may abort the world, on any node.
-TEST(Hierarchical, WhatEndsTheWorldIsHeardInItsParts) {
+TEST(Hierarchical, AnAbortOfTheWorldReachesNodeAndAcross) {
   constexpr int kWhoTells = 3;
   const GpuOutcome outcome = on_gpu_ranks(4, world_options({4, 2}, 1), [&](GpuRank& rank) {
     comm::ControlPlane& world = rank.host->control();
@@ -384,14 +384,14 @@ TEST(Hierarchical, WhatEndsTheWorldIsHeardInItsParts) {
       EXPECT_STREQ(error.what(), "the disk is full");
     }
     plane.abort();
-    EXPECT_EQ(what_ended(*rank.node), "the disk is full");
-    EXPECT_EQ(what_ended(*rank.across), "the disk is full");
+    EXPECT_EQ(abort_reason(*rank.node), "the disk is full");
+    EXPECT_EQ(abort_reason(*rank.across), "the disk is full");
   });
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
 // A rank that leaves by itself may not yet have asked for messages of other nodes.
-TEST(Hierarchical, WhoLeavesHasLookedWhatTheOthersSaid) {
+TEST(Hierarchical, ALeavingRankHasReadTheAbortOfOtherNodes) {
   const GpuOutcome outcome = on_gpu_ranks(2, world_options({2, 1}, 1), [&](GpuRank& rank) {
     comm::nccl::HierarchicalPlane plane({.world = *rank.host, .node = *rank.node, .across = *rank.across}, rank.gpu,
                                         rank.nccl, {}, Deadline::after(20s));
@@ -399,7 +399,7 @@ TEST(Hierarchical, WhoLeavesHasLookedWhatTheOthersSaid) {
     if (rank.rank == 1) {
       rank.across->control().barrier(Deadline::after(20s));  // rank 0 has aborted by now
       plane.abort();
-      EXPECT_EQ(what_ended(*rank.node), "the disk is full");
+      EXPECT_EQ(abort_reason(*rank.node), "the disk is full");
     } else {
       rank.host->control().abort("the disk is full");
       rank.across->control().barrier(Deadline::after(20s));

@@ -346,7 +346,7 @@ TEST(LoopbackDisagreement, IsOneTextOnAllRanksAndTheNextOperationWorks) {
   }
 }
 
-TEST(LoopbackDisagreement, OnANodeOfSeveralIsFoundForTheRootOfABroadcast) {
+TEST(LoopbackDisagreement, ABroadcastRootIsToldOfAMismatchOnAnotherNode) {
   const auto results = run_loopback(4, {}, 2, [](comm::Communicator& c) -> std::string {
     std::vector<float> data(100);
     c.data().broadcast(data.data(), 400, c.topology().rank % 2, Deadline::after(std::chrono::seconds(20)));

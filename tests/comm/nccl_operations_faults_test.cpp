@@ -220,7 +220,7 @@ TEST(FakeNccl, MessagesThatAreNotGroupedGoOneByOne) {
       }
       rank.host->control().barrier(soon());
       static_cast<void>(rank.nccl->cancel(comm));
-      rank.gpu.run_dry(stream);
+      rank.gpu.drain(stream);
     });
     EXPECT_TRUE(outcome.good()) << outcome.text();
   }

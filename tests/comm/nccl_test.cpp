@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/comm/nccl/census.h"
+#include "engine/comm/nccl/rank_gpus.h"
 #include "tests/comm/gpu_ranks.h"
 
 namespace hvd::test::nccl_test {
@@ -218,9 +218,9 @@ TEST(Nccl, TwoRanksOnOneGpuAreRefusedInOneLine) {
 }
 
 TEST(Nccl, TheSameGpuOnTwoHostsIsNone) {
-  const std::vector<comm::nccl::Seat> seats{{"GPU-a", "GPU 0 (x)", 4, "2.28.9"}, {"GPU-a", "GPU 0 (x)", 4, "2.28.9"}};
-  EXPECT_EQ(comm::nccl::double_booking(seats, {"a", "b"}), "");
-  EXPECT_NE(comm::nccl::double_booking(seats, {"a", "a"}).find("let each rank take the GPU of its local rank"),
+  const std::vector<comm::nccl::RankGpu> gpus{{"GPU-a", "GPU 0 (x)", 4, "2.28.9"}, {"GPU-a", "GPU 0 (x)", 4, "2.28.9"}};
+  EXPECT_EQ(comm::nccl::shared_gpu(gpus, {"a", "b"}), "");
+  EXPECT_NE(comm::nccl::shared_gpu(gpus, {"a", "a"}).find("let each rank take the GPU of its local rank"),
             std::string::npos);
 }
 
@@ -274,7 +274,7 @@ TEST(Nccl, ARankThatNeverComesIsWaitedForUntilTheDeadline) {
       return;
     }
     // Rank 1 takes part until the id is broadcast, then hangs.
-    comm::nccl::take_census(*rank.host, {"GPU-x", "GPU 1 (fake)", 1, "2.28.9"}, false, Deadline::after(5s));
+    comm::nccl::check_gpus_and_versions(*rank.host, {"GPU-x", "GPU 1 (fake)", 1, "2.28.9"}, false, Deadline::after(5s));
     (void)rank.host->control().broadcast({}, 0, Deadline::after(5s));
     std::this_thread::sleep_for(700ms);
   });
@@ -391,7 +391,7 @@ TEST(NcclLibrary, VersionsAreRead) {
 }
 
 // Must run before the tests that load other libraries, because those stay loaded under the same name.
-TEST(NcclLibrary, TheOneHereIsNewEnoughAndGivesAnId) {
+TEST(NcclLibrary, TheInstalledNcclIsNewEnoughAndGivesAnId) {
   std::unique_ptr<comm::nccl::Api> api;
   try {
     api = comm::nccl::load({});

@@ -58,7 +58,7 @@ Exchange exchange_over(comm::Communicator& host) {
   };
 }
 
-SharedGpu::SharedGpu(Place place, gpu::Runtime& runtime, PeerMemory& peers, Exchange exchange)
+SharedGpu::SharedGpu(Place place, gpu::GpuRuntime& runtime, PeerMemory& peers, Exchange exchange)
     : place_(place),
       runtime_(runtime),
       peers_(peers),

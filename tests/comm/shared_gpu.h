@@ -31,7 +31,7 @@ class PeerMemory {
 std::unique_ptr<PeerMemory> make_same_process_memory();
 /// For ranks that are processes on the GPU of `runtime`. Errors, also of its methods: unsupported without CUDA; backend
 /// with CUDA's reason. Source: CUDA Runtime API, cudaIpcGetMemHandle.
-std::unique_ptr<PeerMemory> make_cuda_ipc(gpu::Runtime& runtime);
+std::unique_ptr<PeerMemory> make_cuda_ipc(gpu::GpuRuntime& runtime);
 
 class SharedGpu {
  public:
@@ -39,15 +39,15 @@ class SharedGpu {
     int rank = 0, size = 1;
   };
   /// Borrows `runtime` and `peers`.
-  SharedGpu(Place place, gpu::Runtime& runtime, PeerMemory& peers, Exchange exchange);
+  SharedGpu(Place place, gpu::GpuRuntime& runtime, PeerMemory& peers, Exchange exchange);
 
   /// Collective, in place. `memory` is a whole allocation of `dtype` elements whose writes have finished. Returns when
-  /// it holds the result. Errors: those of PeerMemory, the exchange and the Runtime; timeout.
+  /// it holds the result. Errors: those of PeerMemory, the exchange and the GpuRuntime; timeout.
   void all_reduce(std::span<std::byte> memory, DataType dtype, ReduceOp op, Deadline deadline);
 
  private:
   const Place place_;
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
   PeerMemory& peers_;
   const Exchange exchange_;
   gpu::Stream stream_;

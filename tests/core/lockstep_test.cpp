@@ -187,7 +187,7 @@ class Scenario {
   }
 
   void cycle() {
-    if (below(10) == 0) world_[below(ranks_.size())].surface_pending();
+    if (below(10) == 0) world_[below(ranks_.size())].report_pending();
     std::function<void()> between;
     if (params_.mid_cycle) {
       between = [this] { act(below(ranks_.size())); };

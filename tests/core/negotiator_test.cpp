@@ -66,7 +66,7 @@ TEST(Negotiator, FirstThroughTheCoordinatorThenByBitsAlone) {
   }
 }
 
-TEST(Negotiator, OrderIsRankZerosOnFirstSightAndTheSameForAllWhateverTheyDo) {
+TEST(Negotiator, RankZerosOrderOfFirstRequestsHoldsOnAllRanks) {
   LockstepWorld world(2, options());
   for (const char* name : {"b", "a", "c"}) world[0].submit(tensor(name));
   for (const char* name : {"c", "b", "a"}) world[1].submit(tensor(name));
@@ -155,7 +155,7 @@ TEST(Negotiator, TagsComeBackToEachRank) {
         world[r].submit(tensor("b"), tag + 2);
         world[r].submit(tensor("wrong", {static_cast<std::int64_t>(r)}), tag + 3);
       }
-      if (round == 1) world[0].surface_pending();
+      if (round == 1) world[0].report_pending();
       const auto done = world.cycle();
       for (std::size_t r = 0; r < 2; ++r) {
         const auto tag = static_cast<Tag>(10 * r);
@@ -466,7 +466,7 @@ TEST(Negotiator, StallsNameTheMissingRanksOnceRankZeroWasTold) {
   EXPECT_TRUE(world[1].stalls().empty());
 
   world.submit_everywhere(tensor("b"));
-  world[1].surface_pending();
+  world[1].report_pending();
   EXPECT_EQ(step(world), "b");
   ASSERT_EQ(world[0].stalls().size(), 2U);
   EXPECT_EQ(world[0].stalls()[1].name, "a");
@@ -487,7 +487,7 @@ TEST(Negotiator, SubmissionsInTheMiddleOfACycleWaitForTheNext) {
   EXPECT_EQ(step(world), "b");
 }
 
-TEST(Negotiator, AnAnswerThatNobodyAskedForIsNoMismatch) {
+TEST(Negotiator, AnUnrequestedAnswerIsInvalidArgumentAndNoMismatch) {
   // All ranks find a real mismatch at once, so the engine tells no other rank. Only rank 1 sees this error.
   Negotiator zero(0, 2, options());
   Negotiator other(1, 2, options());

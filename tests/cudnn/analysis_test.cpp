@@ -58,7 +58,7 @@ Program analysed(const Graph& graph, int level, EngineOracle& oracle, DataType g
 std::map<std::string, int> counts(const Program& program) {
   std::map<std::string, int> table;
   for (const Group& group : program.groups) {
-    ++table[std::string(name(group.engine)) + ": " + operations_text(group)];
+    ++table[std::string(name(group.provider)) + ": " + operations_text(group)];
   }
   return table;
 }
@@ -103,7 +103,7 @@ TEST(Analysis, LevelZeroRunsEveryOperationAlone) {
   ServesAll oracle;
   const Program program = analysed(graph, 0, oracle);
   for (const Group& group : program.groups) {
-    if (group.engine == Engine::kOwn && group.operations[0].type == OpType::kCopy) continue;
+    if (group.provider == Provider::kOwn && group.operations[0].type == OpType::kCopy) continue;
     EXPECT_EQ(group.operations.size(), 1U) << operations_text(group);
     EXPECT_EQ(group.level, 0);
   }
@@ -236,7 +236,7 @@ TEST(AnalysisPadding, TheFirstConvolutionReadsAsManyChannelsAsTensorCoresWant) {
     // What goes in and comes out is the network's.
     EXPECT_EQ(program.value(images_of(graph, program)).shape, graph.tensor(graph.images).shape);
     for (const Value& value : program.values) {
-      if (value.home != Home::kParameter && value.home != Home::kGradient) continue;
+      if (value.storage != Storage::kParameter && value.storage != Storage::kGradient) continue;
       EXPECT_EQ(value.shape, graph.tensor(value.tensor).shape);
       EXPECT_EQ(value.parent, kNoValue);
     }
@@ -291,7 +291,7 @@ TEST(Analysis, CopiesVectorsIntoA16BitArenaManyAtATime) {
   const Program program = analysed(graph, 2, oracle, DataType::kF16);
   for (const Group& group : program.groups) {
     if (group.operations[0].type != OpType::kCopy) continue;
-    if (program.value(group.writes[0]).home == Home::kPaddedWeight) continue;
+    if (program.value(group.writes[0]).storage == Storage::kPaddedWeight) continue;
     ++launches;
     copies += group.operations.size();
   }
@@ -405,7 +405,7 @@ TEST(AnalysisArithmetic, ImagesThatAreNoColumnsArePadded) {
       const Program program = analysed(graph, {.fusion = reading(Images::kColumns, level)}, oracle);
       EXPECT_EQ(counts(program)["own: columns"], 0) << forward.model;
       const auto padded = std::count_if(program.values.begin(), program.values.end(), [](const Value& value) {
-        return value.home == Home::kImages && value.padding > 0;
+        return value.storage == Storage::kImages && value.padding > 0;
       });
       EXPECT_EQ(padded, 1) << forward.model;
       compare_with_reference(forward, {.fusion = reading(Images::kColumns, level)}, oracle);

@@ -12,7 +12,7 @@ namespace {
 
 class CudaIpc final : public PeerMemory {
  public:
-  explicit CudaIpc(gpu::Runtime& runtime) : runtime_(runtime) {}
+  explicit CudaIpc(gpu::GpuRuntime& runtime) : runtime_(runtime) {}
 
   [[nodiscard]] comm::Bytes show(std::span<std::byte> memory) override {
     cudaIpcMemHandle_t handle{};
@@ -42,12 +42,12 @@ class CudaIpc final : public PeerMemory {
                                     "process namespaces");
   }
 
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
 };
 
 }  // namespace
 
-std::unique_ptr<PeerMemory> make_cuda_ipc(gpu::Runtime& runtime) {
+std::unique_ptr<PeerMemory> make_cuda_ipc(gpu::GpuRuntime& runtime) {
   runtime.make_current();
   return std::make_unique<CudaIpc>(runtime);
 }

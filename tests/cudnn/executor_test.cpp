@@ -1,6 +1,6 @@
-// The whole training step without a GPU: the executor on the fake Runtime, with a cuDNN and a cuBLASLt that compute on
-// the host what they are told, and our kernels compiled for the host. What the executor binds, orders or forgets shows
-// in gradients that are not the reference's, in races, and in calls that are not the plan's.
+// The whole training step without a GPU: the executor on the fake GpuRuntime, with a cuDNN and a cuBLASLt that compute
+// on the host what they are told, and our kernels compiled for the host. What the executor binds, orders or forgets
+// shows in gradients that are not the reference's, in races, and in calls that are not the plan's.
 #include "models/cudnn/executor.h"
 
 #include <gtest/gtest.h>
@@ -189,7 +189,7 @@ TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
       const Group& group = machine.plan.program.groups[i];
       ASSERT_LT(call, eager.size());
       const std::string kind = eager[call].what.substr(0, eager[call].what.find(' '));
-      ASSERT_EQ(kind, name(group.engine)) << operations_text(group);
+      ASSERT_EQ(kind, name(group.provider)) << operations_text(group);
       std::size_t writes = 0;
       for (std::size_t left = calls_of(machine.plan.program, group); left > 0; --left) {
         for (const Range range : eager[call].writes) writes += range.empty() ? 0U : 1U;
@@ -244,7 +244,7 @@ TEST(Executor, DeterministicModeTakesNoSumsOverRowsInsideAConvolutionsLaunch) {
     PlanOptions options{.fusion = reading(Images::kPadded)};
     const auto fused = [](const Program& program) {
       return std::count_if(program.groups.begin(), program.groups.end(), [](const Group& group) {
-        return group.engine == Engine::kCudnn && group.operations.size() > 1 &&
+        return group.provider == Provider::kCudnn && group.operations.size() > 1 &&
                (has(group, OpType::kStatistics) || has(group, OpType::kNormBackwardWeights));
       });
     };
@@ -514,7 +514,7 @@ TEST(Executor, AProfileHasEveryLaunchWithWhatItMustComputeAndMove) {
     EXPECT_EQ(profile[i].kind, operations_text(group));
     EXPECT_GT(profile[i].seconds, 0) << profile[i].kind;
     EXPECT_GT(profile[i].bytes, 0) << profile[i].kind;
-    EXPECT_EQ(profile[i].library, group.engine != Engine::kOwn);
+    EXPECT_EQ(profile[i].library, group.provider != Provider::kOwn);
   }
   EXPECT_EQ(profile.front().implementation, "cudnn:1[2=5]");
 }

@@ -32,7 +32,7 @@ bool fused(std::int64_t /*engine*/, const Operations& operations) { return opera
 /// How many groups of cuDNN's hold `type`.
 std::size_t groups_with(const Program& program, OpType type) {
   return static_cast<std::size_t>(std::count_if(program.groups.begin(), program.groups.end(), [&](const Group& group) {
-    return group.engine == Engine::kCudnn && has(group, type);
+    return group.provider == Provider::kCudnn && has(group, type);
   }));
 }
 
@@ -184,7 +184,7 @@ TEST(Fallback, GoesDownToSingleOperations) {
     {
       const Machine machine(wish, oracle);
       for (const Group& group : machine.plan.program.groups) {
-        EXPECT_TRUE(group.engine != Engine::kCudnn || group.operations.size() == 1) << operations_text(group);
+        EXPECT_TRUE(group.provider != Provider::kCudnn || group.operations.size() == 1) << operations_text(group);
       }
       std::set<int> levels;
       for (const Fallback& fallback : machine.plan.program.fallbacks) levels.insert(fallback.level);

@@ -17,7 +17,7 @@ Interpreter::Interpreter(const Graph& graph, const Program& program)
 void Interpreter::set(TensorId tensor, std::span<const double> values) {
   for (std::size_t id = 0; id < program_.values.size(); ++id) {
     const Value& value = program_.values[id];
-    if (value.tensor != tensor || value.home == Home::kScratch) continue;
+    if (value.tensor != tensor || value.storage == Storage::kScratch) continue;
     HVD_ASSERT(static_cast<std::int64_t>(values.size()) == value.shape.count());
     return write(static_cast<ValueId>(id), Data(values.begin(), values.end()));
   }
@@ -54,7 +54,7 @@ void Interpreter::write(ValueId id, Data data) {
     root = std::move(data);
     return;
   }
-  const bool zeroed = program_.value(place.root).home != Home::kScratch;
+  const bool zeroed = program_.value(place.root).storage != Storage::kScratch;
   root.resize(static_cast<std::size_t>(shape(place.root).count()), zeroed ? 0 : std::nan(""));
   const std::int64_t channels = shape(id)[shape(id).rank() - 1];
   for (std::size_t i = 0; i < data.size(); ++i) {

@@ -39,7 +39,7 @@ TEST(MemoryLayout, ValuesThatLiveTogetherDoNotOverlap) {
       std::vector<ValueId> touched = reads(program.groups[i]);
       touched.insert(touched.end(), program.groups[i].writes.begin(), program.groups[i].writes.end());
       for (const ValueId id : touched) {
-        if (program.value(id).home != Home::kScratch) continue;
+        if (program.value(id).storage != Storage::kScratch) continue;
         const auto root = static_cast<std::size_t>(placement(program, id).root);
         Range& range = ranges[root];
         if (range.first < 0) range.first = static_cast<int>(i);

@@ -3,7 +3,7 @@
 
 namespace hvd::test {
 
-std::unique_ptr<PeerMemory> make_cuda_ipc(gpu::Runtime& /*runtime*/) {
+std::unique_ptr<PeerMemory> make_cuda_ipc(gpu::GpuRuntime& /*runtime*/) {
   throw Error(Errc::kUnsupported, "this build has no CUDA, and so no CUDA IPC");
 }
 

@@ -76,7 +76,7 @@ const std::vector<std::string> kNetworks{"resnet50", "resnet101", "vgg16", "ince
 std::map<std::string, int> counts(const Program& program) {
   std::map<std::string, int> table;
   for (const Group& group : program.groups) {
-    if (group.engine == Engine::kCudnn) ++table[operations_text(group)];
+    if (group.provider == Provider::kCudnn) ++table[operations_text(group)];
   }
   return table;
 }
@@ -93,8 +93,8 @@ void check(const Graph& graph, const Plan& plan) {
   ASSERT_EQ(plan.engine_of.size(), plan.program.groups.size());
   for (std::size_t i = 0; i < plan.program.groups.size(); ++i) {
     const Group& group = plan.program.groups[i];
-    ASSERT_EQ(plan.engine_of[i] >= 0, group.engine == Engine::kCudnn);
-    EXPECT_TRUE(group.engine != Engine::kOwn || !own_kernel(group).empty()) << operations_text(group);
+    ASSERT_EQ(plan.engine_of[i] >= 0, group.provider == Provider::kCudnn);
+    EXPECT_TRUE(group.provider != Provider::kOwn || !own_kernel(group).empty()) << operations_text(group);
     EXPECT_LE(group.level, plan.options.fusion.level);
   }
   for (const EnginePlan& engine : plan.engines) {
@@ -166,7 +166,7 @@ void expect_all_convolutions(const Program& program, const Expected& of) {
 /// Batch norms whose statistics are finalised by a kernel of ours.
 std::ptrdiff_t own_norms(const Program& program) {
   return std::count_if(program.groups.begin(), program.groups.end(), [](const Group& group) {
-    return group.engine == Engine::kOwn && holds(group, {OpType::kNormFinalize});
+    return group.provider == Provider::kOwn && holds(group, {OpType::kNormFinalize});
   });
 }
 

@@ -8,15 +8,15 @@
 namespace hvd::models::cudnn::testing {
 namespace {
 
-std::string_view arena(Home home) {
-  switch (home) {
-    case Home::kImages: return "images";
-    case Home::kLabels: return "labels";
-    case Home::kParameter: return "weights";
-    case Home::kPaddedWeight: return "padded";
-    case Home::kState: return "state";
-    case Home::kGradient: return "gradients";
-    case Home::kScratch: break;
+std::string_view arena(Storage storage) {
+  switch (storage) {
+    case Storage::kImages: return "images";
+    case Storage::kLabels: return "labels";
+    case Storage::kParameter: return "weights";
+    case Storage::kPaddedWeight: return "padded";
+    case Storage::kState: return "state";
+    case Storage::kGradient: return "gradients";
+    case Storage::kScratch: break;
   }
   return "scratch";
 }
@@ -24,7 +24,7 @@ std::string_view arena(Home home) {
 std::string place(const Plan& plan, ValueId id) {
   const std::size_t offset = plan.memory.offsets[static_cast<std::size_t>(id)];
   if (offset == kNoOffset) return " -";  // stays inside its group
-  return " " + std::string(arena(plan.program.value(id).home)) + "+" + std::to_string(offset);
+  return " " + std::string(arena(plan.program.value(id).storage)) + "+" + std::to_string(offset);
 }
 
 // Arguments of the launch, which signature() leaves out.
@@ -88,17 +88,17 @@ std::vector<std::string> plan_lines(const Graph& graph, const Plan& plan) {
 }
 
 std::string plan_figures(const Plan& plan) {
-  const auto of = [&](Engine engine) {
+  const auto of = [&](Provider provider) {
     return std::count_if(plan.program.groups.begin(), plan.program.groups.end(),
-                         [&](const Group& group) { return group.engine == engine; });
+                         [&](const Group& group) { return group.provider == provider; });
   };
   std::size_t candidates = 0;
   for (const EnginePlan& engine : plan.engines) candidates += engine.choices.size();
   const MemoryLayout& memory = plan.memory;
   std::ostringstream text;
-  text << "groups " << plan.program.groups.size() << " cudnn " << of(Engine::kCudnn) << " cublaslt "
-       << of(Engine::kCublasLt) << " own " << of(Engine::kOwn) << " engines " << plan.engines.size() << " candidates "
-       << candidates << " weights " << memory.weights << " master " << memory.master << " gradients "
+  text << "groups " << plan.program.groups.size() << " cudnn " << of(Provider::kCudnn) << " cublaslt "
+       << of(Provider::kCublasLt) << " own " << of(Provider::kOwn) << " engines " << plan.engines.size()
+       << " candidates " << candidates << " weights " << memory.weights << " master " << memory.master << " gradients "
        << memory.gradients << " momentum " << memory.momentum << " state " << memory.state << " images "
        << memory.images << " labels " << memory.labels << " padded " << memory.padded_weights << " scratch "
        << memory.scratch << " scratch-least " << memory.scratch_lower_bound << " scratch-all "

@@ -38,7 +38,9 @@ class Checker {
   /// Whether all of `id` has been written. A value with slices is written once all its slices are.
   bool ready(ValueId id) const {
     const Value& value = program_.value(id);
-    if (value.home != Home::kScratch && value.home != Home::kGradient && value.home != Home::kPaddedWeight) return true;
+    if (value.storage != Storage::kScratch && value.storage != Storage::kGradient &&
+        value.storage != Storage::kPaddedWeight)
+      return true;
     if (written_[static_cast<std::size_t>(id)] > 0) return true;
     if (value.parent != kNoValue && ready(value.parent)) return true;
     const auto slices = slices_.find(id);
@@ -65,7 +67,7 @@ class Checker {
       }
       for (const ValueId output : operation.outputs) {
         if (!made.insert(output).second) say(what + ": makes " + program_.value(output).name + " twice");
-        if (inside(group, output) && program_.value(output).home != Home::kScratch) {
+        if (inside(group, output) && program_.value(output).storage != Storage::kScratch) {
           say(what + ": " + program_.value(output).name + " lives in an arena and must be written");
         }
       }

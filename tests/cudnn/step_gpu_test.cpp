@@ -72,7 +72,7 @@ struct GpuStep {
     return all;
   }
 
-  std::unique_ptr<gpu::Runtime> runtime;
+  std::unique_ptr<gpu::GpuRuntime> runtime;
   gpu::DeviceMemory gradients;
   std::unique_ptr<DeviceStep> step;
   models::testing::RecordingSink sink;

@@ -22,7 +22,7 @@ using StepMaker = std::function<std::unique_ptr<TrainStep>(Graph graph, const Ar
 
 /// A step whose gradients are one allocation of their own.
 struct StepOnSharedGpu {
-  StepOnSharedGpu(const StepMaker& make, const Graph& forward, gpu::Runtime& runtime) {
+  StepOnSharedGpu(const StepMaker& make, const Graph& forward, gpu::GpuRuntime& runtime) {
     step = make(differentiate(forward), [&](std::size_t bytes) {
       const gpu::Stream stream = runtime.make_stream(gpu::Priority::kNormal);
       gradients = runtime.allocate(bytes, "the gradients");
@@ -57,7 +57,7 @@ inline std::pair<double, double> distance(const std::vector<float>& a, const std
 
 /// Two steps of this rank's half beside two of the whole, and an update after each. `forward_of(batch)` is the network.
 /// Empty, or what differs by more than `tolerance` times the gradient's norm.
-inline std::string compare_halves_with_whole(int rank, gpu::Runtime& runtime, test::SharedGpu& shared,
+inline std::string compare_halves_with_whole(int rank, gpu::GpuRuntime& runtime, test::SharedGpu& shared,
                                              const StepMaker& make,
                                              const std::function<Graph(std::int64_t)>& forward_of,
                                              std::int64_t half_batch, double tolerance) {

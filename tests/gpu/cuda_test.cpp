@@ -45,7 +45,7 @@ class OnGpu : public ::testing::Test {
     if (list.devices.empty()) GTEST_SKIP() << list.reason;
     runtime_ = gpu::make_cuda_runtime(0);
   }
-  std::unique_ptr<gpu::Runtime> runtime_;
+  std::unique_ptr<gpu::GpuRuntime> runtime_;
 };
 
 TEST_F(OnGpu, ScalesWithTheBitsOfTheHost) {

@@ -1,6 +1,6 @@
-// A gpu::Runtime without a GPU: streams, events and graphs over a FakeWorld. To find mistakes it is stricter than CUDA:
-// addresses must lie in its own memory, a stream must be used with its own GPU, and an event must have been recorded
-// before a capture waits for it.
+// A gpu::GpuRuntime without a GPU: streams, events and graphs over a FakeWorld. To find mistakes it is stricter than
+// CUDA: addresses must lie in its own memory, a stream must be used with its own GPU, and an event must have been
+// recorded before a capture waits for it.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ struct FakeCall {
   std::string detail = {};  ///< for people: what memory is for
 };
 
-class FakeRuntime final : public gpu::Runtime {
+class FakeRuntime final : public gpu::GpuRuntime {
  public:
   /// Borrows `world`, which must outlive this object.
   FakeRuntime(FakeWorld& world, int index, FakeOptions options = {});

@@ -39,7 +39,7 @@ TEST(Cost, OfConvolutionsByHand) {
   EXPECT_EQ(cost_of(graph, "bn").bytes, 4 * (out + 2 * 6 + 4 * 6 + out + 2 * 6));
 }
 
-TEST(Cost, OfAForwardPassCountsConvolutionsAndFullyConnectedOnly) {
+TEST(Cost, AForwardPassCountsOnlyConvolutionsAndFullyConnectedLayers) {
   EXPECT_EQ(forward_macs_per_image(tiny()), 4 * 4 * 6 * 27 + 96 * 5);
 }
 

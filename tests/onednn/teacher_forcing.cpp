@@ -8,7 +8,7 @@
 #include "engine/base/float16.h"
 #include "models/onednn/compiler.h"
 #include "models/onednn/parameters.h"
-#include "models/onednn/program.h"
+#include "models/onednn/primitive_program.h"
 #include "models/onednn/threads.h"
 #include "models/synthetic.h"
 #include "tests/onednn/expected.h"
@@ -17,7 +17,7 @@ namespace hvd::models::testing {
 namespace {
 
 using onednn::Md;
-using onednn::Value;
+using onednn::TensorView;
 using Type = dnnl::memory::data_type;
 using Tag = dnnl::memory::format_tag;
 
@@ -103,7 +103,7 @@ class Comparer {
   }
 
   /// Reads the library's values of a tensor that the library keeps.
-  std::vector<float> library_values(const Value& value, const Shape& shape) {
+  std::vector<float> library_values(const TensorView& value, const Shape& shape) {
     std::vector<float> values(static_cast<std::size_t>(shape.count()));
     const Md plain = shape.rank() == 2 ? Md({shape[0], shape[1]}, Type::f32, Tag::nc)
                                        : Md({shape[0], shape[3], shape[1], shape[2]}, Type::f32, Tag::nhwc);
@@ -125,7 +125,7 @@ class Comparer {
       actual = std::vector<float>(expected.data.size());
       parameters_.read_gradient(parameter_of_.at(id), actual);
       stored_in_compute_type = parameters_.gradient_type() == DataType::kBF16;
-    } else if (const Value value = compiler_.tensor(id)) {
+    } else if (const TensorView value = compiler_.tensor(id)) {
       actual = library_values(value, desc.shape);
       stored_in_compute_type = stored_in_compute_type && compute_ == DataType::kBF16;
     } else {
@@ -160,7 +160,7 @@ class Comparer {
   const Graph& graph_;
   DataType compute_;
   HeapArena arena_;
-  onednn::Program program_;
+  onednn::PrimitiveProgram program_;
   onednn::Parameters parameters_;
   onednn::Compiler compiler_;
   std::vector<std::int32_t> labels_;

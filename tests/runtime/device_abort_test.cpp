@@ -52,24 +52,25 @@ TEST(NcclAbort, ReturnsAtOnceAndEndsWhenTheGraphIsGone) {
 }
 
 /// The outcome of two ranks. Before step 4, with a graph in flight on both, rank 1 runs `fault` and rank 0 `prepare`.
-struct Course {
+struct AbortOutcome {
   GpuOutcome outcome;
   std::vector<std::string> left;  // errors that StuckRank::leave was called with, on both ranks
 };
-Course run(const std::vector<FakeNcclOptions>& nccl, StuckRank stuck, const std::function<void(GpuRank&)>& prepare,
-           const std::function<void(GpuRank&, DeviceEngine&)>& fault,
-           const std::function<void(GpuRank&, DeviceEngine*)>& leave = {}) {
-  Course course;
+AbortOutcome run(const std::vector<FakeNcclOptions>& nccl, StuckRank stuck,
+                 const std::function<void(GpuRank&)>& prepare,
+                 const std::function<void(GpuRank&, DeviceEngine&)>& fault,
+                 const std::function<void(GpuRank&, DeviceEngine*)>& leave = {}) {
+  AbortOutcome outcome;
   std::mutex mutex;
   GpuWorldOptions options;
   options.nccl = nccl;
-  course.outcome = on_gpu_ranks(2, options, [&](GpuRank& rank) {
+  outcome.outcome = on_gpu_ranks(2, options, [&](GpuRank& rank) {
     DeviceEngine* its = nullptr;
     StuckRank own = stuck;
     own.leave = [&](const Error& why) {
       {
         const std::lock_guard lock(mutex);
-        course.left.push_back("rank " + std::to_string(rank.rank) + ": " + why.what());
+        outcome.left.push_back("rank " + std::to_string(rank.rank) + ": " + why.what());
       }
       if (leave) leave(rank, its);
     };
@@ -88,14 +89,14 @@ Course run(const std::vector<FakeNcclOptions>& nccl, StuckRank stuck, const std:
       if (!engine.may_run_ahead()) engine.finish_step();
     }
   });
-  return course;
+  return outcome;
 }
 
 const auto kNothing = [](GpuRank&) {};
 
 TEST(DeviceAbort, TheTrainingThreadThatGivesUpDropsItsGraphs) {
   const auto begin = Clock::now();
-  const Course course = run({}, {}, kNothing, [](GpuRank& rank, DeviceEngine& engine) {
+  const AbortOutcome outcome = run({}, {}, kNothing, [](GpuRank& rank, DeviceEngine& engine) {
     engine.abandon("the disk is full");  // this thread aborts, and it owns the graphs
     EXPECT_EQ(engine.in_flight(), 0U);
     EXPECT_TRUE(engine.plane().await_abort(Deadline::after(0ms)));
@@ -103,19 +104,19 @@ TEST(DeviceAbort, TheTrainingThreadThatGivesUpDropsItsGraphs) {
     throw Error(Errc::kIo, "the disk is full on rank " + std::to_string(rank.rank));
   });
   EXPECT_LT(Clock::now() - begin, 2 * kSoon);
-  EXPECT_EQ(course.outcome.errors[1], "io: the disk is full on rank 1");
-  EXPECT_NE(course.outcome.errors[0].find("gave up: the disk is full"), std::string::npos) << course.outcome.text();
-  EXPECT_TRUE(course.left.empty()) << course.left.front();
-  EXPECT_TRUE(course.outcome.violations.empty()) << course.outcome.text();
+  EXPECT_EQ(outcome.outcome.errors[1], "io: the disk is full on rank 1");
+  EXPECT_NE(outcome.outcome.errors[0].find("gave up: the disk is full"), std::string::npos) << outcome.outcome.text();
+  EXPECT_TRUE(outcome.left.empty()) << outcome.left.front();
+  EXPECT_TRUE(outcome.outcome.violations.empty()) << outcome.outcome.text();
 }
 
 TEST(DeviceAbort, TheWatchdogsAbortEndsWhenTheTrainingThreadHasLeft) {
   const auto begin = Clock::now();
-  const Course course = run({}, {}, kNothing, [](GpuRank& rank, DeviceEngine&) { rank.hub.lose_a_rank(); });
+  const AbortOutcome outcome = run({}, {}, kNothing, [](GpuRank& rank, DeviceEngine&) { rank.hub.lose_a_rank(); });
   EXPECT_LT(Clock::now() - begin, 2 * kSoon);
-  for (const std::string& error : course.outcome.errors) EXPECT_EQ(error.find("peer_lost: rank "), 0U) << error;
-  EXPECT_TRUE(course.left.empty()) << course.left.front();
-  EXPECT_TRUE(course.outcome.violations.empty()) << course.outcome.text();
+  for (const std::string& error : outcome.outcome.errors) EXPECT_EQ(error.find("peer_lost: rank "), 0U) << error;
+  EXPECT_TRUE(outcome.left.empty()) << outcome.left.front();
+  EXPECT_TRUE(outcome.outcome.violations.empty()) << outcome.outcome.text();
 }
 
 TEST(DeviceAbort, ATrainingThreadThatIsStuckInCudaIsLeftBehind) {
@@ -123,7 +124,7 @@ TEST(DeviceAbort, ATrainingThreadThatIsStuckInCudaIsLeftBehind) {
   const std::shared_future<void> returned = returns.get_future().share();
   std::atomic<bool> stuck = false;
   std::chrono::nanoseconds asked{0};
-  const Course course = run(
+  const AbortOutcome outcome = run(
       {}, {.leave = {}, .patience = 300ms},
       [&](GpuRank& rank) {
         rank.gpu.on_launch = [&] {
@@ -144,29 +145,29 @@ TEST(DeviceAbort, ATrainingThreadThatIsStuckInCudaIsLeftBehind) {
         returns.set_value();
       });
   EXPECT_LT(asked, kSoon);
-  ASSERT_EQ(course.left.size(), 1U) << course.outcome.text();
-  EXPECT_EQ(course.left[0].find("rank 0: rank "), 0U) << course.left[0];
-  EXPECT_EQ(course.left[0].find('\n'), std::string::npos);
-  EXPECT_TRUE(course.outcome.violations.empty()) << course.outcome.text();
+  ASSERT_EQ(outcome.left.size(), 1U) << outcome.outcome.text();
+  EXPECT_EQ(outcome.left[0].find("rank 0: rank "), 0U) << outcome.left[0];
+  EXPECT_EQ(outcome.left[0].find('\n'), std::string::npos);
+  EXPECT_TRUE(outcome.outcome.violations.empty()) << outcome.outcome.text();
 }
 
 // The training thread is not stuck, so it leaves, and samples are saved as after any error.
 TEST(DeviceAbort, ALibraryThatDoesNotComeBackHoldsNobodyUp) {
   FakeNcclOptions stays;
-  stays.lets_go = std::make_shared<std::atomic<bool>>(false);
+  stays.cancel_may_return = std::make_shared<std::atomic<bool>>(false);
   const auto begin = Clock::now();
-  const Course course = run({stays}, {.leave = {}, .library_patience = 200ms}, kNothing,
-                            [](GpuRank& rank, DeviceEngine&) { rank.hub.lose_a_rank(); });
+  const AbortOutcome outcome = run({stays}, {.leave = {}, .library_patience = 200ms}, kNothing,
+                                   [](GpuRank& rank, DeviceEngine&) { rank.hub.lose_a_rank(); });
   EXPECT_LT(Clock::now() - begin, 2 * kSoon);
-  EXPECT_TRUE(course.left.empty()) << course.left.front();
-  EXPECT_EQ(course.outcome.left_behind, 1);
-  EXPECT_EQ(course.outcome.errors[0].find("peer_lost: "), 0U) << course.outcome.text();
+  EXPECT_TRUE(outcome.left.empty()) << outcome.left.front();
+  EXPECT_EQ(outcome.outcome.wait_timed_out, 1);
+  EXPECT_EQ(outcome.outcome.errors[0].find("peer_lost: "), 0U) << outcome.outcome.text();
 }
 
 // If the training thread is stuck in freeing GPU memory, the process is told to end.
 TEST(DeviceAbort, ATrainingThreadThatIsStuckBehindTheLibraryIsLeftBehind) {
   FakeNcclOptions stays;
-  stays.lets_go = std::make_shared<std::atomic<bool>>(false);
+  stays.cancel_may_return = std::make_shared<std::atomic<bool>>(false);
   std::atomic<bool> told = false;
   GpuWorldOptions options;
   options.nccl = {stays};
@@ -188,7 +189,7 @@ TEST(DeviceAbort, ATrainingThreadThatIsStuckBehindTheLibraryIsLeftBehind) {
     }
   });
   EXPECT_TRUE(told) << outcome.text();
-  EXPECT_EQ(outcome.left_behind, 1);
+  EXPECT_EQ(outcome.wait_timed_out, 1);
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ std::string missing(bool share_gpus) {
   return {};
 }
 
-std::unique_ptr<comm::DeviceCommunicator> connect(std::unique_ptr<comm::Communicator> host, gpu::Runtime& runtime,
+std::unique_ptr<comm::DeviceCommunicator> connect(std::unique_ptr<comm::Communicator> host, gpu::GpuRuntime& runtime,
                                                   bool share_gpus, Deadline deadline) {
   comm::NcclOptions nccl;
   nccl.share_gpus = share_gpus;
@@ -141,7 +141,7 @@ TEST(DeviceEngineOnAGpu, StepsLaunchedAheadComeInOrder) {
   engine.set_gradients({{"ring", 0, 1}}, arena.data(), DataType::kF32, ReduceOp::kSum);
   const gpu::DeviceMemory ring = runtime->allocate((kNumbers + 1) * kBytes, "the ring, and one place");
   const gpu::PinnedMemory host =
-      runtime->allocate_pinned((kNumbers + kFlights) * kBytes, "the ring, and a place a slot");
+      runtime->allocate_pinned((kNumbers + kStepsInFlight) * kBytes, "the ring, and a place a slot");
   auto* const values = reinterpret_cast<float*>(host->bytes.data());
   for (std::size_t i = 0; i < kNumbers; ++i) values[i] = static_cast<float>(i);
   runtime->copy(ring->bytes.data(), values, kNumbers * kBytes, stream);

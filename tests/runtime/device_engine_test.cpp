@@ -21,13 +21,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-struct Way {
+struct Mode {
   Schedule schedule;
   bool overlap, graph;
   int ranks_per_node = 0;  ///< > 0: reduces in two levels
 };
 
-class DeviceSteps : public ::testing::TestWithParam<std::tuple<int, Way>> {};
+class DeviceSteps : public ::testing::TestWithParam<std::tuple<int, Mode>> {};
 
 TEST_P(DeviceSteps, GiveTheSumsOfAllRanks) {
   const auto [size, way] = GetParam();
@@ -70,11 +70,12 @@ TEST_P(DeviceSteps, GiveTheSumsOfAllRanks) {
 INSTANTIATE_TEST_SUITE_P(
     All, DeviceSteps,
     ::testing::Combine(::testing::Values(1, 2, 3),
-                       ::testing::Values(Way{Schedule::kStatic, true, true}, Way{Schedule::kStatic, true, false},
-                                         Way{Schedule::kStatic, false, true}, Way{Schedule::kStatic, false, false},
-                                         Way{Schedule::kNegotiated, true, true}, Way{Schedule::kNone, true, true},
-                                         Way{Schedule::kStatic, true, true, 1}, Way{Schedule::kStatic, false, true, 2},
-                                         Way{Schedule::kNegotiated, true, true, 2})));
+                       ::testing::Values(Mode{Schedule::kStatic, true, true}, Mode{Schedule::kStatic, true, false},
+                                         Mode{Schedule::kStatic, false, true}, Mode{Schedule::kStatic, false, false},
+                                         Mode{Schedule::kNegotiated, true, true}, Mode{Schedule::kNone, true, true},
+                                         Mode{Schedule::kStatic, true, true, 1},
+                                         Mode{Schedule::kStatic, false, true, 2},
+                                         Mode{Schedule::kNegotiated, true, true, 2})));
 
 TEST(DeviceEngine, SaysWhyReductionsInTwoLevelsAreNotCaptured) {
   GpuWorldOptions options;
@@ -96,7 +97,7 @@ TEST(DeviceEngine, SaysWhyReductionsInTwoLevelsAreNotCaptured) {
   EXPECT_TRUE(one_level.good()) << one_level.text();
 }
 
-/// The parameter is Way::ranks_per_node.
+/// The parameter is Mode::ranks_per_node.
 class DeviceChanges : public ::testing::TestWithParam<int> {};
 
 TEST_P(DeviceChanges, BetweenStepsLoseNothing) {
@@ -190,7 +191,7 @@ TEST(DeviceEngine, OverlapsOnlyWhenAskedTo) {
   }
 }
 
-TEST(DeviceEngine, BucketsAreReducedInTheirOrderWhateverThatOfBackward) {
+TEST(DeviceEngine, BucketsAreReducedInPlanOrderForEveryBackwardOrder) {
   const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {.graph = false});
     Network network(rank, engine);
@@ -296,7 +297,7 @@ TEST(DeviceEngine, SchedulesMaySwitchBetweenSteps) {
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-class DeviceStepsAhead : public ::testing::TestWithParam<std::tuple<int, Way>> {};
+class DeviceStepsAhead : public ::testing::TestWithParam<std::tuple<int, Mode>> {};
 
 TEST_P(DeviceStepsAhead, GiveTheSumsOfAllRanks) {
   const auto [size, way] = GetParam();
@@ -314,7 +315,7 @@ TEST_P(DeviceStepsAhead, GiveTheSumsOfAllRanks) {
       for (std::size_t step = 0; step < kSteps; ++step) {
         // The first three steps, two eager ones and a capture, do not run ahead.
         EXPECT_EQ(reports[step].ahead, captured && step >= 3) << "step " << step;
-        EXPECT_EQ(reports[step].slot, step % kFlights);
+        EXPECT_EQ(reports[step].slot, step % kStepsInFlight);
         EXPECT_EQ(reports[step].graph, captured && step >= 2) << "step " << step;
         EXPECT_GT(reports[step].step.count(), 0) << "step " << step;
       }
@@ -327,9 +328,9 @@ TEST_P(DeviceStepsAhead, GiveTheSumsOfAllRanks) {
 INSTANTIATE_TEST_SUITE_P(
     All, DeviceStepsAhead,
     ::testing::Combine(::testing::Values(1, 3),
-                       ::testing::Values(Way{Schedule::kStatic, true, true}, Way{Schedule::kStatic, false, true},
-                                         Way{Schedule::kStatic, true, false}, Way{Schedule::kNegotiated, true, true},
-                                         Way{Schedule::kStatic, true, true, 1})));
+                       ::testing::Values(Mode{Schedule::kStatic, true, true}, Mode{Schedule::kStatic, false, true},
+                                         Mode{Schedule::kStatic, true, false}, Mode{Schedule::kNegotiated, true, true},
+                                         Mode{Schedule::kStatic, true, true, 1})));
 
 TEST(DeviceEngine, LaunchesOneStepAheadAndNoMore) {
   const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
@@ -384,7 +385,7 @@ TEST(DeviceEngine, ARankThatHasTakenStepsAloneIsNamedAllTheSame) {
     if (rank.rank == 0) {
       network.steps_ahead(5);
     } else {
-      engine.sit_out(5);
+      engine.skip_steps(5);
     }
     engine.set_schedule(Schedule::kStatic);
     network.steps_ahead(3);

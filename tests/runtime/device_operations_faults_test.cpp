@@ -15,7 +15,7 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-TEST(DeviceTickets, OutputsOutliveTheEngineAndThoseNotTakenGoWithIt) {
+TEST(DeviceTickets, OutputsOutliveTheEngineUnlessTheyWereNotTaken) {
   const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
     Output kept;
     {
@@ -92,7 +92,7 @@ TEST(DeviceTickets, ARankWithoutMemoryForAnOutputEndsAllWithItsWords) {
 }
 
 /// When the ticket fails, no work on the GPU may still use the scaled copy or the caller's memory.
-TEST(DeviceTickets, OfALostRankLeaveNothingInFlight) {
+TEST(DeviceTickets, NothingIsInFlightAfterARankIsLost) {
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     std::atomic<FakeNcclHub*> armed = nullptr;
     GpuWorldOptions options;

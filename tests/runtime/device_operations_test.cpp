@@ -167,7 +167,7 @@ std::vector<std::byte> scaled_results(Engine& engine, std::byte* data, std::size
   return all;
 }
 
-TEST(DeviceTickets, ScaleWithTheBitsOfTheHostsTickets) {
+TEST(DeviceTickets, ScalingGivesTheBitsOfTheHost) {
   constexpr std::size_t kCount = 333;
   for (const DataType type : {DataType::kF32, DataType::kF64, DataType::kF16, DataType::kBF16}) {
     for (const int size : {1, 2, 3}) {
@@ -236,7 +236,7 @@ TEST(DeviceTickets, MixInAnyOrder) {
 }
 
 /// Tests every kind of disagreement. Afterwards the engine must still work.
-TEST(DeviceTickets, OfRanksThatDisagreeFailWithOneTextAndTheEngineGoesOn) {
+TEST(DeviceTickets, FailWithTheSameTextIfRanksDisagreeAndTheEngineGoesOn) {
   std::array<std::vector<std::string>, 3> texts;
   const GpuOutcome outcome = on_gpu_ranks(3, {}, [&](GpuRank& rank) {
     Tickets on(rank);

@@ -134,7 +134,7 @@ TEST(Engine, TheScheduleMayChangeBetweenSteps) {
 
 /// The sharded schedule gives each rank's shares the bits of the static one, and gather_shares() gives them to all: on
 /// one node, and over pretended nodes where the algorithm is ring (docs/algorithms.md).
-TEST(Engine, SharedOutBucketsHaveTheBitsOfTheStaticSchedule) {
+TEST(Engine, ShardedBucketsHaveTheBitsOfTheStaticSchedule) {
   struct World {
     int size;
     int ranks_per_node = 0;

@@ -345,7 +345,7 @@ TEST(Operations, CallersMistakesAreRefusedBeforeAnythingIsSent) {
   }));
 }
 
-TEST(Operations, PlainOnesFollowTheTicketsBeforeThem) {
+TEST(Operations, SmallCollectivesRunAfterEarlierTickets) {
   on_worlds([](Engine& engine, int rank) {
     const auto size = static_cast<std::size_t>(engine.size());
     float early = 1;
@@ -410,7 +410,7 @@ TEST(Operations, AllKindsMixInAnyOrder) {
   }));
 }
 
-TEST(Operations, ArgumentsThatCannotBeMeantLeaveTheEngineUsable) {
+TEST(Operations, InvalidArgumentsLeaveTheEngineUsable) {
   expect_all_good(on_ranks(3, patient_options(Schedule::kStatic), [](Engine& engine, int /*rank*/) {
     std::array<float, 16> data{};
     const std::vector<std::size_t> two_each(3, 2);

@@ -198,35 +198,36 @@ TEST(RollCall, StatusSurvivesTheWire) {
 
 TEST(RollCall, BlamesTheSilentBeforeTheSlow) {
   const std::vector<std::string> hosts{"n0", "n0", "n1"};
-  const Blame blame = find_blame(0, {"4 2 1 waiting", std::nullopt, "4 1 1 forward"}, hosts);
-  EXPECT_TRUE(blame.found);
-  EXPECT_EQ(blame.text.find("; roll call: rank 1 (host n0) did not answer"), 0U);
-  EXPECT_NE(blame.text.find("rank 2 (host n1) is furthest behind: forward"), std::string::npos);
+  const RollCallResult late_rank = find_late_rank(0, {"4 2 1 waiting", std::nullopt, "4 1 1 forward"}, hosts);
+  EXPECT_TRUE(late_rank.found);
+  EXPECT_EQ(late_rank.text.find("; roll call: rank 1 (host n0) did not answer"), 0U);
+  EXPECT_NE(late_rank.text.find("rank 2 (host n1) is furthest behind: forward"), std::string::npos);
 }
 
 TEST(RollCall, ARankThatWaitsForItsPeersIsAheadOfOneThatDoesNot) {
-  const Blame blame = find_blame(0, {"4 2 1 a", "4 2 0 b", "4 2 1 c"}, {"n", "n", "n"});
-  EXPECT_TRUE(blame.found);
-  EXPECT_NE(blame.text.find("rank 1 (host n) is furthest behind: b"), std::string::npos) << blame.text;
+  const RollCallResult late_rank = find_late_rank(0, {"4 2 1 a", "4 2 0 b", "4 2 1 c"}, {"n", "n", "n"});
+  EXPECT_TRUE(late_rank.found);
+  EXPECT_NE(late_rank.text.find("rank 1 (host n) is furthest behind: b"), std::string::npos) << late_rank.text;
 }
 
 TEST(RollCall, ARankThatTheCallMetInsideAWaitIsNotToBlame) {
-  const Blame blame = find_blame(0, {"4 2 1 a", "waiting in all_reduce 3", "4 2 0 b"}, {"n", "n", "n"});
-  EXPECT_NE(blame.text.find("rank 2 (host n) is furthest behind"), std::string::npos) << blame.text;
-  EXPECT_EQ(blame.text.find("rank 1"), std::string::npos) << blame.text;
+  const RollCallResult late_rank =
+      find_late_rank(0, {"4 2 1 a", "waiting in all_reduce 3", "4 2 0 b"}, {"n", "n", "n"});
+  EXPECT_NE(late_rank.text.find("rank 2 (host n) is furthest behind"), std::string::npos) << late_rank.text;
+  EXPECT_EQ(late_rank.text.find("rank 1"), std::string::npos) << late_rank.text;
 }
 
 TEST(RollCall, BlamesNobodyWhenAllAreEquallyFar) {
-  const Blame blame = find_blame(1, {"4 2 1 a", "4 2 1 b"}, {"n0", "n1"});
-  EXPECT_FALSE(blame.found);
-  EXPECT_NE(blame.text.find("rank 0 (host n0): a"), std::string::npos);
+  const RollCallResult late_rank = find_late_rank(1, {"4 2 1 a", "4 2 1 b"}, {"n0", "n1"});
+  EXPECT_FALSE(late_rank.found);
+  EXPECT_NE(late_rank.text.find("rank 0 (host n0): a"), std::string::npos);
 }
 
 TEST(RollCall, NamesFourOfManySilentRanks) {
   std::vector<std::optional<std::string>> answers(64);
   answers[0] = "1 0 1 here";
-  const Blame blame = find_blame(0, answers, std::vector<std::string>(64, "n"));
-  EXPECT_NE(blame.text.find("rank 4 (host n) and 59 more did not answer"), std::string::npos) << blame.text;
+  const RollCallResult late_rank = find_late_rank(0, answers, std::vector<std::string>(64, "n"));
+  EXPECT_NE(late_rank.text.find("rank 4 (host n) and 59 more did not answer"), std::string::npos) << late_rank.text;
 }
 
 TEST(Timeline, RankGoesBeforeTheExtension) {

@@ -106,7 +106,7 @@ class BadInput(unittest.TestCase):
         self.change("UPDATE session SET command_line = 'hvd_bench --model \"x'")
         self.refused("run .* is not run again: no closing", "rerun", self.runs["full"], self.db, "--execute")
 
-    def record_of_a_sleeper(self) -> Path:
+    def record_with_endless_program(self) -> Path:
         """Makes a record, and self.program, which never ends. Returns the file to which it writes its process id."""
         note = self.folder / "pid"
         program = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
@@ -118,7 +118,7 @@ class BadInput(unittest.TestCase):
         return note
 
     def test_a_rerun_that_takes_too_long_leaves_nobody_behind(self) -> None:
-        note = self.record_of_a_sleeper()
+        note = self.record_with_endless_program()
         begin = time.monotonic()
         words = ("--execute", "--program", self.program, "--timeout", 3)
         self.refused("took longer than 3 s", "rerun", self.runs["full"], self.db, *words)
@@ -128,7 +128,7 @@ class BadInput(unittest.TestCase):
 
     def test_a_rerun_that_is_ended_leaves_nobody_behind(self) -> None:
         """When a job or a connection ends, neither the program nor the script's scratch folder may be left."""
-        note, scratch = self.record_of_a_sleeper(), self.folder / "scratch"
+        note, scratch = self.record_with_endless_program(), self.folder / "scratch"
         scratch.mkdir()
         command = [str(REPOSITORY / "scripts" / "rerun"), self.runs["full"], str(self.db), "--execute"]
         command += ["--program", str(self.program)]

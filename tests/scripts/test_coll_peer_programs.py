@@ -139,7 +139,7 @@ class ProgramTest(unittest.TestCase):
         self.assertIsNotNone(cells.parse(largest))
         self.assertIsNone(cells.parse(above))
         for asked, why in (
-            ([*every, largest], "needs --meeting, --samples and at least one cell"),
+            ([*every, largest], "needs --shared-page, --samples and at least one cell"),
             ([above], f"{above}: "),
         ):
             done = subprocess.run([program, *asked], capture_output=True, text=True, timeout=60, check=False)
@@ -196,7 +196,7 @@ class RulesTest(unittest.TestCase):
             return 1  # reports "unsupported", which ends the cell
 
         with tempfile.TemporaryDirectory() as folder:
-            rules, meeting = Path(folder) / "rules.so", Path(folder) / "meeting"
+            rules, shared_page = Path(folder) / "rules.so", Path(folder) / "shared_page"
             sources = [str(libraries.SOURCES / name) for name in libraries.RULES]
             words = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{libraries.ROOT}", *sources, "-o", str(rules)]
             subprocess.run(words, check=True, timeout=300)
@@ -208,8 +208,8 @@ class RulesTest(unittest.TestCase):
                 return ctypes.addressof(ctypes.c_char.from_buffer(mapped[-1]))
 
             for own in (ALLOCATE(0), ALLOCATE(allocate)):
-                meeting.write_bytes(b"")
-                words = ["x", "--meeting", str(meeting), "--samples", "1", "--pool-bytes", str(self.POOL)]
+                shared_page.write_bytes(b"")
+                words = ["x", "--shared-page", str(shared_page), "--samples", "1", "--pool-bytes", str(self.POOL)]
                 words += ["--cell-seconds", "0", "all_reduce/fp32/1024/out/1"]
                 library = Rules(0, 1, None, own, PERFORM(perform))
                 given = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))

@@ -180,7 +180,7 @@ class GateTest(GateCase):
         _, said = begun.communicate(timeout=60)
         self.assertEqual(begun.returncode, 7, said)
         process = int((self.folder / "pids").read_text())
-        self.assertTrue(eventually_gone(process))
+        self.assertTrue(ends_soon(process))
         self.assertEqual(self.gate("--b", "SLOW=1.05").returncode, 1)
 
     def test_a_side_that_stores_nothing_is_an_error(self) -> None:
@@ -253,7 +253,7 @@ class GateTest(GateCase):
         self.assertFalse(self.db.exists())
 
 
-def eventually_gone(process: int) -> bool:
+def ends_soon(process: int) -> bool:
     """Whether the process ends within ten seconds. A zombie counts as ended."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:

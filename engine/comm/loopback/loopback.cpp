@@ -43,11 +43,11 @@ std::vector<std::unique_ptr<Communicator>> make_wrapped_loopback(int size, const
           std::make_shared<SharedMemory>(SharedMemory::anonymous(Segment::bytes_for(layout.topology.local_size))));
       handovers.push_back(std::make_shared<Handover>());
     }
-    auto core = std::make_unique<Core>(std::move(layout), segments.back(), NodeGroup::Kind::kThreads);
-    core->group.set_handover(handovers.back());
-    core->set_transport(wrap(r, std::make_unique<ThreadTransport>(inboxes, r, core->faults)));
+    auto state = std::make_unique<RankState>(std::move(layout), segments.back(), NodeGroup::Kind::kThreads);
+    state->group.set_handover(handovers.back());
+    state->set_transport(wrap(r, std::make_unique<ThreadTransport>(inboxes, r, state->faults)));
     ranks.push_back(
-        std::make_unique<GroupCommunicator>(std::move(core), options, "loopback", "threads of one process"));
+        std::make_unique<GroupCommunicator>(std::move(state), options, "loopback", "threads of one process"));
   }
   return ranks;
 }

@@ -76,7 +76,7 @@ void ThreadTransport::wait(Ticket ticket, const Wait& wait) {
     await(ticket, wait);
   } catch (const Error& error) {
     forget_receives();
-    if (error.code() == Errc::kMismatch) watch_.tell_mismatch(error.what());  // only the receiver detects it
+    if (error.code() == Errc::kMismatch) watch_.abort_for_mismatch(error.what());  // only the receiver detects it
     throw;
   } catch (...) {
     forget_receives();

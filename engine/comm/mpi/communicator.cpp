@@ -1,4 +1,5 @@
-// Ranks as MPI processes: determines which ranks share a host, makes the segment of each host, and builds the Core.
+// Ranks as MPI processes: determines which ranks share a host, makes the segment of each host, and builds the
+// RankState.
 #include <mpi.h>
 #include <unistd.h>
 
@@ -24,8 +25,9 @@ namespace {
 
 class MpiCommunicator final : public GroupCommunicator {
  public:
-  MpiCommunicator(std::shared_ptr<MpiEnvironment> environment, std::unique_ptr<Core> core, const CommOptions& options)
-      : GroupCommunicator(std::move(core), options, "mpi", environment->library()),
+  MpiCommunicator(std::shared_ptr<MpiEnvironment> environment, std::unique_ptr<RankState> state,
+                  const CommOptions& options)
+      : GroupCommunicator(std::move(state), options, "mpi", environment->library()),
         environment_(std::move(environment)) {}
   ~MpiCommunicator() override {
     if (failed()) environment_->abandon();
@@ -209,10 +211,10 @@ std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, b
     layout.emplace(find_layout(all, node.get(), pretended));
     memory = make_segment(node.get());
   }
-  auto core = std::make_unique<Core>(std::move(*layout), std::move(memory), NodeGroup::Kind::kProcesses);
-  core->set_transport(std::make_unique<MpiTransport>(environment, std::move(world.comm()), std::move(notices.comm()),
-                                                     core->faults, core->group.crowded()));
-  return std::make_unique<MpiCommunicator>(environment, std::move(core), options);
+  auto state = std::make_unique<RankState>(std::move(*layout), std::move(memory), NodeGroup::Kind::kProcesses);
+  state->set_transport(std::make_unique<MpiTransport>(environment, std::move(world.comm()), std::move(notices.comm()),
+                                                      state->faults, state->group.crowded()));
+  return std::make_unique<MpiCommunicator>(environment, std::move(state), options);
 }
 
 void split_world(int group, int key, LockedComm& ranks, MpiEnvironment& environment, const Patience& patience) {

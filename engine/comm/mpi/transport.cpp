@@ -106,14 +106,14 @@ MpiTransport::~MpiTransport() {
   notices_.reset();
 }
 
-Transport::Ticket MpiTransport::open(Operation operation) {
+Transport::Ticket MpiTransport::open(PostedRequest operation) {
   const Ticket ticket = next_++;
   operations_.emplace(ticket, std::move(operation));
   return ticket;
 }
 
 Transport::Ticket MpiTransport::send(int to, std::span<const std::byte> bytes) {
-  Operation operation{to, {}};
+  PostedRequest operation{to, {}};
   const MutexLock lock(mutex_);
   for_each_chunk(bytes.size(), kMaxCount, [&](Range piece) {
     check(MPI_Isend(bytes.data() + piece.begin, static_cast<int>(piece.count), MPI_BYTE, to, kTag, data_.get(),
@@ -124,7 +124,7 @@ Transport::Ticket MpiTransport::send(int to, std::span<const std::byte> bytes) {
 }
 
 Transport::Ticket MpiTransport::receive(int from, std::span<std::byte> bytes) {
-  Operation operation{from, {}};
+  PostedRequest operation{from, {}};
   const MutexLock lock(mutex_);
   for_each_chunk(bytes.size(), kMaxCount, [&](Range piece) {
     check(MPI_Irecv(bytes.data() + piece.begin, static_cast<int>(piece.count), MPI_BYTE, from, kTag, data_.get(),
@@ -134,7 +134,7 @@ Transport::Ticket MpiTransport::receive(int from, std::span<std::byte> bytes) {
   return open(std::move(operation));
 }
 
-bool MpiTransport::test_locked(Operation& operation) {
+bool MpiTransport::test_locked(PostedRequest& operation) {
   // Test the requests one by one, because MPI_Testall returns MPI_ERR_IN_STATUS for every error.
   for (MPI_Request& request : operation.requests) {
     int done = 0;
@@ -162,7 +162,7 @@ void MpiTransport::wait(Ticket ticket, const Wait& wait) {
   operations_.erase(found);
 }
 
-void MpiTransport::wait_for(Operation& operation, const Wait& wait) {
+void MpiTransport::wait_for(PostedRequest& operation, const Wait& wait) {
   const auto done = [&] {
     const MutexLock lock(mutex_);
     return test_locked(operation);
@@ -193,7 +193,7 @@ void MpiTransport::wait_for(Operation& operation, const Wait& wait) {
     }
   } catch (const Error& error) {
     cancel_all();
-    if (error.code() == Errc::kMismatch) watch_.tell_mismatch(error.what());  // only the receiver detects it
+    if (error.code() == Errc::kMismatch) watch_.abort_for_mismatch(error.what());  // only the receiver detects it
     throw;
   } catch (...) {
     cancel_all();
@@ -256,7 +256,7 @@ bool MpiTransport::library_all_reduce(std::byte* data, std::size_t count, DataTy
   if (!type) return false;
   // The call is non-blocking, because a rank could not leave a blocking call if a peer is lost.
   for_each_chunk(count, kMaxCount, [&](Range piece) {
-    Operation operation{-1, {MPI_REQUEST_NULL}};
+    PostedRequest operation{-1, {MPI_REQUEST_NULL}};
     {
       const MutexLock lock(mutex_);
       check(MPI_Iallreduce(MPI_IN_PLACE, data + piece.begin * size_of(dtype), static_cast<int>(piece.count), *type,

@@ -38,7 +38,7 @@ class MpiTransport final : public Transport {
   [[nodiscard]] std::string name() const override { return "mpi"; }
 
  private:
-  struct Operation {
+  struct PostedRequest {
     int peer = -1;
     std::vector<MPI_Request> requests;  ///< several if the message exceeds MPI's int counts
   };
@@ -46,9 +46,9 @@ class MpiTransport final : public Transport {
     std::vector<std::byte> bytes;
     MPI_Request request = MPI_REQUEST_NULL;
   };
-  Ticket open(Operation operation);
-  bool test_locked(Operation& operation) HVD_REQUIRES(mutex_);
-  void wait_for(Operation& operation, const Wait& wait);
+  Ticket open(PostedRequest operation);
+  bool test_locked(PostedRequest& operation) HVD_REQUIRES(mutex_);
+  void wait_for(PostedRequest& operation, const Wait& wait);
   void cancel_all() noexcept;
 
   std::shared_ptr<MpiEnvironment> environment_;
@@ -58,7 +58,7 @@ class MpiTransport final : public Transport {
   const bool crowded_;
   Mutex& mutex_;  ///< the environment's: one for all transports of the process
   Ticket next_ = 1;
-  std::map<Ticket, Operation> operations_;  ///< only the owner's thread uses this
+  std::map<Ticket, PostedRequest> operations_;  ///< only the owner's thread uses this
   std::unique_ptr<std::list<Outgoing>> outgoing_ HVD_GUARDED_BY(mutex_) = std::make_unique<std::list<Outgoing>>();
 };
 

@@ -57,7 +57,7 @@ struct CommConfig {
 /// Arguments of one call. `in` and `out` point to device memory and are equal or do not overlap, with one exception: if
 /// one of them holds `count` elements per rank, in the order of ranks, the other may be this rank's share of it. NCCL
 /// supports both forms of operations in place.
-struct Operation {
+struct CallArguments {
   const void* in = nullptr;         ///< unused by receive
   void* out = nullptr;              ///< unused by send; reduce: may be null if this rank is not the root
   std::size_t count = 0;            ///< elements; reduce_scatter and all_gather: elements of one rank's share
@@ -94,16 +94,16 @@ class Api {
   virtual Result begin_group() = 0;
   virtual Result end_group() = 0;
 
-  virtual Result all_reduce(Comm comm, const Operation& what, gpu::StreamView stream) = 0;
-  virtual Result broadcast(Comm comm, const Operation& what, gpu::StreamView stream) = 0;
-  virtual Result reduce(Comm comm, const Operation& what, gpu::StreamView stream) = 0;
-  virtual Result reduce_scatter(Comm comm, const Operation& what, gpu::StreamView stream) = 0;
-  virtual Result all_gather(Comm comm, const Operation& what, gpu::StreamView stream) = 0;
+  virtual Result all_reduce(Comm comm, const CallArguments& what, gpu::StreamView stream) = 0;
+  virtual Result broadcast(Comm comm, const CallArguments& what, gpu::StreamView stream) = 0;
+  virtual Result reduce(Comm comm, const CallArguments& what, gpu::StreamView stream) = 0;
+  virtual Result reduce_scatter(Comm comm, const CallArguments& what, gpu::StreamView stream) = 0;
+  virtual Result all_gather(Comm comm, const CallArguments& what, gpu::StreamView stream) = 0;
 
   // The stream continues after the peer has made the matching call, with the same count and type. Messages of one group
   // progress together. Without a group they progress one by one, so two ranks that both send first wait for ever.
-  virtual Result send(Comm comm, const Operation& what, gpu::StreamView stream) = 0;
-  virtual Result receive(Comm comm, const Operation& what, gpu::StreamView stream) = 0;
+  virtual Result send(Comm comm, const CallArguments& what, gpu::StreamView stream) = 0;
+  virtual Result receive(Comm comm, const CallArguments& what, gpu::StreamView stream) = 0;
 
   /// Returns true if NCCL can register memory (since 2.19). If false, the next four functions must not be called.
   [[nodiscard]] virtual bool can_register() const = 0;

@@ -14,7 +14,7 @@ class DeviceGroup final : public DeviceCommunicator {
  public:
   /// `backend` must be a string literal. `api` gives the library's name and version; null if no library is used. Call
   /// set_plane() before data() and device().
-  DeviceGroup(std::string_view backend, std::unique_ptr<Communicator> host, gpu::Runtime& runtime, const Api* api)
+  DeviceGroup(std::string_view backend, std::unique_ptr<Communicator> host, gpu::GpuRuntime& runtime, const Api* api)
       : backend_(backend),
         runtime_(runtime),
         library_(host->library() +
@@ -31,14 +31,14 @@ class DeviceGroup final : public DeviceCommunicator {
   [[nodiscard]] ControlPlane& control() override { return host_->control(); }
   [[nodiscard]] DataPlane& data() override { return *plane_; }
   [[nodiscard]] DevicePlane& device() override { return *plane_; }
-  [[nodiscard]] gpu::Runtime& runtime() override { return runtime_; }
+  [[nodiscard]] gpu::GpuRuntime& runtime() override { return runtime_; }
   [[nodiscard]] std::string_view backend() const override { return backend_; }
   [[nodiscard]] std::string library() const override { return library_; }
   [[nodiscard]] std::string flight_record() const override { return host_->flight_record(); }
 
  private:
   const std::string_view backend_;
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
   const std::string library_;
   std::unique_ptr<Communicator> host_;
   std::vector<std::unique_ptr<Communicator>> kept_;

@@ -24,13 +24,13 @@ constexpr const char* kSharesRefusal =
 
 }  // namespace
 
-Pieces cut(std::size_t count, int local_size, bool even) {
+Pieces divide_all_reduce(std::size_t count, int local_size, bool even) {
   const auto ranks = static_cast<std::size_t>(local_size);
   const std::size_t share = even ? count / ranks / kShareAlign * kShareAlign : 0;
   return {share, count - share * ranks};
 }
 
-HierarchicalPlane::HierarchicalPlane(const Levels& levels, gpu::Runtime& runtime, std::shared_ptr<Api> api,
+HierarchicalPlane::HierarchicalPlane(const Levels& levels, gpu::GpuRuntime& runtime, std::shared_ptr<Api> api,
                                      const NcclOptions& options, Deadline deadline)
     : levels_(levels), runtime_(runtime), here_(here_of(levels.world.topology(), runtime)) {
   const auto begin = Clock::now();
@@ -39,13 +39,14 @@ HierarchicalPlane::HierarchicalPlane(const Levels& levels, gpu::Runtime& runtime
     agree_on_evenness(deadline);
     inside_ = std::make_unique<Plane>(levels_.node, runtime, std::move(api), options, here_, deadline);
     levels_.world.control().barrier(deadline);  // throws if another node has failed
-    if (even_ || levels_.world.topology().local_rank == 0) crossing_ = std::make_unique<Crossing>(levels_.across);
+    if (even_ || levels_.world.topology().local_rank == 0)
+      inter_node_ = std::make_unique<InterNodeReducer>(levels_.across);
     trial.emplace(runtime);
     trial->run(*this, levels_.world.topology(), here_, deadline);
   } catch (const Error& error) {
     levels_.world.control().abort(error.what());
     abort();
-    if (inside_) runtime.run_dry(stream());
+    if (inside_) runtime.drain(stream());
     throw;
   }
   creation_time_ = Clock::now() - begin;
@@ -55,12 +56,12 @@ HierarchicalPlane::~HierarchicalPlane() {
   try {
     check();
     levels_.world.control().throw_if_aborted();
-    if (crossing_ && crossing_->busy()) abort();
+    if (inter_node_ && inter_node_->busy()) abort();
   } catch (...) {  // no caller can take the error; without abort() the stream would wait for a peer that is gone
     abort();
   }
-  crossing_.reset();
-  runtime_.run_dry(stream());  // the stream may still use staging_, which is freed next
+  inter_node_.reset();
+  runtime_.drain(stream());  // the stream may still use staging_, which is freed next
 }
 
 void HierarchicalPlane::agree_on_evenness(Deadline deadline) {
@@ -87,7 +88,7 @@ void HierarchicalPlane::all_reduce(void* data, std::size_t count, DataType dtype
   if (count == 0) return;
   require_reducible(dtype);
   const Topology& where = levels_.world.topology();
-  const Pieces pieces = cut(count, where.local_size, even_);
+  const Pieces pieces = divide_all_reduce(count, where.local_size, even_);
   const bool leader = where.local_rank == 0;
   const std::size_t element = size_of(dtype);
   const auto shares = static_cast<std::size_t>(where.local_size) * pieces.share;
@@ -108,21 +109,21 @@ void HierarchicalPlane::all_reduce(void* data, std::size_t count, DataType dtype
       deadline);
 
   const std::size_t carried = pieces.share + (leader ? pieces.rest : 0);
-  if (carried > 0 && crossing_) {
+  if (carried > 0 && inter_node_) {
     const std::size_t share_bytes = pieces.share * element, rest_bytes = leader ? pieces.rest * element : 0;
     std::byte* const host = staging(share_bytes + rest_bytes);
     if (share_bytes > 0) copy(host, mine, share_bytes);
     if (rest_bytes > 0) copy(host + share_bytes, rest, rest_bytes);
     const auto gate = std::make_shared<gpu::HostGate>();
     runtime_.hold(stream(), gate);
-    crossing_->submit({.data = host,
-                       .count = carried,
-                       .dtype = dtype,
-                       .op = op,
-                       .divisor = node_means ? where.nodes : where.size,
-                       .divide_first = early,
-                       .deadline = deadline},
-                      gate);
+    inter_node_->submit({.data = host,
+                         .count = carried,
+                         .dtype = dtype,
+                         .op = op,
+                         .divisor = node_means ? where.nodes : where.size,
+                         .divide_first = early,
+                         .deadline = deadline},
+                        gate);
     if (share_bytes > 0) copy(mine, host, share_bytes);
     if (rest_bytes > 0) copy(rest, host + share_bytes, rest_bytes);
   }
@@ -178,7 +179,7 @@ void HierarchicalPlane::complete(std::string_view what, Deadline deadline) {
 
 std::string HierarchicalPlane::description() const {
   return "hierarchical(" + inside_->description() + " in the node; " +
-         (crossing_ ? levels_.across.data().description() : "local rank 0") + " between nodes)";
+         (inter_node_ ? levels_.across.data().description() : "local rank 0") + " between nodes)";
 }
 
 std::string_view HierarchicalPlane::capture_refusal() const {
@@ -190,11 +191,11 @@ std::string_view HierarchicalPlane::shares_refusal() const { return kSharesRefus
 void HierarchicalPlane::check() {
   if (aborted_) throw Error(Errc::kInterrupted, here_ + ": communication was aborted");
   inside_->check();
-  if (!crossing_) return;
+  if (!inter_node_) return;
   try {
-    crossing_->check();
+    inter_node_->check();
   } catch (const Error& error) {
-    hear_the_world(here_ + ": " + error.what());  // throws the world's reason instead, if there is one
+    throw_if_world_aborted(here_ + ": " + error.what());  // throws the world's reason instead, if there is one
     throw Error(error.code(), here_ + ": " + error.what());
   }
 }
@@ -211,7 +212,7 @@ void HierarchicalPlane::reconnect(const NcclOptions& options, Deadline deadline)
   }
 }
 
-void HierarchicalPlane::hear_the_world(const std::string& status) {
+void HierarchicalPlane::throw_if_world_aborted(const std::string& status) {
   levels_.world.control().answer_roll_call(status);  // also receives an abort that another node has sent
   levels_.world.control().throw_if_aborted();
 }
@@ -219,7 +220,7 @@ void HierarchicalPlane::hear_the_world(const std::string& status) {
 std::string HierarchicalPlane::reason_to_give_up() {
   std::string mine = here_ + " gave up";
   try {
-    hear_the_world(mine);
+    throw_if_world_aborted(mine);
   } catch (const Error& told) {
     return told.what();
   }
@@ -231,20 +232,20 @@ void HierarchicalPlane::abort() noexcept {
   const std::string reason = reason_to_give_up();
   levels_.node.control().abort(reason);
   if (inside_) inside_->abort();
-  if (crossing_) crossing_->abort(reason);
+  if (inter_node_) inter_node_->abort(reason);
 }
 
 }  // namespace hvd::comm::nccl
 
 namespace hvd::comm {
 
-std::unique_ptr<DeviceCommunicator> make_hierarchical(HostLevels hosts, gpu::Runtime& runtime,
+std::unique_ptr<DeviceCommunicator> make_hierarchical(HostLevels hosts, gpu::GpuRuntime& runtime,
                                                       std::shared_ptr<nccl::Api> api, const NcclOptions& options,
                                                       Deadline deadline) {
   if (hosts.world->topology().nodes == 1) {
     return make_nccl(std::move(hosts.world), runtime, std::move(api), options, deadline);
   }
-  nccl::meet(*hosts.world, runtime, api.get(), options, deadline);
+  nccl::check_world(*hosts.world, runtime, api.get(), options, deadline);
   auto group = std::make_unique<nccl::DeviceGroup>("hierarchical", std::move(hosts.world), runtime, api.get());
   Communicator& node = group->keep(std::move(hosts.node));
   Communicator& across = group->keep(std::move(hosts.across));

@@ -2,7 +2,7 @@
 // own transport between nodes gains (docs/gpu.md, "In two levels"); it is not meant to be faster.
 //
 //   stream  reduce-scatter ─ copy out ─●gate┊ waits ┊─ copy in ─ all-gather
-//   Crossing's thread                  └► ring between nodes ┘
+//   InterNodeReducer's thread                  └► ring between nodes ┘
 //
 // If all nodes have equally many ranks, every local rank reduces its share between nodes; otherwise local rank 0
 // reduces everything. The choice and the order of every sum depend only on the world and the count.
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/comm/nccl/crossing.h"
+#include "engine/comm/nccl/inter_node_reducer.h"
 #include "engine/comm/nccl/plane.h"
 
 namespace hvd::comm::nccl {
@@ -25,7 +25,7 @@ struct Pieces {
   std::size_t rest = 0;   ///< elements behind the shares; local rank 0 reduces them as well
 };
 /// Pure. `even`: all nodes have `local_size` ranks.
-Pieces cut(std::size_t count, int local_size, bool even);
+Pieces divide_all_reduce(std::size_t count, int local_size, bool even);
 
 class HierarchicalPlane final : public DevicePlane {
  public:
@@ -37,8 +37,8 @@ class HierarchicalPlane final : public DevicePlane {
     Communicator& across;
   };
   /// Collective: connects the ranks inside each node and tries a reduction over all nodes. Needs several nodes.
-  HierarchicalPlane(const Levels& levels, gpu::Runtime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
-                    Deadline deadline);
+  HierarchicalPlane(const Levels& levels, gpu::GpuRuntime& runtime, std::shared_ptr<Api> api,
+                    const NcclOptions& options, Deadline deadline);
   ~HierarchicalPlane() override;
 
   std::unique_ptr<RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) override;
@@ -54,7 +54,7 @@ class HierarchicalPlane final : public DevicePlane {
   void complete(std::string_view what, Deadline deadline) override;
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] gpu::StreamView stream() const override { return inside_->stream(); }
-  [[nodiscard]] gpu::Runtime& runtime() const override { return runtime_; }
+  [[nodiscard]] gpu::GpuRuntime& runtime() const override { return runtime_; }
   [[nodiscard]] std::string_view capture_refusal() const override;
   [[nodiscard]] std::string_view shares_refusal() const override;
   void check() override;
@@ -67,21 +67,21 @@ class HierarchicalPlane final : public DevicePlane {
  private:
   void agree_on_evenness(Deadline deadline);
   /// Throws the reason if a rank of the world has aborted. `status` answers roll calls.
-  void hear_the_world(const std::string& status);
+  void throw_if_world_aborted(const std::string& status);
   /// Returns the world's reason to abort, else this rank's own, for ranks that wait in `node` or `across`.
   std::string reason_to_give_up();
   /// Returns pinned memory of at least `bytes`. One block suffices, because one stream uses it in order.
   std::byte* staging(std::size_t bytes);
 
   const Levels levels_;
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
   const std::string here_;
   bool even_ = false;
   std::chrono::nanoseconds creation_time_{0};
   std::atomic<bool> aborted_{false};
   std::vector<gpu::PinnedMemory> staging_;  // new work uses the last; work enqueued earlier may still use the others
   std::unique_ptr<Plane> inside_;
-  std::unique_ptr<Crossing> crossing_;  // null if this rank reduces nothing between nodes
+  std::unique_ptr<InterNodeReducer> inter_node_;  // null if this rank reduces nothing between nodes
 };
 
 }  // namespace hvd::comm::nccl

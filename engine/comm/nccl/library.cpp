@@ -146,30 +146,30 @@ class Library final : public Api {
   Result begin_group() override { return result_of(f_.group_start()); }
   Result end_group() override { return result_of(f_.group_end()); }
 
-  Result all_reduce(Comm comm, const Operation& what, gpu::StreamView stream) override {
+  Result all_reduce(Comm comm, const CallArguments& what, gpu::StreamView stream) override {
     return result_of(f_.all_reduce(what.in, what.out, what.count, native(what.dtype), native(what.op), native(comm),
                                    native(stream)));
   }
-  Result broadcast(Comm comm, const Operation& what, gpu::StreamView stream) override {
+  Result broadcast(Comm comm, const CallArguments& what, gpu::StreamView stream) override {
     return result_of(
         f_.broadcast(what.in, what.out, what.count, native(what.dtype), what.root, native(comm), native(stream)));
   }
 
-  Result reduce(Comm comm, const Operation& what, gpu::StreamView stream) override {
+  Result reduce(Comm comm, const CallArguments& what, gpu::StreamView stream) override {
     return result_of(f_.reduce(what.in, what.out, what.count, native(what.dtype), native(what.op), what.root,
                                native(comm), native(stream)));
   }
-  Result reduce_scatter(Comm comm, const Operation& what, gpu::StreamView stream) override {
+  Result reduce_scatter(Comm comm, const CallArguments& what, gpu::StreamView stream) override {
     return result_of(f_.reduce_scatter(what.in, what.out, what.count, native(what.dtype), native(what.op), native(comm),
                                        native(stream)));
   }
-  Result all_gather(Comm comm, const Operation& what, gpu::StreamView stream) override {
+  Result all_gather(Comm comm, const CallArguments& what, gpu::StreamView stream) override {
     return result_of(f_.all_gather(what.in, what.out, what.count, native(what.dtype), native(comm), native(stream)));
   }
-  Result send(Comm comm, const Operation& what, gpu::StreamView stream) override {
+  Result send(Comm comm, const CallArguments& what, gpu::StreamView stream) override {
     return result_of(f_.send(what.in, what.count, native(what.dtype), what.peer, native(comm), native(stream)));
   }
-  Result receive(Comm comm, const Operation& what, gpu::StreamView stream) override {
+  Result receive(Comm comm, const CallArguments& what, gpu::StreamView stream) override {
     return result_of(f_.receive(what.out, what.count, native(what.dtype), what.peer, native(comm), native(stream)));
   }
 

@@ -28,7 +28,7 @@ void require_reducible(DataType dtype) {
                                       ", for it has no such type: reduce int32 instead, or memory of the host");
 }
 
-void Plane::take(void* out, const void* in, std::size_t count, DataType dtype) {
+void Plane::copy_own_share(void* out, const void* in, std::size_t count, DataType dtype) {
   throw_if_aborted();
   if (out != in && count > 0) copy(out, in, count * size_of(dtype));
 }
@@ -40,7 +40,7 @@ void Plane::all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp o
 
 void Plane::all_reduce_into(void* out, const void* in, std::size_t count, DataType dtype, ReduceOp op,
                             Deadline deadline) {
-  if (alone()) return take(out, in, count, dtype);
+  if (alone()) return copy_own_share(out, in, count, dtype);
   enqueue(&Api::all_reduce, "ncclAllReduce", {.in = in, .out = out, .count = count, .dtype = dtype, .op = op},
           deadline);
 }
@@ -49,7 +49,7 @@ void Plane::reduce_scatter(void* out, const void* in, Counts counts, DataType dt
   const Topology& where = host_.topology();
   check_counts("reduce_scatter", counts, where.size);
   const auto offsets = offsets_of(counts);
-  if (alone()) return take(out, in, counts.front(), dtype);
+  if (alone()) return copy_own_share(out, in, counts.front(), dtype);
   if (all_equal(counts)) {
     enqueue(&Api::reduce_scatter, "ncclReduceScatter",
             {.in = in, .out = out, .count = counts.front(), .dtype = dtype, .op = op}, deadline);
@@ -76,7 +76,7 @@ void Plane::all_gather(void* out, const void* in, Counts counts, DataType dtype,
   const Topology& where = host_.topology();
   check_counts("all_gather", counts, where.size);
   const auto offsets = offsets_of(counts);
-  if (alone()) return take(out, in, counts.front(), dtype);
+  if (alone()) return copy_own_share(out, in, counts.front(), dtype);
   if (all_equal(counts)) {
     enqueue(&Api::all_gather, "ncclAllGather",
             {.in = in, .out = out, .count = counts.front(), .dtype = moved_as(dtype)}, deadline);
@@ -111,7 +111,7 @@ void Plane::all_to_all(void* out, Counts receive_counts, const void* in, Counts 
     throw Error(Errc::kInvalidArgument, here_ + ": all_to_all: sends itself " + std::to_string(send_counts[me]) +
                                             " elements and expects " + std::to_string(receive_counts[me]));
   }
-  if (alone()) return take(out, in, receive_counts.front(), dtype);
+  if (alone()) return copy_own_share(out, in, receive_counts.front(), dtype);
   const auto* const sent = static_cast<const std::byte*>(in);
   auto* const received = static_cast<std::byte*>(out);
   const auto exchange_all = [&] {

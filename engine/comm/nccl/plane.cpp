@@ -10,7 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/comm/nccl/device_group.h"
 #include "engine/comm/nccl/trial.h"
-#include "engine/gpu/vigil.h"
+#include "engine/gpu/poll_schedule.h"
 
 namespace hvd::comm::nccl {
 namespace {
@@ -103,12 +103,12 @@ class Plane::Memory final : public RegisteredMemory {
   Registration registration_;
 };
 
-std::string here_of(const Topology& where, const gpu::Runtime& runtime) {
+std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime) {
   return "rank " + std::to_string(where.rank) + " (host " + where.hosts.at(static_cast<std::size_t>(where.rank)) +
          ", " + runtime.label() + ")";
 }
 
-Plane::Plane(Communicator& host, gpu::Runtime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
+Plane::Plane(Communicator& host, gpu::GpuRuntime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
              std::string here, Deadline deadline)
     : host_(host),
       runtime_(runtime),
@@ -129,17 +129,17 @@ Plane::~Plane() {
     abort();
   }
   // If a graph still holds the communicator, which the plane cannot destroy, the aborting thread outlives the plane.
-  static_cast<void>(await_abort(Deadline::after(left_behind() ? 0s : kLetGo)));
+  static_cast<void>(await_abort(Deadline::after(wait_timed_out() ? 0s : kLetGo)));
 }
 
-bool Plane::left_behind() const {
+bool Plane::wait_timed_out() const {
   const MutexLock lock(ending_->mutex);
-  return ending_->left_behind;
+  return ending_->wait_timed_out;
 }
 
 void Plane::connect(Deadline deadline) {
   const auto begin = Clock::now();
-  std::optional<Trial> trial;  // declared here, so that its memory is freed after run_dry()
+  std::optional<Trial> trial;  // declared here, so that its memory is freed after drain()
   try {
     trial.emplace(runtime_);
     create(deadline);
@@ -147,7 +147,7 @@ void Plane::connect(Deadline deadline) {
   } catch (const Error& error) {
     abort();
     if (error.code() != Errc::kPeerLost) host_.control().abort(error.what());
-    runtime_.run_dry(stream_);
+    runtime_.drain(stream_);
     static_cast<void>(await_abort(Deadline::after(kLetGo)));
     throw;
   }
@@ -155,11 +155,11 @@ void Plane::connect(Deadline deadline) {
 }
 
 void Plane::disconnect(Deadline deadline) {
-  settle(call([&](Comm comm) { return api_->finalize(comm); }), "ncclCommFinalize", deadline);
-  if (const Comm gone = give_away(); gone.native != nullptr) static_cast<void>(api_->destroy(gone));
+  wait_for_call(call([&](Comm comm) { return api_->finalize(comm); }), "ncclCommFinalize", deadline);
+  if (const Comm gone = release_communicator(); gone.native != nullptr) static_cast<void>(api_->destroy(gone));
 }
 
-Comm Plane::give_away() {
+Comm Plane::release_communicator() {
   const MutexLock lock(mutex_);
   return std::exchange(comm_, {});
 }
@@ -177,7 +177,7 @@ void Plane::reconnect(const NcclOptions& options, Deadline deadline) {
   if (!options_.register_memory) return;
   if (!api_->can_register()) unregistered_ = no_registration();
   for (Memory* const memory : memory_) memory->enroll();
-  settle(state(), "registering memory anew", deadline);
+  wait_for_call(state(), "registering memory anew", deadline);
 }
 
 bool Plane::registers_memory() const { return !alone() && options_.register_memory && unregistered_.empty(); }
@@ -222,7 +222,7 @@ void Plane::create(Deadline deadline) {
     const MutexLock lock(mutex_);
     comm_ = made;
   }
-  settle(result, "ncclCommInitRankConfig of " + std::to_string(where.size) + " ranks", deadline);
+  wait_for_call(result, "ncclCommInitRankConfig of " + std::to_string(where.size) + " ranks", deadline);
 }
 
 template <class Call>
@@ -250,11 +250,11 @@ std::string Plane::explain(Result result) {
   return api_->explain(result, comm_);
 }
 
-void Plane::settle(Result result, const std::string& what, Deadline deadline) {
+void Plane::wait_for_call(Result result, const std::string& what, Deadline deadline) {
   // Creation and the first collectives take some 0.1 to 10 s. A later call takes some 20 us, in which NCCL starts a
   // thread that enqueues. Therefore the first checks do not sleep in between.
   const auto begin = Clock::now();
-  gpu::Vigil vigil(begin);
+  gpu::PollSchedule poll_schedule(begin);
   for (; result.status == Status::kInProgress; result = state()) {
     throw_if_aborted();
     host_.control().answer_roll_call(doing(what));
@@ -265,7 +265,7 @@ void Plane::settle(Result result, const std::string& what, Deadline deadline) {
                                         "(NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME); or raise " +
                                         deadline.set_by()));
     }
-    if (const auto nap = vigil.nap(Clock::now()); nap.count() > 0) {
+    if (const auto nap = poll_schedule.next_sleep(Clock::now()); nap.count() > 0) {
       std::this_thread::sleep_for(nap);
     } else {
       std::this_thread::yield();
@@ -290,13 +290,13 @@ std::unique_ptr<RegisteredMemory> Plane::allocate(std::size_t bytes, Deadline de
   throw_if_aborted();
   runtime_.make_current();
   auto memory = std::make_unique<Memory>(*this, bytes);
-  if (!alone()) settle(state(), "registering " + std::to_string(bytes) + " bytes", deadline);
+  if (!alone()) wait_for_call(state(), "registering " + std::to_string(bytes) + " bytes", deadline);
   runtime_.fill(memory->bytes().data(), std::byte{0}, bytes, stream_);
   complete("zeroing memory", deadline);
   return memory;
 }
 
-void Plane::enqueue(Function function, const std::string& name, const Operation& what, Deadline deadline) {
+void Plane::enqueue(Function function, const std::string& name, const CallArguments& what, Deadline deadline) {
   throw_if_aborted();
   if (alone() || what.count == 0) return;
   require_reducible(what.dtype);  // operations that only move data never pass kI16: see moved_as()
@@ -304,7 +304,7 @@ void Plane::enqueue(Function function, const std::string& name, const Operation&
   const Result result = call([&](Comm comm) { return ((*api_).*function)(comm, what, stream_); });
   const std::string text = name + " (" + std::to_string(what.count * size_of(what.dtype)) + " bytes)";
   if (grouped_ && result.status != Status::kFailed) return;
-  settle(result, text, deadline);
+  wait_for_call(result, text, deadline);
 }
 
 void Plane::together(const std::function<void()>& calls, Deadline deadline) {
@@ -333,7 +333,7 @@ void Plane::group(const std::function<void()>& calls, const std::string& name, D
     static_cast<void>(end());
     throw;
   }
-  settle(end(), name, deadline);
+  wait_for_call(end(), name, deadline);
 }
 
 void Plane::complete(std::string_view what, Deadline deadline) {
@@ -390,7 +390,7 @@ bool Plane::await_abort(Deadline deadline) noexcept {
   const MutexLock lock(ending_->mutex);
   while (ending_->aborting) {
     if (ending_->changed.wait_until(ending_->mutex, deadline.when()) || !deadline.passed()) continue;
-    ending_->left_behind = ending_->aborting;
+    ending_->wait_timed_out = ending_->aborting;
     break;
   }
   return !ending_->aborting;
@@ -402,10 +402,10 @@ namespace hvd::comm {
 
 int unfinished_aborts() noexcept { return nccl::running_aborts().load(); }
 
-std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::Runtime& runtime,
+std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::GpuRuntime& runtime,
                                               std::shared_ptr<nccl::Api> api, const NcclOptions& options,
                                               Deadline deadline) {
-  nccl::meet(*host, runtime, api.get(), options, deadline);
+  nccl::check_world(*host, runtime, api.get(), options, deadline);
   auto group = std::make_unique<nccl::DeviceGroup>("nccl", std::move(host), runtime, api.get());
   const std::string here = nccl::here_of(group->topology(), runtime);
   group->set_plane(std::make_unique<nccl::Plane>(group->host(), runtime, std::move(api), options, here, deadline));

@@ -1,5 +1,5 @@
 // The NCCL data plane: decides when and how long to wait for NCCL, and what an error says. It calls NCCL through Api
-// and the GPU through gpu::Runtime, so it includes no header of NCCL or CUDA.
+// and the GPU through gpu::GpuRuntime, so it includes no header of NCCL or CUDA.
 //
 // Threads: only the owner's, except check(), abort() and await_abort(). abort() starts a thread that calls NCCL. The
 // owner may be inside a call meanwhile; later calls of the owner throw. No lock is held during a call that can wait.
@@ -16,7 +16,7 @@
 namespace hvd::comm::nccl {
 
 /// Returns text such as "rank 1 (host b, GPU 0 (NVIDIA H200))".
-std::string here_of(const Topology& where, const gpu::Runtime& runtime);
+std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime);
 
 /// Errors: unsupported if NCCL cannot reduce `dtype`. The text is the same on all ranks that pass the same type.
 void require_reducible(DataType dtype);
@@ -25,7 +25,7 @@ class Plane final : public DevicePlane {
  public:
   /// Collective: creates the communicator and tries a reduction. Borrows `host` and `runtime`. `here` names this rank
   /// in messages: here_of() for the world, which may have more ranks than `host`.
-  Plane(Communicator& host, gpu::Runtime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
+  Plane(Communicator& host, gpu::GpuRuntime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
         std::string here, Deadline deadline);
   ~Plane() override;
 
@@ -44,7 +44,7 @@ class Plane final : public DevicePlane {
   void together(const std::function<void()>& calls, Deadline deadline) override;
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] gpu::StreamView stream() const override { return stream_; }
-  [[nodiscard]] gpu::Runtime& runtime() const override { return runtime_; }
+  [[nodiscard]] gpu::GpuRuntime& runtime() const override { return runtime_; }
   void check() override;
   void abort() noexcept override;
   bool await_abort(Deadline deadline) noexcept override;
@@ -70,25 +70,25 @@ class Plane final : public DevicePlane {
   void create(Deadline deadline);
   /// Collective: finalises and destroys the communicator.
   void disconnect(Deadline deadline);
-  using Function = Result (Api::*)(Comm, const Operation&, gpu::StreamView);
+  using Function = Result (Api::*)(Comm, const CallArguments&, gpu::StreamView);
   /// Enqueues nothing if the count is 0.
-  void enqueue(Function function, const std::string& name, const Operation& what, Deadline deadline);
+  void enqueue(Function function, const std::string& name, const CallArguments& what, Deadline deadline);
   /// Passes the operations that `calls` enqueues to NCCL as one group. Errors call the group `name`.
   void group(const std::function<void()>& calls, const std::string& name, Deadline deadline);
   /// A world of one copies its own share instead of calling NCCL.
-  void take(void* out, const void* in, std::size_t count, DataType dtype);
+  void copy_own_share(void* out, const void* in, std::size_t count, DataType dtype);
   UniqueId agree_on_id(Deadline deadline);
   [[nodiscard]] std::string no_registration() const;
   /// Waits while the call that returned `result` is in progress. Errors: those of make_nccl() for a failure or a passed
   /// deadline, naming `what`; interrupted after abort().
-  void settle(Result result, const std::string& what, Deadline deadline);
+  void wait_for_call(Result result, const std::string& what, Deadline deadline);
   [[noreturn]] void refuse(Result result, const std::string& what);
   void throw_if_aborted();
   Result state();
   [[nodiscard]] std::string explain(Result result);
-  [[nodiscard]] bool left_behind() const;
+  [[nodiscard]] bool wait_timed_out() const;
   /// Returns the communicator. The caller owns it from then on.
-  Comm give_away();
+  Comm release_communicator();
   /// Runs a call that uses the communicator. The aborting thread waits up to kCourtesy for such a call to return.
   template <class Call>
   Result call(Call&& body);
@@ -99,11 +99,11 @@ class Plane final : public DevicePlane {
     Mutex mutex;
     CondVar changed;
     bool aborting HVD_GUARDED_BY(mutex) = false;
-    bool left_behind HVD_GUARDED_BY(mutex) = false;  // await_abort() reached its deadline
+    bool wait_timed_out HVD_GUARDED_BY(mutex) = false;  // await_abort() reached its deadline
   };
 
   Communicator& host_;
-  gpu::Runtime& runtime_;
+  gpu::GpuRuntime& runtime_;
   const std::shared_ptr<Api> api_;
   NcclOptions options_;
   const std::string here_;
@@ -116,7 +116,7 @@ class Plane final : public DevicePlane {
   const std::shared_ptr<Ending> ending_ = std::make_shared<Ending>();
   std::atomic<bool> aborted_{false};
   Mutex mutex_;
-  Comm comm_ HVD_GUARDED_BY(mutex_);  // null before create(), and after give_away() or abort()
+  Comm comm_ HVD_GUARDED_BY(mutex_);  // null before create(), and after release_communicator() or abort()
 };
 
 }  // namespace hvd::comm::nccl

@@ -1,7 +1,7 @@
 #include "engine/comm/nccl/trial.h"
 
 #include "engine/base/error.h"
-#include "engine/comm/nccl/census.h"
+#include "engine/comm/nccl/rank_gpus.h"
 
 namespace hvd::comm::nccl {
 namespace {
@@ -12,18 +12,19 @@ constexpr std::size_t kCount = 1024 + 6;  // not divisible into equal shares, so
 
 }  // namespace
 
-void meet(Communicator& host, gpu::Runtime& runtime, const Api* api, const NcclOptions& options, Deadline deadline) {
+void check_world(Communicator& host, gpu::GpuRuntime& runtime, const Api* api, const NcclOptions& options,
+                 Deadline deadline) {
   if (host.topology().size == 1) return;
   if (api == nullptr) throw Error(Errc::kInvalidArgument, "several ranks on GPUs need NCCL");
-  take_census(host,
-              {.gpu_uuid = runtime.device().uuid,
-               .gpu_label = runtime.label(),
-               .visible_gpus = runtime.device().visible,
-               .version = api->version().text()},
-              options.share_gpus, deadline);
+  check_gpus_and_versions(host,
+                          {.gpu_uuid = runtime.device().uuid,
+                           .gpu_label = runtime.label(),
+                           .visible_gpus = runtime.device().visible,
+                           .version = api->version().text()},
+                          options.share_gpus, deadline);
 }
 
-Trial::Trial(gpu::Runtime& runtime)
+Trial::Trial(gpu::GpuRuntime& runtime)
     : staging_(runtime.allocate_pinned(kCount * sizeof(float), "the trial reduction")),
       device_(runtime.allocate(kCount * sizeof(float), "the trial reduction")) {}
 

@@ -8,14 +8,15 @@
 namespace hvd::comm::nccl {
 
 /// Collective over `host`. Checks that every rank has its own GPU and the same NCCL. A world of one rank needs no NCCL.
-/// Errors: invalid_argument if `api` is null in a larger world; those of take_census().
-void meet(Communicator& host, gpu::Runtime& runtime, const Api* api, const NcclOptions& options, Deadline deadline);
+/// Errors: invalid_argument if `api` is null in a larger world; those of check_gpus_and_versions().
+void check_world(Communicator& host, gpu::GpuRuntime& runtime, const Api* api, const NcclOptions& options,
+                 Deadline deadline);
 
 /// One reduction whose sum is known. It makes NCCL connect before the first step, and detects wrong connections. Owns
 /// the memory of the reduction; after an error keep the object until the stream has run dry.
 class Trial {
  public:
-  explicit Trial(gpu::Runtime& runtime);
+  explicit Trial(gpu::GpuRuntime& runtime);
   /// Collective over the ranks of `where`. Errors: check_failed, whose text begins with `here`; those of the plane.
   void run(DevicePlane& plane, const Topology& where, const std::string& here, Deadline deadline);
 

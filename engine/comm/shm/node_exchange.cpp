@@ -104,7 +104,7 @@ void NodeExchange::check_same_counts(std::size_t entries, const Wait& wait) cons
   }
 }
 
-NodeExchange::Way NodeExchange::way(const Plan& plan) const {
+NodeExchange::Method NodeExchange::method(const Plan& plan) const {
   bool fit = true;
   bool registered = true;
   std::uint64_t region = 0;
@@ -116,10 +116,10 @@ NodeExchange::Way NodeExchange::way(const Plan& plan) const {
     registered = registered && its != 0 && (region == 0 || its == region);
     region = its;
   }
-  if (fit) return Way::kSlots;
+  if (fit) return Method::kSlots;
   // A rank whose input is empty names no region, and may have freed the region that the others name.
   registered = registered && std::none_of(plan.given.begin(), plan.given.end(), [](std::size_t n) { return n == 0; });
-  return registered ? Way::kRegistered : Way::kStaged;
+  return registered ? Method::kRegistered : Method::kStaged;
 }
 
 const Region& NodeExchange::posted_region() const {
@@ -147,9 +147,9 @@ NodeExchange::Plan& NodeExchange::new_plan(const std::byte* in, std::size_t elem
 template <class Take>
 void NodeExchange::transfer(const Take& take, const Wait& wait) {
   const Plan& plan = plan_;
-  const Way chosen = way(plan);
-  if (chosen == Way::kStaged) return transfer_staged(take, wait);
-  const Region* const region = chosen == Way::kRegistered ? &posted_region() : nullptr;
+  const Method chosen = method(plan);
+  if (chosen == Method::kStaged) return transfer_staged(take, wait);
+  const Region* const region = chosen == Method::kRegistered ? &posted_region() : nullptr;
   pieces_.clear();
   for (int r = 0; r < group_.size(); ++r) {
     const Range wanted = plan.wanted[static_cast<std::size_t>(r)];
@@ -159,7 +159,7 @@ void NodeExchange::transfer(const Take& take, const Wait& wait) {
     pieces_.push_back({input + wanted.begin * plan.element, {0, wanted.count}});
   }
   take(std::span<const Piece>(pieces_));
-  if (chosen == Way::kRegistered) group_.sync(wait);
+  if (chosen == Method::kRegistered) group_.sync(wait);
 }
 
 template <class Take>
@@ -313,7 +313,7 @@ void NodeExchange::check_same_root(std::size_t bytes, int root, const Wait& wait
 }
 
 void NodeExchange::broadcast(std::byte* data, std::size_t bytes, int root, const Wait& wait) {
-  if (bytes <= kNoteBytes) return group_.tell({data, bytes}, root, wait);
+  if (bytes <= kNoteBytes) return group_.send_note({data, bytes}, root, wait);
   const auto n = static_cast<std::size_t>(group_.size());
   const auto from = static_cast<std::size_t>(root);
   post({data, bytes}, {bytes, DataType::kU8, kNoReduction}, {&from, 1}, wait,
@@ -326,7 +326,7 @@ void NodeExchange::broadcast(std::byte* data, std::size_t bytes, int root, const
   plan.given.assign(n, bytes);
   plan.longest = bytes;
   if (!group_.crowded()) plan.block = std::max(block_bytes_ / kBroadcastBlocks, kLaneAlign);
-  if (way(plan) == Way::kRegistered) return broadcast_registered(data, bytes, root, wait);
+  if (method(plan) == Method::kRegistered) return broadcast_registered(data, bytes, root, wait);
   transfer(
       [&](std::span<const Piece> pieces) {
         copy_bytes(data + pieces[from].range.begin, pieces[from].from, pieces[from].range.count);

@@ -69,7 +69,7 @@ class NodeExchange {
     const std::byte* from;
     Range range;  ///< relative to the source's `wanted`
   };
-  enum class Way : std::uint8_t { kSlots, kRegistered, kStaged };
+  enum class Method : std::uint8_t { kSlots, kRegistered, kStaged };
 
   /// How post() treats an input that fits into the slot.
   enum class Input : std::uint8_t {
@@ -83,7 +83,7 @@ class NodeExchange {
   [[nodiscard]] const std::byte* posted_input(int local_rank, std::size_t entries) const;
   void check_same_counts(std::size_t entries, const Wait& wait) const;
   void check_same_roots(const Wait& wait) const;
-  [[nodiscard]] Way way(const Plan& plan) const;
+  [[nodiscard]] Method method(const Plan& plan) const;
   [[nodiscard]] const Region& posted_region() const;
   /// Address of a rank's input in `region`, the region that all ranks posted.
   [[nodiscard]] std::byte* posted_place(const Region& region, int local_rank) const;

@@ -114,7 +114,7 @@ void NodeGroup::await(Counter& counter, int awaited, const Wait& wait, Ready rea
   }
 }
 
-void NodeGroup::blame(std::span<const int> local_ranks, const Wait& wait) {
+void NodeGroup::throw_late(std::span<const int> local_ranks, const Wait& wait) {
   std::vector<int> missing;
   std::string detail;
   for (const int local_rank : local_ranks) {
@@ -134,7 +134,7 @@ void NodeGroup::blame_late(Counter Cell::*counter, std::uint32_t target, const W
   for (int r = 0; r < size(); ++r) {
     if (!reached((segment_.cell(r).*counter).value.load(), target)) missing.push_back(r);
   }
-  if (!missing.empty()) blame(missing, wait);
+  if (!missing.empty()) throw_late(missing, wait);
 }
 
 void NodeGroup::await_one(Counter Cell::*counter, int local_rank, std::uint32_t target, const Wait& wait) {
@@ -182,7 +182,7 @@ void NodeGroup::check_same_operation(const Wait& wait) const {
 
 // A note is overwritten only after two more synchronisations, so the sender need not wait: a rank that arrives at the
 // first has read all notes, and a rank that arrives at the second has compared them.
-void NodeGroup::tell(std::span<std::byte> message, int sender, const Wait& wait) {
+void NodeGroup::send_note(std::span<std::byte> message, int sender, const Wait& wait) {
   if (notes_ == kNotes) sync(wait);
   faults_.throw_if_aborted();
   const std::size_t index = notes_++;
@@ -203,14 +203,14 @@ void NodeGroup::tell(std::span<std::byte> message, int sender, const Wait& wait)
   await(
       segment_.cell(sender).told, sender, wait, [&] { return told() || left(); },
       [&] {
-        blame({&sender, 1}, wait);
+        throw_late({&sender, 1}, wait);
       });
   // If the sender has arrived without writing the note, it waits for all ranks in another call.
-  if (!told() || its.bytes != mine.bytes || its.sender != mine.sender) meet_over_note(sender, index, wait);
+  if (!told() || its.bytes != mine.bytes || its.sender != mine.sender) throw_note_mismatch(sender, index, wait);
   std::memcpy(message.data(), its.payload.data(), message.size());
 }
 
-void NodeGroup::meet_over_note(int sender, std::size_t index, const Wait& wait) {
+void NodeGroup::throw_note_mismatch(int sender, std::size_t index, const Wait& wait) {
   const std::uint32_t set = sequence_;
   try {
     sync(wait);
@@ -264,7 +264,7 @@ void NodeGroup::await_work(std::uint32_t total, const Wait& wait) {
       for (int r = 0; r < size(); ++r) {
         if (segment_.cell(r).working.load(std::memory_order_relaxed) != 0) missing.push_back(r);
       }
-      if (!ready()) blame(missing, wait);
+      if (!ready()) throw_late(missing, wait);
     });
   }
 }

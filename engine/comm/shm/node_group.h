@@ -77,7 +77,7 @@ class NodeGroup {
   /// same text. If the others do not arrive before the deadline, the reader aborts and throws the text alone.
   /// Shape: up to kNoteBytes. All ranks of the world must be on this node.
   /// Errors: mismatch, naming two ranks and what they have; those of Watch.
-  void tell(std::span<std::byte> message, int sender, const Wait& wait);
+  void send_note(std::span<std::byte> message, int sender, const Wait& wait);
 
   /// Local rank 0 resets the work of the next synchronisation. work() returns the work of the last one.
   void prepare_work();
@@ -109,7 +109,7 @@ class NodeGroup {
   /// change. `awaited` is the local rank that this rank waits for, or -1 if unknown.
   template <class Ready, class OnDeadline>
   void await(Counter& counter, int awaited, const Wait& wait, Ready ready, OnDeadline on_deadline);
-  [[noreturn]] void blame(std::span<const int> local_ranks, const Wait& wait);
+  [[noreturn]] void throw_late(std::span<const int> local_ranks, const Wait& wait);
   /// Blames the local ranks whose `counter` has not reached `target`, if there are any.
   void blame_late(Counter Cell::*counter, std::uint32_t target, const Wait& wait);
   void check_same_operation(const Wait& wait) const;
@@ -129,8 +129,8 @@ class NodeGroup {
   [[noreturn]] void throw_different_notes() const;
   /// Returns text such as "broadcast 3: rank 0 (host a) has 8 bytes from rank 1, rank 2 ...".
   [[nodiscard]] std::string difference(int one, int other, std::uint32_t set, std::size_t index) const;
-  /// For a reader whose note number `index` differs from that of `sender`. Errors: those of tell().
-  [[noreturn]] void meet_over_note(int sender, std::size_t index, const Wait& wait);
+  /// For a reader whose note number `index` differs from that of `sender`. Errors: those of send_note().
+  [[noreturn]] void throw_note_mismatch(int sender, std::size_t index, const Wait& wait);
   NodeMemory allocate_for_processes(std::size_t stride, const Wait& wait);
   NodeMemory allocate_for_threads(std::size_t stride, const Wait& wait);
 

@@ -1,4 +1,4 @@
-#include "bench/train/conductor.h"
+#include "bench/train/session_leader.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,11 +21,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr double kSegmentSeconds = 0.5;         // time between two directives; a signal is noticed after this time
-constexpr std::size_t kRecordedSteps = 64;      // gradient-ready times are medians over this many steps,
-constexpr std::int64_t kRecordedApart = 10;     // or over this many if recorded steps must not be measured
-constexpr std::int64_t kSettle = kFlights + 1;  // steps after these: first launches of new graphs, and one more
-constexpr double kWarmUpShare = 0.2;            // largest fraction of the session's time
+constexpr double kSegmentSeconds = 0.5;      // time between two directives; a signal is noticed after this time
+constexpr std::size_t kRecordedSteps = 64;   // gradient-ready times are medians over this many steps,
+constexpr std::int64_t kRecordedApart = 10;  // or over this many if recorded steps must not be measured
+constexpr std::int64_t kSettle = kStepsInFlight + 1;  // steps after these: first launches of new graphs, and one more
+constexpr double kWarmUpShare = 0.2;                  // largest fraction of the session's time
 constexpr auto kSaveEvery = 5s;
 constexpr auto kProgressEvery = 250ms;
 
@@ -52,13 +52,14 @@ double slowest_step(const std::vector<Answer>& answers) {
 
 }  // namespace
 
-Conductor::Conductor(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
-                     Crew& crew, const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare)
+SessionLeader::SessionLeader(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
+                             RankGroup& rank_group, const SessionObserver& observer,
+                             const std::function<void(RunRecord&)>& prepare)
     : options_(options),
       setup_(setup),
       facts_(facts),
       trainer_(trainer),
-      crew_(crew),
+      rank_group_(rank_group),
       observer_(observer),
       prepare_(prepare),
       rule_(stopping_rule(options)),
@@ -66,25 +67,26 @@ Conductor::Conductor(const Options& options, const Setup& setup, const SessionFa
   if (setup.interleaved) rule_.minimum_rounds = rounds_.minimum_rounds();
   for (const Phase phase : phases_of(setup)) {
     const std::size_t ranks = phase == Phase::kSolo ? 1 : static_cast<std::size_t>(trainer.engine().size());
-    courses_.emplace_back(phase, ranks, options.num_batches_per_iter);
+    phase_runs_.emplace_back(phase, ranks, options.num_batches_per_iter);
   }
 }
 
-double Conductor::elapsed() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+double SessionLeader::elapsed() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
-std::vector<RunRecord> Conductor::take_runs() {
+std::vector<RunRecord> SessionLeader::take_runs() {
   std::vector<RunRecord> runs;
-  for (Course& course : courses_) runs.push_back(std::move(course.record));
+  for (PhaseRun& phase_run : phase_runs_) runs.push_back(std::move(phase_run.record));
   return runs;
 }
 
-void Conductor::run() {
-  crew_.lead([this] { conduct(); }, [this](const Error& error) { give_up(error); });
+void SessionLeader::run() {
+  rank_group_.run([this] { conduct(); }, [this](const Error& error) { give_up(error); });
 }
 
-void Conductor::conduct() {
+void SessionLeader::conduct() {
   begin_ = Clock::now();
-  tell_progress("warm-up", courses_.back(), 0, -1);  // also the first time that a problem of the store can be reported
+  tell_progress("warm-up", phase_runs_.back(), 0,
+                -1);  // also the first time that a problem of the store can be reported
   // A dynamic loss scale starts high on purpose, so that early steps may overflow.
   const bool scale_settles =
       setup_.device == Device::kCuda && setup_.compute == DataType::kF16 && setup_.gpu.loss_scale == 0;
@@ -103,32 +105,32 @@ void Conductor::conduct() {
   complete(reason);
 }
 
-void Conductor::check_reduction() {
-  const std::vector<Answer> answers = crew_.perform({.task = Task::kCheckReduction});
+void SessionLeader::check_reduction() {
+  const std::vector<Answer> answers = rank_group_.execute({.task = Task::kCheckReduction});
   if (!answers[0].problem.empty()) throw Error(Errc::kCheckFailed, answers[0].problem);
   checks_ = answers[0].note;
-  crew_.perform({.task = Task::kRelease});
+  rank_group_.execute({.task = Task::kRelease});
 }
 
-void Conductor::warm_up() {
-  Course& course = courses_.back();
+void SessionLeader::warm_up() {
+  PhaseRun& phase_run = phase_runs_.back();
   SteadyOptions steady;
   steady.maximum_seconds = kWarmUpShare * rule_.maximum_seconds;
   SteadyState state(steady);
   const std::optional<int> exact = options_.num_warmup_batches;
   const auto missing = [&] { return exact && warm_up_steps_ < *exact; };
   while (!loss_.failed() && (exact ? missing() && elapsed() < rule_.maximum_seconds : !state.finished())) {
-    std::int64_t steps = segment_steps(course.step_seconds);
+    std::int64_t steps = segment_steps(phase_run.step_seconds);
     if (exact) steps = std::min(steps, *exact - warm_up_steps_);
     const std::vector<Answer> answers =
-        crew_.perform({.task = Task::kSteps, .phase = setup_.main_phase(), .steps = steps});
+        rank_group_.execute({.task = Task::kSteps, .phase = setup_.main_phase(), .steps = steps});
     std::vector<std::vector<double>> ranks(answers.size());
     for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r] = answers[r].samples.step;
     for (const double step : max_over_ranks(ranks)) state.add(step);
-    course.step_seconds = slowest_step(answers);
+    phase_run.step_seconds = slowest_step(answers);
     warm_up_steps_ += steps;
-    follow_loss(course, answers);
-    tell_progress("warm-up", course, 0, -1);
+    follow_loss(phase_run, answers);
+    tell_progress("warm-up", phase_run, 0, -1);
   }
   if (loss_.failed()) {
     findings_.warm_up = "warm-up: " + std::to_string(warm_up_steps_) + " steps, then the loss was not finite";
@@ -140,8 +142,8 @@ void Conductor::warm_up() {
   }
 }
 
-void Conductor::time_buckets() {
-  for (const Answer& answer : crew_.perform({.task = Task::kTimeBuckets})) {
+void SessionLeader::time_buckets() {
+  for (const Answer& answer : rank_group_.execute({.task = Task::kTimeBuckets})) {
     findings_.bucket_seconds.resize(answer.bucket_seconds.size(), 0);
     for (std::size_t b = 0; b < answer.bucket_seconds.size(); ++b) {
       findings_.bucket_seconds[b] = std::max(findings_.bucket_seconds[b], answer.bucket_seconds[b]);
@@ -149,7 +151,7 @@ void Conductor::time_buckets() {
   }
 }
 
-void Conductor::judge_bandwidth(RunRecord& run) const {
+void SessionLeader::judge_bandwidth(RunRecord& run) const {
   if (findings_.bucket_seconds.empty() || setup_.device != Device::kCuda) return;
   const core::BucketPlan& plan = trainer_.engine().plan();
   std::vector<double> bytes;
@@ -162,79 +164,80 @@ void Conductor::judge_bandwidth(RunRecord& run) const {
   if (!caution.empty()) add_caution(run.provenance, "slow_reductions", std::move(caution));
 }
 
-void Conductor::start_runs() {
-  for (Course& course : courses_) {
-    course.record = describe_run(options_, setup_, facts_, trainer_, course.phase);
-    course.record.checks = course.phase == Phase::kFull ? checks_ : "";
-    course.record.warmup_steps = warm_up_steps_;
-    if (prepare_) prepare_(course.record);
-    if (course.record.started_utc.empty()) course.record.started_utc = utc_now();
-    add_provenance(course.record, options_, setup_, facts_, trainer_);
-    course.record.provenance["measurement.warm_up"] = {findings_.warm_up, false};
-    judge_bandwidth(course.record);
-    course.recorder = trainer_.make_recorder(course.record.uuid);
+void SessionLeader::start_runs() {
+  for (PhaseRun& phase_run : phase_runs_) {
+    phase_run.record = describe_run(options_, setup_, facts_, trainer_, phase_run.phase);
+    phase_run.record.checks = phase_run.phase == Phase::kFull ? checks_ : "";
+    phase_run.record.warmup_steps = warm_up_steps_;
+    if (prepare_) prepare_(phase_run.record);
+    if (phase_run.record.started_utc.empty()) phase_run.record.started_utc = utc_now();
+    add_provenance(phase_run.record, options_, setup_, facts_, trainer_);
+    phase_run.record.provenance["measurement.warm_up"] = {findings_.warm_up, false};
+    judge_bandwidth(phase_run.record);
+    phase_run.recorder = trainer_.make_recorder(phase_run.record.uuid);
   }
   started_ = true;
-  for (Course& course : courses_) save(course);
-  for (Course& course : courses_) {
-    if (trainer_.recording_disturbs()) record_apart(course);
+  for (PhaseRun& phase_run : phase_runs_) save(phase_run);
+  for (PhaseRun& phase_run : phase_runs_) {
+    if (trainer_.recording_disturbs()) record_apart(phase_run);
   }
   last_save_ = Clock::now();
 }
 
-void Conductor::record_apart(Course& course) {
+void SessionLeader::record_apart(PhaseRun& phase_run) {
   const auto steps = [&](std::int64_t count) {
-    crew_.perform({.task = Task::kSteps, .phase = course.phase, .steps = count, .discard = count, .new_graphs = true});
+    rank_group_.execute(
+        {.task = Task::kSteps, .phase = phase_run.phase, .steps = count, .discard = count, .new_graphs = true});
   };
-  trainer_.record_into(course.recorder.get());
+  trainer_.record_into(phase_run.recorder.get());
   steps(kRecordedApart);
   trainer_.record_into(nullptr);
   steps(kSettle);
-  course.record.warmup_steps += kRecordedApart + kSettle;
+  phase_run.record.warmup_steps += kRecordedApart + kSettle;
 }
 
-std::int64_t Conductor::segment_steps(double step_seconds) const {
+std::int64_t SessionLeader::segment_steps(double step_seconds) const {
   if (step_seconds <= 0) return 1;
   return std::clamp<std::int64_t>(std::llround(kSegmentSeconds / step_seconds), 1, 1000);
 }
 
-void Conductor::train(Course& course, std::int64_t steps, std::int64_t discard) {
+void SessionLeader::train(PhaseRun& phase_run, std::int64_t steps, std::int64_t discard) {
   while (steps > 0) {
-    const std::int64_t now = std::min(steps, discard > 0 ? discard : segment_steps(course.step_seconds));
-    const bool record = course.log.samples() < kRecordedSteps && discard == 0 && !trainer_.recording_disturbs();
-    trainer_.record_into(record ? course.recorder.get() : nullptr);
+    const std::int64_t now = std::min(steps, discard > 0 ? discard : segment_steps(phase_run.step_seconds));
+    const bool record = phase_run.log.samples() < kRecordedSteps && discard == 0 && !trainer_.recording_disturbs();
+    trainer_.record_into(record ? phase_run.recorder.get() : nullptr);
     const bool profile = setup_.profile && discard == 0;
-    if (profile) course.operations.begin(trainer_.train_step().profile(), trainer_.steps_done());
+    if (profile) phase_run.operations.begin(trainer_.train_step().profile(), trainer_.steps_done());
     const std::vector<Answer> answers =
-        crew_.perform({.task = Task::kSteps, .phase = course.phase, .steps = now, .discard = discard});
+        rank_group_.execute({.task = Task::kSteps, .phase = phase_run.phase, .steps = now, .discard = discard});
     trainer_.record_into(nullptr);
-    if (profile) course.operations.end(trainer_.train_step().profile(), trainer_.steps_done());
-    course.log.add(answers);
-    follow_loss(course, answers);
-    if (const double step = slowest_step(answers); step > 0) course.step_seconds = step;
-    if (course.log.samples() == 0) require_time_for_samples(course.step_seconds);
+    if (profile) phase_run.operations.end(trainer_.train_step().profile(), trainer_.steps_done());
+    phase_run.log.add(answers);
+    follow_loss(phase_run, answers);
+    if (const double step = slowest_step(answers); step > 0) phase_run.step_seconds = step;
+    if (phase_run.log.samples() == 0) require_time_for_samples(phase_run.step_seconds);
     steps -= now;
     discard = 0;
   }
 }
 
-void Conductor::follow_loss(const Course& course, const std::vector<Answer>& answers) {
-  if (!has_loss(course)) return;
+void SessionLeader::follow_loss(const PhaseRun& phase_run, const std::vector<Answer>& answers) {
+  if (!has_loss(phase_run)) return;
   const std::size_t steps = answers.front().samples.loss.size();
   loss_.add(answers, trainer_.steps_done() - steps + 1);
   if (started_) require_finite_loss();
 }
 
-void Conductor::require_finite_loss() {
+void SessionLeader::require_finite_loss() {
   if (!loss_.failed()) return;
-  std::string& checks = courses_.back().record.checks;
+  std::string& checks = phase_runs_.back().record.checks;
   if (!checks.empty()) checks += "; ";
   checks += "failed: " + loss_.problem();
   throw Error(Errc::kCheckFailed, loss_.problem());
 }
 
 // The time cap is checked between samples or rounds, so the first sample or round must fit into the time cap.
-void Conductor::require_time_for_samples(double step_seconds) const {
+void SessionLeader::require_time_for_samples(double step_seconds) const {
   const std::int64_t per_sample = options_.num_batches_per_iter;
   if (per_sample == 1) return;
   const std::int64_t samples = setup_.interleaved ? 3 * rounds_.shortest_visit() : 1;
@@ -246,28 +249,28 @@ void Conductor::require_time_for_samples(double step_seconds) const {
                   std::to_string(options_.max_time.count()) + "; lower --num-batches-per-iter or raise --max-time");
 }
 
-std::string Conductor::measure_one_phase() {
-  Course& course = courses_.front();
+std::string SessionLeader::measure_one_phase() {
+  PhaseRun& phase_run = phase_runs_.front();
   const std::int64_t per_sample = options_.num_batches_per_iter;
   for (;;) {
-    std::int64_t steps = segment_steps(course.step_seconds);
+    std::int64_t steps = segment_steps(phase_run.step_seconds);
     if (rule_.exact_samples) {
-      const auto missing = static_cast<std::int64_t>(*rule_.exact_samples - course.log.samples()) * per_sample;
+      const auto missing = static_cast<std::int64_t>(*rule_.exact_samples - phase_run.log.samples()) * per_sample;
       steps = std::min(steps, missing);
     }
     // If samples are shorter than a segment, train a whole number of samples; else train part of a sample.
     if (steps > per_sample) steps -= steps % per_sample;
-    train(course, steps, 0);
-    const MeasurementState state = judge(course.step_seconds * static_cast<double>(per_sample));
+    train(phase_run, steps, 0);
+    const MeasurementState state = judge(phase_run.step_seconds * static_cast<double>(per_sample));
     if (const auto reason = reason_to_stop(rule_, state)) return *reason;
-    tell_progress("measuring", course, state.half_width,
+    tell_progress("measuring", phase_run, state.half_width,
                   std::min(rule_.maximum_seconds - state.elapsed_seconds,
-                           samples_missing(rule_, state) * static_cast<double>(per_sample) * course.step_seconds));
+                           samples_missing(rule_, state) * static_cast<double>(per_sample) * phase_run.step_seconds));
     save_if_due();
   }
 }
 
-std::string Conductor::measure_rounds() {
+std::string SessionLeader::measure_rounds() {
   const std::int64_t per_sample = options_.num_batches_per_iter;
   for (;;) {
     const std::int64_t samples = next_visit();
@@ -278,85 +281,85 @@ std::string Conductor::measure_rounds() {
     if (const auto reason = reason_to_stop(rule_, state)) return *reason;
     const double for_interval = samples_missing(rule_, state) * round_step_seconds() * static_cast<double>(per_sample);
     const std::size_t rounds = std::max(rule_.minimum_rounds, state.rounds) - state.rounds;
-    tell_progress("measuring", courses_.back(), state.half_width,
+    tell_progress("measuring", phase_runs_.back(), state.half_width,
                   std::min(rule_.maximum_seconds - state.elapsed_seconds,
                            std::max(for_interval, static_cast<double>(rounds) * state.next_seconds)));
   }
 }
 
-RoundPlan::Logs Conductor::logs() { return {&courses_[0].log, &courses_[1].log, &courses_[2].log}; }
+RoundPlan::Logs SessionLeader::logs() { return {&phase_runs_[0].log, &phase_runs_[1].log, &phase_runs_[2].log}; }
 
-double Conductor::round_step_seconds() const {
-  const double full = courses_.back().step_seconds;  // known since the warm-up
+double SessionLeader::round_step_seconds() const {
+  const double full = phase_runs_.back().step_seconds;  // known since the warm-up
   double seconds = 0;
-  for (const Course& course : courses_) seconds += course.step_seconds > 0 ? course.step_seconds : full;
+  for (const PhaseRun& phase_run : phase_runs_) seconds += phase_run.step_seconds > 0 ? phase_run.step_seconds : full;
   return seconds;
 }
 
-std::int64_t Conductor::next_visit() {
+std::int64_t SessionLeader::next_visit() {
   const auto per_sample = static_cast<double>(options_.num_batches_per_iter);
-  return rounds_.next_visit({.sample_seconds = courses_.back().step_seconds * per_sample,
+  return rounds_.next_visit({.sample_seconds = phase_runs_.back().step_seconds * per_sample,
                              .round_seconds = round_step_seconds() * per_sample,
                              .seconds_left = rule_.maximum_seconds - elapsed(),
-                             .samples = courses_.back().log.samples()});
+                             .samples = phase_runs_.back().log.samples()});
 }
 
-void Conductor::measure_round(std::int64_t samples_per_visit, std::uint64_t number) {
-  std::vector<std::size_t> order(courses_.size());
+void SessionLeader::measure_round(std::int64_t samples_per_visit, std::uint64_t number) {
+  std::vector<std::size_t> order(phase_runs_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   Draws draws(setup_.seed, 0x726f756e64ULL + number);
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[draws.below(i)]);
 
-  for (const std::size_t index : order) visit(courses_[index], samples_per_visit);
+  for (const std::size_t index : order) visit(phase_runs_[index], samples_per_visit);
 }
 
-void Conductor::visit(Course& course, std::int64_t samples) {
-  const std::int64_t index = &course - courses_.data();
+void SessionLeader::visit(PhaseRun& phase_run, std::int64_t samples) {
+  const std::int64_t index = &phase_run - phase_runs_.data();
   const std::int64_t discard = index == last_phase_ ? 0 : rounds_.unmeasured_steps();
-  course.record.warmup_steps += discard;
+  phase_run.record.warmup_steps += discard;
   last_phase_ = index;
-  train(course, samples * options_.num_batches_per_iter + discard, discard);
-  course.log.end_of_visit();
-  tell_progress("measuring", course, course.half_width, -1);
+  train(phase_run, samples * options_.num_batches_per_iter + discard, discard);
+  phase_run.log.end_of_visit();
+  tell_progress("measuring", phase_run, phase_run.half_width, -1);
   save_if_due();
 }
 
 // Computing the interval costs some time, so it is computed anew only when there are 5 % more samples.
-void Conductor::judge(Course& course) {
-  const std::size_t samples = course.log.samples();
-  if (samples == 0 || (course.judged_at > 0 && samples < course.judged_at + 1 + course.judged_at / 20)) return;
-  course.half_width = relative_half_width(median_interval(course.log.slowest(), {.seed = setup_.seed}));
-  course.judged_at = samples;
+void SessionLeader::judge(PhaseRun& phase_run) {
+  const std::size_t samples = phase_run.log.samples();
+  if (samples == 0 || (phase_run.judged_at > 0 && samples < phase_run.judged_at + 1 + phase_run.judged_at / 20)) return;
+  phase_run.half_width = relative_half_width(median_interval(phase_run.log.slowest(), {.seed = setup_.seed}));
+  phase_run.judged_at = samples;
 }
 
-MeasurementState Conductor::judge(double next_seconds) {
+MeasurementState SessionLeader::judge(double next_seconds) {
   MeasurementState state;
   state.rounds = rounds_.rounds();
-  state.samples = courses_.front().log.samples();
-  for (Course& course : courses_) {
-    judge(course);
-    state.half_width = std::max(state.half_width, course.half_width);
-    state.samples = std::min(state.samples, course.log.samples());
+  state.samples = phase_runs_.front().log.samples();
+  for (PhaseRun& phase_run : phase_runs_) {
+    judge(phase_run);
+    state.half_width = std::max(state.half_width, phase_run.half_width);
+    state.samples = std::min(state.samples, phase_run.log.samples());
   }
   state.elapsed_seconds = elapsed();
   state.next_seconds = next_seconds;
   return state;
 }
 
-void Conductor::check_at_the_end() {
-  const std::vector<Answer> memory = crew_.perform({.task = Task::kMeasureMemory});
-  for (Course& course : courses_) {
-    for (std::size_t r = 0; r < course.record.ranks.size(); ++r) {
-      course.record.ranks[r].planned_bytes = memory[r].planned_bytes;
-      course.record.ranks[r].baseline_bytes = memory[r].baseline_bytes;
-      course.record.ranks[r].peak_bytes = memory[r].peak_bytes;
+void SessionLeader::check_at_the_end() {
+  const std::vector<Answer> memory = rank_group_.execute({.task = Task::kMeasureMemory});
+  for (PhaseRun& phase_run : phase_runs_) {
+    for (std::size_t r = 0; r < phase_run.record.ranks.size(); ++r) {
+      phase_run.record.ranks[r].planned_bytes = memory[r].planned_bytes;
+      phase_run.record.ranks[r].baseline_bytes = memory[r].baseline_bytes;
+      phase_run.record.ranks[r].peak_bytes = memory[r].peak_bytes;
     }
   }
   if (!setup_.reduces()) return;
 
   std::vector<std::vector<std::uint64_t>> gradients;
   std::vector<std::vector<std::uint64_t>> parameters;
-  for (Answer& answer : crew_.perform({.task = Task::kFinalCheck})) {
+  for (Answer& answer : rank_group_.execute({.task = Task::kFinalCheck})) {
     gradients.push_back(std::move(answer.gradient_checksums));
     parameters.push_back(std::move(answer.parameter_checksums));
   }
@@ -367,52 +370,52 @@ void Conductor::check_at_the_end() {
   if (const std::string differ = checksum_difference(parameters, slots); !differ.empty()) {
     throw Error(Errc::kCheckFailed, "weights differ between ranks after training: " + differ);
   }
-  RunRecord& full = courses_.back().record;
+  RunRecord& full = phase_runs_.back().record;
   for (std::size_t r = 0; r < full.ranks.size(); ++r) full.ranks[r].gradient_checksum = hex64(combined(gradients[r]));
   if (!full.checks.empty()) full.checks += "; ";
   full.checks += "equal on all ranks at the end: gradients " + hex64(combined(gradients[0]));
   if (!parameters[0].empty()) full.checks += ", weights " + hex64(combined(parameters[0]));
 }
 
-void Conductor::settle_rounds() {
+void SessionLeader::settle_rounds() {
   const auto discarded = static_cast<std::int64_t>(rounds_.settle(logs()));
   findings_.first_steps = rounds_.first_steps();
   findings_.rounds = rounds_.rounds();
   findings_.efficiency = analyse_efficiency(rounds_.measured(logs()), {.seed = setup_.seed});
-  RunRecord& full = courses_.back().record;
+  RunRecord& full = phase_runs_.back().record;
   full.decomposition = findings_.efficiency->rows;
   full.efficiency_replicates = findings_.efficiency->efficiency_replicates;
-  for (Course& course : courses_) {
-    course.record.warmup_steps += discarded * options_.num_batches_per_iter;
-    course.record.provenance["measurement.rounds"] = {std::to_string(findings_.rounds), false};
-    course.record.provenance["measurement.first_steps"] = {findings_.first_steps, false};
+  for (PhaseRun& phase_run : phase_runs_) {
+    phase_run.record.warmup_steps += discarded * options_.num_batches_per_iter;
+    phase_run.record.provenance["measurement.rounds"] = {std::to_string(findings_.rounds), false};
+    phase_run.record.provenance["measurement.first_steps"] = {findings_.first_steps, false};
   }
 }
 
-void Conductor::complete(const std::string& stop_reason) {
+void SessionLeader::complete(const std::string& stop_reason) {
   if (setup_.interleaved) settle_rounds();
-  for (Course& course : courses_) {
-    RunRecord& run = course.record;
-    fill(course);
-    run.operations = course.operations.rows();
+  for (PhaseRun& phase_run : phase_runs_) {
+    RunRecord& run = phase_run.record;
+    fill(phase_run);
+    run.operations = phase_run.operations.rows();
     run.status = RunStatus::kComplete;
     run.stop_reason = stop_reason;
     run.finished_utc = utc_now();
   }
   if (!rule_.exact_samples) findings_.target_half_width = rule_.target_half_width;
   // Use the ready times of phase none if it was measured: without reduction, but with the other ranks at work.
-  const Course& undisturbed = courses_.size() > 1 ? courses_[1] : courses_.front();
+  const PhaseRun& undisturbed = phase_runs_.size() > 1 ? phase_runs_[1] : phase_runs_.front();
   if (undisturbed.log.samples() > 0) findings_.ready = undisturbed.recorder->profile();
-  for (Course& course : courses_) save(course);
+  for (PhaseRun& phase_run : phase_runs_) save(phase_run);
 }
 
-void Conductor::give_up(const Error& error) {
+void SessionLeader::give_up(const Error& error) {
   if (!started_) return;
-  for (Course& course : courses_) {
-    fill(course);
-    mark_incomplete(course.record, error, trainer_.engine());
+  for (PhaseRun& phase_run : phase_runs_) {
+    fill(phase_run);
+    mark_incomplete(phase_run.record, error, trainer_.engine());
     try {
-      save(course);
+      save(phase_run);
     } catch (const std::exception&) {
       // Report the error at hand; the store keeps what was saved before.
     }
@@ -420,42 +423,45 @@ void Conductor::give_up(const Error& error) {
 }
 
 // Only the phase that trains has a loss. A replay computes nothing; beside phase full, solo and none keep the weights.
-bool Conductor::has_loss(const Course& course) const { return !setup_.replay && course.phase == setup_.main_phase(); }
-
-void Conductor::fill(Course& course) {
-  fill_samples(course.record, course.log);
-  if (!has_loss(course)) course.record.final_loss.reset();
+bool SessionLeader::has_loss(const PhaseRun& phase_run) const {
+  return !setup_.replay && phase_run.phase == setup_.main_phase();
 }
 
-void Conductor::save(Course& course) {
+void SessionLeader::fill(PhaseRun& phase_run) {
+  fill_samples(phase_run.record, phase_run.log);
+  if (!has_loss(phase_run)) phase_run.record.final_loss.reset();
+}
+
+void SessionLeader::save(PhaseRun& phase_run) {
   // All phases use the weights of the phase that trains, so a collapsed loss affects each of them.
   if (std::string caution = loss_.caution(); !caution.empty()) {
-    add_caution(course.record.provenance, "collapsed_loss", std::move(caution));
+    add_caution(phase_run.record.provenance, "collapsed_loss", std::move(caution));
   }
-  if (observer_.save) observer_.save(course.record);
+  if (observer_.save) observer_.save(phase_run.record);
 }
 
-void Conductor::save_if_due() {
+void SessionLeader::save_if_due() {
   if (Clock::now() - last_save_ < std::max<std::chrono::nanoseconds>(kSaveEvery, save_pause_)) return;
   const auto begin = Clock::now();
-  for (Course& course : courses_) {
-    fill(course);
-    save(course);
+  for (PhaseRun& phase_run : phase_runs_) {
+    fill(phase_run);
+    save(phase_run);
   }
   last_save_ = Clock::now();
   save_pause_ = 20 * (last_save_ - begin);  // saving takes at most 5 % of the time, even on a slow disk
 }
 
-void Conductor::tell_progress(const char* stage, const Course& course, double half_width, double seconds_left) {
+void SessionLeader::tell_progress(const char* stage, const PhaseRun& phase_run, double half_width,
+                                  double seconds_left) {
   if (!observer_.progress || Clock::now() - last_progress_ < kProgressEvery) return;
   last_progress_ = Clock::now();
   Progress progress;
   progress.stage = stage;
-  progress.phase = name(course.phase);
+  progress.phase = name(phase_run.phase);
   progress.steps = static_cast<std::int64_t>(trainer_.steps_done());
-  const double ranks = course.phase == Phase::kSolo ? 1 : trainer_.engine().size();
-  if (course.step_seconds > 0) {
-    progress.images_per_second = ranks * static_cast<double>(setup_.model.batch_size) / course.step_seconds;
+  const double ranks = phase_run.phase == Phase::kSolo ? 1 : trainer_.engine().size();
+  if (phase_run.step_seconds > 0) {
+    progress.images_per_second = ranks * static_cast<double>(setup_.model.batch_size) / phase_run.step_seconds;
   }
   progress.interval = half_width;
   progress.seconds_left = seconds_left < 0 ? -1 : seconds_left;

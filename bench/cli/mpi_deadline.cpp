@@ -1,13 +1,13 @@
-#include "bench/cli/join_watch.h"
+#include "bench/cli/mpi_deadline.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace hvd::bench {
 
-JoinWatch::JoinWatch(std::function<void()> overdue) : overdue_(std::move(overdue)), thread_([this] { watch(); }) {}
+MpiDeadline::MpiDeadline(std::function<void()> overdue) : overdue_(std::move(overdue)), thread_([this] { watch(); }) {}
 
-JoinWatch::~JoinWatch() {
+MpiDeadline::~MpiDeadline() {
   {
     const MutexLock lock(mutex_);
     ended_ = true;
@@ -16,7 +16,7 @@ JoinWatch::~JoinWatch() {
   thread_.join();
 }
 
-void JoinWatch::arm(std::chrono::milliseconds patience) {
+void MpiDeadline::arm(std::chrono::milliseconds patience) {
   {
     const MutexLock lock(mutex_);
     deadline_ = Deadline::after(patience);
@@ -24,7 +24,7 @@ void JoinWatch::arm(std::chrono::milliseconds patience) {
   changed_.notify_one();
 }
 
-void JoinWatch::disarm() {
+void MpiDeadline::disarm() {
   {
     const MutexLock lock(mutex_);
     deadline_.reset();
@@ -32,7 +32,7 @@ void JoinWatch::disarm() {
   changed_.notify_one();
 }
 
-void JoinWatch::watch() {
+void MpiDeadline::watch() {
   {
     const MutexLock lock(mutex_);
     while (!ended_ && !(deadline_ && deadline_->passed())) {

@@ -1,12 +1,12 @@
 // How a host thread waits for a GPU, with simulated time.
-#include "engine/gpu/vigil.h"
+#include "engine/gpu/poll_schedule.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <optional>
 
-namespace hvd::vigil_test {
+namespace hvd::poll_schedule_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -25,11 +25,11 @@ struct Wait {
 /// Simulates a wait for work that ends `end` after its begin.
 Wait wait_for(microseconds end, std::optional<microseconds> expected) {
   const Clock::time_point begin{};
-  gpu::Vigil vigil(begin, expected ? std::optional(begin + *expected) : std::nullopt);
+  gpu::PollSchedule poll_schedule(begin, expected ? std::optional(begin + *expected) : std::nullopt);
   microseconds now = 0us;
   Wait wait{.late = 0us, .awake = 0us};
   for (; now < end; ++wait.looks) {
-    const microseconds nap = vigil.nap(begin + now);
+    const microseconds nap = poll_schedule.next_sleep(begin + now);
     now += nap.count() > 0 ? nap + kSlack : kLook;
     if (nap.count() == 0) wait.awake += kLook;
   }
@@ -37,7 +37,7 @@ Wait wait_for(microseconds end, std::optional<microseconds> expected) {
   return wait;
 }
 
-TEST(Vigil, NapsWhereNobodyKnowsTheEnd) {
+TEST(PollSchedule, NapsWhereNobodyKnowsTheEnd) {
   microseconds latest = 0us;
   for (microseconds end = 9ms; end < 11ms; end += 10us) {
     const Wait wait = wait_for(end, {});
@@ -48,7 +48,7 @@ TEST(Vigil, NapsWhereNobodyKnowsTheEnd) {
   EXPECT_GT(latest, 500us);
 }
 
-TEST(Vigil, IsAwakeWhenTheEndIsNear) {
+TEST(PollSchedule, IsAwakeWhenTheEndIsNear) {
   for (const microseconds expected : {1000us, 10000us, 50000us, 400000us}) {
     const microseconds margin = std::clamp(expected / 40, 120us, 900us);
     for (const microseconds end : {expected - margin, expected, expected + margin}) {
@@ -61,7 +61,7 @@ TEST(Vigil, IsAwakeWhenTheEndIsNear) {
   }
 }
 
-TEST(Vigil, AnEndThatIsFarFromTheOneExpectedIsNoLaterThanByNaps) {
+TEST(PollSchedule, AnEndThatIsFarFromTheOneExpectedIsNoLaterThanByNaps) {
   for (const microseconds end : {3ms, 7ms, 20ms, 200ms}) {
     const Wait wait = wait_for(end, 10ms);
     EXPECT_LE(wait.late, 560us) << end.count();
@@ -69,10 +69,10 @@ TEST(Vigil, AnEndThatIsFarFromTheOneExpectedIsNoLaterThanByNaps) {
   }
 }
 
-TEST(Vigil, AnEndThatIsPastIsNotWaitedFor) {
+TEST(PollSchedule, AnEndThatIsPastIsNotWaitedFor) {
   EXPECT_LE(wait_for(5ms, 0us).late, 560us);
   EXPECT_LE(wait_for(5ms, microseconds(-3)).late, 560us);
 }
 
 }  // namespace
-}  // namespace hvd::vigil_test
+}  // namespace hvd::poll_schedule_test

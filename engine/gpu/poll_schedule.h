@@ -10,18 +10,18 @@ namespace hvd::gpu {
 
 /// The schedule of one wait. A poll of an event takes one or two microseconds; a sleep takes at least some 60 us
 /// because of timer slack. A thread that only sleeps notices the end of a step up to half a millisecond late, and the
-/// GPU is idle meanwhile. A thread that only polls takes a core away from the threads that feed the GPU. A Vigil
+/// GPU is idle meanwhile. A thread that only polls takes a core away from the threads that feed the GPU. A PollSchedule
 /// therefore sleeps until shortly before the expected end.
-class Vigil {
+class PollSchedule {
  public:
   /// `expected`: the approximate time at which the work will be finished; none if unknown.
-  explicit Vigil(Clock::time_point begin, std::optional<Clock::time_point> expected = {});
+  explicit PollSchedule(Clock::time_point begin, std::optional<Clock::time_point> expected = {});
   /// Returns how long to sleep before the next poll if the time is `now`; zero: poll again at once.
-  [[nodiscard]] std::chrono::microseconds nap(Clock::time_point now);
+  [[nodiscard]] std::chrono::microseconds next_sleep(Clock::time_point now);
 
  private:
   Clock::time_point begin_;
-  std::optional<Clock::time_point> wake_, doze_;  // no sleep from wake_ until doze_
+  std::optional<Clock::time_point> poll_from_, poll_until_;  // no sleep from poll_from_ until poll_until_
   std::chrono::microseconds nap_;
 };
 

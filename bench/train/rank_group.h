@@ -17,16 +17,16 @@ class AgreedError : public Error {
   using Error::Error;
 };
 
-class Crew {
+class RankGroup {
  public:
-  Crew(Engine& engine, Worker& own) : engine_(engine), own_(own) {}
+  RankGroup(Engine& engine, Worker& own) : engine_(engine), own_(own) {}
 
   /// Every rank carries out `directive`. Returns the answers, [rank]. Errors: interrupted if a rank was asked to stop
   /// (every rank then waits for the next directive); errors of the engine and of rank 0's own work.
-  std::vector<Answer> perform(const Directive& directive);
-  /// Runs `course`, the work of rank 0 with all ranks, and ends the session on every rank. On an error, calls `give_up`
-  /// before it tells the ranks. Errors: those of `course`, as AgreedError if every rank throws the same error.
-  void lead(const std::function<void()>& course, const std::function<void(const Error&)>& give_up);
+  std::vector<Answer> execute(const Directive& directive);
+  /// Runs `work`, the work of rank 0 with all ranks, and ends the session on every rank. On an error, calls `give_up`
+  /// before it tells the ranks. Errors: those of `work`, as AgreedError if every rank throws the same error.
+  void run(const std::function<void()>& work, const std::function<void(const Error&)>& give_up);
 
  private:
   /// Tells every rank to throw `error` (AgreedError). Returns false if a directive was being carried out: the ranks

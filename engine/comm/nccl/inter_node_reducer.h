@@ -17,7 +17,7 @@
 
 namespace hvd::comm::nccl {
 
-class Crossing {
+class InterNodeReducer {
  public:
   struct Job {
     void* data = nullptr;  ///< pinned memory, filled when the stream reaches the gate
@@ -30,11 +30,11 @@ class Crossing {
   };
 
   /// `across` holds one rank per node, in the order of the nodes. It is borrowed, and nobody else may use it.
-  explicit Crossing(Communicator& across);
+  explicit InterNodeReducer(Communicator& across);
   /// Call only when no job is under way, or after abort().
-  ~Crossing();
-  Crossing(const Crossing&) = delete;
-  Crossing& operator=(const Crossing&) = delete;
+  ~InterNodeReducer();
+  InterNodeReducer(const InterNodeReducer&) = delete;
+  InterNodeReducer& operator=(const InterNodeReducer&) = delete;
 
   /// The caller has put `gate` on the stream, behind the work that fills the job's memory. The gate opens when the job
   /// is done and on abort(). If the job fails, the gate stays closed and the stream waits, so that no kernel computes
@@ -55,7 +55,7 @@ class Crossing {
   };
   void run();
   std::optional<Entry> next();
-  void perform(const Entry& entry);
+  void reduce(const Entry& entry);
   void await_stream(const Entry& entry);
 
   Communicator& across_;
@@ -63,7 +63,7 @@ class Crossing {
   CondVar changed_;
   std::deque<Entry> entries_ HVD_GUARDED_BY(mutex_);  // the first one is under way
   std::optional<Error> failure_ HVD_GUARDED_BY(mutex_);
-  bool performing_ HVD_GUARDED_BY(mutex_) = false;  // the thread uses the memory of the first entry
+  bool reducing_ HVD_GUARDED_BY(mutex_) = false;  // the thread uses the memory of the first entry
   bool over_ HVD_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last, because the thread uses all members above
 };

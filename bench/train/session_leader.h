@@ -1,7 +1,7 @@
 // The sequence of a session, on rank 0: check, warm up, measure (one phase, or solo, none and full in interleaved
-// rounds), check again, write the records. The Conductor decides; the workers act (crew.h).
+// rounds), check again, write the records. The SessionLeader decides; the workers act (rank_group.h).
 //
-// Rank 0's thread owns a Conductor.
+// Rank 0's thread owns a SessionLeader.
 #pragma once
 
 #include <array>
@@ -13,10 +13,10 @@
 
 #include "bench/measure/stopping_rule.h"
 #include "bench/session.h"
-#include "bench/train/crew.h"
 #include "bench/train/loss_watch.h"
 #include "bench/train/operation_log.h"
 #include "bench/train/phase_log.h"
+#include "bench/train/rank_group.h"
 #include "bench/train/records.h"
 #include "bench/train/round_plan.h"
 #include "engine/base/deadline.h"
@@ -34,10 +34,10 @@ struct Findings {
   std::optional<EfficiencyAnalysis> efficiency;
 };
 
-class Conductor {
+class SessionLeader {
  public:
-  Conductor(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer, Crew& crew,
-            const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare);
+  SessionLeader(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
+                RankGroup& rank_group, const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare);
 
   /// Runs the whole session. Errors: thrown after the runs that had begun were saved as incomplete; AgreedError if the
   /// other ranks know the error.
@@ -46,12 +46,12 @@ class Conductor {
   [[nodiscard]] std::vector<RunRecord> take_runs();  ///< phase full last
   [[nodiscard]] const Findings& findings() const { return findings_; }
   /// Times at which rank 0's gradients became ready, for a replay. Taken from phase solo if the session has it.
-  [[nodiscard]] models::ReplayProfile recorded() const { return courses_.front().recorder->profile(); }
+  [[nodiscard]] models::ReplayProfile recorded() const { return phase_runs_.front().recorder->profile(); }
 
  private:
   /// One phase of the session with its record.
-  struct Course {
-    Course(Phase which, std::size_t ranks, int steps_per_sample) : phase(which), log(ranks, steps_per_sample) {}
+  struct PhaseRun {
+    PhaseRun(Phase which, std::size_t ranks, int steps_per_sample) : phase(which), log(ranks, steps_per_sample) {}
     Phase phase;
     PhaseLog log;
     RunRecord record;
@@ -71,51 +71,51 @@ class Conductor {
   void judge_bandwidth(RunRecord& run) const;
   void start_runs();
   /// If recording would disturb measured steps, runs a few more steps of the phase for the replay profile only.
-  void record_apart(Course& course);
+  void record_apart(PhaseRun& phase_run);
   std::string measure_one_phase();
   std::string measure_rounds();
   void measure_round(std::int64_t samples_per_visit, std::uint64_t number);
-  void visit(Course& course, std::int64_t samples);
+  void visit(PhaseRun& phase_run, std::int64_t samples);
   [[nodiscard]] RoundPlan::Logs logs();
   [[nodiscard]] double round_step_seconds() const;  ///< seconds of one step of each phase
   [[nodiscard]] std::int64_t next_visit();          ///< samples of the next visit
-  /// Checks the losses of steps of `course`. Errors: check_failed if the runs have begun and a loss is not finite.
-  void follow_loss(const Course& course, const std::vector<Answer>& answers);
+  /// Checks the losses of steps of `phase_run`. Errors: check_failed if the runs have begun and a loss is not finite.
+  void follow_loss(const PhaseRun& phase_run, const std::vector<Answer>& answers);
   void require_finite_loss();
-  [[nodiscard]] bool has_loss(const Course& course) const;
-  void fill(Course& course);  ///< puts the samples so far into its record
+  [[nodiscard]] bool has_loss(const PhaseRun& phase_run) const;
+  void fill(PhaseRun& phase_run);  ///< puts the samples so far into its record
   void check_at_the_end();
   void settle_rounds();
   void complete(const std::string& stop_reason);
   void give_up(const Error& error);
 
   /// Trains `steps` in segments of about half a second and logs them, except the first `discard` steps.
-  void train(Course& course, std::int64_t steps, std::int64_t discard);
+  void train(PhaseRun& phase_run, std::int64_t steps, std::int64_t discard);
   [[nodiscard]] std::int64_t segment_steps(double step_seconds) const;
   /// Errors: inconclusive if samples that take this many seconds per step do not fit into the time cap.
   void require_time_for_samples(double step_seconds) const;
   [[nodiscard]] MeasurementState judge(double next_seconds);
-  void judge(Course& course);
+  void judge(PhaseRun& phase_run);
   void save_if_due();
-  void save(Course& course);
-  void tell_progress(const char* stage, const Course& course, double half_width, double seconds_left);
+  void save(PhaseRun& phase_run);
+  void tell_progress(const char* stage, const PhaseRun& phase_run, double half_width, double seconds_left);
   [[nodiscard]] double elapsed() const;
 
   const Options& options_;
   const Setup& setup_;
   const SessionFacts& facts_;
   Trainer& trainer_;
-  Crew& crew_;
+  RankGroup& rank_group_;
   const SessionObserver& observer_;
   const std::function<void(RunRecord&)>& prepare_;
-  StoppingRule rule_;            // declared before rounds_, which is made from it
-  std::vector<Course> courses_;  // solo, none, full; or the only phase
+  StoppingRule rule_;                 // declared before rounds_, which is made from it
+  std::vector<PhaseRun> phase_runs_;  // solo, none, full; or the only phase
   RoundPlan rounds_;
   std::string checks_;
   LossWatch loss_;
   Findings findings_;
   std::int64_t warm_up_steps_ = 0;
-  std::int64_t last_phase_ = -1;  // index into courses_ of the phase that ran last; -1: the warm-up
+  std::int64_t last_phase_ = -1;  // index into phase_runs_ of the phase that ran last; -1: the warm-up
   bool started_ = false;          // the runs have started
   Clock::time_point begin_ = Clock::now();
   Clock::time_point last_save_ = Clock::now();

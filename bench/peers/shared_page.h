@@ -1,5 +1,5 @@
 // A page of memory that the ranks of one host share: a barrier and one result per rank, independent of any library.
-// Each rank owns its Meeting and uses it from one thread. The file must hold zeros when the first rank maps it.
+// Each rank owns its SharedPage and uses it from one thread. The file must hold zeros when the first rank maps it.
 #pragma once
 
 #include <atomic>
@@ -16,13 +16,13 @@ struct Result {
   std::int32_t unsupported;
 };
 
-class Meeting {
+class SharedPage {
  public:
   /// Errors: std::runtime_error if the file cannot be mapped.
-  Meeting(const std::string& file, int rank, int size);
-  ~Meeting();
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
+  SharedPage(const std::string& file, int rank, int size);
+  ~SharedPage();
+  SharedPage(const SharedPage&) = delete;
+  SharedPage& operator=(const SharedPage&) = delete;
 
   /// Errors: std::runtime_error if another rank failed or does not arrive within a minute.
   void barrier();

@@ -1,4 +1,4 @@
-#include "engine/comm/nccl/crossing.h"
+#include "engine/comm/nccl/inter_node_reducer.h"
 
 #include <algorithm>
 #include <utility>
@@ -15,9 +15,9 @@ constexpr auto kLook = 20ms;
 
 }  // namespace
 
-Crossing::Crossing(Communicator& across) : across_(across), thread_([this] { run(); }) {}
+InterNodeReducer::InterNodeReducer(Communicator& across) : across_(across), thread_([this] { run(); }) {}
 
-Crossing::~Crossing() {
+InterNodeReducer::~InterNodeReducer() {
   {
     const MutexLock lock(mutex_);
     over_ = true;
@@ -26,7 +26,7 @@ Crossing::~Crossing() {
   thread_.join();
 }
 
-void Crossing::submit(const Job& job, std::shared_ptr<gpu::HostGate> gate) {
+void InterNodeReducer::submit(const Job& job, std::shared_ptr<gpu::HostGate> gate) {
   const MutexLock lock(mutex_);
   if (over_) {
     gate->open();
@@ -36,39 +36,39 @@ void Crossing::submit(const Job& job, std::shared_ptr<gpu::HostGate> gate) {
   }
 }
 
-bool Crossing::busy() {
+bool InterNodeReducer::busy() {
   const MutexLock lock(mutex_);
   return !entries_.empty();
 }
 
-void Crossing::check() {
+void InterNodeReducer::check() {
   const MutexLock lock(mutex_);
   if (failure_) throw Error(*failure_);
 }
 
-void Crossing::abort(const std::string& reason) noexcept {
+void InterNodeReducer::abort(const std::string& reason) noexcept {
   across_.control().abort(reason);
   const MutexLock lock(mutex_);
   over_ = true;
   // The thread may still write the memory of the job under way, so the thread itself opens the gate of that job.
-  for (std::size_t i = performing_ ? 1 : 0; i < entries_.size(); ++i) entries_[i].gate->open();
+  for (std::size_t i = reducing_ ? 1 : 0; i < entries_.size(); ++i) entries_[i].gate->open();
   changed_.notify_all();
 }
 
-std::optional<Crossing::Entry> Crossing::next() {
+std::optional<InterNodeReducer::Entry> InterNodeReducer::next() {
   const MutexLock lock(mutex_);
   while (entries_.empty() && !over_) changed_.wait(mutex_);
-  performing_ = !over_;
+  reducing_ = !over_;
   if (over_) return std::nullopt;
   return entries_.front();
 }
 
-void Crossing::run() {
+void InterNodeReducer::run() {
   try {
     while (const std::optional<Entry> entry = next()) {
-      perform(*entry);
+      reduce(*entry);
       const MutexLock lock(mutex_);
-      performing_ = false;
+      reducing_ = false;
       entry->gate->open();
       entries_.pop_front();
     }
@@ -77,13 +77,13 @@ void Crossing::run() {
     const std::string text = std::string("between nodes (ranks counted by node): ") + error.what();
     across_.control().abort(error.what());
     const MutexLock lock(mutex_);
-    performing_ = false;
+    reducing_ = false;
     if (over_) entries_.front().gate->open();
     failure_.emplace(ours != nullptr ? ours->code() : Errc::kBackend, text);
   }
 }
 
-void Crossing::perform(const Entry& entry) {
+void InterNodeReducer::reduce(const Entry& entry) {
   await_stream(entry);
   const Job& job = entry.job;
   const bool mean = job.op == ReduceOp::kAverage;
@@ -93,7 +93,7 @@ void Crossing::perform(const Entry& entry) {
   if (mean && !job.divide_first) divide(data, job.count, job.dtype, job.divisor);
 }
 
-void Crossing::await_stream(const Entry& entry) {
+void InterNodeReducer::await_stream(const Entry& entry) {
   while (!entry.gate->await_reached(std::min(entry.job.deadline.when(), Clock::now() + kLook))) {
     across_.control().answer_roll_call("waiting for the GPU to have reduced inside the node");
     across_.control().throw_if_aborted();

@@ -3,9 +3,9 @@
 namespace hvd::comm {
 namespace {
 
-class Borrowed final : public Communicator {
+class Forwarding final : public Communicator {
  public:
-  explicit Borrowed(Communicator& lender) : lender_(lender) {}
+  explicit Forwarding(Communicator& target) : lender_(target) {}
 
   [[nodiscard]] const Topology& topology() const override { return lender_.topology(); }
   [[nodiscard]] ControlPlane& control() override { return lender_.control(); }
@@ -20,6 +20,6 @@ class Borrowed final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> borrow(Communicator& lender) { return std::make_unique<Borrowed>(lender); }
+std::unique_ptr<Communicator> forward_to(Communicator& target) { return std::make_unique<Forwarding>(target); }
 
 }  // namespace hvd::comm

@@ -1,4 +1,4 @@
-#include "bench/peers/meeting.h"
+#include "bench/peers/shared_page.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -18,7 +18,7 @@ constexpr int kLooksBetweenClocks = 64;
 
 }  // namespace
 
-Meeting::Meeting(const std::string& file, int rank, int size) : rank_(rank), size_(size) {
+SharedPage::SharedPage(const std::string& file, int rank, int size) : rank_(rank), size_(size) {
   const auto check = [&](bool good) {
     if (!good) throw std::runtime_error("cannot map " + file + ": " + std::strerror(errno));
   };
@@ -31,9 +31,9 @@ Meeting::Meeting(const std::string& file, int rank, int size) : rank_(rank), siz
   page_ = static_cast<Page*>(memory);  // the file's zeros are the initial values of all fields
 }
 
-Meeting::~Meeting() { munmap(page_, sizeof(Page)); }
+SharedPage::~SharedPage() { munmap(page_, sizeof(Page)); }
 
-void Meeting::barrier() {
+void SharedPage::barrier() {
   const std::uint64_t all = ++rounds_ * static_cast<std::uint64_t>(size_);
   page_->arrived.fetch_add(1);
   const auto end = std::chrono::steady_clock::now() + kPatience;
@@ -48,10 +48,10 @@ void Meeting::barrier() {
   }
 }
 
-void Meeting::post(const Result& result) { page_->results[rank_] = result; }
-Result Meeting::posted(int rank) const { return page_->results[rank]; }
-void Meeting::decide(bool stop) { page_->stop.store(stop); }
-bool Meeting::stopped() const { return page_->stop.load(); }
-void Meeting::fail() noexcept { page_->failed.store(true); }
+void SharedPage::post(const Result& result) { page_->results[rank_] = result; }
+Result SharedPage::posted(int rank) const { return page_->results[rank]; }
+void SharedPage::decide(bool stop) { page_->stop.store(stop); }
+bool SharedPage::stopped() const { return page_->stop.load(); }
+void SharedPage::fail() noexcept { page_->failed.store(true); }
 
 }  // namespace hvd::peers

@@ -12,14 +12,14 @@
 
 namespace hvd::bench {
 
-class JoinWatch {
+class MpiDeadline {
  public:
   /// `overdue` is called on a thread of its own, at most once, when an armed deadline has passed. It must end the
   /// process, because the waiting thread cannot be woken.
-  explicit JoinWatch(std::function<void()> overdue);
-  ~JoinWatch();
-  JoinWatch(const JoinWatch&) = delete;
-  JoinWatch& operator=(const JoinWatch&) = delete;
+  explicit MpiDeadline(std::function<void()> overdue);
+  ~MpiDeadline();
+  MpiDeadline(const MpiDeadline&) = delete;
+  MpiDeadline& operator=(const MpiDeadline&) = delete;
 
   /// Sets the deadline, replacing an earlier one. Any thread may call it.
   void arm(std::chrono::milliseconds patience);

@@ -14,17 +14,17 @@
 
 namespace hvd::comm {
 
-struct Core {
+struct RankState {
   /// `the_memory` holds the segment of this rank's node. Call set_transport() afterwards, because the transport's
   /// constructor needs `faults`. The transport may stay empty if there is only one node.
-  Core(Layout the_layout, std::shared_ptr<SharedMemory> the_memory, NodeGroup::Kind kind)
+  RankState(Layout the_layout, std::shared_ptr<SharedMemory> the_memory, NodeGroup::Kind kind)
       : layout(std::move(the_layout)),
         memory(std::move(the_memory)),
         faults(layout, Segment(memory->bytes(), layout.topology.local_size)),
         group(layout, Segment(memory->bytes(), layout.topology.local_size), faults, kind),
         flights(Segment(memory->bytes(), layout.topology.local_size).cell(layout.topology.local_rank).flights) {}
-  Core(const Core&) = delete;
-  Core& operator=(const Core&) = delete;
+  RankState(const RankState&) = delete;
+  RankState& operator=(const RankState&) = delete;
 
   /// Starts a collective; the collective ends when the returned Wait is destroyed. `dtype`: type of the elements, if
   /// they have one. Errors: peer_lost if a rank has aborted. This check is needed because a rank that finds all

@@ -19,9 +19,9 @@
 
 namespace hvd::models::onednn {
 
-/// A block of memory. Its address is known after Program::bind().
+/// A block of memory. Its address is known after PrimitiveProgram::bind().
 struct Buffer {
-  enum class Home : std::uint8_t {
+  enum class Storage : std::uint8_t {
     kPlanned,     ///< in the activation arena; shares memory with buffers that are not live at the same time
     kPersistent,  ///< kept between steps (weight copies)
     kScratchpad,  ///< the scratchpad that all primitives share
@@ -29,7 +29,7 @@ struct Buffer {
   };
   std::string name;
   std::size_t bytes = 0;
-  Home home = Home::kPlanned;
+  Storage storage = Storage::kPlanned;
   std::byte* data = nullptr;
   int first = -1, last = -1;  ///< kPlanned: indices of the first and last operation that use it
 };
@@ -38,7 +38,7 @@ struct Buffer {
 inline const float* floats(const Buffer* buffer) { return reinterpret_cast<const float*>(buffer->data); }
 
 /// The place and layout of a tensor.
-struct Value {
+struct TensorView {
   Buffer* buffer = nullptr;
   Md desc;
   std::size_t offset = 0;  ///< byte offset in the buffer, for a part of a tensor; 0 if the buffer is set after bind()
@@ -53,10 +53,10 @@ struct StepInput {
 
 struct Argument {
   int index = 0;  ///< DNNL_ARG_*
-  Value value;
+  TensorView value;
 };
 
-struct Operation {
+struct BoundOperation {
   std::string node{};  ///< names of the graph nodes, joined by '+'
   std::string kind{};
   std::string implementation{};
@@ -74,21 +74,21 @@ struct Operation {
   std::vector<dnnl_exec_arg_t> bound{};
 };
 
-class Program {
+class PrimitiveProgram {
  public:
-  explicit Program(dnnl::engine engine) : engine_(std::move(engine)), stream_(engine_) {}
+  explicit PrimitiveProgram(dnnl::engine engine) : engine_(std::move(engine)), stream_(engine_) {}
 
-  Buffer* new_buffer(std::string name, std::size_t bytes, Buffer::Home home = Buffer::Home::kPlanned);
-  Value new_value(std::string name, const Md& desc, Buffer::Home home = Buffer::Home::kPlanned);
+  Buffer* new_buffer(std::string name, std::size_t bytes, Buffer::Storage storage = Buffer::Storage::kPlanned);
+  TensorView new_value(std::string name, const Md& desc, Buffer::Storage storage = Buffer::Storage::kPlanned);
   /// Returns the buffer that all primitives use as scratchpad, and makes it large enough for `desc`.
-  Value scratchpad(const Md& desc);
+  TensorView scratchpad(const Md& desc);
 
   /// Appends an operation to the step.
-  Operation& append(Operation operation);
+  BoundOperation& append(BoundOperation operation);
   /// The operation that was appended last.
-  Operation& last() { return operations_.back(); }
+  BoundOperation& last() { return operations_.back(); }
   /// Appends an operation that refreshes a copy of the weights after an update.
-  Operation& append_refresh(Operation operation);
+  BoundOperation& append_refresh(BoundOperation operation);
 
   /// If true, no buffer shares memory with another.
   void keep_all(bool keep) noexcept { keep_all_ = keep; }
@@ -107,8 +107,8 @@ class Program {
 
   [[nodiscard]] const dnnl::engine& engine() const noexcept { return engine_; }
   [[nodiscard]] dnnl::stream& stream() noexcept { return stream_; }
-  [[nodiscard]] std::span<const Operation> operations() const noexcept { return operations_; }
-  [[nodiscard]] std::span<const Operation> refresh_operations() const noexcept { return refresh_; }
+  [[nodiscard]] std::span<const BoundOperation> operations() const noexcept { return operations_; }
+  [[nodiscard]] std::span<const BoundOperation> refresh_operations() const noexcept { return refresh_; }
   [[nodiscard]] std::size_t activation_bytes() const noexcept { return activations_.bytes().size(); }
   [[nodiscard]] std::size_t scratchpad_bytes() const noexcept { return scratchpad_.bytes; }
   /// Bytes of persistent buffers: weight copies in other layouts.
@@ -116,16 +116,16 @@ class Program {
 
  private:
   void plan();
-  void bind(Operation& operation);
-  void execute(Operation& operation, StepInput& input, bool profile);
+  void bind(BoundOperation& operation);
+  void execute(BoundOperation& operation, StepInput& input, bool profile);
 
   bool keep_all_ = false;
   dnnl::engine engine_;
   dnnl::stream stream_;
   std::deque<Buffer> buffers_;  // a deque, so that addresses stay valid
-  Buffer scratchpad_{.name = "scratchpad", .home = Buffer::Home::kScratchpad};
-  std::vector<Operation> operations_;
-  std::vector<Operation> refresh_;
+  Buffer scratchpad_{.name = "scratchpad", .storage = Buffer::Storage::kScratchpad};
+  std::vector<BoundOperation> operations_;
+  std::vector<BoundOperation> refresh_;
   std::multimap<const Buffer*, dnnl_memory_t> moving_;  // arguments in external buffers that had no address at bind()
   HostArena activations_, persistent_, scratch_;
 };

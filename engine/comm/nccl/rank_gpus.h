@@ -10,7 +10,7 @@
 namespace hvd::comm::nccl {
 
 /// GPU and NCCL version of one rank, sent to rank 0.
-struct Seat {
+struct RankGpu {
   std::string gpu_uuid;
   std::string gpu_label;  ///< "GPU 0 (NVIDIA H200)"
   int visible_gpus = 0;   ///< number of GPUs that this process can see
@@ -18,15 +18,15 @@ struct Seat {
 
   [[nodiscard]] Bytes to_bytes() const;
   /// Errors: mismatch if `bytes` are not what to_bytes() wrote.
-  static Seat parse(const Bytes& bytes);
+  static RankGpu parse(const Bytes& bytes);
 };
 
-/// Both return one line with the fault and the right launch; empty if there is no fault. Shapes: seats, hosts [rank].
-std::string double_booking(const std::vector<Seat>& seats, const std::vector<std::string>& hosts);
-std::string version_difference(const std::vector<Seat>& seats, const std::vector<std::string>& hosts);
+/// Both return one line with the fault and the right launch; empty if there is no fault. Shapes: gpus, hosts [rank].
+std::string shared_gpu(const std::vector<RankGpu>& gpus, const std::vector<std::string>& hosts);
+std::string version_difference(const std::vector<RankGpu>& gpus, const std::vector<std::string>& hosts);
 
-/// Collective. Errors, with the same text on all ranks: invalid_argument with the text of double_booking(), unless
-/// `share_gpus`; mismatch with that of version_difference() or of Seat::parse().
-void take_census(Communicator& host, const Seat& mine, bool share_gpus, Deadline deadline);
+/// Collective. Errors, with the same text on all ranks: invalid_argument with the text of shared_gpu(), unless
+/// `share_gpus`; mismatch with that of version_difference() or of RankGpu::parse().
+void check_gpus_and_versions(Communicator& host, const RankGpu& mine, bool share_gpus, Deadline deadline);
 
 }  // namespace hvd::comm::nccl

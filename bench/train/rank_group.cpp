@@ -1,13 +1,13 @@
-#include "bench/train/crew.h"
+#include "bench/train/rank_group.h"
 
 #include <exception>
 #include <string>
 
 namespace hvd::bench {
 
-void Crew::tell(const Directive& directive) { engine_.broadcast_message(encode(directive), 0); }
+void RankGroup::tell(const Directive& directive) { engine_.broadcast_message(encode(directive), 0); }
 
-std::vector<Answer> Crew::perform(const Directive& directive) {
+std::vector<Answer> RankGroup::execute(const Directive& directive) {
   in_lockstep_ = false;
   tell(directive);
   const Answer mine = own_.execute(directive);
@@ -19,9 +19,9 @@ std::vector<Answer> Crew::perform(const Directive& directive) {
   return answers;
 }
 
-void Crew::lead(const std::function<void()>& course, const std::function<void(const Error&)>& give_up) {
+void RankGroup::run(const std::function<void()>& work, const std::function<void(const Error&)>& give_up) {
   try {
-    course();
+    work();
     tell(Directive{});
   } catch (const Error& error) {
     give_up(error);
@@ -35,7 +35,7 @@ void Crew::lead(const std::function<void()>& course, const std::function<void(co
   }
 }
 
-bool Crew::end(const Error& error) noexcept {
+bool RankGroup::end(const Error& error) noexcept {
   if (!in_lockstep_) return false;
   try {
     Directive directive;

@@ -1,4 +1,4 @@
-#include "models/onednn/program.h"
+#include "models/onednn/primitive_program.h"
 
 #include <algorithm>
 #include <chrono>
@@ -23,24 +23,28 @@ void touch(Buffer* buffer, int step) {
 
 }  // namespace
 
-Buffer* Program::new_buffer(std::string name, std::size_t bytes, Buffer::Home home) {
-  buffers_.push_back({.name = std::move(name), .bytes = bytes, .home = home});
+Buffer* PrimitiveProgram::new_buffer(std::string name, std::size_t bytes, Buffer::Storage storage) {
+  buffers_.push_back({.name = std::move(name), .bytes = bytes, .storage = storage});
   return &buffers_.back();
 }
 
-Value Program::new_value(std::string name, const Md& desc, Buffer::Home home) {
-  return {new_buffer(std::move(name), desc.get_size(), home), desc};
+TensorView PrimitiveProgram::new_value(std::string name, const Md& desc, Buffer::Storage storage) {
+  return {new_buffer(std::move(name), desc.get_size(), storage), desc};
 }
 
-Value Program::scratchpad(const Md& desc) {
+TensorView PrimitiveProgram::scratchpad(const Md& desc) {
   scratchpad_.bytes = std::max(scratchpad_.bytes, desc.get_size());
   return {&scratchpad_, desc};
 }
 
-Operation& Program::append(Operation operation) { return operations_.emplace_back(std::move(operation)); }
-Operation& Program::append_refresh(Operation operation) { return refresh_.emplace_back(std::move(operation)); }
+BoundOperation& PrimitiveProgram::append(BoundOperation operation) {
+  return operations_.emplace_back(std::move(operation));
+}
+BoundOperation& PrimitiveProgram::append_refresh(BoundOperation operation) {
+  return refresh_.emplace_back(std::move(operation));
+}
 
-void Program::plan() {
+void PrimitiveProgram::plan() {
   for (std::size_t i = 0; i < operations_.size(); ++i) {
     const auto step = static_cast<int>(i);
     for (const Argument& argument : operations_[i].arguments) touch(argument.value.buffer, step);
@@ -50,8 +54,8 @@ void Program::plan() {
   std::vector<Buffer*> planned;
   std::size_t persistent = 0;
   for (Buffer& buffer : buffers_) {
-    if (buffer.home == Buffer::Home::kPersistent) persistent += aligned(buffer.bytes);
-    if (buffer.home != Buffer::Home::kPlanned || buffer.first < 0) continue;
+    if (buffer.storage == Buffer::Storage::kPersistent) persistent += aligned(buffer.bytes);
+    if (buffer.storage != Buffer::Storage::kPlanned || buffer.first < 0) continue;
     if (keep_all_) {
       buffer.first = 0;
       buffer.last = static_cast<int>(operations_.size());
@@ -66,14 +70,14 @@ void Program::plan() {
   for (std::size_t i = 0; i < planned.size(); ++i) planned[i]->data = activations_.bytes().data() + plan.offsets[i];
   std::size_t offset = 0;
   for (Buffer& buffer : buffers_) {
-    if (buffer.home != Buffer::Home::kPersistent) continue;
+    if (buffer.storage != Buffer::Storage::kPersistent) continue;
     buffer.data = persistent_.bytes().data() + offset;
     offset += aligned(buffer.bytes);
   }
   scratchpad_.data = scratch_.bytes().data();
 }
 
-void Program::bind(Operation& operation) {
+void PrimitiveProgram::bind(BoundOperation& operation) {
   for (const Argument& argument : operation.arguments) {
     std::byte* handle = argument.value.buffer->data;
     if (handle == nullptr) {
@@ -88,20 +92,20 @@ void Program::bind(Operation& operation) {
   }
 }
 
-void Program::bind() {
+void PrimitiveProgram::bind() {
   plan();
-  for (Operation& operation : operations_) bind(operation);
-  for (Operation& operation : refresh_) bind(operation);
+  for (BoundOperation& operation : operations_) bind(operation);
+  for (BoundOperation& operation : refresh_) bind(operation);
 }
 
-void Program::set_external(Buffer* buffer, void* data) {
+void PrimitiveProgram::set_external(Buffer* buffer, void* data) {
   if (buffer->data == data) return;
   buffer->data = static_cast<std::byte*>(data);
   const auto [begin, end] = moving_.equal_range(buffer);
   for (auto it = begin; it != end; ++it) dnnl_memory_set_data_handle(it->second, data);
 }
 
-void Program::execute(Operation& operation, StepInput& input, bool profile) {
+void PrimitiveProgram::execute(BoundOperation& operation, StepInput& input, bool profile) {
   using Clock = std::chrono::steady_clock;
   const auto start = profile ? Clock::now() : Clock::time_point{};
   if (operation.primitive) {
@@ -118,8 +122,8 @@ void Program::execute(Operation& operation, StepInput& input, bool profile) {
   if (profile) operation.seconds += std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-void Program::run(StepInput& input, GradientSink& sink, bool profile) {
-  for (Operation& operation : operations_) {
+void PrimitiveProgram::run(StepInput& input, GradientSink& sink, bool profile) {
+  for (BoundOperation& operation : operations_) {
     execute(operation, input, profile);
     if (operation.final_gradients.empty()) continue;
     stream_.wait();
@@ -128,15 +132,15 @@ void Program::run(StepInput& input, GradientSink& sink, bool profile) {
   stream_.wait();
 }
 
-void Program::refresh() {
+void PrimitiveProgram::refresh() {
   StepInput none;
-  for (Operation& operation : refresh_) execute(operation, none, false);
+  for (BoundOperation& operation : refresh_) execute(operation, none, false);
   stream_.wait();
 }
 
-void Program::refresh_after_update(bool profile) {
+void PrimitiveProgram::refresh_after_update(bool profile) {
   StepInput none;
-  for (Operation& operation : refresh_) {
+  for (BoundOperation& operation : refresh_) {
     if (!operation.done_by_update) execute(operation, none, profile);
   }
   stream_.wait();
