@@ -66,7 +66,7 @@ Engine::Impl::Impl(std::unique_ptr<comm::Communicator> communicator, const Engin
   try {
     thread_ = start_quiet_thread([this] { run(); });
   } catch (const std::exception& error) {  // the system cannot start another thread
-    communicator_->control().abort(here() + std::string(kGaveUp) + error.what());
+    communicator_->control().abort(here() + std::string(comm::kGaveUp) + error.what());
     throw;
   }
 }
@@ -385,7 +385,7 @@ StepReport Engine::Impl::finish_step() {
 /// Tells the peers directly instead of through the thread, which may be waiting for one of them.
 void Engine::Impl::abort(std::string_view reason) noexcept {
   try {
-    const std::string text = here() + std::string(kGaveUp) + std::string(reason);
+    const std::string text = here() + std::string(comm::kGaveUp) + std::string(reason);
     {
       const MutexLock lock(mutex_);
       if (failure_ || abort_reason_) return;

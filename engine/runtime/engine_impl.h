@@ -103,8 +103,6 @@ class Engine::Impl {
     std::string text;
     std::string flights = {};  ///< flight record, if a peer was lost
   };
-  /// Part of the error text of a rank that ended the run because of its own error. Its peers then hold no roll call.
-  static constexpr std::string_view kGaveUp = " gave up: ";
 
   enum class WakeFor : std::uint8_t { kAnything, kTensors };
 

@@ -257,9 +257,9 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
       }
     }
     text = investigate(code, text);
-    if (lost_peer(code) && text.find(kGaveUp) == std::string::npos) flights = communicator_->flight_record();
+    if (lost_peer(code) && text.find(comm::kGaveUp) == std::string::npos) flights = communicator_->flight_record();
     // A local error does not name its rank, so add the name.
-    if (!lost_peer(code) && text.find(kGaveUp) == std::string::npos) told = here() + std::string(kGaveUp) + text;
+    if (!lost_peer(code) && text.find(comm::kGaveUp) == std::string::npos) told = here() + std::string(comm::kGaveUp) + text;
   } catch (...) {  // the roll call failed too: report the error as it is
     text += kRollCallMark;
     text += "it failed";
@@ -296,7 +296,7 @@ void Engine::Impl::warn_of_stall(const comm::StalledWait& stalled) {
 
 /// If a wait for a peer failed and `text` names no guilty rank yet, holds a roll call and adds its result.
 std::string Engine::Impl::investigate(Errc& code, const std::string& text) {
-  if (!lost_peer(code) || text.find(kRollCallMark) != std::string::npos || text.find(kGaveUp) != std::string::npos)
+  if (!lost_peer(code) || text.find(kRollCallMark) != std::string::npos || text.find(comm::kGaveUp) != std::string::npos)
     return text;
   const comm::Topology& where = communicator_->topology();
   const RollCallResult late_rank =
