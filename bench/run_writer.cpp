@@ -1,9 +1,12 @@
 #include "bench/run_writer.h"
 
+#include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -19,14 +22,33 @@ std::int64_t integer(std::uint64_t value) { return static_cast<std::int64_t>(val
 /// Samples are stored in their memory layout; the schema specifies little-endian IEEE doubles.
 static_assert(std::endian::native == std::endian::little && sizeof(double) == 8);
 
+/// The columns of the table `run` after `uuid`, in the order in which write_run() binds them.
+constexpr std::string_view kRunColumns =
+    "session_uuid, origin, phase, status, status_reason, started_utc, finished_utc, model, batch_size, image_size,"
+    " auxiliary_head, device, compute_type, allreduce_type, schedule, comm, data_plane, world_size, allocation_size,"
+    " nodes, threads, seed, traced, batches_per_iter, warmup_steps, measured_steps, stop_reason, step_seconds,"
+    " step_seconds_low, step_seconds_high, images_per_second, images_per_second_low, images_per_second_high,"
+    " confidence, parameters, gradient_bytes, flops_per_image, plan_hash, buckets, final_loss, checks, fingerprint";
+
+/// Inserts the row, or updates the row with this uuid. Deleting the old row would also delete its samples.
+std::string upsert_run() {
+  const std::string columns(kRunColumns);
+  std::string values = "?2";
+  const auto commas = std::count(columns.begin(), columns.end(), ',');
+  for (std::ptrdiff_t i = 0; i < commas; ++i) values += ", ?" + std::to_string(i + 3);
+  return "INSERT INTO run (uuid, " + columns + ") VALUES (?1, " + values + ") ON CONFLICT (uuid) DO UPDATE SET (" +
+         columns + ") = (" + values + ")";
+}
+
 class RunWriter {
  public:
   RunWriter(Database& database, const RunRecord& run) : database_(database), run_(run) {}
 
   void write() {
-    // ON DELETE CASCADE removes the run's rows in the other tables.
-    Statement(database_, "DELETE FROM run WHERE uuid = ?1").bind(run_.uuid).run();
     write_run();
+    write_samples();
+    // The rows of these tables are few and small.
+    for (const char* const table : {"provenance", "rank", "decomposition", "operation"}) delete_rows(table);
     write_provenance();
     write_ranks();
     write_decomposition();
@@ -34,17 +56,17 @@ class RunWriter {
   }
 
  private:
+  void delete_rows(const std::string& table) {
+    Statement(database_, "DELETE FROM " + table + " WHERE run_uuid = ?").bind(run_.uuid).run();
+  }
+
+  std::int64_t stored_samples() {
+    return Statement(database_, "SELECT count(*) FROM sample WHERE run_uuid = ?").bind(run_.uuid).integer();
+  }
+
   void write_run() {
-    Statement insert(
-        database_,
-        "INSERT INTO run (uuid, session_uuid, origin, phase, status, status_reason, started_utc, finished_utc,"
-        " model, batch_size, image_size, auxiliary_head, device, compute_type, allreduce_type, schedule, comm,"
-        " data_plane, world_size, allocation_size, nodes, threads, seed, traced, batches_per_iter,"
-        " warmup_steps, measured_steps, stop_reason, step_seconds, step_seconds_low, step_seconds_high,"
-        " images_per_second, images_per_second_low, images_per_second_high, confidence, parameters,"
-        " gradient_bytes, flops_per_image, plan_hash, buckets, final_loss, checks, fingerprint)"
-        " VALUES (?,?,'measured',?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
-    insert.bind(run_.uuid).bind(run_.session_uuid).bind(name(run_.phase)).bind(name(run_.status));
+    Statement insert(database_, upsert_run());
+    insert.bind(run_.uuid).bind(run_.session_uuid).bind("measured").bind(name(run_.phase)).bind(name(run_.status));
     insert.bind(run_.status_reason).bind(run_.started_utc);
     run_.finished_utc.empty() ? insert.bind_null() : insert.bind(run_.finished_utc);
     insert.bind(run_.model).bind(run_.batch_size).bind(run_.image_size).bind(std::int64_t{run_.auxiliary_head});
@@ -79,21 +101,38 @@ class RunWriter {
           .bind(rank.gradient_checksum)
           .run();
     }
-    Statement sample(database_, "INSERT INTO sample (run_uuid, rank, kind, count, data) VALUES (?,?,?,?,?)");
+  }
+
+  void write_samples() {
+    const std::int64_t rows = upsert_samples();
+    if (stored_samples() == rows) return;
+    delete_rows("sample");  // a stored series is no longer part of the run
+    upsert_samples();
+  }
+
+  /// Inserts the series that are not stored yet, and updates the stored ones that changed: nearly all of them if there
+  /// are new samples, none if there are no new samples. Returns the number of the run's series.
+  std::int64_t upsert_samples() {
+    Statement upsert(database_,
+                     "INSERT INTO sample (run_uuid, rank, kind, count, data) VALUES (?,?,?,?,?)"
+                     " ON CONFLICT (run_uuid, rank, kind) DO UPDATE SET count = excluded.count, data = excluded.data"
+                     " WHERE count <> excluded.count OR data <> excluded.data");
+    std::int64_t rows = 0;
+    const auto write = [&](int rank, std::string_view kind, const std::vector<double>& values) {
+      if (values.empty()) return;
+      upsert.bind(run_.uuid).bind(std::int64_t{rank}).bind(kind).bind(static_cast<std::int64_t>(values.size()));
+      upsert.bind_blob(std::as_bytes(std::span(values))).run();
+      ++rows;
+    };
     for (const RankRecord& rank : run_.ranks) {
       for (const StepSeries& series : kStepSeries) {
         if (series.gpu_only && run_.device != "cuda") continue;
-        write_sample(sample, rank.rank, series.kind, rank.samples.*series.of_rank);
+        write(rank.rank, series.kind, rank.samples.*series.of_rank);
       }
     }
-    write_sample(sample, 0, "step_seconds_replicates", run_.step_replicates);
-    write_sample(sample, 0, "efficiency_replicates", run_.efficiency_replicates);
-  }
-
-  void write_sample(Statement& insert, int rank, std::string_view kind, const std::vector<double>& values) {
-    if (values.empty()) return;
-    insert.bind(run_.uuid).bind(std::int64_t{rank}).bind(kind).bind(static_cast<std::int64_t>(values.size()));
-    insert.bind_blob(std::as_bytes(std::span(values))).run();
+    write(0, "step_seconds_replicates", run_.step_replicates);
+    write(0, "efficiency_replicates", run_.efficiency_replicates);
+    return rows;
   }
 
   void write_decomposition() {

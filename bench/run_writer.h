@@ -8,7 +8,8 @@
 
 namespace hvd::bench {
 
-/// Replaces the run and all rows that belong to it. Call it inside a transaction. Errors: io.
+/// Makes the stored rows of the run equal to `run`, whatever they were before. Series that are stored already and did
+/// not change are not written. Call it inside a transaction. Errors: io.
 void write_run(Database& database, const RunRecord& run);
 
 /// Binds value, low and high, each NULL if it is unknown.

@@ -76,13 +76,7 @@ std::string Database::text(const std::string& sql) {
   return value == nullptr ? std::string() : std::string(reinterpret_cast<const char*>(value));
 }
 
-std::int64_t Database::integer(const std::string& sql) {
-  UniqueHandle<StatementTraits> statement;
-  int code = sqlite3_prepare_v2(get(), sql.c_str(), -1, statement.out(), nullptr);
-  if (code == SQLITE_OK) code = sqlite3_step(statement.get());
-  if (code != SQLITE_ROW) fail(code, "reading");
-  return sqlite3_column_int64(statement.get(), 0);
-}
+std::int64_t Database::integer(const std::string& sql) { return Statement(*this, sql).integer(); }
 
 Statement::Statement(Database& database, std::string_view sql) : database_(database) {
   check(sqlite3_prepare_v2(database.get(), sql.data(), static_cast<int>(sql.size()), handle_.out(), nullptr),
@@ -116,7 +110,7 @@ Statement& Statement::bind(const std::optional<double>& value) { return value ? 
 Statement& Statement::bind_blob(std::span<const std::byte> value) {
   // SQLite would bind a null pointer as NULL, but an empty series must be an empty blob.
   check(sqlite3_bind_blob64(handle_.get(), next_++, value.empty() ? "" : static_cast<const void*>(value.data()),
-                            value.size(), SQLITE_TRANSIENT),
+                            value.size(), SQLITE_STATIC),
         "binding");
   return *this;
 }
@@ -133,6 +127,11 @@ void Statement::run() {
   sqlite3_clear_bindings(handle_.get());
   next_ = 1;
   if (code != SQLITE_DONE) database_.fail(code, "writing");
+}
+
+std::int64_t Statement::integer() {
+  if (const int code = sqlite3_step(handle_.get()); code != SQLITE_ROW) database_.fail(code, "reading");
+  return sqlite3_column_int64(handle_.get(), 0);
 }
 
 // BEGIN IMMEDIATE waits for the lock and takes it here, not in the middle of the work.

@@ -54,7 +54,7 @@ class Database {
   UniqueHandle<DatabaseTraits> handle_;
 };
 
-/// A prepared statement. Bind every parameter in order, then run().
+/// A prepared statement. Bind every parameter in order, then call run(), or integer() once.
 class Statement {
  public:
   Statement(Database& database, std::string_view sql);
@@ -62,10 +62,12 @@ class Statement {
   Statement& bind(std::int64_t value);
   Statement& bind(double value);  ///< NaN becomes NULL
   Statement& bind(const std::optional<double>& value);
-  Statement& bind_blob(std::span<const std::byte> value);
+  Statement& bind_blob(std::span<const std::byte> value);  ///< not copied: `value` must live until run() has returned
   Statement& bind_null();
   /// Executes the statement to the end, then clears the parameters. Errors: io.
   void run();
+  /// Returns the first column of the query's first row. Errors: io, also if there is no row.
+  std::int64_t integer();
 
  private:
   void check(int code, std::string_view doing);
