@@ -23,6 +23,7 @@
 #include "bench/cli/coll_output.h"
 #include "bench/cli/command_line.h"
 #include "bench/cli/console.h"
+#include "bench/cli/doctor.h"
 #include "bench/cli/environment.h"
 #include "bench/cli/json_report.h"
 #include "bench/cli/launch.h"
@@ -33,16 +34,16 @@
 #include "bench/cli/report.h"
 #include "bench/cli/run_facts.h"
 #include "bench/cli/signal_watch.h"
+#include "bench/cli/stored_output.h"
 #include "bench/coll/session.h"
-#include "bench/doctor.h"
-#include "bench/host_facts.h"
-#include "bench/provenance.h"
-#include "bench/ranks.h"
-#include "bench/result_store.h"
-#include "bench/session.h"
-#include "bench/stored_labels.h"
+#include "bench/measure/units.h"
+#include "bench/store/host_facts.h"
+#include "bench/store/provenance.h"
+#include "bench/store/result_store.h"
 #include "bench/train/gpu_backend.h"
 #include "bench/train/rank_group.h"
+#include "bench/train/ranks.h"
+#include "bench/train/session.h"
 #include "engine/base/error.h"
 #include "engine/base/mutex.h"
 #include "engine/comm/communicator.h"
@@ -69,9 +70,8 @@ class Application {
  public:
   explicit Application(std::vector<std::string> argv)
       : argv_(std::move(argv)),
-        environment_(process_environment()),
-        launch_(detect_launch(environment_)),
-        gpus_(make_cuda_backend(environment_)) {}
+        start_(process_start(process_environment())),
+        gpus_(make_cuda_backend(start_.environment)) {}
 
   int run();
   /// Reports the error, keeps what was measured, returns the exit code.
@@ -98,8 +98,8 @@ class Application {
   void let_the_root_leave_first() const;
 
   const std::vector<std::string> argv_;
-  const Environment environment_;
-  const Launch launch_;
+  const ProcessStart start_;
+  const Launch& launch_ = start_.launch;
   const std::unique_ptr<GpuBackend> gpus_;
   std::string session_uuid_;
   Provenance provenance_;
@@ -129,7 +129,7 @@ class Application {
 };
 
 int Application::run() {
-  CommandLine line = parse_command_line(argv_, environment_);
+  CommandLine line = parse_command_line(argv_, start_.environment);
   switch (line.command) {
     case Command::kPrint: {
       if (launch_.rank != 0) return 0;
@@ -138,7 +138,7 @@ int Application::run() {
     }
     case Command::kDoctor: {
       std::ostringstream text;
-      const int code = print_findings(examine(line.options.db_file, launch_), launch_, text);
+      const int code = print_findings(examine(line.options.db_file, start_), launch_, text);
       Console(Console::Settings{}).print(text.str());
       return code;
     }
@@ -163,11 +163,10 @@ int Application::train(Options options) {
   if (launch_.rank == 0) open_store(options);
   if (launch_.rank == 0) announce(options, plan_text(options, setup, keeper_->partial()));
   stage_ = ErrorStage::kSession;
-  // After the environment was recorded, because NcclLog changes it.
-  if (setup.device == Device::kCuda && (launch_.size > 1 || options.ranks > 1)) nccl_log_.emplace(environment_);
+  if (setup.device == Device::kCuda && (launch_.size > 1 || options.ranks > 1)) nccl_log_.emplace(start_.environment);
   arm_join(options);
   const SessionResult result = run_session(
-      options, observer(options), [&](RunRecord& run) { prepare(options, run); }, gpus_.get());
+      options, observer(options), [&](RunRecord& run) { prepare(options, run); }, gpus_.get(), start_);
   join_.reset();
   if (!result.is_root) return 0;
   return close(options, result);
@@ -184,11 +183,11 @@ int Application::coll(const CollCommand& command) {
   if (launch_.rank == 0) {
     check_coll_outputs(command.options);
     const std::string& file = command.options.db_file;
-    if (!file.empty()) store = std::make_unique<CollStore>(file, argv_);
+    if (!file.empty()) store = std::make_unique<CollStore>(file, argv_, start_);
   }
   stage_ = ErrorStage::kSession;
   arm_join(world);
-  const CollOutput output{command.options, argv_, environment_, *console_, store.get()};
+  const CollOutput output{command.options, argv_, start_.environment, *console_, store.get()};
   coll::CollObserver observer = coll_observer(this->observer(world), *console_);
   // No other thread reads write_coll_ before it has a snapshot.
   write_coll_ = [output](const coll::CollResult& result, std::chrono::milliseconds for_the_store) {
@@ -204,7 +203,7 @@ int Application::coll(const CollCommand& command) {
     const std::lock_guard lock(coll_output_);
     coll_snapshot_ = std::move(snapshot);
   };
-  const coll::CollResult result = coll::run_coll(world, command.options, observer, gpus_.get());
+  const coll::CollResult result = coll::run_coll(world, command.options, observer, gpus_.get(), start_);
   join_.reset();
   return result.exit_code();
 }
@@ -229,12 +228,12 @@ void Application::arm_join(const Options& options) {
 
 void Application::open_store(const Options& options) {
   session_uuid_ = new_uuid();
-  provenance_ = collect_provenance(argv_);
+  provenance_ = collect_provenance(argv_, start_);
   std::unique_ptr<ResultStore> store;
   try {
     check_outputs(options, std::max(launch_.size, options.ranks));
     if (!options.db_file.empty()) {
-      store = std::make_unique<ResultStore>(options.db_file, session_uuid_, quoted_command_line(argv_));
+      store = std::make_unique<ResultStore>(options.db_file, session_uuid_, quoted_command_line(argv_, start_));
     }
   } catch (const Error&) {
     // Throw now if this rank is alone or if mpirun ends the others. Otherwise the other ranks would wait for this rank

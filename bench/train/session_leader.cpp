@@ -8,7 +8,7 @@
 #include "bench/measure/median.h"
 #include "bench/measure/resample.h"
 #include "bench/measure/steady_state.h"
-#include "bench/result_store.h"
+#include "bench/store/result_store.h"
 #include "bench/train/checksum.h"
 #include "bench/train/gpu_surroundings.h"
 #include "bench/train/gradient_check.h"

@@ -1,0 +1,141 @@
+#include "bench/store/run_writer.h"
+
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bench/measure/step_series.h"
+#include "bench/store/provenance.h"
+
+namespace hvd::bench {
+namespace {
+
+std::int64_t integer(std::uint64_t value) { return static_cast<std::int64_t>(value); }
+
+/// Samples are stored in their memory layout; the schema specifies little-endian IEEE doubles.
+static_assert(std::endian::native == std::endian::little && sizeof(double) == 8);
+
+class RunWriter {
+ public:
+  RunWriter(Database& database, const RunRecord& run) : database_(database), run_(run) {}
+
+  void write() {
+    // ON DELETE CASCADE removes the run's rows in the other tables.
+    Statement(database_, "DELETE FROM run WHERE uuid = ?1").bind(run_.uuid).run();
+    write_run();
+    write_provenance();
+    write_ranks();
+    write_decomposition();
+    write_operations();
+  }
+
+ private:
+  void write_run() {
+    Statement insert(
+        database_,
+        "INSERT INTO run (uuid, session_uuid, origin, phase, status, status_reason, started_utc, finished_utc,"
+        " model, batch_size, image_size, auxiliary_head, device, compute_type, allreduce_type, schedule, comm,"
+        " data_plane, world_size, allocation_size, nodes, threads, seed, traced, batches_per_iter,"
+        " warmup_steps, measured_steps, stop_reason, step_seconds, step_seconds_low, step_seconds_high,"
+        " images_per_second, images_per_second_low, images_per_second_high, confidence, parameters,"
+        " gradient_bytes, flops_per_image, plan_hash, buckets, final_loss, checks, fingerprint)"
+        " VALUES (?,?,'measured',?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+    insert.bind(run_.uuid).bind(run_.session_uuid).bind(name(run_.phase)).bind(name(run_.status));
+    insert.bind(run_.status_reason).bind(run_.started_utc);
+    run_.finished_utc.empty() ? insert.bind_null() : insert.bind(run_.finished_utc);
+    insert.bind(run_.model).bind(run_.batch_size).bind(run_.image_size).bind(std::int64_t{run_.auxiliary_head});
+    insert.bind(run_.device).bind(run_.compute_type).bind(run_.allreduce_type).bind(run_.schedule).bind(run_.comm);
+    insert.bind(run_.data_plane).bind(std::int64_t{run_.world_size}).bind(std::int64_t{run_.allocation_size});
+    insert.bind(std::int64_t{run_.nodes}).bind(std::int64_t{run_.threads}).bind(integer(run_.seed));
+    insert.bind(std::int64_t{run_.traced}).bind(std::int64_t{run_.batches_per_iter}).bind(run_.warmup_steps);
+    insert.bind(run_.measured_steps).bind(run_.stop_reason);
+    bind_estimate(insert, run_.step_seconds);
+    bind_estimate(insert, run_.images_per_second);
+    insert.bind(run_.confidence).bind(run_.parameters).bind(run_.gradient_bytes).bind(run_.flops_per_image);
+    insert.bind(run_.plan_hash).bind(run_.buckets).bind(run_.final_loss).bind(run_.checks).bind(fingerprint(run_));
+    insert.run();
+  }
+
+  void write_provenance() {
+    Statement insert(database_, "INSERT INTO provenance (run_uuid, key, value, in_fingerprint) VALUES (?,?,?,?)");
+    for (const auto& [key, fact] : run_.provenance) {
+      insert.bind(run_.uuid).bind(key).bind(fact.value).bind(std::int64_t{fact.in_fingerprint}).run();
+    }
+  }
+
+  void write_ranks() {
+    Statement insert(database_,
+                     "INSERT INTO rank (run_uuid, rank, host, local_rank, planned_bytes, baseline_bytes, peak_bytes,"
+                     " gradient_checksum) VALUES (?,?,?,?,?,?,?,?)");
+    for (const RankRecord& rank : run_.ranks) {
+      insert.bind(run_.uuid).bind(std::int64_t{rank.rank}).bind(rank.host).bind(std::int64_t{rank.local_rank});
+      insert.bind(rank.planned_bytes)
+          .bind(rank.baseline_bytes)
+          .bind(rank.peak_bytes)
+          .bind(rank.gradient_checksum)
+          .run();
+    }
+    Statement sample(database_, "INSERT INTO sample (run_uuid, rank, kind, count, data) VALUES (?,?,?,?,?)");
+    for (const RankRecord& rank : run_.ranks) {
+      for (const StepSeries& series : kStepSeries) {
+        if (series.gpu_only && run_.device != "cuda") continue;
+        write_sample(sample, rank.rank, series.kind, rank.samples.*series.of_rank);
+      }
+    }
+    write_sample(sample, 0, "step_seconds_replicates", run_.step_replicates);
+    write_sample(sample, 0, "efficiency_replicates", run_.efficiency_replicates);
+  }
+
+  void write_sample(Statement& insert, int rank, std::string_view kind, const std::vector<double>& values) {
+    if (values.empty()) return;
+    insert.bind(run_.uuid).bind(std::int64_t{rank}).bind(kind).bind(static_cast<std::int64_t>(values.size()));
+    insert.bind_blob(std::as_bytes(std::span(values))).run();
+  }
+
+  void write_decomposition() {
+    Statement insert(
+        database_,
+        "INSERT INTO decomposition (run_uuid, component, fraction, seconds, low, high) VALUES (?,?,?,?,?,?)");
+    for (const DecompositionRow& row : run_.decomposition) {
+      insert.bind(run_.uuid)
+          .bind(row.component)
+          .bind(row.fraction)
+          .bind(row.seconds)
+          .bind(row.low)
+          .bind(row.high)
+          .run();
+    }
+  }
+
+  void write_operations() {
+    Statement insert(database_,
+                     "INSERT INTO operation (run_uuid, seq, node, kind, implementation, library, seconds, flops, bytes)"
+                     " VALUES (?,?,?,?,?,?,?,?,?)");
+    std::int64_t seq = 0;
+    for (const OperationRow& row : run_.operations) {
+      insert.bind(run_.uuid).bind(seq++).bind(row.node).bind(row.kind).bind(row.implementation);
+      insert.bind(std::int64_t{row.library}).bind(row.seconds).bind(row.flops).bind(row.bytes).run();
+    }
+  }
+
+  Database& database_;
+  const RunRecord& run_;
+};
+
+}  // namespace
+
+void bind_estimate(Statement& insert, const std::optional<Estimate>& estimate) {
+  if (estimate) {
+    insert.bind(estimate->value).bind(estimate->low).bind(estimate->high);
+  } else {
+    insert.bind_null().bind_null().bind_null();
+  }
+}
+
+void write_run(Database& database, const RunRecord& run) { RunWriter(database, run).write(); }
+
+}  // namespace hvd::bench
