@@ -83,7 +83,7 @@ ALGORITHM = re.compile(
 # which transport MPI was forced to use.
 GETENV_OWNERS = ("bench/cli/environment.cpp", "bench/cli/nccl_log.cpp", "engine/comm/mpi/environment.cpp")
 READ_ENVIRONMENT_OWNERS = ("bench/cli/environment.", "bench/cli/main.cpp")
-EXIT_OWNERS = ("bench/cli/main.cpp",)
+EXIT_OWNERS = ("bench/cli/main.cpp", "bench/cli/application_end.cpp")
 MAX_CODE_LINES = 600
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
