@@ -13,8 +13,8 @@
 
 #include "bench/cli/record_keeper.h"
 #include "bench/measure/median.h"
-#include "bench/result_store.h"
-#include "bench/sqlite_handle.h"
+#include "bench/store/result_store.h"
+#include "bench/store/sqlite_handle.h"
 #include "engine/base/error.h"
 
 namespace {

@@ -14,7 +14,7 @@
 #include "bench/cli/mpi_deadline.h"
 #include "bench/cli/record_keeper.h"
 #include "bench/cli/signal_watch.h"
-#include "bench/sqlite_handle.h"
+#include "bench/store/sqlite_handle.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench::endings_test {

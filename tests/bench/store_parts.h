@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/result_store.h"
-#include "bench/sqlite_handle.h"
+#include "bench/store/result_store.h"
+#include "bench/store/sqlite_handle.h"
 
 namespace hvd::bench::store_test {
 

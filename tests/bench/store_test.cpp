@@ -14,8 +14,8 @@
 
 #include "bench/coll/cells.h"
 #include "bench/coll/record.h"
-#include "bench/result_store.h"
-#include "bench/sqlite_handle.h"
+#include "bench/store/result_store.h"
+#include "bench/store/sqlite_handle.h"
 #include "engine/base/error.h"
 #include "tests/bench/store_parts.h"
 
@@ -168,8 +168,8 @@ TEST(Store, CollectivesAreSavedWithTheirSamples) {
   {
     ResultStore store(folder / "a.db", session, "hvd_bench coll");
     const coll::Record record{session, options, result, {{"cpu.model", {"it's \"quoted\"", true}}}};
-    store.save(record);
-    store.save(record);  // replaces
+    coll::save(record, store);
+    coll::save(record, store);  // replaces
     store.finish();
   }
   EXPECT_EQ(folder.files(), 1U);
@@ -201,7 +201,7 @@ TEST(Store, ATimeThatTheClockCannotTellIsUnknown) {
   result.cells[0].seconds = {0, 0, 0};
   result.cells[0].bound = HUGE_VAL;  // as a time over no time
   ResultStore store(folder / "a.db", session, "x");
-  store.save(coll::Record{session, options, result, {}});
+  coll::save(coll::Record{session, options, result, {}}, store);
   store.finish();
   EXPECT_EQ(count(folder / "a.db", "SELECT count(*) FROM coll_cell WHERE seconds IS NULL AND bound IS NULL"), 1);
 }
@@ -219,7 +219,7 @@ TEST(Store, CollectivesAndRunsShareAStore) {
   const auto add_collectives = [&](const char* name) {
     const std::string session = new_uuid();
     ResultStore store(folder / name, session, "x");
-    store.save(coll::Record{session, options, result, {}});
+    coll::save(coll::Record{session, options, result, {}}, store);
     store.finish();
   };
   add_run("a.db");
@@ -252,7 +252,7 @@ TEST(Store, ALockedTargetKeepsCollectivesInThePartial) {
   {
     ResultStore store(folder / "a.db", second, "x");
     partial = store.partial();
-    store.save(coll::Record{second, options, result, {}});
+    coll::save(coll::Record{second, options, result, {}}, store);
     const std::string text = message_of([&] { store.finish(std::chrono::milliseconds(50)); });
     EXPECT_NE(text.find(partial.string()), std::string::npos) << text;
   }
