@@ -18,7 +18,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
   endif()
   file(READ "${source}/results/schema.sql" schema)
   file(READ "${source}/results/schema_2.sql" schema_2)
-  configure_file("${source}/bench/build_info.cpp.in" "${output}" @ONLY)
+  configure_file("${source}/bench/store/build_info.cpp.in" "${output}" @ONLY)
   return()
 endif()
 

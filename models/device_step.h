@@ -32,16 +32,14 @@ class DeviceStep : public TrainStep {
  public:
   static constexpr std::size_t kLossPlaces = 2;
 
-  // Differences from TrainStep:
-  //  - gradient_arena() and state_to_broadcast() return device addresses, which the host must not read.
-  //  - the ArenaAllocator gives zeroed device memory, 4096-byte aligned (registered with the communication library).
-  //  - GradientSink::gradient_ready(i) means: all work that writes gradient i is enqueued on compute_stream(). The
-  //    gradient is final once the stream has finished this work. The calls come in parameter order, one for each
-  //    gradient per enqueue_forward_backward().
+  [[nodiscard]] MemorySpace memory_space() const noexcept final { return MemorySpace::kDevice; }
+
+  // The contract of TrainStep for MemorySpace::kDevice, where compute_stream() is the step's stream:
+  //  - the ArenaAllocator's memory is registered with the communication library.
+  //  - a gradient is final once compute_stream() has finished the work before its gradient_ready().
   //  - forward_backward() is load(), enqueue_forward_backward(), and a host wait for the loss. update() is set_sgd()
   //    and enqueue_update(). Tests use them to compare backends; a training loop uses the functions below.
   //  - read_parameter(), write_parameter(), read_gradient() wait for the stream.
-  //  - state_changed() enqueues on compute_stream().
 
   /// The stream on which the work of a step starts and ends. An enqueue function may put work on other streams of the
   /// step. It joins this work to compute_stream() before it returns, and before a gradient_ready() that depends on it.

@@ -29,15 +29,20 @@ struct ArenaSlot {
   std::string layout = {};
 };
 
-/// Allocates the gradient arena. The code that reduces gradients provides it, to place the arena in shared or
-/// registered memory. Must return zeroed memory of at least `bytes`, 4096-byte aligned, that outlives the TrainStep.
+/// The memory that holds a step's arenas and state. The host may read and write only kHost.
+enum class MemorySpace : std::uint8_t { kHost, kDevice };
+
+/// Allocates the gradient arena in the step's memory_space(). The code that reduces gradients provides it, to place the
+/// arena in shared or registered memory. Must return zeroed memory of at least `bytes`, 4096-byte aligned, that
+/// outlives the TrainStep.
 using ArenaAllocator = std::function<std::span<std::byte>(std::size_t bytes)>;
 
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  /// Called when gradient `parameter` is final; the TrainStep does not access it again until update(). The calls come
-  /// in parameter order 0, 1, ..., from the thread inside forward_backward(). Must not block for long; must not throw.
+  /// Called when all work that writes gradient `parameter` is done (kHost) or enqueued on the step's stream (kDevice).
+  /// The TrainStep does not access the gradient again until update(). The calls come in parameter order 0, 1, ..., from
+  /// the thread inside forward_backward(). Must not block for long; must not throw.
   virtual void gradient_ready(std::size_t parameter) = 0;
 };
 
@@ -116,10 +121,14 @@ class TrainStep {
   /// backend and its options, are equal on all ranks, and are part of the plan hash.
   [[nodiscard]] virtual std::span<const ArenaSlot> slots() const = 0;
   [[nodiscard]] virtual DataType gradient_type() const = 0;
+  /// Where gradient_arena() and state_to_broadcast() lie. Only a data plane of this memory may reduce or broadcast
+  /// them.
+  [[nodiscard]] virtual MemorySpace memory_space() const noexcept { return MemorySpace::kHost; }
   [[nodiscard]] virtual std::span<std::byte> gradient_arena() = 0;
   /// The bytes that rank 0 broadcasts at start: trained weights and batch-norm running statistics.
   [[nodiscard]] virtual std::vector<std::span<std::byte>> state_to_broadcast() = 0;
-  /// Call after the memory of state_to_broadcast() was overwritten. Refreshes copies of the weights.
+  /// Call after the memory of state_to_broadcast() was overwritten. Refreshes copies of the weights:
+  /// at once (kHost) or by work on the step's stream (kDevice).
   virtual void state_changed() = 0;
 
   /// Runs forward, loss and backward. Returns the weighted mean loss over the batch. Reports each gradient to `sink`.

@@ -1,5 +1,5 @@
 -- The store of hvd_bench: one SQLite file per job, or several jobs merged into one file. Only rank 0 writes it, outside
--- the timed region. This schema is the contract between bench/result_store (C++, writes) and scripts/ (Python, reads).
+-- the timed region. This schema is the contract between bench/store/result_store (C++, writes) and scripts/ (Python, reads).
 -- All times are in seconds, all sizes in bytes, all rates in images per second of the whole world.
 -- application_id is 0x68766462 ('hvdb'); user_version is the schema version.
 PRAGMA application_id = 1752589410;

@@ -57,13 +57,25 @@ std::vector<coll::Collective> parse_collectives(const std::string& text) {
   return found;
 }
 
+/// Returns the value that `text` names, either in `names` or by our own name ("fp32", "average").
+/// Errors: invalid_argument that lists the names.
+template <class Names>
+auto parse_name(const Names& names, std::string_view where, std::string_view text) {
+  std::vector<std::string> known;
+  for (const auto& [value, spelling] : names) {
+    if (text == hvd::name(value)) return value;
+    known.emplace_back(spelling);
+  }
+  return names.at(parse_word(where, text, known)).first;
+}
+
 std::vector<DataType> parse_types(const std::string& text) {
   std::vector<DataType> types;
   if (text == "all") {
     for (std::uint8_t type = 0; type < kDataTypes; ++type) types.push_back(static_cast<DataType>(type));
     return types;
   }
-  for (const std::string& part : split(text, ',')) types.push_back(coll::parse_type("-d", part));
+  for (const std::string& part : split(text, ',')) types.push_back(parse_name(coll::kTypeNames, "-d", part));
   return types;
 }
 
@@ -73,7 +85,7 @@ std::vector<ReduceOp> parse_ops(const std::string& text) {
     for (std::uint8_t op = 0; op < kReduceOps; ++op) ops.push_back(static_cast<ReduceOp>(op));
     return ops;
   }
-  for (const std::string& part : split(text, ',')) ops.push_back(coll::parse_op("-o", part));
+  for (const std::string& part : split(text, ',')) ops.push_back(parse_name(coll::kOpNames, "-o", part));
   return ops;
 }
 

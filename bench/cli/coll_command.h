@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bench/coll/options.h"
-#include "bench/options.h"
+#include "bench/train/options.h"
 
 namespace hvd::bench {
 

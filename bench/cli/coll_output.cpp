@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <optional>
 
+#include "bench/cli/coll_report.h"
 #include "bench/cli/preflight.h"
 #include "bench/coll/record.h"
-#include "bench/coll/report.h"
-#include "bench/provenance.h"
+#include "bench/store/provenance.h"
 #include "engine/base/error.h"
 #include "engine/base/files.h"
 
@@ -38,14 +38,14 @@ void check_coll_outputs(const coll::CollOptions& options) {
   require_files_of_their_own(files);
 }
 
-CollStore::CollStore(const std::string& file, const std::vector<std::string>& argv)
-    : store_(file, session_uuid_, quoted_command_line(argv)), provenance_(collect_provenance(argv)) {}
+CollStore::CollStore(const std::string& file, const std::vector<std::string>& argv, const ProcessStart& start)
+    : store_(file, session_uuid_, quoted_command_line(argv, start)), provenance_(collect_provenance(argv, start)) {}
 
 void CollStore::put(const coll::CollOptions& options, const coll::CollResult& result,
                     std::chrono::milliseconds patience) {
   coll::Record record{session_uuid_, options, result, provenance_};
   record.provenance.merge(coll::launch_facts(options, result));
-  store_.save(record);
+  coll::save(record, store_);
   store_.finish(patience);
 }
 

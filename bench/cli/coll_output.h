@@ -7,13 +7,12 @@
 #include <vector>
 
 #include "bench/cli/console.h"
-#include "bench/cli/environment.h"
 #include "bench/coll/options.h"
 #include "bench/coll/result.h"
 #include "bench/coll/session.h"
-#include "bench/result_store.h"
-#include "bench/run_record.h"
-#include "bench/session.h"
+#include "bench/store/result_store.h"
+#include "bench/store/run_record.h"
+#include "bench/train/session.h"
 
 namespace hvd::bench {
 
@@ -25,7 +24,7 @@ void check_coll_outputs(const coll::CollOptions& options);
 class CollStore {
  public:
   /// Collects provenance. Errors: those of ResultStore's constructor.
-  CollStore(const std::string& file, const std::vector<std::string>& argv);
+  CollStore(const std::string& file, const std::vector<std::string>& argv, const ProcessStart& start);
   /// Stores a session that has ended. Waits up to `patience` for another program's lock. Errors: io; the text names the
   /// file that keeps the results instead, if there is one.
   void put(const coll::CollOptions& options, const coll::CollResult& result, std::chrono::milliseconds patience);

@@ -8,10 +8,10 @@
 #include <limits>
 #include <utility>
 
-#include "bench/build_info.h"
 #include "bench/cli/registrar.h"
 #include "bench/cli/validate_options.h"
 #include "bench/cli/values.h"
+#include "bench/store/build_info.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench {

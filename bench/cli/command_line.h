@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "bench/cli/coll_command.h"
-#include "bench/cli/environment.h"
-#include "bench/options.h"
+#include "bench/store/process_start.h"
+#include "bench/train/options.h"
 
 namespace hvd::bench {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "bench/session.h"
+#include "bench/train/session.h"
 
 namespace hvd::bench {
 

@@ -16,9 +16,4 @@ Environment process_environment() {
   return environment;
 }
 
-std::string_view value_of(const Environment& environment, std::string_view name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? std::string_view() : std::string_view(found->second);
-}
-
 }  // namespace hvd::bench

@@ -2,9 +2,9 @@
 
 #include <string_view>
 
-#include "bench/build_info.h"
 #include "bench/cli/json_writer.h"
-#include "bench/provenance.h"
+#include "bench/store/build_info.h"
+#include "bench/store/provenance.h"
 #include "engine/base/json.h"
 
 namespace hvd::bench {

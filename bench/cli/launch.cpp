@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <sstream>
+#include <utility>
 
 #include "bench/cli/signal_watch.h"
+#include "bench/train/ranks.h"
 
 namespace hvd::bench {
 namespace {
@@ -49,19 +51,6 @@ void take(const Environment& environment, const LauncherVariables& variables, La
   launch.first_of_its_command = launch.rank == 0;
 }
 
-std::string how_to_launch(const Environment::mapped_type& evidence_text, int tasks) {
-  const std::string n = std::to_string(tasks);
-  if (evidence_text.starts_with("SLURM"))
-    return "srun --mpi=pmix -n " + n + " hvd_bench ... or mpirun -n " + n + " hvd_bench ...";
-  if (evidence_text.starts_with("LSB") || evidence_text.starts_with("JSM"))
-    return "jsrun -n " + n + " hvd_bench ... or mpirun -n " + n + " hvd_bench ...";
-  return "mpirun -n " + n + " hvd_bench ...";
-}
-
-bool in_process(const Options& options) {
-  return options.comm == CommBackend::kLoopback || (options.comm != CommBackend::kMpi && options.ranks > 0);
-}
-
 /// Returns true if engine/comm's text says that rank 0 was lost. Rank 0 then cannot report the error itself:
 /// "rank 3 (host b) waited 5.0 s in gather 2 for rank 0 (host a), ..." or "rank 0 (host a) is lost: ...".
 bool says_rank_0_is_lost(std::string_view text) {
@@ -70,6 +59,11 @@ bool says_rank_0_is_lost(std::string_view text) {
 }
 
 }  // namespace
+
+ProcessStart process_start(Environment environment) {
+  Launch launch = detect_launch(environment);
+  return {std::move(environment), std::move(launch)};
+}
 
 Launch detect_launch(const Environment& environment) {
   Launch launch;
@@ -141,25 +135,6 @@ void check_launch(const Launch& launch, Options& options, bool mpi_in_build) {
                                             " (one process on purpose: --comm loopback)");
   }
   if (options.comm == CommBackend::kAuto && options.ranks > 0) options.comm = CommBackend::kLoopback;
-}
-
-void check_world(const Launch& launch, int world_size, const Options& options) {
-  if (launch.size <= 1 || world_size != 1 || in_process(options)) return;
-  throw Error(
-      Errc::kInvalidArgument,
-      launch.evidence + ": " + std::to_string(launch.size) +
-          " processes were started together, but MPI made each a separate world of one (the launcher and this " +
-          "MPI library do not speak the same PMI); launch with: " + how_to_launch(launch.evidence, launch.size));
-}
-
-std::string rank_objection(const Launch& launch, int world_rank) {
-  if (launch.launcher == Launcher::kNone || launch.rank == world_rank) return {};
-  if (launch.rank_evidence.ends_with('=')) {
-    return launch.evidence + " without " + launch.rank_evidence.substr(0, launch.rank_evidence.size() - 1) +
-           ": this launcher does not say which rank is which; use mpirun, srun --mpi=pmix or jsrun";
-  }
-  return launch.rank_evidence + " of a process that is rank " + std::to_string(world_rank) +
-         " in MPI; unset what the launcher (mpirun, srun, jsrun) did not set";
 }
 
 ErrorReporting error_reporting(const Launch& launch, const Error& error, ErrorStage stage) {

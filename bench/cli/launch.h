@@ -6,35 +6,14 @@
 #include <chrono>
 #include <string>
 
-#include "bench/cli/environment.h"
-#include "bench/options.h"
+#include "bench/store/process_start.h"
+#include "bench/train/options.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench {
 
-enum class Launcher : std::uint8_t {
-  kNone,    ///< started by hand
-  kMpirun,  ///< Open MPI's mpirun (also below LSF's jsrun, if Open MPI is used)
-  kSlurm,   ///< a job step of srun
-  kJsm,     ///< jsrun
-  kPmi,     ///< some other launcher that speaks PMI (Hydra's mpiexec, Flux)
-};
-
-struct Launch {
-  Launcher launcher = Launcher::kNone;
-  int size = 1;                      ///< processes that the launcher started together
-  int rank = 0;                      ///< this process's number among them
-  int local_rank = 0;                ///< this process's number among those of its host
-  int nodes = 1;                     ///< number of hosts if the launcher tells it; else 1
-  std::string evidence;              ///< the variable that shows it: "OMPI_COMM_WORLD_SIZE=4"; empty if started by hand
-  std::string rank_evidence;         ///< "OMPI_COMM_WORLD_RANK=0"
-  bool wired = false;                ///< the launcher offers what Open MPI needs to join one world (PMIx or its own)
-  bool first_of_its_command = true;  ///< lowest rank of those with the same command line (mpirun a : b)
-  int allocation_tasks = 1;          ///< tasks of the surrounding allocation, when started by hand in one
-  std::string allocation_evidence;   ///< "SLURM_NTASKS=4"
-  bool prrte = false;                ///< started by mpirun of Open MPI 5, which uses PRRTE
-};
-
+/// Returns the environment together with what it says about the launch.
+ProcessStart process_start(Environment environment);
 Launch detect_launch(const Environment& environment);
 
 /// Decides `options.comm` if it is kAuto: MPI for several processes, loopback for --ranks, else it stays kAuto. Refuses
@@ -43,14 +22,6 @@ Launch detect_launch(const Environment& environment);
 /// To run one process on purpose inside an allocation of several tasks, use `--comm loopback` or --ranks, or launch one
 /// process (`srun -n 1`, `mpirun -n 1`).
 void check_launch(const Launch& launch, Options& options, bool mpi_in_build);
-
-/// Call after MPI has told the world's size.
-/// Errors: invalid_argument if the launcher started several processes and each is a world of its own.
-void check_world(const Launch& launch, int world_size, const Options& options);
-
-/// Returns why the rank that MPI assigned cannot be right, or "" if it can. The launcher's rank decides who prints and
-/// stores; MPI's rank decides who has the results.
-std::string rank_objection(const Launch& launch, int world_rank);
 
 /// Decides which rank reports that the run failed, so that 512 ranks do not all report it.
 enum class ErrorReporting : std::uint8_t {

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "bench/cli/environment.h"
+#include "bench/store/process_start.h"
 
 namespace hvd::bench {
 

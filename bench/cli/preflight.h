@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/options.h"
+#include "bench/train/options.h"
 #include "bench/train/setup.h"
 
 namespace hvd::bench {

@@ -55,10 +55,13 @@ void RecordKeeper::save(const RunRecord& run) {
   if (!store_) return;
   const Turn turn(*this, nullptr);
   if (turn.closed()) return;
-  unsaved_.insert_or_assign(run.uuid, run);
+  unsaved_.erase(run.uuid);  // `run` is newer
   try {
     save_pending();
+    store_->save(run);
+    saved_any_ = true;
   } catch (const Error& error) {
+    unsaved_.insert_or_assign(run.uuid, run);
     if (!saved_any_) throw;
     if (!std::exchange(warned_, true))
       warn_(std::string(error.what()) + "; measuring goes on, and so do attempts to save");

@@ -10,8 +10,8 @@
 #include <string>
 #include <string_view>
 
-#include "bench/result_store.h"
-#include "bench/run_record.h"
+#include "bench/store/result_store.h"
+#include "bench/store/run_record.h"
 #include "engine/base/deadline.h"
 #include "engine/base/mutex.h"
 

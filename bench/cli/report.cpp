@@ -8,10 +8,11 @@
 #include <string_view>
 #include <utility>
 
-#include "bench/build_info.h"
 #include "bench/cli/console.h"
 #include "bench/cli/validation_report.h"
 #include "bench/measure/median.h"
+#include "bench/measure/units.h"
+#include "bench/store/build_info.h"
 
 namespace hvd::bench {
 namespace {
@@ -168,23 +169,6 @@ std::string notes_and_store(const SessionResult& result, const StoredIn& stored)
 }
 
 }  // namespace
-
-std::string bytes_text(double bytes) {
-  constexpr std::array kUnits{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  std::size_t unit = 0;
-  while (std::abs(bytes) >= 1024 && unit + 1 < kUnits.size()) {
-    bytes /= 1024;
-    ++unit;
-  }
-  return format(unit == 0 || std::abs(bytes) >= 100 ? "%.0f %s" : "%.2f %s", bytes, kUnits[unit]);
-}
-
-std::string duration_text(double seconds) {
-  const auto whole = static_cast<long long>(std::lround(seconds));
-  if (whole < 120) return format("%lld s", whole);
-  if (whole < 7200) return format("%lld min", (whole + 30) / 60);
-  return format("%lld h %lld min", whole / 3600, whole % 3600 / 60);
-}
 
 std::string plan_text(const Options& options, const Setup& setup, const std::string& partial) {
   const models::ModelSpec& model = setup.model;

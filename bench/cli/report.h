@@ -4,9 +4,9 @@
 
 #include <string>
 
-#include "bench/options.h"
-#include "bench/run_record.h"
-#include "bench/session.h"
+#include "bench/store/run_record.h"
+#include "bench/train/options.h"
+#include "bench/train/session.h"
 #include "bench/train/setup.h"
 
 namespace hvd::bench {
@@ -34,10 +34,4 @@ const RunRecord* headline(const SessionResult& result);
 
 /// "total images/sec: 1234.56". Scripts look for exactly this line.
 std::string total_line(double images_per_second);
-
-/// "1.23 GiB", "123 MiB".
-std::string bytes_text(double bytes);
-/// "45 s", "3 min", "2 h 10 min".
-std::string duration_text(double seconds);
-
 }  // namespace hvd::bench

@@ -1,9 +1,9 @@
 // Provenance of one run: facts about the process, and the options that RunRecord has no field for.
 #pragma once
 
-#include "bench/options.h"
-#include "bench/provenance.h"
-#include "bench/run_record.h"
+#include "bench/store/provenance.h"
+#include "bench/store/run_record.h"
+#include "bench/train/options.h"
 
 namespace hvd::bench {
 

@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "bench/options.h"
+#include "bench/train/options.h"
 
 namespace hvd::bench {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "bench/validation.h"
+#include "bench/train/validation.h"
 
 namespace hvd::bench {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "bench/cli/report.h"
 #include "bench/coll/operation.h"
+#include "bench/measure/units.h"
 #include "engine/base/align.h"
 #include "engine/base/error.h"
 

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <utility>
 
-#include "bench/cli/values.h"
 #include "engine/base/align.h"
 #include "engine/base/error.h"
 #include "engine/core/bucket_plan.h"
@@ -18,36 +16,10 @@ namespace {
 /// More sizes than this are treated as a mistake in -i, because nobody reads a table with so many lines.
 constexpr std::size_t kMostSizes = 4096;
 
-constexpr std::array<std::pair<DataType, std::string_view>, kDataTypes> kTypeNames{{{DataType::kI8, "int8"},
-                                                                                    {DataType::kU8, "uint8"},
-                                                                                    {DataType::kI16, "int16"},
-                                                                                    {DataType::kI32, "int32"},
-                                                                                    {DataType::kI64, "int64"},
-                                                                                    {DataType::kF16, "half"},
-                                                                                    {DataType::kBF16, "bfloat16"},
-                                                                                    {DataType::kF32, "float"},
-                                                                                    {DataType::kF64, "double"}}};
-constexpr std::array<std::pair<ReduceOp, std::string_view>, kReduceOps> kOpNames{{{ReduceOp::kSum, "sum"},
-                                                                                  {ReduceOp::kProduct, "prod"},
-                                                                                  {ReduceOp::kMax, "max"},
-                                                                                  {ReduceOp::kMin, "min"},
-                                                                                  {ReduceOp::kAverage, "avg"}}};
-
 template <class Names, class Value>
 std::string_view find_name(const Names& names, Value value) noexcept {
   const auto found = std::find_if(names.begin(), names.end(), [&](const auto& each) { return each.first == value; });
   return found == names.end() ? "unknown" : found->second;
-}
-
-/// Returns the value that `text` names, either in `names` or by our own name of the value.
-template <class Names>
-auto parse_name(const Names& names, std::string_view where, std::string_view text) {
-  std::vector<std::string> known;
-  for (const auto& [value, spelling] : names) {
-    if (text == spelling || text == hvd::name(value)) return value;
-    known.emplace_back(spelling);
-  }
-  return names[parse_word(where, text, known)].first;
 }
 
 }  // namespace
@@ -76,9 +48,6 @@ bool has_out_of_place(Collective collective) noexcept { return collective != Col
 
 std::string_view nccl_name(DataType type) noexcept { return find_name(kTypeNames, type); }
 std::string_view nccl_name(ReduceOp op) noexcept { return find_name(kOpNames, op); }
-
-DataType parse_type(std::string_view where, std::string_view text) { return parse_name(kTypeNames, where, text); }
-ReduceOp parse_op(std::string_view where, std::string_view text) { return parse_name(kOpNames, where, text); }
 
 bool has_shares(Collective collective) noexcept {
   return collective == Collective::kReduceScatter || collective == Collective::kAllGather ||

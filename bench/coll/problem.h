@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/base/types.h"
@@ -28,12 +29,25 @@ bool reduces(Collective collective) noexcept;
 bool has_in_place(Collective collective) noexcept;
 bool has_out_of_place(Collective collective) noexcept;
 
-/// Return nccl-tests' names: "float", "half", "bfloat16", "int8", ... (and our "int16"); "sum", "prod", "max", ...
+/// nccl-tests' names in its order, and our "int16".
+inline constexpr std::array<std::pair<DataType, std::string_view>, kDataTypes> kTypeNames{
+    {{DataType::kI8, "int8"},
+     {DataType::kU8, "uint8"},
+     {DataType::kI16, "int16"},
+     {DataType::kI32, "int32"},
+     {DataType::kI64, "int64"},
+     {DataType::kF16, "half"},
+     {DataType::kBF16, "bfloat16"},
+     {DataType::kF32, "float"},
+     {DataType::kF64, "double"}}};
+inline constexpr std::array<std::pair<ReduceOp, std::string_view>, kReduceOps> kOpNames{{{ReduceOp::kSum, "sum"},
+                                                                                         {ReduceOp::kProduct, "prod"},
+                                                                                         {ReduceOp::kMax, "max"},
+                                                                                         {ReduceOp::kMin, "min"},
+                                                                                         {ReduceOp::kAverage, "avg"}}};
+/// Return the names from these tables.
 std::string_view nccl_name(DataType type) noexcept;
 std::string_view nccl_name(ReduceOp op) noexcept;
-/// The inverse functions. Also accept our names ("fp32", "average"). Errors: invalid_argument that lists the names.
-DataType parse_type(std::string_view where, std::string_view text);
-ReduceOp parse_op(std::string_view where, std::string_view text);
 
 /// Every buffer begins at a multiple of this many bytes, the size of a cache line and of the widest vector.
 inline constexpr std::size_t kBufferAlignment = 64;

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string>
 
-#include "bench/host_facts.h"
+#include "bench/store/host_facts.h"
 #include "bench/train/cores.h"
 #include "bench/train/memory.h"
 #include "engine/base/error.h"

@@ -8,9 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "bench/crossovers.h"
-#include "bench/run_writer.h"
-#include "bench/sqlite_handle.h"
+#include "bench/store/result_store.h"
+#include "bench/store/run_writer.h"
+#include "bench/store/sqlite_handle.h"
+#include "bench/train/crossovers.h"
 #include "engine/base/hash.h"
 #include "engine/base/json.h"
 
@@ -154,11 +155,13 @@ std::string fingerprint(const Record& record) {
   return hex64(hasher.value());
 }
 
-void write(Database& database, const Record& record) {
-  RecordWriter writer(database, record);
-  writer.write_launch();
-  writer.write_facts();
-  writer.write_cells();
+void save(const Record& record, ResultStore& store) {
+  store.save_collectives(record.session_uuid, [&](Database& database) {
+    RecordWriter writer(database, record);
+    writer.write_launch();
+    writer.write_facts();
+    writer.write_cells();
+  });
 }
 
 }  // namespace hvd::bench::coll

@@ -5,11 +5,11 @@
 
 #include "bench/coll/options.h"
 #include "bench/coll/result.h"
-#include "bench/run_record.h"
+#include "bench/store/run_record.h"
 
 namespace hvd::bench {
 
-class Database;
+class ResultStore;
 
 namespace coll {
 
@@ -28,9 +28,8 @@ Provenance launch_facts(const CollOptions& options, const CollResult& result);
 /// in_fingerprint. Cells, identities, times and results are not part of it.
 std::string fingerprint(const Record& record);
 
-/// Replaces the launch and all its rows, inside the caller's transaction. Omits cells without samples.
-/// Errors: io.
-void write(Database& database, const Record& record);
+/// Saves the launch, or replaces it and all its rows. Omits cells without samples. Errors: io.
+void save(const Record& record, ResultStore& store);
 
 }  // namespace coll
 }  // namespace hvd::bench

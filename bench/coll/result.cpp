@@ -8,8 +8,8 @@
 #include <numeric>
 #include <utility>
 
-#include "bench/crossovers.h"
 #include "bench/measure/median.h"
+#include "bench/train/crossovers.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench::coll {

@@ -9,7 +9,7 @@
 #include "bench/coll/cells.h"
 #include "bench/coll/options.h"
 #include "bench/coll/schedule.h"
-#include "bench/run_record.h"
+#include "bench/store/run_record.h"
 #include "engine/comm/communicator.h"
 
 namespace hvd::bench::coll {

@@ -8,11 +8,11 @@
 #include "bench/coll/gpu_rank.h"
 #include "bench/coll/rank.h"
 #include "bench/coll/schedule.h"
-#include "bench/crossovers.h"
-#include "bench/ranks.h"
-#include "bench/result_store.h"
+#include "bench/store/result_store.h"
 #include "bench/train/agreement.h"
+#include "bench/train/crossovers.h"
 #include "bench/train/numa_facts.h"
+#include "bench/train/ranks.h"
 #include "engine/base/error.h"
 #include "engine/base/mutex.h"
 
@@ -242,14 +242,14 @@ std::vector<std::vector<std::unique_ptr<comm::Communicator>>> loopback_ranks(int
 }
 
 CollResult run_threads(int count, const Options& world, const CollOptions& options, const CollObserver& observer,
-                       GpuBackend* gpus) {
+                       GpuBackend* gpus, const ProcessStart& start) {
   auto ranks = loopback_ranks(count, options);
   CollResult result;
   const auto body = [&](int rank) {
     // A local variable, so that the thread that used the communicators destroys them.
     const GpuRank own = connect(options, ranks[static_cast<std::size_t>(rank)], gpus, world.startup_deadline);
     CollResult found = run_coll_rank(options, own.variants, rank == 0 ? observer : CollObserver{},
-                                     world.engine.deadline, own.gpu.get());
+                                     world.engine.deadline, own.gpu.get(), start.environment);
     if (rank == 0) result = std::move(found);
   };
   run_rank_threads(count, body, [&](const std::string& reason) {
@@ -258,8 +258,9 @@ CollResult run_threads(int count, const Options& world, const CollOptions& optio
   return result;
 }
 
-CollResult run_processes(const Options& world, const Launch& launch, const CollOptions& options,
+CollResult run_processes(const Options& world, const ProcessStart& start, const CollOptions& options,
                          const CollObserver& observer, GpuBackend* gpus) {
+  const Launch& launch = start.launch;
   const Patience startup = world.startup_deadline;
   GpuRank own;
   std::vector<std::unique_ptr<comm::Communicator>> variants;
@@ -275,7 +276,8 @@ CollResult run_processes(const Options& world, const Launch& launch, const CollO
     }
     if (observer.met) observer.met(first.neighbours());
     own = connect(options, variants, gpus, startup);
-    CollResult result = run_coll_rank(options, own.variants, observer, world.engine.deadline, own.gpu.get());
+    CollResult result =
+        run_coll_rank(options, own.variants, observer, world.engine.deadline, own.gpu.get(), start.environment);
     if (observer.leaving) observer.leaving();
     return result;
   } catch (const std::exception&) {
@@ -306,9 +308,10 @@ std::optional<comm::Thresholds> recall_crossovers(const CollOptions& options, Va
   return taken ? kept : std::nullopt;
 }
 
-NumaFacts numa_facts(comm::Communicator& communicator, bool on_gpus, Patience patience) {
+NumaFacts numa_facts(comm::Communicator& communicator, bool on_gpus, const Environment& environment,
+                     Patience patience) {
   const NumaKind kind{.threads = communicator.backend() == "loopback", .on_gpus = on_gpus};
-  return gather_numa_facts(communicator.topology(), kind, process_environment(),
+  return gather_numa_facts(communicator.topology(), kind, environment,
                            [&](auto mine) { return communicator.control().gather(mine, patience.from_now()); });
 }
 
@@ -324,7 +327,7 @@ void keep_found(const CollOptions& options, const comm::Communicator& communicat
 }  // namespace
 
 CollResult run_coll_rank(const CollOptions& options, Variants variants, const CollObserver& observer, Patience patience,
-                         gpu::GpuRuntime* gpu) {
+                         gpu::GpuRuntime* gpu, const Environment& environment) {
   CollResult result;
   std::exception_ptr problem;
   std::optional<Rank> own;  // declared here, so that after a fault its memory is freed only after give_up()
@@ -336,7 +339,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
   try {
     std::optional<comm::Thresholds> kept;
     if (gpu == nullptr) kept = recall_crossovers(options, variants, patience);
-    const NumaFacts numa = numa_facts(*variants[0], gpu != nullptr, patience);
+    const NumaFacts numa = numa_facts(*variants[0], gpu != nullptr, environment, patience);
     Rank& rank = own.emplace(options, variants, patience, gpu);
     rank.prepare();
     const comm::Topology& topology = variants[0]->topology();
@@ -386,19 +389,20 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
   return result;
 }
 
-CollResult run_coll(const Options& world, const CollOptions& options, const CollObserver& observer, GpuBackend* gpus) {
-  const Launch launch = detect_launch(process_environment());
+CollResult run_coll(const Options& world, const CollOptions& options, const CollObserver& observer, GpuBackend* gpus,
+                    const ProcessStart& start) {
+  const Launch& launch = start.launch;
   switch (world_of(world, launch)) {
     case WorldKind::kSolo: {
       std::vector<std::unique_ptr<comm::Communicator>> variants;
       for (std::size_t i = 0; i < options.variants.size(); ++i) variants.push_back(comm::make_solo());
       const GpuRank own = connect(options, variants, gpus, world.startup_deadline);
-      return run_coll_rank(options, own.variants, observer, world.engine.deadline, own.gpu.get());
+      return run_coll_rank(options, own.variants, observer, world.engine.deadline, own.gpu.get(), start.environment);
     }
-    case WorldKind::kThreads: return run_threads(std::max(1, world.ranks), world, options, observer, gpus);
+    case WorldKind::kThreads: return run_threads(std::max(1, world.ranks), world, options, observer, gpus, start);
     case WorldKind::kProcesses: break;
   }
-  return run_processes(world, launch, options, observer, gpus);
+  return run_processes(world, start, options, observer, gpus);
 }
 
 }  // namespace hvd::bench::coll

@@ -10,8 +10,9 @@
 #include "bench/coll/options.h"
 #include "bench/coll/rank.h"
 #include "bench/coll/result.h"
-#include "bench/options.h"
+#include "bench/store/process_start.h"
 #include "bench/train/gpu_backend.h"
+#include "bench/train/options.h"
 #include "engine/base/deadline.h"
 #include "engine/comm/communicator.h"
 #include "engine/gpu/runtime.h"
@@ -40,14 +41,14 @@ struct CollObserver {
 };
 
 /// `world` says how the ranks connect (comm, ranks) and how long they wait for one another. `gpus` must not be null if
-/// the options ask for GPUs.
+/// the options ask for GPUs. `start`: by default, the process was started by hand.
 /// Errors, the same on all ranks: invalid_argument if there is nothing to measure, or not enough memory (checked before
 /// any is allocated); mismatch if ranks have different options; those of the communicators.
 CollResult run_coll(const Options& world, const CollOptions& options, const CollObserver& observer,
-                    GpuBackend* gpus = nullptr);
+                    GpuBackend* gpus = nullptr, const ProcessStart& start = {});
 
 /// Runs one rank of the session on that rank's thread. `gpu` is this rank's GPU; null if the session is on CPUs.
 CollResult run_coll_rank(const CollOptions& options, Variants variants, const CollObserver& observer, Patience patience,
-                         gpu::GpuRuntime* gpu = nullptr);
+                         gpu::GpuRuntime* gpu = nullptr, const Environment& environment = {});
 
 }  // namespace hvd::bench::coll

@@ -5,8 +5,9 @@
 #include <span>
 #include <vector>
 
+#include "bench/measure/estimate.h"
 #include "bench/measure/median.h"
-#include "bench/run_record.h"
+#include "bench/measure/step_series.h"
 
 namespace hvd::bench {
 

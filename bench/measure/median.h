@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "bench/measure/estimate.h"
 #include "bench/measure/resample.h"
-#include "bench/run_record.h"
 
 namespace hvd::bench {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "bench/run_record.h"
+#include "bench/measure/estimate.h"
 #include "engine/base/philox.h"
 
 namespace hvd::bench {

@@ -4,9 +4,9 @@
 #include <span>
 #include <string_view>
 
-#include "bench/build_info.h"
-#include "bench/host_facts.h"
-#include "bench/train/key_lines.h"
+#include "bench/store/build_info.h"
+#include "bench/store/host_facts.h"
+#include "bench/store/key_lines.h"
 #include "engine/base/error.h"
 #include "engine/base/hash.h"
 #include "engine/base/json.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "bench/options.h"
+#include "bench/train/options.h"
 #include "bench/train/setup.h"
 #include "engine/base/deadline.h"
 #include "engine/comm/communicator.h"

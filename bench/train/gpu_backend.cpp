@@ -3,7 +3,7 @@
 #include <mutex>
 #include <utility>
 
-#include "bench/cli/library_search.h"
+#include "bench/train/library_search.h"
 #include "engine/base/assert.h"
 
 namespace hvd::bench {

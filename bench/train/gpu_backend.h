@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "bench/cli/environment.h"
+#include "bench/store/process_start.h"
 #include "engine/comm/nccl/api.h"
 #include "engine/gpu/device.h"
 #include "engine/gpu/runtime.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "bench/train/key_lines.h"
+#include "bench/store/key_lines.h"
 #include "engine/base/json.h"
 
 namespace hvd::bench {

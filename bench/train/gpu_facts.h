@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "bench/nvml.h"
-#include "bench/options.h"
-#include "bench/run_record.h"
+#include "bench/store/run_record.h"
 #include "bench/train/gpu_surroundings.h"
+#include "bench/train/nvml.h"
+#include "bench/train/options.h"
 #include "engine/gpu/device.h"
 #include "engine/runtime/engine.h"
 

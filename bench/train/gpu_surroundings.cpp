@@ -8,8 +8,8 @@
 #include <cstdio>
 #include <numeric>
 
-#include "bench/host_facts.h"
-#include "bench/train/key_lines.h"
+#include "bench/store/host_facts.h"
+#include "bench/store/key_lines.h"
 
 namespace hvd::bench {
 namespace {
@@ -128,27 +128,6 @@ Link gpu_link(const BoardFacts& board) {
   const auto generation = static_cast<std::size_t>(std::max(0, board.pcie_generation));
   return {"PCIe " + std::to_string(generation) + " x" + std::to_string(board.pcie_width),
           generation < kPerLane.size() ? kPerLane.at(generation) * board.pcie_width : 0};
-}
-
-std::vector<int> parse_cpu_list(std::string_view text) {
-  std::vector<int> cpus;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  while (at != end) {
-    int first = 0;
-    auto read = std::from_chars(at, end, first);
-    if (read.ec != std::errc{} || first < 0) return {};
-    int last = first;
-    if (read.ptr != end && *read.ptr == '-') {
-      read = std::from_chars(read.ptr + 1, end, last);
-      constexpr int kMostCpus = 1 << 16;
-      if (read.ec != std::errc{} || last < first || last >= kMostCpus) return {};
-    }
-    for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
-    if (read.ptr != end && (*read.ptr != ',' || read.ptr + 1 == end)) return {};
-    at = read.ptr == end ? end : read.ptr + 1;
-  }
-  return cpus;
 }
 
 std::string cpus_near(const std::string& pci_bus_id, const std::filesystem::path& sys) {

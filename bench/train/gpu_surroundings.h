@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/nvml.h"
+#include "bench/train/nvml.h"
 
 namespace hvd::bench {
 
@@ -37,8 +37,6 @@ Link network_link(const NcclNetwork& network, int ranks_on_host, const std::file
 /// NVLink if a link is active, else PCIe. Pure.
 Link gpu_link(const BoardFacts& board);
 
-/// Parses "0-3,8" to {0,1,2,3,8}. Returns an empty list if the text has another form. Pure.
-std::vector<int> parse_cpu_list(std::string_view text);
 /// Returns the kernel's list of processors near the PCI device ("0000:1b:00.0", as CUDA spells it).
 std::string cpus_near(const std::string& pci_bus_id, const std::filesystem::path& sys = "/sys");
 /// If none of `mine` is in `near`, returns "CPUs 0-15, and its GPU is near 64-127"; else "". Pure.

@@ -62,6 +62,7 @@ HostTrainer::HostTrainer(const Setup& setup, Engine& engine, int threads) : Trai
   models::StepOptions options = step_options();
   options.threads = threads;
   build(options, [&](std::size_t bytes) { return engine_.allocate(bytes); });
+  HVD_ASSERT(step_->memory_space() == models::MemorySpace::kHost);  // this engine reduces in host memory
   require_equal_layouts(engine_, stored_layouts(*step_));
   engine_.set_gradients(gradient_infos(), step_->gradient_arena().data(), step_->gradient_type(), kReduction);
   if (setup_.schedule == Schedule::kSharded && engine_.size() > 1) take_share();

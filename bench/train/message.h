@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/run_record.h"
+#include "bench/store/run_record.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/run_record.h"
+#include "bench/store/run_record.h"
 #include "bench/train/records.h"
 #include "bench/train/session_leader.h"
 #include "engine/core/bucket_plan.h"

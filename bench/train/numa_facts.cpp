@@ -4,9 +4,8 @@
 #include <map>
 #include <utility>
 
-#include "bench/host_facts.h"
-#include "bench/train/gpu_surroundings.h"
-#include "bench/train/key_lines.h"
+#include "bench/store/host_facts.h"
+#include "bench/store/key_lines.h"
 
 namespace hvd::bench {
 namespace {

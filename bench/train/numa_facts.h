@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/cli/environment.h"
-#include "bench/numa.h"
-#include "bench/run_record.h"
+#include "bench/store/numa.h"
+#include "bench/store/process_start.h"
+#include "bench/store/run_record.h"
 #include "engine/comm/communicator.h"
 
 namespace hvd::bench {

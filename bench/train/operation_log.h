@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "bench/run_record.h"
+#include "bench/store/run_record.h"
 #include "models/train_step.h"
 
 namespace hvd::bench {

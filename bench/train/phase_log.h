@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "bench/run_record.h"
+#include "bench/store/run_record.h"
 #include "bench/train/message.h"
 
 namespace hvd::bench {

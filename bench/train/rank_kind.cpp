@@ -9,9 +9,9 @@
 #include <string_view>
 #include <utility>
 
-#include "bench/host_facts.h"
-#include "bench/provenance.h"
-#include "bench/train/key_lines.h"
+#include "bench/store/host_facts.h"
+#include "bench/store/key_lines.h"
+#include "bench/store/provenance.h"
 
 namespace hvd::bench {
 namespace {

@@ -3,7 +3,7 @@
 #include <exception>
 #include <utility>
 
-#include "bench/host_facts.h"
+#include "bench/store/host_facts.h"
 #include "bench/train/device_trainer.h"
 #include "bench/train/host_trainer.h"
 #include "engine/base/assert.h"

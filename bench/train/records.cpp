@@ -4,9 +4,10 @@
 #include <cstdio>
 #include <utility>
 
-#include "bench/crossovers.h"
 #include "bench/measure/median.h"
+#include "bench/store/result_store.h"
 #include "bench/train/agreement.h"
+#include "bench/train/crossovers.h"
 #include "engine/base/hash.h"
 
 namespace hvd::bench {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "bench/options.h"
-#include "bench/run_record.h"
+#include "bench/store/run_record.h"
 #include "bench/train/gpu_facts.h"
+#include "bench/train/options.h"
 #include "bench/train/phase_log.h"
 #include "bench/train/rank_kind.h"
 #include "bench/train/setup.h"

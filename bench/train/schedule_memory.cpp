@@ -6,8 +6,8 @@
 #include <sstream>
 #include <string_view>
 
-#include "bench/build_info.h"
-#include "bench/train/key_lines.h"
+#include "bench/store/build_info.h"
+#include "bench/store/key_lines.h"
 #include "bench/train/setup.h"
 #include "engine/base/error.h"
 #include "engine/base/files.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/options.h"
+#include "bench/train/options.h"
 
 namespace hvd::bench {
 

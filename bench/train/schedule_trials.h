@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "bench/run_record.h"
-#include "bench/session.h"
+#include "bench/store/run_record.h"
 #include "bench/train/rank_parts.h"
 #include "bench/train/schedule_memory.h"
 #include "bench/train/schedule_search.h"
+#include "bench/train/session.h"
 #include "bench/train/trainer.h"
 #include "engine/runtime/engine.h"
 

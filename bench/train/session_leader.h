@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "bench/measure/stopping_rule.h"
-#include "bench/session.h"
 #include "bench/train/loss_watch.h"
 #include "bench/train/operation_log.h"
 #include "bench/train/phase_log.h"
 #include "bench/train/rank_group.h"
 #include "bench/train/records.h"
 #include "bench/train/round_plan.h"
+#include "bench/train/session.h"
 #include "engine/base/deadline.h"
 
 namespace hvd::bench {

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "bench/options.h"
-#include "bench/run_record.h"
+#include "bench/store/run_record.h"
 #include "bench/train/gpu_backend.h"
 #include "bench/train/learning_rate.h"
+#include "bench/train/options.h"
 #include "models/replay/replay.h"
 #include "models/synthetic.h"
 #include "models/train_step.h"

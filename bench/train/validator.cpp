@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "bench/measure/median.h"
-#include "bench/result_store.h"
+#include "bench/store/result_store.h"
 #include "engine/base/hash.h"
 
 namespace hvd::bench {

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "bench/measure/bit_vote.h"
-#include "bench/session.h"
 #include "bench/train/phase_log.h"
 #include "bench/train/rank_group.h"
 #include "bench/train/records.h"
-#include "bench/validation.h"
+#include "bench/train/session.h"
+#include "bench/train/validation.h"
 #include "engine/base/deadline.h"
 
 namespace hvd::bench {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "bench/measure/median.h"
-#include "bench/provenance.h"
+#include "bench/store/provenance.h"
 #include "bench/train/checksum.h"
 #include "bench/train/gradient_check.h"
 #include "bench/train/memory.h"

@@ -50,6 +50,8 @@ struct StalledWait {
 };
 using OnStall = std::function<void(const StalledWait&)>;
 
+/// Part of the text of an abort by a rank that ended because of its own error. Its peers then hold no roll call.
+inline constexpr std::string_view kGaveUp = " gave up: ";
 /// Longest message in bytes that one rank may give to ControlPlane::gather() and broadcast(), in a world of any size.
 inline constexpr std::size_t kLongestMessage = std::size_t{1} << 30;
 
@@ -129,7 +131,7 @@ using Counts = std::span<const std::size_t>;
 /// same calls in the same order, and the work is done in that order. On a host plane a call returns when its work is
 /// done. On a device plane a call returns when its work is enqueued, and complete() waits for it.
 /// Errors of all operations: invalid_argument, before anything is sent, for counts that do not fit the world; mismatch
-/// if ranks disagree; those of Watch. If only some ranks can detect a disagreement, they abort, so that the others end
+/// if ranks disagree; those of Faults. If only some ranks can detect a disagreement, they abort, so that the others end
 /// at once with peer_lost and the same text. A count of 0 is no error: the operation then does nothing on all ranks.
 class DataPlane {
  public:

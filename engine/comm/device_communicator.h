@@ -1,5 +1,5 @@
 // A Communicator whose data plane reduces device memory on its own stream. The control plane is the host's, from
-// another backend.
+// another backend. It owns its plane and the communicators that the plane borrows.
 //
 // Threads: as for every Communicator, except that any thread may call check() and abort() at any time.
 #pragma once
@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "engine/comm/communicator.h"
 #include "engine/comm/nccl/api.h"
@@ -67,10 +69,40 @@ class DevicePlane : public DataPlane {
 /// running destructors, because the threads of these calls still use NCCL and CUDA. Any thread.
 int unfinished_aborts() noexcept;
 
-class DeviceCommunicator : public Communicator {
+class DeviceCommunicator final : public Communicator {
  public:
-  [[nodiscard]] virtual DevicePlane& device() = 0;
-  [[nodiscard]] virtual gpu::GpuRuntime& runtime() = 0;
+  /// `backend` must be a string literal. `api` gives the library's name and version; null if no library is used. Call
+  /// set_plane() before data() and device().
+  DeviceCommunicator(std::string_view backend, std::unique_ptr<Communicator> host, gpu::GpuRuntime& runtime,
+                     const nccl::Api* api)
+      : backend_(backend),
+        runtime_(runtime),
+        library_(host->library() +
+                 (api != nullptr ? ", NCCL " + api->version().text() + " (" + api->name() + ")" : "")),
+        host_(std::move(host)) {}
+  /// Owns another communicator that the plane borrows.
+  Communicator& keep(std::unique_ptr<Communicator> communicator) {
+    return *kept_.emplace_back(std::move(communicator));
+  }
+  void set_plane(std::unique_ptr<DevicePlane> plane) { plane_ = std::move(plane); }
+  [[nodiscard]] Communicator& host() { return *host_; }
+
+  [[nodiscard]] const Topology& topology() const override { return host_->topology(); }
+  [[nodiscard]] ControlPlane& control() override { return host_->control(); }
+  [[nodiscard]] DataPlane& data() override { return *plane_; }
+  [[nodiscard]] DevicePlane& device() { return *plane_; }
+  [[nodiscard]] gpu::GpuRuntime& runtime() { return runtime_; }
+  [[nodiscard]] std::string_view backend() const override { return backend_; }
+  [[nodiscard]] std::string library() const override { return library_; }
+  [[nodiscard]] std::string flight_record() const override { return host_->flight_record(); }
+
+ private:
+  const std::string_view backend_;
+  gpu::GpuRuntime& runtime_;
+  const std::string library_;
+  std::unique_ptr<Communicator> host_;
+  std::vector<std::unique_ptr<Communicator>> kept_;
+  std::unique_ptr<DevicePlane> plane_;  // last, so that it is destroyed first
 };
 
 /// Collective. The result uses the control plane and the topology of `host` and the GPU of `runtime`, which must

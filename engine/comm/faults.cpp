@@ -27,9 +27,6 @@ constexpr auto kBetweenLooks = 40ms;
 /// slow, early enough for a person to investigate.
 constexpr int kStallShare = 4;
 
-/// Same text as Engine::Impl::kGaveUp. A rank that finds it in an abort's reason does not look for the guilty rank.
-constexpr std::string_view kGaveUp = " gave up: ";
-
 std::string seconds_since(Clock::time_point start) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.1f s", std::chrono::duration<double>(Clock::now() - start).count());

@@ -1,5 +1,6 @@
 // Detects and reports the faults of a rank and its peers: aborts, dead processes, roll calls and deadline errors. Ranks
-// of one node exchange them through the shared segment, ranks of different nodes as notices of the transport.
+// of one node exchange them through the shared segment, ranks of different nodes as notices of the transport. Every
+// loop that waits for a peer calls check().
 //
 // Threads: only the rank's own thread calls check() and give_up(); any thread may call the other methods.
 #pragma once
@@ -10,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,13 +20,13 @@
 #include "engine/comm/communicator.h"
 #include "engine/comm/layout.h"
 #include "engine/comm/shm/segment.h"
-#include "engine/comm/watch.h"
+#include "engine/comm/wait.h"
 
 namespace hvd::comm {
 
 class Transport;
 
-class Faults final : public Watch {
+class Faults {
  public:
   /// Borrows both arguments. `segment` is that of this rank's node.
   Faults(const Layout& layout, Segment segment) : layout_(layout), segment_(segment) {
@@ -34,13 +36,20 @@ class Faults final : public Watch {
   /// Without a transport (one node, or before this call) no notices are received.
   void set_transport(Transport* transport) noexcept { transport_ = transport; }
 
-  [[nodiscard]] bool aborted() const noexcept override {
+  /// Returns true if a rank has aborted; check() then throws. Cheap enough for each iteration of a spinning loop.
+  [[nodiscard]] bool aborted() const noexcept {
     return segment_.header().abort_state.load(std::memory_order_relaxed) != 0;
   }
-  void check(const Wait& wait, int awaited) override;
-  [[noreturn]] void give_up(const Wait& wait, std::span<const int> missing, bool direct,
-                            std::string_view detail) override;
-  void abort_for_mismatch(std::string_view text) noexcept override;
+  /// Call this between sleeps while waiting for `awaited` (a rank, or -1 for any). Answers roll calls.
+  /// Errors: peer_lost with the peer's reason if a peer has aborted; peer_lost if the process of `awaited` has ended,
+  /// or if `awaited` is -1 and the process of any rank of this node has ended.
+  void check(const Wait& wait, int awaited);
+  /// Call this when the deadline has passed while waiting for `missing`. Throws peer_lost if one rank is to blame, else
+  /// timeout. `direct`: it is known that these ranks did not arrive. If false, these ranks may be waiting for another
+  /// rank. give_up() then holds a roll call, and ranks that do not answer are to blame. `detail` is appended.
+  [[noreturn]] void give_up(const Wait& wait, std::span<const int> missing, bool direct, std::string_view detail);
+  /// Makes the waits of the peers fail. For a disagreement, described by `text`, that the peers may not detect.
+  void abort_for_mismatch(std::string_view text) noexcept;
   /// For a disagreement that this rank detects and others may not. Aborts the peers, then throws mismatch.
   [[noreturn]] void throw_mismatch(const std::string& text);
   /// For a disagreement that all ranks of this node detect in the same synchronisation. Each of them throws mismatch,

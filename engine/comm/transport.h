@@ -11,7 +11,7 @@
 #include <string>
 
 #include "engine/base/types.h"
-#include "engine/comm/watch.h"
+#include "engine/comm/wait.h"
 
 namespace hvd::comm {
 
@@ -35,9 +35,9 @@ class Transport {
   virtual Ticket receive(int from, std::span<std::byte> bytes) = 0;
   /// Returns true if the operation is finished; the ticket must not be used again then. Never blocks.
   virtual bool test(Ticket ticket) = 0;
-  /// Sleeps until the operation is finished. Errors: those of Watch::check and Watch::give_up; after an error the
+  /// Sleeps until the operation is finished. Errors: those of Faults::check and Faults::give_up; after an error the
   /// transport can only be used for notices. No receive is open after an error, so that its memory may be freed.
-  /// wait() reports a mismatch to the peers (Watch::abort_for_mismatch), because only the receiver detects it.
+  /// wait() reports a mismatch to the peers (Faults::abort_for_mismatch), because only the receiver detects it.
   virtual void wait(Ticket ticket, const Wait& wait) = 0;
 
   /// Best effort, never waits.

@@ -1,5 +1,6 @@
 // Tracks which steps are in flight on the GPU, and for how long. The training thread reports steps; the engine's thread
-// is the watchdog and checks them. A DeviceWatch owns the events by which both threads follow the GPU's progress.
+// is the watchdog and checks them; it also orders negotiated batches after the gradients. A DeviceWatch owns the events
+// by which both threads follow the GPU's progress. In a world of one rank there is no engine's thread.
 #pragma once
 
 #include <array>
@@ -17,7 +18,7 @@
 #include "engine/base/mutex.h"
 #include "engine/comm/device_communicator.h"
 #include "engine/core/bucket_plan.h"
-#include "engine/runtime/observer.h"
+#include "engine/runtime/roll_call.h"
 
 namespace hvd {
 
@@ -49,7 +50,7 @@ struct StuckRank {
   std::chrono::milliseconds library_patience{5000};
 };
 
-class DeviceWatch final : public EngineObserver {
+class DeviceWatch {
  public:
   DeviceWatch(comm::DeviceCommunicator& communicator, Patience deadline, StuckRank stuck);
 
@@ -78,10 +79,14 @@ class DeviceWatch final : public EngineObserver {
   // -- for the engine's thread -----------------------------------------------------------------------------
   /// Sets how long a step may take on the GPU.
   void set_deadline(Patience deadline) { deadline_ = deadline; }
-  void before_gradient(std::size_t gradient) override;
-  void look() override;
-  std::optional<RankStatus> status() override;
-  void failed(const Error& why) noexcept override;
+  /// Makes work that is enqueued on the data plane from now on wait until this gradient is complete.
+  void before_gradient(std::size_t gradient);
+  /// Called about every 20 ms while the thread has nothing else to do. An exception fails the engine.
+  void look();
+  /// Returns this rank's progress for a roll call; nullopt: use the engine's own status.
+  std::optional<RankStatus> status();
+  /// Called after the engine has failed with `why`. Releases threads that wait for the device.
+  void failed(const Error& why) noexcept;
 
  private:
   struct StepInFlight : Step {

@@ -316,7 +316,7 @@ void Engine::abort(std::string_view reason) noexcept { impl_->abort(reason); }
 
 void Engine::throw_if_failed() const { impl_->throw_if_failed(); }
 std::string Engine::flight_record() const { return impl_->flight_record(); }
-void Engine::observe(EngineObserver* observer) { impl_->observe(observer); }
+void Engine::observe(DeviceWatch* watch) { impl_->observe(watch); }
 
 bool Engine::tracing() const noexcept { return impl_->trace_ != nullptr; }
 void Engine::trace_span(std::string_view name, Clock::time_point begin, Clock::time_point end) {

@@ -33,7 +33,7 @@
 
 namespace hvd {
 
-class EngineObserver;
+class DeviceWatch;
 
 enum class Schedule : std::uint8_t {
   kStatic,      ///< buckets fixed at start, no control plane
@@ -227,8 +227,8 @@ class Engine {
   void throw_if_failed() const;
   /// Returns Communicator::flight_record() of the moment when the engine lost a peer; empty if it has lost none.
   [[nodiscard]] std::string flight_record() const;
-  /// Sets the observer of a DeviceEngine, which reduces on a device beside the engine. Forwarding; null: no observer.
-  void observe(EngineObserver* observer);
+  /// Sets the watchdog of a DeviceEngine, which reduces on a device beside the engine; null: none. Internal.
+  void observe(DeviceWatch* watch);
 
   // -- timeline ------------------------------------------------------------------------------------------
   [[nodiscard]] bool tracing() const noexcept;

@@ -66,7 +66,7 @@ Engine::Impl::Impl(std::unique_ptr<comm::Communicator> communicator, const Engin
   try {
     thread_ = start_quiet_thread([this] { run(); });
   } catch (const std::exception& error) {  // the system cannot start another thread
-    communicator_->control().abort(here() + std::string(kGaveUp) + error.what());
+    communicator_->control().abort(here() + std::string(comm::kGaveUp) + error.what());
     throw;
   }
 }
@@ -111,12 +111,11 @@ std::string Engine::Impl::flight_record() {
   return failure_ ? failure_->flights : std::string();
 }
 
-void Engine::Impl::observe(EngineObserver* observer) {
+void Engine::Impl::observe(DeviceWatch* watch) {
   execute("observe", [&] {
-    observer_ = observer;
-    negotiated_.set_gate(observer == nullptr ? NegotiatedSchedule::Gate{} : [observer](std::size_t gradient) {
-      observer->before_gradient(gradient);
-    });
+    watch_ = watch;
+    negotiated_.set_gate(watch == nullptr ? NegotiatedSchedule::Gate{}
+                                          : [watch](std::size_t gradient) { watch->before_gradient(gradient); });
   });
 }
 
@@ -385,7 +384,7 @@ StepReport Engine::Impl::finish_step() {
 /// Tells the peers directly instead of through the thread, which may be waiting for one of them.
 void Engine::Impl::abort(std::string_view reason) noexcept {
   try {
-    const std::string text = here() + std::string(kGaveUp) + std::string(reason);
+    const std::string text = here() + std::string(comm::kGaveUp) + std::string(reason);
     {
       const MutexLock lock(mutex_);
       if (failure_ || abort_reason_) return;

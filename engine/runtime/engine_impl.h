@@ -25,9 +25,9 @@
 #include "engine/base/error.h"
 #include "engine/base/mutex.h"
 #include "engine/comm/device_communicator.h"
+#include "engine/runtime/device_watch.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/negotiated_schedule.h"
-#include "engine/runtime/observer.h"
 #include "engine/runtime/ready_marks.h"
 #include "engine/runtime/tickets.h"
 #include "engine/runtime/trace.h"
@@ -67,7 +67,7 @@ class Engine::Impl {
   void close_trace();
   void throw_if_failed();
   std::string flight_record();
-  void observe(EngineObserver* observer);
+  void observe(DeviceWatch* watch);
   /// Returns the share of `rank` in a bucket under the sharded schedule, in elements from the bucket's start.
   [[nodiscard]] comm::Range share(const core::Bucket& bucket, int rank) const;
   // Called on the thread.
@@ -103,8 +103,6 @@ class Engine::Impl {
     std::string text;
     std::string flights = {};  ///< flight record, if a peer was lost
   };
-  /// Part of the error text of a rank that ended the run because of its own error. Its peers then hold no roll call.
-  static constexpr std::string_view kGaveUp = " gave up: ";
 
   enum class WakeFor : std::uint8_t { kAnything, kTensors };
 
@@ -175,7 +173,7 @@ class Engine::Impl {
   // Only the thread uses these.
   StepReport no_step_;                 // takes the figures of tickets outside a step; never read
   Schedule active_ = Schedule::kNone;  // schedule of the step that the thread works on; kNone: no step
-  EngineObserver* observer_ = nullptr;
+  DeviceWatch* watch_ = nullptr;
   bool in_command_ = false;
   NegotiatedSchedule negotiated_;
   WorkQueue::Taken taken_;

@@ -214,12 +214,12 @@ bool Engine::Impl::finished_for_good() {
 
 void Engine::Impl::idle() {
   if (trace_ && active_ == Schedule::kNone && trace_->wants_writing()) trace_->write();
-  if (sleep(Clock::now() + (observer_ != nullptr ? kLookInterval : kAnswerInterval), WakeFor::kAnything)) return;
+  if (sleep(Clock::now() + (watch_ != nullptr ? kLookInterval : kAnswerInterval), WakeFor::kAnything)) return;
   collect();  // a step may have begun without a ready gradient; status() must report it
   communicator_->control().answer_roll_call(status());
-  if (observer_ == nullptr) return;
+  if (watch_ == nullptr) return;
   communicator_->control().throw_if_aborted();
-  observer_->look();
+  watch_->look();
 }
 
 bool Engine::Impl::sleep(Clock::time_point until, WakeFor what) {
@@ -257,16 +257,17 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
       }
     }
     text = investigate(code, text);
-    if (lost_peer(code) && text.find(kGaveUp) == std::string::npos) flights = communicator_->flight_record();
+    if (lost_peer(code) && text.find(comm::kGaveUp) == std::string::npos) flights = communicator_->flight_record();
     // A local error does not name its rank, so add the name.
-    if (!lost_peer(code) && text.find(kGaveUp) == std::string::npos) told = here() + std::string(kGaveUp) + text;
+    if (!lost_peer(code) && text.find(comm::kGaveUp) == std::string::npos)
+      told = here() + std::string(comm::kGaveUp) + text;
   } catch (...) {  // the roll call failed too: report the error as it is
     text += kRollCallMark;
     text += "it failed";
   }
   // A mismatch needs no abort: either all ranks compared the same values, or the plane that detected it has aborted.
   if (code != Errc::kMismatch) communicator_->control().abort(told.empty() ? text : told);
-  if (device_ != nullptr && observer_ == nullptr) {
+  if (device_ != nullptr && watch_ == nullptr) {
     // The memory of tickets may be freed once their callers hear of the failure.
     device_->abort();
     device_->runtime().drain(device_->stream());
@@ -277,7 +278,7 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
     failed_.store(true);
   }
   done_.notify_all();
-  if (observer_ != nullptr) observer_->failed(Error(code, text));
+  if (watch_ != nullptr) watch_->failed(Error(code, text));
 }
 
 /// Called inside the stalled wait. The roll call ends at once if all ranks answer.
@@ -296,7 +297,8 @@ void Engine::Impl::warn_of_stall(const comm::StalledWait& stalled) {
 
 /// If a wait for a peer failed and `text` names no guilty rank yet, holds a roll call and adds its result.
 std::string Engine::Impl::investigate(Errc& code, const std::string& text) {
-  if (!lost_peer(code) || text.find(kRollCallMark) != std::string::npos || text.find(kGaveUp) != std::string::npos)
+  if (!lost_peer(code) || text.find(kRollCallMark) != std::string::npos ||
+      text.find(comm::kGaveUp) != std::string::npos)
     return text;
   const comm::Topology& where = communicator_->topology();
   const RollCallResult late_rank =
@@ -318,7 +320,7 @@ std::string Engine::Impl::status() const {
   if (const char* activity = activity_.load(); activity != nullptr) {
     status.activity = "step " + std::to_string(activity_step_.load()) + ", " + activity + "; ";
   }
-  if (const auto its = observer_ != nullptr ? observer_->status() : std::nullopt) {
+  if (const auto its = watch_ != nullptr ? watch_->status() : std::nullopt) {
     status.step = its->step;
     status.moved = its->moved;
     status.waits |= its->waits;

@@ -22,7 +22,7 @@ from hvdb.runs import Run
 # Backward as a fraction of forward plus backward. Backward costs as much arithmetic as two forward passes: one for the
 # gradient of the data and one for that of the weights.
 BACKWARD_SHARE = 2.0 / 3.0
-# Facts that say why a run's figures are doubtful (add_caution() in bench/run_record.h).
+# Facts that say why a run's figures are doubtful (add_caution() in bench/store/run_record.h).
 CAUTION = "caution."
 COLLAPSED = f"{CAUTION}collapsed_loss"
 VALIDATION = "validate.turns"  # fact of every run of `hvd_bench validate`

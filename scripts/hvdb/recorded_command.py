@@ -1,6 +1,6 @@
 """Reads the command line of a stored run. The line may come from a stranger; only words in the lists below are used.
 
-bench/provenance.cpp writes: [cd FOLDER &&] [env NAME=value ...] [launcher and its options] hvd_bench options.
+bench/store/provenance.cpp writes: [cd FOLDER &&] [env NAME=value ...] [launcher and its options] hvd_bench options.
 parse() takes the launcher's name and the listed options and variables. None of them can name a file. The person who
 runs it again names the program and all files. No shell is used.
 """

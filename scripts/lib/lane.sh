@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Background steps of scripts/test: builds and clang-tidy, one after another. At idle priority they use only the
+# Background steps of scripts/test --all: builds and clang-tidy, one after another. At idle priority they use only the
 # processor time that the tests leave; tests mostly wait, while these steps compute.
 #
 # lane.sh LOGS idle|normal STEP...: writes output to LOGS/STEP.log, and "STATUS SECONDS" to LOGS/STEP.end at its end.

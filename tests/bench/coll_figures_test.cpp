@@ -9,8 +9,8 @@
 #include <sstream>
 #include <utility>
 
+#include "bench/cli/coll_report.h"
 #include "bench/coll/cells.h"
-#include "bench/coll/report.h"
 #include "bench/coll/result.h"
 #include "bench/coll/schedule.h"
 #include "bench/measure/median.h"

@@ -9,10 +9,10 @@
 #include <set>
 #include <thread>
 
-#include "bench/coll/report.h"
+#include "bench/cli/coll_report.h"
 #include "bench/coll/session.h"
-#include "bench/crossovers.h"
-#include "bench/ranks.h"
+#include "bench/train/crossovers.h"
+#include "bench/train/ranks.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
 

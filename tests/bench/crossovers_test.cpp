@@ -1,5 +1,5 @@
 // The crossovers between hosts: at which sizes they are set, and what is read from a file.
-#include "bench/crossovers.h"
+#include "bench/train/crossovers.h"
 
 #include <gtest/gtest.h>
 

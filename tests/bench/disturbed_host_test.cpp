@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bench/measure/decomposition.h"
+#include "bench/store/run_record.h"
 #include "engine/base/philox.h"
 
 namespace hvd::bench::disturbed_host_test {

@@ -1,5 +1,5 @@
 // How doctor judges what it measured.
-#include "bench/doctor.h"
+#include "bench/cli/doctor.h"
 
 #include <gtest/gtest.h>
 

@@ -14,7 +14,7 @@
 #include "bench/cli/mpi_deadline.h"
 #include "bench/cli/record_keeper.h"
 #include "bench/cli/signal_watch.h"
-#include "bench/sqlite_handle.h"
+#include "bench/store/sqlite_handle.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench::endings_test {
@@ -85,6 +85,29 @@ TEST_F(Endings, ASaveThatFailsIsSaidOnceAndMadeGood) {
   }
   keeper.finish();
   EXPECT_EQ(stored("SELECT count FROM sample"), "100001");
+}
+
+TEST_F(Endings, ARunThatCouldNotBeSavedIsSavedWithTheNextOne) {
+  RecordKeeper keeper(store(), [](std::string_view) {});
+  RunRecord other = run(2);
+  other.uuid = "other";
+  keeper.save(run(3));
+  keeper.save(other);
+  {
+    const FileSizeLimit limit(rlim_t{128} << 10);
+    keeper.save(run(100000));
+    other.ranks[0].samples.step.assign(90000, 0.5);
+    keeper.save(other);
+  }
+  keeper.save(run(4));  // replaces the one that failed
+  {
+    Database partial(keeper.partial(), Locking::kShared, false);
+    EXPECT_EQ(partial.text("SELECT group_concat(run_uuid || count) FROM (SELECT * FROM sample ORDER BY run_uuid)"),
+              "other90000,run4");
+  }
+  keeper.finish();
+  EXPECT_EQ(stored("SELECT group_concat(run_uuid || count) FROM (SELECT * FROM sample ORDER BY run_uuid)"),
+            "other90000,run4");
 }
 
 TEST_F(Endings, WhatWasSavedBeforeTheDiskFilledIsPublished) {

@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "bench/cli/report.h"
-#include "bench/session.h"
 #include "bench/train/message.h"
+#include "bench/train/session.h"
 #include "engine/base/hash.h"
 #include "models/replay/replay.h"
 #include "tests/bench/fake_gpus.h"

@@ -1,7 +1,7 @@
 // Options of a short session on fake GPUs, with `ranks` threads of one process.
 #pragma once
 
-#include "bench/options.h"
+#include "bench/train/options.h"
 
 namespace hvd::test {
 

@@ -12,8 +12,8 @@
 
 #include "bench/cli/console.h"
 #include "bench/cli/record_keeper.h"
-#include "bench/session.h"
-#include "bench/sqlite_handle.h"
+#include "bench/store/sqlite_handle.h"
+#include "bench/train/session.h"
 #include "tests/bench/fake_gpus.h"
 #include "tests/bench/gpu_sessions.h"
 

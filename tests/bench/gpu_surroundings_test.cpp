@@ -8,6 +8,7 @@
 #include <string>
 
 #include "bench/cli/nccl_log.h"
+#include "bench/store/host_facts.h"
 #include "bench/train/gpu_facts.h"
 
 namespace hvd::bench::gpu_surroundings_test {

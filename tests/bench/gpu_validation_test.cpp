@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "bench/cli/validate_options.h"
-#include "bench/session.h"
+#include "bench/train/session.h"
 #include "tests/bench/fake_gpus.h"
 #include "tests/bench/gpu_sessions.h"
 

@@ -5,6 +5,8 @@
 
 #include <csignal>
 
+#include "bench/train/ranks.h"
+
 namespace hvd::bench::launch_test {
 namespace {
 

@@ -1,5 +1,5 @@
 // Environment variables must reach the search for libraries. tests/gpu tests the search itself.
-#include "bench/cli/library_search.h"
+#include "bench/train/library_search.h"
 
 #include <gtest/gtest.h>
 

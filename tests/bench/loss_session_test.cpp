@@ -5,7 +5,7 @@
 #include <limits>
 #include <map>
 
-#include "bench/session.h"
+#include "bench/train/session.h"
 #include "tests/bench/fake_gpus.h"
 #include "tests/bench/gpu_sessions.h"
 

@@ -1,14 +1,14 @@
 // NUMA nodes: hwloc's descriptions of machines that are not here, masks across nodes, and what a run says about them.
-#include "bench/numa.h"
+#include "bench/store/numa.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "bench/doctor.h"
-#include "bench/host_facts.h"
-#include "bench/provenance.h"
+#include "bench/cli/doctor.h"
+#include "bench/store/host_facts.h"
+#include "bench/store/provenance.h"
 #include "bench/train/numa_facts.h"
 
 namespace hvd::bench::numa_test {

@@ -1,6 +1,6 @@
 // Provenance: which environment variables are stored and which never are, what enters the fingerprint, and command
 // lines that a shell can run again.
-#include "bench/provenance.h"
+#include "bench/store/provenance.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,8 @@
 #include <fstream>
 #include <memory>
 
-#include "bench/host_facts.h"
+#include "bench/cli/launch.h"
+#include "bench/store/host_facts.h"
 
 namespace hvd::bench::provenance_test {
 namespace {
@@ -43,7 +44,7 @@ TEST(Provenance, TheEnvironmentIsTakenByAllowListOnly) {
 }
 
 TEST(Provenance, FactsOfThisProcess) {
-  const Provenance facts = collect_provenance({"hvd_bench", "--model", "vgg16"});
+  const Provenance facts = collect_provenance({"hvd_bench", "--model", "vgg16"}, {});
   for (const char* key : {"command.line", "command.directory", "git.commit", "git.state", "build.binary_hash",
                           "build.compiler", "build.flags", "host.name", "cpu.model", "cpu.cores", "cpu.affinity",
                           "memory.total_bytes", "os.kernel", "lib.glibc", "lib.sqlite"}) {
@@ -90,11 +91,11 @@ TEST(Provenance, CommandLinesRunAgain) {
   EXPECT_EQ(quoted_command_line({"bin/hvd_bench", "--db", "my results.db", "--model=vgg16"}, {}, "/home/it's me"),
             "cd '/home/it'\\''s me' && bin/hvd_bench --db 'my results.db' --model=vgg16");
   EXPECT_EQ(quoted_command_line({"hvd_bench", ""},
-                                {{"OMPI_COMM_WORLD_SIZE", "2"},
-                                 {"OMPI_COMM_WORLD_RANK", "0"},
-                                 {"DNNL_MAX_CPU_ISA", "AVX2"},
-                                 {"HOROVOD_CYCLE_TIME", "2"},
-                                 {"SLURM_JOB_ID", "1"}},
+                                process_start({{"OMPI_COMM_WORLD_SIZE", "2"},
+                                               {"OMPI_COMM_WORLD_RANK", "0"},
+                                               {"DNNL_MAX_CPU_ISA", "AVX2"},
+                                               {"HOROVOD_CYCLE_TIME", "2"},
+                                               {"SLURM_JOB_ID", "1"}}),
                                 ""),
             "env DNNL_MAX_CPU_ISA=AVX2 HOROVOD_CYCLE_TIME=2 mpirun -n 2 hvd_bench ''");
 }

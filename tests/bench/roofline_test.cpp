@@ -1,4 +1,4 @@
-#include "bench/measure/roofline.h"
+#include "bench/train/roofline.h"
 
 #include <gtest/gtest.h>
 

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "bench/session.h"
 #include "bench/train/host_trainer.h"
+#include "bench/train/session.h"
 #include "bench/train/setup.h"
 #include "tests/runtime/ranks.h"
 

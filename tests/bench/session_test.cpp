@@ -1,6 +1,6 @@
 // Whole sessions on loopback ranks. Most replay a small profile, so that milliseconds are enough for every course that
 // a session can take. session_networks_test.cpp trains real networks.
-#include "bench/session.h"
+#include "bench/train/session.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include <sstream>
 #include <thread>
 
-#include "bench/crossovers.h"
+#include "bench/train/crossovers.h"
 #include "bench/train/message.h"
 #include "engine/base/error.h"
 #include "models/replay/replay.h"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "bench/measure/slow_ranks.h"
-#include "bench/options.h"
+#include "bench/train/options.h"
 #include "engine/base/philox.h"
 
 namespace hvd::bench::slow_ranks_coverage_test {

@@ -1,4 +1,4 @@
-#include "bench/measure/step_bound.h"
+#include "bench/train/step_bound.h"
 
 #include <gtest/gtest.h>
 

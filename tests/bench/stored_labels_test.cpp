@@ -1,5 +1,5 @@
 // The labels that a job script is told are done: those of sessions that ended well, in whichever file a kill left them.
-#include "bench/stored_labels.h"
+#include "bench/store/stored_labels.h"
 
 #include <gtest/gtest.h>
 
@@ -13,8 +13,9 @@
 
 #include "bench/cli/command_line.h"
 #include "bench/cli/run_facts.h"
-#include "bench/result_store.h"
-#include "bench/sqlite_handle.h"
+#include "bench/cli/stored_output.h"
+#include "bench/store/result_store.h"
+#include "bench/store/sqlite_handle.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench::stored_labels_test {

@@ -6,7 +6,7 @@
 
 #include "bench/cli/json_report.h"
 #include "bench/cli/report.h"
-#include "bench/session.h"
+#include "bench/train/session.h"
 
 namespace hvd::bench::validation_report_test {
 namespace {

@@ -9,8 +9,8 @@
 #include <map>
 
 #include "bench/cli/validate_options.h"
-#include "bench/session.h"
 #include "bench/train/host_trainer.h"
+#include "bench/train/session.h"
 #include "bench/train/setup.h"
 #include "bench/train/worker.h"
 #include "tests/runtime/ranks.h"

@@ -18,12 +18,12 @@ from program import (
     ProgramTest,
     Result,
     Running,
-    retried_if_mpirun_kills_early,
     execute,
     may_mount,
     mpirun_is_open_mpi_5,
     needs_mpi,
     per_rank,
+    retried_if_mpirun_kills_early,
 )
 
 QUICK = ["-b", "1K", "-e", "64K", "-f", "64", "--max-time", "0.1", "-w", "1", "--warm"]

@@ -16,11 +16,11 @@ from program import (
     TINY,
     ProgramTest,
     Running,
-    retried_if_mpirun_kills_early,
     execute,
     mpirun_is_open_mpi_5,
     needs_mpi,
     per_rank,
+    retried_if_mpirun_kills_early,
     takes_two_commands,
 )
 

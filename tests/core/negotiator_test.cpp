@@ -1,56 +1,26 @@
-// Hand-written scenarios of two or three ranks; lockstep_test.cpp has the random ones.
+// Hand-written scenarios of two or three ranks; lockstep_test.cpp has the random ones, negotiator_errors_test.cpp those
+// that must fail.
 #include "engine/core/negotiator.h"
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "tests/core/lockstep_world.h"
+#include "tests/core/negotiator_steps.h"
 
 namespace hvd::core::negotiator_test {
 namespace {
 
 using test::LockstepWorld;
-
-Request tensor(const std::string& name, std::vector<std::int64_t> shape = {4}) {
-  return {name, DataType::kF32, ReduceOp::kSum, std::move(shape)};
-}
-
-NegotiatorOptions options(std::size_t capacity = 1024, std::size_t threshold = 1 << 20) {
-  NegotiatorOptions result;
-  result.cache_capacity = capacity;
-  result.fusion.threshold_bytes = threshold;
-  return result;
-}
-
-/// Runs a cycle, expects the same batches on all ranks, and prints them: "a+b c !d" (! failed).
-std::string step(LockstepWorld& world) {
-  EXPECT_TRUE(world.all_want_cycle());
-  const auto done = world.cycle();
-  for (const CycleDone& other : done) EXPECT_EQ(other.batches, done.front().batches);
-  std::string text;
-  for (const Batch& batch : done.front().batches) {
-    text += (text.empty() ? "" : " ") + std::string(batch.error.empty() ? "" : "!");
-    for (const std::string_view name : batch.names) text.append(name == batch.names.front() ? "" : "+").append(name);
-  }
-  return text;
-}
-
-template <class Act>
-std::string message_of(Errc code, Act act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code);
-    return error.what();
-  }
-  return "no error";
-}
+using test::message_of;
+using test::of_kind;
+using test::options;
+using test::step;
+using test::tensor;
 
 TEST(Negotiator, FirstThroughTheCoordinatorThenByBitsAlone) {
   LockstepWorld world(3, options());
@@ -168,12 +138,6 @@ TEST(Negotiator, TagsComeBackToEachRank) {
   }
 }
 
-Request of_kind(Collective kind, std::vector<std::int64_t> shape = {4}) {
-  Request request = tensor("a", std::move(shape));
-  request.terms.kind = kind;
-  return request;
-}
-
 TEST(Negotiator, RowsOfAGatherGoThroughRankZeroOnlyWhenSomebodysChange) {
   LockstepWorld world(3, options());
   const auto gather = [&](std::vector<std::int64_t> rows) {
@@ -196,50 +160,6 @@ TEST(Negotiator, RowsOfAGatherGoThroughRankZeroOnlyWhenSomebodysChange) {
   EXPECT_EQ(world[2].stats().fast_cycles, 2U);
 }
 
-TEST(Negotiator, WhatRanksDisagreeAboutIsNamedWithNumbers) {
-  const auto broadcast_from = [](int root) {
-    Request request = of_kind(Collective::kBroadcast);
-    request.terms.root = root;
-    return request;
-  };
-  const auto scaled = [](double before, double after) {
-    Request request = tensor("a");
-    request.terms.prescale = before;
-    request.terms.postscale = after;
-    return request;
-  };
-  struct Case {
-    Request usual;
-    Request other;  // what rank 1 submits
-    std::string text;
-  };
-  const Case cases[] = {
-      {tensor("a"), of_kind(Collective::kBroadcast), "kind all_reduce on ranks 0, 2, broadcast on rank 1"},
-      {broadcast_from(0), broadcast_from(2), "root 0 on ranks 0, 2, 2 on rank 1"},
-      {scaled(0.5, 1), scaled(0.5, 2), "scale factors 0.5 and 1 on ranks 0, 2, 0.5 and 2 on rank 1"},
-      {of_kind(Collective::kAllGather, {1, 3}), of_kind(Collective::kAllGather, {1, 4}),
-       "shape [*, 3] on ranks 0, 2, [*, 4] on rank 1"},
-      {of_kind(Collective::kAllGather, {1, 3}), of_kind(Collective::kAllGather, {12}),
-       "shape [*, 3] on ranks 0, 2, [*] on rank 1"},
-      {of_kind(Collective::kReduceScatter, {6}), of_kind(Collective::kReduceScatter, {7}),
-       "shape [6] on ranks 0, 2, [7] on rank 1"},
-      {of_kind(Collective::kGroupedAllReduce, {1, 5, 0}), of_kind(Collective::kGroupedAllReduce, {1, 5, 1, 1}),
-       "shape [5] [] on ranks 0, 2, [5] [1] on rank 1"},
-  };
-  for (const Case& one : cases) {
-    LockstepWorld world(3, options());
-    for (int round = 0; round < 2; ++round) {  // first by requests, then from the cache
-      for (std::size_t r = 0; r < 3; ++r) world[r].submit(r == 1 ? one.other : one.usual);
-      for (const CycleDone& rank : world.cycle()) {
-        ASSERT_EQ(rank.batches.size(), 1U);
-        EXPECT_EQ(rank.batches[0].error, "ranks disagree about tensor 'a': " + one.text);
-      }
-      world.submit_everywhere(one.usual);
-      EXPECT_EQ(step(world), "a");
-    }
-  }
-}
-
 TEST(Negotiator, OnlyAllReducesOfEqualTermsTravelTogether) {
   LockstepWorld world(2, options());
   const auto named = [](const char* name, Terms terms) {
@@ -255,16 +175,6 @@ TEST(Negotiator, OnlyAllReducesOfEqualTermsTravelTogether) {
   for (int round = 0; round < 2; ++round) {
     for (const Request& request : requests) world.submit_everywhere(request);
     EXPECT_EQ(step(world), "a+d b c+f e g");
-  }
-}
-
-TEST(Negotiator, RowsThatNobodyCanCountFailOnAllRanks) {
-  LockstepWorld world(2, options());
-  world.submit_everywhere(of_kind(Collective::kAllGather, {std::int64_t{1} << 59}));
-  EXPECT_EQ(step(world), "a");
-  world.submit_everywhere(of_kind(Collective::kAllGather, {std::int64_t{1} << 60}));
-  for (const CycleDone& rank : world.cycle()) {
-    EXPECT_NE(rank.batches[0].error.find("more than 64 bits can count"), std::string::npos) << rank.batches[0].error;
   }
 }
 
@@ -299,24 +209,6 @@ TEST(Negotiator, ResubmissionInAnotherFormOnOneRankDoesNotHangTheOthers) {
     world.submit_everywhere(variants[i]);
     EXPECT_EQ(step(world), "a");
     EXPECT_EQ(world[0].stats().coordinated, 3U);
-  }
-}
-
-TEST(Negotiator, MismatchTextNamesEveryAttributeThatDiffersAndStaysOneLine) {
-  LockstepWorld world(512, options());
-  for (std::size_t rank = 0; rank < 512; ++rank) {
-    world[rank].submit({"w",
-                        rank == 3 ? DataType::kBF16 : DataType::kF32,
-                        ReduceOp::kSum,
-                        {static_cast<std::int64_t>(rank < 500 ? 7 : rank)}});
-  }
-  const auto done = world.cycle();
-  for (const CycleDone& rank : done) {
-    ASSERT_EQ(rank.batches.size(), 1U);
-    EXPECT_EQ(rank.batches[0].error,
-              "ranks disagree about tensor 'w': type fp32 on ranks 0-2, 4-511, bf16 on rank 3; shape [7] on ranks "
-              "0-499, [500] on rank 500, [501] on rank 501, [502] on rank 502, [503] on rank 503, [504] on rank 504, "
-              "and 7 more");
   }
 }
 
@@ -417,41 +309,6 @@ TEST(Negotiator, WhatAStoppedRankHasNotSubmittedFailsOnTheRanksThatHoldIt) {
   EXPECT_FALSE(world[0].has_pending());
 }
 
-TEST(Negotiator, BadSubmissions) {
-  LockstepWorld world(2, options());
-  world[1].submit(tensor("a"));
-  EXPECT_EQ(message_of(Errc::kInvalidArgument, [&] { world[1].submit(tensor("a")); }),
-            "tensor 'a' is already pending on rank 1: wait for it before submitting it again");
-  world[0].submit(tensor("a"));
-  EXPECT_EQ(step(world), "a");
-  world[1].submit(tensor("a"));
-  EXPECT_NE(message_of(Errc::kInvalidArgument, [&] { world[1].submit(tensor("a", {5})); }), "no error");
-  EXPECT_EQ(message_of(Errc::kInvalidArgument,
-                       [&] {
-                         world[1].submit(tensor("n", {2, -3}));
-                       }),
-            "tensor 'n': shape [2, -3] has a negative extent");
-  EXPECT_EQ(world[1].pending_count(), 1U);
-  world[1].request_shutdown();
-  EXPECT_EQ(message_of(Errc::kInvalidArgument, [&] { world[1].submit(tensor("z")); }),
-            "tensor 'z' submitted on rank 1 after this rank asked to shut down");
-  EXPECT_THROW(Negotiator(2, 2, {}), Error);
-}
-
-TEST(Negotiator, RanksWithOtherOptionsFindOutInTheFirstExchange) {
-  Negotiator a(0, 2, options(1024, 1000));
-  Negotiator b(1, 2, options(1024, 2000));
-  a.submit(tensor("x"));
-  b.submit(tensor("x"));
-  auto words = std::get<AllReduceBits>(a.begin_cycle()).words;
-  const auto others = std::get<AllReduceBits>(b.begin_cycle()).words;
-  for (std::size_t i = 0; i < words.size(); ++i) words[i] &= others[i];
-  for (Negotiator* rank : {&a, &b}) {
-    const auto text = message_of(Errc::kMismatch, [&] { rank->on_bits(words); });
-    EXPECT_NE(text.find("HOROVOD_FUSION_THRESHOLD"), std::string::npos) << text;
-  }
-}
-
 TEST(Negotiator, StallsNameTheMissingRanksOnceRankZeroWasTold) {
   LockstepWorld world(4, options());
   for (const char* name : {"a", "b"}) world.submit_everywhere(tensor(name));
@@ -485,77 +342,6 @@ TEST(Negotiator, SubmissionsInTheMiddleOfACycleWaitForTheNext) {
   EXPECT_EQ(done[0].batches.size(), 1U);
   EXPECT_EQ(done[0].batches[0].names, std::vector<std::string_view>{"a"});
   EXPECT_EQ(step(world), "b");
-}
-
-TEST(Negotiator, AnUnrequestedAnswerIsInvalidArgumentAndNoMismatch) {
-  // All ranks find a real mismatch at once, so the engine tells no other rank. Only rank 1 sees this error.
-  Negotiator zero(0, 2, options());
-  Negotiator other(1, 2, options());
-  Negotiator mine(1, 2, options());
-  zero.submit(tensor("other"));
-  other.submit(tensor("other"));
-  mine.submit(tensor("mine"));
-  const auto gather = [](Negotiator& rank) {
-    const auto words = std::get<AllReduceBits>(rank.begin_cycle()).words;
-    return std::get<Gather>(rank.on_bits(words)).message;
-  };
-  const std::vector<Bytes> messages{gather(zero), gather(other)};
-  const Bytes answer = std::get<Broadcast>(zero.on_gathered(messages)).message;
-  gather(mine);
-  static_cast<void>(mine.on_gathered({}));
-  EXPECT_EQ(message_of(Errc::kInvalidArgument, [&] { static_cast<void>(mine.on_broadcast(answer)); }),
-            "rank 0 answered for tensor 'other', which rank 1 has not asked for in that form");
-}
-
-TEST(Negotiator, CorruptMessagesAreErrorsOnEveryPath) {
-  for (std::uint64_t seed = 1; seed <= 3000; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    std::mt19937_64 random(seed);
-    LockstepWorld world(2, options(2));
-    for (const char* name : {"a", "b"}) world.submit_everywhere(tensor(name));
-    world.cycle();
-    world.submit_everywhere(tensor("a"));
-    world[0].submit(tensor("b", {5}));
-    world[1].submit(tensor("b"));
-    world.submit_everywhere(tensor("c"));
-
-    const auto corrupt = [&](auto& items, std::uint64_t one_in) {
-      if (items.empty() || random() % one_in != 0) return;
-      using Item = typename std::decay_t<decltype(items)>::value_type;
-      items[random() % items.size()] = static_cast<Item>(random());
-      if (random() % 3 == 0) items.resize(random() % (items.size() + 2));
-    };
-    try {
-      Action mine = world[0].begin_cycle();
-      Action other = world[1].begin_cycle();
-      while (!std::holds_alternative<CycleDone>(mine)) {
-        if (auto* bits = std::get_if<AllReduceBits>(&mine)) {
-          auto words = bits->words;
-          const auto& theirs = std::get<AllReduceBits>(other).words;
-          for (std::size_t i = 0; i < words.size(); ++i) {
-            words[i] = bits->op == BitOp::kAnd ? words[i] & theirs[i] : words[i] | theirs[i];
-          }
-          // Flipped status bits may send ranks different ways, so both ranks get the same corrupt words.
-          corrupt(words, 3);
-          mine = world[0].on_bits(words);
-          other = world[1].on_bits(words);
-        } else if (auto* gather = std::get_if<Gather>(&mine)) {
-          std::vector<Bytes> messages{gather->message, std::get<Gather>(other).message};
-          corrupt(messages[1], 2);
-          mine = world[0].on_gathered(messages);
-          other = world[1].on_gathered({});
-        } else {
-          Bytes answer = std::get<Broadcast>(mine).message;
-          corrupt(answer, 1);
-          other = world[1].on_broadcast(answer);
-          mine = world[0].on_broadcast(answer);
-        }
-      }
-    } catch (const Error&) {  // expected
-    } catch (const std::exception& error) {
-      FAIL() << "not an Error: " << error.what();
-    }
-  }
 }
 
 }  // namespace

@@ -413,6 +413,7 @@ TEST(Executor, WeightsThatWereBroadcastAreUsed) {
   Machine machine(wish, oracle);
   const double before = machine.step->forward_backward(machine.batch(), machine.sink);
   const auto state = machine.step->state_to_broadcast();
+  EXPECT_EQ(machine.step->memory_space(), MemorySpace::kDevice);
   ASSERT_EQ(state.size(), 1U);  // no batch norm: no running statistics
   machine.gpu.fill(state[0].data(), std::byte{0}, state[0].size(), machine.step->compute_stream());
   machine.step->state_changed();

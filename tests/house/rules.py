@@ -15,7 +15,14 @@ ARROWS = {
     "engine/comm": ("engine/gpu", "engine/base"),
     "engine/runtime": ("engine/comm", "engine/core", "engine/base"),
     "models": ("engine/gpu", "engine/base"),
-    "bench": ("engine/runtime", "models"),
+    "bench/measure": ("engine/core", "engine/base"),
+    "bench/store": ("bench/measure", "engine/base"),
+    "bench/train": ("bench/store", "engine/runtime", "models"),
+    "bench/coll": ("bench/train",),
+    "bench/cli": ("bench/coll",),
+    "bench/micro": ("engine/runtime", "models"),
+    "bench/net": (),
+    "bench/peers": ("engine/comm",),
 }
 # Vendor headers and the files that own their handles (path prefixes).
 VENDOR_OWNERS = {
@@ -34,8 +41,8 @@ VENDOR_OWNERS = {
     r"cublas.*": ("models/cudnn/", "tests/cudnn/"),
     r"cudnn.*": ("models/cudnn/", "tests/cudnn/"),
     r"nccl.*": ("engine/comm/nccl/",),
-    r"hwloc.*": ("bench/numa_hwloc",),
-    r"sqlite3\.h": ("bench/sqlite_handle", "bench/result_store", "bench/provenance", "tests/bench/"),
+    r"hwloc.*": ("bench/store/numa_hwloc",),
+    r"sqlite3\.h": ("bench/store/sqlite_handle", "bench/store/result_store", "bench/store/provenance", "tests/bench/"),
     r"CLI/.*": ("bench/cli/", "bench/micro/"),
     r"benchmark/.*": ("bench/micro/",),
     r"gtest/.*|gmock/.*": ("tests/",),
@@ -72,10 +79,11 @@ ALGORITHM = re.compile(
     r"(?:min|max|minmax)(?:_element)?|clamp|mismatch|nth_element|partition|(?:partial_|stable_)?sort|remove_if|replace(?:_if)?|"
     r"reverse|rotate|search|shuffle|transform|unique|adjacent_find|binary_search))\("
 )
-# Environment variables are read by the command line, and where facts about a run are recorded. The last file records
+# One file reads the environment, and main() calls it once. nccl_log.cpp sets variables for NCCL. The last file records
 # which transport MPI was forced to use.
-GETENV_OWNERS = ("bench/cli/", "bench/provenance", "bench/host_facts", "engine/comm/mpi/environment.cpp")
-EXIT_OWNERS = ("bench/cli/main.cpp",)
+GETENV_OWNERS = ("bench/cli/environment.cpp", "bench/cli/nccl_log.cpp", "engine/comm/mpi/environment.cpp")
+READ_ENVIRONMENT_OWNERS = ("bench/cli/environment.", "bench/cli/main.cpp")
+EXIT_OWNERS = ("bench/cli/main.cpp", "bench/cli/application_end.cpp")
 MAX_CODE_LINES = 600
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
@@ -84,6 +92,7 @@ STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 # Matches std::exit and ::abort too, but no members (x.abort(), x->abort(), T::abort()) or declarations (void abort()).
 EXIT_CALL = re.compile(r"(?<![\w.>:~])(?:std::|::)?(?:_exit|_Exit|quick_exit|exit|abort|terminate)\s*\(")
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(|\benviron\b|\b(?:un)?setenv\s*\(")
+READ_ENVIRONMENT = re.compile(r"\bprocess_environment\s*\(")
 
 
 @dataclass(frozen=True)
@@ -198,8 +207,11 @@ def _check_calls(path: str, text: str, pattern: re.Pattern[str], owners: tuple[s
 
 
 def check_environment(path: str, text: str) -> list[Violation]:
-    """Checks that only GETENV_OWNERS read environment variables."""
-    return _check_calls(path, text, GETENV, GETENV_OWNERS, "environment variables are read in bench/cli")
+    """Checks that one file reads environment variables, and that only main() calls it."""
+    found = _check_calls(path, text, GETENV, GETENV_OWNERS, "bench/cli/environment.cpp reads environment variables")
+    return found + _check_calls(
+        path, text, READ_ENVIRONMENT, READ_ENVIRONMENT_OWNERS, "main() reads the environment and hands it down"
+    )
 
 
 def check_no_exit(path: str, text: str) -> list[Violation]:

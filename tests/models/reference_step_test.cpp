@@ -34,6 +34,7 @@ TEST(ReferenceStep, ReportsGradientsInArenaOrder) {
     offset += slot.count;
   }
   EXPECT_EQ(rank.step->gradient_arena().size(), offset * sizeof(double));
+  EXPECT_EQ(rank.step->memory_space(), MemorySpace::kHost);
 }
 
 // Tests the gradient of a whole graph: chain rule, accumulation, shared gradients, dropout and both losses together.

@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cmath>
 #include <functional>
-#include <numeric>
 #include <random>
 #include <utility>
 
@@ -22,24 +20,10 @@ using test::contribution;
 using test::expect_all_good;
 using test::expected_sum;
 using test::make_gradients;
+using test::many_batches;
 using test::on_ranks;
 using test::patient_options;
-
-/// Small buckets and a small threshold, so that some forty gradients make many batches.
-EngineOptions many_batches(Schedule schedule) {
-  EngineOptions options = patient_options(schedule);
-  options.buckets.first_bucket_bytes = 256;
-  options.buckets.bucket_bytes = 1024;
-  options.negotiation.fusion.threshold_bytes = 2048;
-  return options;
-}
-
-std::vector<std::size_t> shuffled(std::size_t count, std::uint32_t seed) {
-  std::vector<std::size_t> order(count);
-  std::iota(order.begin(), order.end(), 0);
-  std::shuffle(order.begin(), order.end(), std::mt19937(seed));
-  return order;
-}
+using test::shuffled;
 
 /// Runs `steps` steps. Gradients become ready in the rank's own order, at its own times. Returns the arena.
 std::vector<float> run_steps(Engine& engine, int rank, int steps, std::size_t gradient_count) {
@@ -316,151 +300,6 @@ TEST(Engine, ResultsAreBitIdenticalOnAllRanksAndRunAfterRun) {
       EXPECT_EQ(std::memcmp(result.data(), results[0].data(), result.size() * sizeof(float)), 0) << name(schedule);
     }
   }
-}
-
-TEST(Engine, TensorsMeetByNameWhateverTheOrderOfSubmission) {
-  expect_all_good(on_ranks(4, many_batches(Schedule::kNegotiated), [](Engine& engine, int rank) {
-    constexpr std::size_t kTensors = 60;
-    std::vector<std::vector<double>> data(kTensors);
-    for (std::uint32_t round = 0; round < 5; ++round) {
-      std::vector<Ticket> tickets(kTensors);
-      for (const std::size_t t : shuffled(kTensors, round * 100 + static_cast<std::uint32_t>(rank))) {
-        data[t].assign(t + 1, static_cast<double>((rank + 1) * static_cast<int>(t + round)));
-        const std::array<std::int64_t, 1> shape{static_cast<std::int64_t>(t + 1)};
-        tickets[t] = engine.all_reduce_async("tensor" + std::to_string(t), data[t].data(), shape, DataType::kF64,
-                                             t % 2 == 0 ? ReduceOp::kSum : ReduceOp::kMax);
-      }
-      for (std::size_t t = 0; t < kTensors; ++t) {
-        engine.wait(tickets[t]);
-        const double one = static_cast<double>(t + round);
-        for (const double value : data[t]) {
-          if (value != one * (t % 2 == 0 ? 10 : 4)) throw Error(Errc::kCheckFailed, "tensor " + std::to_string(t));
-        }
-      }
-    }
-    const core::CycleStats stats = engine.cycle_stats();
-    EXPECT_GT(stats.fast_cycles, 0U);
-  }));
-}
-
-/// One rank's tensors lie side by side, the other's do not. Batch and layout must be the same, without a deadlock.
-TEST(Engine, APackedAndAnInPlaceRankUnderstandEachOther) {
-  expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
-    std::vector<float> memory(4096, static_cast<float>(rank + 1));
-    for (int round = 0; round < 20; ++round) {
-      std::fill(memory.begin(), memory.end(), static_cast<float>(rank + 1));
-      std::vector<Ticket> tickets;
-      for (std::size_t t = 0; t < 16; ++t) {
-        const std::size_t place = rank == 0 ? t : 31 - 2 * t;  // in units of 64 elements
-        const std::array<std::int64_t, 1> shape{64};
-        tickets.push_back(engine.all_reduce_async("t" + std::to_string(t), memory.data() + 64 * place, shape,
-                                                  DataType::kF32, ReduceOp::kSum));
-      }
-      for (const Ticket ticket : tickets) engine.wait(ticket);
-      for (std::size_t i = 0; i < 32 * 64; ++i) {
-        const bool mine = rank == 0 ? i < 16 * 64 : i / 64 % 2 == 1;
-        if (memory[i] != (mine ? 3.0F : static_cast<float>(rank + 1))) {
-          throw Error(Errc::kCheckFailed, "element " + std::to_string(i) + " is " + std::to_string(memory[i]));
-        }
-      }
-    }
-  }));
-}
-
-TEST(Engine, TicketsAndStepsMix) {
-  for (const Schedule schedule : {Schedule::kStatic, Schedule::kNegotiated}) {
-    expect_all_good(on_ranks(2, patient_options(schedule), [&](Engine& engine, int rank) {
-      const auto gradients = make_gradients(6);
-      const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
-      engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
-      const std::array<std::int64_t, 1> one{1};
-      for (int step = 0; step < 10; ++step) {
-        float loss = static_cast<float>(rank);
-        float late = static_cast<float>(rank);
-        const Ticket before = engine.all_reduce_async("loss", &loss, one, DataType::kF32, ReduceOp::kSum);
-        engine.begin_step();
-        Ticket inside = 0;
-        if (schedule == Schedule::kStatic) {
-          EXPECT_THROW(engine.all_reduce_async("late", &late, one, DataType::kF32, ReduceOp::kSum), Error);
-        } else {
-          inside = engine.all_reduce_async("late", &late, one, DataType::kF32, ReduceOp::kSum);
-        }
-        EXPECT_THROW(engine.barrier(), Error);
-        for (std::size_t g = gradients.size(); g-- > 0;) engine.gradient_ready(g);
-        engine.finish_step();
-        engine.wait(before);
-        EXPECT_EQ(loss, 1.0F);
-        if (inside != 0) engine.wait(inside);
-      }
-    }));
-  }
-}
-
-TEST(Engine, SmallCollectives) {
-  for (const int size : {1, 3}) {
-    expect_all_good(on_ranks(size, patient_options(Schedule::kStatic), [size](Engine& engine, int rank) {
-      engine.barrier();
-      std::array<int, 4> values{};
-      if (rank == size - 1) values = {1, 2, 3, 4};
-      engine.broadcast(values.data(), sizeof values, size - 1);
-      EXPECT_EQ(values[3], 4);
-      const std::string hello = "rank" + std::string(static_cast<std::size_t>(rank), '!');
-      const auto all = engine.gather(std::as_bytes(std::span(hello)));
-      ASSERT_EQ(all.size(), rank == 0 ? static_cast<std::size_t>(size) : 0U);
-      if (rank == 0) {
-        EXPECT_EQ(all.back().size(), 4U + static_cast<std::size_t>(size - 1));
-      }
-      const auto told = engine.broadcast_message(std::as_bytes(std::span(hello)), size - 1);
-      EXPECT_EQ(told.size(), 4U + static_cast<std::size_t>(size - 1));
-      std::array<std::int64_t, 2> counts{rank, 1};
-      engine.all_reduce(counts.data(), 2, DataType::kI64, ReduceOp::kSum);
-      EXPECT_EQ(counts[0], size * (size - 1) / 2);
-      EXPECT_EQ(counts[1], size);
-      EXPECT_THROW(engine.broadcast(values.data(), 4, size), Error);
-      EXPECT_FALSE(engine.data_plane().empty());
-      EXPECT_FALSE(engine.library().empty());
-    }));
-  }
-}
-
-/// A command waits for the tickets before it, on every rank, even if no rank has waited for them.
-TEST(Engine, ACommandFollowsTheTicketsBeforeIt) {
-  expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
-    std::vector<float> data(8, static_cast<float>(rank));
-    const std::array<std::int64_t, 1> shape{8};
-    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    const Ticket ticket = engine.all_reduce_async("x", data.data(), shape, DataType::kF32, ReduceOp::kSum);
-    engine.barrier();
-    EXPECT_TRUE(engine.done(ticket));
-    engine.wait(ticket);
-    EXPECT_EQ(data[7], 1.0F);
-  }));
-}
-
-/// No rank waits between the calls, so the ranks' threads reach them at different times.
-TEST(Engine, TicketsStepsAndCommandsKeepTheCallersOrder) {
-  expect_all_good(on_ranks(2, patient_options(Schedule::kStatic), [](Engine& engine, int) {
-    const auto gradients = make_gradients(1);
-    const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
-    engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
-    const std::array<std::int64_t, 1> one{1};
-    for (int round = 0; round < 100; ++round) {
-      float before_step = 1;
-      float before_command = 1;
-      const Ticket first = engine.all_reduce_async("first", &before_step, one, DataType::kF32, ReduceOp::kSum);
-      engine.begin_step();
-      engine.gradient_ready(0);
-      engine.finish_step();
-      const Ticket second = engine.all_reduce_async("second", &before_command, one, DataType::kF32, ReduceOp::kSum);
-      engine.barrier();
-      EXPECT_TRUE(engine.done(first));
-      EXPECT_TRUE(engine.done(second));
-      engine.wait(first);
-      engine.wait(second);
-      EXPECT_EQ(before_step, 2.0F);
-      EXPECT_EQ(before_command, 2.0F);
-    }
-  }));
 }
 
 TEST(Engine, TwoEnginesLiveInOneProcessAndOneThread) {

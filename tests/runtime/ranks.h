@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -93,6 +97,22 @@ inline float expected_sum(int size, std::uint64_t step, std::size_t index) {
   float sum = 0;
   for (int rank = 0; rank < size; ++rank) sum += contribution(rank, step, index);
   return sum;
+}
+
+/// Small buckets and a small threshold, so that some forty gradients make many batches.
+inline EngineOptions many_batches(Schedule schedule) {
+  EngineOptions options = patient_options(schedule);
+  options.buckets.first_bucket_bytes = 256;
+  options.buckets.bucket_bytes = 1024;
+  options.negotiation.fusion.threshold_bytes = 2048;
+  return options;
+}
+
+inline std::vector<std::size_t> shuffled(std::size_t count, std::uint32_t seed) {
+  std::vector<std::size_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+  return order;
 }
 
 }  // namespace hvd::test

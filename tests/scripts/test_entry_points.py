@@ -87,6 +87,24 @@ class EntryPointTest(unittest.TestCase):
         self.assertEqual(done.stdout.splitlines()[-1], "0 passed, 1 failed")
         self.assertIn("no compiler", done.stderr)
 
+    def test_each_size_chooses_its_tests(self) -> None:
+        asked = self.folder / "asked"
+        copy = self.checkout_with_build(f'echo "build $*" >>{asked}\n')
+        self.program("ctest", f'#!/bin/sh\necho "ctest $*" >>{asked}\nexit 1\n')
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        for command, target, chosen in (
+            ("scripts/test --quick", "release --target quick_tests ", "-L unit|quick -LE slow|long"),
+            ("scripts/test --only release", "release ", "-LE long"),
+            ("scripts/test --all --only release", "release ", ""),
+            (".ci/run --only release", "release ", ""),
+        ):
+            with self.subTest(command):
+                asked.unlink(missing_ok=True)
+                shell(command, copy, PATH=path)
+                build, tests = asked.read_text(encoding="utf-8").splitlines()
+                self.assertEqual(build, f"build {target}-DHVD_WERROR=ON")
+                self.assertEqual(tests.partition("--test-output-size-failed 1000000")[2].strip(), chosen)
+
     def test_that_the_gpu_code_is_not_compiled_is_said_once(self) -> None:
         line = "not compiled: no CUDA Toolkit 12.0 or newer; scripts/install_deps --cuda fetches one"
         copy = self.checkout_with_build(f"echo '--   GPU code    {line}'\n")

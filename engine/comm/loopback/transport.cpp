@@ -76,7 +76,7 @@ void ThreadTransport::wait(Ticket ticket, const Wait& wait) {
     await(ticket, wait);
   } catch (const Error& error) {
     forget_receives();
-    if (error.code() == Errc::kMismatch) watch_.abort_for_mismatch(error.what());  // only the receiver detects it
+    if (error.code() == Errc::kMismatch) faults_.abort_for_mismatch(error.what());  // only the receiver detects it
     throw;
   } catch (...) {
     forget_receives();
@@ -93,8 +93,8 @@ void ThreadTransport::await(Ticket ticket, const Wait& wait) {
   Inbox& mine = inbox(rank_);
   while (!test(ticket)) {
     const int from = open_.at(ticket);
-    watch_.check(wait, from);
-    if (wait.deadline.passed()) watch_.give_up(wait, std::array{from}, false, "");
+    faults_.check(wait, from);
+    if (wait.deadline.passed()) faults_.give_up(wait, std::array{from}, false, "");
     const MutexLock lock(mine.mutex);
     if (!mine.messages[static_cast<std::size_t>(from)].empty()) continue;
     mine.arrived.wait_until(mine.mutex, std::min(wait.deadline.when(), Clock::now() + kSlice));

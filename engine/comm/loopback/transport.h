@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/mutex.h"
+#include "engine/comm/faults.h"
 #include "engine/comm/transport.h"
 
 namespace hvd::comm {
@@ -28,8 +29,8 @@ std::shared_ptr<Inboxes> make_inboxes(int size);
 class ThreadTransport final : public Transport {
  public:
   /// Borrows `watch`.
-  ThreadTransport(std::shared_ptr<Inboxes> inboxes, int rank, Watch& watch)
-      : inboxes_(std::move(inboxes)), rank_(rank), watch_(watch), posted_(inboxes_->size()) {}
+  ThreadTransport(std::shared_ptr<Inboxes> inboxes, int rank, Faults& faults)
+      : inboxes_(std::move(inboxes)), rank_(rank), faults_(faults), posted_(inboxes_->size()) {}
   Ticket send(int to, std::span<const std::byte> bytes) override;
   Ticket receive(int from, std::span<std::byte> bytes) override;
   bool test(Ticket ticket) override;
@@ -56,7 +57,7 @@ class ThreadTransport final : public Transport {
 
   std::shared_ptr<Inboxes> inboxes_;
   int rank_;
-  Watch& watch_;
+  Faults& faults_;
   Ticket next_ = 1;                          // ticket 0 stands for any send, which completes at once
   std::vector<std::deque<Receive>> posted_;  ///< [sender]
   std::map<Ticket, int> open_;               ///< sender of each receive that is not delivered yet

@@ -80,12 +80,12 @@ class FineTimer {
 
 }  // namespace
 
-MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Watch& watch,
+MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Faults& faults,
                            bool crowded)
     : environment_(std::move(environment)),
       data_(std::move(data)),
       notices_(std::move(notices)),
-      watch_(watch),
+      faults_(faults),
       crowded_(crowded),
       mutex_(environment_->calls()) {}
 
@@ -183,17 +183,17 @@ void MpiTransport::wait_for(PostedRequest& operation, const Wait& wait) {
       const auto now = Clock::now();
       const auto longest = std::clamp<std::chrono::nanoseconds>((now - start) / share, kLongNap, kLongestNap);
       nap = std::min(nap * 5 / 4, longest);
-      if (now >= look || watch_.aborted()) {
+      if (now >= look || faults_.aborted()) {
         look = now + kLookRound;
-        watch_.check(wait, operation.peer);
+        faults_.check(wait, operation.peer);
         if (!wait.deadline.passed()) continue;
         const std::array missing{operation.peer};
-        watch_.give_up(wait, std::span<const int>(missing).first(operation.peer >= 0 ? 1 : 0), false, "");
+        faults_.give_up(wait, std::span<const int>(missing).first(operation.peer >= 0 ? 1 : 0), false, "");
       }
     }
   } catch (const Error& error) {
     cancel_all();
-    if (error.code() == Errc::kMismatch) watch_.abort_for_mismatch(error.what());  // only the receiver detects it
+    if (error.code() == Errc::kMismatch) faults_.abort_for_mismatch(error.what());  // only the receiver detects it
     throw;
   } catch (...) {
     cancel_all();

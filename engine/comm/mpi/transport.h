@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/base/mutex.h"
+#include "engine/comm/faults.h"
 #include "engine/comm/mpi/environment.h"
 #include "engine/comm/transport.h"
 
@@ -23,7 +24,8 @@ class MpiTransport final : public Transport {
  public:
   /// Borrows `watch`. Both communicators span the world; `notices` is used for notices only. `crowded`: ranks of this
   /// node share processors, so that a waiting rank must leave processor time to the others.
-  MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Watch& watch, bool crowded);
+  MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Faults& faults,
+               bool crowded);
   ~MpiTransport() override;
   MpiTransport(const MpiTransport&) = delete;
   MpiTransport& operator=(const MpiTransport&) = delete;
@@ -54,7 +56,7 @@ class MpiTransport final : public Transport {
   std::shared_ptr<MpiEnvironment> environment_;
   MpiComm data_;
   MpiComm notices_;
-  Watch& watch_;
+  Faults& faults_;
   const bool crowded_;
   Mutex& mutex_;  ///< the environment's: one for all transports of the process
   Ticket next_ = 1;

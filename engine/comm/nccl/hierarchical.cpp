@@ -6,7 +6,6 @@
 
 #include "engine/base/error.h"
 #include "engine/comm/chunks.h"
-#include "engine/comm/nccl/device_group.h"
 #include "engine/comm/nccl/trial.h"
 
 namespace hvd::comm::nccl {
@@ -246,7 +245,7 @@ std::unique_ptr<DeviceCommunicator> make_hierarchical(HostLevels hosts, gpu::Gpu
     return make_nccl(std::move(hosts.world), runtime, std::move(api), options, deadline);
   }
   nccl::check_world(*hosts.world, runtime, api.get(), options, deadline);
-  auto group = std::make_unique<nccl::DeviceGroup>("hierarchical", std::move(hosts.world), runtime, api.get());
+  auto group = std::make_unique<DeviceCommunicator>("hierarchical", std::move(hosts.world), runtime, api.get());
   Communicator& node = group->keep(std::move(hosts.node));
   Communicator& across = group->keep(std::move(hosts.across));
   group->set_plane(std::make_unique<nccl::HierarchicalPlane>(

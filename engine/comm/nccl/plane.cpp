@@ -8,7 +8,6 @@
 
 #include "engine/base/align.h"
 #include "engine/base/error.h"
-#include "engine/comm/nccl/device_group.h"
 #include "engine/comm/nccl/trial.h"
 #include "engine/gpu/poll_schedule.h"
 
@@ -406,7 +405,7 @@ std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host
                                               std::shared_ptr<nccl::Api> api, const NcclOptions& options,
                                               Deadline deadline) {
   nccl::check_world(*host, runtime, api.get(), options, deadline);
-  auto group = std::make_unique<nccl::DeviceGroup>("nccl", std::move(host), runtime, api.get());
+  auto group = std::make_unique<DeviceCommunicator>("nccl", std::move(host), runtime, api.get());
   const std::string here = nccl::here_of(group->topology(), runtime);
   group->set_plane(std::make_unique<nccl::Plane>(group->host(), runtime, std::move(api), options, here, deadline));
   return group;

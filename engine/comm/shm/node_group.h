@@ -17,7 +17,7 @@
 #include "engine/comm/layout.h"
 #include "engine/comm/shm/segment.h"
 #include "engine/comm/shm/shared_memory.h"
-#include "engine/comm/watch.h"
+#include "engine/comm/wait.h"
 
 namespace hvd::comm {
 
@@ -69,14 +69,14 @@ class NodeGroup {
   [[nodiscard]] const Slot& slot(int local_rank) const { return segment_.cell(local_rank).slots[sequence_ % 2]; }
 
   /// Returns when all local ranks have arrived. Checks that they are all in the same operation.
-  /// Errors: mismatch; those of Watch.
+  /// Errors: mismatch; those of Faults::check() and Faults::give_up().
   void sync(const Wait& wait);
 
   /// Sends `message` of local rank `sender` to all others. The sender does not wait for the readers. A reader that
   /// detects a disagreement about size or sender waits for the next sync() of the others, in which all ranks throw the
   /// same text. If the others do not arrive before the deadline, the reader aborts and throws the text alone.
   /// Shape: up to kNoteBytes. All ranks of the world must be on this node.
-  /// Errors: mismatch, naming two ranks and what they have; those of Watch.
+  /// Errors: mismatch, naming two ranks and what they have; those of Faults::check() and Faults::give_up().
   void send_note(std::span<std::byte> message, int sender, const Wait& wait);
 
   /// Local rank 0 resets the work of the next synchronisation. work() returns the work of the last one.

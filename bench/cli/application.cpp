@@ -1,0 +1,237 @@
+#include "bench/cli/application.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "bench/cli/coll_output.h"
+#include "bench/cli/doctor.h"
+#include "bench/cli/json_report.h"
+#include "bench/cli/preflight.h"
+#include "bench/cli/report.h"
+#include "bench/cli/run_facts.h"
+#include "bench/cli/stored_output.h"
+#include "bench/store/provenance.h"
+#include "bench/store/result_store.h"
+#include "bench/train/ranks.h"
+
+namespace hvd::bench {
+namespace {
+
+constexpr std::chrono::seconds kWaitForTheStore(30);  // while another program holds a lock on it
+
+}  // namespace
+
+Application::Application(std::vector<std::string> argv, ProcessStart start)
+    : argv_(std::move(argv)), start_(std::move(start)), gpus_(make_cuda_backend(start_.environment)) {}
+
+int Application::run() {
+  CommandLine line = parse_command_line(argv_, start_.environment);
+  switch (line.command) {
+    case Command::kPrint: {
+      if (launch_.rank != 0) return 0;
+      Console(Console::Settings{}).print(line.text);
+      return 0;
+    }
+    case Command::kDoctor: {
+      std::ostringstream text;
+      const int code = print_findings(examine(line.options.db_file, start_), launch_, text);
+      Console(Console::Settings{}).print(text.str());
+      return code;
+    }
+    case Command::kStored: {
+      std::ostringstream text;
+      const int code = print_stored_labels(stored_labels(line.label, line.files), text);
+      Console(Console::Settings{}).print(text.str());
+      return code;
+    }
+    case Command::kColl: return coll(line.coll);
+    case Command::kTrain: break;
+  }
+  return train(std::move(line.options));
+}
+
+int Application::train(Options options) {
+  watch_signals();
+  console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1});
+  check_launch(launch_, options, comm::mpi_available());
+  stage_ = ErrorStage::kHost;
+  const Setup setup = check_model(options, gpus_.get());
+  if (launch_.rank == 0) open_store(options);
+  if (launch_.rank == 0) announce(options, plan_text(options, setup, keeper_->partial()));
+  stage_ = ErrorStage::kSession;
+  if (setup.device == Device::kCuda && (launch_.size > 1 || options.ranks > 1)) nccl_log_.emplace(start_.environment);
+  arm_join(options);
+  const SessionResult result = run_session(
+      options, observer(options), [&](RunRecord& run) { prepare(options, run); }, gpus_.get(), start_);
+  join_.reset();
+  if (!result.is_root) return 0;
+  return close(options, result);
+}
+
+int Application::coll(const CollCommand& command) {
+  watch_signals();
+  console_ = std::make_unique<Console>(Console::Settings{});
+  is_coll_ = true;
+  Options world = command.world;
+  check_launch(launch_, world, comm::mpi_available());
+  stage_ = ErrorStage::kHost;
+  std::unique_ptr<CollStore> store;
+  if (launch_.rank == 0) {
+    check_coll_outputs(command.options);
+    const std::string& file = command.options.db_file;
+    if (!file.empty()) store = std::make_unique<CollStore>(file, argv_, start_);
+  }
+  stage_ = ErrorStage::kSession;
+  arm_join(world);
+  const CollOutput output{command.options, argv_, start_.environment, *console_, store.get()};
+  coll::CollObserver observer = coll_observer(this->observer(world), *console_);
+  // No other thread reads write_coll_ before it has a snapshot.
+  write_coll_ = [output](const coll::CollResult& result, std::chrono::milliseconds for_the_store) {
+    put_coll_outputs(output, result, for_the_store);
+  };
+  observer.finished = [this](const coll::CollResult& result) {
+    const std::lock_guard lock(coll_output_);
+    if (coll_written_) return;
+    write_coll_(result, kWaitForTheStore);
+    coll_written_ = true;
+  };
+  observer.snapshot = [this](coll::Snapshot snapshot) {
+    const std::lock_guard lock(coll_output_);
+    coll_snapshot_ = std::move(snapshot);
+  };
+  const coll::CollResult result = coll::run_coll(world, command.options, observer, gpus_.get(), start_);
+  join_.reset();
+  return result.exit_code();
+}
+
+void Application::watch_signals() {
+  SignalWatch::block();  // before any thread starts
+  watch_ =
+      std::make_unique<SignalWatch>(SignalWatch::Callbacks{[this](int signal_number) {
+                                                             look_for_lost_neighbour();
+                                                             return grace(launch_, signal_number);
+                                                           },
+                                                           [this](const std::string& reason) { end_now(reason); }});
+}
+
+void Application::arm_join(const Options& options) {
+  if (launch_.size == 1) return;
+  join_ = std::make_unique<MpiDeadline>([this, join = options.startup_deadline, leave = patience_to_leave(options)] {
+    end_alone(leaving_ ? leave : join);
+  });
+  join_->arm(options.startup_deadline.timeout);
+}
+
+void Application::open_store(const Options& options) {
+  session_uuid_ = new_uuid();
+  provenance_ = collect_provenance(argv_, start_);
+  std::unique_ptr<ResultStore> store;
+  try {
+    check_outputs(options, std::max(launch_.size, options.ranks));
+    if (!options.db_file.empty()) {
+      store = std::make_unique<ResultStore>(options.db_file, session_uuid_, quoted_command_line(argv_, start_));
+    }
+  } catch (const Error&) {
+    // Throw now if this rank is alone or if mpirun ends the others. Otherwise the other ranks would wait for this rank
+    // inside MPI's start, so the session tells them later.
+    if (launch_.size == 1 || launch_.launcher == Launcher::kMpirun) throw;
+    store_problem_ = std::current_exception();
+  }
+  keeper_ = std::make_unique<RecordKeeper>(std::move(store), [this](std::string_view text) { console_->warn(text); });
+  keeper_to_close_ = keeper_.get();
+}
+
+SessionObserver Application::observer(const Options& options) {
+  SessionObserver observer;
+  observer.stop_requested = [this] { return watch_->requested(); };
+  if (nccl_log_) observer.nccl_log = [this] { return nccl_log_->text(); };
+  observer.stuck = [this](const Error& error) { end_stuck(error); };
+  if (join_) {
+    observer.joined = [this] { join_->disarm(); };
+    observer.met = [this](std::vector<comm::Neighbour> neighbours) {
+      ranks_have_met_ = true;
+      const MutexLock lock(mutex_);
+      neighbours_ = std::move(neighbours);
+    };
+    observer.leaving = [this, patience = patience_to_leave(options).timeout] {
+      leaving_ = true;
+      join_->arm(patience);
+    };
+  }
+  observer.warn = [](std::string_view line) { say_warning(line); };
+  observer.flight_record = [this](std::string table) {
+    const MutexLock lock(mutex_);
+    if (flights_.empty()) flights_ = std::move(table);  // keeps the table of the first rank of this process
+  };
+  if (launch_.rank != 0) return observer;
+  observer.progress = [this](const Progress& progress) {
+    // Not during "building": the ranks can be told, and end with the same exit code, only once they follow rank 0.
+    if (store_problem_ && progress.stage != "building") std::rethrow_exception(store_problem_);
+    console_->show(progress);
+  };
+  observer.save = [this, &options](const RunRecord& run) {
+    // Announce the session's main phase only: a baseline phase runs on the host of one rank and uses no transport.
+    const bool main = !options.efficiency || run.phase == Phase::kFull;
+    if (main && !std::exchange(world_announced_, true)) announce(options, world_text(options, run));
+    keeper_->save(run);
+  };
+  return observer;
+}
+
+void Application::announce(const Options& options, const std::string& text) {
+  if (options.quiet) return;
+  options.json ? console_->narrate(text) : console_->print(text);
+}
+
+void Application::prepare(const Options& options, RunRecord& run) {
+  if (store_problem_) std::rethrow_exception(store_problem_);
+  check_world(launch_, run.allocation_size, options);
+  run.uuid = new_uuid();
+  run.session_uuid = session_uuid_;
+  add_run_facts(options, provenance_, run);
+}
+
+int Application::close(const Options& options, const SessionResult& result) {
+  if (end_begun_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
+  main_thread_ends_ = true;
+  StoredIn stored{keeper_->file(), {}};
+  int code = 0;
+  try {
+    keeper_->finish();
+  } catch (const Error& error) {
+    stored.problem = error.what();
+    code = exit_code(error.code());
+  }
+  if (!stored.problem.empty()) say_error(stored.problem);
+  for (const std::string& fault : result.faults) {
+    say_error(fault + "; all was measured");
+    if (code == 0) code = exit_code(Errc::kIo);
+  }
+  if (code == 0 && result.validation) code = result.validation->exit_code();
+  const RunRecord* run = headline(result);
+  std::string text;
+  if (options.json) {
+    text = json_report(result, stored);
+  } else if (!options.quiet) {
+    text = closing_text(result, stored);
+  }
+  if (run != nullptr && run->images_per_second) {
+    const std::string total = total_line(run->images_per_second->value) + "\n";
+    options.json ? console_->narrate(total) : static_cast<void>(text += total);
+  }
+  try {
+    console_->print(text);
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                std::string(error.what()) + (stored.file.empty()      ? "; the results are lost (--no-db)"
+                                             : stored.problem.empty() ? "; the results are in " + stored.file
+                                                                      : ""));
+  }
+  return code;
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,167 @@
+// How a session ends early: after a signal, an error, or a deadline of MPI's world.
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "bench/cli/application.h"
+#include "bench/measure/units.h"
+#include "bench/store/host_facts.h"
+#include "bench/train/rank_group.h"
+#include "engine/base/deadline.h"
+#include "engine/comm/process.h"
+
+namespace hvd::bench {
+namespace {
+
+// mpirun (Open MPI 4.1) ends the other ranks one second after the first one has left; the rest is a margin.
+constexpr std::chrono::milliseconds kWaitForLauncher(1500);
+constexpr std::chrono::milliseconds kWaitBeforeTheRanksMeet(5000);  // no other rank waits for this one yet
+/// How long rank 1 waits for rank 0 to report that ranks never joined. mpirun wakes a stopped rank some seconds before
+/// it ends that rank (odls_base_sigkill_timeout), and the stopped rank's deadline has passed by then.
+constexpr std::chrono::milliseconds kWaitForTheRoot(5000);
+constexpr std::chrono::milliseconds kLetTheRootLeave(2500);
+constexpr std::chrono::milliseconds kForcedClose(250);       // mpirun of Open MPI 4 kills 1 s after SIGTERM
+constexpr std::chrono::milliseconds kForcedClosePrrte(120);  // mpirun of Open MPI 5 kills 0.25 s after SIGTERM
+
+}  // namespace
+
+void Application::end_now(const std::string& reason) {
+  const bool first = !end_begun_.exchange(true);
+  RecordKeeper* const keeper = keeper_to_close_;
+  const std::chrono::milliseconds for_the_store = launch_.prrte ? kForcedClosePrrte : kForcedClose;
+  if (first && is_coll_ && launch_.rank == 0) write_coll_now(lost_rank_text_ + reason, for_the_store);
+  // Print the line first, because printing takes no time; the launcher may not leave enough time for the disk. If the
+  // ranks have not met, the launcher ends this rank because another one failed and has already said why.
+  if (first && launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
+    const char* const work = is_coll_ ? "operations" : "step";
+    say_error(lost_rank_text_ + "stopped by " + reason + " before the " + work + " in progress could end; " +
+              what_is_kept(keeper));
+  }
+  leave_now(lost_rank_text_ + reason, lost_rank_text_.empty() ? Errc::kInterrupted : Errc::kPeerLost, for_the_store);
+}
+
+/// Called when the first signal arrives. A launcher sends a signal because a rank has ended, and this rank may be in no
+/// wait that would notice that. Later signals are not examined: other ranks then end because of the first signal.
+void Application::look_for_lost_neighbour() {
+  if (std::exchange(looked_for_lost_, true) || leaving_ || end_begun_) return;  // ranks that are leaving are not lost
+  const MutexLock lock(mutex_);
+  for (const comm::Neighbour& other : neighbours_) {
+    if (!comm::has_ended(other.process)) continue;
+    lost_rank_text_ = other.rank + " is lost: its process " + std::to_string(other.process) + " has ended; ";
+    return;
+  }
+}
+
+void Application::leave_now(const std::string& reason, Errc code, std::chrono::milliseconds for_the_store) {
+  if (RecordKeeper* const keeper = keeper_to_close_; keeper != nullptr) {
+    if (const std::string problem = keeper->close_now(reason, Deadline::after(for_the_store)); !problem.empty()) {
+      say_error(problem);
+    }
+  }
+  let_the_root_leave_first();
+  comm::remove_shared_names();
+  std::_Exit(exit_code(code));  // runs no destructors, because other threads may still use the objects
+}
+
+/// Ends the process when this rank's training thread does not return from its GPU.
+void Application::end_stuck(const Error& error) {
+  if (end_begun_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
+  say(error);
+  leave_now(error.what(), error.code(), kForcedEnd);
+}
+
+/// Ends the process when other ranks never joined or never left MPI's world. Every rank finds out; one reports it.
+void Application::end_alone(Patience waited) {
+  if (end_begun_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
+  const Error error(
+      Errc::kTimeout,
+      launch_.evidence + ": not all of these processes " + (leaving_ ? "left" : "joined") + " the MPI world within " +
+          duration_text(std::chrono::duration<double>(waited.timeout).count()) +
+          "; one is stopped, ended or on a host that the others cannot reach: see mpirun's output and ps, or raise " +
+          waited.set_by);
+  RecordKeeper* const keeper = keeper_to_close_;
+  const bool saved = leaving_ && keeper != nullptr && keeper->has_saved();
+  // Rank 0 reports it. If rank 0 itself is missing, rank 1 does.
+  if (launch_.rank == 0 || (launch_.rank == 1 && !watch_->wait(kWaitForTheRoot))) {
+    say_error(error.what() + (saved ? "; the results are in " + keeper->file() : std::string()));
+  }
+  leave_now(error.what(), error.code(), kForcedEnd);
+}
+
+void Application::let_the_root_leave_first() const {
+  // mpirun kills all ranks as soon as one has left, so rank 0 must print and store first. If rank 0 is alive, mpirun's
+  // SIGTERM usually ends this wait; kLetTheRootLeave limits it if rank 0 is gone.
+  if (launch_.rank == 0 || launch_.launcher != Launcher::kMpirun || !watch_) return;
+  if (watch_->requested().empty()) {
+    [[maybe_unused]] const bool told_to_leave = watch_->wait(kLetTheRootLeave);
+  } else {
+    std::this_thread::sleep_for(kLetTheRootLeave);
+  }
+}
+
+/// Text for the line that says how a session ended early.
+std::string Application::what_is_kept(const RecordKeeper* keeper) const {
+  if (is_coll_) {
+    return coll_written_ ? "what was measured is printed and written" : "nothing is printed or written";
+  }
+  if (keeper != nullptr && keeper->has_saved()) {
+    return "what was measured goes to " + keeper->file() + ", marked incomplete";
+  }
+  return keeper != nullptr && keeper->file().empty() ? "nothing is stored (--no-db)" : "nothing was measured yet";
+}
+
+/// Writes the results of `coll` if the main thread waits for a peer. If that thread is writing, waits up to `patience`.
+void Application::write_coll_now(const std::string& reason, std::chrono::milliseconds patience) {
+  const std::unique_lock lock(coll_output_, patience);
+  if (!lock || coll_written_ || !coll_snapshot_) return;
+  const std::optional<coll::CollResult> result = coll_snapshot_(reason);
+  if (!result) return;
+  try {
+    write_coll_(*result, patience);
+    coll_written_ = true;
+  } catch (const Error& error) {
+    say_error(error.what());
+  }
+}
+
+/// Prints the error if this rank is the one to report it. Returns true if it did.
+bool Application::say(const Error& error) {
+  // An AgreedError came from rank 0, which has reported it.
+  if (launch_.rank != 0 && dynamic_cast<const AgreedError*>(&error) != nullptr) return false;
+  std::string text = error.what();
+  const bool saved = coll_written_ || (keeper_ != nullptr && keeper_->has_saved() && !main_thread_ends_);
+  if (saved || (error.code() == Errc::kInterrupted && launch_.rank == 0)) text += "; " + what_is_kept(keeper_.get());
+  if (launch_.rank != 0) text = "rank " + std::to_string(launch_.rank) + " on " + host_name() + ": " + text;
+  switch (error_reporting(launch_, error, stage_)) {
+    case ErrorReporting::kSilent: return false;
+    case ErrorReporting::kUnlessStopped:
+      if (watch_ && watch_->wait(stage_ == ErrorStage::kHost ? kWaitBeforeTheRanksMeet : kWaitForLauncher))
+        return false;
+      [[fallthrough]];
+    case ErrorReporting::kNow: say_error(text);
+  }
+  return true;
+}
+
+int Application::fail(const Error& error) {
+  if (!main_thread_ends_ && end_begun_.exchange(true)) {
+    std::this_thread::sleep_for(kForcedEnd);  // end_now() runs on another thread and ends the process
+  }
+  const bool said = say(error);
+  if (said && console_) {
+    const MutexLock lock(mutex_);
+    if (!flights_.empty()) console_->narrate("collectives that the ranks entered last:\n" + flights_);
+  }
+  if (keeper_) {
+    try {
+      keeper_->finish(error.what());
+    } catch (const Error& problem) {
+      if (std::string_view(problem.what()) != error.what()) say_error(problem.what());
+    }
+  }
+  if (!said) let_the_root_leave_first();
+  return exit_code(error.code());
+}
+
+}  // namespace hvd::bench

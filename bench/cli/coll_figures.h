@@ -1,0 +1,50 @@
+// Figures of a session of collectives that more than one report shows: rows of cells, steps of a network, totals. Pure.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "bench/coll/options.h"
+#include "bench/coll/result.h"
+
+namespace hvd::bench::coll {
+
+inline constexpr double kMicro = 1e6;
+inline constexpr double kGiga = 1e-9;
+
+/// The two forms of one row: [0] out of place, [1] in place; null if there is no such cell.
+using Row = std::array<const CellResult*, 2>;
+
+/// Rows keep the order of make_cells(): by type, reduction and size.
+std::vector<Row> rows_of(const CollResult& result, Collective collective, int variant);
+
+/// Returns true if the cell exists and has samples.
+bool measured(const CellResult* cell);
+
+/// Time to reduce all buckets of one step of a network, one after the other.
+struct ModelStep {
+  Collective collective = Collective::kAllReduce;
+  int variant = 0;
+  ReduceOp op = ReduceOp::kSum;
+  std::array<std::optional<double>, 2> seconds{0.0, 0.0};  ///< out of place, in place; nullopt: a size is missing
+};
+
+/// Returns nothing without --from-model.
+std::vector<ModelStep> model_steps(const CollOptions& options, const CollResult& result);
+
+/// All buckets of one step.
+struct ModelTotal {
+  std::size_t buckets = 0, bytes = 0;
+};
+
+ModelTotal model_total(const CollOptions& options);
+
+/// Returns the number of wrong elements over all cells.
+std::uint64_t wrong_in_all(const CollResult& result);
+/// Returns the mean bus bandwidth over the measured cells in GB/s, as nccl-tests defines it.
+double average_bus_rate(const CollResult& result);
+
+}  // namespace hvd::bench::coll

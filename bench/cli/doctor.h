@@ -1,0 +1,44 @@
+// `hvd_bench doctor`: examines the host and reports, with advice, what is missing and what would disturb measurements.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "bench/store/numa.h"
+#include "bench/store/process_start.h"
+
+namespace hvd::bench {
+
+struct Finding {
+  enum class Level : std::uint8_t { kGood, kNote, kWarning, kFault } level = Level::kGood;
+  std::string subject;  ///< "processor", "oneDNN", "NUMA", "MPI", "launcher", "/dev/shm", "clock", "store", ...
+  std::string text;     ///< result of the check, with numbers
+  std::string advice;   ///< what to do; empty if all is good
+};
+
+/// Examines the processor (cores, SIMD, AMX, governor, load), memory and its copy bandwidth, the measured fp32 and bf16
+/// matrix rates against the processor's peak, NUMA nodes, /dev/shm, oneDNN, MPI, launcher (Slurm, LSF, or none),
+/// affinity against the thread count, GPUs, and the store's file if one is given.
+/// If several ranks are launched together, the first rank of each host examines the host, after the others have left.
+/// The others only start MPI. Only rank 0 examines the store.
+std::vector<Finding> examine(const std::string& db_file, const ProcessStart& start);
+
+/// Judges computing in bf16 from the measured rates of convolutions in both types, in FLOP/s. `slow_reason` is the
+/// result of models::onednn_slow_reason(). Pure.
+Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason);
+
+/// Where a process runs.
+struct NumaPlace {
+  std::vector<int> cpus;          ///< processors that the process may use
+  std::vector<int> memory_nodes;  ///< nodes of the memory that the process has just touched; empty: unknown
+  bool company = false;           ///< other ranks run on the same host
+};
+/// Judges whether `place` lies within one node. Pure.
+Finding judge_numa(const NumaLayout& layout, const NumaPlace& place);
+
+/// Prints a table. Ranks other than 0 print only warnings and faults of their host, each line with the host's name.
+/// Returns the exit code: 0, or 1 if there is a fault.
+int print_findings(const std::vector<Finding>& findings, const Launch& launch, std::ostream& out);
+
+}  // namespace hvd::bench

@@ -1,0 +1,69 @@
+// Facts about this process and host from /proc, /sys and the C library. No function fails: a fact that cannot be read
+// is empty or zero. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/store/process_start.h"
+
+namespace hvd::bench {
+
+/// Returns the first line of a small file, trimmed; empty if it cannot be read.
+std::string first_line(const std::filesystem::path& file);
+
+/// Facts from /proc/cpuinfo: counts for the whole host, everything else for the first processor.
+struct Processor {
+  std::string model;  ///< "Intel(R) Xeon(R) Platinum 8480+"
+  std::string microcode;
+  std::vector<std::string> flags;
+  int sockets = 0;  ///< sockets of the host
+  int cores = 0;    ///< physical cores of the host
+  int hardware_threads = 0;
+  double base_mhz = 0;  ///< "cpu MHz", the clock at the time of reading
+  [[nodiscard]] bool has(std::string_view flag) const;
+};
+Processor processor();
+/// Parses the text of /proc/cpuinfo. Pure.
+Processor parse_cpuinfo(std::string_view cpuinfo);
+
+/// Returns the bytes of the last-level cache that the first processor uses; 0 if unknown. The size comes from the
+/// kernel's files in `folder`, or else from the C library, which on some processors returns that of a whole socket.
+std::size_t last_level_cache(const std::filesystem::path& folder = "/sys/devices/system/cpu/cpu0/cache");
+
+/// Processors that this process may run on, ascending.
+std::vector<int> affinity();
+/// Returns {0,1,2,5} as "0-2,5".
+std::string cpu_list(const std::vector<int>& cpus);
+/// Parses "0-3,8" to {0,1,2,3,8}. Returns an empty list if the text has another form. Pure.
+std::vector<int> parse_cpu_list(std::string_view text);
+
+struct Memory {
+  std::int64_t total_bytes = 0;      ///< memory of the host
+  std::int64_t available_bytes = 0;  ///< memory that this process can still get; a cgroup may limit it
+  std::int64_t limit_bytes = 0;      ///< limit of the cgroup; 0: no limit
+};
+Memory memory();
+
+/// Returns the value of "Key:  123 kB" in `file` (a path such as "/proc/meminfo"), in bytes; 0 if absent.
+std::int64_t proc_bytes(const char* file, std::string_view key);
+
+/// Returns the processor time that the cgroup allows, in processors ("2", "0.50"); empty: no quota. affinity() does not
+/// show the quota: the kernel stops threads beyond it for a part of every tenth of a second.
+std::string cpu_quota();
+/// Returns the quota from the text of cpu.max ("200000 100000"). Pure.
+std::string parse_cpu_max(std::string_view text);
+
+/// Returns the frequency governor of CPU 0, such as "performance"; empty if there is none (most virtual machines).
+std::string governor();
+/// Returns "docker", "podman", "apptainer", ...; empty if no container is detected.
+std::string container(const Environment& environment);
+/// Returns paths of known shared libraries in this process by short name: {"onednn": "/usr/lib/.../libdnnl.so.2.6"}.
+std::map<std::string, std::string> loaded_libraries();
+std::string host_name();
+
+}  // namespace hvd::bench

@@ -1,0 +1,52 @@
+// How this process was started: its environment, and what the launcher told it. main() reads both once
+// (bench/cli/environment.h, bench/cli/launch.h) and hands them down. No other code of bench reads the environment, so
+// that a test can hand in its own. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace hvd::bench {
+
+/// Environment variables: name and value.
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+/// Returns the value of `name`, or an empty string.
+std::string_view value_of(const Environment& environment, std::string_view name);
+
+enum class Launcher : std::uint8_t {
+  kNone,    ///< started by hand
+  kMpirun,  ///< Open MPI's mpirun (also below LSF's jsrun, if Open MPI is used)
+  kSlurm,   ///< a job step of srun
+  kJsm,     ///< jsrun
+  kPmi,     ///< some other launcher that speaks PMI (Hydra's mpiexec, Flux)
+};
+
+struct Launch {
+  Launcher launcher = Launcher::kNone;
+  int size = 1;                      ///< processes that the launcher started together
+  int rank = 0;                      ///< this process's number among them
+  int local_rank = 0;                ///< this process's number among those of its host
+  int nodes = 1;                     ///< number of hosts if the launcher tells it; else 1
+  std::string evidence;              ///< the variable that shows it: "OMPI_COMM_WORLD_SIZE=4"; empty if started by hand
+  std::string rank_evidence;         ///< "OMPI_COMM_WORLD_RANK=0"
+  bool wired = false;                ///< the launcher offers what Open MPI needs to join one world (PMIx or its own)
+  bool first_of_its_command = true;  ///< lowest rank of those with the same command line (mpirun a : b)
+  int allocation_tasks = 1;          ///< tasks of the surrounding allocation, when started by hand in one
+  std::string allocation_evidence;   ///< "SLURM_NTASKS=4"
+  bool prrte = false;                ///< started by mpirun of Open MPI 5, which uses PRRTE
+};
+
+struct ProcessStart {
+  Environment environment;
+  Launch launch;
+};
+
+/// Returns the commands that start `tasks` processes as one world, for advice: "mpirun -n 4 hvd_bench ...".
+/// `evidence`: Launch::evidence or Launch::allocation_evidence.
+std::string how_to_launch(std::string_view evidence, int tasks);
+
+}  // namespace hvd::bench

@@ -1,0 +1,46 @@
+// Collects everything that explains a result: command line, allow-listed environment, git commit and state, hash of the
+// program, compiler and flags, hosts, processor, memory, kernel, library versions, scheduler job. Facts that can change
+// a result are marked in_fingerprint.
+//
+// The code itself (commit, program, hash) is recorded but not part of the fingerprint, because a regression gate
+// compares two builds on one machine. The machine, its libraries and their settings are part of the fingerprint.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/store/process_start.h"
+#include "bench/store/run_record.h"
+
+namespace hvd::bench {
+
+/// Returns the hash of the program's file as 16 hex digits; empty if the file cannot be read.
+std::string binary_hash();
+
+/// Facts of this process and host. Reads /proc and /sys. Never fails: facts that cannot be read are left out. `command`
+/// is argv.
+Provenance collect_provenance(const std::vector<std::string>& command, const ProcessStart& start);
+
+/// The facts from the environment: only variables that tune a library we use or that name the job, and never one whose
+/// name suggests a secret. Pure.
+Provenance environment_facts(const Environment& environment);
+
+/// Hash over the configuration fields of `run` and the provenance rows with in_fingerprint, 16 hex digits.
+/// It leaves out identities, times, results, host names, the size of the allocation around a smaller run, and the seed,
+/// which changes the numbers that are multiplied but not the time that takes.
+std::string fingerprint(const RunRecord& run);
+
+/// Quotes `argv` so that a shell can run it again, with the working directory and a launcher command as a hint.
+std::string quoted_command_line(const std::vector<std::string>& argv, const ProcessStart& start);
+/// The pure variant: returns "cd /home/me && env OMP_NUM_THREADS=1 mpirun -n 2 hvd_bench --model vgg16".
+std::string quoted_command_line(const std::vector<std::string>& argv, const ProcessStart& start,
+                                std::string_view directory);
+
+/// Resident set now and its peak so far (VmRSS, VmHWM) in bytes; 0 if /proc does not have them.
+struct ResidentSet {
+  std::int64_t now = 0, peak = 0;
+};
+ResidentSet resident_set();
+
+}  // namespace hvd::bench

@@ -1,0 +1,18 @@
+// Writes one RunRecord as rows of results/schema.sql. Internal to result_store.
+#pragma once
+
+#include <optional>
+
+#include "bench/store/run_record.h"
+#include "bench/store/sqlite_handle.h"
+
+namespace hvd::bench {
+
+/// Makes the stored rows of the run equal to `run`, whatever they were before. Series that are stored already and did
+/// not change are not written. Call it inside a transaction. Errors: io.
+void write_run(Database& database, const RunRecord& run);
+
+/// Binds value, low and high, each NULL if it is unknown.
+void bind_estimate(Statement& insert, const std::optional<Estimate>& estimate);
+
+}  // namespace hvd::bench

@@ -1,0 +1,147 @@
+#include "bench/store/sqlite_handle.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/json.h"
+
+namespace hvd::bench {
+namespace {
+
+std::string advice(int code, int system_errno) {
+  switch (code & 0xff) {
+    case SQLITE_FULL: return "the disk is full; free space or use --db on another file system";
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED: return "another program holds a lock on it; end that program and merge, or use another --db";
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+    case SQLITE_CANTOPEN: return "check the permissions of the file and its directory, or use another --db";
+    case SQLITE_NOTADB:
+    case SQLITE_CORRUPT: return "the file is not a sound SQLite database; use another --db";
+    case SQLITE_IOERR:
+      if (system_errno == ENOSPC || system_errno == EDQUOT)
+        return "no space is left (disk or quota); free space or use another --db";
+      if (system_errno == EFBIG) return "the limit on file sizes is reached (ulimit -f); raise it or use another --db";
+      return "the file system failed; check it, or use --db on a local one";
+    default: return "use another --db";
+  }
+}
+
+/// Returns errno of the failed call. SQLite rolls back before it reports an error, so errno itself may have changed.
+int last_errno(sqlite3* database) {
+  if (database == nullptr) return 0;
+  if (const int code = sqlite3_system_errno(database); code != 0) return code;
+  int code = 0;
+  sqlite3_file_control(database, "main", SQLITE_FCNTL_LAST_ERRNO, &code);
+  return code;
+}
+
+}  // namespace
+
+Database::Database(std::filesystem::path file, Locking locking, bool create) : file_(std::move(file)) {
+  // Source for STRICT tables: https://www.sqlite.org/stricttables.html
+  constexpr int kOldestWithStrict = 3037000;
+  if (sqlite3_libversion_number() < kOldestWithStrict) {
+    throw Error(Errc::kUnsupported, std::string("SQLite ") + sqlite3_libversion() +
+                                        " is too old for the store, which needs 3.37; update it or use --no-db");
+  }
+  const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_EXRESCODE | (create ? SQLITE_OPEN_CREATE : 0);
+  const int code =
+      sqlite3_open_v2(file_.c_str(), handle_.out(), flags, locking == Locking::kExclusive ? "unix-none" : nullptr);
+  if (code != SQLITE_OK) fail(code, "opening");
+}
+
+void Database::fail(int code, std::string_view doing) const {
+  const int system_errno = last_errno(handle_.get());
+  std::string what = file_.string() + ": " + std::string(doing) + " failed (" + sqlite3_errstr(code);
+  if (code == SQLITE_ERROR && handle_) what += std::string(": ") + sqlite3_errmsg(handle_.get());
+  if (system_errno != 0 && (code & 0xff) != SQLITE_BUSY) what += std::string(", ") + std::strerror(system_errno);
+  throw Error(Errc::kIo, what + "): " + advice(code, system_errno));
+}
+
+void Database::run(const std::string& sql) {
+  if (const int code = sqlite3_exec(get(), sql.c_str(), nullptr, nullptr, nullptr); code != SQLITE_OK)
+    fail(code, "writing");
+}
+
+std::string Database::text(const std::string& sql) {
+  UniqueHandle<StatementTraits> statement;
+  int code = sqlite3_prepare_v2(get(), sql.c_str(), -1, statement.out(), nullptr);
+  if (code == SQLITE_OK) code = sqlite3_step(statement.get());
+  if (code != SQLITE_ROW) fail(code, "reading");
+  const unsigned char* value = sqlite3_column_text(statement.get(), 0);
+  return value == nullptr ? std::string() : std::string(reinterpret_cast<const char*>(value));
+}
+
+std::int64_t Database::integer(const std::string& sql) { return Statement(*this, sql).integer(); }
+
+Statement::Statement(Database& database, std::string_view sql) : database_(database) {
+  check(sqlite3_prepare_v2(database.get(), sql.data(), static_cast<int>(sql.size()), handle_.out(), nullptr),
+        "preparing");
+}
+
+void Statement::check(int code, std::string_view doing) {
+  if (code != SQLITE_OK) database_.fail(code, doing);
+}
+
+Statement& Statement::bind(std::string_view value) {
+  // SQLite accepts any bytes as text, but readers of the store accept only UTF-8.
+  const std::string text = well_formed_utf8(value);
+  check(sqlite3_bind_text64(handle_.get(), next_++, text.data(), text.size(), SQLITE_TRANSIENT, SQLITE_UTF8),
+        "binding");
+  return *this;
+}
+
+Statement& Statement::bind(std::int64_t value) {
+  check(sqlite3_bind_int64(handle_.get(), next_++, value), "binding");
+  return *this;
+}
+
+Statement& Statement::bind(double value) {
+  check(sqlite3_bind_double(handle_.get(), next_++, value), "binding");
+  return *this;
+}
+
+Statement& Statement::bind(const std::optional<double>& value) { return value ? bind(*value) : bind_null(); }
+
+Statement& Statement::bind_blob(std::span<const std::byte> value) {
+  // SQLite would bind a null pointer as NULL, but an empty series must be an empty blob.
+  check(sqlite3_bind_blob64(handle_.get(), next_++, value.empty() ? "" : static_cast<const void*>(value.data()),
+                            value.size(), SQLITE_STATIC),
+        "binding");
+  return *this;
+}
+
+Statement& Statement::bind_null() {
+  check(sqlite3_bind_null(handle_.get(), next_++), "binding");
+  return *this;
+}
+
+void Statement::run() {
+  int code = SQLITE_ROW;
+  while (code == SQLITE_ROW) code = sqlite3_step(handle_.get());
+  sqlite3_reset(handle_.get());
+  sqlite3_clear_bindings(handle_.get());
+  next_ = 1;
+  if (code != SQLITE_DONE) database_.fail(code, "writing");
+}
+
+std::int64_t Statement::integer() {
+  if (const int code = sqlite3_step(handle_.get()); code != SQLITE_ROW) database_.fail(code, "reading");
+  return sqlite3_column_int64(handle_.get(), 0);
+}
+
+// BEGIN IMMEDIATE waits for the lock and takes it here, not in the middle of the work.
+Transaction::Transaction(Database& database) : database_(database) { database_.run("BEGIN IMMEDIATE"); }
+
+Transaction::~Transaction() {
+  // After some errors (full disk) SQLite has already rolled back.
+  if (database_.in_transaction()) sqlite3_exec(database_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
+}
+
+void Transaction::commit() { database_.run("COMMIT"); }
+
+}  // namespace hvd::bench

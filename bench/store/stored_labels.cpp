@@ -1,0 +1,121 @@
+#include "bench/store/stored_labels.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "bench/store/result_store.h"
+#include "bench/store/sqlite_handle.h"
+#include "engine/base/error.h"
+
+namespace hvd::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kBusyMilliseconds = 5000;
+constexpr const char* kCompleteSessions =
+    "SELECT fact.value FROM run JOIN provenance AS fact ON fact.run_uuid = run.uuid AND fact.key = ?"
+    " GROUP BY run.session_uuid, fact.value HAVING sum(run.status <> 'complete') = 0";
+
+// Refuses a damaged store, and one with a view in place of a table: the view would run SQL of the file's author.
+constexpr const char* kRealTables =
+    "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 AND name IN"
+    " ('session', 'run', 'provenance', 'rank', 'sample', 'decomposition', 'operation')";
+constexpr int kTableCount = 7;
+
+/// A temporary folder that is removed at the end of the scope.
+class Scratch {
+ public:
+  Scratch() : path_(fs::temp_directory_path() / ("hvd_bench-" + new_uuid())) { fs::create_directory(path_); }
+  ~Scratch() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+[[noreturn]] void refuse(const fs::path& file, const std::string& why) {
+  throw Error(Errc::kIo, file.string() + ": " + why);
+}
+
+void check(int code, const fs::path& file) {
+  if (code != SQLITE_OK) refuse(file, std::string("damaged, or being written (") + sqlite3_errstr(code) + ")");
+}
+
+void require_store(const fs::path& file) {
+  const StoreHeader header = read_store_header(file);
+  switch (header.kind) {
+    case StoreHeader::Kind::kAbsent: refuse(file, "no such file");
+    case StoreHeader::Kind::kEmpty: refuse(file, "empty: its job ended before it wrote anything");
+    case StoreHeader::Kind::kNotSqlite: refuse(file, "not a SQLite database, or only the beginning of one");
+    case StoreHeader::Kind::kForeign: refuse(file, "another program's database");
+    case StoreHeader::Kind::kOurs: break;
+  }
+  if (!knows_schema_version(header.schema_version)) {
+    refuse(file, "has schema version " + std::to_string(header.schema_version) + ", this program knows " +
+                     known_schema_versions());
+  }
+  if (is_cut_off(file, header)) refuse(file, "is cut off: shorter than its header says");
+}
+
+void query(const fs::path& file, const fs::path& opened, int flags, const std::string& key,
+           std::set<std::string>& values) {
+  UniqueHandle<DatabaseTraits> database;
+  check(sqlite3_open_v2(opened.c_str(), database.out(), flags, nullptr), file);
+  sqlite3_busy_timeout(database.get(), kBusyMilliseconds);
+  check(sqlite3_db_config(database.get(), SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr), file);
+  UniqueHandle<StatementTraits> tables;
+  check(sqlite3_prepare_v2(database.get(), kRealTables, -1, tables.out(), nullptr), file);
+  check(sqlite3_step(tables.get()) == SQLITE_ROW ? SQLITE_OK : sqlite3_errcode(database.get()), file);
+  if (sqlite3_column_int(tables.get(), 0) != kTableCount) refuse(file, "damaged: one of its tables is missing");
+  UniqueHandle<StatementTraits> statement;
+  check(sqlite3_prepare_v2(database.get(), kCompleteSessions, -1, statement.out(), nullptr), file);
+  check(sqlite3_bind_text(statement.get(), 1, key.c_str(), -1, SQLITE_TRANSIENT), file);
+  int code = SQLITE_OK;
+  while ((code = sqlite3_step(statement.get())) == SQLITE_ROW) {
+    const unsigned char* text = sqlite3_column_text(statement.get(), 0);
+    if (text != nullptr) values.emplace(reinterpret_cast<const char*>(text));
+  }
+  check(code == SQLITE_DONE ? SQLITE_OK : code, file);
+}
+
+void read_file(const fs::path& file, const std::string& key, std::set<std::string>& values) {
+  require_store(file);
+  const fs::path journal = file.string() + "-journal";
+  std::error_code absent;
+  if (const auto size = fs::file_size(journal, absent); absent || size == 0) {
+    query(file, file, SQLITE_OPEN_READONLY, key, values);
+    return;
+  }
+  // Rolling back the journal in place would write to the store, and might undo the work of a running job, because a
+  // session's own file is written without locks. Copy the database file first: the journal, copied later, then covers
+  // all pages that were being changed.
+  const Scratch scratch;
+  const fs::path copy = scratch.path() / file.filename();
+  fs::copy_file(file, copy);
+  fs::copy_file(journal, copy.string() + "-journal");
+  query(file, copy, SQLITE_OPEN_READWRITE, key, values);
+}
+
+}  // namespace
+
+StoredLabels stored_labels(const std::string& key, const std::vector<std::string>& files) {
+  StoredLabels labels;
+  for (const std::string& file : files) {
+    try {
+      read_file(file, "label." + key, labels.values);
+    } catch (const Error& error) {
+      labels.problems.emplace_back(error.what());
+    } catch (const fs::filesystem_error& error) {
+      labels.problems.push_back(file + ": cannot be copied to be read: " + error.code().message());
+    }
+  }
+  return labels;
+}
+
+}  // namespace hvd::bench

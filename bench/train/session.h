@@ -1,0 +1,73 @@
+// One session of `train` or `validate`: builds the ranks, warms up, measures, checks, and returns run records. Models
+// and engine meet only here. The CLI calls it on every rank; rank 0 gets the results.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/store/process_start.h"
+#include "bench/store/run_record.h"
+#include "bench/train/gpu_backend.h"
+#include "bench/train/options.h"
+#include "bench/train/validation.h"
+#include "engine/base/error.h"
+#include "engine/comm/communicator.h"
+
+namespace hvd::bench {
+
+/// Progress for a person. Sent at most a few times a second, on rank 0 only.
+struct Progress {
+  std::string stage;  ///< "building", "warm-up", "measuring"
+  std::string phase;  ///< "full", "none", "solo"
+  std::int64_t steps = 0;
+  double images_per_second = 0;  ///< so far; 0 while unknown
+  double interval = 0;           ///< relative half width of the interval so far; 0 while unknown
+  double seconds_left = 0;       ///< estimate; negative while unknown
+};
+
+/// Callbacks. Unless stated otherwise, rank 0's training thread calls them between steps, outside timed regions.
+struct SessionObserver {
+  std::function<void(const Progress&)> progress;
+  /// Called when a run has started (status running), has grown (every few seconds), or has ended (complete or
+  /// incomplete). The observer saves the record, which holds all samples so far of the ranks that this process can see.
+  std::function<void(const RunRecord&)> save;
+  /// Returns the name of the signal that asked the program to stop (SIGTERM, SIGINT, SIGUSR1, ...), or "".
+  std::function<std::string()> stop_requested;
+  /// Called on every rank of a run of several processes. `joined`: the processes have become one world, whose waits
+  /// have deadlines. `leaving`: they are about to leave it, which every process must do. Either may be null.
+  std::function<void()> joined, leaving;
+  /// Called in a run of several processes, once all ranks have agreed, with this host's other ranks. May be null.
+  std::function<void(std::vector<comm::Neighbour> neighbours)> met;
+  /// EngineOptions::warn for the ranks of this process. May be null.
+  std::function<void(std::string_view line)> warn;
+  /// Called on a rank that has lost a peer, with Engine::flight_record(). Any thread. May be null.
+  std::function<void(std::string table)> flight_record;
+  /// Called on every rank, from its engine's thread, if its training thread is stuck in a call of CUDA after `error`
+  /// (StuckRank). It has to end the process. May be null: then nothing is done.
+  std::function<void(const Error& error)> stuck;
+  std::chrono::milliseconds stuck_patience{20000};  ///< StuckRank::patience
+  /// Returns NCCL's log so far in this process (cli/nccl_log.h). May be null: then it is unknown.
+  std::function<std::string()> nccl_log;
+};
+
+struct SessionResult {
+  std::vector<RunRecord> runs;           ///< phase full last; empty on ranks other than 0
+  bool is_root = true;                   ///< this process prints and stores
+  std::vector<std::string> notes;        ///< lines for the closing table: choices made, memory, reconciliation
+  std::string operations;                ///< if a GPU was profiled: measured operations beside their bounds, a table
+  std::optional<Validation> validation;  ///< result of `hvd_bench validate`
+  std::vector<std::string> faults;       ///< errors after the measurement: other output files that were not written
+};
+
+/// Runs the session. The callback `prepare` fills in provenance and ids of every new record before its first save.
+/// `gpus` may be null: then the session runs on the CPU. `start`: by default, the process was started by hand.
+/// Errors: Error. Runs that had begun are first given to observer.save with status incomplete.
+SessionResult run_session(const Options& options, const SessionObserver& observer,
+                          const std::function<void(RunRecord&)>& prepare, GpuBackend* gpus = nullptr,
+                          const ProcessStart& start = {});
+
+}  // namespace hvd::bench

@@ -1,0 +1,28 @@
+// Describes a wait for a peer: what Faults and the transports need to name in an error. A plain value of the rank's own
+// thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/base/deadline.h"
+#include "engine/comm/flight_record.h"
+
+namespace hvd::comm {
+
+/// One collective operation, with the facts that an error message needs.
+struct Wait {
+  std::string_view operation;  ///< "all_reduce"
+  std::uint64_t sequence;      ///< number of the operation in this communicator; equal on all ranks
+  std::size_t bytes;
+  Deadline deadline;
+  Clock::time_point start = Clock::now();  ///< may be some milliseconds early
+  InFlight in_flight{};
+
+  /// "all_reduce 17 (26214400 bytes)".
+  [[nodiscard]] std::string text() const { return collective_text(operation, sequence, bytes, {}); }
+};
+
+}  // namespace hvd::comm

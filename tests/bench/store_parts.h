@@ -1,0 +1,93 @@
+// What the tests of the store share: a folder for one test, an example of a run, and comparisons of stores.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "bench/store/result_store.h"
+#include "bench/store/sqlite_handle.h"
+
+namespace hvd::bench::store_test {
+
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / ("hvd_store_" + new_uuid())) { fs::create_directory(path_); }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  [[nodiscard]] fs::path operator/(const char* name) const { return path_ / name; }
+  [[nodiscard]] const fs::path& path() const { return path_; }
+  [[nodiscard]] std::size_t files() const {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(path_), fs::directory_iterator()));
+  }
+
+ private:
+  fs::path path_;
+};
+
+inline RunRecord example(const std::string& session) {
+  RunRecord run;
+  run.uuid = new_uuid();
+  run.session_uuid = session;
+  run.started_utc = utc_now();
+  run.model = "vgg16";
+  run.batch_size = 4;
+  run.image_size = 32;
+  run.device = "cpu";
+  run.compute_type = run.allreduce_type = "fp32";
+  run.schedule = "static";
+  run.comm = "mpi";
+  run.data_plane = "shm";
+  run.world_size = run.allocation_size = 2;
+  run.images_per_second = Estimate{120.5, 119, 122};
+  run.provenance["cpu.model"] = {"it's \"quoted\"", true};
+  run.ranks.resize(2);
+  for (int r = 0; r < 2; ++r) {
+    RankRecord& rank = run.ranks[static_cast<std::size_t>(r)];
+    rank.rank = r;
+    rank.host = "n" + std::to_string(r);
+    rank.samples.step = {0.5, 0.25, 0.125};
+    rank.samples.loss = {2.5, 2.25, 1.0};
+  }
+  run.step_replicates = {0.25, 0.5};
+  run.efficiency_replicates = {0.875};
+  run.decomposition = {{"efficiency", 0.9, 0.45, 0.88, 0.92}, {"residual", 0.1, 0.05, std::nullopt, std::nullopt}};
+  run.operations = {{"conv1", "conv", "brgconv", true, 0.001, 1e9, 1e6}};
+  return run;
+}
+
+inline std::int64_t count(const fs::path& file, const std::string& sql) {
+  Database database(file, Locking::kShared, false);
+  return database.integer(sql);
+}
+
+/// Returns what differs between the rows of a store and those that one save of each of `runs` gives; "" if nothing
+/// does.
+inline std::string difference(const fs::path& file, const std::vector<RunRecord>& runs) {
+  const Folder folder;
+  ResultStore expected(folder / "expected.db", runs.at(0).session_uuid, "x");
+  for (const RunRecord& run : runs) expected.save(run);
+  Database database(file, Locking::kShared, false);
+  database.run("ATTACH '" + expected.partial().string() + "' AS expected");
+  std::string text;
+  for (const std::string table : {"run", "provenance", "rank", "sample", "decomposition", "operation"}) {
+    const auto missing = [&](const std::string& from, const std::string& in) {
+      return database.integer("SELECT count(*) FROM (SELECT * FROM " + from + "." + table + " EXCEPT SELECT * FROM " +
+                              in + "." + table + ")");
+    };
+    const std::int64_t lacks = missing("expected", "main"), extra = missing("main", "expected");
+    if (lacks + extra > 0)
+      text += table + ": " + std::to_string(lacks) + " lacking, " + std::to_string(extra) + " extra; ";
+  }
+  if (database.text("PRAGMA main.integrity_check") != "ok") text += "damaged; ";
+  if (database.integer("SELECT count(*) FROM pragma_foreign_key_check") > 0) text += "foreign keys; ";
+  return text;
+}
+
+}  // namespace hvd::bench::store_test

@@ -1,0 +1,132 @@
+// All ranks of steps on fake GPUs end when one is lost, hangs, gives up, or has a failing library or GPU. Every test
+// also checks the faults that the fakes report: races, wrong orders of destruction.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+
+#include "engine/runtime/device_engine.h"
+#include "tests/runtime/device_network.h"
+
+namespace hvd::test::device_faults_test {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct FaultWay {
+  std::string name;
+  bool graph = false;
+  int ranks_per_node = 0;
+  bool ahead = false;  ///< captures from the first step on, and keeps two steps in flight
+};
+
+class DeviceFaults : public ::testing::TestWithParam<FaultWay> {
+ protected:
+  /// Runs steps on three ranks. Rank 1 calls `fault` before step 4 and leaves. `deadline` holds from the first step on;
+  /// start-up's deadline holds before.
+  static GpuOutcome run(const std::function<void(GpuRank&)>& fault, Patience deadline,
+                        const std::function<void(GpuRank&)>& linger = {}) {
+    GpuWorldOptions options;
+    options.ranks_per_node = GetParam().ranks_per_node;
+    return on_gpu_ranks(3, options, [&](GpuRank& rank) {
+      DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic),
+                          {.graph = GetParam().graph, .eager_steps = GetParam().ahead ? 0 : 2});
+      Network network(rank, engine);
+      engine.set_deadline(deadline);
+      for (int step = 0; step < 100; ++step) {
+        if (rank.rank == 1 && step == 4) {
+          try {
+            fault(rank);
+          } catch (const Error& error) {
+            engine.abandon(error.what());  // only has an effect with a step in flight
+            throw;
+          }
+          if (linger) linger(rank);
+        }
+        network.launch();
+        if (!GetParam().ahead || !engine.may_run_ahead()) engine.finish_step();
+      }
+    });
+  }
+};
+
+TEST_P(DeviceFaults, ALostPeerEndsTheRunWithItsName) {
+  const auto begin = Clock::now();
+  const GpuOutcome outcome = run(
+      [](GpuRank& rank) {
+        rank.hub.lose_a_rank();
+        throw Error(Errc::kIo, "the disk is full");
+      },
+      20s);
+  EXPECT_LT(Clock::now() - begin, 15s);  // no rank waited for its deadline
+  EXPECT_EQ(outcome.errors[1], "io: the disk is full");
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_EQ(outcome.errors[rank].find("peer_lost: rank "), 0U) << outcome.text();
+    EXPECT_EQ(outcome.errors[rank].find('\n'), std::string::npos);
+  }
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+  // These are the ranks that use NCCL.
+  for (int rank = 0; rank < (GetParam().ranks_per_node > 0 ? GetParam().ranks_per_node : 3); ++rank) {
+    EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), "abort " + std::to_string(rank)), 1) << outcome.text();
+  }
+}
+
+TEST_P(DeviceFaults, AFaultOfTheLibraryNamesRankAndStep) {
+  const auto begin = Clock::now();
+  const GpuOutcome outcome = run([](GpuRank& rank) { rank.hub.lose_a_rank(); }, 20s);
+  EXPECT_LT(Clock::now() - begin, 15s);
+  for (const std::string& error : outcome.errors) {
+    EXPECT_EQ(error.find("peer_lost: rank "), 0U) << outcome.text();
+    EXPECT_NE(error.find("communication failed: remote process exited or there was a network error"), std::string::npos)
+        << error;
+    EXPECT_NE(error.find("step "), std::string::npos) << error;
+  }
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+}
+
+TEST_P(DeviceFaults, APeerThatGivesUpIsHeardWithoutTheLibrary) {
+  const GpuOutcome outcome = run([](GpuRank&) { throw Error(Errc::kIo, "the disk is full"); }, 20s);
+  for (const std::size_t rank : {0U, 2U}) {
+    const std::string why = GetParam().ahead ? "the disk is full" : "it ends because of an error of its own";
+    EXPECT_NE(outcome.errors[rank].find("rank 1 (host node0) gave up: " + why), std::string::npos) << outcome.text();
+  }
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+}
+
+TEST_P(DeviceFaults, AHangingPeerIsNamedAtTheDeadline) {
+  const auto begin = Clock::now();
+  const GpuOutcome outcome =
+      run([](GpuRank&) {}, {1500ms, "--patience"}, [](GpuRank&) { std::this_thread::sleep_for(6s); });
+  EXPECT_LT(Clock::now() - begin, 15s);
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_EQ(outcome.errors[rank].find("peer_lost: rank "), 0U) << outcome.text();
+    EXPECT_NE(outcome.errors[rank].find("step 4 is in flight on the GPU, in or before bucket 0 (layer0.weight"),
+              std::string::npos)
+        << outcome.text();
+    EXPECT_NE(outcome.errors[rank].find("--patience"), std::string::npos) << outcome.text();
+    const std::string idle = GetParam().ahead
+                                 ? "step 3 has finished on its GPU, but the training thread has not continued"
+                                 : "after step 3, nothing in flight on its GPU";
+    EXPECT_NE(outcome.errors[rank].find("rank 1 (host node0) is furthest behind: " + idle), std::string::npos)
+        << outcome.text();
+  }
+  EXPECT_NE(outcome.errors[1], "");
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+}
+
+TEST_P(DeviceFaults, AFailedGpuEndsTheRunEverywhere) {
+  const GpuOutcome outcome = run([](GpuRank& rank) { rank.gpu.break_down("an illegal memory access"); }, 20s);
+  EXPECT_NE(outcome.errors[1].find("an illegal memory access"), std::string::npos) << outcome.text();
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_NE(outcome.errors[rank].find("an illegal memory access"), std::string::npos) << outcome.text();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, DeviceFaults,
+                         ::testing::Values(FaultWay{"eager"}, FaultWay{"captured", true},
+                                           FaultWay{"ahead", true, 0, true}, FaultWay{"twoLevels", true, 2}),
+                         [](const auto& instance) { return instance.param.name; });
+
+}  // namespace
+}  // namespace hvd::test::device_faults_test

@@ -1,0 +1,115 @@
+// Mistakes of a DeviceEngine's caller, and work that its plane cannot do: each is named, and the engine stays usable.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/device_engine.h"
+#include "tests/runtime/device_network.h"
+
+namespace hvd::test::device_misuse_test {
+namespace {
+
+TEST(DeviceMisuse, AGradientMarkedBeforeItsWorkIsARace) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+    DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
+    Network network(rank, engine);
+    network.premature_ = engine.engine().plan().buckets.front().last - 1;
+    network.step();
+  });
+  EXPECT_FALSE(outcome.violations.empty());
+  for (const std::string& violation : outcome.violations) EXPECT_EQ(violation.find("race: "), 0U) << violation;
+}
+
+TEST(DeviceMisuse, CallersMistakesAreNamed) {
+  const std::string forgotten = "run_step: gradient 'layer5.weight' was never marked ready";
+  std::atomic<int> named = 0;
+  const GpuOutcome outcome = on_gpu_ranks(2, {}, [&](GpuRank& rank) {
+    DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
+    const auto error_of = [](const auto& body) -> std::string {
+      try {
+        body();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Errc::kInvalidArgument) << error.what();
+        return error.what();
+      }
+      return "no error";
+    };
+    EXPECT_EQ(error_of([&] { engine.run_step({}, {}); }), "run_step: call set_gradients() first");
+    Network network(rank, engine);
+    EXPECT_EQ(error_of([&] { engine.gradient_ready(0); }), "gradient_ready(0): no step is being enqueued");
+    EXPECT_EQ(error_of([&] { (void)engine.finish_step(); }), "finish_step: no step has been run");
+    network.before_gradient_ = [&](std::size_t i) {
+      if (i != 3) return;
+      EXPECT_EQ(error_of([&] { engine.gradient_ready(2); }), "gradient_ready: 'layer2.weight' was ready already");
+      EXPECT_EQ(error_of([&] { engine.gradient_ready(99); }), "gradient_ready(99): there are 12 gradients");
+    };
+    network.step();
+    network.before_gradient_ = nullptr;
+    network.forgotten_ = 5;
+    try {
+      network.step();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {  // the later rank may hear of the error from the other rank first
+      if (error.what() == forgotten) ++named;
+      EXPECT_TRUE(std::string(error.what()).ends_with(forgotten)) << error.what();
+    }
+  });
+  EXPECT_GE(named, 1);
+  // Both ranks give up the open step.
+  EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), "abort 0"), 1) << outcome.text();
+}
+
+/// The plane refuses unsupported operations before it sends anything, so the engine can go on.
+TEST(DeviceMisuse, WhatThePlaneCannotDoLeavesTheEngineUsable) {
+  for (const int ranks_per_node : {0, 1}) {
+    GpuWorldOptions options;
+    options.ranks_per_node = ranks_per_node;
+    const GpuOutcome outcome = on_gpu_ranks(2, options, [&](GpuRank& rank) {
+      DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
+      Engine& plain = engine.engine();
+      std::byte* const data = plain.allocate(4096).data();
+      const auto refused = [](const char* part, const auto& body) {
+        try {
+          body();
+          ADD_FAILURE() << "no error: " << part;
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), Errc::kUnsupported) << error.what();
+          EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+        }
+      };
+      const std::vector<std::int64_t> shape{8};
+      const std::vector<GroupTensor> group{{data, shape}};
+      const std::vector<std::size_t> counts(2, 4);
+      refused("int16", [&] { plain.set_gradients({{"w", 0, 8}}, data, DataType::kI16, ReduceOp::kSum); });
+      Network network(rank, engine);
+      refused("int16", [&] { plain.all_reduce_async("a", data, shape, DataType::kI16, ReduceOp::kSum); });
+      refused("int16", [&] { plain.grouped_all_reduce_async("a", group, DataType::kI16, ReduceOp::kSum); });
+      refused("int16", [&] { plain.all_reduce(data, 8, DataType::kI16, ReduceOp::kSum); });
+      if (ranks_per_node > 0) {
+        refused("two levels", [&] { plain.reduce_scatter(data, data + 64, counts, DataType::kF32, ReduceOp::kSum); });
+        refused("two levels", [&] { plain.all_gather(data, data + 64, counts, DataType::kF32); });
+      }
+      plain.wait(plain.all_reduce_async("a", data, shape, DataType::kI32, ReduceOp::kSum));
+      network.step();
+    });
+    EXPECT_TRUE(outcome.good()) << outcome.text().substr(0, 3000);
+  }
+}
+
+TEST(DeviceMisuse, AWorkThatDoesNotJoinItsStreamsIsRefused) {
+  const GpuOutcome outcome = on_gpu_ranks(1, {}, [](GpuRank& rank) {
+    DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {.eager_steps = 0});
+    Network network(rank, engine);
+    network.unjoined_ = true;
+    network.step();
+  });
+  EXPECT_NE(outcome.errors[0].find("without a join: nothing waits for 'stray'"), std::string::npos) << outcome.text();
+}
+
+// -- faults --------------------------------------------------------------------------------------------------
+
+}  // namespace
+}  // namespace hvd::test::device_misuse_test
