@@ -1,5 +1,5 @@
-// Where the values of a plan are on a device: the arenas' addresses put to the offsets of memory_layout.h. Pure
-// arithmetic; it never looks behind an address.
+// Finds where each value of a plan lies on a device: address of its arena plus its offset from memory_layout.h. Pure
+// arithmetic; no device memory is read.
 #pragma once
 
 #include <cstddef>
@@ -17,21 +17,21 @@ struct Arenas {
   std::span<std::byte> workspace;  ///< shared by all launches
 };
 
-/// The matrix that `id` is, {pixels or samples, channels}, without an address; a slice keeps the pitch of what it is a
-/// slice of. Vectors are one row.
+/// Describes value `id` as a matrix {pixels or samples, channels} without an address. A slice has the pitch of the
+/// value that it is cut from. A vector is one row.
 kernels::Matrix matrix_of(const Program& program, ValueId id);
 
 class Addresses {
  public:
-  /// `program` and `layout` must outlive it. `storage`: the type of the weights that operations read.
+  /// `program` and `layout` must outlive this object. `storage`: the type of the weights that operations read.
   Addresses(const Program& program, const MemoryLayout& layout, DataType storage, const Arenas& arenas)
       : program_(program), layout_(layout), storage_(storage), arenas_(arenas) {}
 
-  /// Of the first element of `id`, which must be in memory.
+  /// Address of the first element of `id`, which must be in memory.
   [[nodiscard]] std::byte* at(ValueId id) const;
-  /// matrix_of() with its address.
+  /// matrix_of() with the address filled in.
   [[nodiscard]] kernels::Matrix matrix(ValueId id) const;
-  /// Of rank 4.
+  /// As matrix(), for a value of rank 4.
   [[nodiscard]] kernels::Image image(ValueId id) const;
   [[nodiscard]] const Arenas& arenas() const noexcept { return arenas_; }
   [[nodiscard]] const Program& program() const noexcept { return program_; }

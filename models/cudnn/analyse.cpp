@@ -1,4 +1,4 @@
-// Values, readers and drafts: what forward.cpp and backward.cpp are written in.
+// The parts of the analysis that forward.cpp and backward.cpp share: values, readers of tensors, drafts of groups.
 #include "models/cudnn/analyse.h"
 
 #include <algorithm>
@@ -106,13 +106,14 @@ void Analyser::add_arena_values() {
         value.storage = Storage::kGradient;
         value.type = options_.gradient;
         break;
-      default: continue;  // made by the groups
+      default: continue;  // the groups that write the others add values for them
     }
     value_of_[i] = add_value(std::move(value));
   }
 }
 
-// A concatenation is one value, and its inputs are slices of it, unless one of them goes in twice.
+// Stores a concatenation as one value and its inputs as slices of that value. An input that goes in twice is a slice
+// at its first place only.
 void Analyser::plan_slices() {
   for (std::size_t i = 0; i < graph_.first_backward; ++i) {
     const Node& concat = graph_.nodes[i];
@@ -239,7 +240,7 @@ void Analyser::record(const Draft& draft, std::string why) {
 
 bool Analyser::offer(Draft& draft) {
   if (std::string why = refusal(draft); !why.empty()) {
-    HVD_ASSERT(draft.group.provider != Provider::kOwn);  // ours are known beforehand
+    HVD_ASSERT(draft.group.provider != Provider::kOwn);  // the analysis drafts only groups that have a kernel of ours
     record(draft, std::move(why));
     take_back(draft);
     return false;

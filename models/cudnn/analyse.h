@@ -1,17 +1,17 @@
-// From a differentiated graph to a Program: which operations run as one launch, what is stored and what is computed
-// again, what is written straight into a slice. Decided from the graph and from what an oracle answers to "is there an
-// engine for this group?", and from nothing else: the same answers give the same program. Knows no library.
+// Turns a differentiated graph into a Program: which operations run in one launch, which values are stored, which are
+// computed again, and which are written into a slice of a larger value. An oracle says which groups have an engine. The
+// result depends on the graph, the options and the oracle's answers only. No GPU library is called here.
 //
-// Fusion levels. A higher level asks for what it has, and where the answer is no, falls back to the next lower one at
-// that node alone and records why (Program::fallbacks):
+// Fusion levels. Each level first tries its own fusions. Where the oracle refuses one, the analysis uses the next lower
+// level at that node and records the reason in Program::fallbacks:
 //   0  every operation alone: the reference for the others
 //   1  conv + bias + relu; batch norm (+ add) + relu and its backward; data gradient + sum of diffs + relu backward;
 //      linear + bias + relu; pointwise chains and pools in one kernel of ours; concatenation in place
 //   2  statistics of a batch norm in the epilogue of the convolution before it; relu backward and the sums of the batch
 //      norm's backward in the epilogue of the data gradient
 //
-// Convolutions go to cuDNN, matrix products to cuBLASLt, the first convolution where fusion.h says, and everything else
-// to kernels of ours, which take any stride. A convolution that cuDNN refuses is an error.
+// cuDNN runs convolutions, cuBLASLt runs matrix products and, where fusion.h says so, the first convolution. Our own
+// kernels run everything else and take any stride. A convolution that cuDNN refuses is an error.
 #pragma once
 
 #include <string>
@@ -30,8 +30,8 @@ enum class ComputeType : std::uint8_t {
 std::string_view name(ComputeType type) noexcept;
 /// The element type of activations and weights in memory.
 DataType storage(ComputeType type) noexcept;
-/// What the channels of an image must be a multiple of for engines on tensor cores: 16 bytes. Of none in fp32, which
-/// uses none.
+/// Number of channels in 16 bytes, of which engines on tensor cores need a multiple. 1 for fp32, which uses no tensor
+/// cores.
 std::int64_t image_channels_multiple(ComputeType type) noexcept;
 
 struct AnalysisOptions {
@@ -40,18 +40,18 @@ struct AnalysisOptions {
   Fusion fusion = {};                  ///< its level is the highest to try
 };
 
-/// Says whether a group can be run. Called often for equal groups: keep the answers, by signature().
+/// Says whether a group can be run. It is asked often about equal groups: keep the answers, by signature().
 class EngineOracle {
  public:
   virtual ~EngineOracle() = default;
-  /// Empty if some engine of cuDNN runs `group`, whose values are in `program`; else why not, in one line.
+  /// Returns "" if an engine of cuDNN runs `group`, whose values are in `program`; else the reason, in one line.
   virtual std::string refusal(const Program& program, const Group& group) = 0;
 };
 
 /// `graph` must be differentiated. Errors: unsupported, naming the node, if a convolution alone is refused.
 Program analyse(const Graph& graph, const AnalysisOptions& options, EngineOracle& oracle);
 
-/// The kernel of ours that runs `group`, e.g. "norm_apply_add_relu"; empty if there is none. Pure.
+/// Returns the name of our own kernel for `group`, e.g. "norm_apply_add_relu", or "" if there is none. Pure.
 std::string own_kernel(const Group& group);
 
 }  // namespace hvd::models::cudnn

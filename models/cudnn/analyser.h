@@ -1,5 +1,5 @@
-// The state of one analysis (analyse.h). Forward nodes first, then backward ones, each in the graph's order: a node
-// either makes a draft of a group, or was already done as a part of another node's group.
+// The state of one analysis (analyse.h). It visits the forward nodes in the graph's order, then the backward nodes. A
+// node that is not yet part of an earlier node's group drafts a group of its own.
 #pragma once
 
 #include <initializer_list>
@@ -12,21 +12,21 @@
 
 namespace hvd::models::cudnn {
 
-/// A group that is not in the program yet, with what committing it would change.
+/// A group that is not in the program yet, and the changes that committing it makes.
 struct Draft {
   Group group;
-  NodeId at = kNoNode;                              ///< the node that it is drafted for
-  std::vector<std::pair<TensorId, ValueId>> bound;  ///< tensors of the graph that it leaves in memory
-  std::vector<NodeId> done;                         ///< other nodes that need no group of their own any more
-  std::size_t values_before = 0;                    ///< to take its values back
+  NodeId at = kNoNode;                              ///< the node that the group is drafted for
+  std::vector<std::pair<TensorId, ValueId>> bound;  ///< tensors of the graph that the group leaves in memory
+  std::vector<NodeId> done;                         ///< other nodes that this group computes as well
+  std::size_t values_before = 0;                    ///< number of values before the draft, to remove its values again
 };
 
-/// The backward half of a batch norm whose sums are known: dx is one more pass.
+/// The backward pass of a batch norm after its sums: one more pass computes dx.
 struct NormSums {
   NodeId norm_backward = kNoNode;
   ValueId a = kNoValue, b = kNoValue, c = kNoValue;
-  ValueId dy = kNoValue;  ///< after the rectifier's backward, or before it if `relu` is one
-  NodeId relu = kNoNode;  ///< a rectifier's backward that the last pass does again
+  ValueId dy = kNoValue;  ///< masked by the rectifier's backward; not yet masked if `relu` is set
+  NodeId relu = kNoNode;  ///< the rectifier's backward that the pass for dx computes again
   int level = 0;
 };
 
@@ -41,8 +41,8 @@ class Analyser {
     ValueId sum = kNoValue, square_sum = kNoValue;
   };
 
-  /// Gradients made in another type or place than the arena's, to be copied into it: what was made, and of which
-  /// tensor.
+  /// Gradients to be copied into the gradient arena, because they are made in another type or place: the value that was
+  /// made, and the gradient tensor.
   using Casts = std::vector<std::pair<ValueId, TensorId>>;
 
   // Values. (analyse.cpp)
@@ -55,35 +55,35 @@ class Analyser {
   [[nodiscard]] bool has_value(TensorId id) const { return value_of_.at(static_cast<std::size_t>(id)) != kNoValue; }
   [[nodiscard]] DataType storage_type() const { return storage(options_.compute); }
 
-  // Images of few channels, and what convolutions read and make beside them. (padding.cpp)
-  /// A value with channels added, and the slice of it that has the tensor's own.
+  // Padding of images and weights to more channels, and images as columns. (padding.cpp)
+  /// `whole` has the added channels; `own` is the slice of it with the tensor's own channels.
   struct Padded {
     ValueId whole = kNoValue, own = kNoValue;
   };
   [[nodiscard]] bool pads_images(TensorId id) const;
   Padded add_padded(Value own);
-  /// Copies the weight of `conv`, if it reads padded images, to one with as many channels.
+  /// If `conv` reads padded images, copies its weight to one with as many channels.
   void pad_weight(NodeId conv);
-  /// As gradient_output(), for the weight of such a convolution.
+  /// As gradient_output(), for the weight of a convolution that reads padded images.
   ValueId padded_gradient(Draft& draft, TensorId id, const Shape& as, DataType made_in, Casts& casts);
-  /// Of the weight of `conv`, seen as a tensor of that shape, with the last of its dimensions padded.
+  /// Copies the weight of `conv`, seen as a tensor of shape `as`, and pads the last dimension of the copy.
   ValueId padded_copy(NodeId conv, const Shape& as);
-  /// Whether `conv`, which may be none, multiplies the columns of its images.
+  /// True if `conv` multiplies the columns of its images. `conv` may be kNoNode.
   [[nodiscard]] bool multiplies_columns(NodeId conv) const;
   [[nodiscard]] TensorId last_of_conv(NodeId conv) const;
   [[nodiscard]] Shape as_matrix(TensorId weight) const;
   void columns_conv(NodeId id);
   void columns_backward_weights(NodeId id);
-  /// The value of `id` as convolutions read it.
+  /// The value that convolutions read for `id`: the padded one where there is one.
   [[nodiscard]] ValueId operand(TensorId id) const;
 
   // Readers. (analyse.cpp)
   [[nodiscard]] const std::vector<NodeId>& readers(TensorId id) const {
     return readers_.at(static_cast<std::size_t>(id));
   }
-  /// The one forward node that reads `id`, if it is of `kind`; else kNoNode.
+  /// Returns the forward node that reads `id`, if there is exactly one and it is of `kind`; else kNoNode.
   [[nodiscard]] NodeId only_forward_reader(TensorId id, OpKind kind) const;
-  /// The one node that reads diff `id`, if it is of `kind`; else kNoNode.
+  /// Returns the node that reads diff `id`, if there is exactly one and it is of `kind`; else kNoNode.
   [[nodiscard]] NodeId only_reader(TensorId id, OpKind kind) const;
   [[nodiscard]] bool is_done(NodeId id) const { return done_.at(static_cast<std::size_t>(id)); }
 
@@ -93,22 +93,22 @@ class Analyser {
                       bool again = false);
   void operate_with_attr(Draft& draft, OpType type, std::vector<ValueId> inputs, std::vector<ValueId> outputs,
                          NodeId node);
-  /// A value that passes through the draft's group only.
+  /// Adds a value that exists only inside the draft's group.
   ValueId inside_value(const std::string& name, const Shape& shape, DataType type = DataType::kF32);
-  /// The value of tensor `id`, left in memory by `draft`; a slice of its concatenation if `sliced` and planned.
+  /// Adds the value of tensor `id`, which `draft` leaves in memory. If `sliced`, it is a slice where one is planned.
   ValueId output(Draft& draft, TensorId id, bool sliced = true);
-  /// A value that only the program knows, left in memory by `draft`.
+  /// Adds a value that no tensor of the graph has, and that `draft` leaves in memory.
   ValueId extra_output(Draft& draft, const std::string& name, const Shape& shape, DataType type);
-  /// Returns what a sum reads as `id`: its value, or its batch norm, which `draft` then applies.
+  /// Returns the value that a sum reads for `id`. Applies the batch norm of `id` in `draft` if it was left to the sum.
   ValueId summand(Draft& draft, TensorId id);
-  /// The batch norm of `norm`, in fp32 from its statistics.
+  /// Applies batch norm `norm` in `draft`, in fp32, from its statistics.
   ValueId applied_again(Draft& draft, NodeId norm, bool again);
-  /// Asks the oracle (cuDNN) or our own table. A refused draft is taken back, and recorded.
+  /// Asks the oracle (cuDNN) or our own table. Commits the draft, or records the refusal and takes the draft back.
   bool offer(Draft& draft);
   [[nodiscard]] std::string refusal(const Draft& draft);
   void take_back(const Draft& draft);
   void commit(Draft& draft);
-  /// A copy of `id` without gaps, for those who cannot read a slice.
+  /// Returns a copy of `id` without gaps, for engines that cannot read a slice. Returns `id` if it is no slice.
   ValueId packed(ValueId id, NodeId at);
   void record(const Draft& draft, std::string why);
 
@@ -130,44 +130,44 @@ class Analyser {
   void pointwise(NodeId id, OpType type);
   void pool(NodeId id, OpType type);
   void linear(NodeId id);
-  /// x times w, with the bias of `id` and the rectifier behind it, in one launch of cuBLASLt's.
+  /// Multiplies x by w, adds the bias of `id` and applies the rectifier after it, in one launch of cuBLASLt.
   void fused_product(NodeId id, ValueId x, ValueId w);
   void concat(NodeId id);
   void loss(NodeId id);
 
   // backward.cpp
-  /// What can follow a diff in the launch that makes it.
+  /// The operations that follow a diff in the launch that makes it.
   struct Epilogue {
     bool add = false, relu = false, sums = false;
   };
-  /// What becomes of diff `id`, if the launch that makes it goes on.
+  /// The operations of the graph that follow diff `id`, and that its launch may take in.
   struct GradientUse {
-    NodeId accumulate = kNoNode;  ///< the diff is one part of its sum, and read by nobody else
-    ValueId partner = kNoValue;   ///< the sum of earlier parts, to be added
-    bool complete = true;         ///< no part is missing after that
+    NodeId accumulate = kNoNode;  ///< the sum that the diff is a part of, if nothing else reads the diff
+    ValueId partner = kNoValue;   ///< the sum of earlier parts, which the launch may add
+    bool complete = true;         ///< after this diff and `partner`, no part of the sum is missing
     TensorId whole = kNoTensor;   ///< the complete diff
     NodeId relu_backward = kNoNode;
-    NodeId norm_backward = kNoNode;  ///< whose sums could be made right away
-    bool delayed = false;            ///< the rectifier is left to the batch norm below, unless it is summed for
+    NodeId norm_backward = kNoNode;  ///< the batch norm backward whose sums the launch may compute
+    bool delayed = false;            ///< the batch norm below undoes the rectifier, unless this launch makes the sums
   };
   void backward(NodeId id);
   [[nodiscard]] GradientUse use(TensorId id) const;
   [[nodiscard]] std::vector<Epilogue> epilogues(const GradientUse& use, Provider provider) const;
-  /// Where the launch that makes diff `id` puts it: in memory, or on to the epilogue.
+  /// The value that receives diff `id` in the launch that makes it: one in memory, or one inside for the epilogue.
   ValueId diff_target(Draft& draft, TensorId id, const Epilogue& epilogue);
-  /// Appends the epilogue to a draft that made `diff`, and leaves the result in memory. Returns that.
+  /// Appends the epilogue to a draft that made `diff`. Returns the result, which the draft leaves in memory.
   ValueId finish_diff(Draft& draft, TensorId id, ValueId diff, const GradientUse& use, const Epilogue& epilogue);
   void commit_diff(Draft& draft, ValueId result, const GradientUse& use, const Epilogue& epilogue);
-  /// What a rectifier's backward tests: its output, or the batch norm before it applied again.
+  /// The value that a rectifier's backward tests: its output, or the batch norm before the rectifier applied again.
   ValueId relu_test(Draft& draft, NodeId relu_backward, bool from_norm);
-  /// The backward of a batch norm that can undo the rectifier of `relu_backward` as well, or kNoNode.
+  /// Returns the backward of a batch norm that can also undo the rectifier of `relu_backward`, or kNoNode.
   [[nodiscard]] NodeId delays_to(NodeId relu_backward) const;
-  /// The batch norm that alone feeds the rectifier of `relu_backward`, or kNoNode.
+  /// Returns the batch norm that alone feeds the rectifier of `relu_backward`, or kNoNode.
   [[nodiscard]] NodeId norm_under(NodeId relu_backward) const;
   void bind_diff(TensorId id, ValueId value);
 
   ValueId gradient_output(Draft& draft, TensorId id, DataType made_in, Casts& casts);
-  /// Adds to those that wait; launches them when they are enough for a launch.
+  /// Adds `casts` to the waiting ones, and launches them when there are enough for one launch.
   void cast_gradients(const Casts& casts);
   void launch_casts();
   NormSums sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Casts& casts);
@@ -201,13 +201,13 @@ class Analyser {
   std::map<TensorId, Slice> slices_;              // forward tensors that go into a concatenation
   std::map<NodeId, NormVectors> norms_;           // by forward node
   std::map<TensorId, ValueId> padded_;            // images and weights: with the channels added
-  std::map<NodeId, ValueId> columns_;             // by convolution: what it reads of the images
-  std::map<TensorId, NodeId> unapplied_;          // batch norms that a sum will apply, by the tensor they make
+  std::map<NodeId, ValueId> columns_;             // by convolution: the columns of its images
+  std::map<TensorId, NodeId> unapplied_;          // by output tensor: batch norms that a sum will apply
   std::map<NodeId, ValueId> where_;               // by max-pool node: index of the maximum
   std::map<NodeId, std::vector<ValueId>> parts_;  // by accumulate node: diffs that are not added up yet
   std::map<NodeId, std::size_t> parts_made_;      // by accumulate node
   std::map<NodeId, NormSums> sums_;               // by batch-norm backward node
-  Casts casts_;                                   // that wait for a launch
+  Casts casts_;                                   // wait for a launch
   std::map<NodeId, NodeId> delayed_relu_;         // batch-norm backward node: the relu backward done there
 };
 

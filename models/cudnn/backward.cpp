@@ -1,4 +1,4 @@
-// The backward half of the analysis: diffs of activations, and what follows them in one launch.
+// The backward half of the analysis: diffs of activations, and the operations that follow them in one launch.
 #include <algorithm>
 
 #include "engine/base/assert.h"
@@ -55,7 +55,7 @@ Analyser::GradientUse Analyser::use(TensorId id) const {
   if (use.relu_backward == kNoNode) return use;
   use.delayed = delays_to(use.relu_backward) != kNoNode;
   if (options_.fusion.level < 2) return use;
-  // relu(norm(x)) alone: what the rectifier tests can be computed from x.
+  // For relu(norm(x)) that nothing else reads, the value that the rectifier tests can be computed from x.
   const NodeId norm = norm_under(use.relu_backward);
   if (norm == kNoNode) return use;
   for (const NodeId reader : readers(node(use.relu_backward).outputs[0])) {
@@ -71,7 +71,7 @@ NodeId Analyser::norm_under(NodeId relu_backward) const {
   return only_forward_reader(tested, OpKind::kRelu) != kNoNode ? producer : kNoNode;
 }
 
-// From the most to the least. A sum that is not complete can still take in what waits.
+// Longest epilogue first. A sum that still lacks parts can already add those that wait.
 std::vector<Analyser::Epilogue> Analyser::epilogues(const GradientUse& use, Provider provider) const {
   std::vector<Epilogue> list;
   const bool add = use.partner != kNoValue;
@@ -117,7 +117,7 @@ ValueId Analyser::finish_diff(Draft& draft, TensorId id, ValueId diff, const Gra
 }
 
 void Analyser::commit_diff(Draft& draft, ValueId result, const GradientUse& use, const Epilogue& epilogue) {
-  if (epilogue.add) parts_.at(use.accumulate).pop_back();  // it is in the sum now
+  if (epilogue.add) parts_.at(use.accumulate).pop_back();  // the launch has added this part
   commit(draft);
   if (epilogue.add && !use.complete) {
     parts_.at(use.accumulate).push_back(result);
@@ -178,8 +178,8 @@ void Analyser::relu_backward(NodeId id) {
   delayed_relu_[norm_backward] = id;
 }
 
-// Where only the backward of the batch norm below reads the result, that does both: what the rectifier tests is
-// computed from x, which it reads anyway.
+// If only the backward of the batch norm below reads the result, that pass also undoes the rectifier: it reads x anyway
+// and computes from x the value that the rectifier tests.
 NodeId Analyser::delays_to(NodeId relu_backward) const {
   if (options_.fusion.level == 0) return kNoNode;
   const NodeId next = only_reader(node(relu_backward).outputs[0], OpKind::kBatchNormBackward);
@@ -194,14 +194,14 @@ void Analyser::own_relu_backward(NodeId id) {
   commit(made);
 }
 
-// Pools, and dropout, which is like them: one diff in, one diff out, by a kernel of ours.
+// Pools and dropout: one diff in, one diff out, by a kernel of ours.
 void Analyser::pool_backward(NodeId id, OpType type) {
   const Node& of = node(id);
   const bool max = type == OpType::kMaxPoolBackward;
   const TensorId dx = of.outputs[0];
   const ValueId dy = value_of(of.inputs[max ? 2 : 0]);
-  // A rectifier that only this max pool reads: dy reaches only elements that equal the pooled maximum, so its sign is
-  // the test.
+  // If only this max pool reads a rectifier's output, dy reaches only elements equal to the pooled maximum. The sign of
+  // the maximum is then the rectifier's test.
   NodeId undone = kNoNode;
   if (max && options_.fusion.level >= 1) {
     const NodeId producer = graph_.tensor(of.inputs[0]).producer;
@@ -219,7 +219,7 @@ void Analyser::pool_backward(NodeId id, OpType type) {
     return commit(made);
   }
   const GradientUse next = use(dx);
-  // The kernel that draws masks adds before it draws: a sum after a dropout is a launch of its own.
+  // The kernel that draws dropout's masks adds before it draws, so a sum after a dropout is a launch of its own.
   const std::vector<Epilogue> possible = epilogues(next, Provider::kOwn);
   const bool sum_last = type == OpType::kDropoutBackward && next.partner != kNoValue;
   const Epilogue epilogue = sum_last ? possible.back() : possible.front();
@@ -263,7 +263,7 @@ void Analyser::concat_backward(NodeId id) {
   commit(copies);
 }
 
-// What no launch before it could take in.
+// Adds the parts that no earlier launch has added.
 void Analyser::accumulate(NodeId id) {
   const Node& of = node(id);
   const TensorId sum = of.outputs[0];

@@ -11,7 +11,7 @@ namespace {
 
 std::size_t aligned(std::size_t bytes) { return align_up(bytes, kScratchAlignBytes); }
 
-// Step and first sample, which stand together in StepScalars.
+// Bytes of step and first sample, which are neighbours in StepScalars.
 constexpr std::size_t kNumberBytes = 2 * sizeof(std::uint64_t);
 static_assert(offsetof(kernels::StepScalars, first_sample) ==
               offsetof(kernels::StepScalars, step) + sizeof(std::uint64_t));
@@ -93,7 +93,7 @@ void BatchLoader::cross(const Batch& batch, Deadline deadline) {
   runtime_.record(consumed_.at(k), compute_);
 }
 
-// To the type that operations read. Channels that were added are zero since there is memory, and stay so.
+// Converts to the type that operations read. Added channels are set to zero once, when allocated.
 void BatchLoader::convert(std::byte* staged) {
   const auto stream = static_cast<kernels::Stream>(compute_.native);
   const std::int64_t channels = images_.channels;
@@ -116,7 +116,7 @@ void BatchLoader::keep(std::uint64_t content) {
     memory = runtime_.allocate(images.size(), "images to be used again");
   } catch (const Error& error) {
     if (error.code() != Errc::kOutOfMemory) throw;
-    full_ = true;  // then it crosses every time
+    full_ = true;  // these images are then copied from the host each time
     return;
   }
   runtime_.copy(memory->bytes.data(), images.data(), images.size(), compute_);

@@ -1,7 +1,7 @@
-// cuBLASLt, loaded at run time as cuDNN is (library.h), and the matrix products of the linear groups.
+// cuBLASLt, loaded at run time like cuDNN (library.h), and the matrix products of the linear groups.
 //
-// Loaded and not linked: its static library is several hundred megabytes, and a program linked to the shared one does
-// not start without it. Its enumerations and the 64 bytes of an algorithm are the same from CUDA 11 to 13.
+// cuBLASLt is not linked: its static library has several hundred megabytes, and a program linked to the shared library
+// does not start where that is missing. Its enumerations and the 64 bytes of an algorithm are equal in CUDA 11 to 13.
 #pragma once
 
 #include <cublasLt.h>
@@ -14,7 +14,7 @@
 
 namespace hvd::models::cudnn {
 
-/// The functions that we call, and nothing else.
+/// The functions that we call.
 struct LtFunctions {
   decltype(&::cublasLtGetVersion) get_version = nullptr;
   decltype(&::cublasLtGetStatusString) get_status_string = nullptr;
@@ -35,9 +35,9 @@ struct LtFunctions {
 
 class CublasLt {
  public:
-  /// Looked for as all are (gpu::candidates). Errors: unsupported if there is none, or if it lacks a function.
+  /// Searches the places in gpu::candidates. Errors: unsupported if no library is found, or if it lacks a function.
   static std::shared_ptr<const CublasLt> load(const gpu::LibrarySearch& search = {});
-  /// Of functions that the caller has, for tests.
+  /// Uses the functions that the caller gives, for tests.
   static std::shared_ptr<const CublasLt> with(const LtFunctions& functions);
 
   [[nodiscard]] const LtFunctions& call() const noexcept { return functions_; }

@@ -1,8 +1,8 @@
-// Owner of one descriptor of cuDNN's backend API. A descriptor refers to others by pointer, so what it was given
+// Owner of one descriptor of cuDNN's backend API. A descriptor points at the descriptors that were set in it, and these
 // must outlive it: the classes that build graphs and plans keep them together. One thread at a time.
 //
-// Every failing call throws Error{kBackend} that names the call and the library's reason. Where "not supported" is
-// an ordinary answer (finalising a graph or a plan), the caller catches it: engines.cpp does, and nobody else.
+// Every failing call throws Error{kBackend} that names the call and the library's reason. Finalising a graph or a plan
+// may legitimately fail with "not supported": engines.cpp alone catches that error.
 #pragma once
 
 #include <cudnn_backend.h>
@@ -53,15 +53,15 @@ class Descriptor {
   }
   void set(cudnnBackendAttributeName_t name, std::span<const Descriptor> values);
 
-  /// How many elements the attribute has.
+  /// Number of elements of the attribute.
   [[nodiscard]] std::int64_t count(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type) const;
-  /// Fills `data`, which has room for `capacity` elements; returns how many there are.
+  /// Fills `data`, which has room for `capacity` elements; returns the number of elements of the attribute.
   std::int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t capacity,
                    void* data) const;
   [[nodiscard]] std::int64_t get_int64(cudnnBackendAttributeName_t name) const;
   [[nodiscard]] std::string get_text(cudnnBackendAttributeName_t name) const;
 
-  /// `what` names it in the error.
+  /// `what` names the descriptor in the error.
   void finalize(const char* what);
 
  private:

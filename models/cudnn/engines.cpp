@@ -10,7 +10,7 @@
 namespace hvd::models::cudnn {
 namespace {
 
-// cuDNN's lists are at most some forty long, and a plan keeps eight candidates (PlanOptions).
+// cuDNN's lists have at most some forty engines, and a plan keeps eight candidates (PlanOptions).
 constexpr std::int64_t kFirstResults = 8, kMostResults = 64;
 constexpr std::int64_t kMostNotes = 16;
 constexpr std::int64_t kMostKnobs = 32;
@@ -21,7 +21,7 @@ std::vector<Descriptor> descriptors(const Library& library, cudnnBackendDescript
   return list;
 }
 
-// Fills `list` from an attribute that is an array of descriptors; returns how many there are.
+// Fills `list` from an attribute that is an array of descriptors; returns how many were filled.
 std::int64_t get_descriptors(const Descriptor& from, cudnnBackendAttributeName_t name, std::vector<Descriptor>& list) {
   std::vector<cudnnBackendDescriptor_t> handles;
   handles.reserve(list.size());
@@ -52,7 +52,7 @@ std::vector<Knob> knobs(const Library& library, const Descriptor& config) {
   return result;
 }
 
-// What `config` is. Throws if cuDNN cannot build a plan from it.
+// Reads the engine, knobs and notes of `config`. Throws if cuDNN cannot build a plan from `config`.
 EngineChoice choice_of(const Library& library, const Target& target, const Descriptor& config) {
   std::vector<Descriptor> engines = descriptors(library, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
   get_descriptors(config, CUDNN_ATTR_ENGINECFG_ENGINE, engines);
@@ -118,7 +118,7 @@ EngineList::EngineList(const Library& library, const Target& target, const Progr
   }
 }
 
-// cuDNN makes the list anew, as long as it is asked for.
+// Asks cuDNN for a new list of at most `most` engines, which replaces the previous list.
 void EngineList::fetch(std::int64_t most) {
   std::vector<Descriptor> configs = descriptors(library_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, most);
   const std::int64_t count = get_descriptors(*heuristics_, CUDNN_ATTR_ENGINEHEUR_RESULTS, configs);
@@ -127,7 +127,8 @@ void EngineList::fetch(std::int64_t most) {
   whole_ = count < most || most == kMostResults;
 }
 
-// Looked at from its start: nothing says that the longer list begins as the shorter one. What is known is passed over.
+// Fetches the longer list and examines it from its start: cuDNN does not promise that it begins like the shorter one.
+// look_at_next() skips engines that are known already.
 void EngineList::fetch_whole() {
   try {
     fetch(kMostResults);

@@ -1,4 +1,4 @@
-// Asks cuDNN which engines run a group, on a GPU that is described or on one that is there.
+// Asks cuDNN which engines run a group, on a GPU that is present or one that is only described.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@ namespace hvd::models::cudnn {
 enum class Heuristics : std::uint8_t {
   kA,         ///< fast, ranked by expected speed
   kB,         ///< slower and more accurate, for single operations
-  kFallback,  ///< what works at all, unranked
+  kFallback,  ///< every engine that works, unranked
 };
 
-/// What is wanted of an engine.
+/// Conditions that an engine must meet.
 struct EngineFilter {
   ComputeType compute = ComputeType::kFp16;
   bool deterministic = false;
@@ -31,24 +31,24 @@ struct EngineFilter {
 
 EngineFilter filter_of(const PlanOptions& options);
 
-/// Why `choice` may not be used; empty: it may. Pure.
+/// Returns the reason why `choice` may not be used, or "" if it may. Pure.
 std::string rejection(const EngineChoice& choice, const EngineFilter& filter);
 
-/// Bytes of workspace that a finalised engine configuration says it will want, before there is a plan of it: the only
-/// way to know without a GPU where an engine is compiled at run time. 0 if this cuDNN does not say.
+/// Bytes of workspace that a finalised engine configuration reports before a plan is built. For engines compiled at run
+/// time, nothing else tells their workspace without a GPU. 0 if this cuDNN does not report it.
 std::size_t promised_workspace(const Descriptor& config);
 
-/// One list of the heuristics for `group`, made and looked at as far as it is asked for: each engine takes cuDNN
-/// milliseconds, and some lists hold dozens. `library` and `target` must outlive it. One thread.
+/// One heuristics list of cuDNN for `group`. Engines are fetched and examined only as far as at() asks for them: each
+/// takes cuDNN milliseconds, and some lists hold dozens. `library` and `target` must outlive this object. One thread.
 class EngineList {
  public:
-  /// Never fails: a refusal is an empty list with a reason.
+  /// Does not throw: if cuDNN refuses the group, the list is empty and why() has the reason.
   EngineList(const Library& library, const Target& target, const Program& program, const Group& group, Heuristics mode);
 
-  /// Number `i` of those that cuDNN accepts; those compiled in advance are finalised (compiling the others takes
-  /// seconds each). Null: there are not so many. Valid until the next call.
+  /// Returns engine `i` of those that cuDNN accepts, or null if there are fewer. Engines compiled in advance are
+  /// finalised; the others are not, because compiling takes seconds each. Valid until the next call.
   const EngineChoice* at(std::size_t i);
-  /// What cuDNN said to what it does not accept, as far as the list was looked at; may be empty.
+  /// cuDNN's reason for the last engine or list that it refused, among those examined so far. May be empty.
   [[nodiscard]] const std::string& why() const noexcept { return why_; }
 
  private:
@@ -58,16 +58,16 @@ class EngineList {
 
   const Library& library_;
   const Target& target_;
-  std::optional<OperationGraph> graph_;  // outlives what follows
+  std::optional<OperationGraph> graph_;  // outlives the members below, which point at it
   std::optional<Descriptor> heuristics_;
-  std::vector<Descriptor> configs_;  // the first ones of the list
-  bool whole_ = false;               // they are all of it
+  std::vector<Descriptor> configs_;  // the first engines of the list
+  bool whole_ = false;               // configs_ is the complete list
   std::size_t looked_at_ = 0;
   std::vector<EngineChoice> choices_;
   std::string why_;
 };
 
-/// For the GPU of `handle`, called `device`. Both outlive it. (planner.cpp)
+/// Makes a planner for the GPU of `handle`, called `device`. `handle` must outlive the planner. (planner.cpp)
 std::unique_ptr<Planner> make_planner(std::shared_ptr<const Library> library, cudnnHandle_t handle,
                                       const std::string& device);
 

@@ -52,7 +52,7 @@ ExecutionPlan::ExecutionPlan(const Library& library, const Target& target, const
 
 namespace {
 
-// Unique ids and addresses of one group: what a plan is executed with.
+// The unique ids and addresses of one group, with which a plan is executed.
 class VariantPack {
  public:
   VariantPack(const Library& library, const Addresses& addresses, const Group& group)

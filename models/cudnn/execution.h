@@ -1,5 +1,5 @@
-// Groups of cuDNN's on a device that is there: a handle, plans built from the engines that were chosen, and what binds
-// them to addresses. One thread at a time; the caller's GPU must be current.
+// Runs cuDNN's groups on a GPU: the handle, plans built from the chosen engines, and launches with bound addresses. One
+// thread at a time; the caller's GPU must be current.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ namespace hvd::models::cudnn {
 /// Owner of a cudnnHandle_t.
 class Handle {
  public:
-  /// For the calling thread's GPU. Errors: backend, with cuDNN's reason (a GPU or a driver that this cuDNN does not
-  /// know, no memory).
+  /// Makes a handle for the calling thread's GPU. Errors: backend, with cuDNN's reason (no memory, or a GPU or driver
+  /// that this cuDNN does not know).
   explicit Handle(std::shared_ptr<const Library> library);
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
@@ -27,7 +27,7 @@ class Handle {
 
   [[nodiscard]] cudnnHandle_t get() const noexcept { return handle_; }
   [[nodiscard]] const Library& library() const noexcept { return *library_; }
-  /// Everything that is executed from now on goes to `stream`. Cheap where it is the one already.
+  /// Sets the stream of all later executions. Cheap if `stream` is set already.
   void use(kernels::Stream stream);
 
  private:
@@ -36,10 +36,10 @@ class Handle {
   kernels::Stream stream_ = nullptr;
 };
 
-/// An engine with its knobs for the groups of one signature, finalised.
+/// A finalised engine with its knobs, for all groups of one signature.
 class ExecutionPlan {
  public:
-  /// Errors: backend, with cuDNN's reason, where the engine does not take the group after all.
+  /// Errors: backend, with cuDNN's reason, if the engine does not take the group after all.
   ExecutionPlan(const Library& library, const Target& target, const Program& program, const Group& group,
                 const EngineChoice& choice);
 
@@ -55,7 +55,7 @@ class ExecutionPlan {
   std::size_t workspace_bytes_ = 0;
 };
 
-/// Binds `plan` to the addresses of `group`. `handle` must outlive the launch; `plan` is kept by it.
+/// Binds `plan` to the addresses of `group`. `handle` must outlive the launch, which shares ownership of `plan`.
 Launch cudnn_launch(Handle& handle, std::shared_ptr<const ExecutionPlan> plan, const Addresses& addresses,
                     const Group& group);
 

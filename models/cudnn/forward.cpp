@@ -24,7 +24,7 @@ void Analyser::forward(NodeId id) {
   }
 }
 
-// From the most to the least that one launch could do.
+// The forms of a launch for convolution `id`, from the most fused to the convolution alone.
 std::vector<Analyser::ConvForm> Analyser::conv_forms(NodeId id) const {
   const Node& of = node(id);
   const bool bias = of.inputs.size() > 2;
@@ -130,10 +130,10 @@ void Analyser::norm(NodeId id) {
   const TensorId y = of.outputs[0];
   const NodeId add = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kAdd) : kNoNode;
   if (add != kNoNode) {
-    // The last batch norm before a sum waits for it: the other operand is there by then.
+    // The last batch norm before a sum is left to add(), because the other operand exists by then.
     const auto& operands = node(add).inputs;
     const bool last = std::all_of(operands.begin(), operands.end(), [&](TensorId operand) { return operand <= y; });
-    if (last && operands[0] != operands[1]) return;  // see add(); a norm without statistics yet, and without a value
+    if (last && operands[0] != operands[1]) return;  // add() makes its statistics and applies it
   }
   if (options_.fusion.level == 0) statistics(id);
   finalize(id, options_.fusion.level >= 1 ? 1 : 0);
@@ -150,7 +150,7 @@ void Analyser::statistics(NodeId id) {
   norms_[id] = {.sum = sum, .square_sum = square_sum};
 }
 
-// Makes the vectors of batch norm `id`, its statistics first if they are not there, and applies it unless a sum will.
+// Makes the vectors of batch norm `id` and, if missing, its statistics. Applies the norm unless a sum will apply it.
 void Analyser::finalize(NodeId id, int level) {
   const Node& of = node(id);
   NormVectors& vectors = norms_[id];
@@ -177,7 +177,7 @@ void Analyser::finalize(NodeId id, int level) {
   unapplied_[y] = id;
 }
 
-// y, or relu(y), into memory.
+// Writes y, or relu(y), to memory.
 void Analyser::apply_now(NodeId id) {
   const TensorId y = node(id).outputs[0];
   const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kRelu) : kNoNode;
@@ -200,7 +200,7 @@ void Analyser::add(NodeId id) {
     const TensorId operand = of.inputs[i];
     const NodeId norm = graph_.tensor(operand).producer;
     if (has_value(operand) || unapplied_.contains(operand)) continue;
-    // A batch norm that waited for this sum.
+    // norm() left this batch norm to the sum.
     const TensorId other = of.inputs[1 - i];
     if (unapplied_.contains(other)) apply_now(unapplied_.at(other));
     finalize(norm, 1);
@@ -272,7 +272,7 @@ void Analyser::fused_product(NodeId id, ValueId x, ValueId w) {
   commit(made);
 }
 
-// Inputs that were written into their slices need nothing; the others are copied.
+// Copies the inputs that were not written into their slices.
 void Analyser::concat(NodeId id) {
   const Node& of = node(id);
   const TensorId y = of.outputs[0];
@@ -310,7 +310,7 @@ void Analyser::loss(NodeId id) {
   const Node& of = node(id);
   Draft made = draft(Provider::kOwn, 0, id);
   const ValueId value = output(made, of.outputs[0]);
-  // fp32: the backward pass subtracts one from it and divides by the batch.
+  // fp32, because the backward pass subtracts one from the probabilities and divides by the batch size.
   const ValueId probabilities = extra_output(made, of.name + ":probabilities", shape(of.outputs[1]), DataType::kF32);
   made.bound.emplace_back(of.outputs[1], probabilities);
   operate_with_attr(made, OpType::kSoftmaxCrossEntropy, {value_of(of.inputs[0]), value_of(of.inputs[1])},

@@ -1,4 +1,4 @@
-// In which ways the operations of a graph may be put together (analyse.h says what the levels are).
+// How the operations of a graph may be fused (analyse.h explains the levels).
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@ namespace hvd::models::cudnn {
 /// How convolutions read images, whose three channels are fewer than the 16 bytes that tensor cores read at a time.
 /// fp32 uses no tensor cores, so its images keep three channels.
 enum class Images : std::uint8_t {
-  kPadded,   ///< with channels of zeroes
-  kColumns,  ///< the window of each output pixel as a row of a matrix, so that cuBLASLt multiplies; from level 1 on,
-             ///< and where one convolution alone reads the images; else padded
+  kPadded,   ///< channels of zeroes are added
+  kColumns,  ///< the window of each output pixel is a row of a matrix, and cuBLASLt multiplies. Needs level 1 or 2 and
+             ///< images that only one convolution reads; else as kPadded
 };
 
-/// A way to run a step. The times of single engines do not say which way is faster.
+/// A way to run a step. Times of single engines do not tell which way is faster, so whole steps are timed.
 struct Fusion {
   int level = 2;
   Images images = Images::kColumns;
   bool operator==(const Fusion&) const = default;
 };
-/// "level 2, prologues none, own norms rectifying, images as columns". The words about prologues and norms are always
-/// the same: kept winners and stored sessions hold this text from when there was a choice.
+/// "level 2, prologues none, own norms rectifying, images as columns". The words about prologues and norms are
+/// constant: they were options once, and stored winners and sessions contain this text.
 std::string text(const Fusion& fusion);
-/// `first`, and below level 2 what was faster for some network: on an H200 in fp16, level 2 was for ResNet-101, by 3 %,
-/// and level 1 for Inception V3, by 7 %.
+/// Returns `first` and, if its level is 2, the same at level 1. Either may be faster: on an H200 in fp16, level 2 was
+/// faster for ResNet-101, level 1 was 7 % faster for Inception V3.
 std::vector<Fusion> worth_timing(const Fusion& first);
 
 }  // namespace hvd::models::cudnn

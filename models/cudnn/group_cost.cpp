@@ -31,9 +31,9 @@ NodeCost group_cost(const Graph& graph, const Program& program, const Group& gro
   for (const Operation& operation : group.operations) {
     const OpType type = operation.type;
     if (is_product(type)) {
-      total.flops += cost(graph, graph.node(operation.node), 1).flops;  // its bias included
+      total.flops += cost(graph, graph.node(operation.node), 1).flops;  // includes its bias
     } else if (type != OpType::kBias && type != OpType::kBiasGradient && type != OpType::kCopy) {
-      // Sums over pixels make little and read much.
+      // Operations that sum over pixels read many elements and write few.
       const auto count = [&](ValueId id) { return static_cast<double>(program.value(id).shape.count()); };
       total.flops += std::max(count(operation.inputs.front()), count(operation.outputs.front()));
     }

@@ -1,4 +1,4 @@
-// What one launch has to compute and to move at least: the bound that a measured time is held against. Pure.
+// The least work of one launch: operations and bytes. Measured times are compared with this bound. Pure.
 #pragma once
 
 #include "models/cudnn/program.h"
@@ -6,9 +6,9 @@
 
 namespace hvd::models::cudnn {
 
-/// FLOPs: products as models/graph/cost.h counts them, with their bias; one per element read or made for every other
-/// operation; none for copies. Bytes: each value that the group reads or leaves in memory, once; what passes through
-/// the group costs nothing.
+/// FLOPs: products with their bias as models/graph/cost.h counts them; for every other operation one per element of its
+/// first input or output, whichever has more; none for copies. Bytes: each value that the group reads or leaves in
+/// memory, once. Values inside the group cost nothing.
 NodeCost group_cost(const Graph& graph, const Program& program, const Group& group);
 
 }  // namespace hvd::models::cudnn

@@ -1,8 +1,8 @@
-// cuDNN's backend API, loaded at run time: one binary runs with whichever cuDNN 8.9 or 9 the host has, and says
-// in one line what is missing where there is none. Enumerations come from the headers at build time; their
-// values are the same in all these versions, except status codes, of which only "success" is compared.
+// cuDNN's backend API, loaded at run time: one binary runs with any cuDNN 8.9 or 9 of the host. Without cuDNN the error
+// says in one line what is missing. Enumerations come from the headers at build time; their values are equal in all
+// these versions except for status codes, of which only "success" is compared.
 //
-// main() loads it once and hands it on; everybody else borrows. Calls are thread-safe as cuDNN's are.
+// main() loads the library once and hands it on; everybody else borrows it. Calls are as thread-safe as cuDNN's are.
 #pragma once
 
 #include <cudnn_backend.h>
@@ -26,12 +26,12 @@ struct Version {
 /// From cudnnGetVersion(): 1000 * major + 100 * minor + patch up to 8, 10000 * major + 100 * minor + patch since 9.
 Version version_from_number(std::size_t number) noexcept;
 
-/// What the planner and the executor need at least.
+/// The oldest version that the planner and the executor support.
 inline constexpr Version kOldestVersion{8, 9, 0};
-/// From here on engines answer for a device described by its properties, with no device present.
+/// From this version on, cuDNN lists engines for a device described by its properties, with no device present.
 inline constexpr Version kDevicelessVersion{9, 8, 0};
 
-/// The functions that we call, and nothing else. Members that a version lacks are null.
+/// The functions that we call. Members that a version lacks are null.
 struct Functions {
   decltype(&::cudnnGetVersion) get_version = nullptr;
   decltype(&::cudnnGetErrorString) get_error_string = nullptr;
@@ -50,18 +50,18 @@ struct Functions {
 
 class Library {
  public:
-  /// Looked for as all are (gpu::candidates). Errors: unsupported if there is none, if it lacks a function, or if it
-  /// is older than kOldestVersion.
+  /// Searches the places in gpu::candidates. Errors: unsupported if no library is found, if it lacks a function, or if
+  /// it is older than kOldestVersion.
   static std::shared_ptr<const Library> load(const gpu::LibrarySearch& search = {});
-  /// Of functions that the caller has, for tests.
+  /// Uses the functions that the caller gives, for tests.
   static std::shared_ptr<const Library> with(const Functions& functions);
 
   [[nodiscard]] const Functions& call() const noexcept { return functions_; }
   [[nodiscard]] Version version() const noexcept { return version_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// "cuDNN 9.10.2 for CUDA 12 (this program: 13)": for errors. Mixed versions of CUDA are tried, not refused.
+  /// "cuDNN 9.10.2 for CUDA 12 (this program: 13)", for errors. Mixed versions of CUDA are tried, not refused.
   [[nodiscard]] std::string description() const;
-  /// What went wrong in the calling thread's last call: status by name, and the library's own words if it has any.
+  /// Explains the calling thread's last call: the name of `status`, and the library's last error text if it has one.
   [[nodiscard]] std::string explain(cudnnStatus_t status) const;
 
  private:

@@ -12,7 +12,7 @@ namespace {
 
 using kernels::Stream;
 
-// What the product's epilogue would have done, by kernels of ours.
+// Runs the product's epilogue by kernels of ours.
 Launch epilogue_launch(const Addresses& at, const Group& group, const Product& product, const kernels::Table& kernels) {
   if (product.bias_gradient != nullptr) {
     const Operation& of = group.operations.back();
@@ -28,14 +28,15 @@ Launch epilogue_launch(const Addresses& at, const Group& group, const Product& p
   return [run = kernels.pointwise, work](Stream stream) { run(work, stream); };
 }
 
-/// Serialised, as the library's documentation allows for one version of it (cublasLtMatmulAlgo_t).
+/// The algorithm's bytes as text. They are valid for one version of the library (documentation of
+/// cublasLtMatmulAlgo_t).
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
   std::string text = "lt:";
   for (const std::uint64_t word : algorithm.data) text += hex64(word);
   return text;
 }
 
-/// `winner` first, if it is there.
+/// Moves `winner` to the front of `list`, if it is there.
 void prefer(std::vector<cublasLtMatmulAlgo_t>& list, const std::string& winner) {
   const auto found =
       std::find_if(list.begin(), list.end(), [&](const auto& algorithm) { return text_of(algorithm) == winner; });
@@ -44,12 +45,12 @@ void prefer(std::vector<cublasLtMatmulAlgo_t>& list, const std::string& winner) 
 
 }  // namespace
 
-/// A group bound to its addresses, in the form that the library has algorithms for.
+/// A group bound to its addresses, as a product that the library has algorithms for.
 struct LinearLibrary::Bound {
   std::shared_ptr<const LinearProduct> product;
   std::string key;
-  Algorithms* algorithms = nullptr;     ///< at least one is left
-  std::shared_ptr<const Launch> after;  ///< what the product's epilogue would have done; null: nothing
+  Algorithms* algorithms = nullptr;     ///< holds at least one
+  std::shared_ptr<const Launch> after;  ///< computes the epilogue if the library cannot; else null
 
   [[nodiscard]] Launch launch(const cublasLtMatmulAlgo_t& algorithm) const {
     if (!after) return [run = product, algorithm](Stream stream) { run->run(algorithm, stream); };

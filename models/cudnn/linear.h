@@ -1,7 +1,7 @@
-// The groups of Provider::kCublasLt: matrix products with bias, ReLU or the bias gradient as epilogue, bound to
-// addresses once.
+// Runs the groups of Provider::kCublasLt: matrix products with bias, ReLU or the bias gradient as epilogue. Addresses
+// are bound once.
 //
-// cuBLASLt is column-major: a row-major {rows, columns} matrix is its {columns, rows} one.
+// cuBLASLt is column-major: it sees a row-major {rows, columns} matrix as {columns, rows}.
 //   y {n, out} = x {n, f} w {out, f}^T      Y (out x n) = W^T X
 //   dx {n, f} = dy {n, out} w               dX (f x n) = W dY
 //   dw {out, f} = dy^T x                    dW (f x out) = X dY^T, and db = the sums over rows of dy
@@ -18,8 +18,8 @@
 
 namespace hvd::models::cudnn {
 
-/// One handle for all products of a step, and what is known of the algorithms for each. The caller's GPU must be
-/// current. One thread.
+/// One handle for all products of a step, and the algorithms known for each product. The caller's GPU must be current.
+/// One thread.
 class LinearLibrary {
  public:
   explicit LinearLibrary(std::shared_ptr<const CublasLt> library);
@@ -27,45 +27,46 @@ class LinearLibrary {
   LinearLibrary& operator=(const LinearLibrary&) = delete;
   ~LinearLibrary();
 
-  /// The launch of `group`, with the first algorithm of cuBLASLt's heuristics that try_out() has not found wanting, or
-  /// the one that choose() named. Where none has the group's epilogue, that is done by a kernel of ours behind the
-  /// product. Errors: unsupported, naming the operation and its shape, if the library has none for the product itself.
-  /// The launch keeps its descriptors; this object must outlive it.
+  /// Returns the launch of `group`. It uses the algorithm that choose() named, else the first of cuBLASLt's heuristics
+  /// that try_out() has not removed. If no algorithm has the group's epilogue, a kernel of ours computes it after the
+  /// product. Errors: unsupported, naming the operation and its shape, if the library has no algorithm for the product
+  /// itself. The launch owns its descriptors; this object must outlive the launch.
   [[nodiscard]] Launch launch(const Addresses& addresses, const Group& group, ComputeType compute,
                               const kernels::Table& kernels);
-  /// Launches the product of `group`; where that is refused, with the next algorithm, and so on. Errors: as launch().
+  /// Launches the product of `group`. Removes each algorithm that is refused and tries the next. Errors: as launch().
   void try_out(const Addresses& addresses, const Group& group, ComputeType compute, const kernels::Table& kernels,
                kernels::Stream stream);
 
-  /// What runs a product, to be timed.
+  /// A way to run a product, to be timed.
   struct Candidate {
-    std::string product;    ///< names what is multiplied: equal for products of equal shape, type and alignment
+    std::string product;    ///< key of the product: the same for products of equal shape, type and alignment
     std::string algorithm;  ///< for choose()
     Launch launch;
   };
-  /// All algorithms for `group` that are not known to be refused, best guess first. Errors: as launch().
+  /// Returns all algorithms for `group` that were not refused so far, best guess first. Errors: as launch().
   [[nodiscard]] std::vector<Candidate> candidates(const Addresses& addresses, const Group& group, ComputeType compute,
                                                   const kernels::Table& kernels);
-  /// From now on launch() uses `algorithm` for the product with this hash (signature_hash() of its name), if that is
-  /// among those that are left.
+  /// Makes launch() use `algorithm` for the product whose key has this signature_hash(), if the algorithm is among
+  /// those not refused.
   void choose(std::uint64_t product, const std::string& algorithm);
-  /// What was asked about so far may be of plans that are not used: it is left out of what follows, unless asked again.
+  /// Leaves all products so far out of chosen_text() and notes(), until they are used again: their plans may be
+  /// discarded.
   void forget_uses();
-  /// What launch() uses, for the record: "product algorithm; ...", both hashed.
+  /// The algorithms that launch() uses, for the record: "product algorithm; ...", both hashed.
   [[nodiscard]] std::string chosen_text() const;
 
-  /// What did not go as asked, a line each.
+  /// Missing epilogues and refused algorithms, one line each.
   [[nodiscard]] std::vector<std::string> notes() const;
   [[nodiscard]] const CublasLt& library() const noexcept { return *library_; }
 
-  /// What is known of one product.
+  /// The algorithms known for one product.
   struct Algorithms {
     std::string text;                        ///< "linear+bias 64x2048 by 1000x2048"
-    bool epilogue = false;                   ///< it is more than a product
-    std::vector<cublasLtMatmulAlgo_t> list;  ///< that are left, best first
-    std::size_t refused = 0;                 ///< that turned out not to run
-    std::string why;                         ///< what the library said last
-    bool used = true;                        ///< since forget_uses()
+    bool epilogue = false;                   ///< true if the product has an epilogue
+    std::vector<cublasLtMatmulAlgo_t> list;  ///< not refused so far, best first
+    std::size_t refused = 0;                 ///< number of algorithms that did not run
+    std::string why;                         ///< the library's last reason
+    bool used = true;                        ///< used since forget_uses()
   };
 
  private:
@@ -75,7 +76,7 @@ class LinearLibrary {
   std::shared_ptr<const CublasLt> library_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<std::string, Algorithms> algorithms_;  // by product, with its types and alignments
-  std::map<std::uint64_t, std::string> winners_;  // by hash of the product: what choose() said
+  std::map<std::uint64_t, std::string> winners_;  // by hash of the product: the algorithm that choose() named
 };
 
 }  // namespace hvd::models::cudnn

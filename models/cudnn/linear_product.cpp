@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMostAlgorithms = 8;
 
-/// A row-major matrix of `rows` rows, which is the transpose of what the library sees; cut into `batch` by rows.
+/// A row-major matrix of `rows` rows; the library sees its transpose. A batch cuts it into `batch` parts by rows.
 Operand operand(const Addresses& at, ValueId id, std::int64_t rows, bool transposed = false, std::int64_t batch = 1) {
   const Value& value = at.program().value(id);
   HVD_ASSERT(value.parent == kNoValue && rows % batch == 0);
@@ -42,7 +42,7 @@ cublasLtEpilogue_t epilogue_of(const Product& product) {
   return product.relu ? CUBLASLT_EPILOGUE_RELU : kNoEpilogue;
 }
 
-/// The arenas give at least this; what cuBLASLt may assume of an address.
+/// The alignment that cuBLASLt may assume for `address`, at most the 256 bytes that the arenas guarantee.
 std::uint32_t alignment_of(const void* address) {
   constexpr std::uintptr_t kMost = 256;
   return static_cast<std::uint32_t>(std::gcd(reinterpret_cast<std::uintptr_t>(address), kMost));

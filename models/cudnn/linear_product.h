@@ -1,5 +1,5 @@
-// One matrix product of cuBLASLt, bound to addresses: what is asked of the library, the algorithms that its heuristics
-// name, and the call. Which of them is used is linear.h's. One thread; the GPU must be current.
+// One matrix product of cuBLASLt, bound to addresses: its description, the algorithms that the library's heuristics
+// name for it, and the call. linear.h chooses the algorithm. One thread; the GPU must be current.
 #pragma once
 
 #include <cstdint>
@@ -22,39 +22,39 @@ struct Operand {
   std::int64_t batch = 1;  ///< matrices behind one another, each rows * columns elements
 };
 
-/// What a group asks for.
+/// The product and epilogue that a group computes.
 struct Product {
   Operand a, b, d;
   void* bias = nullptr;           ///< added to every column of d
   void* bias_gradient = nullptr;  ///< sums over the rows of b's row-major matrix
   DataType bias_type = DataType::kF32;
   bool relu = false;
-  std::string text;  ///< "linear+bias 64x2048 by 1000x2048"; of a batch, with how many
+  std::string text;  ///< "linear+bias 64x2048 by 1000x2048", and for a batch " in " and the number of matrices
 };
 
-/// A group of Provider::kCublasLt, at its addresses.
+/// Describes a group of Provider::kCublasLt at its addresses.
 Product product_of(const Addresses& at, const Group& group);
-/// Whether more than a product is asked for.
+/// True if the product has a bias, a ReLU or a bias gradient.
 bool has_epilogue(const Product& product);
 Product without_epilogue(Product product);
 
-/// What the library's heuristics say of a product.
+/// The answer of the library's heuristics for a product.
 struct ProductAlgorithms {
-  std::vector<cublasLtMatmulAlgo_t> list = {};  ///< that run in the workspace, best first
-  std::string why = {};                         ///< where one does not, or there is none
+  std::vector<cublasLtMatmulAlgo_t> list = {};  ///< algorithms that fit in the workspace, best first
+  std::string why = {};                         ///< reason for the last algorithm left out, or for an empty list
 };
 
 /// A product that is ready to run, given an algorithm.
 class LinearProduct {
  public:
-  /// `library` and what `handle` stands for must outlive it. Errors: backend.
+  /// `library` and the context of `handle` must outlive this object. Errors: backend.
   LinearProduct(const CublasLt& library, cublasLtHandle_t handle, const Product& product, ComputeType compute,
                 std::span<std::byte> workspace);
 
   [[nodiscard]] ProductAlgorithms algorithms() const;
-  /// Equal for products that the same algorithms run: of equal shape, types and alignments.
+  /// Equal keys mean equal shape, types and alignments: the same algorithms run these products.
   [[nodiscard]] std::string key() const;
-  /// Errors: backend, if the library refuses it.
+  /// Errors: backend, if the library refuses the product.
   void run(const cublasLtMatmulAlgo_t& algorithm, kernels::Stream stream) const;
 
  private:

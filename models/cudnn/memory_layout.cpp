@@ -16,7 +16,7 @@ struct Life {
   int first = -1, last = -1;  // groups; -1: never
 };
 
-// Of every scratch value that is no slice, from the groups that write and read it or a slice of it.
+// The life of each scratch value that is no slice, from the groups that write or read the value or a slice of it.
 std::map<ValueId, Life> lives(const Program& program) {
   std::map<ValueId, Life> result;
   for (std::size_t i = 0; i < program.groups.size(); ++i) {

@@ -1,4 +1,4 @@
-// Stands in for the executor in builds without cuDNN's headers or a CUDA compiler.
+// Replaces the executor in builds without cuDNN's headers or a CUDA compiler.
 #include "engine/base/error.h"
 #include "models/cudnn/cudnn_step.h"
 

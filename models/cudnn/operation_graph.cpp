@@ -13,7 +13,7 @@
 namespace hvd::models::cudnn {
 namespace {
 
-// Ids of values count from 1. Tensors between the pieces of one operation have ids from here on.
+// Ids of values count from 1. Tensors between the cuDNN operations of one operation of ours have ids from here on.
 constexpr std::int64_t kBetweenUids = 30'000;
 
 cudnnDataType_t cudnn_type(DataType type) {
@@ -46,8 +46,7 @@ class Lowering {
         uids_(uids(group)),
         parts_(parts),
         operations_(operations) {
-    // Operations hold pointers into this list, which therefore must not grow by moving: cuDNN copies handles, not
-    // our objects, so moving is harmless; the handles stay.
+    // `operations` may reallocate: cuDNN copies the handles, and moving a Descriptor does not change its handle.
     for (const Operation& operation : group.operations) lower(operation);
   }
 
@@ -67,7 +66,7 @@ class Lowering {
     return made;
   }
 
-  /// The tensor of value `id`, made once.
+  /// The tensor of value `id`, made at the first call.
   const Descriptor& value(ValueId id) {
     const std::int64_t uid = uids_.at(id);
     if (const auto found = tensors_.find(uid); found != tensors_.end()) return parts_[found->second];
@@ -85,7 +84,7 @@ class Lowering {
     return keep(uid, tensor(uid, of.type, dims, strides, std::gcd(bytes, kWidestAlignment), inside(group_, id)));
   }
 
-  /// A tensor in fp32 with the shape of value `id`, between two pieces of one operation.
+  /// An fp32 tensor with the shape of value `id`, between two cuDNN operations of one operation of ours.
   const Descriptor& between(ValueId id) {
     const Shape& of = program_.value(id).shape;
     const std::int64_t uid = kBetweenUids + static_cast<std::int64_t>(tensors_.size());
@@ -99,7 +98,7 @@ class Lowering {
     return keep(std::move(made));
   }
   const Descriptor& keep(Descriptor made) {
-    HVD_ASSERT(parts_.size() < parts_.capacity());  // references into the list must stay good
+    HVD_ASSERT(parts_.size() < parts_.capacity());  // callers hold references into the list
     parts_.push_back(std::move(made));
     return parts_.back();
   }
@@ -188,8 +187,8 @@ class Lowering {
     made.set(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, value(of.outputs[0]));
     done(std::move(made), "relu backward");
   }
-  // (x - mean) * inv_std * gamma + beta, each its own operation: the only form that the engine for a data gradient
-  // with a batch norm's sums takes (cuDNN 9.19).
+  // (x - mean) * inv_std * gamma + beta as four operations: the engine for a data gradient with a batch norm's sums
+  // takes no other form (cuDNN 9.19).
   void norm_apply(const Operation& of) {
     const ValueId result = of.outputs[0];
     const Descriptor& centred = between(result);
@@ -256,8 +255,8 @@ class Lowering {
   std::vector<Descriptor>& operations_;
 };
 
-// The most tensors, window and pointwise descriptors of one operation: a batch norm that is applied has nine tensors
-// and four pointwise descriptors.
+// Upper bound of tensors and of window and pointwise descriptors per operation. Applying a batch norm takes nine
+// tensors and four pointwise descriptors.
 constexpr std::size_t kPartsPerOperation = 16;
 
 }  // namespace
@@ -274,7 +273,7 @@ std::vector<Binding> bindings(const Group& group) {
 OperationGraph::OperationGraph(const Library& library, const Program& program, const Group& group, cudnnHandle_t handle)
     : graph_(library, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
   parts_.reserve(kPartsPerOperation * group.operations.size());
-  // Its constructor does it all.
+  // The constructor fills parts_ and operations_.
   [[maybe_unused]] const Lowering lowered(library, program, group, parts_, operations_);
   if (handle != nullptr) graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
   graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations_);

@@ -1,5 +1,5 @@
-// Which groups our own kernels can run: a small grammar over the operations, in one place. The kernels themselves are
-// in kernels/; a group that passes here is one launch there.
+// Says which groups our own kernels can run: a small grammar over the operations. The kernels are in kernels/. One
+// launch of a kernel runs a group that own_kernel() accepts.
 #include <algorithm>
 #include <span>
 
@@ -12,14 +12,14 @@ using Operations = std::span<const Operation>;
 
 bool starts_with(Operations operations, OpType type) { return !operations.empty() && operations[0].type == type; }
 
-/// What follows a rectifier's backward, if there is one; what it tests may be a batch norm applied again.
+/// Skips a rectifier's backward, if `operations` begins with one, with the batch norm that it may test.
 Operations after_rectifier(Operations operations) {
   if (starts_with(operations, OpType::kNormApply)) operations = operations.subspan(1);
   if (starts_with(operations, OpType::kReluBackward)) operations = operations.subspan(1);
   return operations;
 }
 
-/// Element by element, up to four inputs of the output's shape; vectors along the channels besides.
+/// True for operations computed element by element, from up to four inputs of the output's shape and channel vectors.
 bool is_pointwise(OpType type) {
   switch (type) {
     case OpType::kBias:
@@ -33,8 +33,8 @@ bool is_pointwise(OpType type) {
   }
 }
 
-/// What may follow where each element of a diff is made: the sum of earlier diffs, then a rectifier's backward, which
-/// may test a batch norm applied again.
+/// True for the operations that may follow in the loop that makes a diff: the sum of earlier diffs, then a rectifier's
+/// backward, which may test a batch norm applied again.
 bool is_epilogue(Operations operations) {
   if (starts_with(operations, OpType::kAdd)) operations = operations.subspan(1);
   operations = after_rectifier(operations);
@@ -71,7 +71,7 @@ bool is_known(Operations operations) {
                          [](const Operation& operation) { return operation.type == OpType::kCopy; });
     default: break;
   }
-  // A rectifier in front of a max pool is undone on the pooled diff, which is several times smaller.
+  // The backward of a rectifier before a max pool runs on the pooled diff, which is several times smaller.
   if (operations[0].type == OpType::kReluBackward && operations.size() > 1 &&
       operations[1].type == OpType::kMaxPoolBackward) {
     return is_epilogue(operations.subspan(2));
@@ -89,7 +89,7 @@ bool is_known(Operations operations) {
 
 std::string own_kernel(const Group& group) {
   if (!is_known(group.operations)) return {};
-  if (group.operations[0].type == OpType::kCopy) return "copy";  // any number of them
+  if (group.operations[0].type == OpType::kCopy) return "copy";  // one name for any number of copies
   return joined(group.operations);
 }
 

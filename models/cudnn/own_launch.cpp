@@ -15,13 +15,14 @@ namespace {
 
 using kernels::Stream;
 
-/// A matrix, or a batch norm of it.
+/// A matrix, or a batch norm applied to it.
 struct Source {
   kernels::Matrix matrix = {};
   kernels::Norm norm = {};
 };
 
-// One group, and what its operations read. Batch norms that are applied on the way belong to whoever reads them.
+// The operations of one group and their operands. A batch norm that the group applies is a part of its reader's
+// operand.
 class Reader {
  public:
   Reader(const Addresses& at, const Group& group) : at_(at) {
@@ -54,7 +55,7 @@ class Reader {
     const Operation& apply = *applied->second;
     return {.matrix = at_.matrix(apply.inputs[0]), .norm = norm(apply)};
   }
-  /// Without the batch norms applied on the way.
+  /// The group's operations without the batch norms that operands include.
   [[nodiscard]] const std::vector<const Operation*>& operations() const { return operations_; }
   [[nodiscard]] const Addresses& at() const { return at_; }
   [[nodiscard]] const Shape& shape(ValueId id) const { return at_.program().value(id).shape; }
@@ -82,13 +83,13 @@ kernels::Dropout dropout_of(const Reader& read, const Operation& of, const OwnCo
           .first_sample = &context.scalars->first_sample};
 }
 
-// The kernel's order is: batch norms, sum, bias, rectifier, dropout, test.
+// The kernel computes in this order: batch norms, sum, bias, rectifier, dropout, test.
 Launch pointwise(const Reader& read, const Group& group, const OwnContext& context) {
   HVD_ASSERT(group.writes.size() == 1);
   kernels::Pointwise work;
   work.out = read.at().matrix(group.writes[0]);
   work.inputs = 0;
-  ValueId current = kNoValue;  // what `work` computes so far
+  ValueId current = kNoValue;  // the value that `work` computes so far
   const auto take_in = [&](ValueId id) {
     if (id == current) return;
     if (work.inputs == kernels::Pointwise::kMaxInputs || work.bias != nullptr || work.relu || work.dropout.used) {
@@ -130,14 +131,14 @@ Launch pointwise(const Reader& read, const Group& group, const OwnContext& conte
   return [run = context.kernels.pointwise, work](Stream stream) { run(work, stream); };
 }
 
-// A matrix without gaps as one with the rows of `like`, of as many elements.
+// Sees `whole`, a matrix without gaps, as one with the rows of `like`, which has as many elements.
 void see_as(const kernels::Matrix& like, kernels::Matrix& whole) {
   HVD_ASSERT(whole.pitch == whole.channels && whole.rows * whole.channels == like.rows * like.channels);
   whole.rows = like.rows;
   whole.channels = whole.pitch = like.channels;
 }
 
-// Vectors and whole tensors are flat, and go together; slices go one by one.
+// Vectors and whole tensors are flat, and one launch copies them all. Each slice is a launch of its own.
 Launch copies(const Reader& read, const OwnContext& context) {
   std::vector<kernels::Copy> flat;
   std::vector<std::pair<kernels::Matrix, kernels::Matrix>> matrices;
@@ -179,7 +180,7 @@ Launch pool(const Reader& read, const Operation& of, const OwnContext& context) 
   return [run = context.kernels.max_pool, window, x, y, where](Stream stream) { run(window, x, y, where, stream); };
 }
 
-// "[drelu] pool [add] [drelu]": the first undone on the pooled diff, the others where each element of dx is made.
+// "[drelu] pool [add] [drelu]": the first drelu runs on the pooled diff, the others where each element of dx is made.
 Launch pool_backward(const Reader& read, const Group& group, const OwnContext& context) {
   const auto& operations = read.operations();
   std::size_t i = 0;
@@ -238,7 +239,7 @@ Launch bias_gradient(const Reader& read, const Operation& of, const OwnContext& 
           workspace = read.at().arenas().workspace.data()](Stream stream) { run(dy, out, type, workspace, stream); };
 }
 
-/// All but the sums.
+/// All fields but the sums.
 kernels::NormFinalize finalize_of(const Reader& read, const Operation& of, const OwnContext& context) {
   const Shape& normed = context.graph.tensor(context.graph.node(of.node).outputs[0]).shape;
   const auto& attr = std::get<BatchNormAttr>(of.attr);
@@ -270,7 +271,7 @@ Launch norm_statistics(const Reader& read, const OwnContext& context) {
           workspace = read.at().arenas().workspace.data()](Stream stream) { run(x, work, workspace, stream); };
 }
 
-// A row per part.
+// A matrix with one row per part.
 kernels::Matrix parts_of(kernels::Matrix parts, const Shape& shape) {
   parts.rows = shape[0];
   parts.channels = parts.pitch = shape.count() / shape[0];
@@ -291,7 +292,7 @@ Launch columns(const Reader& read, const Operation& of, const OwnContext& contex
              Stream stream) { run(window, x, out, stream); };
 }
 
-// "[drelu] dnorm_weights" or "[drelu] dnorm_apply". What the rectifier tests is the batch norm itself.
+// "[drelu] dnorm_weights" or "[drelu] dnorm_apply". The rectifier tests the batch norm itself.
 Launch norm_backward(const Reader& read, const Group& group, const OwnContext& context) {
   const Operation& of = *read.operations().back();
   kernels::NormBackward work;

@@ -1,5 +1,5 @@
-// The groups marked `own` as calls of our kernels. Pure until it is called: which kernel, with which addresses, is
-// decided once, when the step is built.
+// Turns groups of Provider::kOwn into calls of our kernels. Kernel and addresses are chosen once, when the step is
+// built. Building a launch is pure.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace hvd::models::cudnn {
 
-/// Enqueues one group's work; allocates nothing, waits for nothing, and does the same at every call.
+/// Enqueues one group's work. Allocates nothing, waits for nothing, and does the same at every call.
 using Launch = std::function<void(kernels::Stream)>;
 
 struct OwnContext {
@@ -20,14 +20,14 @@ struct OwnContext {
   std::uint64_t seed = 0;                          ///< of the dropout masks
   const kernels::StepScalars* scalars = nullptr;   ///< on the device
   const kernels::LossScale* loss_scale = nullptr;  ///< on the device
-  double gradient_prescale = 1.0;                  ///< as StepOptions
+  double gradient_prescale = 1.0;                  ///< as in StepOptions
 };
 
 /// Bytes of the shared workspace that `group` needs.
 std::size_t own_workspace(const Program& program, const Group& group, const kernels::Table& kernels);
 
-/// Takes what own_kernel() (analyse.h) accepts; the launch keeps no reference but to the memory. Errors:
-/// invalid_argument for a group that no kernel of ours runs.
+/// Makes the launch of a group that own_kernel() (analyse.h) accepts. The launch refers to the device memory only.
+/// Errors: invalid_argument for a group that no kernel of ours runs.
 Launch own_launch(const Addresses& addresses, const Group& group, const OwnContext& context);
 
 }  // namespace hvd::models::cudnn

@@ -1,11 +1,12 @@
-// Images of three channels: engines on tensor cores are at their best with a multiple of 16 bytes of them. On an H200
-// (cuDNN 9.19, fp16, batch 256) the first convolution of ResNet-101 took 1.53 ms and its weight gradient 1.15 ms, some
-// four times their traffic. So images have channels of zeroes added in memory (Images::kPadded: ResNet-101 and
-// VGG-16 were faster by 1 %), the convolutions that read them a copy of their weight with as many, and the gradients of
-// those are left behind. What the network computes, and what its parameters and gradients are, stays the same.
+// Images have three channels, but engines on tensor cores are fastest with a multiple of 16 bytes of channels. On an
+// H200 (cuDNN 9.19, fp16, batch 256) the first convolution of ResNet-101 took 1.53 ms and its weight gradient 1.15 ms,
+// some four times their traffic. Images::kPadded adds channels of zeroes to the images in memory (1 % faster for
+// ResNet-101 and VGG-16). The convolutions that read these images read a weight copy with as many channels, and the
+// gradients of the added channels are not copied to the arena. The network, its parameters and its gradients stay the
+// same.
 //
-// Or the windows of a convolution become rows of a matrix first (Images::kColumns; "im2col"), and cuBLASLt multiplies:
-// the rows are written once and read twice, each time some ten times the images, and nothing waits for tiny channels.
+// Images::kColumns ("im2col") first writes the windows of a convolution as rows of a matrix, which cuBLASLt multiplies.
+// The rows are written once and read twice, each time some ten times the bytes of the images.
 #include <algorithm>
 
 #include "engine/base/align.h"
@@ -14,7 +15,7 @@
 
 namespace hvd::models::cudnn {
 
-// Only convolutions read the channels that were added.
+// Images can be padded only if nothing but convolutions reads them.
 bool Analyser::pads_images(TensorId id) const {
   const auto multiple = static_cast<std::size_t>(image_channels_multiple(options_.compute));
   const auto channels = static_cast<std::size_t>(shape(id)[3]);
@@ -44,7 +45,7 @@ void Analyser::pad_weight(NodeId conv) {
   if (padded_.contains(node(conv).inputs[0])) padded_[weight] = padded_copy(conv, shape(weight));
 }
 
-// At every step, for the update writes the parameter alone.
+// The copy is made in every step, because the update writes to the parameter only.
 ValueId Analyser::padded_copy(NodeId conv, const Shape& as) {
   const TensorId weight = node(conv).inputs[1];
   const Padded padded = add_padded({.name = graph_.tensor(weight).name + ":copy",
@@ -80,14 +81,14 @@ bool Analyser::multiplies_columns(NodeId conv) const {
          as_matrix(node(conv).inputs[1])[1] <= kernels::kMostWindowElements;
 }
 
-// What a fused launch of the convolution leaves: its result, or that of the rectifier behind it.
+// The tensor that a fused launch of the convolution leaves: its result, or that of the rectifier after it.
 TensorId Analyser::last_of_conv(NodeId conv) const {
   const TensorId y = node(conv).outputs[0];
   const NodeId relu = only_forward_reader(y, OpKind::kRelu);
   return relu == kNoNode ? y : node(relu).outputs[0];
 }
 
-// {outputs, taps}: a weight is stored so, whatever it is called.
+// {outputs, taps}: the layout in which every weight is stored.
 Shape Analyser::as_matrix(TensorId weight) const {
   return {shape(weight)[0], shape(weight).count() / shape(weight)[0]};
 }
@@ -107,8 +108,8 @@ void Analyser::columns_conv(NodeId id) {
   fused_product(id, columns, w);
 }
 
-// A product whose result is a few thousand numbers and whose sums are over millions of pixels: cut by images, so that
-// it fills a GPU, and added up in fp32 in a fixed order.
+// The product has a few thousand results, each a sum over millions of pixels. It is cut by images, which fills a GPU,
+// and the parts are added up in fp32 in a fixed order.
 void Analyser::columns_backward_weights(NodeId id) {
   const Node& of = node(id);
   const ValueId columns = columns_.at(of.forward), dy = packed(value_of(of.inputs[1]), id);

@@ -32,10 +32,10 @@ AnalysisOptions analysis_options(const PlanOptions& options) {
   return {.compute = options.compute, .gradient = options.gradient, .fusion = fusion_that_runs(options)};
 }
 
-// Sums over the rows of a convolution's result inside its launch. None of cuDNN's engines for them carries the note
-// that it adds in any order, and yet two steps made alike differed at level 2 on an H200 (cuDNN 9.14) in tf32, fp16 and
-// bf16, which have such groups; not in fp32, which has none, and not at level 1. Which of these engines it is was not
-// found, so none is used.
+// Refuses, in deterministic mode, groups that sum over the rows of a convolution's result within its launch. No cuDNN
+// engine for them carries the note that it adds in any order. Yet on an H200 (cuDNN 9.14) two identical steps differed
+// at level 2 in tf32, fp16 and bf16, which have such groups, but not in fp32, which has none, and not at level 1. It is
+// unknown which of these engines add in any order, so none is used.
 std::string rejection(const Group& group, const PlanOptions& options) {
   if (!options.deterministic) return {};
   const bool convolution = holds(group, {OpType::kConv, OpType::kConvBackwardData, OpType::kConvBackwardWeights});
@@ -76,7 +76,7 @@ Plan assemble(const Graph& graph, const PlanOptions& options, Program program,
     const auto [found, first] = index.emplace(key, static_cast<int>(plan.engines.size()));
     if (first) {
       plan.engines.push_back({.signature = key, .choices = choices(plan.program, group), .chosen = 0, .groups = 0});
-      HVD_ASSERT(!plan.engines.back().choices.empty());  // or the group would not be there
+      HVD_ASSERT(!plan.engines.back().choices.empty());  // the analysis keeps only groups that have an engine
     }
     EnginePlan& engine = plan.engines[static_cast<std::size_t>(found->second)];
     ++engine.groups;
@@ -111,7 +111,7 @@ std::string table(const Graph& graph, const Plan& plan) {
     std::set<std::int64_t> engines;
     bool compiled = false;
   };
-  std::map<std::pair<std::string, std::string>, Row> rows;  // by who runs it, and what it is
+  std::map<std::pair<std::string, std::string>, Row> rows;  // by engine and operations
   for (std::size_t i = 0; i < plan.program.groups.size(); ++i) {
     const Group& group = plan.program.groups[i];
     Row& row = rows[{std::string(name(group.provider)), operations_text(group)}];
