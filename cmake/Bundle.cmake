@@ -25,6 +25,6 @@ endif()
 get_property(bundle_tests GLOBAL PROPERTY HVD_GPU_TESTS)
 set(HVD_BUNDLE "${CMAKE_BINARY_DIR}/bundle/hvd_bench-${PROJECT_VERSION}-${CMAKE_SYSTEM_PROCESSOR}")
 add_custom_target(bundle
-  COMMAND ${Python3_EXECUTABLE} -B "${PROJECT_SOURCE_DIR}/scripts/bundle/make.py" --build "${CMAKE_BINARY_DIR}"
+  COMMAND ${Python3_EXECUTABLE} -B "${PROJECT_SOURCE_DIR}/scripts/maintain/bundle/make.py" --build "${CMAKE_BINARY_DIR}"
           --output "${HVD_BUNDLE}" --patchelf "${HVD_PATCHELF}" --ctest "${CMAKE_CTEST_COMMAND}" ${bundle_mpi} ${bundle_files}
   DEPENDS ${bundle_programs} ${bundle_tests} COMMENT "Making the bundle" VERBATIM)

@@ -1,9 +1,9 @@
-// Times single training steps without communication. scripts/peers compares them with other systems; --profile shows
+// Times single training steps without communication. scripts/maintain/peers compares them with others; --profile shows
 // where the time of a step goes.
 //
 // With --serve it answers lines from standard input, so that a script can alternate between it and another system
 // without restarting either. It answers "N" with the seconds of N steps, "loss" with the loss of the last step, and
-// "batch N" with "ready ..." or "no ..." (scripts/peers/serving.py).
+// "batch N" with "ready ..." or "no ..." (scripts/maintain/peers/serving.py).
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,5 +1,5 @@
-// Measures the collectives of oneCCL on host memory. scripts/coll_peers compiles it against build/peers/oneccl. oneCCL
-// is started through the MPI that it ships with.
+// Measures the collectives of oneCCL on host memory. scripts/maintain/coll_peers compiles it against
+// build/peers/oneccl. oneCCL is started through the MPI that it ships with.
 #include <mpi.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Measures the collectives of an MPI. scripts/coll_peers compiles it with each MPI's own compiler wrapper.
+// Measures the collectives of an MPI. scripts/maintain/coll_peers compiles it with each MPI's own compiler wrapper.
 #include <mpi.h>
 
 #include <climits>

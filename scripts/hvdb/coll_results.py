@@ -1,5 +1,5 @@
 """Reads results of collective operations: stores of `hvd_bench coll --db`, JSON of `hvd_bench coll -J` and JSON of
-`scripts/coll_peers report --json`.
+`scripts/maintain/coll_peers report --json`.
 
 The files may come from a stranger, so every field that is used is checked, and all others are ignored.
 """
@@ -331,7 +331,7 @@ def read(files: Sequence[Path], sessions: Sequence[str] = ()) -> Read:
                 raise Malformed("neither results nor a plan")
         except Malformed as error:
             raise HvdbError(
-                f"{file}: is no JSON of 'hvd_bench coll -J' or 'scripts/coll_peers report --json': {error}"
+                f"{file}: is no JSON of 'hvd_bench coll -J' or 'scripts/maintain/coll_peers report --json': {error}"
             ) from error
     return made
 

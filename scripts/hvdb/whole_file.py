@@ -1,7 +1,7 @@
 """Writes files that exist completely or not at all: writes a new file beside the old one and renames it.
 
 A full disk or a kill leaves the old file unchanged. This module uses only the standard library and nothing else of
-hvdb, because the bundle for GPU hosts (scripts/bundle) has only this module of it.
+hvdb, because the bundle for GPU hosts (scripts/maintain/bundle) has only this module of it.
 """
 
 from __future__ import annotations

@@ -47,6 +47,14 @@ class RepositoryTest(unittest.TestCase):
         loose = [n for n in sources if n.endswith((".cpp", ".h")) and rules.layer_of(n) is None]
         self.assertEqual(loose, [], "move these files into the folder of a target")
 
+    def test_every_script_for_maintainers_has_its_line(self) -> None:
+        folder = "scripts/maintain/"
+        entries = {n[len(folder) :].split("/")[0] for n in repository_files() if n.startswith(folder)}
+        lines = (ROOT / folder / "README.md").read_text(encoding="utf-8").splitlines()
+        first_cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
+        named = re.findall(r"`([^`]+)`", " ".join(first_cells))
+        self.assertEqual(sorted(named), sorted(entries - {"README.md", "__init__.py"}))
+
     def test_every_option_in_the_readme_is_in_the_help(self) -> None:
         readme = ROOT / "README.md"
         program = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
@@ -114,7 +122,9 @@ class RulesTest(unittest.TestCase):
         for path, header in forbidden:
             found = rules.check_layers(path, f'\n#include "{header}"\n')
             self.assert_found(found, f"{path}:2:")
-        self.assert_found(rules.check_layers("bench/cli/a.cpp", '#include "options.h"\n'), "by their path from the root")
+        self.assert_found(
+            rules.check_layers("bench/cli/a.cpp", '#include "options.h"\n'), "by their path from the root"
+        )
 
     def test_vendor_headers(self) -> None:
         self.assert_found(rules.check_vendor_headers("bench/a.cpp", "#include <mpi.h>\n"), "engine/comm/mpi/")

@@ -1,4 +1,4 @@
-"""For the tests of scripts/gpu_check: a fake bundle whose programs are shell scripts."""
+"""For the tests of scripts/maintain/gpu_check: a fake bundle whose programs are shell scripts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from unittest import mock
 from synthetic_store import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))
-from gpucheck import __main__ as program
-from gpucheck import ctest, host
+from maintain.gpucheck import __main__ as program
+from maintain.gpucheck import ctest, host
 
 GTEST = """#!/bin/sh
 echo '{"testsuites":[{"name":"S","testsuite":[%s]}]}' >"${GTEST_OUTPUT#json:}"

@@ -14,8 +14,8 @@ from unittest import mock
 
 from synthetic_store import REPOSITORY
 
-from collpeers import cells, libraries, machine, samples
 from hvdb.errors import HvdbError
+from maintain.collpeers import cells, libraries, machine, samples
 
 ENGINE = Path(os.environ.get("HVD_BENCH", "hvd_bench")).with_name("engine_collectives")
 

@@ -15,11 +15,11 @@ from unittest import mock
 
 import synthetic_store  # noqa: F401  (sets the path)
 
-from collpeers import __main__ as command
-from collpeers import cells, judge, libraries, machine, page, record, samples
-from collpeers.record import Launch, Plan
 from hvdb import coll_results
 from hvdb.errors import HvdbError
+from maintain.collpeers import __main__ as command
+from maintain.collpeers import cells, judge, libraries, machine, page, record, samples
+from maintain.collpeers.record import Launch, Plan
 
 CELL = "all_reduce/fp32/1024/in/100"
 PLAN = Plan("a machine", {"cores": 2}, {"ours": "1", "mpich": "5", "gloo": "2"}, [CELL], 24, 3, 1, 0, 7)

@@ -17,13 +17,13 @@ from unittest import mock
 
 from synthetic_store import REPOSITORY
 
-from collpeers import libraries, page, samples
-from collpeers.record import Launch, Plan
 from hvdb import coll_results, figure, plot_coll
 from hvdb.cli import main
 from hvdb.coll_results import Panel, Source
 from hvdb.commands import collectives
 from hvdb.errors import HvdbError
+from maintain.collpeers import libraries, page, samples
+from maintain.collpeers.record import Launch, Plan
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 FORM = {

@@ -1,4 +1,4 @@
-"""scripts/peers/compare_gpu.py with servers that train nothing: the search for batches, the choice of the peer that
+"""peers/compare_gpu.py with servers that train nothing: the search for batches, the choice of the peer that
 counts, and the report beside the bounds of a store. Every store and every sample here is synthetic and marked so."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-PEERS = REPOSITORY / "scripts" / "peers"
+PEERS = REPOSITORY / "scripts" / "maintain" / "peers"
 sys.path.insert(0, str(PEERS))
 import compare_gpu  # noqa: E402
 import gpu_bounds  # noqa: E402

@@ -13,8 +13,8 @@ from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb.runs import Component
 
-LIB = REPOSITORY / "scripts" / "lib"
-sys.path.insert(0, str(LIB))
+MAINTAIN = REPOSITORY / "scripts" / "maintain"
+sys.path.insert(0, str(MAINTAIN))
 import coverage  # noqa: E402
 
 
@@ -47,7 +47,7 @@ class CoverageTest(unittest.TestCase):
             for sessions, code, words in ((1, 2, "1 complete session"), (3, 0, "efficiency                  3 of 3")):
                 store.unlink(missing_ok=True)
                 make(store, *[SessionSpec() for _ in range(sessions)])
-                command = [sys.executable, "-B", str(LIB / "coverage.py"), str(store)]
+                command = [sys.executable, "-B", str(MAINTAIN / "coverage.py"), str(store)]
                 done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
                 self.assertEqual(done.returncode, code, done.stderr)
                 self.assertIn(words, done.stdout + done.stderr)

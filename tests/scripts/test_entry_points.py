@@ -175,12 +175,12 @@ class EntryPointTest(unittest.TestCase):
         program.parent.mkdir(parents=True)
         program.write_text("#!/bin/sh\n", encoding="utf-8")
         program.chmod(0o755)
-        done = shell("scripts/benchmarks out bf16", copy)
+        done = shell("scripts/maintain/benchmarks out bf16", copy)
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("train_step_bench: run scripts/build", done.stderr)
 
     def try_debian(self, *arguments: str, user: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Runs scripts/try_debian with stand-ins for what needs root. debootstrap fills the folder; unshare runs the
+        """Runs try_debian with stand-ins for what needs root. debootstrap fills the folder; unshare runs the
         commands for the Debian on this system."""
         self.program("id", f"#!/bin/sh\necho {user}\n")
         self.program("pivot_root", "#!/bin/sh\nexit 1\n")
@@ -199,7 +199,7 @@ esac
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         log = str(self.folder / "log.txt")
         return shell(
-            shlex.join([str(REPOSITORY / "scripts" / "try_debian"), *arguments]),
+            shlex.join([str(REPOSITORY / "scripts" / "maintain" / "try_debian"), *arguments]),
             self.folder,
             PATH=path,
             LOG=log,

@@ -15,12 +15,12 @@ import numpy as np
 
 from synthetic_store import SessionSpec, add_session
 
-from gateproof import __main__ as command
-from gateproof import collect, evaluate, packed
-from gateproof.evaluate import Rate
 from hvdb import gate, sides, store
 from hvdb.errors import HvdbError
 from hvdb.verdict import Verdict
+from maintain.gateproof import __main__ as command
+from maintain.gateproof import collect, evaluate, packed
+from maintain.gateproof.evaluate import Rate
 
 
 class GatesTest(unittest.TestCase):

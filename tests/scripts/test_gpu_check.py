@@ -1,4 +1,4 @@
-"""scripts/gpu_check: which parts fit into the time, what the host has, and whether programs accept their arguments."""
+"""gpu_check: which parts fit into the time, what the host has, and whether programs accept their arguments."""
 
 from __future__ import annotations
 
@@ -19,10 +19,20 @@ from pathlib import Path
 from gpu_visits import Folder
 from synthetic_store import REPOSITORY
 
-from gpucheck import commands, ctest, host, training, visit
-from gpucheck.parts import CALLS, parts_for, parts_of_call
-from gpucheck.place import Place
-from gpucheck.schedule import CLOSING_SECONDS, Estimate, Outcome, Result, exit_code, next_part, plan, table, to_do
+from maintain.gpucheck import commands, ctest, host, training, visit
+from maintain.gpucheck.parts import CALLS, parts_for, parts_of_call
+from maintain.gpucheck.place import Place
+from maintain.gpucheck.schedule import (
+    CLOSING_SECONDS,
+    Estimate,
+    Outcome,
+    Result,
+    exit_code,
+    next_part,
+    plan,
+    table,
+    to_do,
+)
 
 FAKE_DRIVER = """
 #include <stddef.h>
@@ -254,7 +264,7 @@ class StoppedRankTest(unittest.TestCase):
         """Runs on the CPU with the real program."""
         command = [
             sys.executable,
-            str(REPOSITORY / "scripts" / "gpucheck" / "stop_a_rank.py"),
+            str(REPOSITORY / "scripts" / "maintain" / "gpucheck" / "stop_a_rank.py"),
             "90",
             "mpirun",
             "-n",
@@ -310,7 +320,7 @@ class CudnnDeviceTest(unittest.TestCase):
 
 class EntryTest(unittest.TestCase):
     def gpu_check(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(REPOSITORY / "scripts" / "gpu_check"), *arguments]
+        command = [str(REPOSITORY / "scripts" / "maintain" / "gpu_check"), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
     def test_usage(self) -> None:
@@ -323,7 +333,7 @@ class EntryTest(unittest.TestCase):
             self.assertIn("gpu_check: error: ", done.stderr.splitlines()[-1])
 
     def test_output_that_goes_nowhere(self) -> None:
-        program = shlex.quote(str(REPOSITORY / "scripts" / "gpu_check"))
+        program = shlex.quote(str(REPOSITORY / "scripts" / "maintain" / "gpu_check"))
         for where, code, lines in ((">&-", 2, 1), (">/dev/full", 2, 1), ("| head -1", 0, 0)):
             command = f"set -o pipefail; {program} --list {where}"
             done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
@@ -371,7 +381,8 @@ class EntryTest(unittest.TestCase):
 
     def test_the_plan_of_a_visit(self) -> None:
         done = self.gpu_check("--plan")
-        heads = [line for line in done.stdout.splitlines() if line.startswith("scripts/gpu_check results --call ")]
+        command = "scripts/maintain/gpu_check results --call "
+        heads = [line for line in done.stdout.splitlines() if line.startswith(command)]
         self.assertEqual((done.returncode, len(heads)), (0, 3))
         for head in heads:
             self.assertRegex(head, r" --call [123]: \d+ parts, about 8:\d\d of 9:00$")

@@ -1,4 +1,4 @@
-"""scripts/gpu_check over several calls: each goes on where the last one stopped, and finished parts are kept."""
+"""gpu_check over several calls: each goes on where the last one stopped, and finished parts are kept."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from unittest import mock
 from gpu_visits import PASSED, Visited
 from synthetic_store import REPOSITORY
 
-from gpucheck import __main__ as program
-from gpucheck import checks, ctest, host, parts, schedule
-from gpucheck.ledger import Ledger
-from gpucheck.schedule import Estimate, Outcome, Result
 from hvdb import whole_file
+from maintain.gpucheck import __main__ as program
+from maintain.gpucheck import checks, ctest, host, parts, schedule
+from maintain.gpucheck.ledger import Ledger
+from maintain.gpucheck.schedule import Estimate, Outcome, Result
 
 # Runs gpu_check on the test's bundle in a process that can be killed. Arguments: the bundle, then those of gpu_check.
 # It believes that its Python has PyTorch.
 ALONE = """
 import pathlib, sys
 sys.path.insert(0, {scripts!r})
-from gpucheck import __main__ as program, host
+from maintain.gpucheck import __main__ as program, host
 program.ROOT = pathlib.Path(sys.argv.pop(1))
 host.find_torch = lambda given: (sys.executable, "fake")
 sys.exit(program.main())
@@ -134,11 +134,11 @@ class ResumeTest(Visited):
         self.assertEqual((code, [row["call"] for row in rows.values()]), (0, [1, 2, 2]))
 
     def test_killed_at_once_it_leaves_no_server_of_a_comparison(self) -> None:
-        shutil.copytree(REPOSITORY / "scripts" / "peers", self.root / "scripts" / "peers")
+        shutil.copytree(REPOSITORY / "scripts" / "maintain" / "peers", self.root / "scripts" / "maintain" / "peers")
         (self.root / "scripts" / "hvdb").mkdir()
         for name in ("__init__.py", "whole_file.py"):
             shutil.copy(REPOSITORY / "scripts" / "hvdb" / name, self.root / "scripts" / "hvdb" / name)
-        self.script("bundle/scripts/peers/gpu_torch.py", BUSY.format(child=str(self.folder / "child")))
+        self.script("bundle/scripts/maintain/peers/gpu_torch.py", BUSY.format(child=str(self.folder / "child")))
         self.script("bundle/bin/train_step_bench", "#!/bin/sh\n")
         self.kill_when_busy("quick-*")
 
@@ -262,7 +262,8 @@ class ResumeTest(Visited):
     def test_the_list_knows_the_folder(self) -> None:
         self.tests(PASSED)
         self.visit("tests")
-        command = [str(REPOSITORY / "scripts" / "gpu_check"), str(self.folder / "out"), "--device", "cpu", "--list"]
+        program = str(REPOSITORY / "scripts" / "maintain" / "gpu_check")
+        command = [program, str(self.folder / "out"), "--device", "cpu", "--list"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
         self.assertRegex(done.stdout, r"(?m)^  tests .*\(good\)$")
         self.assertRegex(done.stdout, r"(?m)^\* doctor ")

@@ -1,4 +1,4 @@
-"""One call of scripts/gpu_check on a bundle of shell scripts: the result of each part, and the files that it leaves."""
+"""One call of gpu_check on a bundle of shell scripts: the result of each part, and the files that it leaves."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from unittest import mock
 from gpu_visits import FAILED, GTEST, PASSED, SKIPPED, Visited
 from synthetic_store import REPOSITORY
 
-from gpucheck import __main__ as program
-from gpucheck import checks, comparing, ctest, host, nccl, parts, visit
-from gpucheck.place import Place, find_place
-from gpucheck.schedule import Estimate
+from maintain.gpucheck import __main__ as program
+from maintain.gpucheck import checks, comparing, ctest, host, nccl, parts, visit
+from maintain.gpucheck.place import Place, find_place
+from maintain.gpucheck.schedule import Estimate
 
-sys.path.insert(0, str(REPOSITORY / "scripts" / "peers"))
+sys.path.insert(0, str(REPOSITORY / "scripts" / "maintain" / "peers"))
 import compare_gpu
 
 # Stands in for compare_gpu.py: writes a row, or ends as told.json beside it says. --report prints the files it got.
@@ -148,9 +148,9 @@ class GpuVisitTest(Visited):
 
     def compared(self, code: int, troubles: tuple = (), missing: tuple = (), measured: bool = True) -> None:
         self.script("bundle/bin/train_step_bench", "")
-        self.script("bundle/scripts/peers/compare_gpu.py", FAKE_COMPARISON)
+        self.script("bundle/scripts/maintain/peers/compare_gpu.py", FAKE_COMPARISON)
         told = {"code": code, "measured": measured, "troubles": troubles, "missing": missing}
-        self.script("bundle/scripts/peers/told.json", json.dumps(told))
+        self.script("bundle/scripts/maintain/peers/told.json", json.dumps(told))
 
     def test_the_comparison(self) -> None:
         self.compared(3, missing=("torch compile ended with exit code 1",))

@@ -566,9 +566,11 @@ class RaceTest(Folder):
 
 class MemoryTest(unittest.TestCase):
     def test_memory_does_not_grow_with_the_number_of_files(self) -> None:
+        program = SCRIPTS / "maintain" / "bench_merge"
+
         def measure(files: int) -> dict:
             done = subprocess.run(
-                [SCRIPTS / "bench_merge", "--files", str(files), "--ranks", "256", "--json", "--max-mib", "300"],
+                [program, "--files", str(files), "--ranks", "256", "--json", "--max-mib", "300"],
                 capture_output=True,
                 text=True,
                 timeout=300,

@@ -20,7 +20,7 @@ from synthetic_store import REPOSITORY
 
 OURS = Path(os.environ.get("HVD_BENCH", "hvd_bench")).with_name("train_step_bench")
 NO_GRAPH = "torch graph ended with exit code 2: gpu_torch: there are no CUDA graphs on a CPU"
-PEERS = REPOSITORY / "scripts" / "peers"
+PEERS = REPOSITORY / "scripts" / "maintain" / "peers"
 sys.path.insert(0, str(PEERS))
 import compare_torch  # noqa: E402
 import serving  # noqa: E402

@@ -10,7 +10,7 @@ from synthetic_store import REPOSITORY
 
 from hvdb.errors import HvdbError
 
-sys.path.insert(0, str(REPOSITORY / "scripts" / "lib"))
+sys.path.insert(0, str(REPOSITORY / "scripts" / "maintain"))
 import tuner_proof
 from tuner_proof import Result, Search, Setting
 

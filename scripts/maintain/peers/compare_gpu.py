@@ -8,8 +8,8 @@ The ratio is that of the median seconds per image, with a bootstrap interval ove
 in every step; in both, the loss must be finite and must not collapse below a thousandth of its first. At the end comes
 a verdict against --target, by the stored samples; --report gives it again, for the files of several runs.
 
-    scripts/peers/compare_gpu.py --bench build/release/bin/train_step_bench --json gpu.json --store hvd_bench.db
-    scripts/peers/compare_gpu.py --report gpu.json --store hvd_bench.db
+    compare_gpu.py --bench build/release/bin/train_step_bench --json gpu.json --store hvd_bench.db
+    compare_gpu.py --report gpu.json --store hvd_bench.db
 
 Exit code: 0 all measured, 1 a comparison broke off, or a loss is not finite or collapsed, 2 usage, 3 only variants of
 the peer are missing.

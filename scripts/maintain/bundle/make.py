@@ -23,9 +23,9 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2]
+SOURCE = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(SOURCE / "scripts"))
-from gpucheck import ctest  # noqa: E402
+from maintain.gpucheck import ctest  # noqa: E402
 
 GLIBC = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl|BrokenLocale))\.so(\.\d+)?$")
 # These belong to the host, because they fit its driver.
@@ -34,9 +34,9 @@ HOST = re.compile(r"lib(cuda|cudart|cudnn|nccl|cublas|cufft|curand|cusolver|cusp
 PLUGIN_HELPER = re.compile(r"libmca_common_")
 GLIBC_FILES = ("ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0")
 GLIBC_FILES += ("libresolv.so.2", "libutil.so.1")
-FILES = ("LICENSE", "docs/gpu_check.md", "results/schema.sql", "scripts/gpu_check")
-FILES += ("scripts/hvdb/__init__.py", "scripts/hvdb/whole_file.py")
-FOLDERS = ("scripts/gpucheck", "scripts/peers", "scripts/lib")
+FILES = ("LICENSE", "docs/gpu_check.md", "results/schema.sql", "scripts/maintain/gpu_check")
+FILES += ("scripts/maintain/__init__.py", "scripts/hvdb/__init__.py", "scripts/hvdb/whole_file.py")
+FOLDERS = ("scripts/maintain/gpucheck", "scripts/maintain/peers", "scripts/lib")
 
 
 class BundleError(RuntimeError):
@@ -83,7 +83,7 @@ class Bundle:
         shutil.rmtree(folder, ignore_errors=True)
         for name in ("bin", "tests", "libexec", "lib", "glibc", "licenses"):
             (folder / name).mkdir(parents=True)
-        shutil.copy2(SOURCE / "scripts/bundle/run", folder / "bin/run")
+        shutil.copy2(SOURCE / "scripts/maintain/bundle/run", folder / "bin/run")
 
     def binary(self, source: Path, target: str, rpath: str) -> None:
         """Copies a program or a library without its symbols, and makes it look for its libraries in `rpath`."""

@@ -30,7 +30,7 @@ sys.dont_write_bytecode = True
 
 from hvdb import store  # noqa: E402  (the path must be set first)
 
-MARK = "synthetic: made by scripts/bench_merge, nothing was measured"
+MARK = "synthetic: made by scripts/maintain/bench_merge, nothing was measured"
 # The kinds of samples that hvd_bench stores per rank.
 KINDS = (
     "step_seconds",
@@ -184,7 +184,7 @@ def faults_of(output: Path, expected: dict[str, int], ranks: int, steps: int) ->
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parses the command line."""
     parser = argparse.ArgumentParser(
-        prog="scripts/bench_merge",
+        prog="scripts/maintain/bench_merge",
         description=__doc__.split("\n", 1)[0],
         epilog="exit codes: 0 good, 1 the merged store is wrong or a limit is passed, 2 usage or I/O",
     )

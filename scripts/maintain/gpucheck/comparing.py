@@ -1,4 +1,4 @@
-"""The parts that train beside PyTorch (scripts/peers/compare_gpu.py), and the verdict over all of them."""
+"""The parts that train beside PyTorch (scripts/maintain/peers/compare_gpu.py), and the verdict over all of them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from hvdb import edge, process, rerun, whole_file
 from hvdb.commands import judging
 from hvdb.errors import EXIT_GOOD
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RECORDED = ROOT / "results/recorded/2026-11-22-h200-second/replay/resnet101-fp16.txt"
 
 

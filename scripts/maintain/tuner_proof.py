@@ -1,4 +1,4 @@
-"""Compares the choices of --tune-schedule with the best setting of its space; `scripts/benchmarks DIR tuner` runs it.
+"""Compares the choices of --tune-schedule with the best setting of its space; `benchmarks DIR tuner` runs it.
 
 For each schedule the search runs several times with a replay file, so that only the communication is real. Then every
 setting of the space runs in rounds of random order. The best setting is the one with the smallest median over the even

@@ -125,7 +125,8 @@ def visit_text(parts: Sequence[Part]) -> str:
         own = [part for part in parts if part.call == call]
         total = duration(sum(part.estimate.seconds for part in own) + CLOSING_SECONDS)
         lines.append(
-            f"scripts/gpu_check results --call {call}: {len(own)} parts, about {total} of {CALL_MINUTES:.0f}:00"
+            f"scripts/maintain/gpu_check results --call {call}: {len(own)} parts, about {total}"
+            f" of {CALL_MINUTES:.0f}:00"
         )
         lines += [f"  {p.estimate.part:<{width}}  {p.estimate.seconds:>3.0f} s  {p.about}" for p in own]
     return "\n".join([*lines, "all times are estimates: docs/gpu_check.md says which were measured"])

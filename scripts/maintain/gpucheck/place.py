@@ -31,7 +31,7 @@ class Place:
 
     def peers(self) -> Path:
         """Returns the folder of the scripts for the comparison."""
-        return self.root / "scripts" / "peers"
+        return self.root / "scripts" / "maintain" / "peers"
 
 
 def find_place(root: Path) -> Place | None:

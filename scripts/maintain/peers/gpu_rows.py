@@ -13,7 +13,7 @@ from pathlib import Path
 
 from serving import Ratio, ratio_of
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 from hvdb import whole_file
 
 COLLAPSED = 1e-3  # fraction of the first loss: gradients then vanish, and a GPU may run faster

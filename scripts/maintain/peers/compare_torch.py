@@ -9,7 +9,7 @@ All are persistent processes that answer step counts and take turns (A B B A ...
 machine hits all of them. Ratios are of median step times, with a bootstrap interval over the turns; fewer than six
 turns have none.
 
-    scripts/peers/compare_torch.py --bench build/release/bin/train_step_bench --json peers.json
+    compare_torch.py --bench build/release/bin/train_step_bench --json peers.json
 
 Exit codes: 0 all compared, 1 a comparison failed (the others are kept), 2 usage.
 """
@@ -30,10 +30,10 @@ from pathlib import Path
 from serving import PeerError, Ratio, Server, ratio_of, take_turns
 
 HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE.parents[1]))
 from hvdb import whole_file  # noqa: E402
 
-INSTALLED = HERE.parents[1] / "build" / "peers" / "torch" / "bin" / "python"  # from scripts/install_deps --peers
+INSTALLED = HERE.parents[2] / "build" / "peers" / "torch" / "bin" / "python"  # from scripts/install_deps --peers
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""How often the stored intervals of repeated sessions hold the truth; `scripts/benchmarks DIR coverage` runs them.
+"""How often the stored intervals of repeated sessions hold the truth; `benchmarks DIR coverage` runs them.
 
 The truth is not known: for each session it is the median of the other sessions. That median varies too, so intervals
 that hold the truth in 95 % of cases hold it in about 94 % (with twenty sessions).

@@ -33,7 +33,7 @@ from .runner import Progress, run_parts
 from .schedule import Result, duration, exit_code, plan, to_do
 from .visit import ON_THE_CPU, ON_THE_GPU, Visit
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MACHINE = "machine.json"
 WINNERS = "*.winners"  # named after network, type, cuDNN and GPU; programs ignore files of another cuDNN or GPU
 MOST_MINUTES = 1e6

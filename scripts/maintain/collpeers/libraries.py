@@ -15,7 +15,7 @@ from . import machine, samples
 from hvdb import process
 from hvdb.errors import HvdbError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PEERS = ROOT / "build" / "peers"  # scripts/install_deps --peers
 PROGRAMS = ROOT / "build" / "peer_programs"  # belongs to this checkout; build/peers may be a link to another's
 SOURCES = ROOT / "bench" / "peers"
