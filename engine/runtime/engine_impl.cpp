@@ -199,7 +199,8 @@ Ticket Engine::Impl::submit(core::Request request, PendingTensor tensor) {
   refuse_unsupported(request);
   if (const Schedule schedule = step_schedule_.load(); in_step_.load() && by_bucket(schedule)) {
     refuse(request, Errc::kInvalidArgument,
-           " inside a step of the " + std::string(name(schedule)) + " schedule, which has no control plane");
+           " inside a step of the " + std::string(name(schedule)) +
+               " schedule: it takes no other tensors until finish_step()");
   }
   Ticket ticket = 0;
   if (!solo()) {

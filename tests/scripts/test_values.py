@@ -236,7 +236,7 @@ class SchemaTest(Stores):
             "holds a view 'rank'": ("DROP TABLE rank", f"CREATE VIEW rank AS SELECT {endless} AS rank"),
             "holds a trigger 't'": ("CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM run; END",),
             "holds a index 'i'": ("CREATE INDEX i ON run (abs(batch_size))",),
-            "its table 'run' has not the columns": (
+            "its table 'run' lacks columns": (
                 "ALTER TABLE run ADD COLUMN more TEXT AS (hex(zeroblob(100000000))) VIRTUAL",
             ),
             "holds a table 'rank'": (
