@@ -160,7 +160,7 @@ class ValuesTest(Stores):
 
     def test_text_that_is_none(self) -> None:
         for place in ("run SET model", "session SET command_line", "provenance SET value", "rank SET host"):
-            for text, message in ((NOT_TEXT, "no UTF-8 text"), ("'a' || char(0) || 'b'", "no UTF-8 text")):
+            for text, message in ((NOT_TEXT, "not UTF-8 text"), ("'a' || char(0) || 'b'", "not UTF-8 text")):
                 with self.subTest(f"{place} = {text}"):
                     self.change(f"UPDATE {place} = {text}")
                     self.refused(f"damaged: .*{message}")
