@@ -76,8 +76,8 @@ void Application::end_alone(Patience waited) {
   if (end_begun_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
   const Error error(
       Errc::kTimeout,
-      launch_.evidence + ": some of these processes did not " + (leaving_ ? "leave" : "join") +
-          " the MPI world within " + duration_text(std::chrono::duration<double>(waited.timeout).count()) +
+      launch_.evidence + ": not all of these processes " + (leaving_ ? "left" : "joined") + " the MPI world within " +
+          duration_text(std::chrono::duration<double>(waited.timeout).count()) +
           "; one is stopped, ended or on a host that the others cannot reach: see mpirun's output and ps, or raise " +
           waited.set_by);
   RecordKeeper* const keeper = keeper_to_close_;

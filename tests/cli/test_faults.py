@@ -195,7 +195,7 @@ class Joining(ProgramTest):
         with ThreadPoolExecutor() as both:  # side by side, because MPI's start-up may take 30 s
             results = both.map(execute, (per_rank(first, second) for second in (["true"], ["sleep", "100"])))
         for result in results:
-            self.refused(result, 5, "some of these processes did not join", "OMPI_COMM_WORLD_SIZE=2")
+            self.refused(result, 5, "not all of these processes joined", "OMPI_COMM_WORLD_SIZE=2")
             self.assertIn("raise --startup-deadline-seconds", result.errors[0])
         self.assertEqual(list(self.folder.iterdir()), [])
 

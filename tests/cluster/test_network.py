@@ -172,7 +172,7 @@ class Network(unittest.TestCase):
             (["--iterations", "0"], "--iterations"),
             (["--nodes", "2", "--"], "name a program behind --"),
             (["--bench", "/none"], "no program at /none"),
-            (["--bench", "/bin/true", "--json"], "is no hvd_bench"),
+            (["--bench", "/bin/true", "--json"], "is not hvd_bench"),
         ):
             self.refused(text, *arguments)
 

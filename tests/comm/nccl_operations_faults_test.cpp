@@ -59,8 +59,7 @@ TEST(NcclOperations, ReduceNoInt16ButMoveIt) {
     const auto memory = plane.allocate(1000, soon());
     std::byte *const in = memory->bytes().data(), *const out = in + 500;
     const std::string expected =
-        "unsupported: NCCL cannot reduce int16 because it lacks this type: reduce int32 instead, or data in host "
-        "memory";
+        "unsupported: NCCL cannot reduce int16, for it has no such type: reduce int32 instead, or memory of the host";
     const auto refused = [&](const std::function<void()>& call) { EXPECT_EQ(error_of(call), expected); };
     refused([&] { plane.all_reduce(in, 5, DataType::kI16, ReduceOp::kSum, soon()); });
     refused([&] { plane.all_reduce_into(out, in, 5, DataType::kI16, ReduceOp::kMax, soon()); });
@@ -93,8 +92,8 @@ TEST(NcclOperations, InTwoLevelsAreRefusedButForReductions) {
     EXPECT_EQ(error_of([&] { plane.all_to_all(out, counts, in, counts, DataType::kF32, soon()); }),
               refused("all_to_all"));
     EXPECT_EQ(error_of([&] { plane.all_reduce(in, 5, DataType::kI16, ReduceOp::kSum, soon()); }),
-              "unsupported: NCCL cannot reduce int16 because it lacks this type: reduce int32 instead, or data in host "
-              "memory");
+              "unsupported: NCCL cannot reduce int16, for it has no such type: reduce int32 instead, or memory of the "
+              "host");
     Bench bench(*communicator, DataType::kI8);
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
       all_reduce(bench, {rank.rank, 4}, 300, op, true);

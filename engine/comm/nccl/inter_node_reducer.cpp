@@ -101,7 +101,7 @@ void InterNodeReducer::await_stream(const Entry& entry) {
       const Topology& where = across_.topology();
       throw Error(Errc::kTimeout, "the GPU of host " + where.hosts.at(static_cast<std::size_t>(where.rank)) +
                                       " has not reduced inside the node by the deadline: a rank there is late, or a "
-                                      "kernel hangs; find out which, or raise " +
+                                      "kernel hangs; see which, or raise " +
                                       entry.job.deadline.set_by());
     }
   }

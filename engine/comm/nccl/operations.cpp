@@ -25,7 +25,7 @@ std::string with_bytes(const char* operation, std::size_t count, DataType dtype)
 void require_reducible(DataType dtype) {
   if (dtype != DataType::kI16) return;
   throw Error(Errc::kUnsupported, "NCCL cannot reduce " + std::string(name(dtype)) +
-                                      " because it lacks this type: reduce int32 instead, or data in host memory");
+                                      ", for it has no such type: reduce int32 instead, or memory of the host");
 }
 
 void Plane::copy_own_share(void* out, const void* in, std::size_t count, DataType dtype) {
