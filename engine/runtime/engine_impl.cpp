@@ -199,8 +199,7 @@ Ticket Engine::Impl::submit(core::Request request, PendingTensor tensor) {
   refuse_unsupported(request);
   if (const Schedule schedule = step_schedule_.load(); in_step_.load() && by_bucket(schedule)) {
     refuse(request, Errc::kInvalidArgument,
-           " inside a step of the " + std::string(name(schedule)) +
-               " schedule: it takes no other tensors until finish_step()");
+           " inside a step of the " + std::string(name(schedule)) + " schedule, which has no control plane");
   }
   Ticket ticket = 0;
   if (!solo()) {
