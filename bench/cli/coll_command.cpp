@@ -203,26 +203,30 @@ void register_sizes(Registrar add, coll::CollOptions& o, CollGiven& given) {
 void register_precision(Registrar add, coll::CollOptions& o) {
   add.group("How it is measured");
   add.integer("-n,--iters",
-              "Samples of each cell, at least (default: 20; never fewer than 10; --max-time may end earlier)", 1,
+              "Minimum number of samples per cell (default: 20; never fewer than 10; --max-time may end earlier)", 1,
               100'000, o.least_samples);
-  add.integer("-w,--warmup_iters", "Samples of each cell that are discarded first (default: 5)", 0, 1 << 20, o.warmup);
+  add.integer("-w,--warmup_iters", "Samples per cell that are discarded first (default: 5)", 0, 1 << 20, o.warmup);
   add.number("--target-interval", "X", "Relative half width of the median's interval (default: 0.02)", 1e-4, 1,
              [&o](double x) { o.target_interval = x; });
   add.number("--max-time", "S", "Cap on each cell's own time in seconds (default: 5)", 1e-3, 1e7,
              [&o](double x) { o.max_seconds = x; });
-  add.value("-z,--blocking", "0..3",
-            "0 (default): one after the other; 1: a barrier after each; 2: each is waited for; 3: one a sample",
-            [&o](const std::string& text) { o.pace = static_cast<coll::Pace>(parse_integer("-z", text, 0, 3)); });
-  add.integer("-G,--cudagraph",
-              "On GPUs: put the operations of a sample into a CUDA graph and launch it so often (default: 0, no graph; "
-              "implies --warm)",
-              0, 1 << 20, o.graph_launches);
+  add.value(
+      "-z,--blocking", "0..3",
+      "0 (default): start all, wait for the last; 1: a barrier after each; 2: wait for each; 3: one operation per "
+      "sample",
+      [&o](const std::string& text) { o.pace = static_cast<coll::Pace>(parse_integer("-z", text, 0, 3)); });
+  add.integer(
+      "-G,--cudagraph",
+      "On GPUs: number of launches of a CUDA graph with the operations of a sample (default: 0, no graph; implies "
+      "--warm)",
+      0, 1 << 20, o.graph_launches);
   add.integer("-c,--check", "Passes of the check of every element of a result on every rank; 0: no check (default: 1)",
               0, 1 << 20, o.checks);
   add.flag("--no-bound", "Do not measure the bare copy or reduction beside each cell", [&o] { o.bound = false; });
-  add.number("--link-gbit", "X", "Of ranks on several hosts: rate of one rank's link, the bound there", 1e-3, 1e6,
-             [&o](double x) { o.link_gbit = x; });
-  add.integer("--seed", "Of the order of cells (default: 1)", 0, std::numeric_limits<std::int64_t>::max(), o.seed);
+  add.number("--link-gbit", "X", "For ranks on several hosts: rate of one rank's link in Gbit/s, used as the bound",
+             1e-3, 1e6, [&o](double x) { o.link_gbit = x; });
+  add.integer("--seed", "Seed for the order of cells (default: 1)", 0, std::numeric_limits<std::int64_t>::max(),
+              o.seed);
 }
 
 void register_world(Registrar add, Options& world, coll::CollOptions& o, CollGiven& given) {
@@ -250,12 +254,15 @@ void register_world(Registrar add, Options& world, coll::CollOptions& o, CollGiv
       "Between hosts: measure doubling, rabenseifner and ring from 1K to 4M in turn, and say up to which size each "
       "is the fastest",
       [&o] { o.find_crossovers = true; });
-  add.folder("--tuning-folder", "Where --find-crossovers keeps what it found, and other runs between hosts look for it",
-             o.tuning_folder);
-  add.number("--deadline-seconds", "S", "Of every wait for another rank (default: 60)", 0.1, 86400, [&world](double x) {
-    world.engine.deadline.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * x));
-  });
-  add.number("--startup-deadline-seconds", "S", "The same while the ranks join (default: 300)", 0.1, 86400,
+  add.folder(
+      "--tuning-folder",
+      "Folder in which --find-crossovers stores its results, and from which other runs on several hosts load them",
+      o.tuning_folder);
+  add.number("--deadline-seconds", "S", "Deadline of every wait for another rank (default: 60)", 0.1, 86400,
+             [&world](double x) {
+               world.engine.deadline.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * x));
+             });
+  add.number("--startup-deadline-seconds", "S", "Deadline of waits while the ranks connect (default: 300)", 0.1, 86400,
              [&world](double x) {
                world.startup_deadline.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * x));
              });
@@ -273,7 +280,7 @@ void register_files(Registrar add, coll::CollOptions& o, CollGiven& given) {
 void settle_crossovers(coll::CollOptions& o, const CollGiven& given) {
   if (!given.compare.empty() || given.algorithm || !o.model.empty() || o.ragged || o.gpus) {
     throw Error(Errc::kInvalidArgument,
-                "--find-crossovers says itself what is measured, on CPUs; leave out --compare, --algorithm, "
+                "--find-crossovers chooses the cells itself and runs on CPUs; leave out --compare, --algorithm, "
                 "--from-model, --ragged and --device");
   }
   using coll::Collective;

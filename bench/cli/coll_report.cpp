@@ -64,7 +64,7 @@ std::string header(bool compared) {
   std::string text = format("# %10s  %12s  %8s  %6s  %6s", "size", "count", "type", "redop", "root");
   for (int form = 0; form < 2; ++form) text += format("  %7s  %6s  %6s  %6s", "time", "algbw", "busbw", "#wrong");
   for (int form = 0; form < 2; ++form) text += format("  | %6s  %6s  %8s  %9s", "+-", "bound", "skew", "last");
-  for (int form = 0; form < 2; ++form) text += compared ? format("  %22s", "time over the first") : "";
+  for (int form = 0; form < 2; ++form) text += compared ? format("  %22s", "time / first side's") : "";
   text += "\n" + format("# %10s  %12s  %8s  %6s  %6s", "(B)", "(elements)", "", "", "");
   for (int form = 0; form < 2; ++form) text += format("  %7s  %6s  %6s  %6s", "(us)", "(GB/s)", "(GB/s)", "");
   for (int form = 0; form < 2; ++form) text += format("  | %6s  %6s  %8s  %9s", "(%)", "(%)", "(us)", "(rank)");
@@ -104,7 +104,7 @@ std::string footer(const CollResult& result) {
     text += format("# Clocks of hosts      : skew may be wrong by %.1f us\n", result.world.clock_uncertainty * kMicro);
   }
   for (const std::string& caution : caution_lines(result.world.numa)) text += "# " + caution + "\n";
-  if (result.crossovers) text += "# Between hosts        : " + crossover_text(*result.crossovers) + "\n";
+  if (result.crossovers) text += "# Crossovers           : " + crossover_text(*result.crossovers) + "\n";
   if (!result.interrupted.empty()) text += "# INCOMPLETE           : stopped by " + result.interrupted + "\n";
   return text;
 }

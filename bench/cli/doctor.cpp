@@ -82,7 +82,8 @@ void examine_processor(FindingList& all, const Processor& cpu, const std::vector
 void examine_clock(FindingList& all, const Processor& cpu) {
   const std::string scaling = governor();
   if (scaling.empty()) {
-    good(all, "clock", cpu.has("hypervisor") ? "not ours to control (virtual machine)" : "no frequency control found");
+    good(all, "clock",
+         cpu.has("hypervisor") ? "cannot be controlled here (virtual machine)" : "no frequency control found");
   } else if (scaling == "performance") {
     good(all, "clock", "governor performance");
   } else {
@@ -183,7 +184,7 @@ void examine_numa(FindingList& all, const Launch& launch, const Environment& env
 void examine_shared_memory(FindingList& all) {
   struct statvfs found {};
   if (::statvfs("/dev/shm", &found) != 0) {
-    all.push_back({Level::kWarning, "/dev/shm", "not there: ranks of one host cannot share memory",
+    all.push_back({Level::kWarning, "/dev/shm", "/dev/shm does not exist: ranks of one host cannot share memory",
                    "mount it (mount -t tmpfs none /dev/shm), or use --algorithm ring"});
     return;
   }

@@ -39,7 +39,7 @@ std::string precision_note(std::span<const RunRecord> runs, const Findings& find
   const double half_width = relative_half_width(*worst->step_seconds);
   if (half_width <= findings.target_half_width) return {};
   return formatted(
-      "caution: the %s ended the measurement with a step time known to +- %.1f %% only (phase %s), not to "
+      "caution: the measurement ended (%s) with an interval of +- %.1f %% for the step time of phase %s; the target is "
       "+- %g %%; give it more with --max-time",
       worst->stop_reason.c_str(), 100 * half_width, std::string(name(worst->phase)).c_str(),
       100 * findings.target_half_width);
@@ -125,8 +125,8 @@ std::string exposed_note(const RunRecord& full, const RunRecord* none, const std
 std::string reconciliation_note(const RunRecord& full) {
   const double unexplained = seconds_of(full, "stragglers") + seconds_of(full, "residual");
   return formatted(
-      "full minus none holds, beside the wait: compute slowed by overlap %+.2f ms, update %+.2f ms, unexplained %+.2f "
-      "ms",
+      "step time of full minus none: exposed communication, and compute slowed by overlap %+.2f ms, update %+.2f ms, "
+      "unexplained %+.2f ms",
       milliseconds(seconds_of(full, "overlap_slowdown")), milliseconds(seconds_of(full, "update")),
       milliseconds(unexplained));
 }
@@ -168,7 +168,7 @@ std::string launch_note(const RunRecord& run, bool ahead) {
   const RankSamples& slowest = std::max_element(run.ranks.begin(), run.ranks.end(), faster)->samples;
   const double step = run.step_seconds->value, by_launch = median(max_over_ranks(launch));
   return formatted(
-      "a step takes %.3f ms by the GPU's events, which images/s are by, and %.3f ms on average from end to end by the "
+      "step time: %.3f ms by the GPU's events (images/s come from these), %.3f ms on average from end to end by the "
       "host's clock (%+.1f %% over the mean by events), waits and loading included; launching it (%.3f ms, %.1f %% of "
       "the step) %s",
       milliseconds(step), milliseconds(mean(slowest.host)), 100 * (mean(slowest.host) / mean(slowest.step) - 1),

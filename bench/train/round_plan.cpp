@@ -61,7 +61,7 @@ std::size_t RoundPlan::settle(const Logs& logs) const {
 
 std::string RoundPlan::first_steps() const {
   if (gpu_) return "discarded, as always on a GPU";
-  if (exact_samples_) return "discarded, as always where a number of samples is asked for";
+  if (exact_samples_) return "discarded, as always if a number of samples is given";
   return verdict_.text;
 }
 

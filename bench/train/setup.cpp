@@ -137,9 +137,10 @@ void refuse_types(const Options& options, const Setup& setup) {
 void refuse_sharded(const Options& options, const Setup& setup) {
   if (setup.schedule != Schedule::kSharded) return;
   if (setup.device == Device::kCuda) {
-    throw Error(Errc::kUnsupported,
-                "--schedule sharded shares out gradients in host memory, and this run computes on the GPU; use "
-                "--schedule static, or --device cpu");
+    throw Error(
+        Errc::kUnsupported,
+        "--schedule sharded distributes gradients over the ranks in host memory, and this run computes on the GPU; use "
+        "--schedule static, or --device cpu");
   }
   if (setup.allreduce != DataType::kF32) {
     throw Error(Errc::kUnsupported, "--schedule sharded exchanges fp32; leave out --allreduce-dtype " +

@@ -124,8 +124,8 @@ std::size_t gathered_bytes(const Request& request, std::span<const std::int64_t>
   shape.front() = 0;
   for (const std::int64_t count : rows) {
     if (count < 0 || count > std::numeric_limits<std::int64_t>::max() - shape.front()) {
-      throw Error(Errc::kInvalidArgument, "all_gather '" + request.name + "': " + std::to_string(count) +
-                                              " rows after " + std::to_string(shape.front()) + " make no sense");
+      throw Error(Errc::kInvalidArgument, "all_gather '" + request.name + "': a rank has " + std::to_string(count) +
+                                              " rows: negative, or the sum exceeds 64 bits");
     }
     shape.front() += count;
   }

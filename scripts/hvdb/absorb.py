@@ -93,7 +93,7 @@ def _require_same_sessions(connection: sqlite3.Connection, incoming: Place, know
 
 def _conflict(what: str, uuid: str, incoming: Place, known: Place) -> NotComparable:
     return NotComparable(
-        f"{what} {uuid} stands in {known.file_of(uuid)} and in {incoming.file_of(uuid)} with two contents; one of "
+        f"{what} {uuid} has different contents in {known.file_of(uuid)} and in {incoming.file_of(uuid)}; one of "
         "them was changed after it was measured. Nothing was merged: leave one out"
     )
 

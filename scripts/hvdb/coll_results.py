@@ -108,13 +108,13 @@ def _one_of(value: object, known: Sequence[str], what: str) -> str:
 
 def _list(value: object, what: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or len(value) > MOST_ROWS or not all(isinstance(row, dict) for row in value):
-        raise Malformed(f"{what} is no list of at most {MOST_ROWS} objects")
+        raise Malformed(f"{what} is not a list of at most {MOST_ROWS} objects")
     return value
 
 
 def _table(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Malformed(f"{what} is no object")
+        raise Malformed(f"{what} is not an object")
     return value
 
 
@@ -139,7 +139,7 @@ def _point(size: int, form: dict[str, Any]) -> Point:
     reason = strict_json.text(form.get("stop_reason"), "stop_reason", LONGEST_TEXT)
     settled = form.get("settled", reason == SETTLED)  # files written by hvd_bench before 2026-11-25 lack the key
     if not isinstance(settled, bool):
-        raise Malformed("settled is no truth value")
+        raise Malformed("settled is not true or false")
     return Point(size, time, low, high, bound_time, settled)
 
 
@@ -158,7 +158,7 @@ class _Gathered:
 
     def add(self, panel: Panel, name: str, point: Point) -> None:
         if self.has(panel, name, point.size):
-            raise Malformed("a cell that stands twice")
+            raise Malformed("a cell that occurs twice")
         self.cells.add((panel, name, point.size))
         if (panel, name) not in self.known:
             self.known[panel, name] = Series(panel, name, self.source)
@@ -170,7 +170,7 @@ class _Gathered:
         if wrong:
             self.leave_out(panel, size, f"{wrong} wrong elements")
         elif size == 0:
-            self.leave_out(panel, size, "has no size to draw it against")
+            self.leave_out(panel, size, "has no size, so it cannot be drawn")
         return wrong == 0 and size > 0
 
     def leave_out(self, panel: Panel, size: int, why: str) -> None:
@@ -182,7 +182,7 @@ class _Gathered:
 
 def _name(side: str, ragged: object) -> str:
     if not isinstance(ragged, bool):
-        raise Malformed("ragged is no truth value")
+        raise Malformed("ragged is not true or false")
     return f"{side}, ragged" if ragged else side
 
 
@@ -247,7 +247,7 @@ def _stored_cell(cell: sqlite3.Row, ranks: int, gathered: _Gathered) -> None:
     if seconds is None:
         gathered.leave_out(panel, size, "took less time than the clock can tell")
     elif gathered.has(panel, name, size):
-        gathered.leave_out(panel, size, f"stands twice as {name}")
+        gathered.leave_out(panel, size, f"occurs twice as {name}")
     else:
         low, high = cell["seconds_low"], cell["seconds_high"]
         ends = (1e6 * low, 1e6 * high) if low else (None, None)
@@ -295,7 +295,7 @@ def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
             points[f"{name}, {kind}"] = Point(size, times[0] / calls)
             points[f"{peer}, beside {name}, {kind}"] = Point(size, times[1] / calls)
         if panel.operation == "barrier":
-            gathered.leave_out(panel, size, "has no size to draw it against")
+            gathered.leave_out(panel, size, "has no size, so it cannot be drawn")
             continue
         if size == 0:
             raise Malformed(f"{panel.operation} of 0 bytes")
@@ -331,7 +331,7 @@ def read(files: Sequence[Path], sessions: Sequence[str] = ()) -> Read:
                 raise Malformed("neither results nor a plan")
         except Malformed as error:
             raise HvdbError(
-                f"{file}: is no JSON of 'hvd_bench coll -J' or 'scripts/maintain/coll_peers report --json': {error}"
+                f"{file}: is not JSON of 'hvd_bench coll -J' or 'scripts/maintain/coll_peers report --json': {error}"
             ) from error
     return made
 

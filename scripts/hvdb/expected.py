@@ -95,7 +95,7 @@ def _moment(value: str | datetime.date, where: str) -> tuple[str, bool]:
         if isinstance(value, str):
             value = (datetime.datetime if len(value) > 10 else datetime.date).fromisoformat(value)
     except ValueError:
-        raise ValueError(f"{where}: since '{value}' is no date") from None
+        raise ValueError(f"{where}: since '{value}' is not a date") from None
     if isinstance(value, datetime.datetime) and value.tzinfo:
         value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
     return value.isoformat(), True

@@ -70,7 +70,7 @@ def read(text: str) -> Plan:
         if not (plan.cells and ascending and plan.looks[-1] <= MOST_PAIRS and plan.text() == text):
             raise ValueError("values that no gate plans")
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise NotComparable(f"label gate.plan is no plan of a gate: {type(error).__name__}: {error}") from None
+        raise NotComparable(f"label gate.plan is not a plan of a gate: {type(error).__name__}: {error}") from None
     return plan
 
 

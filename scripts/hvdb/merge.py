@@ -107,7 +107,7 @@ def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan
             made.notes.append(_gone(leftover))
             continue
         if not stat.S_ISREG(seen.st_mode):  # opening a pipe may wait for ever
-            made.notes.append(f"{leftover}: is no file: left out")
+            made.notes.append(f"{leftover}: is not a file: left out")
         elif now - seen.st_mtime < ALIVE_SECONDS:
             made.notes.append(f"{leftover}: changed just now, its job may still run: left out (name it to take it)")
         else:
@@ -116,7 +116,7 @@ def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan
 
 
 def _gone(leftover: Path) -> str:
-    return f"{leftover}: is gone, its job has just published: merge again to have that too"
+    return f"{leftover}: no longer exists, because its job has just finished: merge again to include its results"
 
 
 def merge(
@@ -216,7 +216,7 @@ def _take(
     try:
         collected.take(path, LEFTOVER_WAIT_SECONDS if found else store.WAIT_SECONDS)
         if found:
-            notes.append(f"{path}: taken along")
+            notes.append(f"{path}: merged, too")
         return True
     except StoreError as error:
         if found and not path.exists():

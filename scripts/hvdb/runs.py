@@ -190,7 +190,7 @@ def load(paths: Iterable[Path | str], step: progress.Step = progress.silent) -> 
                 known = found.setdefault(run.uuid, run)
                 if known is not run and known.columns != run.columns:
                     raise NotComparable(
-                        f"run {run.uuid} stands in {known.source} and in {path} with two contents; use one of them"
+                        f"run {run.uuid} has different contents in {known.source} and in {path}; use one of them"
                     )
                 step(sum(sizes[:number]) + sizes[number] * read / count, sum(sizes))
     return sorted(found.values(), key=lambda run: (run.started_utc, run.uuid))

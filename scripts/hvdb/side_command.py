@@ -98,7 +98,7 @@ def require_options(words: Sequence[str], name: str) -> tuple[str, ...]:
         if option_of(word) in _OWN:
             raise HvdbError(f"{name}: {option_of(word)} is the gate's own; leave it out")
     if words and not words[0].startswith("-"):
-        raise HvdbError(f"{name}: '{words[0]}' is no option of hvd_bench")
+        raise HvdbError(f"{name}: '{words[0]}' is not an option of hvd_bench")
     return tuple(words)
 
 

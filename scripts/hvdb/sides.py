@@ -106,7 +106,7 @@ def _paired(name: str, pairs: dict[int, dict[str, list[Run]]]) -> Cell:
 def pair_number(run: Run) -> int:
     """Returns the number of the run's pair. Errors: NotComparable if its label is no number."""
     if not re.fullmatch("[0-9]{1,6}", run.fact(PAIR)):
-        raise NotComparable(f"run {run.short_id}: {PAIR} '{run.fact(PAIR)}' is no number of a pair")
+        raise NotComparable(f"run {run.short_id}: {PAIR} '{run.fact(PAIR)}' is not a number of a pair")
     return int(run.fact(PAIR))
 
 

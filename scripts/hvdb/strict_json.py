@@ -20,7 +20,7 @@ def _reject(word: str) -> None:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise Malformed("a key that stands twice")
+        raise Malformed("a key that occurs twice")
     return made
 
 
@@ -42,19 +42,19 @@ def load(text: str, longest: int) -> dict[str, Any]:
 def whole(value: object, low: int, high: int, what: str) -> int:
     """Returns `value` if it is a whole number within the limits. Errors: Malformed."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise Malformed(f"{what} is no whole number from {low} to {high}")
+        raise Malformed(f"{what} is not a whole number from {low} to {high}")
     return value
 
 
 def above_zero(value: object, highest: float, what: str) -> float:
     """Returns `value` if it is a number above 0 and below `highest`. Errors: Malformed."""
     if isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value < highest:
-        raise Malformed(f"{what} is no number above 0 and below {highest:g}")
+        raise Malformed(f"{what} is not a number above 0 and below {highest:g}")
     return float(value)
 
 
 def text(value: object, what: str, longest: int) -> str:
     """Returns `value` if it is a text of at most `longest` characters. Errors: Malformed."""
     if not isinstance(value, str) or len(value) > longest:
-        raise Malformed(f"{what} is no text of at most {longest} characters")
+        raise Malformed(f"{what} is not a text of at most {longest} characters")
     return value

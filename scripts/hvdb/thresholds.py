@@ -55,7 +55,7 @@ class Thresholds:
 def tolerated(value: object) -> float:
     """Returns `value` if it is a slowdown above 0, up to 1 (100 %). Errors: ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value <= 1:
-        raise ValueError(f"{value!r} is no slowdown above 0, up to 100 %")
+        raise ValueError(f"{value!r} is not a slowdown above 0, up to 100 %")
     return float(value)
 
 

@@ -176,7 +176,7 @@ def table_fault(connection: sqlite3.Connection, version: int, database: str = "m
             continue  # SQLite's own indexes of primary keys and statistics of ANALYZE
         shown = printable(f"{kind} '{name}'")
         if kind != "table" or not page or name not in known:
-            return f"holds a {shown}, which schema version {version} has not"
+            return f"holds a {shown}, which schema version {version} does not have"
         if COLLATION.search(str(sql)):
             return f"its table '{name}' compares text by a collation of its own"
         found.add(name)
@@ -184,7 +184,7 @@ def table_fault(connection: sqlite3.Connection, version: int, database: str = "m
         if table not in found:
             return f"damaged: its table '{table}' is missing"
         if _columns(connection, database, table) != expected:
-            return f"its table '{table}' has not the columns of schema version {version}"
+            return f"its table '{table}' lacks columns of schema version {version} or has others"
     return None
 
 

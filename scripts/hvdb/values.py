@@ -276,7 +276,7 @@ def _text(connection: sqlite3.Connection, database: str, table: str) -> str | No
         for row in connection.execute(f"SELECT {', '.join(texts)} FROM {database}.{table}"):
             for column, value in zip(texts, row, strict=True):
                 if value is not None and (b"\0" in value or not _is_utf8(value)):
-                    return f"table '{table}' holds a {column} that is no UTF-8 text"
+                    return f"table '{table}' holds a {column} that is not UTF-8 text"
     finally:
         connection.text_factory = factory
     return None

@@ -59,7 +59,7 @@ def _number(low: float, high: float) -> Callable[[str], float]:
             value = math.nan
         if not low <= value <= high:
             what = "whole number" if kind is int else "number"
-            raise argparse.ArgumentTypeError(f"'{text}' is no {what} from {low:g} to {high:g}")
+            raise argparse.ArgumentTypeError(f"'{text}' is not a {what} from {low:g} to {high:g}")
         return value
 
     return parse
@@ -138,7 +138,7 @@ def _require_bench(path: Path) -> None:
     except (OSError, subprocess.TimeoutExpired):
         said = b""
     if not said.startswith(b"hvd_bench "):
-        raise HvdbError(f"--bench: {path} is no hvd_bench: it does not say so with --version")
+        raise HvdbError(f"--bench: {path} is not hvd_bench: it does not say so with --version")
 
 
 def _require_store(path: Path) -> None:

@@ -131,7 +131,7 @@ def prepare() -> Path:
 
 def _do(command: str) -> None:
     if subprocess.run(command.split(), check=False, stdin=subprocess.DEVNULL).returncode != 0:
-        raise HvdbError(f"'{command}' failed; its message stands above")
+        raise HvdbError(f"'{command}' failed; see its message above")
 
 
 def address(node: int) -> str:
@@ -202,7 +202,7 @@ class Network:
         self._switch = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._switch.stdout is not None
         if self._switch.stdout.readline().strip() != "ready":
-            raise HvdbError("delay_switch did not start; its message stands above")
+            raise HvdbError("delay_switch did not start; see its message above")
         _do(f"ip addr add {_HEAD}/16 dev port{ports}")
         _do(f"ip link set port{ports} up")
 

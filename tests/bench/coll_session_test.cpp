@@ -98,7 +98,7 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
   const CollResult found = run_coll(world_of_threads(3), options, {});
   EXPECT_EQ(found.exit_code(), 0);
   ASSERT_TRUE(found.crossovers);
-  EXPECT_NE(table(options, found).find("# Between hosts        : all_reduce: "), std::string::npos);
+  EXPECT_NE(table(options, found).find("# Crossovers           : all_reduce: "), std::string::npos);
   for (const CellResult& cell : found.cells) {
     const bool reduction = cell.cell.problem.collective == Collective::kAllReduce;
     if (!reduction) continue;

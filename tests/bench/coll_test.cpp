@@ -123,7 +123,8 @@ TEST(CollCommandLine, ASearchForCrossoversSaysItselfWhatIsMeasured) {
   EXPECT_EQ(parse("--find-crossovers -b 8 -e 32 -f 2").options.sizes, (std::vector<std::size_t>{8, 16, 32}));
   for (const char* const other :
        {"--compare memory=registered,plain", "--algorithm ring", "--from-model vgg16", "--ragged", "--device cuda"}) {
-    EXPECT_TRUE(says(error_of("--find-crossovers " + std::string(other)), "--find-crossovers says itself"));
+    EXPECT_TRUE(
+        says(error_of("--find-crossovers " + std::string(other)), "--find-crossovers chooses the cells itself"));
   }
 }
 

@@ -232,7 +232,7 @@ TEST(GpuSession, KnobsReachTheStepAndTheRecord) {
 TEST(GpuSession, TheRecordSaysHowStepsWereLaunched) {
   const auto note_of = [](const SessionResult& result) {
     const auto found = std::find_if(result.notes.begin(), result.notes.end(), [](const std::string& note) {
-      return note.find(" ms by the GPU's events, ") != std::string::npos;
+      return note.find(" ms by the GPU's events (") != std::string::npos;
     });
     return found == result.notes.end() ? "" : *found;
   };

@@ -276,9 +276,9 @@ TEST_F(SessionTest, AnIntervalWiderThanAskedForIsSaid) {
   options.max_time = std::chrono::seconds(1);
   options.efficiency = true;
   const SessionResult result = run(options);
-  EXPECT_TRUE(any_contains(result.notes, "caution: the time cap ended the measurement with a step time known to +- "));
+  EXPECT_TRUE(any_contains(result.notes, "caution: the measurement ended (time cap) with an interval of +- "));
   options.num_iters = 4;
-  EXPECT_FALSE(any_contains(run(options).notes, "known to +- ")) << "so many were asked for";
+  EXPECT_FALSE(any_contains(run(options).notes, "with an interval of +- ")) << "so many were asked for";
   EXPECT_TRUE(any_contains(run(options).notes, "caution: the efficiency comes from "));
 }
 

@@ -154,12 +154,12 @@ class Network(unittest.TestCase):
 
     def test_bad_input(self) -> None:
         for arguments, text in (
-            (["--rate-mbit", "0"], "--rate-mbit: '0' is no number from 0.5 to"),
-            (["--rate-mbit", "250,fast"], "'fast' is no number"),
+            (["--rate-mbit", "0"], "--rate-mbit: '0' is not a number from 0.5 to"),
+            (["--rate-mbit", "250,fast"], "'fast' is not a number"),
             (["--rate-mbit", "1e-9"], "--rate-mbit: '1e-9'"),
             (["--rate-mbit", "nan"], "--rate-mbit: 'nan'"),
-            (["--nodes", "1"], "--nodes: '1' is no whole number from 2 to"),
-            (["--nodes", "2;4"], "'2;4' is no whole number"),
+            (["--nodes", "1"], "--nodes: '1' is not a whole number from 2 to"),
+            (["--nodes", "2;4"], "'2;4' is not a whole number"),
             (["--nodes", "1000000000000"], "--nodes"),
             (["--latency-us", "-1"], "--latency-us"),
             (["--latency-us", "inf"], "--latency-us: 'inf'"),
@@ -172,7 +172,7 @@ class Network(unittest.TestCase):
             (["--iterations", "0"], "--iterations"),
             (["--nodes", "2", "--"], "name a program behind --"),
             (["--bench", "/none"], "no program at /none"),
-            (["--bench", "/bin/true", "--json"], "is no hvd_bench"),
+            (["--bench", "/bin/true", "--json"], "is not hvd_bench"),
         ):
             self.refused(text, *arguments)
 

@@ -107,7 +107,7 @@ class CommandTest(unittest.TestCase):
         out = self.folder / "out.db"
         self.assertEqual(run("merge", "-o", out, self.db).returncode, 0)
         self.change("UPDATE run SET final_loss = 3")
-        self.assert_fault(run("merge", "-o", out, self.db), 4, "two contents")
+        self.assert_fault(run("merge", "-o", out, self.db), 4, "different contents")
         self.assert_fault(run("merge", "-o", out, self.folder / "absent"), 2, "no such file")
 
     def test_report_and_plots(self) -> None:

@@ -392,9 +392,9 @@ class CommandTest(unittest.TestCase):
 
     def test_what_makes_no_sense_is_a_line(self) -> None:
         for words, why in (
-            (["--rounds", "0"], "this cannot be measured: rounds is no whole number from 1 to 1000"),
-            (["--samples", "9999"], "this cannot be measured: samples is no whole number"),
-            (["--seed", "-1"], "this cannot be measured: seed is no whole number"),
+            (["--rounds", "0"], "this cannot be measured: rounds is not a whole number from 1 to 1000"),
+            (["--samples", "9999"], "this cannot be measured: samples is not a whole number"),
+            (["--seed", "-1"], "this cannot be measured: seed is not a whole number"),
             (["--libraries", "x"], "no library 'x': ours, "),
             (["--cells", "y"], "'y' is neither a set of cells"),
         ):

@@ -121,13 +121,13 @@ class ValuesTest(Stores):
 
     def test_tables_are_those_of_the_version(self) -> None:
         self.change("PRAGMA user_version = 1")
-        self.refused("holds a table 'coll_session', which schema version 1 has not")
+        self.refused("holds a table 'coll_session', which schema version 1 does not have")
         for table in TABLES:
             with self.subTest(table):
                 self.change(f"DROP TABLE {table}")
                 self.refused(f"damaged: its table '{table}' is missing")
         self.change("ALTER TABLE coll_cell ADD COLUMN more TEXT")
-        self.refused("its table 'coll_cell' has not the columns of schema version 2")
+        self.refused("its table 'coll_cell' lacks columns of schema version 2")
         self.change("CREATE VIEW coll_view AS SELECT 1")
         self.refused("holds a view 'coll_view'")
 
@@ -207,7 +207,7 @@ class MergeTest(unittest.TestCase):
                 forged = self.folder / "forged.db"
                 forged.write_bytes(self.coll.read_bytes())
                 alter(forged, f"UPDATE {table} {change}")
-                with self.assertRaisesRegex(NotComparable, "session of collectives .* with two contents"):
+                with self.assertRaisesRegex(NotComparable, "session of collectives .* has different contents"):
                     merge.merge(self.out, [self.coll, forged])
                 self.assertEqual(digest(self.out), before, "of version 1, byte by byte")
         merge.merge(self.out, [self.coll])
@@ -263,7 +263,7 @@ class ReadTest(unittest.TestCase):
     def test_cells_that_are_left_out(self) -> None:
         cases = {
             "wrong = 3": "3 wrong elements",
-            "bytes = 0": "has no size to draw it against",
+            "bytes = 0": "has no size, so it cannot be drawn",
             "seconds = NULL, seconds_low = NULL, seconds_high = NULL": "took less time than the clock can tell",
         }
         for number, (change, why) in enumerate(cases.items()):
@@ -278,7 +278,7 @@ class ReadTest(unittest.TestCase):
         alter(self.db, "UPDATE coll_cell SET bytes = 4096")
         found = coll_results.read([self.db])
         self.assertEqual((len(found.series[0].points), len(found.left_out)), (1, 1))
-        self.assertIn("stands twice as shm", found.left_out[0])
+        self.assertIn("occurs twice as shm", found.left_out[0])
 
     def test_an_interval_that_reaches_zero_is_not_drawn(self) -> None:
         make(self.db, CollSpec(sizes=(4096,), cell={"seconds_low": 0.0, "bound": None, "settled": 0}))

@@ -195,18 +195,18 @@ class GateTest(GateCase):
         for arguments, message in (
             (("--b", "--db x"), "--b: --db is the gate's own"),
             (("--b", "'"), "--b ''': no closing quotation"),
-            (("--b", "true extra"), "'extra' is no option of hvd_bench"),
+            (("--b", "true extra"), "'extra' is not an option of hvd_bench"),
             (("--b", "no/such"), "--b: there is no program 'no/such'"),
             (("--b", "no-such --seed 2"), "--b: there is no program 'no-such' on the PATH"),
             (("--b", "", "--launch", "mpirun '"), "--launch 'mpirun '': no closing quotation"),
             (("--b", "", "--json", "gate.db"), "gate.db: is named twice"),
             (("--b", "", "--json", "x", "--junit", "./x"), "x: is named twice"),
             (("--b", "", "--json", "."), "is a folder"),
-            (("--b", "", "--pairs", "101"), "no number of pairs from 1 to 100"),
+            (("--b", "", "--pairs", "101"), "not a number of pairs from 1 to 100"),
             (("--b", "", "--pairs", "4"), "4 pairs can never lead to a verdict"),
-            (("--b", "", "--pairs", "x"), "'x' is no number of pairs"),
-            (("--b", "", "--threshold", "nan"), "'nan' is no percentage above 0"),
-            (("--b", "", "--cell", "a b=--seed 1"), "'a b' is no name"),
+            (("--b", "", "--pairs", "x"), "'x' is not a number of pairs"),
+            (("--b", "", "--threshold", "nan"), "'nan' is not a percentage above 0"),
+            (("--b", "", "--cell", "a b=--seed 1"), "'a b' is not a name"),
             (("--b", "", "--cell", "a=--seed 1", "--cell", "a=--seed 2"), "two cells are named a"),
             (("--b", "commit:no-such-commit"), "commit:no-such-commit: git rev-parse"),
             (("--b", "", "--json", "no/v.json"), "there is no folder no"),
@@ -456,8 +456,8 @@ class CompareTest(GateCase):
         plan = OrderTest.PLAN.text()
         for labels, message in (
             ({"cell": "one", "side": "c", "pair": "1", "plan": plan}, "'c' is neither a nor b"),
-            ({"cell": "one", "side": "a", "pair": "-1", "plan": plan}, "'-1' is no number of a pair"),
-            ({"cell": "one", "side": "a", "pair": "1", "plan": "{"}, "label gate.plan is no plan"),
+            ({"cell": "one", "side": "a", "pair": "-1", "plan": plan}, "'-1' is not a number of a pair"),
+            ({"cell": "one", "side": "a", "pair": "1", "plan": "{"}, "label gate.plan is not a plan"),
         ):
             with self.subTest(labels):
                 self.db.unlink(missing_ok=True)

@@ -280,7 +280,7 @@ class ExpectedTest(HistoryCase):
             ('[[expected]]\nreason = "x"', "entry 1: since is missing"),
             ('[[expected]]\nsince = "2026-01-01"', "entry 1: reason is missing"),
             ('[[expected]]\nsince = "2026-01-01"\nreason = " "', "entry 1: reason is missing"),
-            ('[[expected]]\nsince = "2026-13-01"\nreason = "x"', "entry 1: since '2026-13-01' is no date"),
+            ('[[expected]]\nsince = "2026-13-01"\nreason = "x"', "entry 1: since '2026-13-01' is not a date"),
             ('[[expected]]\nsince = "abc"\nreason = "x"', "entry 1: since 'abc' is neither a date nor four"),
             ('[[expected]]\nsince = "abcd"\nreason = 1', "entry 1: reason is 1"),
             ('[[expected]]\nsince = "abcd"\nreason = "x"\nranks = true', "entry 1: ranks is True"),
@@ -369,7 +369,7 @@ class OutputTest(HistoryCase):
             (("--json", self.db), "is named twice"),
             (("--json", self.folder), "is a folder"),
             (("--model", "vgg16"), "nothing to show"),
-            (("--new", "zzzz"), "--new zzzz: is no file, and no session"),
+            (("--new", "zzzz"), "--new zzzz: is not a file, and no session"),
             (("--annotations", self.folder / "none.toml"), "none.toml: No such file"),
         ):
             with self.subTest(words):

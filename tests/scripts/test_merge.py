@@ -89,7 +89,7 @@ class MergeTest(unittest.TestCase):
                 forged = self.folder / f"forged_{what}.db"
                 forged.write_bytes(self.a.read_bytes())
                 self.alter(forged, statement)
-                with self.assertRaisesRegex(NotComparable, "two contents"):
+                with self.assertRaisesRegex(NotComparable, "different contents"):
                     merge.merge(self.out, [self.b, self.a, forged])
                 self.assertFalse(self.out.exists())
 
@@ -153,7 +153,7 @@ class MergeTest(unittest.TestCase):
         changes = {
             "holds a table 'extra'": "CREATE TABLE extra (x)",
             "holds a view 'all_runs'": "CREATE VIEW all_runs AS SELECT * FROM run",
-            "'rank' has not the columns": "ALTER TABLE rank ADD COLUMN gpu TEXT",
+            "'rank' lacks columns": "ALTER TABLE rank ADD COLUMN gpu TEXT",
             "'operation' is missing": "DROP TABLE operation",
         }
         whole = self.a.read_bytes()

@@ -210,13 +210,15 @@ class PublishedMeanwhileTest(Folder):
                 outcome = merge.merge(self.out, [self.a])
                 self.assertFalse(self.leftover.exists())
                 self.assertEqual((outcome.added, outcome.left_out, len(outcome.notes)), (3, [], 1))
-                self.assertIn("is gone, its job has just published: merge again", outcome.notes[0])
+                self.assertIn("no longer exists, because its job has just finished: merge again", outcome.notes[0])
 
     def test_nothing_is_made_where_that_was_all(self) -> None:
         self.a.unlink()
         self.b.unlink()
         self.gone_after(merge, "plan", 1)
-        with self.assertRaisesRegex(StoreError, "nothing to merge: .*is gone, its job has just published"):
+        with self.assertRaisesRegex(
+            StoreError, "nothing to merge: .*no longer exists, because its job has just finished"
+        ):
             merge.merge(self.out, [self.folder])
         self.assertFalse(self.out.exists())
 
@@ -231,7 +233,7 @@ class PublishedMeanwhileTest(Folder):
         os.utime(self.leftover, (LONG_AGO, LONG_AGO))
         outcome = merge.merge(self.out, [self.folder])
         self.assertEqual(outcome.added, 6)
-        self.assertIn("partial: is no file: left out", outcome.notes[0])
+        self.assertIn("partial: is not a file: left out", outcome.notes[0])
 
     def test_what_was_named_must_be_there(self) -> None:
         for moment in ((merge, "plan", 1), (store, "read_header", 2), (store, "read_header", 4)):

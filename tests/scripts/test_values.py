@@ -160,7 +160,7 @@ class ValuesTest(Stores):
 
     def test_text_that_is_none(self) -> None:
         for place in ("run SET model", "session SET command_line", "provenance SET value", "rank SET host"):
-            for text, message in ((NOT_TEXT, "no UTF-8 text"), ("'a' || char(0) || 'b'", "no UTF-8 text")):
+            for text, message in ((NOT_TEXT, "not UTF-8 text"), ("'a' || char(0) || 'b'", "not UTF-8 text")):
                 with self.subTest(f"{place} = {text}"):
                     self.change(f"UPDATE {place} = {text}")
                     self.refused(f"damaged: .*{message}")
@@ -236,7 +236,7 @@ class SchemaTest(Stores):
             "holds a view 'rank'": ("DROP TABLE rank", f"CREATE VIEW rank AS SELECT {endless} AS rank"),
             "holds a trigger 't'": ("CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM run; END",),
             "holds a index 'i'": ("CREATE INDEX i ON run (abs(batch_size))",),
-            "its table 'run' has not the columns": (
+            "its table 'run' lacks columns": (
                 "ALTER TABLE run ADD COLUMN more TEXT AS (hex(zeroblob(100000000))) VIRTUAL",
             ),
             "holds a table 'rank'": (

@@ -37,14 +37,14 @@ def parser() -> argparse.ArgumentParser:
         "--session",
         action="append",
         metavar="ID",
-        help="of stores, only this launch (start of its UUID); may be given several times",
+        help="read only this launch from stores (start of its UUID); may be given several times",
     )
     for option, known in (
         ("--collective", coll_results.OPERATIONS),
         ("--type", coll_results.TYPES),
         ("--redop", coll_results.REDUCTIONS),
     ):
-        made.add_argument(option, action="append", choices=known, help="only this; may be given several times")
+        made.add_argument(option, action="append", choices=known, help="draw only this; may be given several times")
     made.add_argument(
         "--out", type=Path, default=Path("plots"), metavar="FOLDER", help="folder to write to (default: plots)"
     )

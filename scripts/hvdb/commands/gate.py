@@ -27,7 +27,7 @@ def _cells(texts: Sequence[str]) -> dict[str, str]:
         if text and not text.startswith("-"):
             name, _, options = text.partition("=")
         if not _NAME.fullmatch(name):
-            raise HvdbError(f"--cell '{text}': '{name}' is no name of up to 60 letters, digits, '_', '.' and '-'")
+            raise HvdbError(f"--cell '{text}': '{name}' is not a name of up to 60 letters, digits, '_', '.' and '-'")
         if name in cells:
             raise HvdbError(f"--cell: two cells are named {name}")
         side_command.split_options(options, f"--cell {name}")
@@ -37,7 +37,7 @@ def _cells(texts: Sequence[str]) -> dict[str, str]:
 
 def _pairs(text: str) -> int:
     if not re.fullmatch("[0-9]{1,3}", text) or not 1 <= int(text) <= gate_plan.MOST_PAIRS:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of pairs from 1 to {gate_plan.MOST_PAIRS}")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of pairs from 1 to {gate_plan.MOST_PAIRS}")
     return int(text)
 
 
@@ -47,7 +47,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0.1 <= value <= 86400:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds from 0.1 to 86400")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds from 0.1 to 86400")
     return value
 
 

@@ -114,7 +114,7 @@ def _named(arguments: argparse.Namespace, store: Path | None, sessions: Sequence
     named = {run.session_uuid for run in sessions if expected.is_named(run, arguments.new)}
     if len(named) != 1:
         count = "no session" if not named else f"{len(named)} sessions"
-        raise HvdbError(f"--new {arguments.new}: is no file, and {count} of the series shown start so")
+        raise HvdbError(f"--new {arguments.new}: is not a file, and {count} of the series shown start so")
     return named
 
 

@@ -27,7 +27,7 @@ def slowdown(text: str) -> float:
     try:
         return thresholds.tolerated(float(text.removesuffix("%")) / 100)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no percentage above 0, up to 100") from None
+        raise argparse.ArgumentTypeError(f"'{text}' is not a percentage above 0, up to 100") from None
 
 
 def add_thresholds(parser: argparse.ArgumentParser, what: str = "slowdown of B") -> None:

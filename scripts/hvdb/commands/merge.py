@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
         "--skip-damaged",
         action="store_true",
         help="leave out what is damaged, half-written, foreign or in use, and say so (default: merge nothing then); "
-        "two contents of one UUID are refused all the same",
+        "different contents of one UUID are refused nevertheless",
     )
     return made
 
