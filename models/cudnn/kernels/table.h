@@ -1,4 +1,5 @@
-// The kernels of kernels.h as a table: the executor calls through it, so that tests can put host code in their place.
+// A table of the kernels of kernels.h. The executor calls kernels through a table, so that tests can replace them by
+// host code.
 #pragma once
 
 #include "models/cudnn/kernels/kernels.h"
@@ -31,7 +32,7 @@ struct Table {
   decltype(&kernels::synthetic_batch) synthetic_batch = nullptr;
 };
 
-/// Those of the GPU.
+/// The kernels that run on the GPU.
 Table gpu_table();
 
 }  // namespace hvd::models::cudnn::kernels
