@@ -19,7 +19,7 @@
 namespace hvd::models {
 
 /// Collective. Takes the text of this rank's fastest engines or fusion, and returns one rank's text, which all ranks
-/// use. Every rank calls it equally often. Errors: any; make_cudnn_step() passes them on.
+/// use. Every rank calls it equally often. Its errors end make_cudnn_step().
 using AgreeOnWinners = std::function<std::string(const std::string& mine)>;
 
 /// Collective. Takes this rank's text and returns the texts of all ranks, by rank. Every rank calls it equally often.

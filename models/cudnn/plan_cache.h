@@ -41,7 +41,7 @@ std::string chosen_text(const Plan& plan);
 struct Winners {
   std::vector<Winner> list;
   /// text() of the fastest of Planning::fusions. It is stored in the file of the program that the first of them makes.
-  /// Empty: they were not timed.
+  /// Empty: the fusions were not timed.
   std::string fusion = {};
   std::string why_not;  ///< why the text cannot be used (other version or GPU, damage); then `list` is empty
 };

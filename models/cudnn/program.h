@@ -21,7 +21,7 @@ namespace hvd::models::cudnn {
 
 using ValueId = std::int32_t;
 inline constexpr ValueId kNoValue = -1;
-/// Bytes: cuDNN engines ask for up to this alignment; arenas and rows give more.
+/// Bytes. No cuDNN engine requires a larger alignment, so larger ones are not told apart.
 inline constexpr std::int64_t kWidestAlignment = 16;
 
 /// Where a value lives.

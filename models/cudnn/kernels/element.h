@@ -235,7 +235,7 @@ HVD_HOST_DEVICE void store_row(const Matrix& to, const Place& place, const float
 struct Nothing {};
 
 /// Does everything that a Pointwise may request. It loads the vectors of the channels for every row, because they are
-/// too many to keep.
+/// too many for a thread's registers.
 template <class T, int V>
 struct PointwiseBody {
   Pointwise work;

@@ -42,10 +42,10 @@ void for_each(const Body& body, std::int64_t count, Stream stream, const char* k
   launch_blocks(kernel, for_each_kernel<Body>, blocks_for(count, kMostBlocks), stream, body, count);
 }
 
-// Each thread of a row body takes so many rows that loading its channels, if the body has any, costs little. It takes
-// fewer if there would be too few blocks to fill the GPU. For a body with channels, enough blocks are those that an H200
-// holds at one time, four on each multiprocessor: a matrix of 26 MB takes 14.5 us, with 2048 blocks 16 us. A body
-// without channels gets several times as many.
+// Each thread of a row body takes kRowsPerThread rows, so that loading its channels, if the body has any, costs little.
+// It takes fewer if there would be less than kBlocksToFill blocks. With channels, these are as many as an H200 holds at
+// one time, four on each multiprocessor: a matrix of 26 MB takes 14.5 us, but 16 us with 2048 blocks. Without channels
+// there are several times as many.
 template <class Body>
 inline constexpr bool kKeepsChannels = !std::is_same_v<typename Body::Channels, Nothing>;
 template <class Body>

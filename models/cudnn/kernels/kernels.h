@@ -1,8 +1,8 @@
 // Our own kernels, for the work in a training step that cuDNN and cuBLASLt do not do. Most functions are one launch;
-// sums over rows are two. Kernels are limited by memory, so each reads and writes every tensor once. Callers
-// need no CUDA header. Every function enqueues on `stream` and does not wait; pointers are device pointers unless
-// stated otherwise. Errors: backend, with the CUDA runtime's message, if a launch is refused; invalid_argument for
-// shapes that a kernel does not support.
+// sums over rows are two. Kernels are limited by memory, so each reads and writes every tensor once. Callers need no
+// CUDA header. Every function enqueues on `stream` and does not wait; pointers are device pointers unless stated
+// otherwise. Errors: backend, with the CUDA runtime's message, if a launch is refused; invalid_argument for shapes that
+// a kernel does not support.
 //
 // The work on one element is in the element headers. They also compile for the host, where tests compare them with the
 // reference.
@@ -21,8 +21,8 @@ namespace hvd::models::cudnn::kernels {
 
 using Stream = CUstream_st*;  // cudaStream_t
 
-/// A view of {rows, channels} elements. A row is a pixel, or a sample if there are no pixels. It begins `pitch`
-/// elements after the row before: more than `channels` for a slice of a concatenation.
+/// A view of {rows, channels} elements. A row is a pixel, or a sample if there are no pixels. Rows begin `pitch`
+/// elements apart, which is more than `channels` for a slice of a concatenation.
 struct Matrix {
   void* data = nullptr;
   DataType type = DataType::kF32;  ///< fp32, fp16 or bf16
@@ -93,7 +93,8 @@ void avg_pool(const Window& window, const Image& x, const Image& y, Stream strea
 /// `y`: {n, channels}.
 void global_avg_pool(const Image& x, const Matrix& y, Stream stream);
 
-/// Work on each element of a diff before it is written: adds earlier diffs, then does a rectifier's backward.
+/// Work on each element of a diff (gradient of an activation) before it is written: adds earlier diffs, then does a
+/// rectifier's backward.
 struct Epilogue {
   Matrix add = {};   ///< data == nullptr: none
   Matrix test = {};  ///< data == nullptr: none
@@ -181,7 +182,7 @@ struct Sgd {
 };
 /// g = gradient_scale / loss_scale * gradient + decay * w; m = momentum * m + g; w -= learning_rate * m; copy = w.
 void sgd(const Sgd& work, Stream stream);
-/// Sets loss_scale->overflow to 1 if any of `count` gradients (a multiple of 64) is infinite or NaN; else leaves it.
+/// Sets loss_scale->overflow to 1 if any of `count` gradients (a multiple of 64) is infinite or NaN, else keeps it.
 void find_overflow(const void* gradients, DataType type, std::int64_t count, LossScale* loss_scale, Stream stream);
 /// Call after the update. Halves the scale after an overflow, and doubles it after `growth_interval` good steps in a
 /// row, within [1, 2^24]; then clears the overflow. Source: Micikevicius et al., arXiv:1710.03740, section 3.2.

@@ -11,8 +11,8 @@ namespace {
 //
 // On an H200 all blocks run at the same time. They go from the last row to the first. The launch before wrote the last
 // rows last, so these are still in the L2 cache. The first rows are read last here, so the next launch, which begins
-// with them, finds them in the cache too. (H200, ResNet-101's batch norms at batch 256: the sums of backward take 4.7
-// ms instead of 5.6 ms, together with the next pass 10.4 ms instead of 11.7 ms.)
+// with them, finds them in the cache too. (H200, ResNet-101's batch norms at batch 256: the sums of backward take
+// 4.7 ms instead of 5.6 ms, together with the next pass 10.4 ms instead of 11.7 ms.)
 constexpr std::int64_t kMostLanes = 64;
 constexpr std::int64_t kMostBlocksOfSums = 396;  // an H200 holds three of 256 threads per multiprocessor
 constexpr std::int64_t kLeastTurns = 2;
