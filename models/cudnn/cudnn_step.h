@@ -22,8 +22,7 @@ namespace hvd::models {
 /// use. Every rank calls it equally often. Its errors end make_cudnn_step().
 using AgreeOnWinners = std::function<std::string(const std::string& mine)>;
 
-/// Collective. Takes this rank's text and returns the texts of all ranks, by rank. Every rank calls it equally often.
-/// Errors: as AgreeOnWinners.
+/// Collective, as AgreeOnWinners. Takes this rank's text and returns the texts of all ranks, by rank.
 using ShareWithRanks = std::function<std::vector<std::string>(const std::string& mine)>;
 
 struct CudnnOptions {

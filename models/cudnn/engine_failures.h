@@ -17,19 +17,16 @@ using EngineFailures = std::map<std::string, std::map<std::string, std::string>>
 /// Returns the reason why `choice` does not run for `signature`, or null if no failure is known.
 const std::string* find_failure(const EngineFailures& failures, const std::string& signature,
                                 const std::string& choice);
-/// Notes that cuBLASLt does not multiply the columns of images (Images::kColumns). The note is an entry among those of
-/// engines, so that other ranks are told about it too.
+/// Adds an entry: cuBLASLt does not multiply the columns of images (Images::kColumns). Reports tell other ranks.
 void note_columns_failure(EngineFailures& failures, const std::string& why);
-/// Returns the reason that note_columns_failure() noted, or null.
+/// Returns the reason in the entry of note_columns_failure(), or null.
 const std::string* columns_failure(const EngineFailures& failures);
 /// Adds those entries of `from` to `to` that it lacks. Returns true if there were any.
 bool merge_failures(EngineFailures& to, const EngineFailures& from);
 
-/// How a report describes the groups of a plan: by a hash, which shows whether they differ, or in full, which takes
-/// some hundred kilobytes.
+/// How a report describes a plan's groups: by a hash, which shows whether they differ, or in full (some hundred KB).
 enum class Detail : std::uint8_t { kHash, kGroups };
-/// Returns a rank's report to the others: its GPU and cuDNN version, the groups of its plan, and `found`, the failures
-/// that were found since the plan was made.
+/// Returns a rank's report: its GPU and cuDNN version, its plan's groups, and failures found since the plan was made.
 std::string report_text(const Plan& plan, const EngineFailures& found, Detail detail);
 
 struct Findings {

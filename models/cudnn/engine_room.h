@@ -1,6 +1,5 @@
 // Runs a plan's groups on a device: holds the libraries' handles and cuDNN's finalised plans, makes each group's
-// launch, and times candidates. Used by one thread, on which the GPU is current; starts helper threads to finalise
-// plans.
+// launch, and times candidates. One thread, on which the GPU is current; it starts helpers to finalise plans.
 #pragma once
 
 #include <cstddef>

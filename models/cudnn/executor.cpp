@@ -61,8 +61,7 @@ class Executor final : public DeviceStep {
 
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
-  /// Enqueued work still uses the memory that is freed now, so it must end first. drain() does not wait for ever if
-  /// that work hangs on a reduction that never ends.
+  /// Enqueued work still uses this memory. drain() gives up after a time if that work waits for a lost reduction.
   ~Executor() override {
     for (const gpu::StreamView stream : {batches_.copy_stream(), compute_.view()}) runtime_.drain(stream);
   }
@@ -267,8 +266,7 @@ class Executor final : public DeviceStep {
     ++steps_;
   }
 
-  // Finds the losses and their groups. Each loss is copied to the host right after its group, because its memory is
-  // reused as soon as no operation reads it any more.
+  // Each loss is copied to the host right after its group, because its memory is reused when nothing reads it any more.
   void find_losses() {
     HVD_ASSERT(graph_.losses.size() <= kMostLosses);
     const Addresses at = addresses();

@@ -72,8 +72,7 @@ class CudnnPlanner final : public Planner {
       std::vector<EngineChoice> choices;
       std::string why;  ///< why `choices` is empty
     };
-    /// Returns up to `most` engines from the first of cuDNN's lists with a usable engine: one that passes the filter
-    /// and has not failed.
+    /// Returns up to `most` engines that pass the filter and have not failed, from cuDNN's first list with any.
     Answer answer(const Program& program, const Group& group, std::size_t most) {
       Answer found;
       std::set<std::string> reasons;

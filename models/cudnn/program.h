@@ -142,12 +142,10 @@ struct Placement {
 };
 Placement placement(const Program& program, ValueId id);
 
-/// Returns the value that the batch is written to. It has as many channels as the graph's images. If it is a slice,
-/// there are gaps between its pixels.
+/// Returns the value that the batch is written to. It has the images' channels; if it is a slice, pixels have gaps.
 ValueId images_of(const Graph& graph, const Program& program);
 
-/// Returns the values that `group` reads from memory: inputs that it does not make itself, each once, in order of
-/// appearance.
+/// Returns the values that `group` reads from memory: inputs made elsewhere, each once, in order of appearance.
 std::vector<ValueId> reads(const Group& group);
 /// Returns true if `group` makes `id` and does not leave it in memory.
 bool inside(const Group& group, ValueId id);

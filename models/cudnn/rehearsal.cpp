@@ -106,8 +106,7 @@ std::optional<Rehearsal::Way> Rehearsal::settled(const Fusion& fusion, Wanted wa
   return way;
 }
 
-// All ranks take the same branches, because `agree` gives all of them the same kept fusion and the same result of each
-// comparison.
+// All ranks take the same branches, because `agree` gives them the same kept fusion and results of comparisons.
 Rehearsal::Way Rehearsal::fastest(Way first) {
   const auto& fusions = planning_.fusions;
   const auto place = [&](const std::string& fusion) {

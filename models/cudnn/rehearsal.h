@@ -26,8 +26,7 @@ class Rehearsal {
   Rehearsal(const Graph& graph, const Planning& planning, const ExecutorOptions& options, gpu::GpuRuntime& runtime,
             gpu::StreamView stream, const kernels::Table& kernels, EngineRoom& room);
 
-  /// Returns the plan. Its chosen engines are finalised in the room. Collective, if the options' callbacks are. Errors:
-  /// as make_cudnn_step().
+  /// Returns the plan, with its chosen engines finalised. Collective if callbacks are. Errors: as make_cudnn_step().
   [[nodiscard]] Plan run();
   /// One line for each request that could not be met and for each timing. Does not repeat the plan's own fallbacks and
   /// the room's notes.

@@ -45,8 +45,7 @@ Tile tile_of(const Window& window, const Image& x, const Image& out) {
           .readers = std::max(kWarp, kThreads / window.kernel_h / kWarp * kWarp)};
 }
 
-// Reads lines [top, top + tile.lines) of image n, from pixel `left` on, into shared memory. Elements outside of the
-// image become zero.
+// Reads lines [top, top + tile.lines) of image n, from pixel `left` on; elements outside of the image become zero.
 template <class T>
 __device__ void read_tile(T* shared, const Tile& tile, const Image& x, std::int64_t n, int top, int left) {
   const auto thread = static_cast<int>(threadIdx.x);

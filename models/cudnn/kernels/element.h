@@ -1,10 +1,8 @@
-// Functors that do the work of our kernels on one element or one vector of elements. A functor is called for every
-// index of a range, in any order. Functors compile for the GPU (grid.cuh launches them) and for the host, where tests
-// call them in a loop and compare with the reference. Pools are in pool_element.h, batch norms in norm_element.h, sums
-// over many elements in the .cu files.
+// Functors that do the work of our kernels on one element or one vector. Each is called for every index of a range, in
+// any order. They compile for the GPU (grid.cuh launches them) and for the host, where tests call them in a loop and
+// compare with the reference. Pools are in pool_element.h, batch norms in norm_element.h, long sums in the .cu files.
 //
-// Most functors are row bodies. A row body processes the vectors of a matrix: a thread keeps its channels and goes from
-// row to row. Its members are:
+// Most are row bodies, which process the vectors of a matrix: a thread keeps its channels and goes from row to row.
 //   kWidth, kRowsAtOnce        channels of a vector, and rows that a thread has in flight
 //   kBlocks                    blocks that a multiprocessor must hold at one time, which bounds a thread's registers
 //   Channels channels(channel) loads what all rows share, once per thread
@@ -126,8 +124,7 @@ HVD_HOST_DEVICE void store(void* data, std::int64_t offset, const Vector<T, V>& 
   *reinterpret_cast<Vector<T, V>*>(to) = value;
 }
 
-/// a / b for numbers that are not negative. Divides in 32 bits if both fit, because 64-bit division takes several times
-/// as long.
+/// a / b for numbers that are not negative. Divides in 32 bits if both fit, which is several times as fast.
 HVD_HOST_DEVICE inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
   if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
   return a / b;
@@ -234,8 +231,7 @@ HVD_HOST_DEVICE void store_row(const Matrix& to, const Place& place, const float
 /// The Channels or Row of a row body that keeps nothing in it.
 struct Nothing {};
 
-/// Does everything that a Pointwise may request. It loads the vectors of the channels for every row, because they are
-/// too many for a thread's registers.
+/// Does all that a Pointwise may request. Loads the channels' vectors for each row: they are too many for registers.
 template <class T, int V>
 struct PointwiseBody {
   Pointwise work;

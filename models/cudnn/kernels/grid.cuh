@@ -12,8 +12,7 @@ namespace hvd::models::cudnn::kernels {
 using gpu::kThreads;
 using gpu::launch_blocks;
 
-// With __grid_constant__, threads read a kernel's parameter in place and make no copies of it. GPUs before 7.0 (P100)
-// do not support this.
+// Threads read a __grid_constant__ parameter in place instead of copying it. GPUs before 7.0 (P100) cannot do this.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
 #define HVD_GRID_CONSTANT
 #else

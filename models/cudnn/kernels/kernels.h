@@ -4,8 +4,7 @@
 // otherwise. Errors: backend, with the CUDA runtime's message, if a launch is refused; invalid_argument for shapes that
 // a kernel does not support.
 //
-// The work on one element is in the element headers. They also compile for the host, where tests compare them with the
-// reference.
+// The element headers do the work on one element. Tests compile them for the host and compare with the reference.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +28,7 @@ struct Matrix {
   std::int64_t rows = 0, channels = 0, pitch = 0;
 };
 
-/// Batch norm from its saved statistics: (x - mean) * inv_std * gamma + beta. Vectors of `channels` fp32 elements;
-/// mean == nullptr: no batch norm.
+/// Batch norm: (x - mean) * inv_std * gamma + beta. Vectors of `channels` fp32 elements; mean == nullptr: none.
 struct Norm {
   const float *mean = nullptr, *inv_std = nullptr, *gamma = nullptr, *beta = nullptr;
 };
@@ -93,15 +91,13 @@ void avg_pool(const Window& window, const Image& x, const Image& y, Stream strea
 /// `y`: {n, channels}.
 void global_avg_pool(const Image& x, const Matrix& y, Stream stream);
 
-/// Work on each element of a diff (gradient of an activation) before it is written: adds earlier diffs, then does a
-/// rectifier's backward.
+/// Work on a diff (gradient of an activation) before it is written: adds earlier diffs, then a rectifier's backward.
 struct Epilogue {
   Matrix add = {};   ///< data == nullptr: none
   Matrix test = {};  ///< data == nullptr: none
   Norm test_norm = {};
 };
-/// dx[i] = sum of dy over the windows whose maximum is at i. If `pooled` (the pool's output) is given, windows where it
-/// is not positive do not count.
+/// dx[i] = sum of dy over the windows with their maximum at i and, if `pooled` (the output) is given, pooled > 0.
 void max_pool_backward(const Window& window, const std::uint8_t* where, const Image& dy, const Image& dx,
                        const Matrix& pooled, const Epilogue& epilogue, Stream stream);
 void avg_pool_backward(const Window& window, const Image& dy, const Image& dx, const Epilogue& epilogue, Stream stream);
@@ -160,8 +156,7 @@ struct StepScalars {
   float gradient_scale = 1;  ///< 1 / world size if the engine does not average
   std::uint64_t step = 0, first_sample = 0;
 };
-/// The factor of the loss that keeps 16-bit gradients in range. In device memory, because the host learns too late
-/// whether a step overflowed.
+/// The factor of the loss that keeps 16-bit gradients in range. On the device: the host learns of overflows too late.
 struct LossScale {
   float scale = 1;
   std::int32_t overflow = 0;    ///< not 0: a gradient of this step is not finite
@@ -191,8 +186,7 @@ void adjust_loss_scale(LossScale* loss_scale, std::int32_t growth_interval, Stre
 // ---- Input ----
 
 /// Makes the batch of models/synthetic.h's synthetic_batch() on the device. Labels are equal bit for bit. Images differ
-/// by the rounding of logarithm and cosine, and are rounded to the matrix's type. Gaps between the matrix's rows keep
-/// their contents.
+/// by the rounding of log, cos and the matrix's type. Gaps between the matrix's rows keep their contents.
 struct Synthetic {
   std::uint64_t seed = 1;
   std::int64_t image_elements = 0, classes = 0, samples = 0;

@@ -83,8 +83,7 @@ __global__ void __launch_bounds__(kThreads, Term::kBlocks)
   }
 }
 
-// A block of finish_sums_kernel() adds up 8 channels (32 bytes) in 32 ranges of row blocks, and calls
-// finish(channel, sums) once per channel.
+// A block adds up 8 channels (32 bytes) in 32 ranges of row blocks, and calls finish(channel, sums) for each channel.
 constexpr int kFinishLanes = 8;
 constexpr int kFinishRanges = kThreads / kFinishLanes;
 

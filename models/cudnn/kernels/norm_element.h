@@ -93,8 +93,7 @@ struct NormBackwardApplyBody {
   }
 };
 
-// The terms of sums over rows, up to two numbers per element. A term is a row body (element.h) with add() in place of
-// store().
+// Terms of sums over rows, one or two numbers per element. A term is a row body (element.h) with add(), not store().
 template <class T, int V>
 struct StatisticsTerm {
   Matrix x;

@@ -29,8 +29,7 @@ struct CopyAllBody {
   }
 };
 
-// Returns true if a NormSumBody can do `work`. Moves an input with a batch norm to the front, where that body expects
-// it.
+// Returns true if a NormSumBody can do `work`. Moves an input with a batch norm to the front, as that body needs it.
 bool is_norm_sum(Pointwise& work) {
   if (work.inputs > 2 || work.bias != nullptr || work.dropout.used || work.test_norm.mean != nullptr) return false;
   if (work.inputs == 2 && work.norm[0].mean == nullptr) {  // a sum of two does not depend on their order

@@ -16,8 +16,7 @@ struct PoolBody {
   HVD_HOST_DEVICE Row load(const Place& /*place*/) const { return {}; }
 };
 
-/// The position of pixel number `row` among images of planes_h x planes_w pixels. A batch may have more pixels than 32
-/// bits can count, a single image may not.
+/// The position of pixel `row` of a batch. A batch may have more pixels than 32 bits can count, one image may not.
 struct Pixel {
   std::int64_t n;
   int h, w;
@@ -85,8 +84,7 @@ struct MaxPoolBody : PoolBody<V> {
     const std::int64_t pitch = x.matrix.pitch, line = x.w * pitch, first = first_h * line + first_w * pitch;
     const T* const corner =
         static_cast<const T*>(x.matrix.data) + (((at.n * x.h + top) * x.w + left) * pitch + place.channel);
-    // A tap in the padding reads the window's first tap in the image instead. This changes nothing, because only a
-    // larger value replaces the maximum.
+    // A tap in the padding reads the window's first tap in the image: only a larger value replaces the maximum.
     const auto tap = [&](int kh, int kw) {
       const bool real = kh >= first_h && kw >= first_w && kh < height - top && kw < width - left;
       const std::int64_t offset = kh * line + kw * pitch;

@@ -1,5 +1,4 @@
-// A table of the kernels of kernels.h. The executor calls kernels through a table, so that tests can replace them by
-// host code.
+// A table of kernels.h's functions. The executor calls kernels through it, so that tests can use host code instead.
 #pragma once
 
 #include "models/cudnn/kernels/kernels.h"
