@@ -182,7 +182,7 @@ std::optional<Plan> Rehearsal::settle(const Fusion& fusion, Wanted wanted) {
 }
 
 bool Rehearsal::try_out(Plan& plan, EngineFailures& found) {
-  if (!room_.finalize(plan, found)) return false;  // plan again; needs no memory for this plan
+  if (!room_.finalize(plan, found)) return false;  // the caller plans again: allocate nothing
   try {
     return launch_all(plan, found);
   } catch (const Error& error) {
