@@ -1,4 +1,4 @@
-// What make_cudnn_step() adds to the executor: the libraries that are here, the GPU that is there, and the plan for it.
+// make_cudnn_step() loads the libraries, makes a planner for the present GPU, and gives them to the executor.
 #include "models/cudnn/cudnn_step.h"
 
 #include <utility>
@@ -42,7 +42,7 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
   const cudnn::Backends backends{.cudnn = cudnn::Library::load(cudnn.libraries),
                                  .cublaslt = cudnn::CublasLt::load(cudnn.libraries),
                                  .kernels = cudnn::kernels::gpu_table()};
-  // Outlives the planner, whose lists are of its handle, also where no step comes of it.
+  // The room must outlive the planner, whose lists of engines use its handle, even if no step is made.
   const auto room = std::make_shared<cudnn::EngineRoom>(runtime, backends, options.threads);
   const auto planner = cudnn::make_planner(backends.cudnn, room->handle().get(), runtime.device().name);
   const cudnn::PlanOptions plan{.compute = compute,

@@ -11,12 +11,12 @@ namespace hvd::models::cudnn {
 namespace {
 
 constexpr std::string_view kGroup = "group ", kFailed = "failed ";
-// In the places of a signature and of an engine.
+// These take the places of a signature and of an engine's text in an entry about columns of images.
 constexpr const char *kColumnsOfImages = "columns of images", *kCublasLt = "cublaslt";
 
 std::string machine_text(const Plan& plan) { return plan.device + ", cuDNN " + plan.cudnn; }
 
-/// One rank's report, read.
+/// The contents of a report_text().
 struct Report {
   std::string machine;
   std::vector<std::string> groups;
@@ -96,7 +96,7 @@ std::string report_text(const Plan& plan, const EngineFailures& found, Detail de
 
 Findings read_reports(const std::vector<std::string>& reports, const Plan& plan) {
   Findings findings;
-  std::map<std::string, std::pair<std::size_t, Report>> first_of;  // by machine
+  std::map<std::string, std::pair<std::size_t, Report>> first_of;  // by machine: its first rank and report
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     Report report = parse_report(reports[rank]);
     findings.any = findings.any || !report.found.empty();

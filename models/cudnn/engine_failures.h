@@ -1,5 +1,5 @@
-// Engines of cuDNN that turned out not to run on a GPU, and what ranks tell one another of them, so that all of them
-// plan again alike. Plain data; pure.
+// cuDNN engines that failed to run on a GPU, and the reports in which ranks tell one another about them, so that ranks
+// with equal GPUs make equal plans. Plain data; pure.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,31 @@ namespace hvd::models::cudnn {
 
 struct Plan;
 
-/// Why an engine does not run, in one line, by the group's signature() and EngineChoice::text().
+/// The reason why an engine does not run, one line, by the group's signature() and by EngineChoice::text().
 using EngineFailures = std::map<std::string, std::map<std::string, std::string>>;
 
-/// Why `choice` of `signature` does not run; null: nothing is known against it.
+/// Returns the reason why `choice` does not run for `signature`, or null if no failure is known.
 const std::string* find_failure(const EngineFailures& failures, const std::string& signature,
                                 const std::string& choice);
-/// Among engines, as they are told to other ranks: cuBLASLt does not multiply the columns of images (Images::kColumns).
+/// Adds an entry: cuBLASLt does not multiply the columns of images (Images::kColumns). Reports tell other ranks.
 void note_columns_failure(EngineFailures& failures, const std::string& why);
-/// Why; null: nothing is known against it.
+/// Returns the reason in the entry of note_columns_failure(), or null.
 const std::string* columns_failure(const EngineFailures& failures);
-/// Adds `from` to `to`, which keeps what it has. Returns whether anything was new.
+/// Adds those entries of `from` to `to` that it lacks. Returns true if there were any.
 bool merge_failures(EngineFailures& to, const EngineFailures& from);
 
-/// What a rank tells the others: its GPU and cuDNN, the groups of its plan (some hundred kilobytes, or a hash that says
-/// whether they differ), and what `found` adds to the failures that the plan was made with.
+/// How a report describes a plan's groups: by a hash, which shows whether they differ, or in full (some hundred KB).
 enum class Detail : std::uint8_t { kHash, kGroups };
+/// Returns a rank's report: its GPU and cuDNN version, its plan's groups, and failures found since the plan was made.
 std::string report_text(const Plan& plan, const EngineFailures& found, Detail detail);
 
 struct Findings {
-  bool any = false;         ///< some rank found a failure: all plan again
+  bool any = false;         ///< some rank found a failure, so all ranks plan again
   EngineFailures failures;  ///< found on GPUs like `plan`'s, with the same cuDNN
-  /// The first two ranks with equal GPUs whose plans have different groups, in one line; empty: there are none.
+  /// One line about the first two ranks with equal GPUs and cuDNN but different groups. Empty: there are none.
   std::string difference;
 };
-/// `reports`: [rank], this rank's as well. `any` and `difference` are the same on all ranks.
+/// `reports`: by rank, this rank's included. `any` and `difference` are the same on all ranks.
 Findings read_reports(const std::vector<std::string>& reports, const Plan& plan);
 
 }  // namespace hvd::models::cudnn

@@ -68,12 +68,12 @@ void EngineRoom::build_ahead(const Plan& plan, const std::vector<Candidate>& can
           try {
             runtime_.make_current();
           } catch (const Error&) {
-            return;  // the caller's thread does it all
+            return;  // the other threads do the work
           }
           work();
         });
       }
-    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): no more threads are to be had; these will do
+    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): no more threads: those that run do the work
     }
     work();
   }
@@ -153,7 +153,7 @@ std::size_t EngineRoom::workspace_bytes(const Plan& plan) const {
   std::size_t bytes = plan.workspace_bytes;
   for (const Group& group : plan.program.groups) {
     if (group.provider == Provider::kCublasLt) bytes = std::max(bytes, kLinearWorkspaceBytes);
-    // A product's sums as well, which are ours if the library has no epilogue for them.
+    // Products count too: our kernels compute the bias gradient if cuBLASLt has no epilogue for it.
     if (group.provider != Provider::kCudnn) bytes = std::max(bytes, own_workspace(plan.program, group, kernels_));
   }
   return bytes;
@@ -199,7 +199,7 @@ std::vector<Launch> EngineRoom::bind(const Plan& plan, const Addresses& addresse
   return launches;
 }
 
-// Of several short rounds: what disturbs a measurement only ever makes it longer.
+// Takes the fastest of several short rounds, because a disturbance can only make a round longer.
 std::optional<double> EngineRoom::microseconds(const Launch& launch, gpu::StreamView stream, std::string& why) {
   constexpr int kMoreWarmUps = 1, kRounds = 3, kLaunches = 5;
   const gpu::Event begin = runtime_.make_event(gpu::Timing::kOn);
@@ -287,7 +287,7 @@ void EngineRoom::keep_chosen(Plan& plan) {
     plan.workspace_bytes = std::max(plan.workspace_bytes, made->workspace_bytes());
   }
   finalized_ = std::move(kept);
-  linear_.forget_uses();  // whoever binds the plan asks again
+  linear_.forget_uses();  // bind() uses the plan's products again
 }
 
 }  // namespace hvd::models::cudnn

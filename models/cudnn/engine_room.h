@@ -1,5 +1,5 @@
-// Everything that runs a plan's groups on a device: the libraries' handles, finalised plans of cuDNN, and each group's
-// launch. Also where candidates are timed. One thread, which may use others to finalise plans; the GPU must be current.
+// Runs a plan's groups on a device: holds the libraries' handles and cuDNN's finalised plans, makes each group's
+// launch, and times candidates. One thread, on which the GPU is current; it starts helpers to finalise plans.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@
 
 namespace hvd::models::cudnn {
 
-/// What calls go to: the vendor's libraries and our kernels, or a test's.
+/// The libraries and kernels that are called: the vendor's and our own, or a test's.
 struct Backends {
   std::shared_ptr<const Library> cudnn;
   std::shared_ptr<const CublasLt> cublaslt;
@@ -29,44 +29,45 @@ struct Backends {
 
 class EngineRoom {
  public:
-  /// Plans are finalised on up to `threads` threads, because cuDNN compiles many of them there and then. They share one
-  /// handle: cuDNN's manual wants one per thread at a time, but to finalise a plan only reads it, and 9.14 and 9.19 did
-  /// so with 16 threads on an H200.
+  /// Plans are finalised on up to `threads` threads, because cuDNN compiles many of them when they are finalised. The
+  /// threads share one handle. cuDNN's manual asks for one per thread at a time, but finalising a plan only reads the
+  /// handle; 9.14 and 9.19 did so with 16 threads on an H200.
   EngineRoom(gpu::GpuRuntime& runtime, const Backends& backends, int threads = 1);
 
   [[nodiscard]] Handle& handle() noexcept { return handle_; }
 
-  /// Finalises the chosen engine of signature `e`. One that does not work here, or wants more workspace than the cap,
-  /// goes into `failures`, and the next that is not there takes its place. False: none is left.
+  /// Finalises the chosen engine of signature `e`. If it does not work here or needs more workspace than the cap, it is
+  /// added to `failures` and the first candidate that works is chosen. Returns false if there is none.
   bool finalize(Plan& plan, std::size_t e, EngineFailures& failures);
-  /// That of every signature, even where one has none left.
+  /// Does this for every signature, even after one has no engine left. Returns false if any has none.
   bool finalize(Plan& plan, EngineFailures& failures);
-  /// Every candidate, for tune(), and the workspace for all of them.
+  /// Finalises every candidate, for tune(), and sets plan.workspace_bytes to the largest that any of them needs.
   void finalize_all(Plan& plan, EngineFailures& failures);
-  /// The most that any chosen plan, product or kernel of ours needs.
+  /// The largest workspace that any chosen plan, product or kernel of ours needs.
   [[nodiscard]] std::size_t workspace_bytes(const Plan& plan) const;
 
-  /// Launches the chosen engine of signature `e`, on the memory of its first group. Errors: backend, with cuDNN's
-  /// reason, if it does not run after all.
+  /// Launches the chosen engine of signature `e` on the memory of the signature's first group. Errors: backend, with
+  /// cuDNN's reason, if the engine does not run although it was finalised.
   void launch_once(const Plan& plan, std::size_t e, const Addresses& addresses, gpu::StreamView stream);
-  /// Launches each product once, and settles which algorithm runs it. Returns false where none multiplies the columns
-  /// of images, and adds that to `failures`. Errors: unsupported, if none runs another product.
+  /// Launches each product once, which settles the algorithm that runs it. If no algorithm multiplies the columns of
+  /// images, adds that to `failures` and returns false. Errors: unsupported, if no algorithm runs another product.
   bool try_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream, EngineFailures& failures);
-  /// The launch of every group, in order, with the chosen engines.
+  /// Returns the launch of every group, in order, with the chosen engines.
   [[nodiscard]] std::vector<Launch> bind(const Plan& plan, const Addresses& addresses, const OwnContext& context);
 
-  /// Times all finalised candidates and the algorithms of all products, on the memory of the first group of each kind,
-  /// whatever that holds then. Returns the fastest. One that does not run goes into `failures`.
+  /// Times all finalised candidates and all algorithms of products, on the memory of the first group with each
+  /// signature, whatever data it holds. Returns the fastest of each. Candidates that do not run go into `failures`.
   [[nodiscard]] std::vector<Winner> tune(const Plan& plan, const Addresses& addresses, gpu::StreamView stream,
                                          EngineFailures& failures);
-  /// Uses the algorithms among `winners` for products. (choose_winners() does it for cuDNN's engines.)
+  /// Chooses, for products, the algorithms in `winners`. choose_winners() does the same for cuDNN's engines.
   void choose_products(const std::vector<Winner>& winners);
-  /// Gives up every candidate but the chosen ones, which are finalised, and what workspace only those needed.
+  /// Destroys the finalised plans of all candidates but the chosen ones, and reduces plan.workspace_bytes to what these
+  /// need. The chosen ones must be finalised.
   void keep_chosen(Plan& plan);
 
-  /// What runs the products, for the record.
+  /// The algorithms that run the products, for the record.
   [[nodiscard]] std::string products_text() const { return linear_.chosen_text(); }
-  /// Products that do not run as planned, a line each.
+  /// Products that do not run as planned, one line each.
   [[nodiscard]] std::vector<std::string> notes() const { return linear_.notes(); }
   [[nodiscard]] const CublasLt& cublaslt() const noexcept { return linear_.library(); }
 
@@ -76,20 +77,20 @@ class EngineRoom {
   struct Candidate {
     std::size_t engine = 0, choice = 0;
   };
-  /// A plan, or why there is none, or an error that is no refusal.
+  /// Result of build(): a plan, or the reason why cuDNN refused it, or any exception that is not an Error.
   struct Built {
     Finalized plan;
     std::string why;
     std::exception_ptr fault;
   };
-  /// Any thread whose GPU is current.
+  /// May be called on any thread on which the GPU is current.
   [[nodiscard]] Built build(const Plan& plan, Candidate candidate) const;
-  /// All of them that are not there and have not failed, side by side.
+  /// Builds, in parallel, those candidates that are not finalised yet and have not failed.
   void build_ahead(const Plan& plan, const std::vector<Candidate>& candidates, EngineFailures& failures);
-  /// Null, and a failure, if it does not work.
+  /// Returns the finalised plan of a candidate; null, and an entry in `failures`, if the candidate cannot be used.
   Finalized finalized(Plan& plan, std::size_t e, std::size_t choice, EngineFailures& failures);
   [[nodiscard]] Finalized chosen(const Plan& plan, std::size_t e) const;
-  /// The fastest of several; none if the first launch is refused, with the reason in `why`.
+  /// Time of a launch, the best of several rounds; none, with the reason in `why`, if the first launch is refused.
   [[nodiscard]] std::optional<double> microseconds(const Launch& launch, gpu::StreamView stream, std::string& why);
   [[nodiscard]] std::vector<Winner> tune_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream);
 
@@ -98,8 +99,7 @@ class EngineRoom {
   kernels::Table kernels_;
   Handle handle_;
   LinearLibrary linear_;
-  std::map<std::string, Finalized>
-      finalized_;  // by signature and engine: a new plan finds what it shares with the last
+  std::map<std::string, Finalized> finalized_;  // by signature and engine, so that a new plan can reuse them
 };
 
 }  // namespace hvd::models::cudnn

@@ -22,10 +22,10 @@ namespace hvd::models::cudnn {
 namespace {
 
 constexpr int kInputCopies = static_cast<int>(PinnedSlots::kSlots);
-constexpr std::chrono::minutes kStepTimeout(10);  // for whoever waits for a step without a deadline of their own
+constexpr std::chrono::minutes kStepTimeout(10);  // for waits without a deadline from the caller
 constexpr std::int32_t kLossScaleGrowthSteps = 2000;
 
-// The update's half of StepScalars; the batch's is batch_loader.cpp's.
+// set_sgd() writes this first part of StepScalars; BatchLoader writes the rest.
 constexpr std::size_t kSgdBytes = offsetof(kernels::StepScalars, step);
 static_assert(kSgdBytes == 4 * sizeof(float));
 
@@ -61,7 +61,7 @@ class Executor final : public DeviceStep {
 
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
-  /// What is on the way still uses what goes now; it may hang on a reduction that will never end.
+  /// Enqueued work still uses this memory. drain() gives up after a time if that work waits for a lost reduction.
   ~Executor() override {
     for (const gpu::StreamView stream : {batches_.copy_stream(), compute_.view()}) runtime_.drain(stream);
   }
@@ -256,7 +256,7 @@ class Executor final : public DeviceStep {
                              .gradient_prescale = options_.gradient_prescale});
   }
 
-  // A profiled step is waited for where it is enqueued: it is not one that is measured.
+  // Waits for the step that was just enqueued. Profiled steps are not measured, so the wait does no harm.
   void collect_times() {
     runtime_.record(marks_.back(), compute_);
     runtime_.synchronize(marks_.back().view(), Deadline::after(kStepTimeout), "a profiled step");
@@ -266,7 +266,7 @@ class Executor final : public DeviceStep {
     ++steps_;
   }
 
-  // A loss's memory is used for something else as soon as nobody in the program reads it: it is read back at once.
+  // Each loss is copied to the host right after its group, because its memory is reused when nothing reads it any more.
   void find_losses() {
     HVD_ASSERT(graph_.losses.size() <= kMostLosses);
     const Addresses at = addresses();
@@ -297,8 +297,8 @@ class Executor final : public DeviceStep {
   std::vector<Launch> launches_;  // by group
   std::array<float, 4> sgd_{};
   bool sgd_is_set_ = false;
-  std::vector<gpu::Event> marks_;  // around each group, when profiling
-  std::vector<double> seconds_;    // by group, in all
+  std::vector<gpu::Event> marks_;  // before each group and after the last, when profiling
+  std::vector<double> seconds_;    // by group, summed over the profiled steps
   std::size_t steps_ = 0;
 };
 
@@ -312,7 +312,7 @@ std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning,
 
 std::string type_refusal(const gpu::Device& device, ComputeType type, int kernels_from) {
   const int capability = 10 * device.compute_major + device.compute_minor;
-  constexpr int kTuring = 75;  // the oldest that CUDA 13 compiles for: its release notes, "Deprecated Architectures"
+  constexpr int kTuring = 75;  // oldest that CUDA 13 compiles for (its release notes, "Deprecated Architectures")
   const std::string is = device.name + " has compute capability " + std::to_string(device.compute_major) + "." +
                          std::to_string(device.compute_minor);
   if (capability < kernels_from) {

@@ -147,7 +147,7 @@ std::vector<Winner> borrow_winners(const std::string& folder, const Plan& plan, 
   for (const EnginePlan& engine : plan.engines) wanted.insert(signature_hash(engine.signature));
   for (const Winner& winner : winners) there.insert(winner.signature);
   std::vector<std::string> paths;
-  std::error_code error;  // of a folder that is not there yet, or that cannot be read to its end
+  std::error_code error;  // set if the folder does not exist yet or cannot be read to its end
   for (auto file = std::filesystem::directory_iterator(folder, error); !error && file != end(file);
        file.increment(error)) {
     if (file->path().extension() == kExtension) paths.push_back(file->path().string());
@@ -201,7 +201,7 @@ std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners) {
 }
 
 void save_winners(const std::string& path, const Plan& plan, const Winners& winners) {
-  replace_file(path, winners_text(plan, winners));  // ranks of a host may save at once
+  replace_file(path, winners_text(plan, winners));  // atomically: ranks of a host may save at once
 }
 
 Winners load_winners(const std::string& path, const Plan& plan) {

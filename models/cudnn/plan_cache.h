@@ -1,6 +1,6 @@
-// The engines that won on a GPU, kept in a text file so that later runs need not time them again. One file per
-// (cuDNN version, GPU, program, types); lines are keyed by the group's signature, so a file is read by any program
-// that holds the same group, as long as version and GPU are the same.
+// Text files with the engines that were fastest on a GPU (winners), so that later runs need not time them again. There
+// is one file per (cuDNN version, GPU, program, types). Its lines are keyed by group signature, so that every program
+// with an equal group can use them, on the same GPU with the same versions.
 //
 //   hvd_bench cudnn winners 2
 //   cudnn 9.19.0 cublaslt 13.1.0
@@ -23,43 +23,43 @@ namespace hvd::models::cudnn {
 struct Winner {
   std::uint64_t signature = 0;  ///< signature_hash()
   EngineChoice choice = {};     ///< engine, knobs, workspace
-  std::string algorithm = {};   ///< of cuBLASLt (linear.h) for a product, which has no engine; else empty
-  double microseconds = 0;      ///< as measured when it won
+  std::string algorithm = {};   ///< cuBLASLt's (linear.h), for a matrix product, which has no engine; else empty
+  double microseconds = 0;      ///< per launch, as measured when it won
 };
 
 std::uint64_t signature_hash(std::string_view signature);
 
-/// Of the program's groups and types, whatever engines run them: names a plan's file.
+/// Hash of the program's groups and types, but not of the engines that run them. Part of the file's name.
 std::uint64_t program_hash(const Plan& plan);
 
 /// "resnet101-9f0c2d11a4b3e877-fp16.cudnn-9.19.0.NVIDIA-H200.winners".
 std::string winners_file_name(const Plan& plan);
 
-/// The chosen engines in one line: "51c7d2aa01f3b964 62[2=5,13=1]; ...", by signature, in the order of first use.
+/// The chosen engine of each signature, in order of first use: "51c7d2aa01f3b964 62[2=5,13=1]; ...".
 std::string chosen_text(const Plan& plan);
 
 struct Winners {
   std::vector<Winner> list;
-  /// In the file of the program that would run otherwise: of all ways to fuse it the fastest (text() of it). Empty:
-  /// they were not timed.
+  /// text() of the fastest of Planning::fusions, in the file of the first fusion's program. Empty: not timed.
   std::string fusion = {};
-  std::string why_not;  ///< the text is of another version or GPU, or damaged: then the list is empty
+  std::string why_not;  ///< why the text cannot be used (other version or GPU, damage); then `list` is empty
 };
 std::string winners_text(const Plan& plan, const Winners& winners);
-/// Never fails: a cache that cannot be used is a reason to measure again.
+/// Does not throw: a text that cannot be used gives `why_not`, and the caller measures again.
 Winners parse_winners(std::string_view text, const Plan& plan);
 
-/// Chooses, in `plan`, the winners that are among its candidates. Returns how many signatures have none.
+/// Chooses each signature's winner, if it is among the candidates in `plan`, and updates plan.workspace_bytes. Returns
+/// the number of signatures without a winner.
 std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners);
 
-/// Written beside and renamed into place. Errors: io, naming the file.
+/// Writes a temporary file beside `path` and renames it. Errors: io, naming the file.
 void save_winners(const std::string& path, const Plan& plan, const Winners& winners);
-/// A file that is not there is an empty list with the reason.
+/// If the file cannot be opened, the list is empty and `why_not` has the reason.
 Winners load_winners(const std::string& path, const Plan& plan);
-/// What other programs left in `folder` for groups of this plan that are not among `winners`, by the same versions on
-/// the same GPU. Files are read in the order of their names; those that cannot be used are passed over.
+/// Returns winners that other programs stored in `folder` for this plan's groups and for products, less signatures that
+/// `winners` has. Files are read in order of their names. Files of other versions or GPUs or damaged ones are skipped.
 std::vector<Winner> borrow_winners(const std::string& folder, const Plan& plan, const std::vector<Winner>& winners);
-/// Those of them that are for one of the plan's engines, as it is chosen, or for a product.
+/// Returns those of `winners` that are chosen in `plan`, and all that are for products.
 std::vector<Winner> in_use(const Plan& plan, const std::vector<Winner>& winners);
 
 }  // namespace hvd::models::cudnn

@@ -1,4 +1,4 @@
-// Analysis, engines and memory put together.
+// The Planner: analyses a graph, asks cuDNN for engines, and lays out memory.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace hvd::models::cudnn {
 namespace {
 
-// "deviceName" of cuDNN's description.
+// Returns "deviceName" of cuDNN's description of a GPU.
 std::string device_name(const std::string& properties) {
   const std::string key = "\"deviceName\":";
   const std::size_t at = properties.find(key);
@@ -30,9 +30,9 @@ bool has_driver_library() {
   return library != nullptr;
 }
 
-// In the epilogue of a convolution, engines that are compiled at run time take statistics three times as long as the
-// convolution alone (H200, cuDNN 9.19, bf16, ResNet-101 at batch 256: 25.4 ms of a step, 8.8 ms without); a batch norm
-// that reads its input for them takes less.
+// With statistics in its epilogue, a convolution on an engine compiled at run time takes three times as long (H200,
+// cuDNN 9.19, bf16, ResNet-101 at batch 256: 25.4 ms of a step, 8.8 ms without). It is cheaper if the batch norm reads
+// its input once more for the statistics.
 constexpr const char* kSlowSums = "only compiled at run time, which is slower than a pass of its own";
 bool sums_beside_product(const Group& group) {
   return holds(group, {OpType::kConv}) && holds(group, {OpType::kStatistics});
@@ -70,22 +70,22 @@ class CudnnPlanner final : public Planner {
 
     struct Answer {
       std::vector<EngineChoice> choices;
-      std::string why;  ///< there are none
+      std::string why;  ///< why `choices` is empty
     };
-    /// Of the first of cuDNN's lists that holds anything within the filter that has not failed, the first `most` such.
+    /// Returns up to `most` engines that pass the filter and have not failed, from cuDNN's first list with any.
     Answer answer(const Program& program, const Group& group, std::size_t most) {
       Answer found;
       std::set<std::string> reasons;
       const std::string key = signature(program, group);
       for (const Heuristics mode : {Heuristics::kA, Heuristics::kB, Heuristics::kFallback}) {
-        // For fusions cuDNN answers B with A's list, at A's price (9.19).
+        // For fused groups, cuDNN 9.19 answers mode B with the list of mode A, and takes as long.
         if (mode == Heuristics::kB && group.operations.size() > 1) continue;
         EngineList& list = planner_.ask(program, group, mode);
         for (std::size_t i = 0; found.choices.size() < most && list.at(i) != nullptr; ++i) {
           const EngineChoice& choice = *list.at(i);
           std::string why = rejection(choice, filter_);
           if (why.empty() && choice.compiled_at_run_time && sums_beside_product(group)) {
-            found.why = kSlowSums;  // of what is compiled in advance cuDNN names the best first: the rest is the same
+            found.why = kSlowSums;  // cuDNN lists engines compiled in advance first, so the rest is as slow
             break;
           }
           if (const std::string* failure = find_failure(options_.failed, key, choice.text()); failure != nullptr) {
@@ -124,7 +124,7 @@ class CudnnPlanner final : public Planner {
   std::shared_ptr<const Library> library_;
   Target target_;
   std::string device_;
-  std::map<std::string, EngineList> answers_;  // destroyed before what they refer to
+  std::map<std::string, EngineList> answers_;  // destroyed before library_ and target_, which the lists refer to
   Questions questions_;
 };
 

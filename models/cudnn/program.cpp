@@ -26,13 +26,13 @@ std::string attr_text(const Attr& attr) {
            "x" + std::to_string(w->stride_w) + " p" + std::to_string(w->pad_top) + "," + std::to_string(w->pad_bottom) +
            "," + std::to_string(w->pad_left) + "," + std::to_string(w->pad_right);
   }
-  return {};  // the others are arguments of the launch, not of the plan
+  return {};  // other attributes are arguments of the launch, not of the plan
 }
 
 std::string value_text(const Program& program, const Group& group, ValueId id, std::map<ValueId, std::size_t>& seen) {
   const auto [entry, first] = seen.emplace(id, seen.size());
   std::string text = " " + std::to_string(entry->second);
-  if (!first) return text;  // described where it appeared
+  if (!first) return text;  // shape and type are already in the text
   const Value& value = program.value(id);
   text += ":" + value.shape.text() + ":" + std::string(hvd::name(value.type));
   if (inside(group, id)) return text + ":inside";
@@ -150,7 +150,7 @@ std::string operations_text(const Group& group) {
   std::string text;
   for (std::size_t i = 0; i < group.operations.size(); ++i) {
     const OpType type = group.operations[i].type;
-    if (i > 0 && type == OpType::kCopy && group.operations[i - 1].type == type) continue;  // any number is one launch
+    if (i > 0 && type == OpType::kCopy && group.operations[i - 1].type == type) continue;  // copies share one launch
     text += (text.empty() ? "" : "+") + std::string(name(type));
   }
   return text;

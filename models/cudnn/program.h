@@ -1,11 +1,11 @@
-// One training step for a GPU as plain data: values (tensors in memory, or passing through a group only) and groups
-// (operations that run as one launch), in the order in which they run. Made by analyse() (analyse.h) from a
-// differentiated graph; planned by plan() (plan.h); executed by whoever has a device. It knows no library and no
-// address. Immutable once made; any thread may read it.
+// One training step for a GPU as plain data: values (tensors, in memory or inside one group) and groups (operations
+// that run as one launch), in the order in which they run. analyse() (analyse.h) makes it from a differentiated graph,
+// a Planner (plan.h) finds engines and memory for it, and the executor runs it. It holds no library's objects and no
+// addresses. Immutable once made; any thread may read it.
 //
-// Operations are finer than the graph's nodes, because fusion cuts nodes in pieces: a batch norm may be statistics
-// in the epilogue of the convolution before it, a finalisation, and a pass that also adds and rectifies. Each operation
-// names the node that it belongs to.
+// Operations are finer than the graph's nodes, because fusion cuts nodes in pieces. For example, a batch norm may
+// become statistics in the epilogue of the convolution before it, a finalisation, and a pass that also adds and
+// rectifies. Each operation names its node.
 #pragma once
 
 #include <cstdint>
@@ -21,32 +21,32 @@ namespace hvd::models::cudnn {
 
 using ValueId = std::int32_t;
 inline constexpr ValueId kNoValue = -1;
-/// Bytes: cuDNN engines ask for up to this alignment; arenas and rows give more.
+/// Bytes. No cuDNN engine requires a larger alignment, so larger ones are not told apart.
 inline constexpr std::int64_t kWidestAlignment = 16;
 
 /// Where a value lives.
 enum class Storage : std::uint8_t {
   kImages,        ///< the batch, in the compute type
   kLabels,        ///< int32
-  kParameter,     ///< what the operations read: weights and biases in the compute type, batch norm's vectors in fp32
-  kPaddedWeight,  ///< copies of weights with channels added; what no operation writes is zero for ever
+  kParameter,     ///< parameters as operations read them: batch norm's vectors in fp32, others in the compute type
+  kPaddedWeight,  ///< copies of weights with added channels; elements that no operation writes stay zero
   kState,         ///< running statistics, fp32
   kGradient,      ///< the gradient arena
-  kScratch,       ///< the arena that is reused by liveness; nothing at all for values that stay inside a group
+  kScratch,       ///< the arena that values share by liveness; values inside a group take no memory
 };
 
 struct Value {
   std::string name;
-  TensorId tensor = kNoTensor;  ///< of the graph; kNoTensor for what only the plan knows
+  TensorId tensor = kNoTensor;  ///< of the graph; kNoTensor for a value that only the program has
   Storage storage = Storage::kScratch;
   Shape shape;  ///< logical; images and activations are {n, h, w, c}, channels fastest
   DataType type = DataType::kF32;
-  /// A slice of the channels of another value (concatenation without copying), from channel `channel` on.
+  /// If set, this value is a slice of the channels of `parent`, from `channel` on (concatenation without copying).
   ValueId parent = kNoValue;
   std::int64_t channel = 0;
-  std::int64_t padding = 0;  ///< of its channels, the last: none of the network's; zero where a group reads them
+  std::int64_t padding = 0;  ///< last channels that the network does not have; zero when a group reads them
 };
-/// Of the network: less the padding.
+/// Number of elements without the padding.
 std::int64_t own_elements(const Value& value);
 
 enum class OpType : std::uint8_t {
@@ -57,16 +57,17 @@ enum class OpType : std::uint8_t {
   kConvBackwardData,       // w, dy                                            dx
   kConvBackwardWeights,    // x, dy                                            dw
   kLinear,                 // x, w                                             y
-  kLinearBackwardData,     // w, dy                                          dx
-  kLinearBackwardWeights,  // x, dy                                          dw, or {p, dw} of p parts of the rows
+  kLinearBackwardData,     // w, dy                                            dx
+  kLinearBackwardWeights,  // x, dy                                            dw, or {p, dw} for p parts of the rows
   kBias,                   // x, b {c}                                         y
   kBiasGradient,           // dy                                               db {c}
   kAdd,                    // a, b, ...                                        their sum
   kRelu,                   // x                                                y
   kReluBackward,           // x or y, dy                                       dy where the first is positive, else 0
   kStatistics,             // x                                                sum {c}, sum of squares {c}
-  kNormFinalize,           // sum, sum of squares, gamma, beta, r. mean, var   mean, inv_std; no operation reads
-                           //                                                  gamma * inv_std, beta - mean * that
+  kNormFinalize,           // sum, sum of squares, gamma, beta, running        mean, inv_std, scale = gamma * inv_std,
+                           // mean, running variance                           beta - mean * scale (no operation reads
+                           //                                                  the last two)
   kNormApply,              // x, mean, inv_std, gamma, beta                    (x - mean) * inv_std * gamma + beta
   kNormBackwardWeights,    // x, dy, gamma, mean, inv_std                      dgamma, dbeta, and three vectors a, b, c
   kNormBackwardApply,      // x, dy, a, b, c                                   dx = a * dy + b * x + c
@@ -74,13 +75,13 @@ enum class OpType : std::uint8_t {
   kMaxPoolBackward,        // where, dy                                        dx
   kAvgPool,                // x                                                y
   kAvgPoolBackward,        // dy                                               dx
-  kGlobalAvgPool,          // x                                              y {n, c}
-  kGlobalAvgPoolBackward,  // dy                                             dx
-  kDropout,              // x                                                y   (its mask is recomputed, never stored)
-  kDropoutBackward,      // dy                                               dx
-  kSoftmaxCrossEntropy,  // logits, labels                                   loss {1}, probabilities {n, k}
-  kSoftmaxCrossEntropyBackward,  // probabilities, labels                    dlogits
-  kCopy,                         // x                                                x in another type or place
+  kGlobalAvgPool,          // x                                                y {n, c}
+  kGlobalAvgPoolBackward,  // dy                                               dx
+  kDropout,                // x                                                y (the mask is recomputed, never stored)
+  kDropoutBackward,        // dy                                               dx
+  kSoftmaxCrossEntropy,    // logits, labels                                   loss {1}, probabilities {n, k}
+  kSoftmaxCrossEntropyBackward,  // probabilities, labels                      dlogits
+  kCopy,                         // x                                          x in another type or place
 };
 std::string_view name(OpType type) noexcept;
 
@@ -89,33 +90,33 @@ struct Operation {
   std::vector<ValueId> inputs, outputs;
   Attr attr;  ///< of the graph node
   NodeId node = kNoNode;
-  /// Computed elsewhere as well, and here again because that is cheaper than storing and reading it.
+  /// Another group computes the same; computing it again is cheaper than storing and reading the result.
   bool again = false;
 };
 
 enum class Provider : std::uint8_t {
   kCudnn,     ///< an operation graph of cuDNN; the planner finds an engine for it
   kCublasLt,  ///< a matrix product with its epilogue
-  kOwn,       ///< a kernel of ours
+  kOwn,       ///< one of our own kernels (kernels/kernels.h)
 };
 std::string_view name(Provider provider) noexcept;
 
 struct Group {
   Provider provider = Provider::kOwn;
-  int level = 0;  ///< fusion level that it belongs to: 0 one operation, 1 fused, 2 the batch-norm-fused path
+  int level = 0;  ///< fusion level (analyse.h) that makes this group; 0: a single operation
   std::vector<Operation> operations;
-  /// What it leaves in memory: everything that another group reads or that lives in an arena. What else its
-  /// operations make passes through the group only.
+  /// Values that the group leaves in memory: those that another group reads and those that live in an arena. All
+  /// other results of its operations stay inside the group.
   std::vector<ValueId> writes;
 };
 
-/// A node whose work needs no launch, and why.
+/// A node that needs no launch, and the reason.
 struct Elided {
   NodeId node = kNoNode;
   std::string why;
 };
 
-/// What was wished for and not to be had: the fusion, at which node, and the reason that the library gave.
+/// A fusion that was tried and refused: at which node, and for which reason.
 struct Fallback {
   NodeId node = kNoNode;
   int level = 0;
@@ -133,39 +134,39 @@ struct Program {
   [[nodiscard]] const Value& value(ValueId id) const { return values.at(static_cast<std::size_t>(id)); }
 };
 
-/// Where a value lies in memory, in elements from the start of the outermost value that it is a slice of.
+/// The position of a value inside the outermost value that it is a slice of.
 struct Placement {
-  ValueId root = kNoValue;
-  std::int64_t offset = 0;
-  std::int64_t channels = 0;  ///< of the root: elements from one pixel to the next
+  ValueId root = kNoValue;    ///< the outermost value; the value itself if it is no slice
+  std::int64_t offset = 0;    ///< elements from the start of `root`
+  std::int64_t channels = 0;  ///< channels of `root`: elements from one pixel to the next
 };
 Placement placement(const Program& program, ValueId id);
 
-/// What the batch is written to: as many channels as the graph's images have, with gaps between them if it is a slice.
+/// Returns the value that the batch is written to. It has the images' channels; if it is a slice, pixels have gaps.
 ValueId images_of(const Graph& graph, const Program& program);
 
-/// What `group` reads from memory: the inputs that it does not make itself, each once, in order of appearance.
+/// Returns the values that `group` reads from memory: inputs made elsewhere, each once, in order of appearance.
 std::vector<ValueId> reads(const Group& group);
-/// Whether `id` passes through `group` only: made there and not left in memory.
+/// Returns true if `group` makes `id` and does not leave it in memory.
 bool inside(const Group& group, ValueId id);
 
-/// Whether it has an operation of one of `types`.
+/// Returns true if `group` has an operation of one of `types`.
 bool holds(const Group& group, std::initializer_list<OpType> types);
-/// Whether an operation of `group` reads what a kColumns of the program makes.
+/// Returns true if `group` reads the output of a kColumns operation.
 bool reads_columns(const Program& program, const Group& group);
 
-/// "norm_apply+add+relu". Copies in a row count as one.
+/// "norm_apply+add+relu". Consecutive copies appear once.
 std::string operations_text(const Group& group);
-/// The nodes whose operations are in it, joined by '+'.
+/// Names of the nodes whose operations are in `group`, joined by '+'. Operation::again does not count.
 std::string nodes_text(const Graph& graph, const Group& group);
 
-/// Equal for groups that do the same work: operations, attributes, shapes, types, strides and alignment, but no
-/// names. What a cache of plans is keyed by, and what makes a network's groups few. Readable:
-/// "conv 128x28x28x128:fp16 128x3x3x128:fp16 > 128x28x28x128:fp16/256 k3x3 s1x1 p1,1,1,1".
+/// Text that is equal for groups that do the same work: operations, attributes, shapes, types, strides and alignment,
+/// but no names. Caches of engines use it as their key; a network has far fewer signatures than groups. Example:
+/// "cudnn; conv 0:128x28x28x128:fp16 1:128x3x3x128:fp16 > 2:128x28x28x128:fp16/256@16 k3x3 s1x1 p1,1,1,1".
 std::string signature(const Program& program, const Group& group);
 
-/// By group: how many leading parameters (graph.parameters, the order of the arena) have their final gradients once it
-/// has run. Non-decreasing; all of them after the last.
+/// Returns, by group, how many leading parameters (graph.parameters, in the arena's order) have their final gradients
+/// once the group has run. Never decreases; counts all parameters after the last group.
 std::vector<std::size_t> gradients_ready(const Graph& graph, const Program& program);
 
 }  // namespace hvd::models::cudnn

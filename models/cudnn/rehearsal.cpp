@@ -15,7 +15,7 @@
 namespace hvd::models::cudnn {
 namespace {
 
-constexpr std::chrono::minutes kLongest(10);  // of one wait: a hang, not a slow GPU
+constexpr std::chrono::minutes kLongest(10);  // for one wait: if it takes longer, the GPU hangs
 
 std::string seconds_text(std::chrono::steady_clock::duration time) {
   std::ostringstream text;
@@ -31,7 +31,7 @@ std::string milliseconds_text(double microseconds) {
 
 }  // namespace
 
-/// The memory of a step, for as long as something is tried in it.
+/// Device memory of a step, allocated while engines are tried or timed in it.
 class Rehearsal::Stage {
  public:
   Stage(const Rehearsal& of, const Plan& plan)
@@ -48,7 +48,7 @@ class Rehearsal::Stage {
   ~Stage() { runtime_.drain(stream_); }
 
   void wait(std::string_view what) { runtime_.synchronize(stream_, Deadline::after(kLongest), what); }
-  /// At least `bytes` of workspace.
+  /// Makes the workspace at least `bytes` large.
   void widen(std::size_t bytes) {
     if (bytes <= workspace_) return;
     wait("what was tried in the smaller workspace");
@@ -91,7 +91,7 @@ Plan Rehearsal::run() {
   Way way = *settled(planning_.fusions.at(0), Wanted::kMustFit);
   if (planning_.fusions.size() > 1) way = fastest(std::move(way));
   notes_ = std::move(way.notes);
-  room_.choose_products(way.winners);  // another way may have timed them anew
+  room_.choose_products(way.winners);  // another way may have chosen other algorithms since
   room_.keep_chosen(way.plan);
   note_failures(way.plan, way.failures);
   return std::move(way.plan);
@@ -106,7 +106,7 @@ std::optional<Rehearsal::Way> Rehearsal::settled(const Fusion& fusion, Wanted wa
   return way;
 }
 
-// All ranks go through the same steps: what one of them finds in its files or measures, `agree` tells the others.
+// All ranks take the same branches, because `agree` gives them the same kept fusion and results of comparisons.
 Rehearsal::Way Rehearsal::fastest(Way first) {
   const auto& fusions = planning_.fusions;
   const auto place = [&](const std::string& fusion) {
@@ -130,7 +130,7 @@ Rehearsal::Way Rehearsal::fastest(Way first) {
       best.notes.push_back(no_memory(fusions[i]));
       continue;
     }
-    const bool differs = program_hash(other->plan) != program_hash(best.plan);  // else there is nothing to compare
+    const bool differs = program_hash(other->plan) != program_hash(best.plan);  // else the plans are equal
     bool timed = true;
     for (Way* way : {&best, &*other}) {
       if (differs && !way->microseconds) way->microseconds = step_microseconds(way->plan);
@@ -182,7 +182,7 @@ std::optional<Plan> Rehearsal::settle(const Fusion& fusion, Wanted wanted) {
 }
 
 bool Rehearsal::try_out(Plan& plan, EngineFailures& found) {
-  if (!room_.finalize(plan, found)) return false;  // another plan, before there is memory for this one
+  if (!room_.finalize(plan, found)) return false;  // the caller plans again: allocate nothing
   try {
     return launch_all(plan, found);
   } catch (const Error& error) {
@@ -230,12 +230,12 @@ bool Rehearsal::share(const Plan& plan, const EngineFailures& found) {
   Findings findings{.any = !found.empty(), .failures = found, .difference = {}};
   if (options_.share) {
     findings = read_reports(options_.share(report_text(plan, found, Detail::kHash)), plan);
-    if (!findings.any && !findings.difference.empty()) {  // on all ranks alike
+    if (!findings.any && !findings.difference.empty()) {  // true on all ranks or on none
       findings = read_reports(options_.share(report_text(plan, found, Detail::kGroups)), plan);
     }
   }
   const bool fresh = merge_failures(failures_, findings.failures);
-  HVD_ASSERT(fresh || findings.failures.empty());  // or the next plan would be the same
+  HVD_ASSERT(fresh || findings.failures.empty());  // else the next plan would be the same
   if (findings.any) return true;
   if (!findings.difference.empty()) throw Error(Errc::kMismatch, findings.difference);
   return false;
@@ -251,7 +251,8 @@ Rehearsal::Tuning Rehearsal::agreed(const Plan& plan, Tuning mine) const {
   const std::size_t begin = std::min(said.size(), kKeep.size()), end = std::min(said.find('\n', begin), said.size());
   Winners all = parse_winners(std::string_view(said).substr(std::min(end + 1, said.size())), plan);
   if (all.why_not.empty()) mine.winners.list = std::move(all.list);
-  mine.winners.fusion = said.substr(begin, end - begin);  // also of a rank on another GPU, or they would part here
+  // The fusion counts even if it comes from a rank on another GPU, because all ranks must take the same branches.
+  mine.winners.fusion = said.substr(begin, end - begin);
   return mine;
 }
 
@@ -268,7 +269,7 @@ bool Rehearsal::choose_kept(Plan& plan) {
       kept.list.push_back(std::move(winner));
     }
   }
-  for (const Winner& winner : found_) {  // those of files come first
+  for (const Winner& winner : found_) {  // winners from files take precedence
     const auto is = [&](const Winner& other) { return other.signature == winner.signature; };
     if (std::none_of(tuning.winners.list.begin(), tuning.winners.list.end(), is)) {
       tuning.winners.list.push_back(winner);
@@ -276,7 +277,7 @@ bool Rehearsal::choose_kept(Plan& plan) {
   }
   tuning.measure = choose_winners(plan, tuning.winners.list) > 0 && options_.tune;
   tuning = agreed(plan, std::move(tuning));
-  for (EnginePlan& engine : plan.engines) engine.chosen = 0;  // what only this rank has kept is not used
+  for (EnginePlan& engine : plan.engines) engine.chosen = 0;  // winners that the ranks did not agree on are not used
   choose_winners(plan, tuning.winners.list);
   room_.choose_products(tuning.winners.list);
   kept_ = in_use(plan, tuning.winners.list);
@@ -286,13 +287,13 @@ bool Rehearsal::choose_kept(Plan& plan) {
 
 std::vector<Winner> Rehearsal::tune(Plan& plan, EngineFailures& found) {
   std::vector<Winner> winners;
-  EngineFailures refused;  // while all were timed, for want of memory perhaps: what ran before does so again
+  EngineFailures refused;  // while timing, perhaps for want of memory: an engine that ran before may still be chosen
   Plan timed = plan;
   std::set<std::uint64_t> known;
   for (const Winner& winner : in_use(plan, kept_)) known.insert(winner.signature);
   for (EnginePlan& engine : timed.engines) {
     if (!known.contains(signature_hash(engine.signature))) continue;
-    engine.choices = {engine.choices[engine.chosen]};  // what an earlier run has found has no rivals
+    engine.choices = {engine.choices[engine.chosen]};  // an earlier run has timed the rivals
     engine.chosen = 0;
   }
   try {
@@ -311,14 +312,14 @@ std::vector<Winner> Rehearsal::tune(Plan& plan, EngineFailures& found) {
   choose_winners(plan, winners);
   room_.choose_products(winners);
   const bool runs = room_.finalize(plan, found);
-  HVD_ASSERT(runs);  // what ran before timing is among the candidates
+  HVD_ASSERT(runs);  // the engine that ran before timing is among the candidates
   merge_failures(found, refused);
   if (!winners.empty()) save(plan, {.list = winners, .fusion = kept_fusion_, .why_not = {}});
   found_.insert(found_.end(), winners.begin(), winners.end());
   return winners;
 }
 
-/// A step with data of the right kind, so that what is timed works on numbers as it will meet.
+/// A step with initial weights and synthetic images, so that timed launches work on numbers like those of training.
 class Rehearsal::Trial {
  public:
   Trial(const Rehearsal& of, const Plan& plan)
@@ -360,7 +361,8 @@ std::vector<Winner> Rehearsal::measured(const Plan& plan, EngineFailures& found)
   return winners;
 }
 
-// As the step will run: libraries load kernels at their first use, so the first two are enqueued, and then captured.
+// Times the step as it will run: from a captured graph. Libraries load kernels at their first use, so two steps are
+// enqueued before the capture.
 std::optional<double> Rehearsal::step_microseconds(const Plan& plan) {
   constexpr int kEager = 2, kRounds = 5, kSteps = 4;
   try {
@@ -372,7 +374,7 @@ std::optional<double> Rehearsal::step_microseconds(const Plan& plan) {
     const gpu::Graph graph = capture.finish();
     const gpu::Event begin = runtime_.make_event(gpu::Timing::kOn), end = runtime_.make_event(gpu::Timing::kOn);
     std::vector<double> rounds;
-    for (int round = 0; round <= kRounds; ++round) {  // the first does not count
+    for (int round = 0; round <= kRounds; ++round) {  // the first round does not count
       runtime_.record(begin, trial.stage.stream());
       for (int i = 0; i < kSteps; ++i) runtime_.launch(graph, trial.stage.stream());
       runtime_.record(end, trial.stage.stream());
@@ -388,7 +390,7 @@ std::optional<double> Rehearsal::step_microseconds(const Plan& plan) {
   }
 }
 
-// Beside the winners that are in the file, which may be more than this run has used.
+// Leaves the winners that are in the file, which may be more than this run has used.
 void Rehearsal::keep_fusion(const Plan& plan, const std::vector<Winner>& winners, const std::string& fusion) const {
   if (options_.winners_folder.empty()) return;
   Winners file = load_winners(winners_path(plan), plan);
@@ -411,7 +413,7 @@ std::string Rehearsal::winners_path(const Plan& plan) const {
   return (std::filesystem::path(options_.winners_folder) / winners_file_name(plan)).string();
 }
 
-// Of groups that fell back for it, the plan's own list says so.
+// Does not note groups that fell back because of failures: the plan's own list has them.
 void Rehearsal::note_failures(const Plan& plan, const EngineFailures& found) {
   const bool asked = plan.options.fusion.level > 0 && plan.options.fusion.images == Images::kColumns;
   if (const std::string* why = columns_failure(found); asked && why != nullptr) {

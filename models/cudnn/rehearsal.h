@@ -1,10 +1,10 @@
-// Before a step is made: which plan runs on the GPU that is there. Engines are finalised and launched once; where none
-// of a group's runs, the graph is planned again without them, so that the group falls back (analyse.h), until
-// everything runs or a single convolution does not. Ranks tell one another what they found, so that equal GPUs end with
-// equal plans. Then candidates are timed, if that is wanted, and whole steps of other ways to fuse (Planning::fusions).
+// Finds a plan that runs on the present GPU, before a step is made. Engines are finalised and launched once. If no
+// engine of a group runs, the graph is planned again without them, so that the group falls back (analyse.h). This
+// repeats until all groups run, and fails if a single convolution does not. Ranks tell one another which engines
+// failed, so that equal GPUs end with equal plans. If timing is requested, candidate engines are timed, and then whole
+// steps with other fusions (Planning::fusions).
 //
-// Everything happens in device memory that is given back before the step takes its own. One thread; the GPU must be
-// current.
+// All device memory used here is freed before the step allocates its own. One thread; the GPU must be current.
 #pragma once
 
 #include <cstdint>
@@ -22,57 +22,57 @@ namespace hvd::models::cudnn {
 
 class Rehearsal {
  public:
-  /// Everything given must outlive it. `stream`: that of the step, which the room's handles are bound to.
+  /// All arguments must outlive this object. `stream`: the stream of the step; all trial launches go there.
   Rehearsal(const Graph& graph, const Planning& planning, const ExecutorOptions& options, gpu::GpuRuntime& runtime,
             gpu::StreamView stream, const kernels::Table& kernels, EngineRoom& room);
 
-  /// The plan, with its engines chosen and finalised in the room. Collective, if the options' callbacks are. Errors: as
-  /// make_cudnn_step().
+  /// Returns the plan, with its chosen engines finalised. Collective if callbacks are. Errors: as make_cudnn_step().
   [[nodiscard]] Plan run();
-  /// What did not go as asked, a line each, less the plan's own fallbacks and the room's notes.
+  /// One line for each request that could not be met and for each timing. Does not repeat the plan's own fallbacks and
+  /// the room's notes.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
 
  private:
   class Stage;
   class Trial;
-  // In front of what the ranks agree on; equally long.
+  // The first line of the text that ranks agree on. Both have the same length.
   static constexpr std::string_view kMeasure = "time\n", kKeep = "keep\n";
   struct Tuning {
     bool measure = false;
     Winners winners;
   };
-  /// A plan of which everything runs, as it came about.
+  /// A plan whose groups all run, and how it was found.
   struct Way {
     Plan plan;
     EngineFailures failures;
     std::vector<std::string> notes;
     std::vector<Winner> winners;
-    std::optional<double> microseconds = {};  ///< of a step, if it was timed
+    std::optional<double> microseconds = {};  ///< duration of a step, if it was timed
   };
-  /// Of a way that is there to be compared it is enough to know that some rank has no memory for it.
+  /// What happens if a rank lacks the memory for a plan: kMustFit throws out_of_memory, kIfItFits returns none.
   enum class Wanted : std::uint8_t { kMustFit, kIfItFits };
 
-  /// As `fusion` says, with its engines tuned, if that is wanted.
+  /// Returns a plan with `fusion` whose groups all run, with its engines timed, if that is requested.
   std::optional<Way> settled(const Fusion& fusion, Wanted wanted);
-  /// A plan of which everything runs.
+  /// Returns a plan with `fusion` whose groups all run.
   std::optional<Plan> settle(const Fusion& fusion, Wanted wanted);
-  /// `first`, or another way of fusing that is known to be faster, or found to be.
+  /// Returns `first`, or the way with another fusion that is known or measured to be faster.
   Way fastest(Way first);
-  /// Whether it is so on any rank; all ask.
+  /// Returns true if `here` is true on any rank. Collective.
   [[nodiscard]] bool somewhere(bool here) const;
-  /// Of forward and backward, as a graph; none, for want of memory.
+  /// Duration of forward and backward, launched as a captured graph; none if there is too little memory.
   [[nodiscard]] std::optional<double> step_microseconds(const Plan& plan);
-  /// What this rank does: what CudnnOptions::agree says to `mine`, as far as it is for this GPU.
+  /// Returns the answer of CudnnOptions::agree to `mine`. If its winners are for another GPU, those of `mine` stay.
   [[nodiscard]] Tuning agreed(const Plan& plan, Tuning mine) const;
-  /// Chooses the winners that are kept from earlier; whether candidates are to be timed.
+  /// Chooses the winners that are known already. Returns true if candidates are to be timed.
   bool choose_kept(Plan& plan);
-  /// Whether every group has an engine that runs; what does not is added to `found`. Winners that are kept and need
-  /// more memory than there is give way to the first candidates.
+  /// Returns true if every group has an engine that runs. Adds engines that do not run to `found`. If known winners
+  /// need more memory than there is, the first candidates are used instead.
   bool try_out(Plan& plan, EngineFailures& found);
   bool launch_all(Plan& plan, EngineFailures& found);
   bool try_engine(Plan& plan, std::size_t e, Stage& stage, EngineFailures& found);
-  /// Takes in what the ranks found; whether any found something. Errors: mismatch, on all ranks alike, if equal GPUs
-  /// have different plans.
+  /// Collective: adds the failures of all ranks with this GPU to `failures_`. Returns true if any rank found a failure.
+  /// Errors: mismatch, on all ranks alike, if equal GPUs have different plans.
   bool share(const Plan& plan, const EngineFailures& found);
   std::vector<Winner> tune(Plan& plan, EngineFailures& found);
   [[nodiscard]] std::vector<Winner> measured(const Plan& plan, EngineFailures& found);
@@ -88,11 +88,11 @@ class Rehearsal {
   gpu::StreamView stream_;
   const kernels::Table& kernels_;
   EngineRoom& room_;
-  EngineFailures failures_;  // of all rounds and ranks
+  EngineFailures failures_;  // from all rounds and ranks
   bool measure_ = false;
-  std::vector<Winner> kept_;   // of earlier runs, as far as they are chosen
-  std::vector<Winner> found_;  // in this run
-  std::string kept_fusion_;    // what an earlier run found to be the fastest (Winners::fusion)
+  std::vector<Winner> kept_;   // winners that choose_kept() chose
+  std::vector<Winner> found_;  // winners that were timed in this run
+  std::string kept_fusion_;    // the fusion that was the fastest in an earlier run (Winners::fusion)
   std::vector<std::string> notes_;
 };
 

@@ -1,5 +1,5 @@
-// The way of host data to the device: pinned slots that are filled by the host and emptied by copies on a stream, two
-// of each, so that the host never waits for the copy that it has just enqueued. One thread.
+// Copies of host data to the device. The host fills a pinned slot, and copies on a stream empty it. There are two
+// slots, so that the host never waits for the copy that it has just enqueued. One thread.
 #pragma once
 
 #include <array>
@@ -16,11 +16,11 @@ class PinnedSlots {
  public:
   PinnedSlots(gpu::GpuRuntime& runtime, std::size_t bytes, std::string_view what);
 
-  /// The next slot to fill: waits until the copies out of it are over. Errors: timeout.
+  /// Waits until the copies out of the next slot have ended, and returns that slot to be filled. Errors: timeout.
   [[nodiscard]] std::span<std::byte> next(Deadline deadline);
-  /// The copies out of that slot have been enqueued on `stream`.
+  /// Call when all copies out of that slot have been enqueued on `stream`.
   void emptied_on(gpu::StreamView stream);
-  /// Number of the slot that next() gave last.
+  /// Number of the slot that next() returned last.
   [[nodiscard]] std::size_t index() const noexcept { return index_; }
   static constexpr std::size_t kSlots = 2;
 
@@ -33,12 +33,12 @@ class PinnedSlots {
   std::size_t index_ = kSlots - 1;
 };
 
-/// Copies of any length between pageable host memory and the device, a piece at a time, waiting for each. For reading
-/// and writing weights, which is not timed.
+/// Copies data of any length between pageable host memory and the device, piece by piece, and waits for each piece. It
+/// is used to read and write weights, which is not timed.
 class StagedCopy {
  public:
   explicit StagedCopy(gpu::GpuRuntime& runtime);
-  /// After all work on `stream`. Errors: timeout.
+  /// Both copy after all earlier work on `stream` and return when the copy has ended. Errors: timeout.
   void to_host(std::span<std::byte> to, const std::byte* from, gpu::StreamView stream);
   void to_device(std::byte* to, std::span<const std::byte> from, gpu::StreamView stream);
 

@@ -7,7 +7,7 @@
 namespace hvd::models::cudnn {
 namespace {
 
-constexpr std::size_t kScalarBytes = 256;  // StepScalars, then LossScale at half of it
+constexpr std::size_t kScalarBytes = 256;  // StepScalars in the first half, LossScale in the second
 static_assert(sizeof(kernels::StepScalars) <= kScalarBytes / 2 && sizeof(kernels::LossScale) <= kScalarBytes / 2);
 
 std::string mebibytes(std::size_t bytes) { return std::to_string((bytes + (std::size_t{1} << 20) - 1) >> 20) + " MiB"; }

@@ -1,4 +1,4 @@
-// Device memory of one training step: the arenas of a MemoryLayout, and what to say where they do not fit.
+// Device memory of one training step: the arenas of a MemoryLayout, and the error text if they do not fit.
 #pragma once
 
 #include <cstddef>
@@ -13,26 +13,26 @@
 
 namespace hvd::models::cudnn {
 
-/// What a step needs, in bytes, and how it grows: fixed + batch * per_image.
+/// Bytes of device memory that a step needs: fixed + batch * per_image.
 struct MemoryNeed {
   std::size_t fixed = 0;
   std::size_t per_image = 0;
   std::int64_t batch = 0;
   [[nodiscard]] std::size_t total() const { return fixed + static_cast<std::size_t>(batch) * per_image; }
 };
-/// `input_copies`: copies of the images in fp32 besides those of the layout. Pure.
+/// `input_copies`: fp32 copies of the batch's images that are not part of `layout`. Pure.
 MemoryNeed memory_need(const MemoryLayout& layout, std::int64_t batch, std::size_t workspace, int input_copies);
 /// "batch 512 needs 91234 MiB of device memory, 80000 MiB are free; batch 448 fits". Pure.
 std::string too_big_text(const MemoryNeed& need, std::size_t free_bytes);
 
 class StepMemory {
  public:
-  /// Zeroes everything, on `stream`. The gradient arena comes from `allocate`. Errors: out_of_memory, before anything
-  /// is allocated, if `need` is more than is free.
+  /// Allocates all memory and zeroes it on `stream`, except the workspace. `allocate` provides the gradient arena.
+  /// Errors: out_of_memory, before anything is allocated, if `need` is more than is free.
   StepMemory(gpu::GpuRuntime& runtime, const MemoryLayout& layout, const MemoryNeed& need, std::size_t workspace,
              const ArenaAllocator& allocate, gpu::StreamView stream);
 
-  /// Another workspace in place of the one there is. Nothing may be using it.
+  /// Replaces the workspace by a new one. No work on the GPU may still use the old one.
   void resize_workspace(std::size_t bytes);
 
   [[nodiscard]] const Arenas& arenas() const noexcept { return arenas_; }

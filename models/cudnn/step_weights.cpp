@@ -67,7 +67,7 @@ void StepWeights::upload_initial(std::uint64_t seed) {
 
 void StepWeights::refresh_copies() {
   const DataType type = storage(plan_.options.compute);
-  if (type == DataType::kF32) return;  // there is one copy
+  if (type == DataType::kF32) return;  // operations read the master weights
   const kernels::Copy all{.from = memory_.arenas().master.data(),
                           .to = memory_.arenas().weights.data(),
                           .from_type = DataType::kF32,

@@ -1,5 +1,5 @@
-// The weights of a step on the device, and the way of their values to and from the host. Not timed: everything that the
-// host reads or writes here is waited for. One thread; the GPU must be current.
+// The weights of a step on the device, and copies of their values to and from the host. These copies are waited for, so
+// they have no place in a timed step. One thread; the GPU must be current.
 #pragma once
 
 #include <cstddef>
@@ -14,25 +14,25 @@
 
 namespace hvd::models::cudnn {
 
-/// What a step starts with: `wanted`, or where that is 0 the first of a dynamic scale. 1 for types that need none.
-/// Pure.
+/// Returns the loss scale of the first step: `wanted`, or the start of a dynamic scale if `wanted` is 0. Always 1 if
+/// `compute` is not fp16. Pure.
 float first_loss_scale(ComputeType compute, double wanted);
 
 class StepWeights {
  public:
-  /// Everything given must outlive it.
+  /// All arguments must outlive this object.
   StepWeights(const Graph& graph, const Plan& plan, const StepMemory& memory, const kernels::Table& kernels,
               gpu::GpuRuntime& runtime, gpu::StreamView stream);
 
-  /// Which parameters decay, and the first loss scale.
+  /// Uploads the table of parameters with weight decay, and the first loss scale.
   void upload_constants(float loss_scale);
-  /// Initial weights (init.h) and running statistics.
+  /// Uploads initial weights (init.h) and running statistics: mean 0, variance 1.
   void upload_initial(std::uint64_t seed);
-  /// The weights that the operations read, from the master weights. Enqueues.
+  /// Enqueues a copy of the master weights to the 16-bit weights that operations read, if there are any.
   void refresh_copies();
 
-  /// As TrainStep. Gradients come without the loss scale, as that is now: between forward_backward() and update() it is
-  /// the one that they were made with.
+  /// As TrainStep. read_gradient() divides by the loss scale that is on the device now. Between forward_backward() and
+  /// update() that is the one in the gradients.
   void read_parameter(std::size_t parameter, std::span<float> out);
   void write_parameter(std::size_t parameter, std::span<const float> in);
   void read_gradient(std::size_t parameter, std::span<float> out);

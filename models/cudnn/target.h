@@ -1,4 +1,4 @@
-// The GPU that cuDNN is asked about: one that is there, by its handle, or one that is described and not there.
+// The GPU for which cuDNN plans: a present one, given by its handle, or an absent one, given by a description.
 #pragma once
 
 #include <string>
@@ -9,15 +9,15 @@ namespace hvd::models::cudnn {
 
 class Target {
  public:
-  /// `handle` must outlive it. With every cuDNN from kOldestVersion on.
+  /// `handle` must outlive this object. Works with every cuDNN from kOldestVersion on.
   explicit Target(cudnnHandle_t handle) : handle_(handle) {}
-  /// `properties` as cuDNN writes them (JSON; tests/cudnn/devices). `library` must outlive it. Errors: unsupported if
-  /// that is older than kDevicelessVersion; invalid_argument if it does not take the description.
+  /// `properties`: JSON in cuDNN's form (tests/cudnn/devices). `library` must outlive this object. Errors: unsupported
+  /// if `library` is older than kDevicelessVersion; invalid_argument if it refuses the description.
   Target(const Library& library, const std::string& properties);
 
-  /// Null for a GPU that is described.
+  /// Null if the GPU is given by a description.
   [[nodiscard]] cudnnHandle_t handle() const noexcept { return handle_; }
-  /// Tell a descriptor, before it is finalised, which GPU it is for.
+  /// Each tells a descriptor which GPU it is for. Call before the descriptor is finalised.
   void aim_heuristics(Descriptor& heuristics) const;
   void aim_engine(Descriptor& engine) const;
   void aim_plan(Descriptor& plan) const;

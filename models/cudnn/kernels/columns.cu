@@ -1,21 +1,21 @@
-// The windows of a convolution as the rows of a matrix.
+// Copies the windows of a convolution to the rows of a matrix.
 #include "models/cudnn/kernels/grid.cuh"
 
 namespace hvd::models::cudnn::kernels {
 namespace {
 
-constexpr int kMostPixels = 256;  // of a line of the result, per block
+constexpr int kMostPixels = 256;  // per block, on one line of the result
 constexpr int kWarp = 32;
 
-// What a block reads: `pixels` windows side by side, which cover `lines` lines of `span` elements, `pitch` apart in
-// shared memory. So many threads read a line as `readers` says.
+// The input of a block: `pixels` windows side by side, which cover `lines` lines of `span` elements each. In shared
+// memory, lines are `pitch` elements apart. `readers` threads read a line.
 struct Tile {
   int pixels = 0, lines = 0, span = 0, pitch = 0, readers = 0;
 };
 
-// Neighbouring threads read neighbouring vectors of a window, 16 bytes apart, which are in 8 of 32 banks. The lines of
-// a window lie such that the next line's vectors begin one bank further: in the three networks no more than three meet
-// in one.
+// Chooses the pitch so that few reads of shared memory conflict. Neighbouring threads read neighbouring vectors of a
+// window, 16 bytes apart, which lie in 8 of the 32 banks. With this pitch, the vectors in the next line of the window
+// begin one bank further. In the three networks, at most three reads then meet in one bank.
 template <class T>
 int pitch_of(int span, int in_line) {
   constexpr int kVector = 16, kBank = 4, kBytes = sizeof(T);
@@ -37,7 +37,7 @@ Tile tile_of(const Window& window, const Image& x, const Image& out) {
   int pixels = static_cast<int>(std::min<std::int64_t>(out.w, kMostPixels));
   while (pixels > 1 && !fits(pitch(pixels))) --pixels;
   const auto blocks = (static_cast<int>(out.w) + pixels - 1) / pixels;
-  pixels = (static_cast<int>(out.w) + blocks - 1) / blocks;  // as many for each
+  pixels = (static_cast<int>(out.w) + blocks - 1) / blocks;  // the same number for each block
   return {.pixels = pixels,
           .lines = window.kernel_h,
           .span = span(pixels),
@@ -45,7 +45,7 @@ Tile tile_of(const Window& window, const Image& x, const Image& out) {
           .readers = std::max(kWarp, kThreads / window.kernel_h / kWarp * kWarp)};
 }
 
-// Lines [top, top + tile.lines) of image n from pixel `left` on, zeroes outside.
+// Reads lines [top, top + tile.lines) of image n, from pixel `left` on; elements outside of the image become zero.
 template <class T>
 __device__ void read_tile(T* shared, const Tile& tile, const Image& x, std::int64_t n, int top, int left) {
   const auto thread = static_cast<int>(threadIdx.x);
@@ -53,7 +53,7 @@ __device__ void read_tile(T* shared, const Tile& tile, const Image& x, std::int6
   if (group >= groups) return;
   const auto channels = static_cast<int>(x.matrix.channels);
   const bool dense = x.matrix.pitch == channels;
-  const int begin = -left * channels, end = (static_cast<int>(x.w) - left) * channels;  // of what there is of a line
+  const int begin = -left * channels, end = (static_cast<int>(x.w) - left) * channels;  // range of i inside the image
   for (int line = group; line < tile.lines; line += groups) {
     const int h = top + line;
     const bool there = h >= 0 && h < x.h;
@@ -69,9 +69,9 @@ __device__ void read_tile(T* shared, const Tile& tile, const Image& x, std::int6
   }
 }
 
-// A block makes the rows of `tile.pixels` neighbours on one line of the result. Every element of the image is read
-// about once from memory, line by line, and then many times from shared memory. A thread keeps its vector of the window
-// and goes from pixel to pixel.
+// A block makes the rows of `tile.pixels` neighbouring pixels on one line of the result. It reads every element of the
+// image about once from memory, line by line, and then many times from shared memory. A thread keeps its vector of the
+// window and goes from pixel to pixel.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     columns_kernel(const HVD_GRID_CONSTANT Window window, const HVD_GRID_CONSTANT Image x,
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads)
   const int to_next = window.stride_w * channels;
   for (int vector = thread - slot * vectors; vector < vectors; vector += kThreads) {
     const int channel = vector * V;
-    int from[V];  // in shared memory, of the first pixel
+    int from[V];  // indices into `shared`, for the first pixel
     int at_line = channel / in_line, rest = channel - at_line * in_line;
     HVD_UNROLL
     for (int k = 0; k < V; ++k) {

@@ -1,4 +1,4 @@
-// From types and addresses known at run time to the functors of element.h: element type and vector width.
+// Selects the element type and vector width of element.h's functors from types and addresses known at run time.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct Width {
 
 inline constexpr std::int64_t kVectorBytes = 16;
 
-/// Whether all these matrices can be moved 16 bytes at a time.
+/// Returns true if all these matrices can be read and written 16 bytes at a time.
 inline bool is_wide(std::initializer_list<const Matrix*> matrices) {
   for (const Matrix* matrix : matrices) {
     if (matrix->data == nullptr) continue;

@@ -1,14 +1,13 @@
-// The work of our kernels on one element or one vector of elements: functors called with an index, for every index of
-// a range, in any order. They compile for the GPU (grid.cuh launches them) and for the host, where the tests call them
-// in a loop and compare with the reference. Pools are in pool_element.h, batch norms in norm_element.h, sums over many
-// elements in the .cu files.
+// Functors that do the work of our kernels on one element or one vector. Each is called for every index of a range, in
+// any order. They compile for the GPU (grid.cuh launches them) and for the host, where tests call them in a loop and
+// compare with the reference. Pools are in pool_element.h, batch norms in norm_element.h, long sums in the .cu files.
 //
-// Most are row bodies: they take the vectors of a matrix, and a thread stays on its channels and goes from row to row.
+// Most are row bodies, which process the vectors of a matrix: a thread keeps its channels and goes from row to row.
 //   kWidth, kRowsAtOnce        channels of a vector, and rows that a thread has in flight
-//   kBlocks                    that a multiprocessor is to hold at one time: bounds the registers of a thread
-//   Channels channels(channel) what all rows share, once per thread: no row loads it again
-//   Row load(place)            what is read of one row; all rows in flight are read before the first is written
-//   store(place, channels, row) computes and writes
+//   kBlocks                    blocks that a multiprocessor must hold at one time, which bounds a thread's registers
+//   Channels channels(channel) loads what all rows share, once per thread
+//   Row load(place)            reads one row; all rows in flight are read before the first is written
+//   store(place, channels, row) computes and writes one row
 #pragma once
 
 #include <cmath>
@@ -76,20 +75,20 @@ HVD_HOST_DEVICE inline Half from_float<Half>(float value) {
 template <>
 HVD_HOST_DEVICE inline Bfloat from_float<Bfloat>(float value) {
 #ifdef __CUDA_ARCH__
-  return {static_cast<__nv_bfloat16_raw>(__float2bfloat16_rn(value)).x};  // CUDA 12.0 has no more for GPUs before 8.0
+  return {static_cast<__nv_bfloat16_raw>(__float2bfloat16_rn(value)).x};  // all that CUDA 12.0 has for GPUs before 8.0
 #else
   return {float_to_bf16(value)};
 #endif
 }
 
-/// V neighbouring elements, moved as one where V * sizeof(T) is 16.
+/// V neighbouring elements. load() and store() move them in one access if they take 8 or 16 bytes.
 template <class T, int V>
 struct alignas(V * sizeof(T)) Vector {
   T at[V];
 };
 
-// nvcc 13 makes up to seven accesses of one to a vector of 8-bit or 16-bit elements. A load of words stays one; a store
-// of words does so only where the compiler does not see what it stores.
+// nvcc 13 splits one access to a vector of 8-bit or 16-bit elements into up to seven. A load of 32-bit words stays one
+// access. A store of words stays one only if the compiler does not see what is stored, hence the inline assembly.
 template <class T, int V>
 HVD_HOST_DEVICE Vector<T, V> load(const void* data, std::int64_t offset) {
   const T* const from = static_cast<const T*>(data) + offset;
@@ -125,13 +124,13 @@ HVD_HOST_DEVICE void store(void* data, std::int64_t offset, const Vector<T, V>& 
   *reinterpret_cast<Vector<T, V>*>(to) = value;
 }
 
-/// a / b of numbers that are not negative. 64-bit division takes several times as long, and most numbers are smaller.
+/// a / b for numbers that are not negative. Divides in 32 bits if both fit, which is several times as fast.
 HVD_HOST_DEVICE inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
   if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
   return a / b;
 }
 
-/// A vector of a matrix: its row and its first channel.
+/// The position of a vector in a matrix: its row and its first channel.
 struct Place {
   std::int64_t row, channel;
   HVD_HOST_DEVICE std::int64_t in(const Matrix& matrix) const { return row * matrix.pitch + channel; }
@@ -139,7 +138,7 @@ struct Place {
 
 // ---- Pieces ----
 
-/// V neighbouring elements of a vector of fp32: four at a time, because that is what the first level cache is fast at.
+/// Loads V neighbouring fp32 elements, four at a time if V allows, because the L1 cache is fastest that way.
 template <int V>
 HVD_HOST_DEVICE void load_floats(const float* from, std::int64_t channel, float (&to)[V]) {
   constexpr int kAtOnce = V % 4 == 0 ? 4 : 1;
@@ -149,8 +148,8 @@ HVD_HOST_DEVICE void load_floats(const float* from, std::int64_t channel, float 
   }
 }
 
-/// A batch norm on V neighbouring channels. Forward and backward both compute it here, so that a rectifier behind it is
-/// undone where it was done.
+/// A batch norm on V neighbouring channels. Forward and backward both use this code, so that backward zeroes exactly
+/// the elements that the rectifier after the norm has zeroed.
 template <int V>
 struct NormAt {
   float mean[V], scale[V], beta[V];
@@ -167,20 +166,20 @@ struct NormAt {
   HVD_HOST_DEVICE float operator()(int k, float x) const { return (x - mean[k]) * scale[k] + beta[k]; }
 };
 
-/// Continues the hash that names a dropout's random stream (engine/base/hash.h) by one number.
+/// Adds one number to the hash that names a dropout's random stream (engine/base/hash.h).
 HVD_HOST_DEVICE inline std::uint64_t hash_number(std::uint64_t state, std::uint64_t value) {
   for (int i = 0; i < 8; ++i) state = (state ^ ((value >> (8 * i)) & 0xff)) * 0x100000001b3ULL;
   return state;
 }
 
-/// What dropout multiplies element `feature` of row `row` by: 0 or 1 / (1 - rate).
+/// Computes the factor of dropout for element `feature` of row `row`: 0 or 1 / (1 - rate).
 struct DropoutBody {
   std::uint64_t seed, hash;  ///< hash of "dropout" and the layer's stream
   std::uint64_t dropped_below;
   float scale;
   std::int64_t rows_per_sample;
   const std::uint64_t *step, *first_sample;
-  std::int64_t features;  ///< of a row
+  std::int64_t features;  ///< per row
 
   HVD_HOST_DEVICE float factor(std::int64_t row, std::int64_t feature) const {
     const Philox generator(seed, hash_number(hash, *step));
@@ -197,7 +196,7 @@ HVD_HOST_DEVICE void add(const Vector<T, V>& other, float (&value)[V]) {
   for (int k = 0; k < V; ++k) value[k] += to_float(other.at[k]);
 }
 
-/// A rectifier's backward: zero where `test` is not positive.
+/// A rectifier's backward: sets `value` to zero where `test`, or `norm` of it, is not positive.
 template <class T, int V>
 HVD_HOST_DEVICE void mask(const Vector<T, V>& test, float (&value)[V]) {
   for (int k = 0; k < V; ++k) value[k] = to_float(test.at[k]) > 0 ? value[k] : 0;
@@ -207,7 +206,7 @@ HVD_HOST_DEVICE void mask(const Vector<T, V>& test, const NormAt<V>& norm, float
   for (int k = 0; k < V; ++k) value[k] = norm(k, to_float(test.at[k])) > 0 ? value[k] : 0;
 }
 
-/// The epilogue of a diff, on V values of one row.
+/// Applies the epilogue of a diff to V values of one row.
 template <class T, int V>
 HVD_HOST_DEVICE void finish(const Epilogue& epilogue, const Place& place, float (&value)[V]) {
   if (epilogue.add.data != nullptr) add(load<T, V>(epilogue.add.data, place.in(epilogue.add)), value);
@@ -229,10 +228,10 @@ HVD_HOST_DEVICE void store_row(const Matrix& to, const Place& place, const float
 
 // ---- Pointwise ----
 
-/// What a row body has in place of Channels or of Row where there is nothing to hold.
+/// The Channels or Row of a row body that keeps nothing in it.
 struct Nothing {};
 
-/// All that a Pointwise may ask for; channels' vectors are loaded for every row, because there are too many to keep.
+/// Does all that a Pointwise may request. Loads the channels' vectors for each row: they are too many for registers.
 template <class T, int V>
 struct PointwiseBody {
   Pointwise work;
@@ -264,8 +263,8 @@ struct PointwiseBody {
   }
 };
 
-/// One or two inputs, batch norms on the first kNorms of them, a rectifier or none: what networks are made of. A test
-/// only without batch norms, since both would take too many registers.
+/// The kinds of Pointwise that networks need most: one or two inputs, batch norms on the first kNorms of them, with or
+/// without a rectifier. It supports `test` only without batch norms, because both together take too many registers.
 template <class T, int V, int kInputs, int kNorms>
 struct NormSumBody {
   Matrix out, input[kInputs], test;
@@ -280,7 +279,7 @@ struct NormSumBody {
     Vector<T, V> input[kInputs], test;
   };
 
-  /// Its part of `work`, which is_norm_sum().
+  /// is_norm_sum(work) must be true (pointwise.cu).
   explicit NormSumBody(const Pointwise& work) : out(work.out), test(work.test), relu(work.relu) {
     for (int i = 0; i < kInputs; ++i) input[i] = work.input[i];
     for (int i = 0; i < kNorms; ++i) norm[i] = work.norm[i];
@@ -365,7 +364,7 @@ struct SoftmaxCrossEntropyBackwardBody {
   }
 };
 
-/// Four elements: slots are multiples of 64.
+/// Updates four elements. They belong to one parameter, because slots are multiples of 64 elements.
 template <class Gradient, class Copied>
 struct SgdBody {
   Sgd work;
@@ -403,7 +402,7 @@ struct FindOverflowBody {
     const auto g = load<T, kVector>(gradients, i * kVector);
     for (int k = 0; k < kVector; ++k) {
       const float value = to_float(g.at[k]);
-      if (!(value - value == 0.0F)) loss_scale->overflow = 1;  // every writer writes the same
+      if (!(value - value == 0.0F)) loss_scale->overflow = 1;  // all threads write the same value
     }
   }
 };
@@ -411,7 +410,7 @@ struct FindOverflowBody {
 struct AdjustLossScaleBody {
   LossScale* loss_scale;
   std::int32_t growth_interval;
-  static constexpr float kLargest = 0x1.0p24F;  // dlogits are scale / batch size: above, no batch stays in fp16
+  static constexpr float kLargest = 0x1.0p24F;  // dlogits are scale / batch size: more leaves fp16's range
 
   HVD_HOST_DEVICE void operator()(std::int64_t /*only*/) const {
     LossScale now = *loss_scale;
@@ -428,17 +427,17 @@ struct AdjustLossScaleBody {
   }
 };
 
-/// Four pixels from one block of random words, as models/normal.cpp draws them.
+/// Makes four elements of an image from one block of random words, as models/normal.cpp does.
 template <class T>
 struct SyntheticImagesBody {
   std::uint64_t seed, stream;
   const std::uint64_t* first_sample;
   std::int64_t image_elements, count;
   T* images;
-  std::int64_t channels = 1, pitch = 1;  ///< of a pixel, and to the next one
+  std::int64_t channels = 1, pitch = 1;  ///< elements of a pixel, and from one pixel to the next
 
   HVD_HOST_DEVICE void operator()(std::int64_t i) const {
-    // Blocks count from the start of the data set: a batch may begin inside one.
+    // Blocks are counted from the start of the data set, so a batch may begin inside a block.
     const std::uint64_t first = *first_sample * static_cast<std::uint64_t>(image_elements);
     const std::uint64_t block = first / 4 + static_cast<std::uint64_t>(i);
     const auto words = Philox(seed, stream).block(block);

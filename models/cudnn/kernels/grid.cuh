@@ -1,4 +1,4 @@
-// Launching the functors of element.h.
+// Launches the functors of element.h.
 #pragma once
 
 #include <algorithm>
@@ -12,16 +12,15 @@ namespace hvd::models::cudnn::kernels {
 using gpu::kThreads;
 using gpu::launch_blocks;
 
-// A parameter that a kernel only reads stays where the launch put it, instead of being copied by each thread. GPUs
-// before 7.0 (P100) cannot leave it there.
+// Threads read a __grid_constant__ parameter in place instead of copying it. GPUs before 7.0 (P100) cannot do this.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
 #define HVD_GRID_CONSTANT
 #else
 #define HVD_GRID_CONSTANT __grid_constant__
 #endif
 
-inline constexpr std::int64_t kMostBlocks = 1 << 20;         // beyond that, threads take several elements
-inline constexpr std::int64_t kMostBlocksPerList = 1 << 12;  // of several lists
+inline constexpr std::int64_t kMostBlocks = 1 << 20;         // for longer ranges, each thread takes several elements
+inline constexpr std::int64_t kMostBlocksPerList = 1 << 12;  // the same, per list of for_each_of_each()
 
 inline unsigned blocks_for(std::int64_t count, std::int64_t most) {
   return static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, most));
@@ -35,17 +34,17 @@ __global__ void for_each_kernel(const HVD_GRID_CONSTANT Body body, std::int64_t 
   }
 }
 
-/// body(i) for every i < count.
+/// Calls body(i) for every i < count.
 template <class Body>
 void for_each(const Body& body, std::int64_t count, Stream stream, const char* kernel) {
   if (count <= 0) return;
   launch_blocks(kernel, for_each_kernel<Body>, blocks_for(count, kMostBlocks), stream, body, count);
 }
 
-// How many rows a thread of a row body takes: enough that what it loads once per channel, if anything, does not matter,
-// unless the matrix is too small to give every multiprocessor threads enough. With channels to load that is what an
-// H200 holds at one time (four blocks on each multiprocessor: 16 us for a matrix of 26 MB with 2048, 14.5 with these);
-// without, several times as many, of 256 threads.
+// Each thread of a row body takes kRowsPerThread rows, so that loading its channels, if the body has any, costs little.
+// It takes fewer if there would be less than kBlocksToFill blocks. With channels, these are as many as an H200 holds at
+// one time, four on each multiprocessor: a matrix of 26 MB takes 14.5 us, but 16 us with 2048 blocks. Without channels
+// there are several times as many.
 template <class Body>
 inline constexpr bool kKeepsChannels = !std::is_same_v<typename Body::Channels, Nothing>;
 template <class Body>
@@ -53,7 +52,7 @@ inline constexpr std::int64_t kRowsPerThread = kKeepsChannels<Body> ? 16 : Body:
 template <class Body>
 inline constexpr std::int64_t kBlocksToFill = kKeepsChannels<Body> ? 528 : 2048;
 
-/// A thread keeps its channels: all threads together take `rows_at_once` whole rows.
+/// Each thread keeps its channels. All threads together take `rows_at_once` whole rows at a time.
 template <class Body>
 __global__ void __launch_bounds__(kThreads, Body::kBlocks)
     for_each_row_kernel(const HVD_GRID_CONSTANT Body body, std::int64_t rows, std::int64_t vectors,
@@ -67,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, Body::kBlocks)
   while (place.row < rows) {
     typename Body::Row loaded[kAtOnce];
     HVD_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {  // behind the last row the first of these again: no branch parts the reads
+    for (int i = 0; i < kAtOnce; ++i) {  // past the end, read the first row again: without a branch, the reads overlap
       const std::int64_t row = place.row + i * rows_at_once;
       loaded[i] = body.load(Place{row < rows ? row : place.row, place.channel});
     }
@@ -79,7 +78,7 @@ __global__ void __launch_bounds__(kThreads, Body::kBlocks)
   }
 }
 
-/// A row body (element.h) on every vector of `rows` rows of `channels`, which are a multiple of its width.
+/// Runs a row body (element.h) on every vector of `rows` rows. `channels` must be a multiple of the body's width.
 template <class Body>
 void for_each_row(const Body& body, std::int64_t rows, std::int64_t channels, Stream stream, const char* kernel) {
   const std::int64_t vectors = channels / Body::kWidth;
@@ -87,7 +86,7 @@ void for_each_row(const Body& body, std::int64_t rows, std::int64_t channels, St
   const auto blocks_of = [](std::int64_t threads) { return (threads + kThreads - 1) / kThreads; };
   const std::int64_t all = blocks_of(rows * vectors);
   const std::int64_t some = std::clamp(all / kRowsPerThread<Body>, kBlocksToFill<Body>, kMostBlocks);
-  const std::int64_t blocks = std::max(std::min(all, some), blocks_of(vectors));  // a whole row at the least
+  const std::int64_t blocks = std::max(std::min(all, some), blocks_of(vectors));  // at least one whole row
   launch_blocks(kernel, for_each_row_kernel<Body>, static_cast<unsigned>(blocks), stream, body, rows, vectors,
                 blocks * kThreads / vectors);
 }
@@ -101,7 +100,7 @@ __global__ void for_each_of_each_kernel(const HVD_GRID_CONSTANT Body body) {
   }
 }
 
-/// body(list, i) for every i < body.count(list) of `lists` lists, the longest of which has `longest`.
+/// Calls body(list, i) for every list < lists and i < body.count(list). `longest`: the largest of these counts.
 template <class Body>
 void for_each_of_each(const Body& body, std::size_t lists, std::int64_t longest, Stream stream, const char* kernel) {
   if (lists == 0 || longest <= 0) return;

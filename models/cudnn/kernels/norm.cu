@@ -1,20 +1,20 @@
-// Sums over rows, in two launches and a fixed order, and what batch norm makes of them.
+// Sums over rows, in two launches and a fixed order, and the kernels of batch norm that use them.
 #include "models/cudnn/kernels/grid.cuh"
 #include "models/cudnn/kernels/norm_element.h"
 
 namespace hvd::models::cudnn::kernels {
 namespace {
 
-// A block covers `lanes` vectors of channels and takes the rows in turn with the others that do: `threads_down` times
-// Term::kRowsAtOnce neighbours at a time. Its threads' sums are added in the order of the threads. How rows are cut
-// depends on the matrix alone, never on the GPU.
+// A block covers `lanes` vectors of channels. Blocks that cover the same channels take the rows in turn: each takes
+// `threads_down` * Term::kRowsAtOnce neighbouring rows at a time. The sums of its threads are added in the order of the
+// threads. How rows are divided depends on the matrix only, never on the GPU.
 //
-// On an H200 all blocks run at one time, from the last row to the first: what was written last, by the launch before,
-// is in the second level cache still, and what is read last, whoever reads the matrix next from its first row on finds
-// there. (H200, ResNet-101's batch norms at batch 256: a backward's sums 5.6 -> 4.7 ms, with the pass after it 11.7
-// -> 10.4.)
+// On an H200 all blocks run at the same time. They go from the last row to the first. The launch before wrote the last
+// rows last, so these are still in the L2 cache. The first rows are read last here, so the next launch, which begins
+// with them, finds them in the cache too. (H200, ResNet-101's batch norms at batch 256: the sums of backward take
+// 4.7 ms instead of 5.6 ms, together with the next pass 10.4 ms instead of 11.7 ms.)
 constexpr std::int64_t kMostLanes = 64;
-constexpr std::int64_t kMostBlocksOfSums = 396;  // an H200 holds three of 256 threads on each of its multiprocessors
+constexpr std::int64_t kMostBlocksOfSums = 396;  // an H200 holds three of 256 threads per multiprocessor
 constexpr std::int64_t kLeastTurns = 2;
 
 struct Cut {
@@ -35,7 +35,7 @@ Cut cut(const Matrix& x, int width, int rows_at_once) {
   return result;
 }
 
-// The sums of thread `down` of row block `block`, from the last row on.
+// Adds up the rows of thread `down` of row block `block`, from the last row to the first.
 template <class Term, int V>
 __device__ void add_rows(const Term& term, const Cut& cut, std::int64_t block, int down, std::int64_t channel,
                          std::int64_t rows, float (&sum)[Term::kSums][V]) {
@@ -45,7 +45,7 @@ __device__ void add_rows(const Term& term, const Cut& cut, std::int64_t block, i
   for (std::int64_t row = rows - 1 - block * turn - down; row >= 0; row -= cut.row_blocks * turn) {
     typename Term::Row loaded[kAtOnce];
     HVD_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {  // as for_each_row_kernel() does
+    for (int i = 0; i < kAtOnce; ++i) {  // as in for_each_row_kernel()
       const std::int64_t its_row = row - std::int64_t{i} * cut.threads_down;
       loaded[i] = term.load(Place{its_row >= 0 ? its_row : row, channel});
     }
@@ -56,13 +56,13 @@ __device__ void add_rows(const Term& term, const Cut& cut, std::int64_t block, i
   }
 }
 
-// partial[row block][sum][channel].
+// Writes partial[row block][sum][channel].
 template <class Term, int V>
 __global__ void __launch_bounds__(kThreads, Term::kBlocks)
     partial_sums_kernel(const HVD_GRID_CONSTANT Term term, const HVD_GRID_CONSTANT Cut cut, std::int64_t rows,
                         std::int64_t channels, float* partial) {
   constexpr int kPerThread = Term::kSums * V;
-  __shared__ float shared[kPerThread][kThreads + 8];  // 8: so that neighbouring sums of 8 lanes are in different banks
+  __shared__ float shared[kPerThread][kThreads + 8];  // + 8: neighbouring sums of 8 lanes are in different banks
   const auto thread = static_cast<int>(threadIdx.x);
   const int down = thread / cut.lanes;
   const std::int64_t first_channel = std::int64_t{blockIdx.x} * cut.lanes * V;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, Term::kBlocks)
   }
 }
 
-// 8 channels, which are 32 bytes, and 32 ranges of row blocks per block; `finish(channel, sums)` once per channel.
+// A block adds up 8 channels (32 bytes) in 32 ranges of row blocks, and calls finish(channel, sums) for each channel.
 constexpr int kFinishLanes = 8;
 constexpr int kFinishRanges = kThreads / kFinishLanes;
 
@@ -151,7 +151,7 @@ struct NormBackwardFinish {
   __device__ void operator()(std::int64_t c, const float (&sums)[2]) const { body(c, sums[0], sums[1]); }
 };
 
-// Calls `work` with whether a rectifier stands behind the batch norm, as a type.
+// Calls `work` with std::true_type if a rectifier follows the batch norm, else with std::false_type.
 template <class Work>
 void with_rectifier(const NormBackward& of, const Work& work) {
   if (of.rectified) {
@@ -165,7 +165,7 @@ void with_rectifier(const NormBackward& of, const Work& work) {
 
 std::size_t row_sums_workspace(const Matrix& x, int sums) {
   const int wide = static_cast<int>(kVectorBytes / static_cast<std::int64_t>(size_of(x.type)));
-  // The fewer rows at once, the more blocks.
+  // Fewer rows at once make more blocks, so 1 gives the largest workspace that any term needs.
   const std::int64_t row_blocks = std::max(cut(x, 1, 1).row_blocks, x.channels < wide ? 1 : cut(x, wide, 1).row_blocks);
   return static_cast<std::size_t>(row_blocks) * static_cast<std::size_t>(sums) * static_cast<std::size_t>(x.channels) *
          sizeof(float);

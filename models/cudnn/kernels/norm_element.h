@@ -5,7 +5,7 @@
 
 namespace hvd::models::cudnn::kernels {
 
-// What is done to one channel is limited by latency: everything is read before anything is written.
+// Work on one channel is limited by latency, so everything is read before anything is written.
 template <class T>
 struct NormFinalizeBody {
   NormFinalize work;
@@ -17,7 +17,7 @@ struct NormFinalizeBody {
     const auto count = static_cast<float>(work.count);
     const float mean = sum / count;
     const float spread = square_sum / count - mean * mean;
-    const float variance = spread > 0 ? spread : 0;  // the difference of two nearly equal sums may come out below
+    const float variance = spread > 0 ? spread : 0;  // rounding may make `spread` negative
     const float inv_std = 1.0F / std::sqrt(variance + work.epsilon);
     const float scale = gamma * inv_std;
     const float unbiased = count > 1 ? variance * (count / (count - 1)) : variance;
@@ -30,8 +30,8 @@ struct NormFinalizeBody {
   }
 };
 
-/// From the sums over dy and over dy * (x - mean) of one channel: its gradients, and the a, b, c of
-/// dx = a * dy + b * x + c. Source: Ioffe and Szegedy, arXiv:1502.03167, section 3, solved for dx.
+/// Computes the gradients of one channel, and a, b and c of dx = a * dy + b * x + c, from the channel's sums of dy and
+/// of dy * (x - mean). Source: Ioffe and Szegedy, arXiv:1502.03167, section 3, solved for dx.
 template <class Gradient>
 struct NormBackwardFinalizeBody {
   NormBackward work;
@@ -40,7 +40,7 @@ struct NormBackwardFinalizeBody {
     const float inv_std = work.norm.inv_std[c], gamma = work.norm.gamma[c], mean = work.norm.mean[c];
     const float dy_xhat_sum = dy_centred_sum * inv_std;
     const float inverse_count = 1.0F / static_cast<float>(work.x.rows);
-    const float a = inv_std * gamma;  // as NormAt's scale
+    const float a = inv_std * gamma;  // equal to NormAt's scale
     const float b = -a * inv_std * dy_xhat_sum * inverse_count;
     static_cast<Gradient*>(work.dgamma)[c] = from_float<Gradient>(dy_xhat_sum);
     static_cast<Gradient*>(work.dbeta)[c] = from_float<Gradient>(dy_sum);
@@ -50,7 +50,7 @@ struct NormBackwardFinalizeBody {
   }
 };
 
-/// What a batch norm's backward reads of one vector.
+/// One vector of each input of a batch norm's backward.
 template <class T, int V>
 struct NormBackwardRow {
   Vector<T, V> x, dy;
@@ -65,7 +65,7 @@ struct NormBackwardApplyBody {
   Matrix dx;
   static constexpr int kWidth = V, kRowsAtOnce = 2, kBlocks = kRectified ? 3 : 4;
   struct Channels {
-    NormAt<V> norm;  ///< its scale is also a
+    NormAt<V> norm;  ///< norm.scale is loaded from `a`, which is equal
     float b[V], c[V];
   };
   using Row = NormBackwardRow<T, V>;
@@ -93,7 +93,7 @@ struct NormBackwardApplyBody {
   }
 };
 
-// What is summed over rows: up to two numbers per element. Like row bodies (element.h), with add() in place of store().
+// Terms of sums over rows, one or two numbers per element. A term is a row body (element.h) with add(), not store().
 template <class T, int V>
 struct StatisticsTerm {
   Matrix x;
@@ -126,7 +126,7 @@ struct BiasGradientTerm {
   }
 };
 
-/// Sums of dy and of dy * (x - mean): what is the same for all rows is multiplied at the end.
+/// Sums of dy and of dy * (x - mean). NormBackwardFinalizeBody multiplies by the factors that all rows share.
 template <class T, int V, bool kRectified>
 struct NormBackwardTerm {
   NormBackward work;

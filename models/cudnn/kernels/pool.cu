@@ -4,7 +4,7 @@
 namespace hvd::models::cudnn::kernels {
 namespace {
 
-// `where` holds the index of a tap in one byte.
+// Throws if the window is too large for `where`, which holds an index in the window in one byte.
 void check_window(const Window& window) {
   if (window.kernel_h * window.kernel_w <= 256) return;
   throw Error(Errc::kInvalidArgument, "kernel max_pool: a window of " + std::to_string(window.kernel_h) + " x " +
@@ -16,7 +16,7 @@ bool is_square(const Window& window, int kernel, int stride) {
          window.stride_w == stride;
 }
 
-// Calls `work` with whether there is an epilogue, as a type.
+// Calls `work` with std::true_type if there is an epilogue, else with std::false_type.
 template <class Work>
 void with_epilogue(const Epilogue& epilogue, const Work& work) {
   if (epilogue.add.data != nullptr || epilogue.test.data != nullptr) {

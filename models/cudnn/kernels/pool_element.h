@@ -1,12 +1,12 @@
-// Pools, as row bodies (element.h): a row is a pixel of what is written, or a small part of the image where neighbours
-// share what they read. Everything that a row needs is read before anything is computed, so that the reads overlap.
+// Pools, as row bodies (element.h). A row is one output pixel, or a small part of the output image if neighbouring
+// pixels share inputs. A row body reads all that a row needs before it computes anything, so that the reads overlap.
 #pragma once
 
 #include "models/cudnn/kernels/element.h"
 
 namespace hvd::models::cudnn::kernels {
 
-/// What row bodies of pools have in common: nothing is kept from row to row.
+/// Base of the pools' row bodies, which keep nothing from row to row.
 template <int V>
 struct PoolBody {
   static constexpr int kWidth = V, kRowsAtOnce = 1, kBlocks = 2;
@@ -16,7 +16,7 @@ struct PoolBody {
   HVD_HOST_DEVICE Row load(const Place& /*place*/) const { return {}; }
 };
 
-/// Place number `row` of n planes of h x w, row by row. Images may have more pixels than 32 bits count, planes not.
+/// The position of pixel `row` of a batch. A batch may have more pixels than 32 bits can count, one image may not.
 struct Pixel {
   std::int64_t n;
   int h, w;
@@ -28,7 +28,7 @@ struct Pixel {
   }
 };
 
-/// An image's rows, with the sizes that are compared for every tap in 32 bits.
+/// The rows of one image of a batch. Its sizes have 32 bits, because they are compared for every tap.
 struct Plane {
   std::int64_t first;  ///< row of the plane's first pixel
   int h, w;
@@ -66,12 +66,12 @@ struct Largest {
   }
 };
 
-/// A window of kKernel x kKernel, or of any size: 0.
+/// kKernel: height and width of the window; 0: any window.
 template <class T, int V, int kKernel>
 struct MaxPoolBody : PoolBody<V> {
   Window window;
   Image x, y;
-  std::uint8_t* where;  // no gaps
+  std::uint8_t* where;  // rows without gaps
 
   MaxPoolBody(const Window& of, const Image& from, const Image& to, std::uint8_t* index)
       : window(of), x(from), y(to), where(index) {}
@@ -79,12 +79,12 @@ struct MaxPoolBody : PoolBody<V> {
   HVD_HOST_DEVICE void store(const Place& place, Nothing /*channels*/, Nothing /*row*/) const {
     const Pixel at(y.h, y.w, place.row);
     const int top = at.h * window.stride_h - window.pad_top, left = at.w * window.stride_w - window.pad_left;
-    const int first_h = top < 0 ? -top : 0, first_w = left < 0 ? -left : 0;  // padding is in no window's maximum
+    const int first_h = top < 0 ? -top : 0, first_w = left < 0 ? -left : 0;  // maxima exclude padding
     const auto height = static_cast<int>(x.h), width = static_cast<int>(x.w);
     const std::int64_t pitch = x.matrix.pitch, line = x.w * pitch, first = first_h * line + first_w * pitch;
     const T* const corner =
         static_cast<const T*>(x.matrix.data) + (((at.n * x.h + top) * x.w + left) * pitch + place.channel);
-    // A tap in the padding reads the first one that is not: what is no larger is not taken.
+    // A tap in the padding reads the window's first tap in the image: only a larger value replaces the maximum.
     const auto tap = [&](int kh, int kw) {
       const bool real = kh >= first_h && kw >= first_w && kh < height - top && kw < width - left;
       const std::int64_t offset = kh * line + kw * pitch;
@@ -127,15 +127,15 @@ struct Cover {
   }
 };
 
-/// Where a max pool's diffs come from.
+/// The inputs of a max pool's backward.
 struct MaxPoolDiff {
   Window window;
   const std::uint8_t* where;
   Image dy;
-  Matrix pooled;  ///< data == nullptr: no rectifier in front of the pool
+  Matrix pooled;  ///< the pool's output; data == nullptr: no rectifier in front of the pool
 };
 
-/// What one window hands back.
+/// The diff of one window's output, and the index of the element that receives it.
 template <class T, int V>
 struct WindowDiff {
   Vector<std::uint8_t, V> index;
@@ -149,14 +149,14 @@ struct WindowDiff {
     if (of.pooled.data != nullptr) made.test = kernels::load<T, V>(of.pooled.data, place.in(of.pooled));
     return made;
   }
-  /// Undoes the rectifier, if there was one.
+  /// Sets `value` to the diff, after the rectifier's backward if there is a rectifier.
   HVD_HOST_DEVICE void values(const MaxPoolDiff& of, float (&value)[V]) const {
     for (int k = 0; k < V; ++k) value[k] = to_float(diff.at[k]);
     if (of.pooled.data != nullptr) mask(test, value);
   }
 };
 
-/// Any window: each element of dx looks for itself in the windows that cover it.
+/// For any window. Each element of dx adds up the diffs of those windows whose maximum it is.
 template <class T, int V>
 struct MaxPoolBackwardBody : PoolBody<V> {
   MaxPoolDiff from;
@@ -188,9 +188,9 @@ struct MaxPoolBackwardBody : PoolBody<V> {
   }
 };
 
-/// Windows of kKernel x kKernel (2 or 3) at stride 2: a row is a tile of 2 x 2 pixels of dx, which share what they
-/// read. Tiles begin where windows do: tile (a, b) is covered by window (a, b), and by those before it if kKernel is 3.
-/// kFinished: there is an epilogue, whose registers the others need not have.
+/// For windows of kKernel x kKernel (2 or 3) at stride 2. A row is a tile of 2 x 2 pixels of dx, which read the same
+/// windows. Tile (a, b) begins where window (a, b) begins. Window (a, b) covers it, and so do the windows before that
+/// if kKernel is 3. kFinished: there is an epilogue; without one a thread needs fewer registers.
 template <class T, int V, int kKernel, bool kFinished>
 struct MaxPoolBackwardTileBody : PoolBody<V> {
   MaxPoolDiff from;
@@ -198,7 +198,7 @@ struct MaxPoolBackwardTileBody : PoolBody<V> {
   Epilogue epilogue;
   std::int64_t tiles_h, tiles_w;
   static constexpr int kBlocks = kKernel == 2 && !kFinished ? 3 : 2;
-  static constexpr int kBefore = kKernel - 2;  ///< windows before (a, b), along one axis
+  static constexpr int kBefore = kKernel - 2;  ///< windows before (a, b) that cover its tile, along one axis
   static constexpr int kCovering = kBefore + 1;
 
   MaxPoolBackwardTileBody(const MaxPoolDiff& diff, const Image& to, const Epilogue& last)
@@ -214,7 +214,7 @@ struct MaxPoolBackwardTileBody : PoolBody<V> {
     const Plane windows(from.dy, tile.n);
     WindowDiff<T, V> of[kCovering * kCovering];
     HVD_UNROLL
-    for (int i = 0; i < kCovering * kCovering; ++i) {  // one that does not exist reads another
+    for (int i = 0; i < kCovering * kCovering; ++i) {  // if window i does not exist, read the nearest
       const std::int64_t row =
           windows.row(clamped(window_h(tile, i), windows.h), clamped(window_w(tile, i), windows.w));
       of[i] = WindowDiff<T, V>::load(from, row, place.channel);
@@ -245,23 +245,23 @@ struct MaxPoolBackwardTileBody : PoolBody<V> {
   }
 
  private:
-  /// Which tap of window `i` a pixel of the tile is, or -1.
+  /// Returns the index of a tile's pixel in window `i`, or -1 if the window does not cover the pixel.
   HVD_HOST_DEVICE static constexpr int tap(int pixel, int i) {
     const int h = pixel / 2 + 2 * (kBefore - i / kCovering), w = pixel % 2 + 2 * (kBefore - i % kCovering);
     return h < kKernel && w < kKernel ? h * kKernel + w : -1;
   }
-  /// The windows that cover a tile, row by row.
+  /// The position of window `i` of those that cover a tile, counted row by row.
   HVD_HOST_DEVICE static int window_h(const Pixel& tile, int i) { return tile.h - kBefore + i / kCovering; }
   HVD_HOST_DEVICE static int window_w(const Pixel& tile, int i) { return tile.w - kBefore + i % kCovering; }
 };
 
 // ---- Average pools ----
 
-/// Real elements of a window along one axis: padding is not in the average.
+/// Number of a window's elements along one axis, without padding: averages exclude padding.
 HVD_HOST_DEVICE inline int extent(int from, int kernel, int size) {
   return (from + kernel < size ? from + kernel : size) - (from > 0 ? from : 0);
 }
-/// What the sum of window (oh, ow) is multiplied by.
+/// The factor that turns the sum of window (oh, ow) into its average.
 HVD_HOST_DEVICE inline float inverse_area(const Window& window, const Plane& x, int oh, int ow) {
   const int h = extent(oh * window.stride_h - window.pad_top, window.kernel_h, x.h);
   const int w = extent(ow * window.stride_w - window.pad_left, window.kernel_w, x.w);
@@ -320,19 +320,19 @@ struct AvgPoolBackwardBody : PoolBody<V> {
   }
 };
 
-/// 3 x 3 at stride 1, both ways: a row is a strip down a column of the image, and the sum of three neighbours that one
-/// pixel of it makes serves the next two. Backward is the same sum of what each window hands to each of its elements,
-/// with the padding turned round.
+/// For windows of 3 x 3 at stride 1, forward and backward. A row is a vertical strip of pixels, one pixel wide. Each
+/// sum of three horizontal neighbours is made once and serves three pixels of the strip. Backward sums, in the same
+/// way, the diffs of windows, each multiplied by its window's 1 / area. Its padding is 2 - forward's.
 template <class T, int V, bool kBackward, bool kFinished>
 struct AvgPoolStripBody : PoolBody<V> {
   Image in, out;
   Epilogue epilogue;
-  int above, left;  ///< of an output, rows and columns of the input before its own
+  int above, left;  ///< rows above and columns left of its own position that an output pixel reads
   Window window;
   std::int64_t strips, strip_h;
   static constexpr int kBlocks = kFinished ? 2 : 3;
-  static constexpr int kRows = kFinished ? 3 : 2;  ///< in flight
-  static constexpr std::int64_t kLongest = 12;     ///< a longer strip reads less twice, but makes fewer threads
+  static constexpr int kRows = kFinished ? 3 : 2;  ///< rows in flight
+  static constexpr std::int64_t kLongest = 12;     ///< longer strips read fewer rows twice, but keep fewer threads busy
 
   AvgPoolStripBody(const Window& of, const Image& from, const Image& to, const Epilogue& last)
       : in(from),
@@ -350,7 +350,7 @@ struct AvgPoolStripBody : PoolBody<V> {
     const auto height = static_cast<int>(out.h), longest = static_cast<int>(strip_h);
     const int first = at.h * longest, end = first + longest < height ? first + longest : height;
     const Strip strip(*this, at, end, place.channel);
-    float sums[2 + kRows][V];  // of rows of three neighbours: the last two serve the next pixels
+    float sums[2 + kRows][V];  // sums of three neighbours in successive rows; the last two serve the next pixels
     strip.sum(first, strip.load(first), sums[0]);
     strip.sum(first + 1, strip.load(first + 1), sums[1]);
     const std::int64_t plane = at.n * out.h;
@@ -381,14 +381,14 @@ struct AvgPoolStripBody : PoolBody<V> {
     Vector<T, V> at[3];
   };
 
-  /// What a strip reads. Rows are counted from the first that output 0 reads. Rows and columns that do not exist read
-  /// their neighbour, which is in the same sum, and count 0 times.
+  /// The inputs of a strip. Row 0 is the first row that the first row of the output reads. For rows and columns outside
+  /// the image, a neighbour that exists is read instead and multiplied by 0.
   struct Strip {
     const AvgPoolStripBody& body;
-    std::int64_t plane;      ///< row of the input's plane
-    std::int64_t column[3];  ///< offsets of elements from there
+    std::int64_t plane;      ///< matrix row of the input image's first pixel
+    std::int64_t column[3];  ///< offsets of the three columns from the start of a line, in elements
     float weight[3];
-    int last;  ///< row of the input that the strip may read
+    int last;  ///< last line of the input image that the strip may read
 
     HVD_HOST_DEVICE Strip(const AvgPoolStripBody& of, const Pixel& at, int end, std::int64_t channel)
         : body(of), plane(at.n * of.in.h * of.in.w) {
@@ -409,7 +409,7 @@ struct AvgPoolStripBody : PoolBody<V> {
       for (int i = 0; i < 3; ++i) made.at[i] = kernels::load<T, V>(body.in.matrix.data, line + column[i]);
       return made;
     }
-    /// Of three neighbours; backward, of what their windows hand back.
+    /// Sums three neighbours. Backward first multiplies each by its window's 1 / area.
     HVD_HOST_DEVICE void sum(int row, const Three& three, float (&value)[V]) const {
       const int h = row - body.above;
       const float times = h < 0 || h >= body.in.h ? 0 : kBackward ? share_h(h) : 1;
@@ -419,7 +419,7 @@ struct AvgPoolStripBody : PoolBody<V> {
                    times;
       }
     }
-    /// One by the elements of a window that are not padding, down and across.
+    /// 1 / number of a window's elements along an axis, without padding. share_h * share_w is 1 / area.
     HVD_HOST_DEVICE float share_h(int at) const { return share(at - body.window.pad_top, body.unpooled().h); }
     HVD_HOST_DEVICE float share_w(int at) const { return share(at - body.window.pad_left, body.unpooled().w); }
     HVD_HOST_DEVICE static float share(int from, std::int64_t size) {

@@ -1,4 +1,4 @@
-// The kernels of kernels.h as a table: the executor calls through it, so that tests can put host code in their place.
+// A table of kernels.h's functions. The executor calls kernels through it, so that tests can use host code instead.
 #pragma once
 
 #include "models/cudnn/kernels/kernels.h"
@@ -31,7 +31,7 @@ struct Table {
   decltype(&kernels::synthetic_batch) synthetic_batch = nullptr;
 };
 
-/// Those of the GPU.
+/// The kernels that run on the GPU.
 Table gpu_table();
 
 }  // namespace hvd::models::cudnn::kernels
