@@ -1,4 +1,5 @@
-// What the guard is made of can fail: digests that differ are shown where they do, and a log tells calls apart.
+// Tests of the parts of guard_test.cpp: Golden finds differing digests and shows where the texts differ, and CallLog
+// tells calls apart.
 #include "tests/cudnn/golden.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +33,7 @@ class GoldenTest : public ::testing::Test {
             .before = {},
             .write = write};
   }
-  /// The file with one digest, of 100 lines.
+  /// Writes the file with one digest, that of 100 lines.
   void written() const { Golden(options(true)).check("a case", "groups 5 bytes 640", lines(100)); }
 
   const std::filesystem::path folder_ =
