@@ -1,4 +1,5 @@
-// A library with cuDNN's names and a version of our choosing, to see which versions are taken: nothing in it works.
+// A stand-in for cuDNN, for tests of which versions are accepted. It exports cuDNN's names and reports the version that
+// the build sets; all other functions fail.
 #include <cstddef>
 #include <cstdio>
 
