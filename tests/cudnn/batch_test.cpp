@@ -64,7 +64,7 @@ TEST(Batches, LabelsAreThoseOfTheStepWhoeverKeepsTheImages) {
     return machine.step->forward_backward(batch, machine.sink);
   };
   std::vector<double> losses;
-  {  // one recorder at a time
+  {  // the block destroys `crossing` before another Machine replaces its recorder
     Machine crossing(wish, oracle);
     for (std::uint64_t number = 0; number < 4; ++number) losses.push_back(loss(crossing, 0, number));
   }

@@ -521,7 +521,7 @@ TEST(Executor, AProfileHasEveryLaunchWithWhatItMustComputeAndMove) {
   EXPECT_EQ(profile.front().implementation, "cudnn:1[2=5]");
 }
 
-// ---- What does not fit ----
+// ---- Errors: too little memory, unusable libraries, types that a GPU lacks ----
 
 TEST(Executor, SaysHowMuchIsNeededAndWhichBatchFits) {
   ServesAll oracle;

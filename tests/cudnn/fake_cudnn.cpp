@@ -85,7 +85,7 @@ struct Tensor {
     for (std::size_t i = 0; i < dims.size(); ++i) last += (dims[i] - 1) * strides[i];
     return last + 1;
   }
-  template <class Visit>  // (index in {n, h, w, c} order, offset in elements)
+  template <class Visit>  // called with (index in {n, h, w, c} order, offset in elements)
   void for_each(const Visit& visit) const {
     std::size_t index = 0;
     for (std::int64_t n = 0; n < dims[0]; ++n) {

@@ -112,7 +112,7 @@ TEST(Fusion, RunsAgainWhatItTimed) {
   // If the ranks agree on no stored winners, winners that only this rank has stored are not used.
   wish.executor.agree = [&](const std::string& mine) {
     const std::size_t first = mine.find(" 1[2=5]");
-    return first == std::string::npos ? mine : mine.substr(0, mine.find("winner "));  // no winners
+    return first == std::string::npos ? mine : mine.substr(0, mine.find("winner "));  // without the winners
   };
   wish.fusions = {{.level = 2}};
   const std::string told = Machine(wish, oracle).step->engines();
@@ -152,8 +152,8 @@ TEST(Fusion, RanksFuseAsOneOfThemFound) {
 
 // ---- Images as columns, where cuBLASLt refuses the products ----
 
-/// Returns a network whose images are read as columns. `refused`: cuBLASLt refuses products with 100 rows or more, which
-/// are those of the columns alone.
+/// Returns a network whose images are read as columns. `refused`: cuBLASLt refuses products with 100 rows or more; only
+/// the products of the columns have so many.
 Wish columns_wish(bool refused) {
   Wish wish{.forward = models::testing::tiny_vgg(3)};
   wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(Images::kColumns, 1)};

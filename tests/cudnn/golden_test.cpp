@@ -102,7 +102,7 @@ TEST(CallLog, NamesWhatItSeesInOrder) {
   test::FakeRuntime gpu(world, 0, {.memory_bytes = std::size_t{1} << 40, .uuid = {}, .dry = true});
   test::CallLog log(gpu);
   {
-    const gpu::DeviceMemory large = gpu.allocate(std::size_t{1} << 38, "much");  // address space only
+    const gpu::DeviceMemory large = gpu.allocate(std::size_t{1} << 38, "much");  // takes address space only
     const gpu::PinnedMemory host = gpu.allocate_pinned(64, "little");
     const gpu::Stream first = gpu.make_stream(gpu::Priority::kNormal), second = gpu.make_stream(gpu::Priority::kHigh);
     const gpu::Event event = gpu.make_event(gpu::Timing::kOff);

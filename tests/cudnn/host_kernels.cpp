@@ -1,4 +1,4 @@
-// Launches our kernels on the host through the recorder. They are the product's own sources, compiled for the host
+// Launches our kernels on the host through the recorder. The kernels are the product's sources, compiled for the host
 // (tests/gpu/host_grid.h).
 #include <functional>
 #include <utility>

@@ -194,7 +194,7 @@ TEST_P(KernelTest, SumsOfBatchNorms) {
     const Tensor first(GetParam(), shape, 1, Gap{8}), second(GetParam(), shape, 2), test(GetParam(), shape, 3);
     const RandomNorm norm(channels, 10), other(channels, 20);
     const auto c = static_cast<std::size_t>(channels);
-    // The bits of `choice`: two inputs, a batch norm for each input, a rectifier, a test.
+    // The bits of `choice`: two inputs, a batch norm for each input, a rectifier, a mask from `test`.
     for (int choice = 0; choice < 32; ++choice) {
       const bool two = (choice & 1) != 0, relu = (choice & 8) != 0, tested = (choice & 16) != 0;
       const bool norms[2] = {(choice & 2) != 0, two && (choice & 4) != 0};

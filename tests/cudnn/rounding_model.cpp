@@ -26,15 +26,15 @@ constexpr std::uint64_t kShaken = 8;
 // unit^2 / 3. A layer of a step rounds four operands, where a shaken reference changes one: the weight, the input, the
 // product, and the output of the next batch norm or rectifier. Each contributes equally to a sum's error, because the
 // terms of a sum are independent, whether all weights or all inputs are off. The variance of the errors is therefore
-// 4/3 of that of the references. A step that truncates has the same variance. Elements that go the other way through a
-// rectifier (rounding_model.h) add less: their error grows as the root of the rounding's, by (4/3)^(1/4).
+// 4/3 of that of the references. A step that truncates has the same variance. Elements that a rectifier decides
+// differently (rounding_model.h) add less: their error grows as the root of the rounding's, by (4/3)^(1/4).
 //
 // Statistics: a step's squared error divided by the mean squared error of kShaken references has an F distribution with
 // d and kShaken * d degrees of freedom, if an error has d independent directions. A tensor of n elements has d = n - 1,
-// because the gradients of the biases of the five classes add up to zero, and at most d = 31, because the elements that
-// go the other way are few, and each changes many elements. All gradients together have d >= 31. A run compares about
-// 1,400 tensors, 50 times all gradients and 50 losses (d = 1). The roots of the quantiles F(d, 8 d; 1 - p) below come
-// from 20 million draws. They assume normal errors, also for the elements that go the other way.
+// because the gradients of the biases of the five classes add up to zero, and at most d = 31, because few elements are
+// decided differently, and each changes many others. All gradients together have d >= 31. A run compares about 1,400
+// tensors, 50 times all gradients and 50 losses (d = 1). The roots of the quantiles F(d, 8 d; 1 - p) below come from
+// 20 million draws. They assume normal errors, also for the elements that are decided differently.
 constexpr double kLayerRoundings = 4.0 / 3;
 constexpr double kWholeQuantile = 1.55;  ///< d = 31, p = 1e-4
 /// Root of the quantile of one tensor, for p = 1e-5.

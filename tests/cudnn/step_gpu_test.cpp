@@ -34,7 +34,7 @@ struct Type {
   DataType compute;
   bool tf32;
   double rounding;      ///< rounding of products or of tensors, whichever is coarser
-  double curve_spread;  ///< allowed distance of loss curves over the first loss; see CurvesOnGpu
+  double curve_spread;  ///< allowed distance of loss curves, relative to the first loss; see CurvesOnGpu
 };
 const std::vector<Type> kTypes{{"fp32", DataType::kF32, false, kFp32Rounding, 0.007},
                                {"tf32", DataType::kF32, true, 0x1.0p-11, 0.05},
