@@ -38,8 +38,8 @@ std::string train(int rank, const test::Exchange& exchange, const Type& type) {
     return make_cudnn_step(std::move(graph), {.compute = type.compute, .gradient = DataType::kF32, .seed = 5},
                            {.tf32 = type.tf32, .deterministic = true, .loss_scale = 128}, *runtime, allocate);
   };
-  // As in rounding_model.cpp in fp32: errors add up as the root of the number of nodes. 64 is about 17 roundings of
-  // a sum, times 4 because a single parameter's gradient may be off by more than all gradients together.
+  // Similar to the bounds of rounding_model.cpp in fp32: each layer is off by 16 roundings, and errors of layers add up
+  // as the root of the number of nodes. The gradient of a single parameter may be off by four times as much.
   const auto nodes = static_cast<double>(tiny_vgg(kHalfBatch).nodes.size());
   return compare_halves_with_whole(rank, *runtime, shared, make, tiny_vgg, kHalfBatch,
                                    64 * std::sqrt(nodes) * type.rounding);
