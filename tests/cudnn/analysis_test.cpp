@@ -211,8 +211,7 @@ TEST(Analysis, WritesBranchesIntoTheirConcatenation) {
 
 // ---- Images with channels added ----
 
-/// Returns the shapes of the inputs and then of the outputs of all operations of `type` whose first input has images of
-/// `side` x `side` pixels.
+/// Returns the shapes of inputs and outputs of the operations of `type` whose first input is `side` pixels high.
 std::string shapes_of(const Program& program, OpType type, std::int64_t side) {
   std::string text;
   for (const Group& group : program.groups) {
@@ -279,8 +278,7 @@ TEST(Analysis, GradientsBecomeReadyInOrderAndEarly) {
     ASSERT_EQ(ready.size(), program.groups.size());
     EXPECT_TRUE(std::is_sorted(ready.begin(), ready.end()));
     EXPECT_EQ(ready.back(), graph.parameters.size());
-    // Reductions overlap with backward only if gradients are ready early: half of the gradients must be ready when a
-    // little more than half of backward has run.
+    // Overlap needs early gradients: half must be ready after 60 % of the groups that follow the first ready gradient.
     const auto first = static_cast<std::size_t>(
         std::find_if(ready.begin(), ready.end(), [](std::size_t n) { return n > 0; }) - ready.begin());
     EXPECT_GT(ready.at(first + (ready.size() - first) * 3 / 5), graph.parameters.size() / 2);

@@ -71,8 +71,7 @@ struct Tensor {
   Image image() { return {.matrix = matrix(), .n = shape[0], .h = shape[1], .w = shape[2]}; }
   [[nodiscard]] In in() const { return {values, shape}; }
   Out out() { return {values, shape}; }
-  /// Compares the elements in `memory` with `values`. Allows one rounding to T and `terms` roundings of additions in
-  /// fp32.
+  /// Compares `memory` with `values`. Allows one rounding to T and the roundings of `terms` additions in fp32.
   void expect_near(const std::string& what, double terms) const {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const double got = static_cast<double>(to_float(memory[at(i)].at[0]));
@@ -125,8 +124,7 @@ Shape pooled_shape(const Shape& x, const Window& w) {
           (x[2] + w.pad_left + w.pad_right - w.kernel_w) / w.stride_w + 1, x[3]};
 }
 
-/// Runs a max pool with the body for any window. If the window has a body of its own, also runs that one and expects
-/// the same results.
+/// Runs a max pool with the body for any window and, if square, with the body for its size. Expects equal results.
 template <class T>
 void run_max_pool(const Window& window, Tensor<T>& x, Tensor<T>& y, std::vector<std::uint8_t>& where) {
   run_rows(MaxPoolBody<T, 1, 0>{window, x.image(), y.image(), where.data()}, y.shape);

@@ -26,8 +26,7 @@ inline double rounded(DataType type, double value) {
   return read_element(memory, type, 0);
 }
 
-/// Rounds `value` to the nearest number of tf32 (fp32 with a mantissa of ten bits). Ties go away from zero, as in the
-/// device's cvt.rna.
+/// Rounds `value` to tf32 (fp32 with ten bits of mantissa). Ties go away from zero, as in the device's cvt.rna.
 inline double rounded_to_tf32(double value) {
   const auto single = static_cast<float>(value);
   std::uint32_t bits = 0;

@@ -390,8 +390,7 @@ TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
   EXPECT_LE(found.error, 0x1.0p-9 * found.norm);
 }
 
-// fp16 gradients are multiplied by the prescale before ranks are summed. They equal those of a loss scale that is
-// smaller by this factor, bit for bit.
+// A prescale gives the gradients of a loss scale that is smaller by this factor, bit for bit.
 TEST(Executor, APrescaleIsInEveryGradient) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};

@@ -152,8 +152,7 @@ TEST(Fusion, RanksFuseAsOneOfThemFound) {
 
 // ---- Images as columns, where cuBLASLt refuses the products ----
 
-/// Returns a network whose images are read as columns. `refused`: cuBLASLt refuses products with 100 rows or more; only
-/// the products of the columns have so many.
+/// A network whose images are columns. `refused`: cuBLASLt refuses 100 rows or more, which only columns have.
 Wish columns_wish(bool refused) {
   Wish wish{.forward = models::testing::tiny_vgg(3)};
   wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(Images::kColumns, 1)};

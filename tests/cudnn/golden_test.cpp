@@ -1,5 +1,4 @@
-// Tests of the parts of guard_test.cpp: Golden finds differing digests and shows where the texts differ, and CallLog
-// tells calls apart.
+// Tests the parts of guard_test.cpp: Golden shows where texts differ, and CallLog tells calls apart.
 #include "tests/cudnn/golden.h"
 
 #include <gtest/gtest.h>

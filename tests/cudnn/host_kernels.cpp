@@ -1,5 +1,4 @@
-// Launches our kernels on the host through the recorder. The kernels are the product's sources, compiled for the host
-// (tests/gpu/host_grid.h).
+// Launches our kernels, compiled for the host (tests/gpu/host_grid.h), through the recorder.
 #include <functional>
 #include <utility>
 #include <vector>

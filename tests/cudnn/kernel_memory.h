@@ -1,5 +1,4 @@
-// Memory for the arguments of the kernels under test: on a GPU (cuda_memory.cpp), or on the host for kernels that are
-// compiled for the host (host_memory.cpp).
+// Memory for arguments of the kernels under test: on a GPU (cuda_memory.cpp) or on the host (host_memory.cpp).
 #pragma once
 
 #include <gtest/gtest.h>

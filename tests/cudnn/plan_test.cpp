@@ -171,8 +171,7 @@ std::ptrdiff_t own_norms(const Program& program) {
 }
 
 TEST_P(PlanTest, EveryTypeAtLevelsOneAndZero) {
-  // This test takes the longest. It plans all networks on one GPU, and on the other only two, which together have all
-  // kinds of groups.
+  // To save time, the second GPU gets only two networks, which together have all kinds of groups.
   const std::vector<std::string> networks =
       GetParam() == "h200" ? kNetworks : std::vector<std::string>{"resnet50", "vgg16"};
   for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16, ComputeType::kTf32, ComputeType::kFp32}) {
@@ -280,8 +279,7 @@ TEST_P(PlanTest, Fp32UsesNoTensorCoresAndTf32Does) {
   EXPECT_GT(2 * with, tf32.engines.size());
 }
 
-// Marks every planned engine of a group as failed. The planner then asks cuDNN's other lists, and at last falls back to
-// a lower level.
+// If planned engines fail, the planner asks cuDNN's other lists, and at last falls back to a lower level.
 TEST_P(PlanTest, EnginesThatFailedAreNotPlannedAgain) {
   const auto planner = make_planner(device(GetParam()));
   const Graph graph = network("vgg16");

@@ -51,8 +51,7 @@ class Recorder {
   std::size_t second_workspace = 2048;
   /// Epilogue for which cuBLASLt has no algorithm. -1: none.
   int refused_epilogue = -1;
-  /// Returns whether `algorithm` (below kProducts, the number that the heuristics return) refuses to run with this
-  /// epilogue. Null: none refuses.
+  /// Returns whether one of the heuristics' kProducts algorithms refuses to run with this epilogue. Null: none refuses.
   static constexpr int kProducts = 3;
   std::function<bool(int algorithm, int epilogue)> refuses_product;
   /// Every algorithm refuses products with at least this many rows.
@@ -66,8 +65,7 @@ class Recorder {
 
 /// The number of descriptors of the fake cuDNN that exist now.
 std::atomic<std::size_t>& fake_cudnn_objects();
-/// Returns a fake of cuDNN's backend API. It keeps descriptors and computes operation graphs with the reference's
-/// arithmetic.
+/// Returns a fake of cuDNN's backend API that computes operation graphs with the reference's arithmetic.
 Functions fake_cudnn();
 /// Returns a fake cuBLASLt that computes products with their epilogues in double.
 LtFunctions fake_cublaslt();

@@ -1,6 +1,6 @@
-// Tests with the cuDNN executor that two ranks on one GPU equal one rank at twice the batch. The ranks are two
-// processes. CUDA IPC averages their gradients, because NCCL before 2.30 refuses two ranks on one GPU. Label gpu;
-// skipped, with the reason, without a GPU.
+// Tests with the cuDNN executor that two ranks equal one rank at twice the batch. The ranks are two processes on one
+// GPU. CUDA IPC averages their gradients, because NCCL before 2.30 refuses two ranks on one GPU. Label gpu; skipped,
+// with the reason, without a GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,4 @@
-// A stand-in for cuDNN, for tests of which versions are accepted. It exports cuDNN's names and reports the version that
-// the build sets; all other functions fail.
+// A stand-in for cuDNN in tests of versions. It reports the version that the build sets; all other functions fail.
 #include <cstddef>
 #include <cstdio>
 

@@ -33,7 +33,7 @@ struct Type {
   std::string name;
   DataType compute;
   bool tf32;
-  double rounding;      ///< rounding of products or of tensors, whichever is coarser
+  double rounding;      ///< of products or of tensors, whichever is coarser
   double curve_spread;  ///< allowed distance of loss curves, relative to the first loss; see CurvesOnGpu
 };
 const std::vector<Type> kTypes{{"fp32", DataType::kF32, false, kFp32Rounding, 0.007},
@@ -124,8 +124,7 @@ TEST_P(StepOnGpu, GradientsAreTheReferencesInEveryType) {
   }
 }
 
-/// Repeats the same step on one GpuStep. Returns where the bits first differ from those of the first step. Empty: they
-/// do not differ.
+/// Repeats a step on one GpuStep. Returns where its bits first differ from those of the first step; empty: nowhere.
 std::string repeated(const Type& type, const CudnnOptions& options) {
   const Graph forward = tiny_inception(16, 35, 32);
   const models::testing::Rank data(forward, {});

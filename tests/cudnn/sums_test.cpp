@@ -53,8 +53,7 @@ std::vector<double> doubles(const Memory& memory) {
 struct Case {
   std::int64_t rows, channels, gap;
 };
-// One row, few rows, and many with a remainder in every block. Channel counts that allow wide vectors, and others. With
-// and without gaps.
+// One row, few rows, and many with a remainder in every block; channels with and without wide vectors; gaps and none.
 const std::vector<Case> kCases{{1, 3, 0},   {1, 2048, 0},  {7, 64, 8},   {31, 3, 5},   {257, 64, 0},
                                {33, 64, 1}, {97, 2048, 8}, {1000, 3, 0}, {1000, 12, 4}};
 

@@ -56,8 +56,7 @@ inline std::pair<double, double> distance(const std::vector<float>& a, const std
 }
 
 /// Runs two steps on this rank's half of the batch and two on the whole batch, with an update after each step.
-/// `forward_of(batch)` builds the network. Returns the gradients that differ by more than `tolerance` times their norm.
-/// Empty: none differs.
+/// `forward_of(batch)` builds the network. Returns the gradients that differ by more than `tolerance` x norm, or "".
 inline std::string compare_halves_with_whole(int rank, gpu::GpuRuntime& runtime, test::SharedGpu& shared,
                                              const StepMaker& make,
                                              const std::function<Graph(std::int64_t)>& forward_of,
