@@ -1,5 +1,6 @@
-// The analysis: every network at every level, with oracles that serve all, nothing but convolutions, and what is in
-// between, covers each node once in a legal order; and what the groups compute is what the graph says, in double.
+// Tests the analysis. For every network, level and oracle (from one that serves everything to one that serves only
+// single convolutions), a program covers each node once in a legal order. For small networks, the groups of the program
+// compute what the graph says, in double.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -96,7 +97,7 @@ TEST(Analysis, IsAFunctionOfTheGraphAndTheAnswers) {
   EXPECT_EQ(text(), text());
 }
 
-// ---- What the levels mean, on ResNet-50, where everything is served ----
+// ---- The meaning of the levels, mostly on ResNet-50, with an oracle that serves everything ----
 
 TEST(Analysis, LevelZeroRunsEveryOperationAlone) {
   const Graph graph = differentiate(tiny_resnet(2));
@@ -114,17 +115,17 @@ TEST(Analysis, LevelOneFusesAroundWhatIsStored) {
   const Graph graph = differentiate(build_model({.model = "resnet50", .batch_size = 2}));
   ServesAll oracle;
   const auto table = counts(analysed(graph, 1, oracle));
-  // 53 batch norms: 33 with their relu (the stem's and two in each of 16 blocks), 16 at the end of a block, 4 before a
-  // sum whose other operand comes later.
+  // 53 batch norms: 33 followed by a relu (one in the stem and two in each of 16 blocks); 16 followed by a sum and a
+  // relu at the end of a block; and 4 that run alone, because the other operand of their sum is computed later.
   EXPECT_EQ(table.at("own: statistics+norm_finalize"), 53);
   EXPECT_EQ(table.at("own: norm_apply+relu"), 33);
   EXPECT_EQ(table.at("own: norm_apply+add+relu"), 16);
   EXPECT_EQ(table.at("own: norm_apply"), 4);
   EXPECT_EQ(table.at("cudnn: conv"), 53);
   EXPECT_EQ(table.at("cudnn: wgrad"), 53);
-  // 52 data gradients: 32 inside blocks, whose rectifiers the batch norms below undo; at each block's input the last of
-  // two adds the other (15 inputs that a relu made, and one that the max pool made), and the other of the four
-  // convolutional shortcuts stands alone.
+  // 52 data gradients: 32 inside blocks, where the backward passes of the batch norms also undo the rectifiers; 16 at
+  // the inputs of blocks, which add the other diff of the input (15 inputs come from a relu, one from the max pool);
+  // and 4 that run alone, each the first of two data gradients in a block with a convolutional shortcut.
   EXPECT_EQ(table.at("cudnn: dgrad"), 36);
   EXPECT_EQ(table.at("cudnn: dgrad+add+drelu"), 15);
   EXPECT_EQ(table.at("cudnn: dgrad+add"), 1);
@@ -146,7 +147,7 @@ TEST(Analysis, LevelTwoSumsWhereConvolutionsWrite) {
   EXPECT_EQ(table.at("own: norm_finalize"), 53);
   EXPECT_EQ(table.at("cudnn: wgrad"), 53);
   EXPECT_EQ(table.at("cudnn: dgrad+norm_apply+drelu+dnorm_weights"), 32);
-  EXPECT_EQ(table.at("own: dnorm_weights"), 21);  // the stem, the end of each block, four shortcuts
+  EXPECT_EQ(table.at("own: dnorm_weights"), 21);  // in the stem, at the end of each block, and in four shortcuts
   EXPECT_EQ(table.at("own: dnorm_apply"), 53);
   EXPECT_EQ(table.at("own: norm_apply+relu"), 33);
   EXPECT_EQ(table.at("own: norm_apply+add+relu"), 12);
@@ -154,7 +155,7 @@ TEST(Analysis, LevelTwoSumsWhereConvolutionsWrite) {
 }
 
 TEST(Analysis, FallsBackAtTheNodeAloneAndSaysWhy) {
-  // Only block1.conv2 cannot make statistics: a kernel of ours sums what it wrote, and nothing else changes.
+  // Only block1.conv2 cannot make statistics. One of our kernels sums over its output instead; nothing else changes.
   class Picky : public ServesAll {
    public:
     std::string refusal(const Program& program, const Group& group) override {
@@ -199,7 +200,7 @@ TEST(Analysis, RefusesAConvolutionThatNobodyServes) {
 TEST(Analysis, WritesBranchesIntoTheirConcatenation) {
   const Graph graph = differentiate(build_model({.model = "inception3", .batch_size = 2}));
   ServesAll oracle;
-  // In a type in which neither gradients nor padded weights are copied.
+  // In fp32 neither gradients nor padded weights are copied, so every copy would be one of a concatenation.
   const Program program =
       analysed(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = {.level = 1}}, oracle);
   std::size_t concats = 0;
@@ -210,7 +211,7 @@ TEST(Analysis, WritesBranchesIntoTheirConcatenation) {
 
 // ---- Images with channels added ----
 
-/// Shapes of what `type` reads and makes where it reads images of `side` pixels, in that order.
+/// Returns the shapes of inputs and outputs of the operations of `type` whose first input is `side` pixels high.
 std::string shapes_of(const Program& program, OpType type, std::int64_t side) {
   std::string text;
   for (const Group& group : program.groups) {
@@ -233,7 +234,7 @@ TEST(AnalysisPadding, TheFirstConvolutionReadsAsManyChannelsAsTensorCoresWant) {
               "2x224x224x" + channels + " 64x7x7x" + channels + " 2x112x112x64");
     EXPECT_EQ(shapes_of(program, OpType::kConvBackwardWeights, 224),
               "2x224x224x" + channels + " 2x112x112x64 64x7x7x" + channels);
-    // What goes in and comes out is the network's.
+    // The images that the caller writes, parameters and gradients keep the network's shapes.
     EXPECT_EQ(program.value(images_of(graph, program)).shape, graph.tensor(graph.images).shape);
     for (const Value& value : program.values) {
       if (value.storage != Storage::kParameter && value.storage != Storage::kGradient) continue;
@@ -247,7 +248,7 @@ TEST(AnalysisPadding, TheFirstConvolutionReadsAsManyChannelsAsTensorCoresWant) {
       return AnalysisOptions{
           .compute = compute, .gradient = storage(compute), .fusion = reading(Images::kPadded, level)};
     };
-    // The first weight, and its gradient; at level 2 vectors go with the latter.
+    // One copy of the first weight and one of its gradient. At level 2 the other copies are gradients of batch norms.
     const int copies = level == 2 ? 6 : 2;
     EXPECT_EQ(channels_of(padded(ComputeType::kFp16), "8"), copies);
     EXPECT_EQ(channels_of(padded(ComputeType::kBf16), "8"), copies);
@@ -277,7 +278,7 @@ TEST(Analysis, GradientsBecomeReadyInOrderAndEarly) {
     ASSERT_EQ(ready.size(), program.groups.size());
     EXPECT_TRUE(std::is_sorted(ready.begin(), ready.end()));
     EXPECT_EQ(ready.back(), graph.parameters.size());
-    // Overlap lives from gradients that come early: half of them when a little more than half of backward has run.
+    // Overlap needs early gradients: half must be ready after 60 % of the groups that follow the first ready gradient.
     const auto first = static_cast<std::size_t>(
         std::find_if(ready.begin(), ready.end(), [](std::size_t n) { return n > 0; }) - ready.begin());
     EXPECT_GT(ready.at(first + (ready.size() - first) * 3 / 5), graph.parameters.size() / 2);
@@ -295,14 +296,14 @@ TEST(Analysis, CopiesVectorsIntoA16BitArenaManyAtATime) {
     ++launches;
     copies += group.operations.size();
   }
-  EXPECT_EQ(copies, 65U);   // gamma and beta of 32 batch norms that cuDNN sums for, and the first weight's gradient
-  EXPECT_EQ(launches, 5U);  // by 16
+  EXPECT_EQ(copies, 65U);   // gradients of gamma and beta of 32 batch norms summed by cuDNN, and of the first weight
+  EXPECT_EQ(launches, 5U);  // with up to 16 copies each
 }
 
 // ---- Arithmetic ----
 
-/// Runs the groups in double, in memory that lives no longer than the layout gives it, and compares every gradient, the
-/// losses and the running statistics with the reference.
+/// Runs the groups in double and compares every gradient, the losses and the running statistics with the reference. A
+/// value is erased after its last reader, because the memory layout reuses its memory then.
 void compare_with_reference(const Graph& forward, const AnalysisOptions& options, EngineOracle& oracle) {
   constexpr std::uint64_t kSeed = 5;
   models::testing::Rank rank(forward, {.gradient = DataType::kF64, .seed = kSeed});
@@ -327,7 +328,7 @@ void compare_with_reference(const Graph& forward, const AnalysisOptions& options
   }
   const double expected_loss = rank.forward_backward();
   std::vector<int> last = last_readers(program);
-  for (const NodeId id : graph.losses) {  // which nobody reads: the caller does
+  for (const NodeId id : graph.losses) {  // no group reads a loss, but this function does: keep it
     for (std::size_t value = 0; value < last.size(); ++value) {
       if (program.values[value].tensor == graph.node(id).outputs[0]) last[value] = -1;
     }
@@ -338,8 +339,8 @@ void compare_with_reference(const Graph& forward, const AnalysisOptions& options
   for (const NodeId id : graph.losses) {
     loss += std::get<LossAttr>(graph.node(id).attr).weight * interpreter.get(graph.node(id).outputs[0]).at(0);
   }
-  // Both sides are double. Sums in another order, and variances from sums of squares, differ by some 1e-16 of the
-  // largest term per layer; batch norms over few pixels magnify that. What is wrong is wrong by far more.
+  // Both sides compute in double. Sums in another order, and variances from sums of squares, differ per layer by about
+  // 1e-16 of the largest term. Batch norms over few pixels magnify this. Wrong programs cause far larger errors.
   constexpr double kTolerance = 1e-8;
   EXPECT_NEAR(loss, expected_loss, kTolerance * std::abs(expected_loss));
   const auto compare = [&](const std::string& what, std::span<const double> got, std::span<const double> expected) {
@@ -380,7 +381,8 @@ TEST(AnalysisArithmetic, SmallNetworksAtAllLevelsWhateverIsServed) {
   }
 }
 
-// A product writes no slices, and columns are of one convolution.
+// Images are columns only if one convolution alone reads them and its output is no slice, because a matrix product
+// cannot write a slice. Otherwise the images are padded.
 TEST(AnalysisArithmetic, ImagesThatAreNoColumnsArePadded) {
   const auto square = [](int kernel, int pad) {
     return Window{

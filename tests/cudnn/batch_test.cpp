@@ -1,5 +1,5 @@
-// How batches come to a step on a GPU: images, which may stay there, and labels, which are new in every step. On the
-// machine of executor_test.cpp.
+// Tests how a step on a GPU gets its batches: images, which the step may keep on the GPU, and labels, which are new in
+// every step. Uses the fakes of machine.h.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,17 +32,17 @@ TEST(Batches, ImagesThatComeAgainCrossOnce) {
   std::fill(machine.images.begin(), machine.images.end(), 0.0F);
   const double zeroes = loss(2, 0);
   EXPECT_NE(zeroes, expected);
-  EXPECT_EQ(loss(1, 0), expected);  // kept, whatever the host has now
-  EXPECT_EQ(loss(0, 0), zeroes);    // from the host
-  EXPECT_NE(loss(1, 1), expected);  // another step, another dropout
-  // More than are kept, or than there is memory for, cross every time.
+  EXPECT_EQ(loss(1, 0), expected);  // the GPU kept the images; those of the host do not matter
+  EXPECT_EQ(loss(0, 0), zeroes);    // content 0 is always copied from the host
+  EXPECT_NE(loss(1, 1), expected);  // another step has another dropout mask
+  // Batches beyond the number that the GPU keeps, or beyond its memory, are copied in every step.
   for (std::uint64_t content = 3; content < 8; ++content) EXPECT_EQ(loss(content, 0), zeroes);
   machine.images = first;
-  EXPECT_EQ(loss(7, 0), zeroes);  // the images of the step before
+  EXPECT_EQ(loss(7, 0), zeroes);  // the previous step loaded content 7, so nothing is copied
   EXPECT_EQ(loss(6, 0), expected);
 }
 
-/// Labels of step `number`: unlike those of the steps around it.
+/// Returns labels for step `number` that differ from those of the steps before and after.
 std::vector<std::int32_t> labels_of_step(const Machine& machine, std::uint64_t number, std::int64_t classes) {
   std::vector<std::int32_t> labels(machine.labels.size());
   for (std::size_t i = 0; i < labels.size(); ++i) {
@@ -64,7 +64,7 @@ TEST(Batches, LabelsAreThoseOfTheStepWhoeverKeepsTheImages) {
     return machine.step->forward_backward(batch, machine.sink);
   };
   std::vector<double> losses;
-  {  // one recorder at a time
+  {  // the block destroys `crossing` before another Machine replaces its recorder
     Machine crossing(wish, oracle);
     for (std::uint64_t number = 0; number < 4; ++number) losses.push_back(loss(crossing, 0, number));
   }
@@ -75,7 +75,7 @@ TEST(Batches, LabelsAreThoseOfTheStepWhoeverKeepsTheImages) {
   EXPECT_EQ(loss(keeping, 1, 3), losses[3]) << "images from where they were kept";
 }
 
-// As the training loop launches steps: the next one is handed over, its labels too, while one runs.
+// Does as the training loop: loads the next batch, with its labels, while a step runs.
 TEST(Batches, ALaunchedStepKeepsItsLabelsWhenTheNextIsLoaded) {
   ServesAll oracle;
   const Graph forward = models::testing::tiny_vgg(2);
@@ -98,7 +98,7 @@ TEST(Batches, ALaunchedStepKeepsItsLabelsWhenTheNextIsLoaded) {
   }
   for (std::uint64_t schedule = 1; schedule <= 8; ++schedule) {
     Machine ahead(wish, oracle, schedule);
-    std::vector<std::int32_t> labels;  // one buffer, as a caller has it that generates them step by step
+    std::vector<std::int32_t> labels;  // one buffer, as in a caller that generates the labels of one step at a time
     for (std::uint64_t number = 0; number < kSteps; number += 2) {
       for (const std::size_t place : {0U, 1U}) {
         labels = labels_of_step(ahead, number + place, forward.classes);
@@ -110,7 +110,7 @@ TEST(Batches, ALaunchedStepKeepsItsLabelsWhenTheNextIsLoaded) {
       EXPECT_EQ(ahead.step->loss(0), expected[number]);
       EXPECT_EQ(ahead.step->loss(1), expected[number + 1]);
     }
-  }  // the machine's end checks for races
+  }  // the destructor of Machine checks for races
 }
 
 TEST(Batches, RefusesABatchOfAnotherSize) {

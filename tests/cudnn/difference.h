@@ -1,4 +1,4 @@
-// How far two vectors are apart, and where lists of them first differ.
+// Measures the distance of two vectors, and finds where two lists of vectors first differ.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace hvd::models::cudnn::testing {
 
 struct Difference {
   double error = 0;  ///< Euclidean norm of got - expected
-  double norm = 0;   ///< of expected
+  double norm = 0;   ///< Euclidean norm of expected
 
   template <class A, class B>
   Difference(const A& got, const B& expected) {
@@ -32,7 +32,8 @@ struct Difference {
   }
 };
 
-/// Where two sets of one vector per slot have other bits, in one line; empty: nowhere.
+/// Compares two sets of one vector per slot bit by bit. Returns one line with the first difference and counts of
+/// differences. Empty: all bits are equal.
 inline std::string first_difference(std::span<const ArenaSlot> slots, const std::vector<std::vector<float>>& got,
                                     const std::vector<std::vector<float>>& expected) {
   if (got.size() != slots.size() || expected.size() != slots.size()) return "not one vector per parameter";

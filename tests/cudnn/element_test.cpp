@@ -1,5 +1,5 @@
-// The work of our kernels on one element, run on the host over every index and compared with the reference: what the
-// GPU runs is the same source. Sums over rows and the softmax are in sums_test.cpp.
+// Runs the element functions of our kernels on the host over every index and compares the results with the reference.
+// The GPU's kernels use the same source. sums_test.cpp tests the sums over rows and the softmax.
 #include "models/cudnn/kernels/element.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ constexpr DataType type_of() {
   return DataType::kF32;
 }
 
-/// Half the distance from 1 to the next number of the type.
+/// Half the distance from 1 to the next larger number of the type.
 template <class T>
 constexpr double rounding() {
   if constexpr (std::is_same_v<T, Half>) return 0x1.0p-11;
@@ -38,7 +38,7 @@ constexpr double rounding() {
   return 0x1.0p-24;
 }
 
-/// A tensor in the type under test, in rows with a gap behind them, and the doubles that it holds exactly.
+/// A tensor in the type under test, with a gap after each row, and its exact elements as doubles.
 template <class T>
 struct Tensor {
   Shape shape;
@@ -71,7 +71,7 @@ struct Tensor {
   Image image() { return {.matrix = matrix(), .n = shape[0], .h = shape[1], .w = shape[2]}; }
   [[nodiscard]] In in() const { return {values, shape}; }
   Out out() { return {values, shape}; }
-  /// What was computed against `values`, rounded to T once, after `terms` additions in fp32.
+  /// Compares `memory` with `values`. Allows one rounding to T and the roundings of `terms` additions in fp32.
   void expect_near(const std::string& what, double terms) const {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const double got = static_cast<double>(to_float(memory[at(i)].at[0]));
@@ -86,7 +86,7 @@ void run(const Body& body, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) body(i);
 }
 
-/// A row body on every vector of a matrix.
+/// Calls a row body for every vector of a matrix.
 template <class Body>
 void run_rows(const Body& body, std::int64_t rows, std::int64_t channels) {
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -124,7 +124,7 @@ Shape pooled_shape(const Shape& x, const Window& w) {
           (x[2] + w.pad_left + w.pad_right - w.kernel_w) / w.stride_w + 1, x[3]};
 }
 
-/// A max pool, by the body that takes any window and by the one for its size, which must agree.
+/// Runs a max pool with the body for any window and, if square, with the body for its size. Expects equal results.
 template <class T>
 void run_max_pool(const Window& window, Tensor<T>& x, Tensor<T>& y, std::vector<std::uint8_t>& where) {
   run_rows(MaxPoolBody<T, 1, 0>{window, x.image(), y.image(), where.data()}, y.shape);
@@ -171,7 +171,8 @@ TYPED_TEST(ElementTest, MaxPoolBothWays) {
     run_max_pool_backward({window, where.data(), dy.image(), {}}, dx);
     reference::max_pool_backward(window, x.in(), y.in(), dy.in(), dx.out());
     dx.expect_near("max pool backward", window.kernel_h * window.kernel_w);
-    // With the rectifier in front undone on the pooled diff: the same as after the pool, for a rectified input.
+    // If the pool reads a rectifier's output, the rectifier's backward may be applied to the diff of the pooled tensor.
+    // The result equals that of applying it after the pool's backward.
     for (std::size_t i = 0; i < x.count(); ++i) {
       x.values[i] = std::max(x.values[i], 0.0);
       x.memory[x.at(i)].at[0] = from_float<T>(static_cast<float>(x.values[i]));
@@ -226,7 +227,7 @@ TYPED_TEST(ElementTest, GlobalAvgPoolBothWays) {
   dx.expect_near("global average backward", 1);
 }
 
-/// Vectors of a batch norm over `channels`.
+/// The vectors of a batch norm over `channels`, filled with random values.
 struct NormVectors {
   std::vector<float> mean, inv_std, gamma, beta;
   NormVectors(std::int64_t channels, std::uint64_t stream) {
@@ -248,7 +249,7 @@ TYPED_TEST(ElementTest, VectorsDoWhatSingleElementsDo) {
   alignas(16) static std::array<T, 3 * 24> x, one, many;
   const std::vector<double> drawn = random_values(static_cast<std::int64_t>(x.size()), 4);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = from_float<T>(static_cast<float>(drawn[i]));
-  const auto matrix = [](auto& memory) {  // 16 of 24 channels
+  const auto matrix = [](auto& memory) {  // rows of 16 channels and a gap of 8
     return Matrix{.data = memory.data(), .type = type_of<T>(), .rows = 3, .channels = 16, .pitch = 24};
   };
   const NormVectors norm(16, 40), tested(16, 50);
@@ -282,13 +283,13 @@ TYPED_TEST(ElementTest, PointwiseSumsNormalisesAndRectifies) {
     y.values[i] =
         std::max(first.apply(a.values[i], i % 8) + second.apply(b.values[i], i % 8) + bias.values[i % 8], 0.0);
   }
-  y.expect_near("sum of two batch norms", 64);  // values of up to some tens cancel
+  y.expect_near("sum of two batch norms", 64);  // large tolerance: values of some tens may cancel
   const Pointwise backward{
       .out = dx.matrix(), .inputs = 1, .input = {dy.matrix()}, .test = a.matrix(), .test_norm = first.norm()};
   run_rows(PointwiseBody<T, 1>{backward, {}}, dx.shape);
   for (std::size_t i = 0; i < dx.count(); ++i) {
     const double test = first.apply(a.values[i], i % 8);
-    if (std::abs(test) < 1e-5) continue;  // either answer is right
+    if (std::abs(test) < 1e-5) continue;  // near zero, rounding decides, so either result is right
     ASSERT_EQ(static_cast<double>(to_float(dx.memory[dx.at(i)].at[0])), test > 0 ? dy.values[i] : 0.0) << i;
   }
 }
@@ -321,9 +322,9 @@ TYPED_TEST(ElementTest, DropoutDrawsTheMaskOfAllBackends) {
   }
 }
 
-// ---- Batch norm: forward from sums, and both passes backward, against the reference's formulas ----
+// ---- Batch norm: forward from sums, and both backward passes, compared with the reference ----
 
-/// Adds a term's two sums over all rows of a matrix of eight channels.
+/// Sums a term's two values per channel over all rows of a matrix of eight channels.
 template <class Term>
 void sum_over_rows(const Term& term, std::int64_t rows, std::vector<float>& first, std::vector<float>& second) {
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -346,7 +347,7 @@ TYPED_TEST(ElementTest, BatchNormFromSumsBothWays) {
       dbeta(8), dy_sum(8), dy_centred_sum(8);
   std::vector<T> scale(8), shift(8);
   const std::int64_t rows = shape.count() / 8;
-  // The sums as the GPU's kernels take them, in one run over the rows.
+  // One pass over the rows makes the sums, with the same terms as in the GPU's kernels.
   sum_over_rows(StatisticsTerm<T, 1>{x.matrix()}, rows, sum, square_sum);
   run(NormFinalizeBody<T>{{.sum = sum.data(),
                            .square_sum = square_sum.data(),
@@ -373,7 +374,7 @@ TYPED_TEST(ElementTest, BatchNormFromSumsBothWays) {
                          .inv_std = {inv_std, vector},
                          .running_mean = {expected_mean, vector},
                          .running_var = {expected_var, vector}});
-  // 36 additions in fp32, of squares of up to ten.
+  // A sum has 36 additions in fp32 of squares of up to about ten.
   constexpr double kBound = 36 * 0x1.0p-23 * 10;
   for (std::size_t k = 0; k < 8; ++k) {
     EXPECT_NEAR(static_cast<double>(vectors.mean[k]), mean[k], kBound);
@@ -400,7 +401,7 @@ TYPED_TEST(ElementTest, BatchNormFromSumsBothWays) {
   const NormBackwardFinalizeBody<float> finalize{work};
   for (std::size_t k = 0; k < 8; ++k) finalize(static_cast<std::int64_t>(k), dy_sum[k], dy_centred_sum[k]);
   run_rows(NormBackwardApplyBody<T, 1, true>{work, dx.matrix()}, dx.shape);
-  // The reference masks by the same fp32 batch norm, so that no element near zero decides the test.
+  // The mask comes from the same batch norm in fp32, so that elements near zero get the same side on both sides.
   std::vector<double> masked(dy.values);
   for (std::size_t i = 0; i < masked.size(); ++i) {
     const float at = to_float(x.memory[x.at(i)].at[0]);
@@ -468,7 +469,7 @@ TYPED_TEST(ElementTest, SgdIsTheReferencesFormula) {
                  .loss_scale = &loss_scale};
   const std::array<float, kCount> before = w;
   run(SgdBody<T, T>{work}, kCount / 4);
-  EXPECT_EQ(w, before);  // skipped
+  EXPECT_EQ(w, before);  // an overflow skips the update
   loss_scale.overflow = 0;
   run(SgdBody<T, T>{work}, kCount / 4);
   for (std::size_t i = 0; i < kCount; ++i) {
@@ -483,7 +484,7 @@ TYPED_TEST(ElementTest, FindsWhatIsNotFinite) {
   for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
                           std::numeric_limits<float>::quiet_NaN()}) {
     alignas(16) std::array<T, 64> gradients;
-    gradients.fill(from_float<T>(65504.0F));  // the largest of fp16
+    gradients.fill(from_float<T>(65504.0F));  // the largest finite number of fp16
     LossScale loss_scale;
     const FindOverflowBody<T> body{gradients.data(), &loss_scale};
     run(body, 64 / body.kVector);
@@ -512,14 +513,14 @@ TEST(LossScaleElement, HalvesAfterAnOverflowAndGrowsAfterGoodSteps) {
   now.overflow = 1;
   expect(1, 0, 3);
   now.overflow = 1;
-  expect(1, 0, 4);  // a gradient that overflows without a scale is not the scale's fault
+  expect(1, 0, 4);  // the scale stays at least 1: an overflow without scaling has another cause
   now.scale = AdjustLossScaleBody::kLargest;
   expect(AdjustLossScaleBody::kLargest, 1, 4);
   expect(AdjustLossScaleBody::kLargest, 0, 4);
 }
 
 TEST(SyntheticElement, DrawsTheDataSetOfAllBackends) {
-  constexpr std::int64_t kElements = 7 * 5 * 3, kSamples = 3;  // odd: samples begin inside a block
+  constexpr std::int64_t kElements = 7 * 5 * 3, kSamples = 3;  // odd, so that samples begin inside a block of Philox
   for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{12345}}) {
     std::vector<float> expected(kElements * kSamples), images(expected.size(), -100);
     std::vector<std::int32_t> expected_labels(kSamples), labels(kSamples);

@@ -1,4 +1,4 @@
-// Elements of any floating type in host memory, as doubles.
+// Reads and writes elements of any floating type in host memory as doubles.
 #pragma once
 
 #include <cstddef>
@@ -19,14 +19,14 @@ inline double read_element(const std::byte* memory, DataType type, std::int64_t 
 inline void write_element(std::byte* memory, DataType type, std::int64_t at, double value) {
   store(type, {&value, 1}, {memory + static_cast<std::size_t>(at) * size_of(type), size_of(type)});
 }
-/// To the nearest number of `type`.
+/// Rounds `value` to the nearest number of `type`.
 inline double rounded(DataType type, double value) {
   std::byte memory[sizeof(double)];
   write_element(memory, type, 0, value);
   return read_element(memory, type, 0);
 }
 
-/// To the nearest number of tf32: fp32 with ten bits behind the first, ties away from zero as the device's cvt.rna.
+/// Rounds `value` to tf32 (fp32 with ten bits of mantissa). Ties go away from zero, as in the device's cvt.rna.
 inline double rounded_to_tf32(double value) {
   const auto single = static_cast<float>(value);
   std::uint32_t bits = 0;

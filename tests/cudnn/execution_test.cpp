@@ -1,5 +1,5 @@
-// What the executor does with a plan, as far as the real cuDNN can do it without a GPU: engines are named by their
-// numbers, and plans are built from them again. Skipped, with the reason, without cuDNN 9.8.
+// Tests with the real cuDNN, without a GPU, that the executor can build execution plans from the engine numbers and
+// knobs of a Plan. Skipped, with the reason, without cuDNN 9.8.
 #include "models/cudnn/execution.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ TEST(Execution, EnginesAreBuiltAgainFromTheirNumbers) {
   h200 << file.rdbuf();
   const auto library = Library::load();
   const Target target(*library, h200.str());
-  // Convolutions and what follows them, both ways, with every engine that was compiled in advance.
+  // Builds convolutions with their epilogues, forward and backward, with every engine that was compiled in advance.
   const Graph graph = differentiate(build_model({.model = "vgg16", .batch_size = 64}));
   const Plan plan = make_planner(h200.str())->plan(graph, {.fusion = reading(Images::kPadded, 1), .candidates = 64});
   std::size_t built = 0;

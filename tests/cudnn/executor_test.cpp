@@ -1,6 +1,6 @@
-// The whole training step without a GPU: the executor on the fake GpuRuntime, with a cuDNN and a cuBLASLt that compute
-// on the host what they are told, and our kernels compiled for the host. What the executor binds, orders or forgets
-// shows in gradients that are not the reference's, in races, and in calls that are not the plan's.
+// Tests the whole training step without a GPU: the executor runs on the fake GpuRuntime, with a fake cuDNN and a fake
+// cuBLASLt that compute on the host, and with our kernels compiled for the host. Wrong bindings, wrong order and
+// missing work show as gradients that differ from the reference's, as races, and as calls that differ from the plan.
 #include "models/cudnn/executor.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Where shapes allow: fp32, in which an error of binding cannot hide.
+// fp32 rounds so little that every wrongly bound tensor is noticed.
 TEST(ExecutorArithmetic, EveryLevelWhateverIsServedInFp32) {
   for (const Graph& forward :
        {models::testing::every_operation(4), models::testing::tiny_vgg(3), tiny_resnet(4), tiny_inception(3)}) {
@@ -63,7 +63,7 @@ TEST(ExecutorArithmetic, SixteenBitTypesAndTheirMasterWeights) {
   }
 }
 
-/// Losses, gradients and weights of two steps.
+/// Losses and gradients of two steps, and a weight after them.
 struct TwoSteps {
   std::vector<double> losses;
   std::vector<std::vector<std::byte>> gradients;
@@ -103,14 +103,14 @@ TEST(ExecutorArithmetic, TuningOnImagesWithChannelsOfZeroesChangesNoBit) {
   }
 }
 
-// What a GPU's gradients are held against (step_gpu_test.cpp), met by one whose arithmetic is known.
+// Tests the bounds that step_gpu_test.cpp uses for a GPU with the fake GPU, whose arithmetic is known.
 TEST(ExecutorArithmetic, TheRoundingModelHoldsInEveryTypeAndSeesErrors) {
   ServesAll oracle;
   for (RoundingModel& model : rounding_models()) {
     for (const ComputeType compute : {ComputeType::kFp32, ComputeType::kTf32, ComputeType::kFp16, ComputeType::kBf16}) {
       SCOPED_TRACE(model.forward().model + ", " + std::string(name(compute)));
       EXPECT_EQ(model.blind(rounding(compute)), "");
-      // Each level with padded images, and as it is used.
+      // Every level with padded images, and levels 1 and 2 also with the default images.
       std::vector<Fusion> fusions;
       for (int level = 0; level <= 2; ++level) {
         fusions.push_back(reading(Images::kPadded, level));
@@ -126,7 +126,7 @@ TEST(ExecutorArithmetic, TheRoundingModelHoldsInEveryTypeAndSeesErrors) {
         const auto verdict = model.judge(rounding(compute), loss, [&](std::size_t p) { return machine.gradient(p); });
         EXPECT_EQ(verdict.wrong, "") << level;
         std::cout << model.forward().model << ", " << name(compute) << ", " << level << ": " << verdict.room() << "\n";
-        // A gradient that is written one element too early.
+        // The model must notice a gradient that is written one element too early.
         const std::size_t last = machine.step->slots().size() - 1;
         const auto shifted = model.judge(rounding(compute), loss, [&](std::size_t p) {
           std::vector<float> values = machine.gradient(p);
@@ -139,14 +139,14 @@ TEST(ExecutorArithmetic, TheRoundingModelHoldsInEveryTypeAndSeesErrors) {
   }
 }
 
-// ---- Order and addresses, on the networks that it is for ----
+// ---- Order and addresses, on the networks of the benchmark ----
 
 Graph small_network(const std::string& model) {
-  const std::int64_t size = model == "inception3" ? 75 : 32;  // the least that Inception V3 takes
+  const std::int64_t size = model == "inception3" ? 75 : 32;  // the smallest images that Inception V3 accepts
   return build_model({.model = model, .batch_size = 2, .image_size = size, .classes = 10, .auxiliary_head = false});
 }
 
-/// Copies without gaps go together, those with gaps one by one.
+/// Returns the number of launches of `group`. One launch makes all copies without gaps. A copy with gaps has its own.
 std::size_t calls_of(const Program& program, const Group& group) {
   if (group.operations[0].type != OpType::kCopy) return 1;
   const auto gaps = [&](ValueId id) { return program.value(id).parent != kNoValue; };
@@ -156,11 +156,11 @@ std::size_t calls_of(const Program& program, const Group& group) {
   return static_cast<std::size_t>(apart + (apart < all ? 1 : 0));
 }
 
-/// Only the order of work: nothing is computed.
+/// Tests only the order of work. Nothing is computed.
 class ExecutorOrder : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
-  // All levels on the smallest; what they differ in is the same elsewhere.
+  // All levels only on the smallest network: the other networks show no further differences between levels.
   for (int level = GetParam() == "resnet50" ? 0 : 2; level <= 2; ++level) {
     SCOPED_TRACE(level);
     ServesAll oracle;
@@ -172,7 +172,7 @@ TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
     machine.step->load(machine.batch(), Deadline::after(60s));
     machine.recorder.calls.clear();
 
-    // Which gradient is told after how many calls.
+    // Notes for each gradient how many calls were made before it was reported.
     struct Sink final : GradientSink {
       explicit Sink(const Recorder& calls) : recorder(calls) {}
       void gradient_ready(std::size_t parameter) override { told.emplace_back(parameter, recorder.calls.size()); }
@@ -182,9 +182,9 @@ TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
     machine.step->enqueue_forward_backward(sink);
     const std::vector<Call> eager = machine.recorder.calls;
 
-    // Calls in the order of groups: each writes what its group leaves in memory, and reads what it reads.
+    // Calls are made in the order of the groups. The calls of a group write at least the values that the group writes.
     std::size_t call = 0;
-    std::vector<std::size_t> end_of;  // by group: calls until its end
+    std::vector<std::size_t> end_of;  // by group: number of calls when it is finished
     for (std::size_t i = 0; i < machine.plan.program.groups.size(); ++i) {
       const Group& group = machine.plan.program.groups[i];
       ASSERT_LT(call, eager.size());
@@ -208,7 +208,7 @@ TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
       }
     }
 
-    // Again, and captured: the same calls with the same addresses; and nothing was allocated.
+    // A repeated step and a captured step make the same calls with the same addresses, and allocate nothing.
     machine.recorder.calls.clear();
     machine.step->enqueue_forward_backward(machine.sink);
     EXPECT_EQ(machine.recorder.calls, eager);
@@ -253,7 +253,7 @@ TEST(Executor, DeterministicModeTakesNoSumsOverRowsInsideAConvolutionsLaunch) {
     const Plan plan = planned(graph, options, oracle);
     EXPECT_EQ(violations(graph, plan.program), std::vector<std::string>());
     EXPECT_EQ(fused(plan.program), 0);
-    // What is left is level 1, all of it, at every batch norm with the reason.
+    // The plan equals that of level 1, and has a fallback with the reason at every batch norm.
     EXPECT_EQ(launches(plan),
               launches(planned(graph, {.fusion = reading(Images::kPadded, 1), .deterministic = true}, oracle)));
     const auto norms = std::count_if(forward.nodes.begin(), forward.nodes.end(),
@@ -269,7 +269,7 @@ TEST(Executor, DeterministicModeTakesNoSumsOverRowsInsideAConvolutionsLaunch) {
 
 TEST(Executor, ADeterministicStepComputesWhatTheReferenceDoes) {
   ServesAll all;
-  ServesSingleConvolutions single;  // sums by kernels of ours
+  ServesSingleConvolutions single;  // our kernels compute the sums
   for (EngineOracle* oracle : std::initializer_list<EngineOracle*>{&all, &single}) {
     for (const Graph& forward : {tiny_resnet(4), tiny_inception(3)}) {
       SCOPED_TRACE(forward.model);
@@ -297,7 +297,7 @@ TEST(Executor, AGraphComputesTheSameBitsAsTheSameStepsEager) {
   }
   const std::vector<float> weights = eager.parameter(0);
 
-  // Two graphs at one time would be two recorders.
+  // This Machine's recorder replaces that of `eager` (Recorder::current()), so `eager` is not used from here on.
   Machine captured(wish, oracle, 2);
   captured.step->load(captured.batch(0), Deadline::after(60s));
   gpu::Graph graph;
@@ -331,7 +331,7 @@ TEST(Executor, StepsThatAreNotWaitedForDoNotRace) {
     }
     machine.finish();
     EXPECT_TRUE(std::isfinite(machine.step->loss(0)));
-  }  // the machine's end checks for races
+  }  // the destructor of Machine checks for races
 }
 
 TEST(Executor, TheLossesOfTwoStepsInFlightAreKeptApart) {
@@ -364,7 +364,7 @@ TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
   Wish wish{.forward = models::testing::tiny_vgg(2)};
   wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = reading(Images::kPadded, 1)};
   Machine machine(wish, oracle);
-  // The largest scale overflows here or it does not; what follows is told from outside: an infinite gradient.
+  // The initial scale may or may not overflow here, so the test itself writes an infinite gradient.
   machine.step->forward_backward(machine.batch(), machine.sink);
   const std::vector<float> before = machine.parameter(0);
   constexpr std::uint16_t kInfinity = 0x7c00;
@@ -373,7 +373,7 @@ TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
   machine.finish();
   EXPECT_EQ(machine.step->skipped_updates(), 1U);
   EXPECT_EQ(machine.parameter(0), before);
-  // The next gradients are made with half the scale, and come out the same without it.
+  // The scale is halved until no gradient overflows. The gradients then equal those of a fixed scale.
   for (int i = 0; i < 20; ++i) {
     machine.step->forward_backward(machine.batch(), machine.sink);
     machine.step->update({.learning_rate = 0});
@@ -390,7 +390,7 @@ TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
   EXPECT_LE(found.error, 0x1.0p-9 * found.norm);
 }
 
-// What fp16 divides by before ranks are summed: gradients are those of a smaller loss scale, bit by bit.
+// A prescale gives the gradients of a loss scale that is smaller by this factor, bit for bit.
 TEST(Executor, APrescaleIsInEveryGradient) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};
@@ -414,12 +414,12 @@ TEST(Executor, WeightsThatWereBroadcastAreUsed) {
   const double before = machine.step->forward_backward(machine.batch(), machine.sink);
   const auto state = machine.step->state_to_broadcast();
   EXPECT_EQ(machine.step->memory_space(), MemorySpace::kDevice);
-  ASSERT_EQ(state.size(), 1U);  // no batch norm: no running statistics
+  ASSERT_EQ(state.size(), 1U);  // without batch norms there are no running statistics
   machine.gpu.fill(state[0].data(), std::byte{0}, state[0].size(), machine.step->compute_stream());
   machine.step->state_changed();
   const double after = machine.step->forward_backward(machine.batch(), machine.sink);
   EXPECT_NE(before, after);
-  EXPECT_NEAR(after, std::log(5.0), 1e-6);  // all classes alike
+  EXPECT_NEAR(after, std::log(5.0), 1e-6);  // with weights of zero, all five classes are equally likely
 }
 
 // ---- Engines ----
@@ -445,11 +445,11 @@ TEST(Executor, TimesTheCandidatesOnceAndKeepsTheWinners) {
   Wish plain = wish;
   plain.executor = {.seed = kSeed};
   Machine untuned(plain, oracle);
-  EXPECT_EQ(untuned.step->forward_backward(untuned.batch(), untuned.sink), loss);  // timing leaves no trace
+  EXPECT_EQ(untuned.step->forward_backward(untuned.batch(), untuned.sink), loss);  // timing does not change the step
   std::filesystem::remove_all(folder);
 }
 
-/// Winners of a rank that found the other candidate of each pair the faster.
+/// Returns the winners of a rank for which the other candidate of each pair was faster.
 std::string swapped(std::string text) {
   const std::string first = " 1[2=5]";
   const std::string second = " 2[]";
@@ -479,9 +479,9 @@ TEST(Executor, RanksRunTheEnginesThatOneOfThemFound) {
   EXPECT_EQ(call, 2U);
   EXPECT_NE(swapped(timed), timed);
   EXPECT_EQ(told.step->engines(), swapped(timed));
-  told.step->forward_backward(told.batch(), told.sink);  // with all that these engines need
+  told.step->forward_backward(told.batch(), told.sink);  // runs with the workspace that these engines need
 
-  // A rank on another GPU times when the first does, and keeps what it found.
+  // A rank on another kind of GPU times together with the first rank, and uses its own winners.
   wish.executor.agree = [&](const std::string& mine) {
     std::string text = mine;
     return swapped(text.replace(text.find("device fake"), 11, "device other"));
@@ -489,7 +489,7 @@ TEST(Executor, RanksRunTheEnginesThatOneOfThemFound) {
   const std::string own = Machine(wish, oracle).step->engines();
   EXPECT_EQ(own.size(), timed.size());
 
-  // The first has timed them before: nobody times, all use what it kept.
+  // If the first rank has stored winners of an earlier run, no rank times, and all use these winners.
   call = 0;
   wish.executor.agree = [&](const std::string&) {
     ++call;
@@ -520,11 +520,11 @@ TEST(Executor, AProfileHasEveryLaunchWithWhatItMustComputeAndMove) {
   EXPECT_EQ(profile.front().implementation, "cudnn:1[2=5]");
 }
 
-// ---- What does not fit ----
+// ---- Errors: too little memory, unusable libraries, types that a GPU lacks ----
 
 TEST(Executor, SaysHowMuchIsNeededAndWhichBatchFits) {
   ServesAll oracle;
-  // 32 of them are cuBLASLt's workspace.
+  // cuBLASLt's workspace takes 32 of the 36 MiB.
   const Wish wish{.forward = tiny_resnet(512, 32), .device_bytes = std::size_t{36} << 20};
   models::testing::expect_error(
       Errc::kOutOfMemory,

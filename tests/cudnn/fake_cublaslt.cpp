@@ -1,4 +1,4 @@
-// A cuBLASLt that multiplies on the host, column-major, with the epilogues that the executor asks for.
+// A fake cuBLASLt. It multiplies column-major matrices on the host and computes the epilogues that the executor uses.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -39,7 +39,7 @@ DataType data_type(cudaDataType_t type) {
 Layout& layout(cublasLtMatrixLayout_t handle) { return *reinterpret_cast<Layout*>(handle); }
 Description& description(cublasLtMatmulDesc_t handle) { return *reinterpret_cast<Description*>(handle); }
 
-/// op(A) op(B) with an epilogue.
+/// The product op(A) op(B) with an epilogue.
 struct Product {
   Description of;
   Layout a, b, d;
@@ -69,7 +69,7 @@ struct Product {
   [[nodiscard]] double operand(double value) const {
     return of.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? rounded_to_tf32(value) : value;
   }
-  /// Of a batch.
+  /// Computes all products of the batch.
   void run_all() const {
     Product one = *this;
     for (std::int64_t i = 0; i < d.batch; ++i) {

@@ -1,5 +1,6 @@
-// What becomes of a step where libraries refuse on the device what they promised: engines at finalisation or at the
-// first launch, products, memory to time them in. On the fakes of machine.h, which are told what to refuse.
+// Tests what a step does if work that the plan relies on fails on the device: engines that fail when finalised or when
+// first launched, products that do not run, memory that is too small to time engines. Uses the fakes of machine.h;
+// Wish::script says what they refuse.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +30,7 @@ bool with_sums(std::int64_t /*engine*/, const Operations& operations) {
 }
 bool fused(std::int64_t /*engine*/, const Operations& operations) { return operations.size() > 1; }
 
-/// How many groups of cuDNN's hold `type`.
+/// Returns the number of cuDNN groups with an operation of `type`.
 std::size_t groups_with(const Program& program, OpType type) {
   return static_cast<std::size_t>(std::count_if(program.groups.begin(), program.groups.end(), [&](const Group& group) {
     return group.provider == Provider::kCudnn && has(group, type);
@@ -59,7 +60,7 @@ TEST(Fallback, AnEngineThatDoesNotRunIsReplacedByTheNext) {
   }
 }
 
-// Plans are finalised side by side; what comes of it is what comes of one thread, refusals and all.
+// Several threads that finalise plans give the same engines and the same refusals as one thread.
 TEST(Fallback, ThreadsThatFinaliseChangeNothing) {
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(4)};
@@ -129,7 +130,7 @@ TEST(Fallback, GroupsThatNoEngineRunsGoDownALevel) {
       EXPECT_NE(found->why.find(each.why), std::string::npos) << found->why;
       const std::string notes = joined(machine.step->notes());
       EXPECT_NE(notes.find(std::string("level 2, ") + each.wanted + ": "), std::string::npos) << notes;
-      // Memory is laid out for what runs.
+      // Memory is laid out for the program that runs, not for the refused one.
       const MemoryLayout layout = lay_out(graph, machine.plan.program, wish.plan.compute, wish.plan.gradient);
       EXPECT_EQ(layout.scratch, machine.plan.memory.scratch);
       EXPECT_EQ(layout.offsets, machine.plan.memory.offsets);
@@ -138,7 +139,7 @@ TEST(Fallback, GroupsThatNoEngineRunsGoDownALevel) {
   }
 }
 
-// One shape falls back, where it is met; the others keep their level.
+// Only the groups with the refused signature fall back. The others keep their level.
 TEST(Fallback, OnlyTheGroupsConcernedGoDown) {
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(4)};
@@ -151,7 +152,7 @@ TEST(Fallback, OnlyTheGroupsConcernedGoDown) {
   wish.script = [&](Recorder& recorder) {
     refused.clear();
     recorder.refuses_plan = [&](std::int64_t engine, const Operations& operations) {
-      return with_statistics(engine, operations) && refused.insert(engine).second;  // both engines of the first
+      return with_statistics(engine, operations) && refused.insert(engine).second;  // both engines of the first group
     };
   };
   {
@@ -169,7 +170,7 @@ TEST(Fallback, OnlyTheGroupsConcernedGoDown) {
   compare_with_reference(wish, oracle);
 }
 
-// Level 2 is refused when it is finalised, level 1 when it is launched.
+// The engines of level 2 fail when finalised, those of level 1 when launched.
 TEST(Fallback, GoesDownToSingleOperations) {
   ServesAll oracle;
   for (const Graph& forward : {tiny_resnet(4), tiny_inception(3), models::testing::tiny_vgg(3)}) {
@@ -212,7 +213,7 @@ TEST(Fallback, ASingleConvolutionThatDoesNotRunIsAnErrorThatSaysAll) {
   EXPECT_EQ(fake_cudnn_objects(), 0U);
 }
 
-// Not a status but a fault of the GPU, after which nothing runs: the engine is named, and no other is tried.
+// After a fault of the GPU itself nothing runs. The error names the engine, and no other engine is tried.
 TEST(Fallback, AnEngineThatBreaksTheGpuIsNamed) {
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(4)};
@@ -231,7 +232,7 @@ TEST(Fallback, AnEngineThatBreaksTheGpuIsNamed) {
 
 // ---- Ranks ----
 
-/// What another rank of the same kind says that has found what `signature`'s engines do not run.
+/// Returns the report of another rank with an equal GPU, on which no engine of `signature` runs.
 std::string report_with(const std::string& mine, const std::string& signature) {
   std::string text = mine;
   for (const char* engine : {"1[2=5]", "2[]"}) {
@@ -269,7 +270,7 @@ TEST(Fallback, ARankOnAnotherGpuPlansForItself) {
   wish.executor.share = [&](const std::string& mine) {
     std::string other = mine;
     other.replace(other.find("fake"), 4, "else");
-    other.resize(other.rfind("group "));  // of another plan
+    other.resize(other.rfind("group "));  // without the last group, so that the plan is another one
     return std::vector<std::string>{mine, ++calls == 1 ? report_with(other, "cudnn; conv") : other};
   };
   const Machine machine(wish, oracle);
@@ -285,7 +286,7 @@ TEST(Fallback, EqualGpusThatPlanDifferentlyAreNamed) {
     std::string other = mine;
     const std::size_t first = other.find("group ");
     const std::size_t second = other.find("group ", first + 1);
-    const std::size_t at = second == std::string::npos ? first : second;  // a hash first, then the groups
+    const std::size_t at = second == std::string::npos ? first : second;  // the first call has one hash, the next all
     if (second == std::string::npos) longest = std::max(longest, mine.size());
     other.replace(at, other.find('\n', at) - at, "group cudnn; conv of something else");
     return std::vector<std::string>{mine, mine, other};
@@ -296,7 +297,7 @@ TEST(Fallback, EqualGpusThatPlanDifferentlyAreNamed) {
                                  "on the first and \"cudnn; conv of something else\" on the second; give both"},
                                 [&] { const Machine machine(wish, oracle); });
   EXPECT_GT(longest, 0U);
-  EXPECT_LT(longest, 100U);  // what every rank sends to all at every start
+  EXPECT_LT(longest, 100U);  // bytes that every rank sends to all others at every start
 }
 
 // ---- Products ----
@@ -397,7 +398,7 @@ TEST(Fallback, WithoutMemoryToTimeEnginesTheFirstOnesRun) {
     roomy.device_bytes = std::size_t{256} << 20;
     roomy.executor.winners_folder.clear();
     roomy.script = script;
-    const Machine machine(roomy, oracle);  // with memory, they are timed
+    const Machine machine(roomy, oracle);  // with enough memory, the engines are timed
     const std::string notes = joined(machine.step->notes());
     EXPECT_TRUE(notes.starts_with("engines: ") && notes.ends_with(" s to time them\n")) << notes;
   }
@@ -462,8 +463,8 @@ TEST(Fallback, ACandidateThatFailsWhenItIsTimedIsLeftOut) {
   machine.step->forward_backward(machine.batch(), machine.sink);
 }
 
-// The fake's time is the number of launches, so all are equal and the first of each kind wins; what one rank says
-// decides.
+// The fake GPU's time is the number of launches, so all algorithms take equally long and the first would win. The
+// answer of `agree` names another one, and that one must run.
 TEST(Fallback, ProductsRunTheAlgorithmThatWon) {
   ServesAll oracle;
   const std::filesystem::path folder = own_folder("hvd_products");
@@ -492,7 +493,7 @@ TEST(Fallback, ProductsRunTheAlgorithmThatWon) {
     EXPECT_TRUE(runs_second(machine));
     engines = machine.step->engines();
   }
-  // Another day: nothing is timed, and what was kept runs.
+  // A later run times nothing and uses the stored winners.
   wish.executor.tune = false;
   wish.executor.agree = {};
   Machine machine(wish, oracle);

@@ -1,4 +1,4 @@
-// Ways to fuse that are timed against one another, kept, and agreed on by ranks. On the fakes of machine.h.
+// Tests how ways to fuse are timed against one another, stored, and agreed on by ranks. Uses the fakes of machine.h.
 #include "models/cudnn/fusion.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace hvd::models::cudnn::testing::fusion_test {
 namespace {
 
-// On the fake GPU a step takes as long as it has launches.
+// On the fake GPU, the time of a step is the number of its launches.
 TEST(Fusion, TimesWaysToFuseAndKeepsTheFastest) {
   const std::filesystem::path folder = own_folder("hvd_executor_fusions");
   std::filesystem::remove_all(folder);
@@ -42,7 +42,7 @@ TEST(Fusion, TimesWaysToFuseAndKeepsTheFastest) {
   EXPECT_EQ(plans, 3);
   EXPECT_NE(notes.find("with level 0, "), std::string::npos) << notes;
   EXPECT_NE(notes.find("with level 2, "), std::string::npos) << notes;
-  for (const bool tune : {true, false}) {  // what is known is not timed again
+  for (const bool tune : {true, false}) {  // a stored result is not timed again
     wish.executor.tune = tune;
     EXPECT_EQ(level_of(plans, notes), "2");
     EXPECT_EQ(plans, 2) << "the first, whose file says which, and that";
@@ -97,7 +97,7 @@ TEST(Fusion, AWayToFuseThatDoesNotFitOnAnotherRankIsLeftOut) {
   EXPECT_NE(notes.find("not used, for want of memory: level 2, "), std::string::npos) << notes;
 }
 
-// Where the way of the first file wins, what the other has timed since changes nothing of it.
+// If the first way to fuse wins, winners that the other way stored later do not change its engines.
 TEST(Fusion, RunsAgainWhatItTimed) {
   const std::filesystem::path folder = own_folder("hvd_executor_again");
   std::filesystem::remove_all(folder);
@@ -109,10 +109,10 @@ TEST(Fusion, RunsAgainWhatItTimed) {
   const std::string timed = Machine(wish, oracle).step->engines();
   wish.executor.tune = false;
   EXPECT_EQ(Machine(wish, oracle).step->engines(), timed);
-  // What only this rank has kept is not used.
+  // If the ranks agree on no stored winners, winners that only this rank has stored are not used.
   wish.executor.agree = [&](const std::string& mine) {
     const std::size_t first = mine.find(" 1[2=5]");
-    return first == std::string::npos ? mine : mine.substr(0, mine.find("winner "));  // no winners
+    return first == std::string::npos ? mine : mine.substr(0, mine.find("winner "));  // without the winners
   };
   wish.fusions = {{.level = 2}};
   const std::string told = Machine(wish, oracle).step->engines();
@@ -140,7 +140,7 @@ TEST(Fusion, RanksFuseAsOneOfThemFound) {
   };
   EXPECT_NE(Machine(wish, oracle).step->description().find("level 0"), std::string::npos);
   EXPECT_EQ(call, said.size());
-  // A rank that has kept a way, also on another GPU: all take it, and time nothing.
+  // If the first rank has stored a way to fuse, even for another GPU, all ranks use this way and time nothing.
   call = 0;
   wish.executor.agree = [&](const std::string&) {
     ++call;
@@ -150,9 +150,9 @@ TEST(Fusion, RanksFuseAsOneOfThemFound) {
   EXPECT_EQ(call, 2U);
 }
 
-// ---- Columns of images that cuBLASLt does not multiply ----
+// ---- Images as columns, where cuBLASLt refuses the products ----
 
-/// A network whose images are columns; `refused`: these products, the only ones with a row per pixel, do not run.
+/// A network whose images are columns. `refused`: cuBLASLt refuses 100 rows or more, which only columns have.
 Wish columns_wish(bool refused) {
   Wish wish{.forward = models::testing::tiny_vgg(3)};
   wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(Images::kColumns, 1)};
@@ -202,7 +202,7 @@ TEST(ColumnsOfImages, GiveWayOnAllRanksOfAKind) {
     const Machine machine(wish, oracle);
     EXPECT_FALSE(multiplies_columns(machine));
   }
-  for (const bool equal : {true, false}) {  // the GPUs
+  for (const bool equal : {true, false}) {  // whether the GPUs of the two ranks are equal
     Wish wish = columns_wish(false);
     int calls = 0;
     wish.executor.share = [&](const std::string& mine) {
@@ -232,7 +232,7 @@ TEST(ColumnsOfImages, AreTriedAgainByARunThatTakesWhatWasKept) {
     EXPECT_EQ(notes.find("images as columns"), std::string::npos) << "timed, but never run: " << notes;
     machine.step->forward_backward(machine.batch(), machine.sink);
   }
-  Machine other(columns_wish(false), oracle);  // as after an update of cuBLASLt
+  Machine other(columns_wish(false), oracle);  // cuBLASLt runs the products, as it might after an update
   EXPECT_TRUE(multiplies_columns(other));
   std::filesystem::remove_all(folder);
 }

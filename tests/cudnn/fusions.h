@@ -1,4 +1,4 @@
-// A way to fuse, by how images are read.
+// Makes a Fusion from the way in which images are read.
 #pragma once
 
 #include "models/cudnn/fusion.h"

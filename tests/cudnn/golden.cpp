@@ -17,8 +17,8 @@ namespace hvd::models::cudnn::testing {
 namespace {
 
 constexpr std::size_t kParts = 16;
-constexpr std::size_t kPartDigits = 4;  // a part is looked at only where the whole differs
-constexpr std::size_t kMostLines = 6;   // of a part, in a message
+constexpr std::size_t kPartDigits = 4;  // few are enough: parts are compared only if the hash of the text differs
+constexpr std::size_t kMostLines = 6;   // lines of a part that a message shows
 constexpr std::size_t kMostWidth = 400;
 
 std::string without_remark(const std::string& line) { return line.substr(0, line.find(test::kRemark)); }
@@ -28,20 +28,21 @@ std::string shortened(std::string line) {
   return line;
 }
 
-/// Hashes lines `begin` to `end` - 1; lines behind the end of the text are left out.
+/// Hashes lines `begin` to `end` - 1, as far as the text has them.
 std::uint64_t hash_of(const std::vector<std::string>& text, std::size_t begin, std::size_t end) {
   Hasher hasher;
   for (std::size_t i = begin; i < std::min(end, text.size()); ++i) hasher.text(without_remark(text[i]));
   return hasher.value();
 }
 
-/// A text of `lines` lines is cut into kParts parts at these lines. The last part is open: a longer text differs there.
+/// The first line of a part, and the line after its last, in a text of `lines` lines cut into kParts parts. The last
+/// part has no end, so a longer text differs in its last part.
 std::size_t part_begin(std::size_t lines, std::size_t part) { return lines * part / kParts; }
 std::size_t part_end(std::size_t lines, std::size_t part) {
   return part + 1 == kParts ? static_cast<std::size_t>(-1) : part_begin(lines, part + 1);
 }
 
-/// Cuts `text` where a text of `lines` lines, which it is compared with, was cut.
+/// Returns the digests of the parts of `text`. The cuts are those of the earlier text, which has `lines` lines.
 std::array<std::string, kParts> parts_of(const std::vector<std::string>& text, std::size_t lines) {
   std::array<std::string, kParts> parts;
   for (std::size_t i = 0; i < kParts; ++i) {
@@ -58,7 +59,7 @@ std::string digest_of(const std::string& figures, const std::vector<std::string>
   return digest;
 }
 
-/// One line of the file, read: figures by name, with lines and hash among them, and the digests of the parts.
+/// One parsed line of the file: the figures by name, including "lines" and "hash", and the digests of the parts.
 struct Digest {
   std::vector<std::pair<std::string, std::string>> figures;
   std::vector<std::string> parts;

@@ -1,6 +1,6 @@
-// A text file of digests of long texts: one line per text, "NAME: FIGURE NUMBER ... lines 812 hash 0123456789abcdef
-// parts 0123 4567 ...". The parts are digests of sixteen pieces of the text: they say in which piece a text differs
-// first, although the old text is not there. Owned by the test that checks against it; one thread.
+// A text file with digests of long texts. It has one line per text: "NAME: FIGURE NUMBER ... lines 812 hash
+// 0123456789abcdef parts 0123 4567 ...". The parts are digests of sixteen pieces of the text. They show in which piece
+// a text first differs, although the old text is not kept. The test owns the object; one thread uses it.
 #pragma once
 
 #include <map>
@@ -11,11 +11,11 @@
 namespace hvd::models::cudnn::testing {
 
 struct GoldenOptions {
-  std::string file;         ///< the digests
-  std::string first_line;   ///< what they were made with; a file that begins otherwise is not compared with
-  std::string texts;        ///< folder that each text is written to, as NAME.txt
+  std::string file;         ///< path of the file of digests
+  std::string first_line;   ///< versions that made the digests; a file with another first line is not used
+  std::string texts;        ///< folder to which each text is written, as NAME.txt
   std::string before = {};  ///< folder of texts of an earlier commit, to show the first line that differs; empty: none
-  bool write = false;       ///< digests that differ are put into the file, and are no failure
+  bool write = false;       ///< digests that differ are written to the file and are not reported
 };
 
 class Golden {
@@ -26,10 +26,10 @@ class Golden {
   /// Writes the file if `write` is set. Prints an error instead of throwing one.
   ~Golden();
 
-  /// Why there is nothing to compare with; empty: there is.
+  /// Returns why the file cannot be used for comparison. Empty: the file is usable.
   [[nodiscard]] const std::string& unusable() const noexcept { return unusable_; }
-  /// Returns how `figures` and `text` differ from the file's line `name`, for people; empty: they do not. `figures` are
-  /// words and numbers in turn. In a line of `text`, what follows "   # " is not compared.
+  /// Returns a description of how `figures` and `text` differ from the file's line `name`. Empty: they are equal.
+  /// `figures` alternates words and numbers. In each line of `text`, anything after "   # " is ignored.
   std::string check(const std::string& name, const std::string& figures, const std::vector<std::string>& text);
   /// Returns the names in the file that begin with `prefix` and were not checked.
   [[nodiscard]] std::vector<std::string> unchecked(const std::string& prefix) const;

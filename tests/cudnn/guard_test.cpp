@@ -1,17 +1,17 @@
-// Compares plans and steps with those of the code that ran on GPUs, so that this code can be moved and renamed where
-// nobody has one. For the four networks at batch 256, every type and level, images as columns and padded, it compares
-// the plan for the properties of an H200 and an A100 (launches, engines, order, places and bytes), every call that the
-// step makes on a fake GPU (streams, order, ranges, events), and how many of the winners recorded on the H200 are
-// found. The digests are in golden/guard.txt (golden.h). Its first line names the version of cuDNN whose heuristics
-// made them; with another version, or without cuDNN, the test is skipped with the reason.
+// Compares plans and steps with those of the code that ran on GPUs, so that this code can be moved and renamed without
+// a GPU. The test covers the four networks at batch 256, every type and level, and images as columns and padded. It
+// compares the plan for the properties of an H200 and an A100 (launches, engines, order, places and bytes), every call
+// that the step makes on a fake GPU (streams, order, ranges, events), and how many of the winners recorded on the H200
+// are found. The digests are in golden/guard.txt (golden.h). The first line of this file names the version of cuDNN
+// whose heuristics made the digests. With another version, or without cuDNN, the test is skipped with the reason.
 //
-//   ctest -R cudnn_guard_test                          the defaults
-//   ctest -C nightly -R cudnn_guard_nightly            all
-//   HVD_GUARD_ALL=1 HVD_GUARD_WRITE=1 (environment)    all, and their digests into golden/guard.txt: only where plans
-//                                                      were meant to change, with the reason in the commit
-//   HVD_GUARD_BEFORE=FOLDER                            shows the first line that differs from the texts in FOLDER,
-//   which
-//                                                      another commit left in its build folder, tests/cudnn/guard
+//   ctest -R cudnn_guard_test                          compares the default options
+//   ctest -C nightly -R cudnn_guard_nightly            compares all cases
+//   HVD_GUARD_ALL=1 HVD_GUARD_WRITE=1 (environment)    writes the digests of all cases to golden/guard.txt. Only for
+//                                                      intended changes of plans, with the reason in the commit
+//   HVD_GUARD_BEFORE=FOLDER                            shows the first line that differs from the texts in FOLDER.
+//                                                      Another commit wrote them to its build folder,
+//                                                      tests/cudnn/guard
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::int64_t kBatch = 256;  // of the recorded winners
+constexpr std::int64_t kBatch = 256;  // the batch of the recorded winners
 
 bool wanted(const char* variable) { return std::getenv(variable) != nullptr; }
 std::string given(const char* variable) {
@@ -56,14 +56,14 @@ std::string file_text(const std::string& path) {
   return std::move(text).str();
 }
 
-/// Weights that start at zero: no random numbers are drawn for what is not computed.
+/// Returns a network whose weights start at zero. Nothing is computed, so drawing random weights would waste time.
 Graph network(const std::string& model) {
   Graph graph = differentiate(build_model({.model = model, .batch_size = kBatch}));
   for (Parameter& parameter : graph.parameters) parameter.init = Init::kZero;
   return graph;
 }
 
-// At level 0 images are padded whether they are asked for as columns or not.
+// Names a case. At level 0 images are always padded, so the name does not say so.
 std::string case_name(const std::string& device, const Graph& graph, const PlanOptions& options) {
   const Fusion& fusion = options.fusion;
   return device + " " + graph.model + " " + std::string(name(options.compute)) + ", gradients " +
@@ -79,7 +79,7 @@ std::vector<PlanOptions> every_option() {
       for (const int level : {0, 1, 2}) {
         PlanOptions options{.compute = compute, .gradient = gradient, .fusion = {.level = level}};
         list.push_back(options);
-        if (compute == ComputeType::kFp32) continue;  // no channels are added
+        if (compute == ComputeType::kFp32) continue;  // fp32 adds no channels to images
         if (level > 0) {
           options.fusion.images = Images::kPadded;
           list.push_back(options);
@@ -104,7 +104,7 @@ class Sink final : public GradientSink {
 };
 
 /// Returns the calls of a step on a fake GPU, from its construction to its destruction: an eager step, a captured one,
-/// and loads of images that are new, kept, and there already. Nothing is computed.
+/// and loads of images that are new, kept on the GPU, and already loaded. Nothing is computed.
 std::vector<std::string> step_lines(const Graph& graph, const Planning& planning, const ExecutorOptions& options) {
   test::FakeWorld world(1);
   test::FakeRuntime gpu(world, 0, {.memory_bytes = std::size_t{1} << 40, .uuid = {}, .dry = true});
@@ -162,7 +162,7 @@ std::vector<std::string> step_lines(const Graph& graph, const Planning& planning
   return log.lines();
 }
 
-/// The same for a given plan.
+/// Returns the calls of a step that runs `plan`.
 std::vector<std::string> step_lines(const Graph& graph, const Plan& plan) {
   const Planning planning{.fusions = {plan.options.fusion},
                           .plan = [&](const Graph&, const Fusion&, const EngineFailures& failed) {
@@ -241,7 +241,7 @@ TEST_F(Guard, EveryPlanAndStepIsWhatItWas) {
     for (const std::string& model : kNetworks) {
       const Graph graph = network(model);
       for (const PlanOptions& options : every_option()) {
-        // Calls follow from the plan in one way for both GPUs: the defaults are enough on the second.
+        // The step derives its calls from the plan alone, on either GPU. For the second, the defaults are enough.
         const bool step = device == "h200" || options.fusion == Fusion{};
         check_plan(device, graph, options, step);
       }
@@ -251,19 +251,19 @@ TEST_F(Guard, EveryPlanAndStepIsWhatItWas) {
   }
 }
 
-/// How many of the recorded winners a plan finds by signature, name of file, and texts of engines and ways to fuse.
-/// Not every winner is among the candidates here: without a driver cuDNN leaves out some engines.
+/// How many of the recorded winners a plan finds by signature, file name, and the texts of engines and ways to fuse.
+/// Without a driver cuDNN omits some engines, so not every winner is among the candidates here.
 struct Found {
-  std::size_t own = 0, borrowed = 0;         ///< winners in the plan's own file, and of use in those of other programs
-  std::size_t asked = 0, known = 0;          ///< signatures of cuDNN's groups, and those that a winner is for
-  std::size_t chosen = 0;                    ///< whose winner is a candidate
-  std::string kept_way = "none";             ///< of the ways to fuse that are tried, the one that the file names
-  std::vector<std::uint64_t> products = {};  ///< that winners are for
+  std::size_t own = 0, borrowed = 0;         ///< winners in the plan's own file; usable ones in other programs' files
+  std::size_t asked = 0, known = 0;          ///< signatures of cuDNN's groups; those of them that have a winner
+  std::size_t chosen = 0;                    ///< signatures whose winner is among the candidates
+  std::string kept_way = "none";             ///< index, among the ways to fuse that are tried, of the file's way
+  std::vector<std::uint64_t> products = {};  ///< signatures of the matrix products that have a winner
 };
 
 Found find_winners(Plan& plan, const std::vector<Fusion>& ways) {
   const std::string folder = HVD_WINNERS;
-  plan.cublaslt = "13.1.0";  // that of the records
+  plan.cublaslt = "13.1.0";  // the version of the recorded winners
   const Winners own = load_winners(folder + "/" + winners_file_name(plan), plan);
   std::vector<Winner> all = borrow_winners(folder, plan, own.list);
   Found found{.own = own.list.size(), .borrowed = all.size(), .asked = plan.engines.size()};
@@ -303,7 +303,7 @@ TEST_F(Guard, WinnersRecordedOnTheH200AreFound) {
         way.fusion = fusion;
         return planner("h200").plan(of, way);
       };
-      // The step loads the winners itself, and takes the way that is kept.
+      // The step loads the winners itself and uses the stored way to fuse.
       const std::vector<std::string> lines =
           step_lines(graph, {.fusions = ways, .plan = plan}, {.winners_folder = HVD_WINNERS});
       check("winners " + case_name("h200", graph, options) + ", step", "", lines);

@@ -1,5 +1,4 @@
-// Our kernels on the host, launched through the recorder: the product's own sources, compiled for the host
-// (tests/gpu/host_grid.h).
+// Launches our kernels, compiled for the host (tests/gpu/host_grid.h), through the recorder.
 #include <functional>
 #include <utility>
 #include <vector>

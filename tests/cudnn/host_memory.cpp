@@ -1,4 +1,4 @@
-// Kernels compiled for the host work on its memory, and are done when their launch returns.
+// Host memory for kernels compiled for the host. A launch returns after its kernel has finished, so nothing waits here.
 #include <cstring>
 #include <new>
 
@@ -7,7 +7,7 @@
 namespace hvd::models::cudnn::kernels {
 
 namespace {
-constexpr std::align_val_t kAlign{256};  // as cudaMalloc's
+constexpr std::align_val_t kAlign{256};  // alignment of cudaMalloc
 }
 
 std::string no_device() { return {}; }

@@ -1,5 +1,5 @@
-// Runs a Program in double precision, operation by operation as they stand in it: what a GPU has to compute, whatever
-// was fused. Shares no code with the reference backend's walk over the graph, only its arithmetic (reference/ops.h).
+// Runs a Program in double precision, one operation after the other. The result is what a GPU must compute, however the
+// operations are fused. Shares the arithmetic of the reference backend (reference/ops.h), not its walk over the graph.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace hvd::models::cudnn::testing {
 
 class Interpreter {
  public:
-  /// Both must outlive it.
+  /// `graph` and `program` must outlive the interpreter.
   Interpreter(const Graph& graph, const Program& program);
 
-  /// Row-major values of an arena's tensor (images, parameters, running statistics).
+  /// Sets a tensor that lives in an arena (images, parameters, running statistics) to row-major `values`.
   void set(TensorId tensor, std::span<const double> values);
-  /// Groups in order. The dropout masks are those of `seed`, step 0, sample 0. After group i, the values whose last
-  /// reader it is (`last_readers`, by value; empty: none) are gone.
+  /// Runs the groups in order. Dropout masks are those of `seed`, step 0, sample 0. `last_readers` gives for each value
+  /// the last group that reads it; after this group the value is erased. Empty: no value is erased.
   void run(std::span<const std::int32_t> labels, std::uint64_t seed, std::span<const int> last_readers = {});
-  /// What is in memory for `tensor` after the run. Fails an assertion if nothing is.
+  /// Returns the values of `tensor` after the run. Fails an assertion if the tensor has no memory.
   [[nodiscard]] std::vector<double> get(TensorId tensor) const;
 
  private:
@@ -41,7 +41,7 @@ class Interpreter {
 
   const Graph& graph_;
   const Program& program_;
-  std::vector<Data> memory_;  // by value; slices live in their root
+  std::vector<Data> memory_;  // by ValueId; the elements of a slice are stored in its root
 };
 
 }  // namespace hvd::models::cudnn::testing

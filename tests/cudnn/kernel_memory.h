@@ -1,5 +1,4 @@
-// Where the kernels under test find their arguments: on a GPU (cuda_memory.cpp), or on the host, where they are
-// compiled for it (host_memory.cpp).
+// Memory for arguments of the kernels under test: on a GPU (cuda_memory.cpp) or on the host (host_memory.cpp).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,20 +17,20 @@
 
 namespace hvd::models::cudnn::kernels {
 
-/// Why the tests are skipped: there is no GPU. Empty: they run.
+/// Returns why there is no GPU, which skips the tests. Empty: the tests run.
 std::string no_device();
 void* device_allocate(std::size_t bytes);
 void device_free(void* data) noexcept;
 void device_fill(void* to, int value, std::size_t bytes);
 void to_device(void* to, const void* from, std::size_t bytes);
-/// Waits for what was launched.
+/// Waits for all launched kernels, then copies.
 void from_device(void* to, const void* from, std::size_t bytes);
 
-/// Device memory, and behind it as much again that no kernel may touch.
+/// Device memory followed by a guard area of the same size. The destructor checks that no kernel wrote to the guard.
 class Memory {
  public:
   explicit Memory(std::size_t bytes) : data_(device_allocate(2 * bytes)), bytes_(bytes) {
-    device_fill(data_, kUntouched, 2 * bytes);  // NaN in every type: what is not written shows
+    device_fill(data_, kUntouched, 2 * bytes);  // NaN in every type, so that elements not written are noticed
   }
   template <class T>
   explicit Memory(const std::vector<T>& values) : Memory(values.size() * sizeof(T)) {
@@ -67,7 +66,7 @@ class Memory {
   std::size_t bytes_;
 };
 
-/// Half the distance from 1 to the next number of the type.
+/// Half the distance from 1 to the next larger number of the type.
 inline double rounding(DataType type) {
   return type == DataType::kF32 ? 0x1.0p-24 : type == DataType::kF16 ? 0x1.0p-11 : 0x1.0p-8;
 }
@@ -76,7 +75,7 @@ struct Gap {
   std::int64_t elements = 0;
 };
 
-/// A tensor on the device, in rows with a gap behind each that no kernel may touch, and the doubles that it holds.
+/// A tensor on the device and the doubles that it contains. A gap, which no kernel may touch, follows each row.
 struct Tensor {
   DataType type;
   Shape shape;
@@ -84,14 +83,14 @@ struct Tensor {
   std::vector<double> values;
   Memory memory;
 
-  /// To be written.
+  /// Not initialised: for a kernel's output.
   Tensor(DataType of, const Shape& dims, Gap gap = {})
       : type(of),
         shape(dims),
         pitch(channels() + gap.elements),
         values(static_cast<std::size_t>(dims.count())),
         memory(static_cast<std::size_t>(rows() * pitch) * size_of(of)) {}
-  /// `given`, rounded to the type.
+  /// Contains `given`, rounded to the type.
   Tensor(DataType of, const Shape& dims, const std::vector<double>& given, Gap gap = {}) : Tensor(of, dims, gap) {
     std::vector<std::byte> bytes = memory.read<std::byte>();
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -100,7 +99,7 @@ struct Tensor {
     }
     to_device(memory.as<void>(), bytes.data(), bytes.size());
   }
-  /// From the standard normal distribution.
+  /// Contains random values of the standard normal distribution.
   Tensor(DataType of, const Shape& dims, std::uint64_t stream, Gap gap = {})
       : Tensor(of, dims, models::testing::random_values(dims.count(), stream), gap) {}
 
@@ -110,7 +109,7 @@ struct Tensor {
   [[nodiscard]] Image image() const { return {matrix(), shape[0], shape[1], shape[2]}; }
   [[nodiscard]] reference::In in() const { return {values, shape}; }
   reference::Out out() { return {values, shape}; }
-  /// Element by element what the device has now.
+  /// Returns all elements as they are on the device now, and checks that the gaps are untouched.
   [[nodiscard]] std::vector<double> read() const {
     const std::vector<std::byte> bytes = memory.read<std::byte>();
     std::vector<double> got(values.size());
@@ -122,7 +121,8 @@ struct Tensor {
     }
     return got;
   }
-  /// The device's result against `values`, rounded once, after `terms` additions in fp32 of terms of about one.
+  /// Compares the device's elements with `values`. Allows one rounding of the result, and the roundings of `terms`
+  /// additions in fp32 of terms of about one.
   void expect_near(const char* what, double terms) const {
     const std::vector<double> got = read();
     for (std::size_t i = 0; i < got.size(); ++i) {

@@ -1,6 +1,6 @@
-// Our kernels against the reference: launches, vector widths, and a batch norm in all its pieces. Built twice: for the
-// host (host_memory.cpp), and for a GPU, where it is skipped, with the reason, without one. The arithmetic per element
-// is tested in element_test.cpp, the kernels whose threads work together in sums_test.cpp.
+// Compares our kernels with the reference: launches, vector widths, and all kernels of a batch norm. Built twice: for
+// the host (host_memory.cpp) and for a GPU (cuda_memory.cpp; skipped, with the reason, without a GPU). element_test.cpp
+// tests the arithmetic per element, sums_test.cpp the kernels whose threads work together.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace hvd::models::cudnn::kernels::kernels_test {
 namespace {
 
-// Enough rows for many blocks, with a remainder; channels for wide vectors, and not.
+// Rows for many blocks, with a remainder, and few rows. Channels that allow wide vectors, and channels that do not.
 const std::vector<Shape> kShapes{{3, 31, 29, 64}, {2, 5, 7, 2048}, {2, 9, 9, 6}, {1, 1, 1, 8}};
 
 void expect_vector(const char* what, const Memory& got, const std::vector<double>& expected, double terms) {
@@ -76,7 +76,7 @@ Shape pooled_shape(const Shape& x, const Window& w) {
           (x[2] + w.pad_left + w.pad_right - w.kernel_w) / w.stride_w + 1, x[3]};
 }
 
-/// The sum of earlier diffs and a rectifier's backward behind a pool's.
+/// The epilogue of a pool's backward pass: adds earlier diffs, then applies the backward of a rectifier.
 struct Behind {
   Tensor add, test;
   Behind(DataType type, const Shape& shape) : add(type, shape, 5), test(type, shape, 6) {}
@@ -86,18 +86,18 @@ struct Behind {
   }
 };
 
-// Each has a body of its own, but for the last: that of any window.
+// Each of these windows has its own kernel body, except the last, which uses the body for any window.
 const std::vector<Window> kWindows{
     {3, 3, 2, 2, 1, 1, 1, 1}, {3, 3, 2, 2}, {2, 2, 2, 2}, {3, 3, 1, 1, 1, 1, 1, 1}, {3, 2, 1, 3, 2, 0, 1, 0}};
 
 TEST_P(KernelTest, WindowsBecomeRows) {
   for (const Window& window : {Window{7, 7, 2, 2, 3, 3, 3, 3}, Window{3, 3, 1, 1, 1, 1, 1, 1}, Window{3, 3, 2, 2},
                                Window{3, 2, 1, 3, 2, 0, 1, 0}}) {
-    for (const Shape& images : {Shape{3, 31, 29, 3}, Shape{1, 9, 400, 3}}) {  // a line of the second in several blocks
-      const Tensor x(GetParam(), images, 1, Gap{images[0] - 1});              // the second without gaps
+    for (const Shape& images : {Shape{3, 31, 29, 3}, Shape{1, 9, 400, 3}}) {  // the second needs several blocks a line
+      const Tensor x(GetParam(), images, 1, Gap{images[0] - 1});              // the second has no gaps
       const Shape y = pooled_shape(x.shape, window);
       const std::int64_t taps = std::int64_t{3} * window.kernel_h * window.kernel_w;
-      // In vectors; one by one; more vectors than a block has threads.
+      // The widths: written as vectors, written one by one, and more elements than a block has threads.
       for (const std::int64_t width : {(taps + 7) / 8 * 8, (taps + 7) / 8 * 8 + 1, std::int64_t{301}}) {
         Tensor rows(GetParam(), {y[0] * y[1] * y[2], width});
         columns(window, x.image(), {rows.matrix(), y[0], y[1], y[2]}, nullptr);
@@ -172,7 +172,7 @@ TEST_P(KernelTest, GlobalAverages) {
   }
 }
 
-/// A batch norm of random vectors, and what it makes of an element in doubles.
+/// A batch norm with random vectors. apply() computes one element in double.
 struct RandomNorm {
   Tensor mean, inv_std, gamma, beta;
   RandomNorm(std::int64_t channels, std::uint64_t stream)
@@ -194,7 +194,7 @@ TEST_P(KernelTest, SumsOfBatchNorms) {
     const Tensor first(GetParam(), shape, 1, Gap{8}), second(GetParam(), shape, 2), test(GetParam(), shape, 3);
     const RandomNorm norm(channels, 10), other(channels, 20);
     const auto c = static_cast<std::size_t>(channels);
-    // Which inputs there are, which of them have a batch norm, and what follows.
+    // The bits of `choice`: two inputs, a batch norm for each input, a rectifier, a mask from `test`.
     for (int choice = 0; choice < 32; ++choice) {
       const bool two = (choice & 1) != 0, relu = (choice & 8) != 0, tested = (choice & 16) != 0;
       const bool norms[2] = {(choice & 2) != 0, two && (choice & 4) != 0};
@@ -216,7 +216,7 @@ TEST_P(KernelTest, SumsOfBatchNorms) {
         out.values[i] = tested && !(test.values[i] > 0) ? 0 : value;
       }
       SCOPED_TRACE(choice);
-      out.expect_near("sum", 4096);  // values of up to some tens cancel
+      out.expect_near("sum", 4096);  // large tolerance: values of some tens may cancel
     }
   }
 }
@@ -270,7 +270,7 @@ TEST_P(KernelTest, SyntheticBatchesAreThoseOfAllBackends) {
                     device_labels.as<std::int32_t>(), nullptr);
     EXPECT_EQ(device_labels.read<std::int32_t>(), labels);
     got->values.assign(images.begin(), images.end());
-    got->expect_near("images", 16);  // logarithm and cosine are each off by some units in the last place
+    got->expect_near("images", 16);  // logarithm and cosine are each off by a few units in the last place
   }
 }
 

@@ -1,4 +1,4 @@
-// Memory layouts and the file of winners: both pure.
+// Tests memory layouts, the file of winners, and the bounds on FLOPs and bytes of a group.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -78,7 +78,8 @@ TEST(MemoryLayout, SlicesLieInsideWhatTheyAreSlicesOf) {
     EXPECT_EQ(layout.offsets[id],
               layout.offsets[static_cast<std::size_t>(value.parent)] + static_cast<std::size_t>(value.channel) * 2);
   }
-  // Two concatenations of five, forward and backward; images, first weight and its gradient less what was added.
+  // Two concatenations of five branches, forward and backward, make 20. Images, the first weight and its gradient
+  // without their added channels make three.
   EXPECT_EQ(slices, 23U);
 }
 
@@ -102,7 +103,7 @@ TEST(MemoryLayout, ArenasHaveEqualSlotsInGradientOrder) {
   EXPECT_EQ(fp16.momentum, 4 * offset);
   const MemoryLayout tf32 = lay_out(graph, program, ComputeType::kTf32, DataType::kF32);
   EXPECT_EQ(tf32.weights, 4 * offset);
-  EXPECT_EQ(tf32.master, 0U);  // the weights are it
+  EXPECT_EQ(tf32.master, 0U);  // the weights are fp32 already
 }
 
 TEST(MemoryLayout, ChannelsAddedToImagesAreInNoArenaOfTheNetworks) {
@@ -126,8 +127,8 @@ TEST(MemoryLayout, ChannelsAddedToImagesAreInNoArenaOfTheNetworks) {
   EXPECT_EQ(columns.images, 2 * 3 * kPixels);
   EXPECT_EQ(padded.images, 2 * 8 * kPixels);
   EXPECT_EQ(padded.image_elements, 3 * kPixels);
-  EXPECT_EQ(columns.padded_weights, 2 * kScratchAlignBytes);  // 8 filters of 27 taps, 32 with padding, of 2 bytes
-  EXPECT_EQ(padded.padded_weights, 5 * kScratchAlignBytes);   // 8 filters of 3 x 3 x 8 of 2 bytes are 1152
+  EXPECT_EQ(columns.padded_weights, 2 * kScratchAlignBytes);  // 8 filters x 32 taps (27 and padding) x 2 bytes = 512
+  EXPECT_EQ(padded.padded_weights, 5 * kScratchAlignBytes);   // 8 filters x 3 x 3 x 8 x 2 bytes = 1152, aligned
 }
 
 TEST(MemoryLayout, FusedStepsNeedLessMemory) {
@@ -135,7 +136,7 @@ TEST(MemoryLayout, FusedStepsNeedLessMemory) {
   const auto scratch = [&](int level) {
     return lay_out(graph, analysed(graph, level), ComputeType::kFp16, DataType::kF16).scratch;
   };
-  EXPECT_LE(scratch(2), scratch(1));  // both store what batch norms make
+  EXPECT_LE(scratch(2), scratch(1));  // both levels store the outputs of batch norms
   EXPECT_LT(scratch(1), scratch(0));
 }
 
@@ -173,7 +174,7 @@ TEST(Winners, SurviveTheirFile) {
   EXPECT_EQ(choose_winners(plan, read.list), 0U);
   EXPECT_EQ(plan.engines[0].chosen, 1U);
   EXPECT_EQ(plan.engines[1].chosen, 0U);
-  // What an engine compiled at run time needs is known only once it ran.
+  // The workspace of an engine compiled at run time is known only after a run, so it comes from the file.
   EXPECT_EQ(plan.workspace_bytes, 65536U);
   std::filesystem::remove(path);
 }
@@ -186,7 +187,7 @@ TEST(Winners, WithKnobsAreFoundAgain) {
   const Winners read = parse_winners(winners_text(plan, winners_of(winner)), plan);
   ASSERT_EQ(read.list.size(), 1U);
   EXPECT_EQ(read.list[0].choice.knobs, winner.choice.knobs);
-  EXPECT_EQ(choose_winners(plan, read.list), 1U);  // "two" has none
+  EXPECT_EQ(choose_winners(plan, read.list), 1U);  // there is no winner for "two"
   EXPECT_EQ(plan.engines[0].chosen, 0U);
 }
 
@@ -257,14 +258,14 @@ TEST(Winners, OfOtherProgramsAreBorrowedForEqualGroups) {
 TEST(GroupCost, CountsWhatIsComputedAndWhatCrossesMemory) {
   const Graph graph = differentiate(models::testing::tiny_vgg(2));
   const Program program = analysed(graph, 1);
-  // The first convolution with its bias and rectifier: {2, 8, 8, 3} to {2, 8, 8, 6} through 3 x 3, in fp16.
-  // As the network has it: not the five channels of zeroes beside the three.
+  // The first convolution with its bias and rectifier: {2, 8, 8, 3} to {2, 8, 8, 6} through 3 x 3, in fp16. The cost
+  // counts the network's three channels, not the five channels of zeroes.
   const Group& conv = program.groups.at(1);
   ASSERT_EQ(operations_text(conv), "conv+bias+relu");
   constexpr double kMade = 2 * 8 * 8 * 6;
   EXPECT_DOUBLE_EQ(group_cost(graph, program, conv).flops, 2 * kMade * 27 + kMade + kMade);
   EXPECT_DOUBLE_EQ(group_cost(graph, program, conv).bytes, 2 * (2 * 8 * 8 * 3 + 6 * 27 + 6 + kMade));
-  // The whole step's products, whatever was fused around them.
+  // The cost of the whole step is that of its products and at most 10 % more.
   double products = 0, step = 0;
   for (const Node& node : graph.nodes) {
     const bool counts = node.kind == OpKind::kConv || node.kind == OpKind::kFullyConnected ||

@@ -1,4 +1,4 @@
-// A step on a fake GPU whose libraries compute on the host (recorder.h), and what its numbers are held against.
+// A step on a fake GPU whose libraries compute on the host (recorder.h), and its comparison with the reference.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ using test::FakeWorld;
 
 inline constexpr std::uint64_t kSeed = 5;
 
-/// That no other run of the test has.
+/// Returns a path that no concurrent run of the test uses.
 inline std::filesystem::path own_folder(const std::string& name) {
   return std::filesystem::path(::testing::TempDir()) / (name + "." + std::to_string(::getpid()));
 }
@@ -36,8 +36,8 @@ inline Backends fake_backends() {
   return {.cudnn = Library::with(fake_cudnn()), .cublaslt = CublasLt::with(fake_cublaslt()), .kernels = host_kernels()};
 }
 
-/// What the planner would make of answers that need no library: two candidates for every group of cuDNN's, less those
-/// that have failed; a group without any is refused.
+/// Plans as the planner does, but asks `oracle` instead of a library. Every cuDNN group gets two candidates, without
+/// those in `options.failed`. A group without candidates is refused.
 inline Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle& oracle) {
   const auto left = [&options](const Program& program, const Group& group) {
     std::vector<EngineChoice> choices{{.engine = 1, .knobs = {{.type = 2, .value = 5}}}, {.engine = 2}};
@@ -72,11 +72,11 @@ inline Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle
 struct Wish {
   Graph forward;
   PlanOptions plan = {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = reading(Images::kPadded)};
-  std::vector<Fusion> fusions = {};  ///< to be timed; none: the plan's own
+  std::vector<Fusion> fusions = {};  ///< candidates for Planning::fusions; empty: only that of `plan`
   ExecutorOptions executor = {.seed = kSeed};
   std::size_t device_bytes = std::size_t{256} << 20;
-  int threads = 1;                             ///< that finalise plans, and ask `script`
-  std::function<void(Recorder&)> script = {};  ///< what the libraries are to refuse, from the start
+  int threads = 1;                             ///< threads that finalise cuDNN plans; each calls the script's refusals
+  std::function<void(Recorder&)> script = {};  ///< sets what the libraries refuse, before the step is made
 };
 
 inline std::string joined(const std::vector<std::string>& lines) {
@@ -150,7 +150,7 @@ class Machine {
   FakeWorld world;
   FakeRuntime gpu;
   Recorder recorder;
-  Plan plan;  ///< the last that was asked for
+  Plan plan;  ///< the last one made
   int plans = 0;
   std::vector<std::size_t> ready;
   gpu::DeviceMemory gradients;
@@ -170,7 +170,7 @@ inline double rounding(ComputeType type) {
   return 0x1.0p-24;
 }
 
-/// Of a step, all parameters' one behind the other.
+/// Runs one step and returns the gradients of all parameters, concatenated.
 inline std::vector<float> gradients_of(Machine& machine) {
   machine.step->forward_backward(machine.batch(), machine.sink);
   std::vector<float> all;
@@ -181,7 +181,8 @@ inline std::vector<float> gradients_of(Machine& machine) {
   return all;
 }
 
-/// Terms of the longest sum: a product's, or a batch norm's over its pixels.
+/// Returns the number of terms of the longest sum: that of a matrix product or convolution, or that of a batch norm
+/// over the pixels of a channel.
 inline double longest_sum(const Graph& graph) {
   std::int64_t longest = 1;
   for (const Node& node : graph.nodes) {
@@ -195,11 +196,11 @@ inline double longest_sum(const Graph& graph) {
   return static_cast<double>(longest);
 }
 
-/// Two steps: loss, gradients and weights against the reference in double.
+/// Runs two steps and compares loss, gradients and weights with the reference in double.
 ///
-/// What one rounding per weight may do to them is measured, not guessed: by a second reference whose weights are off by
-/// as much, at random. A sum of K terms is off by some sqrt(K) roundings, and a layer stores some four tensors (its
-/// output, its diff, and vectors beside both). What is bound wrongly is wrong by far more.
+/// The tolerance comes from a second reference whose weights are changed by one random rounding each: it measures the
+/// effect of one rounding per weight. A sum of K terms is off by about sqrt(K) roundings, and a layer stores about four
+/// tensors (its output, its diff, and a vector for each). A pointer bound to a wrong tensor causes far larger errors.
 inline void compare_with_reference(const Wish& wish, EngineOracle& oracle) {
   const double roundings = 4 * std::sqrt(longest_sum(wish.forward));
   models::testing::Rank rank(wish.forward, {.gradient = DataType::kF64, .seed = kSeed});

@@ -1,4 +1,4 @@
-// Answers to "is there an engine for this group?" that need no library, for tests of the analysis.
+// Engine oracles for tests of the analysis: they answer "is there an engine for this group?" without a library.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +21,12 @@ class ServesAll : public EngineOracle {
   std::string refusal(const Program& /*program*/, const Group& /*group*/) override { return {}; }
 };
 
-/// Convolutions alone: every fusion falls back.
+/// Serves single convolutions only, so every fusion falls back.
 class ServesSingleConvolutions : public EngineOracle {
  public:
   std::string refusal(const Program& program, const Group& group) override {
     if (group.operations.size() > 1) return "fused";
-    // A weight gradient in another type than its inputs, or through a slice, is refused as well.
+    // Also refuses a weight gradient whose type differs from that of its inputs, and reads and writes of slices.
     for (const ValueId id : reads(group)) {
       if (program.value(id).parent != kNoValue) return "strided";
       if (program.value(id).type != program.value(group.writes[0]).type) return "two types";
@@ -35,7 +35,7 @@ class ServesSingleConvolutions : public EngineOracle {
   }
 };
 
-/// What cuDNN 9.19 says for an H200 in bf16: statistics, but not the sums of a batch norm's backward.
+/// Serves statistics but not the sums of a batch norm's backward, as cuDNN 9.19 answers for an H200 in bf16.
 class ServesNoBackwardSums : public EngineOracle {
  public:
   std::string refusal(const Program& program, const Group& group) override {
@@ -45,7 +45,7 @@ class ServesNoBackwardSums : public EngineOracle {
   }
 };
 
-/// Refuses fused groups at random, the same group always alike.
+/// Refuses fused groups at random. Equal groups always get the same answer.
 class ServesAtRandom : public EngineOracle {
  public:
   explicit ServesAtRandom(std::uint64_t seed) : seed_(seed) {}

@@ -1,10 +1,10 @@
-// Plans for GPUs that are not here: with the properties of an H200 and of an A100, every group of the four networks
-// finds an engine at the level expected, precompiled plans finalise, and workspaces stay under the cap. Skipped, with
-// the reason, without cuDNN 9.8, and where engines compiled at run time cannot answer.
+// Tests plans for GPUs that are not here, with the properties of an H200 and of an A100: every group of the four
+// networks finds an engine at the expected level, plans compiled in advance can be finalised, and workspaces stay under
+// the cap. Skipped, with the reason, without cuDNN 9.8, and if engines compiled at run time cannot answer.
 //
-// The four types at the three levels: fp16, bf16 and tf32 at level 2 in the first test, the rest in the two after it,
-// 16-bit types with fp32 gradients in the last. Equal groups are asked about once per storage type and GPU
-// (Planner::questions() is printed after the tables).
+// The first test covers fp16, bf16 and tf32 at level 2, the next two the other types and levels. A later test covers
+// 16-bit types with fp32 gradients. The planner asks about equal groups once per storage type and GPU; the first test
+// prints Planner::questions() after the tables.
 #include "models/cudnn/plan.h"
 
 #include <dlfcn.h>
@@ -33,7 +33,7 @@ std::string device(const std::string& name) {
   return text.str();
 }
 
-/// One planner per GPU for all tests: what one of them asked cuDNN, the others know.
+/// All tests share one planner per GPU, which remembers cuDNN's answers.
 class PlanTest : public ::testing::TestWithParam<std::string> {
  protected:
   static void TearDownTestSuite() { planners().clear(); }
@@ -59,15 +59,15 @@ class PlanTest : public ::testing::TestWithParam<std::string> {
 
 Graph network(const std::string& model) { return differentiate(build_model({.model = model, .batch_size = 64})); }
 
-// By hand from the networks, see AnalysisTest: convolutions, of them in front of a batch norm; data gradients after
-// which a batch norm's backward sums are made.
+// Counted by hand, see analysis_test.cpp: all convolutions, those followed by a batch norm, and the data gradients that
+// can also make the backward sums of a batch norm.
 struct Expected {
   int convolutions, normed, sums;
 };
 const std::map<std::string, Expected> kExpected{
     {"resnet50", {53, 53, 32}}, {"resnet101", {104, 104, 66}}, {"vgg16", {13, 0, 0}}, {"inception3", {94, 94, 48}}};
 
-// Found by asking cuDNN 9.19: the sums of a batch norm's backward are served in fp16 alone.
+// cuDNN 9.19 serves the sums of a batch norm's backward in fp16 only.
 const std::set<std::string> kFp16Alone{"dgrad+norm_apply+drelu+dnorm_weights",
                                        "dgrad+add+norm_apply+drelu+dnorm_weights"};
 
@@ -87,7 +87,7 @@ std::set<std::string> refused(const Program& program) {
   return list;
 }
 
-/// What holds whatever was asked for.
+/// Checks invariants that hold for every plan, whatever its options.
 void check(const Graph& graph, const Plan& plan) {
   for (const std::string& wrong : violations(graph, plan.program)) ADD_FAILURE() << wrong;
   ASSERT_EQ(plan.engine_of.size(), plan.program.groups.size());
@@ -121,8 +121,8 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
       std::cout << table(graph, plan);
       const Expected& of = kExpected.at(model);
       auto table = counts(plan.program);
-      // In fp16 everything that the analysis can wish for, except statistics of a ResNet's 7 x 7 stem: an engine that
-      // makes them there, or in another type, is compiled at run time. A newer version may serve more, never less.
+      // In fp16 cuDNN serves everything that the analysis asks for, except statistics of a ResNet's 7 x 7 stem. Engines
+      // that make statistics there, or in another type, are compiled at run time. A newer version may serve more.
       for (const std::string& what : refused(plan.program)) {
         EXPECT_TRUE(what == "conv+statistics" || (compute != ComputeType::kFp16 && kFp16Alone.contains(what))) << what;
       }
@@ -137,7 +137,7 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
         EXPECT_EQ(sums, of.sums);
       }
       EXPECT_EQ(sums + table["dgrad"] + table["dgrad+add"] + table["dgrad+drelu"] + table["dgrad+add+drelu"],
-                of.convolutions - 1);  // none for the images
+                of.convolutions - 1);  // the images need no data gradient
     }
   }
   const Planner::Questions questions = planner().questions();
@@ -146,7 +146,7 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
   EXPECT_GT(questions.known, 3 * questions.asked);
 }
 
-/// Groups of each direction, however they are fused.
+/// Checks the number of convolutions per direction (forward, data gradient, weight gradient), however they are fused.
 void expect_all_convolutions(const Program& program, const Expected& of) {
   int forward = 0, data = 0, weights = 0;
   for (const auto& [operations, count] : counts(program)) {
@@ -159,11 +159,11 @@ void expect_all_convolutions(const Program& program, const Expected& of) {
     }
   }
   EXPECT_EQ(forward, of.convolutions);
-  EXPECT_EQ(data, of.convolutions - 1);  // none for the images
+  EXPECT_EQ(data, of.convolutions - 1);  // the images need no data gradient
   EXPECT_EQ(weights, of.convolutions);
 }
 
-/// Batch norms whose statistics are finalised by a kernel of ours.
+/// Returns the number of batch norms whose statistics one of our kernels finalises.
 std::ptrdiff_t own_norms(const Program& program) {
   return std::count_if(program.groups.begin(), program.groups.end(), [](const Group& group) {
     return group.provider == Provider::kOwn && holds(group, {OpType::kNormFinalize});
@@ -171,7 +171,7 @@ std::ptrdiff_t own_norms(const Program& program) {
 }
 
 TEST_P(PlanTest, EveryTypeAtLevelsOneAndZero) {
-  // All networks on one GPU; on the other those that have all kinds of groups between them, for it takes the longest.
+  // To save time, the second GPU gets only two networks, which together have all kinds of groups.
   const std::vector<std::string> networks =
       GetParam() == "h200" ? kNetworks : std::vector<std::string>{"resnet50", "vgg16"};
   for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16, ComputeType::kTf32, ComputeType::kFp32}) {
@@ -207,13 +207,13 @@ TEST_P(PlanTest, EveryTypeAtLevelsOneAndZero) {
 
 TEST_P(PlanTest, Fp32AtLevelTwoFindsEnginesWithoutTensorCores) {
   std::set<std::string> known = kFp16Alone;
-  known.insert("conv+statistics");  // cuDNN 9.19 makes them on tensor cores alone
+  known.insert("conv+statistics");  // cuDNN 9.19 makes statistics on tensor cores only
   for (const std::string& model : kNetworks) {
     SCOPED_TRACE(model);
     const Graph graph = network(model);
     const Plan plan = planner().plan(
         graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = reading(Images::kPadded)});
-    check(graph, plan);  // no tensor cores
+    check(graph, plan);  // also checks that no engine uses tensor cores
     for (const std::string& what : refused(plan.program)) EXPECT_TRUE(known.contains(what)) << what;
     const Expected& of = kExpected.at(model);
     expect_all_convolutions(plan.program, of);
@@ -230,7 +230,7 @@ TEST_P(PlanTest, DeterministicModeLeavesNondeterministicEnginesOut) {
     }
     return count;
   };
-  // tf32, where some weight gradients are summed in any order; and many candidates, so that there is one to leave out.
+  // In tf32 some engines sum weight gradients in any order. Many candidates make sure that one of these is among them.
   const PlanOptions options{.compute = ComputeType::kTf32,
                             .gradient = DataType::kF32,
                             .fusion = reading(Images::kPadded, 0),
@@ -279,7 +279,7 @@ TEST_P(PlanTest, Fp32UsesNoTensorCoresAndTf32Does) {
   EXPECT_GT(2 * with, tf32.engines.size());
 }
 
-// As on a GPU that runs none of what cuDNN promised: its other lists are asked, then a lower level.
+// If planned engines fail, the planner asks cuDNN's other lists, and at last falls back to a lower level.
 TEST_P(PlanTest, EnginesThatFailedAreNotPlannedAgain) {
   const auto planner = make_planner(device(GetParam()));
   const Graph graph = network("vgg16");
@@ -312,7 +312,7 @@ TEST_P(PlanTest, ASmallCapOnTheWorkspaceIsKept) {
   constexpr std::size_t kCap = std::size_t{4} << 20;
   const Plan tight = planner().plan(graph, {.fusion = reading(Images::kPadded, 0), .workspace_cap_bytes = kCap});
   check(graph, tight);
-  EXPECT_GT(wide.workspace_bytes, kCap);  // or the cap does nothing here
+  EXPECT_GT(wide.workspace_bytes, kCap);  // otherwise the cap has no effect here
   EXPECT_LE(tight.workspace_bytes, kCap);
 }
 
@@ -334,7 +334,7 @@ TEST_P(PlanTest, GradientsInFp32FromSixteenBitProductsAreCopied) {
         }
         if (level == 2) {
           for (const std::string& known : kFp16Alone) wrong.erase(known);
-          wrong.erase("conv+statistics");  // of the stem in fp16, of all in bf16
+          wrong.erase("conv+statistics");  // refused for the stem in fp16 and for all convolutions in bf16
         }
         EXPECT_EQ(wrong, std::set<std::string>());
         expect_all_convolutions(plan.program, kExpected.at(model));
@@ -344,7 +344,7 @@ TEST_P(PlanTest, GradientsInFp32FromSixteenBitProductsAreCopied) {
   }
 }
 
-/// By group that reads images: its operations, and the engines that may run it.
+/// Returns the operations and the engines of every group that reads images.
 std::vector<std::pair<std::string, const EnginePlan*>> readers_of_images(const Graph& graph, const Plan& plan) {
   std::vector<std::pair<std::string, const EnginePlan*>> list;
   const ValueId images = placement(plan.program, images_of(graph, plan.program)).root;
@@ -376,7 +376,7 @@ TEST_P(PlanTest, ImagesWithChannelsAddedAreReadByTensorCores) {
         }
         std::cout << "\n";
         EXPECT_FALSE(engine->choices[0].compiled_at_run_time) << operations;
-        // Those that make statistics on the side do not say so.
+        // Engines that also make statistics do not report tensor cores.
         const bool says = operations.find("statistics") == std::string::npos;
         EXPECT_TRUE(!says || std::any_of(engine->choices.begin(), engine->choices.end(),
                                          [](const EngineChoice& choice) { return choice.tensor_cores; }))

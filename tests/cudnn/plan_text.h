@@ -1,6 +1,6 @@
-// Writes a plan as lines of text, for tests that compare it with an earlier one: launches in order with their work,
-// engines and places in memory. Names of C++ types and numbers of enumerations are not in it. signature() is: files of
-// winners are keyed by it. Pure.
+// Writes a plan as lines of text, for tests that compare the plan with an earlier one: launches in order with their
+// work, engines and places in memory. The text contains no names of C++ types and no enumeration values, so that
+// renaming does not change it. It contains signature(), because files of winners are keyed by signatures. Pure.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace hvd::models::cudnn::testing {
 
-/// A line per launch, engine, arena slot and fusion that is not served.
+/// Returns one line per launch, engine, candidate and arena slot, and per fusion that the library refused.
 std::vector<std::string> plan_lines(const Graph& graph, const Plan& plan);
-/// "groups 412 cudnn 160 cublaslt 3 own 249 engines 63 candidates 480 weights 51115136 ... workspace 131": names and
-/// numbers in turn, bytes by class of memory.
+/// Returns counts and the bytes per class of memory, as alternating names and numbers: "groups 412 cudnn 160 cublaslt 3
+/// own 249 engines 63 candidates 480 weights 51115136 ... workspace 131".
 std::string plan_figures(const Plan& plan);
 
 }  // namespace hvd::models::cudnn::testing

@@ -14,7 +14,7 @@ bool makes(const Group& group, ValueId id) {
   });
 }
 
-// The checks of violations(), one pass over the groups.
+// Makes the checks of violations() in one pass over the groups.
 class Checker {
  public:
   Checker(const Graph& graph, const Program& program)
@@ -35,7 +35,7 @@ class Checker {
  private:
   void say(std::string text) { found_.push_back(std::move(text)); }
 
-  /// Whether all of `id` has been written. A value with slices is written once all its slices are.
+  /// Returns whether all of `id` has been written. A value with slices is ready when all its slices are written.
   bool ready(ValueId id) const {
     const Value& value = program_.value(id);
     if (value.storage != Storage::kScratch && value.storage != Storage::kGradient &&
@@ -45,7 +45,7 @@ class Checker {
     if (value.parent != kNoValue && ready(value.parent)) return true;
     const auto slices = slices_.find(id);
     if (slices == slices_.end()) return false;
-    std::int64_t end = 0;  // the first channel that is not known to be written
+    std::int64_t end = 0;  // all channels before this one are written
     for (const auto& [channel, count] : slices->second) {
       if (channel != end) return false;
       end = channel + count;
@@ -88,8 +88,8 @@ class Checker {
     }
   }
 
-  /// Counts the nodes that `group` finishes. The group that makes a node's last tensor finishes the node. A batch norm
-  /// is finished where its statistics are made. Operations that are done again finish nothing.
+  /// Counts the nodes that `group` finishes. The group that makes a node's last tensor finishes the node, except that
+  /// kNormFinalize finishes a batch norm. Operations that are done again finish nothing.
   void finish(const Group& group) {
     std::set<NodeId> done;
     for (const Operation& operation : group.operations) {
@@ -99,7 +99,7 @@ class Checker {
     for (const NodeId node : done) ++finished_.at(static_cast<std::size_t>(node));
   }
 
-  /// Whether `operation` is the last one of its node.
+  /// Returns whether `operation` is the last one of its node.
   [[nodiscard]] bool finishes(const Operation& operation) const {
     const Node& node = graph_.node(operation.node);
     switch (node.kind) {
@@ -134,7 +134,7 @@ class Checker {
   const Program& program_;
   std::vector<int> written_;                                        // by value
   std::vector<int> finished_;                                       // by node
-  std::map<ValueId, std::map<std::int64_t, std::int64_t>> slices_;  // of a value: first channel -> channels
+  std::map<ValueId, std::map<std::int64_t, std::int64_t>> slices_;  // written slices of a value: first channel -> count
   std::vector<std::string> found_;
 };
 

@@ -1,4 +1,4 @@
-// The check that a program computes what its graph says. Pure: it reads the graph and the program, and keeps nothing.
+// Checks the structure of a program against its graph. Pure: the check reads both and keeps nothing.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Stands between the executor and the libraries that it calls: every launch is noted, with what it reads and writes,
-// and put on the fake GPU's stream, where it is computed on the host when its turn comes.
+// Stands between the executor and the libraries that it calls. The recorder notes every launch with the memory that the
+// launch reads and writes, and enqueues it on the fake GPU's stream. The stream computes it on the host in order.
 #pragma once
 
 #include <atomic>
@@ -30,47 +30,46 @@ class Recorder {
   Recorder& operator=(const Recorder&) = delete;
   ~Recorder() { current() = nullptr; }
 
-  /// The one that the tables below call: C functions have no other way to know.
+  /// The recorder that the function tables below call. It is static because C functions get no context pointer.
   static Recorder*& current();
 
   void launch(void* stream, Call call, std::function<void()> body);
   [[nodiscard]] test::FakeRuntime& gpu() noexcept { return gpu_; }
 
   std::vector<Call> calls;
-  /// Launches are noted and ordered, and compute nothing.
+  /// If true, launches are noted and ordered but compute nothing.
   bool dry = false;
-  /// cuDNN's convolutions round their operands as tf32 does. (cuBLASLt is told so with every product.)
+  /// If true, cuDNN's convolutions round their operands to tf32. (cuBLASLt gets this with every product.)
   bool tf32 = false;
-  /// Engines of this index refuse to be finalised.
+  /// Engines with this index fail when they are finalised.
   std::int64_t broken_engine = -1;
-  /// Whether an engine refuses the operations of a graph (cudnnBackendDescriptorType_t, in order) when it is finalised,
-  /// or when it is executed. Null: none does.
+  /// Returns whether an engine refuses a graph with these operations (cudnnBackendDescriptorType_t, in order), when the
+  /// plan is finalised or when it is executed. Null: no engine refuses.
   using Refusal = std::function<bool(std::int64_t engine, const std::vector<int>& operations)>;
   Refusal refuses_plan, refuses_launch;
-  /// Bytes of workspace that engine 2 wants, and touches.
+  /// Bytes of workspace that engine 2 asks for and writes.
   std::size_t second_workspace = 2048;
-  /// cuBLASLt has no algorithm with this epilogue.
+  /// Epilogue for which cuBLASLt has no algorithm. -1: none.
   int refused_epilogue = -1;
-  /// Whether algorithm `algorithm`, of the kProducts that the heuristics name, refuses to run with an epilogue. Null:
-  /// none does.
+  /// Returns whether one of the heuristics' kProducts algorithms refuses to run with this epilogue. Null: none refuses.
   static constexpr int kProducts = 3;
   std::function<bool(int algorithm, int epilogue)> refuses_product;
-  /// Products of so many rows or more are refused, whatever the algorithm.
+  /// Every algorithm refuses products with at least this many rows.
   std::int64_t refused_rows = std::numeric_limits<std::int64_t>::max();
-  /// Workspace that algorithm 0 asks for.
+  /// Workspace in bytes that algorithm 0 asks for.
   std::size_t product_workspace = 0;
 
  private:
   test::FakeRuntime& gpu_;
 };
 
-/// Descriptors of the fake cuDNN that nobody has destroyed.
+/// The number of descriptors of the fake cuDNN that exist now.
 std::atomic<std::size_t>& fake_cudnn_objects();
-/// cuDNN's backend API: keeps descriptors, and computes operation graphs with the reference's arithmetic.
+/// Returns a fake of cuDNN's backend API that computes operation graphs with the reference's arithmetic.
 Functions fake_cudnn();
-/// cuBLASLt: products in double, with their epilogues.
+/// Returns a fake cuBLASLt that computes products with their epilogues in double.
 LtFunctions fake_cublaslt();
-/// Our kernels, on the host.
+/// Returns our kernels compiled for the host.
 kernels::Table host_kernels();
 
 }  // namespace hvd::models::cudnn::testing

@@ -16,28 +16,28 @@
 namespace hvd::models::cudnn::testing {
 namespace {
 
-/// References with rounded weights; their root mean square stands for a step's error.
+/// Number of references with rounded weights. The root mean square of their errors estimates a step's error.
 constexpr std::uint64_t kShaken = 8;
 
-// What is allowed is a factor times the root mean square error of the shaken references, which have one error per
-// weight of standard deviation `unit`. The factor is a product of two.
+// A bound is a factor times the root mean square error of the shaken references. Each of their weights has one error
+// with standard deviation `unit`. The factor has two parts.
 //
-// Arithmetic: a rounding to nearest is uniform within `unit` at most, so its variance is at most unit^2 / 3. A layer of
-// a step rounds four operands where a shaken reference changes one: the weight, the input, the product that it stores,
-// and what the batch norm or rectifier behind it stores. Each has the same share of a sum's error, because the terms of
-// a sum are independent, whether all weights or all inputs are off. The errors' variance is so 4/3 of the references'.
-// A step that truncates has the same variance. Elements that a rectifier decides otherwise add less: their error grows
-// as the root of the rounding's, by (4/3)^(1/4).
+// Arithmetic: the error of rounding to nearest is uniform within at most `unit`, so its variance is at most
+// unit^2 / 3. A layer of a step rounds four operands, where a shaken reference changes one: the weight, the input, the
+// product, and the output of the next batch norm or rectifier. Each contributes equally to a sum's error, because the
+// terms of a sum are independent, whether all weights or all inputs are off. The variance of the errors is therefore
+// 4/3 of that of the references. A step that truncates has the same variance. Elements that a rectifier decides
+// differently (rounding_model.h) add less: their error grows as the root of the rounding's, by (4/3)^(1/4).
 //
-// Statistics: the square of a step's error over the mean square of kShaken references' is distributed as F with
-// d and kShaken * d degrees of freedom, if an error has d independent directions. A tensor of n elements counts as
-// d = n - 1, because the gradients of five classes' biases add up to zero, and as at most 31, because elements decided
-// otherwise are few and move many elements at once. All gradients together have at least 31. A run makes about 1,400
-// comparisons of a tensor, 50 of all gradients and 50 of a loss (d = 1). The roots of the quantiles F(d, 8 d; 1 - p)
-// below are from 20 million draws. That errors are normal, also those of elements decided otherwise, is an assumption.
+// Statistics: a step's squared error divided by the mean squared error of kShaken references has an F distribution with
+// d and kShaken * d degrees of freedom, if an error has d independent directions. A tensor of n elements has d = n - 1,
+// because the gradients of the biases of the five classes add up to zero, and at most d = 31, because few elements are
+// decided differently, and each changes many others. All gradients together have d >= 31. A run compares about 1,400
+// tensors, 50 times all gradients and 50 losses (d = 1). The roots of the quantiles F(d, 8 d; 1 - p) below come from
+// 20 million draws. They assume normal errors, also for the elements that are decided differently.
 constexpr double kLayerRoundings = 4.0 / 3;
 constexpr double kWholeQuantile = 1.55;  ///< d = 31, p = 1e-4
-/// For p = 1e-5.
+/// Root of the quantile of one tensor, for p = 1e-5.
 double tensor_quantile(std::size_t elements) {
   constexpr std::array<std::pair<std::size_t, double>, 4> kByElements = {
       {{32, 1.65}, {24, 1.77}, {8, 2.57}, {6, 2.96}}};
@@ -46,18 +46,18 @@ double tensor_quantile(std::size_t elements) {
   }
   return 3.32;  // five elements; the networks below have no smaller tensor
 }
-// A loss is one number, so this is Student's t with eight degrees of freedom. The shift by a truncation is not random:
-// it shrinks each product, and so the logits of a network without batch norm, which one rounding of the loss stands
-// for.
+// A loss is one number, so its quantile is that of Student's t with eight degrees of freedom. The shift by truncation
+// is not random: it makes each product smaller, and with the products the logits of a network without batch norm.
+// bounds() allows one rounding of the loss for this shift.
 constexpr double kLossQuantile = 5.04;  ///< d = 1, p = 1e-3
-// The roundings of a sum in fp32. Added in sequence, K terms are off by sqrt(K) roundings, and the longest product in
-// these networks has 3 x 3 x 32 = 288 terms. Sums over pixels have up to 4,096; threads add these in a tree, whose
-// 12 levels round less often. How much a batch norm over few pixels magnifies an error has no bound that is of use
-// here.
+// The roundings of a sum in fp32. K terms added in sequence are off by sqrt(K) roundings, and the longest product in
+// these networks has 3 x 3 x 32 = 288 terms. Sums over pixels have up to 4,096 terms, but threads add these in a tree
+// of 12 levels, which rounds less often. A batch norm over few pixels magnifies errors. This constant does not include
+// that effect, because there is no useful bound for it.
 constexpr double kFp32SumRoundings = 17;
 
 constexpr double kDoubleRounding = 1e-12;
-constexpr double kLeastNorm = 1e-5;  ///< in fp32; of what a sum of terms of the size of one leaves
+constexpr double kLeastNorm = 1e-5;  ///< absolute error allowed in fp32: terms of about one may cancel in a sum
 
 void visit_windows(const Window& window, const Shape& x, const Shape& y,
                    const std::function<void(const std::vector<std::size_t>&)>& visit) {
@@ -198,12 +198,12 @@ std::string RoundingModel::blind(double unit) {
     for (std::size_t other = 0; other < slots.size(); ++other) {
       if (other == p || slots[other].shape != slots[p].shape) continue;
       const double apart = Difference(right(other), right(p)).error;
-      // Two batch norms in front of one sum have the same diffs, and so the same sums of them.
+      // Two batch norms whose outputs are added get the same diffs, so their gradients of beta are equal.
       if (apart > allowed.tensor[p] || apart <= kDoubleRounding * norms_[p]) continue;
       lines << "the gradient of " << slots[other].name << " would pass as that of " << slots[p].name << "\n";
     }
   }
-  // No value of the size of one is off by more than five standard deviations.
+  // The margin is five standard deviations of the error of a value of about one.
   if (unit <= kFp32Rounding) {
     const double margin = smallest_margin(forward_, seed_), needed = 5 * fp32_tolerance();
     if (margin < needed) {
@@ -215,8 +215,8 @@ std::string RoundingModel::blind(double unit) {
 
 std::vector<RoundingModel> rounding_models() {
   std::vector<RoundingModel> list;
-  list.emplace_back(tiny_resnet(16, 16, 32), 451);   // 6.2e-5, of 600 seeds
-  list.emplace_back(tiny_inception(8, 13, 32), 77);  // 7.2e-5, of 400
+  list.emplace_back(tiny_resnet(16, 16, 32), 451);   // margin 6.2e-5, the largest of 600 seeds
+  list.emplace_back(tiny_inception(8, 13, 32), 77);  // margin 7.2e-5, the largest of 400 seeds
   list.emplace_back(models::testing::tiny_vgg(16), 11);
   return list;
 }

@@ -1,6 +1,6 @@
-// Two ranks on the one GPU equal one rank at twice the batch, with the cuDNN executor: as two processes, whose
-// gradients are averaged through CUDA IPC, because NCCL refuses two ranks on one GPU before 2.30 (label gpu; skipped,
-// with the reason, where there is none).
+// Tests with the cuDNN executor that two ranks equal one rank at twice the batch. The ranks are two processes on one
+// GPU. CUDA IPC averages their gradients, because NCCL before 2.30 refuses two ranks on one GPU. Label gpu; skipped,
+// with the reason, without a GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,7 +26,7 @@ struct Type {
   double rounding;
 };
 
-/// One rank's process.
+/// Runs in the process of one rank. Returns what differs, or kSkip and the reason; empty: nothing differs.
 std::string train(int rank, const test::Exchange& exchange, const Type& type) {
   const gpu::DeviceList list = gpu::list_devices();
   if (list.devices.empty()) return kSkip + ("no GPU: " + list.reason);
@@ -38,8 +38,8 @@ std::string train(int rank, const test::Exchange& exchange, const Type& type) {
     return make_cudnn_step(std::move(graph), {.compute = type.compute, .gradient = DataType::kF32, .seed = 5},
                            {.tf32 = type.tf32, .deterministic = true, .loss_scale = 128}, *runtime, allocate);
   };
-  // As in step_gpu_test: each stored tensor is rounded once, and errors add up as the root of the number of layers;
-  // four times as much for one parameter's gradient.
+  // Similar to the bounds of rounding_model.cpp in fp32: each layer is off by 16 roundings, and errors of layers add up
+  // as the root of the number of nodes. The gradient of a single parameter may be off by four times as much.
   const auto nodes = static_cast<double>(tiny_vgg(kHalfBatch).nodes.size());
   return compare_halves_with_whole(rank, *runtime, shared, make, tiny_vgg, kHalfBatch,
                                    64 * std::sqrt(nodes) * type.rounding);

@@ -1,5 +1,5 @@
-// The check of shared_gpu_gpu_test.cpp with the reference backend on a fake GPU: that it holds where the step is right,
-// and that it does not where the gradients are not averaged.
+// Tests the check of shared_gpu_gpu_test.cpp with the reference backend on a fake GPU: it passes if each rank takes its
+// half of the batch, and fails if both ranks take the same half.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -12,9 +12,9 @@
 namespace hvd::models::testing::shared_gpu_host_test {
 namespace {
 
-constexpr double kTolerance = 1e-5;  // the sums are double, the gradients fp32
+constexpr double kTolerance = 1e-5;  // the step computes in double and stores gradients in fp32
 
-/// What both ranks say, if the second takes the half of rank `half_of_second`.
+/// Returns the outcomes of both ranks. The second rank takes the half of the batch that belongs to `half_of_second`.
 std::array<std::string, 2> run(int half_of_second) {
   test::FakeWorld world(1);
   std::array<std::string, 2> outcomes;

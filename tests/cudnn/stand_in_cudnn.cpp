@@ -1,4 +1,4 @@
-// A library with cuDNN's names and a version of our choosing, to see which versions are taken: nothing in it works.
+// A stand-in for cuDNN in tests of versions. It reports the version that the build sets; all other functions fail.
 #include <cstddef>
 #include <cstdio>
 

@@ -1,7 +1,7 @@
-// The training step on a real GPU (label gpu; skipped, with the reason, where there is none): gradients per tensor
-// against the reference in double for each type and fusion level, with bounds that the fake GPU keeps too
-// (rounding_model.h); loss curves of the levels together; in deterministic mode, a step equal, bit for bit, to the same
-// step again, and to the same step captured.
+// Tests the training step on a real GPU (label gpu; skipped, with the reason, without a GPU). For each type and fusion
+// level, each tensor's gradient is compared with the reference in double, with bounds that the fake GPU keeps too
+// (rounding_model.h). Loss curves of the levels must stay close. In deterministic mode, a step must equal the same step
+// repeated and the same step captured, bit for bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ struct Type {
   DataType compute;
   bool tf32;
   double rounding;      ///< of products or of tensors, whichever is coarser
-  double curve_spread;  ///< of loss curves, see CurvesOnGpu
+  double curve_spread;  ///< allowed distance of loss curves, relative to the first loss; see CurvesOnGpu
 };
 const std::vector<Type> kTypes{{"fp32", DataType::kF32, false, kFp32Rounding, 0.007},
                                {"tf32", DataType::kF32, true, 0x1.0p-11, 0.05},
@@ -87,7 +87,8 @@ class StepOnGpu : public ::testing::TestWithParam<int> {
   }
 };
 
-/// Level 0 is the reference for the others. At those, the default way is tested, and the same with padded images.
+/// Returns the ways to fuse that are tested at `level`. Level 0, the reference for the others, has only padded images.
+/// Levels 1 and 2 are tested with the default images and with padded ones.
 std::vector<Fusion> fusions_at(int level) {
   switch (level) {
     case 0: return {reading(Images::kPadded, 0)};
@@ -97,7 +98,7 @@ std::vector<Fusion> fusions_at(int level) {
   return {{.level = 2}, reading(Images::kPadded)};
 }
 
-/// Their references and bounds are the same for all levels.
+/// Returns models that all levels share, so that references and bounds are computed once.
 std::vector<RoundingModel>& models_to_meet() {
   static std::vector<RoundingModel> list = rounding_models();
   return list;
@@ -123,7 +124,7 @@ TEST_P(StepOnGpu, GradientsAreTheReferencesInEveryType) {
   }
 }
 
-/// The same step several times on one GpuStep. Returns where its bits first differ from those of the first time.
+/// Repeats a step on one GpuStep. Returns where its bits first differ from those of the first step; empty: nowhere.
 std::string repeated(const Type& type, const CudnnOptions& options) {
   const Graph forward = tiny_inception(16, 35, 32);
   const models::testing::Rank data(forward, {});
@@ -140,13 +141,12 @@ std::string repeated(const Type& type, const CudnnOptions& options) {
   return {};
 }
 
-// Apart from the next test, so that a failure says which it is: steps that are not deterministic, or a capture that is
-// another step.
+// Separate from the next test, so that a failure tells nondeterministic steps from a captured step that differs.
 TEST_P(StepOnGpu, ADeterministicStepRepeatsItsBits) {
   for (const Type& type : kTypes) {
     EXPECT_EQ(repeated(type, {.fusion = {.level = GetParam()}, .deterministic = true, .loss_scale = 128}), "")
         << type.name;
-    // Without that mode any outcome is right; which it is, is worth knowing.
+    // Without deterministic mode either outcome is right. The outcome is only reported.
     const std::string difference = repeated(type, {.fusion = {.level = GetParam()}, .loss_scale = 128});
     RecordProperty("repeats_without_deterministic_mode_" + type.name, difference.empty() ? "yes" : "no");
     std::cout << "level " << GetParam() << ", " << type.name
@@ -189,12 +189,12 @@ TEST_P(StepOnGpu, ACapturedStepIsTheEagerOneBitForBit) {
 INSTANTIATE_TEST_SUITE_P(Levels, StepOnGpu, ::testing::Values(0, 1, 2),
                          [](const auto& instance) { return "level" + std::to_string(instance.param); });
 
-// Twenty steps on one batch, at a learning rate at which they are not chaotic. Found with the oneDNN backend: at 3e-5
-// the loss falls in every step but in ties, from 3.4 to 0.014 in fp32 and to 0.055 in bf16 (whose weights are too
-// coarse for some of the updates), while at 1e-4 curves part twice as far, and from 1e-3 on they rise and cross. Runs
-// whose first weights are off by one rounding of the type (two to three seeds each) part from those of exact weights by
-// at most 0.0079 in fp32 (0.2% of the first loss), 0.055 with roundings of fp16 or tf32 (1.6%), and 0.177 in bf16
-// (5.2%). Levels differ by roundings of every tensor; three times as much is allowed (Type::curve_spread).
+// Runs twenty steps on one batch at a learning rate at which training is not chaotic. Measured with the oneDNN backend:
+// at 3e-5 the loss never rises, and falls from 3.4 to 0.014 in fp32 and to 0.055 in bf16 (whose weights are too coarse
+// for some of the updates). At 1e-4 curves differ twice as much, and from 1e-3 on they rise and cross. Runs whose first
+// weights are off by one rounding of the type (two to three seeds each) differ from the run with exact weights by at
+// most 0.0079 in fp32 (0.2% of the first loss), 0.055 with roundings of fp16 or tf32 (1.6%), and 0.177 in bf16 (5.2%).
+// Levels differ by roundings of every tensor, so three times as much is allowed (Type::curve_spread).
 class CurvesOnGpu : public StepOnGpu {};
 
 TEST_P(CurvesOnGpu, TwentyStepsOfTheLevelsStayTogether) {

@@ -1,8 +1,8 @@
-// The kernels whose threads work together, sums over rows (norm.cu) and the softmax (loss.cu), against doubles. Built
-// for the host and for a GPU, as kernels_test.cpp.
+// Compares the kernels whose threads work together, sums over rows (norm.cu) and the softmax (loss.cu), with results in
+// double. Built for the host and for a GPU, as kernels_test.cpp.
 //
-// Bounds: a sum of K terms in fp32 is off by sqrt(K) roundings of the sum of the terms' sizes; what is made of it adds
-// one rounding per operation, and the result one of its type.
+// Bounds: a sum of K terms in fp32 is off by sqrt(K) roundings of the sum of the absolute terms. Each operation on the
+// sum adds one rounding in fp32, and storing the result adds one of its type.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,15 +16,16 @@
 namespace hvd::models::cudnn::kernels::sums_test {
 namespace {
 
-constexpr double kEpsilon = 0x1.0p-23;  // of fp32
+constexpr double kEpsilon = 0x1.0p-23;  // distance in fp32 from 1 to the next larger number
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// What rounding `value` to `type` may do.
+/// Returns the largest error of rounding `value` to `type`.
 double stored(DataType type, double value) {
   return rounding(type) * std::abs(value) + (type == DataType::kF16 ? 0x1.0p-25 : 0x1.0p-134);
 }
 
-/// A sum, and how far it may be off.
+/// A sum in double and the error bound of the same sum in fp32. `size` is the sum of the absolute terms. `undecided` is
+/// the absolute error from elements that rounding may send either way through a rectifier.
 struct Sum {
   double value = 0, size = 0, terms = 0, undecided = 0;
   void add(double term) {
@@ -32,7 +33,7 @@ struct Sum {
     size += std::abs(term);
     terms += 1;
   }
-  /// `roundings` per term.
+  /// Returns the bound for terms that are themselves off by `roundings` roundings each.
   [[nodiscard]] double bound(double roundings = 1) const {
     return kEpsilon * (std::sqrt(terms) + roundings) * size + undecided;
   }
@@ -52,7 +53,7 @@ std::vector<double> doubles(const Memory& memory) {
 struct Case {
   std::int64_t rows, channels, gap;
 };
-// One row, few, a remainder in every block; vectors of channels and not, with and without gaps.
+// One row, few rows, and many with a remainder in every block; channels with and without wide vectors; gaps and none.
 const std::vector<Case> kCases{{1, 3, 0},   {1, 2048, 0},  {7, 64, 8},   {31, 3, 5},   {257, 64, 0},
                                {33, 64, 1}, {97, 2048, 8}, {1000, 3, 0}, {1000, 12, 4}};
 
@@ -60,7 +61,7 @@ std::string text(const Case& of) {
   return std::to_string(of.rows) + " rows of " + std::to_string(of.channels) + " and " + std::to_string(of.gap);
 }
 
-/// The sums of each channel in doubles.
+/// The sums and sums of squares of each channel in double.
 struct ChannelSums {
   std::vector<Sum> sums, squares;
   explicit ChannelSums(const Tensor& x)
@@ -89,7 +90,7 @@ void expect_statistics(const Tensor& x, const ChannelSums& expected) {
   expect_sums("sum of squares of channel", doubles(square_sum), expected.squares, DataType::kF32);
   const std::vector<float> first = sum.read();
   statistics(x.matrix(), sum.as(), square_sum.as(), workspace.as<void>(), nullptr);
-  EXPECT_EQ(sum.read(), first);  // bit for bit
+  EXPECT_EQ(sum.read(), first);  // a repeated launch gives the same bits
 }
 
 class SumsTest : public KernelTest {};
@@ -111,7 +112,7 @@ TEST_P(SumsTest, StatisticsAndBiasGradients) {
 
 constexpr float kNormEpsilon = 1e-5F, kMomentum = 0.1F;
 
-/// What a batch norm's statistics are made into, and with what.
+/// The inputs and outputs of a batch norm's finalisation, except the sums.
 struct Finalised {
   Tensor gamma, beta, running_mean, running_var, mean, inv_std, scale, shift;
 
@@ -124,7 +125,7 @@ struct Finalised {
         inv_std(DataType::kF32, vector),
         scale(type, vector),
         shift(type, vector) {}
-  /// All but the sums.
+  /// Returns the arguments of the kernel, without the sums.
   [[nodiscard]] NormFinalize work(DataType type, std::int64_t count) const {
     return {.gamma = gamma.memory.as(),
             .beta = beta.memory.as(),
@@ -167,13 +168,14 @@ TEST_P(SumsTest, StatisticsAreFinalisedInTheSameLaunch) {
       }
       return made;
     };
-    // A compiler may join other products and sums to one operation in either, and a variance is a difference.
+    // The bits may differ: a compiler may fuse different multiplications and additions in the two kernels, and the
+    // variance, a difference, magnifies such roundings.
     const auto at_once = finalised(true), in_turn = finalised(false);
     std::vector<std::vector<double>> bounds(in_turn.size());
     for (std::size_t c = 0; c < in_turn[0].size(); ++c) {
       const double mean_of = in_turn[0][c], inv_std_of = in_turn[1][c], scale_of = in_turn[2][c];
       const double variance = 4 * 0x1p-24 * (mean_of * mean_of + 1 / (inv_std_of * inv_std_of));
-      const double relative = 0.5 * inv_std_of * inv_std_of * variance + 4 * 0x1p-24;  // of inv_std
+      const double relative = 0.5 * inv_std_of * inv_std_of * variance + 4 * 0x1p-24;  // error of inv_std
       const double scale_bound = std::abs(scale_of) * relative;
       bounds[0].push_back(std::abs(mean_of) * 0x1p-22);
       bounds[1].push_back(inv_std_of * relative);
@@ -199,7 +201,7 @@ TEST_P(SumsTest, BatchNormsAreFinalised) {
       std::vector<double> sums(drawn.size()), square_sums(drawn.size());
       for (std::size_t c = 0; c < drawn.size(); ++c) {
         const double mean = 4 * drawn[c];
-        // By turns: some variance; none; less than none, as sums with rounding may say.
+        // Channels in turn have a positive variance, none, and a negative one, which rounded sums may give.
         const double variance = c % 3 == 0 ? 0.25 + drawn[c] * drawn[c] : c % 3 == 1 ? 0 : -1e-3 * mean * mean;
         sums[c] = n * mean;
         square_sums[c] = n * (mean * mean + (count > 1 ? variance : 0));
@@ -218,7 +220,7 @@ TEST_P(SumsTest, BatchNormsAreFinalised) {
         SCOPED_TRACE(c);
         const double m = sum.values[c] / n;
         ASSERT_NEAR(means[c], m, kEpsilon * std::abs(m));
-        // The difference of two numbers of this size, each off by two roundings.
+        // The variance is the difference of two numbers. `size` is their sum, and each is off by two roundings.
         const double size = square_sum.values[c] / n + m * m;
         const double variance = square_sum.values[c] / n - m * m;
         const double off = 2 * kEpsilon * size;
@@ -244,7 +246,7 @@ TEST_P(SumsTest, BatchNormsAreFinalised) {
   }
 }
 
-/// Vectors of a batch norm, drawn.
+/// The vectors of a batch norm, filled with random values.
 struct NormTensors {
   Tensor mean, inv_std, gamma, beta;
   explicit NormTensors(const Shape& vector)
@@ -257,11 +259,11 @@ struct NormTensors {
   }
 };
 
-/// A batch norm's backward in doubles, and how far fp32 may be off.
+/// A batch norm's backward pass in double, with the error bounds of fp32.
 struct ExpectedBackward {
   std::vector<Sum> dbeta, dgamma;
-  std::vector<double> passing;  ///< [element] dy where the rectifier lets it pass
-  std::vector<bool> undecided;  ///< [element] within rounding of the rectifier's edge
+  std::vector<double> passing;  ///< [element] dy where the rectifier's input is positive, else 0
+  std::vector<bool> undecided;  ///< [element] the rectifier's input is so near zero that rounding decides its sign
 };
 
 ExpectedBackward expected_backward(const Tensor& x, const Tensor& dy, const NormTensors& norm, bool rectified) {
@@ -345,7 +347,7 @@ TEST_P(SumsTest, BatchNormsBackward) {
 
 // ---- Softmax cross-entropy ----
 
-/// Losses and probabilities of a batch in doubles, and how far fp32 may be off.
+/// Losses and probabilities of a batch in double, with the error bounds of fp32.
 struct ExpectedLoss {
   std::vector<double> rows, row_bounds, probabilities, bounds;
 };
@@ -356,13 +358,13 @@ ExpectedLoss expected_loss(const Tensor& logits, const std::vector<std::int32_t>
   for (std::size_t row = 0; row < labels.size(); ++row) {
     const double* const x = &logits.values[row * classes];
     const double largest = *std::max_element(x, x + classes);
-    double sum = 0, distance = 0;  // what rounding x - largest does to exp(): its weighted mean
+    double sum = 0, distance = 0;  // distance / sum: mean of largest - x, to which the error of exp() is proportional
     for (std::size_t c = 0; c < classes; ++c) {
       const double e = std::exp(x[c] - largest);
       sum += e;
       if (e > 0) distance += e * (largest - x[c]);
     }
-    // exp: 2 units in the last place (CUDA C++ Programming Guide, table of mathematical functions).
+    // exp() is off by 2 units in the last place (CUDA C++ Programming Guide, table of mathematical functions).
     const double sum_off = kEpsilon * (std::sqrt(static_cast<double>(classes)) + 2 + distance / sum);
     for (std::size_t c = 0; c < classes; ++c) {
       const double p = std::exp(x[c] - largest) / sum;
@@ -376,7 +378,7 @@ ExpectedLoss expected_loss(const Tensor& logits, const std::vector<std::int32_t>
   return expected;
 }
 
-/// One launch on a device.
+/// The results of one launch.
 struct Loss {
   Memory labels, row_losses, loss, probabilities;
   Loss(const Tensor& logits, const std::vector<std::int32_t>& of)
@@ -442,7 +444,7 @@ TEST_P(SumsTest, LogitsWhoseExponentialsOverflow) {
   for (const double level : {60000.0, 0.0, -60000.0}) {
     std::vector<double> flat(wide.size(), level);
     expect_loss(Tensor(GetParam(), shape, flat), labels);
-    flat[0] = level + 100;  // the label of row 0, and nearly all of its probability
+    flat[0] = level + 100;  // class 0, the label of row 0, gets nearly all the probability
     flat[kClasses] = -kInfinity;
     expect_loss(Tensor(GetParam(), shape, flat), labels);
   }
@@ -468,11 +470,11 @@ TEST_P(SumsTest, WhatHasNoLossIsNaN) {
   }
 }
 
-/// In one type: seconds on the host.
+/// Runs in one type only, because the tests take seconds on the host.
 class LongSumsTest : public KernelTest {};
 
 TEST_P(LongSumsTest, MoreRowsThanAllBlocksHoldAtFirst) {
-  const Tensor x(GetParam(), {20600, 51}, 1);  // 20 rows at a time for 396 blocks are 7920
+  const Tensor x(GetParam(), {20600, 51}, 1);  // 396 blocks of 20 rows hold 7920 rows at first
   expect_statistics(x, ChannelSums(x));
 }
 

@@ -1,5 +1,6 @@
-// Kernels whose threads work together give the same bits whichever thread goes first between two barriers: what one
-// writes and another reads without a barrier between them would not. On the host, where the order can be chosen.
+// Runs kernels whose threads work together twice, with the threads in increasing and in decreasing order between two
+// barriers, and expects the same bits. The bits would differ if a thread read what another wrote without a barrier
+// between them. Runs on the host, where the order can be chosen.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -14,7 +15,7 @@ namespace {
 using test::ThreadOrder;
 using test::WithThreadOrder;
 
-/// Runs `work` in both orders; it returns all that it wrote.
+/// Runs `work` in both orders. `work` returns everything that it wrote.
 void expect_same(const std::function<std::vector<std::vector<std::byte>>()>& work) {
   std::vector<std::vector<std::byte>> up, down;
   {

@@ -1,5 +1,5 @@
-// Synchronous data parallelism in one line: two ranks with half a batch each, whose gradients are averaged, take the
-// step of one rank with the whole batch. True of networks without batch norm, whose statistics are of a rank's batch.
+// Checks that two ranks, each with half a batch and with averaged gradients, take the same step as one rank with the
+// whole batch. Holds only for networks without batch norm, because its statistics are those of one rank's batch.
 #pragma once
 
 #include <chrono>
@@ -17,10 +17,10 @@
 
 namespace hvd::models::testing {
 
-/// A step for a differentiated graph on the GPU that is shared.
+/// Makes a step for a differentiated graph on the shared GPU.
 using StepMaker = std::function<std::unique_ptr<TrainStep>(Graph graph, const ArenaAllocator& allocate)>;
 
-/// A step whose gradients are one allocation of their own.
+/// A step whose gradients are a separate allocation.
 struct StepOnSharedGpu {
   StepOnSharedGpu(const StepMaker& make, const Graph& forward, gpu::GpuRuntime& runtime) {
     step = make(differentiate(forward), [&](std::size_t bytes) {
@@ -44,7 +44,7 @@ struct StepOnSharedGpu {
   std::unique_ptr<TrainStep> step;
 };
 
-/// Euclidean norms of a - b and of b.
+/// Returns the Euclidean norms of a - b and of b.
 inline std::pair<double, double> distance(const std::vector<float>& a, const std::vector<float>& b) {
   double error = 0, norm = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -55,8 +55,8 @@ inline std::pair<double, double> distance(const std::vector<float>& a, const std
   return {std::sqrt(error), std::sqrt(norm)};
 }
 
-/// Two steps of this rank's half beside two of the whole, and an update after each. `forward_of(batch)` is the network.
-/// Empty, or what differs by more than `tolerance` times the gradient's norm.
+/// Runs two steps on this rank's half of the batch and two on the whole batch, with an update after each step.
+/// `forward_of(batch)` builds the network. Returns the gradients that differ by more than `tolerance` x norm, or "".
 inline std::string compare_halves_with_whole(int rank, gpu::GpuRuntime& runtime, test::SharedGpu& shared,
                                              const StepMaker& make,
                                              const std::function<Graph(std::int64_t)>& forward_of,
