@@ -203,7 +203,7 @@ class ReadTest(FolderTest):
             spoil(bad)
             with (
                 self.subTest(number),
-                self.assertRaisesRegex(HvdbError, "a.json: is no JSON of 'hvd_bench coll") as seen,
+                self.assertRaisesRegex(HvdbError, "a.json: is not JSON of 'hvd_bench coll") as seen,
             ):
                 self.read(bad)
             self.assertNotIn("\x1b", str(seen.exception))

@@ -236,8 +236,8 @@ class GateTest(GateCase):
         for text, message in (
             ("x = 1", "t.toml: unknown key 'x'"),
             ("[[threshold]]", "t.toml: rule 1: percent is missing"),
-            ("[[threshold]]\npercent = nan", "no slowdown above 0"),
-            ('[[threshold]]\npercent = "5"', "no slowdown above 0"),
+            ("[[threshold]]\npercent = nan", "not a slowdown above 0"),
+            ('[[threshold]]\npercent = "5"', "not a slowdown above 0"),
             ("[[threshold]]\npercent = 5\nranks = true", "rule 1: ranks is True"),
             ("[[threshold]", "t.toml: "),
         ):
@@ -310,9 +310,9 @@ class OrderTest(unittest.TestCase):
             [],
             "x",
         ):
-            with self.subTest(wrong), self.assertRaisesRegex(HvdbError, "no plan of a gate"):
+            with self.subTest(wrong), self.assertRaisesRegex(HvdbError, "not a plan of a gate"):
                 gate_plan.read(json.dumps(wrong, separators=(",", ":")))
-        with self.assertRaisesRegex(HvdbError, "no plan of a gate"):
+        with self.assertRaisesRegex(HvdbError, "not a plan of a gate"):
             gate_plan.read("[" * 90_000)
 
 

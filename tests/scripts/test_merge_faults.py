@@ -226,7 +226,7 @@ class PublishedMeanwhileTest(Folder):
         self.leftover.symlink_to("nowhere")
         outcome = merge.merge(self.out, [self.folder])
         self.assertEqual((outcome.added, len(outcome.notes)), (6, 1))
-        self.assertIn("partial: is gone", outcome.notes[0])
+        self.assertIn("partial: no longer exists", outcome.notes[0])
 
     def test_a_pipe_with_the_name_of_a_leftover_is_not_waited_for(self) -> None:
         os.mkfifo(self.leftover)
@@ -560,7 +560,7 @@ class RaceTest(Folder):
 
         merge._publish = late
         self.addCleanup(setattr, merge, "_publish", publish)
-        with self.assertRaisesRegex(NotComparable, r"stands in .*out.db and in .*a.db"):
+        with self.assertRaisesRegex(NotComparable, r"has different contents in .*out.db and in .*a.db"):
             merge.merge(self.out, [self.a, self.b])
         self.assertEqual({run.final_loss for run in runs.load([self.out])}, {1.0})
         self.assert_no_working_file()
