@@ -32,7 +32,7 @@
 
 namespace hvd::bench {
 
-/// How long the thread that ends the process may take. Other threads wait this long for it.
+/// How long the thread that ends the process may take, and how long other threads wait for that thread.
 inline constexpr std::chrono::seconds kForcedEnd(10);
 
 class Application {
@@ -71,7 +71,7 @@ class Application {
   const std::unique_ptr<GpuBackend> gpus_;
   std::string session_uuid_;
   Provenance provenance_;
-  std::exception_ptr store_problem_;  // thrown later, when the other ranks can be told
+  std::exception_ptr store_problem_;  // thrown when the other ranks follow rank 0 and can learn of the error
   ErrorStage stage_ = ErrorStage::kUsage;
   std::atomic<bool> ranks_have_met_ = false;
   Mutex mutex_;

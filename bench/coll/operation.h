@@ -16,7 +16,8 @@
 
 namespace hvd::bench::coll {
 
-/// Buffers of one operation. In place, the smaller buffer lies inside the larger where DataPlane expects it.
+/// Buffers of one operation. In an operation in place, the smaller buffer lies inside the larger one, where DataPlane
+/// expects it.
 struct Buffers {
   std::byte* in = nullptr;
   std::byte* out = nullptr;

@@ -31,7 +31,7 @@ struct Launch {
   int rank = 0;                      ///< this process's number among them
   int local_rank = 0;                ///< this process's number among those of its host
   int nodes = 1;                     ///< number of hosts if the launcher tells it; else 1
-  std::string evidence;              ///< the variable that shows it: "OMPI_COMM_WORLD_SIZE=4"; empty if started by hand
+  std::string evidence;              ///< variable that shows the launcher: "OMPI_COMM_WORLD_SIZE=4"; empty: by hand
   std::string rank_evidence;         ///< "OMPI_COMM_WORLD_RANK=0"
   bool wired = false;                ///< the launcher offers what Open MPI needs to join one world (PMIx or its own)
   bool first_of_its_command = true;  ///< lowest rank of those with the same command line (mpirun a : b)

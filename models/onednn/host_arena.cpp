@@ -74,7 +74,8 @@ void advise_huge_pages(std::span<std::byte> memory) noexcept {
   if (memory.size() < head + kHugePage) return;
   const std::size_t whole = (memory.size() - head) / kHugePage * kHugePage;
   (void)madvise(memory.data() + head, whole, MADV_HUGEPAGE);
-  // If its allocator has written to the memory, it has small pages: collapse them. Linux before 6.1 refuses this.
+  // If the allocator has written to the memory already, its pages are small: turn them into huge ones. Linux before 6.1
+  // refuses this.
   (void)madvise(memory.data() + head, whole, kCollapse);
 }
 

@@ -51,7 +51,7 @@ class Parameters {
   [[nodiscard]] std::span<std::byte> gradient_arena() const noexcept { return gradient_arena_; }
   [[nodiscard]] std::span<std::byte> weight_arena() const noexcept { return weights_.bytes(); }
   [[nodiscard]] std::span<std::byte> momentum_arena() const noexcept { return momentum_.bytes(); }
-  /// Bytes of momentum in use: without the memory that keep_momentum() returned and that no update() has used since.
+  /// Bytes of momentum in use. Memory that keep_momentum() has freed counts again once an update() uses it.
   [[nodiscard]] std::size_t momentum_bytes() const noexcept { return momentum_bytes_; }
   [[nodiscard]] std::span<std::byte> state_arena() const noexcept { return states_.bytes(); }
 

@@ -390,7 +390,8 @@ TEST(Hierarchical, AnAbortOfTheWorldReachesNodeAndAcross) {
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-// A rank that leaves by itself may not yet have asked for messages of other nodes.
+// A rank that calls abort() on its own may not have received the other nodes' messages yet. abort() must receive them
+// first, and pass on another rank's reason.
 TEST(Hierarchical, ALeavingRankHasReadTheAbortOfOtherNodes) {
   const GpuOutcome outcome = on_gpu_ranks(2, world_options({2, 1}, 1), [&](GpuRank& rank) {
     comm::nccl::HierarchicalPlane plane({.world = *rank.host, .node = *rank.node, .across = *rank.across}, rank.gpu,
