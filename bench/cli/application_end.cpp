@@ -1,4 +1,4 @@
-// How a session ends early: after a signal, an error, or a deadline of MPI's world.
+// Ends a session early: after a signal, an error, or a deadline of MPI's world.
 #include <cstdlib>
 #include <mutex>
 #include <thread>

@@ -55,8 +55,8 @@ class Leader {
   }
 
   /// Returns the results so far. Any thread. `interrupted` is the signal or error that ended the session; if empty, the
-  /// signal that run() noticed is used. Cells that have not ended get the reason `reason_of_cells` or, if that is empty,
-  /// the session's reason.
+  /// signal that run() noticed is used. Cells that have not ended get the reason `reason_of_cells` or, if that is
+  /// empty, the session's reason.
   CollResult result(const std::string& interrupted, const std::string& reason_of_cells) {
     const MutexLock lock(mutex_);
     CollResult result = result_;

@@ -20,7 +20,7 @@ using GpuDescription = std::map<std::string, std::string>;
 GpuDescription describe_gpu(const gpu::Device& device, const BoardFacts& board, int driver_version,
                             int runtime_version);
 
-/// Where one rank runs, and what its NCCL has logged.
+/// The host and world of one rank, and the log of its NCCL.
 struct RankPlace {
   int ranks_on_host = 1, nodes = 1, ranks = 1;
   std::vector<int> cpus;  ///< processors that the rank may use

@@ -127,16 +127,16 @@ void close_traces(Engine& engine, SessionResult& result) {
   if (faults > 0) result.faults.push_back(std::move(first));
 }
 
-// Keeps this rank from leaving before every peer has heard why the session ends, which would cut off that peer.
+// Waits until every peer knows why the session ends. If this rank left earlier, a peer could miss the reason.
 void wait_for_the_others(Engine& engine) noexcept {
   try {
     engine.barrier();
   } catch (const std::exception&) {
-    // A peer left first. It knew the reason already, and so does this rank.
+    // A peer left first, so it knows the reason. This rank knows the reason, too.
   }
 }
 
-/// Runs `body`, which uses `engine`. If it throws, the peers are told the reason at once.
+/// Runs `body`, which uses `engine`. If it throws, sends the reason to the peers at once.
 template <class Body>
 void with_peers_told(const Session& session, Engine& engine, Body&& body) {
   try {

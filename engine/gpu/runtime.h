@@ -130,7 +130,7 @@ class GpuRuntime {
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   /// Enqueues: sets every byte to `value`.
   virtual void fill(void* to, std::byte value, std::size_t bytes, StreamView stream) = 0;
-  /// Enqueues: `count` elements of device memory are multiplied by `factor`, with the bits of hvd::scale()
+  /// Enqueues a kernel that multiplies `count` elements of device memory by `factor`, with the bits of hvd::scale()
   /// (engine/base/scale.h). Errors: invalid_argument for integers; unsupported if scale_refusal() returns a reason.
   virtual void scale(void* data, std::size_t count, DataType dtype, double factor, StreamView stream) = 0;
   /// Returns the reason why scale() is unsupported, in one line, or an empty text if it is supported.

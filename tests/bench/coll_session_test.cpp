@@ -30,7 +30,7 @@ Options world_of_threads(int ranks) {
   return world;
 }
 
-/// Options that take a few samples of each cell, whatever their spread.
+/// Options that take a few samples of each cell, even if the samples differ a lot.
 CollOptions quick() {
   CollOptions options;
   options.collectives = {kCollectives.begin(), kCollectives.end()};

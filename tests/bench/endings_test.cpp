@@ -1,5 +1,5 @@
-// How a session ends when something goes wrong: saves that fail and are repeated, a store that another thread closes,
-// and signals that are handled, overdue, or repeated.
+// Tests the end of a session when something goes wrong: saves that fail and are repeated, a store that another thread
+// closes, and signals that are handled, overdue, or repeated.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// How sessions end whose loss goes wrong, on fake GPUs with given losses.
+// Sessions whose loss becomes infinite, NaN or too small, on fake GPUs with given losses.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the tests of the store share: a folder for one test, an example of a run, and comparisons of stores.
+// Shared by the tests of the store: a folder for one test, an example of a run, and comparisons of stores.
 #pragma once
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// Saves of a run that grows: after each one the store holds the rows of one full save, whatever another process, a
-// signal, or a full disk did before.
+// Saves of a run that grows. After each save the store must hold the rows of one full save, even if another process, a
+// signal or a full disk has disturbed an earlier save.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,4 +1,5 @@
-// The labels that a job script is told are done: those of sessions that ended well, in whichever file a kill left them.
+// A job script asks which labels are done. The answer must be the labels of all sessions that ended well, also if a
+// kill left their runs in a partial file.
 #include "bench/store/stored_labels.h"
 
 #include <gtest/gtest.h>

@@ -26,7 +26,7 @@ from program import (
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended; a zombie has. Waits a moment if it has not."""
+    """Returns True if the process has ended or ends soon. A zombie counts as ended."""
     for _ in range(50):
         try:
             state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

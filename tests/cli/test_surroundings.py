@@ -242,9 +242,10 @@ class Parent(ProgramTest):
 
 
 class Numa(ProgramTest):
-    """What hwloc says of a machine with two NUMA nodes, which need not be here: hwloc reads variables of its own."""
+    """Facts and cautions on a machine with two NUMA nodes, which hwloc invents as its environment variables say."""
 
-    # A node per processor that there may be, so that two processors are on two nodes. hwloc is told that this is true.
+    # 64 nodes with one processor each, so any two processors of this machine are on two nodes. HWLOC_THISSYSTEM makes
+    # hwloc claim that this is the real machine.
     NODES: ClassVar = {"HWLOC_SYNTHETIC": "numa:64 core:1 pu:1", "HWLOC_THISSYSTEM": "1"}
 
     hwloc = False

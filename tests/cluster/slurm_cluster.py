@@ -53,7 +53,7 @@ def _search_path() -> str:
 
 
 def missing_programs() -> str:
-    """Why no cluster can be started here; empty if one can."""
+    """Returns the reason why no cluster can be started here, or an empty text if one can."""
     missing = [name for name in _PROGRAMS if shutil.which(name, path=_search_path()) is None]
     return f"no {', '.join(missing)} here (scripts/install_deps --tests installs Slurm)" if missing else ""
 

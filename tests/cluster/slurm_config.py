@@ -24,7 +24,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a cluster runs. isolated: every node has its own host name and /dev/shm (namespaces)."""
+    """The host, folder and ports of a cluster. isolated: every node has its own host name and /dev/shm (namespaces)."""
 
     folder: Path
     user: str

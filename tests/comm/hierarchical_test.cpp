@@ -221,7 +221,7 @@ TEST(Hierarchical, AWrongSumIsFoundBeforeTraining) {
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
-/// The leader of a node. Its reductions between nodes last until release(), whatever else happens.
+/// The leader of a node. Its reductions between nodes last until release(), even after an abort.
 class SlowReductions final : public comm::Communicator, private comm::DataPlane {
  public:
   [[nodiscard]] const comm::Topology& topology() const override { return solo_->topology(); }

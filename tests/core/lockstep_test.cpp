@@ -268,7 +268,7 @@ class Scenario {
     ASSERT_EQ(batch.rows, rows);
   }
 
-  /// Whether some rank stopped without submitting round `round` of tensor `n`.
+  /// Returns true if some rank stopped without submitting round `round` of tensor `n`.
   [[nodiscard]] bool somebody_stopped_without(std::size_t n, std::size_t round) const {
     return std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
       return rank.stopped && !rank.pending[n] && rank.next_round[n] <= round;

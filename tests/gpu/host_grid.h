@@ -18,7 +18,7 @@ struct dim3 {
 };
 inline constinit thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-/// Whether threads run in increasing or decreasing order between two barriers.
+/// The order in which threads run between two barriers: by increasing or decreasing index.
 enum class ThreadOrder : std::uint8_t { kUp, kDown };
 
 /// Sets the order for grids that this thread runs during the object's lifetime.

@@ -1,4 +1,4 @@
-// How a rank leaves a step that has failed. NCCL returns from an abort only when no captured graph holds the
+// Tests that a rank can leave a step that has failed. NCCL returns from an abort only when no captured graph holds the
 // communicator, and the training thread, which owns the graphs, may be stuck in a call of CUDA.
 #include <gtest/gtest.h>
 

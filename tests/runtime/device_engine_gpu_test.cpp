@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 constexpr int kRanks = 2;
 
-/// Why this machine cannot run the test; empty if it can.
+/// Returns the reason why this machine cannot run the test, or an empty text if it can.
 std::string missing(bool share_gpus) {
   const gpu::DeviceList list = gpu::list_devices();
   if (list.devices.empty()) return list.reason;

@@ -282,7 +282,7 @@ class SchemaTest(Stores):
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["bad.db", "good.db"])
 
     def test_a_journal_that_names_another_file(self) -> None:
-        """When SQLite rolls back, it deletes the file that a journal names: in a stranger's store, any file."""
+        """When SQLite rolls back, it deletes the file that the journal names. A stranger's may name any file."""
         shutil.copyfile(self.good, self.bad)
         journal = self.folder / "bad.db-journal"
         journal.write_bytes(b"\0" * 512 + untrusted.SUPER_JOURNAL_MAGIC)

@@ -1,4 +1,5 @@
-"""A file that a script writes must be the new one or the old one, whatever ends the writing. The message names it."""
+"""If a script is stopped while it writes a file, the file must be complete, either the new one or the old one. The
+message names the file."""
 
 from __future__ import annotations
 
