@@ -300,7 +300,7 @@ double DeviceTrainer::reduce_bucket(const core::Bucket& bucket) {
   std::byte* const data = step_->gradient_arena().data() + bucket.offset * element;
   engine_.barrier();
   reducing_ = true;
-  // This small reduction makes the ranks meet on their GPUs before the clock starts.
+  // This small reduction makes every GPU wait for all others before the clock starts.
   plane.all_reduce(data, 1, step_->gradient_type(), kReduction, deadline);
   runtime_.record(reduce_begin_, plane.stream());
   plane.all_reduce(data, bucket.count, step_->gradient_type(), kReduction, deadline);

@@ -51,7 +51,7 @@ class DeviceTrainer final : public Trainer {
     StepTimes times;
     DeviceReport report;
   };
-  /// Runs `body`, which trains. If it throws, no step stays in flight, and the peers are told the error.
+  /// Runs `body`, which trains. If it throws, abandons the steps in flight and sends the error to the peers.
   template <class Body>
   void abandon_steps_on_error(Body&& body);
   /// Enqueues one step on the GPU.

@@ -44,9 +44,9 @@ class Faults {
   /// Errors: peer_lost with the peer's reason if a peer has aborted; peer_lost if the process of `awaited` has ended,
   /// or if `awaited` is -1 and the process of any rank of this node has ended.
   void check(const Wait& wait, int awaited);
-  /// Call this when the deadline has passed while waiting for `missing`. Throws peer_lost if one rank is to blame, else
-  /// timeout. `direct`: it is known that these ranks did not arrive. If false, these ranks may be waiting for another
-  /// rank. give_up() then holds a roll call, and ranks that do not answer are to blame. `detail` is appended.
+  /// Call this when the deadline has passed while waiting for `missing`. Throws peer_lost if one rank is at fault, else
+  /// timeout. `direct`: the ranks of `missing` certainly did not arrive. If false, they may be waiting for another rank.
+  /// give_up() then holds a roll call, and ranks that do not answer are at fault. `detail` is appended.
   [[noreturn]] void give_up(const Wait& wait, std::span<const int> missing, bool direct, std::string_view detail);
   /// Makes the waits of the peers fail. For a disagreement, described by `text`, that the peers may not detect.
   void abort_for_mismatch(std::string_view text) noexcept;
@@ -60,7 +60,8 @@ class Faults {
   /// Throws peer_lost with the reason if a rank has aborted; mismatch after throw_node_mismatch() on several nodes.
   void throw_if_aborted();
 
-  /// Returns the other ranks of this node whose processes are visible; complete once all ranks have met. Any thread.
+  /// Returns the other ranks of this node whose processes are visible; complete once all ranks have connected. Any
+  /// thread.
   [[nodiscard]] std::vector<Neighbour> neighbours() const;
 
   /// Registers `told`, which is called once for each collective in which this rank has waited for a quarter of the time

@@ -24,7 +24,8 @@ struct FakeNcclHub::End {
   bool met = false;
 };
 
-/// Messages from one rank to another: the ends that have not met, in order. At least one of the two queues is empty.
+/// Messages from one rank to another: sends and receives that wait for each other, in order. At least one of the two
+/// queues is empty.
 struct FakeNcclHub::Lane {
   std::deque<std::shared_ptr<End>> sends, receives;
 

@@ -124,7 +124,7 @@ void train(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus, 
 }
 
 // Each step rotates a ring of numbers by one place, with copies, and copies the first number to the step's slot on the
-// host. This shows a step that overtakes another, is lost, or shares its slot with one in flight.
+// host. The numbers in the slots show if a step overtook another, was lost, or shared its slot with a step in flight.
 TEST(DeviceEngineOnAGpu, StepsLaunchedAheadComeInOrder) {
   const gpu::DeviceList list = gpu::list_devices();
   if (list.devices.empty()) GTEST_SKIP() << list.reason;

@@ -18,7 +18,7 @@
 
 namespace hvd::test {
 
-/// An engine of one rank whose tensors are on a fake GPU. The host may look at the memory of a fake GPU that is idle.
+/// One rank's engine, whose tensors are on a fake GPU. The host may read the memory of a fake GPU that is idle.
 class Tickets {
  public:
   explicit Tickets(GpuRank& rank, std::chrono::milliseconds deadline = std::chrono::seconds(20))
@@ -27,7 +27,7 @@ class Tickets {
     options.deadline = deadline;
     engine_ = std::make_unique<Engine>(rank.connect(), options);
   }
-  /// `count` elements of device memory; no tensor lies at the same address as another.
+  /// Returns `count` elements of device memory. All tensors have different addresses.
   std::byte* filled(std::size_t count, DataType type, const device::Values& values) {
     memory_.push_back(gpu_.allocate(std::max<std::size_t>(count * size_of(type), 1), "a test"));
     std::byte* const data = memory_.back()->bytes.data();
@@ -43,7 +43,7 @@ class Tickets {
   FakeRuntime& gpu_;
   const int rank_;
   std::vector<gpu::DeviceMemory> memory_;
-  std::unique_ptr<Engine> engine_;  // first to go: what it has in flight uses the memory
+  std::unique_ptr<Engine> engine_;  // destroyed first, because its operations in flight use the memory
 };
 
 struct Expected {
