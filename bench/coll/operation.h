@@ -23,9 +23,9 @@ struct Buffers {
   std::byte* out = nullptr;
 };
 
-/// Where the buffers of successive operations lie.
+/// The places of the buffers of successive operations.
 enum class Places : std::uint8_t {
-  kRotating,  ///< at successive places, so that no data of an operation are in a cache smaller than the arena
+  kRotating,  ///< at successive places, so that a cache smaller than the arena holds no data of the next operation
   kFixed      ///< at the beginning of the arena, so that the data may stay in caches
 };
 

@@ -89,7 +89,7 @@ struct Problem {
 int root_of(const Problem& problem) noexcept;
 std::string_view reduction_name(const Problem& problem) noexcept;
 
-/// How to form problems from sizes.
+/// Properties of the problems that are formed from sizes.
 struct ProblemForm {
   bool in_place = false;
   bool ragged = false;  ///< has an effect only if the operation has shares

@@ -67,7 +67,8 @@ std::vector<Visit> Schedule::next(double seconds) {
     const State& state = cells_[waiting_.back()];
     const Group& group = groups_[state.group];
     planned += state.last_seconds;
-    if (!visits.empty() && (planned > seconds || group.visits == 0)) break;  // a visit of unknown duration goes alone
+    // A visit of unknown duration is the only one in its order.
+    if (!visits.empty() && (planned > seconds || group.visits == 0)) break;
     visits.push_back({waiting_.back(), group.batch});
     waiting_.pop_back();
   }

@@ -14,7 +14,7 @@ struct Deviation {
   std::size_t snapshot = 0;  ///< the first snapshot in which the member differs
 };
 
-/// From this snapshot on it is unknown who is right: there is no strict majority, or there are too few members.
+/// From this snapshot on it is unknown which members are right: there is no strict majority, or too few members.
 struct Disagreement {
   std::size_t snapshot = 0;
   std::vector<std::vector<std::size_t>> parties;  ///< groups of equal members, without named ones; the largest first

@@ -39,7 +39,7 @@ using std::chrono::nanoseconds;
 constexpr std::size_t kVirtioHeader = 10;     // IFF_VNET_HDR: struct virtio_net_hdr before every frame
 constexpr std::size_t kLargestFrame = 70000;  // 64 KiB of payload and its headers
 constexpr std::size_t kShortestFrame = kVirtioHeader + 14;
-constexpr int kFramesPerTurn = 16;  // frames of one port before the other ports get their turn
+constexpr int kFramesPerTurn = 16;  // the switch forwards up to this many frames of one port, then serves the next port
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }
 

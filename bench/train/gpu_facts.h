@@ -41,7 +41,7 @@ GpuFacts merge_gpu_facts(const std::vector<GpuDescription>& ranks);
 /// Collective. Rank 0 gets the facts of all ranks; the other ranks get nothing.
 GpuFacts gather_gpu_facts(Engine& engine, const GpuDescription& mine);
 
-/// Adds the options that change how long a step takes. `graph`: whether steps of this run are launched as graphs.
+/// Adds the options that change how long a step takes. `graph`: steps of this run are launched as graphs.
 void add_gpu_options(Provenance& provenance, const GpuOptions& options, bool graph);
 
 }  // namespace hvd::bench

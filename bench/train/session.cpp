@@ -165,8 +165,8 @@ void tell_building(const Session& session, Engine& engine) {
 }
 
 // Tries schedules in a world of their own, which is destroyed before the run's world is built. The run then behaves as
-// if the command line had contained the chosen settings. Engines of operations are not timed here (--tune), but engines
-// kept in the folder are used.
+// if the command line had contained the chosen settings. This function does not time cuDNN's engines (--tune), but it
+// uses the engines that the folder keeps.
 void choose_schedule(Session& session, comm::Communicator& communicator) {
   Setup setup = session.setup;
   setup.gpu.tune = false;

@@ -113,7 +113,7 @@ Answer Worker::final_check() {
 Answer Worker::sum_weights() { return keep(trainer_.parameter_checksums()); }
 
 Answer Worker::sum_step(const Turn& turn) {
-  // Ranks whose turn it is not sleep in the engine until the next directive.
+  // Ranks of other turns sleep in the engine until the next directive.
   if (!turn.is_of(trainer_.engine().topology().local_rank)) return {};
   const StepTimes times = trainer_.step(Phase::kNone);
   Answer answer = keep(trainer_.gradient_checksums());  // still valid, because the update only reads the gradients

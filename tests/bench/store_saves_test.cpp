@@ -71,7 +71,7 @@ TEST(StoreSaves, AfterEverySaveTheRowsAreThoseOfOneFullSave) {
   EXPECT_EQ(difference(folder / "a.db", runs), "");
 }
 
-/// Returns how many bytes this process has passed to write() and the like.
+/// Returns how many bytes this process has written (wchar in /proc/self/io).
 std::uint64_t written_bytes() {
   std::ifstream file("/proc/self/io");
   std::string key;
