@@ -21,7 +21,8 @@ struct Geometry {
 };
 
 /// Descriptors of the tensors of a convolution or a fully connected layer; `bias` is null if there is none.
-/// In backward passes, those that are differentiated describe the diffs (diff_src and so on).
+/// In a backward pass `dst` describes diff_dst, and the computed tensor is a diff as well: diff_src, or diff_weights
+/// with diff_bias.
 struct Operands {
   Md src, weights;
   const Md* bias = nullptr;

@@ -66,8 +66,8 @@ class Parameters {
   };
   [[nodiscard]] Entry& entry(TensorId value);
   [[nodiscard]] const Entry& entry(TensorId value) const;
-  /// Updates a part of a slot: without tiled copies, elements [from, to); with tiled copies, all strips that start in
-  /// [from, to), whose copies it also makes.
+  /// Updates a part of a slot: elements [from, to) if the slot has no tiled copies. Otherwise updates all strips that
+  /// start in [from, to), and makes their copies.
   void update_piece(std::size_t parameter, std::size_t from, std::size_t to, const SgdFactors& factors);
   /// Calls visit(parameter, from, to) for the elements [from, to) of each slot that lie in [begin, end) of the arena.
   template <class Visit>

@@ -56,7 +56,7 @@ class Endings : public testing::Test {
   std::string session_;
 };
 
-/// While it exists, no file may grow beyond `bytes`.
+/// While the object exists, no file may grow beyond `bytes`.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {

@@ -1,4 +1,5 @@
-// NUMA nodes: hwloc's descriptions of machines that are not here, masks across nodes, and what a run says about them.
+// NUMA nodes: layouts of machines that hwloc makes up, affinity masks that cross nodes, and the facts and cautions of a
+// run.
 #include "bench/store/numa.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,8 @@ namespace {
 
 using Ints = std::vector<int>;
 
-/// A machine that hwloc makes up, taken for this one. No nodes where the build has no hwloc.
+/// Returns the layout of a machine that hwloc makes up, marked as this machine. In a build without hwloc it has no
+/// nodes.
 NumaLayout machine(const std::string& description) {
   NumaLayout layout = NumaTopology::synthetic(description).layout();
   EXPECT_FALSE(layout.this_machine) << "hwloc vouches for no description";

@@ -1,4 +1,5 @@
-// Real networks with small images on loopback ranks. Does training work, and does the division among ranks not matter?
+// Real networks with small images on loopback ranks. Training must work, and its result must not depend on how the
+// images are divided among ranks.
 #include <gtest/gtest.h>
 
 #include <cmath>

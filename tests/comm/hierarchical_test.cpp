@@ -1,5 +1,5 @@
-// All-reduce in two levels over fake GPUs, a fake NCCL and loopback: the sums, their order, and how all ranks end when
-// one is lost inside a node or between nodes.
+// All-reduce in two levels over fake GPUs, a fake NCCL and loopback: the sums, their order, and the errors of all ranks
+// when one is lost inside a node or between nodes.
 #include "engine/comm/nccl/hierarchical.h"
 
 #include <gtest/gtest.h>

@@ -164,7 +164,7 @@ TEST(DeviceAbort, ALibraryThatDoesNotComeBackHoldsNobodyUp) {
   EXPECT_EQ(outcome.outcome.errors[0].find("peer_lost: "), 0U) << outcome.outcome.text();
 }
 
-// If the training thread is stuck in freeing GPU memory, the process is told to end.
+// If the training thread is stuck freeing GPU memory, the engine must call StuckRank::leave, which ends the process.
 TEST(DeviceAbort, ATrainingThreadThatIsStuckBehindTheLibraryIsLeftBehind) {
   FakeNcclOptions stays;
   stays.cancel_may_return = std::make_shared<std::atomic<bool>>(false);

@@ -44,7 +44,7 @@ std::unique_ptr<comm::DeviceCommunicator> connect(std::unique_ptr<comm::Communic
   return comm::make_nccl(std::move(host), runtime, comm::nccl::load({}), nccl, deadline);
 }
 
-/// Tickets whose outputs the engine allocates, and factors, where this build has the kernel for them.
+/// Tests tickets whose outputs the engine allocates, and factors if this build has the kernel that scales.
 void check_tickets(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus) {
   const auto runtime = gpu::make_cuda_runtime(share_gpus ? 0 : rank);
   const Deadline deadline = Deadline::after(60s);
