@@ -38,7 +38,7 @@ class Leader {
     result_.world = std::move(world);
   }
 
-  /// Measures until all cells have ended or the session is told to stop. Errors: those of the communicators.
+  /// Measures until all cells have ended or a signal asks the session to stop. Errors: those of the communicators.
   void run() {
     set_begin();
     std::size_t clock_round = 0;

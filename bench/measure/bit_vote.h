@@ -28,7 +28,7 @@ struct BitVote {
 
 /// `checksums[member][snapshot]`: one member or more, all with the same number of snapshots. A member that differs from
 /// a strict majority of all members is named and left out of later snapshots, because its weights stay wrong. With
-/// fewer than kMajority members (slow_ranks.h) nobody is named.
+/// fewer than kMajority members (slow_ranks.h) no member is named.
 BitVote vote(std::span<const std::vector<std::uint64_t>> checksums);
 
 }  // namespace hvd::bench

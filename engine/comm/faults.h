@@ -64,8 +64,8 @@ class Faults {
   /// thread.
   [[nodiscard]] std::vector<Neighbour> neighbours() const;
 
-  /// Registers `told`, which is called once for each collective in which this rank has waited for a quarter of the time
-  /// to the deadline; see ControlPlane::on_stall(). Call before the first wait.
+  /// Registers a callback, which is called once for each collective in which this rank has waited for a quarter of the
+  /// time to the deadline; see ControlPlane::on_stall(). Call before the first wait.
   void on_stall(OnStall told) { on_stall_ = std::move(told); }
   /// Returns the flight_table() of this node's ranks, with the last roll-call answers of other nodes' ranks.
   [[nodiscard]] std::string flight_record() const;

@@ -115,7 +115,7 @@ class Ranks(ProgramTest):
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=15)
         if mpirun_is_open_mpi_5() and not result.errors:
-            # Rank 0 is still building and waits for no rank. It notices the loss when told to end, too late to print.
+            # Rank 0 is still building and waits for no rank. It notices the loss at SIGTERM, too late to print it.
             self.assertRegex(result.err, r"process rank 1 with PID [0-9]+ on node \S+ exited on\s+signal 9")
             return
         self.assertEqual(len(result.errors), 1, result)

@@ -315,7 +315,7 @@ class Numa(ProgramTest):
         self.assertNotIn("NUMA nodes", result.out)
 
     def test_a_kernel_that_lists_two_nodes_in_one_socket(self) -> None:
-        """As /sys has it. hwloc gives every node all processors if groups are filtered out."""
+        """Simulates such a /sys. If hwloc filtered out groups, it would give every node all processors."""
         kernel = self.folder / "sys" / "devices" / "system"
         for cpu in range(4):
             topology = kernel / "cpu" / f"cpu{cpu}" / "topology"

@@ -95,7 +95,7 @@ def _make_gpus(folder: Path, count: int) -> tuple[str, ...]:
 
 
 class Cluster:
-    """Starts on entering and ends on leaving, and also if this process dies. One thread uses it."""
+    """A cluster that exists inside a `with` block. It also ends if this process dies. One thread uses it."""
 
     start_seconds = 120  # most seconds that all daemons may take to start
 

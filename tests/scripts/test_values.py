@@ -214,7 +214,7 @@ class ValuesTest(Stores):
                     self.refused("damaged: ")
 
     def test_a_file_brings_its_own_schema(self) -> None:
-        """The file's schema has no CHECK constraints, STRICT or references. Values must be checked all the same."""
+        """The file's schema has no CHECK constraints, STRICT or references. Readers must check the values."""
         loose = "UPDATE sqlite_schema SET sql = replace(replace(sql, 'STRICT, ', ''), 'STRICT', '')"
         for change, message in (
             ("UPDATE run SET world_size = 'many'", "world_size text, which is not a whole number"),

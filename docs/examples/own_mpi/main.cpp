@@ -16,7 +16,7 @@ void run(int rank, MPI_Comm parity) {
   hvd::Engine world(hvd::comm::make_mpi(MPI_COMM_WORLD), {});
   hvd::Engine half(hvd::comm::make_mpi(parity), {});
 
-  // Each rank has as many rows as it likes; the engine works while this thread goes on.
+  // Ranks may have different numbers of rows. The engine works while this thread continues.
   const std::vector<float> rows(static_cast<std::size_t>(rank + 1) * 2, static_cast<float>(rank));
   const std::array<std::int64_t, 2> shape{rank + 1, 2};
   const hvd::Ticket gathered = world.all_gather_async("rows", rows.data(), shape, hvd::DataType::kF32);

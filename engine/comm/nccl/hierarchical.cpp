@@ -56,7 +56,7 @@ HierarchicalPlane::~HierarchicalPlane() {
     check();
     levels_.world.control().throw_if_aborted();
     if (inter_node_ && inter_node_->busy()) abort();
-  } catch (...) {  // no caller can take the error; without abort() the stream would wait for a peer that is gone
+  } catch (...) {  // a destructor cannot throw; without abort() the stream would wait for a lost peer
     abort();
   }
   inter_node_.reset();
