@@ -81,7 +81,7 @@ class Application {
   std::string lost_rank_text_;                  // used there too; begins the error if a rank of this host ended first
   std::atomic<bool> leaving_ = false;           // this rank is leaving MPI's world
   std::atomic<bool> end_begun_ = false;         // a thread has begun to report how the session ended
-  bool main_thread_ends_ = false;               // that thread is the main thread, in close()
+  bool main_thread_ends_ = false;               // the main thread reports the end, in close()
   std::atomic<bool> is_coll_ = false;
   std::timed_mutex coll_output_;  // held by the thread that writes the results of `coll`; guards the next two members
   coll::Snapshot coll_snapshot_;

@@ -74,7 +74,8 @@ class Port {
 
   [[nodiscard]] int descriptor() const { return descriptor_; }
 
-  /// Queues a frame. `on_wire` spaces frames of several senders; those of one sender are spaced by its own limit.
+  /// Queues a frame. It leaves at least `on_wire` after the frame before it. This spaces frames of several senders; the
+  /// sender's own limit already spaces frames of one sender.
   void enqueue(std::span<const std::byte> bytes, Clock::time_point earliest, nanoseconds on_wire) {
     free_at_ = std::max(earliest, free_at_ + on_wire);
     queue_.push_back({free_at_, {bytes.begin(), bytes.end()}});

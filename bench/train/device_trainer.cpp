@@ -270,7 +270,7 @@ void DeviceTrainer::record_times(const Sink& sink, const DeviceReport& report) {
   const Marks& marks = marks_.at(report.slot);
   models::ReplayRecorder::Step step;
   step.submit = sink.submit();
-  // One graph launch hands over all gradients at once; the times in the sink would be those of the capture.
+  // A graph launch submits all gradients at once. The sink's times are from the capture, so they are replaced by 0.
   if (report.graph) std::fill(step.submit.begin(), step.submit.end(), 0);
   for (const gpu::Event& event : ready_) step.ready.push_back(between(marks.begin, event));
   step.backward_end = between(marks.begin, marks.backward_end);

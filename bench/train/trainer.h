@@ -116,7 +116,7 @@ class Trainer {
   [[nodiscard]] std::uint64_t main_steps() const { return main_steps_; }
   /// Number of first steps that may take far longer than later ones, because something happens for the first time.
   [[nodiscard]] virtual std::uint64_t settling_steps() const { return 1; }
-  /// From now on, waits for other ranks have the deadline of a step instead of that of start-up.
+  /// From now on, waits for other ranks have the deadline of steps and no longer the deadline of start-up.
   void end_startup();
   /// Number of this rank's steps that were launched on a GPU while the previous step ran.
   [[nodiscard]] std::uint64_t steps_ahead() const { return steps_ahead_; }

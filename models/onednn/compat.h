@@ -90,7 +90,7 @@ Tag activation_tag(const Md& desc, Type type);
 Dims dims_of(const Md& desc);
 
 /// A blocked layout. Each axis has a stride between blocks (in elements) and a padded size. Inside a block there are
-/// `inner_blocks[k]` elements of axis `inner_axes[k]`; those of the last k are adjacent in memory.
+/// `inner_blocks[k]` elements of axis `inner_axes[k]`. The elements of the last k are adjacent in memory.
 struct Blocking {
   Type type;
   Dims strides, padded, inner_blocks, inner_axes;

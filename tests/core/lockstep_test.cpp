@@ -275,7 +275,7 @@ class Scenario {
     });
   }
 
-  /// Compares the histories of all ranks, but the contents of one random rank only: all would take most of the time.
+  /// Compares the histories of all ranks, but the contents of one random rank only, because that takes long.
   void compare_caches() {
     const ResponseCache& first = world_[0].cache();
     ASSERT_LE(first.size(), params_.capacity);

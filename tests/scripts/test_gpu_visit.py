@@ -171,7 +171,7 @@ class GpuVisitTest(Visited):
         self.assertEqual(rows["train-fp16-vgg16"]["reason"], "42 img/s, batch 256")
         self.assertIn("verdict of quick-fp16-vgg16.json autotune-bf16-vgg16.json\n", text)
         self.assertIn("verdict of quick-", (self.folder / "out" / "verdict.txt").read_text())
-        # The log of clocks must be that of the row that is kept.
+        # The log of clocks must belong to the row that is kept.
         for name in ("quick-fp16-vgg16", "autotune-bf16-vgg16"):
             self.assertEqual((self.folder / "out" / f"{name}.clocks.csv").read_text(), "clocks")
 

@@ -1,4 +1,4 @@
-// A program with MPI calls of its own, beside two engines: one over all ranks, one over those of equal parity.
+// A program that calls MPI itself and has two engines: one over all ranks, one over the even or the odd ranks.
 //   mpirun -np 4 ./own_mpi
 #include <mpi.h>
 
