@@ -16,7 +16,7 @@ constexpr std::uint32_t kLargestBatch = 4096;
 constexpr std::uint32_t kBatchGrowth = 4;
 constexpr double kNanosecond = 1e-9;
 constexpr std::string_view kNarrowEnough = "interval narrow enough";  // a text that reason_to_stop() returns
-/// Visits of a cell before its batch grows. The first has cold caches, and one of the other two may be disturbed.
+/// Visits to a group before its batch may grow. The first has cold caches, and one of the other two may be disturbed.
 constexpr std::size_t kVisitsBeforeBatch = 3;
 
 }  // namespace
