@@ -57,8 +57,7 @@ class DeviceStep : public TrainStep {
 
   /// Forward, loss and backward of the batch that load() put on the device. Only enqueues; may be captured.
   virtual void enqueue_forward_backward(GradientSink& sink) = 0;
-  /// Updates the weights with the gradients that are in gradient_arena() when the update runs. Only enqueues; may be
-  /// captured.
+  /// The update, with the gradients in gradient_arena() at the time when it runs. Only enqueues; may be captured.
   virtual void enqueue_update() = 0;
 
   /// Sets the place, 0 (default) or 1, of the losses of later forward passes. A captured pass keeps its place.

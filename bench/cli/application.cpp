@@ -169,8 +169,7 @@ SessionObserver Application::observer(const Options& options) {
   };
   if (launch_.rank != 0) return observer;
   observer.progress = [this](const Progress& progress) {
-    // Do not throw during "building". Only later do the other ranks follow rank 0's directives, learn of the error and
-    // end with the same exit code.
+    // Throw after "building": then the other ranks follow rank 0's directives and end with the same exit code.
     if (store_problem_ && progress.stage != "building") std::rethrow_exception(store_problem_);
     console_->show(progress);
   };

@@ -34,8 +34,7 @@ void Application::end_now(const std::string& reason) {
   const std::chrono::milliseconds for_the_store = launch_.prrte ? kForcedClosePrrte : kForcedClose;
   if (first && is_coll_ && launch_.rank == 0) write_coll_now(lost_rank_text_ + reason, for_the_store);
   // Print the line first: printing takes no time, and the launcher may kill this process while it writes to the disk.
-  // Print nothing if the ranks have not joined: then the launcher ends this rank because another rank has failed and
-  // has printed why.
+  // Print nothing if the ranks have not joined: then another rank has failed and has printed why.
   if (first && launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
     const char* const work = is_coll_ ? "operations" : "step";
     say_error(lost_rank_text_ + "stopped by " + reason + " before the " + work + " in progress could end; " +

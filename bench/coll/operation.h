@@ -16,8 +16,7 @@
 
 namespace hvd::bench::coll {
 
-/// Buffers of one operation. In an operation in place, the smaller buffer lies inside the larger one, where DataPlane
-/// expects it.
+/// Buffers of one operation. If it works in place, the smaller buffer lies in the larger one, where DataPlane needs it.
 struct Buffers {
   std::byte* in = nullptr;
   std::byte* out = nullptr;

@@ -27,8 +27,7 @@ constexpr std::array<const char*, kRows> kNames{
     "efficiency",    "interference",     "stragglers", "exposed_communication",
     "control_plane", "overlap_slowdown", "update",     "residual"};
 
-// The parts of a step of phase full as fractions of the step, for one round or the geometric median of several rounds.
-// The fractions sum to 1.
+// The parts of a step of phase full, for one round or the geometric median of several, as fractions that sum to 1.
 struct Shares {
   std::array<double, kRows> rows{};
   double against_independent = 0;

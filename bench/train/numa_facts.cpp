@@ -105,8 +105,7 @@ NumaFacts judge_numa(const std::vector<NumaReport>& ranks, const std::vector<std
   }
   const bool known = std::any_of(nodes_of_rank.begin(), nodes_of_rank.end(),
                                  [](const std::string& nodes) { return nodes != "unknown"; });
-  // Not in the fingerprint, because records before 2026-11-25 lack this fact. It follows from cpu.affinity, which is
-  // not in the fingerprint either.
+  // Not in the fingerprint: records before 2026-11-25 lack it, and it follows from cpu.affinity, which is not there.
   if (known) facts.provenance["numa.of_rank"] = {ranks_by_nodes(nodes_of_rank), false};
   if (crossing.empty()) return facts;
   const std::size_t first = crossing.front();

@@ -24,9 +24,8 @@ class RankGroup {
   /// Every rank carries out `directive`. Returns the answers, [rank]. Errors: interrupted if a rank was asked to stop
   /// (every rank then waits for the next directive); errors of the engine and of rank 0's own work.
   std::vector<Answer> execute(const Directive& directive);
-  /// Runs `work`, which rank 0 does with all ranks, and then ends the session on every rank. After an error, first
-  /// calls `give_up`, then ends the session. Errors: those of `work`, as AgreedError if every rank throws the same
-  /// error.
+  /// Runs `work`, which rank 0 does with all ranks, and then ends the session on every rank. After an error, calls
+  /// `give_up` and ends the session. Errors: those of `work`, as AgreedError if every rank throws the same error.
   void run(const std::function<void()>& work, const std::function<void(const Error&)>& give_up);
 
  private:

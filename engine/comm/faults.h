@@ -60,8 +60,7 @@ class Faults {
   /// Throws peer_lost with the reason if a rank has aborted; mismatch after throw_node_mismatch() on several nodes.
   void throw_if_aborted();
 
-  /// Returns the other ranks of this node whose processes are visible; complete once all ranks have connected. Any
-  /// thread.
+  /// Returns the other ranks of this node whose processes are visible; complete after all have connected. Any thread.
   [[nodiscard]] std::vector<Neighbour> neighbours() const;
 
   /// Registers a callback, which is called once for each collective in which this rank has waited for a quarter of the

@@ -21,8 +21,7 @@ struct Geometry {
 };
 
 /// Descriptors of the tensors of a convolution or a fully connected layer; `bias` is null if there is none.
-/// In a backward pass `dst` describes diff_dst, and the computed tensor is a diff as well: diff_src, or diff_weights
-/// with diff_bias.
+/// In a backward pass, `dst` describes diff_dst. The result is diff_src, or diff_weights and diff_bias.
 struct Operands {
   Md src, weights;
   const Md* bias = nullptr;

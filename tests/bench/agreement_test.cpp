@@ -14,8 +14,7 @@ namespace {
 
 RunSettings settings(const Options& options) { return settings_of(options, settle(options)); }
 
-/// Runs `body` on all ranks. Returns the texts of the errors that it throws, [rank]; empty if it throws none. All
-/// errors must have `code`.
+/// Runs `body` on all ranks. Returns the errors' texts, [rank]; empty if it throws none. All errors must have `code`.
 template <class Body>
 std::vector<std::string> on_ranks(std::size_t ranks, Errc code, Body&& body) {
   std::vector<std::string> thrown(ranks);

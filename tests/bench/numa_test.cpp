@@ -1,5 +1,4 @@
-// NUMA nodes: layouts of machines that hwloc makes up, affinity masks that cross nodes, and the facts and cautions of a
-// run.
+// NUMA nodes: machines that hwloc makes up, affinity masks that cross nodes, and the facts and cautions of a run.
 #include "bench/store/numa.h"
 
 #include <gtest/gtest.h>
@@ -17,8 +16,7 @@ namespace {
 
 using Ints = std::vector<int>;
 
-/// Returns the layout of a machine that hwloc makes up, marked as this machine. In a build without hwloc it has no
-/// nodes.
+/// Returns the layout of a machine that hwloc makes up, marked as this machine; no nodes in a build without hwloc.
 NumaLayout machine(const std::string& description) {
   NumaLayout layout = NumaTopology::synthetic(description).layout();
   EXPECT_FALSE(layout.this_machine) << "hwloc vouches for no description";

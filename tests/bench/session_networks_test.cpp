@@ -1,5 +1,4 @@
-// Real networks with small images on loopback ranks. Training must work, and its result must not depend on how the
-// images are divided among ranks.
+// Real networks with small images on loopback ranks. Training must work, with equal results for any number of ranks.
 #include <gtest/gtest.h>
 
 #include <cmath>

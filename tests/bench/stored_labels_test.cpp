@@ -1,5 +1,4 @@
-// A job script asks which labels are done. The answer must be the labels of all sessions that ended well, also if a
-// kill left their runs in a partial file.
+// A job script asks which labels are done: those of sessions that ended well, also if a kill left only a partial file.
 #include "bench/store/stored_labels.h"
 
 #include <gtest/gtest.h>

@@ -244,8 +244,7 @@ class Parent(ProgramTest):
 class Numa(ProgramTest):
     """Facts and cautions on a machine with two NUMA nodes, which hwloc invents as its environment variables say."""
 
-    # 64 nodes with one processor each, so any two processors of this machine are on two nodes. HWLOC_THISSYSTEM makes
-    # hwloc claim that this is the real machine.
+    # Two processors are always on two of these nodes. HWLOC_THISSYSTEM: hwloc must claim that this machine is real.
     NODES: ClassVar = {"HWLOC_SYNTHETIC": "numa:64 core:1 pu:1", "HWLOC_THISSYSTEM": "1"}
 
     hwloc = False

@@ -1,7 +1,6 @@
 // A fake NCCL for N ranks of one process, each with a fake GPU. A collective is work on the fake streams; it ends when
 // all ranks have reached it. As in the real NCCL:
-// - A communicator is non-blocking. Its first collective may be in progress for a while, and is enqueued when that is
-//   over.
+// - A communicator is non-blocking: a call may be in progress for a while, and its collectives are enqueued afterwards.
 // - state() shows faults of peers.
 // - An abort ends the communicator's collectives at once, but returns only when no graph holds the communicator, as
 //   commDestroySync() of NCCL 2.18 to 2.30 does.

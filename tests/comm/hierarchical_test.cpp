@@ -390,8 +390,7 @@ TEST(Hierarchical, AnAbortOfTheWorldReachesNodeAndAcross) {
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-// A rank that calls abort() on its own may not have received the other nodes' messages yet. abort() must receive them
-// first, and pass on another rank's reason.
+// abort() must first receive pending messages of other nodes, because they may hold the reason of another rank.
 TEST(Hierarchical, ALeavingRankHasReadTheAbortOfOtherNodes) {
   const GpuOutcome outcome = on_gpu_ranks(2, world_options({2, 1}, 1), [&](GpuRank& rank) {
     comm::nccl::HierarchicalPlane plane({.world = *rank.host, .node = *rank.node, .across = *rank.across}, rank.gpu,

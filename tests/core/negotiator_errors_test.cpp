@@ -175,8 +175,7 @@ TEST(NegotiatorErrors, CorruptMessagesAreErrorsOnEveryPath) {
           for (std::size_t i = 0; i < words.size(); ++i) {
             words[i] = bits->op == BitOp::kAnd ? words[i] & theirs[i] : words[i] | theirs[i];
           }
-          // Both ranks get the same corrupt words, because with different status bits they would perform different
-          // collectives.
+          // Both ranks get the same corrupt words: different status bits would lead to different collectives.
           corrupt(words, 3);
           mine = world[0].on_bits(words);
           other = world[1].on_bits(words);

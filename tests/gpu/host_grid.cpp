@@ -33,8 +33,7 @@ void leave_for(Place& from, Place& to) {
   }
   swapcontext(&from.context, &to.context);
 }
-/// Call on arrival at `here`. Stores the bounds of the stack that was left in `whence`. The Place of the thread's own
-/// stack gets its bounds only this way.
+/// Call on arrival at `here`. Stores the bounds of the left stack in `whence`: needed for the thread's own stack.
 void arrived(const Place& here, Place& whence) {
   if (__sanitizer_finish_switch_fiber != nullptr) {
     __sanitizer_finish_switch_fiber(here.fake_stack, &whence.stack, &whence.stack_bytes);

@@ -1,7 +1,6 @@
 // A CUDA grid on the host. Blocks run one after another. The threads of a block are fibers of the calling thread; at a
-// barrier the next fiber runs. The order is fixed, so every run gives the same results. A kernel that lacks a barrier
-// gives other results in the second order. Not emulated: warps (no kernel of this project uses them), and blocks that
-// run concurrently.
+// barrier the next fiber runs. The order is fixed, so results repeat. A kernel that lacks a barrier gives other results
+// in the second order. Not emulated: warps (no kernel of this project uses them), and blocks that run concurrently.
 //
 // Threads: any; each calling thread has its own grids.
 #pragma once

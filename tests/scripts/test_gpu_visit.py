@@ -43,8 +43,7 @@ sys.exit(told["code"])
 """
 
 
-# Stands in for mpirun. In the run with a stopped rank, a sleep takes the place of rank 1, and the script waits until it
-# is stopped.
+# Stands in for mpirun. In the run with a stopped rank, rank 1 is a sleep, and the script waits until it is stopped.
 ENDS_WELL = 'echo "hvd_bench: error: rank 0 waited for rank 1"; exit 5'
 FAKE_MPIRUN = f"""#!/bin/sh
 echo "$NCCL_MULTI_RANK_GPU_ENABLE" "$@"

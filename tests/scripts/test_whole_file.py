@@ -1,5 +1,4 @@
-"""If a script is stopped while it writes a file, the file must be complete, either the new one or the old one. The
-message names the file."""
+"""If a script is stopped while it writes a file, the file must be the complete new or old one. The message names it."""
 
 from __future__ import annotations
 

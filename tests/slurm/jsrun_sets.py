@@ -108,8 +108,7 @@ def _packed_cores(request: Request, tasks: int, cores: tuple[int, ...]) -> list[
 
 
 def place(request: Request, machine: Machine) -> list[Rank]:
-    """Returns the place of each rank, [rank]. Sets are placed node by node, ranks set by set (-d packed). Errors:
-    Refused."""
+    """Returns each rank's place. Sets are placed node by node, ranks set by set (-d packed). Errors: Refused."""
     counts = request.counts
     tasks, cores, gpus = (counts.get(n, d) for n, d in (("tasks_per_rs", 1), ("cpu_per_rs", 1), ("gpu_per_rs", 0)))
     if "np" in counts:

@@ -45,8 +45,7 @@ class NodeExchange {
   /// root does not wait for the others, and reports a disagreement in its next operation.
   void broadcast(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
-  /// Needs one synchronisation. `root` is a rank of the world. Errors: mismatch unless all ranks give the same size and
-  /// root.
+  /// Needs one synchronisation. `root` is a rank of the world. Errors: mismatch unless all ranks give equal arguments.
   void check_same_root(std::size_t bytes, int root, const Wait& wait);
 
  private:

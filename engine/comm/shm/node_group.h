@@ -91,8 +91,7 @@ class NodeGroup {
   void advance(Counter Cell::*counter) { bump(my_cell().*counter); }
   static void bump(Counter& counter);
   static void wake(Counter& counter) noexcept;
-  /// await_one() returns when `counter` of one local rank has reached `target` (modulo 2^32), await_all() when the
-  /// counters of all local ranks have.
+  /// Return when `counter` of `local_rank` or of all local ranks has reached `target` (modulo 2^32).
   void await_one(Counter Cell::*counter, int local_rank, std::uint32_t target, const Wait& wait);
   void await_all(Counter Cell::*counter, std::uint32_t target, const Wait& wait);
 
