@@ -1,8 +1,8 @@
 # Finds the CUDA Toolkit and its compiler, checks their versions, and chooses the GPUs that kernels are compiled for.
 set(HVD_OLDEST_CUDA 12.0)
 
-# Sets CUDAToolkit_FOUND and the other CUDAToolkit_ variables. The first of these toolkits is used: the one that the
-# user names (CUDAToolkit_ROOT), the one that scripts/install_deps --cuda put into this checkout, the machine's.
+# Sets CUDAToolkit_FOUND and the other CUDAToolkit_ variables. Uses the first of these toolkits that exists: the user's
+# choice (CUDAToolkit_ROOT), the toolkit that scripts/install_deps --cuda put into this checkout, the machine's.
 # Sets HVD_CUDA_REASON to the reason if no toolkit is usable.
 macro(hvd_find_cuda)
   set(own_toolkit "${PROJECT_SOURCE_DIR}/build/cuda-toolkit")
@@ -39,7 +39,7 @@ function(hvd_cuda_architectures result version)
 endfunction()
 
 # hvd_oldest_cuda_architecture(RESULT): sets RESULT to the oldest architecture of "80;90", "75-real;80-virtual", ...; 0
-# for "native" and the like. Older GPUs are refused.
+# for "native" and similar words. Older GPUs are refused.
 function(hvd_oldest_cuda_architecture result)
   string(REGEX MATCHALL "[0-9]+" architectures "${CMAKE_CUDA_ARCHITECTURES}")
   list(SORT architectures COMPARE NATURAL)

@@ -46,18 +46,18 @@ class DeviceStep : public TrainStep {
   [[nodiscard]] virtual gpu::StreamView compute_stream() const = 0;
 
   /// Enqueues the copies of a batch to the memory from which the step reads it; the last copies are on
-  /// compute_stream(). Images come through pinned memory, on a stream of their own, or from images of the same
-  /// Batch::content that were kept on the device; to keep images, their first load may allocate. Labels always come
-  /// from `batch`, through pinned memory. The host waits (bounded by `deadline`) only until the copies of the batch
-  /// before last have left the pinned memory. Must not be captured. Errors: invalid_argument for a batch of another
-  /// size; timeout.
+  /// compute_stream(). Images are copied through pinned memory on a separate stream. If the device keeps images with
+  /// the same Batch::content, they are copied from there; the first load of such images may allocate memory for them.
+  /// Labels are always copied through pinned memory. The host waits (bounded by `deadline`) only until the copies of
+  /// the batch before last have left the pinned memory. Must not be captured. Errors: invalid_argument for a batch of
+  /// another size; timeout.
   virtual void load(const Batch& batch, Deadline deadline) = 0;
   /// Sets the options of later updates, enqueued or launched. Enqueues a copy if a value changed. Must not be captured.
   virtual void set_sgd(const SgdOptions& options) = 0;
 
   /// Forward, loss and backward of the batch that load() put on the device. Only enqueues; may be captured.
   virtual void enqueue_forward_backward(GradientSink& sink) = 0;
-  /// The update, with the gradients that are in gradient_arena() when it runs. Only enqueues; may be captured.
+  /// The update, with the gradients in gradient_arena() at the time when it runs. Only enqueues; may be captured.
   virtual void enqueue_update() = 0;
 
   /// Sets the place, 0 (default) or 1, of the losses of later forward passes. A captured pass keeps its place.

@@ -99,7 +99,7 @@ struct ArenaRange {
   bool operator==(const ArenaRange&) const = default;
 };
 
-/// A TrainStep of which each rank can update a part of the weights.
+/// Lets each rank update only a part of the weights of its TrainStep.
 class ShardedUpdate {
  public:
   virtual ~ShardedUpdate() = default;
@@ -121,8 +121,8 @@ class TrainStep {
   /// backend and its options, are equal on all ranks, and are part of the plan hash.
   [[nodiscard]] virtual std::span<const ArenaSlot> slots() const = 0;
   [[nodiscard]] virtual DataType gradient_type() const = 0;
-  /// Where gradient_arena() and state_to_broadcast() lie. Only a data plane of this memory may reduce or broadcast
-  /// them.
+  /// The memory that holds gradient_arena() and state_to_broadcast(). Only a data plane of this memory may reduce or
+  /// broadcast them.
   [[nodiscard]] virtual MemorySpace memory_space() const noexcept { return MemorySpace::kHost; }
   [[nodiscard]] virtual std::span<std::byte> gradient_arena() = 0;
   /// The bytes that rank 0 broadcasts at start: trained weights and batch-norm running statistics.

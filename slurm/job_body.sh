@@ -17,8 +17,8 @@ give_up() {  # MESSAGE: called if nothing can run
   exit 2
 }
 
-# Called for the scheduler's warning (USR1), its termination (TERM), or a person's Ctrl-C: no further cell is started,
-# and the running one is told. hvd_bench then stores its results, marked incomplete, and ends with 7.
+# Called for the scheduler's warning (USR1), its termination (TERM), or a person's Ctrl-C. No further cell is started.
+# The running hvd_bench gets the signal, stores its results, marked incomplete, and ends with 7.
 on_signal() {  # NAME PASS-ON
   stop=$1
   signals=$((signals + 1))

@@ -169,7 +169,7 @@ SessionObserver Application::observer(const Options& options) {
   };
   if (launch_.rank != 0) return observer;
   observer.progress = [this](const Progress& progress) {
-    // Not during "building": the ranks can be told, and end with the same exit code, only once they follow rank 0.
+    // Throw after "building": then the other ranks follow rank 0's directives and end with the same exit code.
     if (store_problem_ && progress.stage != "building") std::rethrow_exception(store_problem_);
     console_->show(progress);
   };

@@ -32,7 +32,7 @@
 
 namespace hvd::bench {
 
-/// How long the thread that ends the process may take. Other threads wait this long for it.
+/// How long the thread that ends the process may take, and how long other threads wait for that thread.
 inline constexpr std::chrono::seconds kForcedEnd(10);
 
 class Application {
@@ -71,7 +71,7 @@ class Application {
   const std::unique_ptr<GpuBackend> gpus_;
   std::string session_uuid_;
   Provenance provenance_;
-  std::exception_ptr store_problem_;  // thrown later, when the other ranks can be told
+  std::exception_ptr store_problem_;  // thrown when the other ranks follow rank 0 and can learn of the error
   ErrorStage stage_ = ErrorStage::kUsage;
   std::atomic<bool> ranks_have_met_ = false;
   Mutex mutex_;
@@ -81,7 +81,7 @@ class Application {
   std::string lost_rank_text_;                  // used there too; begins the error if a rank of this host ended first
   std::atomic<bool> leaving_ = false;           // this rank is leaving MPI's world
   std::atomic<bool> end_begun_ = false;         // a thread has begun to report how the session ended
-  bool main_thread_ends_ = false;               // that thread is the main thread, in close()
+  bool main_thread_ends_ = false;               // the main thread reports the end, in close()
   std::atomic<bool> is_coll_ = false;
   std::timed_mutex coll_output_;  // held by the thread that writes the results of `coll`; guards the next two members
   coll::Snapshot coll_snapshot_;

@@ -1,4 +1,4 @@
-// How a session ends early: after a signal, an error, or a deadline of MPI's world.
+// Ends a session early: after a signal, an error, or a deadline of MPI's world.
 #include <cstdlib>
 #include <mutex>
 #include <thread>
@@ -14,13 +14,15 @@
 namespace hvd::bench {
 namespace {
 
-// mpirun (Open MPI 4.1) ends the other ranks one second after the first one has left; the rest is a margin.
+/// How long a rank with an error waits for mpirun to end it, before it prints the error. mpirun (Open MPI 4.1) ends the
+/// other ranks one second after the first one has left; the rest is a margin.
 constexpr std::chrono::milliseconds kWaitForLauncher(1500);
-constexpr std::chrono::milliseconds kWaitBeforeTheRanksMeet(5000);  // no other rank waits for this one yet
+/// The same wait for an error before the ranks join. It may be longer, because no other rank waits for this rank yet.
+constexpr std::chrono::milliseconds kWaitBeforeTheRanksMeet(5000);
 /// How long rank 1 waits for rank 0 to report that ranks never joined. mpirun wakes a stopped rank some seconds before
-/// it ends that rank (odls_base_sigkill_timeout), and the stopped rank's deadline has passed by then.
+/// it ends that rank (odls_base_sigkill_timeout). The woken rank finds that its deadline has passed, and reports.
 constexpr std::chrono::milliseconds kWaitForTheRoot(5000);
-constexpr std::chrono::milliseconds kLetTheRootLeave(2500);
+constexpr std::chrono::milliseconds kLetTheRootLeave(2500);  // how long other ranks let rank 0 print and store first
 constexpr std::chrono::milliseconds kForcedClose(250);       // mpirun of Open MPI 4 kills 1 s after SIGTERM
 constexpr std::chrono::milliseconds kForcedClosePrrte(120);  // mpirun of Open MPI 5 kills 0.25 s after SIGTERM
 
@@ -31,8 +33,8 @@ void Application::end_now(const std::string& reason) {
   RecordKeeper* const keeper = keeper_to_close_;
   const std::chrono::milliseconds for_the_store = launch_.prrte ? kForcedClosePrrte : kForcedClose;
   if (first && is_coll_ && launch_.rank == 0) write_coll_now(lost_rank_text_ + reason, for_the_store);
-  // Print the line first, because printing takes no time; the launcher may not leave enough time for the disk. If the
-  // ranks have not met, the launcher ends this rank because another one failed and has already said why.
+  // Print the line first: printing takes no time, and the launcher may kill this process while it writes to the disk.
+  // Print nothing if the ranks have not joined: then another rank has failed and has printed why.
   if (first && launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
     const char* const work = is_coll_ ? "operations" : "step";
     say_error(lost_rank_text_ + "stopped by " + reason + " before the " + work + " in progress could end; " +

@@ -15,7 +15,7 @@ namespace hvd::bench::coll {
 inline constexpr double kMicro = 1e6;
 inline constexpr double kGiga = 1e-9;
 
-/// The two forms of one row: [0] out of place, [1] in place; null if there is no such cell.
+/// The two cells of one row: [0] out of place, [1] in place; null if the session has no such cell.
 using Row = std::array<const CellResult*, 2>;
 
 /// Rows keep the order of make_cells(): by type, reduction and size.

@@ -46,8 +46,8 @@ struct CollOutput {
   CollStore* store;  ///< null: --db was not given
 };
 
-/// Prints the table and writes the files and the store. After an error it goes on with the others. `patience` is passed
-/// to CollStore::put(). Errors: the first one, usually io.
+/// Prints the table and writes the files and the store. An error in one of them does not stop the others. `patience` is
+/// passed to CollStore::put(). Errors: the first one, usually io.
 void put_coll_outputs(const CollOutput& output, const coll::CollResult& result, std::chrono::milliseconds patience);
 
 /// Returns an observer with the calls that both kinds of sessions share, and `narrate`. Borrows `console`.

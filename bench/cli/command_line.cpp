@@ -53,7 +53,7 @@ std::string canonical(std::string argument) {
   return argument;
 }
 
-/// What the parser must remember beyond Options to check combinations of options.
+/// Options that the user gave, as far as the parser needs this to check combinations and Options does not tell.
 struct Given {
   bool schedule = false, startup_deadline = false, db = false, no_db = false;
 };

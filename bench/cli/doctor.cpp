@@ -369,7 +369,8 @@ Finding judge_numa(const NumaLayout& layout, const NumaPlace& place) {
 
 std::vector<Finding> examine(const std::string& db_file, const ProcessStart& start) {
   const Launch& launch = start.launch;
-  FindingList mpi;  // examined first, because the host's other ranks exit after it, before this rank measures
+  // Examine MPI first: the host's other ranks exit afterwards, so they do not disturb what this rank measures.
+  FindingList mpi;
   examine_mpi(mpi, launch);
   if (launch.local_rank != 0) return mpi;
   FindingList all;

@@ -20,15 +20,15 @@ struct Finding {
 /// Examines the processor (cores, SIMD, AMX, governor, load), memory and its copy bandwidth, the measured fp32 and bf16
 /// matrix rates against the processor's peak, NUMA nodes, /dev/shm, oneDNN, MPI, launcher (Slurm, LSF, or none),
 /// affinity against the thread count, GPUs, and the store's file if one is given.
-/// If several ranks are launched together, the first rank of each host examines the host, after the others have left.
-/// The others only start MPI. Only rank 0 examines the store.
+/// If several ranks are launched together, the other ranks only start MPI and leave. Then the first rank of each host
+/// examines the host. Only rank 0 examines the store.
 std::vector<Finding> examine(const std::string& db_file, const ProcessStart& start);
 
 /// Judges computing in bf16 from the measured rates of convolutions in both types, in FLOP/s. `slow_reason` is the
 /// result of models::onednn_slow_reason(). Pure.
 Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason);
 
-/// Where a process runs.
+/// The processors and the memory of a process.
 struct NumaPlace {
   std::vector<int> cpus;          ///< processors that the process may use
   std::vector<int> memory_nodes;  ///< nodes of the memory that the process has just touched; empty: unknown

@@ -1,6 +1,6 @@
-// How this process was started: by mpirun, srun, jsrun, or by hand inside an allocation of several tasks. This is known
-// before MPI is initialised, so that N processes never become N separate worlds unnoticed, and a usage error is printed
-// once instead of N times. Pure functions of an Environment.
+// Finds out how this process was started: by mpirun, srun, jsrun, or by hand inside an allocation of several tasks. The
+// program knows this before it initialises MPI, so N processes never become N separate worlds unnoticed, and a usage
+// error is printed once instead of N times. Pure functions of an Environment.
 #pragma once
 
 #include <chrono>
@@ -30,9 +30,9 @@ enum class ErrorReporting : std::uint8_t {
   kSilent,
 };
 enum class ErrorStage : std::uint8_t {
-  kUsage,    ///< reading the command line, which is equal for all ranks of one command
-  kHost,     ///< looking at this host, before the ranks have met
-  kSession,  ///< running: a peer's failure is known to rank 0 as well
+  kUsage,    ///< reading the command line, which all ranks of one command share
+  kHost,     ///< examining this host, before the ranks have joined
+  kSession,  ///< running: rank 0 learns of every rank's failure
 };
 ErrorReporting error_reporting(const Launch& launch, const Error& error, ErrorStage stage);
 

@@ -120,7 +120,8 @@ void check_outputs(const Options& options, int ranks) {
   const std::string& timeline = options.engine.timeline_filename;
   if (!timeline.empty()) add("--timeline-filename", timeline_path(timeline, 0));
   require_files_of_their_own(outputs);
-  for (int rank = 1; rank < ranks && !timeline.empty(); ++rank) {  // the names of traces differ, so no two are compared
+  // Compare the ranks' traces with the other outputs, but not with one another, because their names differ.
+  for (int rank = 1; rank < ranks && !timeline.empty(); ++rank) {
     const std::string trace = timeline_path(timeline, rank);
     for (const OutputFile& output : outputs) {
       if (!same_file(trace, output.path)) continue;

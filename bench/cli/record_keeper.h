@@ -46,18 +46,18 @@ class RecordKeeper {
  private:
   class Turn;
 
-  // Only the thread whose turn it is calls these:
+  // Only the thread that holds a Turn calls these.
   void save_pending();
   void publish(const std::string& reason, std::chrono::milliseconds patience);
 
-  const std::unique_ptr<ResultStore> store_;  // used by the thread whose turn it is
+  const std::unique_ptr<ResultStore> store_;  // used by the thread that holds a Turn
   const std::function<void(std::string_view)> warn_;
   Mutex mutex_;
   CondVar turn_ended_;
   bool busy_ HVD_GUARDED_BY(mutex_) = false;
   bool closed_ HVD_GUARDED_BY(mutex_) = false;
   std::atomic<bool> saved_any_ = false;
-  // Only the thread whose turn it is uses the fields below.
+  // Only the thread that holds a Turn uses the fields below.
   std::map<std::string, RunRecord> unsaved_;
   bool warned_ = false;
   bool published_ = false;

@@ -125,7 +125,7 @@ std::string decomposition_table(const RunRecord& run) {
   return text;
 }
 
-/// Shows images/s beside the images/s of perfect scaling: the world size times one rank alone in the same allocation.
+/// Shows images/s beside those of perfect scaling: the world size times one rank alone in the same allocation.
 std::string bound_line(const SessionResult& result, const RunRecord& full) {
   const auto solo = std::find_if(result.runs.begin(), result.runs.end(), [](const RunRecord& run) {
     return run.phase == Phase::kSolo && run.images_per_second;

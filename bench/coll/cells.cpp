@@ -80,7 +80,7 @@ std::size_t arena_bytes(const CollOptions& options, const std::vector<Cell>& cel
                         std::size_t cache_bytes) {
   constexpr std::size_t kPage = 4096;
   const std::size_t cold = options.warm ? 0 : 2 * cache_bytes;
-  // For every cell, a pass through the arena touches at least `cold` bytes before it starts again.
+  // A cell's buffers then pass through at least `cold` bytes before they return to the start of the arena.
   return align_up(cold + largest_footprint(cells, ranks), kPage);
 }
 

@@ -34,7 +34,7 @@ std::size_t arena_bytes(const CollOptions& options, const std::vector<Cell>& cel
 /// Returns the arenas per rank: one for each variant with from_plane(), and one of plain memory if any cell needs it.
 std::size_t arena_count(const CollOptions& options, const std::vector<Cell>& cells);
 
-/// Memory that several ranks use: that of a host, of its /dev/shm, or of a GPU.
+/// A memory that several ranks use: a host's memory, its /dev/shm, or a GPU's memory.
 struct MemoryBudget {
   std::string place;           ///< "this host"
   int ranks = 1;               ///< number of ranks that use the memory

@@ -176,7 +176,7 @@ void run_bare(const Problem& problem, Buffers at, const comm::Topology& topology
     return;
   }
   const bool everywhere = problem.collective == Collective::kAllReduce;
-  // For ragged shares, the mean share, because the ranks could divide the work evenly.
+  // If shares are ragged, use the mean share, because the ranks could divide the work evenly.
   const std::size_t share = everywhere ? problem.count / ranks : problem.in_count(topology.size) / ranks;
   if (share == 0) return;
   std::vector<const std::byte*> from(ranks);

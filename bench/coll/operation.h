@@ -16,15 +16,15 @@
 
 namespace hvd::bench::coll {
 
-/// Buffers of one operation. In place, the smaller buffer lies inside the larger where DataPlane expects it.
+/// Buffers of one operation. If it works in place, the smaller buffer lies in the larger one, where DataPlane needs it.
 struct Buffers {
   std::byte* in = nullptr;
   std::byte* out = nullptr;
 };
 
-/// Where the buffers of successive operations lie.
+/// The places of the buffers of successive operations.
 enum class Places : std::uint8_t {
-  kRotating,  ///< at successive places, so that no data of an operation are in a cache smaller than the arena
+  kRotating,  ///< at successive places, so that a cache smaller than the arena holds no data of the next operation
   kFixed      ///< at the beginning of the arena, so that the data may stay in caches
 };
 

@@ -15,11 +15,11 @@ namespace hvd::bench::coll {
 /// Which buffers are measured.
 enum class Place : std::uint8_t { kBoth, kOutOfPlace, kInPlace };
 
-/// How the operations of one sample follow one another; nccl-tests' -z.
+/// Decides when the operations of one sample begin; nccl-tests' -z.
 enum class Pace : std::uint8_t {
-  kStream = 0,         ///< the rank starts all of them and then waits for the last
-  kBarrierInside = 1,  ///< the rank waits for each, and a barrier follows inside the measured time
-  kWaitEach = 2,       ///< the rank waits for each; on a host plane every call waits, so the same as kStream there
+  kStream = 0,         ///< the rank starts all operations and then waits for the last
+  kBarrierInside = 1,  ///< the rank waits for each operation, and a barrier follows inside the measured time
+  kWaitEach = 2,       ///< the rank waits for each operation; equals kStream on a host plane, where every call waits
   kBarrierOutside = 3  ///< a sample has one operation
 };
 

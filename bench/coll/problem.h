@@ -64,8 +64,8 @@ struct Problem {
   bool in_place = false;
   bool ragged = false;  ///< rank r's share has r + 1 times `count` elements
 
-  /// In reduce_scatter and all_gather: share() is the number of elements in the share of `rank`, before() that of all
-  /// shares before it in the order of ranks, total() that of all shares.
+  /// For reduce_scatter and all_gather. share() returns the number of elements in the share of `rank`, before() the sum
+  /// over the shares of lower ranks, and total() the sum over the shares of all ranks.
   [[nodiscard]] std::size_t share(int rank) const;
   [[nodiscard]] std::size_t before(int rank) const { return total(rank); }
   [[nodiscard]] std::size_t total(int ranks) const;
@@ -89,7 +89,7 @@ struct Problem {
 int root_of(const Problem& problem) noexcept;
 std::string_view reduction_name(const Problem& problem) noexcept;
 
-/// How to form problems from sizes.
+/// Properties of the problems that are formed from sizes.
 struct ProblemForm {
   bool in_place = false;
   bool ragged = false;  ///< has an effect only if the operation has shares

@@ -250,9 +250,9 @@ void Rank::enqueue_sample(const Visit& visit, Deadline deadline) {
   }
 }
 
-// The host notices the end of a GPU's work up to half a millisecond late (engine/gpu/poll_schedule.h). Therefore on a
-// GPU two events around the operations measure their time. The stream is idle before, so the first event occurs at
-// once.
+// The host notices the end of a GPU's work up to half a millisecond late (engine/gpu/poll_schedule.h). Therefore two
+// events around the operations measure their time on a GPU. The stream is idle before the sample, so the first event
+// occurs at once.
 void Rank::sample(const Visit& visit, std::vector<std::int64_t>& answer) {
   const Cell& cell = cells_.at(visit.cell);
   const Deadline deadline = patience_.from_now();

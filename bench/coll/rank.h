@@ -98,7 +98,7 @@ class Rank {
     gpu::Graph graph;
   };
   std::vector<CellGraph> graphs_;       // [cell], empty without -G; destroy them before the communicators
-  std::chrono::nanoseconds offset_{0};  // what to add to this rank's clock to get rank 0's
+  std::chrono::nanoseconds offset_{0};  // rank 0's clock minus this rank's clock
 };
 
 }  // namespace hvd::bench::coll

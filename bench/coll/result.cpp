@@ -50,7 +50,7 @@ Spread spread_of(std::vector<double> seconds) {
   return spread;
 }
 
-/// Returns the interval of times or ratios, cut off at 0, because that of a few scattered values may reach below 0.
+/// Returns the interval of times or ratios, cut off at 0: an interval of few scattered values may reach below 0.
 Estimate interval_from_zero(const std::vector<double>& values) {
   Estimate estimate = quick_interval(values);
   if (estimate.has_interval()) estimate.low = std::max(0.0, estimate.low);

@@ -14,7 +14,7 @@
 
 namespace hvd::bench::coll {
 
-/// How the samples of a cell differ, as in nccl-tests' -I. A sample is the mean of a batch, in seconds per operation.
+/// The spread of a cell's samples, as in nccl-tests' -I. A sample is the mean of a batch, in seconds per operation.
 struct Spread {
   double minimum = 0, maximum = 0, mean = 0;
   double percentile_95 = 0, percentile_99 = 0;  ///< by nearest rank; equal to the maximum if there are few samples

@@ -16,7 +16,7 @@ constexpr std::uint32_t kLargestBatch = 4096;
 constexpr std::uint32_t kBatchGrowth = 4;
 constexpr double kNanosecond = 1e-9;
 constexpr std::string_view kNarrowEnough = "interval narrow enough";  // a text that reason_to_stop() returns
-/// The first visit has cold caches, and one of two more may be disturbed.
+/// Visits to a group before its batch may grow. The first has cold caches, and one of the other two may be disturbed.
 constexpr std::size_t kVisitsBeforeBatch = 3;
 
 }  // namespace
@@ -67,7 +67,8 @@ std::vector<Visit> Schedule::next(double seconds) {
     const State& state = cells_[waiting_.back()];
     const Group& group = groups_[state.group];
     planned += state.last_seconds;
-    if (!visits.empty() && (planned > seconds || group.visits == 0)) break;  // a visit of unknown duration goes alone
+    // A visit of unknown duration is the only one in its order.
+    if (!visits.empty() && (planned > seconds || group.visits == 0)) break;
     visits.push_back({waiting_.back(), group.batch});
     waiting_.pop_back();
   }

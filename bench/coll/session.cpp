@@ -38,7 +38,7 @@ class Leader {
     result_.world = std::move(world);
   }
 
-  /// Measures until all cells have ended or the session is told to stop. Errors: those of the communicators.
+  /// Measures until all cells have ended or a signal asks the session to stop. Errors: those of the communicators.
   void run() {
     set_begin();
     std::size_t clock_round = 0;
@@ -55,7 +55,8 @@ class Leader {
   }
 
   /// Returns the results so far. Any thread. `interrupted` is the signal or error that ended the session; if empty, the
-  /// signal that run() noticed is used. Cells that have not ended get `reason_of_cells`, or if empty the same reason.
+  /// signal that run() noticed is used. Cells that have not ended get the reason `reason_of_cells` or, if that is
+  /// empty, the session's reason.
   CollResult result(const std::string& interrupted, const std::string& reason_of_cells) {
     const MutexLock lock(mutex_);
     CollResult result = result_;
@@ -378,7 +379,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
     }
     rank.barrier();
   } catch (const Error& error) {
-    // All ranks throw these two errors at the same time, so nobody needs to be told.
+    // All ranks throw these two errors at the same time, so no rank needs an abort message.
     if (error.code() != Errc::kInvalidArgument && error.code() != Errc::kMismatch) give_up(error.what());
     throw;
   } catch (const std::exception& error) {

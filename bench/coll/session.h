@@ -23,15 +23,15 @@ namespace hvd::bench::coll {
 /// may call it, even while the session's thread waits for another rank.
 using Snapshot = std::function<std::optional<CollResult>(const std::string& reason)>;
 
-/// Rank 0's thread makes these calls between samples, except joined, met and leaving, which are those of
-/// SessionObserver. Any may be null.
+/// Rank 0's thread makes these calls between samples. The calls joined, met and leaving are made as in SessionObserver.
+/// Any may be null.
 struct CollObserver {
   std::function<std::string()> stop_requested;           ///< returns the signal that asked to stop, or empty text
   std::function<void(const std::string& line)> narrate;  ///< gets the progress of the session every half minute
   /// Called with the result on rank 0 while the ranks are still connected, because leaving MPI's world may take longer
-  /// than a launcher waits after a signal. An error that it throws is rethrown after the ranks have parted. If the
-  /// session fails after the first sample, it is called with the results so far before the error is thrown;
-  /// `interrupted` is the text of the error then.
+  /// than a launcher waits after a signal. An error that `finished` throws is rethrown after the ranks have left MPI's
+  /// world. If the session fails after the first sample, `finished` gets the results so far, with the error's text as
+  /// `interrupted`, before the error is thrown.
   std::function<void(const CollResult&)> finished;
   /// Called on rank 0 before the first sample. The snapshot is for an exit that cannot wait for the session's thread.
   /// At the end of the session it is called with an empty function, and must not return while the snapshot is in use.

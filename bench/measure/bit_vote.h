@@ -14,7 +14,7 @@ struct Deviation {
   std::size_t snapshot = 0;  ///< the first snapshot in which the member differs
 };
 
-/// From this snapshot on it is unknown who is right: there is no strict majority, or there are too few members.
+/// From this snapshot on it is unknown which members are right: there is no strict majority, or too few members.
 struct Disagreement {
   std::size_t snapshot = 0;
   std::vector<std::vector<std::size_t>> parties;  ///< groups of equal members, without named ones; the largest first
@@ -28,7 +28,7 @@ struct BitVote {
 
 /// `checksums[member][snapshot]`: one member or more, all with the same number of snapshots. A member that differs from
 /// a strict majority of all members is named and left out of later snapshots, because its weights stay wrong. With
-/// fewer than kMajority members (slow_ranks.h) nobody is named.
+/// fewer than kMajority members (slow_ranks.h) no member is named.
 BitVote vote(std::span<const std::vector<std::uint64_t>> checksums);
 
 }  // namespace hvd::bench

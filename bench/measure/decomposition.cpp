@@ -27,7 +27,7 @@ constexpr std::array<const char*, kRows> kNames{
     "efficiency",    "interference",     "stragglers", "exposed_communication",
     "control_plane", "overlap_slowdown", "update",     "residual"};
 
-// Parts of a step of phase full, as fractions of the step, for one round or the middle of several. They sum to 1.
+// The parts of a step of phase full, for one round or the geometric median of several, as fractions that sum to 1.
 struct Shares {
   std::array<double, kRows> rows{};
   double against_independent = 0;
@@ -98,7 +98,7 @@ Shares shares_of(const Round& round) {
   return out;
 }
 
-constexpr double kNear = 1e-4;  // rounds closer to the middle than 1e-4 of the step get equal weights
+constexpr double kNear = 1e-4;  // rounds nearer to the median than 1e-4 of a step get almost equal weights
 
 double distance(const Shares& a, const Shares& b) {
   double square = kNear * kNear;

@@ -17,12 +17,12 @@ struct Round {
   std::vector<RankSamples> solo, none, full;  ///< [rank]
 };
 
-/// With fewer rounds the intervals are printed with a warning: from two or three rounds they contain the true value in
-/// 85 to 92 % of cases.
+/// With fewer rounds the intervals are printed with a warning. Intervals from two or three rounds contain the true
+/// value in 85 to 92 % of cases.
 inline constexpr std::size_t kFewestRoundsToBelieve = 5;
 
 struct EfficiencyAnalysis {
-  /// T1 / TF, with T1 and TF as below: throughput per rank, divided by that of one rank that has the machine to itself.
+  /// T1 / TF (below): throughput per rank, divided by the throughput of one rank that has the machine to itself.
   Estimate efficiency;
   /// Throughput of the reducing ranks, divided by the sum of the ranks' throughputs when each trains by itself. This is
   /// the cost of the engine, without interference.

@@ -17,12 +17,12 @@
 
 namespace hvd::bench {
 
-/// With fewer members there is no majority, so nobody can tell which of them is the usual one.
+/// With fewer members there is no majority, so it is unknown which member is the usual one.
 inline constexpr std::size_t kMajority = 4;
 /// With fewer steps there is no interval.
 inline constexpr int kFewestSteps = 10;
 
-/// How one rank or node compares with the others, as fractions: 0.05 is 5 % slower.
+/// Compares one rank or node with the others, as fractions: 0.05 is 5 % slower.
 struct Slowness {
   double slower = 0;
   double low = 0, high = 0;     ///< 99 % interval of `slower`

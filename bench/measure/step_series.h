@@ -33,7 +33,7 @@ struct StepSeries {
   std::string_view kind;  ///< in the store's table `sample`; ends with the unit, except for the loss
   double StepTimes::*of_step;
   std::vector<double> RankSamples::*of_rank;
-  bool gpu_only = false;  ///< not stored for a CPU, where it says nothing new
+  bool gpu_only = false;  ///< not stored for a CPU, where it is 0 or equal to `step`
 };
 inline constexpr std::array<StepSeries, 10> kStepSeries{{
     {"step_seconds", &StepTimes::step, &RankSamples::step},

@@ -11,7 +11,7 @@ namespace hvd::bench {
 
 struct StoppingRule {
   std::optional<std::size_t> exact_samples =
-      std::nullopt;  ///< given by the user: exactly this many, whatever the interval (the time cap still applies)
+      std::nullopt;  ///< if the user gave it: take exactly this many and ignore the interval; the time cap applies
   std::size_t minimum_samples = kFewestToBelieve;
   std::size_t minimum_rounds = 0;  ///< used by an interleaved session
   std::size_t maximum_samples = 100'000;

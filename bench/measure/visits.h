@@ -39,7 +39,7 @@ struct PhaseVisits {
 
 struct FirstStepVerdict {
   bool discard = false;
-  /// Says what was decided, and on which figures the decision rests.
+  /// States the decision and the figures that led to it.
   std::string text = "kept: too few visits to tell whether they take longer than the others";
 };
 

@@ -131,7 +131,7 @@ void negotiate_cached(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(tensors));
 }
 BENCHMARK(negotiate_cached)->Args({2, kResNet101})->Args({2, kTensors})->UseManualTime()->Unit(benchmark::kMicrosecond);
-// A fixed count of iterations, because one with 512 ranks lasts 512 times as long as the reported time.
+// Use a fixed number of iterations, because an iteration with 512 ranks takes 512 times the reported time.
 BENCHMARK(negotiate_cached)
     ->Args({512, kResNet101})
     ->Args({512, kTensors})
@@ -139,7 +139,7 @@ BENCHMARK(negotiate_cached)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
-/// Rank 0's part of the first cycle, when no rank has anything cached: it handles all requests of all ranks.
+/// Rank 0's part of the first cycle: nothing is cached, so rank 0 handles all requests of all ranks.
 void coordinate_first_cycle(benchmark::State& state) {
   const auto ranks = static_cast<std::size_t>(state.range(0));
   const std::vector<std::vector<Request>> requests(ranks, requests_of(kTensors));

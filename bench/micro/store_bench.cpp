@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kNewSamples = 5, kSaves = 9;
 
-/// Returns how many bytes this process has passed to write() and the like.
+/// Returns how many bytes this process has written (wchar in /proc/self/io).
 double written_bytes() {
   std::ifstream file("/proc/self/io");
   std::string key;

@@ -39,7 +39,7 @@ using std::chrono::nanoseconds;
 constexpr std::size_t kVirtioHeader = 10;     // IFF_VNET_HDR: struct virtio_net_hdr before every frame
 constexpr std::size_t kLargestFrame = 70000;  // 64 KiB of payload and its headers
 constexpr std::size_t kShortestFrame = kVirtioHeader + 14;
-constexpr int kFramesPerTurn = 16;  // frames of one port before the other ports get their turn
+constexpr int kFramesPerTurn = 16;  // the switch forwards up to this many frames of one port, then serves the next port
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }
 
@@ -74,7 +74,8 @@ class Port {
 
   [[nodiscard]] int descriptor() const { return descriptor_; }
 
-  /// Queues a frame. `on_wire` spaces frames of several senders; those of one sender are spaced by its own limit.
+  /// Queues a frame. It leaves at least `on_wire` after the frame before it. This spaces frames of several senders; the
+  /// sender's own limit already spaces frames of one sender.
   void enqueue(std::span<const std::byte> bytes, Clock::time_point earliest, nanoseconds on_wire) {
     free_at_ = std::max(earliest, free_at_ + on_wire);
     queue_.push_back({free_at_, {bytes.begin(), bytes.end()}});

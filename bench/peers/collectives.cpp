@@ -33,8 +33,8 @@ std::size_t stride_of(const Cell& cell, int size) {
 }
 
 /// Memory for the buffers of all cells, allocated by the library or as ordinary pages. Every page is touched before the
-/// first sample. Otherwise the first lap would include page faults on result buffers, for libraries whose memory is not
-/// populated on allocation.
+/// first sample, because a library may allocate memory without pages. The first lap through the buffers would then
+/// include page faults.
 class Pool {
  public:
   Pool(const Library& library, std::size_t bytes) : bytes_(bytes) {

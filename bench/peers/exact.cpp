@@ -3,7 +3,8 @@
 namespace hvd::peers {
 namespace {
 
-/// 0..15, from the high bits of Knuth's multiplicative hash. Neighbours differ, and so do equal places of two laps.
+/// Returns 0..15, the high bits of Knuth's multiplicative hash. Neighbouring elements get different digits, and one
+/// element gets different digits in successive laps.
 std::uint32_t digit(std::size_t element, std::uint32_t lap) {
   return ((static_cast<std::uint32_t>(element) + lap * 977U) * 2654435761U) >> 28U;
 }

@@ -31,8 +31,8 @@ struct NumaLayout {
   [[nodiscard]] bool known() const { return this_machine && !nodes.empty(); }
   /// Returns the numbers of the nodes that have a processor among `cpus`.
   [[nodiscard]] std::vector<int> nodes_of(const std::vector<int>& cpus) const;
-  /// Returns true if no node has all of `cpus`. Several nodes may have the same processors, because HBM is a node
-  /// beside that of the DRAM. Ignores processors that no node has.
+  /// Returns true if no node has all of `cpus`. Several nodes may have the same processors: HBM and DRAM of one socket
+  /// are two nodes. Ignores processors that no node has.
   [[nodiscard]] bool crosses(const std::vector<int>& cpus) const;
 };
 

@@ -1,4 +1,4 @@
-// How this process was started: its environment, and what the launcher told it. main() reads both once
+// The environment of this process, and the facts that the launcher put into it. main() reads both once
 // (bench/cli/environment.h, bench/cli/launch.h) and hands them down. No other code of bench reads the environment, so
 // that a test can hand in its own. Plain data.
 #pragma once
@@ -31,9 +31,9 @@ struct Launch {
   int rank = 0;                      ///< this process's number among them
   int local_rank = 0;                ///< this process's number among those of its host
   int nodes = 1;                     ///< number of hosts if the launcher tells it; else 1
-  std::string evidence;              ///< the variable that shows it: "OMPI_COMM_WORLD_SIZE=4"; empty if started by hand
+  std::string evidence;              ///< variable that shows the launcher: "OMPI_COMM_WORLD_SIZE=4"; empty: by hand
   std::string rank_evidence;         ///< "OMPI_COMM_WORLD_RANK=0"
-  bool wired = false;                ///< the launcher offers what Open MPI needs to join one world (PMIx or its own)
+  bool wired = false;                ///< the launcher offers PMIx or its own protocol, by which Open MPI joins a world
   bool first_of_its_command = true;  ///< lowest rank of those with the same command line (mpirun a : b)
   int allocation_tasks = 1;          ///< tasks of the surrounding allocation, when started by hand in one
   std::string allocation_evidence;   ///< "SLURM_NTASKS=4"

@@ -28,12 +28,12 @@ Provenance environment_facts(const Environment& environment);
 
 /// Hash over the configuration fields of `run` and the provenance rows with in_fingerprint, 16 hex digits.
 /// It leaves out identities, times, results, host names, the size of the allocation around a smaller run, and the seed,
-/// which changes the numbers that are multiplied but not the time that takes.
+/// which does not change how long a step takes.
 std::string fingerprint(const RunRecord& run);
 
 /// Quotes `argv` so that a shell can run it again, with the working directory and a launcher command as a hint.
 std::string quoted_command_line(const std::vector<std::string>& argv, const ProcessStart& start);
-/// The pure variant: returns "cd /home/me && env OMP_NUM_THREADS=1 mpirun -n 2 hvd_bench --model vgg16".
+/// The same as a pure function: returns "cd /home/me && env OMP_NUM_THREADS=1 mpirun -n 2 hvd_bench --model vgg16".
 std::string quoted_command_line(const std::vector<std::string>& argv, const ProcessStart& start,
                                 std::string_view directory);
 

@@ -48,7 +48,7 @@ class ResultStore {
   std::unique_ptr<Impl> impl_;
 };
 
-/// What the first 100 bytes of a file say about it. They are read without a lock.
+/// Facts from the first 100 bytes of a file, which are read without a lock.
 struct StoreHeader {
   enum class Kind : std::uint8_t { kAbsent, kEmpty, kNotSqlite, kForeign, kOurs } kind = Kind::kAbsent;
   std::uint32_t schema_version = 0;  ///< meaningful for kOurs

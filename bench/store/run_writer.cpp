@@ -47,7 +47,7 @@ class RunWriter {
   void write() {
     write_run();
     write_samples();
-    // The rows of these tables are few and small.
+    // Write these tables anew each time, because their rows are few and small.
     for (const char* const table : {"provenance", "rank", "decomposition", "operation"}) delete_rows(table);
     write_provenance();
     write_ranks();

@@ -8,8 +8,8 @@
 
 namespace hvd::bench {
 
-/// Makes the stored rows of the run equal to `run`, whatever they were before. Series that are stored already and did
-/// not change are not written. Call it inside a transaction. Errors: io.
+/// Makes the stored rows of the run equal to `run`: inserts, changes and deletes rows as needed. Does not write series
+/// that are stored already and did not change. Call it inside a transaction. Errors: io.
 void write_run(Database& database, const RunRecord& run);
 
 /// Binds value, low and high, each NULL if it is unknown.

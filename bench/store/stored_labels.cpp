@@ -92,9 +92,9 @@ void read_file(const fs::path& file, const std::string& key, std::set<std::strin
     query(file, file, SQLITE_OPEN_READONLY, key, values);
     return;
   }
-  // Rolling back the journal in place would write to the store, and might undo the work of a running job, because a
-  // session's own file is written without locks. Copy the database file first: the journal, copied later, then covers
-  // all pages that were being changed.
+  // Roll back the journal in a copy. In place this would write to the store, and might undo the work of a running job,
+  // because a session's own file is written without locks. Copy the database file first: the journal, copied later,
+  // then covers all pages that were being changed.
   const Scratch scratch;
   const fs::path copy = scratch.path() / file.filename();
   fs::copy_file(file, copy);

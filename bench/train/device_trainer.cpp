@@ -270,7 +270,7 @@ void DeviceTrainer::record_times(const Sink& sink, const DeviceReport& report) {
   const Marks& marks = marks_.at(report.slot);
   models::ReplayRecorder::Step step;
   step.submit = sink.submit();
-  // One graph launch hands over all gradients at once; the times in the sink would be those of the capture.
+  // A graph launch submits all gradients at once. The sink's times are from the capture, so they are replaced by 0.
   if (report.graph) std::fill(step.submit.begin(), step.submit.end(), 0);
   for (const gpu::Event& event : ready_) step.ready.push_back(between(marks.begin, event));
   step.backward_end = between(marks.begin, marks.backward_end);
@@ -300,7 +300,7 @@ double DeviceTrainer::reduce_bucket(const core::Bucket& bucket) {
   std::byte* const data = step_->gradient_arena().data() + bucket.offset * element;
   engine_.barrier();
   reducing_ = true;
-  // This small reduction makes the ranks meet on their GPUs before the clock starts.
+  // This small reduction makes every GPU wait for all others before the clock starts.
   plane.all_reduce(data, 1, step_->gradient_type(), kReduction, deadline);
   runtime_.record(reduce_begin_, plane.stream());
   plane.all_reduce(data, bucket.count, step_->gradient_type(), kReduction, deadline);

@@ -51,7 +51,7 @@ class DeviceTrainer final : public Trainer {
     StepTimes times;
     DeviceReport report;
   };
-  /// Runs `body`, which trains. If it throws, no step stays in flight, and the peers are told the error.
+  /// Runs `body`, which trains. If it throws, abandons the steps in flight and sends the error to the peers.
   template <class Body>
   void abandon_steps_on_error(Body&& body);
   /// Enqueues one step on the GPU.
@@ -63,7 +63,7 @@ class DeviceTrainer final : public Trainer {
   void set_schedule(Schedule schedule) override { device_.set_schedule(schedule); }
   void apply_deadline() override;
   void build(GpuBackend& backend, int threads);
-  /// The function that makes all ranks run the engines that rank 0 found to be the fastest. Empty if there is one rank.
+  /// Returns the function that makes all ranks run the engines that are fastest on rank 0. Empty if there is one rank.
   [[nodiscard]] models::AgreeOnWinners agreement() const;
   /// Returns the function that tells every rank which engines fail on some rank. Empty if there is one rank.
   [[nodiscard]] models::ShareWithRanks sharing() const;

@@ -46,7 +46,7 @@ std::string gpu_absence(GpuBackend* backend);
 std::string gpu_absence(const gpu::DeviceList& list);
 
 /// Index of the GPU that a rank uses: its local rank modulo the number of visible GPUs, because the launcher may leave
-/// each rank only one (CUDA_VISIBLE_DEVICES). Ranks that share a GPU are found later, when the ranks have met. Pure.
+/// each rank only one (CUDA_VISIBLE_DEVICES). check_gpus_and_versions() finds ranks that share a GPU later. Pure.
 int gpu_of_rank(int local_rank, std::size_t visible);
 
 }  // namespace hvd::bench

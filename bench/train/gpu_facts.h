@@ -20,7 +20,7 @@ using GpuDescription = std::map<std::string, std::string>;
 GpuDescription describe_gpu(const gpu::Device& device, const BoardFacts& board, int driver_version,
                             int runtime_version);
 
-/// Where one rank runs, and what its NCCL has logged.
+/// The host and world of one rank, and the log of its NCCL.
 struct RankPlace {
   int ranks_on_host = 1, nodes = 1, ranks = 1;
   std::vector<int> cpus;  ///< processors that the rank may use
@@ -41,7 +41,7 @@ GpuFacts merge_gpu_facts(const std::vector<GpuDescription>& ranks);
 /// Collective. Rank 0 gets the facts of all ranks; the other ranks get nothing.
 GpuFacts gather_gpu_facts(Engine& engine, const GpuDescription& mine);
 
-/// Adds the options that change how long a step takes. `graph`: whether steps of this run are launched as graphs.
+/// Adds the options that change how long a step takes. `graph`: steps of this run are launched as graphs.
 void add_gpu_options(Provenance& provenance, const GpuOptions& options, bool graph);
 
 }  // namespace hvd::bench

@@ -116,14 +116,14 @@ Link network_link(const NcclNetwork& network, int ranks_on_host, const std::file
 }
 
 Link gpu_link(const BoardFacts& board) {
-  // By nvmlNvlinkVersion_t (1: NVLink 1.0, 2 to 6: 2.0 to 4.0, 7: 5.0): GB/s of one link in one direction.
+  // GB/s of one link in one direction, indexed by nvmlNvlinkVersion_t (1: NVLink 1.0, 2 to 6: 2.0 to 4.0, 7: 5.0).
   constexpr std::array kPerLink{0, 20, 25, 25, 25, 25, 25, 50};
   const auto version = static_cast<std::size_t>(std::max(0, board.nvlink_version));
   if (board.nvlinks > 0) {
     return {std::to_string(board.nvlinks) + " NVLinks",
             version < kPerLink.size() ? static_cast<double>(board.nvlinks * kPerLink.at(version)) : 0};
   }
-  // By PCIe generation: GB/s of one lane in one direction.
+  // GB/s of one lane in one direction, indexed by PCIe generation.
   constexpr std::array kPerLane{0.0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563};
   const auto generation = static_cast<std::size_t>(std::max(0, board.pcie_generation));
   return {"PCIe " + std::to_string(generation) + " x" + std::to_string(board.pcie_width),

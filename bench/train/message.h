@@ -21,12 +21,12 @@ enum class Task : std::uint8_t {
   kMeasureMemory,    ///< peak so far, before the checks at the end raise it
   kRelease,          ///< give freed memory back and reset the peak
   kSumWeights,       ///< compute checksums of the weights; the rank keeps them
-  kSumStep,          ///< ranks whose turn it is: one step, then checksums of its gradients; the rank keeps them
+  kSumStep,          ///< for ranks of Directive::turn: one step, then checksums of its gradients; the rank keeps them
   kReturnChecksums,  ///< return the checksums of one snapshot
   kEnd,              ///< end the session; if `failed`, every rank throws
 };
 
-/// If ranks of a host share cores, they run one group after another: they take turns.
+/// One of the groups in which the ranks of a host run one after another, if they share cores.
 struct Turn {
   int number = 0;
   int ranks_at_once = 1;  ///< per host

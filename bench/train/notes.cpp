@@ -121,7 +121,7 @@ std::string exposed_note(const RunRecord& full, const RunRecord* none, const std
   return text;
 }
 
-// The step time of phase full minus that of none contains the exposed communication and other parts, listed here.
+// Lists the parts of (step time of phase full - step time of phase none) other than the exposed communication.
 std::string reconciliation_note(const RunRecord& full) {
   const double unexplained = seconds_of(full, "stragglers") + seconds_of(full, "residual");
   return formatted(

@@ -89,7 +89,7 @@ NumaFacts judge_numa(const std::vector<NumaReport>& ranks, const std::vector<std
   if (std::string text = sources(ranks); !text.empty()) facts.provenance["numa.topology"] = {std::move(text), false};
   const std::map<std::string, Host> hosts = hosts_of(ranks, names);
   std::vector<std::string> nodes_of_rank;
-  std::vector<std::size_t> crossing;  // ranks with company on their host
+  std::vector<std::size_t> crossing;  // ranks that may run on several nodes of a host with other ranks
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const Host& host = hosts.at(names[r]);
     const std::vector<int> nodes = host.layout.known() ? host.layout.nodes_of(ranks[r].cpus) : std::vector<int>();
@@ -105,7 +105,7 @@ NumaFacts judge_numa(const std::vector<NumaReport>& ranks, const std::vector<std
   }
   const bool known = std::any_of(nodes_of_rank.begin(), nodes_of_rank.end(),
                                  [](const std::string& nodes) { return nodes != "unknown"; });
-  // Records before 2026-11-25 lack it, and what it follows from, cpu.affinity, is not in the fingerprint either.
+  // Not in the fingerprint: records before 2026-11-25 lack it, and it follows from cpu.affinity, which is not there.
   if (known) facts.provenance["numa.of_rank"] = {ranks_by_nodes(nodes_of_rank), false};
   if (crossing.empty()) return facts;
   const std::size_t first = crossing.front();

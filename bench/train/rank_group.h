@@ -24,13 +24,13 @@ class RankGroup {
   /// Every rank carries out `directive`. Returns the answers, [rank]. Errors: interrupted if a rank was asked to stop
   /// (every rank then waits for the next directive); errors of the engine and of rank 0's own work.
   std::vector<Answer> execute(const Directive& directive);
-  /// Runs `work`, the work of rank 0 with all ranks, and ends the session on every rank. On an error, calls `give_up`
-  /// before it tells the ranks. Errors: those of `work`, as AgreedError if every rank throws the same error.
+  /// Runs `work`, which rank 0 does with all ranks, and then ends the session on every rank. After an error, calls
+  /// `give_up` and ends the session. Errors: those of `work`, as AgreedError if every rank throws the same error.
   void run(const std::function<void()>& work, const std::function<void(const Error&)>& give_up);
 
  private:
-  /// Tells every rank to throw `error` (AgreedError). Returns false if a directive was being carried out: the ranks
-  /// then cannot be told, and their waits must be aborted.
+  /// Makes every rank throw `error` (AgreedError). Returns false if ranks were carrying out a directive: they receive
+  /// no other directive meanwhile, so the caller must abort their waits.
   [[nodiscard]] bool end(const Error& error) noexcept;
   void tell(const Directive& directive);
 

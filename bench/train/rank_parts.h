@@ -20,8 +20,8 @@ namespace hvd::bench {
 
 /// Functions that a rank calls when it fails; any may be null.
 struct RankEndings {
-  /// Called before an error leaves the constructor: before the communicator is destroyed if this rank's GPU cannot be
-  /// opened, after that if the ranks cannot connect.
+  /// Called before the constructor throws. If this rank's GPU cannot be opened, the communicator still exists then. If
+  /// the ranks cannot connect, the communicator is already destroyed.
   std::function<void()> failing;
   StuckRank stuck;
 };
@@ -29,7 +29,7 @@ struct RankEndings {
 class RankParts {
  public:
   /// Collective. `gpus` must not be null if `setup` runs on GPUs. `comm`: how `communicator` reduces in host memory.
-  /// Errors: those of opening this rank's GPU and of NCCL; the peers are told.
+  /// Errors: those of opening this rank's GPU and of NCCL; the peers get the error's text.
   RankParts(const Setup& setup, const EngineOptions& options, const comm::CommOptions& comm, GpuBackend* gpus,
             std::unique_ptr<comm::Communicator> communicator, const RankEndings& endings);
 

@@ -44,7 +44,7 @@ std::string milliseconds(std::chrono::microseconds time) {
   return text;
 }
 
-/// Describes each knob of this kind of device and schedule. Equally many for all settings of a search.
+/// Describes each knob of this kind of device and schedule. All settings of a search give equally many descriptions.
 std::vector<std::string> parts_of(const ScheduleSetting& setting) {
   if (!setting.on_gpu) {
     std::vector<std::string> parts;

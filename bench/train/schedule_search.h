@@ -73,9 +73,9 @@ class ScheduleSearch {
  public:
   /// Visits to each setting of a knob, in rounds of alternating direction, so that a drift does not decide.
   static constexpr std::size_t kRounds = 3;
-  /// Most times that a knob is turned. In a simulation of 400 synthetic costs, whose knobs change one another's effect
-  /// by up to 3 %, one turn came within 3 % of the best setting in 83 % of cases, two in 92 %, three in 93 %
-  /// (tests/bench/schedule_search_test.cpp).
+  /// How often one knob is turned at most. In a simulation of 400 synthetic costs, whose knobs change one another's
+  /// effect by up to 3 %, one turn of each knob came within 3 % of the best setting in 83 % of cases, two turns in
+  /// 92 %, three in 93 % (tests/bench/schedule_search_test.cpp).
   static constexpr std::size_t kMostTurns = 2;
 
   /// One setting and its times, measured beside the other settings of its knob.
@@ -104,7 +104,7 @@ class ScheduleSearch {
   [[nodiscard]] std::size_t visits() const { return visits_; }
   /// Largest number of visits to come, as far as is known.
   [[nodiscard]] std::size_t visits_left() const;
-  /// Number of visits of the knob that begins now; 0 in the middle of a knob.
+  /// Number of visits that the knob which begins now will take; 0 in the middle of a knob.
   [[nodiscard]] std::size_t visits_of_new_knob() const;
   /// Turns no more knobs, because the search takes too long. Call it when a knob begins.
   void leave_out_the_rest();
@@ -115,7 +115,7 @@ class ScheduleSearch {
   struct Turn {
     Knob knob;
     std::size_t turns = 0;
-    bool due = true;  ///< not turned yet, or another knob has gained since
+    bool due = true;  ///< the knob was not turned yet, or another knob has made steps faster since
   };
 
   /// Returns the settings with another position of `knob`.

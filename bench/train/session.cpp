@@ -127,16 +127,16 @@ void close_traces(Engine& engine, SessionResult& result) {
   if (faults > 0) result.faults.push_back(std::move(first));
 }
 
-// Keeps this rank from leaving before every peer has heard why the session ends, which would cut off that peer.
+// Waits until every peer knows why the session ends. If this rank left earlier, a peer could miss the reason.
 void wait_for_the_others(Engine& engine) noexcept {
   try {
     engine.barrier();
   } catch (const std::exception&) {
-    // A peer left first. It knew the reason already, and so does this rank.
+    // A peer left first, so it knows the reason. This rank knows the reason, too.
   }
 }
 
-/// Runs `body`, which uses `engine`. If it throws, the peers are told the reason at once.
+/// Runs `body`, which uses `engine`. If it throws, sends the reason to the peers at once.
 template <class Body>
 void with_peers_told(const Session& session, Engine& engine, Body&& body) {
   try {
@@ -165,8 +165,8 @@ void tell_building(const Session& session, Engine& engine) {
 }
 
 // Tries schedules in a world of their own, which is destroyed before the run's world is built. The run then behaves as
-// if the command line had contained the chosen settings. Engines of operations are not timed here (--tune), but engines
-// kept in the folder are used.
+// if the command line had contained the chosen settings. This function does not time cuDNN's engines (--tune), but it
+// uses the engines that the folder keeps.
 void choose_schedule(Session& session, comm::Communicator& communicator) {
   Setup setup = session.setup;
   setup.gpu.tune = false;

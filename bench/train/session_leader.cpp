@@ -22,9 +22,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr double kSegmentSeconds = 0.5;      // time between two directives; a signal is noticed after this time
-constexpr std::size_t kRecordedSteps = 64;   // gradient-ready times are medians over this many steps,
-constexpr std::int64_t kRecordedApart = 10;  // or over this many if recorded steps must not be measured
-constexpr std::int64_t kSettle = kStepsInFlight + 1;  // steps after these: first launches of new graphs, and one more
+constexpr std::size_t kRecordedSteps = 64;   // gradient-ready times are medians over this many steps
+constexpr std::int64_t kRecordedApart = 10;  // the same if recorded steps must not be measured
+constexpr std::int64_t kSettle = kStepsInFlight + 1;  // steps after recording: first launches of new graphs, one more
 constexpr double kWarmUpShare = 0.2;                  // largest fraction of the session's time
 constexpr auto kProgressEvery = 250ms;
 

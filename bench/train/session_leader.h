@@ -28,7 +28,7 @@ struct Findings {
   std::string warm_up;
   double target_half_width = 0;                ///< relative half width asked for; 0: a number of samples was asked for
   std::size_t rounds = 0;                      ///< number of rounds from which `efficiency` was computed
-  std::string first_steps;                     ///< whether the first steps after a change of phase count, and why
+  std::string first_steps;                     ///< RoundPlan::first_steps(): the decision about first steps, and why
   std::vector<double> bucket_seconds;          ///< [bucket], reduced alone; empty: not measured
   std::optional<models::ReplayProfile> ready;  ///< when gradients became ready, without reduction
   std::optional<EfficiencyAnalysis> efficiency;

@@ -1,4 +1,4 @@
-// How the runs of a session become records: while they grow, when they are complete, and when the session fails.
+// Makes records of a session's runs: while they grow, when they are complete, and when the session fails.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -58,7 +58,7 @@ void SessionLeader::give_up(const Error& error) {
   }
 }
 
-// Only the phase that trains has a loss. A replay computes nothing; beside phase full, solo and none keep the weights.
+// Only the phase that changes the weights has a loss: full, or none in a session without full. A replay has no loss.
 bool SessionLeader::has_loss(const PhaseRun& phase_run) const {
   return !setup_.replay && phase_run.phase == setup_.main_phase();
 }

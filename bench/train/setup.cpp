@@ -29,7 +29,7 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-/// Returns true if the user gave `option`. Options that he did not give follow the replay file.
+/// Returns true if the user gave `option`. For other options the replay file decides.
 bool given(const Options& options, std::string_view option) {
   return std::any_of(options.argv.begin(), options.argv.end(), [&](const std::string& argument) {
     return argument == option || argument.starts_with(std::string(option) + "=");

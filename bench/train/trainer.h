@@ -1,6 +1,6 @@
 // One rank's training: network, data, weights, and the engine that averages its gradients. Runs and times one step at a
-// time. Models and the engine meet here. Derived classes implement a step for the place where the network runs
-// (host_trainer.h, device_trainer.h); the phases and the probes are the same for both.
+// time. Connects the models with the engine. Derived classes implement a step on the CPU (host_trainer.h) or on a GPU
+// (device_trainer.h); the phases and the probes are the same for both.
 //
 // One thread owns a Trainer and makes all calls. Construction, start() and reduce_bucket() are collective, and so are
 // step() and steps() except in phase solo: every rank calls them in the same order.
@@ -116,7 +116,7 @@ class Trainer {
   [[nodiscard]] std::uint64_t main_steps() const { return main_steps_; }
   /// Number of first steps that may take far longer than later ones, because something happens for the first time.
   [[nodiscard]] virtual std::uint64_t settling_steps() const { return 1; }
-  /// From now on, waits for other ranks have the deadline of a step instead of that of start-up.
+  /// From now on, waits for other ranks have the deadline of steps and no longer the deadline of start-up.
   void end_startup();
   /// Number of this rank's steps that were launched on a GPU while the previous step ran.
   [[nodiscard]] std::uint64_t steps_ahead() const { return steps_ahead_; }
@@ -135,7 +135,7 @@ class Trainer {
 
   /// Call before a step in `phase`: sets the schedule, and returns the numbers for the update.
   models::SgdOptions begin_step_in(Phase phase);
-  /// Runs one step; the schedule is set.
+  /// Runs one step. begin_step_in() has set the schedule.
   virtual StepTimes run(const models::SgdOptions& sgd, const StepProbe* probe) = 0;
   /// Sets the schedule of the following steps.
   virtual void set_schedule(Schedule schedule) = 0;
@@ -146,7 +146,7 @@ class Trainer {
   /// StepOptions from the setup; the caller sets the threads.
   [[nodiscard]] models::StepOptions step_options() const;
   [[nodiscard]] SyntheticBatches make_batches() const;
-  /// The slots of step_ in the form that the engine needs.
+  /// Returns the gradients of step_ in the form that the engine needs.
   [[nodiscard]] std::vector<core::GradientInfo> gradient_infos() const;
 
   const Setup& setup_;

@@ -25,7 +25,7 @@ Worker::Worker(Trainer& trainer, ProcessFacts process, std::uint64_t seed)
     : trainer_(trainer), process_(std::move(process)), seed_(seed) {}
 
 void Worker::leave_startup(const Directive& directive) {
-  if (directive.turn.number > 0) return;  // ranks of this turn have not taken that step yet
+  if (directive.turn.number > 0) return;  // only the ranks of earlier turns have taken the step yet
   if (started_up_ || trainer_.main_steps() < trainer_.settling_steps()) return;
   trainer_.end_startup();
   started_up_ = true;
@@ -113,7 +113,7 @@ Answer Worker::final_check() {
 Answer Worker::sum_weights() { return keep(trainer_.parameter_checksums()); }
 
 Answer Worker::sum_step(const Turn& turn) {
-  // Ranks whose turn it is not sleep in the engine until the next directive.
+  // Ranks of other turns sleep in the engine until the next directive.
   if (!turn.is_of(trainer_.engine().topology().local_rank)) return {};
   const StepTimes times = trainer_.step(Phase::kNone);
   Answer answer = keep(trainer_.gradient_checksums());  // still valid, because the update only reads the gradients

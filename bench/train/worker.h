@@ -1,5 +1,5 @@
-// One rank of a session: carries out rank 0's directives, in lockstep with the other ranks. Rank 0 is a worker
-// too; its leader (session_leader.h) directs all of them.
+// One rank of a session: carries out rank 0's directives, in lockstep with the other ranks. Rank 0 also has a Worker.
+// Its SessionLeader or Validator sends the directives to all ranks.
 //
 // One thread owns a Worker and makes all calls.
 #pragma once

@@ -78,8 +78,8 @@ class ControlPlane {
   /// Errors: peer_lost with the reason, if this rank has received the abort of a peer (answer_roll_call() receives it).
   /// Cheap; any thread.
   virtual void throw_if_aborted() = 0;
-  /// Registers `told`. The waiting thread calls it once per collective, when this rank has waited for a quarter of the
-  /// time to the deadline. `told` may hold a roll call. Does nothing if there are no peers.
+  /// Registers a callback. The waiting thread calls it once per collective, when this rank has waited for a quarter of
+  /// the time to the deadline. The callback may hold a roll call. Does nothing if there are no peers.
   virtual void on_stall(const OnStall& /*told*/) {}
 };
 

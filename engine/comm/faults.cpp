@@ -129,7 +129,7 @@ void Faults::look_for_dead(const Wait& wait, int awaited) {
   next_look_ = now + kBetweenLooks;
   const int before = std::exchange(suspect_, dead_neighbour(awaited));
   const std::uint64_t in = std::exchange(suspected_in_, wait.sequence);
-  // Report only at the second check: a rank may end normally while its last message is still under way.
+  // Report only at the second check: a rank may end normally while its last message has not arrived yet.
   if (suspect_ < 0 || suspect_ != before || in != wait.sequence) return;
   failed_ = true;
   const int local = layout_.local_rank_of[static_cast<std::size_t>(suspect_)];

@@ -44,9 +44,9 @@ class Faults {
   /// Errors: peer_lost with the peer's reason if a peer has aborted; peer_lost if the process of `awaited` has ended,
   /// or if `awaited` is -1 and the process of any rank of this node has ended.
   void check(const Wait& wait, int awaited);
-  /// Call this when the deadline has passed while waiting for `missing`. Throws peer_lost if one rank is to blame, else
-  /// timeout. `direct`: it is known that these ranks did not arrive. If false, these ranks may be waiting for another
-  /// rank. give_up() then holds a roll call, and ranks that do not answer are to blame. `detail` is appended.
+  /// Call this when the deadline has passed while waiting for `missing`. Throws peer_lost if one rank is at fault, else
+  /// timeout. `direct`: the ranks of `missing` certainly did not arrive. If false, they may be waiting for another one.
+  /// give_up() then holds a roll call, and ranks that do not answer are at fault. `detail` is appended.
   [[noreturn]] void give_up(const Wait& wait, std::span<const int> missing, bool direct, std::string_view detail);
   /// Makes the waits of the peers fail. For a disagreement, described by `text`, that the peers may not detect.
   void abort_for_mismatch(std::string_view text) noexcept;
@@ -60,11 +60,11 @@ class Faults {
   /// Throws peer_lost with the reason if a rank has aborted; mismatch after throw_node_mismatch() on several nodes.
   void throw_if_aborted();
 
-  /// Returns the other ranks of this node whose processes are visible; complete once all ranks have met. Any thread.
+  /// Returns the other ranks of this node whose processes are visible; complete after all have connected. Any thread.
   [[nodiscard]] std::vector<Neighbour> neighbours() const;
 
-  /// Registers `told`, which is called once for each collective in which this rank has waited for a quarter of the time
-  /// to the deadline; see ControlPlane::on_stall(). Call before the first wait.
+  /// Registers a callback, which is called once for each collective in which this rank has waited for a quarter of the
+  /// time to the deadline; see ControlPlane::on_stall(). Call before the first wait.
   void on_stall(OnStall told) { on_stall_ = std::move(told); }
   /// Returns the flight_table() of this node's ranks, with the last roll-call answers of other nodes' ranks.
   [[nodiscard]] std::string flight_record() const;
@@ -79,8 +79,8 @@ class Faults {
   enum class OnAbort : std::uint8_t { kGoOn, kStop };
   std::vector<std::optional<std::string>> call_roll(std::string_view status, std::chrono::milliseconds patience,
                                                     OnAbort on_abort);
-  /// Checks whether the process of `awaited` has ended, if it is on this node; checks all ranks of this node if it is
-  /// -1. Errors: peer_lost, naming the rank, if two checks in a row find its process ended.
+  /// Checks whether the process of rank `awaited` has ended, if that rank is on this node. If `awaited` is -1, checks
+  /// all ranks of this node. Errors: peer_lost, naming the rank, if two checks in a row find its process ended.
   void look_for_dead(const Wait& wait, int awaited);
   /// Returns a rank whose process has ended, out of those that look_for_dead() checks; -1: none.
   [[nodiscard]] int dead_neighbour(int awaited) const;

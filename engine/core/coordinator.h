@@ -51,7 +51,7 @@ struct Response {
 
 /// Encodes the message that every rank sends: the `requests` that it has not sent before, and whether it wants to stop.
 std::vector<std::byte> encode_requests(std::span<const Request* const> requests, bool shutdown);
-/// Decodes the message that Coordinator::respond() made. Errors: invalid_argument if `message` is no such message.
+/// Decodes a message of Coordinator::respond(). Errors: invalid_argument if `message` has another form.
 std::vector<Response> decode_responses(std::span<const std::byte> message);
 
 class Coordinator {

@@ -48,7 +48,7 @@ std::uint64_t digest_of(const NegotiatorOptions& options) {
 }
 
 /// `code`: kMismatch if all ranks detect the difference in the same cycle. If only this rank detects it, use another
-/// code, so that the engine aborts the peers: a mismatch aborts nobody.
+/// code, so that the engine aborts the peers. After a mismatch the engine aborts no peer.
 [[noreturn]] void caches_differ(const std::string& how, Errc code = Errc::kInvalidArgument) {
   throw Error(code, "the ranks' negotiations have diverged (" + how +
                         "): fusion threshold and cache capacity must be the same on every rank; check "

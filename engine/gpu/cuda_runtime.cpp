@@ -255,7 +255,7 @@ class CudaRuntime final : public GpuRuntime {
   }
   [[nodiscard]] Graph end_capture(StreamView stream) override {
     // Without node priorities, all nodes run at the priority of the stream that the graph is launched into. This is
-    // enough if no stream of high priority took part, and the host may launch such a graph faster.
+    // enough if no stream of high priority took part. The host may launch a graph without node priorities faster.
     const bool prioritised = captures_high_priority();
     UniqueHandle<GraphTraits> recorded;
     check(cudaStreamEndCapture(native(stream), recorded.out()), "cudaStreamEndCapture", "");

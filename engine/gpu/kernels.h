@@ -1,4 +1,4 @@
-// Kernels of the engine's own. A build without the CUDA compiler has none (no_kernels.cpp).
+// The engine's own kernels. A build without the CUDA compiler has none (no_kernels.cpp).
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@ struct CUstream_st;
 
 namespace hvd::gpu {
 
-/// Why there are no kernels for `device`, in one line; empty: there are. Any thread.
+/// Returns the reason why there are no kernels for `device`, in one line, or an empty text if there are. Any thread.
 std::string kernels_refusal(const Device& device);
 
-/// Enqueues on `stream`, of the current GPU: `count` elements of device memory are multiplied by `factor`, with the
-/// bits of hvd::scale(). Errors: invalid_argument for integers; backend when the launch is refused.
+/// Enqueues on `stream` of the current GPU a kernel that multiplies `count` elements of device memory by `factor`, with
+/// the bits of hvd::scale(). Errors: invalid_argument for integers; backend when the launch is refused.
 void scale_on_gpu(std::byte* data, std::size_t count, DataType dtype, double factor, CUstream_st* stream);
 
 }  // namespace hvd::gpu

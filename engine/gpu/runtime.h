@@ -130,10 +130,10 @@ class GpuRuntime {
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   /// Enqueues: sets every byte to `value`.
   virtual void fill(void* to, std::byte value, std::size_t bytes, StreamView stream) = 0;
-  /// Enqueues: `count` elements of device memory are multiplied by `factor`, with the bits of hvd::scale()
-  /// (engine/base/scale.h). Errors: invalid_argument for integers; unsupported where scale_refusal() says why.
+  /// Enqueues a kernel that multiplies `count` elements of device memory by `factor`, with the bits of hvd::scale()
+  /// (engine/base/scale.h). Errors: invalid_argument for integers; unsupported if scale_refusal() returns a reason.
   virtual void scale(void* data, std::size_t count, DataType dtype, double factor, StreamView stream) = 0;
-  /// Why scale() is unsupported, in one line; empty: it works.
+  /// Returns the reason why scale() is unsupported, in one line, or an empty text if it is supported.
   [[nodiscard]] virtual std::string scale_refusal() const { return {}; }
 
   /// Enqueues: the event is finished when all earlier work on `stream` is. While `stream` is captured, the event is a

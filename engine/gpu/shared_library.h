@@ -9,15 +9,15 @@
 
 namespace hvd::gpu {
 
-/// The first of several files that the dynamic loader can load. It is never closed: the vendors' libraries leave
-/// threads and thread-local destructors behind, which would run in unmapped memory.
+/// The first of several files that the dynamic loader can load. The library is never closed, because the vendors'
+/// libraries leave threads and thread-local destructors behind, which would run in unmapped memory.
 class SharedLibrary {
  public:
   struct Refusal {
     std::string name, why;  ///< `why`: the loader's message, in one line
   };
 
-  /// Tries `names` (file names or paths) in turn. Throws nothing if none can be loaded; check loaded().
+  /// Tries `names` (file names or paths) one after another. Does not throw if none can be loaded; check loaded().
   explicit SharedLibrary(std::span<const std::string> names);
 
   [[nodiscard]] bool loaded() const noexcept { return handle_ != nullptr; }
@@ -41,7 +41,7 @@ class SharedLibrary {
   std::vector<Refusal> refusals_;
 };
 
-/// Where to look for libraries, according to the environment of this process. The same for all libraries.
+/// The folders in which to look for libraries, from the environment of this process. The same for all libraries.
 struct LibrarySearch {
   /// Folders that the user named. The library must be in the folder or in its lib or lib64. Empty: none was named.
   std::string cudnn_root;   ///< HVD_CUDNN_ROOT

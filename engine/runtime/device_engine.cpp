@@ -43,7 +43,7 @@ DeviceEngine::DeviceEngine(std::unique_ptr<comm::DeviceCommunicator> communicato
 
 DeviceEngine::~DeviceEngine() {
   abandon("its engine was destroyed inside a step");
-  watch_.gave_up();  // disarms the watch: the caller has reached this line, so none of its frees waits for NCCL
+  watch_.gave_up();  // disarms the watch: the training thread runs, so it is not stuck freeing GPU memory
 }
 
 void DeviceEngine::abandon(std::string_view why) noexcept {

@@ -14,7 +14,7 @@
 //
 // A captured step may be launched while the previous step runs (may_run_ahead()), so that the GPU never waits for a
 // launch. Consecutive steps then use different slots. Each slot() has its own graph and its own set of objects that the
-// host reads back: StepEvents here, and whatever `Work` records.
+// host reads back: StepEvents here, and the events that `Work` records.
 //
 // DeviceEngine owns an Engine for everything that is not a step on the GPU: control plane, negotiation and watchdog.
 // The watchdog aborts communication when NCCL reports a fault, a peer gives up, or a step misses the deadline.
@@ -171,7 +171,7 @@ class DeviceEngine {
   /// Captures the graphs of all slots.
   void capture(const Work& work);
   void enqueue(const Work& work);
-  /// Events of the step under way.
+  /// Events of the current step.
   [[nodiscard]] StepEvents& events() { return watch_.events(slot()); }
   void reduce_ready_buckets();
   void reduce_bucket(std::size_t bucket);
@@ -182,7 +182,7 @@ class DeviceEngine {
   /// Call inside the handler of `error`. If communication failed, waits up to kExplanation for the error of the
   /// engine's thread and throws that; otherwise tells the peers and rethrows `error`. Gives up the step in all cases.
   [[noreturn]] void rethrow_explained(const Error& error);
-  /// Aborts communication, runs the step's streams empty, destroys the graphs, and waits for NCCL's abort to return.
+  /// Aborts communication, waits until the step's streams are empty, destroys the graphs, and waits for NCCL's abort.
   void give_up() noexcept;
 
   gpu::GpuRuntime& runtime_;
@@ -199,7 +199,7 @@ class DeviceEngine {
   std::vector<core::GradientInfo> gradients_;
 
   gpu::StreamView compute_;
-  std::uint64_t steps_ = 0;  // number of steps enqueued, launched, or sat out
+  std::uint64_t steps_ = 0;  // number of steps that this rank enqueued, launched or skipped
   std::size_t next_bucket_ = 0;
   bool enqueuing_ = false;
   std::deque<StepInFlight> flights_;                   // oldest first

@@ -29,7 +29,7 @@ void DeviceWatch::configure(std::vector<std::string> titles, std::size_t gradien
   gradients_.clear();
   for (std::size_t i = 0; i < gradients; ++i) gradients_.push_back(runtime_.make_event(gpu::Timing::kOff));
   const MutexLock lock(mutex_);
-  state_.flights[0].buckets = 0;  // the count of the last step is that of the old plan
+  state_.flights[0].buckets = 0;  // the last step's number of buckets belongs to the old plan
 }
 
 void DeviceWatch::begin(const Step& step) {

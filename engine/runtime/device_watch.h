@@ -1,6 +1,6 @@
-// Tracks which steps are in flight on the GPU, and for how long. The training thread reports steps; the engine's thread
-// is the watchdog and checks them; it also orders negotiated batches after the gradients. A DeviceWatch owns the events
-// by which both threads follow the GPU's progress. In a world of one rank there is no engine's thread.
+// Tracks which steps are in flight on the GPU, and for how long. The training thread reports steps. The engine's thread
+// checks them as a watchdog, and orders negotiated batches after the gradients. A DeviceWatch owns the events by which
+// both threads follow the GPU's progress. In a world of one rank there is no engine's thread.
 #pragma once
 
 #include <array>
@@ -97,13 +97,13 @@ class DeviceWatch {
     bool begun = false;  // true once a step has begun
     std::size_t in_flight = 0;
     std::array<StepInFlight, kStepsInFlight>
-        flights;  // steps in flight, oldest first; if none is, flights[0] is the last step
+        flights;  // steps in flight, oldest first; if no step is in flight, flights[0] is the last step
     [[nodiscard]] bool active() const { return in_flight > 0; }
   };
   State state();
   /// Returns true if the GPU is known to have finished the step. The training thread may not have noticed yet.
   bool finished_on_gpu(const StepInFlight& flight) noexcept;
-  /// Returns the oldest step in flight that is not over; the last step if all are over.
+  /// Returns the oldest step in flight that the GPU has not finished; the last step if all are finished.
   StepInFlight current(const State& state) noexcept;
   /// Number of finished reductions of a step in flight.
   std::size_t done_as_far_as_known(const StepInFlight& flight) noexcept;
@@ -117,7 +117,7 @@ class DeviceWatch {
   std::vector<gpu::Event> gradients_;              // changed only between steps
   std::vector<std::string> titles_;                // changed only between steps
   std::optional<std::uint64_t> behind_;  // engine's thread: the step that was seen to run after the oldest ended
-  Clock::time_point behind_since_;       // engine's thread: when it was first seen
+  Clock::time_point behind_since_;       // engine's thread: when that step was first seen to run
   Mutex mutex_;
   CondVar changed_;  // notified when fewer steps are in flight
   State state_ HVD_GUARDED_BY(mutex_);

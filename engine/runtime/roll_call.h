@@ -1,4 +1,4 @@
-// Finds the rank to blame when a wait for a peer times out. Every rank reports its last activity; the rank that does
+// Finds the rank at fault when a wait for a peer times out. Every rank reports its last activity; the rank that does
 // not answer, or is furthest behind, is named. This file handles only the texts; ControlPlane exchanges them.
 #pragma once
 
@@ -14,11 +14,11 @@ namespace hvd {
 struct RankStatus {
   std::uint64_t step = 0;   ///< steps begun
   std::uint64_t moved = 0;  ///< batches reduced within the step
-  bool waits = false;       ///< true if it waits for its peers; else they wait for it
+  bool waits = false;       ///< true if this rank waits for its peers; else the peers wait for this rank
   std::string activity;     ///< text for the user
 
   [[nodiscard]] std::string to_text() const;
-  /// Returns nullopt for other texts: a rank that was inside a wait answers with another text, and is not to blame.
+  /// Returns nullopt for other texts. A rank that was inside a wait answers with another text and is not at fault.
   static std::optional<RankStatus> parse(std::string_view text);
 };
 

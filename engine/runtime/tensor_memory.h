@@ -1,5 +1,4 @@
-// Memory of the tensors of tickets, on the host or on a GPU: makes results there, and applies factors there. The
-// engine's thread owns it.
+// Allocates and scales the tensors of tickets, in host memory or on a GPU. The engine's thread owns a TensorMemory.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +16,18 @@ namespace hvd {
 
 class TensorMemory {
  public:
-  /// Borrows the plane, whose memory it is.
+  /// Borrows `plane`. Memory is the host's or the GPU's, as `plane` needs it.
   explicit TensorMemory(comm::DataPlane& plane);
-  /// Returns `bytes` of new memory, which `output` owns; null for none. `what` is for the message. Errors:
-  /// out_of_memory.
+  /// Returns `bytes` of new memory, which `output` owns; null for 0 bytes. `what` names the memory in errors.
+  /// Errors: out_of_memory.
   std::byte* make(Output& output, std::size_t bytes, std::string_view what) const;
-  /// Multiplies `count` elements of a floating-point type by `factor`, with the same bits everywhere. On a device it is
-  /// enqueued, in the order of the plane's operations. Nothing for a factor of 1.
+  /// Multiplies `count` elements of a floating-point type by `factor`, with the same bits on host and GPU. On a GPU the
+  /// work is enqueued, in order with the plane's operations. Does nothing if `factor` is 1.
   void scale(std::byte* data, std::size_t count, DataType dtype, double factor) const;
   [[nodiscard]] bool on_device() const noexcept { return device_ != nullptr; }
 
  private:
-  comm::DevicePlane* device_;  // null: on the host
+  comm::DevicePlane* device_;  // null if the memory is the host's
 };
 
 }  // namespace hvd

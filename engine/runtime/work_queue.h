@@ -34,7 +34,7 @@ class WorkQueue {
 
   void push(Submission submission) { entries_.emplace_back(std::move(submission)); }
   void push(Command& command) { entries_.emplace_back(&command); }
-  /// A step of this schedule begins.
+  /// Adds the beginning of a step with schedule `step`.
   void push(Schedule step) { entries_.emplace_back(step); }
 
   /// Adds everything before the first command to `taken`.

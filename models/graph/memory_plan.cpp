@@ -36,7 +36,7 @@ struct Placed {
 };
 
 // Considers the buffers of `placed` (sorted by begin) that are live at the same time as `buffer`. Returns the offset of
-// the smallest gap between them that holds `bytes`; the end of the last one if there is no such gap.
+// the smallest gap between them that holds `bytes`, or the end of the last buffer if no gap is large enough.
 std::size_t best_fit(const std::vector<BufferUse>& buffers, const BufferUse& buffer, std::size_t bytes,
                      const std::vector<Placed>& placed) {
   std::size_t best = std::numeric_limits<std::size_t>::max();

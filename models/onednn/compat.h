@@ -21,7 +21,7 @@ struct Geometry {
 };
 
 /// Descriptors of the tensors of a convolution or a fully connected layer; `bias` is null if there is none.
-/// In backward passes, those that are differentiated describe the diffs (diff_src and so on).
+/// In a backward pass, `dst` describes diff_dst. The result is diff_src, or diff_weights and diff_bias.
 struct Operands {
   Md src, weights;
   const Md* bias = nullptr;
@@ -89,7 +89,7 @@ Tag activation_tag(const Md& desc, Type type);
 Dims dims_of(const Md& desc);
 
 /// A blocked layout. Each axis has a stride between blocks (in elements) and a padded size. Inside a block there are
-/// `inner_blocks[k]` elements of axis `inner_axes[k]`; those of the last k are adjacent in memory.
+/// `inner_blocks[k]` elements of axis `inner_axes[k]`. The elements of the last k are adjacent in memory.
 struct Blocking {
   Type type;
   Dims strides, padded, inner_blocks, inner_axes;

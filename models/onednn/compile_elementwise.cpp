@@ -11,7 +11,7 @@
 namespace hvd::models::onednn {
 namespace {
 
-/// How the channels of one tensor lie in memory: `rows` runs of `run_bytes` contiguous bytes.
+/// The channels of one tensor in memory: `rows` runs of `run_bytes` contiguous bytes.
 struct ChannelRuns {
   std::size_t rows = 0, run_bytes = 0;
 };

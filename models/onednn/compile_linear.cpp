@@ -4,10 +4,10 @@
 namespace hvd::models::onednn {
 namespace {
 
-/// Up to this many images, the weight gradient of a bf16 layer is computed in fp32. The time of such a low-rank product
-/// is that of writing the result. For VGG's first layer (411 MB) the library's fp32 product is as fast as memset, and
-/// its bf16 products take twice as long (oneDNN 2.6: 34 and 74 ms with 8 images, 42 and 77 ms with 32). Widening the
-/// inputs to fp32 is exact, and its time is negligible.
+/// Up to this many images, the weight gradient of a bf16 layer is computed in fp32. Such a product of low rank takes
+/// only as long as writing its result. For VGG's first layer (411 MB) the library's fp32 product is as fast as memset,
+/// and its bf16 products take twice as long (oneDNN 2.6: 34 and 74 ms with 8 images, 42 and 77 ms with 32). Widening
+/// the inputs to fp32 is exact and takes negligible time.
 constexpr std::int64_t kWideGradientImages = 32;
 /// The fp32 gradient is used only if both sizes are multiples of this. With other sizes, a slow reorder would have to
 /// make the copies for the forward pass (tiled_copy.h).

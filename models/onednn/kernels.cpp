@@ -15,7 +15,7 @@
 // Compiles a function for AVX-512, for AVX2 and for any x86-64. The version is chosen when the program starts, by the
 // processor's features (x86-64-v4, v3); "arch=skylake-avx512" would compare the processor's name instead. Only serial
 // loops have this attribute, because the body of a parallel region is outlined and not cloned. All versions round in
-// the same way (-ffp-contract=off), and so do the vectors of a loop and its remainder.
+// the same way (-ffp-contract=off), in the vector part of a loop and in its remainder.
 #if defined(__x86_64__)
 #define HVD_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else

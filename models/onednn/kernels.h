@@ -54,7 +54,7 @@ void gather_pixels(const std::byte* from, std::byte* to, const PixelGather& shap
 struct Pixels {
   std::size_t images = 0, height = 0, width = 0, channels = 0;
 };
-/// Sets each pixel of y to the mean of those of the 3 x 3 pixels of x around it that are in the image. y must not be x.
+/// Sets each pixel of y to the mean of the 3 x 3 pixels of x around it, as far as they exist. y must not be x.
 void mean_3x3(const std::uint16_t* x, std::uint16_t* y, const Pixels& shape);
 /// Backward of mean_3x3(): a pixel of diff_y adds its part to each pixel that it averages. diff_x must not be diff_y.
 void mean_3x3_backward(const std::uint16_t* diff_y, std::uint16_t* diff_x, const Pixels& shape);

@@ -207,7 +207,7 @@ std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& opti
   if (graph.first_backward == graph.nodes.size()) {
     throw Error(Errc::kInvalidArgument, graph.model + ": the graph must be differentiated first");
   }
-  // oneDNN makes a primitive for the number of threads that is set at that time.
+  // oneDNN compiles a primitive for the number of threads that is set now.
   const ThreadScope threads(options.threads);
   try {
     return std::make_unique<OnednnStep>(std::move(graph), options, allocate);

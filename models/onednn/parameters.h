@@ -51,7 +51,7 @@ class Parameters {
   [[nodiscard]] std::span<std::byte> gradient_arena() const noexcept { return gradient_arena_; }
   [[nodiscard]] std::span<std::byte> weight_arena() const noexcept { return weights_.bytes(); }
   [[nodiscard]] std::span<std::byte> momentum_arena() const noexcept { return momentum_.bytes(); }
-  /// Bytes of momentum in use: without the memory that keep_momentum() returned and that no update() has used since.
+  /// Bytes of momentum in use. Memory that keep_momentum() has freed counts again once an update() uses it.
   [[nodiscard]] std::size_t momentum_bytes() const noexcept { return momentum_bytes_; }
   [[nodiscard]] std::span<std::byte> state_arena() const noexcept { return states_.bytes(); }
 
@@ -66,8 +66,8 @@ class Parameters {
   };
   [[nodiscard]] Entry& entry(TensorId value);
   [[nodiscard]] const Entry& entry(TensorId value) const;
-  /// Updates a part of a slot: without tiled copies, elements [from, to); with tiled copies, all strips that start in
-  /// [from, to), whose copies it also makes.
+  /// Updates a part of a slot: elements [from, to) if the slot has no tiled copies. Otherwise updates all strips that
+  /// start in [from, to), and makes their copies.
   void update_piece(std::size_t parameter, std::size_t from, std::size_t to, const SgdFactors& factors);
   /// Calls visit(parameter, from, to) for the elements [from, to) of each slot that lie in [begin, end) of the arena.
   template <class Visit>

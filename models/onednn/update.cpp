@@ -132,7 +132,7 @@ void Parameters::update_piece(std::size_t parameter, std::size_t from, std::size
     }
   };
   // Process every strip that starts in the piece completely, so that each strip belongs to exactly one piece.
-  const TiledCopy& layout = of.tiled.front().first;  // all copies have the same strips, those of the stored weights
+  const TiledCopy& layout = of.tiled.front().first;  // all copies have the strips of the stored weights
   const std::size_t strip = layout.strip(), rows = layout.rows(), columns = strip / rows;
   constexpr std::size_t kTile = TiledCopy::kTile;
   for (std::size_t s = (from + strip - 1) / strip; s < (to + strip - 1) / strip; ++s) {

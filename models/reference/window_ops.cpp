@@ -22,7 +22,7 @@ struct Range {
 Range valid_outputs(std::int64_t outputs, std::int64_t inputs, int stride, int tap, int pad) {
   const std::int64_t shift = std::int64_t{pad} - tap;
   const std::int64_t begin = shift <= 0 ? 0 : (shift + stride - 1) / stride;
-  const std::int64_t last = inputs - 1 + shift;  // largest o * stride allowed
+  const std::int64_t last = inputs - 1 + shift;  // largest allowed value of o * stride
   const std::int64_t end = last < 0 ? 0 : std::min(outputs, last / stride + 1);
   return {.begin = std::min(begin, end), .end = end};
 }

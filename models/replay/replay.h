@@ -44,9 +44,9 @@ ReplayProfile parse_replay(const std::string& text, const std::string& origin);
 ReplayProfile shrink_gradients(ReplayProfile profile, std::int64_t divisor);
 
 /// Builds a profile from per-step samples. The training loop calls, in this order, begin_step, gradient_ready for every
-/// parameter, end_backward, begin_update (once the reduced gradients are there; the wait for them is not part of the
-/// profile) and end_update. Used by one thread. `header` gives the fields that are not measured here: model, sizes,
-/// device, type, run, and forward_seconds, which a loop around forward_backward() cannot measure.
+/// parameter, end_backward, begin_update and end_update. It calls begin_update when the gradients are reduced, so that
+/// the profile does not contain the wait for them. Used by one thread. `header` gives the fields that are not measured
+/// here: model, sizes, device, type, run, and forward_seconds, which a loop around forward_backward() cannot measure.
 class ReplayRecorder {
  public:
   ReplayRecorder(std::vector<ArenaSlot> slots, ReplayProfile header);

@@ -14,7 +14,7 @@ namespace {
 
 RunSettings settings(const Options& options) { return settings_of(options, settle(options)); }
 
-/// The errors with code `code` that `body` throws, by rank; empty where it throws none.
+/// Runs `body` on all ranks. Returns the errors' texts, [rank]; empty if it throws none. All errors must have `code`.
 template <class Body>
 std::vector<std::string> on_ranks(std::size_t ranks, Errc code, Body&& body) {
   std::vector<std::string> thrown(ranks);
@@ -41,7 +41,7 @@ std::vector<std::string> meet(const std::vector<RunSettings>& ranks) {
                   });
 }
 
-/// The errors, by rank, when the ranks compare these layouts of their parameters.
+/// Makes the ranks compare these layouts of their parameters. Returns the texts of their errors, [rank].
 std::vector<std::string> compare(const std::vector<StoredLayouts>& ranks) {
   auto communicators = comm::make_loopback(static_cast<int>(ranks.size()));
   std::vector<std::string> thrown(ranks.size());

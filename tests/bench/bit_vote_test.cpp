@@ -102,8 +102,8 @@ TEST(BitVote, TwoOrThreeDiffer) {
   }
 }
 
-// From a flipped bit of a tensor to the name of the member. Flips each bit at the tensor's beginning and end, where the
-// checksum takes other code paths than in between, and random bits.
+// The vote must name the member that has a flipped bit in a tensor. The test flips each bit at the tensor's beginning
+// and end, where the checksum takes other code paths than in between, and random bits.
 TEST(BitVote, EveryPlantedBitFlipIsNamed) {
   constexpr std::size_t kBytes = 1004;  // not a multiple of the checksum's stride
   std::vector<std::byte> tensor(kBytes);

@@ -131,7 +131,7 @@ TEST(CollSchedule, TheTimeCapOfOneCellEndsItsGroup) {
   ScheduleRule capped = rule();
   capped.stop.maximum_seconds = 2;
   capped.stop.target_half_width = 1e-9;
-  // Two variants of one problem, the second far faster, and a second problem.
+  // The cells are two variants of one problem, the second of which is far faster, and one variant of a second problem.
   Schedule schedule({{Problem{}, 0, 0}, {Problem{}, 1, 0}, {Problem{}, 0, 1}}, capped);
   const auto visits = play(schedule, {0.1, 0.001, 0.1});
   EXPECT_EQ(visits.at(0), visits.at(1));

@@ -130,7 +130,7 @@ TEST(CollOnGpus, AGraphOfACellIsCapturedOnceAndItsResultIsChecked) {
   }
 }
 
-/// Every operation takes 300 turns of the fake GPUs and a few more, whoever launches it.
+/// Every operation takes a little more than 300 turns of the fake GPUs, launched alone or in a graph.
 TEST(CollOnGpus, TimeOfAGraphIsThatOfOneOperation) {
   const auto median_of = [](std::uint32_t launches) {
     test::FakeGpus gpus(2);
@@ -148,7 +148,7 @@ TEST(CollOnGpus, TimeOfAGraphIsThatOfOneOperation) {
   EXPECT_LT(graph, plain * 2);
 }
 
-/// NCCL's abort comes back only when the graphs are gone.
+/// NCCL's abort returns only after the graphs are destroyed.
 TEST(CollOnGpus, ALostRankEndsASessionWithGraphs) {
   test::FakeGpus gpus(2);
   CollOptions options = in_graphs(3);
@@ -157,7 +157,7 @@ TEST(CollOnGpus, ALostRankEndsASessionWithGraphs) {
   int looks = 0;
   CollObserver observer;
   observer.stop_requested = [&] {
-    if (++looks == 5) gpus.hub().lose_a_rank();  // four cells have graphs
+    if (++looks == 5) gpus.hub().lose_a_rank();  // at this time four cells have graphs
     return std::string();
   };
   const auto begin = Clock::now();

@@ -30,7 +30,7 @@ Options world_of_threads(int ranks) {
   return world;
 }
 
-/// Options that take a few samples of each cell, whatever their spread.
+/// Options that take a few samples of each cell, even if the samples differ a lot.
 CollOptions quick() {
   CollOptions options;
   options.collectives = {kCollectives.begin(), kCollectives.end()};
@@ -251,7 +251,7 @@ TEST(CollSession, ASnapshotHasWhatWasMeasuredSoFar) {
     return seen && std::any_of(seen->cells.begin(), seen->cells.end(), has_samples);
   };
   const Deadline deadline = Deadline::after(std::chrono::seconds(60));
-  std::thread watch([&] {  // the first samples may all be those of bare kernels, which are no cells
+  std::thread watch([&] {  // the first samples may all belong to bare kernels, which are not in CollResult::cells
     while (!measured() && !deadline.passed()) {
       const std::lock_guard lock(mutex);
       if (snapshot) seen = snapshot("SIGTERM, forced");
@@ -332,7 +332,7 @@ class SpoiledPlane : public comm::DataPlane {
   const comm::Topology& topology_;
 };
 
-/// A communicator whose data plane is a Plane over that of the real communicator.
+/// A communicator whose data plane is a Plane, which wraps the real communicator's data plane.
 template <class Plane>
 class WrappedCommunicator final : public comm::Communicator {
  public:

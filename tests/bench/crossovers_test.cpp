@@ -1,4 +1,4 @@
-// The crossovers between hosts: at which sizes they are set, and what is read from a file.
+// The crossovers between hosts: the sizes at which they are set, and their file.
 #include "bench/train/crossovers.h"
 
 #include <gtest/gtest.h>

@@ -79,7 +79,7 @@ std::vector<float> weights_of(DeviceTrainer& trainer) {
 TEST(DeviceTrainer, PhasesTrainAsTheyDoOnTheHost) {
   constexpr int kRanks = 3;
   const bench::Setup setup = make_setup();
-  // 3 steps full, 2 steps none (weights held still), 2 steps full; the first of these has no momentum from none.
+  // 3 steps full, 2 steps none (the weights do not change), 2 steps full. The first step after none has no momentum.
   constexpr std::array kPhases{Phase::kFull, Phase::kFull, Phase::kFull, Phase::kNone,
                                Phase::kNone, Phase::kFull, Phase::kFull};
 
@@ -132,7 +132,7 @@ TEST(DeviceTrainer, StepsLaunchedAheadTrainAsStepsOneByOne) {
       EXPECT_EQ(times.size(), static_cast<std::size_t>(steps));
       for (std::size_t i = 0; i < times.size(); ++i) {
         EXPECT_EQ(times[i].loss, ++number);  // the loss of a FakeStep is the number of the step
-        // The first steps are waited for: two eager steps and a capture of each schedule, and one step of each batch.
+        // The trainer waits for the first steps: two eager steps and a capture per schedule, and one step per batch.
         EXPECT_EQ(times[i].ahead, i > (number < 13 ? 2U : 0U)) << "step " << number;
       }
     }

@@ -1,6 +1,6 @@
-// Do the intervals of the decomposition hold the truth on a host that is shared with others? Seeded sessions of two
-// ranks on a simulated machine, with slow spells of the whole host (several steps to several rounds), slow spells of
-// one core, and heavy tails. The parts of a step on a quiet machine are known, so the true value of every row is known.
+// The intervals of the decomposition must contain the true values on a host that other programs use, too. Seeded
+// sessions of two ranks run on a simulated machine, with slow spells of the whole host (several steps to several
+// rounds) and of one core, and with heavy tails. A step on a quiet machine gives the true value of each row.
 #include <gtest/gtest.h>
 
 #include <algorithm>

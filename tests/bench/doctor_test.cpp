@@ -1,4 +1,4 @@
-// How doctor judges what it measured.
+// Tests doctor's verdicts on given measurements.
 #include "bench/cli/doctor.h"
 
 #include <gtest/gtest.h>

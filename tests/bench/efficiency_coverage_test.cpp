@@ -1,7 +1,6 @@
-// Does the 95 % interval of the efficiency hold the truth as often as decomposition.h says? 300 seeded sessions per
-// case. The step times of a round share a disturbance of the whole round (which cancels in a ratio) and have a
-// disturbance of each visit (which does not) and noise of their own. The limits are those of the header, less three
-// standard errors of 300 sessions.
+// The 95 % interval of the efficiency must contain the true value as often as decomposition.h says, in 300 seeded
+// sessions per case. A step time has three disturbances: one of the whole round, which cancels in a ratio, one of its
+// visit, and one of its own. The limits are those of the header, less three standard errors of 300 sessions.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// How a session ends when something goes wrong: saves that fail and are repeated, a store that another thread closes,
-// and signals that are handled, overdue, or repeated.
+// Tests the end of a session when something goes wrong: saves that fail and are repeated, a store that another thread
+// closes, and signals that are handled, overdue, or repeated.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -56,7 +56,7 @@ class Endings : public testing::Test {
   std::string session_;
 };
 
-/// While it exists, no file may grow beyond `bytes`.
+/// While the object exists, no file may grow beyond `bytes`.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {

@@ -22,8 +22,8 @@ namespace hvd::test {
 /// The faults to inject into a FakeStep.
 struct FakeStepFaults {
   bool writes_late = false;     ///< gradients change after they were marked ready
-  bool weights_drift = false;   ///< each GPU updates in its own way
-  int drifts_on = -1;           ///< the GPU that updates in its own way; -1: none
+  bool weights_drift = false;   ///< each GPU computes another update
+  int drifts_on = -1;           ///< the GPU that computes another update than the rest; -1: none
   std::uint64_t breaks_at = 0;  ///< number of the launch in which a kernel fails; 0: none
   int load_fails_at = 0;        ///< number of the call of load() that throws; 0: none
   int load_fails_on = 0;        ///< the GPU on which load() throws
@@ -169,7 +169,8 @@ class FakeStep final : public models::DeviceStep {
   [[nodiscard]] models::MemoryReport memory() const override {
     return {.parameters = kElements * sizeof(float), .gradients = kElements * sizeof(float)};
   }
-  /// 2 ms of convolution, twice the time of an H200 in fp32 (67 TFLOP/s); 3 ms of ReLU, three times it (4.8 TB/s).
+  /// A convolution that takes 2 ms, twice as long as an H200 with its peak of 67 TFLOP/s in fp32 would, and a ReLU that
+  /// takes 3 ms, three times as long as an H200 with its peak of 4.8 TB/s would.
   [[nodiscard]] std::vector<models::OperationProfile> profile() const override {
     if (!profile_) return {};
     return {{.node = "a", .kind = "conv", .implementation = {}, .library = true, .seconds = 2e-3, .flops = 67e9},

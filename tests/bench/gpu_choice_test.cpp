@@ -1,4 +1,4 @@
-// Which device a session takes, and the error if it cannot have the one that was asked for.
+// Tests which device a session takes, and the error if the requested device cannot be used.
 #include <gtest/gtest.h>
 
 #include "bench/cli/command_line.h"

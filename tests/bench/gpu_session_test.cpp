@@ -1,5 +1,5 @@
-// Whole sessions on fake GPUs: N ranks as threads, a fake NCCL, a fake network. Every test also checks the faults that
-// the fakes report: races, memory freed in use, objects that outlive their GPU.
+// Whole sessions on fake GPUs: N ranks as threads, a fake NCCL, a fake network. Every test also checks that the fakes
+// report no fault, such as a race, memory freed in use, or an object that outlives its GPU.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// How sessions end whose loss goes wrong, on fake GPUs with given losses.
+// Sessions whose loss becomes infinite, NaN or too small, on fake GPUs with given losses.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,8 +49,8 @@ std::vector<double> after(std::size_t good, double bad) {
 }
 
 TEST(Loss, OneThatIsNotFiniteIsAFailedCheckAndNothingMeasuredIsLost) {
-  // There are 4 steps of warm-up, 10 and 3 recorded steps, then 200 samples, measured in segments of half a second. The
-  // segment of the failure is therefore known, but not its step.
+  // There are 4 steps of warm-up, 10 and 3 recorded steps, then 200 samples. The samples are measured in segments of
+  // half a second. The test knows the segment with the bad loss, but not the step.
   Options options = test::gpu_options(1);
   options.num_iters = 200;
   const Ending ending = session(options, after(30, kNan));

@@ -1,4 +1,4 @@
-// Does the 95 % interval of the median hold the true median as often as it says? 400 seeded synthetic series per case,
+// The 95 % interval of the median must contain the true median in 90 to 99 % of 400 seeded synthetic series per case:
 // independent and autocorrelated, symmetric and skewed. The sample counts are those for which the header promises the
 // coverage. The band of 90 to 99 % is the requirement, not a fit to the results.
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST_P(Coverage, BetweenNinetyAndNinetyNinePercent) {
 }
 
 // A measurement that ends as soon as its interval is narrow sometimes ends because the interval is narrow by chance.
-// The limit is what docs/measurement.md says of this, less three standard errors of 200 series.
+// The limit is the share that docs/measurement.md states, less three standard errors of 200 series.
 TEST(CoverageUnderTheStoppingRule, IsWhatTheDocumentationSays) {
   constexpr int kSeries = 200;
   constexpr double kSaid = 0.84;

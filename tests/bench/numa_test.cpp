@@ -1,4 +1,4 @@
-// NUMA nodes: hwloc's descriptions of machines that are not here, masks across nodes, and what a run says about them.
+// NUMA nodes: machines that hwloc makes up, affinity masks that cross nodes, and the facts and cautions of a run.
 #include "bench/store/numa.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using Ints = std::vector<int>;
 
-/// A machine that hwloc makes up, taken for this one. No nodes where the build has no hwloc.
+/// Returns the layout of a machine that hwloc makes up, marked as this machine; no nodes in a build without hwloc.
 NumaLayout machine(const std::string& description) {
   NumaLayout layout = NumaTopology::synthetic(description).layout();
   EXPECT_FALSE(layout.this_machine) << "hwloc vouches for no description";

@@ -1,4 +1,4 @@
-// Which settings the search for a schedule tries and chooses, with scripted costs, and what it keeps in a file.
+// Tests which settings the search for a schedule tries and chooses, with scripted costs, and the file of its choices.
 #include "bench/train/schedule_search.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Real networks with small images on loopback ranks. Does training work, and does the division among ranks not matter?
+// Real networks with small images on loopback ranks. Training must work, with equal results for any number of ranks.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -114,7 +114,7 @@ struct Trained {
   std::vector<std::vector<float>> before, after;
 };
 
-/// How ranks are connected, and the bucket size from the middle of the training on (0: unchanged).
+/// The connection of the ranks, and the bucket size in the second half of the training (0: unchanged).
 struct TrainingWorld {
   test::LoopbackOptions loopback = {};
   std::size_t later_bucket_bytes = 0;
@@ -162,7 +162,7 @@ TEST(Training, ShardedWeightsAreThoseOfTheStaticScheduleBitForBit) {
 /// The search for a schedule changes buckets between steps. This also changes which weights each rank updates.
 TEST(Training, ShardedWeightsStayThoseOfTheStaticScheduleWhenTheBucketsChange) {
   Options options = small_options(1);
-  // Only its owner has the momentum of a weight, so a new owner would begin without momentum.
+  // Only the rank that updates a weight has its momentum, so another rank would begin without momentum.
   options.momentum = 0;
   const Trained fixed = train(options, 3, 4);
   options.engine.schedule = Schedule::kSharded;

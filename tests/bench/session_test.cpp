@@ -1,5 +1,5 @@
-// Whole sessions on loopback ranks. Most replay a small profile, so that milliseconds are enough for every course that
-// a session can take. session_networks_test.cpp trains real networks.
+// Whole sessions on loopback ranks. Most replay a small profile, so that a session takes only milliseconds.
+// session_networks_test.cpp trains real networks.
 #include "bench/train/session.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// How often noise misleads: seeded synthetic runs with as many steps as `hvd_bench validate` takes. A rank that is 5 %
-// slower must be found in at least 95 % of runs, and at most one healthy rank in a hundred may be accused. These limits
-// are the requirement, not a fit to the results. Healthy ranks differ by 0.3 %, as in tests/scripts/test_ranks.py.
+// Wrong verdicts on seeded noisy runs with as many steps as `hvd_bench validate` takes. A rank that is 5 % slower must
+// be found in at least 95 % of runs, and at most one healthy rank in a hundred may be called slow. These limits are the
+// requirement, not a fit to the results. Healthy ranks differ by 0.3 %, as in tests/scripts/test_ranks.py.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the tests of the store share: a folder for one test, an example of a run, and comparisons of stores.
+// Shared by the tests of the store: a folder for one test, an example of a run, and comparisons of stores.
 #pragma once
 
 #include <filesystem>
@@ -67,8 +67,8 @@ inline std::int64_t count(const fs::path& file, const std::string& sql) {
   return database.integer(sql);
 }
 
-/// Returns what differs between the rows of a store and those that one save of each of `runs` gives; "" if nothing
-/// does.
+/// Returns the differences between the rows of a store and the rows that one save of each of `runs` writes; "" if they
+/// are equal.
 inline std::string difference(const fs::path& file, const std::vector<RunRecord>& runs) {
   const Folder folder;
   ResultStore expected(folder / "expected.db", runs.at(0).session_uuid, "x");

@@ -1,5 +1,5 @@
-// Saves of a run that grows: after each one the store holds the rows of one full save, whatever another process, a
-// signal, or a full disk did before.
+// Saves of a run that grows. After each save the store must hold the rows of one full save, even if another process, a
+// signal or a full disk has disturbed an earlier save.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -71,7 +71,7 @@ TEST(StoreSaves, AfterEverySaveTheRowsAreThoseOfOneFullSave) {
   EXPECT_EQ(difference(folder / "a.db", runs), "");
 }
 
-/// Returns how many bytes this process has passed to write() and the like.
+/// Returns how many bytes this process has written (wchar in /proc/self/io).
 std::uint64_t written_bytes() {
   std::ifstream file("/proc/self/io");
   std::string key;

@@ -441,8 +441,8 @@ TEST(Store, ATargetReplacedByAnotherProgramsFileIsLeftAlone) {
   EXPECT_EQ(fs::file_size(folder / "a.db"), 15U);
 }
 
-/// While it exists, RLIMIT_FSIZE is lower: writes beyond the limit fail with EFBIG, because SIGXFSZ is ignored, as in
-/// the program.
+/// Lowers RLIMIT_FSIZE while the object exists. Writes beyond the limit fail with EFBIG, because the test ignores
+/// SIGXFSZ, as the program does.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : before_handler_(std::signal(SIGXFSZ, SIG_IGN)) {

@@ -1,4 +1,4 @@
-// The labels that a job script is told are done: those of sessions that ended well, in whichever file a kill left them.
+// A job script asks which labels are done: those of sessions that ended well, also if a kill left only a partial file.
 #include "bench/store/stored_labels.h"
 
 #include <gtest/gtest.h>

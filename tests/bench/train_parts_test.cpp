@@ -387,8 +387,8 @@ std::vector<std::int32_t> labels_at(SyntheticBatches& batches, std::uint64_t ste
   return {batch.labels.begin(), batch.labels.end()};
 }
 
-// Sample k of the data set has label k, in whichever step and on whichever rank it comes. 4 ranks x batch 2 therefore
-// see the labels of 1 rank x batch 8, although later steps repeat the images of earlier ones.
+// Sample k of the data set has label k in every step and on every rank. 4 ranks x batch 2 therefore see the labels of 1
+// rank x batch 8, although later steps repeat the images of earlier steps.
 TEST(Batches, LabelsAreNewInEveryStepAndFollowTheSample) {
   const models::SyntheticSpec spec{.seed = 3, .image_elements = 12, .classes = 1000};
   std::vector<std::int32_t> expected(8 * 6);

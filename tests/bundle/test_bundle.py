@@ -157,7 +157,7 @@ class BareHostTest(unittest.TestCase):
             self.assertEqual(store.execute("SELECT world_size FROM run").fetchall(), [(2,)])
 
     def test_a_wrong_option_of_mpirun_is_explained(self) -> None:
-        """mpirun finds its help texts although the bundle lies elsewhere than where mpirun was installed."""
+        """mpirun must find its help texts, although the bundle is not in the folder where mpirun was installed."""
         done = self.host.run("bin/mpirun", "-n", "2", "no-such-program")
         text = done.stdout + done.stderr
         self.assertNotEqual(done.returncode, 0)

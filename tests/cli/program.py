@@ -116,8 +116,8 @@ def per_rank(*commands: list[str]) -> list[str]:
 
 
 def mpirun_is_open_mpi_5() -> bool:
-    """Whether mpirun is Open MPI 5's. After SIGTERM it forwards no more output of its ranks, and it kills them 250 ms
-    later."""
+    """Returns True if mpirun is that of Open MPI 5, which after SIGTERM forwards no more output of its ranks, and kills
+    the ranks 250 ms later."""
     return MPIRUN is not None and re.search(r"\(Open MPI\) [5-9]", execute([MPIRUN, "--version"]).out) is not None
 
 
@@ -143,12 +143,12 @@ def retried_if_mpirun_kills_early(test: Callable[[ProgramTest], None]) -> Callab
 
 
 def takes_two_commands() -> bool:
-    """Whether mpirun here can start two commands as one world."""
+    """Returns True if mpirun here can start two commands as one world."""
     return MPIRUN is not None and execute([MPIRUN, "-n", "1", "true", ":", "-n", "1", "true"]).code == 0
 
 
 def may_mount() -> bool:
-    """Whether the test can mount a small disk. Mount namespaces may be switched off."""
+    """Returns True if the test can mount a small disk. Mount namespaces may be switched off."""
     if shutil.which("unshare") is None:
         return False
     probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]

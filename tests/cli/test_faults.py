@@ -26,7 +26,7 @@ from program import (
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended; a zombie has. Waits a moment if it has not."""
+    """Returns True if the process has ended or ends soon. A zombie counts as ended."""
     for _ in range(50):
         try:
             state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -115,7 +115,7 @@ class Ranks(ProgramTest):
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=15)
         if mpirun_is_open_mpi_5() and not result.errors:
-            # Rank 0 is still building and waits for no rank. It notices the loss when told to end, too late to print.
+            # Rank 0 is still building and waits for no rank. It notices the loss at SIGTERM, too late to print it.
             self.assertRegex(result.err, r"process rank 1 with PID [0-9]+ on node \S+ exited on\s+signal 9")
             return
         self.assertEqual(len(result.errors), 1, result)

@@ -242,9 +242,9 @@ class Parent(ProgramTest):
 
 
 class Numa(ProgramTest):
-    """What hwloc says of a machine with two NUMA nodes, which need not be here: hwloc reads variables of its own."""
+    """Facts and cautions on a machine with two NUMA nodes, which hwloc invents as its environment variables say."""
 
-    # A node per processor that there may be, so that two processors are on two nodes. hwloc is told that this is true.
+    # Two processors are always on two of these nodes. HWLOC_THISSYSTEM: hwloc must claim that this machine is real.
     NODES: ClassVar = {"HWLOC_SYNTHETIC": "numa:64 core:1 pu:1", "HWLOC_THISSYSTEM": "1"}
 
     hwloc = False
@@ -314,7 +314,7 @@ class Numa(ProgramTest):
         self.assertNotIn("NUMA nodes", result.out)
 
     def test_a_kernel_that_lists_two_nodes_in_one_socket(self) -> None:
-        """As /sys has it. hwloc gives every node all processors if groups are filtered out."""
+        """Simulates such a /sys. If hwloc filtered out groups, it would give every node all processors."""
         kernel = self.folder / "sys" / "devices" / "system"
         for cpu in range(4):
             topology = kernel / "cpu" / f"cpu{cpu}" / "topology"

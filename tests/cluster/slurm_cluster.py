@@ -53,7 +53,7 @@ def _search_path() -> str:
 
 
 def missing_programs() -> str:
-    """Why no cluster can be started here; empty if one can."""
+    """Returns the reason why no cluster can be started here, or an empty text if one can."""
     missing = [name for name in _PROGRAMS if shutil.which(name, path=_search_path()) is None]
     return f"no {', '.join(missing)} here (scripts/install_deps --tests installs Slurm)" if missing else ""
 
@@ -95,7 +95,7 @@ def _make_gpus(folder: Path, count: int) -> tuple[str, ...]:
 
 
 class Cluster:
-    """Starts on entering and ends on leaving, and also if this process dies. One thread uses it."""
+    """A cluster that exists inside a `with` block. It also ends if this process dies. One thread uses it."""
 
     start_seconds = 120  # most seconds that all daemons may take to start
 

@@ -13,7 +13,7 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Shape:
     """A cluster of `nodes` nodes, each with `cpus` CPUs and `gpus` counted GPUs. low_priority: tasks run at nice 19, so
-    that step daemons get a turn where tasks outnumber the cores by far; never for measuring."""
+    that step daemons get processor time beside far more tasks than cores; never for measuring."""
 
     nodes: int = 2
     cpus: int = 4
@@ -24,7 +24,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a cluster runs. isolated: every node has its own host name and /dev/shm (namespaces)."""
+    """The host, folder and ports of a cluster. isolated: every node has its own host name and /dev/shm (namespaces)."""
 
     folder: Path
     user: str

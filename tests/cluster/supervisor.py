@@ -33,8 +33,8 @@ def die_with_parent() -> None:
 
 
 def raise_priority() -> None:
-    """Raises this process's priority if allowed: daemons without a turn among hundreds of tasks miss their deadlines.
-    Children inherit both settings; the second is for kernels that schedule by session before nice values."""
+    """Raises this process's priority if allowed. Otherwise daemons get too little processor time beside hundreds of
+    tasks. Children inherit both settings; the second is for kernels that schedule by session before nice values."""
     try:
         os.nice(-5)
         Path("/proc/self/autogroup").write_text("-5")

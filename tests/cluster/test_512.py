@@ -1,9 +1,9 @@
 """Runs 512 tasks on 128 nodes of a real Slurm, with one store and the efficiency table as results.
 
 One machine has neither the memory nor the cores to train in 512 processes. Compute is therefore replayed from a
-recording made here at the start, and every gradient is cut to 1/4096 (--replay-shrink), and so are the buckets. All the
-rest is real: the launch, 512 processes that find one another, the reductions and their check, the gathering of every
-rank's samples, one complete store. The times say nothing about a network of 512 GPUs.
+recording made here at the start, and gradients and buckets are cut to 1/4096 (--replay-shrink). Everything else is
+real: the launch, 512 processes that find one another, the reductions and their check, the gathering of every rank's
+samples, one complete store. The times say nothing about a network of 512 GPUs.
 """
 
 import re

@@ -64,7 +64,7 @@ class Interrupted(ClusterTest):
 
     @staticmethod
     def has_a_run_begun(campaign: Campaign) -> bool:
-        """Whether a run has passed its warm-up. Before that there is nothing to store."""
+        """Returns True if a run has passed its warm-up. Before that there is nothing to store."""
         try:
             begun = "SELECT uuid FROM run WHERE status = 'running'"
             return any(query(begun, partial) for partial in campaign.folder.glob("stores/*.partial"))

@@ -39,7 +39,7 @@ def submit(cluster: Cluster, name: str, *options: str, forward: str = "") -> Job
 
 
 def start_limited(cluster: Cluster) -> dict[str, Job]:
-    """Starts jobs that reach their time limits, which Slurm counts in minutes, while other tests run, not on n1 and n2.
+    """Starts jobs that reach their time limits, which Slurm counts in minutes. Other tests run meanwhile on n1 and n2.
     A --signal reaches the tasks; with B: the script. It may come 30 s early, because Slurm checks every 30 s."""
     limit, warning = ("--exclude=n[1-2]", "--time=1"), 10
     return {

@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 using comm::Communicator;
 
-/// The error of rank 0, of two nodes, when bit `bit` of message number `message` of rank 1 is inverted.
+/// Runs `collective` on two one-rank nodes and inverts a bit of rank 1's message `message`. Returns rank 0's error.
 std::string error_after_flip(std::uint64_t message, std::size_t bit,
                              const std::function<void(Communicator&)>& collective) {
   std::array<RankFaults, 2> faults;

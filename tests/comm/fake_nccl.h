@@ -1,10 +1,13 @@
-// A fake NCCL for N ranks of one process, each with a fake GPU. A collective is work on the fake streams that is over
-// when all ranks have reached it. As with the real NCCL, a communicator is non-blocking; the first collective may be in
-// progress for a while and is enqueued only after that; state() shows faults of peers. Destroying a communicator that a
-// graph still holds is an error (the real one hangs). Aborting a communicator ends its collectives at once, but returns
-// only when no graph holds it, as commDestroySync() of NCCL 2.18 to 2.30 does. A collective in a graph must come from
-// the same capture on all ranks. A message moves when both ends are there. Messages of one group move side by side,
-// others one after another, so a send without its receive blocks the stream for ever.
+// A fake NCCL for N ranks of one process, each with a fake GPU. A collective is work on the fake streams; it ends when
+// all ranks have reached it. As in the real NCCL:
+// - A communicator is non-blocking: a call may be in progress for a while, and its collectives are enqueued afterwards.
+// - state() shows faults of peers.
+// - An abort ends the communicator's collectives at once, but returns only when no graph holds the communicator, as
+//   commDestroySync() of NCCL 2.18 to 2.30 does.
+// - A message moves when sender and receiver have reached it. Messages of one group move side by side, others one after
+//   another, so a send without its receive blocks the stream for ever.
+// A collective in a graph must come from the same capture on all ranks. Destroying a communicator that a graph still
+// holds is an error here, while the real NCCL hangs.
 #pragma once
 
 #include <atomic>
@@ -28,7 +31,7 @@ void store_element(std::byte* to, float value, DataType type);
 struct FakeNcclOptions {
   comm::nccl::Version version{.major = 2, .minor = 28, .patch = 9};
   bool can_register = true;
-  int polls_in_progress = 3;  ///< how often state() reports "in progress" before a call is over
+  int polls_in_progress = 3;  ///< how often state() reports "in progress" before a call ends
   bool fail_unique_id = false;
   int fail_register_code = 0;  ///< if not 0, enroll() fails with this code
   int wrong_sums = 0;          ///< this many reductions give a wrong result
@@ -47,8 +50,8 @@ class FakeNcclHub {
   /// From now on all communicators report a remote error, and their collectives never end.
   void lose_a_rank();
   [[nodiscard]] std::vector<std::string> log();
-  /// Ends calls of cancel() that would wait for ever, as the end of the process does, and waits until `libraries` have
-  /// no owner. Returns the number of such calls.
+  /// Ends the calls of cancel() that would wait for ever, as the end of a process does, and returns their number. Waits
+  /// until `libraries` have no owner.
   int end(const std::vector<std::weak_ptr<FakeNccl>>& libraries);
   /// Number of calls of cancel() that have not returned.
   [[nodiscard]] int aborting() const { return aborting_.load(); }

@@ -24,7 +24,7 @@ struct FakeNcclHub::End {
   bool met = false;
 };
 
-/// Messages from one rank to another: the ends that have not met, in order. At least one of the two queues is empty.
+/// Messages from one rank to another: sends or receives that wait for the other end. At least one queue is empty.
 struct FakeNcclHub::Lane {
   std::deque<std::shared_ptr<End>> sends, receives;
 

@@ -81,7 +81,7 @@ struct Plan {
   int victim = 0;
   std::uint64_t point = 0;
 
-  /// Whether a rank may wait for a message that never comes.
+  /// Returns true if a rank may wait for a message that never comes.
   [[nodiscard]] bool somebody_waits() const {
     return fault == FaultKind::kKill || fault == FaultKind::kCut || fault == FaultKind::kFlip ||
            (notices == Notices::kSomeLost && fault >= FaultKind::kTruncate);
@@ -260,7 +260,7 @@ std::string run_step(Communicator& c, const Plan& plan, std::size_t index) {
   }
 }
 
-/// How one rank ended.
+/// The result of one rank.
 struct Outcome {
   std::string error;  ///< the text of its Error, if it got one
   std::string fault;  ///< a failure of the test, if there was one

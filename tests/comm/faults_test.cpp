@@ -54,8 +54,8 @@ TEST_P(MissingRank, EndsTheOthersAtTheDeadlineAndIsNamed) {
     }
   });
   EXPECT_LT(elapsed, 5.0);
-  // Every rank names the missing rank, even if it waited for another: it finds out itself, or hears it from the peer
-  // whose report reached it first.
+  // Every rank names the missing rank, even if it waited for another rank. It finds the missing rank in a roll call, or
+  // a peer's abort names it.
   for (std::size_t r = 0; r < 3; ++r) {
     EXPECT_TRUE(has(results[r], "peer_lost: ")) << results[r];
     EXPECT_TRUE(has(results[r], "all_reduce 1 (400000 bytes) for rank 3 (host ")) << results[r];

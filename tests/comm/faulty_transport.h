@@ -28,7 +28,7 @@ enum class FaultKind : std::uint8_t {
 };
 inline constexpr std::uint32_t kFaultKinds = 7;
 
-/// How notices about faults are delivered. Their delivery is best effort.
+/// Decides which notices about faults are delivered. A real transport may lose notices, too.
 enum class Notices : std::uint8_t { kArrive, kSomeLost, kTwice };
 
 /// Thrown on a rank that is killed. Not an Error, so that nothing catches it before the rank's thread ends.

@@ -56,7 +56,7 @@ struct GpuOutcome {
     }
     return all;
   }
-  /// Whether no rank failed and no fault was reported.
+  /// Returns true if no rank failed and no fault was reported.
   [[nodiscard]] bool good() const {
     return violations.empty() && wait_timed_out == 0 &&
            std::all_of(errors.begin(), errors.end(), [](const std::string& error) { return error.empty(); });

@@ -1,5 +1,5 @@
-// All-reduce in two levels over fake GPUs, a fake NCCL and loopback: the sums, their order, and how all ranks end when
-// one is lost inside a node or between nodes.
+// All-reduce in two levels over fake GPUs, a fake NCCL and loopback: the sums, their order, and the errors of all ranks
+// when one is lost inside a node or between nodes.
 #include "engine/comm/nccl/hierarchical.h"
 
 #include <gtest/gtest.h>
@@ -221,7 +221,7 @@ TEST(Hierarchical, AWrongSumIsFoundBeforeTraining) {
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
-/// The leader of a node. Its reductions between nodes last until release(), whatever else happens.
+/// The leader of a node. Its reductions between nodes last until release(), even after an abort.
 class SlowReductions final : public comm::Communicator, private comm::DataPlane {
  public:
   [[nodiscard]] const comm::Topology& topology() const override { return solo_->topology(); }
@@ -390,7 +390,7 @@ TEST(Hierarchical, AnAbortOfTheWorldReachesNodeAndAcross) {
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-// A rank that leaves by itself may not yet have asked for messages of other nodes.
+// abort() must first receive pending messages of other nodes, because they may hold the reason of another rank.
 TEST(Hierarchical, ALeavingRankHasReadTheAbortOfOtherNodes) {
   const GpuOutcome outcome = on_gpu_ranks(2, world_options({2, 1}, 1), [&](GpuRank& rank) {
     comm::nccl::HierarchicalPlane plane({.world = *rank.host, .node = *rank.node, .across = *rank.across}, rank.gpu,

@@ -24,7 +24,7 @@ using comm::Communicator;
 
 /// A deadline that no rank may have to wait for.
 Deadline far_off() { return Deadline::after(60s); }
-/// The most that a busy machine may take for worlds that end at once.
+/// Longest time that a world which ends at once may take on a busy machine.
 constexpr auto kQuick = 25s;
 
 class Mismatch : public testing::Test {

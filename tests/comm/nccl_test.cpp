@@ -1,4 +1,4 @@
-// The NCCL data plane over fake GPUs and a fake NCCL: what waits for what, and what the errors say.
+// The NCCL data plane over fake GPUs and a fake NCCL: the order of waits, and the texts of errors.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// Tests the names in /dev/shm that a process leaves behind when it ends early, and that nobody has touched the memory
-// that a rank is given.
+// Tests that a process which ends early removes its names from /dev/shm and no others, and that no rank writes to
+// another rank's new memory.
 #include "engine/comm/shm/shared_memory.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(SharedMemory, AProcessRemovesItsOwnNamesAndNoOthers) {
   SharedMemory::unlink(another);
 }
 
-/// Pages of `memory`, which begins at a page, that lie in memory.
+/// Returns how many pages of `memory`, which begins at a page, are resident.
 std::ptrdiff_t touched_pages(std::span<std::byte> memory) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> there((memory.size() + page - 1) / page);
@@ -46,8 +46,8 @@ std::ptrdiff_t touched_pages(std::span<std::byte> memory) {
   return std::count_if(there.begin(), there.end(), [](unsigned char page_state) { return (page_state & 1U) != 0; });
 }
 
-// The rank that writes a page first decides on which NUMA node it lies, and the owner writes first. Ranks that are
-// processes: first_touch_test.
+// The rank that writes a page first decides on which NUMA node the page lies, so the owner must be the first to write.
+// first_touch_test tests the same for ranks that are processes.
 TEST(SharedMemory, NobodyTouchesTheMemoryThatARankIsGiven) {
   constexpr std::size_t kBytes = std::size_t{8} << 20;
   auto ranks = make_loopback(2);

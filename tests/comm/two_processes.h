@@ -14,8 +14,8 @@ namespace hvd::test {
 /// The body of a rank; returns its outcome as text.
 using RankBody = std::function<std::string(int rank, const Exchange& exchange)>;
 
-/// Returns, per [rank], what `body` returned, "error: ..." if it threw, or "ended by signal 9" and the like if the
-/// process ended early. A process that runs longer than `patience` is killed.
+/// Returns, [rank]: the result of `body`; "error: ..." if it threw; text such as "ended by signal 9" if the process
+/// ended early. A process that runs longer than `patience` is killed.
 std::array<std::string, 2> run_two_processes(const RankBody& body, std::chrono::milliseconds patience);
 
 }  // namespace hvd::test

@@ -81,7 +81,7 @@ TEST_P(WireBound, HoldsAndAllRanksHaveTheSameBits) {
   const bool flat = world.algorithm == Algorithm::kRing || whole_sums;
   const int members = flat ? world.size : (world.size + world.ranks_per_node - 1) / world.ranks_per_node;
   const auto places = static_cast<unsigned>(members);
-  const int rounds = std::bit_width(std::bit_ceil(places));  // number of rounds, and one rounding before the first
+  const int rounds = std::bit_width(std::bit_ceil(places));  // roundings: one per round, and one before the first round
   const double on_the_way = world.algorithm == Algorithm::kRing ? members
                             : whole_sums                        ? rounds
                                                                 : std::max(members, rounds);

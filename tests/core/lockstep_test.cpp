@@ -268,14 +268,14 @@ class Scenario {
     ASSERT_EQ(batch.rows, rows);
   }
 
-  /// Whether some rank stopped without submitting round `round` of tensor `n`.
+  /// Returns true if some rank stopped without submitting round `round` of tensor `n`.
   [[nodiscard]] bool somebody_stopped_without(std::size_t n, std::size_t round) const {
     return std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& rank) {
       return rank.stopped && !rank.pending[n] && rank.next_round[n] <= round;
     });
   }
 
-  /// Compares the histories of all ranks, but the contents of one random rank only: all would take most of the time.
+  /// Compares the histories of all ranks, but the contents of one random rank only, because that takes long.
   void compare_caches() {
     const ResponseCache& first = world_[0].cache();
     ASSERT_LE(first.size(), params_.capacity);

@@ -175,7 +175,7 @@ TEST(NegotiatorErrors, CorruptMessagesAreErrorsOnEveryPath) {
           for (std::size_t i = 0; i < words.size(); ++i) {
             words[i] = bits->op == BitOp::kAnd ? words[i] & theirs[i] : words[i] | theirs[i];
           }
-          // Flipped status bits may send ranks different ways, so both ranks get the same corrupt words.
+          // Both ranks get the same corrupt words: different status bits would lead to different collectives.
           corrupt(words, 3);
           mine = world[0].on_bits(words);
           other = world[1].on_bits(words);

@@ -1,5 +1,5 @@
-// Hand-written scenarios of two or three ranks; lockstep_test.cpp has the random ones, negotiator_errors_test.cpp those
-// that must fail.
+// Hand-written scenarios of two or three ranks. lockstep_test.cpp has random scenarios, negotiator_errors_test.cpp has
+// scenarios that must fail.
 #include "engine/core/negotiator.h"
 
 #include <gtest/gtest.h>

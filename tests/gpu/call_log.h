@@ -1,6 +1,6 @@
-// Writes down all calls of a FakeRuntime as lines of text. Equal work gives equal lines, whatever its addresses:
-// streams, events, graphs and blocks of memory are numbered in the order in which they appear. The test owns it; one
-// thread.
+// Writes down all calls of a FakeRuntime as lines of text. Streams, events, graphs and blocks of memory are numbered in
+// the order in which they appear, so that equal work gives equal lines at other addresses. The test owns a CallLog; one
+// thread uses it.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ inline constexpr std::string_view kRemark = "   # ";
 
 class CallLog {
  public:
-  /// Listens to `gpu`, which outlives it, until it is destroyed.
+  /// Records the calls of `gpu` until the CallLog is destroyed. `gpu` must live longer.
   explicit CallLog(FakeRuntime& gpu);
   CallLog(const CallLog&) = delete;
   CallLog& operator=(const CallLog&) = delete;

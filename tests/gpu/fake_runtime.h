@@ -20,8 +20,8 @@ struct FakeOptions {
   std::string uuid;           ///< if empty, the GPU gets its own uuid
   std::string name = "fake";  ///< the name that the driver would report
   int visible = 1;            ///< number of GPUs that the process is said to see
-  /// Memory is address space that the host backs only where it is written, and copies and fills move nothing: for logs
-  /// of the calls of steps that are too large to be computed here.
+  /// For logs of the calls of steps that are too large for this host: memory is address space without pages until it is
+  /// written, and copies and fills do nothing.
   bool dry = false;
 };
 
@@ -31,7 +31,7 @@ struct FakeCall {
   const void* stream = nullptr;  ///< null: the call has none
   const void* object = nullptr;  ///< the event or graph, or the stream that is made or destroyed
   std::vector<Range> reads = {}, writes = {};
-  std::string detail = {};  ///< for people: what memory is for
+  std::string detail = {};  ///< for people: the purpose of memory
 };
 
 class FakeRuntime final : public gpu::GpuRuntime {
@@ -49,8 +49,7 @@ class FakeRuntime final : public gpu::GpuRuntime {
   [[nodiscard]] FakeWorld& world() noexcept { return world_; }
   /// Every later query and wait fails, as after an illegal access in a kernel.
   void break_down(std::string why) { world_.break_device(id_, std::move(why)); }
-  /// Called with every call, in order. Null: nobody listens. Set it before other threads use the GPU; it must not call
-  /// the GPU.
+  /// Called with every call, in order. May be null. Set it before other threads use the GPU; it must not call the GPU.
   std::function<void(const FakeCall&)> on_call;
   /// launch() calls this first, so that a test can let it not return. May be null.
   std::function<void()> on_launch;

@@ -1,4 +1,5 @@
-// Where a real GPU is free to choose, the fake must choose the harmful order; where a real GPU is bound, it must obey.
+// Tests the fake GPU. If a real GPU may run work in any order, the fake must also run it in the harmful order. If a
+// real GPU must keep an order, the fake must keep it as well.
 #include <gtest/gtest.h>
 
 #include <cstring>

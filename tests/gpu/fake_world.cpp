@@ -8,7 +8,7 @@
 namespace hvd::test {
 namespace {
 
-// Most turns that a query lets the world take. With none, the asker does not see at once that work is over.
+// Largest number of turns that a query lets the world take. With 0 turns, a query does not see the end of work at once.
 constexpr std::uint64_t kMostTurns = 16;
 // Some streams are slow, so that streams end in an order far from the one in which they got their work.
 constexpr std::uint64_t kSlow = 1, kFast = 40;
@@ -18,7 +18,7 @@ void merge(VectorClock& into, const VectorClock& other) {
   for (std::size_t i = 0; i < other.size(); ++i) into[i] = std::max(into[i], other[i]);
 }
 
-/// Whether `later` is ordered after the first `count` pieces of work on `line`.
+/// Returns true if work with clock `later` is ordered after the first `count` pieces of work on `line`.
 bool seen(std::size_t line, std::uint64_t count, const VectorClock& later) {
   return line < later.size() && later[line] >= count;
 }

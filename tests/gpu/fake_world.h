@@ -1,9 +1,9 @@
-// The scheduler of the fake GPUs. It runs the work of all GPUs on the CPU, in any order in which each piece of work
-// comes after the work that it waits for. Nothing runs until somebody asks whether something is over; then a seed
-// decides which of the work that may run does run. Work declares the memory that it reads and writes. If two pieces
-// touch the same bytes and nothing orders them, a race is reported, whatever order they ran in.
+// The scheduler of the fake GPUs. It runs the work of all GPUs on the CPU. Each piece of work runs after the work that
+// it waits for; otherwise the order is free. Work runs only when a caller asks whether some work is over: then a seed
+// chooses among the work that may run. Work declares the memory that it reads and writes. If two pieces touch the same
+// bytes, one of them writes, and no dependency orders them, a race is reported, in whichever order they ran.
 //
-// Threads: any; a FakeWorld is one lock.
+// Threads: any. One lock guards the whole FakeWorld.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ using Range = std::span<const std::byte>;
 
 /// One kernel, copy or collective.
 struct Work {
-  /// Asked again and again while the work may go on; returns true when the work is over.
+  /// Called repeatedly while the work lasts. Returns true when the work is over.
   using Poll = std::function<bool()>;
 
   std::string label;
@@ -33,7 +33,7 @@ struct Work {
   std::function<Poll()> start;
 };
 
-/// [line of work] number of pieces that are over. `a` happened before `b` if b's clock covers all of a.
+/// [line of work]: number of pieces that are over. `a` happened before `b` if no element of a's clock exceeds b's.
 using VectorClock = std::vector<std::uint64_t>;
 
 struct Op {
@@ -45,7 +45,7 @@ struct Op {
   Work::Poll poll;
   bool started = false;
   bool done = false;
-  std::uint64_t done_at = 0;  // turn of the world
+  std::uint64_t done_at = 0;  // number of the world's turn in which the op ended
 };
 using OpRef = std::shared_ptr<Op>;
 
@@ -56,7 +56,7 @@ class FakeWorld {
   /// Faults that a real GPU might have let pass, such as races and memory freed in use. One line each.
   [[nodiscard]] std::vector<std::string> violations();
   void report(std::string violation);
-  /// Lets up to `turns` pieces of work run, chosen by the seed. Returns whether any ran.
+  /// Lets up to `turns` pieces of work run, chosen by the seed. Returns true if any ran.
   bool advance(int turns = 1);
 
   // -- for FakeRuntime -----------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class FakeWorld {
   /// Takes a few turns, then returns whether `op` is over. Errors: backend if work of `device` failed.
   bool finished(std::size_t device, const OpRef& op);
   [[nodiscard]] std::uint64_t done_at(const OpRef& op);
-  /// Label of work that is not over and touches `memory`; empty if there is none.
+  /// Returns the label of unfinished work that touches `memory`, or an empty text if there is none.
   [[nodiscard]] std::string user_of(Range memory);
   /// Call when the memory is freed.
   void forget(Range memory);

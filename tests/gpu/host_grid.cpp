@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-// AddressSanitizer must be told which stack is in use. These functions are null in builds without it.
+// These functions tell AddressSanitizer which stack is in use. They are null in builds without AddressSanitizer.
 extern "C" {
 [[gnu::weak]] void __sanitizer_start_switch_fiber(void** fake_stack_save, const void* bottom, std::size_t size);
 [[gnu::weak]] void __sanitizer_finish_switch_fiber(void* fake_stack_save, const void** old_bottom,
@@ -33,7 +33,7 @@ void leave_for(Place& from, Place& to) {
   }
   swapcontext(&from.context, &to.context);
 }
-/// Call on arrival at `here`. Stores the bounds of the left stack in `whence`: the thread's own Place learns them here.
+/// Call on arrival at `here`. Stores the bounds of the left stack in `whence`: needed for the thread's own stack.
 void arrived(const Place& here, Place& whence) {
   if (__sanitizer_finish_switch_fiber != nullptr) {
     __sanitizer_finish_switch_fiber(here.fake_stack, &whence.stack, &whence.stack_bytes);
@@ -42,7 +42,7 @@ void arrived(const Place& here, Place& whence) {
 
 struct Fiber {
   static constexpr std::size_t kStackBytes = std::size_t{128} << 10;
-  // Not cleared, since a block may need 256 of these stacks.
+  // The memory is not cleared, because a block may need 256 of these stacks.
   std::unique_ptr<std::byte[]> memory{new std::byte[kStackBytes]};
   Place place;
   bool waits = false;  // at a barrier, in the middle of a thread
@@ -50,8 +50,8 @@ struct Fiber {
   int line = 0;        // source line of the barrier
 };
 
-/// Runs the threads of one block after another. One fiber runs threads until a thread has to wait; then another fiber
-/// goes on with the next thread. A kernel without barriers therefore needs one fiber.
+/// Runs the threads of a block one after another. A fiber runs threads until one of them waits at a barrier. Then
+/// another fiber runs the next threads. A kernel without barriers therefore needs one fiber.
 class Scheduler {
  public:
   ThreadOrder order = ThreadOrder::kUp;

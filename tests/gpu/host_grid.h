@@ -1,6 +1,6 @@
-// A CUDA grid on the host. Blocks run one after another. The threads of a block are fibers of the calling thread that
-// take turns at barriers. The order is fixed, so every run gives the same results; running with the second order shows
-// what no barrier orders. Not emulated: warps (no kernel of this project uses them), and blocks that run concurrently.
+// A CUDA grid on the host. Blocks run one after another. The threads of a block are fibers of the calling thread; at a
+// barrier the next fiber runs. The order is fixed, so results repeat. A kernel that lacks a barrier gives other results
+// in the second order. Not emulated: warps (no kernel of this project uses them), and blocks that run concurrently.
 //
 // Threads: any; each calling thread has its own grids.
 #pragma once
@@ -18,7 +18,7 @@ struct dim3 {
 };
 inline constinit thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-/// Whether threads run in increasing or decreasing order between two barriers.
+/// The order in which threads run between two barriers: by increasing or decreasing index.
 enum class ThreadOrder : std::uint8_t { kUp, kDown };
 
 /// Sets the order for grids that this thread runs during the object's lifetime.

@@ -1,4 +1,4 @@
-// The host's grid must do what kernels rely on, and must show a missing barrier.
+// The host's grid must run kernels as a GPU does, and must show a missing barrier.
 #include "tests/gpu/host_grid.h"
 
 #include <gtest/gtest.h>

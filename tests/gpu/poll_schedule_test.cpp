@@ -1,4 +1,4 @@
-// How a host thread waits for a GPU, with simulated time.
+// Tests when a host thread polls a GPU that it waits for, with simulated time.
 #include "engine/gpu/poll_schedule.h"
 
 #include <gtest/gtest.h>

@@ -68,11 +68,12 @@ TEST_P(ReducedNetwork, GradientEqualsTheDirectionalDerivative) {
     const double value = rank.forward_backward();
     return testing::Scalar{.value = value, .magnitude = std::max(1.0, value)};
   };
-  // At most a thousand roundings follow one another. For a few of a million values, ReLU or maximum changes sides.
-  // These kinks cause a first-order error, which D(2h) - D(h) shows but does not bound; hence the factor 10.
+  // At most a thousand roundings follow one another. For a few of a million values, ReLU or maximum takes another
+  // branch at the displaced point. These kinks cause a first-order error. D(2h) - D(h) shows this error but does not
+  // bound it, so the test allows 10 times as much.
   const testing::Derivative numeric = testing::derivative(move, along, static_cast<double>(forward.nodes.size()));
   EXPECT_NEAR(numeric.value, 1.0, 10 * numeric.error);
-  // One tensor of three hundred contributes about 3e-3 of the slope. A bound as wide as that would miss an error in it.
+  // Each of the three hundred tensors contributes about 3e-3 of the slope. A bound of 3e-3 would miss a wrong tensor.
   EXPECT_LT(10 * numeric.error, 1e-3);
   ::testing::Test::RecordProperty("relative_error", std::to_string(numeric.value - 1.0));
 }

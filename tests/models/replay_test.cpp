@@ -176,7 +176,7 @@ TEST(ReplayStep, GradientsAreKnownAndFreshInEveryStep) {
           ASSERT_EQ(values[i], replay_gradient_value(p, i)) << "gradient " << p << " element " << i;
         }
       }
-      const auto bytes = step->gradient_arena();  // as a reduction would, replaces the values in place
+      const auto bytes = step->gradient_arena();  // the test overwrites the values in place, like a reduction
       std::fill(bytes.begin(), bytes.end(), std::byte{0x11});
     }
     EXPECT_EQ(sink.ready, (std::vector<std::size_t>{0, 1, 2, 0, 1, 2}));

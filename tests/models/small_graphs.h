@@ -38,7 +38,7 @@ inline Graph every_operation(std::int64_t batch) {
   return std::move(b).build();
 }
 
-/// A small VGG. It has no batch normalisation, so the batch may be split over ranks, and dropout in the middle.
+/// A small VGG with dropout in the middle. It has no batch normalisation, so the batch may be split over ranks.
 inline Graph tiny_vgg(std::int64_t batch) {
   GraphBuilder b("tiny_vgg", batch, 8, 5);
   TensorId x = b.relu("relu1", b.conv("conv1", b.images(), 6, square(3, 1, 1), true));

@@ -1,4 +1,4 @@
-// Which unit computes bf16, given the instruction sets of a processor.
+// Tests which unit of a processor computes bf16, for given instruction sets.
 #include <gtest/gtest.h>
 
 #include "models/onednn/compat.h"

@@ -18,7 +18,7 @@ struct Circumstances {
   DataType compute = DataType::kF32;
   std::uint64_t seed = 0;  ///< of dropout, for step 0 and samples from 0 on
   std::span<const std::int32_t> labels;
-  bool winograd = false;  ///< whether the library computes this convolution by Winograd's algorithm
+  bool winograd = false;  ///< the library computes this convolution by Winograd's algorithm
 };
 
 struct Expected {

@@ -41,10 +41,10 @@ TEST_P(NetworkOperations, AgreeWithTheReferenceWithinTheirRounding) {
 constexpr DataType kF32 = DataType::kF32;
 constexpr DataType kBF16 = DataType::kBF16;
 
-/// Convolutions over images as large as in the whole networks, because only then are bf16 weight gradients computed in
-/// bands of rows: one with stride 2 and a kernel that covers several rows of padding, one with stride 1 and a bias. No
-/// average pool follows them: its gradients repeat one number, and the rounding errors of such a sum do not cancel as
-/// the bound assumes (bounds.h).
+/// Two convolutions: one with stride 2 and a kernel that covers several rows of padding, one with stride 1 and a bias.
+/// Their images are as large as in the whole networks, because bf16 weight gradients are computed in bands of rows only
+/// for large images. No average pool follows them: all its gradients are one number, and the rounding errors of a sum
+/// of equal numbers do not cancel as the bound assumes (bounds.h).
 Graph large_images() {
   using testing::square;
   GraphBuilder b("large_images", 2, 320, 10);

@@ -21,7 +21,7 @@ struct Comparison {
   double worst_ratio = 0;  ///< largest error / bound
   std::string worst;       ///< where the worst ratio was found
   std::vector<Disagreement> failures;
-  /// Whether a TrainStep, which works in place and reuses memory, gives the same loss and gradients, bit for bit.
+  /// True if a TrainStep, which works in place and reuses memory, gives the same loss and gradients, bit for bit.
   bool equal_to_step = false;
 };
 

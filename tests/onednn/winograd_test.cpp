@@ -33,7 +33,7 @@ constexpr double kLongestSum = 6 * 32 * 32;  // terms of a weight gradient of th
 
 struct Gradients {
   std::vector<double> values;  ///< the values of all parameters, one parameter after another
-  bool winograd = false;       ///< whether an operation used Winograd's algorithm
+  bool winograd = false;       ///< an operation used Winograd's algorithm
 };
 
 Gradients onednn_gradients(const testing::Rank& rank, bool winograd) {
@@ -73,9 +73,9 @@ double relative_error(const std::vector<double>& got, const std::vector<double>&
   return std::sqrt(error / size);
 }
 
-// Compares whole gradients for several batches. A rectifier's input near zero, or two values near the maximum of a
-// pool, may be decided differently by rounding; then all gradients below differ by far more than by rounding, with and
-// without Winograd's algorithm. The median batch has no such place.
+// Compares whole gradients for several batches. Rounding may change the sign of a rectifier's input, or the place of a
+// pool's maximum. Then the gradients of all earlier layers differ by far more than rounding, with and without
+// Winograd's algorithm. The test uses the median batch, in which this does not happen.
 TEST(Winograd, WholeGradientsWithItAndWithoutItAgreeWithTheReference) {
   constexpr std::size_t kBatches = 9;
   std::vector<double> with, without;

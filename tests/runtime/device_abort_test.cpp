@@ -1,4 +1,4 @@
-// How a rank leaves a step that has failed. NCCL returns from an abort only when no captured graph holds the
+// Tests that a rank can leave a step that has failed. NCCL returns from an abort only when no captured graph holds the
 // communicator, and the training thread, which owns the graphs, may be stuck in a call of CUDA.
 #include <gtest/gtest.h>
 
@@ -164,7 +164,7 @@ TEST(DeviceAbort, ALibraryThatDoesNotComeBackHoldsNobodyUp) {
   EXPECT_EQ(outcome.outcome.errors[0].find("peer_lost: "), 0U) << outcome.outcome.text();
 }
 
-// If the training thread is stuck in freeing GPU memory, the process is told to end.
+// If the training thread is stuck freeing GPU memory, the engine must call StuckRank::leave, which ends the process.
 TEST(DeviceAbort, ATrainingThreadThatIsStuckBehindTheLibraryIsLeftBehind) {
   FakeNcclOptions stays;
   stays.cancel_may_return = std::make_shared<std::atomic<bool>>(false);

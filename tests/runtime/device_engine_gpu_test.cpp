@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 constexpr int kRanks = 2;
 
-/// Why this machine cannot run the test; empty if it can.
+/// Returns the reason why this machine cannot run the test, or an empty text if it can.
 std::string missing(bool share_gpus) {
   const gpu::DeviceList list = gpu::list_devices();
   if (list.devices.empty()) return list.reason;
@@ -44,7 +44,7 @@ std::unique_ptr<comm::DeviceCommunicator> connect(std::unique_ptr<comm::Communic
   return comm::make_nccl(std::move(host), runtime, comm::nccl::load({}), nccl, deadline);
 }
 
-/// Tickets whose outputs the engine allocates, and factors, where this build has the kernel for them.
+/// Tests tickets whose outputs the engine allocates, and factors if this build has the kernel that scales.
 void check_tickets(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus) {
   const auto runtime = gpu::make_cuda_runtime(share_gpus ? 0 : rank);
   const Deadline deadline = Deadline::after(60s);
@@ -124,7 +124,7 @@ void train(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus, 
 }
 
 // Each step rotates a ring of numbers by one place, with copies, and copies the first number to the step's slot on the
-// host. This shows a step that overtakes another, is lost, or shares its slot with one in flight.
+// host. The numbers in the slots show if a step overtook another, was lost, or shared its slot with a step in flight.
 TEST(DeviceEngineOnAGpu, StepsLaunchedAheadComeInOrder) {
   const gpu::DeviceList list = gpu::list_devices();
   if (list.devices.empty()) GTEST_SKIP() << list.reason;

@@ -1,5 +1,5 @@
-// Steps on fake GPUs: nothing overtakes anything, and a captured step computes the same as an eager one. Every test
-// also checks the faults that the fakes report: races, wrong orders of destruction.
+// Steps on fake GPUs: work must run in order, and a captured step must compute the same as an eager one. Every test
+// also checks that the fakes report no fault, such as a race or a wrong order of destruction.
 #include "engine/runtime/device_engine.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// All ranks of steps on fake GPUs end when one is lost, hangs, gives up, or has a failing library or GPU. Every test
-// also checks the faults that the fakes report: races, wrong orders of destruction.
+// Steps on fake GPUs: all ranks must end when one is lost, hangs, gives up, or has a failing library or GPU. Every test
+// also checks that the fakes report no fault, such as a race or a wrong order of destruction.
 #include <gtest/gtest.h>
 
 #include <algorithm>

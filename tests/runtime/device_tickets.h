@@ -1,4 +1,4 @@
-// For tests of operations with tickets on fake GPUs: one rank's engine and memory, and what results are held against.
+// For tests of operations with tickets on fake GPUs: one rank's engine and memory, and the comparison of its results.
 // The test's rank owns the object and calls it from its thread.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace hvd::test {
 
-/// An engine of one rank whose tensors are on a fake GPU. The host may look at the memory of a fake GPU that is idle.
+/// One rank's engine, whose tensors are on a fake GPU. The host may read the memory of a fake GPU that is idle.
 class Tickets {
  public:
   explicit Tickets(GpuRank& rank, std::chrono::milliseconds deadline = std::chrono::seconds(20))
@@ -27,7 +27,7 @@ class Tickets {
     options.deadline = deadline;
     engine_ = std::make_unique<Engine>(rank.connect(), options);
   }
-  /// `count` elements of device memory; no tensor lies at the same address as another.
+  /// Returns `count` elements of device memory. All tensors have different addresses.
   std::byte* filled(std::size_t count, DataType type, const device::Values& values) {
     memory_.push_back(gpu_.allocate(std::max<std::size_t>(count * size_of(type), 1), "a test"));
     std::byte* const data = memory_.back()->bytes.data();
@@ -43,7 +43,7 @@ class Tickets {
   FakeRuntime& gpu_;
   const int rank_;
   std::vector<gpu::DeviceMemory> memory_;
-  std::unique_ptr<Engine> engine_;  // first to go: what it has in flight uses the memory
+  std::unique_ptr<Engine> engine_;  // destroyed first, because its operations in flight use the memory
 };
 
 struct Expected {
@@ -61,7 +61,7 @@ inline void expect_values(const std::string& what, std::span<const std::byte> go
   }
 }
 
-/// A device's output: in device memory, or nowhere.
+/// Checks an output on a device. It must lie in device memory, and have none if it is empty.
 inline void expect_output(const std::string& what, const Output& output, std::size_t count, const Expected& want) {
   EXPECT_TRUE(output.bytes.empty()) << what;
   EXPECT_EQ(static_cast<bool>(output.device), count > 0) << what;

@@ -73,8 +73,8 @@ std::vector<std::string> names_in(const WorkQueue::Taken& taken) {
   return names;
 }
 
-/// An order of events that once made ranks disagree: after the engine's thread has looked for tensors, and before it
-/// looks for a command, a tensor and a command are pushed.
+/// This order of events once made ranks disagree: a tensor and a command are pushed after the engine's thread has taken
+/// tensors, and before it takes a command.
 TEST(WorkQueue, ACommandIsNotTakenBeforeATensorThatTheThreadHasNotSeen) {
   WorkQueue queue;
   WorkQueue::Taken taken;

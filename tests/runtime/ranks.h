@@ -20,13 +20,13 @@
 
 namespace hvd::test {
 
-/// How a rank ended: empty if well, else the Error that its body threw.
+/// The Error that a rank's body threw; empty if it threw none.
 struct Outcome {
   std::optional<Errc> code;
   std::string text;
 };
 
-/// How the ranks of a test reach one another. With `ranks_per_node` > 0 they form pretended nodes of this many ranks.
+/// Options of the world of a test. With `ranks_per_node` > 0 the ranks act as if on nodes of this many ranks.
 struct LoopbackOptions {
   comm::CommOptions comm = {};
   int ranks_per_node = 0;

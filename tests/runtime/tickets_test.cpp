@@ -1,5 +1,5 @@
-// Tickets, small collectives and commands of the engine over loopback: tensors meet by name, in every order of
-// submission, and the engine keeps the caller's order.
+// Tickets, small collectives and commands of the engine over loopback. The engine matches tensors by name in every
+// order of submission, and executes commands in the caller's order.
 #include <gtest/gtest.h>
 
 #include <algorithm>

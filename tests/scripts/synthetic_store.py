@@ -47,7 +47,7 @@ class SessionSpec:
     reduce_seconds: float = 0.1
     ranks_per_host: int = 1 << 20
     slow_rank: int | None = None  # the rank whose compute takes 10 % longer
-    # Relative standard deviation of the bootstrap replicates. None: the store has none, as those of older programs.
+    # Relative standard deviation of the bootstrap replicates. None: no replicates, as in stores of older programs.
     replicates: float | None = None
 
 

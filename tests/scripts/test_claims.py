@@ -132,7 +132,7 @@ class RuleTest(unittest.TestCase):
         self.assertEqual(claims.judge(POINTS["vgg16", 512], None, 0, Options())[0], NOT_MEASURED)
 
     def test_error_rates(self) -> None:
-        """How often is the verdict wrong, for jobs that vary by 0.5 points around a true efficiency?
+        """Counts wrong verdicts for jobs that vary by 0.5 points around a true efficiency.
 
         The interval's coverage allows 5 % of all cases (2.5 % on each side), plus three standard deviations of 150
         cases (5.3 points).

@@ -132,7 +132,7 @@ class ValuesTest(Stores):
         self.refused("holds a view 'coll_view'")
 
     def test_a_program_that_knows_version_1_alone(self) -> None:
-        """Such a program refuses the store with a line that says what to do, and still reads stores of runs."""
+        """The program refuses the store with a line that says what to do, and still reads stores of runs."""
         alone = self.folder / "runs.db"
         make(alone, SessionSpec(steps=5))
         self.assertEqual((version(alone), version(self.good)), (1, 2))

@@ -254,7 +254,7 @@ class GateTest(GateCase):
 
 
 def ends_soon(process: int) -> bool:
-    """Whether the process ends within ten seconds. A zombie counts as ended."""
+    """Returns True if the process ends within ten seconds. A zombie counts as ended."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:

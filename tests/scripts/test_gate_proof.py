@@ -1,4 +1,4 @@
-"""How gates are drawn from recorded pairs, and how the pairs are measured."""
+"""Tests of drawing gates from recorded pairs, and of measuring the pairs."""
 
 from __future__ import annotations
 

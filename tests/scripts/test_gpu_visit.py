@@ -43,7 +43,7 @@ sys.exit(told["code"])
 """
 
 
-# Stands in for mpirun. In the run that does not end by itself, rank 1 is a sleep, whose stop this script awaits.
+# Stands in for mpirun. In the run with a stopped rank, rank 1 is a sleep, and the script waits until it is stopped.
 ENDS_WELL = 'echo "hvd_bench: error: rank 0 waited for rank 1"; exit 5'
 FAKE_MPIRUN = f"""#!/bin/sh
 echo "$NCCL_MULTI_RANK_GPU_ENABLE" "$@"
@@ -170,7 +170,7 @@ class GpuVisitTest(Visited):
         self.assertEqual(rows["train-fp16-vgg16"]["reason"], "42 img/s, batch 256")
         self.assertIn("verdict of quick-fp16-vgg16.json autotune-bf16-vgg16.json\n", text)
         self.assertIn("verdict of quick-", (self.folder / "out" / "verdict.txt").read_text())
-        # The log of clocks must be that of the row that is kept.
+        # The log of clocks must belong to the row that is kept.
         for name in ("quick-fp16-vgg16", "autotune-bf16-vgg16"):
             self.assertEqual((self.folder / "out" / f"{name}.clocks.csv").read_text(), "clocks")
 

@@ -197,7 +197,7 @@ class StatisticsTest(unittest.TestCase):
                 self.assertLessEqual(beside, members, f"{noise}, {members} ranks")
 
     def test_at_most_one_healthy_rank_in_a_hundred_is_accused(self) -> None:
-        """Tests the usual threshold, and almost none: accused outliers alone are limited too.
+        """Tests the usual threshold, and a threshold near 0, with which outliers alone decide.
 
         Without a threshold, four ranks are expected to give 0.75 accused in a hundred: 37 of the 4900 simulated here.
         """

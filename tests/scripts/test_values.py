@@ -214,7 +214,7 @@ class ValuesTest(Stores):
                     self.refused("damaged: ")
 
     def test_a_file_brings_its_own_schema(self) -> None:
-        """The file's schema has no CHECK constraints, STRICT or references. Values must be checked all the same."""
+        """The file's schema has no CHECK constraints, STRICT or references. Readers must check the values."""
         loose = "UPDATE sqlite_schema SET sql = replace(replace(sql, 'STRICT, ', ''), 'STRICT', '')"
         for change, message in (
             ("UPDATE run SET world_size = 'many'", "world_size text, which is not a whole number"),
@@ -282,7 +282,7 @@ class SchemaTest(Stores):
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["bad.db", "good.db"])
 
     def test_a_journal_that_names_another_file(self) -> None:
-        """When SQLite rolls back, it deletes the file that a journal names: in a stranger's store, any file."""
+        """When SQLite rolls back, it deletes the file that the journal names. A stranger's may name any file."""
         shutil.copyfile(self.good, self.bad)
         journal = self.folder / "bad.db-journal"
         journal.write_bytes(b"\0" * 512 + untrusted.SUPER_JOURNAL_MAGIC)

@@ -1,4 +1,4 @@
-"""A file that a script writes must be the new one or the old one, whatever ends the writing. The message names it."""
+"""If a script is stopped while it writes a file, the file must be the complete new or old one. The message names it."""
 
 from __future__ import annotations
 

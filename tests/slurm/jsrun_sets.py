@@ -43,7 +43,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Rank:
-    """Where one rank runs, and the cores and GPUs that it sees."""
+    """The node and resource set of one rank, and the cores and GPUs that it sees."""
 
     node: int
     local_rank: int
@@ -108,7 +108,7 @@ def _packed_cores(request: Request, tasks: int, cores: tuple[int, ...]) -> list[
 
 
 def place(request: Request, machine: Machine) -> list[Rank]:
-    """Where each rank runs, [rank]: sets are placed node by node, ranks set by set (-d packed). Errors: Refused."""
+    """Returns each rank's place. Sets are placed node by node, ranks set by set (-d packed). Errors: Refused."""
     counts = request.counts
     tasks, cores, gpus = (counts.get(n, d) for n, d in (("tasks_per_rs", 1), ("cpu_per_rs", 1), ("gpu_per_rs", 0)))
     if "np" in counts:

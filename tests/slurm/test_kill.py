@@ -91,7 +91,7 @@ class KillTest(LifeTest):
 
 class KilledJobTest(KillTest):
     def killed_at(self, number: int, environment: dict[str, str]) -> bool:
-        """Runs the job with a kill at point `number`. Returns whether the job got that far."""
+        """Runs the job with a kill at point `number`. Returns False if the job ended before that point."""
         self.fresh()
         self.good("submit")
         code = self.cluster.run(Task(101, 1), **environment, **self.stored)

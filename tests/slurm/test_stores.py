@@ -173,7 +173,7 @@ class StoresTest(unittest.TestCase):
             self.assertIn("b.db: damaged: a session has no start and end", fault(stores.pilot, [self.folder / "b.db"]))
 
     def test_a_journal_that_names_another_file(self) -> None:
-        """When SQLite rolls back, it deletes the file that a journal names: in a stranger's store, any file."""
+        """When SQLite rolls back, it deletes the file that the journal names. A stranger's may name any file."""
         add_session(self.a, "good", "complete")
         journal = self.a.with_name("a.db-journal")
         journal.write_bytes(b"\0" * 512 + bytes.fromhex("d9d505f920a163d7"))

@@ -10,13 +10,13 @@ int main() {
   try {
     hvd::Engine engine(hvd::comm::mpi_available() ? hvd::comm::make_mpi() : hvd::comm::make_solo(), {});
 
-    // What this rank wants averaged: any number of buffers, of any type and shape.
+    // The buffers to average. There may be any number of them, of any type and shape.
     const int rank = engine.rank();
     std::vector<float> weights(std::size_t{64} * 128, static_cast<float>(rank + 1));
     std::vector<double> biases(128, 10.0 * (rank + 1));
 
-    // Ranks meet by name, whatever the order in which each submits. The engine fuses small buffers and works
-    // while this thread goes on computing; a buffer must stay untouched until wait().
+    // The engine matches the ranks' buffers by name, so each rank may submit in any order. The engine fuses small
+    // buffers and works while this thread computes. Do not touch a buffer before wait() has returned.
     const std::array<std::int64_t, 2> matrix{64, 128};
     const std::array<std::int64_t, 1> vector{128};
     const hvd::Ticket first =

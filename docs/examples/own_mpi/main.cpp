@@ -1,4 +1,4 @@
-// A program with MPI calls of its own, beside two engines: one over all ranks, one over those of equal parity.
+// A program that calls MPI itself and has two engines: one over all ranks, one over the even or the odd ranks.
 //   mpirun -np 4 ./own_mpi
 #include <mpi.h>
 
@@ -16,7 +16,7 @@ void run(int rank, MPI_Comm parity) {
   hvd::Engine world(hvd::comm::make_mpi(MPI_COMM_WORLD), {});
   hvd::Engine half(hvd::comm::make_mpi(parity), {});
 
-  // Each rank has as many rows as it likes; the engine works while this thread goes on.
+  // Ranks may have different numbers of rows. The engine works while this thread continues.
   const std::vector<float> rows(static_cast<std::size_t>(rank + 1) * 2, static_cast<float>(rank));
   const std::array<std::int64_t, 2> shape{rank + 1, 2};
   const hvd::Ticket gathered = world.all_gather_async("rows", rows.data(), shape, hvd::DataType::kF32);

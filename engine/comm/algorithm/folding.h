@@ -24,7 +24,7 @@ class Folding {
     if (me < 2 * pairs) partner_ = members.ranks[me ^ 1U];
   }
 
-  /// The ranks that act, by place, and this member's place. Only for a member that acts().
+  /// Returns the ranks that act, by place, and this member's place. Call only if acts().
   [[nodiscard]] Members places() const { return {ranks_, place_}; }
   [[nodiscard]] bool acts() const { return acts_; }
 

@@ -1,5 +1,5 @@
-// Direct exchanges: every rank sends its data straight to every other rank, in n - 1 messages per rank. A bounded
-// number of them is under way at a time. See docs/algorithms.md.
+// Direct exchanges: every rank sends its data straight to every other rank, in n - 1 messages per rank. The number of
+// messages that a rank sends at a time is bounded. See docs/algorithms.md.
 #pragma once
 
 #include <cstddef>

@@ -14,7 +14,7 @@ namespace hvd::comm {
 
 class RecursiveDoubling {
  public:
-  /// Sets into = op(first, second); the message's size in bytes is known to the function.
+  /// Sets into = op(first, second). The function knows the message's size.
   using Combine = std::function<void(std::byte* into, const std::byte* first, const std::byte* second)>;
 
   explicit RecursiveDoubling(Transport& transport) : transport_(transport) {}

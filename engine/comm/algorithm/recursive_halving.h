@@ -1,5 +1,5 @@
 // Recursive halving (reduce-scatter), recursive doubling of shares (all-gather), and Rabenseifner's all-reduce, which
-// runs both in turn. Each of the two takes log2(n) exchanges and sends no more bytes than a ring.
+// runs one after the other. Each of the two takes log2(n) exchanges and sends no more bytes than a ring.
 // See docs/algorithms.md. Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
 // MPICH", 2005, https://doi.org/10.1177/1094342005051521.
 #pragma once

@@ -10,7 +10,7 @@
 namespace hvd::comm {
 namespace {
 
-/// Number of segments of one share that are under way at a time, to keep the network busy while one is combined.
+/// Number of segments of one share that are in flight at a time, to keep the network busy while one is combined.
 constexpr std::size_t kGroup = 4;
 
 /// The order in which segments are sent. A group of kGroup segments of every share goes through all steps, then the

@@ -28,7 +28,7 @@ std::shared_ptr<Inboxes> make_inboxes(int size);
 
 class ThreadTransport final : public Transport {
  public:
-  /// Borrows `watch`.
+  /// Borrows `faults`.
   ThreadTransport(std::shared_ptr<Inboxes> inboxes, int rank, Faults& faults)
       : inboxes_(std::move(inboxes)), rank_(rank), faults_(faults), posted_(inboxes_->size()) {}
   Ticket send(int to, std::span<const std::byte> bytes) override;

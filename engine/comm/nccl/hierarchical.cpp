@@ -56,7 +56,7 @@ HierarchicalPlane::~HierarchicalPlane() {
     check();
     levels_.world.control().throw_if_aborted();
     if (inter_node_ && inter_node_->busy()) abort();
-  } catch (...) {  // no caller can take the error; without abort() the stream would wait for a peer that is gone
+  } catch (...) {  // a destructor cannot throw; without abort() the stream would wait for a lost peer
     abort();
   }
   inter_node_.reset();
@@ -95,8 +95,8 @@ void HierarchicalPlane::all_reduce(void* data, std::size_t count, DataType dtype
   std::byte* const mine = base + static_cast<std::size_t>(where.local_rank) * pieces.share * element;
   std::byte* const rest = base + shares * element;
   const std::vector<std::size_t> share_of_each(static_cast<std::size_t>(where.local_size), pieces.share);
-  // An average divides once, after the sum over all ranks. In fp16 that sum could overflow, so there each node divides
-  // before the sum over nodes: its mean by the number of nodes, or its sum by that of ranks if nodes are uneven.
+  // An average divides once, after the sum over all ranks. In fp16 that sum could overflow, so each node divides before
+  // the sum over nodes: its mean by the number of nodes or, if nodes are uneven, its sum by the number of ranks.
   const bool early = op == ReduceOp::kAverage && dtype == DataType::kF16;
   const bool node_means = early && even_;
   const ReduceOp inner = op == ReduceOp::kAverage && !node_means ? ReduceOp::kSum : op;

@@ -19,7 +19,7 @@
 
 namespace hvd::comm::nccl {
 
-/// How an all-reduce of `count` elements is divided over the local ranks.
+/// The division of an all-reduce of `count` elements over the local ranks.
 struct Pieces {
   std::size_t share = 0;  ///< elements that each local rank reduces between nodes
   std::size_t rest = 0;   ///< elements behind the shares; local rank 0 reduces them as well

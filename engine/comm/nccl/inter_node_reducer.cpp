@@ -50,7 +50,7 @@ void InterNodeReducer::abort(const std::string& reason) noexcept {
   across_.control().abort(reason);
   const MutexLock lock(mutex_);
   over_ = true;
-  // The thread may still write the memory of the job under way, so the thread itself opens the gate of that job.
+  // The thread may still write the memory of the first job, so the thread itself opens that job's gate.
   for (std::size_t i = reducing_ ? 1 : 0; i < entries_.size(); ++i) entries_[i].gate->open();
   changed_.notify_all();
 }

@@ -29,9 +29,9 @@ class InterNodeReducer {
     Deadline deadline;
   };
 
-  /// `across` holds one rank per node, in the order of the nodes. It is borrowed, and nobody else may use it.
+  /// Borrows `across`, which has one rank per node, in the order of the nodes. No other code may use `across`.
   explicit InterNodeReducer(Communicator& across);
-  /// Call only when no job is under way, or after abort().
+  /// Call only when all jobs are done, or after abort().
   ~InterNodeReducer();
   InterNodeReducer(const InterNodeReducer&) = delete;
   InterNodeReducer& operator=(const InterNodeReducer&) = delete;
@@ -44,8 +44,8 @@ class InterNodeReducer {
   [[nodiscard]] bool busy();
   /// Errors: if a job failed, the error that ended the thread.
   void check();
-  /// Ends the waits of the thread and of the streams. The stream of the job under way continues once the thread no
-  /// longer uses the job's memory. `reason` is sent to the peers.
+  /// Ends the waits of the thread and of the streams. If the thread is reducing a job, the job's stream continues once
+  /// the thread no longer uses the job's memory. Sends `reason` to the peers.
   void abort(const std::string& reason) noexcept;
 
  private:
@@ -61,7 +61,7 @@ class InterNodeReducer {
   Communicator& across_;
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Entry> entries_ HVD_GUARDED_BY(mutex_);  // the first one is under way
+  std::deque<Entry> entries_ HVD_GUARDED_BY(mutex_);  // the thread works on the first one
   std::optional<Error> failure_ HVD_GUARDED_BY(mutex_);
   bool reducing_ HVD_GUARDED_BY(mutex_) = false;  // the thread uses the memory of the first entry
   bool over_ HVD_GUARDED_BY(mutex_) = false;

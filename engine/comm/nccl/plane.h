@@ -89,13 +89,13 @@ class Plane final : public DevicePlane {
   [[nodiscard]] bool wait_timed_out() const;
   /// Returns the communicator. The caller owns it from then on.
   Comm release_communicator();
-  /// Runs a call that uses the communicator. The aborting thread waits up to kCourtesy for such a call to return.
+  /// Runs `body`, which uses the communicator. The aborting thread waits up to kCourtesy until `body` has returned.
   template <class Call>
   Result call(Call&& body);
 
   /// State shared by the plane and its aborting thread. The thread may outlive the plane.
   struct Ending {
-    std::atomic<int> calls{0};  // calls of the owner under way
+    std::atomic<int> calls{0};  // number of the owner's calls that have not returned
     Mutex mutex;
     CondVar changed;
     bool aborting HVD_GUARDED_BY(mutex) = false;

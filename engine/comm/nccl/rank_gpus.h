@@ -21,12 +21,12 @@ struct RankGpu {
   static RankGpu parse(const Bytes& bytes);
 };
 
-/// Both return one line with the fault and the right launch; empty if there is no fault. Shapes: gpus, hosts [rank].
+/// Return one line with the fault and how to launch instead; empty if there is no fault. Shapes: gpus, hosts [rank].
 std::string shared_gpu(const std::vector<RankGpu>& gpus, const std::vector<std::string>& hosts);
 std::string version_difference(const std::vector<RankGpu>& gpus, const std::vector<std::string>& hosts);
 
 /// Collective. Errors, with the same text on all ranks: invalid_argument with the text of shared_gpu(), unless
-/// `share_gpus`; mismatch with that of version_difference() or of RankGpu::parse().
+/// `share_gpus`; mismatch with the text of version_difference() or of RankGpu::parse().
 void check_gpus_and_versions(Communicator& host, const RankGpu& mine, bool share_gpus, Deadline deadline);
 
 }  // namespace hvd::comm::nccl

@@ -13,7 +13,7 @@ void check_world(Communicator& host, gpu::GpuRuntime& runtime, const Api* api, c
                  Deadline deadline);
 
 /// One reduction whose sum is known. It makes NCCL connect before the first step, and detects wrong connections. Owns
-/// the memory of the reduction; after an error keep the object until the stream has run dry.
+/// the memory of the reduction; after an error keep the object until the stream has no work left.
 class Trial {
  public:
   explicit Trial(gpu::GpuRuntime& runtime);

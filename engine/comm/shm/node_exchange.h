@@ -2,10 +2,12 @@
 // readable, and reads its part of the others' inputs. One object per rank, used by one thread; borrows the NodeGroup
 // and the Regions. See docs/algorithms.md.
 //
-// From what the ranks posted, all of them choose the same of three ways. Inputs that fit travel in the slots, which
-// takes one synchronisation. Inputs in one registered region are read in place; a second synchronisation keeps their
-// owners from changing them too early. All other inputs go block by block through two alternating staging halves, with
-// one synchronisation per block: a rank that arrives at block k + 1 has read block k, so block k + 2 may overwrite it.
+// Inputs become readable in one of three ways. All ranks choose the same one, because all compare the same posted data:
+// - Inputs that fit into the slots travel there, with one synchronisation.
+// - Inputs in one registered region are read in place. A second synchronisation keeps their owners from changing them
+//   too early.
+// - All other inputs go block by block through two alternating staging halves, with one synchronisation per block. A
+//   rank that arrives at block k + 1 has read block k, so block k + 2 may overwrite it.
 //
 // Errors of all operations: those of NodeGroup; mismatch if ranks disagree, with one text and before data move.
 #pragma once
@@ -43,7 +45,7 @@ class NodeExchange {
   /// root does not wait for the others, and reports a disagreement in its next operation.
   void broadcast(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
-  /// Takes one synchronisation. `root` is a rank of the world. Errors: mismatch unless size and root are equal on all.
+  /// Needs one synchronisation. `root` is a rank of the world. Errors: mismatch unless all ranks give equal arguments.
   void check_same_root(std::size_t bytes, int root, const Wait& wait);
 
  private:
@@ -53,7 +55,7 @@ class NodeExchange {
     DataType dtype;
     std::uint32_t op;
   };
-  /// Which rank reads which part of whose input, in elements. One object for all operations saves heap allocations.
+  /// Says which part of each input every rank reads, in elements. One object for all operations saves heap allocations.
   struct Plan {
     const std::byte* in = nullptr;   ///< this rank's input
     std::size_t element = 1;         ///< bytes per element

@@ -91,7 +91,7 @@ class NodeGroup {
   void advance(Counter Cell::*counter) { bump(my_cell().*counter); }
   static void bump(Counter& counter);
   static void wake(Counter& counter) noexcept;
-  /// Each returns when `counter` of one local rank, or of all, has reached `target` (modulo 2^32).
+  /// Return when `counter` of `local_rank` or of all local ranks has reached `target` (modulo 2^32).
   void await_one(Counter Cell::*counter, int local_rank, std::uint32_t target, const Wait& wait);
   void await_all(Counter Cell::*counter, std::uint32_t target, const Wait& wait);
 
@@ -110,7 +110,7 @@ class NodeGroup {
   template <class Ready, class OnDeadline>
   void await(Counter& counter, int awaited, const Wait& wait, Ready ready, OnDeadline on_deadline);
   [[noreturn]] void throw_late(std::span<const int> local_ranks, const Wait& wait);
-  /// Blames the local ranks whose `counter` has not reached `target`, if there are any.
+  /// Throws an error that names the local ranks whose `counter` has not reached `target`, if there are any.
   void blame_late(Counter Cell::*counter, std::uint32_t target, const Wait& wait);
   void check_same_operation(const Wait& wait) const;
   /// `set` is the value of sequence_ when the notes were written.

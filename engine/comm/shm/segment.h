@@ -72,8 +72,8 @@ struct alignas(kPageBytes) Cell {
   std::atomic<std::uint32_t> process{0};  ///< process id; 0 for a thread, or if not yet known
   std::atomic<std::uint64_t> pid_namespace{0};
   FlightRecord flights;
-  std::array<Slot, 2> slots;                      ///< used in turn: one is read while the next is written
-  std::array<std::array<Note, kNotes>, 2> notes;  ///< two sets, used in turn from synchronisation to synchronisation
+  std::array<Slot, 2> slots;                      ///< used alternately: one is read while the next is written
+  std::array<std::array<Note, kNotes>, 2> notes;  ///< two sets, used alternately: each synchronisation changes the set
 };
 
 /// Work of one large all-reduce. Every running rank claims chunks of it.
@@ -87,7 +87,7 @@ struct alignas(kPageBytes) Header {
   std::atomic<std::uint32_t> roll_call{0};    ///< number of the latest call
   std::atomic<std::uint64_t> token{0};        ///< makes names of shared memory unique
   SharedText reason;
-  std::array<Work, 2> work;  ///< used in turn like the slots
+  std::array<Work, 2> work;  ///< used alternately like the slots
 };
 
 class Segment {
