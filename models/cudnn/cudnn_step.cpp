@@ -42,9 +42,9 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
   const cudnn::Backends backends{.cudnn = cudnn::Library::load(cudnn.libraries),
                                  .cublaslt = cudnn::CublasLt::load(cudnn.libraries),
                                  .kernels = cudnn::kernels::gpu_table()};
-  // The room must outlive the planner, whose lists of engines use its handle, even if no step is made.
-  const auto room = std::make_shared<cudnn::EngineRoom>(runtime, backends, options.threads);
-  const auto planner = cudnn::make_planner(backends.cudnn, room->handle().get(), runtime.device().name);
+  // The compiled must outlive the planner, whose lists of engines use its handle, even if no step is made.
+  const auto compiled = std::make_shared<cudnn::CompiledEngines>(runtime, backends, options.threads);
+  const auto planner = cudnn::make_planner(backends.cudnn, compiled->handle().get(), runtime.device().name);
   const cudnn::PlanOptions plan{.compute = compute,
                                 .gradient = options.gradient,
                                 .deterministic = cudnn.deterministic,
@@ -66,7 +66,7 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
                                .winners_folder = cudnn.winners_folder,
                                .agree = cudnn.agree,
                                .share = cudnn.share},
-                              runtime, backends, room, allocate);
+                              runtime, backends, compiled, allocate);
 }
 
 std::string cudnn_unsupported_reason(const gpu::LibrarySearch& libraries) {

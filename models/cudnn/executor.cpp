@@ -12,8 +12,8 @@
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
 #include "models/cudnn/batch_loader.h"
+#include "models/cudnn/engine_selection.h"
 #include "models/cudnn/group_cost.h"
-#include "models/cudnn/rehearsal.h"
 #include "models/cudnn/staging.h"
 #include "models/cudnn/step_memory.h"
 #include "models/cudnn/step_weights.h"
@@ -32,17 +32,17 @@ static_assert(kSgdBytes == 4 * sizeof(float));
 class Executor final : public DeviceStep {
  public:
   Executor(Graph graph, const Planning& planning, const ExecutorOptions& options, gpu::GpuRuntime& runtime,
-           const Backends& backends, std::shared_ptr<EngineRoom> room, const ArenaAllocator& allocate)
+           const Backends& backends, std::shared_ptr<CompiledEngines> compiled, const ArenaAllocator& allocate)
       : graph_(std::move(graph)),
         options_(options),
         runtime_(runtime),
         kernels_(backends.kernels),
-        room_(std::move(room)),
+        compiled_(std::move(compiled)),
         compute_(runtime.make_stream(gpu::Priority::kNormal)),
-        plan_(rehearsed(planning)),
+        plan_(selected_plan(planning)),
         memory_(runtime, plan_.memory,
-                memory_need(plan_.memory, graph_.batch_size, room_->workspace_bytes(plan_), kInputCopies),
-                room_->workspace_bytes(plan_), allocate, compute_),
+                memory_need(plan_.memory, graph_.batch_size, compiled_->workspace_bytes(plan_), kInputCopies),
+                compiled_->workspace_bytes(plan_), allocate, compute_),
         batches_(graph_, addresses().matrix(images_of(graph_, plan_.program)), memory_, kernels_, runtime, compute_),
         sgd_slots_(runtime, kSgdBytes, "the update's numbers"),
         weights_(graph_, plan_, memory_, kernels_, runtime, compute_),
@@ -202,17 +202,17 @@ class Executor final : public DeviceStep {
   }
 
   [[nodiscard]] std::string engines() const override {
-    const std::string engines = chosen_text(plan_), products = room_->products_text();
+    const std::string engines = chosen_text(plan_), products = compiled_->products_text();
     return engines + (engines.empty() || products.empty() ? "" : "; ") + products;
   }
   [[nodiscard]] std::vector<std::string> notes() const override {
     std::vector<std::string> lines = fallback_lines(graph_, plan_.program);
     lines.insert(lines.end(), notes_.begin(), notes_.end());
-    for (std::string& line : room_->notes()) lines.push_back(std::move(line));
+    for (std::string& line : compiled_->notes()) lines.push_back(std::move(line));
     return lines;
   }
   [[nodiscard]] std::string description() const override {
-    return "cudnn " + plan_.cudnn + " cublaslt " + room_->cublaslt().version() + " " +
+    return "cudnn " + plan_.cudnn + " cublaslt " + compiled_->cublaslt().version() + " " +
            std::string(name(plan_.options.compute)) + " " + text(fusion_that_runs(plan_.options)) +
            (plan_.options.deterministic ? " deterministic" : "");
   }
@@ -239,21 +239,21 @@ class Executor final : public DeviceStep {
     return {plan_.program, plan_.memory, storage(plan_.options.compute), memory_.arenas()};
   }
 
-  Plan rehearsed(const Planning& planning) {
-    Rehearsal rehearsal(graph_, planning, options_, runtime_, compute_, kernels_, *room_);
-    Plan plan = rehearsal.run();
-    notes_ = rehearsal.notes();
+  Plan selected_plan(const Planning& planning) {
+    EngineSelection engine_selection(graph_, planning, options_, runtime_, compute_, kernels_, *compiled_);
+    Plan plan = engine_selection.run();
+    notes_ = engine_selection.notes();
     return plan;
   }
 
   void bind() {
-    launches_ = room_->bind(plan_, addresses(),
-                            {.graph = graph_,
-                             .kernels = kernels_,
-                             .seed = options_.seed,
-                             .scalars = memory_.scalars(),
-                             .loss_scale = memory_.loss_scale(),
-                             .gradient_prescale = options_.gradient_prescale});
+    launches_ = compiled_->bind(plan_, addresses(),
+                                {.graph = graph_,
+                                 .kernels = kernels_,
+                                 .seed = options_.seed,
+                                 .scalars = memory_.scalars(),
+                                 .loss_scale = memory_.loss_scale(),
+                                 .gradient_prescale = options_.gradient_prescale});
   }
 
   // Waits for the step that was just enqueued. Profiled steps are not measured, so the wait does no harm.
@@ -282,7 +282,7 @@ class Executor final : public DeviceStep {
   ExecutorOptions options_;
   gpu::GpuRuntime& runtime_;
   kernels::Table kernels_;
-  std::shared_ptr<EngineRoom> room_;  // outlives the launches
+  std::shared_ptr<CompiledEngines> compiled_;  // outlives the launches
   std::vector<std::string> notes_;
   gpu::Stream compute_;
   Plan plan_;
@@ -306,8 +306,9 @@ class Executor final : public DeviceStep {
 
 std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning, const ExecutorOptions& options,
                                           gpu::GpuRuntime& runtime, const Backends& backends,
-                                          std::shared_ptr<EngineRoom> room, const ArenaAllocator& allocate) {
-  return std::make_unique<Executor>(std::move(graph), planning, options, runtime, backends, std::move(room), allocate);
+                                          std::shared_ptr<CompiledEngines> compiled, const ArenaAllocator& allocate) {
+  return std::make_unique<Executor>(std::move(graph), planning, options, runtime, backends, std::move(compiled),
+                                    allocate);
 }
 
 std::string type_refusal(const gpu::Device& device, ComputeType type, int kernels_from) {

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "models/cudnn/compiled_engines.h"
 #include "models/cudnn/cudnn_step.h"
-#include "models/cudnn/engine_room.h"
 #include "models/cudnn/plan.h"
 
 namespace hvd::models::cudnn {
@@ -31,10 +31,10 @@ struct Planning {
   std::function<Plan(const Graph& graph, const Fusion& fusion, const EngineFailures& failed)> plan = {};
 };
 
-/// `room` must have been made for `runtime`. Errors: as make_cudnn_step().
+/// `compiled` must have been made for `runtime`. Errors: as make_cudnn_step().
 std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning, const ExecutorOptions& options,
                                           gpu::GpuRuntime& runtime, const Backends& backends,
-                                          std::shared_ptr<EngineRoom> room, const ArenaAllocator& allocate);
+                                          std::shared_ptr<CompiledEngines> compiled, const ArenaAllocator& allocate);
 
 /// Returns the reason why `device` cannot train in `type`, or "" if it can. `kernels_from`: the oldest compute
 /// capability that our kernels were compiled for, 10 * major + minor. Pure.

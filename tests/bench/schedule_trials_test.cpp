@@ -254,9 +254,12 @@ TEST(ScheduleTrials, EveryKnobIsTurnedWhereNoneIsGiven) {
   for (const char* part : {"enqueued steps, ", ", no overlap, ", "at most 4 CTAs", ", memory not registered"}) {
     EXPECT_NE(tried.find(part), std::string::npos) << part << ": " << tried;
   }
-  // There are 13 settings, and two more if several knobs gained and their sum is compared with the start.
-  const auto others = std::count(tried.begin(), tried.end(), ';');
-  EXPECT_TRUE(others == 12 || others == 14) << tried;
+  // One turn of every knob tries 13 settings. Knobs whose result a later gain may change take a second turn, and two
+  // settings follow if several knobs gained and their sum is compared with the start. How often that happens depends on
+  // measured times.
+  const auto settings = std::count(tried.begin(), tried.end(), ';') + 1;
+  EXPECT_GE(settings, 13) << tried;
+  EXPECT_LE(settings, static_cast<std::ptrdiff_t>(ScheduleSearch::kMostTurns) * 13 + 2) << tried;
   // The chosen setting must be in effect and stored. Which setting is chosen depends on the turns of the fake world.
   const std::string chosen = fact(record, "gpu.schedule.chosen");
   EXPECT_EQ(chosen.starts_with("CUDA graph"), fact(record, "gpu.option.graph") == "yes") << chosen;

@@ -121,7 +121,7 @@ std::vector<std::string> step_lines(const Graph& graph, const Planning& planning
         .cudnn = Library::with(fake_cudnn()), .cublaslt = CublasLt::with(fake_cublaslt()), .kernels = host_kernels()};
     gpu::DeviceMemory gradients;
     const auto step = make_executor(graph, planning, options, gpu, backends,
-                                    std::make_unique<EngineRoom>(gpu, backends, 1), [&](std::size_t bytes) {
+                                    std::make_unique<CompiledEngines>(gpu, backends, 1), [&](std::size_t bytes) {
                                       gradients = gpu.allocate(bytes, "the gradients");
                                       return gradients->bytes;
                                     });

@@ -103,8 +103,8 @@ class Machine {
       return plan = planned(of, options, oracle);
     };
     const Backends backends = fake_backends();
-    auto room = std::make_unique<EngineRoom>(gpu, backends, wish.threads);
-    step = make_executor(graph, planning, wish.executor, gpu, backends, std::move(room), [this](std::size_t bytes) {
+    auto compiled = std::make_unique<CompiledEngines>(gpu, backends, wish.threads);
+    step = make_executor(graph, planning, wish.executor, gpu, backends, std::move(compiled), [this](std::size_t bytes) {
       gradients = gpu.allocate(bytes, "the gradients");
       std::fill(gradients->bytes.begin(), gradients->bytes.end(), std::byte{0});
       return gradients->bytes;

@@ -14,27 +14,28 @@
 #include <string_view>
 #include <vector>
 
-#include "models/cudnn/engine_room.h"
+#include "models/cudnn/compiled_engines.h"
 #include "models/cudnn/executor.h"
 #include "models/cudnn/step_memory.h"
 
 namespace hvd::models::cudnn {
 
-class Rehearsal {
+class EngineSelection {
  public:
   /// All arguments must outlive this object. `stream`: the stream of the step; all trial launches go there.
-  Rehearsal(const Graph& graph, const Planning& planning, const ExecutorOptions& options, gpu::GpuRuntime& runtime,
-            gpu::StreamView stream, const kernels::Table& kernels, EngineRoom& room);
+  EngineSelection(const Graph& graph, const Planning& planning, const ExecutorOptions& options,
+                  gpu::GpuRuntime& runtime, gpu::StreamView stream, const kernels::Table& kernels,
+                  CompiledEngines& compiled);
 
   /// Returns the plan, with its chosen engines finalised. Collective if callbacks are. Errors: as make_cudnn_step().
   [[nodiscard]] Plan run();
   /// One line for each request that could not be met and for each timing. Does not repeat the plan's own fallbacks and
-  /// the room's notes.
+  /// the compiled's notes.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
 
  private:
-  class Stage;
-  class Trial;
+  class TrialMemory;
+  class TrialStep;
   // The first line of the text that ranks agree on. Both have the same length.
   static constexpr std::string_view kMeasure = "time\n", kKeep = "keep\n";
   struct Tuning {
@@ -42,7 +43,7 @@ class Rehearsal {
     Winners winners;
   };
   /// A plan whose groups all run, and how it was found.
-  struct Way {
+  struct SettledPlan {
     Plan plan;
     EngineFailures failures;
     std::vector<std::string> notes;
@@ -50,14 +51,14 @@ class Rehearsal {
     std::optional<double> microseconds = {};  ///< duration of a step, if it was timed
   };
   /// What happens if a rank lacks the memory for a plan: kMustFit throws out_of_memory, kIfItFits returns none.
-  enum class Wanted : std::uint8_t { kMustFit, kIfItFits };
+  enum class MemoryDemand : std::uint8_t { kMustFit, kIfItFits };
 
   /// Returns a plan with `fusion` whose groups all run, with its engines timed, if that is requested.
-  std::optional<Way> settled(const Fusion& fusion, Wanted wanted);
+  std::optional<SettledPlan> settled(const Fusion& fusion, MemoryDemand demand);
   /// Returns a plan with `fusion` whose groups all run.
-  std::optional<Plan> settle(const Fusion& fusion, Wanted wanted);
+  std::optional<Plan> settle(const Fusion& fusion, MemoryDemand demand);
   /// Returns `first`, or the way with another fusion that is known or measured to be faster.
-  Way fastest(Way first);
+  SettledPlan fastest(SettledPlan first);
   /// Returns true if `here` is true on any rank. Collective.
   [[nodiscard]] bool somewhere(bool here) const;
   /// Duration of forward and backward, launched as a captured graph; none if there is too little memory.
@@ -70,7 +71,7 @@ class Rehearsal {
   /// need more memory than there is, the first candidates are used instead.
   bool try_out(Plan& plan, EngineFailures& found);
   bool launch_all(Plan& plan, EngineFailures& found);
-  bool try_engine(Plan& plan, std::size_t e, Stage& stage, EngineFailures& found);
+  bool try_engine(Plan& plan, std::size_t e, TrialMemory& trial_memory, EngineFailures& found);
   /// Collective: adds the failures of all ranks with this GPU to `failures_`. Returns true if any rank found a failure.
   /// Errors: mismatch, on all ranks alike, if equal GPUs have different plans.
   bool share(const Plan& plan, const EngineFailures& found);
@@ -87,7 +88,7 @@ class Rehearsal {
   gpu::GpuRuntime& runtime_;
   gpu::StreamView stream_;
   const kernels::Table& kernels_;
-  EngineRoom& room_;
+  CompiledEngines& compiled_;
   EngineFailures failures_;  // from all rounds and ranks
   bool measure_ = false;
   std::vector<Winner> kept_;   // winners that choose_kept() chose

@@ -1,4 +1,4 @@
-#include "models/cudnn/rehearsal.h"
+#include "models/cudnn/engine_selection.h"
 
 #include <algorithm>
 #include <chrono>
@@ -32,20 +32,20 @@ std::string milliseconds_text(double microseconds) {
 }  // namespace
 
 /// Device memory of a step, allocated while engines are tried or timed in it.
-class Rehearsal::Stage {
+class EngineSelection::TrialMemory {
  public:
-  Stage(const Rehearsal& of, const Plan& plan)
+  TrialMemory(const EngineSelection& of, const Plan& plan)
       : runtime_(of.runtime_),
         plan_(plan),
         stream_(of.stream_),
-        workspace_(of.room_.workspace_bytes(plan)),
+        workspace_(of.compiled_.workspace_bytes(plan)),
         memory_(
             runtime_, plan.memory,
             memory_need(plan.memory, of.graph_.batch_size, workspace_, static_cast<int>(PinnedSlots::kSlots)),
             workspace_, [this](std::size_t bytes) { return gradients(bytes); }, stream_) {}
-  Stage(const Stage&) = delete;
-  Stage& operator=(const Stage&) = delete;
-  ~Stage() { runtime_.drain(stream_); }
+  TrialMemory(const TrialMemory&) = delete;
+  TrialMemory& operator=(const TrialMemory&) = delete;
+  ~TrialMemory() { runtime_.drain(stream_); }
 
   void wait(std::string_view what) { runtime_.synchronize(stream_, Deadline::after(kLongest), what); }
   /// Makes the workspace at least `bytes` large.
@@ -77,37 +77,38 @@ class Rehearsal::Stage {
   StepMemory memory_;
 };
 
-Rehearsal::Rehearsal(const Graph& graph, const Planning& planning, const ExecutorOptions& options,
-                     gpu::GpuRuntime& runtime, gpu::StreamView stream, const kernels::Table& kernels, EngineRoom& room)
+EngineSelection::EngineSelection(const Graph& graph, const Planning& planning, const ExecutorOptions& options,
+                                 gpu::GpuRuntime& runtime, gpu::StreamView stream, const kernels::Table& kernels,
+                                 CompiledEngines& compiled)
     : graph_(graph),
       planning_(planning),
       options_(options),
       runtime_(runtime),
       stream_(stream),
       kernels_(kernels),
-      room_(room) {}
+      compiled_(compiled) {}
 
-Plan Rehearsal::run() {
-  Way way = *settled(planning_.fusions.at(0), Wanted::kMustFit);
-  if (planning_.fusions.size() > 1) way = fastest(std::move(way));
-  notes_ = std::move(way.notes);
-  room_.choose_products(way.winners);  // another way may have chosen other algorithms since
-  room_.keep_chosen(way.plan);
-  note_failures(way.plan, way.failures);
-  return std::move(way.plan);
+Plan EngineSelection::run() {
+  SettledPlan candidate = *settled(planning_.fusions.at(0), MemoryDemand::kMustFit);
+  if (planning_.fusions.size() > 1) candidate = fastest(std::move(candidate));
+  notes_ = std::move(candidate.notes);
+  compiled_.choose_products(candidate.winners);  // another candidate may have chosen other algorithms since
+  compiled_.keep_chosen(candidate.plan);
+  note_failures(candidate.plan, candidate.failures);
+  return std::move(candidate.plan);
 }
 
-std::optional<Rehearsal::Way> Rehearsal::settled(const Fusion& fusion, Wanted wanted) {
-  std::optional<Plan> plan = settle(fusion, wanted);
+std::optional<EngineSelection::SettledPlan> EngineSelection::settled(const Fusion& fusion, MemoryDemand demand) {
+  std::optional<Plan> plan = settle(fusion, demand);
   if (!plan) return std::nullopt;
-  Way way{.plan = *std::move(plan), .failures = failures_, .notes = {}, .winners = kept_};
-  if (measure_) way.winners = tune(way.plan, way.failures);
-  way.notes = notes_;
-  return way;
+  SettledPlan candidate{.plan = *std::move(plan), .failures = failures_, .notes = {}, .winners = kept_};
+  if (measure_) candidate.winners = tune(candidate.plan, candidate.failures);
+  candidate.notes = notes_;
+  return candidate;
 }
 
 // All ranks take the same branches, because `agree` gives them the same kept fusion and results of comparisons.
-Rehearsal::Way Rehearsal::fastest(Way first) {
+EngineSelection::SettledPlan EngineSelection::fastest(SettledPlan first) {
   const auto& fusions = planning_.fusions;
   const auto place = [&](const std::string& fusion) {
     const auto found = std::find_if(fusions.begin(), fusions.end(), [&](const Fusion& f) { return text(f) == fusion; });
@@ -116,25 +117,26 @@ Rehearsal::Way Rehearsal::fastest(Way first) {
   const auto no_memory = [](const Fusion& fusion) { return "not used, for want of memory: " + text(fusion); };
   if (const std::size_t kept = place(kept_fusion_); kept < fusions.size()) {
     if (kept == 0) return first;
-    if (std::optional<Way> way = settled(fusions[kept], Wanted::kIfItFits)) return *std::move(way);
+    if (std::optional<SettledPlan> candidate = settled(fusions[kept], MemoryDemand::kIfItFits))
+      return *std::move(candidate);
     first.notes.push_back(no_memory(fusions[kept]));
     return first;
   }
   if (!options_.tune) return first;
   const Plan plan_of_first = first.plan;
   const std::vector<Winner> winners_of_first = first.winners;
-  Way best = std::move(first);
+  SettledPlan best = std::move(first);
   for (std::size_t i = 1; i < fusions.size(); ++i) {
-    std::optional<Way> other = settled(fusions[i], Wanted::kIfItFits);
+    std::optional<SettledPlan> other = settled(fusions[i], MemoryDemand::kIfItFits);
     if (!other) {
       best.notes.push_back(no_memory(fusions[i]));
       continue;
     }
     const bool differs = program_hash(other->plan) != program_hash(best.plan);  // else the plans are equal
     bool timed = true;
-    for (Way* way : {&best, &*other}) {
-      if (differs && !way->microseconds) way->microseconds = step_microseconds(way->plan);
-      timed = timed && (!differs || way->microseconds);
+    for (SettledPlan* candidate : {&best, &*other}) {
+      if (differs && !candidate->microseconds) candidate->microseconds = step_microseconds(candidate->plan);
+      timed = timed && (!differs || candidate->microseconds);
     }
     if (somewhere(!timed)) {
       best.notes.push_back(no_memory(fusions[i]));
@@ -154,35 +156,35 @@ Rehearsal::Way Rehearsal::fastest(Way first) {
   return best;
 }
 
-bool Rehearsal::somewhere(bool here) const {
+bool EngineSelection::somewhere(bool here) const {
   if (!options_.share) return here;
   const std::vector<std::string> ranks = options_.share(here ? "here" : "");
   return std::any_of(ranks.begin(), ranks.end(), [](const std::string& rank) { return !rank.empty(); });
 }
 
-std::optional<Plan> Rehearsal::settle(const Fusion& fusion, Wanted wanted) {
+std::optional<Plan> EngineSelection::settle(const Fusion& fusion, MemoryDemand demand) {
   for (;;) {
     Plan plan = planning_.plan(graph_, fusion, failures_);
-    plan.cublaslt = room_.cublaslt().version();
+    plan.cublaslt = compiled_.cublaslt().version();
     measure_ = choose_kept(plan);
     EngineFailures found;
     bool runs = false, fits = true;
     try {
       runs = try_out(plan, found);
     } catch (const Error& error) {
-      if (wanted == Wanted::kMustFit || error.code() != Errc::kOutOfMemory) throw;
+      if (demand == MemoryDemand::kMustFit || error.code() != Errc::kOutOfMemory) throw;
       fits = false;
       found.clear();
     }
     if (share(plan, found)) continue;
-    if (wanted == Wanted::kIfItFits && somewhere(!fits)) return std::nullopt;
+    if (demand == MemoryDemand::kIfItFits && somewhere(!fits)) return std::nullopt;
     HVD_ASSERT(runs);
     return plan;
   }
 }
 
-bool Rehearsal::try_out(Plan& plan, EngineFailures& found) {
-  if (!room_.finalize(plan, found)) return false;  // the caller plans again: allocate nothing
+bool EngineSelection::try_out(Plan& plan, EngineFailures& found) {
+  if (!compiled_.finalize(plan, found)) return false;  // the caller plans again: allocate nothing
   try {
     return launch_all(plan, found);
   } catch (const Error& error) {
@@ -192,32 +194,32 @@ bool Rehearsal::try_out(Plan& plan, EngineFailures& found) {
   }
   for (EnginePlan& engine : plan.engines) engine.chosen = 0;
   kept_.clear();
-  return room_.finalize(plan, found) && launch_all(plan, found);
+  return compiled_.finalize(plan, found) && launch_all(plan, found);
 }
 
-bool Rehearsal::launch_all(Plan& plan, EngineFailures& found) {
-  Stage stage(*this, plan);
+bool EngineSelection::launch_all(Plan& plan, EngineFailures& found) {
+  TrialMemory trial_memory(*this, plan);
   bool all = true;
-  for (std::size_t e = 0; e < plan.engines.size(); ++e) all = try_engine(plan, e, stage, found) && all;
-  all = room_.try_products(plan, stage.addresses(), stage.stream(), found) && all;
-  stage.wait("the products of cuBLASLt, tried once");
+  for (std::size_t e = 0; e < plan.engines.size(); ++e) all = try_engine(plan, e, trial_memory, found) && all;
+  all = compiled_.try_products(plan, trial_memory.addresses(), trial_memory.stream(), found) && all;
+  trial_memory.wait("the products of cuBLASLt, tried once");
   return all;
 }
 
-bool Rehearsal::try_engine(Plan& plan, std::size_t e, Stage& stage, EngineFailures& found) {
+bool EngineSelection::try_engine(Plan& plan, std::size_t e, TrialMemory& trial_memory, EngineFailures& found) {
   EnginePlan& engine = plan.engines[e];
-  while (room_.finalize(plan, e, found)) {
+  while (compiled_.finalize(plan, e, found)) {
     const std::string choice = engine.choices[engine.chosen].text();
-    stage.widen(room_.workspace_bytes(plan));
+    trial_memory.widen(compiled_.workspace_bytes(plan));
     try {
-      room_.launch_once(plan, e, stage.addresses(), stage.stream());
+      compiled_.launch_once(plan, e, trial_memory.addresses(), trial_memory.stream());
     } catch (const Error& error) {
       found[engine.signature][choice] = error.what();
       continue;
     }
     const std::string what = "engine " + choice + " for " + engine.signature;
     try {
-      stage.wait(what);
+      trial_memory.wait(what);
     } catch (const Error& error) {  // the GPU is unusable now: no other engine would run either
       throw Error(error.code(), "trying " + what + ": " + error.what());
     }
@@ -226,7 +228,7 @@ bool Rehearsal::try_engine(Plan& plan, std::size_t e, Stage& stage, EngineFailur
   return false;
 }
 
-bool Rehearsal::share(const Plan& plan, const EngineFailures& found) {
+bool EngineSelection::share(const Plan& plan, const EngineFailures& found) {
   Findings findings{.any = !found.empty(), .failures = found, .difference = {}};
   if (options_.share) {
     findings = read_reports(options_.share(report_text(plan, found, Detail::kHash)), plan);
@@ -243,7 +245,7 @@ bool Rehearsal::share(const Plan& plan, const EngineFailures& found) {
 
 // ---- Timing ----
 
-Rehearsal::Tuning Rehearsal::agreed(const Plan& plan, Tuning mine) const {
+EngineSelection::Tuning EngineSelection::agreed(const Plan& plan, Tuning mine) const {
   if (!options_.agree) return mine;
   const std::string said = options_.agree(std::string(mine.measure ? kMeasure : kKeep) + mine.winners.fusion + "\n" +
                                           winners_text(plan, mine.winners));
@@ -256,7 +258,7 @@ Rehearsal::Tuning Rehearsal::agreed(const Plan& plan, Tuning mine) const {
   return mine;
 }
 
-bool Rehearsal::choose_kept(Plan& plan) {
+bool EngineSelection::choose_kept(Plan& plan) {
   notes_.clear();
   if (!options_.tune && options_.winners_folder.empty()) return false;
   Tuning tuning;
@@ -279,13 +281,13 @@ bool Rehearsal::choose_kept(Plan& plan) {
   tuning = agreed(plan, std::move(tuning));
   for (EnginePlan& engine : plan.engines) engine.chosen = 0;  // winners that the ranks did not agree on are not used
   choose_winners(plan, tuning.winners.list);
-  room_.choose_products(tuning.winners.list);
+  compiled_.choose_products(tuning.winners.list);
   kept_ = in_use(plan, tuning.winners.list);
   kept_fusion_ = tuning.winners.fusion;
   return tuning.measure;
 }
 
-std::vector<Winner> Rehearsal::tune(Plan& plan, EngineFailures& found) {
+std::vector<Winner> EngineSelection::tune(Plan& plan, EngineFailures& found) {
   std::vector<Winner> winners;
   EngineFailures refused;  // while timing, perhaps for want of memory: an engine that ran before may still be chosen
   Plan timed = plan;
@@ -298,7 +300,7 @@ std::vector<Winner> Rehearsal::tune(Plan& plan, EngineFailures& found) {
   }
   try {
     const auto begin = std::chrono::steady_clock::now();
-    room_.finalize_all(timed, found);
+    compiled_.finalize_all(timed, found);
     const auto compiled = std::chrono::steady_clock::now();
     winners = measured(timed, refused);
     notes_.push_back("engines: " + seconds_text(compiled - begin) + " to compile all candidates, " +
@@ -310,8 +312,8 @@ std::vector<Winner> Rehearsal::tune(Plan& plan, EngineFailures& found) {
   }
   winners = agreed(plan, {false, {.list = std::move(winners), .fusion = kept_fusion_, .why_not = {}}}).winners.list;
   choose_winners(plan, winners);
-  room_.choose_products(winners);
-  const bool runs = room_.finalize(plan, found);
+  compiled_.choose_products(winners);
+  const bool runs = compiled_.finalize(plan, found);
   HVD_ASSERT(runs);  // the engine that ran before timing is among the candidates
   merge_failures(found, refused);
   if (!winners.empty()) save(plan, {.list = winners, .fusion = kept_fusion_, .why_not = {}});
@@ -320,65 +322,68 @@ std::vector<Winner> Rehearsal::tune(Plan& plan, EngineFailures& found) {
 }
 
 /// A step with initial weights and synthetic images, so that timed launches work on numbers like those of training.
-class Rehearsal::Trial {
+class EngineSelection::TrialStep {
  public:
-  Trial(const Rehearsal& of, const Plan& plan)
-      : stage(of, plan), weights_(of.graph_, plan, stage.memory(), of.kernels_, of.runtime_, stage.stream()) {
+  TrialStep(const EngineSelection& of, const Plan& plan)
+      : trial_memory(of, plan),
+        weights_(of.graph_, plan, trial_memory.memory(), of.kernels_, of.runtime_, trial_memory.stream()) {
     weights_.upload_constants(first_loss_scale(plan.options.compute, of.options_.loss_scale));
     weights_.upload_initial(of.options_.seed);
     const Shape& shape = of.graph_.tensor(of.graph_.images).shape;
-    const kernels::StepScalars* scalars = stage.memory().scalars();
+    const kernels::StepScalars* scalars = trial_memory.memory().scalars();
     of.kernels_.synthetic_batch({.seed = of.options_.seed,
                                  .image_elements = shape.count() / shape[0],
                                  .classes = of.graph_.classes,
                                  .samples = shape[0],
                                  .first_sample = &scalars->first_sample},
-                                stage.addresses().matrix(images_of(of.graph_, plan.program)),
-                                reinterpret_cast<std::int32_t*>(stage.memory().arenas().labels.data()), stage.native());
-    launches_ = of.room_.bind(plan, stage.addresses(),
-                              {.graph = of.graph_,
-                               .kernels = of.kernels_,
-                               .seed = of.options_.seed,
-                               .scalars = scalars,
-                               .loss_scale = stage.memory().loss_scale()});
+                                trial_memory.addresses().matrix(images_of(of.graph_, plan.program)),
+                                reinterpret_cast<std::int32_t*>(trial_memory.memory().arenas().labels.data()),
+                                trial_memory.native());
+    launches_ = of.compiled_.bind(plan, trial_memory.addresses(),
+                                  {.graph = of.graph_,
+                                   .kernels = of.kernels_,
+                                   .seed = of.options_.seed,
+                                   .scalars = scalars,
+                                   .loss_scale = trial_memory.memory().loss_scale()});
   }
   void enqueue() const {
-    for (const Launch& launch : launches_) launch(stage.native());
+    for (const Launch& launch : launches_) launch(trial_memory.native());
   }
 
-  Stage stage;
+  TrialMemory trial_memory;
 
  private:
   StepWeights weights_;
   std::vector<Launch> launches_;
 };
 
-std::vector<Winner> Rehearsal::measured(const Plan& plan, EngineFailures& found) {
-  Trial trial(*this, plan);
-  trial.enqueue();
-  std::vector<Winner> winners = room_.tune(plan, trial.stage.addresses(), trial.stage.stream(), found);
-  trial.stage.wait("timing engines");
+std::vector<Winner> EngineSelection::measured(const Plan& plan, EngineFailures& found) {
+  TrialStep trial_step(*this, plan);
+  trial_step.enqueue();
+  std::vector<Winner> winners =
+      compiled_.tune(plan, trial_step.trial_memory.addresses(), trial_step.trial_memory.stream(), found);
+  trial_step.trial_memory.wait("timing engines");
   return winners;
 }
 
 // Times the step as it will run: from a captured graph. Libraries load kernels at their first use, so two steps are
 // enqueued before the capture.
-std::optional<double> Rehearsal::step_microseconds(const Plan& plan) {
+std::optional<double> EngineSelection::step_microseconds(const Plan& plan) {
   constexpr int kEager = 2, kRounds = 5, kSteps = 4;
   try {
-    Trial trial(*this, plan);
-    for (int i = 0; i < kEager; ++i) trial.enqueue();
-    trial.stage.wait("steps to be timed");
-    gpu::Capture capture(runtime_, trial.stage.stream());
-    trial.enqueue();
+    TrialStep trial_step(*this, plan);
+    for (int i = 0; i < kEager; ++i) trial_step.enqueue();
+    trial_step.trial_memory.wait("steps to be timed");
+    gpu::Capture capture(runtime_, trial_step.trial_memory.stream());
+    trial_step.enqueue();
     const gpu::Graph graph = capture.finish();
     const gpu::Event begin = runtime_.make_event(gpu::Timing::kOn), end = runtime_.make_event(gpu::Timing::kOn);
     std::vector<double> rounds;
     for (int round = 0; round <= kRounds; ++round) {  // the first round does not count
-      runtime_.record(begin, trial.stage.stream());
-      for (int i = 0; i < kSteps; ++i) runtime_.launch(graph, trial.stage.stream());
-      runtime_.record(end, trial.stage.stream());
-      trial.stage.wait("timing a step");
+      runtime_.record(begin, trial_step.trial_memory.stream());
+      for (int i = 0; i < kSteps; ++i) runtime_.launch(graph, trial_step.trial_memory.stream());
+      runtime_.record(end, trial_step.trial_memory.stream());
+      trial_step.trial_memory.wait("timing a step");
       const double all = std::chrono::duration<double, std::micro>(runtime_.elapsed(begin, end)).count();
       if (round > 0) rounds.push_back(all / kSteps);
     }
@@ -391,7 +396,8 @@ std::optional<double> Rehearsal::step_microseconds(const Plan& plan) {
 }
 
 // Leaves the winners that are in the file, which may be more than this run has used.
-void Rehearsal::keep_fusion(const Plan& plan, const std::vector<Winner>& winners, const std::string& fusion) const {
+void EngineSelection::keep_fusion(const Plan& plan, const std::vector<Winner>& winners,
+                                  const std::string& fusion) const {
   if (options_.winners_folder.empty()) return;
   Winners file = load_winners(winners_path(plan), plan);
   if (file.list.empty()) file.list = winners;
@@ -399,7 +405,7 @@ void Rehearsal::keep_fusion(const Plan& plan, const std::vector<Winner>& winners
   save(plan, file);
 }
 
-void Rehearsal::save(const Plan& plan, const Winners& winners) const {
+void EngineSelection::save(const Plan& plan, const Winners& winners) const {
   if (options_.winners_folder.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(options_.winners_folder, error);
@@ -409,12 +415,12 @@ void Rehearsal::save(const Plan& plan, const Winners& winners) const {
   save_winners(winners_path(plan), plan, winners);
 }
 
-std::string Rehearsal::winners_path(const Plan& plan) const {
+std::string EngineSelection::winners_path(const Plan& plan) const {
   return (std::filesystem::path(options_.winners_folder) / winners_file_name(plan)).string();
 }
 
 // Does not note groups that fell back because of failures: the plan's own list has them.
-void Rehearsal::note_failures(const Plan& plan, const EngineFailures& found) {
+void EngineSelection::note_failures(const Plan& plan, const EngineFailures& found) {
   const bool asked = plan.options.fusion.level > 0 && plan.options.fusion.images == Images::kColumns;
   if (const std::string* why = columns_failure(found); asked && why != nullptr) {
     notes_.push_back("images are padded, not columns: " + *why);

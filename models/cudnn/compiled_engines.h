@@ -27,12 +27,12 @@ struct Backends {
   kernels::Table kernels;
 };
 
-class EngineRoom {
+class CompiledEngines {
  public:
   /// Plans are finalised on up to `threads` threads, because cuDNN compiles many of them when they are finalised. The
   /// threads share one handle. cuDNN's manual asks for one per thread at a time, but finalising a plan only reads the
   /// handle; 9.14 and 9.19 did so with 16 threads on an H200.
-  EngineRoom(gpu::GpuRuntime& runtime, const Backends& backends, int threads = 1);
+  CompiledEngines(gpu::GpuRuntime& runtime, const Backends& backends, int threads = 1);
 
   [[nodiscard]] Handle& handle() noexcept { return handle_; }
 

@@ -1,4 +1,4 @@
-#include "models/cudnn/engine_room.h"
+#include "models/cudnn/compiled_engines.h"
 
 #include <algorithm>
 #include <atomic>
@@ -23,14 +23,14 @@ kernels::Stream native(gpu::StreamView stream) { return static_cast<kernels::Str
 
 }  // namespace
 
-EngineRoom::EngineRoom(gpu::GpuRuntime& runtime, const Backends& backends, int threads)
+CompiledEngines::CompiledEngines(gpu::GpuRuntime& runtime, const Backends& backends, int threads)
     : runtime_(runtime),
       threads_(threads),
       kernels_(backends.kernels),
       handle_(backends.cudnn),
       linear_(backends.cublaslt) {}
 
-EngineRoom::Built EngineRoom::build(const Plan& plan, Candidate candidate) const {
+CompiledEngines::Built CompiledEngines::build(const Plan& plan, Candidate candidate) const {
   const EngineChoice& choice = plan.engines[candidate.engine].choices[candidate.choice];
   try {
     return {.plan = std::make_shared<const ExecutionPlan>(handle_.library(), Target(handle_.get()), plan.program,
@@ -44,7 +44,8 @@ EngineRoom::Built EngineRoom::build(const Plan& plan, Candidate candidate) const
   }
 }
 
-void EngineRoom::build_ahead(const Plan& plan, const std::vector<Candidate>& candidates, EngineFailures& failures) {
+void CompiledEngines::build_ahead(const Plan& plan, const std::vector<Candidate>& candidates,
+                                  EngineFailures& failures) {
   std::vector<Candidate> missing;
   std::set<std::string> keys;
   for (const Candidate candidate : candidates) {
@@ -89,7 +90,8 @@ void EngineRoom::build_ahead(const Plan& plan, const std::vector<Candidate>& can
   }
 }
 
-EngineRoom::Finalized EngineRoom::finalized(Plan& plan, std::size_t e, std::size_t choice, EngineFailures& failures) {
+CompiledEngines::Finalized CompiledEngines::finalized(Plan& plan, std::size_t e, std::size_t choice,
+                                                      EngineFailures& failures) {
   EnginePlan& engine = plan.engines[e];
   EngineChoice& of = engine.choices[choice];
   if (find_failure(failures, engine.signature, of.text()) != nullptr) return nullptr;
@@ -105,7 +107,7 @@ EngineRoom::Finalized EngineRoom::finalized(Plan& plan, std::size_t e, std::size
   return nullptr;
 }
 
-bool EngineRoom::finalize(Plan& plan, std::size_t e, EngineFailures& failures) {
+bool CompiledEngines::finalize(Plan& plan, std::size_t e, EngineFailures& failures) {
   EnginePlan& engine = plan.engines[e];
   Finalized made = finalized(plan, e, engine.chosen, failures);
   for (std::size_t i = 0; i < engine.choices.size() && !made; ++i) {
@@ -116,7 +118,7 @@ bool EngineRoom::finalize(Plan& plan, std::size_t e, EngineFailures& failures) {
   return made != nullptr;
 }
 
-bool EngineRoom::finalize(Plan& plan, EngineFailures& failures) {
+bool CompiledEngines::finalize(Plan& plan, EngineFailures& failures) {
   std::vector<Candidate> chosen;
   for (std::size_t e = 0; e < plan.engines.size(); ++e) {
     chosen.push_back({.engine = e, .choice = plan.engines[e].chosen});
@@ -128,7 +130,7 @@ bool EngineRoom::finalize(Plan& plan, EngineFailures& failures) {
   return all;
 }
 
-void EngineRoom::finalize_all(Plan& plan, EngineFailures& failures) {
+void CompiledEngines::finalize_all(Plan& plan, EngineFailures& failures) {
   std::vector<Candidate> all;
   for (std::size_t e = 0; e < plan.engines.size(); ++e) {
     for (std::size_t i = 0; i < plan.engines[e].choices.size(); ++i) all.push_back({.engine = e, .choice = i});
@@ -142,14 +144,14 @@ void EngineRoom::finalize_all(Plan& plan, EngineFailures& failures) {
   }
 }
 
-EngineRoom::Finalized EngineRoom::chosen(const Plan& plan, std::size_t e) const {
+CompiledEngines::Finalized CompiledEngines::chosen(const Plan& plan, std::size_t e) const {
   const EnginePlan& engine = plan.engines.at(e);
   const auto found = finalized_.find(key_of(engine, engine.choices.at(engine.chosen)));
   HVD_ASSERT(found != finalized_.end() && found->second != nullptr);
   return found->second;
 }
 
-std::size_t EngineRoom::workspace_bytes(const Plan& plan) const {
+std::size_t CompiledEngines::workspace_bytes(const Plan& plan) const {
   std::size_t bytes = plan.workspace_bytes;
   for (const Group& group : plan.program.groups) {
     if (group.provider == Provider::kCublasLt) bytes = std::max(bytes, kLinearWorkspaceBytes);
@@ -159,12 +161,12 @@ std::size_t EngineRoom::workspace_bytes(const Plan& plan) const {
   return bytes;
 }
 
-void EngineRoom::launch_once(const Plan& plan, std::size_t e, const Addresses& addresses, gpu::StreamView stream) {
+void CompiledEngines::launch_once(const Plan& plan, std::size_t e, const Addresses& addresses, gpu::StreamView stream) {
   cudnn_launch(handle_, chosen(plan, e), addresses, first_group(plan, e))(native(stream));
 }
 
-bool EngineRoom::try_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream,
-                              EngineFailures& failures) {
+bool CompiledEngines::try_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream,
+                                   EngineFailures& failures) {
   bool all = true;
   for (const Group& group : plan.program.groups) {
     if (group.provider != Provider::kCublasLt) continue;
@@ -181,7 +183,7 @@ bool EngineRoom::try_products(const Plan& plan, const Addresses& addresses, gpu:
   return all;
 }
 
-std::vector<Launch> EngineRoom::bind(const Plan& plan, const Addresses& addresses, const OwnContext& context) {
+std::vector<Launch> CompiledEngines::bind(const Plan& plan, const Addresses& addresses, const OwnContext& context) {
   std::vector<Launch> launches;
   for (std::size_t i = 0; i < plan.program.groups.size(); ++i) {
     const Group& group = plan.program.groups[i];
@@ -200,7 +202,7 @@ std::vector<Launch> EngineRoom::bind(const Plan& plan, const Addresses& addresse
 }
 
 // Takes the fastest of several short rounds, because a disturbance can only make a round longer.
-std::optional<double> EngineRoom::microseconds(const Launch& launch, gpu::StreamView stream, std::string& why) {
+std::optional<double> CompiledEngines::microseconds(const Launch& launch, gpu::StreamView stream, std::string& why) {
   constexpr int kMoreWarmUps = 1, kRounds = 3, kLaunches = 5;
   const gpu::Event begin = runtime_.make_event(gpu::Timing::kOn);
   const gpu::Event end = runtime_.make_event(gpu::Timing::kOn);
@@ -223,8 +225,8 @@ std::optional<double> EngineRoom::microseconds(const Launch& launch, gpu::Stream
   return best;
 }
 
-std::vector<Winner> EngineRoom::tune(const Plan& plan, const Addresses& addresses, gpu::StreamView stream,
-                                     EngineFailures& failures) {
+std::vector<Winner> CompiledEngines::tune(const Plan& plan, const Addresses& addresses, gpu::StreamView stream,
+                                          EngineFailures& failures) {
   std::vector<Winner> winners;
   for (std::size_t e = 0; e < plan.engines.size(); ++e) {
     const EnginePlan& engine = plan.engines[e];
@@ -247,7 +249,8 @@ std::vector<Winner> EngineRoom::tune(const Plan& plan, const Addresses& addresse
   return winners;
 }
 
-std::vector<Winner> EngineRoom::tune_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream) {
+std::vector<Winner> CompiledEngines::tune_products(const Plan& plan, const Addresses& addresses,
+                                                   gpu::StreamView stream) {
   std::map<std::uint64_t, Winner> winners;
   for (const Group& group : plan.program.groups) {
     if (group.provider != Provider::kCublasLt) continue;
@@ -271,13 +274,13 @@ std::vector<Winner> EngineRoom::tune_products(const Plan& plan, const Addresses&
   return list;
 }
 
-void EngineRoom::choose_products(const std::vector<Winner>& winners) {
+void CompiledEngines::choose_products(const std::vector<Winner>& winners) {
   for (const Winner& winner : winners) {
     if (!winner.algorithm.empty()) linear_.choose(winner.signature, winner.algorithm);
   }
 }
 
-void EngineRoom::keep_chosen(Plan& plan) {
+void CompiledEngines::keep_chosen(Plan& plan) {
   std::map<std::string, Finalized> kept;
   plan.workspace_bytes = 0;
   for (std::size_t e = 0; e < plan.engines.size(); ++e) {
