@@ -1,6 +1,6 @@
 """The options of hvd_bench that a spec may pass on, and those that a campaign decides itself.
 
-tests/slurm checks both lists against `hvd_bench --help`.
+tests/slurm checks the names of options against `hvd_bench --help`.
 """
 
 from __future__ import annotations
