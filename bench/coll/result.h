@@ -38,7 +38,7 @@ struct CellResult {
   std::optional<Estimate> ratio;       ///< time / first variant's time, round by round; nullopt for the first variant
   std::optional<std::uint64_t> wrong;  ///< number of wrong elements over all ranks; nullopt: not checked
   Spread spread;
-  bool settled = false;       ///< the interval of all samples is narrow enough
+  bool settled = false;       ///< enough samples, and `seconds` has an interval as narrow as requested
   std::string stop_reason;    ///< "interval narrow enough", "time cap", "SIGTERM", ...
   std::string plane;          ///< DataPlane::description() of the cell's communicator
   std::vector<Sample> taken;  ///< all samples, ordered by round

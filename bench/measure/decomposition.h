@@ -45,10 +45,11 @@ struct EfficiencyAnalysis {
 ///   update                 update time in full minus that in none (`interference` contains the rest of the update)
 ///   residual               TF minus all rows above
 /// The figures are the geometric median over rounds: a slow spell of the host that affects a whole round cancels, and a
-/// round with one disturbed visit has little weight. Intervals resample rounds. Few rounds understate how much rounds
-/// differ, so the deviations are widened. From five rounds on the intervals contain the true value in at least 93 % of
-/// cases (simulated in tests/bench/efficiency_coverage_test.cpp, on disturbed hosts in disturbed_host_test.cpp). There
-/// is no interval for a single round, or if phase full has fewer than kFewestForInterval samples.
+/// round with one disturbed visit has little weight. Intervals resample rounds. With few rounds, resampling
+/// understates their spread, so the replicates' deviations are multiplied by a factor. From five rounds on the
+/// intervals contain the true value in at least 93 % of cases (simulated in tests/bench/efficiency_coverage_test.cpp,
+/// on disturbed hosts in disturbed_host_test.cpp). There is no interval for a single round, or if phase full has fewer
+/// than kFewestForInterval samples.
 EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const IntervalOptions& options = {});
 
 }  // namespace hvd::bench

@@ -47,8 +47,8 @@ struct FirstStepVerdict {
 /// if in some phase they take longer by half a percent or more and the 95 % interval of the excess lies above 0.
 /// Simulated with five to twenty visits of each phase: 3 to 11 % of sessions discard although nothing takes longer. An
 /// excess of twice a step's noise is found in all sessions, an excess of half the noise in 45 to 90 %.
-/// Visits with a single sample are left out because they have nothing to compare with. If a phase has fewer than
-/// kVisitsToJudge other visits, nothing is discarded.
+/// Visits with a single sample are left out because they have nothing to compare with. Nothing is discarded
+/// if a phase has fewer than kVisitsToJudge visits of two or more samples.
 FirstStepVerdict judge_first_steps(std::span<const PhaseVisits> phases, std::uint64_t seed);
 
 }  // namespace hvd::bench

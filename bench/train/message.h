@@ -1,5 +1,6 @@
-// Messages between rank 0 and the other ranks between segments of steps: directives and answers. Plain data with its
-// own byte encoding. Both ends are the same program, so numbers are sent in the machine's representation.
+// What ranks exchange between segments of steps: rank 0 broadcasts a directive, every rank carries it out, and rank 0
+// gathers the answers. Plain data with its own byte encoding. Both ends are the same program, so numbers are sent in
+// the machine's representation.
 #pragma once
 
 #include <cstddef>

@@ -53,7 +53,8 @@ struct EngineOptions {
   core::NegotiatorOptions negotiation;                   ///< HOROVOD_FUSION_THRESHOLD, HOROVOD_CACHE_CAPACITY
   std::chrono::microseconds cycle_time{1000};            ///< HOROVOD_CYCLE_TIME: pause after a cycle that moved nothing
   Patience deadline = std::chrono::milliseconds(60000);  ///< for every wait for a peer, until set_deadline()
-  /// The engine inserts the rank before the extension. Empty: no trace. Set it on all ranks or on none.
+  /// Name of the trace (HOROVOD_TIMELINE). Each rank writes a file with its rank before the extension. Empty: no trace.
+  /// Set it on all ranks or on none.
   std::string timeline_filename;
   /// Called with one line when a collective or a tensor has waited for a quarter of `deadline`. The line names the
   /// ranks that are missing and what they do. The engine's thread calls it once per stall, on rank 0, or on rank 1 if

@@ -153,7 +153,8 @@ class Analyser {
   void backward(NodeId id);
   [[nodiscard]] GradientUse use(TensorId id) const;
   [[nodiscard]] std::vector<Epilogue> epilogues(const GradientUse& use, Provider provider) const;
-  /// The value that receives diff `id` in the launch that makes it: one in memory, or one inside for the epilogue.
+  /// Returns the value to which the launch that computes diff `id` writes it. The value lies inside the draft's group
+  /// if `epilogue` goes on to use the diff, otherwise in memory.
   ValueId diff_target(Draft& draft, TensorId id, const Epilogue& epilogue);
   /// Appends the epilogue to a draft that made `diff`. Returns the result, which the draft leaves in memory.
   ValueId finish_diff(Draft& draft, TensorId id, ValueId diff, const GradientUse& use, const Epilogue& epilogue);

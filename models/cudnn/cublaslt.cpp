@@ -55,7 +55,7 @@ std::shared_ptr<const CublasLt> CublasLt::with(const LtFunctions& functions) {
 }
 
 std::string CublasLt::version() const {
-  const std::size_t number = functions_.get_version();  // 10000 * major + 100 * minor + patch since 11
+  const std::size_t number = functions_.get_version();  // since cuBLAS 11: 10000 * major + 100 * minor + patch
   return std::to_string(number / 10000) + "." + std::to_string(number / 100 % 100) + "." + std::to_string(number % 100);
 }
 

@@ -19,8 +19,8 @@ namespace hvd::models::cudnn {
 inline constexpr std::size_t kNoOffset = static_cast<std::size_t>(-1);
 
 struct MemoryLayout {
-  /// One per parameter. Offsets and counts are in elements and multiples of kSlotElements, so a slot is aligned to 128
-  /// bytes at least in an arena of any type.
+  /// One per parameter. Offsets and counts are numbers of elements, and multiples of kSlotElements. Every slot is
+  /// therefore aligned to at least 128 bytes, whatever the arena's element type.
   std::vector<ArenaSlot> slots;
   std::size_t parameter_elements = 0;
 

@@ -102,7 +102,7 @@ class FakeStep final : public models::DeviceStep {
     if (++loads_ == faults_.load_fails_at && gpu_.device().index == faults_.load_fails_on) {
       throw Error(Errc::kBackend, "the copy of batch " + std::to_string(loads_) + " failed");
     }
-    from_ = 1 - from_;  // the previous step's copy may still be reading the other
+    from_ = 1 - from_;  // the previous step's copy may still read the half that it used
     pinned().input = input_of(batch);
     send(offsetof(Numbers, input), sizeof(float));
   }

@@ -24,7 +24,7 @@ struct ShareCase {
 /// looks for writes past the end and into the input.
 std::string check_reduce_scatter(comm::Communicator& communicator, const ShareCase& one);
 std::string check_all_gather(comm::Communicator& communicator, const ShareCase& one);
-/// counts[r] scales the blocks that rank r sends. The blocks of all pairs of ranks differ.
+/// The lengths of the blocks that rank r sends are multiples of counts[r] / 2 and vary with sender and receiver.
 std::string check_all_to_all(comm::Communicator& communicator, const ShareCase& one);
 
 /// A rank's share must have the same bits as that part of an all-reduce of the same input.

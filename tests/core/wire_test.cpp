@@ -208,7 +208,7 @@ TEST(Fuzz, GradientLists) {
   fuzz(bytes, 13, [](const Message& message) { deserialize_gradients(message); });
 }
 
-/// Messages of versions without kinds and scale factors in their requests began with 0xA1 and 0xA2.
+/// In earlier versions, whose requests had neither kind nor scale factors, messages began with 0xA1 or 0xA2.
 TEST(Coordinator, MessagesOfAnEarlierVersionAreNamedAndNotParsed) {
   const auto told = [](Message message, std::uint8_t tag, const auto& read) {
     message.front() = std::byte{tag};

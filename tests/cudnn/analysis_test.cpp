@@ -381,8 +381,8 @@ TEST(AnalysisArithmetic, SmallNetworksAtAllLevelsWhateverIsServed) {
   }
 }
 
-// Images are columns only if one convolution alone reads them and its output is no slice, because a matrix product
-// cannot write a slice. Otherwise the images are padded.
+// With Images::kColumns the images are stored as columns only if a single convolution reads them and the output of this
+// convolution is not a slice, because a matrix product cannot write a slice. Otherwise their channels are padded.
 TEST(AnalysisArithmetic, ImagesThatAreNoColumnsArePadded) {
   const auto square = [](int kernel, int pad) {
     return Window{

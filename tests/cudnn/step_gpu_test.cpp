@@ -191,9 +191,10 @@ INSTANTIATE_TEST_SUITE_P(Levels, StepOnGpu, ::testing::Values(0, 1, 2),
 
 // Runs twenty steps on one batch at a learning rate at which training is not chaotic. Measured with the oneDNN backend:
 // at 3e-5 the loss never rises, and falls from 3.4 to 0.014 in fp32 and to 0.055 in bf16 (whose weights are too coarse
-// for some of the updates). At 1e-4 curves differ twice as much, and from 1e-3 on they rise and cross. Runs whose first
-// weights are off by one rounding of the type (two to three seeds each) differ from the run with exact weights by at
-// most 0.0079 in fp32 (0.2% of the first loss), 0.055 with roundings of fp16 or tf32 (1.6%), and 0.177 in bf16 (5.2%).
+// for some of the updates). At 1e-4 curves differ twice as much, and from 1e-3 on they rise and cross. The loss of
+// runs whose first weights are off by one rounding of the type (two to three seeds each) differs from that of the run
+// with exact weights by at most 0.0079 in fp32 (0.2% of the first loss), 0.055 in fp16 and tf32 (1.6%), and 0.177 in
+// bf16 (5.2%).
 // Levels differ by roundings of every tensor, so three times as much is allowed (Type::curve_spread).
 class CurvesOnGpu : public StepOnGpu {};
 

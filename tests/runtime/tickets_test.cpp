@@ -49,7 +49,8 @@ TEST(EngineTickets, TensorsMeetByNameWhateverTheOrderOfSubmission) {
   }));
 }
 
-/// One rank's tensors lie side by side, the other's do not. Batch and layout must be the same, without a deadlock.
+/// On rank 0 the tensors lie side by side and are reduced in place; on rank 1 they must be packed. Both ranks must fuse
+/// the same tensors into each batch, with the same layout, and must not deadlock.
 TEST(EngineTickets, APackedAndAnInPlaceRankUnderstandEachOther) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
     std::vector<float> memory(4096, static_cast<float>(rank + 1));

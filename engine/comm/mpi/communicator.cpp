@@ -145,9 +145,9 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
   throw Error(Errc::kOutOfMemory, problem);
 }
 
-/// Waits until every rank has called meet(). Afterwards the caller may block in MPI while it holds the environment's
-/// mutex: all ranks have arrived, so that none of them needs another engine to make progress first.
-/// Errors: timeout. The environment is then abandoned, because the barrier cannot be completed.
+/// Waits until every rank has called meet(). Afterwards the caller may make a blocking MPI call while it holds the
+/// environment's mutex. Other engines of the process then stop, but no rank waits for them before it makes the same
+/// call. Errors: timeout. The environment is then abandoned, because the barrier cannot be completed.
 void meet(MPI_Comm ranks, MpiEnvironment& environment, const Patience& patience) {
   constexpr auto kNap = std::chrono::microseconds(200);
   const Deadline deadline = patience.from_now();
