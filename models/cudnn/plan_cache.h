@@ -40,9 +40,10 @@ std::string chosen_text(const Plan& plan);
 
 struct Winners {
   std::vector<Winner> list;
-  /// text() of the fastest of Planning::fusions, in the file of the first fusion's program. Empty: not timed.
+  /// text() of the fastest of Planning::fusions, in the file of the program that is planned first. Empty: not timed.
   std::string fusion = {};
-  std::string why_not;  ///< why the text cannot be used (other version or GPU, damage); then `list` is empty
+  std::string why_not;   ///< why the text cannot be used (other version or GPU, damage); then `list` is empty
+  bool foreign = false;  ///< the text is sound, but of another version or GPU
 };
 std::string winners_text(const Plan& plan, const Winners& winners);
 /// Does not throw: a text that cannot be used gives `why_not`, and the caller measures again.
@@ -56,8 +57,8 @@ std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners);
 void save_winners(const std::string& path, const Plan& plan, const Winners& winners);
 /// If the file cannot be opened, the list is empty and `why_not` has the reason.
 Winners load_winners(const std::string& path, const Plan& plan);
-/// Returns winners that other programs stored in `folder` for this plan's groups and for products, less signatures that
-/// `winners` has. Files are read in order of their names. Files of other versions or GPUs or damaged ones are skipped.
+/// Returns winners that other programs stored in `folder`, less signatures that `winners` has. Files are read in order
+/// of their names. Files of other versions or GPUs than the plan's and damaged files are skipped.
 std::vector<Winner> borrow_winners(const std::string& folder, const Plan& plan, const std::vector<Winner>& winners);
 /// Returns those of `winners` that are chosen in `plan`, and all that are for products.
 std::vector<Winner> in_use(const Plan& plan, const std::vector<Winner>& winners);
