@@ -272,7 +272,7 @@ TEST(GpuSession, AllRanksRunTheEnginesThatTheFirstFoundToBeTheFastest) {
   EXPECT_EQ(fact(run, "gpu.option.tune"), "yes");
 }
 
-TEST(GpuSession, EachRankHearsWhatTheOthersFoundOfTheirEngines) {
+TEST(GpuSession, EachRankGetsTheTextsOfAllRanks) {
   FakeGpus gpus(3);
   const SessionResult result = good(gpu_options(3), gpus);
   for (int gpu = 0; gpu < 3; ++gpu) {
@@ -374,6 +374,14 @@ TEST(GpuSession, OutOfMemorySaysWhereAndWhatFits) {
   EXPECT_NE(outcome.error.find("GPU "), std::string::npos) << outcome.error;
   EXPECT_NE(outcome.error.find("batch 448 fits"), std::string::npos) << outcome.error;
   EXPECT_TRUE(outcome.saved.empty());
+}
+
+TEST(GpuSession, AnErrorThatAllRanksKnowNamesRankAndHostOnce) {
+  FakeGpus gpus(3);
+  gpus.faults.last_rank_fails = "its plan differs";
+  const Outcome outcome = run(gpu_options(3), gpus);
+  EXPECT_EQ(outcome.error.find("mismatch: host "), 0U) << outcome.error;
+  EXPECT_TRUE(outcome.error.ends_with(", rank 2: its plan differs")) << outcome.error;
 }
 
 TEST(GpuSession, TwoRanksOnOneGpuAreToldHowToLaunch) {

@@ -449,56 +449,6 @@ TEST(Executor, TimesTheCandidatesOnceAndKeepsTheWinners) {
   std::filesystem::remove_all(folder);
 }
 
-/// Returns the winners of a rank for which the other candidate of each pair was faster.
-std::string swapped(std::string text) {
-  const std::string first = " 1[2=5]";
-  const std::string second = " 2[]";
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    const bool is_first = text.compare(at, first.size(), first) == 0;
-    if (!is_first && text.compare(at, second.size(), second) != 0) continue;
-    text.replace(at, is_first ? first.size() : second.size(), is_first ? second : first);
-  }
-  return text;
-}
-
-TEST(Executor, RanksRunTheEnginesThatOneOfThemFound) {
-  ServesAll oracle;
-  Wish wish{.forward = tiny_resnet(2)};
-  wish.executor.tune = true;
-  std::vector<std::string> said;
-  wish.executor.agree = [&](const std::string& mine) {
-    said.push_back(mine);
-    return mine;
-  };
-  const std::string timed = Machine(wish, oracle).step->engines();
-  ASSERT_EQ(said.size(), 2U) << "what is kept, what was timed";
-
-  std::size_t call = 0;
-  wish.executor.agree = [&](const std::string&) { return call++ == 0 ? said[0] : swapped(said[1]); };
-  Machine told(wish, oracle);
-  EXPECT_EQ(call, 2U);
-  EXPECT_NE(swapped(timed), timed);
-  EXPECT_EQ(told.step->engines(), swapped(timed));
-  told.step->forward_backward(told.batch(), told.sink);  // runs with the workspace that these engines need
-
-  // A rank on another kind of GPU times together with the first rank, and uses its own winners.
-  wish.executor.agree = [&](const std::string& mine) {
-    std::string text = mine;
-    return swapped(text.replace(text.find("device fake"), 11, "device other"));
-  };
-  const std::string own = Machine(wish, oracle).step->engines();
-  EXPECT_EQ(own.size(), timed.size());
-
-  // If the first rank has stored winners of an earlier run, no rank times, and all use these winners.
-  call = 0;
-  wish.executor.agree = [&](const std::string&) {
-    ++call;
-    return "keep\n" + swapped(said[1]).substr(5);
-  };
-  EXPECT_EQ(Machine(wish, oracle).step->engines(), swapped(timed));
-  EXPECT_EQ(call, 1U);
-}
-
 TEST(Executor, AProfileHasEveryLaunchWithWhatItMustComputeAndMove) {
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(2)};

@@ -230,76 +230,6 @@ TEST(Fallback, AnEngineThatBreaksTheGpuIsNamed) {
   EXPECT_EQ(launches, 3);
 }
 
-// ---- Ranks ----
-
-/// Returns the report of another rank with an equal GPU, on which no engine of `signature` runs.
-std::string report_with(const std::string& mine, const std::string& signature) {
-  std::string text = mine;
-  for (const char* engine : {"1[2=5]", "2[]"}) {
-    text += "failed " + signature + "\t" + engine + "\tas another rank found\n";
-  }
-  return text;
-}
-
-TEST(Fallback, WhatOneRankFindsAllRanksLeaveOut) {
-  ServesAll oracle;
-  Wish wish{.forward = tiny_resnet(4)};
-  std::string signature_of_one;
-  {
-    const Machine alone(wish, oracle);
-    for (const EnginePlan& engine : alone.plan.engines) {
-      if (engine.signature.find("statistics") != std::string::npos) signature_of_one = engine.signature;
-    }
-  }
-  ASSERT_NE(signature_of_one, "");
-  int calls = 0;
-  wish.executor.share = [&](const std::string& mine) {
-    return std::vector<std::string>{mine, ++calls == 1 ? report_with(mine, signature_of_one) : mine};
-  };
-  const Machine machine(wish, oracle);
-  EXPECT_EQ(calls, 2) << "once per plan";
-  for (const EnginePlan& engine : machine.plan.engines) EXPECT_NE(engine.signature, signature_of_one);
-  EXPECT_NE(joined(machine.step->notes()).find("level 2, conv+statistics: as another rank found"), std::string::npos)
-      << joined(machine.step->notes());
-}
-
-TEST(Fallback, ARankOnAnotherGpuPlansForItself) {
-  ServesAll oracle;
-  Wish wish{.forward = tiny_resnet(4)};
-  int calls = 0;
-  wish.executor.share = [&](const std::string& mine) {
-    std::string other = mine;
-    other.replace(other.find("fake"), 4, "else");
-    other.resize(other.rfind("group "));  // without the last group, so that the plan is another one
-    return std::vector<std::string>{mine, ++calls == 1 ? report_with(other, "cudnn; conv") : other};
-  };
-  const Machine machine(wish, oracle);
-  EXPECT_EQ(calls, 2) << "all plan again together";
-  EXPECT_EQ(joined(machine.step->notes()), "");
-}
-
-TEST(Fallback, EqualGpusThatPlanDifferentlyAreNamed) {
-  ServesAll oracle;
-  Wish wish{.forward = tiny_resnet(4)};
-  std::size_t longest = 0;
-  wish.executor.share = [&](const std::string& mine) {
-    std::string other = mine;
-    const std::size_t first = other.find("group ");
-    const std::size_t second = other.find("group ", first + 1);
-    const std::size_t at = second == std::string::npos ? first : second;  // the first call has one hash, the next all
-    if (second == std::string::npos) longest = std::max(longest, mine.size());
-    other.replace(at, other.find('\n', at) - at, "group cudnn; conv of something else");
-    return std::vector<std::string>{mine, mine, other};
-  };
-  models::testing::expect_error(Errc::kMismatch,
-                                {"rank 0 and rank 2 have equal GPUs (fake, cuDNN 9.19.0) and plan different steps: "
-                                 "launch 1 is \"",
-                                 "on the first and \"cudnn; conv of something else\" on the second; give both"},
-                                [&] { const Machine machine(wish, oracle); });
-  EXPECT_GT(longest, 0U);
-  EXPECT_LT(longest, 100U);  // bytes that every rank sends to all others at every start
-}
-
 // ---- Products ----
 
 TEST(Fallback, TheNextAlgorithmRunsAProductThatTheFirstDoesNot) {
@@ -403,10 +333,10 @@ TEST(Fallback, WithoutMemoryToTimeEnginesTheFirstOnesRun) {
     EXPECT_TRUE(notes.starts_with("engines: ") && notes.ends_with(" s to time them\n")) << notes;
   }
   wish.script = script;
-  int agreed = 0;
-  wish.executor.agree = [&](const std::string& mine) {
-    ++agreed;
-    return mine;
+  int exchanges = 0;
+  wish.executor.exchange = [&](const std::string& mine) {
+    ++exchanges;
+    return std::vector{mine};
   };
   Machine machine(wish, oracle);
   const std::string notes = joined(machine.step->notes());
@@ -414,7 +344,7 @@ TEST(Fallback, WithoutMemoryToTimeEnginesTheFirstOnesRun) {
       << notes;
   EXPECT_EQ(machine.step->engines(), engines);
   EXPECT_EQ(machine.step->forward_backward(machine.batch(), machine.sink), loss);
-  EXPECT_EQ(agreed, 2) << "the other ranks wait for it";
+  EXPECT_EQ(exchanges, 3) << "known winners, plan, timed winners: other ranks would wait for the last, too";
   EXPECT_FALSE(std::filesystem::exists(folder)) << "nothing was measured";
 }
 
@@ -464,7 +394,7 @@ TEST(Fallback, ACandidateThatFailsWhenItIsTimedIsLeftOut) {
 }
 
 // The fake GPU's time is the number of launches, so all algorithms take equally long and the first would win. The
-// answer of `agree` names another one, and that one must run.
+// exchange names another one as rank 0's, and that one must run.
 TEST(Fallback, ProductsRunTheAlgorithmThatWon) {
   ServesAll oracle;
   const std::filesystem::path folder = own_folder("hvd_products");
@@ -473,12 +403,11 @@ TEST(Fallback, ProductsRunTheAlgorithmThatWon) {
   wish.executor.tune = true;
   wish.executor.winners_folder = folder.string();
   const std::string second = "lt:0000000000000002";
-  wish.executor.agree = [&](const std::string& mine) {
-    std::string text = mine;
+  wish.executor.exchange = [&](std::string text) {
     for (std::size_t at = 0; (at = text.find("lt:", at)) != std::string::npos; at += second.size()) {
       text.replace(at, second.size(), second);
     }
-    return text;
+    return std::vector{text};
   };
   const auto runs_second = [](Machine& machine) {
     machine.step->forward_backward(machine.batch(), machine.sink);
@@ -495,7 +424,7 @@ TEST(Fallback, ProductsRunTheAlgorithmThatWon) {
   }
   // A later run times nothing and uses the stored winners.
   wish.executor.tune = false;
-  wish.executor.agree = {};
+  wish.executor.exchange = {};
   Machine machine(wish, oracle);
   EXPECT_TRUE(runs_second(machine));
   EXPECT_EQ(machine.step->engines(), engines);
