@@ -12,7 +12,6 @@
 #include "bench/cli/report.h"
 #include "bench/train/message.h"
 #include "bench/train/session.h"
-#include "engine/base/hash.h"
 #include "models/replay/replay.h"
 #include "tests/bench/fake_gpus.h"
 #include "tests/bench/gpu_sessions.h"
@@ -260,39 +259,6 @@ TEST(GpuSession, TheRecordSaysHowStepsWereLaunched) {
   EXPECT_EQ(fact(good(options, profiled).runs[0], "gpu.option.graph"), "no");
 }
 
-TEST(GpuSession, AllRanksRunTheEnginesThatTheFirstFoundToBeTheFastest) {
-  Options options = gpu_options(3);
-  options.gpu.tune = true;
-  FakeGpus gpus(3);
-  const SessionResult result = good(options, gpus);
-  const RunRecord& run = result.runs[0];
-  EXPECT_EQ(fact(run, "gpu.winners"), "engine 0");
-  EXPECT_FALSE(run.provenance.at("gpu.winners").in_fingerprint);
-  EXPECT_EQ(fact(run, "gpu.engines"), hex64(Hasher().text("engine 0").value())) << "one value: all ranks'";
-  EXPECT_EQ(fact(run, "gpu.option.tune"), "yes");
-}
-
-TEST(GpuSession, EachRankGetsTheTextsOfAllRanks) {
-  FakeGpus gpus(3);
-  const SessionResult result = good(gpu_options(3), gpus);
-  for (int gpu = 0; gpu < 3; ++gpu) {
-    const std::string report = "report of GPU " + std::to_string(gpu);
-    EXPECT_EQ(std::count(result.notes.begin(), result.notes.end(), report), 1) << report;
-  }
-}
-
-TEST(GpuSession, DifferentEnginesAreSaid) {
-  Options options = gpu_options(2);
-  options.gpu.tune = true;
-  FakeGpus gpus(2);
-  gpus.faults.ignores_agreed_engines = true;
-  const SessionResult result = good(options, gpus);
-  const auto said = std::count_if(result.notes.begin(), result.notes.end(), [](const std::string& note) {
-    return note.starts_with("caution: the ranks' GPUs differ in engines: ");
-  });
-  EXPECT_EQ(said, 1);
-}
-
 TEST(GpuSession, FiguresHaveTheirBoundsBeside) {
   FakeGpus gpus(2);
   Options options = gpu_options(2);
@@ -374,14 +340,6 @@ TEST(GpuSession, OutOfMemorySaysWhereAndWhatFits) {
   EXPECT_NE(outcome.error.find("GPU "), std::string::npos) << outcome.error;
   EXPECT_NE(outcome.error.find("batch 448 fits"), std::string::npos) << outcome.error;
   EXPECT_TRUE(outcome.saved.empty());
-}
-
-TEST(GpuSession, AnErrorThatAllRanksKnowNamesRankAndHostOnce) {
-  FakeGpus gpus(3);
-  gpus.faults.last_rank_fails = "its plan differs";
-  const Outcome outcome = run(gpu_options(3), gpus);
-  EXPECT_EQ(outcome.error.find("mismatch: host "), 0U) << outcome.error;
-  EXPECT_TRUE(outcome.error.ends_with(", rank 2: its plan differs")) << outcome.error;
 }
 
 TEST(GpuSession, TwoRanksOnOneGpuAreToldHowToLaunch) {
