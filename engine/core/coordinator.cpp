@@ -13,8 +13,8 @@
 namespace hvd::core {
 namespace {
 
-// Change both when the layout of a message changes, so that ranks of different versions refuse each other's messages.
-// 0xA1 and 0xA2 marked earlier messages, which had no kind of operation and no scale factors.
+// Change both tags when the layout of a message changes, so that ranks of different versions refuse each other's
+// messages. Earlier versions, without kinds of operation and scale factors, used 0xA1 and 0xA2.
 constexpr std::uint8_t kRequestsTag = 0xA3;
 constexpr std::uint8_t kResponsesTag = 0xA4;
 constexpr std::size_t kSmallestRequest = 4 + 1 + 1 + 1 + 4;

@@ -70,7 +70,7 @@ FusionGroups group(std::span<const FusionItem> items, const FusionOptions& optio
     groups.members.push_back(head);
     Buffer buffer(options, first.bytes);
     std::uint32_t before = head;
-    // Threshold 0 means no fusion, for tensors without elements too.
+    // Threshold 0 disables fusion, even of tensors without elements.
     const bool fused = options.threshold_bytes > 0 && first.terms.kind == Collective::kAllReduce;
     for (std::uint32_t i = fused ? next[head] : kEnd; i != kEnd; i = next[before]) {
       const FusionItem& item = items[i];

@@ -12,7 +12,7 @@
 namespace hvd::core {
 
 struct FusionOptions {
-  /// Horovod's default since 2020 (64 MB before). 0: no fusion.
+  /// Largest size of a fused group. The value is Horovod's default since 2020 (until then 64 MB). 0: no fusion.
   std::size_t threshold_bytes = std::size_t{128} << 20;
   /// Look past a tensor that does not fit or match, as long as fused + skipped bytes <= threshold_bytes.
   bool look_ahead = true;

@@ -48,7 +48,7 @@ std::uint64_t digest_of(const NegotiatorOptions& options) {
 }
 
 /// `code`: kMismatch if all ranks detect the difference in the same cycle. If only this rank detects it, use another
-/// code, so that the engine aborts the peers. After a mismatch the engine aborts no peer.
+/// code, so that the engine aborts the peers. After kMismatch the engine aborts no peer.
 [[noreturn]] void caches_differ(const std::string& how, Errc code = Errc::kInvalidArgument) {
   throw Error(code, "the ranks' negotiations have diverged (" + how +
                         "): fusion threshold and cache capacity must be the same on every rank; check "
@@ -195,7 +195,7 @@ Action Negotiator::on_bits(std::span<const std::uint64_t> reduced) {
     if (!cache_.holds(bit)) caches_differ("an invalid bit without an entry");
     forget(bit);
     cache_.erase(bit);
-    // An entry that a shutdown erases had no other shape, so it does not count as invalidated.
+    // A shutdown also erases valid entries; these do not count as invalidated.
     if (!any_shutdown_) ++stats_.invalidated;
   });
   return after_bits();
@@ -273,7 +273,8 @@ std::vector<Batch> Negotiator::take_responses(std::vector<Response> responses, A
     const bool here = pending != uncached_.end() && pending->second.sent;
     if (!here && response.kind == Response::Kind::kOrphaned) continue;
     if (!here || (response.kind == Response::Kind::kAgreed && !answers(response, pending->second.request))) {
-      // Only this rank detects the error. A mismatch would not abort the other ranks, so it must be another code.
+      // Only this rank detects the error. After kMismatch the engine would not abort the other ranks, so the
+      // code must be another one.
       throw Error(Errc::kInvalidArgument, "rank 0 answered for tensor '" + response.request.name + "', which rank " +
                                               std::to_string(rank_) + " has not asked for in that form");
     }
@@ -282,7 +283,7 @@ std::vector<Batch> Negotiator::take_responses(std::vector<Response> responses, A
     uncached_.erase(pending);
     const std::string_view name = answered_.emplace_back(mine.request.name);
     if (response.kind != Response::Kind::kAgreed) {
-      const Request& told = response.request;  // the same on all ranks
+      const Request& told = response.request;  // equal on all ranks
       failed.push_back(
           {{name}, told.dtype, told.op, told.bytes(), std::move(response.error), told.terms, {}, {mine.tag}});
       continue;

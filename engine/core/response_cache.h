@@ -1,8 +1,8 @@
 // LRU cache of agreed requests. Every rank inserts and erases in the same order, so that bit positions are
 // equal everywhere. Source: Horovod, horovod/common/response_cache.cc (behaviour; own code).
 //
-// The fields of an entry that a cycle reads lie in arrays indexed by bit, apart from the entry's request. A cycle in
-// which all of 314 tensors hit reads some 20 KB in order, and no string.
+// The fields of an entry that every cycle reads are in arrays indexed by bit, separate from the entry's request. A
+// cycle in which all of 314 tensors hit reads about 20 KB in sequence, and no strings.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@
 
 namespace hvd::core {
 
-/// The place of a request in a cache. Entry numbers are never reused: if `bit` has another one, the request is gone.
+/// The place of a request in a cache. Entry numbers are never reused: if the entry at `bit` has another number, the
+/// request is gone.
 struct CachedAt {
   std::uint64_t entry = 0;  ///< number of the entry, from 1
   std::size_t bit = 0;
@@ -78,13 +79,13 @@ class ResponseCache {
   std::size_t capacity_;
   // The following arrays are indexed by bit.
   std::vector<std::uint64_t> entries_;  // number of the entry; 0: free
-  std::vector<std::uint64_t> used_;     // number of the last touch; the least recently used entry has the smallest
+  std::vector<std::uint64_t> used_;  // number of the last touch; the least recently used entry has the smallest number
   std::vector<FusionItem> items_;
   std::vector<std::string_view> names_;  // keys of by_name_
   std::vector<Request> requests_;
   std::vector<std::vector<std::int64_t>> rows_;
 
-  std::vector<std::size_t> free_;  // heap, smallest on top
+  std::vector<std::size_t> free_;  // free bits: a heap with the smallest on top
   std::uint64_t touches_ = 0;
   std::uint64_t last_entry_ = 0;
   Names by_name_;

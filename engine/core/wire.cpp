@@ -8,7 +8,7 @@
 namespace hvd::core {
 namespace {
 
-// This bit is set in the byte of the kind if two scale factors follow the shape.
+// Flag in the kind byte of a request: two scale factors follow the shape.
 constexpr std::uint8_t kScaled = 0x40;
 
 }  // namespace
