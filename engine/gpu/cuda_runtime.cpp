@@ -1,4 +1,4 @@
-// The GpuRuntime of a real GPU. Each method makes one call of the CUDA runtime and translates its errors.
+// The GpuRuntime of a real GPU. Each method calls the CUDA runtime and turns a CUDA error into an Error.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -136,7 +136,8 @@ bool may_be_capturing(cudaStream_t stream) noexcept {
   return cudaStreamIsCapturing(stream, &state) != cudaSuccess || state != cudaStreamCaptureStatusNone;
 }
 
-/// CUDA calls this on its own thread, in stream order, unless work on the GPU has failed. Must not call CUDA.
+/// CUDA calls this function on a thread of its own, in stream order, unless work on the GPU has failed. The function
+/// must not call CUDA.
 void CUDART_CB wait_at_gate(void* data) {
   const std::unique_ptr<std::shared_ptr<HostGate>> gate(static_cast<std::shared_ptr<HostGate>*>(data));
   (*gate)->reach();
@@ -294,7 +295,7 @@ class CudaRuntime final : public GpuRuntime {
  private:
   void check(cudaError_t status, const char* call, std::string_view what) const {
     if (status == cudaSuccess) return;
-    static_cast<void>(cudaGetLastError());  // clear the error if CUDA allows it: this call reports it
+    static_cast<void>(cudaGetLastError());  // clear the error, if CUDA allows it; the text below reports it
     std::string text = label() + ": " + call + (what.empty() ? "" : " for " + std::string(what)) + ": " +
                        cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")";
     if (among(kKernelsFaults, status)) {
@@ -302,7 +303,7 @@ class CudaRuntime final : public GpuRuntime {
     } else if (status == cudaErrorDevicesUnavailable) {
       text += "; another process uses this GPU exclusively (see nvidia-smi)";
     }
-    if (status == cudaErrorMemoryAllocation) throw Error(Errc::kOutOfMemory, text);  // for example for a graph
+    if (status == cudaErrorMemoryAllocation) throw Error(Errc::kOutOfMemory, text);  // for example memory of a graph
     throw Error(among(kCallersFaults, status) ? Errc::kInvalidArgument : Errc::kBackend, text);
   }
   [[nodiscard]] bool finished(cudaError_t status, const char* call) const {

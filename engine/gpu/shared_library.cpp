@@ -18,11 +18,12 @@ std::string advice(const WantedLibrary& wanted) {
   return wanted.how_to_get + ", or name its folder in LD_LIBRARY_PATH or " + wanted.root_variable;
 }
 
-/// Lists the absent files in one phrase, because many places are searched, and the reason for each broken file.
+/// Names the absent files in one phrase, because many places are searched, and gives the reason for each broken file.
 std::string explain(std::span<const SharedLibrary::Refusal> refusals) {
   std::string absent, broken;
   for (const auto& [name, why] : refusals) {
-    // The loader names the absent file. This library is absent only if it is named, not a library that it needs.
+    // The loader names the absent file. If the loader names another file, this library exists, but a library
+    // that it needs is absent.
     if (why.starts_with(name + ": ") && why.find("No such file") != std::string::npos) {
       absent.append(absent.empty() ? "; there is no " : ", ").append(name);
     } else {
