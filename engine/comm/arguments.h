@@ -1,4 +1,4 @@
-// Checks of the arguments of collectives. One rank makes them alone, before anything is sent. Pure; any thread.
+// Checks the arguments of collectives. Each rank checks its own arguments before anything is sent. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace hvd::comm {
 
-/// Returns the size of a buffer of `count` elements. Errors: invalid_argument if it would be beyond the address space.
+/// Returns the size of a buffer of `count` elements. Errors: invalid_argument if the size exceeds the address space.
 inline std::size_t buffer_bytes(std::string_view operation, std::size_t count, DataType dtype) {
   if (count <= SIZE_MAX / 2 / size_of(dtype)) return count * size_of(dtype);
   throw Error(Errc::kInvalidArgument, std::string(operation) + " of " + std::to_string(count) + " " +
@@ -33,7 +33,7 @@ inline void check_apart(std::string_view operation, std::span<const std::byte> o
                   "the place of the rank's own share");
 }
 
-/// Errors: invalid_argument if `rank` sends itself a number of elements other than it expects.
+/// Errors: invalid_argument if the number of elements that `rank` sends to itself is not the number that it expects.
 inline void check_own_block(std::size_t rank, std::size_t sent, std::size_t expected) {
   if (sent == expected) return;
   throw Error(Errc::kInvalidArgument, "all_to_all: rank " + std::to_string(rank) + " sends itself " +

@@ -190,7 +190,7 @@ Bytes GroupControl::broadcast(std::span<const std::byte> message, int root, Dead
   const bool on_root_node = static_cast<std::size_t>(layout.topology.node) == root_node;
   const int local_root = on_root_node ? layout.local_rank_of[static_cast<std::size_t>(root)] : 0;
   if (!state_.one_node() && layout.topology.local_rank == local_root) {
-    std::vector<int> speakers = leaders_;  // [node]: the root on its own node, the leader on the others
+    std::vector<int> speakers = leaders_;  // [node]: the root on the root's node, the leader on every other node
     speakers[root_node] = root;
     const Members members{speakers, static_cast<std::size_t>(layout.topology.node)};
     std::uint64_t length = result.size();

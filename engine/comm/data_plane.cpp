@@ -21,7 +21,8 @@ namespace {
 /// A broadcast between nodes sends pieces of this size down the tree.
 constexpr std::size_t kBroadcastBytes = std::size_t{1} << 20;
 /// On one node, an all-reduce of up to this many bytes copies even registered memory, because the copy saves a longer
-/// synchronisation (time in place / with copies on two cores of an AMD EPYC: 1.09 at 16 KiB, 0.67 at 32 KiB).
+/// synchronisation (time in place, as a multiple of the time with copies, on two cores of an AMD EPYC: 1.09 at 16 KiB,
+/// 0.67 at 32 KiB).
 constexpr std::size_t kCopiedBytes = std::size_t{16} << 10;
 
 class NodeRegistered final : public RegisteredMemory {
@@ -105,7 +106,7 @@ bool GroupData::use_shared_memory() const {
     case Algorithm::kAuto:
     case Algorithm::kSharedMemory:
     case Algorithm::kHierarchical:
-    case Algorithm::kMpiAllreduce: return true;  // `mpi` only replaces all_reduce(), not the other operations
+    case Algorithm::kMpiAllreduce: return true;  // `mpi` replaces only all_reduce()
     case Algorithm::kRing:
     case Algorithm::kRecursiveDoubling:
     case Algorithm::kRabenseifner: return state_.layout.topology.size == 1;
@@ -199,7 +200,7 @@ void GroupData::over_transport(Algorithm algorithm, const Members& members, std:
 }
 
 void GroupData::library(std::byte* data, const Reduction& reduction, const Wait& wait) {
-  // MPI has no fp16 and bf16: the ring takes over, and description() says so.
+  // MPI has no fp16 and bf16. The ring reduces these, and description() says so.
   if (wire_of(reduction) != reduction.dtype ||
       !state_.transport->library_all_reduce(data, reduction.count, reduction.dtype, reduction.op, wait)) {
     note("ring", wire_text(reduction));
@@ -364,7 +365,7 @@ void GroupData::all_to_all(void* out, Counts receive_counts, const void* in, Cou
   const auto* source = static_cast<const std::byte*>(in);
   check_apart("all_to_all", {target, buffer_bytes("all_to_all", to.back(), dtype)}, {source, bytes});
   const auto me = static_cast<std::size_t>(state_.layout.topology.rank);
-  // With shared memory all ranks see the counts and detect the error together.
+  // With shared memory, all ranks see all counts and detect a difference together.
   if (!use_shared_memory()) check_own_block(me, send_counts[me], receive_counts[me]);
   const Wait wait = state_.begin("all_to_all", bytes, deadline, dtype);
   if (use_shared_memory()) {
@@ -386,7 +387,7 @@ void GroupData::broadcast(void* data, std::size_t bytes, int root, Deadline dead
   const auto root_node = static_cast<std::size_t>(layout.node_of[static_cast<std::size_t>(root)]);
   const bool on_root_node = static_cast<std::size_t>(layout.topology.node) == root_node;
   const int speaker = on_root_node ? layout.local_rank_of[static_cast<std::size_t>(root)] : 0;
-  std::vector<int> speakers;  // [node]: the root on its own node, the leader on the others
+  std::vector<int> speakers;  // [node]: the root on the root's node, the leader on every other node
   for (const auto& node : layout.members) speakers.push_back(node.front());
   speakers[root_node] = root;
   for_each_chunk(bytes, kBroadcastBytes, [&](Range range) {

@@ -1,4 +1,4 @@
-// A world of one rank. Every collective leaves or copies the data unchanged, so that callers need no special case.
+// A world of one rank. A collective leaves the data as it is, or copies it, so that callers need no special case.
 #include <unistd.h>
 
 #include <algorithm>

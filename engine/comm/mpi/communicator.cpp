@@ -102,8 +102,8 @@ Layout find_layout(MPI_Comm world, MPI_Comm node, bool pretended) {
   return {rank, node_of, std::move(hosts)};
 }
 
-/// Makes the node's control segment. Every rank takes its own cell, so that the cell lies on the rank's NUMA node.
-/// Collective over the node; fails on all of its ranks, with the text of the lowest rank that failed, or on none.
+/// Makes the node's control segment. Every rank commits its own cell, so that the cell is on the rank's NUMA node.
+/// Collective over the node. If a rank fails, all ranks of the node throw the error of the lowest rank that failed.
 std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
   int local_rank = 0;
   int local_size = 0;
@@ -139,15 +139,15 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
   attempt([&] { memory->commit(mine.offset, mine.bytes); });
   int failed = problem.empty() ? local_size : local_rank;
   check(MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MIN, node), "MPI_Allreduce");
-  if (local_rank == 0) SharedMemory::unlink(name.data());  // now that all are attached: a crash leaves nothing behind
+  if (local_rank == 0) SharedMemory::unlink(name.data());  // all ranks have attached: a crash leaves nothing behind
   if (failed == local_size) return memory;
   tell(failed);
   throw Error(Errc::kOutOfMemory, problem);
 }
 
 /// Waits until every rank has called meet(). Afterwards the caller may make a blocking MPI call while it holds the
-/// environment's mutex. Other engines of the process then stop, but no rank waits for them before it makes the same
-/// call. Errors: timeout. The environment is then abandoned, because the barrier cannot be completed.
+/// environment's mutex. Other engines of the process stop meanwhile, but no rank waits for them before it makes the
+/// same call. Errors: timeout. The environment is then abandoned, because the barrier cannot be completed.
 void meet(MPI_Comm ranks, MpiEnvironment& environment, const Patience& patience) {
   constexpr auto kNap = std::chrono::microseconds(200);
   const Deadline deadline = patience.from_now();

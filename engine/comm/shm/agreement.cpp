@@ -5,7 +5,7 @@
 namespace hvd::comm {
 namespace {
 
-/// Returns text such as "100 fp32 (sum)". Omits a count of 0, which is a count that ranks need not agree on.
+/// Returns text such as "100 fp32 (sum)". Omits a count of 0: ranks need not agree on that count.
 std::string text_of(const Descriptor& its) {
   std::string text = its.count == 0 ? "" : std::to_string(its.count) + " ";
   text += name(static_cast<DataType>(its.dtype));

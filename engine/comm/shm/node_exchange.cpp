@@ -14,16 +14,19 @@ namespace {
 
 /// Lanes begin at multiples of this many bytes, so that each cache line belongs to one lane.
 constexpr std::size_t kLaneAlign = 64;
-/// Segments per staging block if ranks outnumber cores. Each synchronisation then costs a wake-up, so fewer are better.
+/// Segments per staging block if ranks outnumber cores. Each synchronisation then costs a wake-up, so fewer and larger
+/// blocks are faster.
 constexpr std::size_t kCrowdedSegments = 16;
-/// A broadcast divides the block by this number, because root and readers overlap only from block to block. With it, a
-/// message of 256 KiB took 0.47 of the time in one block, and 1 MiB took 0.82 of the time in four blocks.
+/// A broadcast divides the staging block by this number, because the root fills one block while the readers copy out
+/// the previous one. In eighths, a message of 256 KiB took 0.47 of its time in one whole block, and 1 MiB took 0.82 of
+/// its time in four.
 constexpr std::size_t kBroadcastBlocks = 8;
-/// Maximum size of each half of a node's staging memory. Both fit into a container's /dev/shm (64 MiB by default).
+/// Maximum size of each half of a node's staging memory. Both halves fit into a container's /dev/shm (64 MiB by
+/// default).
 constexpr std::size_t kMostStagedBytes = std::size_t{8} << 20;
 
-/// An input in registered memory is copied into the slot up to this size. The copy costs less than the second
-/// synchronisation that reading registered memory needs.
+/// An input in registered memory is copied into the slot if it has at most this many bytes. The copy costs less than
+/// the second synchronisation that reading registered memory needs.
 constexpr std::size_t kMostCopied = std::size_t{8} << 10;
 
 /// Maximum bytes that a rank posts in its slot behind a table of `table` bytes.
@@ -117,7 +120,7 @@ NodeExchange::Method NodeExchange::method(const Plan& plan) const {
     region = its;
   }
   if (fit) return Method::kSlots;
-  // A rank whose input is empty names no region, and may have freed the region that the others name.
+  // A rank whose input is empty names no region, and may have freed the region that the other ranks name.
   registered = registered && std::none_of(plan.given.begin(), plan.given.end(), [](std::size_t n) { return n == 0; });
   return registered ? Method::kRegistered : Method::kStaged;
 }
@@ -245,7 +248,7 @@ void NodeExchange::all_to_all(std::byte* out, Offsets to, const std::byte* in, O
   const std::size_t element = size_of(dtype);
   table_.clear();
   append_counts(table_, from);
-  append_counts(table_, to);  // the expected counts too, so that all ranks can check all pairs
+  append_counts(table_, to);  // also the expected counts, so that all ranks can check all pairs
   post({in, from.back() * element}, {0, dtype, kNoReduction}, table_, wait);
   Plan& plan = new_plan(in, element, 2 * n);
   append_shares(plan.lanes, from);

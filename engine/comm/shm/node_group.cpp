@@ -23,12 +23,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Long enough for a running peer to answer, and short enough not to slow the compute down.
+/// Time to spin before a sleep: enough for a running peer to answer, and too short to slow the compute down.
 constexpr auto kSpin = 10us;
-/// Checks of ready() before the first reading of the clock, which takes 21 ns.
+/// Number of checks of ready() before the first reading of the clock, which takes 21 ns.
 constexpr int kFirstLooks = 16;
-/// A sleeping rank wakes up to check for aborts of other nodes and for dead peers. It sleeps for an eighth of the time
-/// that it has waited, within these bounds. A check costs some 40 us, which adds up for hundreds of ranks on a machine.
+/// A sleeping rank wakes up to check for aborts of other nodes and for dead peers. Each sleep takes an eighth of the
+/// time that the rank has waited, within these bounds. A check takes about 40 us, which adds up for hundreds of ranks
+/// on a machine.
 constexpr std::chrono::nanoseconds kShortestSlice = 20ms;
 constexpr std::chrono::nanoseconds kLongestSlice = 50ms;
 
@@ -100,7 +101,7 @@ void NodeGroup::await(Counter& counter, int awaited, const Wait& wait, Ready rea
     } while (!faults_.aborted() && Clock::now() < until);
   } else {
     // The awaited rank may need this processor. With one yield, an all-reduce of 1 KB by 4 ranks on 2 cores took 0.82
-    // of its time without (8 B: 0.86, 1 MiB: 0.98); 4 and 16 yields were no better.
+    // of its time without a yield (8 B: 0.86, 1 MiB: 0.98); 4 and 16 yields were no better.
     sched_yield();
   }
   while (!ready()) {
@@ -155,7 +156,7 @@ void NodeGroup::sync(const Wait& wait) {
   mine.notes = std::exchange(noted_, 0);
   notes_ = 0;
   mine.sequence.store(++sequence_, std::memory_order_release);
-  bump(my_cell().arrived);  // wakes sleepers; blame_late() reads it after the deadline
+  bump(my_cell().arrived);  // wakes sleepers; blame_late() reads the counter after the deadline
   for (int r = 0; r < size(); ++r) {
     const std::atomic<std::uint32_t>& its = slot(r).descriptor.sequence;
     await(
@@ -180,8 +181,8 @@ void NodeGroup::check_same_operation(const Wait& wait) const {
   }
 }
 
-// A note is overwritten only after two more synchronisations, so the sender need not wait: a rank that arrives at the
-// first has read all notes, and a rank that arrives at the second has compared them.
+// The sender need not wait, because a note is overwritten only after two more synchronisations. A rank that arrives at
+// the first one has read all notes. A rank that arrives at the second one has compared them.
 void NodeGroup::send_note(std::span<std::byte> message, int sender, const Wait& wait) {
   if (notes_ == kNotes) sync(wait);
   faults_.throw_if_aborted();
@@ -317,7 +318,7 @@ NodeMemory NodeGroup::allocate_for_processes(std::size_t stride, const Wait& wai
     }
   } guard;
   std::shared_ptr<SharedMemory> memory;
-  // Every rank reports the error of its step, if any, as text in its slot. So either all ranks throw or none.
+  // Every rank reports the error of its step, if any, as text in its slot. So either all ranks throw, or no rank does.
   const auto agree = [&](auto&& step) {
     std::string problem;
     try {
@@ -345,7 +346,8 @@ NodeMemory NodeGroup::allocate_for_processes(std::size_t stride, const Wait& wai
   agree([&] {
     if (rank() != 0) attach(SharedMemory::open(name(), total));
   });
-  // All ranks have mapped the memory. Without a name, the kernel frees it when the last process ends, however it ends.
+  // All ranks have mapped the memory. Without a name, the kernel frees the memory when the last process ends, even by a
+  // crash.
   if (!guard.name.empty()) SharedMemory::unlink(std::exchange(guard.name, {}));
   agree([&] { memory->commit(offset, stride); });
   memory->populate();

@@ -11,12 +11,14 @@
 namespace hvd::comm {
 namespace {
 
-/// Each claim is an atomic operation on one cache line. With smaller chunks the claims would take noticeable time.
+/// Smallest chunk that a rank claims. A claim is an atomic operation on one cache line; claims of smaller chunks would
+/// take noticeable time.
 constexpr std::size_t kMinChunkBytes = std::size_t{16} << 10;
-/// Half of a present second-level cache, divided over the buffers that are live at a time.
+/// Half of a common second-level cache. The buffers that are in use at the same time share these bytes.
 constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
 
-/// Tables on the heap. Their allocation takes no noticeable time, because the operations that use them are large.
+/// These tables are on the heap. Their allocation takes no noticeable time, because the operations that use them are
+/// large.
 using Inputs = std::vector<const std::byte*>;
 using Outputs = std::vector<std::byte*>;
 
@@ -127,10 +129,11 @@ std::byte* NodeReducer::staging(int local_rank, std::size_t half, const Wait& wa
   return staging_->part(local_rank) + half * block_bytes_;
 }
 
-// For each block k, a rank copies its data in and waits until all ranks have. Then it reduces its own share, copies in
-// block k + 1, waits until all ranks have reduced block k, and copies out the results. Its own share is never staged,
-// because it reads and writes that share in its own buffer. Block k + 2 may use the staging half of block k, because a
-// rank copies it in after all have reduced block k, and says so (`filled`) after it has copied block k out.
+// For each block k, a rank copies its data in and waits until all ranks have copied theirs. Then it reduces its own
+// share, copies in block k + 1, waits until all ranks have reduced block k, and copies out the results. A rank's own
+// share is never staged, because the rank reads and writes it in its own buffer. Block k + 2 may use the staging half
+// of block k: a rank copies block k + 2 in after all ranks have reduced block k, and advances `filled` after it has
+// copied block k out.
 void NodeReducer::reduce_staged(std::byte* data, const Reduction& reduction, const Wait& wait) {
   const auto n = static_cast<std::size_t>(group_.size());
   const auto me = static_cast<std::size_t>(group_.rank());

@@ -25,9 +25,10 @@ struct alignas(kCacheUnit) Counter {
   std::atomic<std::uint32_t> sleepers{0};
 };
 
-/// A rank's arguments of an operation. The rank writes them before it arrives; others read them after that.
+/// A rank's arguments of an operation. The rank writes them before it arrives at a synchronisation; other ranks read
+/// them after it.
 struct Descriptor {
-  /// Number of the synchronisation; stored last. It shares a cache line with the fields below, which are read with it.
+  /// Number of the synchronisation; stored last. It shares a cache line with the fields below, which are read next.
   std::atomic<std::uint32_t> sequence{0};
   std::uint64_t operation = 0;  ///< hash of the operation's name, to detect ranks that are in different operations
   std::uint64_t count = 0;      ///< elements, or bytes of a message
@@ -50,8 +51,8 @@ inline constexpr std::size_t kNoteBytes = std::size_t{2} << 10;
 /// Maximum number of notes between two synchronisations.
 inline constexpr std::size_t kNotes = 8;
 
-/// A small broadcast; only its readers wait. Each rank records size and sender in its own cell; the sender adds the
-/// payload.
+/// A small broadcast, in which only readers wait. Each rank records size and sender in its own cell; the sender adds
+/// the payload.
 struct alignas(kCacheUnit) Note {
   std::atomic<std::uint64_t> number{0};  ///< number of this note, from 1; stored last
   std::uint64_t sequence = 0;            ///< number of the operation
@@ -60,7 +61,7 @@ struct alignas(kCacheUnit) Note {
   std::array<std::byte, kNoteBytes> payload;
 };
 
-/// The memory of one rank. It begins at a page, so that it can lie on the NUMA node of its rank.
+/// The memory of one rank. A cell begins at a page, so that it can be on the NUMA node of its rank.
 struct alignas(kPageBytes) Cell {
   Counter arrived;                         ///< number of synchronisations reached
   Counter told;                            ///< notes sent
@@ -84,7 +85,7 @@ struct Work {
 
 struct alignas(kPageBytes) Header {
   std::atomic<std::uint32_t> abort_state{0};  ///< 0 none, 1 reason being written, 2 reason readable
-  std::atomic<std::uint32_t> roll_call{0};    ///< number of the latest call
+  std::atomic<std::uint32_t> roll_call{0};    ///< number of the latest roll call
   std::atomic<std::uint64_t> token{0};        ///< makes names of shared memory unique
   SharedText reason;
   std::array<Work, 2> work;  ///< used alternately like the slots

@@ -26,7 +26,7 @@ std::string mebibytes(std::size_t bytes) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " MiB";
 }
 
-// MADV_POPULATE_WRITE, since Linux 5.14. Headers older than Debian 12's lack the name.
+// MADV_POPULATE_WRITE, since Linux 5.14. Headers older than those of Debian 12 do not define the name.
 constexpr int kPopulateWrite = 23;
 
 }  // namespace
