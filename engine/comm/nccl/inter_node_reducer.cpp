@@ -10,7 +10,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Time between two checks for messages of peers.
+/// Time between two checks for roll calls and aborts of peers.
 constexpr auto kLook = 20ms;
 
 }  // namespace

@@ -43,7 +43,7 @@ struct Functions {
   decltype(&::ncclAllGather) all_gather = nullptr;
   decltype(&::ncclSend) send = nullptr;
   decltype(&::ncclRecv) receive = nullptr;
-  // These four exist since NCCL 2.19; null in older versions.
+  // These four functions exist since NCCL 2.19; with older versions the pointers are null.
   ncclResult_t (*mem_alloc)(void**, std::size_t) = nullptr;
   ncclResult_t (*mem_free)(void*) = nullptr;
   ncclResult_t (*comm_register)(ncclComm_t, void*, std::size_t, void**) = nullptr;
@@ -63,7 +63,7 @@ ncclDataType_t native(DataType type) {
     case DataType::kI64: return ncclInt64;
     case DataType::kU8: return ncclUint8;
     case DataType::kI8: return ncclInt8;
-    case DataType::kI16: break;  // NCCL lacks this type, so the plane never passes it
+    case DataType::kI16: break;  // NCCL does not have this type, so the plane never passes it
   }
   return ncclNumTypes;
 }

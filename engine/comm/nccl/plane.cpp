@@ -16,13 +16,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long the aborting thread waits for the owner's current call to return. The call normally only enqueues. If it
-/// takes longer, it waits for work that only the abort ends.
+/// How long the aborting thread waits for the owner's current call to return. The call normally only enqueues. If the
+/// call takes longer, it waits for work that only the abort ends.
 constexpr auto kCourtesy = 500ms;
 /// How long NCCL's abort may take to stop its threads and free its memory, if no graph holds the communicator.
 constexpr auto kLetGo = 5s;
 
-/// Number of aborts of this process that have not returned. The only mutable global: their threads outlive every owner.
+/// Number of aborts of this process that have not returned. The only mutable global, because the threads of the aborts
+/// outlive every owner.
 std::atomic<int>& running_aborts() {
   static std::atomic<int> count{0};
   return count;
@@ -90,7 +91,7 @@ class Plane::Memory final : public RegisteredMemory {
     void* data = nullptr;
     if (const Result result = plane_.api_->allocate(rounded_up(bytes), data); result.status != Status::kDone) {
       plane_.unregistered_ = "ncclMemAlloc: " + plane_.explain(result);
-      return;  // the caller tries plain memory; its error says how much is free
+      return;  // the caller tries plain memory, whose error says how much is free
     }
     memory_ = {static_cast<std::byte*>(data), bytes};
     enroll();
@@ -124,10 +125,10 @@ Plane::~Plane() {
     throw_if_aborted();
     host_.control().throw_if_aborted();
     disconnect(options_.deadline.from_now());
-  } catch (...) {  // a peer has not finished; no caller can take the error
+  } catch (...) {  // a peer has not finished; a destructor cannot throw the error
     abort();
   }
-  // If a graph still holds the communicator, which the plane cannot destroy, the aborting thread outlives the plane.
+  // The plane cannot destroy graphs. If a graph still holds the communicator, the aborting thread outlives the plane.
   static_cast<void>(await_abort(Deadline::after(wait_timed_out() ? 0s : kLetGo)));
 }
 
@@ -197,7 +198,7 @@ UniqueId Plane::agree_on_id(Deadline deadline) {
     } else {
       const std::string trouble = doing("ncclGetUniqueId: " + api_->explain(result, {}));
       const auto bytes = std::as_bytes(std::span(trouble));
-      message.assign(id.size(), std::byte{0});  // a message longer than an id holds an error text behind the id
+      message.assign(id.size(), std::byte{0});  // a message longer than an id has an error text after the id
       message.insert(message.end(), bytes.begin(), bytes.end());
     }
   }
@@ -250,8 +251,8 @@ std::string Plane::explain(Result result) {
 }
 
 void Plane::wait_for_call(Result result, const std::string& what, Deadline deadline) {
-  // Creation and the first collectives take some 0.1 to 10 s. A later call takes some 20 us, in which NCCL starts a
-  // thread that enqueues. Therefore the first checks do not sleep in between.
+  // Creation and the first collectives take about 0.1 to 10 s. A later call takes about 20 us, in which NCCL starts a
+  // thread that enqueues. Therefore the first checks follow each other without a sleep.
   const auto begin = Clock::now();
   gpu::PollSchedule poll_schedule(begin);
   for (; result.status == Status::kInProgress; result = state()) {
@@ -380,7 +381,7 @@ void Plane::abort() noexcept {
   running_aborts().fetch_add(1);
   try {
     std::thread(work).detach();         // the abort may never return, so no thread joins it
-  } catch (const std::system_error&) {  // no thread can be started: abort on this one
+  } catch (const std::system_error&) {  // no thread can be started: abort on this thread
     work();
   }
 }

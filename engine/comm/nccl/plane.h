@@ -52,8 +52,8 @@ class Plane final : public DevicePlane {
   [[nodiscard]] bool registers_memory() const override;
   [[nodiscard]] std::chrono::nanoseconds creation_time() const override { return creation_time_; }
 
-  // The next two are for planes that insert work between the parts of an all-reduce. They operate in place and only
-  // enqueue. Errors: those of all_reduce().
+  // The next two functions are for planes that insert work between the parts of an all-reduce. They operate in place
+  // and only enqueue. Errors: those of all_reduce().
   /// Reduces `count` elements to rank `root`. On the other ranks `data` is undefined afterwards.
   void reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, int root, Deadline deadline);
   /// Like broadcast(), but only enqueues.
@@ -75,7 +75,7 @@ class Plane final : public DevicePlane {
   void enqueue(Function function, const std::string& name, const CallArguments& what, Deadline deadline);
   /// Passes the operations that `calls` enqueues to NCCL as one group. Errors call the group `name`.
   void group(const std::function<void()>& calls, const std::string& name, Deadline deadline);
-  /// A world of one copies its own share instead of calling NCCL.
+  /// A world of one rank copies its own share instead of calling NCCL.
   void copy_own_share(void* out, const void* in, std::size_t count, DataType dtype);
   UniqueId agree_on_id(Deadline deadline);
   [[nodiscard]] std::string no_registration() const;
@@ -110,7 +110,7 @@ class Plane final : public DevicePlane {
   gpu::Stream stream_;
   std::chrono::nanoseconds creation_time_{0};
   bool grouped_ = false;         // inside together()
-  std::string unregistered_;     // why memory is not registered; empty if it is registered or there is none yet
+  std::string unregistered_;     // why memory is not registered; empty if it is registered or not yet allocated
   std::vector<Memory*> memory_;  // all memory from allocate() that is not yet destroyed
 
   const std::shared_ptr<Ending> ending_ = std::make_shared<Ending>();
