@@ -321,7 +321,8 @@ DeviceReport DeviceEngine::finish_step() {
   const Clock::time_point begun = std::max(flight.begun, last_end_);
   DeviceReport report = flight.report;
   try {
-    // The watchdog's error says more, so this wait is longer than its deadline. A world of one rank has no watchdog.
+    // The watchdog's error says more than this wait's, so this wait is longer than the watchdog's deadline. A world of
+    // one rank has no watchdog.
     const Deadline deadline =
         Deadline::after(options_.deadline.timeout + (alone_ ? 0s : kExplanation), options_.deadline.set_by);
     std::optional<Clock::time_point> expected;

@@ -82,13 +82,13 @@ void DeviceWatch::look() {
   }
   if (!now.active()) return;
   StepInFlight flight = current(now);
-  if (flight.step != now.flights[0].step) {  // this step started when the oldest ended, which was about now
+  if (flight.step != now.flights[0].step) {  // this step started when the oldest step ended, about now
     if (behind_ != flight.step) behind_since_ = Clock::now();
     behind_ = flight.step;
     flight.since = behind_since_;
   }
   if (Clock::now() - flight.since < deadline_.timeout) return;
-  // The GPU has finished the step and only the host has not noticed yet: this is not a timeout of the GPU.
+  // The GPU has finished the step, but the host has not noticed yet: this is not a timeout of the GPU.
   if (flight.enqueued && runtime_.finished(events(flight.slot).end)) return;
   throw Error(Errc::kTimeout, here() + ": " + in_flight(now) + " after " + std::to_string(deadline_.timeout.count()) +
                                   " ms (" + deadline_.set_by + ")");

@@ -346,7 +346,7 @@ void Engine::Impl::gradient_ready(std::size_t index) {
   if (marked.again) {
     throw Error(Errc::kInvalidArgument, "gradient_ready: '" + gradients_[index].name + "' was ready already");
   }
-  // If another bucket than the next is complete, the thread finds it when its turn comes, so no wake-up is needed.
+  // If the completed bucket is not the next one, the thread finds it when its turn comes, so no wake-up is needed.
   if (schedule == Schedule::kNegotiated || marked.completed == next_bucket_.load()) wake_thread();
 }
 
@@ -412,7 +412,7 @@ std::string Engine::Impl::data_plane() {
   return data_plane_;
 }
 
-/// Only the engine's thread writes to the file, so it also closes it. An error goes to the caller, not to the engine.
+/// Only the engine's thread writes to the file, so this thread also closes it. An error goes to the caller.
 void Engine::Impl::close_trace() {
   if (!trace_) return;
   std::exception_ptr error;

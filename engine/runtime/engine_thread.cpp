@@ -12,14 +12,15 @@
 namespace hvd {
 namespace {
 
-/// Interval at which an idle thread checks for roll calls of peers. The checks take some 10 us per second.
+/// Interval at which an idle thread checks for roll calls of peers. The checks take about 10 us per second.
 constexpr std::chrono::milliseconds kAnswerInterval{1000};
-/// The same interval with an observer, which watches a device: a peer's abort must soon end work that hangs there.
+/// The same interval if there is a DeviceWatch: a peer's abort must soon end work that hangs on the device.
 constexpr std::chrono::milliseconds kLookInterval{20};
 /// A little longer than kAnswerInterval, so that idle peers can answer.
 constexpr std::chrono::milliseconds kRollCallPatience{1250};
-/// A cycle takes some 10 us for any number of bytes. If a cycle reduced less than this and gradients are still missing,
-/// the thread pauses, so that the next cycle reduces more gradients. It never pauses once all gradients are marked.
+/// A cycle takes about 10 us for any number of bytes. If a cycle reduced less than this and gradients are still
+/// missing, the thread pauses, so that the next cycle reduces more gradients. The thread never pauses once all
+/// gradients are marked.
 constexpr std::size_t kSmallCycleBytes = std::size_t{256} << 10;
 constexpr std::chrono::microseconds kPauseAfterSmallCycle{20};
 
@@ -117,7 +118,7 @@ void Engine::Impl::run_cycle() {
   }
   if (!in_step) return;
   if (left_ == 0) return complete_step();
-  // No pause if the cycle reduced only tickets, because their callers may wait for the next one.
+  // No pause if the cycle reduced only tickets, because their callers may wait for the next cycle.
   const bool small = left_ < left_before && report_.bytes - bytes_before < kSmallCycleBytes;
   if (small && marks_.first_missing(0, marks_.size()) != ReadyMarks::kNone) {
     std::this_thread::sleep_for(kPauseAfterSmallCycle);

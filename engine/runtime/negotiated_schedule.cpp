@@ -13,9 +13,9 @@
 namespace hvd {
 namespace {
 
-/// A run is a series of gradients that lie side by side. If the runs of a batch have at least this many bytes on
-/// average, each run is reduced in place: copying it in and out takes some 20 us at 10 GB/s, more than the 10 us
-/// latency of one more reduction. Shorter runs are packed.
+/// A run is a series of consecutive gradients. If the runs of a batch have at least this many bytes on average, each
+/// run is reduced in place: copying it in and out takes about 20 us at 10 GB/s, which is more than the 10 us latency of
+/// one more reduction. Shorter runs are packed.
 constexpr std::size_t kWorthItsOwnReduction = std::size_t{128} << 10;
 
 /// A stall is reported after 1/kStallShare of the deadline, as in the waits of the planes.

@@ -11,7 +11,7 @@
 namespace hvd {
 namespace {
 
-/// Number of events, some 1 MB, after which they are written. It is so large that a short run writes only at the end.
+/// Number of events (about 1 MB) after which they are written. A short run has fewer, and so writes only at its end.
 constexpr std::size_t kWriteAbove = 1 << 13;
 constexpr int kClockRounds = 8;
 
