@@ -1,7 +1,6 @@
 // Communication between ranks: each rank has one Communicator, with a control plane for small host messages and a data
 // plane for reductions. The layers above need not know which implementation they use: solo (one rank), loopback (N
-// ranks as threads of one process), mpi (processes), or nccl (device memory, on top of another Communicator;
-// device_communicator.h).
+// ranks as threads of one process), mpi (processes), or nccl (device memory: device_communicator.h).
 //
 // Threads: a Communicator is used by one thread at a time (in the program: the engine's thread).
 // Errors: every wait has a Deadline. If it passes: Error{kTimeout or kPeerLost}, whose text names the operation and the
@@ -51,8 +50,7 @@ struct StalledWait {
 };
 using OnStall = std::function<void(const StalledWait&)>;
 
-/// Part of the abort text of a rank that ended because of its own error. Peers that receive this text hold no roll
-/// call.
+/// Part of the abort text of a rank that ended because of its own error. Its peers then hold no roll call.
 inline constexpr std::string_view kGaveUp = " gave up: ";
 /// Longest message in bytes that one rank may give to ControlPlane::gather() and broadcast(), in a world of any size.
 inline constexpr std::size_t kLongestMessage = std::size_t{1} << 30;
@@ -86,8 +84,7 @@ class ControlPlane {
 };
 
 /// Memory that the data plane reduces fastest: shared between the ranks of a node, or registered with a library.
-/// The memory is zeroed and page-aligned. The destructor frees it. A RegisteredMemory must not outlive its
-/// Communicator.
+/// The memory is zeroed and page-aligned. The destructor frees it. Must not outlive the Communicator.
 class RegisteredMemory {
  public:
   virtual ~RegisteredMemory() = default;
@@ -134,15 +131,15 @@ using Counts = std::span<const std::size_t>;
 /// same calls in the same order, and the work is done in that order. On a host plane a call returns when its work is
 /// done. On a device plane a call returns when its work is enqueued, and complete() waits for it.
 /// Errors of all operations: invalid_argument, before anything is sent, for counts that do not fit the world; mismatch
-/// if ranks disagree; those of Faults. If only some ranks can detect a disagreement, they abort, so that the others end
-/// at once with peer_lost and the same text. A count of 0 is not an error: the operation then does nothing on any rank.
+/// if ranks disagree; those of Faults. If only some ranks can detect a disagreement, they abort, so that the other
+/// ranks end at once with peer_lost and the same text. A count of 0 is not an error; the operation then does nothing.
 class DataPlane {
  public:
   virtual ~DataPlane() = default;
   /// Collective: every rank calls it with the same size, in the same order.
   virtual std::unique_ptr<RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) = 0;
   /// Reduces `count` elements in place. Any 64-bit count; the same count, dtype and op on all ranks. Works with any
-  /// memory, and is fastest if `data` lies in RegisteredMemory at the same offset on all ranks. The order of summation
+  /// memory, and is fastest if `data` is in RegisteredMemory at the same offset on all ranks. The order of summation
   /// depends only on (count, world, algorithm), so the same world gives the same bits in every run and on all ranks.
   virtual void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) = 0;
   /// Like all_reduce(), out of place: `in` is not changed. `out` and `in` must not overlap.
@@ -153,13 +150,13 @@ class DataPlane {
   }
   /// Rank r gets share r of the reduction of all ranks' `in`.
   /// Shapes: in (sum of counts), out (counts[rank]). `out` may be the rank's own share within `in`; the rest of `in` is
-  /// then undefined afterwards. Otherwise `out` and `in` must not overlap, and `in` is not changed. `counts` must be
-  /// equal on all ranks.
+  /// then undefined afterwards. Otherwise `out` and `in` must not overlap, and `in` is not changed. All ranks give
+  /// equal `counts`.
   virtual void reduce_scatter(void* out, const void* in, Counts counts, DataType dtype, ReduceOp op,
                               Deadline deadline) = 0;
   /// Every rank gets the shares of all ranks, in the order of ranks.
   /// Shapes: in (counts[rank]), out (sum of counts). `in` may be the rank's own share within `out`; otherwise `in` and
-  /// `out` must not overlap. `counts` must be equal on all ranks.
+  /// `out` must not overlap. All ranks give equal `counts`.
   virtual void all_gather(void* out, const void* in, Counts counts, DataType dtype, Deadline deadline) = 0;
   /// Rank r gets block r of every rank's `in`, in the order of ranks.
   /// Shapes: in (sum of send_counts), out (sum of receive_counts). receive_counts[s] on this rank must equal
@@ -201,8 +198,7 @@ class Communicator {
   /// Library and transport for provenance, e.g. "Open MPI v4.1.4, btl vader,tcp".
   [[nodiscard]] virtual std::string library() const = 0;
   /// Returns a table of the last collectives that the ranks entered. Ranks of this host have recorded them; ranks of
-  /// other hosts have named them in the last roll call. Every line ends with a newline; the table is empty if there are
-  /// no collectives. Any thread.
+  /// other hosts have named them in the last roll call. Every line ends with a newline. Empty if no rank entered any.
   [[nodiscard]] virtual std::string flight_record() const { return {}; }
   /// The other ranks of this host whose process ids are known. The list is complete after the first collective call.
   [[nodiscard]] virtual std::vector<Neighbour> neighbours() const { return {}; }
@@ -253,8 +249,7 @@ std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const Com
 /// Like make_mpi_set(), for a loopback world of `size` ranks. Element [rank] is null for ranks that are not in the set.
 std::vector<std::unique_ptr<Communicator>> make_loopback_set(int size, std::span<const int> ranks,
                                                              const CommOptions& options = {});
-/// Errors: invalid_argument if `ranks` is empty, repeats a rank, or names a rank that a world of `size` ranks does not
-/// have.
+/// Errors: invalid_argument if `ranks` is empty, repeats a rank, or names a rank outside [0, size).
 void check_set(std::span<const int> ranks, int size);
 
 /// For a process that ends without unwinding, for example after a signal. Removes the names of shared memory that this

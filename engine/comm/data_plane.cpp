@@ -21,8 +21,7 @@ namespace {
 /// A broadcast between nodes sends pieces of this size down the tree.
 constexpr std::size_t kBroadcastBytes = std::size_t{1} << 20;
 /// On one node, an all-reduce of up to this many bytes copies even registered memory, because the copy saves a longer
-/// synchronisation (time in place, as a multiple of the time with copies, on two cores of an AMD EPYC: 1.09 at 16 KiB,
-/// 0.67 at 32 KiB).
+/// synchronisation (time in place / time with copies, on two cores of an AMD EPYC: 1.09 at 16 KiB, 0.67 at 32 KiB).
 constexpr std::size_t kCopiedBytes = std::size_t{16} << 10;
 
 class NodeRegistered final : public RegisteredMemory {
@@ -213,8 +212,8 @@ void GroupData::library(std::byte* data, const Reduction& reduction, const Wait&
 std::vector<std::byte*> GroupData::parts_of(std::byte* data, const Reduction& reduction, const Wait& wait) {
   const NodeReducer::Place mine = regions_->locate(data, wait.bytes, state_.group.rank());
   const auto places = reducer_.exchange_places(mine, data, reduction, wait);
-  // All ranks must decide alike, so the decision uses only the values that they exchanged. A rank that names a region
-  // has not freed it. So if all ranks name the same region, all of them have it.
+  // All ranks must decide in the same way, so the decision uses only the values that they exchanged. A rank that names
+  // a region has not freed it. So if all ranks name the same region, all of them have it.
   const std::uint64_t number = places.front().region;
   const bool same = std::all_of(places.begin(), places.end(), [&](const auto& p) { return p.region == number; });
   if (number == 0 || !same) return {};

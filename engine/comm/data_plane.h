@@ -39,7 +39,7 @@ class GroupData final : public DataPlane {
  private:
   /// Algorithms of reduce_scatter() and all_gather().
   enum class Shares : std::uint8_t { kSharedMemory, kRing, kHalving, kPairwise };
-  // Pure functions of values that are equal on all ranks, so that all ranks choose alike.
+  // Pure functions of values that are equal on all ranks, so that all ranks make the same choice.
   [[nodiscard]] Algorithm choose(std::size_t bytes) const;
   [[nodiscard]] Algorithm choose_between_nodes(std::size_t bytes) const;
   [[nodiscard]] bool use_shared_memory() const;

@@ -16,14 +16,13 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kNap = 2ms;
-/// Time that ranks have to answer the roll call which finds the rank that the others wait for. Waiting ranks check for
-/// roll calls at least every 50 ms (the longest slice of NodeGroup).
+/// Time that ranks have to answer the roll call which finds the rank that the other ranks wait for. Waiting ranks check
+/// for roll calls at least every 50 ms (the longest slice of NodeGroup).
 constexpr auto kAnswerTime = 300ms;
-/// Time to answer the second roll call, which is held if several ranks were silent, because a busy machine may run
-/// ranks late.
+/// Time to answer the second roll call, which is held if several ranks were silent, because a busy machine may delay
+/// ranks.
 constexpr auto kSecondAnswerTime = 700ms;
-/// Time between two checks for dead processes. A check takes about 40 us per rank. Waits shorter than this make no
-/// check.
+/// Time between two checks for dead processes. A check takes about 40 us per rank. Shorter waits make no check.
 constexpr auto kBetweenLooks = 40ms;
 /// A stall is reported after 1/kStallShare of the time to the deadline: late enough not to report a rank that is only
 /// slow, early enough for a person to investigate.

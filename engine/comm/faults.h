@@ -46,8 +46,8 @@ class Faults {
   void check(const Wait& wait, int awaited);
   /// Call this when the deadline has passed while waiting for `missing`. Throws peer_lost if one rank is at fault, else
   /// timeout. `direct` is true if the ranks of `missing` certainly did not arrive. If false, they may be waiting for
-  /// another rank: give_up() then holds a roll call, and ranks that do not answer are at fault. `detail` is appended to
-  /// the text.
+  /// another rank: give_up() then holds a roll call, and ranks that do not answer are at fault. The text ends with
+  /// `detail`.
   [[noreturn]] void give_up(const Wait& wait, std::span<const int> missing, bool direct, std::string_view detail);
   /// Makes the waits of the peers fail with `text`, which describes a disagreement that the peers may not detect.
   void abort_for_mismatch(std::string_view text) noexcept;
@@ -61,8 +61,7 @@ class Faults {
   /// Throws peer_lost with the reason if a rank has aborted; mismatch after throw_node_mismatch() on several nodes.
   void throw_if_aborted();
 
-  /// Returns the other ranks of this node whose processes are visible; complete after all ranks have connected. Any
-  /// thread.
+  /// Returns the other ranks of this node whose processes are visible; complete once all have connected. Any thread.
   [[nodiscard]] std::vector<Neighbour> neighbours() const;
 
   /// Registers a callback, which is called once for each collective in which this rank has waited for a quarter of the

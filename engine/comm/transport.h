@@ -37,8 +37,7 @@ class Transport {
   virtual bool test(Ticket ticket) = 0;
   /// Sleeps until the operation is finished. Errors: those of Faults::check and Faults::give_up; after an error the
   /// transport can only be used for notices. No receive stays open after an error, so that the memory of a receive may
-  /// be freed. wait() reports a mismatch to the peers (Faults::abort_for_mismatch), because only the receiver detects
-  /// it.
+  /// be freed. wait() reports a mismatch to the peers, which cannot detect it (Faults::abort_for_mismatch).
   virtual void wait(Ticket ticket, const Wait& wait) = 0;
 
   /// Best effort, never waits.

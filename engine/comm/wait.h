@@ -1,5 +1,4 @@
-// Describes a wait for a peer, for the errors of Faults and the transports. A plain value that the rank's own thread
-// uses.
+// Describes a wait for a peer, for the errors of Faults and the transports. A plain value; one thread.
 #pragma once
 
 #include <cstddef>

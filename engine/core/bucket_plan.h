@@ -35,7 +35,7 @@ struct BucketOptions {
 };
 
 /// Fills each bucket with gradients until it has at least the bytes in `options`; the last bucket may have fewer.
-/// Errors: invalid_argument if offsets overlap or do not ascend, if there is no gradient, or if one has no elements.
+/// Errors: invalid_argument if offsets overlap or do not ascend, if there is no gradient, or if a gradient is empty.
 BucketPlan plan_buckets(const std::vector<GradientInfo>& gradients, DataType dtype, ReduceOp op,
                         const BucketOptions& options);
 

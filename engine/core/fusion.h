@@ -43,7 +43,7 @@ struct FusionGroups {
 };
 
 /// Groups the items for execution in order of first appearance. The tensors of one group share dtype, op and terms, and
-/// with alignment they fit into threshold_bytes. A tensor larger than the threshold is a group by itself. Operations
+/// fit into threshold_bytes, alignment included. A tensor larger than the threshold is a group by itself. Operations
 /// other than all_reduce are not grouped. Time: linear in the number of items of each (type, operation, terms) triple.
 /// Source: arXiv:1802.05799, Tensor Fusion; look-ahead as in horovod/common/controller.cc FuseResponses.
 FusionGroups group(std::span<const FusionItem> items, const FusionOptions& options);

@@ -273,8 +273,7 @@ std::vector<Batch> Negotiator::take_responses(std::vector<Response> responses, A
     const bool here = pending != uncached_.end() && pending->second.sent;
     if (!here && response.kind == Response::Kind::kOrphaned) continue;
     if (!here || (response.kind == Response::Kind::kAgreed && !answers(response, pending->second.request))) {
-      // Only this rank detects the error. After kMismatch the engine would not abort the other ranks, so the
-      // code must be another one.
+      // Only this rank detects the error. kMismatch would not abort the other ranks.
       throw Error(Errc::kInvalidArgument, "rank 0 answered for tensor '" + response.request.name + "', which rank " +
                                               std::to_string(rank_) + " has not asked for in that form");
     }

@@ -1,6 +1,6 @@
 // Horovod's negotiation as a pure state machine, one per rank. The caller performs the collective that an Action asks
-// for and feeds the result back. The engine and the lockstep tests run the same class. Protocol (source: Horovod
-// horovod/common/controller.cc, behaviour; own code):
+// for and feeds the result back. The engine and the lockstep tests run the same class. The protocol follows the
+// behaviour of Horovod's horovod/common/controller.cc; the code is our own:
 //
 //   begin_cycle() ─► AllReduceBits(AND over status and cache bits) ─► on_bits()
 //       any rank holds an invalid entry ─► AllReduceBits(OR over invalid bits) ─► on_bits(): erase everywhere
@@ -20,8 +20,7 @@
 // have submitted it. The last cycle is the one in which every rank has announced its shutdown.
 //
 // A rank enters a cycle if and only if it has a pending tensor or wants to shut down. While a rank has nothing pending,
-// no tensor can complete, so the other ranks lose nothing by waiting for that rank. Therefore no rank runs idle cycles,
-// and no rank deadlocks.
+// no tensor can complete, so other ranks may wait for it. Therefore no rank runs idle cycles, and no rank deadlocks.
 //
 // One thread owns a Negotiator.
 #pragma once
@@ -54,7 +53,7 @@ struct Gather {
   Bytes message;
 };
 struct Broadcast {
-  Bytes message;  ///< set on rank 0, else empty. Every rank, rank 0 too, passes the message to on_broadcast().
+  Bytes message;  ///< set on rank 0, else empty. Every rank, also rank 0, passes the message to on_broadcast().
 };
 struct CycleDone {
   /// Execute these batches in this order. The list is empty if no tensor is ready on all ranks yet. The list is equal

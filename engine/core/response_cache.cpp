@@ -13,8 +13,7 @@
 namespace hvd::core {
 namespace {
 
-/// Hashes the values that are equal on all ranks: `request` (for an all_gather, without this rank's number of rows) and
-/// the `rows` of all ranks.
+/// Hashes the values that are equal on all ranks: `request`, except this rank's rows of an all_gather, and all `rows`.
 std::uint64_t shared_hash(const Request& request, std::span<const std::int64_t> rows) {
   Hasher hasher;
   const auto extents = [&hasher](std::span<const std::int64_t> values) {

@@ -1,5 +1,5 @@
 // LRU cache of agreed requests. Every rank inserts and erases in the same order, so that bit positions are
-// equal everywhere. Source: Horovod, horovod/common/response_cache.cc (behaviour; own code).
+// equal everywhere. Behaves like Horovod's horovod/common/response_cache.cc; the code is our own.
 //
 // The fields of an entry that every cycle reads are in arrays indexed by bit, separate from the entry's request. A
 // cycle in which all of 314 tensors hit reads about 20 KB in sequence, and no strings.
@@ -19,8 +19,7 @@
 
 namespace hvd::core {
 
-/// The place of a request in a cache. Entry numbers are never reused: if the entry at `bit` has another number, the
-/// request is gone.
+/// The place of a request in a cache. Entry numbers are never reused: if `bit` has another entry, the request is gone.
 struct CachedAt {
   std::uint64_t entry = 0;  ///< number of the entry, from 1
   std::size_t bit = 0;

@@ -136,8 +136,7 @@ bool may_be_capturing(cudaStream_t stream) noexcept {
   return cudaStreamIsCapturing(stream, &state) != cudaSuccess || state != cudaStreamCaptureStatusNone;
 }
 
-/// CUDA calls this function on a thread of its own, in stream order, unless work on the GPU has failed. The function
-/// must not call CUDA.
+/// CUDA calls this on a thread of its own, in stream order, unless work on the GPU has failed. It must not call CUDA.
 void CUDART_CB wait_at_gate(void* data) {
   const std::unique_ptr<std::shared_ptr<HostGate>> gate(static_cast<std::shared_ptr<HostGate>*>(data));
   (*gate)->reach();

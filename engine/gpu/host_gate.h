@@ -2,8 +2,7 @@
 // finished, and starts no later work before the host opens the gate. The host makes the gate and puts it on a stream
 // with GpuRuntime::hold(); host and stream share ownership.
 //
-// Any thread may call any method. Whoever makes a gate must open it, even after an error: nothing else ends the GPU's
-// wait.
+// Any thread may call any method. Whoever makes a gate must open it, even after an error: nothing else ends the wait.
 #pragma once
 
 #include "engine/base/mutex.h"

@@ -125,7 +125,7 @@ class GpuRuntime {
   [[nodiscard]] virtual Stream make_stream(Priority priority) = 0;
   [[nodiscard]] virtual Event make_event(Timing timing) = 0;
 
-  /// Enqueues a copy in any direction. Both ranges must lie in memory of this GpuRuntime or memory registered with this
+  /// Enqueues a copy in any direction. Both ranges must be in memory of this GpuRuntime or memory registered with this
   /// GPU, because a copy from other host memory makes the host wait.
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   /// Enqueues work that sets every byte to `value`.
@@ -137,15 +137,13 @@ class GpuRuntime {
   [[nodiscard]] virtual std::string scale_refusal() const { return {}; }
 
   /// Enqueues a recording of the event, which is finished when all earlier work on `stream` is finished. While `stream`
-  /// is captured, the event is a dependency inside the graph: no code outside the graph may wait for the event or query
-  /// it.
+  /// is captured, the event is a dependency inside the graph: no code outside may wait for it or query it.
   virtual void record(EventView event, StreamView stream) = 0;
   /// Outside a capture, this is the same as record(). Inside a capture, each launch of the graph records the event, so
-  /// that the host can wait for it and read times. The event is then no dependency inside the graph, and must outlive
-  /// the graph.
+  /// that the host can wait for it and read times. Such an event is no dependency inside the graph, and must outlive
+  /// it.
   virtual void record_outside(EventView event, StreamView stream) = 0;
-  /// Makes later work on `stream` start only when the event's last recording, if any, is finished. The host does not
-  /// wait.
+  /// Makes later work on `stream` start only when the event's last recording, if any, is finished. Returns at once.
   virtual void wait(StreamView stream, EventView event) = 0;
   /// Makes later work on `stream` start only when the host has opened the gate (host_gate.h). The gate records when the
   /// stream reaches it. Errors: invalid_argument while `stream` is captured, because a gate opens only once.

@@ -22,8 +22,7 @@ std::string advice(const WantedLibrary& wanted) {
 std::string explain(std::span<const SharedLibrary::Refusal> refusals) {
   std::string absent, broken;
   for (const auto& [name, why] : refusals) {
-    // The loader names the absent file. If the loader names another file, this library exists, but a library
-    // that it needs is absent.
+    // The loader names the absent file. If it names another file, a library that this one needs is absent.
     if (why.starts_with(name + ": ") && why.find("No such file") != std::string::npos) {
       absent.append(absent.empty() ? "; there is no " : ", ").append(name);
     } else {

@@ -26,8 +26,7 @@ class SharedLibrary {
   [[nodiscard]] std::string path() const;
   /// The names that could not be loaded, each with its reason.
   [[nodiscard]] const std::vector<Refusal>& refusals() const noexcept { return refusals_; }
-  /// Sets `function` to the symbol's address. Returns false, and sets null, if the library does not have the symbol.
-  /// Call only if loaded().
+  /// Sets `function` to the symbol's address. Sets null and returns false if there is none. Call only if loaded().
   template <class Function>
   bool find(const char* symbol, Function& function) const {
     function = reinterpret_cast<Function>(address(symbol));
@@ -42,8 +41,7 @@ class SharedLibrary {
   std::vector<Refusal> refusals_;
 };
 
-/// The folders in which to look for libraries, from the environment of this process. One LibrarySearch serves all
-/// libraries.
+/// The folders in which to look for libraries, from the environment of this process, for all libraries.
 struct LibrarySearch {
   /// Folders that the user named. The library must be in the folder or in its lib or lib64. Empty: none was named.
   std::string cudnn_root;   ///< HVD_CUDNN_ROOT

@@ -321,8 +321,7 @@ DeviceReport DeviceEngine::finish_step() {
   const Clock::time_point begun = std::max(flight.begun, last_end_);
   DeviceReport report = flight.report;
   try {
-    // The watchdog's error says more than this wait's, so this wait is longer than the watchdog's deadline. A world of
-    // one rank has no watchdog.
+    // The watchdog's error says more, so it comes first: this wait is longer. A world of one rank has no watchdog.
     const Deadline deadline =
         Deadline::after(options_.deadline.timeout + (alone_ ? 0s : kExplanation), options_.deadline.set_by);
     std::optional<Clock::time_point> expected;

@@ -107,8 +107,7 @@ class DeviceEngine {
   // StuckRank::leave. An error for a call in the wrong order has none of these effects.
 
   /// Enqueues or launches one step on `compute`, which must always be the same stream. Call it when no step is in
-  /// flight or may_run_ahead(). Errors: those of `work`; invalid_argument if a gradient is not marked; those of the
-  /// engine.
+  /// flight or may_run_ahead(). Errors: those of `work` and the engine; invalid_argument if a gradient is not marked.
   void run_step(gpu::StreamView compute, const Work& work);
   /// Returns true if a step is in flight and run_step() can launch an already captured graph behind it.
   [[nodiscard]] bool may_run_ahead() const;
@@ -138,13 +137,13 @@ class DeviceEngine {
   void enqueue_every_step() { device_.graph = false; }
 
   // The next four functions change later steps. Call them between steps, on all ranks, after set_gradients(). They
-  // destroy the captured graphs. The first three also make the next steps eager before graphs are captured anew.
+  // destroy the captured graphs. The first three also make the next steps eager before graphs are captured again.
   void set_options(const DeviceOptions& device);
   /// Collective. Errors: those of Engine::set_buckets().
   void set_buckets(const core::BucketOptions& buckets);
   /// Collective. Errors: those of comm::DevicePlane::reconnect(), which fail the engine.
   void reconnect(const comm::NcclOptions& options);
-  /// Destroys captured graphs, so that the next steps are captured anew. Call it after a change of what Work enqueues.
+  /// Destroys captured graphs, so that the next steps are captured again. Call it after a change of what Work enqueues.
   void drop_graphs();
 
  private:
@@ -181,8 +180,7 @@ class DeviceEngine {
   /// Call only after the step has finished.
   void measure(const StepEvents& events, DeviceReport& report);
   /// Call inside the handler of `error`. If communication failed, waits up to kExplanation for the error of the
-  /// engine's thread and throws that error; otherwise tells the peers and rethrows `error`. Gives up the step in all
-  /// cases.
+  /// engine's thread and throws that error; otherwise tells the peers and rethrows `error`. Always gives up the step.
   [[noreturn]] void rethrow_explained(const Error& error);
   /// Aborts communication, waits until the step's streams are empty, destroys the graphs, and waits for NCCL's abort.
   void give_up() noexcept;

@@ -58,8 +58,7 @@ class DeviceWatch {
   /// Makes the events; `titles` [bucket] is for messages. Call between steps, while no other thread calls look().
   void configure(std::vector<std::string> titles, std::size_t gradients);
   [[nodiscard]] StepEvents& events(std::size_t slot) { return events_.at(slot); }
-  /// Returns the event that the compute stream records when a gradient is complete. For the negotiated schedule, which
-  /// has only one step in flight.
+  /// Returns the event by which the compute stream marks a gradient as complete. Only for the negotiated schedule.
   [[nodiscard]] gpu::EventView gradient_event(std::size_t gradient) const { return gradients_[gradient]; }
   struct Step {
     std::uint64_t step = 0;   ///< number of the step, by which the progress of ranks is compared

@@ -158,7 +158,8 @@ class Engine {
   /// rows that each rank got). The output is empty if the result is in the caller's memory.
   Output take_output(Ticket ticket);
   [[nodiscard]] bool done(Ticket ticket) const;
-  /// Returns the error that wait() would throw; nullopt if there is none or none yet. Does not wait; keeps the ticket.
+  /// Returns the error that wait() would throw; nullopt if there is no error, or none yet. Does not wait; keeps the
+  /// ticket.
   [[nodiscard]] std::optional<Error> error_of(Ticket ticket) const;
 
   // -- a fixed set of gradients ------------------------------------------------------------------------
@@ -168,7 +169,7 @@ class Engine {
   /// Errors: mismatch, naming a differing rank, its host and its first differing tensor; on a device,
   /// unsupported for int16.
   void set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype, ReduceOp op);
-  /// Collective, between steps, after set_gradients(): plans the buckets anew. Errors: those of set_gradients().
+  /// Collective, between steps, after set_gradients(): plans the buckets again. Errors: those of set_gradients().
   void set_buckets(const core::BucketOptions& buckets);
   /// Collective, between steps, with no ticket in flight: sets fusion and pause of later negotiations.
   void set_negotiation(const core::FusionOptions& fusion, std::chrono::microseconds cycle_time);

@@ -19,8 +19,7 @@ constexpr std::chrono::milliseconds kLookInterval{20};
 /// A little longer than kAnswerInterval, so that idle peers can answer.
 constexpr std::chrono::milliseconds kRollCallPatience{1250};
 /// A cycle takes about 10 us for any number of bytes. If a cycle reduced less than this and gradients are still
-/// missing, the thread pauses, so that the next cycle reduces more gradients. The thread never pauses once all
-/// gradients are marked.
+/// missing, the thread pauses, so that the next cycle reduces more gradients. No pause once all gradients are marked.
 constexpr std::size_t kSmallCycleBytes = std::size_t{256} << 10;
 constexpr std::chrono::microseconds kPauseAfterSmallCycle{20};
 
@@ -262,7 +261,7 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
     // A local error does not name its rank, so add the name.
     if (!lost_peer(code) && text.find(comm::kGaveUp) == std::string::npos)
       told = here() + std::string(comm::kGaveUp) + text;
-  } catch (...) {  // the roll call failed too: report the error as it is
+  } catch (...) {  // the roll call has failed as well: report the error as it is
     text += kRollCallMark;
     text += "it failed";
   }

@@ -14,8 +14,8 @@ namespace {
 constexpr std::size_t kWindow = 16;
 
 /// Sends `source(peer)` to every other member and receives `target(peer)` from that member. Each member starts with its
-/// right neighbour, so that the members do not all send to the same member first. Both ends know the sizes, so empty
-/// messages are not sent.
+/// right neighbour, so that the members do not all send to the same member first. Both know the sizes; empty messages
+/// are not sent.
 template <class Source, class Target>
 void exchange(Transport& transport, const Members& members, Source source, Target target, const Wait& wait) {
   using Tickets = std::array<std::optional<Transport::Ticket>, kWindow>;

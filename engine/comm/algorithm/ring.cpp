@@ -8,8 +8,7 @@
 namespace hvd::comm {
 namespace {
 
-/// Number of receives that are posted ahead of the segment being reduced, so that the network stays busy during the
-/// reduction.
+/// Number of receives posted ahead of the segment that is reduced, so that the network stays busy meanwhile.
 constexpr std::size_t kAhead = 4;
 
 }  // namespace

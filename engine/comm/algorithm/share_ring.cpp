@@ -10,8 +10,7 @@
 namespace hvd::comm {
 namespace {
 
-/// Number of segments of one share that are in flight at a time, so that the network stays busy while a segment is
-/// combined.
+/// Number of segments of one share that are in flight at a time, so that the network stays busy.
 constexpr std::size_t kGroup = 4;
 
 /// The order in which segments are sent. A group of kGroup segments of every share goes through all steps, then the

@@ -29,8 +29,7 @@ constexpr auto kFirstNap = 5us;
 constexpr auto kLongNap = 200us;
 /// A rank that has waited longer than 50 ms sleeps for 1/256 of that time between polls, because each poll goes through
 /// all of MPI's connections. The rank then notices the message late by at most 1/256 of its wait. If ranks share
-/// processors, it sleeps longer (1/16 of that time), because the polls take processor time from the rank that it waits
-/// for.
+/// processors, it sleeps longer (1/16 of that time), because polls take processor time from the awaited rank.
 constexpr std::int64_t kNapShare = 256;
 constexpr std::int64_t kCrowdedNapShare = 16;
 constexpr auto kLongestNap = 5ms;

@@ -2,7 +2,7 @@
 // replace NCCL. No policy here: no function waits or retries.
 //
 // Communicators are non-blocking: every call may return kInProgress. The caller must then call state() until the result
-// is another one, before it uses the communicator or the stream again.
+// is no longer kInProgress, before it uses the communicator or the stream again.
 // Threads: as in NCCL. One thread at a time uses a communicator, but other threads may call state() and cancel(). The
 // caller must hold no lock during cancel() or destroy().
 #pragma once
@@ -55,8 +55,8 @@ struct CommConfig {
 };
 
 /// Arguments of one call. `in` and `out` point to device memory. They are equal or do not overlap, with one exception:
-/// if one of them has `count` elements per rank, in the order of ranks, the other one may be this rank's share of it.
-/// NCCL supports both forms of operations in place.
+/// if one of them has `count` elements per rank, in the order of ranks, the other may be this rank's share of the
+/// elements. NCCL supports both forms of operations in place.
 struct CallArguments {
   const void* in = nullptr;         ///< unused by receive
   void* out = nullptr;              ///< unused by send; reduce: may be null if this rank is not the root
@@ -90,8 +90,8 @@ class Api {
 
   // NCCL takes the calls that one thread makes between begin_group() and end_group() as one group. For a non-blocking
   // communicator NCCL starts one thread per group, or one thread per call outside a group (2.28.9). The calls are
-  // enqueued only after end_group() has returned and state() is no longer kInProgress. After begin_group(), always call
-  // end_group().
+  // enqueued only after end_group() has returned and state() is no longer kInProgress. Always call end_group() after
+  // begin_group().
   virtual Result begin_group() = 0;
   virtual Result end_group() = 0;
 
@@ -115,7 +115,7 @@ class Api {
 };
 
 /// Looks for libnccl in the places that gpu::candidates() lists for every library. Errors: unsupported if none is found
-/// (one line lists the places), if a function is missing, if NCCL is older than kOldestVersion, or if this build has no
+/// (one line lists the places), if a function is missing, if it is older than kOldestVersion, or in a build without
 /// NCCL.
 std::unique_ptr<Api> load(const gpu::LibrarySearch& search);
 

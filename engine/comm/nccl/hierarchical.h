@@ -43,7 +43,7 @@ class HierarchicalPlane final : public DevicePlane {
 
   std::unique_ptr<RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) override;
   void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) override;
-  /// This function and the next two throw unsupported, on all ranks alike.
+  /// This function and the next two throw unsupported on all ranks.
   void reduce_scatter(void* out, const void* in, Counts counts, DataType dtype, ReduceOp op,
                       Deadline deadline) override;
   void all_gather(void* out, const void* in, Counts counts, DataType dtype, Deadline deadline) override;
@@ -68,8 +68,7 @@ class HierarchicalPlane final : public DevicePlane {
   void agree_on_evenness(Deadline deadline);
   /// Throws the reason if a rank of the world has aborted. `status` answers roll calls.
   void throw_if_world_aborted(const std::string& status);
-  /// Returns the reason of an abort, for ranks that wait in `node` or `across`: the world's reason if there is one,
-  /// otherwise this rank's own.
+  /// Returns the reason of an abort, for ranks that wait in `node` or `across`: the world's, or else this rank's own.
   std::string reason_to_give_up();
   /// Returns pinned memory of at least `bytes`. One block suffices, because one stream uses it in order.
   std::byte* staging(std::size_t bytes);

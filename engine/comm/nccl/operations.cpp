@@ -9,8 +9,7 @@
 namespace hvd::comm::nccl {
 namespace {
 
-/// Returns the type to give to NCCL for moving data. NCCL has no int16, so int16 is moved as fp16, which has the same
-/// size.
+/// Returns the type to give to NCCL for moving data. NCCL has no int16; fp16 has the same size.
 DataType moved_as(DataType dtype) { return dtype == DataType::kI16 ? DataType::kF16 : dtype; }
 
 bool all_equal(Counts counts) {

@@ -22,8 +22,8 @@ constexpr auto kCourtesy = 500ms;
 /// How long NCCL's abort may take to stop its threads and free its memory, if no graph holds the communicator.
 constexpr auto kLetGo = 5s;
 
-/// Number of aborts of this process that have not returned. The only mutable global, because the threads of the aborts
-/// outlive every owner.
+/// Number of aborts of this process that have not returned. The only mutable global: the threads of aborts outlive
+/// every owner.
 std::atomic<int>& running_aborts() {
   static std::atomic<int> count{0};
   return count;
@@ -373,7 +373,7 @@ void Plane::abort() noexcept {
       std::this_thread::sleep_for(200us);
     }
     static_cast<void>(api->cancel(gone));
-    running_aborts().fetch_sub(1);  // before the waiting threads are notified
+    running_aborts().fetch_sub(1);  // do this before the waiting threads are notified
     const MutexLock lock(ending->mutex);
     ending->aborting = false;
     ending->changed.notify_all();

@@ -8,7 +8,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kCount = 1024 + 6;  // not divisible into equal shares, so that a rest is tested too
+constexpr std::size_t kCount = 1024 + 6;  // not divisible into equal shares, so that the rest is tested as well
 
 }  // namespace
 

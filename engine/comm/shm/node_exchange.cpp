@@ -14,15 +14,12 @@ namespace {
 
 /// Lanes begin at multiples of this many bytes, so that each cache line belongs to one lane.
 constexpr std::size_t kLaneAlign = 64;
-/// Segments per staging block if ranks outnumber cores. Each synchronisation then costs a wake-up, so fewer and larger
-/// blocks are faster.
+/// Segments per staging block if ranks outnumber cores. A synchronisation then costs a wake-up, so blocks are larger.
 constexpr std::size_t kCrowdedSegments = 16;
 /// A broadcast divides the staging block by this number, because the root fills one block while the readers copy out
-/// the previous one. In eighths, a message of 256 KiB took 0.47 of its time in one whole block, and 1 MiB took 0.82 of
-/// its time in four.
+/// the previous one. Eighths took 0.47 of the time of whole blocks for 256 KiB (one block), and 0.82 for 1 MiB (four).
 constexpr std::size_t kBroadcastBlocks = 8;
-/// Maximum size of each half of a node's staging memory. Both halves fit into a container's /dev/shm (64 MiB by
-/// default).
+/// Maximum size of each half of a node's staging memory. Both fit into a container's /dev/shm (64 MiB by default).
 constexpr std::size_t kMostStagedBytes = std::size_t{8} << 20;
 
 /// An input in registered memory is copied into the slot if it has at most this many bytes. The copy costs less than
@@ -58,8 +55,8 @@ void NodeExchange::set_segment(std::size_t bytes) {
   const std::size_t segments = group_.crowded() ? kCrowdedSegments : 1;
   const std::size_t wanted = std::max(bytes < most / segments ? segments * bytes : most, n * kLaneAlign);
   block_bytes_ = wanted / kLaneAlign * kLaneAlign;
-  // On all ranks the next operation that stages allocates this memory anew. A peer that still reads its last block
-  // keeps the memory alive with its own reference.
+  // On all ranks the next operation that stages allocates new memory. A peer that still reads its last block keeps the
+  // memory alive with its own reference.
   staging_.reset();
 }
 

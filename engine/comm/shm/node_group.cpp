@@ -28,8 +28,7 @@ constexpr auto kSpin = 10us;
 /// Number of checks of ready() before the first reading of the clock, which takes 21 ns.
 constexpr int kFirstLooks = 16;
 /// A sleeping rank wakes up to check for aborts of other nodes and for dead peers. Each sleep takes an eighth of the
-/// time that the rank has waited, within these bounds. A check takes about 40 us, which adds up for hundreds of ranks
-/// on a machine.
+/// time that the rank has waited, within these bounds. A check takes about 40 us, which adds up for hundreds of ranks.
 constexpr std::chrono::nanoseconds kShortestSlice = 20ms;
 constexpr std::chrono::nanoseconds kLongestSlice = 50ms;
 
@@ -217,7 +216,7 @@ void NodeGroup::throw_note_mismatch(int sender, std::size_t index, const Wait& w
     sync(wait);
   } catch (const Error& error) {
     if (error.code() == Errc::kMismatch || faults_.aborted()) throw;
-    faults_.throw_mismatch(difference(sender, rank(), set, index));  // the deadline has passed
+    faults_.throw_mismatch(difference(sender, rank(), set, index));  // only the deadline has passed
   }
   HVD_ASSERT(false);  // sync() compares the hashes of the notes
 }
@@ -346,8 +345,7 @@ NodeMemory NodeGroup::allocate_for_processes(std::size_t stride, const Wait& wai
   agree([&] {
     if (rank() != 0) attach(SharedMemory::open(name(), total));
   });
-  // All ranks have mapped the memory. Without a name, the kernel frees the memory when the last process ends, even by a
-  // crash.
+  // All ranks have mapped the memory. Without a name, the kernel frees it when the last process ends or crashes.
   if (!guard.name.empty()) SharedMemory::unlink(std::exchange(guard.name, {}));
   agree([&] { memory->commit(offset, stride); });
   memory->populate();

@@ -88,8 +88,7 @@ class NodeGroup {
   /// Returns when `total` chunks of work() are done.
   void await_work(std::uint32_t total, const Wait& wait);
 
-  /// advance() and bump() add one to a counter and wake the ranks that sleep on it; wake() wakes these ranks without
-  /// adding.
+  /// advance() and bump() add one to a counter and wake the ranks that sleep on it; wake() only wakes them.
   void advance(Counter Cell::*counter) { bump(my_cell().*counter); }
   static void bump(Counter& counter);
   static void wake(Counter& counter) noexcept;

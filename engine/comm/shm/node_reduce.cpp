@@ -11,14 +11,12 @@
 namespace hvd::comm {
 namespace {
 
-/// Smallest chunk that a rank claims. A claim is an atomic operation on one cache line; claims of smaller chunks would
-/// take noticeable time.
+/// Smallest chunk that a rank claims. A claim is an atomic operation on one cache line; smaller chunks need too many.
 constexpr std::size_t kMinChunkBytes = std::size_t{16} << 10;
 /// Half of a common second-level cache. The buffers that are in use at the same time share these bytes.
 constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
 
-/// These tables are on the heap. Their allocation takes no noticeable time, because the operations that use them are
-/// large.
+/// These tables are on the heap. Their allocation takes no noticeable time beside large operations.
 using Inputs = std::vector<const std::byte*>;
 using Outputs = std::vector<std::byte*>;
 

@@ -25,8 +25,7 @@ struct alignas(kCacheUnit) Counter {
   std::atomic<std::uint32_t> sleepers{0};
 };
 
-/// A rank's arguments of an operation. The rank writes them before it arrives at a synchronisation; other ranks read
-/// them after it.
+/// A rank's arguments of an operation. The rank writes them before it arrives; other ranks read them afterwards.
 struct Descriptor {
   /// Number of the synchronisation; stored last. It shares a cache line with the fields below, which are read next.
   std::atomic<std::uint32_t> sequence{0};
@@ -51,8 +50,7 @@ inline constexpr std::size_t kNoteBytes = std::size_t{2} << 10;
 /// Maximum number of notes between two synchronisations.
 inline constexpr std::size_t kNotes = 8;
 
-/// A small broadcast, in which only readers wait. Each rank records size and sender in its own cell; the sender adds
-/// the payload.
+/// A small broadcast, in which only readers wait. Each rank records size and sender; the sender adds the payload.
 struct alignas(kCacheUnit) Note {
   std::atomic<std::uint64_t> number{0};  ///< number of this note, from 1; stored last
   std::uint64_t sequence = 0;            ///< number of the operation
@@ -67,7 +65,7 @@ struct alignas(kPageBytes) Cell {
   Counter told;                            ///< notes sent
   Counter filled;                          ///< staging blocks copied in
   Counter reduced;                         ///< staging blocks whose share is reduced
-  std::atomic<std::uint32_t> working{0};   ///< chunk index + 1 while reducing a claimed chunk
+  std::atomic<std::uint32_t> working{0};   ///< chunk index + 1 while reducing a chunk, else 0
   std::atomic<std::uint32_t> answered{0};  ///< last roll call answered
   SharedText status;
   std::atomic<std::uint32_t> process{0};  ///< process id; 0 for a thread, or if not yet known
