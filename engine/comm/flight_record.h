@@ -48,7 +48,7 @@ class FlightRecord {
              Clock::time_point now) noexcept;
   void leave(std::uint64_t sequence, Clock::time_point now) noexcept;
 
-  /// Returns up to `most` collectives, the last one first. Skips entries that are being overwritten.
+  /// Returns up to `most` collectives, the last collective first. Skips entries that are being overwritten.
   [[nodiscard]] std::vector<CollectiveInFlight> last(std::size_t most) const;
 
  private:
@@ -85,7 +85,7 @@ class InFlight {
 /// The entries of one rank in a flight table.
 struct RankFlights {
   std::string rank;                         ///< "rank 3 (host b)"
-  std::vector<CollectiveInFlight> flights;  ///< the last one first
+  std::vector<CollectiveInFlight> flights;  ///< the last collective first
   std::string says;                         ///< for a rank of another node: its last answer to a roll call
 };
 

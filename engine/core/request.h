@@ -76,7 +76,7 @@ std::string to_text(const std::vector<std::int64_t>& shape);
 using Tag = std::uint32_t;
 
 /// Tensors that every rank executes together, in one agreed order. If `error` is empty, execute the batch. Otherwise
-/// fail these tensors with this text, which is the same on all ranks. Only all_reduces have more than one name.
+/// fail these tensors with this text, which is the same on all ranks. Only an all_reduce batch has several names.
 struct Batch {
   std::vector<std::string_view> names;  ///< text not owned: see CycleDone::batches and fuse()
   DataType dtype = DataType::kF32;

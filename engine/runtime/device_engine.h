@@ -106,8 +106,9 @@ class DeviceEngine {
   // graphs are destroyed, so that the caller may free the memory of the step. A rank that cannot reach this state calls
   // StuckRank::leave. An error for a call in the wrong order has none of these effects.
 
-  /// Enqueues or launches one step on `compute`, which must always be the same stream. Call it when no step is in
-  /// flight or may_run_ahead(). Errors: those of `work` and the engine; invalid_argument if a gradient is not marked.
+  /// Enqueues or launches one step on `compute`, which must always be the same stream. Call it if no step is in flight,
+  /// or if may_run_ahead() is true. Errors: those of `work` and the engine; invalid_argument if a gradient is not
+  /// marked.
   void run_step(gpu::StreamView compute, const Work& work);
   /// Returns true if a step is in flight and run_step() can launch an already captured graph behind it.
   [[nodiscard]] bool may_run_ahead() const;

@@ -20,7 +20,8 @@ class RecursiveHalving {
 
   /// Works in place: afterwards this member's share of `data` holds the reduction over all members, and the rest is
   /// undefined. Shapes: data (offsets.back()); `whole.count` is offsets.back(). The number of members must be a power
-  /// of two. Members at distance n/2 combine first, then those at n/4, ..., 1. The lower member's data come first.
+  /// of two. Members at distance n/2 combine first, then those at n/4, ..., 1. The lower member's data are the first
+  /// operand.
   void reduce_scatter(const Members& members, std::byte* data, Offsets offsets, const Reduction& whole,
                       const Wait& wait);
   /// Works in place: `data` contains this member's share before the call, and all shares after it. The number of

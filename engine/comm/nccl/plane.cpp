@@ -22,8 +22,8 @@ constexpr auto kCourtesy = 500ms;
 /// How long NCCL's abort may take to stop its threads and free its memory, if no graph holds the communicator.
 constexpr auto kLetGo = 5s;
 
-/// Number of aborts of this process that have not returned. The only mutable global: the threads of aborts outlive
-/// every owner.
+/// Number of aborts of this process that have not returned. This is the only mutable global, because the threads of the
+/// aborts outlive every owner.
 std::atomic<int>& running_aborts() {
   static std::atomic<int> count{0};
   return count;

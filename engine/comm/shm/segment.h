@@ -61,12 +61,12 @@ struct alignas(kCacheUnit) Note {
 
 /// The memory of one rank. A cell begins at a page, so that it can be on the NUMA node of its rank.
 struct alignas(kPageBytes) Cell {
-  Counter arrived;                         ///< number of synchronisations reached
+  Counter arrived;                         ///< number of synchronisations that this rank reached
   Counter told;                            ///< notes sent
   Counter filled;                          ///< staging blocks copied in
   Counter reduced;                         ///< staging blocks whose share is reduced
   std::atomic<std::uint32_t> working{0};   ///< chunk index + 1 while reducing a chunk, else 0
-  std::atomic<std::uint32_t> answered{0};  ///< last roll call answered
+  std::atomic<std::uint32_t> answered{0};  ///< number of the last roll call that this rank answered
   SharedText status;
   std::atomic<std::uint32_t> process{0};  ///< process id; 0 for a thread, or if not yet known
   std::atomic<std::uint64_t> pid_namespace{0};
