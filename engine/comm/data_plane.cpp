@@ -1,5 +1,7 @@
 #include "engine/comm/data_plane.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -64,9 +66,10 @@ GroupData::GroupData(RankState& state, const CommOptions& options)
 
 void GroupData::choose(const CommOptions& options) {
   if (options.algorithm == Algorithm::kSharedMemory && !state_.one_node()) {
-    throw Error(Errc::kInvalidArgument, "algorithm shm needs all ranks on one host, but there are " +
-                                            std::to_string(state_.layout.topology.nodes) +
-                                            " hosts; use auto, hierarchical or ring");
+    throw Error(
+        Errc::kInvalidArgument,
+        fmt::format("algorithm shm needs all ranks on one host, but there are {} hosts; use auto, hierarchical or ring",
+                    state_.layout.topology.nodes));
   }
   options_ = options;
   options_.segment_bytes = std::max<std::size_t>(options.segment_bytes, 1024);
@@ -123,7 +126,7 @@ GroupData::Shares GroupData::choose_shares(std::size_t bytes) const {
 }
 
 void GroupData::note(std::string_view algorithm, std::string_view detail) {
-  ran_.insert(std::string(algorithm) + " over " + state_.transport->name() + std::string(detail));
+  ran_.insert(fmt::format("{} over {}{}", algorithm, state_.transport->name(), detail));
 }
 
 Reduction GroupData::reduction_of(std::size_t count, DataType dtype, ReduceOp op) const {
@@ -172,7 +175,7 @@ DataType GroupData::wire_of(const Reduction& reduction) const {
 
 std::string GroupData::wire_text(const Reduction& reduction) const {
   const DataType wire = wire_of(reduction);
-  return wire == reduction.dtype ? "" : ", " + std::string(hvd::name(wire)) + " on the wire";
+  return wire == reduction.dtype ? "" : fmt::format(", {} on the wire", hvd::name(wire));
 }
 
 void GroupData::over_transport(Algorithm algorithm, const Members& members, std::byte* data, const Reduction& reduction,
@@ -240,7 +243,7 @@ void GroupData::between_nodes(std::byte* data, const Reduction& share, const Wai
   const Members members{carriers_, static_cast<std::size_t>(state_.layout.topology.node)};
   // The thresholds are for whole messages: choose by the size of the whole message, even if `share` is a block of it.
   const Algorithm algorithm = choose_between_nodes(wait.bytes);
-  note("hierarchical(shm+" + std::string(name(algorithm)), wire_text(share) + ")");
+  note(fmt::format("hierarchical(shm+{}", name(algorithm)), wire_text(share) + ")");
   over_transport(algorithm, members, data, share, wait);
 }
 

@@ -1,5 +1,7 @@
 #include "engine/comm/layout.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -35,7 +37,7 @@ Layout::Layout(int rank, const std::vector<int>& original_node_of, std::vector<s
 }
 
 std::string Layout::describe(int rank) const {
-  return "rank " + std::to_string(rank) + " (host " + topology.hosts[static_cast<std::size_t>(rank)] + ")";
+  return fmt::format("rank {} (host {})", rank, topology.hosts[static_cast<std::size_t>(rank)]);
 }
 
 }  // namespace hvd::comm

@@ -1,5 +1,7 @@
 #include "engine/comm/nccl/inter_node_reducer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -99,10 +101,10 @@ void InterNodeReducer::await_stream(const Entry& entry) {
     across_.control().throw_if_aborted();
     if (entry.job.deadline.passed()) {
       const Topology& where = across_.topology();
-      throw Error(Errc::kTimeout, "the GPU of host " + where.hosts.at(static_cast<std::size_t>(where.rank)) +
-                                      " has not reduced inside the node by the deadline: a rank there is late, or a "
-                                      "kernel hangs; see which, or raise " +
-                                      entry.job.deadline.set_by());
+      throw Error(Errc::kTimeout,
+                  fmt::format("the GPU of host {} has not reduced inside the node by the deadline: a rank there is "
+                              "late, or a kernel hangs; see which, or raise {}",
+                              where.hosts.at(static_cast<std::size_t>(where.rank)), entry.job.deadline.set_by()));
     }
   }
 }

@@ -1,5 +1,7 @@
 #include "engine/comm/nccl/plane.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <system_error>
@@ -35,7 +37,7 @@ std::size_t rounded_up(std::size_t bytes) { return align_up(bytes, kAlignBytes);
 
 std::string seconds_text(Clock::time_point since) {
   const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - since).count() / 100;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+  return fmt::format("{}.{} s", tenths / 10, tenths % 10);
 }
 
 }  // namespace
@@ -104,8 +106,8 @@ class Plane::Memory final : public RegisteredMemory {
 };
 
 std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime) {
-  return "rank " + std::to_string(where.rank) + " (host " + where.hosts.at(static_cast<std::size_t>(where.rank)) +
-         ", " + runtime.label() + ")";
+  return fmt::format("rank {} (host {}, {})", where.rank, where.hosts.at(static_cast<std::size_t>(where.rank)),
+                     runtime.label());
 }
 
 Plane::Plane(Communicator& host, gpu::GpuRuntime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
@@ -182,11 +184,13 @@ void Plane::reconnect(const NcclOptions& options, Deadline deadline) {
 
 bool Plane::registers_memory() const { return !alone() && options_.register_memory && unregistered_.empty(); }
 
-std::string Plane::no_registration() const { return "NCCL " + api_->version().text() + " has no registration"; }
+std::string Plane::no_registration() const {
+  return fmt::format("NCCL {} has no registration", api_->version().text());
+}
 
 bool Plane::alone() const { return host_.topology().size == 1; }
 
-std::string Plane::doing(const std::string& what) const { return here_ + ": " + what; }
+std::string Plane::doing(const std::string& what) const { return fmt::format("{}: {}", here_, what); }
 
 UniqueId Plane::agree_on_id(Deadline deadline) {
   UniqueId id{};
@@ -222,7 +226,7 @@ void Plane::create(Deadline deadline) {
     const MutexLock lock(mutex_);
     comm_ = made;
   }
-  wait_for_call(result, "ncclCommInitRankConfig of " + std::to_string(where.size) + " ranks", deadline);
+  wait_for_call(result, fmt::format("ncclCommInitRankConfig of {} ranks", where.size), deadline);
 }
 
 template <class Call>
@@ -260,10 +264,10 @@ void Plane::wait_for_call(Result result, const std::string& what, Deadline deadl
     host_.control().answer_roll_call(doing(what));
     host_.control().throw_if_aborted();
     if (deadline.passed()) {
-      throw Error(Errc::kTimeout, doing(what + " did not finish within " + seconds_text(begin) +
-                                        ": a rank is not there, or the network between them does not work "
-                                        "(NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME); or raise " +
-                                        deadline.set_by()));
+      throw Error(Errc::kTimeout,
+                  doing(fmt::format("{} did not finish within {}: a rank is not there, or the network between them "
+                                    "does not work (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME); or raise {}",
+                                    what, seconds_text(begin), deadline.set_by())));
     }
     if (const auto nap = poll_schedule.next_sleep(Clock::now()); nap.count() > 0) {
       std::this_thread::sleep_for(nap);
@@ -279,7 +283,7 @@ void Plane::refuse(Result result, const std::string& what) {
   const std::string explanation = explain(result);
   host_.control().throw_if_aborted();  // throws a peer's reason instead, if one has arrived
   throw Error(result.remote ? Errc::kPeerLost : Errc::kBackend,
-              doing(what + ": " + explanation + (result.remote ? "; a peer is lost or gave up" : "")));
+              doing(fmt::format("{}: {}{}", what, explanation, result.remote ? "; a peer is lost or gave up" : "")));
 }
 
 void Plane::throw_if_aborted() {
@@ -290,7 +294,7 @@ std::unique_ptr<RegisteredMemory> Plane::allocate(std::size_t bytes, Deadline de
   throw_if_aborted();
   runtime_.make_current();
   auto memory = std::make_unique<Memory>(*this, bytes);
-  if (!alone()) wait_for_call(state(), "registering " + std::to_string(bytes) + " bytes", deadline);
+  if (!alone()) wait_for_call(state(), fmt::format("registering {} bytes", bytes), deadline);
   runtime_.fill(memory->bytes().data(), std::byte{0}, bytes, stream_);
   complete("zeroing memory", deadline);
   return memory;
@@ -302,7 +306,7 @@ void Plane::enqueue(Function function, const std::string& name, const CallArgume
   require_reducible(what.dtype);  // operations that only move data never pass kI16: see moved_as()
   runtime_.make_current();
   const Result result = call([&](Comm comm) { return ((*api_).*function)(comm, what, stream_); });
-  const std::string text = name + " (" + std::to_string(what.count * size_of(what.dtype)) + " bytes)";
+  const std::string text = fmt::format("{} ({} bytes)", name, what.count * size_of(what.dtype));
   if (grouped_ && result.status != Status::kFailed) return;
   wait_for_call(result, text, deadline);
 }
@@ -348,8 +352,8 @@ std::string Plane::description() const {
   std::string text = "nccl " + api_->version().text();
   text += !options_.register_memory ? ", memory not registered"
           : unregistered_.empty()   ? ", memory registered"
-                                    : ", memory not registered (" + unregistered_ + ")";
-  if (options_.max_ctas > 0) text += ", at most " + std::to_string(options_.max_ctas) + " CTAs";
+                                    : fmt::format(", memory not registered ({})", unregistered_);
+  if (options_.max_ctas > 0) text += fmt::format(", at most {} CTAs", options_.max_ctas);
   return text;
 }
 

@@ -1,5 +1,7 @@
 #include "engine/comm/shm/node_exchange.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -63,8 +65,9 @@ void NodeExchange::set_segment(std::size_t bytes) {
 void NodeExchange::post(std::span<const std::byte> in, const Arguments& arguments, std::span<const std::size_t> table,
                         const Wait& wait, Input input) {
   if (table.size_bytes() > kSlotBytes) {
-    throw Error(Errc::kUnsupported, std::string(wait.operation) + " between " + std::to_string(group_.size()) +
-                                        " ranks of one host: their counts do not fit; use algorithm ring");
+    throw Error(Errc::kUnsupported,
+                fmt::format("{} between {} ranks of one host: their counts do not fit; use algorithm ring",
+                            wait.operation, group_.size()));
   }
   Slot& slot = group_.next_slot();
   const auto place = in.empty() ? NodeReducer::Place{} : regions_.locate(in.data(), in.size(), group_.rank());
@@ -99,8 +102,8 @@ void NodeExchange::check_same_counts(std::size_t entries, const Wait& wait) cons
     if (mine == first.end()) continue;
     const std::string whose = rank_name(group_, static_cast<int>(mine - first.begin()));
     throw_disagreement(group_, wait,
-                       rank_name(group_, 0) + " gives " + whose + " a share of " + std::to_string(*mine) +
-                           " elements, " + rank_name(group_, r) + " one of " + std::to_string(*theirs));
+                       fmt::format("{} gives {} a share of {} elements, {} one of {}", rank_name(group_, 0), whose,
+                                   *mine, rank_name(group_, r), *theirs));
   }
 }
 
@@ -255,10 +258,10 @@ void NodeExchange::all_to_all(std::byte* out, Offsets to, const std::byte* in, O
     for (std::size_t r = 0; r < n; ++r) {
       const std::size_t wanted = posted_table(static_cast<int>(r), 2 * n)[n + s];
       if (sent[r] != wanted) {
-        throw_disagreement(group_, wait,
-                           rank_name(group_, static_cast<int>(s)) + " sends " + std::to_string(sent[r]) +
-                               " elements to " + rank_name(group_, static_cast<int>(r)) + ", which expects " +
-                               std::to_string(wanted));
+        throw_disagreement(
+            group_, wait,
+            fmt::format("{} sends {} elements to {}, which expects {}", rank_name(group_, static_cast<int>(s)), sent[r],
+                        rank_name(group_, static_cast<int>(r)), wanted));
       }
       if (r == static_cast<std::size_t>(group_.rank())) plan.wanted.push_back({begin, wanted});
       begin += wanted;
@@ -301,8 +304,8 @@ void NodeExchange::check_same_roots(const Wait& wait) const {
     const std::size_t other = posted_table(r, 1).front();
     if (other == first) continue;
     throw_disagreement(group_, wait,
-                       rank_name(group_, 0) + " names rank " + std::to_string(first) + " as the root, " +
-                           rank_name(group_, r) + " names rank " + std::to_string(other));
+                       fmt::format("{} names rank {} as the root, {} names rank {}", rank_name(group_, 0), first,
+                                   rank_name(group_, r), other));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "engine/comm/shm/node_reduce.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -98,8 +100,7 @@ void NodeReducer::reduce_in_place(std::span<std::byte* const> parts, const Reduc
   const std::size_t chunk = std::max(kShareAlign, chunk_bytes / element / kShareAlign * kShareAlign);
   const std::size_t total = chunk_count(reduction.count, chunk);
   if (total > UINT32_MAX / 2) {
-    throw Error(Errc::kInvalidArgument,
-                "segment_bytes is too small for " + std::to_string(reduction.count) + " elements");
+    throw Error(Errc::kInvalidArgument, fmt::format("segment_bytes is too small for {} elements", reduction.count));
   }
 
   Work& work = group_.work();
