@@ -1,5 +1,7 @@
 #include "engine/runtime/negotiated_schedule.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -29,7 +31,7 @@ std::size_t runs_of(const std::vector<PendingTensor>& sorted) {
 
 std::string title(const core::Batch& batch) {
   const std::string first(batch.names.front());
-  return batch.names.size() == 1 ? first : first + " +" + std::to_string(batch.names.size() - 1);
+  return batch.names.size() == 1 ? first : fmt::format("{} +{}", first, batch.names.size() - 1);
 }
 
 }  // namespace
@@ -265,7 +267,8 @@ void NegotiatedSchedule::check_for_stalls() {
   bool known = false;
   if (waited >= patience) {
     const std::string text = stall_text(tensor, patience, known);
-    throw Error(Errc::kTimeout, text + "; find out what blocks it, or raise " + options_.deadline.set_by);
+    throw Error(Errc::kTimeout,
+                fmt::format("{}; find out what blocks it, or raise {}", text, options_.deadline.set_by));
   }
   if (waited < patience / kStallShare) return;
   if (std::exchange(reported_to_rank0_, pending.since) != pending.since) return negotiator_.report_pending();
@@ -273,22 +276,22 @@ void NegotiatedSchedule::check_for_stalls() {
   const std::string text = stall_text(tensor, waited, known);
   if (!known) return;
   warned_ = pending.since;
-  options_.warn(text + "; this rank gives up in " + std::to_string((patience - waited).count()) + " ms (" +
-                options_.deadline.set_by + ")");
+  options_.warn(
+      fmt::format("{}; this rank gives up in {} ms ({})", text, (patience - waited).count(), options_.deadline.set_by));
 }
 
 std::string NegotiatedSchedule::stall_text(const std::string& tensor, std::chrono::milliseconds within,
                                            bool& known) const {
   const auto& topology = communicator_.topology();
-  std::string text = "tensor '" + tensor + "' was submitted by rank " + std::to_string(topology.rank) +
-                     " but not by every rank within " + std::to_string(within.count()) + " ms";
+  std::string text = fmt::format("tensor '{}' was submitted by rank {} but not by every rank within {} ms", tensor,
+                                 topology.rank, within.count());
   for (const core::Stall& stall : negotiator_.stalls()) {
     if (stall.name != tensor) continue;
     known = true;
     for (std::size_t i = 0; i < stall.missing_ranks.size(); ++i) {
       const int missing = stall.missing_ranks[i];
-      text += (i == 0 ? "; missing: rank " : ", rank ") + std::to_string(missing) + " (host " +
-              topology.hosts.at(static_cast<std::size_t>(missing)) + ")";
+      text += fmt::format("{}rank {} (host {})", i == 0 ? "; missing: " : ", ", missing,
+                          topology.hosts.at(static_cast<std::size_t>(missing)));
     }
   }
   return text;
