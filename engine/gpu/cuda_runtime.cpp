@@ -332,8 +332,8 @@ class CudaRuntime final : public GpuRuntime {
     static_cast<void>(cudaGetLastError());
     const MemoryState now = memory();
     throw Error(Errc::kOutOfMemory,
-                fmt::format("{}: no memory for {}: {} asked for, {} of {} free; use a smaller batch, or see nvidia-smi "
-                            "for who else uses this GPU",
+                fmt::format("{}: not enough memory for {}: {} requested, {} of {} free; use a smaller batch, or see "
+                            "nvidia-smi for other users of this GPU",
                             label(), what, bytes_text(bytes), bytes_text(now.free_bytes), bytes_text(now.total_bytes)));
   }
 

@@ -244,7 +244,8 @@ void DeviceEngine::gradient_ready(std::size_t index) {
                                                   : fmt::format("there are {} gradients", marks_.size())));
   }
   if (marks_.mark(index).again) {
-    throw Error(Errc::kInvalidArgument, fmt::format("gradient_ready: '{}' was ready already", gradients_[index].name));
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("gradient_ready: '{}' is already marked as ready", gradients_[index].name));
   }
   if (alone_ || schedule_ == Schedule::kNone) return;
   if (schedule_ == Schedule::kNegotiated) {

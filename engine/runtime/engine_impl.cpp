@@ -77,7 +77,7 @@ Engine::Impl::~Impl() {
   if (thread_.joinable()) {
     // Peers may wait for this rank. The abort ends their waits before the deadline.
     if (std::uncaught_exceptions() > exceptions_at_birth_) {
-      abort("it ends because of an error of its own");
+      abort("it ends because of its own error");
     } else if (in_step_.load()) {
       abort("its engine was destroyed inside a step");
     }
@@ -181,7 +181,7 @@ void Engine::Impl::refuse_unsupported(const core::Request& request) const {
   if (device_ == nullptr) return;
   const core::Terms& terms = request.terms;
   if (reduces(terms.kind) && !can_reduce(request.dtype)) {
-    refuse(request, Errc::kUnsupported, ": NCCL cannot reduce int16; reduce int32, or memory of the host");
+    refuse(request, Errc::kUnsupported, ": NCCL cannot reduce int16; reduce int32, or host memory");
   }
   if (shares_rows(terms.kind)) {
     if (const auto why = device_->shares_refusal(); !why.empty()) {
@@ -190,7 +190,7 @@ void Engine::Impl::refuse_unsupported(const core::Request& request) const {
   }
   if (terms.prescale != 1 || terms.postscale != 1) {
     if (const auto why = device_->runtime().scale_refusal(); !why.empty()) {
-      refuse(request, Errc::kUnsupported, " has factors, and " + why);
+      refuse(request, Errc::kUnsupported, ": scale factors are not supported: " + why);
     }
   }
 }
@@ -200,7 +200,7 @@ Ticket Engine::Impl::submit(core::Request request, PendingTensor tensor) {
   refuse_unsupported(request);
   if (const Schedule schedule = step_schedule_.load(); in_step_.load() && by_bucket(schedule)) {
     refuse(request, Errc::kInvalidArgument,
-           fmt::format(" inside a step of the {} schedule, which has no control plane", name(schedule)));
+           fmt::format(": not possible inside a step of the {} schedule, which has no control plane", name(schedule)));
   }
   Ticket ticket = 0;
   if (!solo()) {
@@ -261,7 +261,7 @@ std::span<std::byte> Engine::Impl::allocate(std::size_t bytes) {
 
 void Engine::Impl::set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype,
                                  ReduceOp op) {
-  if (!gradients_.empty()) throw Error(Errc::kInvalidArgument, "set_gradients: the gradients are set already");
+  if (!gradients_.empty()) throw Error(Errc::kInvalidArgument, "set_gradients: the gradients are already set");
   if (arena == nullptr) throw Error(Errc::kInvalidArgument, "set_gradients: no arena");
   if (!can_reduce(dtype)) throw Error(Errc::kUnsupported, "set_gradients: NCCL cannot reduce int16");
   core::BucketPlan plan = core::plan_buckets(gradients, dtype, op, options_.buckets);
@@ -345,7 +345,8 @@ void Engine::Impl::gradient_ready(std::size_t index) {
     marked = marks_.mark(index);
   }
   if (marked.again) {
-    throw Error(Errc::kInvalidArgument, fmt::format("gradient_ready: '{}' was ready already", gradients_[index].name));
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("gradient_ready: '{}' is already marked as ready", gradients_[index].name));
   }
   // If the completed bucket is not the next one, the thread finds it when its turn comes, so no wake-up is needed.
   if (schedule == Schedule::kNegotiated || marked.completed == next_bucket_.load()) wake_thread();

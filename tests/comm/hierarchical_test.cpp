@@ -328,9 +328,10 @@ TEST(Hierarchical, ARankThatNeverComesBetweenNodesIsNamedAtTheDeadline) {
   EXPECT_LT(Clock::now() - begin, 10s);
   for (const std::size_t rank : {0U, 1U, 2U}) {
     const std::string& error = outcome.errors[rank];
-    EXPECT_EQ(error.find("peer_lost: rank " + std::to_string(rank) + " (host node" + std::to_string(rank) + ", GPU " +
-                         std::to_string(rank) + " (fake)): between nodes (ranks counted by node): "),
-              0U)
+    EXPECT_EQ(
+        error.find("peer_lost: rank " + std::to_string(rank) + " (host node" + std::to_string(rank) + ", GPU " +
+                   std::to_string(rank) + " (fake)): reduction between nodes (rank numbers here are node numbers): "),
+        0U)
         << outcome.text();
     EXPECT_NE(error.find("for rank 3 (host node3), which did not arrive"), std::string::npos) << outcome.text();
     EXPECT_EQ(error.find('\n'), std::string::npos);
@@ -345,7 +346,7 @@ TEST(Hierarchical, ARankThatNeverComesInsideANodeHoldsUpItsPeersUntilTheDeadline
   // Rank 2 waits for rank 3 inside the node, ranks 0 and 1 between nodes. The first of them to give up may be quoted.
   for (const std::size_t rank : {0U, 1U, 2U}) {
     const std::string& error = outcome.errors[rank];
-    EXPECT_TRUE(error.find("the GPU of host node1 has not reduced inside the node by the deadline") !=
+    EXPECT_TRUE(error.find("the GPU of host node1 did not finish the reduction inside the node by the deadline") !=
                     std::string::npos ||
                 error.find("for rank 1 (host node1), which did not arrive") != std::string::npos ||
                 error.find(" gave up") != std::string::npos)

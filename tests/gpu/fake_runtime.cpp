@@ -122,8 +122,9 @@ std::span<std::byte> FakeRuntime::make_block(std::size_t bytes, bool device, std
   if (bytes == 0) refuse("zero bytes for " + std::string(what));
   const MutexLock lock(mutex_);
   if (device && bytes > device_.memory_bytes - used_) {
-    throw Error(Errc::kOutOfMemory, label() + ": no memory for " + std::string(what) + ": " + std::to_string(bytes) +
-                                        " bytes asked for, " + std::to_string(device_.memory_bytes - used_) + " free");
+    throw Error(Errc::kOutOfMemory, label() + ": not enough memory for " + std::string(what) + ": " +
+                                        std::to_string(bytes) + " bytes requested, " +
+                                        std::to_string(device_.memory_bytes - used_) + " free");
   }
   if (device) used_ += bytes;
   Block block{dry_ ? address_space(bytes + kAlign) : heap_storage(bytes + kAlign), bytes, device};

@@ -266,7 +266,7 @@ TEST(FakeGpu, MemoryHasABoundAndAnOwner) {
   FakeRuntime gpu(world, 3, {.memory_bytes = 1000, .uuid = {}});
   auto most = gpu.allocate(900, "the arena");
   EXPECT_EQ(error_of([&] { (void)gpu.allocate(200, "the workspace"); }),
-            "out_of_memory: GPU 3 (fake): no memory for the workspace: 200 bytes asked for, 100 free");
+            "out_of_memory: GPU 3 (fake): not enough memory for the workspace: 200 bytes requested, 100 free");
   most.reset();
   EXPECT_EQ(gpu.memory().free_bytes, 1000U);
   EXPECT_NE(error_of([&] { (void)gpu.allocate(0, "nothing"); }).find("invalid_argument"), std::string::npos);

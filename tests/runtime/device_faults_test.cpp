@@ -88,7 +88,7 @@ TEST_P(DeviceFaults, AFaultOfTheLibraryNamesRankAndStep) {
 TEST_P(DeviceFaults, APeerThatGivesUpIsHeardWithoutTheLibrary) {
   const GpuOutcome outcome = run([](GpuRank&) { throw Error(Errc::kIo, "the disk is full"); }, 20s);
   for (const std::size_t rank : {0U, 2U}) {
-    const std::string why = GetParam().ahead ? "the disk is full" : "it ends because of an error of its own";
+    const std::string why = GetParam().ahead ? "the disk is full" : "it ends because of its own error";
     EXPECT_NE(outcome.errors[rank].find("rank 1 (host node0) gave up: " + why), std::string::npos) << outcome.text();
   }
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();

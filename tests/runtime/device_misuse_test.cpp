@@ -43,7 +43,8 @@ TEST(DeviceMisuse, CallersMistakesAreNamed) {
     EXPECT_EQ(error_of([&] { (void)engine.finish_step(); }), "finish_step: no step has been run");
     network.before_gradient_ = [&](std::size_t i) {
       if (i != 3) return;
-      EXPECT_EQ(error_of([&] { engine.gradient_ready(2); }), "gradient_ready: 'layer2.weight' was ready already");
+      EXPECT_EQ(error_of([&] { engine.gradient_ready(2); }),
+                "gradient_ready: 'layer2.weight' is already marked as ready");
       EXPECT_EQ(error_of([&] { engine.gradient_ready(99); }), "gradient_ready(99): there are 12 gradients");
     };
     network.step();

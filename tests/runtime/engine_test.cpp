@@ -343,14 +343,14 @@ TEST(Engine, CallersMistakesAreToldAndHarmless) {
     twins[1].name = twins[0].name;
     throws("layer0.weight", [&] { engine.set_gradients(twins, memory.data(), DataType::kF32, ReduceOp::kSum); });
     engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
-    throws("set already", [&] { engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum); });
+    throws("already set", [&] { engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum); });
     throws("no step has begun", [&] { engine.gradient_ready(0); });
     throws("no step has begun", [&] { engine.finish_step(); });
     engine.begin_step();
     throws("not finished", [&] { engine.begin_step(); });
     throws("there are 3 gradients", [&] { engine.gradient_ready(3); });
     engine.gradient_ready(0);
-    throws("layer0.weight' was ready already", [&] { engine.gradient_ready(0); });
+    throws("layer0.weight' is already marked as ready", [&] { engine.gradient_ready(0); });
     engine.gradient_ready(2);
     throws("layer1.weight' was never marked", [&] { engine.finish_step(); });
     engine.gradient_ready(1);

@@ -26,9 +26,9 @@ std::string with_bytes(const char* operation, std::size_t count, DataType dtype)
 
 void require_reducible(DataType dtype) {
   if (dtype != DataType::kI16) return;
-  throw Error(Errc::kUnsupported,
-              fmt::format("NCCL cannot reduce {}, for it has no such type: reduce int32 instead, or memory of the host",
-                          name(dtype)));
+  throw Error(
+      Errc::kUnsupported,
+      fmt::format("NCCL cannot reduce {}, because NCCL has no such type; reduce int32, or host memory", name(dtype)));
 }
 
 void Plane::copy_own_share(void* out, const void* in, std::size_t count, DataType dtype) {
@@ -111,8 +111,9 @@ void Plane::all_to_all(void* out, Counts receive_counts, const void* in, Counts 
   const auto from = offsets_of(send_counts), to = offsets_of(receive_counts);
   const auto me = static_cast<std::size_t>(where.rank);
   if (send_counts[me] != receive_counts[me]) {
-    throw Error(Errc::kInvalidArgument, fmt::format("{}: all_to_all: sends itself {} elements and expects {}", here_,
-                                                    send_counts[me], receive_counts[me]));
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("{}: all_to_all: this rank sends itself {} elements, but expects {}", here_,
+                            send_counts[me], receive_counts[me]));
   }
   if (alone()) return copy_own_share(out, in, receive_counts.front(), dtype);
   const auto* const sent = static_cast<const std::byte*>(in);
