@@ -22,6 +22,10 @@ constexpr auto kNames = std::to_array<std::pair<Algorithm, std::string_view>>({
 
 }  // namespace
 
+std::string rank_at(std::size_t rank, const std::vector<std::string>& hosts) {
+  return fmt::format("rank {} (host {})", rank, rank < hosts.size() ? hosts[rank] : "unknown");
+}
+
 std::string_view name(Algorithm algorithm) noexcept {
   for (const auto& [value, text] : kNames) {
     if (value == algorithm) return text;

@@ -42,6 +42,9 @@ struct Topology {
   std::vector<std::string> hosts;  ///< [rank]
 };
 
+/// Returns "rank 3 (host b)", the name of a rank in every message. `hosts` is Topology::hosts.
+std::string rank_at(std::size_t rank, const std::vector<std::string>& hosts);
+
 /// A collective in which this rank has waited for a long time.
 struct StalledWait {
   std::string text;  ///< "rank 0 (host a) has waited 15.0 s in barrier 3 for rank 1 (host b), which left ... ago"

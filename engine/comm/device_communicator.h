@@ -65,6 +65,9 @@ class DevicePlane : public DataPlane {
   // anything. Reductions of int16 throw unsupported, because NCCL does not have them; other operations accept int16.
 };
 
+/// Returns text such as "rank 1 (host b, GPU 0 (NVIDIA H200))".
+std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime);
+
 /// Number of calls of ncclCommAbort() in this process that have not returned. If it is not 0, end the process without
 /// running destructors, because the threads of these calls still use NCCL and CUDA. Any thread.
 int unfinished_aborts() noexcept;

@@ -1,7 +1,5 @@
 #include "engine/comm/layout.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -36,8 +34,6 @@ Layout::Layout(int rank, const std::vector<int>& original_node_of, std::vector<s
   }
 }
 
-std::string Layout::describe(int rank) const {
-  return fmt::format("rank {} (host {})", rank, topology.hosts[static_cast<std::size_t>(rank)]);
-}
+std::string Layout::describe(int rank) const { return rank_at(static_cast<std::size_t>(rank), topology.hosts); }
 
 }  // namespace hvd::comm

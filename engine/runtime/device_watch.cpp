@@ -64,11 +64,7 @@ DeviceWatch::State DeviceWatch::state() {
   return state_;
 }
 
-std::string DeviceWatch::here() const {
-  const comm::Topology& where = communicator_.topology();
-  return fmt::format("rank {} (host {}, {})", where.rank, where.hosts.at(static_cast<std::size_t>(where.rank)),
-                     runtime_.label());
-}
+std::string DeviceWatch::here() const { return comm::here_of(communicator_.topology(), runtime_); }
 
 void DeviceWatch::before_gradient(std::size_t gradient) {
   runtime_.wait(communicator_.device().stream(), gradients_[gradient]);

@@ -309,7 +309,7 @@ std::string Engine::Impl::investigate(Errc& code, const std::string& text) {
 
 std::string Engine::Impl::here() const {
   const comm::Topology& where = communicator_->topology();
-  return fmt::format("rank {} (host {})", where.rank, where.hosts.at(static_cast<std::size_t>(where.rank)));
+  return comm::rank_at(static_cast<std::size_t>(where.rank), where.hosts);
 }
 
 std::string Engine::Impl::status() const {

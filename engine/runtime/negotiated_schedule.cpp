@@ -289,9 +289,8 @@ std::string NegotiatedSchedule::stall_text(const std::string& tensor, std::chron
     if (stall.name != tensor) continue;
     known = true;
     for (std::size_t i = 0; i < stall.missing_ranks.size(); ++i) {
-      const int missing = stall.missing_ranks[i];
-      text += fmt::format("{}rank {} (host {})", i == 0 ? "; missing: " : ", ", missing,
-                          topology.hosts.at(static_cast<std::size_t>(missing)));
+      text += (i == 0 ? "; missing: " : ", ") +
+              comm::rank_at(static_cast<std::size_t>(stall.missing_ranks[i]), topology.hosts);
     }
   }
   return text;

@@ -65,8 +65,9 @@ void compare_plans(comm::Communicator& communicator, const core::BucketPlan& pla
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] == own) continue;
       if (differing++ == 0) {
-        text = fmt::format("gradient plans differ: rank {} (host {}) against rank 0 (host {}, here): {}", rank,
-                           topology.hosts.at(rank), topology.hosts.at(0), difference(plan, gradients, all[rank]));
+        text = fmt::format("gradient plans differ: {} against rank 0 (host {}, here): {}",
+                           comm::rank_at(rank, topology.hosts), topology.hosts.at(0),
+                           difference(plan, gradients, all[rank]));
       }
     }
     if (differing > 1) text += fmt::format("; {} more ranks differ", differing - 1);

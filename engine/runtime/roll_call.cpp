@@ -7,15 +7,15 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/comm/communicator.h"
+
 namespace hvd {
 namespace {
 
 /// Maximum number of ranks named in one message, so that a job of 512 ranks does not print 500 names.
 constexpr std::size_t kMostNamed = 4;
 
-std::string rank_at(std::size_t rank, const std::vector<std::string>& hosts) {
-  return fmt::format("rank {} (host {})", rank, rank < hosts.size() ? hosts[rank] : "unknown");
-}
+using comm::rank_at;
 
 /// Reads one number and the space after it.
 bool take_number(std::string_view& text, std::uint64_t& value) {

@@ -105,11 +105,6 @@ class Plane::Memory final : public RegisteredMemory {
   Registration registration_;
 };
 
-std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime) {
-  return fmt::format("rank {} (host {}, {})", where.rank, where.hosts.at(static_cast<std::size_t>(where.rank)),
-                     runtime.label());
-}
-
 Plane::Plane(Communicator& host, gpu::GpuRuntime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
              std::string here, Deadline deadline)
     : host_(host),
@@ -404,6 +399,11 @@ bool Plane::await_abort(Deadline deadline) noexcept {
 
 namespace hvd::comm {
 
+std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime) {
+  return fmt::format("rank {} (host {}, {})", where.rank, where.hosts.at(static_cast<std::size_t>(where.rank)),
+                     runtime.label());
+}
+
 int unfinished_aborts() noexcept { return nccl::running_aborts().load(); }
 
 std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::GpuRuntime& runtime,
@@ -411,7 +411,7 @@ std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host
                                               Deadline deadline) {
   nccl::check_world(*host, runtime, api.get(), options, deadline);
   auto group = std::make_unique<DeviceCommunicator>("nccl", std::move(host), runtime, api.get());
-  const std::string here = nccl::here_of(group->topology(), runtime);
+  const std::string here = here_of(group->topology(), runtime);
   group->set_plane(std::make_unique<nccl::Plane>(group->host(), runtime, std::move(api), options, here, deadline));
   return group;
 }

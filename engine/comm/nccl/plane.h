@@ -15,9 +15,6 @@
 
 namespace hvd::comm::nccl {
 
-/// Returns text such as "rank 1 (host b, GPU 0 (NVIDIA H200))".
-std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime);
-
 /// Errors: unsupported if NCCL cannot reduce `dtype`. The text is the same on all ranks that pass the same type.
 void require_reducible(DataType dtype);
 

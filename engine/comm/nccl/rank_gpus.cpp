@@ -11,13 +11,6 @@
 #include "engine/base/error.h"
 
 namespace hvd::comm::nccl {
-namespace {
-
-std::string rank_at(std::size_t rank, const std::vector<std::string>& hosts) {
-  return fmt::format("rank {} (host {})", rank, hosts.at(rank));
-}
-
-}  // namespace
 
 Bytes RankGpu::to_bytes() const {
   const std::string text = fmt::format("{}\n{}\n{}\n{}\n", gpu_uuid, gpu_label, visible_gpus, version);
