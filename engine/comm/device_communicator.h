@@ -55,8 +55,6 @@ class DevicePlane : public DataPlane {
   virtual void reconnect(const NcclOptions& options, Deadline deadline) = 0;
   /// Returns true if memory from allocate() is registered. Returns false in a world of one rank.
   [[nodiscard]] virtual bool registers_memory() const = 0;
-  /// Time that the ranks took to connect, which is not part of any step.
-  [[nodiscard]] virtual std::chrono::nanoseconds creation_time() const = 0;
 
   // Behaviour of DataPlane's methods on a device: allocate() returns device memory, 4096-byte aligned, and waits until
   // it is zeroed. broadcast() waits for its own end; before the call, the caller must wait for the work that writes the

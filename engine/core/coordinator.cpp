@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <initializer_list>
 #include <utility>
 
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 #include "engine/core/wire.h"
 
 namespace hvd::core {
@@ -59,15 +58,8 @@ std::string shape_text(const Request& request) {
   return "[*" + to_text(request.shape).substr(std::to_string(request.shape.front()).size() + 1);
 }
 
-/// Returns the shortest decimal that reads back as `value`.
-std::string shortest_text(double value) {
-  std::array<char, 32> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
-  return {text.data(), end};
-}
-
 std::string scale_text(const Terms& terms) {
-  return fmt::format("{} and {}", shortest_text(terms.prescale), shortest_text(terms.postscale));
+  return fmt::format("{} and {}", json_number(terms.prescale), json_number(terms.postscale));
 }
 
 /// Returns false if 64 bits cannot count the result of the all_gather.

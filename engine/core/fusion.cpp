@@ -110,16 +110,4 @@ std::vector<Batch> fuse_names(std::span<const FusionItem> items, std::span<const
   return batches;
 }
 
-std::vector<Batch> fuse(const std::vector<Request>& agreed, const FusionOptions& options) {
-  std::vector<FusionItem> items;
-  std::vector<std::string_view> names;
-  items.reserve(agreed.size());
-  names.reserve(agreed.size());
-  for (const Request& request : agreed) {
-    items.push_back(item_of(request, {}));
-    names.push_back(request.name);
-  }
-  return fuse_names(items, names, {}, options);
-}
-
 }  // namespace hvd::core

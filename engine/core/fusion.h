@@ -51,8 +51,5 @@ FusionGroups group(std::span<const FusionItem> items, const FusionOptions& optio
 /// Like group(), but returns batches. names[i] and tags[i] belong to items[i]. The caller keeps owning the names' text.
 std::vector<Batch> fuse_names(std::span<const FusionItem> items, std::span<const std::string_view> names,
                               std::span<const Tag> tags, const FusionOptions& options);
-/// Like fuse_names(), without tags. The names of the batches point into `agreed`, which must outlive the batches.
-std::vector<Batch> fuse(const std::vector<Request>& agreed, const FusionOptions& options);
-std::vector<Batch> fuse(std::vector<Request>&& agreed, const FusionOptions& options) = delete;
 
 }  // namespace hvd::core

@@ -78,7 +78,7 @@ using Tag = std::uint32_t;
 /// Tensors that every rank executes together, in one agreed order. If `error` is empty, execute the batch. Otherwise
 /// fail these tensors with this text, which is the same on all ranks. Only an all_reduce batch has several names.
 struct Batch {
-  std::vector<std::string_view> names;  ///< text not owned: see CycleDone::batches and fuse()
+  std::vector<std::string_view> names;  ///< text not owned: see CycleDone::batches
   DataType dtype = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
   std::size_t bytes = 0;  ///< payload without alignment; all_gather: sum over all ranks

@@ -35,12 +35,6 @@ std::uint64_t shared_hash(const Request& request, std::span<const std::int64_t> 
 
 ResponseCache::ResponseCache(std::size_t capacity) : capacity_(capacity) {}
 
-ResponseCache::Lookup ResponseCache::lookup(const Request& request) const {
-  const auto found = bit(request.name);
-  if (!found) return Lookup::kMiss;
-  return at(*found) == request ? Lookup::kHit : Lookup::kInvalid;
-}
-
 std::optional<std::size_t> ResponseCache::bit(const std::string& name, std::size_t guess) const {
   if (holds(guess) && names_[guess] == name) return guess;
   const auto found = by_name_.find(name);

@@ -28,7 +28,6 @@ struct CachedAt {
 class ResponseCache {
  public:
   static constexpr std::size_t kNoGuess = SIZE_MAX;
-  enum class Lookup : std::uint8_t { kMiss, kHit, kInvalid };  ///< kInvalid: same name, other shape/type/op
 
   explicit ResponseCache(std::size_t capacity);  ///< 0 switches the cache off
   // Not copyable: names_ points into by_name_, so the names of a copy would point into the original.
@@ -37,7 +36,6 @@ class ResponseCache {
   ResponseCache(ResponseCache&&) noexcept = default;
   ResponseCache& operator=(ResponseCache&&) noexcept = default;
 
-  [[nodiscard]] Lookup lookup(const Request& request) const;
   /// Returns the bit of a cached name; nullopt on a miss. Tries the entry at `guess` first, which needs no hash.
   [[nodiscard]] std::optional<std::size_t> bit(const std::string& name, std::size_t guess = kNoGuess) const;
   [[nodiscard]] bool holds(std::size_t bit) const { return bit < entries_.size() && entries_[bit] != 0; }

@@ -27,7 +27,6 @@ class TicketTable {
   [[nodiscard]] const Outcome* outcome(std::uint64_t ticket) const;
   /// Forgets a finished ticket and returns its outcome.
   Outcome take(std::uint64_t ticket);
-  [[nodiscard]] bool idle() const noexcept { return in_flight_.empty(); }
 
  private:
   struct Entry {

@@ -34,7 +34,6 @@ Pieces divide_all_reduce(std::size_t count, int local_size, bool even) {
 HierarchicalPlane::HierarchicalPlane(const Levels& levels, gpu::GpuRuntime& runtime, std::shared_ptr<Api> api,
                                      const NcclOptions& options, Deadline deadline)
     : levels_(levels), runtime_(runtime), here_(here_of(levels.world.topology(), runtime)) {
-  const auto begin = Clock::now();
   std::optional<Trial> trial;
   try {
     agree_on_evenness(deadline);
@@ -50,7 +49,6 @@ HierarchicalPlane::HierarchicalPlane(const Levels& levels, gpu::GpuRuntime& runt
     if (inside_) runtime.drain(stream());
     throw;
   }
-  creation_time_ = Clock::now() - begin;
 }
 
 HierarchicalPlane::~HierarchicalPlane() {

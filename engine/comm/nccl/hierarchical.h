@@ -62,7 +62,6 @@ class HierarchicalPlane final : public DevicePlane {
   bool await_abort(Deadline deadline) noexcept override { return !inside_ || inside_->await_abort(deadline); }
   void reconnect(const NcclOptions& options, Deadline deadline) override;
   [[nodiscard]] bool registers_memory() const override { return inside_->registers_memory(); }
-  [[nodiscard]] std::chrono::nanoseconds creation_time() const override { return creation_time_; }
 
  private:
   void agree_on_evenness(Deadline deadline);
@@ -77,7 +76,6 @@ class HierarchicalPlane final : public DevicePlane {
   gpu::GpuRuntime& runtime_;
   const std::string here_;
   bool even_ = false;
-  std::chrono::nanoseconds creation_time_{0};
   std::atomic<bool> aborted_{false};
   std::vector<gpu::PinnedMemory> staging_;  // new work uses the last block; earlier work may still use the other blocks
   std::unique_ptr<Plane> inside_;

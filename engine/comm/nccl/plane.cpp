@@ -135,7 +135,6 @@ bool Plane::wait_timed_out() const {
 }
 
 void Plane::connect(Deadline deadline) {
-  const auto begin = Clock::now();
   std::optional<Trial> trial;  // declared here, so that its memory is freed after drain()
   try {
     trial.emplace(runtime_);
@@ -148,7 +147,6 @@ void Plane::connect(Deadline deadline) {
     static_cast<void>(await_abort(Deadline::after(kLetGo)));
     throw;
   }
-  creation_time_ = Clock::now() - begin;
 }
 
 void Plane::disconnect(Deadline deadline) {

@@ -47,7 +47,6 @@ class Plane final : public DevicePlane {
   bool await_abort(Deadline deadline) noexcept override;
   void reconnect(const NcclOptions& options, Deadline deadline) override;
   [[nodiscard]] bool registers_memory() const override;
-  [[nodiscard]] std::chrono::nanoseconds creation_time() const override { return creation_time_; }
 
   // The next two functions are for planes that insert work between the parts of an all-reduce. They operate in place
   // and only enqueue. Errors: those of all_reduce().
@@ -105,7 +104,6 @@ class Plane final : public DevicePlane {
   NcclOptions options_;
   const std::string here_;
   gpu::Stream stream_;
-  std::chrono::nanoseconds creation_time_{0};
   bool grouped_ = false;         // inside together()
   std::string unregistered_;     // why memory is not registered; empty if it is registered or not yet allocated
   std::vector<Memory*> memory_;  // all memory from allocate() that is not yet destroyed
