@@ -53,7 +53,7 @@ struct StalledWait {
 };
 using OnStall = std::function<void(const StalledWait&)>;
 
-/// Part of the abort text of a rank that ended because of its own error. Its peers then hold no roll call.
+/// Part of the abort text of a rank that ended because of its own error. Peers that see it hold no roll call.
 inline constexpr std::string_view kGaveUp = " gave up: ";
 /// Longest message in bytes that one rank may give to ControlPlane::gather() and broadcast(), in a world of any size.
 inline constexpr std::size_t kLongestMessage = std::size_t{1} << 30;

@@ -74,7 +74,7 @@ class GroupData final : public DataPlane {
   std::optional<ShareRing> share_ring_;
   std::optional<RecursiveDoubling> doubling_;
   std::optional<RecursiveHalving> halving_;
-  // These are kept after a failed call: a late message may still be written to them.
+  // These vectors are kept after a failed call: a late message may still be written to them.
   std::vector<std::byte> scratch_;
   std::vector<std::byte> wire_;  ///< a message converted to CommOptions::wire
   void note_shared_memory() {

@@ -22,7 +22,7 @@ struct NcclOptions {
   /// Several ranks may use the same GPU, for tests with one GPU. NCCL before 2.30 refuses this; NCCL 2.30 and newer
   /// need NCCL_MULTI_RANK_GPU_ENABLE=1.
   bool share_gpus = false;
-  bool register_memory = true;  ///< allocate() takes registered memory from NCCL, if its version has this
+  bool register_memory = true;                 ///< allocate() gets registered memory from NCCL, if NCCL can
   Patience deadline{std::chrono::minutes(1)};  ///< for finalisation; other waits get their deadline as an argument
 };
 

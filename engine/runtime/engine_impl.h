@@ -90,7 +90,7 @@ class Engine::Impl {
   std::atomic<const char*> activity_{nullptr};
   std::atomic<std::uint64_t> activity_step_{0};
 
-  // The caller changes these between steps.
+  // The caller changes these fields between steps.
   Schedule schedule_;
   core::BucketPlan plan_;
   std::vector<core::GradientInfo> gradients_;
@@ -139,7 +139,7 @@ class Engine::Impl {
   /// Errors: unsupported if the data plane cannot perform the request.
   void refuse_unsupported(const core::Request& request) const;
   /// Issues a ticket, and sets the ticket and time of `tensor`. Errors: invalid_argument if the request has the name of
-  /// a gradient; the engine's failure.
+  /// a gradient; the error of a failed engine.
   Ticket admit(const core::Request& request, PendingTensor& tensor) HVD_REQUIRES(mutex_);
 
   Mutex mutex_;
@@ -164,13 +164,13 @@ class Engine::Impl {
   std::atomic<std::uint64_t> steps_{0};
   std::atomic<std::uint64_t> moved_{0};  // batches reduced in the current step
 
-  // The caller writes these between steps; during a step they belong to the thread.
+  // The caller writes these fields between steps; during a step they belong to the thread.
   ReadyMarks marks_;
   std::byte* arena_ = nullptr;
   std::size_t left_ = 0;  // gradients of a negotiated step that are not yet reduced
   StepReport report_;     // report of the current step
 
-  // Only the thread uses these.
+  // Only the thread uses these fields.
   StepReport no_step_;                 // takes the figures of tickets outside a step; never read
   Schedule active_ = Schedule::kNone;  // schedule of the step that the thread works on; kNone: no step
   DeviceWatch* watch_ = nullptr;

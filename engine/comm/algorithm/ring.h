@@ -39,7 +39,7 @@ class Ring {
 
   Transport& transport_;
   std::size_t segment_bytes_;
-  // These are kept after a failed call: a late message may still be written to them.
+  // These vectors are kept after a failed call: a late message may still be written to them.
   std::vector<std::byte> scratch_;  ///< segments that have arrived
   std::vector<std::byte> wire_;     ///< the whole message in the type `wire`, if that is not the reduction's type
   std::vector<float> widened_;      ///< one segment, converted to fp32

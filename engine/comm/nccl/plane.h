@@ -1,8 +1,9 @@
 // The NCCL data plane: decides when and how long to wait for NCCL, and what an error says. It calls NCCL through Api
 // and the GPU through gpu::GpuRuntime, so it includes no header of NCCL or CUDA.
 //
-// Threads: only the owner's, except check(), abort() and await_abort(). abort() starts a thread that calls NCCL. The
-// owner may be inside a call meanwhile; later calls of the owner throw. No lock is held during a call that can wait.
+// Threads: only the owner's thread may call, except that any thread may call check(), abort() and await_abort().
+// abort() starts a thread that calls NCCL. The owner may be inside a call meanwhile; later calls of the owner throw. No
+// lock is held during a call that can wait.
 #pragma once
 
 #include <atomic>

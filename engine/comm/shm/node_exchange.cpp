@@ -19,7 +19,7 @@ constexpr std::size_t kLaneAlign = 64;
 /// Segments per staging block if ranks outnumber cores. A synchronisation then costs a wake-up, so blocks are larger.
 constexpr std::size_t kCrowdedSegments = 16;
 /// A broadcast divides the staging block by this number, because the root fills one block while the readers copy out
-/// the previous one. Eighths took 0.47 of the time of whole blocks for 256 KiB (one block), and 0.82 for 1 MiB (four).
+/// the previous one. In 8 parts, 256 KiB (one block) took 0.47 of the time in whole blocks, and 1 MiB (four) took 0.82.
 constexpr std::size_t kBroadcastBlocks = 8;
 /// Maximum size of each half of a node's staging memory. Both fit into a container's /dev/shm (64 MiB by default).
 constexpr std::size_t kMostStagedBytes = std::size_t{8} << 20;

@@ -9,7 +9,7 @@
 // - All other inputs go block by block through two alternating staging halves, with one synchronisation per block. A
 //   rank that arrives at block k + 1 has read block k, so block k + 2 may overwrite it.
 //
-// Errors of all operations: those of NodeGroup; mismatch if ranks disagree, with one text and before data move.
+// Errors of all operations: those of NodeGroup; mismatch if ranks disagree, with one text, before any data move.
 #pragma once
 
 #include <cstddef>
