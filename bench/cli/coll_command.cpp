@@ -57,7 +57,7 @@ std::vector<coll::Collective> parse_collectives(const std::string& text) {
   return found;
 }
 
-/// Returns the value that `text` names, either in `names` or by our own name ("fp32", "average").
+/// Returns the value whose spelling in `names`, or whose own name ("fp32", "average"), is `text`.
 /// Errors: invalid_argument that lists the names.
 template <class Names>
 auto parse_name(const Names& names, std::string_view where, std::string_view text) {
@@ -93,7 +93,7 @@ bool parse_memory(const std::string& where, const std::string& text) {
   return parse_word(where, text, {"registered", "plain"}) == 0;
 }
 
-/// Parses KEY=VALUE,VALUE... Returns a variant for each value, which differs from `base` only in KEY.
+/// Parses KEY=VALUE,VALUE... Returns one variant per value. Each variant differs from `base` only in KEY.
 std::vector<coll::Variant> parse_compare(const std::string& text, const coll::Variant& base) {
   const std::size_t equals = text.find('=');
   const std::string key = text.substr(0, equals);
@@ -119,7 +119,7 @@ std::vector<coll::Variant> parse_compare(const std::string& text, const coll::Va
   return variants;
 }
 
-/// For an option of nccl-tests that this program lacks, returns a text that names the replacement; otherwise empty.
+/// Returns what replaces `option` if nccl-tests has the option and this program does not; otherwise "".
 std::string instead_of(std::string_view option) {
   struct Known {
     std::string_view letter, name, instead;
@@ -293,7 +293,7 @@ void settle_crossovers(coll::CollOptions& o, const CollGiven& given) {
   if (!given.sizes) o.sizes = coll::sizes_of({1024, std::size_t{4} << 20, 0, 2});
 }
 
-/// Checks the options of -G. It implies --warm, because the operations of a graph always use the same buffers.
+/// Checks the options of -G. -G implies --warm, because the operations of a graph always use the same buffers.
 void settle_graphs(coll::CollOptions& o) {
   if (o.graph_launches == 0) return;
   if (!o.gpus) {

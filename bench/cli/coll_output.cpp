@@ -65,7 +65,7 @@ void put_coll_outputs(const CollOutput& output, const coll::CollResult& result, 
   }
   if (!options.csv_file.empty()) attempt([&] { replace_file(options.csv_file, coll::csv(result)); });
   attempt([&] { output.console.print(coll::table(options, result)); });
-  if (output.store != nullptr) {  // last, because a disk may take longer than a launcher waits
+  if (output.store != nullptr) {  // stored last, because a disk may take longer than a launcher waits
     attempt([&] {
       output.store->put(options, result, patience);
       output.console.narrate("coll: stored in " + output.store->file() + "\n");

@@ -53,7 +53,7 @@ std::string canonical(std::string argument) {
   return argument;
 }
 
-/// Options that the user gave, as far as the parser needs this to check combinations and Options does not tell.
+/// Says which options the user gave, for the checks of reconcile() that cannot see this in Options.
 struct Given {
   bool schedule = false, startup_deadline = false, db = false, no_db = false;
 };
@@ -264,7 +264,7 @@ std::string without_double_gaps(std::string text) {
   return text;
 }
 
-/// Parses `hvd_bench coll`, which has options of its own, and one-letter options that training does not have.
+/// Parses the command line of `hvd_bench coll`, which has its own options.
 CommandLine parse_coll_line(const std::vector<std::string>& argv) {
   CommandLine line;
   line.coll = parse_coll(argv);
@@ -392,8 +392,8 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   register_measurement(add, options);
   register_output(add, options, given);
 
-  // Read the environment first, because the command line overrides it. --help and doctor must work even if the
-  // environment holds bad values, so an error in it is thrown later.
+  // Read the environment before the command line, which overrides it. --help and doctor must work even if the
+  // environment holds bad values, so an error of read_environment() is thrown later.
   std::exception_ptr environment_problem;
   try {
     read_environment(environment, options);

@@ -313,7 +313,7 @@ void examine_store(FindingList& all, const std::string& db_file) {
   }
 }
 
-/// Prints the warnings and faults of a host other than rank 0's. A host without any prints nothing.
+/// Prints the warnings and faults of a host other than rank 0's. Prints nothing if that host has none.
 int print_troubles(const FindingList& findings, std::ostream& out) {
   int code = 0;
   for (const Finding& finding : findings) {
@@ -369,7 +369,7 @@ Finding judge_numa(const NumaLayout& layout, const NumaPlace& place) {
 
 std::vector<Finding> examine(const std::string& db_file, const ProcessStart& start) {
   const Launch& launch = start.launch;
-  // Examine MPI first: the host's other ranks exit afterwards, so they do not disturb what this rank measures.
+  // Examine MPI first. The host's other ranks exit after it, so they do not disturb what this rank measures.
   FindingList mpi;
   examine_mpi(mpi, launch);
   if (launch.local_rank != 0) return mpi;

@@ -91,7 +91,7 @@ void check_replay_target(const std::string& path) {
 Setup check_model(const Options& options, GpuBackend* gpus) {
   if (options.replay_file.empty()) check_model_name(options.model);
   Setup setup = settle(options, gpus);
-  if (!setup.replay) models::build_model(setup.model);  // only for the errors it throws; takes milliseconds
+  if (!setup.replay) models::build_model(setup.model);  // called only for its errors; takes milliseconds
   return setup;
 }
 

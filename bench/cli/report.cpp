@@ -103,7 +103,7 @@ std::string component_title(const std::string& component) {
   return component;
 }
 
-/// Shows each row's share of the step as a bar of at most 40 columns, but no bar if the row's interval holds 0.
+/// Shows each row's share of the step as a bar of at most 40 columns. A row whose interval contains 0 has no bar.
 std::string decomposition_table(const RunRecord& run) {
   if (run.decomposition.empty()) return {};
   constexpr double kColumns = 40;
@@ -125,7 +125,7 @@ std::string decomposition_table(const RunRecord& run) {
   return text;
 }
 
-/// Shows images/s beside those of perfect scaling: the world size times one rank alone in the same allocation.
+/// Compares images/s with perfect scaling: the world size times the rate of one rank alone in the same allocation.
 std::string bound_line(const SessionResult& result, const RunRecord& full) {
   const auto solo = std::find_if(result.runs.begin(), result.runs.end(), [](const RunRecord& run) {
     return run.phase == Phase::kSolo && run.images_per_second;
