@@ -10,7 +10,7 @@
 namespace hvd::bench {
 namespace {
 
-constexpr double kExcessThatCounts = 0.005;  // a smaller excess shifts all phases alike, by less than their intervals
+constexpr double kExcessThatCounts = 0.005;  // a smaller excess affects all phases alike, within their intervals
 
 std::vector<double> log_excess(const PhaseVisits& phase) {
   std::vector<double> excess;
