@@ -11,7 +11,7 @@
 namespace hvd::bench {
 namespace {
 
-// Variables that make hwloc describe another machine, or make it claim that it describes this one.
+// Variables that make hwloc describe another machine, or make hwloc claim that it describes this machine.
 // Source: hwloc 2.9's documentation, "Environment Variables".
 constexpr std::array<const char*, 6> kRedirections{"HWLOC_XMLFILE",    "HWLOC_SYNTHETIC",  "HWLOC_FSROOT",
                                                    "HWLOC_COMPONENTS", "HWLOC_CPUID_PATH", "HWLOC_THISSYSTEM"};
@@ -52,7 +52,7 @@ std::vector<NumaNode> read_nodes(hwloc_topology_t topology) {
   return nodes;
 }
 
-/// Returns text such as " (set: HWLOC_SYNTHETIC, HWLOC_THISSYSTEM)"; empty if no such variable is set.
+/// Returns text such as " (set: HWLOC_SYNTHETIC, HWLOC_THISSYSTEM)"; empty if no variable of kRedirections is set.
 std::string redirections(const Environment& environment) {
   std::string names;
   for (const char* name : kRedirections) {

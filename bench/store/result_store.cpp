@@ -32,12 +32,13 @@ constexpr std::array kTables{"session", "run", "provenance", "rank", "sample", "
 constexpr std::array kTablesOfVersion2{"coll_session", "coll_provenance", "coll_cell", "coll_sample"};
 constexpr std::int64_t kVersionWithCollectives = 2;
 
-// With many ranks most of a save's time is spent per page, and large pages waste less space beside samples of a few
-// kilobytes. With few ranks the pages of small tables would be most of the file. Measured: results/README.md.
+// With many ranks a save writes many pages, and its time depends on their number: large pages are faster, and samples
+// of a few kilobytes fill them better. With few ranks, large pages of small tables would be most of the file. Measured:
+// results/README.md.
 constexpr int kManyRanks = 64, kLargePageBytes = 16384;
 
-// A transaction that changes more pages than the cache holds syncs its journal many times. 64 MiB hold 512 ranks x 8
-// kinds x 1,900 samples. SQLite allocates only what the pages need.
+// A transaction that changes more pages than fit into the cache syncs its journal many times. 64 MiB are enough for 512
+// ranks x 8 kinds x 1,900 samples. SQLite allocates only the memory that the pages need.
 constexpr const char* kPartialPragmas =
     "PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA cache_size = -65536;";
 
@@ -49,7 +50,7 @@ fs::path absolute_path(const fs::path& file) {
                              "); cd to another one, or give --db an absolute path");
 }
 
-/// Returns the status of `path` and follows links. Errors: io, but not if nothing exists at `path`.
+/// Returns the status of `path`, following links. Errors: io, but no error if nothing exists at `path`.
 fs::file_status look_at(const fs::path& path) {
   std::error_code problem;
   const fs::file_status status = fs::status(path, problem);
@@ -67,7 +68,7 @@ void sync_directory(const fs::path& directory) {
 
 /// Renames `from` to `to` and returns true. Returns false if `to` exists. Errors: io.
 bool rename_if_absent(const fs::path& from, const fs::path& to) {
-  // link() never replaces a file, even on network file systems. If there are no hard links, use rename().
+  // link() never replaces a file, even on network file systems. If the file system has no hard links, use rename().
   if (::link(from.c_str(), to.c_str()) == 0) {
     ::unlink(from.c_str());
     return true;
@@ -83,7 +84,7 @@ std::uint32_t big_endian(std::span<const unsigned char, 4> bytes) {
   return (std::uint32_t{bytes[0]} << 24) | (std::uint32_t{bytes[1]} << 16) | (std::uint32_t{bytes[2]} << 8) | bytes[3];
 }
 
-/// Returns the number after `PRAGMA <pragma> =` in a schema, so that only the schema defines it.
+/// Returns the number after `PRAGMA <pragma> =` in a schema, so that only the schema defines the number.
 std::uint32_t schema_pragma(std::string_view sql, std::string_view pragma) {
   const std::string needle = "PRAGMA " + std::string(pragma) + " = ";
   return static_cast<std::uint32_t>(std::stoul(std::string(sql.substr(sql.find(needle) + needle.size(), 12))));
@@ -112,7 +113,7 @@ class ResultStore::Impl {
       throw Error(Errc::kIo, target_.string() + ": cannot be written (" + std::strerror(errno) +
                                  "); change its permissions or use another --db");
     }
-    // Creates the partial file, so that a write error is reported now. Removes it again until the first save, because a
+    // Create the partial file, so that a write error is reported now. Remove the file until the first save, because a
     // job that is killed while it warms up must not leave a file.
     create_partial(1);
     remove_partial();
@@ -191,7 +192,7 @@ class ResultStore::Impl {
     if (const std::string found = database_->text("PRAGMA quick_check"); found != "ok") {
       throw Error(Errc::kIo, partial_.string() + ": SQLite finds it damaged (" + found + "); check the file system");
     }
-    database_.reset();  // if a step below fails, a later finish() opens it again
+    database_.reset();  // if a step below fails, a later finish() opens the file again
     if (rename_if_absent(partial_, target_)) {
       sync_directory(target_.parent_path());
       return;
@@ -211,7 +212,7 @@ class ResultStore::Impl {
     if (!knows_schema_version(static_cast<std::uint32_t>(target.integer("PRAGMA main.user_version")))) {
       throw Error(Errc::kIo, target_.string() + ": its schema changed while this session ran; use another --db");
     }
-    const auto copy = [&target](const std::string& table) {  // a table's columns are equal in all schema versions
+    const auto copy = [&target](const std::string& table) {  // a table has the same columns in all versions
       target.run(std::string("INSERT INTO main.").append(table).append(" SELECT * FROM partial.").append(table));
     };
     for (const char* const table : kTables) copy(table);
@@ -229,7 +230,7 @@ class ResultStore::Impl {
     }
   }
 
-  // A store of a version without the sharded schedule rejects this schedule's name. Reports that before the session.
+  // A store that was made before the sharded schedule existed rejects its name. Reports that before any row is written.
   void require_schedule(const std::string& schedule) {
     if (schedule != "sharded" || read_store_header(target_).kind != StoreHeader::Kind::kOurs) return;
     Database target(target_, Locking::kShared, false);
@@ -302,7 +303,7 @@ StoreHeader read_store_header(const fs::path& file) {
 
 bool is_cut_off(const fs::path& file, const StoreHeader& header) {
   std::error_code ignored, problem;
-  // SQLite can restore the file from a journal. The journal is checked first, because a transaction may end meanwhile.
+  // SQLite can restore the file from a journal. Look for the journal before the size: a transaction may end in between.
   if (fs::exists(file.string() + "-journal", ignored)) return false;
   const std::uintmax_t size = fs::file_size(file, problem);
   return !problem && size < header.bytes;

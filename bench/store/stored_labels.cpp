@@ -17,7 +17,8 @@ constexpr const char* kCompleteSessions =
     "SELECT fact.value FROM run JOIN provenance AS fact ON fact.run_uuid = run.uuid AND fact.key = ?"
     " GROUP BY run.session_uuid, fact.value HAVING sum(run.status <> 'complete') = 0";
 
-// Refuses a damaged store, and one with a view in place of a table: the view would run SQL of the file's author.
+// Counts the tables, to refuse a damaged store and a store with a view in place of a table. A view would run SQL that
+// the file's author wrote.
 constexpr const char* kRealTables =
     "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 AND name IN"
     " ('session', 'run', 'provenance', 'rank', 'sample', 'decomposition', 'operation')";
@@ -92,8 +93,8 @@ void read_file(const fs::path& file, const std::string& key, std::set<std::strin
     query(file, file, SQLITE_OPEN_READONLY, key, values);
     return;
   }
-  // Roll back the journal in a copy. In place this would write to the store, and might undo the work of a running job,
-  // because a session's own file is written without locks. Copy the database file first: the journal, copied later,
+  // Roll back the journal in a copy. A rollback in place would write to the store, and might undo the work of a running
+  // job, because a session writes its own file without locks. Copy the database file before the journal: the journal
   // then covers all pages that were being changed.
   const Scratch scratch;
   const fs::path copy = scratch.path() / file.filename();
