@@ -21,8 +21,8 @@ class Database;
 class ResultStore {
  public:
   /// Opens the store for one session. Checks before any measurement that the directory is writable, and that an
-  /// existing target has our application_id and a schema version that this program knows. Errors: io; the text names
-  /// the file and a remedy (another --db, free space, the other program's lock, merge).
+  /// existing target has our application_id and a schema version that this program knows.
+  /// Errors: io; the text names the file and a remedy (another --db, free space, the other program's lock, merge).
   ResultStore(const std::filesystem::path& target, std::string session_uuid, const std::string& command_line);
   /// Keeps the partial file if a run was saved and finish() has not succeeded; otherwise removes it.
   ~ResultStore();
