@@ -22,7 +22,7 @@ dnnl::normalization_flags norm_flags(bool fuse_relu) {
 
 }  // namespace
 
-// Code that differs between the versions. describe() and describe_backward() make a primitive descriptor from the
+// Code that differs between oneDNN 3.x and 2.x. describe() and describe_backward() make a primitive descriptor from the
 // arguments that both interfaces take, in the same order.
 
 #if DNNL_VERSION_MAJOR >= 3

@@ -74,7 +74,7 @@ void advise_huge_pages(std::span<std::byte> memory) noexcept {
   if (memory.size() < head + kHugePage) return;
   const std::size_t whole = (memory.size() - head) / kHugePage * kHugePage;
   (void)madvise(memory.data() + head, whole, MADV_HUGEPAGE);
-  // Memory to which the allocator has written has small pages: turn them into huge ones. Linux before 6.1 refuses this.
+  // Memory to which the allocator has written has small pages: make huge pages of them. Linux before 6.1 refuses this.
   (void)madvise(memory.data() + head, whole, kCollapse);
 }
 

@@ -51,7 +51,7 @@ class OnednnStep final : public TrainStep, public ShardedUpdate {
   double forward_backward(const Batch& batch, GradientSink& sink) override {
     check(batch);
     const ThreadScope threads(options_.threads);
-    // The library does not accept a pointer to const, but it only reads the images.
+    // oneDNN does not accept a pointer to const, but oneDNN only reads the images.
     program_.set_external(images_, const_cast<float*>(batch.images.data()));
     StepInput input{.batch = &batch, .loss = 0};
     program_.run(input, sink, options_.profile);

@@ -109,7 +109,7 @@ void PrimitiveProgram::execute(BoundOperation& operation, StepInput& input, bool
   using Clock = std::chrono::steady_clock;
   const auto start = profile ? Clock::now() : Clock::time_point{};
   if (operation.primitive) {
-    // Use the C function, because the C++ one builds a hash map and a vector in each call.
+    // Use the C function, because the C++ function builds a hash map and a vector in each call.
     const dnnl_status_t status = dnnl_primitive_execute(
         operation.primitive.get(), stream_.get(), static_cast<int>(operation.bound.size()), operation.bound.data());
     if (status != dnnl_success) {
