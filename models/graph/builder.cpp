@@ -37,7 +37,7 @@ std::string geometry(const Window& w) {
          std::to_string(w.pad_right);
 }
 
-// Returns the output shape {n, oh, ow, channels} of a window that slides over `x`, rounded down as in every framework.
+// Returns the output shape {n, oh, ow, channels} of a window that slides over `x`, rounded down as in all frameworks.
 Shape windowed(std::string_view node, const Shape& x, const Window& w, std::int64_t channels) {
   require_image(node, x);
   if (w.kernel_h < 1 || w.kernel_w < 1 || w.stride_h < 1 || w.stride_w < 1) {

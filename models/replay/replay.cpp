@@ -43,7 +43,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
       offset += entry.count;
     }
     gradients_ = allocate(offset * size_of(type_));
-    // A piece of the pattern that is long enough to fill a gradient with a few large copies.
+    // Make a piece of the pattern that is long enough to fill a gradient with a few large copies.
     std::vector<double> values(kPatternElements + kPeriod);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = replay_gradient_value(0, i);
     pattern_.resize(values.size() * size_of(type_));
@@ -73,14 +73,14 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
 
   ShardedUpdate* sharded() override { return this; }
   void keep_momentum(std::span<const ArenaRange> /*share*/) override {}
-  // Sleeps for a part of the recorded time that is proportional to the share's size.
+  // Sleeps for a part of the recorded update time that is proportional to the share's size.
   void update_share(const SgdOptions& /*options*/, std::span<const ArenaRange> share) override {
     std::size_t elements = 0;
     for (const ArenaRange& range : share) elements += range.count;
     const double part = static_cast<double>(elements * size_of(type_)) / static_cast<double>(gradients_.size());
     std::this_thread::sleep_until(Clock::now() + to_duration(profile_.update_seconds * part));
   }
-  // Returns zeros in the size of the weights, so that gathering them moves as many bytes as in a real run.
+  // Returns as many zero bytes as the weights have, so that gathering them moves as many bytes as in a real run.
   std::span<std::byte> weight_arena() override {
     weights_.resize(gradients_.size() / size_of(type_) * sizeof(float));
     return weights_;
@@ -119,7 +119,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
     throw Error(Errc::kUnsupported, "replay of " + profile_.model + " has no weights; it plays back times only");
   }
 
-  // Fills a gradient anew in each step, because the reduction replaced its values by their sums.
+  // Fills a gradient anew in each step, because the reduction has replaced its values by sums over the ranks.
   void fill(std::size_t parameter) {
     const std::size_t element = size_of(type_);
     const std::size_t phase =
