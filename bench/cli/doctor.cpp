@@ -369,7 +369,7 @@ Finding judge_numa(const NumaLayout& layout, const NumaPlace& place) {
 
 std::vector<Finding> examine(const std::string& db_file, const ProcessStart& start) {
   const Launch& launch = start.launch;
-  // Examine MPI first. The host's other ranks exit after it, so they do not disturb what this rank measures.
+  // Examine MPI first. The host's other ranks then exit, so that they do not disturb what this rank measures.
   FindingList mpi;
   examine_mpi(mpi, launch);
   if (launch.local_rank != 0) return mpi;

@@ -40,7 +40,7 @@ ErrorReporting error_reporting(const Launch& launch, const Error& error, ErrorSt
 /// How long the run may take to end in order after a signal before it is forced to end. mpirun of Open MPI 4 kills 1 s
 /// after SIGTERM (odls_base_sigkill_timeout), mpirun of Open MPI 5 after 0.25 s (seen with PRRTE 3.0.8, which has no
 /// variable for this time). Slurm kills after 30 s (KillWait), LSF after 10 s. The returned time is shorter, because
-/// writing the store comes after it. No launcher kills soon after an announcement such as SIGUSR1.
+/// the store is written afterwards. No launcher kills soon after an announcement such as SIGUSR1.
 std::chrono::milliseconds grace(const Launch& launch, int signal_number);
 
 }  // namespace hvd::bench

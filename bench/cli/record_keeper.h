@@ -40,7 +40,7 @@ class RecordKeeper {
   [[nodiscard]] std::string file() const;
   /// Returns the file beside the target that holds the rows until the end; "" without a store. Call before any save.
   [[nodiscard]] std::string partial() const;
-  /// Returns true if a run is on the disk. Any thread may call it; it does not wait.
+  /// Returns true if a run is on the disk. Any thread may call it. Does not wait for a turn.
   [[nodiscard]] bool has_saved() const noexcept { return saved_any_; }
 
  private:

@@ -13,7 +13,7 @@ namespace hvd::bench {
 struct StepTimes {
   double step = 0;                           ///< forward to update
   double compute = 0;                        ///< forward and backward, without waits
-  double exposed = 0;                        ///< wait for the engine
+  double exposed = 0;                        ///< time of waiting for the engine
   double reduce = 0, control = 0, copy = 0;  ///< time of the engine's thread, overlapping with compute
   double update = 0;
   /// Time by the host's clock until the host noticed the end of this step, from the end of the previous step. The first

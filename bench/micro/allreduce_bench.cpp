@@ -5,8 +5,8 @@
 //
 // The program interleaves the methods (A B C D, A B C D, ...), so that a noisy machine disturbs all methods alike.
 // The program prints the median over repetitions of the slowest rank's time, an order-statistics interval of that
-// median, and the median of the ratios to the flat call within each repetition. It checks every element of every
-// result.
+// median, and the median of the ratios to the flat call within each repetition. Every element of every result is
+// checked.
 #include <mpi.h>
 
 #include <algorithm>

@@ -41,7 +41,7 @@ inline const float* floats(const Buffer* buffer) { return reinterpret_cast<const
 struct TensorView {
   Buffer* buffer = nullptr;
   Md desc;
-  std::size_t offset = 0;  ///< byte offset in the buffer, for a part of a tensor; 0 if the buffer is set after bind()
+  std::size_t offset = 0;  ///< byte offset in the buffer, for a part of a tensor; 0 if bind() knows no address yet
   explicit operator bool() const noexcept { return buffer != nullptr; }
 };
 
