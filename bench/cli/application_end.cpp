@@ -1,4 +1,6 @@
 // Ends a session early: after a signal, after an error, or when the ranks do not join or leave MPI's world in time.
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <mutex>
 #include <thread>
@@ -37,9 +39,8 @@ void Application::end_now(const std::string& reason) {
   // Print the line before storing: printing takes no time, and the launcher may kill this process during the write to
   // the disk. Print nothing if the ranks have not joined, because then another rank has failed and has printed why.
   if (first && launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
-    const char* const work = is_coll_ ? "operations" : "step";
-    say_error(lost_rank_text_ + "stopped by " + reason + " before the " + work + " in progress could end; " +
-              what_is_kept(keeper));
+    say_error(fmt::format("{}stopped in the middle of {} by {}; {}", lost_rank_text_,
+                          is_coll_ ? "an operation" : "a step", reason, what_is_kept(keeper)));
   }
   leave_now(lost_rank_text_ + reason, lost_rank_text_.empty() ? Errc::kInterrupted : Errc::kPeerLost, for_the_store);
 }
@@ -51,7 +52,7 @@ void Application::look_for_lost_neighbour() {
   const MutexLock lock(mutex_);
   for (const comm::Neighbour& other : neighbours_) {
     if (!comm::has_ended(other.process)) continue;
-    lost_rank_text_ = other.rank + " is lost: its process " + std::to_string(other.process) + " has ended; ";
+    lost_rank_text_ = fmt::format("{} is lost: its process {} has ended; ", other.rank, other.process);
     return;
   }
 }
@@ -79,10 +80,10 @@ void Application::end_alone(Patience waited) {
   if (end_begun_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
   const Error error(
       Errc::kTimeout,
-      launch_.evidence + ": not all of these processes " + (leaving_ ? "left" : "joined") + " the MPI world within " +
-          duration_text(std::chrono::duration<double>(waited.timeout).count()) +
-          "; one is stopped, ended or on a host that the others cannot reach: see mpirun's output and ps, or raise " +
-          waited.set_by);
+      fmt::format("{}: some of these processes did not {} the MPI world within {}; a process may be stopped, may have "
+                  "ended, or may run on a host that the others cannot reach: see mpirun's output and ps, or raise {}",
+                  launch_.evidence, leaving_ ? "leave" : "join",
+                  duration_text(std::chrono::duration<double>(waited.timeout).count()), waited.set_by));
   RecordKeeper* const keeper = keeper_to_close_;
   const bool saved = leaving_ && keeper != nullptr && keeper->has_saved();
   // Rank 0 reports the error. If rank 0 itself is missing, rank 1 reports it.
@@ -106,10 +107,10 @@ void Application::let_the_root_leave_first() const {
 /// Returns the part of the line about an early end that says what was stored or printed.
 std::string Application::what_is_kept(const RecordKeeper* keeper) const {
   if (is_coll_) {
-    return coll_written_ ? "what was measured is printed and written" : "nothing is printed or written";
+    return coll_written_ ? "the results so far are printed and written" : "no results are printed or written";
   }
   if (keeper != nullptr && keeper->has_saved()) {
-    return "what was measured goes to " + keeper->file() + ", marked incomplete";
+    return fmt::format("the results so far go to {}, marked incomplete", keeper->file());
   }
   return keeper != nullptr && keeper->file().empty() ? "nothing is stored (--no-db)" : "nothing was measured yet";
 }
@@ -136,7 +137,7 @@ bool Application::say(const Error& error) {
   std::string text = error.what();
   const bool saved = coll_written_ || (keeper_ != nullptr && keeper_->has_saved() && !main_thread_ends_);
   if (saved || (error.code() == Errc::kInterrupted && launch_.rank == 0)) text += "; " + what_is_kept(keeper_.get());
-  if (launch_.rank != 0) text = "rank " + std::to_string(launch_.rank) + " on " + host_name() + ": " + text;
+  if (launch_.rank != 0) text = fmt::format("rank {} on {}: {}", launch_.rank, host_name(), text);
   switch (error_reporting(launch_, error, stage_)) {
     case ErrorReporting::kSilent: return false;
     case ErrorReporting::kUnlessStopped:
@@ -155,7 +156,7 @@ int Application::fail(const Error& error) {
   const bool said = say(error);
   if (said && console_) {
     const MutexLock lock(mutex_);
-    if (!flights_.empty()) console_->narrate("collectives that the ranks entered last:\n" + flights_);
+    if (!flights_.empty()) console_->narrate("the last collectives that each rank entered:\n" + flights_);
   }
   if (keeper_) {
     try {
