@@ -1,5 +1,7 @@
 #include "bench/cli/launch.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <sstream>
@@ -23,7 +25,7 @@ int number(const Environment& environment, std::string_view name, int fallback) 
 bool has(const Environment& environment, std::string_view name) { return !value_of(environment, name).empty(); }
 
 std::string evidence(const Environment& environment, std::string_view name) {
-  return std::string(name) + "=" + std::string(value_of(environment, name));
+  return fmt::format("{}={}", name, value_of(environment, name));
 }
 
 /// Returns true if `rank` is the first process of its command. `mpirun a : b` numbers the processes of command a first,
@@ -104,36 +106,36 @@ void check_launch(const Launch& launch, Options& options, bool mpi_in_build) {
                 launch.evidence + " contradicts " + launch.rank_evidence +
                     ": ranks count from 0; unset what the launcher (mpirun, srun, jsrun) did not set");
   }
-  const std::string n = std::to_string(launch.size);
   if (launch.size > 1) {
     if (in_process(options)) {
       throw Error(Errc::kInvalidArgument,
-                  launch.evidence + ": " + n +
-                      " processes were started together, but --comm loopback and --ranks make " +
-                      "each of them a separate world; leave them out to join the " + n + " processes through MPI, or " +
-                      "start one process");
+                  fmt::format("{0}: {1} processes were started together, but --comm loopback and --ranks make each of "
+                              "them a separate world; leave them out to join the {1} processes through MPI, or start "
+                              "one process",
+                              launch.evidence, launch.size));
     }
     if (!mpi_in_build) {
-      throw Error(Errc::kUnsupported, launch.evidence + ": " + n +
-                                          " processes were started together, but this build has " +
-                                          "no MPI to join them; build with HVD_WITH_MPI=ON (Debian: apt-get install " +
-                                          "libopenmpi-dev), or start one process with --ranks " + n);
+      throw Error(Errc::kUnsupported,
+                  fmt::format("{0}: {1} processes were started together, but this build has no MPI to join them; build "
+                              "with HVD_WITH_MPI=ON (Debian: apt-get install libopenmpi-dev), or start one process "
+                              "with --ranks {1}",
+                              launch.evidence, launch.size));
     }
     if (!launch.wired) {
       throw Error(Errc::kInvalidArgument,
-                  launch.evidence + ": " + n +
-                      " processes were started without PMIx, so that each would be a separate " +
-                      "world of one; launch with: " + how_to_launch(launch.evidence, launch.size));
+                  fmt::format("{}: {} processes were started without PMIx, so that each would be a separate world of "
+                              "one; launch with: {}",
+                              launch.evidence, launch.size, how_to_launch(launch.evidence, launch.size)));
     }
     if (options.comm == CommBackend::kAuto) options.comm = CommBackend::kMpi;
     return;
   }
   if (launch.launcher == Launcher::kNone && launch.allocation_tasks > 1 && !in_process(options)) {
-    throw Error(Errc::kInvalidArgument, launch.allocation_evidence + ": the allocation holds " +
-                                            std::to_string(launch.allocation_tasks) +
-                                            " tasks, but this is a world of one process; launch with: " +
-                                            how_to_launch(launch.allocation_evidence, launch.allocation_tasks) +
-                                            " (one process on purpose: --comm loopback)");
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("{}: the allocation holds {} tasks, but this is a world of one process; launch with: {} "
+                            "(one process on purpose: --comm loopback)",
+                            launch.allocation_evidence, launch.allocation_tasks,
+                            how_to_launch(launch.allocation_evidence, launch.allocation_tasks)));
   }
   if (options.comm == CommBackend::kAuto && options.ranks > 0) options.comm = CommBackend::kLoopback;
 }

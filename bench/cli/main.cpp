@@ -1,4 +1,6 @@
 // hvd_bench: reads the environment, runs the application, and turns an exception into an exit code.
+#include <fmt/format.h>
+
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -51,8 +53,7 @@ int main(int argc, char** argv) {
       return leave(application.fail(hvd::bench::resource_fault(error)));
     }
   } catch (const std::exception& error) {
-    hvd::bench::say_error(std::string("unexpected: ") + error.what() +
-                          "; this is a defect of hvd_bench, please report it");
+    hvd::bench::say_error(fmt::format("unexpected: {}; this is a defect of hvd_bench, please report it", error.what()));
     return leave(hvd::bench::kDefect);
   }
 }
