@@ -1,5 +1,6 @@
 #include "bench/store/host_facts.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -7,7 +8,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -210,10 +210,8 @@ std::string parse_cpu_max(std::string_view text) {
   std::istringstream words{std::string(text)};
   double quota = 0, period = 0;
   if (!(words >> quota >> period) || quota <= 0 || period <= 0) return {};  // no quota: "max 100000", "-1 100000"
-  std::array<char, 32> number{};
   const double processors = quota / period;
-  std::snprintf(number.data(), number.size(), processors == std::floor(processors) ? "%.0f" : "%.2f", processors);
-  return number.data();
+  return fmt::format("{:.{}f}", processors, processors == std::floor(processors) ? 0 : 2);
 }
 
 std::string cpu_quota() {

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <hwloc.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@ std::vector<int> numbers(hwloc_const_bitmap_t bitmap) {
 
 std::string version() {
   const unsigned api = hwloc_get_api_version();  // 0x20800 is 2.8; hwloc cannot report its full version at run time
-  return "hwloc API " + std::to_string(api >> 16) + "." + std::to_string((api >> 8) & 0xff);
+  return fmt::format("hwloc API {}.{}", api >> 16, (api >> 8) & 0xff);
 }
 
 NumaNode read_node(hwloc_topology_t topology, hwloc_obj_t object) {
@@ -59,7 +60,7 @@ std::string redirections(const Environment& environment) {
     if (environment.find(std::string_view(name)) != environment.end())
       names.append(names.empty() ? "" : ", ").append(name);
   }
-  return names.empty() ? names : " (set: " + names + ")";
+  return names.empty() ? names : fmt::format(" (set: {})", names);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "bench/store/provenance.h"
 
+#include <fmt/format.h>
 #include <gnu/libc-version.h>
 #include <sqlite3.h>
 #include <sys/utsname.h>
@@ -158,7 +159,7 @@ void collect_host(Collector& facts, const Environment& environment) {
   facts.result("memory.transparent_huge_pages", first_line("/sys/kernel/mm/transparent_hugepage/enabled"));
   utsname system{};
   if (::uname(&system) == 0) {
-    facts.result("os.kernel", std::string(system.sysname) + " " + system.release);
+    facts.result("os.kernel", fmt::format("{} {}", system.sysname, system.release));
     facts.record("os.kernel_build", system.version);
     facts.result("os.machine", system.machine);
   }
@@ -195,13 +196,12 @@ std::string shell_word(std::string_view word) {
 }
 
 std::string launcher_hint(const Launch& launch) {
-  const std::string n = std::to_string(launch.size);
   switch (launch.launcher) {
     case Launcher::kNone: return "";
-    case Launcher::kMpirun: return "mpirun -n " + n + " ";
-    case Launcher::kSlurm: return "srun --mpi=pmix -N " + std::to_string(launch.nodes) + " -n " + n + " ";
-    case Launcher::kJsm: return "jsrun -n " + n + " ";
-    case Launcher::kPmi: return "mpiexec -n " + n + " ";
+    case Launcher::kMpirun: return fmt::format("mpirun -n {} ", launch.size);
+    case Launcher::kSlurm: return fmt::format("srun --mpi=pmix -N {} -n {} ", launch.nodes, launch.size);
+    case Launcher::kJsm: return fmt::format("jsrun -n {} ", launch.size);
+    case Launcher::kPmi: return fmt::format("mpiexec -n {} ", launch.size);
   }
   return "";
 }

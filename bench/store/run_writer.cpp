@@ -1,5 +1,7 @@
 #include "bench/store/run_writer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstddef>
@@ -32,12 +34,11 @@ constexpr std::string_view kRunColumns =
 
 /// SQL that inserts a run, or updates the run with the same uuid. Deleting the old row would also delete its samples.
 std::string upsert_run() {
-  const std::string columns(kRunColumns);
   std::string values = "?2";
-  const auto commas = std::count(columns.begin(), columns.end(), ',');
+  const auto commas = std::count(kRunColumns.begin(), kRunColumns.end(), ',');
   for (std::ptrdiff_t i = 0; i < commas; ++i) values += ", ?" + std::to_string(i + 3);
-  return "INSERT INTO run (uuid, " + columns + ") VALUES (?1, " + values + ") ON CONFLICT (uuid) DO UPDATE SET (" +
-         columns + ") = (" + values + ")";
+  return fmt::format("INSERT INTO run (uuid, {0}) VALUES (?1, {1}) ON CONFLICT (uuid) DO UPDATE SET ({0}) = ({1})",
+                     kRunColumns, values);
 }
 
 class RunWriter {
@@ -57,7 +58,7 @@ class RunWriter {
 
  private:
   void delete_rows(const std::string& table) {
-    Statement(database_, "DELETE FROM " + table + " WHERE run_uuid = ?").bind(run_.uuid).run();
+    Statement(database_, fmt::format("DELETE FROM {} WHERE run_uuid = ?", table)).bind(run_.uuid).run();
   }
 
   std::int64_t stored_samples() {

@@ -1,5 +1,7 @@
 #include "bench/store/stored_labels.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <system_error>
 
@@ -41,11 +43,11 @@ class Scratch {
 };
 
 [[noreturn]] void refuse(const fs::path& file, const std::string& why) {
-  throw Error(Errc::kIo, file.string() + ": " + why);
+  throw Error(Errc::kIo, fmt::format("{}: {}", file.string(), why));
 }
 
 void check(int code, const fs::path& file) {
-  if (code != SQLITE_OK) refuse(file, std::string("damaged, or being written (") + sqlite3_errstr(code) + ")");
+  if (code != SQLITE_OK) refuse(file, fmt::format("damaged, or being written ({})", sqlite3_errstr(code)));
 }
 
 void require_store(const fs::path& file) {
@@ -58,8 +60,8 @@ void require_store(const fs::path& file) {
     case StoreHeader::Kind::kOurs: break;
   }
   if (!knows_schema_version(header.schema_version)) {
-    refuse(file, "has schema version " + std::to_string(header.schema_version) + ", this program knows " +
-                     known_schema_versions());
+    refuse(file,
+           fmt::format("has schema version {}, this program knows {}", header.schema_version, known_schema_versions()));
   }
   if (is_cut_off(file, header)) refuse(file, "is cut off: shorter than its header says");
 }
@@ -113,7 +115,7 @@ StoredLabels stored_labels(const std::string& key, const std::vector<std::string
     } catch (const Error& error) {
       labels.problems.emplace_back(error.what());
     } catch (const fs::filesystem_error& error) {
-      labels.problems.push_back(file + ": cannot be copied to be read: " + error.code().message());
+      labels.problems.push_back(fmt::format("{}: cannot be copied to be read: {}", file, error.code().message()));
     }
   }
   return labels;
