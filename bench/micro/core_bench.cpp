@@ -2,6 +2,7 @@
 // and the static plan. Every case checks its answer and reports an error instead of a time if the answer is wrong.
 // For comparison: Horovod negotiates a thousand small tensors per step in 5 to 8 ms.
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 
 #include <chrono>
 #include <cstddef>
@@ -26,7 +27,7 @@ constexpr std::size_t kTensors = 1000;
 constexpr std::size_t kResNet101 = 314;  // number of parameters of ResNet-101
 
 std::string name_of(std::size_t i) {  // long, as real names are: such a string allocates memory
-  return "model/stage3/block" + std::to_string(i / 6) + "/conv" + std::to_string(i % 6) + "/weight/gradient";
+  return fmt::format("model/stage3/block{}/conv{}/weight/gradient", i / 6, i % 6);
 }
 
 std::vector<Request> requests_of(std::size_t tensors) {

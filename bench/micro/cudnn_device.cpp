@@ -3,6 +3,8 @@
 //
 //   cudnn_device [INDEX]       properties of a GPU of this machine (default 0)
 //   cudnn_device --read FILE   properties in a file as cuDNN understands them: shows whether the file is usable
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cstdio>
 #include <cstring>
@@ -60,8 +62,8 @@ int run(int argc, char** argv) {
   }
   const auto library = Library::load();
   if (library->version() < kDevicelessVersion) {
-    throw Error(Errc::kUnsupported, library->name() + " is cuDNN " + library->version().text() +
-                                        "; device properties need " + kDevicelessVersion.text());
+    throw Error(Errc::kUnsupported, fmt::format("{} is cuDNN {}; device properties need {}", library->name(),
+                                                library->version().text(), kDevicelessVersion.text()));
   }
   const std::string text =
       from_file ? properties_of_text(*library, content_of(argv[2])) : properties_of_gpu(*library, index);

@@ -4,8 +4,9 @@
 // With --serve, the program answers lines from standard input, so that a script can alternate between this program and
 // another system without restarting them. The answer to "N" is the seconds of N steps, to "loss" the loss of the last
 // step, and to "batch N" "ready ..." or "no ..." (scripts/maintain/peers/serving.py).
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -76,8 +77,8 @@ void print_profile(const TrainStep& step, std::size_t rows) {
 }
 
 std::string ready_line(const TrainingBench& bench, const Options& options) {
-  return "ready " + bench.train_step().description() + " " + options.training.dtype + " batch " +
-         std::to_string(options.training.model.batch_size);
+  return fmt::format("ready {} {} batch {}", bench.train_step().description(), options.training.dtype,
+                     options.training.model.batch_size);
 }
 
 /// Replaces `bench` by a bench with `images` images per step and returns "ready ...". If there is not enough memory,
@@ -105,19 +106,14 @@ std::string answer(const std::string& question, std::unique_ptr<TrainingBench>& 
   if (word == "batch" && words >> number && number > 0) return change_batch(bench, options, number);
   const bool steps = std::istringstream(word) >> number && number > 0;
   if (!steps && word != "loss") {
-    throw Error(Errc::kInvalidArgument, "'" + question + "' is not a question: N, loss or batch N");
+    throw Error(Errc::kInvalidArgument, fmt::format("'{}' is not a question: N, loss or batch N", question));
   }
-  if (bench == nullptr) throw Error(Errc::kInvalidArgument, "'" + question + "': there was no memory for the batch");
-  std::array<char, 40> text{};
-  if (!steps) {
-    std::snprintf(text.data(), text.size(), "%.17g", bench->loss());
-    return text.data();
+  if (bench == nullptr) {
+    throw Error(Errc::kInvalidArgument, fmt::format("'{}': there was no memory for the batch", question));
   }
+  if (!steps) return fmt::format("{:.17g}", bench->loss());
   std::string seconds;
-  for (const double step : bench->steps(static_cast<int>(number))) {
-    std::snprintf(text.data(), text.size(), "%.9f ", step);
-    seconds += text.data();
-  }
+  for (const double step : bench->steps(static_cast<int>(number))) seconds += fmt::format("{:.9f} ", step);
   return seconds;
 }
 
