@@ -1,5 +1,7 @@
 #include "models/graph/memory_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -61,9 +63,9 @@ MemoryPlan plan_memory(const std::vector<BufferUse>& buffers, std::size_t align_
   bytes.reserve(buffers.size());
   for (const BufferUse& buffer : buffers) {
     if (buffer.last < buffer.first) {
-      throw Error(Errc::kInvalidArgument, "memory plan: buffer " + buffer.name + " is last used at step " +
-                                              std::to_string(buffer.last) + ", before its first use at " +
-                                              std::to_string(buffer.first));
+      throw Error(Errc::kInvalidArgument,
+                  fmt::format("memory plan: buffer {} is last used at step {}, before its first use at {}", buffer.name,
+                              buffer.last, buffer.first));
     }
     bytes.push_back(align_up(buffer.bytes, align_bytes));
   }
