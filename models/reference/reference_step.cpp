@@ -1,5 +1,7 @@
 // Runs a differentiated graph node by node with the pure functions of ops.h. Every tensor has its own memory for the
 // whole step, so that no tensor can be overwritten too early.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -177,10 +179,9 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
     const Shape& labels = graph_.tensor(graph_.labels).shape;
     if (static_cast<std::int64_t>(batch.images.size()) != images.count() ||
         static_cast<std::int64_t>(batch.labels.size()) != labels.count()) {
-      throw Error(Errc::kInvalidArgument, graph_.model + ": the step was built for images " + images.text() +
-                                              " and labels " + labels.text() + ", got " +
-                                              std::to_string(batch.images.size()) + " and " +
-                                              std::to_string(batch.labels.size()) + " elements");
+      throw Error(Errc::kInvalidArgument,
+                  fmt::format("{}: the step was built for images {} and labels {}, got {} and {} elements",
+                              graph_.model, images.text(), labels.text(), batch.images.size(), batch.labels.size()));
     }
     auto& values = values_[static_cast<std::size_t>(graph_.images)];
     std::copy(batch.images.begin(), batch.images.end(), values.begin());
@@ -188,10 +189,9 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
 
   [[nodiscard]] const ArenaSlot& slot(std::size_t parameter, std::size_t count) const {
     if (parameter >= slots_.size() || slots_[parameter].count != count) {
-      throw Error(Errc::kInvalidArgument,
-                  graph_.model + ": parameter " + std::to_string(parameter) + " has " +
-                      (parameter < slots_.size() ? std::to_string(slots_[parameter].count) : std::string("no")) +
-                      " elements, the caller's array " + std::to_string(count));
+      const std::string has = parameter < slots_.size() ? std::to_string(slots_[parameter].count) : "no";
+      throw Error(Errc::kInvalidArgument, fmt::format("{}: parameter {} has {} elements, the caller's array {}",
+                                                      graph_.model, parameter, has, count));
     }
     return slots_[parameter];
   }
