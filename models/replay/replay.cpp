@@ -1,5 +1,7 @@
 #include "models/replay/replay.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -32,7 +34,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
       : profile_(std::move(profile)), type_(gradient) {
     require_floating(gradient);
     if (profile_.gradients.empty()) {
-      throw Error(Errc::kInvalidArgument, "replay of " + profile_.model + ": the profile has no gradients");
+      throw Error(Errc::kInvalidArgument, fmt::format("replay of {}: the profile has no gradients", profile_.model));
     }
     std::size_t offset = 0;
     for (const ReplayProfile::Gradient& entry : profile_.gradients) {
@@ -91,8 +93,8 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
   void write_parameter(std::size_t /*parameter*/, std::span<const float> /*in*/) override { no_weights(); }
   void read_gradient(std::size_t parameter, std::span<float> out) override {
     if (parameter >= slots_.size() || slots_[parameter].count != out.size()) {
-      throw Error(Errc::kInvalidArgument, "replay of " + profile_.model + ": no gradient " + std::to_string(parameter) +
-                                              " of " + std::to_string(out.size()) + " elements");
+      throw Error(Errc::kInvalidArgument,
+                  fmt::format("replay of {}: no gradient {} of {} elements", profile_.model, parameter, out.size()));
     }
     for (std::size_t i = 0; i < out.size(); ++i) {
       out[i] = static_cast<float>(load(type_, gradients_, slots_[parameter].offset + i));
@@ -108,8 +110,8 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
   }
   [[nodiscard]] std::vector<OperationProfile> profile() const override { return {}; }
   [[nodiscard]] std::string description() const override {
-    return "replay of run " + profile_.source_run + " (" + profile_.model + ", " + profile_.compute_type + ", " +
-           profile_.device + ")";
+    return fmt::format("replay of run {} ({}, {}, {})", profile_.source_run, profile_.model, profile_.compute_type,
+                       profile_.device);
   }
 
  private:
@@ -177,8 +179,8 @@ void ReplayRecorder::end_update() {
 void ReplayRecorder::add(const Step& step) {
   if (step.submit.size() != slots_.size() || step.ready.size() != slots_.size()) {
     throw Error(Errc::kInvalidArgument,
-                "replay recorder of " + header_.model + ": " + std::to_string(step.submit.size()) + " and " +
-                    std::to_string(step.ready.size()) + " times for " + std::to_string(slots_.size()) + " gradients");
+                fmt::format("replay recorder of {}: {} and {} times for {} gradients", header_.model,
+                            step.submit.size(), step.ready.size(), slots_.size()));
   }
   update_.push_back(step.update);
   backward_end_.push_back(step.backward_end);
@@ -208,10 +210,10 @@ ReplayProfile ReplayRecorder::profile() const {
 ReplayProfile shrink_gradients(ReplayProfile profile, std::int64_t divisor) {
   if (divisor < 1) {
     throw Error(Errc::kInvalidArgument,
-                "replay of " + profile.model + ": gradients cannot be divided by " + std::to_string(divisor));
+                fmt::format("replay of {}: gradients cannot be divided by {}", profile.model, divisor));
   }
   if (divisor == 1) return profile;
-  profile.model += "-div" + std::to_string(divisor);
+  profile.model += fmt::format("-div{}", divisor);
   const auto parts = static_cast<std::size_t>(divisor);
   for (ReplayProfile::Gradient& gradient : profile.gradients) gradient.count = (gradient.count + parts - 1) / parts;
   return profile;
