@@ -1,7 +1,7 @@
 """Reads results of collective operations: stores of `hvd_bench coll --db`, JSON of `hvd_bench coll -J` and JSON of
 `scripts/maintain/coll_peers report --json`.
 
-The files may come from a stranger, so every field that is used is checked, and all others are ignored.
+The files may come from a stranger, so every used field is checked, and all other fields are ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_RANKS = 1 << 20
 LONGEST_TEXT = 300
 MOST_MICROSECONDS = 1e12
 SETTLED = "interval narrow enough"
-# coll_peers uses other names for types and places.
+# coll_peers' names of types and places -> ours.
 _PEER_TYPES = {"fp32": "float", "fp64": "double", "int32": "int32", "int64": "int64"}
 _PEER_PLACES = {"out": "out of place", "in": "in place"}
 
@@ -48,9 +48,9 @@ class Panel(NamedTuple):
 
 @dataclass(frozen=True)
 class Point:
-    """One cell. size: bytes, as nccl-tests counts them. Times are in microseconds of one operation.
+    """One cell. size: bytes, as nccl-tests counts bytes. Times are in microseconds of one operation.
 
-    low, high: the 95 % interval of the median; None if there is none or it reaches zero.
+    low, high: the 95 % interval of the median; None if there is no interval or if it reaches zero.
     bound: the least possible time. settled: the interval was narrow enough when sampling ended.
     """
 
@@ -63,7 +63,7 @@ class Point:
 
 
 class Source(NamedTuple):
-    """A file, or one session of a store with several sessions. session: UUID of the session in that case, else ""."""
+    """A file, or one session of a store with several sessions. session: UUID of that session; "" for a whole file."""
 
     file: Path
     session: str = ""
@@ -211,7 +211,7 @@ def _own_rows(found: dict[str, Any], gathered: _Gathered) -> None:
 
 
 def _stored(file: Path, wanted: Sequence[str], into: Read) -> None:
-    """Adds a store's sessions, or only those whose UUID starts with one of `wanted` if given. Errors: HvdbError."""
+    """Adds a store's sessions. With `wanted`, only sessions whose UUID starts with one of them. Errors: HvdbError."""
     with store.open_readonly(file) as connection:
         if untrusted.COLL not in untrusted.records(connection):
             raise HvdbError(f"{file}: holds no results of collectives; hvd_bench coll --db stores them")
@@ -230,7 +230,7 @@ def _stored(file: Path, wanted: Sequence[str], into: Read) -> None:
 
 
 def in_store(path: Path) -> bool:
-    """Returns True if the store holds results of collectives. Does not check its values. Errors: StoreError."""
+    """Returns True if the store contains results of collectives. Does not check the values. Errors: StoreError."""
     with store.open_readonly(path, thorough=False) as connection:
         if untrusted.COLL not in untrusted.records(connection):
             return False
@@ -274,7 +274,7 @@ def _peer_cell(row: dict[str, Any], classes: dict[str, Any]) -> tuple[Panel, str
 
 
 def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
-    """Reads each library's times if the file has them (`series`); otherwise our and the best peer's time per cell."""
+    """Reads each library's times if the file has `series`; otherwise our time and the best peer's time per cell."""
     classes = _table(_table(found["plan"], "plan").get("classes"), "classes")
     own = found.get("series") is not None
     first_calls: dict[tuple[Panel, str, str, int], int] = {}
@@ -308,7 +308,7 @@ def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
 
 
 def read(files: Sequence[Path], sessions: Sequence[str] = ()) -> Read:
-    """Returns all series of the files. sessions: starts of UUIDs; if any are given, only these sessions are read.
+    """Returns all series of the files. sessions: starts of UUIDs; if given, only the sessions that match are read.
 
     Errors: HvdbError, which names the file and the fault; OSError.
     """

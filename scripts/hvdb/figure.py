@@ -1,4 +1,4 @@
-"""Functions that all plots share: a colour-blind-safe style, a footer with run ids, full ids in the file's metadata."""
+"""Shared by all plots: a colour-blind-safe style, a footer with run ids, full ids in the file's metadata."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def _require_drawable(width: float, height: float) -> None:
 
 
 def new(rows: int, columns: int, width: float, height: float, **kwargs: object) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of `rows` x `columns` axes in our style; width and height in inches. Errors: HvdbError if too large."""
+    """Returns a figure of `rows` x `columns` axes; width and height are in inches. Errors: HvdbError if too large."""
     _require_drawable(width, height)
     figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, **kwargs)
     return figure, axes.tolist()
 
 
 def headline(figure: Figure, title: str, subtitle: str) -> None:
-    """Writes a title and one line of explanation, top left, at a fixed distance (inches) from the top edge."""
+    """Writes a title and one line of explanation at the top left, at a fixed distance in inches from the top edge."""
     height = figure.get_figheight()
     figure.text(0.012, 1 - 0.12 / height, title, fontsize=14, fontweight="bold", va="top", color=INK)
     figure.text(0.012, 1 - 0.42 / height, subtitle, fontsize=9.5, va="top", color=MUTED)
@@ -97,14 +97,14 @@ def log_rate_axis(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: Path, title: str, run_ids: Sequence[str]) -> Path:
-    """Calls write() with short run ids in the footer and full ids in the description."""
+    """Calls write() with short run ids in the footer and full run ids in the description."""
     shown = [run[:8] for run in run_ids[:SHOWN_IDS]]
     more = f" and {len(run_ids) - SHOWN_IDS} more (all in the file's metadata)" if len(run_ids) > SHOWN_IDS else ""
     return write(figure, path, title, f"hvd_bench runs: {' '.join(shown)}{more}", "runs: " + " ".join(run_ids))
 
 
 def write(figure: Figure, path: Path, title: str, footer: str, description: str) -> Path:
-    """Writes `path` (.png or .svg) with a footer, and `description` in its metadata (Description). Closes the figure.
+    """Writes `path` (.png or .svg) with a footer, and `description` into the metadata. Closes the figure.
 
     Errors: HvdbError if the figure is too large; OSError.
     """
@@ -127,7 +127,7 @@ def write(figure: Figure, path: Path, title: str, footer: str, description: str)
 
 
 def png_text(path: Path) -> dict[str, str]:
-    """Returns the text chunks (tEXt, zTXt, iTXt) of a PNG file: keyword -> text. Errors: ValueError if it is no PNG."""
+    """Returns the text chunks (tEXt, zTXt, iTXt) of a PNG file: keyword -> text. Errors: ValueError."""
     data = path.read_bytes()
     if data[:8] != b"\x89PNG\r\n\x1a\n":
         raise ValueError(f"{path}: not a PNG file")

@@ -21,7 +21,7 @@ WIDTH, PANEL_HEIGHT = 11.5, 3.1  # inches
 HEAD, FOOT = 0.95, 0.75
 MOST_DATES = 6
 MOST_NOTED = 12  # texts in one panel
-# Series differ by marker as well as by colour.
+# Series differ both in markers and in colours.
 SERIES_LOOKS = ((figure.BLUE, "o"), (figure.PURPLE, "s"), (figure.GREEN, "^"), (figure.SKY, "D"))
 VERDICT_LOOKS = {
     Verdict.PASS: (figure.GREEN, "*"),
@@ -108,7 +108,7 @@ class _Panel:
 
 
 def draw(outcomes: Sequence[Outcome], path: Path) -> Path:
-    """Writes the figure to `path` (.png or .svg) and returns it. Errors: as figure.save()."""
+    """Writes the figure to `path` (.png or .svg) and returns `path`. Errors: as figure.save()."""
     panels: dict[str, list[Outcome]] = {}
     for each in outcomes:
         panels.setdefault(each.series.name, []).append(each)

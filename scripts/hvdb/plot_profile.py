@@ -1,4 +1,4 @@
-"""Plots a per-layer profile: the step in execution order, the share of each kind of operation, the costliest ones."""
+"""Plots a per-layer profile: the step in execution order, each kind's share of the time, the costliest operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KIND_COLOURS = (figure.BLUE, figure.ORANGE, figure.GREEN, figure.VERMILION, figu
 
 
 def label(name: str, longest: int = 30) -> str:
-    """Returns a readable name, cut in the middle if it is long: 'fc.backward_data' -> 'fc bwd data'."""
+    """Returns a readable name ('fc.backward_data' -> 'fc bwd data'). Cuts a long name in the middle."""
     name = printable.terminal(name)
     for long, short in (("backward_weights", "bwd weights"), ("backward_data", "bwd data"), ("backward", "bwd")):
         name = name.replace(f"_{long}", f" {short}").replace(f".{long}", f" {short}")

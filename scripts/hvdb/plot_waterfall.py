@@ -1,4 +1,4 @@
-"""Plots the losses of efficiency as a waterfall from the ideal down to the measured value, one panel per full run."""
+"""Plots the losses of efficiency as a waterfall from the ideal to the measured value. Each full run has a panel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from hvdb import figure, printable, report, tables
 from hvdb.runs import Run
 
-# component -> colour, in order from top to bottom. 'efficiency' is the bar at the end.
+# component -> colour, in the order of the steps from left to right. The bar 'efficiency' follows at the end.
 STEPS = {
     "interference": figure.ORANGE,
     "stragglers": figure.PURPLE,
@@ -24,13 +24,13 @@ STEPS = {
 
 
 def levels(run: Run) -> list[tuple[str, float, float]]:
-    """Returns (component, from %, to %) of each step of the waterfall, in order; the last 'to' is the efficiency.
+    """Returns (component, from %, to %) of each step of the waterfall, in order.
 
     The fractions of a decomposition and the efficiency sum to 1, so the waterfall ends exactly at the efficiency.
     """
     height = 100.0
     fall = []
-    # an unknown component comes before the residual, so that the steps still end at the efficiency
+    # unknown components come before the residual, so that the steps still end at the efficiency
     unknown = [name for name in run.decomposition if name not in STEPS and name != "efficiency"]
     for name in [*list(STEPS)[:-1], *unknown, "residual"]:
         part = run.decomposition.get(name)
@@ -42,7 +42,7 @@ def levels(run: Run) -> list[tuple[str, float, float]]:
 
 
 def amount(percent: float, milliseconds: float) -> str:
-    """Returns the loss of a part in % of the step and in ms. As in the program's table, a gain is negative."""
+    """Returns the loss of a part as text, in % of the step and in ms. A gain is negative, as in the program's table."""
     shown = f"{percent:.1f}"
     return f"{'0.0' if float(shown) == 0 else shown}\n{round(milliseconds) + 0} ms"
 
@@ -101,7 +101,7 @@ def _panel(axes: Axes, run: Run) -> None:
     labels.append(tick("efficiency"))
     axes.set_xticks(range(len(labels)), labels, rotation=0, fontsize=7)
     axes.grid(axis="x", visible=False)
-    # The axis does not start at 0, so that small losses can be seen; its label says so.
+    # The axis does not start at 0, so that small losses can be seen. The axis's label says this.
     floor = max(0.0, 10.0 * ((min(lowest, 100 * reached.fraction) - 8) // 10))
     axes.set_ylim(floor, highest + 0.18 * (highest - floor))
     step = 1000.0 * run.step_seconds if run.step_seconds is not None else None
@@ -120,7 +120,7 @@ def _panel(axes: Axes, run: Run) -> None:
 
 
 def draw(runs: Sequence[Run], path: Path) -> Path:
-    """Writes the figure to `path` and returns it. At least one run; each must have an 'efficiency' part."""
+    """Writes the figure to `path` and returns `path`. runs: at least one; each must have an 'efficiency' part."""
     columns = 2 if len(runs) > 1 else 1
     rows = -(-len(runs) // columns)
     width = 7.3 * columns if columns > 1 else 8.6

@@ -1,4 +1,4 @@
-"""The report's sections that list what the store holds: operations, traces, memory, runs, provenance, differences."""
+"""The report's sections of stored facts: operations, traces, memory, runs, provenance, differences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hvdb.systems import System
 MIB = 1024.0 * 1024.0
 MOST_PROFILES = 4
 COSTLIEST = 15
-MOST_VALUES = 3  # values that are shown for a fact that differs between runs
+MOST_VALUES = 3  # most values shown for one fact
 TIMELINE_OPTION, TIMELINE_VARIABLE = "--timeline-filename", "HOROVOD_TIMELINE"
 WORK_HEADER = ("ms", "% of profile", "rate")
 BOUND_HEADER = ("bound ms", "x bound")
@@ -27,7 +27,7 @@ def world(run: Run) -> str:
 
 
 def name(run: Run) -> str:
-    """Returns the network's name and the properties that set the run apart from ordinary measurements."""
+    """Returns the network's name and tables.marks() of the run."""
     return ", ".join([tables.title(run.model), *tables.marks(run.columns)])
 
 
@@ -75,7 +75,7 @@ def _profile(run: Run, *, with_figure: bool) -> Section:
 
 
 def operations(found: Sequence[Run]) -> list[Section]:
-    """Returns the newest profile of each network, beside the bounds of the device if they are known."""
+    """Returns the newest profile of each network, beside the bounds of the device if these are known."""
     profiled = layer_profile.newest(found)
     if not profiled:
         return []
@@ -98,7 +98,7 @@ def _timeline(command_line: str) -> str | None:
 
 
 def timelines(found: Sequence[Run]) -> list[Section]:
-    """Lists where traces were written. The names may come from a stranger, so they are text and never links."""
+    """Lists the files of traces. The names may come from a stranger, so the names are text and never links."""
     named = {run.session_uuid: (run, _timeline(run.session["command_line"])) for run in found}
     rows = [(run.short_id, name(run), file) for run, file in named.values() if file]
     if not rows:
@@ -111,7 +111,7 @@ def timelines(found: Sequence[Run]) -> list[Section]:
 
 
 def differences(found: Sequence[System]) -> list[Section]:
-    """Lists the differences between the first system and each other one."""
+    """Lists the differences between the first system and each other system."""
     parts = []
     for other in found[1:]:
         one, two, differing = systems.differences(found[0], other)
@@ -132,7 +132,7 @@ def differences(found: Sequence[System]) -> list[Section]:
 
 
 def memory(found: Sequence[Run]) -> list[Section]:
-    """Lists, for each run, the rank with the highest peak over the baseline."""
+    """Lists, for each run, the rank whose memory peak is highest above its baseline."""
     rows = []
     for run in found:
         known = [rank for rank in run.ranks if rank["planned_bytes"] and rank["peak_bytes"]]
@@ -159,7 +159,7 @@ def memory(found: Sequence[Run]) -> list[Section]:
 
 
 def runs(found: Sequence[Run]) -> Section:
-    """Lists all runs and how each ended."""
+    """Lists all runs and how each run ended."""
     header = (
         "run",
         "model",
@@ -212,5 +212,5 @@ def commands(found: Sequence[Run]) -> Section:
 
 
 def bullets(lines: Sequence[str]) -> list[Bullets]:
-    """Returns one block with the lines, or no block if there are none."""
+    """Returns one block with the lines, or no block if there are no lines."""
     return [Bullets(lines)] if lines else []

@@ -1,4 +1,4 @@
-"""A published claim, its measurements, the prediction of a simple model, and the verdict, as text and plain data."""
+"""Renders a published claim, its measurements, a simple model's prediction, and the verdict as text and plain data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADER = ("model", "GPUs", "claim %", "model expects %", "measured % [95 %]", "j
 
 
 def commands(claim: Claim) -> list[str]:
-    """Returns the commands to run on that many GPUs, from the checkout's root or, if hvdb is installed, anywhere."""
+    """Returns the commands that measure the claim, run in the checkout's root or, if hvdb is installed, anywhere."""
     folder = f"runs/{claim.name}"
     campaign, merge, reproduce = map(data.called, ("campaign", "merge", "reproduce"))
     return [
@@ -92,7 +92,7 @@ INPUT_HEADER = (
 
 
 def others(claim: Claim, cells: Sequence[Cell], found: Sequence[Line], device: str) -> list[str]:
-    """One line for each measured efficiency of the claim's networks that is no test of the claim, and why."""
+    """Returns a line for each measured efficiency of the claim's networks that is not a test of the claim, with why."""
     used = {line.run_ids for line in found}
     points = claims.points_of(claim, [line.point for line in found])
     said = []

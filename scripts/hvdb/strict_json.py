@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Malformed(ValueError):
-    """A value that our programs do not write. The text says what is wrong with it."""
+    """A value that our programs never write. The error's text says what is wrong with the value."""
 
 
 def _reject(word: str) -> None:

@@ -39,7 +39,7 @@ SHRUNK = re.compile(r"(.+)-div(\d+)")
 
 
 def title(model: str) -> str:
-    """Returns the network's usual spelling, and a remark if it is a replay with smaller gradients."""
+    """Returns the network's usual name, with a remark for a replay with smaller gradients."""
     words = ""
     while shrunk := SHRUNK.fullmatch(model):
         model, words = shrunk[1], f" with 1/{shrunk[2]} of its gradients{words}"
@@ -47,7 +47,7 @@ def title(model: str) -> str:
 
 
 def marks(configuration: Mapping[str, Any]) -> list[str]:
-    """Properties that set a row apart from ordinary measurements of training; every table and plot shows them."""
+    """Returns the properties in which a row is not an ordinary measurement of training, to show them everywhere."""
     device = configuration["device"]
     found = {
         "traced": configuration["traced"],
@@ -66,7 +66,7 @@ def number(value: float) -> str:
 
 
 def estimate(figure: Estimate | None, scale: float = 1.0, form: Any = number) -> str:
-    """`value [low, high]`; `value (lowest .. highest)` with too few sessions for an interval; `value`; or '-'."""
+    """Returns `value [low, high]`; `value (lowest .. highest)` if too few sessions for an interval; `value`; '-'."""
     if figure is None:
         return "-"
     figure = figure.scaled(scale)
@@ -142,12 +142,12 @@ PUBLISHED_HEADER = ("model", "GPUs", "images/s", "efficiency %", "network", "red
 
 
 def numeric_columns(rows: Sequence[Sequence[str]], columns: int) -> list[bool]:
-    """Returns for each column whether it holds figures, which are aligned to the right."""
+    """Returns True for each column of figures, which are aligned to the right."""
     return [all(FIGURE.fullmatch(row[i]) for row in rows) for i in range(columns)]
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns aligned columns with two spaces between them; figures to the right, words to the left. Made printable."""
+    """Returns columns with two spaces between them, made printable. Figures go to the right, words to the left."""
     table = [tuple(map(printable.terminal, row)) for row in (header, *rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
     right = numeric_columns(rows, len(header))
@@ -159,7 +159,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, first_is_code: bool = False) -> str:
-    """A Markdown table that shows the text of `rows` unchanged; with `first_is_code`, the first column as code."""
+    """Returns a Markdown table that shows the text of `rows` unchanged. first_is_code: the first column is code."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     for row in rows:
         cells = [printable.markdown(cell) for cell in row]

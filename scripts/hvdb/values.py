@@ -1,6 +1,6 @@
-"""Checks the values of a store, whoever wrote it. There is one rule per column; all readers and merge use this module.
+"""Checks the values of a store from any writer. Each column has one rule. All readers and merge use this module.
 
-A file brings its own CHECK constraints and column types, so these are not trusted.
+A file brings its own CHECK constraints and column types, so this module does not trust those.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from hvdb.coll_results import OPERATIONS, REDUCTIONS, TYPES
 from hvdb.untrusted import COLL, RUN
 
 MOST_INT32, MOST_INT64 = 2**31 - 1, 2**63 - 1
-# Seconds: no step is shorter than a picosecond, and no run lasts 30 years. Work per step: far more than any machine's.
+# No step is shorter than a picosecond, no run lasts 30 years, and no machine does so much work (FLOPs, bytes) per step.
 SHORTEST_STEP, LONGEST, MOST_WORK = 1e-12, 1e9, 1e24
 MOST_RATIO = 1e6
-# The kind of a figure's bootstrap replicates is the figure's name with this suffix. The program stores this many of
-# each (kStoredReplicates in bench/measure/resample.h), once for all ranks.
+# The kind of a figure's bootstrap replicates is the figure's name with this suffix. The program stores REPLICATES
+# replicates of each figure (kStoredReplicates in bench/measure/resample.h), once for all ranks.
 REPLICATES_OF, REPLICATES = "_replicates", 200
 # Samples are checked in pieces of this size, so that memory does not grow with the store.
 PIECE_BYTES = 8 << 20
@@ -73,11 +73,11 @@ SECONDS = _number(0.0, LONGEST, "a time in seconds")
 WORK = _number(0.0, MOST_WORK, "a finite amount of work")
 # A fraction of a step may be negative (a gain), and a widened interval may reach below zero.
 SHARE = _number(-LONGEST, LONGEST, "a finite number")
-# A rate has no upper bound if the interval of the time reaches down to zero.
+# A rate has no upper bound, because the interval of the time may reach down to zero.
 RATE = Rule("typeof({c}) IN ('integer', 'real') AND {c} > 0", "above zero")
 ANY_NUMBER = Rule("typeof({c}) IN ('integer', 'real')", "a number")
 PACKED = Rule("typeof({c}) = 'blob' AND length({c}) = 8.0 * count", "a blob of 8 bytes for each of its count")
-# Elements and bytes of one operation: far above any memory.
+# Elements and bytes of one operation. The limit is far above any memory.
 SIZE = _whole(0, 1 << 60)
 RATIO = _number(0.0, MOST_RATIO, "a ratio from zero")
 COLL_KINDS = ("seconds", "transfer_seconds", "skew_seconds", "last_rank", "round")
@@ -233,9 +233,9 @@ RULES: dict[str, dict[str, Rule]] = {
 
 
 def fault(connection: sqlite3.Connection, database: str = "main") -> str | None:
-    """Describes what is wrong with the values of an opened or attached store, in printable words; None if nothing is.
+    """Returns what is wrong with the values of an opened or attached store, in printable words; None if they are valid.
 
-    Call it after untrusted.table_fault(). Errors: untrusted.DAMAGE.
+    Call this after untrusted.table_fault(). Errors: untrusted.DAMAGE.
     """
     for table in untrusted.tables(untrusted.version_of(connection, database)):
         if why := _against_rules(connection, database, table) or _text(connection, database, table):
@@ -266,7 +266,7 @@ def _against_rules(connection: sqlite3.Connection, database: str, table: str) ->
 
 
 def _text(connection: sqlite3.Connection, database: str, table: str) -> str | None:
-    """Describes a column whose text is not UTF-8 or contains a NUL, at which programs in C would cut it."""
+    """Returns a fault for a text that is not UTF-8 or contains a NUL, at which programs in C would cut the text."""
     texts = [column for column, rule in RULES[table].items() if rule in (TEXT, SHORT_TEXT, _or_null(TEXT))]
     if not texts:
         return None
@@ -291,7 +291,7 @@ def _is_utf8(value: bytes) -> bool:
 
 
 def _relations(connection: sqlite3.Connection, database: str) -> str | None:
-    """Describes rows of different tables that contradict one another."""
+    """Returns a fault for rows of different tables that contradict one another."""
 
     def first(query: str) -> tuple | None:
         return connection.execute(query).fetchone()
@@ -339,13 +339,13 @@ def _relations(connection: sqlite3.Connection, database: str) -> str | None:
 
 
 def _samples(connection: sqlite3.Connection, database: str) -> str | None:
-    """Describes a sample that is no time or not finite. A loss may have any value: the run records its own check."""
+    """Returns a fault for a sample that is not a time or not finite. A loss may have any value."""
     rows = connection.execute(f"SELECT run_uuid, rank, kind, data FROM {database}.sample WHERE kind <> 'loss'")
     return _packed(rows, "run {}, rank {}")
 
 
 def _packed(rows: Iterable[tuple], owner: str) -> str | None:
-    """What is wrong with packed samples. rows: two columns that `owner` names, kind, data."""
+    """Returns a fault for packed samples. rows: (two columns that `owner` names, kind, data)."""
     piece: dict[str, list[tuple]] = {}
     size = 0
     for first, second, kind, data in rows:
@@ -369,7 +369,7 @@ def _piece(piece: dict[str, list[tuple]], owner: str) -> str | None:
 
 
 def _collectives(connection: sqlite3.Connection, database: str) -> str | None:
-    """What the tables of `hvd_bench coll` say about each other, and their samples."""
+    """Returns a fault for tables of `hvd_bench coll` that contradict one another, or for their samples."""
     cells = f"{database}.coll_cell AS cell JOIN {database}.coll_session AS session ON session.uuid = cell.session_uuid"
     samples = f"{database}.coll_sample AS sample LEFT JOIN {database}.coll_cell AS cell USING (session_uuid, seq)"
     one_end = "(cell.{0}_low IS NULL) <> (cell.{0}_high IS NULL)"
@@ -391,7 +391,7 @@ def _collectives(connection: sqlite3.Connection, database: str) -> str | None:
 
 
 def _bounds(kind: str) -> tuple[float, float, str]:
-    """Returns the lowest and highest value for samples of this kind, and words that describe any other value."""
+    """Returns the lowest and highest valid sample of this kind, and words for an invalid sample."""
     figure = kind.removesuffix(REPLICATES_OF)
     if kind in ("last_rank", "round"):
         return 0.0, float(MOST_INT64), "no number of a rank or round"

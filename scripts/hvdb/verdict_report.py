@@ -1,7 +1,7 @@
 """Renders the verdicts of a gate or a comparison as a table, Markdown, JSON and JUnit XML.
 
-Figures are images/s of the whole world. Slowdowns, thresholds and spreads are in percent in tables and ratios (0.03) in
-JSON. Terms of the decomposition are in percent (JSON: fraction) of A's step time.
+Figures are images/s of the whole world. Slowdowns, thresholds and spreads are percentages in tables and ratios (0.03)
+in JSON. Terms of the decomposition are percentages (in JSON: fractions) of A's step time.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ NOTES = (
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Everything that is shown about one cell. terms: see sides.moved(); differences: see sides.differences().
+    """The results to show about one cell. terms: see sides.moved(). differences: see sides.differences().
 
-    reason: why its threshold has its value, if a rule gives a reason.
+    reason: why the cell's threshold has its value; "" without a reason.
     """
 
     cell: sides.Cell
@@ -60,7 +60,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The result of a command. title: the command. missing: lines about cells that one side lacks (no outcomes)."""
+    """The result of a command. title: the command. missing: lines about cells that only one side has."""
 
     title: str
     outcomes: Sequence[Outcome]
@@ -68,7 +68,7 @@ class Report:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """One verdict for each cell. A cell that one side lacks is INCONCLUSIVE."""
+        """One verdict for each cell. A cell that only one side has is INCONCLUSIVE."""
         return [each.judgement.verdict for each in self.outcomes] + [Verdict.INCONCLUSIVE] * len(self.missing)
 
     @property
@@ -83,7 +83,7 @@ class Report:
 
 
 def summary(title: str, verdicts: Sequence[Verdict]) -> str:
-    """Summarises all verdicts: the worst one, and the number of each."""
+    """Summarises all verdicts: the worst verdict, and the count of each verdict."""
     worst = next(v for v in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.PASS) if v in verdicts)
     counts = ", ".join(f"{verdicts.count(v)} {v.value}" for v in Verdict if v in verdicts)
     return f"{title}: {worst.value} ({counts})"
@@ -136,7 +136,7 @@ def resolved(terms: dict[str, Effect]) -> dict[str, Effect]:
 
 
 def details(each: Outcome) -> list[str]:
-    """Returns lines on one cell: which terms moved, how the sides differ, what was left out."""
+    """Returns lines on one cell: the terms that moved, the differences of the sides, the runs that were left out."""
     lines = [f"threshold: {each.reason}"] if each.reason else []
     moved = resolved(each.terms)
     for name, effect in moved.items():
@@ -182,7 +182,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Returns the document as in results/verdict.schema.json. Unbounded ends of intervals are null."""
+    """Returns the document in the form of results/verdict.schema.json. Unbounded ends of intervals are null."""
     return {
         "format": "hvdb-verdict",
         "version": FORMAT_VERSION,
@@ -222,7 +222,8 @@ def json_text(report: Report) -> str:
 
 
 def junit(report: Report) -> str:
-    """JUnit XML with one test case per cell. REGRESSION is a failure; INCONCLUSIVE and a missing side are errors."""
+    """Returns JUnit XML with a test case per cell: REGRESSION is a failure; INCONCLUSIVE and a missing side are
+    errors."""
     found, kind = report.verdicts, f"hvdb.{report.title}"
     suite = ElementTree.Element(
         "testsuite",

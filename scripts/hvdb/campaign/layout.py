@@ -49,13 +49,13 @@ class Layout:
 
     @property
     def job_prefix(self) -> str:
-        """The beginning of the names of this campaign's jobs, by which the scheduler is asked about them."""
+        """The beginning of the names of this campaign's jobs. The query of the scheduler selects jobs by it."""
         return f"hvd-{digest(str(self.folder), 8)}-"
 
     def job_name(self, job: Job) -> str:
         return self.job_prefix + job.name
 
     def log_pattern(self, site: Site, job: Job) -> str:
-        """Returns the file of standard output and error, with the scheduler's place-holders."""
+        """Returns the path of the log of standard output and error, with the scheduler's place-holders."""
         number = {"slurm": "%A.%a" if site.submit.array else "%j", "lsf": "%J.%I" if site.submit.array else "%J"}
         return f"{self.logs}/{job.name}.{number[site.scheduler]}.out"

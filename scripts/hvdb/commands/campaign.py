@@ -89,7 +89,7 @@ def _print_plan(made: plan.Plan) -> None:
 
 
 def _program(name: str) -> Path:
-    """The absolute path of the jobs' program, from the site's program.hvd_bench. Errors: CampaignError."""
+    """Returns the absolute path of the jobs' program. name: the site's program.hvd_bench. Errors: CampaignError."""
     if name == data.BENCH:
         if found := data.hvd_bench():
             return found
@@ -122,7 +122,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
     layout = Layout(folder.resolved(arguments.out))
     program = _program(machine.program.hvd_bench)
     folder.write(made, layout, program, file.read_text(encoding="utf-8"), replace=arguments.replace)
-    _print_plan(made)  # after everything is written, because printing fails if nobody reads the output
+    _print_plan(made)  # printed last, because printing fails if nobody reads the output
     print(printable.terminal(f"written to {layout.folder}; next: {PROGRAM} submit {arguments.out}"))
     return EXIT_GOOD
 
@@ -166,7 +166,7 @@ def _active_or_note(manifest: folder.Manifest, notes: list[str]) -> dict[Unit, A
 def run_status(arguments: argparse.Namespace) -> int:
     """Prints the status of the campaign. Returns 1 if cells have failed."""
     manifest = folder.read(arguments.folder)
-    # Ask in this order: a job that ends meanwhile is then seen as done, not as lost.
+    # Ask the scheduler first and read the stores last: a job that ends meanwhile then shows as done, not as lost.
     notes: list[str] = []
     active = _active_or_note(manifest, notes)
     attempts = events.latest(events.read(manifest.layout.events))
@@ -180,7 +180,7 @@ def run_cancel(arguments: argparse.Namespace) -> int:
     """Cancels the jobs that are queued or running."""
     manifest = folder.read(arguments.folder)
     life.require_jobs(manifest, arguments.only)
-    # Takes no lock: on a site without a scheduler, the foreground run holds the lock for as long as it runs.
+    # cancel takes no lock: on a site without a scheduler, the foreground run holds the lock for as long as it runs.
     lines = life.cancel(manifest, life.active_units(manifest), arguments.only)
     print("\n".join(map(printable.terminal, lines)) if lines else "nothing is queued or running")
     return EXIT_GOOD
@@ -196,5 +196,5 @@ COMMANDS = {
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs one of the commands and returns its exit code. Errors: CampaignError."""
+    """Runs one of COMMANDS and returns the exit code. Errors: CampaignError."""
     return COMMANDS[arguments.command](arguments)

@@ -52,7 +52,7 @@ def _seconds(text: str) -> float:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Takes `--b --seed=2` as `--b=--seed=2`: plain argparse takes a value that begins with '-' for another option."""
+    """Reads `--b --seed=2` as `--b=--seed=2`. Plain argparse would read a value that begins with '-' as an option."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         words = list(sys.argv[1:] if args is None else args)

@@ -27,7 +27,7 @@ from hvdb.rank_work import Examined
 from hvdb.runs import Run
 from hvdb.slow_ranks import CONFIDENCE
 
-# The exit code for several runs is the first of these codes that one of the runs has.
+# The exit code for several runs is the first code in this list that one of the runs has.
 EXITS = (EXIT_CHECK_FAILED, EXIT_NOT_COMPARABLE, EXIT_INCONCLUSIVE, EXIT_GOOD)
 
 
@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def newest(found: Sequence[Run]) -> list[Run]:
-    """The newest of `found` (oldest first) for each configuration, phase and number of ranks, in the same order."""
+    """Returns the newest run for each configuration, phase and number of ranks. found and result: oldest first."""
     columns = (*comparable.CURVE_COLUMNS, "phase", "world_size", "allocation_size", "nodes")
     last: dict[tuple, Run] = {}
     for run in found:
@@ -93,7 +93,7 @@ def newest(found: Sequence[Run]) -> list[Run]:
 
 
 def select(found: Sequence[Run], arguments: argparse.Namespace) -> efficiency.Selection:
-    """The runs to examine, and a line for each reason why others are left out. Errors: HvdbError if none are left."""
+    """Returns the runs to examine, and a line for each reason why runs are left out. Errors: HvdbError without runs."""
     if arguments.run:
         return efficiency.Selection([runs.find(list(found), prefix) for prefix in arguments.run], [])
     wanted = [run for run in found if arguments.phase in (None, run.phase)]

@@ -100,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
-    """Groups `runs` by the fingerprints of their sessions. Used for runs that decide nothing and are only listed."""
+    """Groups `runs` by the fingerprints of their sessions. For runs that are listed but do not affect the verdict."""
     sessions: dict[str, list[Run]] = {}
     for run in runs:
         sessions.setdefault(run.session_uuid, []).append(run)
@@ -111,7 +111,7 @@ def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the verdict as text or JSON; returns the exit code. Without a store: "not measured here"."""
+    """Prints the verdict as text or JSON; returns the exit code. Without a store the verdict is "not measured here"."""
     claim = claims.find(arguments.claim)
     stores = arguments.db or data.recorded_stores()
     options = Options(
