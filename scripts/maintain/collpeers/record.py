@@ -1,7 +1,7 @@
 """The file of a comparison: a line of JSON with the plan, then one line per launch, in the order of launches.
 
-Launches are appended, so a comparison that was stopped can continue. The file may come from a stranger, so every field
-is checked. A writer holds the file's lock.
+Launches are appended, so a stopped comparison can continue. The file may come from a stranger, so every field is
+checked. A writer must hold the file's lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hvdb.strict_json import Malformed
 
 FORMAT = "hvd coll_peers 1"
 LONGEST_TEXT = 300
-MOST_ROUNDS = 1_000  # with more rounds, computing the exact intervals would take too long
+MOST_ROUNDS = 1_000  # with more rounds than this, the exact intervals would take too long
 MOST_NAMES = 100
 LAUNCH_SECONDS = 60.0
 
@@ -33,8 +33,7 @@ LAUNCH_SECONDS = 60.0
 class Plan:
     """classes: name -> ranks. libraries: name -> version. pool_bytes: buffers rotate through at least this many bytes.
 
-    launch_seconds: a launch that takes longer is ended and keeps the cells that it has measured; 0: see
-    limit_seconds().
+    launch_seconds: limit of a launch, which keeps the cells measured by then; 0: see limit_seconds().
     """
 
     machine: str
@@ -51,7 +50,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Turn:
-    """A launch to make. seed: determines its order of cells."""
+    """A launch to make. seed: determines the order of the launch's cells."""
 
     round: int
     kind: str
@@ -61,7 +60,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch that was made. failure: why it did not complete, or None if it did."""
+    """A launch that was made. failure: why the launch did not complete; None if it did."""
 
     round: int
     kind: str
@@ -71,8 +70,8 @@ class Launch:
 
 
 def limit_seconds(plan: Plan) -> float:
-    """Returns the most seconds that a launch may take. By default, the time of the samples is doubled: checks, filling
-    the buffers and a sample that began in time may take as long again."""
+    """Returns the longest time of a launch in seconds. By default, twice the time of the samples: checks, filling the
+    buffers and a sample that began in time may together take as long as the samples."""
     return plan.launch_seconds or LAUNCH_SECONDS + 2 * (plan.cell_seconds + 5) * len(plan.cells)
 
 
@@ -82,7 +81,7 @@ def block_of(plan: Plan) -> list[tuple[str, str]]:
 
 
 def turns(plan: Plan) -> list[Turn]:
-    """Returns all launches. Each round has every class and its libraries once, in an order drawn from the seed.
+    """Returns all launches. Each round has every library of every class once, in an order drawn from the seed.
 
     Pure.
     """
@@ -109,7 +108,7 @@ def plan_of(row: dict[str, Any]) -> Plan:
     """Reads the first line. Errors: Malformed."""
     if row.pop("format", None) != FORMAT:
         raise Malformed(f"another format than {FORMAT}")
-    row.setdefault("launch_seconds", 0)  # records from before 2026-11-24 lack it
+    row.setdefault("launch_seconds", 0)  # records from before 2026-11-24 do not have it
     if set(row) != set(Plan.__dataclass_fields__):
         raise Malformed("other keys than those of a plan")
     texts = row["cells"]
@@ -148,7 +147,7 @@ def launch_of(row: dict[str, Any], plan: Plan) -> Launch:
 
 
 def read(file: Path) -> tuple[Plan, list[Launch]]:
-    """Reads the file, without a last line that a kill cut off. Errors: HvdbError naming the line; OSError."""
+    """Reads the file, without a last line that a kill cut off. Errors: HvdbError, which names the line; OSError."""
     plan, launches, seen = None, [], set()
     for number, line in enumerate(_lines(file), start=1):
         try:
@@ -186,7 +185,7 @@ def _append(file: Path, row: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Locks the file against other writers; creates it if missing. Errors: HvdbError if it is locked; OSError."""
+    """Locks the file against other writers. Creates a missing file. Errors: HvdbError if it is locked; OSError."""
     with file.open("a", encoding="utf-8") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -196,9 +195,9 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def begin(file: Path, plan: Plan) -> list[Launch]:
-    """Creates the file, or returns the launches that it holds already, without a last line that was cut off.
+    """Creates the file. Returns the launches of a file that exists, after removing a last line that was cut off.
 
-    Errors: HvdbError if the file holds another plan; OSError.
+    Errors: HvdbError if the file has another plan; OSError.
     """
     if not file.exists() or file.stat().st_size == 0:
         _append(file, {"format": FORMAT, **asdict(plan)})

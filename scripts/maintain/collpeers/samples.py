@@ -19,7 +19,7 @@ LONGEST_LINE = 32 << 20  # enough for a launch with the most cells and samples
 
 @dataclass(frozen=True)
 class Result:
-    """One cell of one launch. seconds: of the slowest rank, per sample; empty if the library lacks the operation.
+    """One cell of one launch. seconds: of the slowest rank, per sample; empty if the library has no such operation.
 
     wrong: number of wrong elements in all results, over all ranks and samples.
     """
@@ -42,7 +42,7 @@ def result(seconds: object, wrong: object) -> Result:
 
 
 def printed(text: str, asked: Collection[str], ranks: int) -> dict[str, Result]:
-    """Reads what a launch printed: cell -> its result. Skips lines of the launcher, which do not begin with a brace.
+    """Reads a launch's output: cell -> its result. Skips lines of the launcher, which do not begin with a brace.
 
     Errors: Malformed, also for a cell that was not asked for or that occurs twice.
     """
@@ -64,5 +64,5 @@ def printed(text: str, asked: Collection[str], ranks: int) -> dict[str, Result]:
 
 
 def is_cell(text: object) -> bool:
-    """Returns whether a value of a record is the text of a cell."""
+    """Returns True if a value of a record is the text of a cell."""
     return isinstance(text, str) and len(text) <= cells.LONGEST_CELL and cells.parse(text) is not None
