@@ -77,7 +77,7 @@ def ratio(first: Session, second: Session) -> Session:
         above = math.hypot(math.log(first.high / first.value), math.log(second.low / second.value))
         ends = (value * math.exp(-below), value * math.exp(above))
     # The program draws the replicates of two runs with one seed, so replicates of equal index may come from the same
-    # steps. Shifting one list by one place breaks this link.
+    # steps. After a shift of one list by one place, they do not.
     replicates = np.empty(0)
     if len(first.replicates) == len(second.replicates):
         replicates = first.replicates / np.roll(second.replicates, 1)

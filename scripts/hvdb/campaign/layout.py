@@ -1,4 +1,4 @@
-"""Where the files of a campaign are, and how its jobs are named. Pure: only builds paths."""
+"""Returns the paths of a campaign's files and the names of its jobs. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands submit, resume and cancel. They submit each missing cell to the scheduler exactly once."""
+"""Does the work of submit, resume and cancel. Each missing cell goes to the scheduler exactly once."""
 
 from __future__ import annotations
 
