@@ -394,11 +394,11 @@ def _bounds(kind: str) -> tuple[float, float, str]:
     """Returns the lowest and highest valid sample of this kind, and words for an invalid sample."""
     figure = kind.removesuffix(REPLICATES_OF)
     if kind in ("last_rank", "round"):
-        return 0.0, float(MOST_INT64), "no number of a rank or round"
+        return 0.0, float(MOST_INT64), "not a number of a rank or round"
     if figure == "seconds" or figure.endswith("_seconds"):
-        return (SHORTEST_STEP if figure == "step_seconds" else 0.0), LONGEST, "no time"
+        return (SHORTEST_STEP if figure == "step_seconds" else 0.0), LONGEST, "not a time"
     if kind == f"efficiency{REPLICATES_OF}":
-        return 0.0, LONGEST, "no efficiency"
+        return 0.0, LONGEST, "not an efficiency"
     return -np.inf, np.inf, "not finite"
 
 

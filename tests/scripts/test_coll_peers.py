@@ -126,7 +126,7 @@ class SamplesTest(unittest.TestCase):
             with self.subTest(row=str(row)[:80]), self.assertRaises(samples.Malformed) as caught:
                 self.read(row)
             self.assertNotIn("\x1b", str(caught.exception))
-        with self.assertRaisesRegex(samples.Malformed, "stands twice"):
+        with self.assertRaisesRegex(samples.Malformed, "occurs twice"):
             self.read(self.GOOD, self.GOOD)
 
 
@@ -239,7 +239,7 @@ class RecordTest(unittest.TestCase):
             with self.subTest(rows=str(rows[-1])[:80]), self.assertRaisesRegex(HvdbError, f"line {line} is not of"):
                 record.read(self.file)
         self.file.write_text("".join(json.dumps(row) + "\n" for row in (good, launch, launch)))
-        with self.assertRaisesRegex(HvdbError, "line 3 .* stands twice"):
+        with self.assertRaisesRegex(HvdbError, "line 3 .* occurs twice"):
             record.read(self.file)
         for content, why in ((b"\xff\n", "line 1 is not of"), (b"\xff", "holds no plan"), (b"", "holds no plan")):
             self.file.write_bytes(content)

@@ -107,7 +107,7 @@ class ValuesTest(Stores):
                 with self.subTest(f"{kind} {value}"):
                     data = struct.pack("<d", value) + bytes(8 * 19)
                     self.change(f"UPDATE coll_sample SET data = ? WHERE kind = '{kind}'", values=(data,))
-                    self.refused(f"damaged: session .*, cell 0: {kind} holds .*, which is no (time|number of a rank)")
+                    self.refused(f"damaged: session .*, cell 0: {kind} holds .*, which is not a (time|number of)")
 
     def test_text_that_is_none(self) -> None:
         for table in TABLES:

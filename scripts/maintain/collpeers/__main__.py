@@ -200,7 +200,7 @@ def run(arguments: argparse.Namespace) -> int:
         end_seconds = None
         if arguments.minutes is not None:
             if not 0 < arguments.minutes < MOST_MINUTES:
-                raise HvdbError(f"--minutes is no number above 0 and below {MOST_MINUTES}")
+                raise HvdbError(f"--minutes is not a number above 0 and below {MOST_MINUTES}")
             end_seconds = time.monotonic() + 60 * arguments.minutes
         if arguments.json:
             require_writable(arguments.json)

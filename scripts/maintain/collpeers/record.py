@@ -100,7 +100,7 @@ def _text(value: object, what: str, longest: int = LONGEST_TEXT) -> str:
 
 def _named(value: object, what: str, most: int = MOST_NAMES, longest: int = 40) -> dict[str, Any]:
     if not isinstance(value, dict) or not 0 < len(value) <= most:
-        raise Malformed(f"{what} is no table of 1 to {most} names")
+        raise Malformed(f"{what} is not a table of 1 to {most} names")
     return {_text(name, f"a name in {what}", longest): entry for name, entry in value.items()}
 
 
@@ -113,7 +113,7 @@ def plan_of(row: dict[str, Any]) -> Plan:
         raise Malformed("other keys than those of a plan")
     texts = row["cells"]
     if not isinstance(texts, list) or not 0 < len(texts) <= samples.MOST_CELLS or not all(map(samples.is_cell, texts)):
-        raise Malformed("cells is no list of cells")
+        raise Malformed("cells is not a list of cells")
     return Plan(
         _text(row["machine"], "machine"),
         {name: samples.whole(n, 1, 1 << 20, "ranks") for name, n in _named(row["classes"], "classes").items()},
@@ -158,7 +158,7 @@ def read(file: Path) -> tuple[Plan, list[Launch]]:
             launch = launch_of(row, plan)
             turn = (launch.round, launch.kind, launch.library)
             if turn in seen:
-                raise Malformed("a launch that stands twice")
+                raise Malformed("a launch that occurs twice")
             seen.add(turn)
             launches.append(launch)
         except Malformed as error:

@@ -36,7 +36,7 @@ def load(line: str) -> dict[str, Any]:
 def result(seconds: object, wrong: object) -> Result:
     """Checks the values of a result. Errors: Malformed."""
     if not isinstance(seconds, list) or len(seconds) > MOST_SAMPLES:
-        raise Malformed("seconds is no list of samples")
+        raise Malformed("seconds is not a list of samples")
     times = tuple(above_zero(value, 1e6, "a number of seconds") for value in seconds)
     return Result(times, whole(wrong, 0, 1 << 62, "wrong"))
 
@@ -56,7 +56,7 @@ def printed(text: str, asked: Collection[str], ranks: int) -> dict[str, Result]:
         if not isinstance(row["cell"], str) or row["cell"] not in asked:
             raise Malformed("a cell that was not asked for")
         if row["cell"] in found:
-            raise Malformed("a cell that stands twice")
+            raise Malformed("a cell that occurs twice")
         if whole(row["ranks"], 1, 1 << 20, "ranks") != ranks:
             raise Malformed(f"{row['ranks']} ranks instead of {ranks}")
         found[row["cell"]] = result(row["seconds"], row["wrong"])

@@ -58,7 +58,7 @@ def write_replays(recorded: Path, folder: Path) -> None:
         values = dict(line.split(" ", 1) for line in lines[start + 1 :])
         backward, update = float(values["backward_end_seconds"]), float(values["update_seconds"])
     except (ValueError, KeyError) as error:
-        raise HvdbError(f"{recorded}: is no recorded step ({error!r}); see hvd_bench --record-replay") from None
+        raise HvdbError(f"{recorded}: is not a recorded step ({error!r}); see hvd_bench --record-replay") from None
     step = float(values["forward_seconds"]) + backward + update
     for name, longer in ((REPLAY_FILE, 0.0), *((slow_replay(level), level * step) for level in LEVELS)):
         changed = [

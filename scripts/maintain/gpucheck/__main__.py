@@ -185,7 +185,7 @@ def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise ValueError(f"{out} is no directory: name another") from None
+        raise ValueError(f"{out} is not a directory: name another") from None
     calls = earlier_calls(out, gpu)
     for left in filter(is_unfinished, list(out.iterdir())):  # left by a call that was killed
         left.unlink()

@@ -39,7 +39,7 @@ def devices(visit: Visit) -> str:
     try:
         properties = json.loads(done.output[done.output.index("{") :])
     except ValueError as error:
-        raise PartFailed(f"what cuDNN said is no JSON: {error}") from None
+        raise PartFailed(f"what cuDNN said is not JSON: {error}") from None
     file = visit.out / f"{name}.json"
     replace_text(file, json.dumps(properties, indent=1) + "\n")
     return f"{file.name}: {properties.get('deviceName', 'a GPU without a name')}"
