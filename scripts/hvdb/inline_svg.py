@@ -67,12 +67,7 @@ def embedded(svg: str, about: str, prefix: str) -> str:
         if name in numbered:
             element.set("id", numbered[name])
     width = root.get("width")
-    root.attrib = {
-        "viewBox": root.get("viewBox"),
-        "style": f"max-width: {width}",
-        "role": "img",
-        "aria-label": about,
-    }
+    root.attrib = {"viewBox": root.get("viewBox"), "style": f"max-width: {width}", "role": "img", "aria-label": about}
     return ElementTree.tostring(root, encoding="unicode")
 
 

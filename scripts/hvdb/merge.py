@@ -120,11 +120,7 @@ def _gone(leftover: Path) -> str:
 
 
 def merge(
-    output: Path,
-    inputs: Iterable[Path],
-    *,
-    skip_damaged: bool = False,
-    step: progress.Step = progress.silent,
+    output: Path, inputs: Iterable[Path], *, skip_damaged: bool = False, step: progress.Step = progress.silent
 ) -> Outcome:
     """Adds all runs of `inputs` (files, or folders of them) to `output`, which is created if it does not exist.
 

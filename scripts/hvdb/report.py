@@ -212,10 +212,7 @@ def _others(runs: Sequence[Run]) -> list[Block]:
         shares = ["-" if p is None else f"{100 * p.fraction:.1f}{' ?' if p.unresolved else ''}" for p in parts]
         rows.append((run.short_id, f"{name(run)}, {world(run)}", *shares))
     header = ("run", "of", *(f"{title} %" for title in COMPONENTS.values()))
-    return [
-        Paragraph("The other runs, in % of the step; ?: not resolved."),
-        Table(header, rows, first_is_code=True),
-    ]
+    return [Paragraph("The other runs, in % of the step; ?: not resolved."), Table(header, rows, first_is_code=True)]
 
 
 def _waterfall(measured: Measured, title: str) -> list[Section]:

@@ -11,12 +11,7 @@ from hvdb.bootstrap import Estimate
 from hvdb.efficiency import Cell
 from hvdb.published import PublishedPoint, headline
 
-MODEL_TITLES = {
-    "inception3": "Inception V3",
-    "resnet50": "ResNet-50",
-    "resnet101": "ResNet-101",
-    "vgg16": "VGG-16",
-}
+MODEL_TITLES = {"inception3": "Inception V3", "resnet50": "ResNet-50", "resnet101": "ResNet-101", "vgg16": "VGG-16"}
 EFFICIENCY_HEADER = (
     "model",
     "batch/rank",

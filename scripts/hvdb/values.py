@@ -141,13 +141,7 @@ RULES: dict[str, dict[str, Rule]] = {
         "peak_bytes": BYTES,
         "gradient_checksum": _or_null(TEXT),
     },
-    "sample": {
-        "run_uuid": UUID,
-        "rank": _whole(0, MOST_INT32),
-        "kind": NAME,
-        "count": FROM_ZERO,
-        "data": PACKED,
-    },
+    "sample": {"run_uuid": UUID, "rank": _whole(0, MOST_INT32), "kind": NAME, "count": FROM_ZERO, "data": PACKED},
     "decomposition": {
         "run_uuid": UUID,
         "component": NAME,

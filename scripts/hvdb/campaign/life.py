@@ -114,11 +114,7 @@ class Journal:
 
 
 def submit(
-    manifest: Manifest,
-    orders: Sequence[Order],
-    active: dict[Unit, Active],
-    lock: int,
-    tell: Callable[[str], None],
+    manifest: Manifest, orders: Sequence[Order], active: dict[Unit, Active], lock: int, tell: Callable[[str], None]
 ) -> None:
     """Submits `orders` to the scheduler, or runs them here if there is no scheduler.
 

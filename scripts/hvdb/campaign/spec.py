@@ -76,8 +76,7 @@ def _models(table: Table) -> tuple[str, ...]:
 
 def _strong(table: Table, models: tuple[str, ...]) -> Strong:
     strong = Strong(
-        global_batch=table.per_model("global_batch", models),
-        max_batch_per_rank=table.integer("max_batch_per_rank", 0),
+        global_batch=table.per_model("global_batch", models), max_batch_per_rank=table.integer("max_batch_per_rank", 0)
     )
     table.close()
     return strong

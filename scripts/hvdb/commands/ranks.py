@@ -15,13 +15,7 @@ import numpy as np
 from hvdb import comparable, efficiency, printable, rank_report, rank_work, runs, tables
 from hvdb.commands import new_parser
 from hvdb.commands import selection as choice
-from hvdb.errors import (
-    EXIT_CHECK_FAILED,
-    EXIT_GOOD,
-    EXIT_INCONCLUSIVE,
-    EXIT_NOT_COMPARABLE,
-    HvdbError,
-)
+from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, EXIT_NOT_COMPARABLE, HvdbError
 from hvdb.rank_report import SHOWN_RANKS
 from hvdb.rank_work import Examined
 from hvdb.runs import Run
@@ -99,11 +93,7 @@ def select(found: Sequence[Run], arguments: argparse.Namespace) -> efficiency.Se
     wanted = [run for run in found if arguments.phase in (None, run.phase)]
     several = [run for run in wanted if run.world_size > 1 or arguments.phase == "solo"]
     kept = efficiency.select(
-        several,
-        traced=arguments.traced,
-        origin=arguments.origin,
-        incomplete=arguments.incomplete,
-        validations=True,
+        several, traced=arguments.traced, origin=arguments.origin, incomplete=arguments.incomplete, validations=True
     )
     chosen = newest(kept.runs)
     left_out = list(kept.left_out)

@@ -11,12 +11,7 @@ import argparse
 import torch
 from torch import Tensor, nn
 
-PUBLISHED_PARAMETERS = {
-    "vgg16": 138_357_544,
-    "resnet50": 25_557_032,
-    "resnet101": 44_549_160,
-    "inception3": 23_834_568,
-}
+PUBLISHED_PARAMETERS = {"vgg16": 138_357_544, "resnet50": 25_557_032, "resnet101": 44_549_160, "inception3": 23_834_568}
 DEFAULT_IMAGE = {"vgg16": 224, "resnet50": 224, "resnet101": 224, "inception3": 299}
 CLASSES = 1000
 LEARNING_RATE = 1e-3  # bench/micro/training_bench.h
