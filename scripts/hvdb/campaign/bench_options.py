@@ -1,4 +1,4 @@
-"""The options of hvd_bench that a spec may pass on, and those that a campaign decides itself.
+"""The options of hvd_bench that a spec may pass on, and the options that a campaign sets itself.
 
 tests/slurm checks the names of options against `hvd_bench --help`.
 """
@@ -21,46 +21,15 @@ ALLREDUCE_DTYPES = ("fp32", "bf16", "fp16")
 SCHEDULES = ("static", "sharded", "negotiated", "none")
 DEVICES = ("auto", "cpu", "cuda", "reference")
 
-VALUES = (
-    "image-size",
-    "classes",
-    "threads",
-    "labels",
-    "learning-rate",
-    "replay",
-    "replay-shrink",
-    "comm",
-    "algorithm",
-    "bucket-mb",
-    "segment-kb",
-    "fusion-threshold-mb",
-    "cycle-time-ms",
-    "cache-capacity",
-    "deadline-seconds",
-    "startup-deadline-seconds",
-    "num-warmup-batches",
-    "num-batches-per-iter",
-    "num-iters",
-    "target-interval",
-    "max-time",
-    "fusion-level",
-    "loss-scale",
-    "tuning-folder",
-    "nccl-max-ctas",
+VALUES = tuple(
+    "image-size classes threads labels learning-rate replay replay-shrink comm algorithm bucket-mb segment-kb "
+    "fusion-threshold-mb cycle-time-ms cache-capacity deadline-seconds startup-deadline-seconds "
+    "num-warmup-batches num-batches-per-iter num-iters target-interval max-time fusion-level loss-scale "
+    "tuning-folder nccl-max-ctas".split()
 )
-FLAGS = (
-    "auxiliary-head",
-    "profile",
-    "no-check",
-    "no-winograd",
-    "no-cuda-graph",
-    "no-launch-ahead",
-    "no-overlap",
-    "deterministic",
-    "tune",
-    "tune-schedule",
-    "no-nccl-registration",
-    "share-gpus",
+FLAGS = tuple(
+    "auxiliary-head profile no-check no-winograd no-cuda-graph no-launch-ahead no-overlap deterministic tune "
+    "tune-schedule no-nccl-registration share-gpus".split()
 )
 # Option -> the part of the spec from which the campaign takes its value.
 DECIDED = {
@@ -82,10 +51,10 @@ DECIDED = {
     "record-replay": "nothing: one file cannot hold many cells",
     "timeline-filename": "nothing: one file cannot hold many cells",
 }
-# hvd_bench --max-time: its default and its range.
+# Default and range of hvd_bench --max-time.
 DEFAULT_MAX_TIME_SECONDS = 300
 MAX_TIME_SECONDS = (1, 10_000_000)
-NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # as hvd_bench parses it: no signs, spaces or underscores
+NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # as hvd_bench parses numbers: no signs, spaces or underscores
 
 
 def read(table: Table) -> tuple[tuple[str, str], ...]:
