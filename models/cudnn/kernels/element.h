@@ -1,8 +1,8 @@
-// Functors that do the work of our kernels on one element or one vector. Each is called for every index of a range, in
-// any order. They compile for the GPU (grid.cuh launches them) and for the host, where tests call them in a loop and
-// compare with the reference. Pools are in pool_element.h, batch norms in norm_element.h, long sums in the .cu files.
+// Functors that do the work of our kernels on one element or one vector. Each functor is called for every index of a
+// range, in any order. They compile for the GPU (grid.cuh launches them) and for the host, where tests call them in a
+// loop and check the results. Pools are in pool_element.h, batch norms in norm_element.h, long sums in the .cu files.
 //
-// Most are row bodies, which process the vectors of a matrix: a thread keeps its channels and goes from row to row.
+// Most functors are row bodies, which process the vectors of a matrix. A thread keeps its channels and visits rows.
 //   kWidth, kRowsAtOnce        channels of a vector, and rows that a thread has in flight
 //   kBlocks                    blocks that a multiprocessor must hold at one time, which bounds a thread's registers
 //   Channels channels(channel) loads what all rows share, once per thread
@@ -75,20 +75,21 @@ HVD_HOST_DEVICE inline Half from_float<Half>(float value) {
 template <>
 HVD_HOST_DEVICE inline Bfloat from_float<Bfloat>(float value) {
 #ifdef __CUDA_ARCH__
-  return {static_cast<__nv_bfloat16_raw>(__float2bfloat16_rn(value)).x};  // all that CUDA 12.0 has for GPUs before 8.0
+  return {static_cast<__nv_bfloat16_raw>(__float2bfloat16_rn(value))
+              .x};  // the only such conversion of CUDA 12.0 for GPUs before 8.0
 #else
   return {float_to_bf16(value)};
 #endif
 }
 
-/// V neighbouring elements. load() and store() move them in one access if they take 8 or 16 bytes.
+/// V neighbouring elements. load() and store() move a vector of 8 or 16 bytes in one access.
 template <class T, int V>
 struct alignas(V * sizeof(T)) Vector {
   T at[V];
 };
 
-// nvcc 13 splits one access to a vector of 8-bit or 16-bit elements into up to seven. A load of 32-bit words stays one
-// access. A store of words stays one only if the compiler does not see what is stored, hence the inline assembly.
+// nvcc 13 splits one access to a vector of 8-bit or 16-bit elements into up to seven accesses. A load of 32-bit words
+// stays one access. A store stays one only if the compiler cannot see the words, so store() has inline assembly.
 template <class T, int V>
 HVD_HOST_DEVICE Vector<T, V> load(const void* data, std::int64_t offset) {
   const T* const from = static_cast<const T*>(data) + offset;
@@ -124,7 +125,7 @@ HVD_HOST_DEVICE void store(void* data, std::int64_t offset, const Vector<T, V>& 
   *reinterpret_cast<Vector<T, V>*>(to) = value;
 }
 
-/// a / b for numbers that are not negative. Divides in 32 bits if both fit, which is several times as fast.
+/// Returns a / b for numbers that are not negative. 32 bits, if enough for both, divide several times as fast as 64.
 HVD_HOST_DEVICE inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
   if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
   return a / b;
@@ -179,7 +180,7 @@ struct DropoutBody {
   float scale;
   std::int64_t rows_per_sample;
   const std::uint64_t *step, *first_sample;
-  std::int64_t features;  ///< per row
+  std::int64_t features;  ///< number of features of a row
 
   HVD_HOST_DEVICE float factor(std::int64_t row, std::int64_t feature) const {
     const Philox generator(seed, hash_number(hash, *step));
@@ -196,7 +197,7 @@ HVD_HOST_DEVICE void add(const Vector<T, V>& other, float (&value)[V]) {
   for (int k = 0; k < V; ++k) value[k] += to_float(other.at[k]);
 }
 
-/// A rectifier's backward: sets `value` to zero where `test`, or `norm` of it, is not positive.
+/// A rectifier's backward: sets `value` to zero where `test`, or the norm of `test`, is not positive.
 template <class T, int V>
 HVD_HOST_DEVICE void mask(const Vector<T, V>& test, float (&value)[V]) {
   for (int k = 0; k < V; ++k) value[k] = to_float(test.at[k]) > 0 ? value[k] : 0;
@@ -228,10 +229,10 @@ HVD_HOST_DEVICE void store_row(const Matrix& to, const Place& place, const float
 
 // ---- Pointwise ----
 
-/// The Channels or Row of a row body that keeps nothing in it.
+/// Channels or Row of a row body that stores nothing there.
 struct Nothing {};
 
-/// Does all that a Pointwise may request. Loads the channels' vectors for each row: they are too many for registers.
+/// Computes any Pointwise. Loads the channels' vectors for each row, because these are too many for registers.
 template <class T, int V>
 struct PointwiseBody {
   Pointwise work;
@@ -263,8 +264,8 @@ struct PointwiseBody {
   }
 };
 
-/// The kinds of Pointwise that networks need most: one or two inputs, batch norms on the first kNorms of them, with or
-/// without a rectifier. It supports `test` only without batch norms, because both together take too many registers.
+/// Computes the kinds of Pointwise that networks need most: one or two inputs, batch norms on the first kNorms inputs,
+/// with or without a rectifier. Supports `test` only without batch norms: both together take too many registers.
 template <class T, int V, int kInputs, int kNorms>
 struct NormSumBody {
   Matrix out, input[kInputs], test;
@@ -364,7 +365,7 @@ struct SoftmaxCrossEntropyBackwardBody {
   }
 };
 
-/// Updates four elements. They belong to one parameter, because slots are multiples of 64 elements.
+/// Updates four elements, which belong to one parameter, because slots are multiples of 64 elements.
 template <class Gradient, class Copied>
 struct SgdBody {
   Sgd work;
@@ -410,7 +411,7 @@ struct FindOverflowBody {
 struct AdjustLossScaleBody {
   LossScale* loss_scale;
   std::int32_t growth_interval;
-  static constexpr float kLargest = 0x1.0p24F;  // dlogits are scale / batch size: more leaves fp16's range
+  static constexpr float kLargest = 0x1.0p24F;  // dlogits, up to scale / batch size, must stay in fp16's range
 
   HVD_HOST_DEVICE void operator()(std::int64_t /*only*/) const {
     LossScale now = *loss_scale;
@@ -434,7 +435,7 @@ struct SyntheticImagesBody {
   const std::uint64_t* first_sample;
   std::int64_t image_elements, count;
   T* images;
-  std::int64_t channels = 1, pitch = 1;  ///< elements of a pixel, and from one pixel to the next
+  std::int64_t channels = 1, pitch = 1;  ///< elements per pixel, and elements from one pixel to the next
 
   HVD_HOST_DEVICE void operator()(std::int64_t i) const {
     // Blocks are counted from the start of the data set, so a batch may begin inside a block.

@@ -1,4 +1,4 @@
-// Pools, as row bodies (element.h). A row is one output pixel, or a small part of the output image if neighbouring
+// Pools, as row bodies (element.h). Their rows are output pixels, or small parts of the output image if neighbouring
 // pixels share inputs. A row body reads all that a row needs before it computes anything, so that the reads overlap.
 #pragma once
 
@@ -16,7 +16,7 @@ struct PoolBody {
   HVD_HOST_DEVICE Row load(const Place& /*place*/) const { return {}; }
 };
 
-/// The position of pixel `row` of a batch. A batch may have more pixels than 32 bits can count, one image may not.
+/// The position of pixel `row` of a batch. A batch may have more pixels than 32 bits can count, but one image may not.
 struct Pixel {
   std::int64_t n;
   int h, w;
@@ -28,7 +28,7 @@ struct Pixel {
   }
 };
 
-/// The rows of one image of a batch. Its sizes have 32 bits, because they are compared for every tap.
+/// The rows of one image of a batch. The sizes have 32 bits, because every tap is compared with them.
 struct Plane {
   std::int64_t first;  ///< row of the plane's first pixel
   int h, w;
@@ -42,7 +42,7 @@ HVD_HOST_DEVICE inline int clamped(int at, int size) { return at < 0 ? 0 : at < 
 
 // ---- Max pools ----
 
-/// The largest of the taps so far, and its index in the window.
+/// The largest tap so far, and its index in the window.
 template <int V>
 struct Largest {
   float value[V];
@@ -84,7 +84,7 @@ struct MaxPoolBody : PoolBody<V> {
     const std::int64_t pitch = x.matrix.pitch, line = x.w * pitch, first = first_h * line + first_w * pitch;
     const T* const corner =
         static_cast<const T*>(x.matrix.data) + (((at.n * x.h + top) * x.w + left) * pitch + place.channel);
-    // A tap in the padding reads the window's first tap in the image: only a larger value replaces the maximum.
+    // A tap in the padding reads the window's first tap in the image instead, which cannot change the maximum.
     const auto tap = [&](int kh, int kw) {
       const bool real = kh >= first_h && kw >= first_w && kh < height - top && kw < width - left;
       const std::int64_t offset = kh * line + kw * pitch;
@@ -132,7 +132,7 @@ struct MaxPoolDiff {
   Window window;
   const std::uint8_t* where;
   Image dy;
-  Matrix pooled;  ///< the pool's output; data == nullptr: no rectifier in front of the pool
+  Matrix pooled;  ///< the pool's output; data == nullptr: no rectifier before the pool
 };
 
 /// The diff of one window's output, and the index of the element that receives it.
@@ -156,7 +156,7 @@ struct WindowDiff {
   }
 };
 
-/// For any window. Each element of dx adds up the diffs of those windows whose maximum it is.
+/// For any window. Each element of dx adds up the diffs of the windows in which it is the maximum.
 template <class T, int V>
 struct MaxPoolBackwardBody : PoolBody<V> {
   MaxPoolDiff from;
@@ -189,8 +189,8 @@ struct MaxPoolBackwardBody : PoolBody<V> {
 };
 
 /// For windows of kKernel x kKernel (2 or 3) at stride 2. A row is a tile of 2 x 2 pixels of dx, which read the same
-/// windows. Tile (a, b) begins where window (a, b) begins. Window (a, b) covers it, and so do the windows before that
-/// if kKernel is 3. kFinished: there is an epilogue; without one a thread needs fewer registers.
+/// windows. Tile (a, b) begins where window (a, b) begins, and this window covers it. If kKernel is 3, the windows
+/// before (a, b) also cover parts of the tile. kFinished: there is an epilogue, which takes a thread more registers.
 template <class T, int V, int kKernel, bool kFinished>
 struct MaxPoolBackwardTileBody : PoolBody<V> {
   MaxPoolDiff from;
@@ -214,7 +214,7 @@ struct MaxPoolBackwardTileBody : PoolBody<V> {
     const Plane windows(from.dy, tile.n);
     WindowDiff<T, V> of[kCovering * kCovering];
     HVD_UNROLL
-    for (int i = 0; i < kCovering * kCovering; ++i) {  // if window i does not exist, read the nearest
+    for (int i = 0; i < kCovering * kCovering; ++i) {  // if window i does not exist, reads the nearest window
       const std::int64_t row =
           windows.row(clamped(window_h(tile, i), windows.h), clamped(window_w(tile, i), windows.w));
       of[i] = WindowDiff<T, V>::load(from, row, place.channel);
@@ -250,14 +250,14 @@ struct MaxPoolBackwardTileBody : PoolBody<V> {
     const int h = pixel / 2 + 2 * (kBefore - i / kCovering), w = pixel % 2 + 2 * (kBefore - i % kCovering);
     return h < kKernel && w < kKernel ? h * kKernel + w : -1;
   }
-  /// The position of window `i` of those that cover a tile, counted row by row.
+  /// The position of window `i` among the windows that cover a tile, counted row by row.
   HVD_HOST_DEVICE static int window_h(const Pixel& tile, int i) { return tile.h - kBefore + i / kCovering; }
   HVD_HOST_DEVICE static int window_w(const Pixel& tile, int i) { return tile.w - kBefore + i % kCovering; }
 };
 
 // ---- Average pools ----
 
-/// Number of a window's elements along one axis, without padding: averages exclude padding.
+/// Number of a window's elements along one axis, without padding, because averages exclude padding.
 HVD_HOST_DEVICE inline int extent(int from, int kernel, int size) {
   return (from + kernel < size ? from + kernel : size) - (from > 0 ? from : 0);
 }
@@ -321,13 +321,13 @@ struct AvgPoolBackwardBody : PoolBody<V> {
 };
 
 /// For windows of 3 x 3 at stride 1, forward and backward. A row is a vertical strip of pixels, one pixel wide. Each
-/// sum of three horizontal neighbours is made once and serves three pixels of the strip. Backward sums, in the same
-/// way, the diffs of windows, each multiplied by its window's 1 / area. Its padding is 2 - forward's.
+/// sum of three horizontal neighbours is made once and serves three pixels of the strip. Backward sums the windows'
+/// diffs in the same way, each multiplied by its window's 1 / area. Backward's padding is 2 - forward's padding.
 template <class T, int V, bool kBackward, bool kFinished>
 struct AvgPoolStripBody : PoolBody<V> {
   Image in, out;
   Epilogue epilogue;
-  int above, left;  ///< rows above and columns left of its own position that an output pixel reads
+  int above, left;  ///< number of rows above and columns left of an output pixel that it reads
   Window window;
   std::int64_t strips, strip_h;
   static constexpr int kBlocks = kFinished ? 2 : 3;
@@ -419,7 +419,7 @@ struct AvgPoolStripBody : PoolBody<V> {
                    times;
       }
     }
-    /// 1 / number of a window's elements along an axis, without padding. share_h * share_w is 1 / area.
+    /// Return 1 / the number of a window's elements along an axis, without padding. share_h * share_w is 1 / area.
     HVD_HOST_DEVICE float share_h(int at) const { return share(at - body.window.pad_top, body.unpooled().h); }
     HVD_HOST_DEVICE float share_w(int at) const { return share(at - body.window.pad_left, body.unpooled().w); }
     HVD_HOST_DEVICE static float share(int from, std::int64_t size) {
