@@ -75,8 +75,8 @@ HVD_HOST_DEVICE inline Half from_float<Half>(float value) {
 template <>
 HVD_HOST_DEVICE inline Bfloat from_float<Bfloat>(float value) {
 #ifdef __CUDA_ARCH__
-  return {static_cast<__nv_bfloat16_raw>(__float2bfloat16_rn(value))
-              .x};  // the only such conversion of CUDA 12.0 for GPUs before 8.0
+  // CUDA 12.0 has no other conversion for GPUs before 8.0.
+  return {static_cast<__nv_bfloat16_raw>(__float2bfloat16_rn(value)).x};
 #else
   return {float_to_bf16(value)};
 #endif
@@ -125,7 +125,7 @@ HVD_HOST_DEVICE void store(void* data, std::int64_t offset, const Vector<T, V>& 
   *reinterpret_cast<Vector<T, V>*>(to) = value;
 }
 
-/// Returns a / b for numbers that are not negative. 32 bits, if enough for both, divide several times as fast as 64.
+/// Returns a / b for numbers that are not negative. Divides in 32 bits if both fit: several times faster than 64.
 HVD_HOST_DEVICE inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
   if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
   return a / b;

@@ -327,7 +327,7 @@ template <class T, int V, bool kBackward, bool kFinished>
 struct AvgPoolStripBody : PoolBody<V> {
   Image in, out;
   Epilogue epilogue;
-  int above, left;  ///< number of rows above and columns left of an output pixel that it reads
+  int above, left;  ///< number of rows above and columns left of an output pixel that the pixel reads
   Window window;
   std::int64_t strips, strip_h;
   static constexpr int kBlocks = kFinished ? 2 : 3;
