@@ -172,7 +172,7 @@ TYPED_TEST(ElementTest, MaxPoolBothWays) {
     reference::max_pool_backward(window, x.in(), y.in(), dy.in(), dx.out());
     dx.expect_near("max pool backward", window.kernel_h * window.kernel_w);
     // If the pool reads a rectifier's output, the rectifier's backward may be applied to the diff of the pooled tensor.
-    // The result equals that of applying it after the pool's backward.
+    // The result is the same as with the rectifier's backward after the pool's backward.
     for (std::size_t i = 0; i < x.count(); ++i) {
       x.values[i] = std::max(x.values[i], 0.0);
       x.memory[x.at(i)].at[0] = from_float<T>(static_cast<float>(x.values[i]));
@@ -401,7 +401,7 @@ TYPED_TEST(ElementTest, BatchNormFromSumsBothWays) {
   const NormBackwardFinalizeBody<float> finalize{work};
   for (std::size_t k = 0; k < 8; ++k) finalize(static_cast<std::int64_t>(k), dy_sum[k], dy_centred_sum[k]);
   run_rows(NormBackwardApplyBody<T, 1, true>{work, dx.matrix()}, dx.shape);
-  // The mask comes from the same batch norm in fp32, so that elements near zero get the same side on both sides.
+  // The mask comes from the same batch norm in fp32, so that kernel and reference mask the same elements near zero.
   std::vector<double> masked(dy.values);
   for (std::size_t i = 0; i < masked.size(); ++i) {
     const float at = to_float(x.memory[x.at(i)].at[0]);

@@ -103,7 +103,7 @@ class Sink final : public GradientSink {
   test::CallLog& log_;
 };
 
-/// Returns the calls of a step on a fake GPU, from its construction to its destruction: an eager step, a captured one,
+/// Returns the calls of a step on a fake GPU, from its construction to its destruction: an eager step, a captured step,
 /// and loads of images that are new, kept on the GPU, and already loaded. Nothing is computed.
 std::vector<std::string> step_lines(const Graph& graph, const Planning& planning, const ExecutorOptions& options) {
   test::FakeWorld world(1);
@@ -241,7 +241,7 @@ TEST_F(Guard, EveryPlanAndStepIsWhatItWas) {
     for (const std::string& model : kNetworks) {
       const Graph graph = network(model);
       for (const PlanOptions& options : every_option()) {
-        // The step derives its calls from the plan alone, on either GPU. For the second, the defaults are enough.
+        // A step's calls depend only on the plan, not on the GPU. The second GPU needs only the defaults.
         const bool step = device == "h200" || options.fusion == Fusion{};
         check_plan(device, graph, options, step);
       }
@@ -254,10 +254,10 @@ TEST_F(Guard, EveryPlanAndStepIsWhatItWas) {
 /// How many of the recorded winners a plan finds by signature, file name, and the texts of engines and ways to fuse.
 /// Without a driver cuDNN omits some engines, so not every winner is among the candidates here.
 struct Found {
-  std::size_t own = 0, borrowed = 0;         ///< winners in the plan's own file; usable ones in other programs' files
-  std::size_t asked = 0, known = 0;          ///< signatures of cuDNN's groups; those of them that have a winner
-  std::size_t chosen = 0;                    ///< signatures whose winner is among the candidates
-  std::string kept_way = "none";             ///< index, among the ways to fuse that are tried, of the file's way
+  std::size_t own = 0, borrowed = 0;  ///< winners in the plan's own file; usable winners in other programs' files
+  std::size_t asked = 0, known = 0;   ///< signatures of cuDNN's groups; number of these that have a winner
+  std::size_t chosen = 0;             ///< signatures whose winner is among the candidates
+  std::string kept_way = "none";      ///< index of the file's way to fuse, among the ways that are tried
   std::vector<std::uint64_t> products = {};  ///< signatures of the matrix products that have a winner
 };
 

@@ -93,8 +93,9 @@ const std::vector<Window> kWindows{
 TEST_P(KernelTest, WindowsBecomeRows) {
   for (const Window& window : {Window{7, 7, 2, 2, 3, 3, 3, 3}, Window{3, 3, 1, 1, 1, 1, 1, 1}, Window{3, 3, 2, 2},
                                Window{3, 2, 1, 3, 2, 0, 1, 0}}) {
-    for (const Shape& images : {Shape{3, 31, 29, 3}, Shape{1, 9, 400, 3}}) {  // the second needs several blocks a line
-      const Tensor x(GetParam(), images, 1, Gap{images[0] - 1});              // the second has no gaps
+    // The second shape needs several blocks per line, and gets no gaps.
+    for (const Shape& images : {Shape{3, 31, 29, 3}, Shape{1, 9, 400, 3}}) {
+      const Tensor x(GetParam(), images, 1, Gap{images[0] - 1});
       const Shape y = pooled_shape(x.shape, window);
       const std::int64_t taps = std::int64_t{3} * window.kernel_h * window.kernel_w;
       // The widths: written as vectors, written one by one, and more elements than a block has threads.

@@ -230,7 +230,7 @@ TEST_P(PlanTest, DeterministicModeLeavesNondeterministicEnginesOut) {
     }
     return count;
   };
-  // In tf32 some engines sum weight gradients in any order. Many candidates make sure that one of these is among them.
+  // In tf32 some engines sum weight gradients in any order. 64 candidates are enough to include one of these engines.
   const PlanOptions options{.compute = ComputeType::kTf32,
                             .gradient = DataType::kF32,
                             .fusion = reading(Images::kPadded, 0),
@@ -279,7 +279,7 @@ TEST_P(PlanTest, Fp32UsesNoTensorCoresAndTf32Does) {
   EXPECT_GT(2 * with, tf32.engines.size());
 }
 
-// If planned engines fail, the planner asks cuDNN's other lists, and at last falls back to a lower level.
+// If planned engines fail, the planner asks for cuDNN's other lists. If all fail, the group falls back.
 TEST_P(PlanTest, EnginesThatFailedAreNotPlannedAgain) {
   const auto planner = make_planner(device(GetParam()));
   const Graph graph = network("vgg16");

@@ -1,5 +1,5 @@
 // Compares the kernels whose threads work together, sums over rows (norm.cu) and the softmax (loss.cu), with results in
-// double. Built for the host and for a GPU, as kernels_test.cpp.
+// double. Built for the host and for a GPU, like kernels_test.cpp.
 //
 // Bounds: a sum of K terms in fp32 is off by sqrt(K) roundings of the sum of the absolute terms. Each operation on the
 // sum adds one rounding in fp32, and storing the result adds one of its type.
@@ -53,7 +53,7 @@ std::vector<double> doubles(const Memory& memory) {
 struct Case {
   std::int64_t rows, channels, gap;
 };
-// One row, few rows, and many with a remainder in every block; channels with and without wide vectors; gaps and none.
+// One row, few rows, and many rows with a remainder in every block; wide vectors or not; gaps or none.
 const std::vector<Case> kCases{{1, 3, 0},   {1, 2048, 0},  {7, 64, 8},   {31, 3, 5},   {257, 64, 0},
                                {33, 64, 1}, {97, 2048, 8}, {1000, 3, 0}, {1000, 12, 4}};
 
@@ -61,7 +61,7 @@ std::string text(const Case& of) {
   return std::to_string(of.rows) + " rows of " + std::to_string(of.channels) + " and " + std::to_string(of.gap);
 }
 
-/// The sums and sums of squares of each channel in double.
+/// The sums of each channel's elements and of their squares, in double.
 struct ChannelSums {
   std::vector<Sum> sums, squares;
   explicit ChannelSums(const Tensor& x)
@@ -201,7 +201,7 @@ TEST_P(SumsTest, BatchNormsAreFinalised) {
       std::vector<double> sums(drawn.size()), square_sums(drawn.size());
       for (std::size_t c = 0; c < drawn.size(); ++c) {
         const double mean = 4 * drawn[c];
-        // Channels in turn have a positive variance, none, and a negative one, which rounded sums may give.
+        // The variance is positive, zero and negative in turn. Rounded sums may give a negative variance.
         const double variance = c % 3 == 0 ? 0.25 + drawn[c] * drawn[c] : c % 3 == 1 ? 0 : -1e-3 * mean * mean;
         sums[c] = n * mean;
         square_sums[c] = n * (mean * mean + (count > 1 ? variance : 0));
@@ -378,7 +378,7 @@ ExpectedLoss expected_loss(const Tensor& logits, const std::vector<std::int32_t>
   return expected;
 }
 
-/// The results of one launch.
+/// The results of one call of softmax_cross_entropy().
 struct Loss {
   Memory labels, row_losses, loss, probabilities;
   Loss(const Tensor& logits, const std::vector<std::int32_t>& of)
