@@ -1,5 +1,5 @@
-// The state of one analysis (analyse.h). It visits the forward nodes in the graph's order, then the backward nodes. A
-// node that is not yet part of an earlier node's group drafts a group of its own.
+// The state of one analysis (analyse.h). The analysis visits the forward nodes in the graph's order, then the backward
+// nodes. A node that is not yet part of an earlier node's group drafts a group of its own.
 #pragma once
 
 #include <initializer_list>
@@ -81,9 +81,9 @@ class Analyser {
   [[nodiscard]] const std::vector<NodeId>& readers(TensorId id) const {
     return readers_.at(static_cast<std::size_t>(id));
   }
-  /// Returns the forward node that reads `id`, if there is exactly one and it is of `kind`; else kNoNode.
+  /// Returns the forward node that reads `id`, if exactly one does and that node is of `kind`; else kNoNode.
   [[nodiscard]] NodeId only_forward_reader(TensorId id, OpKind kind) const;
-  /// Returns the node that reads diff `id`, if there is exactly one and it is of `kind`; else kNoNode.
+  /// Returns the node that reads diff `id`, if exactly one does and that node is of `kind`; else kNoNode.
   [[nodiscard]] NodeId only_reader(TensorId id, OpKind kind) const;
   [[nodiscard]] bool is_done(NodeId id) const { return done_.at(static_cast<std::size_t>(id)); }
 
@@ -168,7 +168,7 @@ class Analyser {
   void bind_diff(TensorId id, ValueId value);
 
   ValueId gradient_output(Draft& draft, TensorId id, DataType made_in, Casts& casts);
-  /// Adds `casts` to the waiting casts. Launches all of these when there are enough for one launch.
+  /// Adds `casts` to the waiting casts. Launches all waiting casts when there are enough of them.
   void cast_gradients(const Casts& casts);
   void launch_casts();
   NormSums sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Casts& casts);
@@ -209,7 +209,7 @@ class Analyser {
   std::map<NodeId, std::size_t> parts_made_;      // by accumulate node: number of parts made so far
   std::map<NodeId, NormSums> sums_;               // by batch-norm backward node
   Casts casts_;                                   // casts that wait for a launch
-  std::map<NodeId, NodeId> delayed_relu_;         // by batch-norm backward node: the relu backward done there
+  std::map<NodeId, NodeId> delayed_relu_;         // by batch-norm backward node: the relu backward that it computes
 };
 
 }  // namespace hvd::models::cudnn

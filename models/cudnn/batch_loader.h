@@ -1,6 +1,6 @@
 // Brings a batch to the device. A stream of its own copies images, two batches in flight, while the previous step
 // computes. The compute stream only converts images to its type. Images that will be used again (Batch::content) stay
-// on the device while there is memory. Labels and the step's numbers change in every step. The compute stream copies
+// on the device while memory suffices. Labels and the step's numbers change in every step. The compute stream copies
 // them, after the previous step, from one of two pinned slots.
 // One thread uses a loader; its GPU must be current.
 #pragma once

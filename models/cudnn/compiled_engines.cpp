@@ -74,7 +74,7 @@ void CompiledEngines::build_ahead(const Plan& plan, const std::vector<Candidate>
           work();
         });
       }
-    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): no more threads: those that run do the work
+    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): the threads that did start do the work
     }
     work();
   }

@@ -57,7 +57,7 @@ class CompiledEngines {
   [[nodiscard]] std::vector<Launch> bind(const Plan& plan, const Addresses& addresses, const OwnContext& context);
 
   /// Times all finalised candidates and all algorithms of products, on the memory of the first group with each
-  /// signature. The data there may be anything. Returns the fastest of each. Adds what does not run to `failures`.
+  /// signature. The memory may hold any data. Returns each signature's fastest. Adds engines that fail to `failures`.
   [[nodiscard]] std::vector<Winner> tune(const Plan& plan, const Addresses& addresses, gpu::StreamView stream,
                                          EngineFailures& failures);
   /// Makes products use the algorithms in `winners`. choose_winners() does the same for cuDNN's engines.

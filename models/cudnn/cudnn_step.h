@@ -55,9 +55,9 @@ struct CudnnOptions {
 /// `graph` must be differentiated; `options.compute` is fp32, fp16 or bf16. `runtime` must outlive the step. `allocate`
 /// returns zeroed device memory (device_step.h). With `options.profile`, enqueue_forward_backward() waits for the GPU,
 /// so the step cannot be captured. Errors: unsupported, if cuDNN or cuBLASLt is missing, cuDNN has the wrong version,
-/// the GPU lacks the type, this build has no kernels for the GPU, or no engine runs some convolution or product even
-/// alone; mismatch, if ranks with equal GPUs plan differently; out_of_memory, with what is needed and the batch that
-/// fits; backend.
+/// the GPU lacks the type, this build has no kernels for the GPU, or no engine runs some convolution or product, not
+/// even unfused; mismatch, if ranks with equal GPUs plan differently; out_of_memory, with what is needed and the batch
+/// that fits; backend.
 std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& options, const CudnnOptions& cudnn,
                                             gpu::GpuRuntime& runtime, const ArenaAllocator& allocate);
 

@@ -22,7 +22,7 @@ namespace hvd::models::cudnn {
 
 class EngineSelection {
  public:
-  /// All arguments must outlive this object. `stream`: the stream of the step; all trial launches go there.
+  /// All arguments must outlive this object. `stream`: the stream of the step and of all trial launches.
   EngineSelection(const Graph& graph, const Planning& planning, const ExecutorOptions& options,
                   gpu::GpuRuntime& runtime, gpu::StreamView stream, const kernels::Table& kernels,
                   CompiledEngines& compiled);
@@ -68,7 +68,7 @@ class EngineSelection {
   /// Chooses the winners known from files or this run. Returns true if candidates are to be timed.
   bool choose_kept(Plan& plan);
   /// Returns true if every group has an engine that runs. Adds engines that do not run to `found`. If known winners
-  /// need more memory than there is, uses the first candidates instead.
+  /// need more memory than there is, uses cuDNN's first candidates instead.
   bool try_out(Plan& plan, EngineFailures& found);
   bool launch_all(Plan& plan, EngineFailures& found);
   bool try_engine(Plan& plan, std::size_t e, TrialMemory& trial_memory, EngineFailures& found);

@@ -291,7 +291,7 @@ class Executor final : public DeviceStep {
   PinnedSlots sgd_slots_;
   StepWeights weights_;
   gpu::PinnedMemory results_;
-  std::vector<std::size_t> ready_;          // by group
+  std::vector<std::size_t> ready_;          // by group: gradients_ready()
   std::map<std::size_t, Loss> loss_after_;  // by group
   std::size_t loss_place_ = 0;
   std::vector<Launch> launches_;  // by group

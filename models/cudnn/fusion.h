@@ -22,7 +22,7 @@ struct Fusion {
   bool operator==(const Fusion&) const = default;
 };
 /// For example "level 2, prologues none, own norms rectifying, images as columns". The words about prologues and norms
-/// are constant. They were options once, and stored winners and sessions contain this text.
+/// are constant. Both were options once, and stored winners and sessions contain this text.
 std::string text(const Fusion& fusion);
 /// Returns `first` and, if its level is 2, the same fusion at level 1. Either may be faster than the other: on an H200
 /// in fp16, level 2 was faster for ResNet-101, and level 1 was 7 % faster for Inception V3.

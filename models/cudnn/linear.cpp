@@ -36,7 +36,7 @@ std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
   return text;
 }
 
-/// Moves `winner` to the front of `list`, if it is there.
+/// Moves `winner` to the front of `list`, if `list` contains `winner`.
 void prefer(std::vector<cublasLtMatmulAlgo_t>& list, const std::string& winner) {
   const auto found =
       std::find_if(list.begin(), list.end(), [&](const auto& algorithm) { return text_of(algorithm) == winner; });
@@ -49,7 +49,7 @@ void prefer(std::vector<cublasLtMatmulAlgo_t>& list, const std::string& winner) 
 struct LinearLibrary::Bound {
   std::shared_ptr<const LinearProduct> product;
   std::string key;
-  Algorithms* algorithms = nullptr;     ///< at least one in its list
+  Algorithms* algorithms = nullptr;     ///< its list has at least one algorithm
   std::shared_ptr<const Launch> after;  ///< computes the epilogue if the library cannot; else null
 
   [[nodiscard]] Launch launch(const cublasLtMatmulAlgo_t& algorithm) const {

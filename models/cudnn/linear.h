@@ -27,10 +27,10 @@ class LinearLibrary {
   LinearLibrary& operator=(const LinearLibrary&) = delete;
   ~LinearLibrary();
 
-  /// Returns the launch of `group`. It uses the algorithm that choose() named, else the first of cuBLASLt's heuristics
-  /// that try_out() has not removed. If no algorithm has the group's epilogue, our kernel computes the epilogue after
-  /// the product. Errors: unsupported, naming the operation and its shape, if the library has no algorithm for the
-  /// product itself. The launch owns its descriptors; this object must outlive the launch.
+  /// Returns the launch of `group`. The launch uses the algorithm that choose() named, else the first of cuBLASLt's
+  /// heuristics that try_out() has not removed. If no algorithm has the group's epilogue, our kernel computes the
+  /// epilogue after the product. Errors: unsupported, naming the operation and its shape, if the library has no
+  /// algorithm for the product itself. The launch owns its descriptors; this object must outlive the launch.
   [[nodiscard]] Launch launch(const Addresses& addresses, const Group& group, ComputeType compute,
                               const kernels::Table& kernels);
   /// Launches the product of `group`. Removes each algorithm that is refused and tries the next. Errors: see launch().

@@ -33,7 +33,7 @@ class Reader {
         operations_.push_back(&operation);
       }
     }
-    if (operations_.empty()) {  // a batch norm alone
+    if (operations_.empty()) {  // the group is one batch norm
       HVD_ASSERT(applied_.size() == 1);
       operations_.push_back(applied_.begin()->second);
     }

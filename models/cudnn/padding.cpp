@@ -6,7 +6,7 @@
 // its gradients stay the same.
 //
 // Images::kColumns ("im2col") first writes the windows of a convolution as rows of a matrix, which cuBLASLt multiplies.
-// The rows have about ten times the bytes of the images. They are written once and read twice.
+// The rows have about ten times the bytes of the images. Each row is written once and read twice.
 #include <algorithm>
 
 #include "engine/base/align.h"

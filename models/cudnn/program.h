@@ -90,7 +90,7 @@ struct Operation {
   std::vector<ValueId> inputs, outputs;
   Attr attr;  ///< attributes of the graph node
   NodeId node = kNoNode;
-  /// Another group computes the same result. Computing it again is cheaper than storing and reading it.
+  /// Another group computes the same result. Computing the result twice costs less than storing and reading it.
   bool again = false;
 };
 

@@ -160,7 +160,7 @@ std::size_t calls_of(const Program& program, const Group& group) {
 class ExecutorOrder : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
-  // All levels run only on the smallest network, because the others show no further differences between levels.
+  // All levels run only on the smallest network, because the other networks add no further cases.
   for (int level = GetParam() == "resnet50" ? 0 : 2; level <= 2; ++level) {
     SCOPED_TRACE(level);
     ServesAll oracle;

@@ -1,4 +1,4 @@
-// A fake cuBLASLt. It multiplies column-major matrices on the host and computes the epilogues that the executor uses.
+// A fake cuBLASLt, which multiplies column-major matrices on the host and computes the epilogues of the executor.
 #include <algorithm>
 #include <cstring>
 #include <map>

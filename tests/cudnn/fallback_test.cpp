@@ -152,7 +152,7 @@ TEST(Fallback, OnlyTheGroupsConcernedGoDown) {
   wish.script = [&](Recorder& recorder) {
     refused.clear();
     recorder.refuses_plan = [&](std::int64_t engine, const Operations& operations) {
-      return with_statistics(engine, operations) && refused.insert(engine).second;  // both engines of the first group
+      return with_statistics(engine, operations) && refused.insert(engine).second;  // refuses both engines of one group
     };
   };
   {

@@ -1,6 +1,6 @@
 // A text file with digests of long texts. It has one line per text: "NAME: FIGURE NUMBER ... lines 812 hash
-// 0123456789abcdef parts 0123 4567 ...". The parts are digests of sixteen pieces of the text. They show in which piece
-// a text first differs, although the old text is not kept. The test owns the object; one thread uses it.
+// 0123456789abcdef parts 0123 4567 ...". The parts are digests of sixteen pieces of the text. These digests show in
+// which piece a text first differs, although the old text is not kept. The test owns the object; one thread uses it.
 #pragma once
 
 #include <map>

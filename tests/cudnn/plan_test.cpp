@@ -59,8 +59,8 @@ class PlanTest : public ::testing::TestWithParam<std::string> {
 
 Graph network(const std::string& model) { return differentiate(build_model({.model = model, .batch_size = 64})); }
 
-// Counted by hand, see analysis_test.cpp: all convolutions, those followed by a batch norm, and the data gradients that
-// can also make the backward sums of a batch norm.
+// Counted by hand, see analysis_test.cpp: all convolutions, convolutions before a batch norm, and the data gradients
+// that can also make the backward sums of a batch norm.
 struct Expected {
   int convolutions, normed, sums;
 };

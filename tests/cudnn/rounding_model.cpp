@@ -24,10 +24,11 @@ constexpr std::uint64_t kShaken = 8;
 //
 // Arithmetic: the error of rounding to nearest is uniform within at most `unit`, so its variance is at most unit^2 / 3.
 // A layer of a step rounds four operands: the weight, the input, the product, and the output of the next batch norm or
-// rectifier. A shaken reference changes only one of these. Each contributes equally to a sum's error, because the terms
-// of a sum are independent, whether all weights or all inputs are off. The variance of a step's errors is therefore 4/3
-// of the variance of the references' errors. A step that truncates has the same variance. Elements that a rectifier
-// decides differently (rounding_model.h) add less: their error grows as the root of the rounding's, by (4/3)^(1/4).
+// rectifier. A shaken reference changes only one of these. Each operand contributes equally to a sum's error, because
+// the terms of a sum are independent, whether all weights or all inputs are off. The variance of a step's errors is
+// therefore 4/3 of the variance of the references' errors. A step that truncates has the same variance. Elements that a
+// rectifier decides differently (rounding_model.h) add less: their error grows as the root of the rounding's, by
+// (4/3)^(1/4).
 //
 // Statistics: a step's squared error divided by the mean squared error of kShaken references has an F distribution with
 // d and kShaken * d degrees of freedom, if an error has d independent directions. A tensor of n elements has d = n - 1,

@@ -1,4 +1,5 @@
-// A stand-in for cuDNN in tests of versions. It reports the version that the build sets; all other functions fail.
+// A stand-in for cuDNN in tests of versions. The stand-in reports the version that the build sets; all other functions
+// fail.
 #include <cstddef>
 #include <cstdio>
 

@@ -124,7 +124,7 @@ TEST_P(StepOnGpu, GradientsAreTheReferencesInEveryType) {
   }
 }
 
-/// Repeats a step on one GpuStep. Returns where its bits first differ from those of the first step; empty: nowhere.
+/// Repeats a step on one GpuStep. Returns where bits first differ from the first step's bits; empty: nowhere.
 std::string repeated(const Type& type, const CudnnOptions& options) {
   const Graph forward = tiny_inception(16, 35, 32);
   const models::testing::Rank data(forward, {});

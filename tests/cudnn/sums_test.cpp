@@ -169,7 +169,7 @@ TEST_P(SumsTest, StatisticsAreFinalisedInTheSameLaunch) {
       return made;
     };
     // The bits may differ: a compiler may fuse different multiplications and additions in the two kernels, and the
-    // variance, a difference, magnifies such roundings.
+    // variance, a difference, magnifies these roundings.
     const auto at_once = finalised(true), in_turn = finalised(false);
     std::vector<std::vector<double>> bounds(in_turn.size());
     for (std::size_t c = 0; c < in_turn[0].size(); ++c) {

@@ -20,7 +20,7 @@ namespace hvd::models::cudnn::kernels {
 
 using Stream = CUstream_st*;  // cudaStream_t
 
-/// A view of {rows, channels} elements. A row is a pixel, or a sample if there are no pixels. Rows begin `pitch`
+/// A view of {rows, channels} elements. A row is a pixel, or a sample in tensors without pixels. Rows begin `pitch`
 /// elements apart, which is more than `channels` for a slice of a concatenation.
 struct Matrix {
   void* data = nullptr;
@@ -135,9 +135,9 @@ struct NormBackward {
   DataType gradient_type = DataType::kF32;
   float *a = nullptr, *b = nullptr, *c = nullptr;  ///< written by the first pass, read by the second
 };
-/// The first pass: dgamma, dbeta, a, b and c.
+/// Runs the first pass: writes dgamma, dbeta, a, b and c.
 void norm_backward_weights(const NormBackward& work, void* workspace, Stream stream);
-/// The second pass: dx = a * dy + b * x + c.
+/// Runs the second pass: dx = a * dy + b * x + c.
 void norm_backward_apply(const NormBackward& work, const Matrix& dx, Stream stream);
 
 // ---- Loss and update ----

@@ -10,7 +10,7 @@ namespace {
 // order of the threads. The division of rows depends only on the matrix, never on the GPU.
 //
 // On an H200 all blocks run at the same time. Blocks go from the last row to the first. The previous launch wrote the
-// last rows last, so these are still in the L2 cache. The first rows are read last here, so the next launch, which
+// last rows last, so those rows are still in the L2 cache. The first rows are read last here, so the next launch, which
 // begins with the first rows, also finds these in the cache. (H200, ResNet-101's batch norms at batch 256: the sums of
 // backward take 4.7 ms instead of 5.6 ms from first to last; with the next pass, 10.4 ms instead of 11.7 ms.)
 constexpr std::int64_t kMostLanes = 64;

@@ -350,7 +350,7 @@ struct AvgPoolStripBody : PoolBody<V> {
     const auto height = static_cast<int>(out.h), longest = static_cast<int>(strip_h);
     const int first = at.h * longest, end = first + longest < height ? first + longest : height;
     const Strip strip(*this, at, end, place.channel);
-    float sums[2 + kRows][V];  // sums of three neighbours in successive rows; the last two serve the next pixels
+    float sums[2 + kRows][V];  // sums of three neighbours in successive rows; the last two sums serve the next pixels
     strip.sum(first, strip.load(first), sums[0]);
     strip.sum(first + 1, strip.load(first + 1), sums[1]);
     const std::int64_t plane = at.n * out.h;
