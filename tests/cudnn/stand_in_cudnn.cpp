@@ -1,5 +1,4 @@
-// A stand-in for cuDNN in tests of versions. The stand-in reports the version that the build sets; all other functions
-// fail.
+// A stand-in for cuDNN in tests of versions. It reports the version set by the build. All other functions fail.
 #include <cstddef>
 #include <cstdio>
 
