@@ -1,4 +1,7 @@
+#include <cmath>
+
 #include "models/cudnn/kernels/grid.cuh"
+#include "models/cudnn/kernels/loss_element.h"
 
 namespace hvd::models::cudnn::kernels {
 namespace {

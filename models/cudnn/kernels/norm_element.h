@@ -1,6 +1,9 @@
 // Batch norm's work on one channel or one vector of elements, and the terms of sums over rows. See element.h.
 #pragma once
 
+#include <cmath>
+#include <cstdint>
+
 #include "models/cudnn/kernels/element.h"
 
 namespace hvd::models::cudnn::kernels {

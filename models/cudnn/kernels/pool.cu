@@ -1,5 +1,6 @@
+#include "models/cudnn/kernels/avg_pool_element.h"
 #include "models/cudnn/kernels/grid.cuh"
-#include "models/cudnn/kernels/pool_element.h"
+#include "models/cudnn/kernels/max_pool_element.h"
 
 namespace hvd::models::cudnn::kernels {
 namespace {
