@@ -259,8 +259,8 @@ TEST(AnalysisPadding, TheFirstConvolutionReadsAsManyChannelsAsTensorCoresWant) {
 
 TEST(AnalysisPadding, ImagesThatSomethingElseReadsStayAsTheyAre) {
   GraphBuilder b("pooled_images", 2, 8, 5);
-  const TensorId pooled = b.max_pool("pool", b.images(), models::testing::square(2, 2, 0));
-  const TensorId read = b.conv("conv", b.images(), 8, models::testing::square(3, 2, 1), true);
+  const TensorId pooled = b.max_pool("pool", b.images(), square(2, 2, 0));
+  const TensorId read = b.conv("conv", b.images(), 8, square(3, 2, 1), true);
   const TensorId all = b.concat("concat", std::array{read, pooled});
   b.softmax_cross_entropy("loss", b.fully_connected("fc", b.global_avg_pool("avgpool", all), 5));
   const Graph graph = differentiate(std::move(b).build());
@@ -384,15 +384,11 @@ TEST(AnalysisArithmetic, SmallNetworksAtAllLevelsWhateverIsServed) {
 // With Images::kColumns the images are stored as columns only if a single convolution reads them and the output of this
 // convolution is not a slice, because a matrix product cannot write a slice. Otherwise their channels are padded.
 TEST(AnalysisArithmetic, ImagesThatAreNoColumnsArePadded) {
-  const auto square = [](int kernel, int pad) {
-    return Window{
-        .kernel_h = kernel, .kernel_w = kernel, .pad_top = pad, .pad_bottom = pad, .pad_left = pad, .pad_right = pad};
-  };
   const auto network = [&](bool twice) {
     GraphBuilder b(twice ? "two_readers" : "joined", 3, 8, 5);
-    const TensorId first = b.relu("relu", b.conv("conv", b.images(), 6, square(3, 1), true));
+    const TensorId first = b.relu("relu", b.conv("conv", b.images(), 6, square(3, 1, 1), true));
     const TensorId other =
-        twice ? b.conv("conv2", b.images(), 6, square(1, 0), true) : b.max_pool("max", first, square(3, 1));
+        twice ? b.conv("conv2", b.images(), 6, square(1, 1, 0), true) : b.max_pool("max", first, square(3, 1, 1));
     const TensorId joined = twice ? b.add("sum", first, other) : b.concat("concat", std::array{first, other});
     b.softmax_cross_entropy("loss", b.fully_connected("fc", joined, 5));
     return std::move(b).build();

@@ -12,13 +12,11 @@
 //   HVD_GUARD_BEFORE=FOLDER                            shows the first line that differs from the texts in FOLDER.
 //                                                      Another commit wrote them to its build folder,
 //                                                      tests/cudnn/guard
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
@@ -30,6 +28,7 @@
 #include "models/cudnn/plan_cache.h"
 #include "models/graph/autodiff.h"
 #include "models/zoo/zoo.h"
+#include "tests/cudnn/devices.h"
 #include "tests/cudnn/golden.h"
 #include "tests/cudnn/plan_text.h"
 #include "tests/cudnn/program_check.h"
@@ -47,13 +46,6 @@ bool wanted(const char* variable) { return std::getenv(variable) != nullptr; }
 std::string given(const char* variable) {
   const char* const value = std::getenv(variable);
   return value == nullptr ? "" : value;
-}
-
-std::string file_text(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return std::move(text).str();
 }
 
 /// Returns a network whose weights start at zero. Nothing is computed, so drawing random weights would waste time.
@@ -180,11 +172,7 @@ class Guard : public ::testing::Test {
     golden().reset();
   }
   void SetUp() override {
-    if (const std::string reason = planner_unsupported_reason(); !reason.empty()) GTEST_SKIP() << reason;
-    if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
-      GTEST_SKIP() << "no libcuda.so.1 (a driver, or the stub of the CUDA Toolkit): engines compiled at run time "
-                      "cannot answer";
-    }
+    if (const std::string reason = no_planner(); !reason.empty()) GTEST_SKIP() << reason;
     if (golden() == nullptr) {
       golden() = std::make_unique<Golden>(
           GoldenOptions{.file = HVD_GUARD_GOLDEN,
@@ -198,7 +186,7 @@ class Guard : public ::testing::Test {
 
   static Planner& planner(const std::string& device) {
     std::unique_ptr<Planner>& its = planners()[device];
-    if (!its) its = make_planner(file_text(std::string(HVD_DEVICES) + "/" + device + ".json"));
+    if (!its) its = make_planner(device_properties(device));
     return *its;
   }
   static std::map<std::string, std::unique_ptr<Planner>>& planners() {
