@@ -1,6 +1,6 @@
 // Compares our kernels with the reference: launches, vector widths, and all kernels of a batch norm. Built twice: for
 // the host (host_memory.cpp) and for a GPU (cuda_memory.cpp; skipped, with the reason, without a GPU). element_test.cpp
-// tests the arithmetic per element, sums_test.cpp the kernels whose threads work together.
+// tests the arithmetic per element. sums_test.cpp and softmax_test.cpp test the kernels whose threads work together.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +10,8 @@
 
 #include "models/synthetic.h"
 #include "tests/cudnn/kernel_memory.h"
+#include "tests/cudnn/pooled_shape.h"
+#include "tests/cudnn/random_norm.h"
 
 namespace hvd::models::cudnn::kernels::kernels_test {
 namespace {
@@ -69,11 +71,6 @@ TEST_P(KernelTest, BatchNormInPieces) {
     expect_vector("dbeta", dbeta, expected_dbeta, terms);
     dx.expect_near("batch norm backward", terms);
   }
-}
-
-Shape pooled_shape(const Shape& x, const Window& w) {
-  return {x[0], (x[1] + w.pad_top + w.pad_bottom - w.kernel_h) / w.stride_h + 1,
-          (x[2] + w.pad_left + w.pad_right - w.kernel_w) / w.stride_w + 1, x[3]};
 }
 
 /// The epilogue of a pool's backward pass: adds earlier diffs, then applies the backward of a rectifier.
@@ -172,22 +169,6 @@ TEST_P(KernelTest, GlobalAverages) {
     dx.expect_near("global average backward", 1);
   }
 }
-
-/// A batch norm with random vectors. apply() computes one element in double.
-struct RandomNorm {
-  Tensor mean, inv_std, gamma, beta;
-  RandomNorm(std::int64_t channels, std::uint64_t stream)
-      : mean(DataType::kF32, {channels}, stream),
-        inv_std(DataType::kF32, {channels}, stream + 1),
-        gamma(DataType::kF32, {channels}, stream + 2),
-        beta(DataType::kF32, {channels}, stream + 3) {}
-  [[nodiscard]] Norm norm() const {
-    return {mean.memory.as(), inv_std.memory.as(), gamma.memory.as(), beta.memory.as()};
-  }
-  [[nodiscard]] double apply(double x, std::size_t c) const {
-    return (x - mean.values[c]) * inv_std.values[c] * gamma.values[c] + beta.values[c];
-  }
-};
 
 TEST_P(KernelTest, SumsOfBatchNorms) {
   for (const std::int64_t channels : {std::int64_t{72}, std::int64_t{6}}) {
