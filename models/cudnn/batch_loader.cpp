@@ -116,7 +116,7 @@ void BatchLoader::keep(std::uint64_t content) {
     memory = runtime_.allocate(images.size(), "images to be used again");
   } catch (const Error& error) {
     if (error.code() != Errc::kOutOfMemory) throw;
-    full_ = true;  // the host then sends these images each time
+    full_ = true;  // each use then copies these images from the host
     return;
   }
   runtime_.copy(memory->bytes.data(), images.data(), images.size(), compute_);

@@ -62,8 +62,8 @@ class CompiledEngines {
                                          EngineFailures& failures);
   /// Makes products use the algorithms in `winners`. choose_winners() does the same for cuDNN's engines.
   void choose_products(const std::vector<Winner>& winners);
-  /// Destroys all finalised plans except those of the chosen candidates, which must exist. Reduces plan.workspace_bytes
-  /// to what the chosen candidates need.
+  /// Destroys all finalised plans except those of the chosen candidates, which must be finalised. Reduces
+  /// plan.workspace_bytes to what the chosen candidates need.
   void keep_chosen(Plan& plan);
 
   /// The algorithms that run the products, for the record.

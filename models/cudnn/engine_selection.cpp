@@ -92,7 +92,7 @@ Plan EngineSelection::run() {
   SettledPlan candidate = *settled(planning_.fusions.at(0), MemoryDemand::kMustFit);
   if (planning_.fusions.size() > 1) candidate = fastest(std::move(candidate));
   notes_ = std::move(candidate.notes);
-  compiled_.choose_products(candidate.winners);  // another candidate may have chosen other algorithms since
+  compiled_.choose_products(candidate.winners);  // a plan that was tried later may have changed them
   compiled_.keep_chosen(candidate.plan);
   note_failures(candidate.plan, candidate.failures);
   return std::move(candidate.plan);
@@ -289,7 +289,7 @@ bool EngineSelection::choose_kept(Plan& plan) {
 
 std::vector<Winner> EngineSelection::tune(Plan& plan, EngineFailures& found) {
   std::vector<Winner> winners;
-  EngineFailures refused;  // while timing, perhaps for want of memory: an engine that ran before may still be chosen
+  EngineFailures refused;  // engines refused while timed, perhaps for want of memory: these may still be chosen
   Plan timed = plan;
   std::set<std::uint64_t> known;
   for (const Winner& winner : in_use(plan, kept_)) known.insert(winner.signature);

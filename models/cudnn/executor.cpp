@@ -292,7 +292,7 @@ class Executor final : public DeviceStep {
   StepWeights weights_;
   gpu::PinnedMemory results_;
   std::vector<std::size_t> ready_;          // by group: gradients_ready()
-  std::map<std::size_t, Loss> loss_after_;  // by group
+  std::map<std::size_t, Loss> loss_after_;  // by group that computes the loss
   std::size_t loss_place_ = 0;
   std::vector<Launch> launches_;  // by group
   std::array<float, 4> sgd_{};

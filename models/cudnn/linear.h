@@ -65,7 +65,7 @@ class LinearLibrary {
     bool epilogue = false;                   ///< true if the product has an epilogue
     std::vector<cublasLtMatmulAlgo_t> list;  ///< not refused so far, best first
     std::size_t refused = 0;                 ///< number of algorithms that did not run
-    std::string why;                         ///< the library's last reason
+    std::string why;                         ///< reason for the last refusal
     bool used = true;                        ///< true if the product was used since forget_uses()
   };
 

@@ -51,8 +51,8 @@ inline constexpr std::size_t kScratchAlignBytes = 256;
 
 MemoryLayout lay_out(const Graph& graph, const Program& program, ComputeType compute, DataType gradient);
 
-/// Returns, for each value, the last group that touches the value, its slices, or the value that it is a slice of. -1
-/// for values outside scratch, which are needed to the end, and for values that no group touches.
+/// Returns, for each value, the last group that touches the value, its parent, or one of their slices. -1 for values
+/// outside scratch, which are needed to the end, and for values that no group touches.
 std::vector<int> last_readers(const Program& program);
 
 }  // namespace hvd::models::cudnn

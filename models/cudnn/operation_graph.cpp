@@ -187,8 +187,8 @@ class Lowering {
     made.set(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, value(of.outputs[0]));
     done(std::move(made), "relu backward");
   }
-  // (x - mean) * inv_std * gamma + beta as four operations: the engine for a data gradient with a batch norm's sums
-  // takes no other form (cuDNN 9.19).
+  // Lowers (x - mean) * inv_std * gamma + beta to four operations. The engine for a data gradient with a batch norm's
+  // sums accepts only this form (cuDNN 9.19).
   void norm_apply(const Operation& of) {
     const ValueId result = of.outputs[0];
     const Descriptor& centred = between(result);

@@ -55,7 +55,7 @@ class Reader {
     const Operation& apply = *applied->second;
     return {.matrix = at_.matrix(apply.inputs[0]), .norm = norm(apply)};
   }
-  /// The group's operations without the batch norms that operands include.
+  /// Returns the group's operations, except batch norms that are part of an operand.
   [[nodiscard]] const std::vector<const Operation*>& operations() const { return operations_; }
   [[nodiscard]] const Addresses& at() const { return at_; }
   [[nodiscard]] const Shape& shape(ValueId id) const { return at_.program().value(id).shape; }
