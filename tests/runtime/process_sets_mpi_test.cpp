@@ -73,7 +73,7 @@ TEST(ProcessSetsOverMpi, OverlappingAndDisjointSetsAtOnce) {
   }
 }
 
-/// Rank 0 comes late, because it waits for another engine, which the calls of the other ranks must not block.
+/// Rank 0 comes late, because it first waits for another engine. The other ranks' calls must not block that engine.
 TEST(ProcessSetsOverMpi, ASetIsMadeWhileAnotherEngineWorks) {
   const int rank = world_rank();
   Engine all = negotiated(comm::make_mpi());
