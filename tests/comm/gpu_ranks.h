@@ -73,7 +73,7 @@ struct GpuOutcome {
   return lines;
 }
 
-/// The communicators of each rank, [rank]: `node` joins the ranks of a node, `across` joins one local rank of all nodes.
+/// The communicators of each rank, [rank]: `node` joins the ranks of a node, `across` one local rank of all nodes.
 struct LoopbackLevels {
   LoopbackLevels(int size, int ranks_per_node) {
     for (int first = 0; first < size; first += ranks_per_node) {

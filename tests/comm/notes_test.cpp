@@ -1,4 +1,4 @@
-// Tests small broadcasts on one node. The root does not wait, so ranks may find a disagreement only in a later operation.
+// Tests small broadcasts on one node. The root does not wait, so ranks may find disagreements only later.
 #include <gtest/gtest.h>
 
 #include <atomic>
