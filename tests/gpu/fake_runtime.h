@@ -1,5 +1,5 @@
 // A gpu::GpuRuntime without a GPU: streams, events and graphs over a FakeWorld. To find mistakes it is stricter than
-// CUDA: addresses must lie in its own memory, a stream must be used with its own GPU, and an event must have been
+// CUDA: addresses must lie in memory of this GPU, a stream must belong to this GPU, and an event must have been
 // recorded before a capture waits for it.
 #pragma once
 

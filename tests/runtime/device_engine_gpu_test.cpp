@@ -1,5 +1,5 @@
-// DeviceEngine on real GPUs with the real NCCL. Ranks are threads with one GPU each. Gradients are copies of data on
-// the device, so the test needs no kernels of this project. With one GPU it needs NCCL 2.30 or newer and
+// Tests DeviceEngine on real GPUs with the real NCCL. Ranks are threads with one GPU each. Gradients are copies of data
+// on the device, so the test needs no kernels of this project. With one GPU it needs NCCL 2.30 or newer and
 // NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment. On other machines it is skipped with the reason.
 #include <gtest/gtest.h>
 

@@ -116,7 +116,7 @@ TEST(ProcessSetsOverMpi, ACommunicatorOfTheProgramsOwn) {
     MPI_Comm_free(&half);
     Engine engine = negotiated(std::move(communicator));
     EXPECT_EQ(engine.size(), 2);
-    EXPECT_EQ(engine.rank(), rank < 2 ? 1 : 0);  // in the order of the communicator
+    EXPECT_EQ(engine.rank(), rank < 2 ? 1 : 0);  // ranks keep the order of the communicator
     EXPECT_EQ(sum_over(engine, static_cast<float>(rank)), rank % 2 == 0 ? 2.0F : 4.0F);
     if (comm::mpi_threads_supported()) {
       int one = 1;
