@@ -1,4 +1,4 @@
-// Operations on device memory that are refused, and how each operation ends when a rank stays away or is lost.
+// Tests which operations on device memory are refused, and how each operation ends if a rank stays away or is lost.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -185,7 +185,7 @@ TEST(NcclOperations, AMessageThatNobodyReceivesHoldsUpItsSenderUntilTheDeadline)
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-// The fake must block where NCCL would. Only then do the tests above fail for a plane that sends without a group.
+// The fake must block where NCCL would block. Otherwise the tests above would pass for sends without a group.
 TEST(FakeNccl, MessagesThatAreNotGroupedGoOneByOne) {
   for (const bool grouped : {false, true}) {
     const GpuOutcome outcome = on_gpu_ranks(2, {}, [grouped](GpuRank& rank) {

@@ -1,4 +1,5 @@
-// Mistakes of a DeviceEngine's caller, and work that its plane cannot do: each is named, and the engine stays usable.
+// Tests mistakes of a DeviceEngine's caller, and work that its plane cannot do. Each error must name the mistake and
+// leave the engine usable.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -109,8 +110,6 @@ TEST(DeviceMisuse, AWorkThatDoesNotJoinItsStreamsIsRefused) {
   });
   EXPECT_NE(outcome.errors[0].find("without a join: nothing waits for 'stray'"), std::string::npos) << outcome.text();
 }
-
-// -- faults --------------------------------------------------------------------------------------------------
 
 }  // namespace
 }  // namespace hvd::test::device_misuse_test
