@@ -25,8 +25,7 @@ struct GpuRank {
 
 /// Collective. Takes over `hosts`, one per variant. On GPUs each host communicator becomes the control plane of an NCCL
 /// communicator. On CPUs the variants are `hosts` themselves, and `gpus` may be null. Errors: invalid_argument, on all
-/// ranks, if a rank has no GPU or shares its GPU; those of GpuRuntime and make_nccl(), which are also sent to the
-/// peers.
+/// ranks, if a rank has no GPU or shares its GPU; those of GpuRuntime and make_nccl(), which peers receive too.
 GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Communicator>>& hosts, GpuBackend* gpus,
                 Patience patience);
 

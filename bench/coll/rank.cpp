@@ -202,8 +202,7 @@ Order Rank::hear() {
 
 void Rank::barrier() { control().barrier(patience_.from_now()); }
 
-// Sets offset_ and returns its uncertainty. An offset within its uncertainty becomes 0, as ranks of a host share a
-// clock.
+// Sets offset_ and returns its uncertainty. An offset within its uncertainty becomes 0: ranks of a host share a clock.
 std::int64_t Rank::read_clock() {
   const ClockOffset found = estimate_clock_offset(*variants_[0], patience_);
   const bool one_clock = std::chrono::abs(found.offset) <= found.uncertainty;
