@@ -1,5 +1,5 @@
-// The list of cells of a session. The list holds every problem with every variant, and the bare kernel of each problem.
-// All ranks make the same list from the same options, and identify a cell by its index. Pure functions.
+// A session's list of cells: every problem with every variant, and the bare kernel of each problem. All ranks make the
+// same list from the same options, and identify a cell by its index in the list. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct Cell {
 /// Errors: invalid_argument if nothing is left to measure (all_to_all in place), or if NCCL does not have a reduction.
 std::vector<Cell> make_cells(const CollOptions& options, int ranks, bool one_memory);
 
-/// Returns true if the buffers of a variant come from its data plane. On GPUs all variants' buffers do.
+/// Returns true if the buffers of a variant come from its data plane. On GPUs this is so for all variants.
 bool from_plane(const CollOptions& options, const Variant& variant);
 
 /// Returns the bytes of one arena: the buffers of the largest cell, plus twice `cache_bytes` unless caches stay warm.

@@ -22,7 +22,7 @@ struct Buffers {
   std::byte* out = nullptr;
 };
 
-/// Where an Arena puts the buffers of successive operations.
+/// The places in an Arena of the buffers of successive operations.
 enum class Places : std::uint8_t {
   kRotating,  ///< one after another, so that a cache smaller than the arena has lost a buffer before its next use
   kFixed      ///< all at the beginning of the arena, so that data may stay in caches

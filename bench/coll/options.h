@@ -38,7 +38,7 @@ struct CollOptions {
   std::vector<ReduceOp> ops{ReduceOp::kSum};
   Place place = Place::kBoth;
   bool gpus = false;                         ///< buffers are in GPU memory, one GPU per rank, and NCCL operates on them
-  std::vector<Variant> variants{Variant{}};  ///< at least one; the others are compared with the first
+  std::vector<Variant> variants{Variant{}};  ///< at least one; all others are compared with the first variant
   std::size_t least_samples = 20;
   std::size_t warmup = 5;
   double target_interval = 0.02;  ///< relative half width of the median's interval

@@ -20,7 +20,7 @@ std::span<const std::byte> bytes_of(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
 }
 
-/// Errors: backend if the message does not hold `count` values.
+/// Errors: backend if the message does not consist of `count` values.
 template <class T>
 std::vector<T> values_of(const comm::Bytes& message, std::size_t count) {
   if (message.size() != count * sizeof(T)) {

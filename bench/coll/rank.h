@@ -89,8 +89,8 @@ class Rank {
   bool oversubscribed_ = false;
   std::vector<std::unique_ptr<Arena>> arenas_;  // [variant]; null if the variant uses plain_
   std::unique_ptr<Arena> plain_;
-  gpu::PinnedMemory pinned_;         // memory behind staging_ on a GPU
-  std::vector<std::byte> pageable_;  // memory behind staging_ on CPUs
+  gpu::PinnedMemory pinned_;         // with a GPU: the memory of staging_
+  std::vector<std::byte> pageable_;  // without a GPU: the memory of staging_
   std::span<std::byte> staging_;
   gpu::Event first_, last_;  // recorded before and after a sample on a GPU
   struct CellGraph {

@@ -25,7 +25,7 @@ struct Spread {
 /// The figures of one cell. Times are seconds of one operation.
 struct CellResult {
   Cell cell;
-  std::size_t bytes = 0;  ///< nccl-tests' size
+  std::size_t bytes = 0;  ///< the size that nccl-tests prints
   std::size_t samples = 0;
   std::size_t batch = 1;  ///< operations per sample
   Estimate seconds;       ///< median of the slowest rank's time; meaningless without samples
@@ -59,7 +59,7 @@ struct CollResult {
   std::vector<CellResult> cells;  ///< without the bare kernels, in the order of make_cells()
   std::vector<std::string> variants;
   std::string interrupted;  ///< the signal or error that ended the session early; empty: all cells were measured
-  std::optional<comm::Thresholds> crossovers;  ///< those found with find_crossovers, or else those loaded and used
+  std::optional<comm::Thresholds> crossovers;  ///< found with find_crossovers; otherwise loaded and used
   std::string started_utc, finished_utc;
   std::size_t arena_bytes = 0;  ///< bytes per rank and variant
   std::size_t cache_bytes = 0;  ///< last-level cache; 0: unknown

@@ -1,4 +1,4 @@
-// Decides whether the ranks are threads of this process, and runs such ranks. Used by bench/train and bench/coll.
+// Decides whether the ranks are threads of this process, and runs ranks as threads. Also used by bench/coll.
 #pragma once
 
 #include <functional>

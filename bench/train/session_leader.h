@@ -107,7 +107,7 @@ class SessionLeader {
   RankGroup& rank_group_;
   const SessionObserver& observer_;
   const std::function<void(RunRecord&)>& prepare_;
-  StoppingRule rule_;                 // declared before rounds_, which is made from it
+  StoppingRule rule_;                 // declared before rounds_, which is made from rule_
   std::vector<PhaseRun> phase_runs_;  // solo, none, full; or the only phase
   RoundPlan rounds_;
   std::string checks_;
