@@ -57,6 +57,7 @@ if(HVD_HAVE_CUDNN)
 endif()
 
 find_package(CLI11 CONFIG REQUIRED)
+find_package(fmt 9 CONFIG REQUIRED)
 find_package(SQLite3 REQUIRED)
 if(HVD_BUILD_TESTS)
   find_package(GTest REQUIRED)
