@@ -1,4 +1,5 @@
-// The command line and the environment: every name that scripts rely on, and the errors for bad values.
+// Tests how the command line and the environment are read: every name that scripts rely on, and the errors for bad
+// values.
 #include <gtest/gtest.h>
 
 #include <sstream>

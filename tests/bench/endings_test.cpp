@@ -1,5 +1,5 @@
-// Tests the end of a session when something goes wrong: saves that fail and are repeated, a store that another thread
-// closes, and signals that are handled, overdue, or repeated.
+// Tests how a session ends when something goes wrong: a save fails and is repeated, another thread closes the store,
+// or a signal is handled, overdue, or repeated.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -99,7 +99,7 @@ TEST_F(Endings, ARunThatCouldNotBeSavedIsSavedWithTheNextOne) {
     other.ranks[0].samples.step.assign(90000, 0.5);
     keeper.save(other);
   }
-  keeper.save(run(4));  // replaces the one that failed
+  keeper.save(run(4));  // replaces the save that failed
   {
     Database partial(keeper.partial(), Locking::kShared, false);
     EXPECT_EQ(partial.text("SELECT group_concat(run_uuid || count) FROM (SELECT * FROM sample ORDER BY run_uuid)"),
@@ -134,7 +134,7 @@ TEST_F(Endings, ClosedByAnotherThread) {
   std::thread([&] { problem = keeper.close_now("SIGTERM", Deadline::after(milliseconds(500))); }).join();
   EXPECT_EQ(problem, "");
   EXPECT_EQ(stored("SELECT status || ' ' || status_reason FROM run"), "incomplete SIGTERM");
-  keeper.save(run(4));  // too late, and has no effect
+  keeper.save(run(4));  // has no effect, because the store is closed
   keeper.finish();
   EXPECT_EQ(stored("SELECT count FROM sample"), "3");
 }
@@ -179,7 +179,7 @@ TEST(MpiDeadline, EndsAWaitThatTakesTooLong) {
   EXPECT_EQ(passed.wait_for(milliseconds(5000)), std::future_status::ready) << "the last deadline counts";
 }
 
-/// A watch whose signals are blocked in its own thread only, not in the test's main thread.
+/// A SignalWatch, and the reason with which it reports an overdue signal.
 struct Watched {
   explicit Watched(milliseconds grace)
       : watch({[grace](int) { return grace; }, [this](const std::string& reason) { overdue.set_value(reason); }}) {}
@@ -224,7 +224,7 @@ TEST_F(Signals, AllThatSchedulersAndTerminalsSend) {
   }
 }
 
-// nohup and shells (for background jobs) start programs with signals ignored.
+// nohup starts programs with SIGHUP ignored, and a shell starts background jobs with SIGINT ignored.
 TEST_F(Signals, WhatTheParentIgnoredIsIgnored) {
   std::signal(SIGHUP, SIG_IGN);
   {

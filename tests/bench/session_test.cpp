@@ -1,4 +1,4 @@
-// Whole sessions on loopback ranks. Most replay a small profile, so that a session takes only milliseconds.
+// Tests whole sessions on loopback ranks. Most sessions replay a small profile and so take only milliseconds.
 // session_networks_test.cpp trains real networks.
 #include "bench/train/session.h"
 
@@ -62,7 +62,7 @@ class SessionTest : public testing::Test {
     return options;
   }
 
-  /// Runs a session. saved_ then holds the last save of every run.
+  /// Runs a session. Afterwards saved_ contains each run's record as last saved.
   SessionResult run(const Options& options) {
     observer_.save = [this](const RunRecord& record) { saved_[record.uuid] = record; };
     int runs = 0;
@@ -170,7 +170,7 @@ TEST_F(SessionTest, AnEfficiencyComesFromTenRoundsAndSaysWhatBecameOfFirstSteps)
   Options options = replay_options(2);
   options.efficiency = true;
   options.num_iters.reset();
-  options.target_interval = 10;  // any interval is narrow enough
+  options.target_interval = 10;  // accepts an interval of any width
   options.max_time = std::chrono::seconds(2);
   const SessionResult result = run(options);
   const Provenance& facts = result.runs[2].provenance;
@@ -314,8 +314,8 @@ TEST_F(SessionTest, AFailingObserverEndsAllRanks) {
 
 class StartUp : public SessionTest {
  protected:
-  /// Rank 0 sleeps while the other rank waits for it: for `building` before the network is built, and for `measuring`
-  /// before the first sample. Returns the error.
+  /// Runs a session in which the other rank must wait for rank 0: rank 0 sleeps for `building` before it builds the
+  /// network, and for `measuring` before the first sample. Returns the error's text.
   std::string error_when_late(std::chrono::milliseconds building, std::chrono::milliseconds measuring,
                               const Options& options) {
     observer_.progress = [=](const Progress& progress) {
@@ -393,7 +393,8 @@ TEST_F(SessionTest, AnUnwritableReplayFileTakesNoResultWithIt) {
   EXPECT_EQ(result.runs.back().status, RunStatus::kComplete);
 }
 
-// On pretended nodes the search also tries the algorithm. The second run takes the setting that the first run kept.
+// With one rank per pretended node the search also tries the algorithms. The second run must use the setting that the
+// first run wrote to the folder.
 TEST_F(SessionTest, TuneScheduleOnCpusIsKeptAndTakenAgain) {
   Options options = replay_options(2);
   options.comm_options.ranks_per_node = 1;
@@ -439,7 +440,7 @@ TEST_F(SessionTest, CrossoversBetweenHostsComeFromTheTuningFolder) {
   EXPECT_EQ(record.provenance.at("comm.crossovers").value, crossover_text(never));
   EXPECT_NE(record.data_plane.find("rabenseifner"), std::string::npos) << record.data_plane;
   EXPECT_TRUE(any_contains(result.notes, "between hosts, as kept in --tuning-folder: all_reduce: rabenseifner up to "));
-  options.comm_options.ranks_per_node = 0;  // one host
+  options.comm_options.ranks_per_node = 0;  // all ranks on one host
   EXPECT_EQ(run(options).runs.at(0).provenance.count("comm.crossovers"), 0U);
 }
 

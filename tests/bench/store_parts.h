@@ -1,4 +1,4 @@
-// Shared by the tests of the store: a folder for one test, an example of a run, and comparisons of stores.
+// Parts that the tests of the store share: a folder for one test, an example of a run, and comparisons of stores.
 #pragma once
 
 #include <filesystem>
@@ -67,8 +67,8 @@ inline std::int64_t count(const fs::path& file, const std::string& sql) {
   return database.integer(sql);
 }
 
-/// Returns the differences between the rows of a store and the rows that one save of each of `runs` writes; "" if they
-/// are equal.
+/// Compares the rows of a store with the rows that one save of each of `runs` writes. Returns the differences, or "" if
+/// there are none.
 inline std::string difference(const fs::path& file, const std::vector<RunRecord>& runs) {
   const Folder folder;
   ResultStore expected(folder / "expected.db", runs.at(0).session_uuid, "x");

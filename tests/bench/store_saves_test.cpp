@@ -1,5 +1,5 @@
-// Saves of a run that grows. After each save the store must hold the rows of one full save, even if another process, a
-// signal or a full disk has disturbed an earlier save.
+// Tests repeated saves of a growing run. After each save the store must contain exactly the rows of one full save, even
+// if another process, a signal or a full disk has disturbed an earlier save.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@
 namespace hvd::bench::store_test {
 namespace {
 
-/// A run of `ranks` ranks after `samples` samples.
+/// Returns `run` with `ranks` ranks and `samples` samples of each rank.
 RunRecord grown(RunRecord run, int ranks, std::size_t samples) {
   run.world_size = run.allocation_size = ranks;
   run.measured_steps = static_cast<std::int64_t>(samples);

@@ -1,5 +1,5 @@
-// The store: saved runs can be read back, published runs are merged, and every fault leaves the target untouched and
-// the session's rows in the partial file.
+// Tests the store. Saved runs can be read back, and published runs are merged. Every fault must leave the target
+// unchanged and the session's rows in the partial file.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -30,7 +30,7 @@ coll::CollOptions coll_options() {
   return options;
 }
 
-/// An all-reduce of 1 KiB, out of place and in place, on two ranks. The second cell has no samples.
+/// The result of an all-reduce of 1 KiB on two ranks, out of place and in place. The in-place cell has no samples.
 coll::CollResult coll_result(const coll::CollOptions& options) {
   coll::CollResult result;
   result.world.ranks = 2;
@@ -123,7 +123,7 @@ TEST(Store, TwoSessionsOfOneFileAreMerged) {
   const Folder folder;
   const std::string first = new_uuid(), second = new_uuid();
   ResultStore a(folder / "a.db", first, "first");
-  ResultStore b(folder / "a.db", second, "second");  // neither session sees a target yet
+  ResultStore b(folder / "a.db", second, "second");  // both sessions open the store before the target exists
   a.save(example(first));
   b.save(example(second));
   a.finish();
@@ -169,7 +169,7 @@ TEST(Store, CollectivesAreSavedWithTheirSamples) {
     ResultStore store(folder / "a.db", session, "hvd_bench coll");
     const coll::Record record{session, options, result, {{"cpu.model", {"it's \"quoted\"", true}}}};
     coll::save(record, store);
-    coll::save(record, store);  // replaces
+    coll::save(record, store);  // replaces the rows of the first save
     store.finish();
   }
   EXPECT_EQ(folder.files(), 1U);
@@ -199,7 +199,7 @@ TEST(Store, ATimeThatTheClockCannotTellIsUnknown) {
   const coll::CollOptions options = coll_options();
   coll::CollResult result = coll_result(options);
   result.cells[0].seconds = {0, 0, 0};
-  result.cells[0].bound = HUGE_VAL;  // as a time over no time
+  result.cells[0].bound = HUGE_VAL;  // the quotient of a time and a time of 0
   ResultStore store(folder / "a.db", session, "x");
   coll::save(coll::Record{session, options, result, {}}, store);
   store.finish();
@@ -290,7 +290,7 @@ TEST(Store, FactsOfALaunchOfCollectives) {
   EXPECT_FALSE(facts.contains("gpu.name"));
 }
 
-TEST(Store, AnEmptyFileBecomesAStore) {  // as `mktemp` leaves it
+TEST(Store, AnEmptyFileBecomesAStore) {  // `mktemp` leaves an empty file
   const Folder folder;
   std::ofstream(folder / "a.db").close();
   const std::string session = new_uuid();
@@ -393,7 +393,7 @@ TEST(Store, RefusesAStoreThatIsCutOff) {
 
 TEST(Store, RefusesADirectoryThatCannotBeWritten) {
   if (::geteuid() == 0) {
-    // Root may write everywhere except where the kernel refuses.
+    // Root may write to every folder but /proc, where the kernel refuses new files.
     const std::string text = message_of([] { ResultStore("/proc/a.db", new_uuid(), "x"); });
     EXPECT_NE(text.find("/proc"), std::string::npos);
     return;
@@ -424,7 +424,7 @@ TEST(Store, ALockedTargetKeepsThePartialAndSaysSo) {
     other.run("ROLLBACK");
   }
   EXPECT_EQ(count(store.partial(), "SELECT count(*) FROM run"), 1);
-  store.finish();  // the lock has been released
+  store.finish();  // the other connection has released its lock
   EXPECT_EQ(count(folder / "a.db", "SELECT count(*) FROM run"), 2);
   EXPECT_FALSE(fs::exists(store.partial()));
 }

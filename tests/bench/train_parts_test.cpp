@@ -1,4 +1,4 @@
-// Compares the parts of the training loop that need no ranks with values computed by hand.
+// Tests the parts of the training loop that need no ranks. Expected values are computed by hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -173,7 +173,8 @@ TEST(PhaseLog, FirstSamplesOfVisitsCanBeTakenOut) {
 
 // -- rounds -------------------------------------------------------------------------------------------------------
 
-/// Logs of three phases and their plan. A step takes a second; the first step of a visit takes `first` seconds.
+/// The logs of three phases and the plan of their rounds. A step takes one second, and the first step of each visit
+/// takes `first` seconds.
 class Rounds {
  public:
   Rounds(const RoundPlan& empty, double first) : plan(empty), first_(first), left_(75) {}
@@ -317,11 +318,11 @@ TEST(ComparePiece, SumAndAverage) {
 }
 
 TEST(ComparePiece, AllowsRoundingAndNoMore) {
-  // For three values of 1 the bound is (3 + 2) * 2^-24 * 3 = 8.9e-7; floats near 3 are 2.4e-7 apart.
+  // The bound for three values of 1 is (3 + 2) * 2^-24 * 3 = 8.9e-7. Neighbouring floats near 3 are 2.4e-7 apart.
   const float up = std::nextafter(3.0F, 4.0F);
   EXPECT_EQ(compare({{1}, {1}, {1}}, {up}, ReduceOp::kSum), "");
   EXPECT_NE(compare({{1}, {1}, {1}}, {3.000001F}, ReduceOp::kSum), "");
-  // If values cancel, their magnitudes bound the error, not the sum.
+  // If values cancel, the bound follows from their magnitudes and not from the sum.
   EXPECT_EQ(compare({{1e6F}, {-1e6F}}, {0.1F}, ReduceOp::kSum), "");
   EXPECT_NE(compare({{1e6F}, {-1e6F}}, {1.0F}, ReduceOp::kSum), "");
   EXPECT_NE(compare({{0}, {0}}, {1e-30F}, ReduceOp::kSum), "");
@@ -343,7 +344,7 @@ TEST(ComparePiece, Bf16) {
 }
 
 TEST(ComparePiece, SumsThatTravelInBf16) {
-  // For two values of 1 + 2^-9 the bound is (2 + 2) * 2^-8 * 2 = 0.031; bf16 values near 2 are 2^-6 apart.
+  // The bound for two values of 1 + 2^-9 is (2 + 2) * 2^-8 * 2 = 0.031. Neighbouring bf16 values near 2 are 2^-6 apart.
   const std::vector<std::byte> local = bytes_of(std::vector<float>{1.001953125F});
   const std::vector<std::span<const std::byte>> ranks{local, local};
   const auto compared = [&](float sum, DataType sum_type) {
@@ -387,8 +388,8 @@ std::vector<std::int32_t> labels_at(SyntheticBatches& batches, std::uint64_t ste
   return {batch.labels.begin(), batch.labels.end()};
 }
 
-// Sample k of the data set has label k in every step and on every rank. 4 ranks x batch 2 therefore see the labels of 1
-// rank x batch 8, although later steps repeat the images of earlier steps.
+// A label depends only on the number of its sample, not on the step or the rank. Four ranks with batch 2 therefore see
+// the labels of one rank with batch 8, although later steps repeat the images of earlier steps.
 TEST(Batches, LabelsAreNewInEveryStepAndFollowTheSample) {
   const models::SyntheticSpec spec{.seed = 3, .image_elements = 12, .classes = 1000};
   std::vector<std::int32_t> expected(8 * 6);
@@ -452,7 +453,7 @@ TEST(Memory, RefusesWithTheBatchThatFits) {
     EXPECT_EQ(error.code(), Errc::kOutOfMemory);
     const std::string text = error.what();
     EXPECT_NE(text.find("batch 64 needs at least 7.4 GB per rank, 14.8 GB for the 2 ranks"), std::string::npos) << text;
-    EXPECT_NE(text.find("--batch-size 27 "), std::string::npos) << text;  // 0.9 * (4 - 1) GB / 0.1 GB
+    EXPECT_NE(text.find("--batch-size 27 "), std::string::npos) << text;  // 90 % of (4 - 1) GB at 0.1 GB an image
   }
   EXPECT_THROW(refuse_if_too_big(forecast, 8, 8'000'000'000), Error) << "no image fits";
 }
@@ -471,7 +472,7 @@ Errc refused(const Options& options) {
 
 TEST(Setup, DefaultsAndRefusals) {
   Options options;
-  const auto setup = settle(options);  // gtest uses the name Setup itself
+  const auto setup = settle(options);  // `auto`, because testing::Test::Setup hides the name
   EXPECT_EQ(setup.model.model, "resnet101");
   EXPECT_EQ(setup.model.batch_size, 8);
   EXPECT_EQ(setup.model.image_size, 224);
