@@ -1,4 +1,4 @@
-"""Runs hvd_bench coll, which times and checks the collective operations, on threads and processes."""
+"""Runs hvd_bench coll, which times and checks collective operations, with ranks as threads and as processes."""
 
 import contextlib
 import csv
@@ -34,7 +34,7 @@ def coll(*arguments: str, ranks: int = 2) -> Result:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The lines of the table, split into columns as scripts for nccl-tests split them."""
+    """Returns the table's rows, split into columns in the way of scripts for nccl-tests."""
     return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
 
 
@@ -47,7 +47,7 @@ class Coll(ProgramTest):
         self.db = self.folder / "runs.db"
 
     def require_stored_incomplete(self, reason: str) -> None:
-        """The store has one session with samples that ended early."""
+        """Asserts that the store has one session, which ended early and has samples."""
         (found,) = self.query("SELECT status, status_reason, ranks FROM coll_session", self.stored_file())
         self.assertEqual((found[0], found[2]), ("incomplete", 2))
         self.assertIn(reason, found[1])
@@ -65,9 +65,9 @@ class Coll(ProgramTest):
         for row in table:
             size, microseconds, algbw, busbw = (float(row[i]) for i in (0, 5, 6, 7))
             self.assertGreater(microseconds, 0)
-            rounding = 0.005 * (1 + algbw / microseconds)  # both have two decimals
+            rounding = 0.005 * (1 + algbw / microseconds)  # algbw and microseconds are printed with two decimals
             self.assertAlmostEqual(algbw, size / microseconds / 1e3, delta=rounding * 1.1)
-            self.assertEqual(algbw, busbw)  # the factor 2 (n - 1) / n is 1 for two ranks
+            self.assertEqual(algbw, busbw)  # because the factor 2 (n - 1) / n is 1 for n = 2 ranks
             self.assertEqual((row[8], row[12]), ("0", "0"))
         self.assertIn("# Out of bounds values : 0 OK", result.out)
 
@@ -106,7 +106,7 @@ class Coll(ProgramTest):
             form = row["in_place"] or row["out_of_place"]
             self.assertEqual(form["nwrong"], None if row["experiment_name"] == "barrier" else 0)
             low, high = form["time_low"], form["time_high"]
-            # On a busy machine the cap may leave too few samples for an interval.
+            # On a busy machine the time cap may end a cell before there are enough samples for an interval.
             self.assertTrue((low is None and high is None) or low <= form["time"] <= high, form)
             self.assertGreaterEqual(form["skew"], 0)
             spread = row["in_place_per_iter" if row["in_place"] else "out_of_place_per_iter"]
@@ -125,7 +125,7 @@ class Coll(ProgramTest):
         self.assertEqual(result.code, 0, result)
         self.assertIn("all_reduce, algorithm=ring, over ring", result.out)
         self.assertIn("all_reduce, algorithm=shm, over shm", result.out)
-        # Each of the two sizes has one ratio with an interval, that of the second side to the first.
+        # Each of the two sizes has one ratio with an interval: the ratio of the second side to the first.
         self.assertEqual(result.out.count("["), 2, result)
 
     def test_a_models_buckets(self) -> None:
@@ -252,7 +252,7 @@ class Coll(ProgramTest):
         running = Running([str(MPIRUN), "-n", "2", PROGRAM, "coll", *sweep, "-J", str(file), "--db", str(self.db)])
         running.wait_for("coll: measuring")
         os.kill(running.rank_pid(1), signal.SIGSTOP)
-        time.sleep(0.5)  # by now rank 0 waits for rank 1 and does not look for signals
+        time.sleep(0.5)  # by now rank 0 waits for rank 1 and does not check for signals
         os.kill(running.rank_pid(0), signal.SIGTERM)
         result = running.finish(timeout=30)
         self.assertIn("before the operations in progress could end; what was measured is printed", result.err)

@@ -70,7 +70,7 @@ class Database(ProgramTest):
 
     @unittest.skipUnless(may_mount(), "needs mount namespaces")
     def test_full_disk(self) -> None:
-        for size in ("16k", "56k"):  # too small for the schema; too small for the first record
+        for size in ("16k", "56k"):  # 16k is too small for the schema, and 56k for the first record
             script = f'mount -t tmpfs -o size={size} none "$0" && exec "$@"'
             arguments = [PROGRAM, *TINY, "--db", str(self.db)]
             result = execute(["unshare", "-rm", "sh", "-c", script, str(self.folder), *arguments])

@@ -62,7 +62,7 @@ class BadInput(ProgramTest):
         self.refused(run(*TINY, "--dtype", "bf16", env=env), 2, "bf16")
 
     def test_what_needs_a_gpu(self) -> None:
-        hidden = {"CUDA_VISIBLE_DEVICES": ""}  # hides a GPU if there is one
+        hidden = {"CUDA_VISIBLE_DEVICES": ""}  # hides the machine's GPUs
         self.refused(run("--device", "cuda", env=hidden), 2, "--device cuda", "--device cpu")
         self.refused(run("--dtype", "tf32", env=hidden), 2, "tf32", "bf16")
         self.refused(run("--comm", "nccl", env=hidden), 2, "--comm mpi")
@@ -124,7 +124,7 @@ class Launch(ProgramTest):
         result = execute([str(MPIRUN), "-n", "2", *command])
         self.assertEqual(result.code, 2, result)
         self.assertNotEqual(result.errors, [], result)
-        for line in result.errors:  # both may report it, since the variable also decides which rank prints
+        for line in result.errors:  # both ranks may report the variable, because it also decides which rank prints
             self.assertIn("OMPI_COMM_WORLD_RANK=1 of a process that is rank 0 in MPI", line)
 
     def test_one_process_on_purpose(self) -> None:

@@ -1,11 +1,11 @@
-"""Runs hvd_bench validate: do all ranks compute the same bits, equally fast?"""
+"""Runs hvd_bench validate, which checks that all ranks compute the same bits equally fast."""
 
 import json
 import unittest
 
 from program import PROGRAM, ProgramTest, execute, mpirun, needs_mpi, per_rank, query, run
 
-# No pause of a busy machine reaches this threshold in every step. The tests judge bits; times are only printed.
+# Pauses of a busy machine never reach this threshold in every step, so the tests judge only bits.
 STEPS = ["--model", "resnet50", "--image-size", "32", "--batch-size", "2", "--classes", "10", "--threads", "1"]
 VALIDATE = ["validate", *STEPS, "--steps", "10", "--threshold", "999"]
 
