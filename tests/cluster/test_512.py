@@ -1,9 +1,9 @@
-"""Runs 512 tasks on 128 nodes of a real Slurm, with one store and the efficiency table as results.
+"""Runs 512 tasks on 128 nodes of a real Slurm. The results are one store and the efficiency table.
 
-One machine has neither the memory nor the cores to train in 512 processes. Compute is therefore replayed from a
-recording made here at the start, and gradients and buckets are cut to 1/4096 (--replay-shrink). Everything else is
-real: the launch, 512 processes that find one another, the reductions and their check, the gathering of every rank's
-samples, one complete store. The times say nothing about a network of 512 GPUs.
+One machine is too small to train in 512 processes. The test therefore records a step first, which the tasks replay
+with gradients and buckets cut to 1/4096 (--replay-shrink). Everything else is real: the launch, 512 processes that
+find one another, the reductions and their check, the gathering of every rank's samples, and one complete store. The
+times say nothing about a network of 512 GPUs.
 """
 
 import re
@@ -16,12 +16,12 @@ from program import PROGRAM, execute
 
 NODES, PER_NODE = 128, 4
 SHRINK = 4096
-BUCKET_MIB = 0.02  # 20 KiB: two or three buckets, reduced in the nodes, then by doubling between their leaders
-NEEDED_GIB = 8  # 512 processes with some 7 MB each, 128 slurmd, gradients
+BUCKET_MIB = 0.02  # 20 KiB a bucket: two or three buckets, reduced within nodes, then by doubling between nodes
+NEEDED_GIB = 8  # for 512 processes with some 7 MB each, 128 slurmd, and the gradients
 
 
 def available_gib() -> float:
-    """Memory that programs can get, page cache included."""
+    """Returns the memory that programs can get, page cache included."""
     (kib,) = re.findall(r"^MemAvailable: *(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return int(kib) / 2**20
 

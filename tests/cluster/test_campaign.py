@@ -1,4 +1,4 @@
-"""A generated campaign that really trains: 1, 2, 4 and 8 tasks on up to four nodes, in one table."""
+"""Generates a campaign that really trains with 1, 2, 4 and 8 tasks on up to four nodes, and reads its table."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ num-warmup-batches = 1
 num-iters = 3
 max-time = 60
 """
-CELLS = 2 + 3 + 3  # jobs of one, two and four nodes; the larger jobs with both baselines
+CELLS = 2 + 3 + 3  # jobs of one, two and four nodes; the last two have 2 baselines each
 
 
 class OneToEight(ClusterTest):

@@ -1,4 +1,4 @@
-"""Tests the cluster that the other tests use: its properties, and that it leaves nothing behind."""
+"""Tests the cluster that all other tests use: its properties, and that the cluster leaves nothing behind."""
 
 import os
 import signal
@@ -92,7 +92,7 @@ class Endings(unittest.TestCase):
 
     def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(self) -> None:
         cluster = Cluster(Shape(nodes=1))
-        cluster._write_files = lambda: None  # writes no configuration
+        cluster._write_files = lambda: None  # a cluster without configuration files cannot start
         cluster.start_seconds = 1
         with self.assertRaisesRegex(RuntimeError, "munged's socket"):
             cluster.__enter__()
