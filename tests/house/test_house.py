@@ -1,4 +1,4 @@
-"""Checks that the rules hold in this repository, and that each rule finds a violation."""
+"""Checks that this repository breaks no rule, and that each rule finds a violation."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import rules
 
 ROOT = Path(__file__).resolve().parents[2]
-SELF = "tests/house/test_house.py"  # contains violations on purpose
+SELF = "tests/house/test_house.py"  # this file contains violations on purpose
 
 
 def repository_files() -> list[str]:
-    """Files that git tracks or would add; in an unpacked archive without git, all files except build output."""
+    """Returns the files that git tracks or would add. Without git, returns all files except build output."""
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"],
         capture_output=True,
