@@ -1,4 +1,4 @@
-"""Shared by the tests of hvdb.campaign: paths, and functions that make specs, sites and plans in one line."""
+"""Parts that the tests of hvdb.campaign share: paths, and functions that make specs, sites and plans in one line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ batch_size = 4
 
 
 def spec_of(text: str = MINIMAL, **more: str) -> spec.Spec:
-    """The spec in TOML `text`, with `more` top-level keys, whose values are TOML."""
+    """Reads a spec from the TOML `text`, after the top-level keys `more`, whose values are TOML."""
     head = "".join(f"{key} = {value}\n" for key, value in more.items())
     return spec.from_data(fields.parse(head + text, "spec.toml"), "spec.toml")
 
@@ -44,7 +44,7 @@ def plan_of(study: spec.Spec | None = None, machine: site.Site | None = None) ->
 
 
 def fault(act: object, *arguments: object) -> str:
-    """The text of the CampaignError that `act(*arguments)` raises, which must be one line."""
+    """Returns the text of the CampaignError that `act(*arguments)` must raise. The text must be one line."""
     try:
         act(*arguments)  # type: ignore[operator]
     except CampaignError as error:
@@ -55,7 +55,7 @@ def fault(act: object, *arguments: object) -> str:
 
 
 def campaign_here(*arguments: object, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs `hvdb campaign` in this process, which is quicker than campaign()."""
+    """Runs `hvdb campaign` in this process, which is quicker than a new process."""
     out, err = io.StringIO(), io.StringIO()
     with (
         unittest.mock.patch.dict(os.environ, environment or {}),
@@ -67,7 +67,7 @@ def campaign_here(*arguments: object, environment: dict[str, str] | None = None)
 
 
 def campaign(*arguments: object, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs scripts/campaign in a process, as a user does."""
+    """Runs scripts/campaign in a new process, as a user does."""
     return subprocess.run(
         [str(REPOSITORY / "scripts" / "campaign"), *map(str, arguments)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Bad input and failing surroundings: one line, the right exit code, and no job lost if nobody reads the output."""
+"""Tests bad input and failing surroundings: one error line, the right exit code, and no job lost without a reader."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ repetitions = 3
 [weak]
 batch_size = 4
 """
-# Jobs run on this machine. The launcher only drops its own option (-n RANKS).
+# Jobs run on this machine. The launcher drops its own option (-n RANKS) and runs the rest.
 SITE = f"""
 base = "laptop"
 name = "here"
@@ -46,7 +46,7 @@ class HereTest(LifeTest):
         return subprocess.run([PROGRAM, *map(str, words)], text=True, timeout=60, check=False, **streams)
 
     def nobody(self) -> int:
-        """The writing end of a pipe whose reader is gone."""
+        """Returns the writing end of a pipe whose reading end is closed."""
         read, write = os.pipe()
         os.close(read)
         self.addCleanup(os.close, write)
@@ -155,7 +155,7 @@ class DamagedTest(HereTest):
 
 
 class EndTest(HereTest):
-    """Every way in which a command ends must give one line."""
+    """A command must print one line, however it ends."""
 
     def ended_by(self, fault: BaseException) -> subprocess.CompletedProcess[str]:
         self.generate()

@@ -1,4 +1,4 @@
-"""The life of a campaign, with stand-ins for Slurm and hvd_bench: submitted, watched, resumed, cancelled, rejected."""
+"""Submits, watches, resumes, cancels and rejects campaigns, with stand-ins for Slurm and hvd_bench."""
 
 from __future__ import annotations
 
@@ -75,20 +75,20 @@ class LifeTest(unittest.TestCase):
         return {state: count for state, count in self.status(code)["counts"].items() if count}
 
     def begun_runs(self, table: str = "run") -> int:
-        """Number of rows of `table` that running sessions have stored so far."""
+        """Returns how many rows of `table` running sessions have stored so far."""
         runs = 0
         for path in self.folder.glob("stores/*.partial"):
             connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
             try:
                 runs += connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
             except sqlite3.Error:
-                pass  # the store is being written
+                pass  # the session is writing the store
             finally:
                 connection.close()
         return runs
 
     def sessions(self) -> dict[str, int]:
-        """Complete sessions by cell, over all stores and leftovers of killed jobs, each session counted once."""
+        """Maps each cell to its number of complete sessions in all stores, partial files of killed jobs included."""
         found: set[tuple[str, str]] = set()
         for path in [*self.folder.glob("stores/*.db"), *self.folder.glob("stores/*.partial")]:
             connection = sqlite3.connect(path)
@@ -102,7 +102,7 @@ class LifeTest(unittest.TestCase):
 class SubmitTest(LifeTest):
     def test_from_submit_to_complete(self) -> None:
         self.generate()
-        # n0001 has 1 and 2 ranks; n0002 and n0004 have 4 and 8 ranks with two baselines; two repetitions
+        # two repetitions of 8 cells: 1 and 2 ranks (n0001), 4 (n0002) and 8 (n0004) ranks with two baselines each
         self.assertEqual(self.counts(), {"lacking": 16})
         said = self.good("submit")
         self.assertIn("n0001: job 101, 4 cells in repetitions 1, 2", said)
@@ -202,7 +202,7 @@ class RejectedTest(LifeTest):
         self.assertIn("squeue: not on the PATH", json.loads(done.stdout)["notes"][0])
 
     def _bin(self) -> Path:
-        """A PATH with the programs that a shell needs, and no scheduler."""
+        """Makes a folder for PATH with the programs that a shell needs and without a scheduler."""
         folder = self.top / "bin"
         folder.mkdir(exist_ok=True)
         for name in ("bash", "env", "dirname", "python3", "cat"):
@@ -334,7 +334,7 @@ class FailureTest(LifeTest):
         wait_until(lambda: self.status()["counts"]["running"] == 1)
         self.assertEqual(self.status()["seconds_left"], 3723)
         wait_until(lambda: list(self.folder.glob("stores/n0002*.partial")))
-        child.send_signal(signal.SIGUSR1)  # only to the script, as --signal=B:USR1 does
+        child.send_signal(signal.SIGUSR1)  # like --signal=B:USR1, signals only the script
         self.assertEqual(child.wait(30), 1)
         self.cluster.set_state(Task(102, 1), "FAILED")
         standing = self.status()
@@ -362,7 +362,7 @@ class FailureTest(LifeTest):
         self.good("submit")
         self.cluster.run(Task(101, 1))
         points = self.top / "points"
-        kill = {"FAKE_POINTS": str(points), "FAKE_KILL_AT": "10"}  # point 10 is in the second cell
+        kill = {"FAKE_POINTS": str(points), "FAKE_KILL_AT": "10"}  # the second cell reaches point 10
         self.assertEqual(self.cluster.run(Task(102, 1), **kill), -9)
         unit = next(u for u in self.status()["units"] if u["job"] == "n0002")
         self.assertIn("was killed during cell", unit["note"])

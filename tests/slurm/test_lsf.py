@@ -1,6 +1,6 @@
-"""LSF: the stand-in for jsrun against the documented forms, campaigns through bsub, bjobs and bkill, and real ranks.
+"""Tests LSF: jsrun's stand-in against the documented forms, campaigns with bsub, bjobs and bkill, and real ranks.
 
-No LSF was at hand. The tests show that the scripts follow the documentation, not that a real jsrun accepts them.
+There was no LSF to test with. The tests show that scripts follow the documentation, not that a real jsrun accepts them.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ device = "cpu"
 
     def test_from_submit_to_complete(self) -> None:
         self.generate(None, "--set", "submit.account=abc123")
-        # 1, 2 and 4 ranks on one node; 8 ranks on two nodes, with two baselines; two repetitions
+        # two repetitions of 6 cells: 1, 2 and 4 ranks on one node, and 8 ranks on two nodes with two baselines
         self.assertEqual(self.counts(), {"lacking": 12})
         self.assertIn("n0002: job 102, 6 cells in repetitions 1, 2, after 101", self.good("submit"))
         self.assertEqual(self.counts(), {"queued": 12})
@@ -157,7 +157,7 @@ device = "cpu"
 
 @unittest.skipUnless(PROGRAM.is_file() and MPIRUN, "needs hvd_bench and mpirun")
 class RealRanksTest(LifeTest):
-    """The generated script, the stand-ins for bsub and jsrun, and the real program with MPI ranks on the CPU."""
+    """Runs the generated script and the real program with MPI ranks on the CPU. bsub and jsrun are stand-ins."""
 
     SCHEDULER_SITE = f"""
 base = "summit"
@@ -201,7 +201,7 @@ options = []
 
 
 def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
-    # Leaves out LifeTest's own cases, which the import brings in.
+    # Leaves out the imported LifeTest.
     cases = (ResourceSetsTest, LsfLifeTest, RealRanksTest)
     return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
 

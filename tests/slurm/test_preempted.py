@@ -1,4 +1,4 @@
-"""A preempted job exits normally, so Slurm counts it as finished unless it asks to be requeued. Other jobs must not."""
+"""Slurm counts a preempted job that exits normally as finished, so the job must requeue itself. No other job may."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOB = Task(101, 1)
 
 class PreemptedTest(LifeTest):
     def terminated(self, *, preempts: bool, state: str = "RUNNING", more: tuple[str, ...] = ()) -> str:
-        """Sends SIGTERM to all processes of a job while Slurm's record says `state`. Returns the state afterwards."""
+        """Sends SIGTERM to all processes of a job that Slurm reports in `state`. Returns the job's state afterwards."""
         (self.cluster.folder / "limits.json").write_text(json.dumps({"preempts": preempts}), encoding="utf-8")
         self.generate(ONE, *more)
         self.good("submit")
@@ -50,7 +50,7 @@ class PreemptedTest(LifeTest):
 
 
 def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
-    # Leaves out LifeTest's own cases, which the import brings in.
+    # Leaves out the imported LifeTest.
     return loader.loadTestsFromTestCase(PreemptedTest)
 
 

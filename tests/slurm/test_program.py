@@ -1,4 +1,4 @@
-"""Campaigns with the real hvd_bench on this machine: the site "laptop", its foreground runs, and their interruption."""
+"""Runs campaigns with the real hvd_bench on this machine: site "laptop", runs in the foreground, and interruptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from test_life import LifeTest
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 MPIRUN = shutil.which("mpirun") if os.environ.get("HVD_TEST_MPI", "1") == "1" else None
-# Each cell takes seconds on one core.
+# Each cell of this spec takes seconds on one core.
 SPEC = """
 name = "here"
 models = ["vgg16"]
@@ -78,7 +78,7 @@ class LaptopTest(LifeTest):
         return self.call("generate", self.top / "spec.toml", "--site", site, "--dry-run").stdout
 
     def started(self, command: str) -> subprocess.Popen[str]:
-        """Runs scripts/campaign in the background and waits until a cell is being measured."""
+        """Starts scripts/campaign in the background. Returns when a cell has stored samples."""
         child = subprocess.Popen(
             [sys.executable, "-B", "-m", "hvdb", "campaign", command, str(self.folder)],
             env={**os.environ, "PYTHONPATH": SCRIPTS},
@@ -86,7 +86,7 @@ class LaptopTest(LifeTest):
             stderr=subprocess.PIPE,
             text=True,
         )
-        # A run that ends while it warms up stores nothing, so wait for samples.
+        # A run that is interrupted during its warm-up stores nothing, so wait for samples.
         wait_until(lambda: self.begun_runs("sample") > 0, 180)
         return child
 
@@ -133,7 +133,7 @@ class LaptopTest(LifeTest):
 
 
 def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
-    # Leaves out LifeTest's own cases, which the import brings in.
+    # Leaves out the imported LifeTest.
     return loader.loadTestsFromTestCase(LaptopTest)
 
 

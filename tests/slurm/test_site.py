@@ -1,4 +1,4 @@
-"""Sites: bases and --set. Every mistake must give one line that says what is right."""
+"""Tests sites, their bases, and --set. Every mistake must give one line that says what is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reading stores: their sessions, leftovers of kills, unreadable files, a pilot's times. The program must agree."""
+"""Tests how stores are read: sessions, partial files of killed jobs, unreadable files, times of a pilot. Compares the
+cells that are found with those that `hvd_bench stored` finds."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 
 
 def add_session(path: Path, cell: str, *statuses: str, seconds: int = 10, **columns: object) -> None:
-    """Adds one session, with a run for each status, to the store `path`. Makes the store if it does not exist."""
+    """Adds a session with one run for each status to the store `path`. Makes the store if it does not exist."""
     fresh = not path.exists()
     connection = sqlite3.connect(path)
     if fresh:
@@ -139,7 +140,7 @@ class StoresTest(unittest.TestCase):
             self.assertIn(words, said)
 
     def change(self, name: str, *statements: str) -> None:
-        """Copies the store with one cell and changes the copy."""
+        """Copies the store a.db and changes the copy."""
         path = self.folder / f"{name}.db"
         shutil.copyfile(self.a, path)
         connection = sqlite3.connect(path, isolation_level=None)
@@ -150,7 +151,7 @@ class StoresTest(unittest.TestCase):
     def test_a_damaged_or_forged_store_holds_nothing(self) -> None:
         add_session(self.a, "good", "complete")
         self.change("norank", "DROP TABLE rank")
-        # SQLite's own message quotes the schema, so that the message is not UTF-8 either.
+        # This schema is not UTF-8. SQLite quotes it, so SQLite's message is not UTF-8 either.
         self.change(
             "schema", "UPDATE sqlite_schema SET sql = CAST(x'43524541544520ff1b5b' AS TEXT) WHERE name = 'rank'"
         )
@@ -173,7 +174,7 @@ class StoresTest(unittest.TestCase):
             self.assertIn("b.db: damaged: a session has no start and end", fault(stores.pilot, [self.folder / "b.db"]))
 
     def test_a_journal_that_names_another_file(self) -> None:
-        """When SQLite rolls back, it deletes the file that the journal names. A stranger's may name any file."""
+        """A rollback of SQLite deletes the file that the journal names. A stranger's journal may name any file."""
         add_session(self.a, "good", "complete")
         journal = self.a.with_name("a.db-journal")
         journal.write_bytes(b"\0" * 512 + bytes.fromhex("d9d505f920a163d7"))
@@ -190,7 +191,7 @@ class StoresTest(unittest.TestCase):
         self.assertIn("a.db-journal: is not a file", self.held_elsewhere())
 
     def held_elsewhere(self) -> str:
-        """Runs held() on a.db in a process without numpy. Returns its result as text."""
+        """Calls held() on a.db in a process without numpy. Returns the call's result as text."""
         script = (
             "import sys; sys.path.insert(0, sys.argv[2]); sys.modules['numpy'] = None\n"
             "from hvdb.campaign import stores\nfrom pathlib import Path\nprint(stores.held([Path(sys.argv[1])]))"
