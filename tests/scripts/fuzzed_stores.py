@@ -1,4 +1,4 @@
-"""Makes damaged stores and stores that a stranger made to do harm, one file per seed. For test_fuzz."""
+"""Makes damaged stores, and hostile stores of a stranger, for test_fuzz: one file per seed."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ SCHEMAS = (
 
 
 def make_base(path: Path) -> None:
-    """Makes the store from which all others are made: several sessions, a profile, an unfinished run, collectives."""
+    """Makes the store that all seeds change. It has several sessions, a profile, an unfinished run, and collectives."""
     operations = [
         {
             "seq": seq,
@@ -122,7 +122,7 @@ def _quoted(text: str) -> str:
 
 
 def _execute(path: Path, *statements: str) -> None:
-    """Executes the statements on a file. Ignores statements that SQLite refuses."""
+    """Executes the statements on the store `path`. Ignores statements that SQLite refuses."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.text_factory = bytes
     pragmas = ("synchronous = OFF", "writable_schema = ON", "ignore_check_constraints = ON")
@@ -133,7 +133,7 @@ def _execute(path: Path, *statements: str) -> None:
 
 
 def damaged(base: Path, path: Path, seed: int) -> str:
-    """Copies `base` to `path` with one kind of damage, and returns the kind."""
+    """Copies `base` to `path` with one kind of damage. Returns the kind."""
     rng = random.Random(f"damaged {seed}")
     shutil.copyfile(base, path)
     kind = rng.choice(("bits", "bytes", "cut", "page", "pages", "header", "columns", "table", "rows", "schema"))
@@ -172,7 +172,7 @@ def damaged(base: Path, path: Path, seed: int) -> str:
 
 
 def hostile(base: Path, path: Path, seed: int) -> str:
-    """Copies `base` to `path` with values or a schema that a stranger chose, and returns the statements."""
+    """Copies `base` to `path` and gives the copy a stranger's values or schema. Returns the statements."""
     rng = random.Random(f"hostile {seed}")
     shutil.copyfile(base, path)
     statements = []

@@ -1,4 +1,4 @@
-"""Makes stores with known values, using results/schema.sql, for the tests of scripts/hvdb."""
+"""Makes stores with known values for the tests of scripts/hvdb, using results/schema.sql."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hvdb import store, untrusted, values  # noqa: E402  (the path must be set f
 
 
 def new_uuid(rng: np.random.Generator) -> str:
-    """A version 4 UUID from a seeded generator, so that tests repeat exactly."""
+    """Returns a version 4 UUID from a seeded generator, so that tests repeat exactly."""
     return str(uuid.UUID(bytes=rng.bytes(16), version=4))
 
 
 @dataclass
 class SessionSpec:
-    """One session, as hvd_bench --efficiency writes it: phases solo, none, full. Times are in seconds per step."""
+    """A session as hvd_bench --efficiency writes it, with phases solo, none and full. Times are in seconds per step."""
 
     model: str = "resnet101"
     ranks: int = 2
@@ -47,26 +47,26 @@ class SessionSpec:
     reduce_seconds: float = 0.1
     ranks_per_host: int = 1 << 20
     slow_rank: int | None = None  # the rank whose compute takes 10 % longer
-    # Relative standard deviation of the bootstrap replicates. None: no replicates, as in stores of older programs.
+    # Relative standard deviation of the bootstrap replicates. None: no replicates, as from older programs.
     replicates: float | None = None
 
 
 @dataclass
 class CollSpec:
-    """One launch as hvd_bench coll --db writes it: all-reduces, a cell each size and side. Times in seconds."""
+    """A launch of all-reduces as hvd_bench coll --db writes it, with a cell for each size and side."""
 
     ranks: int = 2
     sizes: tuple[int, ...] = (1024, 65536)
     sides: tuple[str, ...] = ("",)
-    seconds: float = 1e-5  # of the smallest size
+    seconds: float = 1e-5  # time of the smallest size
     samples: int = 20
     started: str = "2026-01-02T03:04:05.000Z"
-    columns: dict = field(default_factory=dict)  # of coll_session
-    cell: dict = field(default_factory=dict)  # columns of coll_cell
+    columns: dict = field(default_factory=dict)  # values for columns of coll_session
+    cell: dict = field(default_factory=dict)  # values for columns of coll_cell
 
 
 def insert(connection: sqlite3.Connection, table: str, **row: object) -> None:
-    """Inserts one row; keywords are column names."""
+    """Inserts one row. The keywords are column names."""
     marks = ", ".join("?" * len(row))
     connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
 
@@ -78,7 +78,7 @@ def _add_samples(connection: sqlite3.Connection, run: str, rank: int, kinds: dic
 
 
 def add_session(connection: sqlite3.Connection, spec: SessionSpec, rng: np.random.Generator) -> dict[str, str]:
-    """Adds one session and returns {phase: UUID of the run}. The median step time of the samples is near the spec's."""
+    """Adds one session whose median step times are near those of `spec`. Returns {phase: UUID of the run}."""
     session = new_uuid(rng)
     command = f"mpirun -n {spec.ranks} hvd_bench --model {spec.model} --efficiency --db results.db"
     insert(connection, "session", uuid=session, started_utc=spec.started, command_line=command)
@@ -182,7 +182,7 @@ def _add_decomposition(connection: sqlite3.Connection, run: str, spec: SessionSp
 
 
 def add_coll(connection: sqlite3.Connection, spec: CollSpec, rng: np.random.Generator) -> dict[str, str]:
-    """Adds one launch; returns "coll" -> its UUID. The median over samples is that of the spec, times the size."""
+    """Adds one launch. A cell's median time is that of `spec`, scaled with the size. Returns {"coll": UUID}."""
     session = new_uuid(rng)
     untrusted.make_tables(connection, untrusted.COLL.version)
     command = f"hvd_bench coll --ranks {spec.ranks} --db results.db"
@@ -251,7 +251,7 @@ def add_coll(connection: sqlite3.Connection, spec: CollSpec, rng: np.random.Gene
 
 
 def make(path: Path, *specs: SessionSpec | CollSpec, seed: int = 1) -> list[dict[str, str]]:
-    """Makes a store at `path` with one session per spec. Returns {phase: run's UUID} or {"coll": UUID} for each."""
+    """Makes a store at `path` with one session per spec. Returns what add_session() or add_coll() returns for each."""
     rng = np.random.default_rng(seed)
     connection = store.create(path)
     with connection:

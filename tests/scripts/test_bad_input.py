@@ -1,4 +1,4 @@
-"""Stores that hvd_bench did not write, and commands that fail: one line, the right exit code, nothing left behind."""
+"""Tests foreign stores and failing commands: one error line, the right exit code, and no files left behind."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ class BadInput(unittest.TestCase):
         self.refused("run .* is not run again: no closing", "rerun", self.runs["full"], self.db, "--execute")
 
     def record_with_endless_program(self) -> Path:
-        """Makes a record, and self.program, which never ends. Returns the file to which it writes its process id."""
+        """Makes a record, and a self.program that never ends. Returns the file with the program's process id."""
         note = self.folder / "pid"
         program = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
         self.program = self.folder / "sleeper"
-        # The shell waits for its child. A signal to the shell alone would not reach the child.
+        # The shell waits for its child, so a signal to only the shell would not reach the child.
         self.program.write_text(f"#!/bin/sh\n{shlex.quote(sys.executable)} -c {shlex.quote(program)}\n:\n")
         self.program.chmod(0o755)
         self.change("UPDATE session SET command_line = 'hvd_bench'")
@@ -127,7 +127,7 @@ class BadInput(unittest.TestCase):
             os.kill(int(note.read_text()), 0)
 
     def test_a_rerun_that_is_ended_leaves_nobody_behind(self) -> None:
-        """When a job or a connection ends, neither the program nor the script's scratch folder may be left."""
+        """SIGTERM and SIGHUP must end both the script and the program, and must leave no scratch folder."""
         note, scratch = self.record_with_endless_program(), self.folder / "scratch"
         scratch.mkdir()
         command = [str(REPOSITORY / "scripts" / "rerun"), self.runs["full"], str(self.db), "--execute"]

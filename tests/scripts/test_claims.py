@@ -1,4 +1,4 @@
-"""scripts/reproduce: the model by hand, the rule at its limits, its error rates, and runs that must never count."""
+"""Tests scripts/reproduce: its model by hand, its rule at the limits, error rates, and runs that must never count."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TRUE_512 = {"inception3": 0.90, "resnet101": 0.90, "vgg16": 0.68}
 def sessions(
     model: str, efficiency: float, *, ranks: int = 512, count: int = 5, spread: float = 0.002, **columns: object
 ) -> list[SessionSpec]:
-    """Specs of `count` jobs in the form of the claim. Their efficiencies are spread evenly over +- `spread`."""
+    """Returns specs of `count` jobs in the form of the claim. Their efficiencies are spread evenly over +- `spread`."""
     form = {
         "batch_size": 64,
         "image_size": claims.INPUT_SIZE[model],
@@ -55,7 +55,8 @@ def sessions(
 
 class ModelTest(unittest.TestCase):
     def test_by_hand(self) -> None:
-        # 100 M parameters are 400 MB; 8 Gbit/s are 1 GB/s: 2 x 3/4 x 0.4 s. 64 images at 64/s: 1 s, backward 0.5 s.
+        # The ring sends 400 MB (100 M parameters) at 1 GB/s (8 Gbit/s): 2 x 3/4 x 0.4 s. 64 images at 64/s take 1 s,
+        # half of it in backward.
         found = ring_model.bounds(ring_model.Inputs(4, 100_000_000, 8.0, 64.0, 64, 0.5))
         self.assertAlmostEqual(found.ring_seconds, 0.6)
         self.assertAlmostEqual(found.step_seconds, 1.0)
@@ -69,7 +70,7 @@ class ModelTest(unittest.TestCase):
     def test_vgg_on_512_gpus(self) -> None:
         point = POINTS["vgg16", 512]
         found = ring_model.bounds(claims.model_inputs(CLAIM, point, PUBLISHED, Options()))
-        # The ring takes 2 x 511/512 x 4 x 138,357,544 B / 3.125 GB/s, the step 64 / 130.9 s.
+        # The ring takes 2 x 511/512 x 4 x 138,357,544 B / 3.125 GB/s. The step takes 64 / 130.9 s.
         self.assertAlmostEqual(found.ring_seconds, 0.353503, places=5)
         self.assertAlmostEqual(found.step_seconds, 0.488923, places=5)
         self.assertTrue(found.at_least < point.efficiency_stated < found.at_most)
@@ -91,7 +92,7 @@ class ModelTest(unittest.TestCase):
 
 
 class RuleTest(unittest.TestCase):
-    """The claim of 90 % with a margin of 2 points stands for 87.5 .. 92.5 %."""
+    """The claim of 90 % (stated in whole percent) with a margin of 2 points means 87.5 .. 92.5 %."""
 
     def verdict(self, low: float | None, high: float | None, count: int = 5, **options: object) -> str:
         measured = Estimate(0.9, low, high)
@@ -115,7 +116,7 @@ class RuleTest(unittest.TestCase):
         self.assertEqual(self.verdict(0.8951, 0.9049, margin=1e-9), REPRODUCED)
         self.assertEqual(self.verdict(0.8949, 0.9049, margin=1e-9), INCONCLUSIVE)
         self.assertEqual(self.verdict(0.86, 0.94, margin=0.05), REPRODUCED)
-        sharper = POINTS["resnet101", 16]  # stated as "91.4", so a tenth of the rounding
+        sharper = POINTS["resnet101", 16]  # stated as "91.4", so its rounding is a tenth of that of "90"
         self.assertEqual(claims.judge(sharper, Estimate(0.914, 0.9136, 0.9144), 5, Options(margin=1e-9))[0], REPRODUCED)
         self.assertEqual(
             claims.judge(sharper, Estimate(0.914, 0.9134, 0.9144), 5, Options(margin=1e-9))[0], INCONCLUSIVE
@@ -134,8 +135,8 @@ class RuleTest(unittest.TestCase):
     def test_error_rates(self) -> None:
         """Counts wrong verdicts for jobs that vary by 0.5 points around a true efficiency.
 
-        The interval's coverage allows 5 % of all cases (2.5 % on each side), plus three standard deviations of 150
-        cases (5.3 points).
+        The interval's coverage allows wrong verdicts in 5 % of the cases. The limit adds three standard deviations of
+        150 cases, 5.3 points.
         """
         rng = np.random.default_rng(7)
 
@@ -170,7 +171,7 @@ class StoreTest(unittest.TestCase):
         )
 
     def verdicts(self, *specs: SessionSpec, arguments: tuple = ()) -> tuple[int, dict]:
-        """Makes a store with these sessions. Returns exit code and JSON document of the command."""
+        """Makes a store with these sessions. Returns the exit code and the JSON document of scripts/reproduce."""
         make(self.db, *specs)
         done = self.run_it("horovod-512", "--db", self.db, "--json", *arguments)
         self.assertEqual(done.stderr, "")
@@ -215,7 +216,7 @@ class StoreTest(unittest.TestCase):
         self.assertTrue(any("more sessions" in r["reason"] for r in found["lines"]))
 
     def test_what_never_counts(self) -> None:
-        """Good figures of runs that do not measure what was claimed."""
+        """These runs have good figures but do not measure what was claimed."""
         impostors = {
             "simulated": {"origin": "simulated"},
             "replayed": {"device": "replay"},
@@ -316,7 +317,7 @@ class StoreTest(unittest.TestCase):
 
 
 class SelectionTest(unittest.TestCase):
-    """Which runs tell something about the program's speed."""
+    """Tests which runs say something about the program's speed."""
 
     def test_replayed_runs_are_left_out(self) -> None:
         trained, replayed = (
@@ -329,7 +330,7 @@ class SelectionTest(unittest.TestCase):
 
 
 class PageTest(unittest.TestCase):
-    """The page that a person with 512 GPUs reads first."""
+    """Tests the page that a person with 512 GPUs reads first."""
 
     def test_the_first_lines_say_what_to_run(self) -> None:
         done = subprocess.run(

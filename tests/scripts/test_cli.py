@@ -1,4 +1,4 @@
-"""The entry points as a user runs them: exit codes, one clear line per fault, and a whole rerun."""
+"""Runs the entry points as a user does: exit codes, one clear line per fault, and a whole rerun."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb import recorded_command
 
-# Stands in for hvd_bench: writes a store to --db with the speed and the processor that its options give.
+# Stands in for hvd_bench. Writes a store to --db with the speed and the processor that its options give.
 FAKE_BENCH = """#!{python}
     import os, sys
     sys.path.insert(0, {tests!r})
@@ -127,11 +127,11 @@ class CommandTest(unittest.TestCase):
         connection.close()
 
     def fact(self, key: str, value: str) -> None:
-        """Adds a fact, outside of the fingerprint, to all runs."""
+        """Adds a fact to all runs, outside of the fingerprint."""
         self.change("INSERT INTO provenance SELECT uuid, ?, ?, 0 FROM run", key, value)
 
     def record(self, full: float, cpu: str) -> str:
-        """Makes a store whose session the stand-in, self.program, can repeat. Returns the id of its full run."""
+        """Makes a store whose session the stand-in self.program can repeat. Returns the id of the full run."""
         text = textwrap.dedent(FAKE_BENCH.format(python=sys.executable, tests=str(Path(__file__).parent)))
         self.program = self.script("fake bench", text.replace("\n    ", "\n"))
         command = (
@@ -161,7 +161,7 @@ class CommandTest(unittest.TestCase):
         self.assertIn("\nleft out: variable LD_AUDIT=/x.so: set it yourself if you trust it\n", done.stdout)
 
     def test_a_record_is_never_given_to_a_shell(self) -> None:
-        """The shell must not see the record, with --program or without."""
+        """With and without --program, no shell may interpret the record."""
         run_id = self.record(1.25, "Test CPU")
         touched = self.folder / "touched"
         for command in (f"touch {touched}; true", f"hvd_bench --seed 3; touch {touched}", f"sh -c 'touch {touched}'"):
@@ -178,7 +178,7 @@ class CommandTest(unittest.TestCase):
         self.assertIn("--execute does not run it: ", shown.stdout)
 
     def test_a_record_from_before_new_labels_cycles_them(self) -> None:
-        """Older records have cycled labels. A program as old as the record does not know --labels."""
+        """A rerun of an older record must cycle the labels. A program as old as the record does not know --labels."""
         run_id = self.record(1.25, "Test CPU")
         for text, cycles in (("--seed N", False), ("--labels RULE", True)):
             program = self.script("some bench", f"#!/bin/sh\n# {text}\n")
@@ -228,7 +228,7 @@ class CommandTest(unittest.TestCase):
         self.assert_fault(run("rerun", "c6eb28e8", db, "--program", "/none"), 2, "--program: no program at /none: ")
 
     def test_every_recorded_command_line_is_read(self) -> None:
-        """Reads all command lines that hvd_bench has written so far, on CPUs and GPUs."""
+        """Reads every command line of hvd_bench in the recorded stores, on CPUs and on GPUs."""
         lines = set()
         for db in (REPOSITORY / "results" / "recorded").glob("**/*.db"):
             connection = sqlite3.connect(f"{db.as_uri()}?mode=ro", uri=True)

@@ -1,4 +1,4 @@
-"""Tests results of collectives in stores: checks, merging, reading and drawing, and what the program itself writes."""
+"""Tests results of collectives in stores: checks, merging, reading, drawing, and what hvd_bench coll writes."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ class ReadTest(unittest.TestCase):
 
 
 class HostileTest(unittest.TestCase):
-    """Text of a stranger in the tables of collectives."""
+    """Tests a stranger's text in the tables of collectives."""
 
     def setUp(self) -> None:
         scratch = tempfile.TemporaryDirectory()
@@ -348,7 +348,7 @@ class HostileTest(unittest.TestCase):
                     if rule in (values.TEXT, values.SHORT_TEXT) and column != "key":
                         connection.execute(f"UPDATE {table} SET {column} = ?", (HOSTILE,))
             connection.execute("UPDATE coll_provenance SET key = ? || key", (HOSTILE,))
-            # Half of the sides have a path as name. The others have no name, so that readers show the data plane.
+            # Half of the sides are named like a path. The other half have no name, so readers show the data plane.
             sides = "CASE seq % 2 WHEN 0 THEN '' ELSE '../../../../escaped/x' END"
             connection.execute(f"UPDATE coll_cell SET side = {sides}")
         connection.close()
@@ -395,7 +395,7 @@ class HostileTest(unittest.TestCase):
 
 @unittest.skipUnless(PROGRAM.is_file(), f"the program is not built ({PROGRAM})")
 class ContractTest(unittest.TestCase):
-    """hvd_bench coll writes a store and JSON of one launch; hvdb must read equal results from both."""
+    """hvd_bench coll writes one launch to a store and to JSON. hvdb must read equal results from both."""
 
     @classmethod
     def setUpClass(cls) -> None:

@@ -1,4 +1,4 @@
-"""Figures of collective operations: what is read from the files, what is refused, and what is drawn."""
+"""Tests the figures of collective operations: which files are read, which are refused, and the drawing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PANEL = Panel("all_reduce", "float", "sum", "in place", 4)
 
 
 def peers(*cells: str) -> dict[str, Any]:
-    """A document as `coll_peers report --json` writes it. A sample takes 1 s with ours and 2 s with the peer."""
+    """Returns a document like that of `coll_peers report --json`. A sample takes 1 s with ours, 2 s with the peer."""
     ours = libraries.OURS[0]
     plan = Plan("a machine", {"cores": 2}, {ours: "1", "mpich": "5"}, list(cells), 24, 3, 1, 0, 7)
     launches = [
@@ -144,7 +144,7 @@ class ReadTest(FolderTest):
         self.assertEqual(len(found.left_out), 1)
 
     def test_peers_of_a_file_without_curves(self) -> None:
-        """Files from before 2026-11-24 hold only ours and the best peer of each cell."""
+        """Files from before 2026-11-24 contain only ours and the best peer of each cell."""
         found = self.read({**peers("all_reduce/fp32/1024/in/100"), "series": None})
         self.assertEqual([one.name for one in found.series], ["ours, cores", "mpich, beside ours, cores"])
 
@@ -216,7 +216,7 @@ class ReadTest(FolderTest):
 
 class DrawTest(FolderTest):
     def call(self, *words: str) -> tuple[int, str]:
-        """Exit code and standard error of hvdb collectives."""
+        """Runs hvdb collectives. Returns its exit code and standard error."""
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as said:
             return main(["collectives", *words, "--out", str(self.folder)]), said.getvalue()
 

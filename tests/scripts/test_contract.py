@@ -1,6 +1,6 @@
-"""The contract between the program and these scripts: hvd_bench writes a store, and hvdb reads it with equal results.
+"""The contract between the program and these scripts: hvd_bench writes a store, and hvdb reads equal results from it.
 
-Needs HVD_BENCH, the program (ctest sets it). Skipped, with a reason, if it is not built.
+Needs the program at HVD_BENCH, which ctest sets. If the program is not built, the tests are skipped with a reason.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ContractTest(unittest.TestCase):
         for run in self.runs:
             replicates = run.replicates["step_seconds"]
             self.assertEqual(len(replicates), values.REPLICATES)
-            # the interval comes from 1,000 replicates; these are the first 200 of them
+            # the interval comes from 1,000 replicates, of which the store has the first 200
             self.assertTrue(run.step_seconds_low <= np.median(replicates) <= run.step_seconds_high)
             self.assertEqual("efficiency" in run.replicates, run.phase == "full")
         full = self.phase("full")
@@ -114,7 +114,7 @@ class ContractTest(unittest.TestCase):
             self.assertAlmostEqual(shown, full.columns[f"images_per_second{name}"], places=9)
 
     def test_pooled_replicates_vary_as_the_program_s_interval_says(self) -> None:
-        """The interval pooled over five equal sessions comes from replicates and is no wider than the stored one."""
+        """Five equal sessions are pooled by replicates. The pooled interval may not be wider than the stored one."""
         full = self.phase("full")
         session = efficiency.step_time(full)
         pooled = bootstrap.pool([session] * bootstrap.MIN_SESSIONS)
@@ -168,7 +168,7 @@ class ContractTest(unittest.TestCase):
         self.assertGreater(len(run.operations), 100)
         self.assertEqual([o.seq for o in run.operations], sorted(o.seq for o in run.operations))
         self.assertGreater(layer_profile.library_fraction(run.operations), 0.0)
-        # Operations are timed in the measured steps only, so their sum is below the mean step time.
+        # Operations are timed only in measured steps, so their sum is below the mean step time.
         total = sum(o.seconds for o in run.operations)
         mean = float(np.mean(run.step_seconds_series()))
         self.assertLess(total, mean)

@@ -1,4 +1,4 @@
-"""cmake/Cuda.cmake: which CUDA Toolkit is chosen, the message for an unsuitable one, and the GPUs to compile for."""
+"""Tests cmake/Cuda.cmake: the chosen CUDA Toolkit, the message for an unsuitable one, and the GPUs to compile for."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cmake(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def toolkit(root: Path, version: str) -> Path:
-    """Makes a folder that CMake takes for a CUDA Toolkit. Its nvcc compiles nothing."""
+    """Makes a folder that CMake accepts as a CUDA Toolkit. The Toolkit's nvcc compiles nothing."""
     for folder in ("bin", "include", "lib64"):
         (root / folder).mkdir(parents=True)
     nvcc = root / "bin" / "nvcc"

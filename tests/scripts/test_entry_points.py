@@ -1,4 +1,4 @@
-"""The shell entry points: a failed check fails the whole run, the right Python is found, other systems get advice."""
+"""Tests the shell entry points: a failed check fails the whole run, the right Python is found, and advice is given."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class EntryPointTest(unittest.TestCase):
         self.folder = Path(scratch.name)
 
     def checkout(self) -> Path:
-        """Copies the scripts into a repository of their own."""
+        """Copies the scripts into a new repository. Returns the repository's folder."""
         copy = self.folder / "checkout"
         shutil.copytree(REPOSITORY / "scripts", copy / "scripts")
         shutil.copytree(REPOSITORY / ".ci", copy / ".ci")
@@ -60,7 +60,7 @@ class EntryPointTest(unittest.TestCase):
         return copy
 
     def program(self, name: str, text: str) -> None:
-        """Makes an executable in self.folder / bin."""
+        """Makes an executable with this text in self.folder / bin."""
         path = self.folder / "bin" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -115,7 +115,7 @@ class EntryPointTest(unittest.TestCase):
         self.assertNotIn("GPU code", shell("scripts/test --quick", copy).stdout)
 
     def test_a_failing_build_beside_the_tests_is_counted(self) -> None:
-        # The build fails, or kills its own lane of the test run.
+        # The first build fails. The second kills its parent, the part of the test run that waits for it.
         for build in ("echo no compiler\nexit 1\n", "echo no compiler\nkill -9 $PPID\n"):
             copy = self.checkout_with_build(build)
             done = shell("scripts/test --only asan", copy)
@@ -143,7 +143,7 @@ class EntryPointTest(unittest.TestCase):
         self.fail("not within 30 s")
 
     def checkout_with_build(self, script: str) -> Path:
-        """A checkout whose scripts/build is `script`, and whose scripts/install_deps does nothing."""
+        """Makes a checkout with `script` as scripts/build and a scripts/install_deps that does nothing."""
         copy = self.checkout()
         (copy / "scripts" / "install_deps").write_text("#!/usr/bin/env bash\n", encoding="utf-8")
         (copy / "scripts" / "build").write_text("#!/usr/bin/env bash\n" + script, encoding="utf-8")
@@ -156,7 +156,7 @@ class EntryPointTest(unittest.TestCase):
         self.program("cmake", f'#!/bin/sh\necho "$@" >>{log}\n')
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         for command, configured, built in (
-            ("scripts/quickstart", "release", "release --target hvd_bench"),  # ends there: the program was not built
+            ("scripts/quickstart", "release", "release --target hvd_bench"),  # ends here: there is no program
             ("scripts/build", "release", "release"),
             ("scripts/build dev -DX=Y", "dev -DX=Y", "dev"),
             ("scripts/build dev --target a_test -DX=Y", "dev -DX=Y", "dev --target a_test"),
@@ -180,12 +180,12 @@ class EntryPointTest(unittest.TestCase):
         self.assertIn("train_step_bench: run scripts/build", done.stderr)
 
     def try_debian(self, *arguments: str, user: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Runs try_debian with stand-ins for what needs root. debootstrap fills the folder; unshare runs the
-        commands for the Debian on this system."""
+        """Runs try_debian with stand-ins for the commands that need root. The stand-in debootstrap makes a folder. The
+        stand-in unshare acts as if it ran a command in the new Debian."""
         self.program("id", f"#!/bin/sh\necho {user}\n")
         self.program("pivot_root", "#!/bin/sh\nexit 1\n")
         self.program("debootstrap", '#!/bin/sh\necho "$@" >>"$LOG"; mkdir -p "$4/etc"; exit ${DEBOOTSTRAP_FAILS:-0}\n')
-        # unshare OPTION... bash -c SCRIPT enter FOLDER CCACHE COMMAND, or unshare OPTION... debootstrap ...
+        # Called as unshare OPTION... bash -c SCRIPT enter FOLDER CCACHE COMMAND, or unshare OPTION... debootstrap ...
         stand_in = """#!/bin/bash
 while [[ $1 == --* || $1 == private ]]; do shift; done
 if [ "$1" = debootstrap ]; then exec "$@"; fi
@@ -247,7 +247,7 @@ esac
         root, log = self.folder / "root", self.folder / "log.txt"
         ours = Path(f"{root}.log")
         ours.write_text("not of try_debian")
-        # bash calls this instead of its kill. A process that has ended may have given its id to another one.
+        # bash calls this function instead of kill. The id of an ended process may belong to another process by now.
         done = self.try_debian(
             "trixie", "--folder", str(root), **{"BASH_FUNC_kill%%": '() { echo "killed $*" >>"$LOG"; }'}
         )
@@ -340,7 +340,7 @@ esac
         copy = self.checkout()
         self.program("dpkg-query", "#!/bin/sh\necho install ok installed\n")
         self.program("nvcc", "#!/bin/sh\necho Cuda compilation tools, release 11.8, V11.8.89\n")
-        # Its venv has a pip that "installs" files as the wheels have them.
+        # The venv of this Python has a pip that only makes the files of the wheels.
         self.program("python3", VENV_WITH_A_PIP)
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         dry = shell("scripts/install_deps --cuda --dry-run", copy, PATH=path)
@@ -366,7 +366,7 @@ esac
 
         shutil.rmtree(copy / "build")
         self.program("nvcc", "#!/bin/sh\necho Cuda compilation tools, release 12.4, V12.4.131\n")
-        # CUDA libraries of this machine must not count here.
+        # Without system prefixes, the CUDA libraries of this machine do not count.
         asks = "source scripts/lib/cuda_wheels.sh; hvd_system_prefixes=(); hvd_machine_has_cuda"
         for header in ("cudnn_backend.h", "nccl.h"):
             alone = shell(asks, copy, PATH=path)

@@ -1,7 +1,7 @@
-"""Every reader of damaged or hostile stores, made from seeds, must give an exit code and one line, and write nowhere.
+"""Reads damaged and hostile stores made from seeds. Every reader must give an exit code and one line, and not write.
 
-HVD_FUZZ_DAMAGED and HVD_FUZZ_HOSTILE give the number of each (nightly: 2000 and 500, ctest -C nightly -L nightly);
-HVD_FUZZ_SEED is the first seed. A failure names its seed: HVD_FUZZ_SEED=<seed> HVD_FUZZ_DAMAGED=1 repeats it.
+HVD_FUZZ_DAMAGED and HVD_FUZZ_HOSTILE give the numbers of stores (2000 and 500 under ctest -C nightly -L nightly).
+HVD_FUZZ_SEED is the first seed. A failure names its seed. HVD_FUZZ_SEED=<seed> HVD_FUZZ_DAMAGED=1 repeats the failure.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ except ImportError:  # Python 3.10 has no tomllib
 FIRST = int(os.environ.get("HVD_FUZZ_SEED", "0"))
 DAMAGED = int(os.environ.get("HVD_FUZZ_DAMAGED", "60"))
 HOSTILE = int(os.environ.get("HVD_FUZZ_HOSTILE", "40"))
-SECONDS = 60.0  # limit of processor time for all readers of one store; a small store takes a tenth of a second
+SECONDS = 60.0  # processor time that all readers of one store may take (usually 0.1 s)
 VERDICTS = {"compare": {1, 3}, "history": {1, 3}, "ranks": {1, 3}, "reproduce": {1, 3}}
 FENCED = re.compile(r"^(`{3,})\n.*?^\1$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
@@ -94,19 +94,19 @@ class Fuzz(unittest.TestCase):
             spec.write_text(SPEC, encoding="utf-8")
             words = ("generate", spec, "--site", "laptop", "--out", cls.top / "campaign")
             assert call(program.main, "campaign", *words)[0] == 0
-            # This makes the campaign's lock.
+            # A first resume makes the campaign's lock file.
             assert call(program.main, "campaign", "resume", cls.top / "campaign", "--dry-run")[0] == 0
-        no_wait = unittest.mock.patch("os.fsync")  # nothing here has to survive a power failure
+        no_wait = unittest.mock.patch("os.fsync")  # no file here must survive a power failure
         no_wait.start()
         cls.addClassCleanup(no_wait.stop)
         directory = Path.cwd()
         os.chdir(cls.top / "here")
         cls.addClassCleanup(os.chdir, directory)
         for setting in ("figure.dpi", "savefig.dpi"):
-            figure.plt.rcParams[setting] = 20  # plots may be small: nothing reads them
+            figure.plt.rcParams[setting] = 20  # small plots are quick, and no test reads them
 
     def files(self) -> dict[str, int]:
-        """Every file outside of the output folder except self.db, with its size."""
+        """Maps every file outside of the output folder, except self.db, to its size."""
         return {
             str(path.relative_to(self.top)): path.stat().st_size
             for path in self.top.rglob("*")
@@ -188,7 +188,7 @@ class Fuzz(unittest.TestCase):
                     raise Finding(f"took {took:.0f} s")
             except Finding as finding:
                 findings.append(f"seed {seed} ({what[:200]!a}): {finding}")
-            except Exception as error:  # a traceback is a finding too; the sweep goes on
+            except Exception as error:  # a traceback is a finding, too, and must not end the sweep
                 findings.append(f"seed {seed} ({what[:200]!a}): raises {error!r:.300}")
             refused += call(program.main, "efficiency", self.db)[0] == 2
         self.assertEqual(findings[:20], [], f"{len(findings)} findings in {count} stores")
@@ -202,7 +202,7 @@ class Fuzz(unittest.TestCase):
         self.sweep(fuzzed_stores.hostile, HOSTILE, draw_each=2)
 
     def test_the_scripts_themselves(self) -> None:
-        """For a few seeds, the scripts must give the same exit codes as in this process."""
+        """For a few seeds, the scripts must give the same exit codes in new processes as in this process."""
         for seed, make in ((FIRST + 1, fuzzed_stores.damaged), (FIRST + 2, fuzzed_stores.hostile)):
             make(self.base, self.db, seed)
             here = call(program.main, "efficiency", self.db)[0]

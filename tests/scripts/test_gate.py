@@ -1,4 +1,4 @@
-"""hvdb gate and compare as a user runs them, with a stand-in for hvd_bench whose speed is known."""
+"""Runs hvdb gate and compare as a user does, with a stand-in for hvd_bench whose speed is known."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hvdb.thresholds import Rule, Thresholds
 
 SCHEMA = json.loads((REPOSITORY / "results" / "verdict.schema.json").read_text())
 
-# Appends a session to --db. --learning-rate gives the speed, so that the tests use options of the real program.
+# Stands in for hvd_bench. Appends a session to --db. The option --learning-rate, which hvd_bench has, gives the speed.
 STAND_IN = """#!{python}
     import os, signal, sqlite3, sys, time, zlib
     sys.path.insert(0, {tests!r})
@@ -144,7 +144,7 @@ class GateTest(GateCase):
         self.assertNotIn("pair 4 of at most 12, cell cell-1: A -", done.stderr)
 
     def test_a_pair_that_is_not_whole_is_counted_by_side(self) -> None:
-        second = gate_plan.order(OrderTest.PLAN, 1)[1]  # the gate uses the same seed
+        second = gate_plan.order(OrderTest.PLAN, 1)[1]  # the gate's own order, because the seed is the same
         self.assertEqual(self.gate("--b", "SLOW=1.05", FAULT=f"{second}1").returncode, 2)
         done = self.gate("--b", "SLOW=1.05", "--json", "v.json")
         self.assertEqual(done.returncode, 1, done.stderr)
@@ -176,7 +176,7 @@ class GateTest(GateCase):
             time.sleep(0.05)
         begun.send_signal(signal.SIGTERM)
         time.sleep(1)
-        begun.send_signal(signal.SIGTERM)  # the program hangs; a second signal makes the gate end it at once
+        begun.send_signal(signal.SIGTERM)  # the program hangs, and the second signal makes the gate kill it
         _, said = begun.communicate(timeout=60)
         self.assertEqual(begun.returncode, 7, said)
         process = int((self.folder / "pids").read_text())
@@ -386,7 +386,7 @@ class CompareTest(GateCase):
         self.assertEqual(self.run_it("compare", b, a).returncode, 0, "faster is no regression")
 
     def test_configurations_keep_their_own_names_and_verdicts(self) -> None:
-        """Two cells differ in threads only; the first one is slower."""
+        """Two cells differ only in their threads. In store b only the cell with one thread is slower."""
         a, b = self.folder / "a.db", self.folder / "b.db"
         rng = np.random.default_rng(8)
         for path, seed in ((a, 1), (b, 2)):
@@ -468,7 +468,7 @@ class CompareTest(GateCase):
 
 
 class RealTest(unittest.TestCase):
-    """A short gate with the real program: two equal sides, with the decomposition."""
+    """Runs a short gate with the real program on two equal sides, with the decomposition."""
 
     @unittest.skipUnless(os.environ.get("HVD_BENCH"), "needs HVD_BENCH, a built hvd_bench")
     def test_a_short_gate(self) -> None:

@@ -1,4 +1,4 @@
-"""gpu_check: which parts fit into the time, what the host has, and whether programs accept their arguments."""
+"""Tests gpu_check: which parts fit into the time, what it finds on the host, and that programs accept its arguments."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ScheduleTest(unittest.TestCase):
 
     def test_what_does_not_fit_makes_room_for_the_next(self) -> None:
         self.assertEqual(plan(self.PARTS, None), ["a", "b", "c"])
-        self.assertEqual(plan(self.PARTS, 60), ["a", "c"])  # 15 s are kept for closing
+        self.assertEqual(plan(self.PARTS, 60), ["a", "c"])  # the plan keeps 15 s for closing
         self.assertEqual(plan(self.PARTS, 156), ["a", "b", "c"])
         self.assertEqual(plan(self.PARTS, 20), [])
 
@@ -63,9 +63,9 @@ class ScheduleTest(unittest.TestCase):
             return chosen and chosen.part
 
         self.assertEqual(following(["a", "b", "c"], math.inf), "a")
-        self.assertEqual(following(["b"], 60), "b")  # "b" was planned, so half of its time may be enough
-        self.assertEqual(following(["b"], 49), "a")  # less than half is not enough, so others get the time
-        # Earlier parts were quick: "a" fits, but "b" would take the time of "c".
+        self.assertEqual(following(["b"], 60), "b")  # "b" was planned, so it may start with half of its time left
+        self.assertEqual(following(["b"], 49), "a")  # less than half of b's time is left, so other parts get it
+        # Earlier parts were quick, so "a" fits beside the planned "c". "b" would take the time of "c".
         self.assertEqual(following(["c"], 125), "a")
         self.assertEqual(following(["c"], 35), "c")
         self.assertIsNone(following(["c"], 9))
@@ -123,7 +123,7 @@ class CommandTest(Folder):
         with self.assertRaises(ProcessLookupError):
             for _ in range(100):
                 os.kill(int(child.read_text()), 0)
-                time.sleep(0.05)  # init has to reap it first
+                time.sleep(0.05)  # the process exists until init reaps it
 
     def test_a_program_that_is_not_there(self) -> None:
         done = commands.run([str(self.folder / "none")], self.folder / "log", 10)
@@ -139,7 +139,7 @@ class HostTest(Folder):
 
     @unittest.skipUnless(shutil.which("cc"), "needs a C compiler")
     def test_what_a_driver_says(self) -> None:
-        """Builds a fake libcuda with the calls and arguments that cuda.h declares."""
+        """Asks a fake libcuda whose functions have the arguments that cuda.h declares."""
         source = self.script("fake.c", FAKE_DRIVER)
         library = str(self.folder / "libcuda.so.1")
         subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(source)], check=True, timeout=60)
@@ -163,7 +163,7 @@ class HostTest(Folder):
         self.assertIn(sysconfig.get_path("purelib"), host._site_packages(sys.executable))
 
     def test_folders_that_pytorch_uses_come_first(self) -> None:
-        """PyTorch may have loaded other libraries than those of its wheels. It reports them with links resolved."""
+        """PyTorch may load libraries from outside its wheels. It reports their paths with links resolved."""
         for name in ("own/libcudnn.so.9", "site/nvidia/cudnn/lib/libcudnn.so.9"):
             self.script(name, "")
         python = self.script(
@@ -221,7 +221,7 @@ HVD_BENCH = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 
 @unittest.skipUnless(HVD_BENCH.exists(), f"needs {HVD_BENCH}")
 class RealProgramTest(Folder):
-    """hvd_bench itself must accept what the parts pass to it."""
+    """The real hvd_bench must accept the arguments that the parts pass to it."""
 
     def visit(self, sizes: visit.Sizes) -> visit.Visit:
         place = Place(self.folder, HVD_BENCH.resolve().parent, None)
@@ -261,7 +261,7 @@ class RealProgramTest(Folder):
 @unittest.skipUnless(HVD_BENCH.exists() and shutil.which("mpirun"), f"needs {HVD_BENCH} and mpirun")
 class StoppedRankTest(unittest.TestCase):
     def test_the_other_rank_is_seen_to_end(self) -> None:
-        """Runs on the CPU with the real program."""
+        """The real program runs on the CPU."""
         command = [
             sys.executable,
             str(REPOSITORY / "scripts" / "maintain" / "gpucheck" / "stop_a_rank.py"),
@@ -340,7 +340,7 @@ class EntryTest(unittest.TestCase):
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (code, lines), done.stderr)
 
     def listed(self, *arguments: str) -> list[str]:
-        """The parts that would run."""
+        """Returns the parts that gpu_check --list marks as planned."""
         lines = self.gpu_check("--list", *arguments).stdout.splitlines()
         self.assertIn("estimates", lines[-1])
         return [line.split()[1] for line in lines[:-1] if line.startswith("*")]
@@ -367,7 +367,7 @@ class EntryTest(unittest.TestCase):
         self.assertEqual(third, [*expected, "autotune-bf16-vgg16", "quick-tf32-resnet101", "quick-bf16-resnet101"])
 
     def test_estimates_are_what_was_measured(self) -> None:
-        """Compares with times on the H200 of the second visit. Estimates leave room for a slower host."""
+        """Compares estimates with times on the H200 of the second visit. Estimates leave room for a slower host."""
         file = REPOSITORY / "results" / "recorded" / "2026-11-22-h200-second" / "summary.json"
         measured = {row["part"]: row["seconds"] for row in json.loads(file.read_text()) if row["result"] == "good"}
         estimates = {part.estimate.part: part.estimate.seconds for part in parts_for(visit.ON_THE_GPU)}

@@ -1,4 +1,4 @@
-"""hvdb history as a user runs it, on stores whose sessions have known speeds."""
+"""Runs hvdb history as a user does, on stores whose sessions have known speeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEEDS_RUPTURES = unittest.skipUnless(change_points.available(), "needs ruptures 
 
 
 def nights(count: int, begin: int = 0, slow: float = 1.0, seed: int = 1, **spec: object) -> list[SessionSpec]:
-    """Sessions of `count` nights from number `begin` on. Steps take 1.25 s * `slow`, with 0.2 % of noise."""
+    """Returns sessions of `count` nights, from night `begin` on. Steps take 1.25 s * `slow`, with 0.2 % of noise."""
     rng = np.random.default_rng([seed, begin])
     day = datetime.datetime(2026, 1, 1, 3)
     return [
@@ -52,7 +52,7 @@ class HistoryCase(unittest.TestCase):
         self.file = self.folder / "expected.toml"
 
     def history(self, *words: object, code: int) -> str:
-        """Runs the command. Returns its output on both streams."""
+        """Runs hvdb history. Returns its output on both streams."""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             try:
@@ -63,7 +63,7 @@ class HistoryCase(unittest.TestCase):
         return printed.getvalue()
 
     def document(self, *words: object, code: int) -> dict:
-        """Runs the command. Returns its JSON document, which must fit the schema and hold exit code `code`."""
+        """Runs hvdb history. Returns its JSON document, which must fit the schema and contain exit code `code`."""
         file = self.folder / "history.json"
         self.history(*words, "--json", file, code=code)
         document = json.loads(file.read_text())

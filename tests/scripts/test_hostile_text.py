@@ -1,4 +1,4 @@
-"""A stranger's store: its text is shown as plain text in a terminal, in Markdown and in plots, and names no file."""
+"""Tests a stranger's store. Its text must show as plain text in terminals, Markdown and plots, and name no file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hvdb import printable
 from hvdb.cli import main
 from hvdb.errors import HvdbError
 
-# Moves the cursor, sets the title, ends a line and a table's cell, begins HTML, code and a formula, reverses text.
+# This text moves the cursor, sets the title, ends a line and a cell, begins HTML, code and a formula, reverses text.
 HOSTILE = (
     "\x1b[2J\x1b]0;t\x07\r\na|b<script>x</script>```~~c~~ *d* __e__ $\\frac$ $\x9b\u202e[f](http://g.h) @i/../../j"
 )
@@ -61,7 +61,7 @@ class HostileStore(unittest.TestCase):
         connection.close()
 
     def run_script(self, *words: object, code: int = 0) -> str:
-        """Runs the command. Returns its output, which must have no control characters for a terminal."""
+        """Runs a command of hvdb. Returns its output, which must contain no control characters of terminals."""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             returned = main(list(map(str, words)))
@@ -152,7 +152,7 @@ class HostileStore(unittest.TestCase):
 
 
 class Printable(unittest.TestCase):
-    """Expected values are written by hand."""
+    """Compares with values that are written by hand."""
 
     def test_terminal(self) -> None:
         self.assertEqual(

@@ -1,4 +1,4 @@
-"""Merging: repeatable, leaves inputs untouched, refuses damage and conflicts, and includes leftovers of killed jobs."""
+"""Tests merging. It must be repeatable, leave inputs unchanged, refuse damage and conflicts, and include leftovers."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class MergeTest(unittest.TestCase):
     def test_skip_damaged_leaves_out_and_says_so(self) -> None:
         whole = self.b.read_bytes()
         flipped = bytearray(whole)
-        flipped[4096:8192] = b"\xff" * 4096  # this damage is found only when the file is read
+        flipped[4096:8192] = b"\xff" * 4096  # only reading the whole file finds this damage
         bad = {"half.db": whole[: len(whole) // 2], "flipped.db": bytes(flipped), "text.db": b"total\n" * 50}
         for name, content in bad.items():
             (self.folder / name).write_bytes(content)
@@ -188,7 +188,7 @@ class MergeTest(unittest.TestCase):
             merge.merge(self.out, [self.b])
 
     def test_rows_without_their_run_are_refused(self) -> None:
-        self.alter(self.a, "DELETE FROM run WHERE phase = 'none'")  # by default SQLite does not enforce foreign keys
+        self.alter(self.a, "DELETE FROM run WHERE phase = 'none'")  # no foreign key forbids it
         with self.assertRaisesRegex(StoreError, "belongs to no run"):
             merge.merge(self.out, [self.a])
 
@@ -215,7 +215,7 @@ class MergeTest(unittest.TestCase):
         self.assertEqual(merge.merge(self.out, [leftover]).added, 3)
 
     def test_a_leftover_with_a_hot_journal_is_read_as_of_its_last_commit(self) -> None:
-        # A process dies inside a transaction: the file holds half of the transaction, and the journal undoes it.
+        # A process dies inside a transaction. The file then contains half of the transaction, which the journal undoes.
         leftover = self.folder / "dead.db"
         make(leftover, SessionSpec(status="running"), seed=9)
         pid = os.fork()

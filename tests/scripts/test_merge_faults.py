@@ -1,4 +1,4 @@
-"""Merging while others write, are killed, or fill the disk: no session is lost, and none is merged by halves."""
+"""Merges while other processes write, are killed, or fill the disk. No session may be lost or merged only in part."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Folder(unittest.TestCase):
 
 class WhileJobsWriteTest(Folder):
     def test_a_job_that_publishes_into_an_input_meanwhile(self) -> None:
-        """A job adds sessions to a store, one transaction each, while the store is merged again and again."""
+        """A job adds sessions to a store, each in its own transaction, while the store is merged again and again."""
         script = (
             "import sys, time; sys.path.insert(0, sys.argv[1])\n"
             "import numpy as np, sqlite3\n"
@@ -86,7 +86,7 @@ class WhileJobsWriteTest(Folder):
         self.assertGreater(merges, 0)
 
     def test_a_store_that_a_live_transaction_holds_is_read_as_before_it(self) -> None:
-        # The journal of a running writer is not hot. A private copy must not be rolled back with it.
+        # The journal of a running writer is not hot. Merge must not roll back its private copy with this journal.
         writer = sqlite3.connect(self.a, isolation_level=None)
         self.addCleanup(writer.close)
         writer.execute("BEGIN IMMEDIATE")
@@ -97,7 +97,7 @@ class WhileJobsWriteTest(Folder):
         writer.execute("ROLLBACK")
 
     def test_a_running_job_that_takes_no_locks(self) -> None:
-        """hvd_bench writes its working file without locks. If merge is given it, it reads one state or refuses."""
+        """hvd_bench writes its working file without locks. Merge must read one state of the file or refuse the file."""
         working = self.folder / "job.db.00000000-1111.partial"
         make(working, SessionSpec(status="running"), seed=9)
         script = (
@@ -136,7 +136,7 @@ class WhileJobsWriteTest(Folder):
         os.utime(leftover, (LONG_AGO, LONG_AGO))
         job = sqlite3.connect(leftover, isolation_level=None)
         self.addCleanup(job.close)
-        job.execute("PRAGMA locking_mode = EXCLUSIVE")  # as hvd_bench does with its working file
+        job.execute("PRAGMA locking_mode = EXCLUSIVE")  # hvd_bench locks its working file in this mode
         job.execute("BEGIN EXCLUSIVE")
         begun = time.monotonic()
         outcome = merge.merge(self.out, [self.a])
@@ -145,7 +145,7 @@ class WhileJobsWriteTest(Folder):
         self.assertLess(time.monotonic() - begun, 5, "nobody waits for a running job")
 
     def test_a_file_that_changes_without_locks_is_refused(self) -> None:
-        """The file changes after it was read, as on a cluster file system without locks between nodes."""
+        """The file changes after merge has read it, as on a cluster's file system without locks between nodes."""
         absorb = merge.absorb
 
         def meddle(*arguments: object) -> object:
@@ -177,14 +177,14 @@ class WhileJobsWriteTest(Folder):
 
 
 class PublishedMeanwhileTest(Folder):
-    """A job publishes its working file, which then disappears, while a merge that has found the file is running."""
+    """A job publishes its working file while a merge runs. The file disappears after the merge has found it."""
 
     def setUp(self) -> None:
         super().setUp()
         self.leftover = self.folder / "a.db.00000000-1111.partial"
 
     def gone_after(self, owner: object, name: str, calls: int) -> None:
-        """Makes the leftover. It disappears after the `calls`-th call of a function."""
+        """Makes the leftover. It disappears after call number `calls` of the function owner.name."""
         self.leftover.unlink(missing_ok=True)
         make(self.leftover, SessionSpec(), seed=9)
         os.utime(self.leftover, (LONG_AGO, LONG_AGO))
@@ -245,7 +245,7 @@ class PublishedMeanwhileTest(Folder):
 
 
 class StatesOfOneRunTest(Folder):
-    """A leftover is merged too early; later the same run is merged complete."""
+    """A leftover is merged before its run is complete. Later the complete run is merged."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -309,7 +309,7 @@ class StatesOfOneRunTest(Folder):
 
 
 class KilledTest(Folder):
-    """scripts/merge is killed at many points. Its output is as before or complete; the next merge completes it."""
+    """Kills scripts/merge at many points. The output must be unchanged or complete. The next merge must complete it."""
 
     STEPS = """
 import os, signal, sqlite3, sys
@@ -353,7 +353,7 @@ merge.merge(Path(sys.argv[3]), [Path(p) for p in sys.argv[4:]])
                 self.out.write_bytes(start)
             code = self.kill_after(lines, self.a, self.b)
             if self.out.exists():
-                merge.merge(self.out, [self.a])  # rolls back a journal if there is one
+                merge.merge(self.out, [self.a])  # rolls back the output if there is a journal
                 now = all_rows(self.out)
                 self.assertIn(now, (before, complete), f"killed after {lines} lines")
                 states.add(now == complete)
@@ -377,7 +377,7 @@ merge.merge(Path(sys.argv[3]), [Path(p) for p in sys.argv[4:]])
         self.sweep(all_rows(self.out))
 
     def test_in_the_middle_of_the_last_transaction(self) -> None:
-        """The output holds half of the rows and a hot journal. The next merge rolls back and completes the output."""
+        """The output contains half of the rows and has a hot journal. The next merge must roll the output back."""
         merge.merge(self.out, [self.a])
         before = all_rows(self.out)
         pid = os.fork()
@@ -434,7 +434,7 @@ class LinkTest(Folder):
 
 class FullDiskTest(Folder):
     def run_merge(self, limit_bytes: int) -> subprocess.CompletedProcess[str]:
-        """Runs scripts/merge with a limit on file sizes: writes beyond the limit fail as on a full disk."""
+        """Runs scripts/merge with a limit on file sizes. Writes beyond the limit fail as on a full disk."""
         blocks = limit_bytes // 1024
         return subprocess.run(
             [
@@ -467,9 +467,9 @@ class FullDiskTest(Folder):
         self.b.unlink()
         make(self.b, SessionSpec(steps=3000), seed=2)
         merge.merge(self.folder / "c.db", [self.b])
-        self.b = self.folder / "c.db"  # c.db is as large as the working file will be
+        self.b = self.folder / "c.db"  # the working file will be as large as c.db
         before = all_rows(self.out)
-        limit = self.b.stat().st_size + 4096  # enough for the working file, too small for the output
+        limit = self.b.stat().st_size + 4096  # large enough for the working file, too small for the output
         done = self.run_merge(limit)
         self.assertEqual(done.returncode, 2, done.stdout)
         self.assertIn("cannot be written", done.stderr)
@@ -504,12 +504,12 @@ class RaceTest(Folder):
         subprocess.run([SCRIPTS / "merge", "-o", self.out, path], check=True, capture_output=True, timeout=60)
 
     def test_two_merges_into_one_new_output(self) -> None:
-        """The second merge adds to what the first one made."""
+        """The second merge must add its sessions to the output of the first merge."""
         publish = merge._publish
 
         def late(working: Path, output: Path, *rest: object) -> None:
             merge._publish = publish
-            self.merge_elsewhere(self.b)  # another process publishes first
+            self.merge_elsewhere(self.b)  # a second process publishes before this one
             publish(working, output, *rest)
 
         merge._publish = late

@@ -1,4 +1,4 @@
-"""Plots are really drawn, and carry the full ids of all runs that they show."""
+"""Tests that plots are really drawn, and that they name the full ids of all runs that they show."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class PlotTest(unittest.TestCase):
             (-0.02, 0.0, True),
             (0.01, 0.02, False),
             (-0.02, -0.01, False),
-            (0.0, 0.0, False),  # 0 in every round, so it is known to be 0
+            (0.0, 0.0, False),  # the part was 0 in every round, so its value is known
             (None, None, False),
         ):
             self.assertEqual(runs.Component(0.01, 1.0, low, high).unresolved, expected, (low, high))
@@ -162,7 +162,7 @@ class PlotTest(unittest.TestCase):
 
 
 class ScalingTest(unittest.TestCase):
-    """The contents of the scaling figure, and their places."""
+    """Tests the contents of the scaling figure and their places."""
 
     def cells(self, *specs: SessionSpec) -> list[efficiency.Cell]:
         with tempfile.TemporaryDirectory() as folder:
@@ -187,7 +187,7 @@ class ScalingTest(unittest.TestCase):
             ([Estimate(0.9, 0.8, 0.95)], 106),
             ([Estimate(0.9, 0.8, 1.03)], 109),
             ([Estimate(1.55, None, None)], 161),
-            ([Estimate(0.9, 0.8, 9.0)], 131),  # 25 above the highest point, which is the baseline
+            ([Estimate(0.9, 0.8, 9.0)], 131),  # the limit is 25 above the highest point, the baseline
             ([Estimate(1.2, 1.1, 9.0), Estimate(0.5, 0.4, 0.6)], 151),
             ([Estimate(9.0, 8.0, 10.0)], 200),
         ):
@@ -282,7 +282,7 @@ class ScalingTest(unittest.TestCase):
 
 
 class NamesTest(unittest.TestCase):
-    """Each part of the step must have the same name everywhere as in the program's output."""
+    """Everywhere, each part of the step must have the name that the program's output gives it."""
 
     def test_the_names_are_those_of_the_program(self) -> None:
         source = (REPOSITORY / "bench/cli/report.cpp").read_text(encoding="utf-8")

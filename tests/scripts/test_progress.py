@@ -1,4 +1,4 @@
-"""Progress on a terminal: its text, when it begins, that it is removed, and that it appears nowhere else."""
+"""Tests the progress line on a terminal: its text, its begin and its end, and that it appears nowhere else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Terminal(io.StringIO):
 
 class ShownTest(unittest.TestCase):
     def shown(self, stream: io.StringIO, seconds: float) -> str:
-        """Returns what is written to `stream` during work of `seconds` seconds. Lines begin after 0.2 s."""
+        """Returns the text that work of `seconds` seconds writes to `stream`. Progress begins after 0.2 s."""
         with (
             unittest.mock.patch.multiple(progress, BEGIN_SECONDS=0.2, REDRAW_SECONDS=0.05),
             progress.shown("reading", stream=stream) as step,
@@ -100,7 +100,7 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(seen[-1], (size, size))
 
     def test_on_a_terminal_it_goes_to_standard_error(self) -> None:
-        """Lines begin at once here. Standard output must hold the whole table and nothing else."""
+        """Progress begins at once here. Standard output must contain the whole table and nothing else."""
         ours, theirs = pty.openpty()
         self.addCleanup(os.close, ours)
         script = (
@@ -114,7 +114,7 @@ class CommandTest(unittest.TestCase):
         with table.open("wb") as output, subprocess.Popen(words, stdout=output, stderr=theirs) as running:
             os.close(theirs)
             said = ""
-            with contextlib.suppress(OSError):  # EIO: no process has the other end any more
+            with contextlib.suppress(OSError):  # EIO: no process has the terminal open any more
                 while piece := os.read(ours, 1 << 16):
                     said += piece.decode()
         self.assertEqual(running.returncode, 0)

@@ -22,14 +22,14 @@ MODULES = next(
 
 
 def instructions(path: Path) -> list[tuple[str, str]]:
-    """(instruction, argument) pairs of a Dockerfile, with continued lines joined."""
+    """Returns the (instruction, argument) pairs of a Dockerfile, with continued lines joined."""
     joined = re.sub(r"\\\n", " ", path.read_text(encoding="utf-8"))
     lines = [line.strip() for line in joined.splitlines() if line.strip() and not line.startswith("#")]
     return [(line.split()[0], line.split(None, 1)[1]) for line in lines]
 
 
 def sections(path: Path) -> list[tuple[str, str]]:
-    """(section, body) pairs of an Apptainer definition, in order. The header of each stage is section 'header'."""
+    """Returns the (section, body) pairs of an Apptainer definition. Each stage's header is a section 'header'."""
     found: list[tuple[str, list[str]]] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):
@@ -143,7 +143,7 @@ class MpiJobTest(unittest.TestCase):
         self.pods = {name: r["template"]["spec"] for name, r in self.spec["mpiReplicaSpecs"].items()}
 
     def test_fields_are_those_of_the_api(self) -> None:
-        # github.com/kubeflow/mpi-operator, pkg/apis/kubeflow/v2beta1/types.go
+        # Source: github.com/kubeflow/mpi-operator, pkg/apis/kubeflow/v2beta1/types.go
         self.assertEqual((self.job["apiVersion"], self.job["kind"]), ("kubeflow.org/v2beta1", "MPIJob"))
         known = {
             "slotsPerWorker",
@@ -260,7 +260,7 @@ class ModulefileTest(unittest.TestCase):
 
 
 class Recorded:
-    """Stands in for Spack's package API and records the calls of a package."""
+    """Stands in for Spack's package API. Records the calls that a package makes."""
 
     def __init__(self) -> None:
         self.said: dict[str, list[tuple]] = {}
@@ -270,7 +270,7 @@ class Recorded:
 
 
 class SpackTest(unittest.TestCase):
-    """Loads the package with a stand-in for Spack. This shows that it is well-formed, not that Spack can build it."""
+    """Loads the package with a stand-in for Spack. Shows that the package is well-formed, not that it can be built."""
 
     def setUp(self) -> None:
         self.repo = RECIPES / "spack" / "spack_repo" / "hvd_bench"
@@ -335,8 +335,8 @@ class SpackTest(unittest.TestCase):
 
 
 def gate_command(text: str) -> list[str]:
-    """The words of the call of scripts/gate in a CI recipe, with HEAD for every variable."""
-    # Groovy writes a backslash twice.
+    """Returns the words of a CI recipe's call of scripts/gate, with HEAD for every variable."""
+    # In Groovy a backslash is written twice.
     text = text.replace("\\\\\n", "\\\n").replace("\\\n", " ")
     lines = text.splitlines()
     first = next(number for number, line in enumerate(lines) if "scripts/gate " in line)

@@ -1,4 +1,4 @@
-"""The report: its answers, that both forms say the same, that its HTML is allowed, and that it stays small."""
+"""Tests the report: its answers, that both forms say the same, that its HTML is allowed, and its size."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def page_of(*blocks: document.Block) -> Document:
 
 
 class FormsTest(unittest.TestCase):
-    """A document made by hand, and the output of both writers."""
+    """Compares the output of both writers for a document made by hand."""
 
     def test_markdown(self) -> None:
         page = page_of(
@@ -144,7 +144,7 @@ class StoreTest(unittest.TestCase):
 
 
 class AnswerTest(StoreTest):
-    """The questions and the answers. The figures must be those of the store."""
+    """Tests the answers to all questions. Their figures must be those of the store."""
 
     def test_a_question_for_each_configuration_on_its_most_ranks(self) -> None:
         specs = [SessionSpec(ranks=ranks, noise=0.0) for ranks in (2, 4)]
@@ -201,7 +201,7 @@ class AnswerTest(StoreTest):
 
 class SectionsTest(StoreTest):
     def test_operations_beside_their_bounds(self) -> None:
-        """10 ms for 2e9 operations and 1e6 bytes. Peaks of 1e12 and 1e9 per second give 2 and 1 ms: bound 2 ms."""
+        """2e9 operations and 1e6 bytes take 10 ms. Peaks of 1e12/s and 1e9/s give 2 and 1 ms, so the bound is 2 ms."""
         work = {"kind": "conv", "implementation": "jit", "library": 1, "flops": 2e9, "bytes": 1e6, "seconds": 0.01}
         facts = {"bound.peak_flops": ("1e12", 0), "bound.peak_bytes_per_second": ("1e9", 0)}
         operations = [{"seq": 0, "node": "layer.conv", **work}]
@@ -274,7 +274,7 @@ class SectionsTest(StoreTest):
         )
 
     def test_what_differs_within_a_configuration_makes_systems_too(self) -> None:
-        """If different commits did not count as different systems, their efficiencies would be pooled or refused."""
+        """Different commits are different systems. Otherwise their efficiencies would be pooled or refused."""
         facts = {"cpu.model": ("Test CPU", 1), "git.commit": ("abc", 1), "os.load": ("0.1", 0)}
         new = {"cpu.model": ("Test CPU", 1), "git.commit": ("def", 1), "os.load": ("0.2", 0)}
         make(
@@ -318,7 +318,7 @@ class SectionsTest(StoreTest):
 
 
 class FileTest(StoreTest):
-    """Which files the report writes."""
+    """Tests which files the report writes."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -356,7 +356,7 @@ class FileTest(StoreTest):
                     self.assertIn(cell, read.text)
 
     def test_equal_input_gives_equal_files(self) -> None:
-        """Runs in a new process, because imports for the first figure could change the second."""
+        """Each report runs in a new process, because imports for a first report could change the second."""
         one, two = self.folder / "1.html", self.folder / "2.html"
         script = str(REPOSITORY / "scripts" / "report")
         subprocess.run([script, self.db, "-o", one, "-o", two], capture_output=True, check=True, timeout=120)
@@ -370,9 +370,9 @@ class FileTest(StoreTest):
 
 
 class SizeTest(unittest.TestCase):
-    """A study of 512 ranks x 9 scales x 3 networks with a slow rank in each run, plainly marked as simulated.
+    """Reports a study of up to 512 ranks: 9 scales x 3 networks, a slow rank in each run, marked as simulated.
 
-    Memory and size are limited; the time is only printed.
+    The test limits memory and file size. It only prints the time.
     """
 
     SCRIPT = """

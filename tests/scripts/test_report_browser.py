@@ -1,4 +1,4 @@
-"""The HTML report in a headless Chromium: what it shows, that it loads nothing, and that it fits, in light and dark."""
+"""Opens the HTML report in Chromium: what it shows in light and dark, that it loads nothing, and that it fits."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ OPTIONS = (
     "--disable-background-networking --disable-component-update --disable-sync --disable-extensions "
     "--enable-logging=stderr --allow-file-access-from-files"
 ).split()
-# No host name is resolved, so anything that a page loads from elsewhere fails and shows on the console.
+# Chromium resolves no host name. Anything that a page loads from elsewhere fails and shows on the console.
 OPTIONS.append("--host-resolver-rules=MAP * ~NOTFOUND")
 LIGHT, DARK = "--blink-settings=preferredColorScheme=1", "--blink-settings=preferredColorScheme=0"
-# A page around the report that measures it at several widths, because the report itself cannot run a script.
+# This page contains the report and measures it at several widths, because the report itself cannot run a script.
 HARNESS = """<!DOCTYPE html><meta charset="utf-8"><body><script>
 const seen = [];
 async function look(width) {
@@ -55,7 +55,7 @@ async function look(width) {
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance (WCAG 2) of a colour like "rgb(1, 2, 3)"."""
+    """Returns the relative luminance (WCAG 2) of a colour like "rgb(1, 2, 3)"."""
     parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -91,7 +91,7 @@ class BrowserTest(unittest.TestCase):
         cls.harness.write_text(HARNESS.replace("REPORT", json.dumps(cls.page.as_uri())), encoding="utf-8")
 
     def chromium(self, page: Path, *options: str) -> tuple[str, list[str]]:
-        """Runs Chromium. Returns its output (with --dump-dom: the page) and the messages on its console."""
+        """Runs Chromium. Returns its output (the page, with --dump-dom) and the messages on its console."""
         profile = self.folder / "profile"
         done = subprocess.run(
             [str(CHROMIUM), *OPTIONS, f"--user-data-dir={profile}", *options, page.as_uri()],
@@ -122,7 +122,7 @@ class BrowserTest(unittest.TestCase):
                         self.assertGreaterEqual(contrast(text, seen["paper"]), 7, text)
 
     def test_all_sections_are_there_and_the_browser_changes_none(self) -> None:
-        """A browser repairs wrong HTML. If it holds exactly what was written, nothing was wrong."""
+        """A browser repairs wrong HTML. If it shows exactly what was written, nothing was wrong."""
         shown, console = self.chromium(self.page, "--dump-dom")
         self.assertEqual(console, [])
         written, held = Page(self.page.read_text(encoding="utf-8")), Page(shown)
@@ -144,7 +144,7 @@ class BrowserTest(unittest.TestCase):
             self.assertGreater(len(colours), 100, "figures are drawn in colour, with smooth edges")
 
     def test_the_policy_stops_what_a_mistake_would_let_through(self) -> None:
-        """The policy reports a violation on the console, which stays empty in the other tests."""
+        """The policy must report each violation on the console, which stays empty in the other tests."""
         for element in (
             '<img src="http://example.org/a.png">',
             "<script>console.log(1)</script>",

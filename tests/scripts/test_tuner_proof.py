@@ -58,7 +58,7 @@ class SpaceTest(unittest.TestCase):
 
 class JudgeTest(unittest.TestCase):
     def test_the_best_is_chosen_by_one_half_and_judged_by_the_other(self) -> None:
-        # "25" is faster only in the even rounds, by chance.
+        # "25" is faster than "100" only in the even rounds, by chance.
         rounds = {setting("25"): [1.0, 2.2, 1.0, 2.2], setting("100"): [1.1, 2.0, 1.1, 2.0]}
         result = Result("static", [Search(setting("100"), 9), Search(setting("25"), 9)], rounds)
         best, ratios = tuner_proof.judge(result)

@@ -1,6 +1,6 @@
-"""Runs of `hvd_bench validate`: hvdb ranks finds in the store what the program printed. No command pools such runs.
+"""Reads runs of `hvd_bench validate`. hvdb ranks must find what the program printed. No command may pool these runs.
 
-Needs HVD_BENCH, the program (ctest sets it). Skipped, with a reason, if it is not built.
+Needs the program at HVD_BENCH, which ctest sets. If the program is not built, the tests are skipped with a reason.
 """
 
 from __future__ import annotations

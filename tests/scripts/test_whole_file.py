@@ -1,4 +1,4 @@
-"""If a script is stopped while it writes a file, the file must be the complete new or old one. The message names it."""
+"""Stops scripts while they write a file. The complete old or new file must remain, and the message must name it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hvdb.cli import main
 
 @contextlib.contextmanager
 def full_disk(size: int) -> Iterator[None]:
-    """While this context lasts, no file may grow beyond `size` bytes."""
+    """Inside this context no file can grow beyond `size` bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -81,7 +81,7 @@ class WholeFile(unittest.TestCase):
         self.assertEqual(self.files(), {"old.txt": "old"})
 
     def test_a_file_that_waits_under_the_new_name_is_not_written(self) -> None:
-        """Another user who may write to the folder could put a link under the new file's name."""
+        """Another user with access to the folder could make a link with the new file's name."""
         victim = self.folder / "victim"
         victim.write_text("untouched")
         with mock.patch.object(whole_file, "_fresh_name", lambda target: target.with_name(".x.unfinished")):
