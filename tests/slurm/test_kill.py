@@ -187,7 +187,7 @@ class KilledCallerTest(KillTest):
                 self.check_queue(3)
 
     def test_generate(self) -> None:
-        """If generate is killed while it writes, no job script is incomplete. A second generate completes the folder."""
+        """If generate is killed while it writes, no job script is incomplete. A second call completes the folder."""
         self.generate()
         whole = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
         program = counting_lines("folder.py")
