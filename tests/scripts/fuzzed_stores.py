@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-from synthetic_store import CollSpec, SessionSpec, make
+from synthetic_store import CollSpec, SessionSpec, make, operation
 
 from hvdb import untrusted
 
@@ -40,25 +40,18 @@ ENDLESS = "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELE
 FREE_TEXT = (
     *(("run", name) for name in ("model", "compute_type", "allreduce_type", "comm", "data_plane", "checks")),
     *(("run", name) for name in ("status_reason", "started_utc", "finished_utc", "stop_reason", "fingerprint")),
-    ("session", "command_line"),
-    ("session", "started_utc"),
+    *(("session", name) for name in ("command_line", "started_utc")),
     ("provenance", "value"),
-    ("rank", "host"),
-    ("rank", "gradient_checksum"),
+    *(("rank", name) for name in ("host", "gradient_checksum")),
     *(("operation", name) for name in ("node", "kind", "implementation")),
     *(("coll_session", name) for name in ("comm", "model", "status_reason", "started_utc", "fingerprint")),
     *(("coll_cell", name) for name in ("side", "algorithm", "data_plane", "stop_reason")),
     ("coll_provenance", "value"),
 )
 CHECKED_TEXT = (
-    ("run", "uuid"),
-    ("run", "phase"),
-    ("run", "device"),
-    ("provenance", "key"),
-    ("sample", "kind"),
-    ("decomposition", "component"),
-    ("coll_session", "uuid"),
-    ("coll_session", "device"),
+    *(("run", name) for name in ("uuid", "phase", "device")),
+    *(("provenance", "key"), ("sample", "kind"), ("decomposition", "component")),
+    *(("coll_session", name) for name in ("uuid", "device")),
     ("coll_provenance", "key"),
     *(("coll_cell", name) for name in ("operation", "type", "reduction")),
     ("coll_sample", "kind"),
@@ -93,19 +86,8 @@ SCHEMAS = (
 
 def make_base(path: Path) -> None:
     """Makes the store that all seeds change. It has several sessions, a profile, an unfinished run, and collectives."""
-    operations = [
-        {
-            "seq": seq,
-            "node": f"layer.{seq}",
-            "kind": ("conv", "pool", "conv_backward_data")[seq % 3],
-            "implementation": "jit",
-            "library": seq % 2,
-            "seconds": 0.01 * (seq + 1),
-            "flops": 1e9,
-            "bytes": 1e6,
-        }
-        for seq in range(12)
-    ]
+    kinds = ("conv", "pool", "conv_backward_data")
+    operations = [operation(seq, kind=kinds[seq % 3], library=seq % 2) for seq in range(12)]
     make(
         path,
         SessionSpec(steps=12, replicates=0.01),

@@ -65,6 +65,12 @@ class CollSpec:
     cell: dict = field(default_factory=dict)  # values for columns of coll_cell
 
 
+def operation(seq: int, **columns: object) -> dict:
+    """Returns a row of the table `operation`: the convolution of layer `seq`, with other values for `columns`."""
+    usual = {"seq": seq, "node": f"layer{seq}.conv", "kind": "conv", "implementation": "jit", "library": 1}
+    return {**usual, "seconds": 0.001 * (seq + 1), "flops": 1e9, "bytes": 1e6, **columns}
+
+
 def insert(connection: sqlite3.Connection, table: str, **row: object) -> None:
     """Inserts one row. The keywords are column names."""
     marks = ", ".join("?" * len(row))
@@ -127,18 +133,9 @@ def add_session(connection: sqlite3.Connection, spec: SessionSpec, rng: np.rando
         for key, (value, weighty) in spec.provenance.items():
             insert(connection, "provenance", run_uuid=run, key=key, value=value, in_fingerprint=weighty)
         for rank in range(world):
-            insert(
-                connection,
-                "rank",
-                run_uuid=run,
-                rank=rank,
-                host=f"n{1 + rank // spec.ranks_per_host}",
-                local_rank=rank % spec.ranks_per_host,
-                planned_bytes=10**9,
-                baseline_bytes=10**8,
-                peak_bytes=int(1.15 * 10**9),
-                gradient_checksum=f"{17:016x}",
-            )
+            place = {"host": f"n{1 + rank // spec.ranks_per_host}", "local_rank": rank % spec.ranks_per_host}
+            memory = {"planned_bytes": 10**9, "baseline_bytes": 10**8, "peak_bytes": int(1.15 * 10**9)}
+            insert(connection, "rank", run_uuid=run, rank=rank, gradient_checksum=f"{17:016x}", **place, **memory)
             slower = 1.1 if rank == spec.slow_rank else 1.0
             kinds = {"step_seconds": by_rank[rank], "compute_seconds": 0.9 * slower * by_rank[rank]}
             if phase == "full":
@@ -152,8 +149,8 @@ def add_session(connection: sqlite3.Connection, spec: SessionSpec, rng: np.rando
             for name, value in figures.items():
                 drawn = value * np.exp(spec.replicates * rng.standard_normal(values.REPLICATES))
                 _add_samples(connection, run, 0, {name + values.REPLICATES_OF: drawn})
-        for operation in spec.operations if phase == "full" else []:
-            insert(connection, "operation", run_uuid=run, **operation)
+        for work in spec.operations if phase == "full" else []:
+            insert(connection, "operation", run_uuid=run, **work)
     return made
 
 
@@ -169,16 +166,9 @@ def _add_decomposition(connection: sqlite3.Connection, run: str, spec: SessionSp
     lost["exposed_communication"] = spec.full - sum(lost.values())
     for component, seconds in lost.items():
         fraction = seconds / spec.full
-        insert(
-            connection,
-            "decomposition",
-            run_uuid=run,
-            component=component,
-            fraction=fraction,
-            seconds=seconds,
-            low=fraction - 0.006,
-            high=fraction + 0.006,
-        )
+        interval = {"low": fraction - 0.006, "high": fraction + 0.006}
+        row = {"component": component, "fraction": fraction, "seconds": seconds, **interval}
+        insert(connection, "decomposition", run_uuid=run, **row)
 
 
 def add_coll(connection: sqlite3.Connection, spec: CollSpec, rng: np.random.Generator) -> dict[str, str]:

@@ -244,7 +244,3 @@ class ReductionCostTest(unittest.TestCase):
         """If more buckets with the same bytes take less time, the cost per bucket would be negative."""
         found = [make_run(buckets=8, reduce_seconds=0.1), make_run(buckets=2, reduce_seconds=0.2)]
         self.assertIsNone(advice.reduction_cost(found))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import tempfile
 import unittest
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from harness import SCRIPTS, FolderTest, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb import claims, data, published, reproduce, ring_model
@@ -155,20 +155,9 @@ class RuleTest(unittest.TestCase):
         self.assertGreater(rate(0.86, NOT_REPRODUCED), 0.9)
 
 
-class StoreTest(unittest.TestCase):
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.db = Path(scratch.name) / "jobs.db"
-
-    def run_it(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(REPOSITORY / "scripts" / "reproduce"), *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+class StoreTest(FolderTest):
+    def run_it(self, *arguments: object, code: int | None = None) -> subprocess.CompletedProcess[str]:
+        return execute(SCRIPTS / "reproduce", *arguments, code=code, timeout=100)
 
     def verdicts(self, *specs: SessionSpec, arguments: tuple = ()) -> tuple[int, dict]:
         """Makes a store with these sessions. Returns the exit code and the JSON document of scripts/reproduce."""
@@ -184,8 +173,7 @@ class StoreTest(unittest.TestCase):
         judged = {(r["point"]["model"], r["point"]["gpus"]): r["verdict"] for r in found["lines"]}
         self.assertEqual(sum(v == REPRODUCED for v in judged.values()), 3)
         self.assertEqual(sum(v == NOT_MEASURED for v in judged.values()), 9)
-        shown = self.run_it("horovod-512", "--db", self.db)
-        self.assertEqual(shown.returncode, 0)
+        shown = self.run_it("horovod-512", "--db", self.db, code=0)
         self.assertRegex(shown.stdout, r"VGG-16 +512 +68 .*68\.0 \[67\.\d, 68\.\d\] +5 +static +reproduced")
         self.assertIn("horovod-512: reproduced (3 of 3 networks", shown.stdout)
 
@@ -274,16 +262,14 @@ class StoreTest(unittest.TestCase):
     def test_two_ways_for_one_point_are_refused(self) -> None:
         specs = [*sessions("vgg16", 0.68), *sessions("vgg16", 0.68, threads=2)]
         make(self.db, *specs)
-        done = self.run_it("horovod-512", "--db", self.db)
-        self.assertEqual(done.returncode, 2)
+        done = self.run_it("horovod-512", "--db", self.db, code=2)
         self.assertIn("measured in several ways (threads 1 and 2)", done.stderr)
 
     def test_different_machines_are_not_pooled(self) -> None:
         specs = sessions("vgg16", 0.68)
         specs[2].fingerprint = "another"
         make(self.db, *specs)
-        done = self.run_it("horovod-512", "--db", self.db)
-        self.assertEqual(done.returncode, 4)
+        done = self.run_it("horovod-512", "--db", self.db, code=4)
         self.assertIn("--mix-fingerprints", done.stderr)
         self.assertEqual(self.run_it("horovod-512", "--db", self.db, "--mix-fingerprints").returncode, 3)
 
@@ -297,8 +283,7 @@ class StoreTest(unittest.TestCase):
             spec.columns = {**spec.columns, "device": "cpu"}
             spec.fingerprint = f"host {number % 2}"
         make(other, *elsewhere, seed=5)
-        both = self.run_it("horovod-512", "--db", self.db, "--db", other)
-        self.assertEqual(both.returncode, alone.returncode, both.stderr)
+        both = self.run_it("horovod-512", "--db", self.db, "--db", other, code=alone.returncode)
         self.assertEqual(both.stdout.splitlines()[-1], alone.stdout.splitlines()[-1])
 
     def test_faults(self) -> None:
@@ -311,8 +296,7 @@ class StoreTest(unittest.TestCase):
             ((), "CLAIM"),
         ):
             with self.subTest(arguments):
-                done = self.run_it(*arguments)
-                self.assertEqual(done.returncode, 2)
+                done = self.run_it(*arguments, code=2)
                 self.assertIn(message, done.stderr)
 
 
@@ -333,14 +317,7 @@ class PageTest(unittest.TestCase):
     """Tests the page that a person with 512 GPUs reads first."""
 
     def test_the_first_lines_say_what_to_run(self) -> None:
-        done = subprocess.run(
-            [REPOSITORY / "scripts" / "reproduce", "horovod-512"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        self.assertEqual(done.returncode, 3, "no 512 GPUs have been measured by the recorded runs")
+        done = execute(SCRIPTS / "reproduce", "horovod-512", code=3)
         first = done.stdout.splitlines()[:7]
         self.assertIn("512 GPUs", first[0])
         self.assertEqual([line.strip() for line in first[1:]], reproduce.commands(CLAIM))
@@ -360,12 +337,11 @@ class PageTest(unittest.TestCase):
         self.assertTrue({16, 64, 128, 512} <= set(spec.get("ranks", [2**i for i in range(10)])))
         self.assertEqual(spec.get("dtypes", ["fp32"]), ["fp32"])
 
-    @unittest.skipUnless((REPOSITORY / "scripts" / "campaign").exists(), "scripts/campaign is not there")
+    @unittest.skipUnless((SCRIPTS / "campaign").exists(), "scripts/campaign is not there")
     def test_the_campaign_command_works(self) -> None:
         words = reproduce.commands(CLAIM)[0].split("#")[0].split()
         self.assertEqual(words[-1], "--dry-run")
-        done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = execute(*words, cwd=REPOSITORY, code=0)
         self.assertIn("128", done.stdout)
 
     def test_every_published_count_is_there(self) -> None:
@@ -377,7 +353,3 @@ class PageTest(unittest.TestCase):
     def test_an_unknown_claim(self) -> None:
         with self.assertRaises(HvdbError):
             claims.find("linear")
-
-
-if __name__ == "__main__":
-    unittest.main()

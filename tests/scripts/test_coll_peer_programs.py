@@ -12,7 +12,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from synthetic_store import REPOSITORY
+from harness import SCRIPTS, SharedFolderTest, execute
 
 from hvdb.errors import HvdbError
 from maintain.collpeers import cells, libraries, machine, samples
@@ -88,14 +88,12 @@ ALL_OPERATIONS = [
 
 
 @unittest.skipUnless(shutil.which("mpirun") and shutil.which("mpicxx"), "needs an MPI with its compiler wrapper")
-class ProgramTest(unittest.TestCase):
+class ProgramTest(SharedFolderTest):
     """The measuring programs of the system's MPI and of the engine must give exact results and find wrong results."""
 
     @classmethod
     def setUpClass(cls) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(scratch.cleanup)
-        cls.folder = Path(scratch.name)
+        super().setUpClass()
         with mock.patch.object(libraries, "PROGRAMS", cls.folder):
             there, _ = libraries.found(ENGINE)
         cls.libraries = {name: there[name] for name in ("system", *libraries.OURS)}
@@ -142,8 +140,7 @@ class ProgramTest(unittest.TestCase):
             ([*every, largest], "needs --shared-page, --samples and at least one cell"),
             ([above], f"{above}: "),
         ):
-            done = subprocess.run([program, *asked], capture_output=True, text=True, timeout=60, check=False)
-            self.assertEqual(done.returncode, 2)
+            done = execute(program, *asked, code=2)
             self.assertIn(f"rank 0: {why}", done.stderr)
 
 
@@ -249,7 +246,7 @@ class InstallationTest(unittest.TestCase):
     def test_a_peer_that_cannot_be_installed_leaves_the_others(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             checkout, programs = Path(folder) / "checkout", Path(folder) / "bin"
-            shutil.copytree(REPOSITORY / "scripts", checkout / "scripts")
+            shutil.copytree(SCRIPTS, checkout / "scripts")
             programs.mkdir()
             (programs / "dpkg-query").write_text("#!/bin/sh\necho install ok installed\n", encoding="utf-8")
             (programs / "dpkg-query").chmod(0o755)
@@ -261,8 +258,10 @@ class InstallationTest(unittest.TestCase):
                     peer = checkout / "build" / "peers" / name
                     peer.mkdir(parents=True)
                     (peer / "wheels.txt").write_text(f"{wheels}\n", encoding="utf-8")
-            done = subprocess.run(
-                ["/bin/bash", "scripts/install_deps", "--peers"],
+            done = execute(
+                "/bin/bash",
+                "scripts/install_deps",
+                "--peers",
                 cwd=checkout,
                 env={
                     **os.environ,
@@ -270,16 +269,8 @@ class InstallationTest(unittest.TestCase):
                     "PIP_NO_INDEX": "1",
                     "PIP_FIND_LINKS": "",
                 },
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
+                code=2,
             )
-            self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn("could not be installed: MPICH 5.0;", done.stderr)
             self.assertIn("oneCCL 2021.15 is there: build/peers/oneccl", done.stdout)
             self.assertFalse((checkout / "build" / "peers" / "mpich").exists())
-
-
-if __name__ == "__main__":
-    unittest.main()

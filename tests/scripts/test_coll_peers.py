@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 from unittest import mock
 
-import synthetic_store  # noqa: F401  (sets the path)
+from harness import FolderTest
 
 from hvdb import coll_results
 from hvdb.errors import HvdbError
@@ -187,11 +187,10 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(judge.median_interval(map(float, range(1, 13))), (3.0, 10.0))
 
 
-class RecordTest(unittest.TestCase):
+class RecordTest(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.file = Path(scratch.name) / "record"
+        super().setUp()
+        self.file = self.folder / "record"
 
     def test_what_was_written_is_read(self) -> None:
         self.assertEqual(record.begin(self.file, PLAN), [])
@@ -467,7 +466,3 @@ class CommandTest(unittest.TestCase):
             made = command.measure(PLAN, used, Path(folder) / "record", 100.0)
             self.assertEqual(len(made), 9)
             self.assertEqual(len(command.measure(PLAN, used, Path(folder) / "record", 190.0)), 18)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 import os
 import subprocess
-import tempfile
-import unittest
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
-from synthetic_store import REPOSITORY
+from harness import SCRIPTS, FolderTest, call, execute
 
 from hvdb import coll_results, figure, plot_coll
-from hvdb.cli import main
 from hvdb.coll_results import Panel, Source
 from hvdb.commands import collectives
 from hvdb.errors import HvdbError
@@ -60,12 +55,7 @@ def peers(*cells: str) -> dict[str, Any]:
     return page.document(plan, launches)
 
 
-class FolderTest(unittest.TestCase):
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-
+class FolderTest(FolderTest):
     def file(self, content: object, name: str = "a.json") -> Path:
         path = self.folder / name
         path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
@@ -217,8 +207,8 @@ class ReadTest(FolderTest):
 class DrawTest(FolderTest):
     def call(self, *words: str) -> tuple[int, str]:
         """Runs hvdb collectives. Returns its exit code and standard error."""
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as said:
-            return main(["collectives", *words, "--out", str(self.folder)]), said.getvalue()
+        code, _, said = call("collectives", *words, "--out", self.folder)
+        return code, said
 
     def test_intervals_bound_and_sides(self) -> None:
         sides = [{**ROW, "variant": name, "size": size} for name in ("ring", "shm") for size in (1024, 4096)]
@@ -283,11 +273,7 @@ class ContractTest(FolderTest):
         self.assertEqual(set(read), set(rates))
         for cell, rate in rates.items():
             self.assertAlmostEqual(read[cell] / rate, 1, delta=1e-6, msg=str(cell))
-        script = [REPOSITORY / "scripts" / "collectives", file, "--out", self.folder, "--format", "svg"]
-        said = subprocess.run(script, capture_output=True, text=True, timeout=120, check=True)
+        script = [SCRIPTS / "collectives", file, "--out", self.folder, "--format", "svg"]
+        said = execute(*script, check=True)
         drawn = {Path(line).stem for line in said.stdout.splitlines()}
         self.assertEqual(drawn, set(coll_results.OPERATIONS) - {"barrier"})
-
-
-if __name__ == "__main__":
-    unittest.main()

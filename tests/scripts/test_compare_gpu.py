@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from harness import SCRIPTS, FolderTest, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-PEERS = REPOSITORY / "scripts" / "maintain" / "peers"
+PEERS = SCRIPTS / "maintain" / "peers"
 sys.path.insert(0, str(PEERS))
 import compare_gpu  # noqa: E402
 import gpu_bounds  # noqa: E402
@@ -197,11 +197,9 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(text[2], "vgg16      bf16  not measured")
 
 
-class StoreTest(unittest.TestCase):
+class StoreTest(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         self.store = self.folder / "synthetic.db"
 
     def spec(self, batch: int, seconds_per_image: float, **columns: object) -> SessionSpec:
@@ -245,13 +243,7 @@ class StoreTest(unittest.TestCase):
         file.write_text(json.dumps(stored))
         self.assertEqual([asdict(one) for one in gpu_rows.read_rows(file)], [asdict(row(best, same=pair(1.28, 1.408)))])
         command = [sys.executable, str(PEERS / "compare_gpu.py"), "--report", str(file), "--store", str(self.store)]
-        done = subprocess.run(
-            [*command, "--models", "vgg16", "--dtypes", "fp16", "tf32"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = execute(*command, "--models", "vgg16", "--dtypes", "fp16", "tf32")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         lines = done.stdout.splitlines()
         self.assertRegex(lines[1], r"^vgg16      fp16 +200\.0   256 +166\.7   256    1\.20  \[1\.20, 1\.20\] +torch gr")
@@ -275,8 +267,7 @@ class StoreTest(unittest.TestCase):
             ([], "give one of them"),
         ):
             command = [sys.executable, str(PEERS / "compare_gpu.py"), *arguments]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-            self.assertEqual(done.returncode, 2, done.stderr)
+            done = execute(*command, code=2)
             self.assertIn(words, done.stderr.splitlines()[-1])
             self.assertNotIn("Traceback", done.stderr)
 
@@ -284,13 +275,11 @@ class StoreTest(unittest.TestCase):
 FAST = {"64": 0.64, "128": 1.0, "256": 2.2}  # 100, 128 and 116 img/s
 
 
-class Compared(unittest.TestCase):
+class Compared(FolderTest):
     """Runs compare_gpu.py with fake servers on both sides."""
 
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         fake = self.folder / "fake"
         fake.write_text(FAKE.replace("{python}", sys.executable))
         fake.chmod(0o755)
@@ -304,7 +293,7 @@ class Compared(unittest.TestCase):
         command += ["--json", str(file)]
         command += ["--models", "vgg16", "--log", str(self.folder / "log"), "--turns", "6", *options]
         no_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PATH": self.path}
-        done = subprocess.run(command, env=no_gpu, capture_output=True, text=True, timeout=100, check=False)
+        done = execute(*command, env=no_gpu, timeout=100)
         self.assertTrue(file.exists(), done.stderr)
         (found,) = json.loads(file.read_text())
         return done.returncode, found, done.stdout
@@ -496,7 +485,3 @@ class SamplesTest(unittest.TestCase):
         self.assertLess(share.low, 0.5)
         self.assertGreater(share.high, 0.5)
         self.assertAlmostEqual(float(np.median(noisy.ours.seconds_per_image())), 1.0 / 256)
-
-
-if __name__ == "__main__":
-    unittest.main()

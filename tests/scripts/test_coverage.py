@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-from synthetic_store import REPOSITORY, SessionSpec, make
+from harness import SCRIPTS, execute
+from synthetic_store import SessionSpec, make
 
 from hvdb.runs import Component
 
-MAINTAIN = REPOSITORY / "scripts" / "maintain"
+MAINTAIN = SCRIPTS / "maintain"
 sys.path.insert(0, str(MAINTAIN))
 import coverage  # noqa: E402
 
@@ -48,10 +48,5 @@ class CoverageTest(unittest.TestCase):
                 store.unlink(missing_ok=True)
                 make(store, *[SessionSpec() for _ in range(sessions)])
                 command = [sys.executable, "-B", str(MAINTAIN / "coverage.py"), str(store)]
-                done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
-                self.assertEqual(done.returncode, code, done.stderr)
+                done = execute(*command, env=os.environ, code=code)
                 self.assertIn(words, done.stdout + done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

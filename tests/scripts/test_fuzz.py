@@ -6,12 +6,9 @@ HVD_FUZZ_SEED is the first seed. A failure names its seed. HVD_FUZZ_SEED=<seed> 
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
 import subprocess
-import tempfile
 import time
 import unittest
 import unittest.mock
@@ -21,9 +18,8 @@ from pathlib import Path
 import fuzzed_stores
 from html_check import Page
 
-from synthetic_store import REPOSITORY
+from harness import SCRIPTS, SharedFolderTest, call
 
-from hvdb import cli as program
 from hvdb import figure, runs
 from hvdb.errors import StoreError
 
@@ -47,17 +43,6 @@ class Finding(Exception):
     """A fault of a reader."""
 
 
-def call(main: Callable[[list[str]], int], *words: object) -> tuple[int, str, str]:
-    """Runs a command in this process. Returns exit code, standard output and standard error."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = main(list(map(str, words)))
-        except SystemExit as end:
-            code = int(end.code or 0)
-    return code, out.getvalue(), err.getvalue()
-
-
 def judge(words: tuple, code: int, out: str, err: str) -> None:
     """Checks the exit code and the output of a command. Errors: Finding."""
     command = words[0]
@@ -76,12 +61,11 @@ def judge(words: tuple, code: int, out: str, err: str) -> None:
         raise Finding(f"markup in the report: {out[max(0, found.start() - 60) : found.end()]!a}")
 
 
-class Fuzz(unittest.TestCase):
+class Fuzz(SharedFolderTest):
     @classmethod
     def setUpClass(cls) -> None:
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.scratch.cleanup)
-        cls.top = Path(cls.scratch.name).resolve()
+        super().setUpClass()
+        cls.top = cls.folder
         cls.out = cls.top / "deep" / "er" / "out"
         cls.out.mkdir(parents=True)
         (cls.top / "here").mkdir()
@@ -93,9 +77,9 @@ class Fuzz(unittest.TestCase):
             spec = cls.top / "spec.toml"
             spec.write_text(SPEC, encoding="utf-8")
             words = ("generate", spec, "--site", "laptop", "--out", cls.top / "campaign")
-            assert call(program.main, "campaign", *words)[0] == 0
+            call("campaign", *words, code=0)
             # A first resume makes the campaign's lock file.
-            assert call(program.main, "campaign", "resume", cls.top / "campaign", "--dry-run")[0] == 0
+            call("campaign", "resume", cls.top / "campaign", "--dry-run", code=0)
         no_wait = unittest.mock.patch("os.fsync")  # no file here must survive a power failure
         no_wait.start()
         cls.addClassCleanup(no_wait.stop)
@@ -139,7 +123,7 @@ class Fuzz(unittest.TestCase):
             commands.append(("history", self.db, "--plot", self.out / "history.png"))
         codes = {}
         for words in commands:
-            code, out, err = call(program.main, *words)
+            code, out, err = call(*words)
             judge(words, code, out, err)
             codes[words[0]] = code, err
         if page.exists() and (faults := Page(page.read_text(encoding="utf-8")).faults()):
@@ -170,7 +154,7 @@ class Fuzz(unittest.TestCase):
         inside.write_bytes(content)
         try:
             for words in (("status", self.top / "campaign"), ("resume", self.top / "campaign", "--dry-run")):
-                code, out, err = call(program.main, "campaign", *words)
+                code, out, err = call("campaign", *words)
                 if code != 0 or "Traceback" in err or "\x1b" in out + err:
                     raise Finding(f"campaign {words[0]}: exit code {code}: {err!a}")
         finally:
@@ -190,7 +174,7 @@ class Fuzz(unittest.TestCase):
                 findings.append(f"seed {seed} ({what[:200]!a}): {finding}")
             except Exception as error:  # a traceback is a finding, too, and must not end the sweep
                 findings.append(f"seed {seed} ({what[:200]!a}): raises {error!r:.300}")
-            refused += call(program.main, "efficiency", self.db)[0] == 2
+            refused += call("efficiency", self.db)[0] == 2
         self.assertEqual(findings[:20], [], f"{len(findings)} findings in {count} stores")
         if count >= 40:
             self.assertTrue(0.2 * count < refused < count, f"{refused} of {count} refused: the fuzz has lost its aim")
@@ -205,11 +189,7 @@ class Fuzz(unittest.TestCase):
         """For a few seeds, the scripts must give the same exit codes in new processes as in this process."""
         for seed, make in ((FIRST + 1, fuzzed_stores.damaged), (FIRST + 2, fuzzed_stores.hostile)):
             make(self.base, self.db, seed)
-            here = call(program.main, "efficiency", self.db)[0]
-            script = [str(REPOSITORY / "scripts" / "efficiency"), str(self.db)]
+            here = call("efficiency", self.db)[0]
+            script = [str(SCRIPTS / "efficiency"), str(self.db)]
             done = subprocess.run(script, capture_output=True, timeout=120, check=False)
             self.assertEqual(done.returncode, here, done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import lzma
 import math
 import sqlite3
-import tempfile
 import unittest
 from collections import Counter
 from pathlib import Path
@@ -13,6 +12,7 @@ from unittest import mock
 
 import numpy as np
 
+from harness import FolderTest
 from synthetic_store import SessionSpec, add_session
 
 from hvdb import gate, sides, store
@@ -59,11 +59,10 @@ class RateTest(unittest.TestCase):
         self.assertEqual(str(Rate(0, 0)), "-")
 
 
-class FolderCase(unittest.TestCase):
+class FolderCase(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name) / "quiet"
+        super().setUp()
+        self.folder /= "quiet"
         self.folder.mkdir()
 
 
@@ -172,7 +171,3 @@ class CollectTest(FolderCase):
         self.assertEqual([pair for _, pair in replayed[::2]], list(range(1, 2 * collect.REPLAYED + 1)))
         first = Counter(side for side, _ in replayed[::2])
         self.assertEqual(first["a"], first["b"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -17,6 +17,7 @@ import unittest
 from pathlib import Path
 
 from gpu_visits import Folder
+from harness import SCRIPTS, execute
 from synthetic_store import REPOSITORY
 
 from maintain.gpucheck import commands, ctest, host, training, visit
@@ -264,7 +265,7 @@ class StoppedRankTest(unittest.TestCase):
         """The real program runs on the CPU."""
         command = [
             sys.executable,
-            str(REPOSITORY / "scripts" / "maintain" / "gpucheck" / "stop_a_rank.py"),
+            str(SCRIPTS / "maintain" / "gpucheck" / "stop_a_rank.py"),
             "90",
             "mpirun",
             "-n",
@@ -279,8 +280,7 @@ class StoppedRankTest(unittest.TestCase):
             "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         }
         command += ["--device", "cpu", "--deadline-seconds", "3"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=110)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = execute(*command, env=environment, timeout=110, code=0)
         self.assertRegex(
             done.stdout.splitlines()[-1], r"^rank 1 was stopped: the run ended \d+\.\d s later and named it$"
         )
@@ -293,7 +293,7 @@ DEVICES = REPOSITORY / "tests" / "cudnn" / "devices"
 @unittest.skipUnless(CUDNN_DEVICE.exists(), f"needs {CUDNN_DEVICE}")
 class CudnnDeviceTest(unittest.TestCase):
     def cudnn_device(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run([str(CUDNN_DEVICE), *arguments], capture_output=True, text=True, check=False, timeout=60)
+        done = execute(CUDNN_DEVICE, *arguments)
         if "could not be loaded" in done.stderr:
             self.skipTest(done.stderr)
         return done
@@ -319,24 +319,22 @@ class CudnnDeviceTest(unittest.TestCase):
 
 
 class EntryTest(unittest.TestCase):
-    def gpu_check(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(REPOSITORY / "scripts" / "maintain" / "gpu_check"), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    def gpu_check(self, *arguments: str, code: int | None = None) -> subprocess.CompletedProcess[str]:
+        return execute(SCRIPTS / "maintain" / "gpu_check", *arguments, code=code)
 
     def test_usage(self) -> None:
         wrong = [["doctor"], ["here", "dcotor"], ["--no-such-option"], ["--winners", "/none"]]
         wrong += [["--call", "4"], ["--nccl", "/none"]]
         wrong += [["--minutes", text] for text in ("0", "nan", "inf", "1e306")]
         for arguments in wrong:
-            done = self.gpu_check(*arguments)
-            self.assertEqual(done.returncode, 2, arguments)
+            done = self.gpu_check(*arguments, code=2)
             self.assertIn("gpu_check: error: ", done.stderr.splitlines()[-1])
 
     def test_output_that_goes_nowhere(self) -> None:
-        program = shlex.quote(str(REPOSITORY / "scripts" / "maintain" / "gpu_check"))
+        program = shlex.quote(str(SCRIPTS / "maintain" / "gpu_check"))
         for where, code, lines in ((">&-", 2, 1), (">/dev/full", 2, 1), ("| head -1", 0, 0)):
             command = f"set -o pipefail; {program} --list {where}"
-            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+            done = execute("bash", "-c", command)
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (code, lines), done.stderr)
 
     def listed(self, *arguments: str) -> list[str]:
@@ -402,7 +400,3 @@ class EntryTest(unittest.TestCase):
             self.skipTest("needs build/release")
         self.assertEqual((done.returncode, written), (3, []))
         self.assertRegex(done.stderr, r"^gpu_check: no GPU: .*; nothing was run\n$")
-
-
-if __name__ == "__main__":
-    unittest.main()

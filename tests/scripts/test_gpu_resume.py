@@ -12,12 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-import unittest
 from pathlib import Path
 from unittest import mock
 
 from gpu_visits import PASSED, Visited
-from synthetic_store import REPOSITORY
+from harness import SCRIPTS, eventually, execute
 
 from hvdb import whole_file
 from maintain.gpucheck import __main__ as program
@@ -134,10 +133,10 @@ class ResumeTest(Visited):
         self.assertEqual((code, [row["call"] for row in rows.values()]), (0, [1, 2, 2]))
 
     def test_killed_at_once_it_leaves_no_server_of_a_comparison(self) -> None:
-        shutil.copytree(REPOSITORY / "scripts" / "maintain" / "peers", self.root / "scripts" / "maintain" / "peers")
+        shutil.copytree(SCRIPTS / "maintain" / "peers", self.root / "scripts" / "maintain" / "peers")
         (self.root / "scripts" / "hvdb").mkdir()
         for name in ("__init__.py", "whole_file.py"):
-            shutil.copy(REPOSITORY / "scripts" / "hvdb" / name, self.root / "scripts" / "hvdb" / name)
+            shutil.copy(SCRIPTS / "hvdb" / name, self.root / "scripts" / "hvdb" / name)
         self.script("bundle/scripts/maintain/peers/gpu_torch.py", BUSY.format(child=str(self.folder / "child")))
         self.script("bundle/bin/train_step_bench", "#!/bin/sh\n")
         self.kill_when_busy("quick-*")
@@ -155,22 +154,15 @@ class ResumeTest(Visited):
 
     def kill_when_busy(self, *arguments: str, with_signal: int = signal.SIGKILL) -> None:
         """Ends gpu_check once its child has written a process id to self.folder / child. The child must end too."""
-        script = ALONE.format(scripts=str(REPOSITORY / "scripts"))
+        script = ALONE.format(scripts=str(SCRIPTS))
         command = [sys.executable, "-B", "-c", script, str(self.root), str(self.folder / "out"), *arguments]
         process = subprocess.Popen([*command, "--device", "cpu"], stdout=subprocess.DEVNULL)
         child = self.folder / "child"
-        self.wait(lambda: child.exists() and child.read_text().strip())
+        eventually(lambda: child.exists() and child.read_text().strip())
         process.send_signal(with_signal)
         process.wait()
         pid = int(child.read_text())
-        self.wait(lambda: not alive(pid))
-
-    def wait(self, condition: object) -> None:
-        for _ in range(1200):
-            if condition():
-                return
-            time.sleep(0.05)
-        self.fail("not within 60 s")
+        eventually(lambda: not alive(pid))
 
     def refused(self, words: str) -> None:
         """Asserts that gpu_check refuses a call with one line that contains `words`."""
@@ -249,7 +241,7 @@ class ResumeTest(Visited):
         self.assertEqual(said.getvalue(), "gpu_check: interrupted; what is finished stays in the directory\n")
 
     def test_a_visit_goes_on_when_its_reader_has_gone(self) -> None:
-        script = ALONE.format(scripts=str(REPOSITORY / "scripts"))
+        script = ALONE.format(scripts=str(SCRIPTS))
         command = [sys.executable, "-B", "-c", script, str(self.root), str(self.folder / "out"), "doctor", "tests"]
         for where, code in (("| true", 0), (">/dev/full", 2)):
             line = f"set -o pipefail; {shlex.join(command)} --again --device cpu {where}"
@@ -262,9 +254,9 @@ class ResumeTest(Visited):
     def test_the_list_knows_the_folder(self) -> None:
         self.tests(PASSED)
         self.visit("tests")
-        program = str(REPOSITORY / "scripts" / "maintain" / "gpu_check")
+        program = str(SCRIPTS / "maintain" / "gpu_check")
         command = [program, str(self.folder / "out"), "--device", "cpu", "--list"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        done = execute(*command, check=True)
         self.assertRegex(done.stdout, r"(?m)^  tests .*\(good\)$")
         self.assertRegex(done.stdout, r"(?m)^\* doctor ")
 
@@ -276,7 +268,3 @@ def alive(pid: int) -> bool:
     except (ProcessLookupError, FileNotFoundError):
         return False
     return state != "Z"  # a zombie counts as dead
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -13,14 +13,14 @@ import zipfile
 from unittest import mock
 
 from gpu_visits import FAILED, GTEST, PASSED, SKIPPED, Visited
-from synthetic_store import REPOSITORY
+from harness import SCRIPTS
 
 from maintain.gpucheck import __main__ as program
 from maintain.gpucheck import checks, comparing, ctest, host, nccl, parts, visit
 from maintain.gpucheck.place import Place, find_place
 from maintain.gpucheck.schedule import Estimate
 
-sys.path.insert(0, str(REPOSITORY / "scripts" / "maintain" / "peers"))
+sys.path.insert(0, str(SCRIPTS / "maintain" / "peers"))
 import compare_gpu
 
 # Stands in for compare_gpu.py. Writes the row and ends with the exit code that told.json gives. With --report, prints
@@ -360,7 +360,3 @@ echo "vgg16 batch 256 fp16, 1 threads, level 2: $n.4 img/s (median of 1 steps, b
         self.assertEqual(rows["launch-vgg16"]["reason"], f"graph {speed}, waited {speed}, enqueued {speed}")
         text = (self.folder / "out" / "launch-vgg16-enqueued.txt").read_text()
         self.assertRegex(text, r"--batch-size 32 .*--no-cuda-graph .*--label part=launch-vgg16 --label way=enqueued")
-
-
-if __name__ == "__main__":
-    unittest.main()

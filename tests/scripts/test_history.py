@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import io
 import json
 import os
-import tempfile
 import unittest
-from pathlib import Path
 from unittest import mock
 
 import jsonschema
 import numpy as np
 import tomllib
 
+from harness import FolderTest, call
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-from hvdb import change_points, cli, expected, figure, plot_history, runs, thresholds
+from hvdb import change_points, expected, figure, plot_history, runs, thresholds
 from hvdb.errors import HvdbError
 from hvdb.expected import Expected
 
@@ -43,24 +40,16 @@ def nights(count: int, begin: int = 0, slow: float = 1.0, seed: int = 1, **spec:
     ]
 
 
-class HistoryCase(unittest.TestCase):
+class HistoryCase(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         self.db = self.folder / "nightly.db"
         self.file = self.folder / "expected.toml"
 
     def history(self, *words: object, code: int) -> str:
         """Runs hvdb history. Returns its output on both streams."""
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            try:
-                returned = cli.main(["history", *map(str, words)])
-            except SystemExit as end:
-                returned = end.code
-        self.assertEqual(returned, code, printed.getvalue())
-        return printed.getvalue()
+        _, out, err = call("history", *words, code=code)
+        return out + err
 
     def document(self, *words: object, code: int) -> dict:
         """Runs hvdb history. Returns its JSON document, which must fit the schema and contain exit code `code`."""
@@ -375,7 +364,3 @@ class OutputTest(HistoryCase):
             with self.subTest(words):
                 self.refused(message, self.db, *words)
         self.assertIn("usage", self.history(self.db, "--metric", "speed", code=2))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import jsonschema
 
+from harness import execute
 from synthetic_store import REPOSITORY
 
 from hvdb import cli
@@ -81,15 +82,7 @@ class Installed:
 
         Errors: AssertionError with the program's output for another exit code.
         """
-        done = subprocess.run(
-            list(map(str, words)),
-            cwd=self.work,
-            env={**self.environment, **environment},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = execute(*list(map(str, words)), cwd=self.work, env={**self.environment, **environment}, timeout=300)
         assert code in (None, done.returncode), f"{words} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
@@ -392,7 +385,3 @@ class LauncherTest(unittest.TestCase):
         asked = f"source {library}; hvd_python_is_good() {{ false; }}; hvd_exec efficiency"
         done = HERE.run("bash", "-c", asked, code=2)
         self.assertRegex(done.stderr, r"^no Python 3.10\+ with numpy and matplotlib was found: install them .*\n$")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-import tempfile
-import unittest
 from pathlib import Path
 
+from harness import FolderTest, alter
 from synthetic_store import SessionSpec, make
 
 from hvdb import merge, runs, store
@@ -29,21 +28,13 @@ def dump(path: Path) -> list[str]:
         connection.close()
 
 
-class MergeTest(unittest.TestCase):
+class MergeTest(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         self.a, self.b = self.folder / "a.db", self.folder / "b.db"
         self.out = self.folder / "out.db"
         make(self.a, SessionSpec(), seed=1)
         make(self.b, SessionSpec(model="vgg16"), seed=2)
-
-    def alter(self, path: Path, statement: str) -> None:
-        connection = sqlite3.connect(path)
-        with connection:
-            connection.execute(statement)
-        connection.close()
 
     def test_two_stores_become_one(self) -> None:
         outcome = merge.merge(self.out, [self.a, self.b])
@@ -88,7 +79,7 @@ class MergeTest(unittest.TestCase):
             with self.subTest(what):
                 forged = self.folder / f"forged_{what}.db"
                 forged.write_bytes(self.a.read_bytes())
-                self.alter(forged, statement)
+                alter(forged, statement)
                 with self.assertRaisesRegex(NotComparable, "different contents"):
                     merge.merge(self.out, [self.b, self.a, forged])
                 self.assertFalse(self.out.exists())
@@ -96,7 +87,7 @@ class MergeTest(unittest.TestCase):
     def test_a_conflict_with_the_output_leaves_it_as_it_was(self) -> None:
         merge.merge(self.out, [self.a])
         before = digest(self.out)
-        self.alter(self.a, "UPDATE run SET final_loss = 1.0")
+        alter(self.a, "UPDATE run SET final_loss = 1.0")
         with self.assertRaises(NotComparable):
             merge.merge(self.out, [self.a])
         self.assertEqual(digest(self.out), before)
@@ -123,7 +114,7 @@ class MergeTest(unittest.TestCase):
 
     def test_all_files_that_cannot_be_taken_are_named_at_once(self) -> None:
         (self.folder / "empty.db").write_bytes(b"")
-        self.alter(self.b, "PRAGMA user_version = 99")
+        alter(self.b, "PRAGMA user_version = 99")
         with self.assertRaisesRegex(StoreError, "2 of 3 files .*--skip-damaged.*empty file.*schema version 99"):
             merge.merge(self.out, [self.folder / "empty.db", self.a, self.b, self.a])
         self.assertFalse(self.out.exists())
@@ -140,7 +131,7 @@ class MergeTest(unittest.TestCase):
         for name in bad:
             self.assertTrue(any(name in line for line in outcome.left_out), outcome.left_out)
         with self.assertRaises(NotComparable, msg="a conflict is no damage"):
-            self.alter(self.a, "UPDATE run SET final_loss = 1.0")
+            alter(self.a, "UPDATE run SET final_loss = 1.0")
             merge.merge(self.out, [self.a], skip_damaged=True)
 
     def test_nothing_left_to_merge_makes_no_file(self) -> None:
@@ -160,7 +151,7 @@ class MergeTest(unittest.TestCase):
         for message, statement in changes.items():
             with self.subTest(message):
                 self.a.write_bytes(whole)
-                self.alter(self.a, statement)
+                alter(self.a, statement)
                 with self.assertRaisesRegex(StoreError, message):
                     merge.merge(self.out, [self.b, self.a])
                 self.assertFalse(self.out.exists())
@@ -180,15 +171,15 @@ class MergeTest(unittest.TestCase):
         self.assertEqual((again.added, again.present), (0, 6))
 
     def test_other_programs_and_other_schemas_are_refused(self) -> None:
-        self.alter(self.a, "PRAGMA user_version = 99")
+        alter(self.a, "PRAGMA user_version = 99")
         with self.assertRaisesRegex(StoreError, "schema version 99"):
             merge.merge(self.out, [self.a])
-        self.alter(self.b, "PRAGMA application_id = 1")
+        alter(self.b, "PRAGMA application_id = 1")
         with self.assertRaisesRegex(StoreError, "another program"):
             merge.merge(self.out, [self.b])
 
     def test_rows_without_their_run_are_refused(self) -> None:
-        self.alter(self.a, "DELETE FROM run WHERE phase = 'none'")  # no foreign key forbids it
+        alter(self.a, "DELETE FROM run WHERE phase = 'none'")  # no foreign key forbids it
         with self.assertRaisesRegex(StoreError, "belongs to no run"):
             merge.merge(self.out, [self.a])
 
@@ -241,7 +232,7 @@ class MergeTest(unittest.TestCase):
             merge.merge(self.a, [self.a])
 
     def test_output_of_another_schema_is_refused(self) -> None:
-        self.alter(self.b, "PRAGMA user_version = 7")
+        alter(self.b, "PRAGMA user_version = 7")
         before = digest(self.b)
         with self.assertRaises(StoreError):
             merge.merge(self.b, [self.a])
@@ -250,7 +241,3 @@ class MergeTest(unittest.TestCase):
     def test_readonly_connection_cannot_write(self) -> None:
         with self.assertRaises(StoreError), store.open_readonly(self.a) as connection:
             connection.execute("DELETE FROM run")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -11,7 +11,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 import unittest.mock
@@ -19,25 +18,17 @@ from pathlib import Path
 
 import numpy as np
 
-from synthetic_store import REPOSITORY, SessionSpec, add_session, make
+from harness import SCRIPTS, FolderTest, alter, execute
+from synthetic_store import SessionSpec, add_session, make
 
 from hvdb import merge, runs, store
 from hvdb.errors import NotComparable, StoreError
 
 LONG_AGO = 1_700_000_000
-SCRIPTS = REPOSITORY / "scripts"
 
 
 def digest(path: Path) -> int:
     return hash(path.read_bytes())
-
-
-def edit(path: Path, *statements: str) -> None:
-    connection = sqlite3.connect(path)
-    with connection:
-        for statement in statements:
-            connection.execute(statement)
-    connection.close()
 
 
 def all_rows(path: Path) -> list[str]:
@@ -45,11 +36,9 @@ def all_rows(path: Path) -> list[str]:
         return sorted(connection.iterdump())
 
 
-class Folder(unittest.TestCase):
+class Folder(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         self.a, self.b = self.folder / "a.db", self.folder / "b.db"
         self.out = self.folder / "out.db"
         make(self.a, SessionSpec(), seed=1)
@@ -253,7 +242,7 @@ class StatesOfOneRunTest(Folder):
         (made,) = make(self.early, SessionSpec(phases=("full",)), seed=5)
         self.uuid = made["full"]
         shutil.copy(self.early, self.late)
-        edit(
+        alter(
             self.early,
             "UPDATE run SET status = 'running', measured_steps = 5, step_seconds = NULL, fingerprint = 'early'",
             "UPDATE sample SET count = 5, data = substr(data, 1, 40)",
@@ -284,7 +273,7 @@ class StatesOfOneRunTest(Folder):
     def test_of_two_unfinished_states_the_longer_counts(self) -> None:
         longer = self.folder / "longer.db"
         shutil.copy(self.late, longer)
-        edit(longer, "UPDATE run SET status = 'running', measured_steps = 20, fingerprint = 'early'")
+        alter(longer, "UPDATE run SET status = 'running', measured_steps = 20, fingerprint = 'early'")
         self.assertEqual(self.merged([self.early, longer]), self.merged([longer, self.early]))
         self.assertEqual(self.merged([self.early, longer]), self.merged([longer]))
 
@@ -296,14 +285,14 @@ class StatesOfOneRunTest(Folder):
         ):
             forged = self.folder / "forged.db"
             shutil.copy(self.late, forged)
-            edit(forged, statement)
+            alter(forged, statement)
             with self.subTest(statement), self.assertRaises(NotComparable):
                 merge.merge(self.out, [self.early, forged])
 
     def test_two_unfinished_states_of_equal_length_that_differ_are_a_conflict(self) -> None:
         forged = self.folder / "forged.db"
         shutil.copy(self.early, forged)
-        edit(forged, "UPDATE run SET final_loss = 7")
+        alter(forged, "UPDATE run SET final_loss = 7")
         with self.assertRaises(NotComparable):
             merge.merge(self.out, [self.early, forged])
 
@@ -329,13 +318,7 @@ merge.merge(Path(sys.argv[3]), [Path(p) for p in sys.argv[4:]])
 """
 
     def kill_after(self, lines: int, *inputs: Path) -> int:
-        done = subprocess.run(
-            [sys.executable, "-B", "-c", self.STEPS, str(SCRIPTS), str(lines), str(self.out), *map(str, inputs)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = execute(sys.executable, "-B", "-c", self.STEPS, SCRIPTS, lines, self.out, *inputs)
         self.assertIn(done.returncode, (0, -signal.SIGKILL), done.stderr)
         return done.returncode
 
@@ -436,22 +419,8 @@ class FullDiskTest(Folder):
     def run_merge(self, limit_bytes: int) -> subprocess.CompletedProcess[str]:
         """Runs scripts/merge with a limit on file sizes. Writes beyond the limit fail as on a full disk."""
         blocks = limit_bytes // 1024
-        return subprocess.run(
-            [
-                "bash",
-                "-c",
-                f'ulimit -f {blocks} && exec "$@"',
-                "-",
-                str(SCRIPTS / "merge"),
-                "-o",
-                self.out,
-                self.a,
-                self.b,
-            ],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+        return execute(
+            "bash", "-c", f'ulimit -f {blocks} && exec "$@"', "-", SCRIPTS / "merge", "-o", self.out, self.a, self.b
         )
 
     def test_a_new_output(self) -> None:
@@ -487,14 +456,7 @@ class FullDiskTest(Folder):
             'mount -t tmpfs -o size=60k none "$1" && '
             '{ "$2" -o "$1/out.db" "$3" "$4"; code=$?; ls -A "$1"; exit $code; }'
         )
-        done = subprocess.run(
-            ["unshare", "-rm", "bash", "-c", script, "-", small, SCRIPTS / "merge", self.a, self.b],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        self.assertEqual(done.returncode, 2, done.stderr)
+        done = execute("unshare", "-rm", "bash", "-c", script, "-", small, SCRIPTS / "merge", self.a, self.b, code=2)
         self.assertRegex(done.stderr, "cannot be written: database or disk is full")
         self.assertEqual(done.stdout, "", "nothing may be left behind")
 
@@ -533,7 +495,7 @@ class RaceTest(Folder):
         publish = merge._publish
         forged = self.folder / "forged.db"
         shutil.copy(self.a, forged)
-        edit(forged, statement)
+        alter(forged, statement)
 
         def late(*arguments: object) -> None:
             forged.rename(self.out)
@@ -551,7 +513,7 @@ class RaceTest(Folder):
         publish = merge._publish
         forged = self.folder / "forged.db"
         shutil.copy(self.a, forged)
-        edit(forged, "UPDATE run SET final_loss = 1.0")
+        alter(forged, "UPDATE run SET final_loss = 1.0")
 
         def late(working: Path, output: Path, *rest: object) -> None:
             merge._publish = publish
@@ -571,21 +533,12 @@ class MemoryTest(unittest.TestCase):
         program = SCRIPTS / "maintain" / "bench_merge"
 
         def measure(files: int) -> dict:
-            done = subprocess.run(
-                [program, "--files", str(files), "--ranks", "256", "--json", "--max-mib", "300"],
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
+            done = execute(
+                program, "--files", files, "--ranks", "256", "--json", "--max-mib", "300", timeout=300, code=0
             )
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             return json.loads(done.stdout)
 
         few, many = measure(6), measure(36)
         self.assertGreater(many["input_mib"], 120)
         self.assertLess(many["merge"]["peak_mib"], few["merge"]["peak_mib"] + 70, "a cache of 64 MiB fills up, no more")
         self.assertLess(many["again"]["peak_mib"], few["again"]["peak_mib"] + 40)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -16,11 +16,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from synthetic_store import REPOSITORY
+from harness import SCRIPTS, execute
 
 OURS = Path(os.environ.get("HVD_BENCH", "hvd_bench")).with_name("train_step_bench")
 NO_GRAPH = "torch graph ended with exit code 2: gpu_torch: there are no CUDA graphs on a CPU"
-PEERS = REPOSITORY / "scripts" / "maintain" / "peers"
+PEERS = SCRIPTS / "maintain" / "peers"
 sys.path.insert(0, str(PEERS))
 import compare_torch  # noqa: E402
 import serving  # noqa: E402
@@ -158,9 +158,7 @@ class OursTest(unittest.TestCase):
 
     def test_a_question_that_is_none(self) -> None:
         for question in ("two", "0", "-1", "batch", "batch x"):
-            done = subprocess.run(
-                self.COMMAND, input=f"{question}\n", capture_output=True, text=True, check=False, timeout=60
-            )
+            done = execute(*self.COMMAND, input=f"{question}\n")
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)
             self.assertIn(f"'{question}' is not a question", done.stderr)
 
@@ -184,13 +182,7 @@ class OnTheCpuTest(unittest.TestCase):
             command += ["--python", "/usr/bin/python3", "--device", "cpu", "--models", "resnet50", "--dtypes", "fp32"]
             command += ["--variants", "eager", "graph", "--image", "32", "--batches", "2", "4"]
             command += ["--turns", "6", "--turn-seconds", "0.01", "--search-seconds", "0.01", "--warm-up", "1"]
-            done = subprocess.run(
-                [*command, "--json", str(folder / "x.json"), "--log", str(folder / "log")],
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-            )
+            done = execute(*command, "--json", folder / "x.json", "--log", folder / "log", timeout=300)
             log = (folder / "log").read_text()
             self.assertEqual(done.returncode, 3, done.stdout + done.stderr + log)  # no graphs
             self.assertIn("there are no CUDA graphs on a CPU", log)
@@ -358,7 +350,3 @@ class CompileTest(unittest.TestCase):
             self.program.build(trainer, SimpleNamespace(variant="autotune", batch=8))
         with self.assertRaises(KeyError):  # the error of a variant other than compile is a defect
             self.program.build(trainer, SimpleNamespace(variant="eager", batch=8))
-
-
-if __name__ == "__main__":
-    unittest.main()

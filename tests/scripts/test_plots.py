@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from synthetic_store import REPOSITORY, SessionSpec, make
+from harness import SharedFolderTest
+from synthetic_store import REPOSITORY, SessionSpec, make, operation
 
 from hvdb import (
     efficiency,
@@ -28,41 +29,21 @@ from hvdb import (
 from hvdb.bootstrap import Estimate
 from hvdb.errors import HvdbError
 
-OPERATIONS = [
-    {
-        "seq": i,
-        "node": f"layer{i}.conv",
-        "kind": kind,
-        "implementation": "jit",
-        "library": library,
-        "seconds": 0.001 * (i + 1),
-        "flops": 1e9,
-        "bytes": 1e6,
-    }
-    for i, (kind, library) in enumerate([("conv", 1), ("relu", 0), ("conv", 1), ("softmax", 0)])
-]
+LAYERS = [("conv", 1), ("relu", 0), ("conv", 1), ("softmax", 0)]
+OPERATIONS = [operation(seq, kind=kind, library=library) for seq, (kind, library) in enumerate(LAYERS)]
 
 
-class PlotTest(unittest.TestCase):
+class PlotTest(SharedFolderTest):
     @classmethod
     def setUpClass(cls) -> None:
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.folder = Path(cls.scratch.name)
-        cls.made = make(
-            cls.folder / "a.db",
-            SessionSpec(),
-            SessionSpec(model="vgg16", ranks=4, full=1.6),
-            SessionSpec(model="vgg16", traced=1, phases=("full",), operations=OPERATIONS),
-        )
-        cls.runs = runs.load([cls.folder / "a.db"])
+        super().setUpClass()
+        traced = SessionSpec(model="vgg16", traced=1, phases=("full",), operations=OPERATIONS)
+        cls.made = make(cls.db, SessionSpec(), SessionSpec(model="vgg16", ranks=4, full=1.6), traced)
+        cls.runs = runs.load([cls.db])
         chosen = efficiency.select(cls.runs).runs
         cls.cells = efficiency.cells(chosen)
         (system,) = systems.of(chosen)
         cls.measured = report.Measured(system, cls.cells)
-
-    @classmethod
-    def tearDownClass(cls) -> None:
-        cls.scratch.cleanup()
 
     def ids(self, path: Path) -> set[str]:
         text = figure.png_text(path)["Description"]
@@ -304,7 +285,3 @@ class NamesTest(unittest.TestCase):
         self.assertEqual(plot_waterfall.amount(13.3, 155.0), "13.3\n155 ms")
         self.assertEqual(plot_waterfall.amount(-6.6, -77.0), "-6.6\n-77 ms")
         self.assertEqual(plot_waterfall.amount(-0.01, -0.2), "0.0\n0 ms")
-
-
-if __name__ == "__main__":
-    unittest.main()

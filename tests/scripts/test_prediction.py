@@ -155,7 +155,3 @@ class ChangePointTest(unittest.TestCase):
         values[50:] = 1.0
         values[300:] = 2.0
         self.assertEqual([change.index for change in change_points.find(values)], [300])
-
-
-if __name__ == "__main__":
-    unittest.main()

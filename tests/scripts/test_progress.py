@@ -8,13 +8,12 @@ import os
 import pty
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 import unittest.mock
-from pathlib import Path
 
-from synthetic_store import REPOSITORY, SessionSpec, make
+from harness import SCRIPTS, FolderTest
+from synthetic_store import SessionSpec, make
 
 from hvdb import progress, runs
 from hvdb.merge import merge
@@ -79,11 +78,9 @@ class ShownTest(unittest.TestCase):
         self.assertTrue(stream.getvalue().endswith(progress.ERASE))
 
 
-class CommandTest(unittest.TestCase):
+class CommandTest(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         self.stores = [self.folder / name for name in ("a.db", "b.db")]
         for seed, store in enumerate(self.stores):
             make(store, SessionSpec(), seed=seed)
@@ -109,7 +106,7 @@ class CommandTest(unittest.TestCase):
             "progress.BEGIN_SECONDS = progress.REDRAW_SECONDS = 0.001\n"
             "sys.exit(cli.main(sys.argv[2:]))"
         )
-        words = [sys.executable, "-B", "-c", script, str(REPOSITORY / "scripts"), "efficiency", *map(str, self.stores)]
+        words = [sys.executable, "-B", "-c", script, str(SCRIPTS), "efficiency", *map(str, self.stores)]
         table = self.folder / "table"
         with table.open("wb") as output, subprocess.Popen(words, stdout=output, stderr=theirs) as running:
             os.close(theirs)
@@ -122,7 +119,3 @@ class CommandTest(unittest.TestCase):
         self.assertTrue(said.endswith(progress.ERASE), said[-200:])
         self.assertTrue(table.read_text().startswith("model "))
         self.assertNotIn("reading", table.read_text())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -44,7 +44,3 @@ class PublishedTest(unittest.TestCase):
 
     def test_headline_is_sorted(self) -> None:
         self.assertEqual([p.gpus for p in published.headline(self.points, "vgg16")], [16, 64, 128, 512])
-
-
-if __name__ == "__main__":
-    unittest.main()

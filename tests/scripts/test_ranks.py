@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -17,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from test_hostile_text import CONTROLS, HOSTILE
 
+from harness import FolderTest, call, execute
 from synthetic_store import SessionSpec, make
 
 from hvdb import figure, plot_ranks, rank_work, runs, slow_ranks
-from hvdb.__main__ import main
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 
@@ -226,21 +223,8 @@ class StatisticsTest(unittest.TestCase):
                 self.assertLessEqual(accused, 3, f"{members} ranks, {noise}")
 
 
-class StoreTest(unittest.TestCase):
+class StoreTest(FolderTest):
     """Runs hvdb ranks on stores with known slow ranks."""
-
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-        self.db = self.folder / "a.db"
-
-    def change(self, sql: str, *values: object) -> None:
-        connection = sqlite3.connect(self.db)
-        with connection:
-            connection.execute("PRAGMA ignore_check_constraints = 1")
-            connection.execute(sql, values)
-        connection.close()
 
     def put(self, seconds: np.ndarray, kind: str = "compute_seconds") -> None:
         """Replaces every run's samples of `kind` by `seconds`, and puts four ranks on each node."""
@@ -265,13 +249,9 @@ class StoreTest(unittest.TestCase):
 
     def call(self, *words: object, code: int = 0) -> tuple[str, str]:
         """Runs `hvdb ranks STORE words`. Returns standard output and standard error."""
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            returned = main(["ranks", str(self.db), *map(str, words)])
-        self.assertEqual(returned, code, out.getvalue() + err.getvalue())
-        for text in (out.getvalue(), err.getvalue()):
-            self.assertNotRegex(text, CONTROLS)
-        return out.getvalue(), err.getvalue()
+        _, out, err = call("ranks", self.db, *words, code=code)
+        self.assertNotRegex(out + err, CONTROLS)
+        return out, err
 
     def refused(self, message: str, *words: object, code: int) -> None:
         out, err = self.call(*words, code=code)
@@ -357,9 +337,7 @@ class StoreTest(unittest.TestCase):
         )
 
         def shown(*words: object) -> list[str]:
-            with contextlib.redirect_stdout(out := io.StringIO()):
-                main(["ranks", str(self.db), "--json", *map(str, words)])
-            return [run["run"] for run in json.loads(out.getvalue())["runs"]]
+            return [run["run"] for run in json.loads(call("ranks", self.db, "--json", *words)[1])["runs"]]
 
         self.assertEqual(set(shown()), {made[1]["none"], made[1]["full"]})
         self.assertEqual(shown("--phase", "full"), [made[1]["full"]])
@@ -459,9 +437,7 @@ class StoreTest(unittest.TestCase):
         )
         root = Path(__file__).resolve().parents[2]
         words = ["ranks", str(self.db), "--out", str(self.folder)]
-        done = subprocess.run(
-            [sys.executable, "-B", "-c", code, *words], cwd=root, capture_output=True, text=True, check=True
-        )
+        done = execute(sys.executable, "-B", "-c", code, *words, cwd=root, check=True)
         code, mebibytes, seconds = map(float, done.stderr.split()[-3:])
         self.assertEqual(code, 1, done.stderr)
         self.assertIn("\nrank 77 (", done.stdout)
@@ -494,20 +470,11 @@ class ProgramTest(unittest.TestCase):
             step.write_text("\n".join(lines) + "\n", encoding="utf-8")
             words = ["--replay", step, "--comm", "loopback", "--ranks", "4", "--num-warmup-batches", "2", "--quiet"]
             words += ["--num-iters", "20", "--efficiency", "--db", db]
-            done = subprocess.run(
-                [str(PROGRAM), *map(str, words)], capture_output=True, text=True, timeout=100, check=False
-            )
-            self.assertEqual(done.returncode, 0, done.stderr)
-            with contextlib.redirect_stdout(out := io.StringIO()):
-                code = main(["ranks", str(db), "--threshold", "900", "--phase", "full"])
-            self.assertEqual(code, 0, out.getvalue())
-            self.assertIn("replayed compute", out.getvalue())
-            self.assertEqual(out.getvalue().count("  replay  "), 4)
+            execute(PROGRAM, *words, timeout=100, code=0)
+            _, out, _ = call("ranks", db, "--threshold", 900, "--phase", "full", code=0)
+            self.assertIn("replayed compute", out)
+            self.assertEqual(out.count("  replay  "), 4)
             (full,) = (run for run in runs.load([db]) if run.phase == "full")
             ((_, by_rank),) = runs.samples_of_ranks([(full, rank_work.kind_of(full))])
             for values in by_rank.values():
                 self.assertAlmostEqual(float(np.median(values)), 0.02, delta=0.01)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -157,7 +157,3 @@ class RecordedCommand(unittest.TestCase):
             self.assertEqual(kind == "flag", takes_none, name)
             if kind in ("file", "folder"):
                 self.assertIn(name, (*OUTPUTS, *FILES), "names a file")
-
-
-if __name__ == "__main__":
-    unittest.main()

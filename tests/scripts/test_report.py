@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import re
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -15,10 +12,11 @@ from pathlib import Path
 
 from html_check import Page
 
-from synthetic_store import REPOSITORY, SessionSpec, make
+from harness import SCRIPTS, FolderTest, call, execute
+from synthetic_store import SessionSpec, make
 
 from hvdb import document, figure, html_page, inline_svg, markdown_page, report
-from hvdb.cli import main, module
+from hvdb.cli import module
 from hvdb.document import Bullets, Document, Figure, Listing, Paragraph, Section, Table
 from hvdb.errors import HvdbError
 
@@ -114,13 +112,7 @@ class InlineSvgTest(unittest.TestCase):
         self.assertEqual(Page(made).ids, ["s1", "f1-1", "f1-2", "f2-1", "f2-2", "s1-1"])
 
 
-class StoreTest(unittest.TestCase):
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-        self.db = self.folder / "a.db"
-
+class StoreTest(FolderTest):
     def document(self, *options: object) -> Document:
         command = module("report")
         return command.build(command.parser().parse_args([str(self.db), *map(str, options)]))
@@ -130,17 +122,9 @@ class StoreTest(unittest.TestCase):
         self.assertIn(title, found)
         return found[title]
 
-    def change(self, sql: str, *values: object) -> None:
-        connection = sqlite3.connect(self.db)
-        with connection:
-            connection.execute(sql, values)
-        connection.close()
-
     def run_report(self, *words: object, code: int = 0) -> str:
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            self.assertEqual(main(["report", str(self.db), *map(str, words)]), code, said.getvalue())
-        return said.getvalue()
+        _, out, err = call("report", self.db, *words, code=code)
+        return out + err
 
 
 class AnswerTest(StoreTest):
@@ -358,7 +342,7 @@ class FileTest(StoreTest):
     def test_equal_input_gives_equal_files(self) -> None:
         """Each report runs in a new process, because imports for a first report could change the second."""
         one, two = self.folder / "1.html", self.folder / "2.html"
-        script = str(REPOSITORY / "scripts" / "report")
+        script = str(SCRIPTS / "report")
         subprocess.run([script, self.db, "-o", one, "-o", two], capture_output=True, check=True, timeout=120)
         self.assertEqual(one.read_bytes(), two.read_bytes())
         self.assertLess(one.stat().st_size, 300_000)
@@ -404,9 +388,9 @@ print(json.dumps([code, time.perf_counter() - begin, peak / 1024]))
                     for power in range(1, 10)
                 ),
             )
-            words = [sys.executable, "-B", "-c", self.SCRIPT, str(REPOSITORY / "scripts"), "report", str(db)]
+            words = [sys.executable, "-B", "-c", self.SCRIPT, str(SCRIPTS), "report", str(db)]
             words += ["--origin", "simulated", "-o", str(page)]
-            done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
+            done = execute(*words, check=True, timeout=600)
             code, seconds, mib = json.loads(done.stdout.splitlines()[-1])
             size = page.stat().st_size
             text = page.read_text(encoding="utf-8")
@@ -419,7 +403,3 @@ print(json.dumps([code, time.perf_counter() - begin, peak / 1024]))
         self.assertEqual(len([title for title in read.headings if "scale to 512 ranks" in title]), 3)
         self.assertIn("simulated", read.headings[2])
         self.assertEqual(read.drawings, 2 + report.MOST_HEAT_MAPS)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
-import io
 import json
 import os
 import re
 import shutil
-import subprocess
-import tempfile
 import unittest
 from pathlib import Path
 
 from html_check import Page
 from test_hostile_text import HOSTILE
 
-from synthetic_store import SessionSpec, make
+from harness import SharedFolderTest, call, execute
+from synthetic_store import SessionSpec, make, operation
 
 from hvdb import figure
-from hvdb.cli import main
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 OPTIONS = (
@@ -67,40 +63,23 @@ def contrast(one: str, other: str) -> float:
 
 
 @unittest.skipUnless(CHROMIUM, "needs chromium (scripts/install_deps --tests)")
-class BrowserTest(unittest.TestCase):
+class BrowserTest(SharedFolderTest):
     @classmethod
     def setUpClass(cls) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(scratch.cleanup)
-        cls.folder = Path(scratch.name)
+        super().setUpClass()
         cls.page = cls.folder / "report.html"
-        operations = [
-            {"seq": n, "node": f"layer{n}.conv", "kind": ("conv", "relu")[n % 2], "implementation": "jit"}
-            | {"library": 1, "seconds": 0.001 * (n + 1), "flops": 1e9, "bytes": 1e6}
-            for n in range(30)
-        ]
-        command = ["report", str(cls.folder / "a.db"), "-o", str(cls.page)]
-        make(
-            cls.folder / "a.db",
-            *(SessionSpec(ranks=ranks, model=model) for model in ("resnet101", "vgg16") for ranks in (2, 16)),
-            SessionSpec(traced=1, phases=("full",), ranks=1, operations=operations),
-        )
-        with contextlib.redirect_stdout(io.StringIO()):
-            assert main(command) == 0
+        operations = [operation(seq, kind=("conv", "relu")[seq % 2]) for seq in range(30)]
+        specs = [SessionSpec(ranks=ranks, model=model) for model in ("resnet101", "vgg16") for ranks in (2, 16)]
+        make(cls.db, *specs, SessionSpec(traced=1, phases=("full",), ranks=1, operations=operations))
+        call("report", cls.db, "-o", cls.page, code=0)
         cls.harness = cls.folder / "harness.html"
         cls.harness.write_text(HARNESS.replace("REPORT", json.dumps(cls.page.as_uri())), encoding="utf-8")
 
     def chromium(self, page: Path, *options: str) -> tuple[str, list[str]]:
         """Runs Chromium. Returns its output (the page, with --dump-dom) and the messages on its console."""
         profile = self.folder / "profile"
-        done = subprocess.run(
-            [str(CHROMIUM), *OPTIONS, f"--user-data-dir={profile}", *options, page.as_uri()],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-            env=os.environ | {"HOME": str(self.folder)},
-        )
+        words = [*OPTIONS, f"--user-data-dir={profile}", *options, page.as_uri()]
+        done = execute(CHROMIUM, *words, code=0, env=os.environ | {"HOME": str(self.folder)})
         return done.stdout, re.findall(r"CONSOLE.*", done.stderr)
 
     def look(self, scheme: str) -> list[dict]:
@@ -160,8 +139,7 @@ class BrowserTest(unittest.TestCase):
         db, page = self.folder / "b.db", self.folder / "b.html"
         facts = {"cpu.model": (HOSTILE, 1), "<img src=x onerror=console.log(1)>": ("javascript:console.log(2)", 1)}
         make(db, SessionSpec(model=f"{HOSTILE}<script>console.log(3)</script>", provenance=facts))
-        with contextlib.redirect_stdout(io.StringIO()):
-            self.assertEqual(main(["report", str(db), "-o", str(page)]), 0)
+        call("report", db, "-o", page, code=0)
         shown, console = self.chromium(page, "--dump-dom")
         self.assertEqual(console, [])
         self.assertEqual(Page(shown).faults(), [])
@@ -172,7 +150,3 @@ class ContrastTest(unittest.TestCase):
         """The contrast of black on white is 21, of grey #767676 on white 4.54 (WCAG 2)."""
         self.assertAlmostEqual(contrast("rgb(0, 0, 0)", "rgb(255, 255, 255)"), 21)
         self.assertAlmostEqual(contrast("rgb(118, 118, 118)", "rgb(255, 255, 255)"), 4.54, places=2)
-
-
-if __name__ == "__main__":
-    unittest.main()

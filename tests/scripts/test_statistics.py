@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from harness import SCRIPTS, FolderTest, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb import bootstrap, efficiency, runs
@@ -158,24 +158,19 @@ print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]), 
             db = Path(folder) / "a.db"
             make(db, SessionSpec(steps=self.STEPS))
             for command in ("efficiency", "report"):
-                words = [sys.executable, "-B", "-c", self.SCRIPT, str(REPOSITORY / "scripts"), command, str(db)]
-                done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
+                words = [sys.executable, "-B", "-c", self.SCRIPT, str(SCRIPTS), command, str(db)]
+                done = execute(*words, check=True, timeout=600)
                 code, seconds, mib = json.loads(done.stderr)
                 self.assertEqual(code, 0)
                 self.assertLess(seconds, 30 * max(0.5, self.STEPS / 1e6))
                 self.assertLess(mib, 600)
 
 
-class EfficiencyTest(unittest.TestCase):
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.file = Path(scratch.name) / "store.db"
-
+class EfficiencyTest(FolderTest):
     def cells(self, *specs: SessionSpec, **options: bool) -> list[efficiency.Cell]:
-        self.file.unlink(missing_ok=True)
-        make(self.file, *specs)
-        selection = efficiency.select(runs.load([self.file]))
+        self.db.unlink(missing_ok=True)
+        make(self.db, *specs)
+        selection = efficiency.select(runs.load([self.db]))
         return efficiency.cells(selection.runs, **options)
 
     def test_known_answer_without_noise(self) -> None:
@@ -244,7 +239,7 @@ class EfficiencyTest(unittest.TestCase):
         self.assertEqual(full.sessions, 2)
         self.assertAlmostEqual(full.efficiency.value, 0.8)
         self.assertIsNone(full.efficiency.low, "two sessions are too few for an interval")
-        (note,) = efficiency.precision_notes([full], runs.load([self.file]))
+        (note,) = efficiency.precision_notes([full], runs.load([self.db]))
         self.assertIn("2 sessions are too few for an interval", note)
         self.assertIn("in 50 % of cases", note)
 
@@ -253,12 +248,12 @@ class EfficiencyTest(unittest.TestCase):
         self.assertAlmostEqual(full.efficiency.value, 0.8)
         self.assertAlmostEqual(full.efficiency.low, 0.794)
         self.assertAlmostEqual(full.efficiency.high, 0.806)
-        self.assertEqual(efficiency.precision_notes([full], runs.load([self.file])), [])
+        self.assertEqual(efficiency.precision_notes([full], runs.load([self.db])), [])
 
     def test_few_samples_and_an_unsteady_start_are_said(self) -> None:
         facts = {"measurement.warm_up": ("warm-up: not steady after 8 steps", 0)}
         (_, full) = self.cells(SessionSpec(steps=6, provenance=facts))
-        few, unsteady = efficiency.precision_notes([full], runs.load([self.file]))
+        few, unsteady = efficiency.precision_notes([full], runs.load([self.db]))
         self.assertIn("resnet101 on 2 ranks: 6 samples only", few)
         self.assertIn("not steady when the measurement began", unsteady)
 
@@ -268,8 +263,8 @@ class EfficiencyTest(unittest.TestCase):
         self.assertIsNone(full.ring_bound)
 
     def test_points_measured_under_different_conditions_are_noted(self) -> None:
-        make(self.file, SessionSpec(), SessionSpec(ranks=4, provenance={"cpu.model": ("Other CPU", 1)}))
-        found = runs.load([self.file])
+        make(self.db, SessionSpec(), SessionSpec(ranks=4, provenance={"cpu.model": ("Other CPU", 1)}))
+        found = runs.load([self.db])
         self.assertEqual(len(efficiency.cells(found)), 4, "each point keeps its own baseline")
         (note,) = efficiency.curve_notes(found)
         self.assertIn("cpu.model", note)
@@ -301,13 +296,13 @@ class EfficiencyTest(unittest.TestCase):
 
     def test_traced_simulated_and_incomplete_runs_are_left_out(self) -> None:
         make(
-            self.file,
+            self.db,
             SessionSpec(),
             SessionSpec(traced=1),
             SessionSpec(origin="simulated"),
             SessionSpec(status="incomplete"),
         )
-        selection = efficiency.select(runs.load([self.file]))
+        selection = efficiency.select(runs.load([self.db]))
         self.assertEqual(len(selection.runs), 3)
         self.assertEqual(len(selection.left_out), 3)
         self.assertTrue(all(line.startswith("3 ") for line in selection.left_out))
@@ -323,12 +318,8 @@ class EfficiencyTest(unittest.TestCase):
             efficiency.cells(found)
 
     def test_a_session_that_mixes_kinds_is_refused(self) -> None:
-        make(self.file, SessionSpec())
-        found = runs.load([self.file])
+        make(self.db, SessionSpec())
+        found = runs.load([self.db])
         found[1].columns["traced"] = 1
         with self.assertRaises(NotComparable):
             efficiency.cells(found)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -6,11 +6,12 @@ import re
 import sys
 import unittest
 
+from harness import SCRIPTS
 from synthetic_store import REPOSITORY
 
 from hvdb.errors import HvdbError
 
-sys.path.insert(0, str(REPOSITORY / "scripts" / "maintain"))
+sys.path.insert(0, str(SCRIPTS / "maintain"))
 import tuner_proof
 from tuner_proof import Result, Search, Setting
 
@@ -74,7 +75,3 @@ class JudgeTest(unittest.TestCase):
     def test_a_choice_outside_of_the_space_is_an_error(self) -> None:
         result = Result("static", [Search(setting("7"), 9)], {setting("25"): [1.0, 1.0]})
         self.assertRaisesRegex(HvdbError, "chose '--bucket-mb 7'", tuner_proof.judge, result)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,56 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
 import os
 import shutil
 import sqlite3
 import struct
-import subprocess
-import tempfile
 import unittest
 import unittest.mock
-from pathlib import Path
 
-from synthetic_store import REPOSITORY, SessionSpec, make
+from harness import SCRIPTS, FolderTest, call, execute
+from synthetic_store import SessionSpec, make, operation
 
-from hvdb import cli as program
 from hvdb import merge, runs, tables, untrusted, values
 
 NOT_TEXT = "CAST(x'ff1b5b' AS TEXT)"
 
 
-def call(*words: object) -> tuple[int, str, str]:
-    """Runs a command in this process. Returns exit code, standard output and standard error."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = program.main(list(map(str, words)))
-    return code, out.getvalue(), err.getvalue()
-
-
-class Stores(unittest.TestCase):
+class Stores(FolderTest):
     def setUp(self) -> None:
+        super().setUp()
         no_wait = unittest.mock.patch("os.fsync")  # no file here must survive a power failure
         no_wait.start()
         self.addCleanup(no_wait.stop)
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
         self.good, self.bad = self.folder / "good.db", self.folder / "bad.db"
         self.out = self.folder / "out.db"
-        operation = {
-            "seq": 0,
-            "node": "a",
-            "kind": "conv",
-            "implementation": "jit",
-            "library": 1,
-            "seconds": 0.1,
-            "flops": 1e9,
-            "bytes": 1e6,
-        }
-        self.runs = make(self.good, SessionSpec(steps=5, operations=[operation], replicates=0.01))[0]
+        self.runs = make(self.good, SessionSpec(steps=5, operations=[operation(0)], replicates=0.01))[0]
 
     def change(self, *statements: str, values: tuple = (), afresh: bool = True) -> None:
         """Copies the good store to the bad one (unless afresh=False) and changes the bad one, ignoring its schema."""
@@ -67,8 +42,7 @@ class Stores(unittest.TestCase):
     def refused(self, message: str) -> None:
         """Asserts that efficiency, report and merge refuse the bad store with one line. merge can leave it out."""
         for words in (("efficiency", self.bad), ("report", self.bad), ("merge", "-o", self.out, self.bad)):
-            code, _, err = call(*words)
-            self.assertEqual(code, 2, err)
+            _, _, err = call(*words, code=2)
             self.assertRegex(err, f"bad.db: {message}")
             self.assertEqual(len(err.splitlines()), 1, err)
             self.assertTrue(err.strip().isprintable(), err)
@@ -296,9 +270,8 @@ class SchemaTest(Stores):
     def test_a_journal_that_is_a_pipe_is_not_waited_for(self) -> None:
         shutil.copyfile(self.good, self.bad)
         os.mkfifo(self.folder / "bad.db-journal")
-        script = [str(REPOSITORY / "scripts" / "efficiency"), str(self.bad)]
-        done = subprocess.run(script, capture_output=True, text=True, timeout=20, check=False)
-        self.assertEqual(done.returncode, 2, done.stderr)
+        script = [str(SCRIPTS / "efficiency"), str(self.bad)]
+        done = execute(*script, timeout=20, code=2)
         self.assertIn("bad.db-journal: is not a file", done.stderr)
 
 
@@ -330,7 +303,3 @@ class CautionTest(Stores):
         self.assertIn("left out: 2 whose loss collapsed", out)
         code, out, _ = call("report", self.good)
         self.assertIn("caution.collapsed_loss` |  | the loss fell below a thousandth", out, "provenance of all runs")
-
-
-if __name__ == "__main__":
-    unittest.main()

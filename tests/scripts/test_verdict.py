@@ -219,7 +219,3 @@ class ErrorRateTest(unittest.TestCase):
         self.assertGreaterEqual(found, 380)
         few = verdict.judge_unpaired({"few": (np.zeros(2), np.ones(2))}, {"few": 0.02})["few"]
         self.assertEqual((few.verdict, few.detectable), (Verdict.INCONCLUSIVE, None))
-
-
-if __name__ == "__main__":
-    unittest.main()

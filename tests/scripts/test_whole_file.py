@@ -7,12 +7,11 @@ import errno
 import io
 import os
 import resource
-import tempfile
-import unittest
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+from harness import FolderTest
 from synthetic_store import SessionSpec, make
 
 from hvdb import plot_scaling, whole_file  # noqa: F401  (loads matplotlib and its fonts before the disk is full)
@@ -30,11 +29,9 @@ def full_disk(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-class WholeFile(unittest.TestCase):
+class WholeFile(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         self.old = self.folder / "old.txt"
         self.old.write_text("old")
 
@@ -131,7 +128,3 @@ class WholeFile(unittest.TestCase):
             self.assertEqual((code, said.getvalue()), (2, f"scripts/{words[0]}: {file}: File too large\n"))
             self.assertEqual(file.read_text(), "old")
         self.assertEqual(sorted(os.listdir(plots)), ["scaling.png", "scaling.svg"])
-
-
-if __name__ == "__main__":
-    unittest.main()
