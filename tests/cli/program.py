@@ -33,20 +33,8 @@ ENDLESS = [*NETWORK, "--num-warmup-batches", "1", "--num-iters", "1000000", "--m
 # This factor lengthens every timeout. It is above 1 in builds with sanitizers.
 PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))
 
-_FOREIGN = (
-    "SLURM_",
-    "OMPI_",
-    "PRTE_",
-    "PMI_",
-    "PMIX_",
-    "LSB_",
-    "JSM_",
-    "HOROVOD_",
-    "DNNL_",
-    "ONEDNN_",
-    "OMP_",
-    "HWLOC_",
-)
+_FOREIGN = ("SLURM_", "OMPI_", "PRTE_", "PMI_", "PMIX_", "LSB_", "JSM_")
+_FOREIGN += ("HOROVOD_", "DNNL_", "ONEDNN_", "OMP_", "HWLOC_")
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
@@ -79,21 +67,19 @@ class Result:
         """The lines in which hvd_bench reports an error, without mpirun's own lines."""
         return [line for line in self.err.splitlines() if line.startswith("hvd_bench: error: ")]
 
+    def ended_with(self, code: int) -> Result:
+        """Asserts the exit code. Returns this result."""
+        assert self.code == code, f"exit code {code} was expected: {self}"
+        return self
+
     def __str__(self) -> str:
         return f"exit code {self.code} after {self.seconds:.1f} s\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
 
 
 def execute(command: list[str], env: dict[str, str] | None = None, timeout: float = 120) -> Result:
     begin = time.monotonic()
-    done = subprocess.run(
-        command,
-        env=environment(env),
-        capture_output=True,
-        text=True,
-        timeout=timeout * PATIENCE,
-        check=False,
-        cwd="/",
-    )
+    options = {"capture_output": True, "text": True, "timeout": timeout * PATIENCE, "check": False, "cwd": "/"}
+    done = subprocess.run(command, env=environment(env), **options)
     return Result(done.returncode, done.stdout, done.stderr, time.monotonic() - begin)
 
 
@@ -266,8 +252,7 @@ class ProgramTest(unittest.TestCase):
 
     def refused(self, result: Result, code: int, *texts: str) -> str:
         """Asserts exit code `code` and one error line that contains all of `texts`. Returns the line."""
-        self.assertEqual(result.code, code, result)
-        self.assertEqual(len(result.errors), 1, result)
+        self.assertEqual(len(result.ended_with(code).errors), 1, result)
         for text in texts:
             self.assertIn(text, result.errors[0], result)
         self.assertNotIn("total images/sec", result.out)

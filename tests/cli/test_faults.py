@@ -176,8 +176,7 @@ class Ranks(ProgramTest):
     def test_rank_0_hangs(self) -> None:
         running = self.two_ranks("--deadline-seconds", "5")
         os.kill(running.rank_pid(0), signal.SIGSTOP)
-        result = running.finish(timeout=20)
-        self.assertEqual(result.code, 5, result)
+        result = running.finish(timeout=20).ended_with(5)
         self.assertEqual(len([line for line in result.errors if "rank 0" in line]), 1, result)
 
     def test_one_is_told_to_stop(self) -> None:

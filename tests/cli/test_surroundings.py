@@ -107,8 +107,7 @@ class Files(ProgramTest):
         full = self.folder / "full"
         full.symlink_to("/dev/full")
         for more in ([], ["--json"]):
-            result = run(*TINY, "--db", str(self.db), "--record-replay", str(full), *more)
-            self.assertEqual(result.code, 2, result)
+            result = run(*TINY, "--db", str(self.db), "--record-replay", str(full), *more).ended_with(2)
             self.assertEqual(len(result.errors), 1, result)
             self.assertIn("full: cannot write the replay file", result.errors[0])
             self.assertIn("images_per_second" if more else "total images/sec: ", result.out)
@@ -126,8 +125,7 @@ class Files(ProgramTest):
             file = self.folder / f"t.{rank}.json"
             file.unlink(missing_ok=True)
             file.symlink_to(disk / "trace")
-            result = execute([*small, *command])
-            self.assertEqual(result.code, 2, result)
+            result = execute([*small, *command]).ended_with(2)
             self.assertEqual(len(result.errors), 1, result)
             self.assertIn(file.name, result.errors[0])
             self.assertEqual(len(self.totals(result)), 1, result)
@@ -150,8 +148,7 @@ class Files(ProgramTest):
     def test_a_directory_whose_name_is_not_utf8(self) -> None:
         odd = self.folder / os.fsdecode(b"caf\xe9")
         odd.mkdir()
-        result = shell(f'cd {shlex.quote(str(self.folder))}/caf* && exec "$@"', *TINY, "--quiet")
-        self.assertEqual(result.code, 0, result)
+        shell(f'cd {shlex.quote(str(self.folder))}/caf* && exec "$@"', *TINY, "--quiet").ended_with(0)
         (odd / "hvd_bench.db").rename(self.db)
         # Python's sqlite3 refuses text that is not UTF-8, so reading the value also shows that it is UTF-8.
         ((line,),) = self.query("SELECT command_line FROM session")
@@ -202,8 +199,7 @@ class Streams(ProgramTest):
 
     def test_nor_one_of_a_file_or_a_store(self) -> None:
         odd = self.folder / "a\x1b[2J\nstored b.db"
-        result = run(*TINY, "--db", str(odd), "--label", "k=v\x1b[2J\nw")
-        self.assertEqual(result.code, 0, result)
+        result = run(*TINY, "--db", str(odd), "--label", "k=v\x1b[2J\nw").ended_with(0)
         listed = execute([PROGRAM, "stored", "k", str(odd)])
         for text in (result.out, run("doctor", "--db", str(odd)).out, listed.out):
             self.assertNotRegex(text, "\x1b|\nstored b|^w")
@@ -294,8 +290,7 @@ class Numa(ProgramTest):
     def test_collectives_carry_the_caution_too(self) -> None:
         file = self.folder / "coll.json"
         quick = ["-b", "8", "-e", "8", "--max-time", "1", "-J", str(file)]
-        result = execute([PROGRAM, "coll", "--ranks", "2", *quick], self.NODES)
-        self.assertEqual(result.code, 0, result)
+        result = execute([PROGRAM, "coll", "--ranks", "2", *quick], self.NODES).ended_with(0)
         self.assertIn("# caution: rank 0 and 1 more may run on NUMA nodes ", result.out)
         config = json.loads(file.read_text())["config"]
         self.assertIn(": ranks 0-1", config["numa"])
@@ -348,8 +343,7 @@ class Time(ProgramTest):
         self.refused(result, 3, "longer than --max-time 3", "--num-batches-per-iter")
 
     def test_the_cap_holds_for_the_warm_up_too(self) -> None:
-        result = run(*ENDLESS, "--num-warmup-batches", "100000000", "--max-time", "2")
-        self.assertEqual(result.code, 0, result)
+        result = run(*ENDLESS, "--num-warmup-batches", "100000000", "--max-time", "2").ended_with(0)
         self.assertIn("of 100000000 steps, then --max-time was over", result.out)
         self.assertLess(result.seconds, 30 * PATIENCE)
 

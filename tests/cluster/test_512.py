@@ -35,8 +35,7 @@ class FiveHundredAndTwelve(ClusterTest):
         file = str(self.folder / "resnet101.replay")
         small = ["--model", "resnet101", "--image-size", "64", "--batch-size", "4", "--threads", "1"]
         steps = ["--num-warmup-batches", "1", "--num-iters", "3", "--no-db", "--record-replay", file]
-        result = execute([PROGRAM, *small, *steps])
-        self.assertEqual(result.code, 0, result)
+        execute([PROGRAM, *small, *steps]).ended_with(0)
         return file
 
     def test_one_complete_store(self) -> None:
@@ -93,8 +92,7 @@ class FiveHundredAndTwelve(ClusterTest):
         self.assertEqual(self.query("PRAGMA integrity_check"), [("ok",)])
 
     def in_the_table(self) -> None:
-        table = self.script("efficiency", str(self.db))
-        self.assertEqual(table.code, 0, table)
+        table = self.script("efficiency", str(self.db)).ended_with(0)
         print(table.out)
         rows = [line for line in table.out.splitlines() if f"1/{SHRINK} of its gradients, replayed compute" in line]
         self.assertEqual(len(rows), 2, table)

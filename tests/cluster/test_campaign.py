@@ -34,11 +34,9 @@ class OneToEight(ClusterTest):
         self.assertEqual(len(campaign.stores), 3, "one store per job")
 
         merged = self.folder / "all.db"
-        done = self.script("merge", "-o", str(merged), *map(str, campaign.stores))
-        self.assertEqual(done.code, 0, done)
+        self.script("merge", "-o", str(merged), *map(str, campaign.stores)).ended_with(0)
         self.baselines_of_the_same_allocation(merged)
-        table = self.script("efficiency", str(merged), "--mix-fingerprints")
-        self.assertEqual(table.code, 0, table)
+        table = self.script("efficiency", str(merged), "--mix-fingerprints").ended_with(0)
         print(table.out)
         rows = [line for line in table.out.splitlines() if line.startswith("ResNet-50")]
         for ranks in (2, 4, 8):

@@ -35,8 +35,8 @@ class Nodes(ClusterTest):
     shape = Shape(nodes=3, cpus=4, gpus=2)
 
     def test_tasks_land_on_nodes_of_their_own(self) -> None:
-        result = self.cluster.srun("-N3", "--ntasks-per-node=2", "sh", "-c", "echo $SLURMD_NODENAME $SLURM_PROCID")
-        self.assertEqual(result.code, 0, result)
+        command = ["--ntasks-per-node=2", "sh", "-c", "echo $SLURMD_NODENAME $SLURM_PROCID"]
+        result = self.cluster.srun("-N3", *command).ended_with(0)
         self.assertEqual(sorted(result.out.split("\n")[:-1]), ["n1 0", "n1 1", "n2 2", "n2 3", "n3 4", "n3 5"])
 
     def test_host_names_and_shared_memory_are_the_nodes_own(self) -> None:

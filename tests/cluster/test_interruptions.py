@@ -36,7 +36,7 @@ NODES = {case: f"n[{2 * i + 1}-{2 * i + 2}]" for i, case in enumerate(CASES)}
 
 
 class Interrupted(ClusterTest):
-    """case_x interrupts a campaign in a thread, and test_x waits for the result of case_x."""
+    """case_x interrupts a campaign in a thread. test_x, made below, waits for the result of case_x."""
 
     shape = Shape(nodes=2 * len(CASES), cpus=2, kill_wait_seconds=10)
     outcomes: dict[str, Future]
@@ -73,8 +73,7 @@ class Interrupted(ClusterTest):
 
     def control(self, *words: str) -> None:
         """Runs scontrol, which must succeed."""
-        done = self.cluster.run("scontrol", *words)
-        self.assertEqual(done.code, 0, done)
+        self.cluster.run("scontrol", *words).ended_with(0)
 
     def start_at_once(self, campaign: Campaign, job: str) -> None:
         """Starts a requeued job at once, as an administrator may. By itself Slurm would start it two minutes later."""
@@ -136,23 +135,9 @@ class Interrupted(ClusterTest):
         self.cluster.start_node(f"n{node}")  # the node registers, and Slurm may use it again
         self.start_at_once(campaign, job)
 
-    def test_the_warning_signal(self) -> None:
-        self.outcomes["warning"].result(300)
 
-    def test_the_time_limit(self) -> None:
-        self.outcomes["time_limit"].result(300)
-
-    def test_cancel(self) -> None:
-        self.outcomes["cancel"].result(300)
-
-    def test_requeue(self) -> None:
-        self.outcomes["requeue"].result(300)
-
-    def test_preemption(self) -> None:
-        self.outcomes["preemption"].result(300)
-
-    def test_node_failure(self) -> None:
-        self.outcomes["node_failure"].result(300)
+for name in CASES:
+    setattr(Interrupted, f"test_{name}", lambda self, name=name: self.outcomes[name].result(300))
 
 
 if __name__ == "__main__":

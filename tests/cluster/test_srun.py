@@ -69,8 +69,7 @@ class Steps(ClusterTest):
         arguments += ["--num-warmup-batches", "1", "--num-iters", "3", "--efficiency", "--db", str(self.db)]
         env = {"SLURM_MPI_TYPE": "pmix"}
         command = [*TWO_BY_TWO, PROGRAM, "--model", "resnet101", *arguments]
-        result = self.cluster.srun(*command, env=env, timeout=300)
-        self.assertEqual(result.code, 0, result)
+        result = self.cluster.srun(*command, env=env, timeout=300).ended_with(0)
         self.assertEqual(len(self.totals(result)), 1, result)
         self.assertIn("4 ranks, 2 hosts", result.out)
         rows = self.query("SELECT phase, world_size, nodes, device, status FROM run ORDER BY phase")
@@ -104,8 +103,7 @@ class Steps(ClusterTest):
 
     def test_doctor_knows_the_step(self) -> None:
         self.need_hosts()
-        result = self.bench("doctor", tasks=("-N2", "--ntasks-per-node=2"))
-        self.assertEqual(result.code, 0, result)
+        result = self.bench("doctor", tasks=("-N2", "--ntasks-per-node=2")).ended_with(0)
         self.assertEqual(result.out.count("SLURM_STEP_NUM_TASKS=4 (rank 0)"), 1, "rank 0's host in full")
         self.assertEqual(result.out.count("starts, world of 4"), 1, result)
         others = re.findall(r"^(n\d): (\w*)", result.out, re.MULTILINE)
@@ -184,8 +182,7 @@ class Steps(ClusterTest):
         self.assertRegex(job.error_text, r"n\d: task 3: Killed")
         (partial,) = job.folder.glob("*.partial")
         merged = self.folder / "merged.db"
-        result = self.script("merge", "-o", str(merged), str(partial))
-        self.assertEqual(result.code, 0, result)
+        self.script("merge", "-o", str(merged), str(partial)).ended_with(0)
         self.assertEqual(self.query("SELECT status FROM run", merged), [("incomplete",)])
         ((ranks, least),) = self.query("SELECT count(*), min(count) FROM sample WHERE kind = 'step_seconds'", merged)
         self.assertEqual(ranks, 4)
