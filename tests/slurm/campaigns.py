@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import sqlite3
 import subprocess
 import sys
 import unittest.mock
@@ -68,11 +69,12 @@ def campaign_here(*arguments: object, environment: dict[str, str] | None = None)
 
 def campaign(*arguments: object, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs scripts/campaign in a new process, as a user does."""
-    return subprocess.run(
-        [str(REPOSITORY / "scripts" / "campaign"), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-        env={**os.environ, **environment},
-    )
+    command = [str(REPOSITORY / "scripts" / "campaign"), *map(str, arguments)]
+    options = {"capture_output": True, "text": True, "timeout": timeout, "check": False}
+    return subprocess.run(command, env={**os.environ, **environment}, **options)
+
+
+def rows(store: Path, sql: str) -> list[tuple]:
+    """Returns all rows of a query on a store."""
+    with contextlib.closing(sqlite3.connect(store)) as connection:
+        return connection.execute(sql).fetchall()

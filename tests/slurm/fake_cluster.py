@@ -81,15 +81,9 @@ class FakeCluster:
         self.set_state(task, "RUNNING")
         log = self.folder / f"{task.job}.{task.index}.out"
         with log.open("a") as output:
-            return subprocess.Popen(
-                ["bash", record["script"]],
-                env={**self.environment(), **_variables(record, task, restart), **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                text=True,
-                start_new_session=True,
-            )
+            variables = {**self.environment(), **_variables(record, task, restart), **environment}
+            streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "text": True}
+            return subprocess.Popen(["bash", record["script"]], env=variables, start_new_session=True, **streams)
 
     def run(self, task: Task, restart: int = 0, timeout: float = 60, **environment: str) -> int:
         """Runs the task to its end and sets its state, COMPLETED or FAILED. Returns the task's exit code."""

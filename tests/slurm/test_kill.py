@@ -11,11 +11,10 @@ import os
 import subprocess
 import sys
 import textwrap
-import unittest
 
 from campaigns import SCRIPTS
 from fake_cluster import Task, kill_group, wait_until
-from test_life import SPEC, LifeTest
+from test_life import ONCE, SPEC, LifeTest
 
 # Counts the commands of a job's script, inside functions too, and kills its process group before command KILL_AT.
 COUNT_COMMANDS = """
@@ -45,7 +44,7 @@ COUNT_LINES = """
     sys.exit(main(["campaign", *sys.argv[1:]]))
 """
 STEP = int(os.environ.get("HVD_KILL_STEP", "4"))
-ONE = SPEC.replace("ranks = [1, 2, 4, 8]", "ranks = [4]").replace("repetitions = 2", "repetitions = 1")
+ONE = ONCE.replace("ranks = [1, 2, 4, 8]", "ranks = [4]")
 
 
 def counting_lines(*modules: str) -> str:
@@ -142,14 +141,8 @@ class KilledCallerTest(KillTest):
     def campaign_killed_at(self, number: int, command: str) -> int:
         program = counting_lines("life.py", "scheduler.py")
         environment = {**self.cluster.environment(), "KILL_AT": str(number)}
-        done = subprocess.run(
-            [sys.executable, "-B", "-c", program, command, str(self.folder)],
-            env=environment,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        return done.returncode
+        words = [sys.executable, "-B", "-c", program, command, str(self.folder)]
+        return subprocess.run(words, env=environment, capture_output=True, timeout=60, check=False).returncode
 
     def check_queue(self, jobs: int) -> None:
         """Asserts that after resume every job is in the queue exactly once."""
@@ -220,13 +213,3 @@ class RunningCampaignTest(KillTest):
         self.assertEqual(self.good("resume"), "nothing to hand in: the rest is at work\n")
         self.assertEqual(partial.read_bytes(), before)
         self.assertEqual(len(self.cluster.records()), 1)
-
-
-def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
-    # Leaves out the imported LifeTest.
-    cases = (KilledJobTest, KilledCallerTest, RunningCampaignTest)
-    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
-
-
-if __name__ == "__main__":
-    unittest.main()

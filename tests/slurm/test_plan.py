@@ -247,7 +247,3 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(self.line("laptop", Shape(2, 1, 2)), "mpirun -n 2")
         two = self.line("laptop", Shape(2, 1, 2), "launch.cores_per_rank=3", 'launch.binding=["--bind-to","core"]')
         self.assertEqual(two, "mpirun -n 2 --map-by slot:PE=3 --bind-to core")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import unittest
 
 from fake_cluster import Task, kill_group, wait_until
-from test_life import SPEC, LifeTest
+from test_life import ONCE, LifeTest
 
-ONE = SPEC.replace("ranks = [1, 2, 4, 8]", "ranks = [4]").replace("repetitions = 2", "repetitions = 1")
+ONE = ONCE.replace("ranks = [1, 2, 4, 8]", "ranks = [4]")
 JOB = Task(101, 1)
 
 
@@ -18,8 +17,7 @@ class PreemptedTest(LifeTest):
     def terminated(self, *, preempts: bool, state: str = "RUNNING", more: tuple[str, ...] = ()) -> str:
         """Sends SIGTERM to all processes of a job that Slurm reports in `state`. Returns the job's state afterwards."""
         (self.cluster.folder / "limits.json").write_text(json.dumps({"preempts": preempts}), encoding="utf-8")
-        self.generate(ONE, *more)
-        self.good("submit")
+        self.submitted(ONE, *more)
         child = self.cluster.start(JOB, FAKE_SLOW="60")
         self.addCleanup(kill_group, child)
         wait_until(lambda: list(self.folder.glob("stores/*.partial")))
@@ -47,12 +45,3 @@ class PreemptedTest(LifeTest):
 
     def test_a_site_without_requeueing(self) -> None:
         self.assertEqual(self.terminated(preempts=True, more=("--set", "submit.requeue=false")), "RUNNING")
-
-
-def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
-    # Leaves out the imported LifeTest.
-    return loader.loadTestsFromTestCase(PreemptedTest)
-
-
-if __name__ == "__main__":
-    unittest.main()

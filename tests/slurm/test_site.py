@@ -113,7 +113,3 @@ class SiteTest(unittest.TestCase):
                 self.assertIn(pattern, fault(site.read, self.written(text)))
         self.assertIn("did you mean slurm-4gpu?", fault(site.read, "slurm-4gpus"))
         self.assertIn("cannot be read", fault(site.read, "/nowhere/x.toml"))
-
-
-if __name__ == "__main__":
-    unittest.main()

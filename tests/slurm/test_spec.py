@@ -124,7 +124,3 @@ class OptionsOfTheProgramTest(unittest.TestCase):
         flags = {name for name, value in named.items() if not value}
         self.assertLessEqual(set(bench_options.FLAGS), flags)
         self.assertFalse(set(bench_options.VALUES) & flags)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -229,7 +229,3 @@ class StoresTest(unittest.TestCase):
         cells, notes = stores.held(stores.of_campaign(self.folder))
         self.assertEqual((cells, notes), ({"cell"}, []))
         self.assertLess(time.process_time() - begin, 10, "status of a large campaign must not take minutes")
-
-
-if __name__ == "__main__":
-    unittest.main()
