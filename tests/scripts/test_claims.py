@@ -30,27 +30,11 @@ def sessions(
     model: str, efficiency: float, *, ranks: int = 512, count: int = 5, spread: float = 0.002, **columns: object
 ) -> list[SessionSpec]:
     """Returns specs of `count` jobs in the form of the claim. Their efficiencies are spread evenly over +- `spread`."""
-    form = {
-        "batch_size": 64,
-        "image_size": claims.INPUT_SIZE[model],
-        "device": "cuda",
-        "comm": "nccl",
-        "nodes": max(1, ranks // 4),
-    }
+    form = {"batch_size": 64, "image_size": claims.INPUT_SIZE[model], "device": "cuda", "comm": "nccl"}
+    form = {**form, "nodes": max(1, ranks // 4), **columns}
+    spec = SessionSpec(model, ranks, steps=20, solo=0.5, noise=1e-5, phases=("solo", "full"), columns=form)
     shifts = np.linspace(-spread, spread, count) if count > 1 else [0.0]
-    specs = []
-    for shift in shifts:
-        spec = SessionSpec(
-            model=model,
-            ranks=ranks,
-            steps=20,
-            solo=0.5,
-            full=0.5 / (efficiency + shift),
-            noise=1e-5,
-            phases=("solo", "full"),
-        )
-        specs.append(replace(spec, columns={**form, **columns}))
-    return specs
+    return [replace(spec, full=0.5 / (efficiency + shift)) for shift in shifts]
 
 
 class ModelTest(unittest.TestCase):

@@ -95,27 +95,14 @@ class SamplesTest(unittest.TestCase):
 
     def test_hostile_lines(self) -> None:
         hostile: list[dict | str] = [
-            {**self.GOOD, "cell": "all_reduce/fp32/2048/in/1"},
-            {**self.GOOD, "cell": ["a"]},
-            {**self.GOOD, "cell": "\x1b[2J"},
-            {**self.GOOD, "ranks": 3},
-            {**self.GOOD, "ranks": True},
-            {**self.GOOD, "wrong": -1},
-            {**self.GOOD, "wrong": 0.5},
-            {**self.GOOD, "wrong": 1 << 63},
-            {**self.GOOD, "seconds": "1"},
-            {**self.GOOD, "seconds": [0]},
-            {**self.GOOD, "seconds": [-1.0]},
-            {**self.GOOD, "seconds": [True]},
-            {**self.GOOD, "seconds": [None]},
-            {**self.GOOD, "seconds": [[1.0]]},
+            *({**self.GOOD, "cell": cell} for cell in ("all_reduce/fp32/2048/in/1", ["a"], "\x1b[2J")),
+            *({**self.GOOD, "ranks": ranks} for ranks in (3, True)),
+            *({**self.GOOD, "wrong": wrong} for wrong in (-1, 0.5, 1 << 63)),
+            *({**self.GOOD, "seconds": seconds} for seconds in ("1", [0], [-1.0], [True], [None], [[1.0]])),
             {**self.GOOD, "seconds": [1.0] * (samples.MOST_SAMPLES + 1)},
             {**self.GOOD, "more": 1},
             {key: value for key, value in self.GOOD.items() if key != "wrong"},
-            json.dumps(self.GOOD).replace("0.001", "NaN"),
-            json.dumps(self.GOOD).replace("0.001", "Infinity"),
-            json.dumps(self.GOOD).replace("0.001", "1e999"),
-            json.dumps(self.GOOD).replace("0.001", "9" * 5000),
+            *(json.dumps(self.GOOD).replace("0.001", odd) for odd in ("NaN", "Infinity", "1e999", "9" * 5000)),
             json.dumps(self.GOOD)[:-1] + ', "wrong": 0}',
             json.dumps(self.GOOD)[:-1],
             "{" + "[" * 100_000,
@@ -269,13 +256,8 @@ class RecordTest(FolderTest):
             record.begin(self.file, PLAN)
 
     def test_libraries_that_yield_are_measured_where_ranks_share_cores(self) -> None:
-        plan = Plan(
-            **{
-                **vars(PLAN),
-                "classes": {"cores": 2, "oversubscribed": 4},
-                "libraries": {"oneccl": "", "oneccl_yield": ""},
-            }
-        )
+        classes, both = {"cores": 2, "oversubscribed": 4}, {"oneccl": "", "oneccl_yield": ""}
+        plan = Plan(**{**vars(PLAN), "classes": classes, "libraries": both})
         self.assertEqual(len(record.turns(plan)), 24 * 3)
         self.assertNotIn(("cores", "oneccl_yield"), record.block_of(plan))
 

@@ -93,18 +93,13 @@ class ScheduleTest(unittest.TestCase):
         self.assertEqual(code(), 3)
 
     def test_table(self) -> None:
-        good, failed = (
-            Outcome("doctor", Result.GOOD, 3.4, "fit", 15),
-            Outcome("full", Result.FAILED, 61, "no loss", 170),
-        )
-        self.assertEqual(
-            table([good, failed]).splitlines(),
-            [
-                "part    result      seconds  estimate  reason",
-                "doctor  good              3        15  fit",
-                "full    FAILED           61       170  no loss",
-            ],
-        )
+        good = Outcome("doctor", Result.GOOD, 3.4, "fit", 15)
+        expected = [
+            "part    result      seconds  estimate  reason",
+            "doctor  good              3        15  fit",
+            "full    FAILED           61       170  no loss",
+        ]
+        self.assertEqual(table([good, Outcome("full", Result.FAILED, 61, "no loss", 170)]).splitlines(), expected)
         missing = table([good, Outcome("a", Result.CUT, 9, "killed", 60), Outcome("b", Result.NOT_YET, 0, "", 30)])
         self.assertEqual(missing.splitlines()[-1], "missing: 2 of 3 parts, about 1:30 by estimate: a, b")
 
@@ -167,12 +162,8 @@ class HostTest(Folder):
         """PyTorch may load libraries from outside its wheels. It reports their paths with links resolved."""
         for name in ("own/libcudnn.so.9", "site/nvidia/cudnn/lib/libcudnn.so.9"):
             self.script(name, "")
-        python = self.script(
-            "python",
-            f"""#!/bin/sh
-case $2 in *maps*) echo {self.folder}/own/libcudnn.so.9.19.0; echo /lib/libc.so.6;; *) echo {self.folder}/site;; esac
-""",
-        )
+        maps = f"echo {self.folder}/own/libcudnn.so.9.19.0; echo /lib/libc.so.6"
+        python = self.script("python", f"#!/bin/sh\ncase $2 in *maps*) {maps};; *) echo {self.folder}/site;; esac\n")
         found = host.library_folders([str(python)], ())
         self.assertEqual(found, [str(self.folder / "own"), str(self.folder / "site/nvidia/cudnn/lib")])
 
@@ -185,20 +176,10 @@ case $2 in *maps*) echo {self.folder}/own/libcudnn.so.9.19.0; echo /lib/libc.so.
         self.assertEqual(host.Gpu("NVIDIA A100-SXM4-80GB", "8.0", 1, "13.0").file_name(), "a100-sxm4-80gb")
 
 
-LISTING = {
-    "tests": [
-        {
-            "name": "x",
-            "command": ["/b/x", "-n"],
-            "properties": [
-                {"name": "LABELS", "value": ["gpu"]},
-                {"name": "TIMEOUT", "value": 30.0},
-                {"name": "ENVIRONMENT", "value": ["A=1=2"]},
-            ],
-        },
-        {"name": "y", "command": ["/b/y"], "properties": [{"name": "LABELS", "value": ["unit"]}]},
-    ]
-}
+PROPERTIES = {"LABELS": ["gpu"], "TIMEOUT": 30.0, "ENVIRONMENT": ["A=1=2"]}
+X = {"name": "x", "command": ["/b/x", "-n"]}
+X["properties"] = [{"name": name, "value": value} for name, value in PROPERTIES.items()]
+LISTING = {"tests": [X, {"name": "y", "command": ["/b/y"], "properties": [{"name": "LABELS", "value": ["unit"]}]}]}
 
 
 class CtestTest(Folder):
@@ -263,22 +244,12 @@ class RealProgramTest(Folder):
 class StoppedRankTest(unittest.TestCase):
     def test_the_other_rank_is_seen_to_end(self) -> None:
         """The real program runs on the CPU."""
-        command = [
-            sys.executable,
-            str(SCRIPTS / "maintain" / "gpucheck" / "stop_a_rank.py"),
-            "90",
-            "mpirun",
-            "-n",
-            "2",
-        ]
+        command = [sys.executable, SCRIPTS / "maintain" / "gpucheck" / "stop_a_rank.py", 90, "mpirun", "-n", 2]
         command += [str(HVD_BENCH), "--model", "resnet50", "--image-size", "32", "--batch-size", "2", "--threads", "1"]
         command += ["--num-iters", "1000000", "--num-warmup-batches", "1", "--max-time", "600", "--no-check", "--no-db"]
         names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe")
-        environment = {
-            **os.environ,
-            **dict.fromkeys(names, "1"),
-            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-        }
+        environment = {**os.environ, **dict.fromkeys(names, "1")}
+        environment["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
         command += ["--device", "cpu", "--deadline-seconds", "3"]
         done = execute(*command, env=environment, timeout=110, code=0)
         self.assertRegex(

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from dataclasses import replace
 from pathlib import Path
 
 from html_check import Page
 
 from harness import SCRIPTS, FolderTest, call, execute
-from synthetic_store import SessionSpec, make
+from synthetic_store import SessionSpec, make, operation
 
 from hvdb import document, figure, html_page, inline_svg, markdown_page, report
 from hvdb.cli import module
@@ -135,20 +136,15 @@ class AnswerTest(StoreTest):
         make(self.db, *specs, SessionSpec(model="vgg16", noise=0.0, full=1.6))
         section = self.section("Question and answer")
         how = "fp32, batch 8 per rank, cpu, static schedule over mpi"
-        self.assertEqual(
-            [part.title for part in section.parts],
-            [
-                f"How well does ResNet-101 scale to 4 ranks ({how})?",
-                f"How well does VGG-16 scale to 2 ranks ({how})?",
-            ],
-        )
+        titles = [
+            f"How well does {scale} ({how})?" for scale in ("ResNet-101 scale to 4 ranks", "VGG-16 scale to 2 ranks")
+        ]
+        self.assertEqual([part.title for part in section.parts], titles)
         (said,) = section.parts[0].blocks
         self.assertTrue(said.text.startswith("80.0 % [79.4, 80.6]: 25.6 [25.3, 25.9] images/s"), said.text)
         self.assertIn("of 32.0 that perfect scaling would give. Bound: 100.0 %, if reductions hid", said.text)
-        self.assertRegex(
-            said.text,
-            r"The largest part of the loss in run [0-9a-f]{8} is exposed communication: 14.5 % \[13.9, 15.1\]",
-        )
+        largest = r"The largest part of the loss in run [0-9a-f]{8} is exposed communication: 14.5 % \[13.9, 15.1\]"
+        self.assertRegex(said.text, largest)
 
     def test_no_baseline_and_one_rank(self) -> None:
         make(self.db, SessionSpec(phases=("full",)), SessionSpec(model="vgg16", ranks=1, phases=("full",)))
@@ -248,14 +244,8 @@ class SectionsTest(StoreTest):
         self.assertIn("system A: Test CPU, lib.new (none); system B: Other CPU, lib.new 1.", page.lead)
         (part,) = self.section("What differs between the systems").parts
         rows = part.blocks[1].rows
-        self.assertEqual(
-            rows,
-            [
-                ("cpu.model", "yes", "Test CPU", "Other CPU"),
-                ("lib.new", "yes", "(none)", "1"),
-                ("os.load", "", "0.1", "0.2"),
-            ],
-        )
+        expected = [("cpu.model", "yes", "Test CPU", "Other CPU"), ("lib.new", "yes", "(none)", "1")]
+        self.assertEqual(rows, [*expected, ("os.load", "", "0.1", "0.2")])
 
     def test_what_differs_within_a_configuration_makes_systems_too(self) -> None:
         """Different commits are different systems. Otherwise their efficiencies would be pooled or refused."""
@@ -306,17 +296,8 @@ class FileTest(StoreTest):
 
     def setUp(self) -> None:
         super().setUp()
-        operations = [
-            {"seq": n, "node": f"layer{n}", "kind": "conv", "implementation": "jit", "library": 1}
-            | {"seconds": 0.01, "flops": 1e9, "bytes": 1e6}
-            for n in range(4)
-        ]
-        make(
-            self.db,
-            SessionSpec(),
-            SessionSpec(ranks=4, model="vgg16"),
-            SessionSpec(traced=1, phases=("full",), ranks=1, operations=operations),
-        )
+        traced = SessionSpec(traced=1, phases=("full",), ranks=1, operations=[operation(seq) for seq in range(4)])
+        make(self.db, SessionSpec(), SessionSpec(ranks=4, model="vgg16"), traced)
 
     def test_both_forms_say_the_same(self) -> None:
         markdown, html = self.folder / "a.text", self.folder / "a.HTML"
@@ -372,22 +353,10 @@ print(json.dumps([code, time.perf_counter() - begin, peak / 1024]))
     def test_512_ranks_at_9_scales_of_3_networks(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             db, page = Path(folder) / "a.db", Path(folder) / "a.html"
-            make(
-                db,
-                *(
-                    SessionSpec(
-                        model=model,
-                        ranks=2**power,
-                        ranks_per_host=8,
-                        steps=100,
-                        full=1.1 + 0.03 * power,
-                        slow_rank=1,
-                        origin="simulated",
-                    )
-                    for model in ("inception3", "resnet101", "vgg16")
-                    for power in range(1, 10)
-                ),
-            )
+            base = SessionSpec(ranks_per_host=8, steps=100, slow_rank=1, origin="simulated")
+            networks, powers = ("inception3", "resnet101", "vgg16"), range(1, 10)
+            scales = [replace(base, ranks=2**power, full=1.1 + 0.03 * power) for power in powers]
+            make(db, *(replace(scale, model=model) for model in networks for scale in scales))
             words = [sys.executable, "-B", "-c", self.SCRIPT, str(SCRIPTS), "report", str(db)]
             words += ["--origin", "simulated", "-o", str(page)]
             done = execute(*words, check=True, timeout=600)
