@@ -97,27 +97,16 @@ def add_session(connection: sqlite3.Connection, spec: SessionSpec, rng: np.rando
         by_rank = base * (1 + spec.noise * np.abs(rng.standard_normal((world, spec.steps))))
         step = by_rank.max(axis=0)
         median = float(np.median(step)) if spec.steps else None
-        row = {
-            "uuid": run,
-            "session_uuid": session,
-            "origin": spec.origin,
-            "phase": phase,
-            "status": spec.status,
-            "started_utc": spec.started,
-            "model": spec.model,
-            "batch_size": spec.batch_size,
-            "image_size": 224,
-            "device": "cpu",
-            "compute_type": "fp32",
-            "allreduce_type": "fp32",
+        row = {"uuid": run, "session_uuid": session, "origin": spec.origin, "phase": phase, "status": spec.status}
+        row |= {"started_utc": spec.started, "model": spec.model, "batch_size": spec.batch_size, "image_size": 224}
+        row |= {"device": "cpu", "compute_type": "fp32", "allreduce_type": "fp32", "threads": 1, "seed": 1}
+        row |= {
             "schedule": "static" if phase == "full" else "none",
-            "comm": {"solo": "solo", "none": "mpi", "full": "mpi"}[phase],
+            "comm": "solo" if phase == "solo" else "mpi",
             "data_plane": "shm" if phase == "full" else "none",
             "world_size": world,
             "allocation_size": spec.ranks,
             "nodes": -(-world // spec.ranks_per_host),
-            "threads": 1,
-            "seed": 1,
             "traced": spec.traced,
             "warmup_steps": 2,
             "measured_steps": spec.steps,
@@ -177,59 +166,24 @@ def add_coll(connection: sqlite3.Connection, spec: CollSpec, rng: np.random.Gene
     untrusted.make_tables(connection, untrusted.COLL.version)
     command = f"hvd_bench coll --ranks {spec.ranks} --db results.db"
     insert(connection, "session", uuid=session, started_utc=spec.started, command_line=command)
-    row = {
-        "uuid": session,
-        "status": "complete",
-        "started_utc": spec.started,
-        "finished_utc": spec.started,
-        "device": "cpu",
-        "comm": "mpi",
-        "ranks": spec.ranks,
-        "nodes": 1,
-        "oversubscribed": 0,
-        "blocking": 0,
-        "warm": 0,
-        "target_interval": 0.02,
-        "buffer_bytes": 1 << 26,
-        "cache_bytes": 1 << 25,
-        "clock_seconds": 0.0,
-        "fingerprint": "00000000000000cc",
-    }
+    row = {"uuid": session, "status": "complete", "started_utc": spec.started, "finished_utc": spec.started}
+    row |= {"device": "cpu", "comm": "mpi", "ranks": spec.ranks, "nodes": 1, "fingerprint": "00000000000000cc"}
+    row |= {"oversubscribed": 0, "blocking": 0, "warm": 0, "target_interval": 0.02, "clock_seconds": 0.0}
+    row |= {"buffer_bytes": 1 << 26, "cache_bytes": 1 << 25}
     insert(connection, "coll_session", **{**row, **spec.columns})
     for key, value, weighty in (("cpu.model", "Test CPU", 1), ("world.hosts", f"n1 x {spec.ranks}", 0)):
         insert(connection, "coll_provenance", session_uuid=session, key=key, value=value, in_fingerprint=weighty)
     for seq, (size, side) in enumerate((size, side) for size in spec.sizes for side in spec.sides):
         seconds = spec.seconds * size / min(spec.sizes)
         taken = seconds * (1 + 0.01 * np.linspace(-1, 1, spec.samples))
-        cell = {
-            "operation": "all_reduce",
-            "type": "float",
-            "reduction": "sum",
-            "bytes": size,
-            "count": size // 4,
-            "root": -1,
-            "in_place": 1,
-            "ragged": 0,
-            "side": side,
-            "algorithm": "auto",
-            "data_plane": "shm",
-            "registered": 1,
-            "samples": spec.samples,
-            "operations_per_sample": 64,
-            "seconds": seconds,
-            "seconds_low": 0.99 * seconds,
-            "seconds_high": 1.01 * seconds,
-            "transfer_seconds": 0.9 * seconds,
-            "skew_seconds": 1e-7,
-            "last_rank": spec.ranks - 1,
-            "last_rank_share": 0.75,
-            "algorithm_bytes_per_second": size / seconds,
-            "bus_bytes_per_second": 2 * (spec.ranks - 1) / spec.ranks * size / seconds,
-            "bound": 0.5,
-            "wrong": 0,
-            "settled": 1,
-            "stop_reason": "interval narrow enough",
-        }
+        cell = {"operation": "all_reduce", "type": "float", "reduction": "sum", "bytes": size, "count": size // 4}
+        cell |= {"root": -1, "in_place": 1, "ragged": 0, "side": side, "algorithm": "auto", "data_plane": "shm"}
+        cell |= {"registered": 1, "samples": spec.samples, "operations_per_sample": 64}
+        cell |= {"seconds": seconds, "seconds_low": 0.99 * seconds, "seconds_high": 1.01 * seconds}
+        cell |= {"transfer_seconds": 0.9 * seconds, "skew_seconds": 1e-7}
+        cell |= {"last_rank": spec.ranks - 1, "last_rank_share": 0.75, "algorithm_bytes_per_second": size / seconds}
+        cell |= {"bus_bytes_per_second": 2 * (spec.ranks - 1) / spec.ranks * size / seconds}
+        cell |= {"bound": 0.5, "wrong": 0, "settled": 1, "stop_reason": "interval narrow enough"}
         insert(connection, "coll_cell", session_uuid=session, seq=seq, **{**cell, **spec.cell})
         last = np.full(spec.samples, spec.ranks - 1)
         kinds = {"seconds": taken, "transfer_seconds": 0.9 * taken, "skew_seconds": taken, "last_rank": last}

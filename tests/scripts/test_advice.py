@@ -26,19 +26,9 @@ def make_run(
     **columns: object,
 ) -> Run:
     """Returns a run of ResNet-101 on one node, with 8 ranks of 4 threads and 8 buckets of 25 MiB."""
-    usual = {
-        "uuid": "1a2b3c4d-0000",
-        "model": "resnet101",
-        "device": "cpu",
-        "allreduce_type": "fp32",
-        "schedule": "static",
-        "world_size": 8,
-        "nodes": 1,
-        "threads": 4,
-        "buckets": 8,
-        "gradient_bytes": 200 * MIB,
-        "step_seconds": 1.0,
-    }
+    usual = {"uuid": "1a2b3c4d-0000", "model": "resnet101", "device": "cpu", "allreduce_type": "fp32"}
+    usual |= {"schedule": "static", "world_size": 8, "nodes": 1, "threads": 4}
+    usual |= {"buckets": 8, "gradient_bytes": 200 * MIB, "step_seconds": 1.0}
     run = Run({**usual, **columns}, {}, Path("a.db"))
     run.provenance = {key: Fact(str(value), True) for key, value in (facts or {}).items()}
     run.decomposition = parts or {}

@@ -20,6 +20,10 @@ from hvdb.campaign.timing import PilotKey
 
 SCHEMA = (REPOSITORY / "results" / "schema.sql").read_text(encoding="utf-8")
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
+RUN = {"origin": "measured", "phase": "full", "started_utc": "2026-01-02T03:04:05.000Z", "model": "vgg16"}
+RUN |= {"batch_size": 4, "image_size": 224, "device": "cpu", "compute_type": "fp32", "allreduce_type": "fp32"}
+RUN |= {"schedule": "static", "comm": "mpi", "data_plane": "shm", "world_size": 2, "allocation_size": 2}
+RUN |= {"nodes": 1, "threads": 1, "seed": 1, "fingerprint": "0"}
 
 
 def add_session(path: Path, cell: str, *statuses: str, seconds: int = 10, **columns: object) -> None:
@@ -31,34 +35,11 @@ def add_session(path: Path, cell: str, *statuses: str, seconds: int = 10, **colu
     session = str(uuid.uuid4())
     connection.execute("INSERT INTO session VALUES (?, '2026-01-02T03:04:05.000Z', 'hvd_bench')", (session,))
     for status in statuses:
-        row = {
-            "uuid": str(uuid.uuid4()),
-            "session_uuid": session,
-            "origin": "measured",
-            "phase": "full",
-            "status": status,
-            "started_utc": "2026-01-02T03:04:05.000Z",
-            "finished_utc": f"2026-01-02T03:{4 + (5 + seconds) // 60:02d}:{(5 + seconds) % 60:02d}.000Z",
-            "model": "vgg16",
-            "batch_size": 4,
-            "image_size": 224,
-            "device": "cpu",
-            "compute_type": "fp32",
-            "allreduce_type": "fp32",
-            "schedule": "static",
-            "comm": "mpi",
-            "data_plane": "shm",
-            "world_size": 2,
-            "allocation_size": 2,
-            "nodes": 1,
-            "threads": 1,
-            "seed": 1,
-            "fingerprint": "0",
-            **columns,
-        }
-        connection.execute(
-            f"INSERT INTO run ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values())
-        )
+        finished = f"2026-01-02T03:{4 + (5 + seconds) // 60:02d}:{(5 + seconds) % 60:02d}.000Z"
+        row = RUN | {"uuid": str(uuid.uuid4()), "session_uuid": session, "status": status, "finished_utc": finished}
+        row |= columns
+        marks = ", ".join("?" * len(row))
+        connection.execute(f"INSERT INTO run ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
         if cell:
             connection.execute("INSERT INTO provenance VALUES (?, 'label.cell', ?, 0)", (row["uuid"], cell))
     connection.commit()
