@@ -15,6 +15,7 @@
 #include "bench/train/ranks.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
+#include "tests/bench/scratch.h"
 
 namespace hvd::bench::coll_session_test {
 namespace {
@@ -91,10 +92,9 @@ CollOptions crossovers(int ranks_per_node) {
 }
 
 TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "coll_crossovers";
-  std::filesystem::remove_all(folder);
+  const test::Folder folder;
   CollOptions options = crossovers(1);
-  options.tuning_folder = folder.string();
+  options.tuning_folder = (folder / "kept").string();
   const CollResult found = run_coll(world_of_threads(3), options, {});
   EXPECT_EQ(found.exit_code(), 0);
   ASSERT_TRUE(found.crossovers);
@@ -109,7 +109,7 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
   CollOptions later = quick();
   later.variants[0].comm.ranks_per_node = 1;
   EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, std::nullopt);  // no folder, no crossovers
-  later.tuning_folder = folder.string();
+  later.tuning_folder = (folder / "kept").string();
   EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, found.crossovers);
   EXPECT_EQ(run_coll(world_of_threads(2), later, {}).crossovers, std::nullopt);  // the folder has none for 2 ranks
 
@@ -117,7 +117,7 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
   const comm::Thresholds never{.doubling_bytes = 0, .rabenseifner_bytes = std::size_t{1} << 40, .direct_bytes = 0};
   {
     auto world = comm::make_loopback(3, {}, 1);
-    keep_crossovers(folder.string(), crossover_case(world[0]->topology(), world[0]->library()), never);
+    keep_crossovers((folder / "kept").string(), crossover_case(world[0]->topology(), world[0]->library()), never);
   }
   later.collectives = {Collective::kAllReduce};
   for (const CellResult& cell : run_coll(world_of_threads(3), later, {}).cells) {
@@ -130,14 +130,8 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
 }
 
 TEST(CollSession, OnOneHostThereAreNoCrossovers) {
-  try {
-    run_coll(world_of_threads(2), crossovers(0), {});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kInvalidArgument);
-    EXPECT_EQ(error.what(), std::string("--find-crossovers compares algorithms between hosts, and all ranks are on "
-                                        "one; start ranks on several"));
-  }
+  EXPECT_EQ(test::error_of(Errc::kInvalidArgument, [] { run_coll(world_of_threads(2), crossovers(0), {}); }),
+            "--find-crossovers compares algorithms between hosts, and all ranks are on one; start ranks on several");
 }
 
 TEST(CollSession, RaggedSharesAreMeasuredAndRight) {
@@ -272,25 +266,15 @@ TEST(CollSession, AFileThatCannotBeWrittenIsToldWhenTheRanksHaveParted) {
   options.collectives = {Collective::kBarrier};
   CollObserver observer;
   observer.finished = [](const CollResult&) { throw Error(Errc::kIo, "the disk is full"); };
-  try {
-    run_coll(world_of_threads(2), options, observer);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kIo) << error.what();
-  }
+  test::error_of(Errc::kIo, [&] { run_coll(world_of_threads(2), options, observer); });
 }
 
 TEST(CollSession, MemoryThatIsNotThereIsRefusedBeforeItIsTaken) {
   CollOptions options = quick();
   options.collectives = {Collective::kAllReduce};
   options.sizes = {std::size_t{1} << 46};
-  try {
-    run_coll(world_of_threads(2), options, {});
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kInvalidArgument);
-    EXPECT_NE(std::string(error.what()).find("would fit"), std::string::npos) << error.what();
-  }
+  const std::string error = test::error_of(Errc::kInvalidArgument, [&] { run_coll(world_of_threads(2), options, {}); });
+  EXPECT_NE(error.find("would fit"), std::string::npos) << error;
 }
 
 /// A data plane that calls the real plane for every operation and then changes one element of the result on its rank.

@@ -16,6 +16,7 @@
 #include "bench/coll/pattern.h"
 #include "engine/base/error.h"
 #include "engine/comm/reduce.h"
+#include "tests/bench/scratch.h"
 
 namespace hvd::bench::coll_test {
 namespace {
@@ -30,14 +31,9 @@ CollCommand parse(const std::string& line) {
 }
 
 std::string error_of(const std::string& line) {
-  try {
-    parse(line);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kInvalidArgument);
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  return "(no error)";
+  const std::string error = test::error_of(Errc::kInvalidArgument, [&] { parse(line); });
+  EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  return error;
 }
 
 testing::AssertionResult says(const std::string& text, const std::string& part) {

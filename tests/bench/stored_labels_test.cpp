@@ -17,7 +17,7 @@
 #include "bench/cli/stored_output.h"
 #include "bench/store/result_store.h"
 #include "bench/store/sqlite_handle.h"
-#include "engine/base/error.h"
+#include "tests/bench/scratch.h"
 
 namespace hvd::bench::stored_labels_test {
 namespace {
@@ -27,16 +27,6 @@ using Values = std::set<std::string>;
 
 class StoredLabelsTest : public testing::Test {
  protected:
-  StoredLabelsTest() : folder_(fs::temp_directory_path() / ("hvd_labels_" + new_uuid())) {
-    fs::create_directory(folder_);
-  }
-  ~StoredLabelsTest() override {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-  StoredLabelsTest(const StoredLabelsTest&) = delete;
-  StoredLabelsTest& operator=(const StoredLabelsTest&) = delete;
-
   [[nodiscard]] fs::path file(const std::string& name) const { return folder_ / name; }
 
   /// Adds a session with one run for each of `states`. Each run has the label cell=`cell`.
@@ -72,7 +62,7 @@ class StoredLabelsTest : public testing::Test {
     return labels.values;
   }
 
-  fs::path folder_;
+  const test::Folder folder_;
 };
 
 TEST_F(StoredLabelsTest, OnlySessionsWhoseRunsAreAllComplete) {
@@ -149,13 +139,7 @@ CommandLine parse(const std::vector<std::string>& words) {
 }
 
 std::string error_of(const std::vector<std::string>& words) {
-  try {
-    parse(words);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kInvalidArgument) << error.what();
-    return error.what();
-  }
-  return "(no error)";
+  return test::error_of(Errc::kInvalidArgument, [&] { parse(words); });
 }
 
 TEST(LabelOptions, EveryLabelIsKeptAndReachesTheRunOutsideTheFingerprint) {
