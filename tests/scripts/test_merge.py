@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
+import time
 from pathlib import Path
 
 from harness import FolderTest, alter
@@ -20,6 +21,11 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def flipped(store: bytes) -> bytes:
+    """Returns the store with damage that only reading the whole file finds."""
+    return store[:4096] + b"\xff" * 4096 + store[8192:]
+
+
 def dump(path: Path) -> list[str]:
     connection = sqlite3.connect(path)
     try:
@@ -28,14 +34,24 @@ def dump(path: Path) -> list[str]:
         connection.close()
 
 
-class MergeTest(FolderTest):
+class TwoStores(FolderTest):
+    """A test with two stores to merge, and the place of a partial file that a job left beside the first store."""
+
     def setUp(self) -> None:
         super().setUp()
         self.a, self.b = self.folder / "a.db", self.folder / "b.db"
         self.out = self.folder / "out.db"
+        self.leftover = self.folder / "a.db.00000000-1111.partial"
         make(self.a, SessionSpec(), seed=1)
         make(self.b, SessionSpec(model="vgg16"), seed=2)
 
+    def make_leftover(self, seconds: float = LONG_AGO, **spec: object) -> None:
+        """Makes the partial file of a job that wrote to it last at `seconds`."""
+        make(self.leftover, SessionSpec(**spec), seed=9)
+        os.utime(self.leftover, (seconds, seconds))
+
+
+class MergeTest(TwoStores):
     def test_two_stores_become_one(self) -> None:
         outcome = merge.merge(self.out, [self.a, self.b])
         self.assertEqual((outcome.added, outcome.present, outcome.incomplete), (6, 0, 0))
@@ -94,11 +110,9 @@ class MergeTest(FolderTest):
 
     def test_damaged_files_are_refused(self) -> None:
         whole = self.a.read_bytes()
-        flipped = bytearray(whole)
-        flipped[4096:8192] = b"\xff" * 4096
         cases = {
             "half": (whole[: len(whole) // 2], "damaged"),
-            "flipped": (bytes(flipped), "damaged"),
+            "flipped": (flipped(whole), "damaged"),
             "empty": (b"", "empty file"),
             "text": (b"total images/sec: 12\n" * 50, "not an SQLite file"),
         }
@@ -121,9 +135,7 @@ class MergeTest(FolderTest):
 
     def test_skip_damaged_leaves_out_and_says_so(self) -> None:
         whole = self.b.read_bytes()
-        flipped = bytearray(whole)
-        flipped[4096:8192] = b"\xff" * 4096  # only reading the whole file finds this damage
-        bad = {"half.db": whole[: len(whole) // 2], "flipped.db": bytes(flipped), "text.db": b"total\n" * 50}
+        bad = {"half.db": whole[: len(whole) // 2], "flipped.db": flipped(whole), "text.db": b"total\n" * 50}
         for name, content in bad.items():
             (self.folder / name).write_bytes(content)
         outcome = merge.merge(self.out, [*(self.folder / name for name in bad), self.a], skip_damaged=True)
@@ -184,26 +196,23 @@ class MergeTest(FolderTest):
             merge.merge(self.out, [self.a])
 
     def test_leftovers_become_incomplete(self) -> None:
-        leftover = self.folder / "a.db.00000000-1111.partial"
-        make(leftover, SessionSpec(status="running", steps=5), seed=9)
-        os.utime(leftover, (LONG_AGO, LONG_AGO))
+        self.make_leftover(status="running", steps=5)
         outcome = merge.merge(self.out, [self.a])
         self.assertEqual((outcome.added, outcome.incomplete), (6, 3))
         cut = [run for run in runs.load([self.out]) if run.status == "incomplete"]
         self.assertEqual({run.status_reason for run in cut}, {merge.LEFTOVER_REASON})
         self.assertEqual({len(run.step_seconds_series()) for run in cut}, {5})
         before = digest(self.out)
-        again = merge.merge(self.out, [leftover])
+        again = merge.merge(self.out, [self.leftover])
         self.assertEqual((again.added, again.present), (0, 3))
         self.assertEqual(digest(self.out), before)
 
     def test_the_leftover_of_a_job_that_may_still_run_is_left_alone(self) -> None:
-        leftover = self.folder / "a.db.00000000-1111.partial"
-        make(leftover, SessionSpec(status="running"), seed=9)
+        self.make_leftover(time.time(), status="running")
         outcome = merge.merge(self.out, [self.a])
         self.assertEqual(outcome.added, 3)
         self.assertIn("may still run", outcome.notes[0])
-        self.assertEqual(merge.merge(self.out, [leftover]).added, 3)
+        self.assertEqual(merge.merge(self.out, [self.leftover]).added, 3)
 
     def test_a_leftover_with_a_hot_journal_is_read_as_of_its_last_commit(self) -> None:
         # A process dies inside a transaction. The file then contains half of the transaction, which the journal undoes.

@@ -17,18 +17,13 @@ import unittest.mock
 from pathlib import Path
 
 import numpy as np
+from test_merge import LONG_AGO, TwoStores, digest
 
-from harness import SCRIPTS, FolderTest, alter, execute
+from harness import SCRIPTS, alter, execute
 from synthetic_store import SessionSpec, add_session, make
 
 from hvdb import merge, runs, store
 from hvdb.errors import NotComparable, StoreError
-
-LONG_AGO = 1_700_000_000
-
-
-def digest(path: Path) -> int:
-    return hash(path.read_bytes())
 
 
 def all_rows(path: Path) -> list[str]:
@@ -36,14 +31,7 @@ def all_rows(path: Path) -> list[str]:
         return sorted(connection.iterdump())
 
 
-class Folder(FolderTest):
-    def setUp(self) -> None:
-        super().setUp()
-        self.a, self.b = self.folder / "a.db", self.folder / "b.db"
-        self.out = self.folder / "out.db"
-        make(self.a, SessionSpec(), seed=1)
-        make(self.b, SessionSpec(model="vgg16"), seed=2)
-
+class Folder(TwoStores):
     def assert_no_working_file(self) -> None:
         self.assertEqual([p.name for p in self.folder.iterdir() if "merging" in p.name], [])
 
@@ -120,10 +108,8 @@ class WhileJobsWriteTest(Folder):
         self.assertTrue(all("changed while it was read" in why or "in use" in why for why in refused), refused)
 
     def test_a_leftover_that_somebody_has_locked_is_said_and_left_out(self) -> None:
-        leftover = self.folder / "a.db.00000000-1111.partial"
-        make(leftover, SessionSpec(status="running"), seed=9)
-        os.utime(leftover, (LONG_AGO, LONG_AGO))
-        job = sqlite3.connect(leftover, isolation_level=None)
+        self.make_leftover(status="running")
+        job = sqlite3.connect(self.leftover, isolation_level=None)
         self.addCleanup(job.close)
         job.execute("PRAGMA locking_mode = EXCLUSIVE")  # hvd_bench locks its working file in this mode
         job.execute("BEGIN EXCLUSIVE")
@@ -168,15 +154,10 @@ class WhileJobsWriteTest(Folder):
 class PublishedMeanwhileTest(Folder):
     """A job publishes its working file while a merge runs. The file disappears after the merge has found it."""
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.leftover = self.folder / "a.db.00000000-1111.partial"
-
     def gone_after(self, owner: object, name: str, calls: int) -> None:
         """Makes the leftover. It disappears after call number `calls` of the function owner.name."""
         self.leftover.unlink(missing_ok=True)
-        make(self.leftover, SessionSpec(), seed=9)
-        os.utime(self.leftover, (LONG_AGO, LONG_AGO))
+        self.make_leftover()
         function = getattr(owner, name)
 
         def followed(*arguments: object) -> object:
@@ -418,10 +399,8 @@ class LinkTest(Folder):
 class FullDiskTest(Folder):
     def run_merge(self, limit_bytes: int) -> subprocess.CompletedProcess[str]:
         """Runs scripts/merge with a limit on file sizes. Writes beyond the limit fail as on a full disk."""
-        blocks = limit_bytes // 1024
-        return execute(
-            "bash", "-c", f'ulimit -f {blocks} && exec "$@"', "-", SCRIPTS / "merge", "-o", self.out, self.a, self.b
-        )
+        script = f'ulimit -f {limit_bytes // 1024} && exec "$@"'
+        return execute("bash", "-c", script, "-", SCRIPTS / "merge", "-o", self.out, self.a, self.b)
 
     def test_a_new_output(self) -> None:
         done = self.run_merge(40 << 10)
@@ -462,20 +441,21 @@ class FullDiskTest(Folder):
 
 
 class RaceTest(Folder):
-    def merge_elsewhere(self, path: Path) -> None:
-        subprocess.run([SCRIPTS / "merge", "-o", self.out, path], check=True, capture_output=True, timeout=60)
-
-    def test_two_merges_into_one_new_output(self) -> None:
-        """The second merge must add its sessions to the output of the first merge."""
+    def published_first(self, path: Path) -> None:
+        """Lets a second process merge `path` into the output just before this process publishes its own merge."""
         publish = merge._publish
 
-        def late(working: Path, output: Path, *rest: object) -> None:
+        def late(*arguments: object) -> None:
             merge._publish = publish
-            self.merge_elsewhere(self.b)  # a second process publishes before this one
-            publish(working, output, *rest)
+            execute(SCRIPTS / "merge", "-o", self.out, path, code=0)
+            publish(*arguments)
 
         merge._publish = late
         self.addCleanup(setattr, merge, "_publish", publish)
+
+    def test_two_merges_into_one_new_output(self) -> None:
+        """The second merge must add its sessions to the output of the first merge."""
+        self.published_first(self.b)
         merge.merge(self.out, [self.a, self.b])
         self.assertEqual(len(runs.load([self.out])), 6)
         self.assert_no_working_file()
@@ -510,18 +490,10 @@ class RaceTest(Folder):
         self.assert_no_working_file()
 
     def test_a_conflict_that_arises_in_the_meantime_is_refused(self) -> None:
-        publish = merge._publish
         forged = self.folder / "forged.db"
         shutil.copy(self.a, forged)
         alter(forged, "UPDATE run SET final_loss = 1.0")
-
-        def late(working: Path, output: Path, *rest: object) -> None:
-            merge._publish = publish
-            self.merge_elsewhere(forged)
-            publish(working, output, *rest)
-
-        merge._publish = late
-        self.addCleanup(setattr, merge, "_publish", publish)
+        self.published_first(forged)
         with self.assertRaisesRegex(NotComparable, r"has different contents in .*out.db and in .*a.db"):
             merge.merge(self.out, [self.a, self.b])
         self.assertEqual({run.final_loss for run in runs.load([self.out])}, {1.0})
