@@ -168,7 +168,7 @@ TEST(CollCommandLine, CompareMakesOneVariantAValue) {
   EXPECT_EQ(memory.variants[1].comm.algorithm, comm::Algorithm::kSharedMemory);
 }
 
-// Source of the factors: NVIDIA's page on the performance of nccl-tests (PERFORMANCE.md).
+// Source of the factors: NVIDIA's page on the performance of nccl-tests.
 TEST(CollProblem, BusFactors) {
   EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllReduce, 4), 1.5);
   EXPECT_DOUBLE_EQ(bus_factor(Collective::kReduceScatter, 4), 0.75);

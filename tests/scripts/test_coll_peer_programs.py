@@ -258,19 +258,9 @@ class InstallationTest(unittest.TestCase):
                     peer = checkout / "build" / "peers" / name
                     peer.mkdir(parents=True)
                     (peer / "wheels.txt").write_text(f"{wheels}\n", encoding="utf-8")
-            done = execute(
-                "/bin/bash",
-                "scripts/install_deps",
-                "--peers",
-                cwd=checkout,
-                env={
-                    **os.environ,
-                    "PATH": f"{programs}:{os.environ['PATH']}",
-                    "PIP_NO_INDEX": "1",
-                    "PIP_FIND_LINKS": "",
-                },
-                code=2,
-            )
+            offline = {"PATH": f"{programs}:{os.environ['PATH']}", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
+            command = ["/bin/bash", "scripts/install_deps", "--peers"]
+            done = execute(*command, cwd=checkout, env={**os.environ, **offline}, code=2)
             self.assertIn("could not be installed: MPICH 5.0;", done.stderr)
             self.assertIn("oneCCL 2021.15 is there: build/peers/oneccl", done.stdout)
             self.assertFalse((checkout / "build" / "peers" / "mpich").exists())

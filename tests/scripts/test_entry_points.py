@@ -141,10 +141,7 @@ class EntryPointTest(FolderTest):
 
     def test_benchmarks_asks_for_a_whole_build(self) -> None:
         copy = self.checkout()
-        program = copy / "build/release/bin/hvd_bench"
-        program.parent.mkdir(parents=True)
-        program.write_text("#!/bin/sh\n", encoding="utf-8")
-        program.chmod(0o755)
+        executable(copy / "build/release/bin/hvd_bench", "#!/bin/sh\n")
         done = shell("scripts/maintain/benchmarks out bf16", copy, code=2)
         self.assertIn("train_step_bench: run scripts/build", done.stderr)
 
@@ -165,15 +162,9 @@ case $7 in
 esac
 """
         self.program("unshare", stand_in)
-        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
-        log = str(self.folder / "log.txt")
-        return shell(
-            shlex.join([str(SCRIPTS / "maintain" / "try_debian"), *arguments]),
-            self.folder,
-            PATH=path,
-            LOG=log,
-            **environment,
-        )
+        command = shlex.join([str(SCRIPTS / "maintain" / "try_debian"), *arguments])
+        environment = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", **environment}
+        return shell(command, self.folder, LOG=str(self.folder / "log.txt"), **environment)
 
     def test_try_debian_asks_for_root_and_for_a_release(self) -> None:
         done = self.try_debian("trixie", user=1000)

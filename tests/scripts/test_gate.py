@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from xml.etree import ElementTree
 import jsonschema
 import numpy as np
 
-from harness import SCRIPTS, FolderTest, executable, execute
+from harness import SCRIPTS, FolderTest, eventually, executable, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb import gate, gate_plan, side_command
@@ -155,9 +156,7 @@ class GateTest(GateCase):
         words = [SCRIPTS / "gate", "--db", self.db, "--b", "SLOW=1.05"]
         environment = {**os.environ, "HVD_BENCH": str(self.bench), "HANG": "b2", "PIDS": str(self.folder / "pids")}
         begun = subprocess.Popen(words, cwd=self.folder, env=environment, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 60
-        while not (self.folder / "pids").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        eventually((self.folder / "pids").exists)
         begun.send_signal(signal.SIGTERM)
         time.sleep(1)
         begun.send_signal(signal.SIGTERM)  # the program hangs, and the second signal makes the gate kill it
@@ -265,29 +264,12 @@ class OrderTest(unittest.TestCase):
         self.assertEqual(gate_plan.read(self.PLAN.text()), self.PLAN)
         good = json.loads(self.PLAN.text())
         for wrong in (
-            {**good, "looks": []},
-            {**good, "looks": [9, 6]},
-            {**good, "looks": [0]},
-            {**good, "thresholds": {"default": -1, "rules": []}},
-            {**good, "thresholds": {"default": "x", "rules": []}},
-            {**good, "thresholds": {"default": 0.02, "rules": [{"slowdown": 2}]}},
-            {**good, "thresholds": {"default": 0.02, "rules": ["x"]}},
-            {**good, "thresholds": []},
-            {**good, "looks": [float("inf")]},
-            {**good, "looks": [6.9]},
-            {**good, "looks": "6"},
-            {**good, "looks": [6, 1000]},
-            {**good, "cells": ["one"]},
-            {**good, "cells": "one"},
-            {**good, "seed": True},
-            {**good, "a": {}},
-            {**good, "thresholds": {"default": 10**400, "rules": []}},
-            {**good, "thresholds": {"default": True, "rules": []}},
-            {**good, "cells": {}},
-            {**good, "cells": {"a": 1}},
-            {**good, "more": 1},
-            [],
-            "x",
+            *({**good, "looks": looks} for looks in ([], [9, 6], [0], [math.inf], [6.9], "6", [6, 1000])),
+            *({**good, "thresholds": {"default": slow, "rules": []}} for slow in (-1, "x", 10**400, True)),
+            *({**good, "thresholds": {"default": 0.02, "rules": rules}} for rules in ([{"slowdown": 2}], ["x"])),
+            *({**good, "cells": cells} for cells in (["one"], "one", {}, {"a": 1})),
+            *({**good, **change} for change in ({"thresholds": []}, {"seed": True}, {"a": {}}, {"more": 1})),
+            *([], "x"),
         ):
             with self.subTest(wrong), self.assertRaisesRegex(HvdbError, "not a plan of a gate"):
                 gate_plan.read(json.dumps(wrong, separators=(",", ":")))
@@ -310,9 +292,7 @@ class SideTest(unittest.TestCase):
         words = side_command.in_surroundings(side, ["hvd_bench", "$(touch bad)"])
         with tempfile.TemporaryDirectory() as folder:
             loaded = Path(folder, "loaded")
-            tool = Path(folder, "hvd_bench")
-            tool.write_text(f'#!/bin/sh\necho "$1" >>{loaded}\n')
-            tool.chmod(0o755)
+            executable(Path(folder, "hvd_bench"), f'#!/bin/sh\necho "$1" >>{loaded}\n')
             Path(folder, ".bash_profile").write_text(f'PATH={folder}:$PATH\nmodule() {{ echo "$*" >>{loaded}; }}\n')
             subprocess.run(words, check=True, cwd=folder, env={**os.environ, "HOME": folder}, timeout=60)
             self.assertEqual(loaded.read_text().splitlines(), ["load x; touch bad y", "$(touch bad)"])
@@ -321,19 +301,12 @@ class SideTest(unittest.TestCase):
     @unittest.skipUnless(shutil.which("git"), "needs git")
     def test_a_commit_is_built_in_a_worktree_of_its_own(self) -> None:
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-            Path("scripts").mkdir()
-            script = Path("scripts/build")
-            script.write_text(
-                '#!/bin/sh\ncd "$(dirname "$0")/.." &&\n'
-                "mkdir -p build/release/bin && cp tool build/release/bin/hvd_bench\n"
-            )
-            script.chmod(0o755)
-            tool = Path("tool")
+            copies = "mkdir -p build/release/bin && cp tool build/release/bin/hvd_bench"
+            script = executable(Path("scripts/build"), f'#!/bin/sh\ncd "$(dirname "$0")/.." &&\n{copies}\n')
             git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
             subprocess.run(["git", "init", "-q", "-b", "main"], check=True)
             for number in ("1", "2"):
-                tool.write_text(f"#!/bin/sh\necho {number}\n")
-                tool.chmod(0o755)
+                executable(Path("tool"), f"#!/bin/sh\necho {number}\n")
                 subprocess.run(["git", "add", "-A"], check=True)
                 subprocess.run([*git, "commit", "-qm", number], check=True)
             for name, answer in (("main~1", "1\n"), ("main", "2\n"), ("main~1", "1\n")):
