@@ -18,9 +18,27 @@ from hvdb.untrusted import RUN, Record
 LEFTOVER_REASON = "the job ended without closing its store"
 # Columns of a run that change between its first save and its last. All other columns say what was measured.
 PROGRESS_COLUMNS = frozenset(
-    "status status_reason finished_utc data_plane warmup_steps measured_steps stop_reason step_seconds "
-    "step_seconds_low step_seconds_high images_per_second images_per_second_low images_per_second_high "
-    "flops_per_image plan_hash buckets final_loss checks fingerprint".split()
+    {
+        "status",
+        "status_reason",
+        "finished_utc",
+        "data_plane",
+        "warmup_steps",
+        "measured_steps",
+        "stop_reason",
+        "step_seconds",
+        "step_seconds_low",
+        "step_seconds_high",
+        "images_per_second",
+        "images_per_second_low",
+        "images_per_second_high",
+        "flops_per_image",
+        "plan_hash",
+        "buckets",
+        "final_loss",
+        "checks",
+        "fingerprint",
+    }
 )
 
 

@@ -9,9 +9,19 @@ from hvdb.errors import NotComparable
 from hvdb.runs import Run
 
 # Columns that must be equal for two runs to be points of one scaling curve.
-CURVE_COLUMNS = tuple(
-    "model batch_size image_size auxiliary_head device compute_type allreduce_type schedule comm threads origin "
-    "traced".split()
+CURVE_COLUMNS = (
+    "model",
+    "batch_size",
+    "image_size",
+    "auxiliary_head",
+    "device",
+    "compute_type",
+    "allreduce_type",
+    "schedule",
+    "comm",
+    "threads",
+    "origin",
+    "traced",
 )
 # The other columns of the fingerprint. They follow from the configuration, the program and the network.
 MADE_COLUMNS = ("data_plane", "batches_per_iter", "parameters", "plan_hash")

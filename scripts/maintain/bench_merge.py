@@ -32,9 +32,15 @@ from hvdb import store  # noqa: E402  (the path must be set first)
 
 MARK = "synthetic: made by scripts/maintain/bench_merge, nothing was measured"
 # The kinds of samples that hvd_bench stores per rank.
-KINDS = tuple(
-    "step_seconds compute_seconds exposed_seconds reduce_seconds control_seconds copy_seconds update_seconds "
-    "loss".split()
+KINDS = (
+    "step_seconds",
+    "compute_seconds",
+    "exposed_seconds",
+    "reduce_seconds",
+    "control_seconds",
+    "copy_seconds",
+    "update_seconds",
+    "loss",
 )
 PROVENANCE_ROWS = 80  # hvd_bench records about this many
 MIB = 1 << 20

@@ -21,15 +21,46 @@ ALLREDUCE_DTYPES = ("fp32", "bf16", "fp16")
 SCHEDULES = ("static", "sharded", "negotiated", "none")
 DEVICES = ("auto", "cpu", "cuda", "reference")
 
-VALUES = tuple(
-    "image-size classes threads labels learning-rate replay replay-shrink comm algorithm bucket-mb segment-kb "
-    "fusion-threshold-mb cycle-time-ms cache-capacity deadline-seconds startup-deadline-seconds "
-    "num-warmup-batches num-batches-per-iter num-iters target-interval max-time fusion-level loss-scale "
-    "tuning-folder nccl-max-ctas".split()
+VALUES = (
+    "image-size",
+    "classes",
+    "threads",
+    "labels",
+    "learning-rate",
+    "replay",
+    "replay-shrink",
+    "comm",
+    "algorithm",
+    "bucket-mb",
+    "segment-kb",
+    "fusion-threshold-mb",
+    "cycle-time-ms",
+    "cache-capacity",
+    "deadline-seconds",
+    "startup-deadline-seconds",
+    "num-warmup-batches",
+    "num-batches-per-iter",
+    "num-iters",
+    "target-interval",
+    "max-time",
+    "fusion-level",
+    "loss-scale",
+    "tuning-folder",
+    "nccl-max-ctas",
 )
-FLAGS = tuple(
-    "auxiliary-head profile no-check no-winograd no-cuda-graph no-launch-ahead no-overlap deterministic tune "
-    "tune-schedule no-nccl-registration share-gpus".split()
+FLAGS = (
+    "auxiliary-head",
+    "profile",
+    "no-check",
+    "no-winograd",
+    "no-cuda-graph",
+    "no-launch-ahead",
+    "no-overlap",
+    "deterministic",
+    "tune",
+    "tune-schedule",
+    "no-nccl-registration",
+    "share-gpus",
 )
 # Option -> the part of the spec from which the campaign takes its value.
 DECIDED = {

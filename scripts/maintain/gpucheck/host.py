@@ -19,8 +19,13 @@ IN_USE = re.compile(WANTED.pattern.rstrip("$"))  # file names after resolving li
 TOOLKITS = ("/usr/local/cuda*/lib64", "/usr/local/cuda*/lib", "/opt/nvidia/*/lib64", "/usr/lib/x86_64-linux-gnu")
 # Folders in a Python's site-packages: wheels of CUDA 11 and 12, wheels of CUDA 13, and PyTorch's own copies.
 WHEELS = ("nvidia/*/lib", "nvidia/lib", "torch/lib")
-PYTHONS = tuple(
-    "python3 python /usr/bin/python3 /usr/local/bin/python3 /opt/conda/bin/python3 /opt/venv/bin/python3".split()
+PYTHONS = (
+    "python3",
+    "python",
+    "/usr/bin/python3",
+    "/usr/local/bin/python3",
+    "/opt/conda/bin/python3",
+    "/opt/venv/bin/python3",
 )
 SITE = """import site, sys
 print("\\n".join(dict.fromkeys([*site.getsitepackages(), site.getusersitepackages(), *sys.path])))"""
