@@ -19,7 +19,8 @@
 
 namespace hvd::models {
 
-/// Collective. Takes this rank's text and returns the texts of all ranks, by rank. Its errors end make_cudnn_step().
+/// Collective. Takes this rank's text and returns the texts of all ranks, by rank. An error that it throws ends
+/// make_cudnn_step().
 using ExchangeTexts = std::function<std::vector<std::string>(const std::string& mine)>;
 
 /// An error that make_cudnn_step() throws on every rank, with the same text: "rank 1: " and why rank 1 cannot go on.
@@ -47,8 +48,9 @@ struct CudnnOptions {
   bool tune = false;
   /// Folder of the files of winners (plan_cache.h), which are read and written. Empty: there are no files.
   std::string winners_folder = {};
-  /// Null: there is no other rank. Else called equally often on all ranks: for each fusion with the winners that rank 0
-  /// knows, once or twice with the plan (engine_failures.h), and to tune with rank 0's winners and the faster fusion.
+  /// Null: there is no other rank. Otherwise all ranks call it equally often. They exchange, for each fusion, the
+  /// winners that rank 0 knows, then a report on each rank's plan, and with `tune` the winners and times that rank 0
+  /// measured.
   ExchangeTexts exchange = {};
   int rank = 0;  ///< this rank's place in the answer of `exchange`
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
@@ -59,13 +61,13 @@ struct CudnnOptions {
 /// `graph` must be differentiated; `options.compute` is fp32, fp16 or bf16. `runtime` must outlive the step. `allocate`
 /// returns zeroed device memory (device_step.h). With `options.profile`, enqueue_forward_backward() waits for the GPU,
 /// so the step cannot be captured. Errors: unsupported, if cuDNN or cuBLASLt is missing, cuDNN has the wrong version,
-/// the GPU lacks the type, this build has no kernels for the GPU, or no engine runs some convolution or product even
-/// alone; mismatch, if ranks with equal GPUs plan differently; out_of_memory, with what is needed and the batch that
-/// fits; backend. If an error arises while ranks look for a plan, all ranks throw it, as ErrorOfAllRanks.
+/// the GPU lacks the type, this build has no kernels for the GPU, or no engine runs some convolution or product, not
+/// even unfused; mismatch, if ranks with equal GPUs plan differently; out_of_memory, with what is needed and the batch
+/// that fits; backend. If an error arises while ranks look for a plan, all ranks throw it, as ErrorOfAllRanks.
 std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& options, const CudnnOptions& cudnn,
                                             gpu::GpuRuntime& runtime, const ArenaAllocator& allocate);
 
-/// Returns the reason why this build cannot make a step with this machine's libraries, or "" if it can, given a GPU.
+/// Returns the reason why this build cannot make a step with this machine's libraries, or "" if only a GPU is needed.
 std::string cudnn_unsupported_reason(const gpu::LibrarySearch& libraries = {});
 
 }  // namespace hvd::models

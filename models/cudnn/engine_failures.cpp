@@ -9,9 +9,9 @@
 namespace hvd::models::cudnn {
 namespace {
 
-// These take the places of a signature and of an engine's text in an entry about columns of images.
+// An entry about columns of images has these texts in place of a signature and of an engine's text.
 constexpr const char *kColumnsOfImages = "columns of images", *kCublasLt = "cublaslt";
-// The first character that a rank sends: the work is done, or the error with this code, counted from kError, ended it.
+// First character of a rank's text. kDone: the work is done. kError + n: the error with code n ended the work.
 constexpr char kDone = '.', kError = 'A';
 
 }  // namespace

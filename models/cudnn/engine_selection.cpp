@@ -16,7 +16,7 @@
 namespace hvd::models::cudnn {
 namespace {
 
-constexpr std::chrono::minutes kLongest(10);  // for one wait: if it takes longer, the GPU hangs
+constexpr std::chrono::minutes kLongest(10);  // time limit of one wait; a longer wait means that the GPU hangs
 
 std::string seconds_text(std::chrono::steady_clock::duration time) {
   std::ostringstream text;
@@ -93,7 +93,7 @@ Plan EngineSelection::run() {
   SettledPlan candidate = settled(planning_.fusions.at(0));
   if (planning_.fusions.size() > 1) candidate = fastest(std::move(candidate));
   notes_ = std::move(candidate.notes);
-  compiled_.choose_products(candidate.winners);  // another candidate may have chosen other algorithms since
+  compiled_.choose_products(candidate.winners);  // a plan that was tried later may have changed them
   compiled_.keep_chosen(candidate.plan);
   note_failures(candidate.plan, candidate.failures);
   return std::move(candidate.plan);
@@ -106,8 +106,8 @@ EngineSelection::SettledPlan EngineSelection::settled(const Fusion& fusion) {
   return candidate;
 }
 
-// All ranks take the same branches: the kept fusion and the results of comparisons are those of rank 0, and if one rank
-// lacks memory, all throw.
+// All ranks take the same branches: they use the kept fusion and the comparisons of rank 0, and if one rank has too
+// little memory, all ranks throw.
 EngineSelection::SettledPlan EngineSelection::fastest(SettledPlan best) {
   const auto& fusions = planning_.fusions;
   const auto if_it_fits = [&best](const Fusion& fusion, const auto& work) {
@@ -200,7 +200,7 @@ void EngineSelection::settle_here(Plan& plan) {
 }
 
 bool EngineSelection::try_out(Plan& plan, EngineFailures& found) {
-  if (!compiled_.finalize(plan, found)) return false;  // the caller plans again: allocate nothing
+  if (!compiled_.finalize(plan, found)) return false;  // the caller plans again, so no memory is needed
   try {
     return launch_all(plan, found);
   } catch (const Error& error) {
@@ -278,7 +278,7 @@ Winners EngineSelection::known_winners(const Plan& plan) {
 }
 
 std::vector<Winner> EngineSelection::tune(Plan& plan, EngineFailures& found) {
-  EngineFailures refused;  // while timing, perhaps for want of memory: an engine that ran before may still be chosen
+  EngineFailures refused;  // engines refused while timed, perhaps for want of memory: these may still be chosen
   const auto find = [&] { return Winners{measure_ ? timed_here(plan, found, refused) : in_use(plan, kept_), {}, {}}; };
   const std::vector<Winner> winners = of_rank_0(plan, find).list;
   choose_winners(plan, winners);
@@ -298,7 +298,7 @@ std::vector<Winner> EngineSelection::timed_here(Plan timed, EngineFailures& foun
   for (const Winner& winner : in_use(timed, kept_)) known.insert(winner.signature);
   for (EnginePlan& engine : timed.engines) {
     if (!known.contains(signature_hash(engine.signature))) continue;
-    engine.choices = {engine.choices[engine.chosen]};  // an earlier run has timed the rivals
+    engine.choices = {engine.choices[engine.chosen]};  // an earlier run has timed the other choices
     engine.chosen = 0;
   }
   try {
@@ -316,7 +316,7 @@ std::vector<Winner> EngineSelection::timed_here(Plan timed, EngineFailures& foun
   return winners;
 }
 
-/// A step with initial weights and synthetic images, so that timed launches work on numbers like those of training.
+/// A step with initial weights and synthetic images, so that timed launches work on numbers like those in training.
 class EngineSelection::TrialStep {
  public:
   TrialStep(const EngineSelection& of, const Plan& plan)
@@ -361,8 +361,8 @@ std::vector<Winner> EngineSelection::measured(const Plan& plan, EngineFailures& 
   return winners;
 }
 
-// Times the step as it will run: from a captured graph. Libraries load kernels at their first use, so two steps are
-// enqueued before the capture.
+// Times the step in the form in which it will run: as a captured graph. Two steps are enqueued before the capture,
+// because libraries load kernels at their first use.
 double EngineSelection::step_microseconds(const Plan& plan) {
   constexpr int kEager = 2, kRounds = 5, kSteps = 4;
   TrialStep trial_step(*this, plan);
@@ -385,7 +385,7 @@ double EngineSelection::step_microseconds(const Plan& plan) {
   return rounds[kRounds / 2];
 }
 
-// Leaves the winners that are in the file, which may be more than this run has used.
+// Keeps the winners already in the file, because the file may hold more winners than this run has used.
 void EngineSelection::keep_fusion(const SettledPlan& first, const std::string& fusion) const {
   if (options_.winners_folder.empty()) return;
   Winners file = load_winners(first_file_, first.plan);
@@ -408,7 +408,7 @@ std::string EngineSelection::winners_path(const Plan& plan) const {
   return (std::filesystem::path(options_.winners_folder) / winners_file_name(plan)).string();
 }
 
-// Does not note groups that fell back because of failures: the plan's own list has them.
+// Does not note groups that fell back because of failures, because the plan's own list has these groups.
 void EngineSelection::note_failures(const Plan& plan, const EngineFailures& found) {
   const bool asked = plan.options.fusion.level > 0 && plan.options.fusion.images == Images::kColumns;
   if (const std::string* why = columns_failure(found); asked && why != nullptr) {

@@ -1,10 +1,10 @@
 // Finds a plan that runs on the present GPU, before a step is made. Engines are finalised and launched once. If no
-// engine of a group runs, the graph is planned again without them, so that the group falls back (analyse.h). This
-// repeats until all groups run, and fails if a single convolution does not. Each rank does this alone and then reports,
-// so that equal GPUs end with equal plans. If timing is requested, candidate engines are timed, and then whole steps
-// with other fusions (Planning::fusions). "Collective" means that all ranks call a function equally often.
+// engine of a group runs, the graph is planned again without these engines, so that the group falls back (analyse.h).
+// This repeats until all groups run, and fails if a single convolution does not run. Each rank does this alone. Then
+// ranks exchange reports, so that equal GPUs get equal plans (engine_failures.h). On request, candidate engines are
+// timed, and then whole steps with other fusions (Planning::fusions).
 //
-// All device memory used here is freed before the step allocates its own. One thread; the GPU must be current.
+// All device memory used here is freed before the step allocates its own memory. One thread; the GPU must be current.
 #pragma once
 
 #include <functional>
@@ -20,15 +20,15 @@ namespace hvd::models::cudnn {
 
 class EngineSelection {
  public:
-  /// All arguments must outlive this object. `stream`: the stream of the step; all trial launches go there.
+  /// All arguments must outlive this object. `stream`: the stream of the step and of all trial launches.
   EngineSelection(const Graph& graph, const Planning& planning, const ExecutorOptions& options,
                   gpu::GpuRuntime& runtime, gpu::StreamView stream, const kernels::Table& kernels,
                   CompiledEngines& compiled);
 
-  /// Returns the plan, with its chosen engines finalised. Collective. Errors: as make_cudnn_step().
+  /// Returns the plan, with its chosen engines finalised. Collective. Errors: see make_cudnn_step().
   [[nodiscard]] Plan run();
-  /// One line for each request that could not be met and for each timing. Does not repeat the plan's own fallbacks and
-  /// the compiled's notes.
+  /// One line for each request that could not be met and for each timing. Leaves out the plan's own fallbacks and the
+  /// notes of CompiledEngines.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
 
  private:
@@ -42,27 +42,27 @@ class EngineSelection {
     std::vector<Winner> winners;
     std::optional<double> microseconds = {};  ///< duration of a step, if it was timed
   };
-  /// Collective. Returns a plan with `fusion` whose groups all run, with its engines timed, if that is requested.
-  /// Errors: out_of_memory, on all ranks, if one of them lacks the memory.
+  /// Collective. Returns a plan with `fusion` whose groups all run. If timing is requested, its engines have been
+  /// timed. Errors: out_of_memory, on all ranks, if one of them has too little memory.
   SettledPlan settled(const Fusion& fusion);
   /// Collective. Returns a plan with `fusion` whose groups all run on every rank with this GPU.
   Plan settle(const Fusion& fusion);
-  /// Plans again, from `plan` on, until all groups run on this rank.
+  /// Replaces `plan` by plans without failed engines, until all groups run on this rank.
   void settle_here(Plan& plan);
-  /// Collective. Returns `best`, or the way with another fusion that is known or measured to be faster.
+  /// Collective. Returns `best`, or the plan with another fusion that is known or measured to be faster.
   SettledPlan fastest(SettledPlan best);
   /// Collective. Returns whether a step of `other` takes less time than one of `best` on rank 0.
   bool is_faster(SettledPlan& other, SettledPlan& best);
   /// Duration of forward and backward, launched as a captured graph.
   [[nodiscard]] double step_microseconds(const Plan& plan);
   [[nodiscard]] Plan planned(const Fusion& fusion) const;
-  /// Collective. Returns the winners that `find` returns on rank 0; if these are for another GPU, those that it returns
-  /// here. `find` may set `plan`.
+  /// Collective. All ranks call `find`, which may set `plan`. Returns rank 0's winners, or this rank's winners if rank
+  /// 0 has another GPU or cuDNN.
   [[nodiscard]] Winners of_rank_0(const Plan& plan, const std::function<Winners()>& find) const;
-  /// Returns the winners that are known already. Notes a file that cannot be used.
+  /// Returns the winners known from files and from this run. Adds a note about a file that cannot be used.
   Winners known_winners(const Plan& plan);
   /// Returns true if every group has an engine that runs. Adds engines that do not run to `found`. If known winners
-  /// need more memory than there is, the first candidates are used instead.
+  /// need more memory than there is, uses cuDNN's first candidates instead.
   bool try_out(Plan& plan, EngineFailures& found);
   bool launch_all(Plan& plan, EngineFailures& found);
   bool try_engine(Plan& plan, std::size_t e, TrialMemory& trial_memory, EngineFailures& found);
@@ -83,9 +83,9 @@ class EngineSelection {
   gpu::StreamView stream_;
   const kernels::Table& kernels_;
   CompiledEngines& compiled_;
-  EngineFailures unreported_;  // what of `failures_` the other ranks do not know yet
-  EngineFailures failures_;    // of all plans so far, from all ranks with this GPU
-  bool measure_ = false;       // `kept_` lacks some engine
+  EngineFailures failures_;    // failures in all plans so far, on all ranks with this GPU
+  EngineFailures unreported_;  // those of `failures_` that this rank has not reported to the other ranks yet
+  bool measure_ = false;       // some engine of the plan has no winner in `kept_`
   std::vector<Winner> kept_;   // winners known before, for the fusion that is being settled
   std::vector<Winner> found_;  // winners that were timed in this run
   std::string kept_fusion_;    // the fusion that was the fastest in an earlier run (Winners::fusion)

@@ -80,7 +80,7 @@ TEST(Fusion, AWayToFuseThatDoesNotFitIsLeftOut) {
   machine.step->forward_backward(machine.batch(), machine.sink);
 }
 
-// If the first way to fuse wins, winners that the other way stored later do not change its engines.
+// If the first way to fuse wins, winners that the other way stored later do not change the engines of the first.
 TEST(Fusion, RunsAgainWhatItTimed) {
   const std::filesystem::path folder = own_folder("hvd_executor_again");
   std::filesystem::remove_all(folder);
