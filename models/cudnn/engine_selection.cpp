@@ -132,7 +132,8 @@ EngineSelection::SettledPlan EngineSelection::fastest(SettledPlan best) {
     if_it_fits(fusions[i], [&] {
       SettledPlan other = settled(fusions[i]);
       const bool faster = is_faster(other, best);
-      if (other.microseconds) (faster ? other : best).notes.push_back("a step takes " + time(best) + ", " + time(other));
+      SettledPlan& fastest = faster ? other : best;
+      if (other.microseconds) fastest.notes.push_back("a step takes " + time(best) + ", " + time(other));
       if (faster) best = std::move(other);
     });
   }
