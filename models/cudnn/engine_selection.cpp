@@ -132,8 +132,8 @@ EngineSelection::SettledPlan EngineSelection::fastest(SettledPlan best) {
     if_it_fits(fusions[i], [&] {
       SettledPlan other = settled(fusions[i]);
       const bool faster = is_faster(other, best);
-      SettledPlan& fastest = faster ? other : best;
-      if (other.microseconds) fastest.notes.push_back("a step takes " + time(best) + ", " + time(other));
+      SettledPlan& winner = faster ? other : best;
+      if (other.microseconds) winner.notes.push_back("a step takes " + time(best) + ", " + time(other));
       if (faster) best = std::move(other);
     });
   }
