@@ -124,7 +124,7 @@ TEST_F(UniqueHandleTest, DestroysOnceAndNeverNull) {
   {
     const FakeHandle empty;
     EXPECT_FALSE(empty);
-    const FakeHandle zero(0);  // a valid handle here
+    const FakeHandle zero(0);  // FakeTraits counts 0 as a valid handle
     EXPECT_TRUE(zero);
   }
   EXPECT_EQ(FakeTraits::destroyed(), List{0});
@@ -151,7 +151,7 @@ TEST_F(UniqueHandleTest, ReleaseResetAndOut) {
   EXPECT_EQ(a.release(), 5);
   EXPECT_TRUE(FakeTraits::destroyed().empty());
   *a.out() = 6;
-  a.reset(6);  // the same handle: no destruction
+  a.reset(6);  // resetting to the handle that `a` has destroys nothing
   EXPECT_TRUE(FakeTraits::destroyed().empty());
   a.reset(7);
   a.reset();
@@ -165,7 +165,7 @@ std::uint64_t fnv(std::string_view text) {
 }
 
 TEST(Hash, PublishedFnv1aVectors) {
-  // http://www.isthe.com/chongo/src/fnv/test_fnv.c, fnv1a_64_vector.
+  // Source of the values: http://www.isthe.com/chongo/src/fnv/test_fnv.c, fnv1a_64_vector.
   EXPECT_EQ(fnv(""), 0xcbf29ce484222325ULL);
   EXPECT_EQ(fnv("a"), 0xaf63dc4c8601ec8cULL);
   EXPECT_EQ(fnv("foobar"), 0x85944171f73967e8ULL);
@@ -188,7 +188,7 @@ TEST(Hash, Hex) {
 using Block = std::array<std::uint32_t, 4>;
 
 TEST(Philox, PublishedKnownAnswers) {
-  // Random123, kat_vectors, philox4x32 with 10 rounds.
+  // Source of the values: Random123, file kat_vectors, philox4x32 with 10 rounds.
   EXPECT_EQ(Philox(0, 0).block(0), (Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(Philox(~0ULL, ~0ULL).block(~0ULL), (Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(Philox(0x299f31d0a4093822ULL, 0x0370734413198a2eULL).block(0x85a308d3243f6a88ULL),
@@ -207,7 +207,7 @@ TEST(Philox, UniformIsInRangeAndUniform) {
     sum += u;
     squares += u * u;
   }
-  // Five standard errors: sqrt(1/12/n), sqrt(4/45/n).
+  // The standard errors of n draws are sqrt(1/12/n) and sqrt(4/45/n). The test allows five of each.
   EXPECT_NEAR(sum / kDraws, 0.5, 5 * std::sqrt(1.0 / 12 / kDraws));
   EXPECT_NEAR(squares / kDraws, 1.0 / 3, 5 * std::sqrt(4.0 / 45 / kDraws));
 }
@@ -227,7 +227,7 @@ TEST(Philox, NormalHasTheMomentsOfANormal) {
     products += x * previous;
     previous = x;
   }
-  // Five standard errors: sqrt(1/n), sqrt(2/n), sqrt(1/n).
+  // The standard errors of n draws are sqrt(1/n), sqrt(2/n) and sqrt(1/n). The test allows five of each.
   EXPECT_NEAR(sum / kDraws, 0.0, 5 * std::sqrt(1.0 / kDraws));
   EXPECT_NEAR(squares / kDraws, 1.0, 5 * std::sqrt(2.0 / kDraws));
   EXPECT_NEAR(products / kDraws, 0.0, 5 * std::sqrt(1.0 / kDraws));
@@ -251,18 +251,18 @@ TEST(Json, Strings) {
   EXPECT_EQ(json_string(R"(a"b\c)"), R"("a\"b\\c")");
   EXPECT_EQ(json_string("\n\t\r"), R"("\n\t\r")");
   EXPECT_EQ(json_string(std::string_view("\0\x01\x1f\x7f", 4)), "\"\\u0000\\u0001\\u001f\x7f\"");
-  EXPECT_EQ(json_string("\xc3\xa9"), "\"\xc3\xa9\"");  // UTF-8 as it is
+  EXPECT_EQ(json_string("\xc3\xa9"), "\"\xc3\xa9\"");  // valid UTF-8 is kept
 }
 
 TEST(Json, BytesThatAreNotUtf8AreReplacedSinceJsonHasNone) {
-  const std::string bad = "\xef\xbf\xbd";  // U+FFFD
+  const std::string bad = "\xef\xbf\xbd";  // U+FFFD, the replacement character
   EXPECT_EQ(json_string("a\xff"), "\"a" + bad + "\"");
   EXPECT_EQ(well_formed_utf8("a\xff\n\xc3\xa9"), "a" + bad + "\n\xc3\xa9");
   EXPECT_EQ(well_formed_utf8(""), "");
   EXPECT_EQ(json_string("\x80z"), "\"" + bad + "z\"");
-  EXPECT_EQ(json_string("\xc3"), "\"" + bad + "\"");                                // cut short
-  EXPECT_EQ(json_string("\xc3z"), "\"" + bad + "z\"");                              // cut short by another character
-  EXPECT_EQ(json_string("\xc0\xaf"), "\"" + bad + bad + "\"");                      // overlong '/'
+  EXPECT_EQ(json_string("\xc3"), "\"" + bad + "\"");                                // incomplete
+  EXPECT_EQ(json_string("\xc3z"), "\"" + bad + "z\"");                              // incomplete before 'z'
+  EXPECT_EQ(json_string("\xc0\xaf"), "\"" + bad + bad + "\"");                      // '/' in two bytes instead of one
   EXPECT_EQ(json_string("\xed\xa0\x80"), "\"" + bad + bad + bad + "\"");            // a surrogate
   EXPECT_EQ(json_string("\xf4\x90\x80\x80"), "\"" + bad + bad + bad + bad + "\"");  // beyond U+10FFFF
   EXPECT_EQ(json_string("\xe2\x82\xac\xf0\x9f\x98\x80"), "\"\xe2\x82\xac\xf0\x9f\x98\x80\"");

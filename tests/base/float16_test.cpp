@@ -14,7 +14,8 @@
 namespace hvd::float16_test {
 namespace {
 
-/// A binary floating-point format: stored significand bits, and exponents of the smallest and largest normal numbers.
+/// A binary floating-point format: the number of stored mantissa bits, and the exponents of the smallest and the
+/// largest normal number.
 struct Format {
   int mantissa_bits;
   int min_exponent;
@@ -23,7 +24,7 @@ struct Format {
 constexpr Format kFp16{10, -14, 15};
 constexpr Format kBf16{7, -126, 127};
 
-/// The exact value of a finite bit pattern.
+/// Returns the exact value of a finite bit pattern.
 double slow_decode(std::uint16_t bits, const Format& format) {
   const int mantissa = bits & ((1 << format.mantissa_bits) - 1);
   const int exponent = (bits & 0x7fff) >> format.mantissa_bits;
@@ -33,7 +34,8 @@ double slow_decode(std::uint16_t bits, const Format& format) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-/// Rounds to nearest, ties to even. Returns infinity from half a step beyond the largest finite value on.
+/// Rounds `value` to the nearest pattern, ties to even. Returns infinity if `value` is at least half a step above the
+/// largest finite value.
 std::uint16_t slow_encode(double value, const Format& format) {
   const auto sign = static_cast<std::uint16_t>(std::signbit(value) ? 0x8000 : 0);
   const double magnitude = std::fabs(value);
@@ -42,11 +44,11 @@ std::uint16_t slow_encode(double value, const Format& format) {
   if (std::isinf(value)) return sign | infinity;
   if (magnitude == 0) return sign;
   const int exponent = std::max(std::ilogb(magnitude), format.min_exponent);
-  const double steps = std::ldexp(magnitude, format.mantissa_bits - exponent);  // exact: a power of two
+  const double steps = std::ldexp(magnitude, format.mantissa_bits - exponent);  // exact: scales by a power of two
   double whole = std::floor(steps);
   const double rest = steps - whole;
   if (rest > 0.5 || (rest == 0.5 && std::fmod(whole, 2.0) != 0.0)) whole += 1;
-  // If rounding carries out of the mantissa, this addition adds the carry to the exponent.
+  // If rounding up overflows the mantissa, the carry of this addition raises the exponent by one.
   const double pattern = whole + (exponent - format.min_exponent) * std::ldexp(1.0, format.mantissa_bits);
   return sign | (pattern >= infinity ? infinity : static_cast<std::uint16_t>(pattern));
 }
@@ -102,7 +104,7 @@ TEST_P(Float16, RoundsToNearestEvenAroundEveryValueAndMidpoint) {
     const auto bits = static_cast<std::uint16_t>(i);
     if (is_nan(bits, format) || is_infinite(bits, format)) continue;
     const double here = slow_decode(bits, format);
-    // Above the largest finite value, `next` is infinity's pattern decoded as a number.
+    // After the largest finite value, `next` is the pattern of infinity decoded as a finite number.
     const double next = slow_decode(static_cast<std::uint16_t>(bits + 1), format);
     for (const double point : {here, (here + next) / 2}) {
       const auto centre = static_cast<float>(point);
@@ -138,7 +140,7 @@ TEST_P(Float16, TheEdges) {
                             -std::numeric_limits<float>::infinity(), 65504.0F, 65519.0F, 65519.996F, 65520.0F}) {
     EXPECT_EQ(encode(value), slow_encode(value, format)) << value;
   }
-  // NaNs whose payload lies in the bits that are cut off must not become infinity.
+  // A NaN must not become infinity, even if its payload is only in the bits that the conversion cuts off.
   for (const std::uint32_t bits : {0x7f800001U, 0xff800001U, 0x7fffffffU, 0xffffffffU}) {
     EXPECT_TRUE(is_nan(encode(std::bit_cast<float>(bits)), format)) << std::hex << bits;
   }
@@ -152,10 +154,10 @@ TEST(SlowFloat16, KnownPatterns) {  // checks the slow implementation itself
   EXPECT_EQ(slow_encode(65504.0, kFp16), 0x7bff);
   EXPECT_EQ(slow_encode(65520.0, kFp16), 0x7c00);
   EXPECT_EQ(slow_encode(std::ldexp(1.0, -24), kFp16), 0x0001);
-  EXPECT_EQ(slow_encode(std::ldexp(1.0, -25), kFp16), 0x0000);  // tie to even
+  EXPECT_EQ(slow_encode(std::ldexp(1.0, -25), kFp16), 0x0000);  // a tie, rounded to even
   EXPECT_EQ(slow_encode(-2.0, kBf16), 0xc000);
-  EXPECT_EQ(slow_encode(1.00390625, kBf16), 0x3f80);  // 1 + 2^-8, tie to even
-  EXPECT_EQ(slow_encode(1.01171875, kBf16), 0x3f82);  // 1 + 3 x 2^-8, tie to even
+  EXPECT_EQ(slow_encode(1.00390625, kBf16), 0x3f80);  // 1 + 2^-8, a tie, rounded to even
+  EXPECT_EQ(slow_encode(1.01171875, kBf16), 0x3f82);  // 1 + 3 x 2^-8, a tie, rounded to even
 }
 
 }  // namespace

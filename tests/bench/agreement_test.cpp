@@ -1,4 +1,4 @@
-// Ranks that were not started with the same options must be found before they train.
+// Ranks that were started with different options must be named before they train.
 #include "bench/train/agreement.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 RunSettings settings(const Options& options) { return settings_of(options, settle(options)); }
 
-/// Runs `body` on all ranks. Returns the errors' texts, [rank]; empty if it throws none. All errors must have `code`.
+/// Runs `body` on all ranks. Every error must have `code`. Returns texts[rank]: the text of the rank's error, or "".
 template <class Body>
 std::vector<std::string> on_ranks(std::size_t ranks, Errc code, Body&& body) {
   std::vector<std::string> thrown(ranks);
@@ -41,7 +41,7 @@ std::vector<std::string> meet(const std::vector<RunSettings>& ranks) {
                   });
 }
 
-/// Makes the ranks compare these layouts of their parameters. Returns the texts of their errors, [rank].
+/// Makes the ranks compare the layouts of their parameters. Returns texts[rank]: the text of the rank's error, or "".
 std::vector<std::string> compare(const std::vector<StoredLayouts>& ranks) {
   auto communicators = comm::make_loopback(static_cast<int>(ranks.size()));
   std::vector<std::string> thrown(ranks.size());

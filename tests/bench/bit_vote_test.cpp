@@ -1,4 +1,5 @@
-// Plants differences. The vote must name each outvoted rank, with its first different snapshot, and no other rank.
+// The tests change some ranks' checksums. The vote must name each outvoted rank with its first different snapshot, and
+// must name no other rank.
 #include "bench/measure/bit_vote.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@ Checksums equal(std::size_t members) {
   return Checksums(members, one);
 }
 
-/// Makes a member differ from `snapshot` on. Members with the same `way` get the same wrong checksums.
+/// Changes a member's checksums from `snapshot` on. Two members with the same `way` get the same wrong checksums.
 void corrupt_from(Checksums& all, std::size_t member, std::size_t snapshot, std::uint64_t way) {
   for (std::size_t s = snapshot; s < kSnapshots; ++s) all[member][s] ^= way << 32;
 }
@@ -102,8 +103,8 @@ TEST(BitVote, TwoOrThreeDiffer) {
   }
 }
 
-// The vote must name the member that has a flipped bit in a tensor. The test flips each bit at the tensor's beginning
-// and end, where the checksum takes other code paths than in between, and random bits.
+// The vote must name the member that has a flipped bit in a tensor. The test flips random bits, and each bit near the
+// tensor's beginning and end, because the checksum has separate code for the bytes there.
 TEST(BitVote, EveryPlantedBitFlipIsNamed) {
   constexpr std::size_t kBytes = 1004;  // not a multiple of the checksum's stride
   std::vector<std::byte> tensor(kBytes);

@@ -1,4 +1,5 @@
-// The command line and the environment: every name that scripts rely on, and the errors for bad values.
+// Tests how the command line and the environment are read: every name that scripts rely on, and the errors for bad
+// values.
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -6,6 +7,7 @@
 #include "bench/cli/command_line.h"
 #include "bench/cli/values.h"
 #include "engine/base/error.h"
+#include "tests/bench/scratch.h"
 
 namespace hvd::bench::cli_options_test {
 namespace {
@@ -19,14 +21,9 @@ CommandLine parse(const std::string& line, const Environment& environment = {}) 
 
 std::string error_of(const std::string& line, const Environment& environment = {},
                      Errc expected = Errc::kInvalidArgument) {
-  try {
-    parse(line, environment);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), expected) << error.what();
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << "one line: " << error.what();
-    return error.what();
-  }
-  return "(no error)";
+  const std::string error = test::error_of(expected, [&] { parse(line, environment); });
+  EXPECT_EQ(error.find('\n'), std::string::npos) << "one line: " << error;
+  return error;
 }
 
 TEST(CommandLine, DefaultsNeedNothing) {
@@ -155,13 +152,9 @@ TEST(CommandLine, WhatContradictsItselfOrSaysNothing) {
   EXPECT_NE(error_of("--no-db --db x.db").find("leave one of them out"), std::string::npos);
   EXPECT_EQ(error_of("train doctor"), "'doctor': one command at a time; see hvd_bench --help");
   for (const char* option : {"--db", "--replay", "--record-replay", "--timeline-filename", "--tuning-folder"}) {
-    try {
-      parse_command_line({"hvd_bench", option, ""}, {});
-      ADD_FAILURE() << option << " with an empty name was accepted";
-    } catch (const Error& error) {
-      const std::string kind = std::string(option) == "--tuning-folder" ? "folder" : "file";
-      EXPECT_EQ(error.what(), std::string(option) + ": the " + kind + "'s name is empty");
-    }
+    const std::string kind = std::string(option) == "--tuning-folder" ? "folder" : "file";
+    const auto act = [&] { parse_command_line({"hvd_bench", option, ""}, {}); };
+    EXPECT_EQ(test::error_of(Errc::kInvalidArgument, act), std::string(option) + ": the " + kind + "'s name is empty");
   }
 }
 

@@ -1,4 +1,4 @@
-// Sessions of hvd_bench coll on fake GPUs with a fake NCCL.
+// Tests sessions of hvd_bench coll on fake GPUs with a fake NCCL.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -38,7 +38,7 @@ CollOptions quick() {
   return options;
 }
 
-/// The error of a session that must fail.
+/// Runs a session that must fail. Returns its error.
 Error error_of(int ranks, const CollOptions& options, test::FakeGpus* gpus) {
   try {
     run_coll(world_of_threads(ranks), options, {}, gpus);
@@ -110,7 +110,7 @@ TEST(CollOnGpus, AGraphOfACellIsCapturedOnceAndItsResultIsChecked) {
     gpus.on_launch = [&](int gpu) { ++launches.at(static_cast<std::size_t>(gpu)); };
     gpus.on_capture = [&](int gpu) { ++captures.at(static_cast<std::size_t>(gpu)); };
     CollOptions options = in_graphs(kLaunches);
-    options.max_seconds = 1e-6;  // no sample may have more than one operation a launch
+    options.max_seconds = 1e-6;  // so short that a launch may hold one operation only
     options.checks = 2;
     const CollResult result = run_coll(world_of_threads(ranks), options, {}, &gpus);
     const std::size_t cells = result.cells.size();
@@ -130,7 +130,7 @@ TEST(CollOnGpus, AGraphOfACellIsCapturedOnceAndItsResultIsChecked) {
   }
 }
 
-/// Every operation takes a little more than 300 turns of the fake GPUs, launched alone or in a graph.
+/// An operation takes a little more than 300 turns of the fake GPUs, both when launched alone and in a graph.
 TEST(CollOnGpus, TimeOfAGraphIsThatOfOneOperation) {
   const auto median_of = [](std::uint32_t launches) {
     test::FakeGpus gpus(2);
@@ -148,7 +148,7 @@ TEST(CollOnGpus, TimeOfAGraphIsThatOfOneOperation) {
   EXPECT_LT(graph, plain * 2);
 }
 
-/// NCCL's abort returns only after the graphs are destroyed.
+/// NCCL's abort waits until the graphs with NCCL's kernels have been destroyed.
 TEST(CollOnGpus, ALostRankEndsASessionWithGraphs) {
   test::FakeGpus gpus(2);
   CollOptions options = in_graphs(3);
@@ -157,7 +157,7 @@ TEST(CollOnGpus, ALostRankEndsASessionWithGraphs) {
   int looks = 0;
   CollObserver observer;
   observer.stop_requested = [&] {
-    if (++looks == 5) gpus.hub().lose_a_rank();  // at this time four cells have graphs
+    if (++looks == 5) gpus.hub().lose_a_rank();  // by the fifth call four cells have graphs
     return std::string();
   };
   const auto begin = Clock::now();

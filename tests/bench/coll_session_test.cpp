@@ -1,4 +1,4 @@
-// Whole sessions of hvd_bench coll on loopback ranks, and on data planes with faults.
+// Tests whole sessions of hvd_bench coll on loopback ranks, and on data planes with faults.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 #include "bench/train/ranks.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
+#include "tests/bench/scratch.h"
 
 namespace hvd::bench::coll_session_test {
 namespace {
@@ -30,7 +31,7 @@ Options world_of_threads(int ranks) {
   return world;
 }
 
-/// Options that take a few samples of each cell, even if the samples differ a lot.
+/// Options of a session that takes a few samples of each cell, however much the samples differ.
 CollOptions quick() {
   CollOptions options;
   options.collectives = {kCollectives.begin(), kCollectives.end()};
@@ -45,7 +46,7 @@ TEST(CollSession, EveryCollectiveIsMeasuredAndRight) {
   for (const int ranks : {1, 2, 3}) {
     const CollResult result = run_coll(world_of_threads(ranks), quick(), {});
     EXPECT_EQ(result.world.ranks, ranks);
-    // Two sizes of three operations in and out of place and of two operations in one place, and one barrier.
+    // Each of two sizes has three operations both in and out of place, and two with one place only. Then the barrier.
     EXPECT_EQ(result.cells.size(), 2U * (3 * 2 + 2) + 1);
     for (const CellResult& cell : result.cells) {
       const Problem& problem = cell.cell.problem;
@@ -91,10 +92,9 @@ CollOptions crossovers(int ranks_per_node) {
 }
 
 TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "coll_crossovers";
-  std::filesystem::remove_all(folder);
+  const test::Folder folder;
   CollOptions options = crossovers(1);
-  options.tuning_folder = folder.string();
+  options.tuning_folder = (folder / "kept").string();
   const CollResult found = run_coll(world_of_threads(3), options, {});
   EXPECT_EQ(found.exit_code(), 0);
   ASSERT_TRUE(found.crossovers);
@@ -108,16 +108,16 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
 
   CollOptions later = quick();
   later.variants[0].comm.ranks_per_node = 1;
-  EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, std::nullopt);  // no folder given
-  later.tuning_folder = folder.string();
+  EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, std::nullopt);  // no folder, no crossovers
+  later.tuning_folder = (folder / "kept").string();
   EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, found.crossovers);
-  EXPECT_EQ(run_coll(world_of_threads(2), later, {}).crossovers, std::nullopt);  // another world size
+  EXPECT_EQ(run_coll(world_of_threads(2), later, {}).crossovers, std::nullopt);  // the folder has none for 2 ranks
 
-  // The crossovers in the folder must be used.
+  // The next session must use these crossovers from the folder.
   const comm::Thresholds never{.doubling_bytes = 0, .rabenseifner_bytes = std::size_t{1} << 40, .direct_bytes = 0};
   {
     auto world = comm::make_loopback(3, {}, 1);
-    keep_crossovers(folder.string(), crossover_case(world[0]->topology(), world[0]->library()), never);
+    keep_crossovers((folder / "kept").string(), crossover_case(world[0]->topology(), world[0]->library()), never);
   }
   later.collectives = {Collective::kAllReduce};
   for (const CellResult& cell : run_coll(world_of_threads(3), later, {}).cells) {
@@ -130,14 +130,8 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
 }
 
 TEST(CollSession, OnOneHostThereAreNoCrossovers) {
-  try {
-    run_coll(world_of_threads(2), crossovers(0), {});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kInvalidArgument);
-    EXPECT_EQ(error.what(), std::string("--find-crossovers compares algorithms between hosts, and all ranks are on "
-                                        "one; start ranks on several"));
-  }
+  EXPECT_EQ(test::error_of(Errc::kInvalidArgument, [] { run_coll(world_of_threads(2), crossovers(0), {}); }),
+            "--find-crossovers compares algorithms between hosts, and all ranks are on one; start ranks on several");
 }
 
 TEST(CollSession, RaggedSharesAreMeasuredAndRight) {
@@ -251,7 +245,7 @@ TEST(CollSession, ASnapshotHasWhatWasMeasuredSoFar) {
     return seen && std::any_of(seen->cells.begin(), seen->cells.end(), has_samples);
   };
   const Deadline deadline = Deadline::after(std::chrono::seconds(60));
-  std::thread watch([&] {  // the first samples may all belong to bare kernels, which are not in CollResult::cells
+  std::thread watch([&] {  // the first samples may be of bare kernels, which CollResult::cells leaves out
     while (!measured() && !deadline.passed()) {
       const std::lock_guard lock(mutex);
       if (snapshot) seen = snapshot("SIGTERM, forced");
@@ -272,28 +266,18 @@ TEST(CollSession, AFileThatCannotBeWrittenIsToldWhenTheRanksHaveParted) {
   options.collectives = {Collective::kBarrier};
   CollObserver observer;
   observer.finished = [](const CollResult&) { throw Error(Errc::kIo, "the disk is full"); };
-  try {
-    run_coll(world_of_threads(2), options, observer);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kIo) << error.what();
-  }
+  test::error_of(Errc::kIo, [&] { run_coll(world_of_threads(2), options, observer); });
 }
 
 TEST(CollSession, MemoryThatIsNotThereIsRefusedBeforeItIsTaken) {
   CollOptions options = quick();
   options.collectives = {Collective::kAllReduce};
   options.sizes = {std::size_t{1} << 46};
-  try {
-    run_coll(world_of_threads(2), options, {});
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kInvalidArgument);
-    EXPECT_NE(std::string(error.what()).find("would fit"), std::string::npos) << error.what();
-  }
+  const std::string error = test::error_of(Errc::kInvalidArgument, [&] { run_coll(world_of_threads(2), options, {}); });
+  EXPECT_NE(error.find("would fit"), std::string::npos) << error;
 }
 
-/// A plane that passes every operation on and then spoils one element of each result on its rank.
+/// A data plane that calls the real plane for every operation and then changes one element of the result on its rank.
 class SpoiledPlane : public comm::DataPlane {
  public:
   SpoiledPlane(comm::DataPlane& real, const comm::Topology& topology) : real_(real), topology_(topology) {}
@@ -372,7 +356,7 @@ TEST(CollSession, AWrongElementOnOneRankIsFoundInEveryCollective) {
   }
 }
 
-/// A SpoiledPlane that spoils nothing. After `left_` all-reduces it fails as if its rank were lost.
+/// A data plane with correct results. After `left_` all-reduces it fails as if rank 1 were lost.
 class FailingPlane final : public SpoiledPlane {
  public:
   FailingPlane(comm::DataPlane& real, const comm::Topology& topology) : SpoiledPlane(real, topology), real_(real) {}
@@ -383,7 +367,7 @@ class FailingPlane final : public SpoiledPlane {
 
  private:
   comm::DataPlane& real_;
-  int left_ = 20'000;  // more than warm-up and the search for a batch size take
+  int left_ = 20'000;  // more all-reduces than warm-up and the search for a batch size need
 };
 
 TEST(CollSession, ALostRankLeavesWhatWasMeasured) {

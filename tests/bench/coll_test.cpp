@@ -1,5 +1,5 @@
-// The pure parts of hvd_bench coll: the command line, problems and their bandwidths, exact inputs, the list of cells,
-// and the places of buffers. Expected values are computed by hand.
+// Tests the pure parts of hvd_bench coll: the command line, problems and their bandwidths, exact inputs, the list of
+// cells, and the places of buffers. Expected values are computed by hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,6 +16,7 @@
 #include "bench/coll/pattern.h"
 #include "engine/base/error.h"
 #include "engine/comm/reduce.h"
+#include "tests/bench/scratch.h"
 
 namespace hvd::bench::coll_test {
 namespace {
@@ -30,14 +31,9 @@ CollCommand parse(const std::string& line) {
 }
 
 std::string error_of(const std::string& line) {
-  try {
-    parse(line);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kInvalidArgument);
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  return "(no error)";
+  const std::string error = test::error_of(Errc::kInvalidArgument, [&] { parse(line); });
+  EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  return error;
 }
 
 testing::AssertionResult says(const std::string& text, const std::string& part) {
@@ -134,7 +130,7 @@ TEST(CollCommandLine, OtherLettersOfNcclTestsAreAnswered) {
   EXPECT_TRUE(says(error_of("--agg_iters=4"), "put together until a sample is long enough"));
   EXPECT_TRUE(says(error_of("-a1"), "the slowest rank's"));
   EXPECT_FALSE(says(error_of("--ngpu"), "nccl-tests"));
-  // All options of nccl-tests 2.19.6 that hvd_bench coll does not have.
+  // These are all options of nccl-tests 2.19.6 that hvd_bench coll does not have.
   for (const char* letter : {"-t", "-g", "-m", "-N", "-p", "-r", "-y", "-T", "-C", "-S", "-a", "-R", "-x", "-D", "-V",
                              "-M", "-u", "-I", "-K"}) {
     EXPECT_TRUE(says(error_of(std::string(letter) + " 1"), "of nccl-tests: ")) << letter;
@@ -172,7 +168,7 @@ TEST(CollCommandLine, CompareMakesOneVariantAValue) {
   EXPECT_EQ(memory.variants[1].comm.algorithm, comm::Algorithm::kSharedMemory);
 }
 
-// Source: NVIDIA's page on the performance of nccl-tests.
+// Source of the factors: NVIDIA's page on the performance of nccl-tests.
 TEST(CollProblem, BusFactors) {
   EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllReduce, 4), 1.5);
   EXPECT_DOUBLE_EQ(bus_factor(Collective::kReduceScatter, 4), 0.75);
@@ -219,7 +215,7 @@ TEST(CollProblem, SizesOfAModelAreItsBuckets) {
   const BucketSizes buckets = bucket_sizes("resnet50", DataType::kF32, {});
   ASSERT_FALSE(buckets.sizes.empty());
   EXPECT_TRUE(std::is_sorted(buckets.sizes.begin(), buckets.sizes.end()));
-  // 25,557,032 parameters in fp32. Buckets have at least 25 MiB, except the first and the last.
+  // ResNet-50 has 25,557,032 parameters in fp32. Every bucket but the first and the last has at least 25 MiB.
   const std::size_t all = std::size_t{25557032} * sizeof(float);
   EXPECT_GE(buckets.sizes.back(), std::size_t{25} << 20);
   const auto sum = [](const BucketSizes& of) {
@@ -247,7 +243,7 @@ struct World {
 
 class CollPattern : public testing::TestWithParam<World> {};
 
-// Reduces with the engine's own kernels, which compute in the element type, in two orders.
+// Reduces in two orders with the engine's own kernels, which compute in the element type. Both sums must be exact.
 TEST_P(CollPattern, IsExactInTheType) {
   const auto [type, op, ranks] = GetParam();
   constexpr std::size_t kCount = kPeriod + 100;
@@ -321,7 +317,7 @@ CollOptions small_options() {
 
 TEST(CollCells, EachProblemOnceWithItsBareKernel) {
   CollOptions options = small_options();
-  options.sizes.push_back(4097);  // has as many elements as 4096 bytes
+  options.sizes.push_back(4097);  // rounds down to the elements of 4096 bytes
   EXPECT_EQ(make_cells(options, 2, true).size(), 2U * 2 * 2) << "sizes, places, bare kernel";
   EXPECT_EQ(make_cells(options, 2, false).size(), 2U * 2) << "no bare kernel for several hosts";
   options.ops = {ReduceOp::kSum, ReduceOp::kMax};
@@ -381,7 +377,7 @@ TEST(CollCells, TheAdviceOfARefusalCanBeFollowed) {
   EXPECT_TRUE(says(objection(1 << 20, 64), "fewer ranks"));
 }
 
-/// The offsets of the buffers of `operations` operations, in bytes from the first.
+/// Returns the offset of each operation's buffer, in bytes from the first buffer.
 std::vector<std::ptrdiff_t> places_of(Places places, const Problem& problem, int operations) {
   Arena arena(1 << 16, places);
   comm::Topology topology;
@@ -392,7 +388,7 @@ std::vector<std::ptrdiff_t> places_of(Places places, const Problem& problem, int
 }
 
 TEST(CollArena, WarmOperationsStayInOnePlaceAndOthersRotate) {
-  const Problem problem{Collective::kAllReduce, 4096, DataType::kF32, ReduceOp::kSum, true};  // 16 KiB of 64 KiB
+  const Problem problem{Collective::kAllReduce, 4096, DataType::kF32, ReduceOp::kSum, true};  // 16 KiB
   EXPECT_EQ(places_of(Places::kFixed, problem, 3), (std::vector<std::ptrdiff_t>{0, 0, 0}));
   EXPECT_EQ(places_of(Places::kRotating, problem, 5), (std::vector<std::ptrdiff_t>{0, 16384, 32768, 49152, 0}));
 }

@@ -1,4 +1,4 @@
-// The crossovers between hosts: the sizes at which they are set, and their file.
+// Tests the crossovers between hosts: at which sizes they are set, and the file that keeps them.
 #include "bench/train/crossovers.h"
 
 #include <gtest/gtest.h>
@@ -20,12 +20,12 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kKi = 1024;
 
-/// Model of an algorithm: seconds = steps * latency + bytes * share / rate.
+/// Models the time of an algorithm: steps * latency + bytes * share / rate.
 double seconds(std::size_t bytes, double steps, double share) {
   return steps * 20e-6 + static_cast<double>(bytes) * share / 3e9;
 }
 
-/// Times of all-reduces on 16 ranks.
+/// Modelled times of all-reduces on 16 ranks.
 std::vector<AllReduceTimes> reductions() {
   std::vector<AllReduceTimes> times;
   for (std::size_t bytes = kKi; bytes <= 4096 * kKi; bytes *= 2) {
@@ -35,7 +35,8 @@ std::vector<AllReduceTimes> reductions() {
 }
 
 TEST(Crossovers, AreWhereTheTimesCross) {
-  // 4 l + 4 x = 8 l + 1.9 x at x = 1.905 l = 114 KB. The ring sends only 1 % less, and takes 30 steps.
+  // Doubling and Rabenseifner take equally long, 4 l + 4 x = 8 l + 1.9 x, at x = 1.905 l = 114 KB. The ring sends 1 %
+  // less than Rabenseifner but takes 30 steps.
   const comm::Thresholds at = best_thresholds(reductions(), {{kKi, 1, 2}, {2 * kKi, 2, 2.5}, {4 * kKi, 4, 3}});
   EXPECT_EQ(at.doubling_bytes, 64 * kKi);
   EXPECT_EQ(at.rabenseifner_bytes, 4096 * kKi);
@@ -44,8 +45,8 @@ TEST(Crossovers, AreWhereTheTimesCross) {
 
 TEST(Crossovers, OneDisturbedSizeMovesNothing) {
   std::vector<AllReduceTimes> times = reductions();
-  times[1].doubling *= 1.5;   // 2 KiB
-  times[10].doubling *= 0.7;  // 1 MiB, where doubling is far from the fastest
+  times[1].doubling *= 1.5;   // at 2 KiB
+  times[10].doubling *= 0.7;  // at 1 MiB, where doubling is far from the fastest
   const comm::Thresholds at = best_thresholds(times, {});
   EXPECT_EQ(at.doubling_bytes, 64 * kKi);
 }

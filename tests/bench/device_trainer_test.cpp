@@ -1,4 +1,4 @@
-// The trainer on fake GPUs, step by step: each phase trains as it should, and probes see the right data.
+// Tests the trainer on fake GPUs: the weights after each phase, and the gradients and weights that its checks read.
 #include "bench/train/device_trainer.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ void with_trainers(int ranks, const bench::Setup& setup, const std::function<voi
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-/// Each rank always trains on one batch of its own.
+/// Settings with which each rank has one batch and trains on it in every step.
 bench::Setup make_setup() {
   FakeGpus gpus(1);
   bench::Setup setup = settle(options(), &gpus);
@@ -79,7 +79,7 @@ std::vector<float> weights_of(DeviceTrainer& trainer) {
 TEST(DeviceTrainer, PhasesTrainAsTheyDoOnTheHost) {
   constexpr int kRanks = 3;
   const bench::Setup setup = make_setup();
-  // 3 steps full, 2 steps none (the weights do not change), 2 steps full. The first step after none has no momentum.
+  // Steps of phase none do not change the weights. The first full step after phase none starts without momentum.
   constexpr std::array kPhases{Phase::kFull, Phase::kFull, Phase::kFull, Phase::kNone,
                                Phase::kNone, Phase::kFull, Phase::kFull};
 
@@ -91,7 +91,7 @@ TEST(DeviceTrainer, PhasesTrainAsTheyDoOnTheHost) {
     float inputs = 0;
     for (int r = 0; r < kRanks; ++r) inputs += input_of(r, kRanks, setup, 1, s);
     for (std::size_t k = 0; k < expected.size(); ++k) {
-      // The update uses the mean of the ranks' gradients and the learning rate of one rank times the number of ranks.
+      // The update uses the mean of the ranks' gradients. The learning rate is 0.125 times the number of ranks.
       const float gradient = FakeStep::gradient_of(inputs / kRanks, expected[k], k);
       momentum[k] = (after_none ? 0.0F : 0.5F) * momentum[k] + gradient;
       expected[k] -= 0.125F * kRanks * momentum[k];
@@ -101,7 +101,8 @@ TEST(DeviceTrainer, PhasesTrainAsTheyDoOnTheHost) {
     for (const Phase phase : kPhases) trainer.step(phase);
     EXPECT_EQ(trainer.steps_done(), kPhases.size());
     const std::vector<float> got = weights_of(trainer);
-    // Each step has some ten operations in another order of summation: 10 u each, relative to the largest weight.
+    // In each step the GPUs add up some ten terms in another order than the test. This allows an error of 10 u per
+    // step, relative to the largest weight.
     float largest = 0;
     for (const float value : expected) largest = std::max(largest, std::abs(value));
     const float bound = static_cast<float>(kPhases.size()) * 10 * std::ldexp(1.0F, -24) * largest;
@@ -132,7 +133,7 @@ TEST(DeviceTrainer, StepsLaunchedAheadTrainAsStepsOneByOne) {
       EXPECT_EQ(times.size(), static_cast<std::size_t>(steps));
       for (std::size_t i = 0; i < times.size(); ++i) {
         EXPECT_EQ(times[i].loss, ++number);  // the loss of a FakeStep is the number of the step
-        // The trainer waits for the first steps: two eager steps and a capture per schedule, and one step per batch.
+        // The trainer waits for each step up to step 12: two eager steps and a capture per schedule, a step per batch.
         EXPECT_EQ(times[i].ahead, i > (number < 13 ? 2U : 0U)) << "step " << number;
       }
     }
@@ -165,7 +166,7 @@ TEST(DeviceTrainer, SeveralBatchesAreLoadedInTurn) {
 TEST(DeviceTrainer, AProbeSeesGradientsBeforeAndAfterTheReductionInAnyStep) {
   const bench::Setup setup = make_setup();
   with_trainers(2, setup, [&](DeviceTrainer& trainer, GpuRank& rank) {
-    for (int step = 0; step < 4; ++step) trainer.step(Phase::kFull);  // the last of these steps runs a graph
+    for (int step = 0; step < 4; ++step) trainer.step(Phase::kFull);  // step 4 runs a captured graph
     const std::vector<float> weights = weights_of(trainer);
     const std::vector<GradientPiece> pieces{{0, 2, 3}, {1, 7, 1}, {4, FakeStep::kElements - 1, 1}};
     std::vector<std::byte> local(5 * sizeof(float));

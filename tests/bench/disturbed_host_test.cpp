@@ -1,6 +1,6 @@
-// The intervals of the decomposition must contain the true values on a host that other programs use, too. Seeded
-// sessions of two ranks run on a simulated machine, with slow spells of the whole host (several steps to several
-// rounds) and of one core, and with heavy tails. A step on a quiet machine gives the true value of each row.
+// The intervals of the decomposition must contain the true values also on a host that other programs use. Seeded
+// sessions of two ranks run on a simulated machine. The whole host has slow spells of several steps to several rounds,
+// single cores have slow spells, and step times have heavy tails. The true values are those of a quiet machine.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Parts {
 
 struct Case {
   const char* name;
-  std::size_t rounds, steps;  ///< steps per visit
+  std::size_t rounds, steps;  ///< `steps` in each visit
   Parts parts;
   double host_share;  ///< share of the time in spells that slow all cores
   double core_share;  ///< share of the time in spells that slow one core
@@ -40,11 +40,11 @@ class Spells {
  public:
   Spells(const Philox& noise, std::uint64_t& next, double share, double shortest, double longest) {
     if (share <= 0) return;
-    const double mean = (longest - shortest) / std::log(longest / shortest);  // lengths are log-uniform
+    const double mean = (longest - shortest) / std::log(longest / shortest);  // mean of log-uniform lengths
     for (double t = 0; t < kHorizon;) {
       t += -std::log(noise.uniform(next++)) * mean * (1 - share) / share;
       const double length = shortest * std::pow(longest / shortest, noise.uniform(next++));
-      // Pareto-distributed: sometimes several times as slow.
+      // The slowdown has a Pareto distribution, so a spell is sometimes several times as slow as the quiet machine.
       const double slower = 1 + 0.15 * std::pow(noise.uniform(next++), -0.6);
       spells_.push_back({t, t + length, std::min(slower, 4.0)});
       t += length;
@@ -100,7 +100,7 @@ class Session {
 
   void step(Phase phase, std::vector<RankSamples>& ranks) {
     const Parts& parts = case_.parts;
-    // Both cores share this factor: noise near the fastest time, and sometimes a pause.
+    // This factor is the same for both cores: small noise in every step, and a pause in 5 % of the steps.
     const double common = host_.factor(now_) * std::exp(0.01 * std::abs(static_cast<double>(noise_.normal(next_++))) +
                                                         (uniform() < 0.05 ? -0.2 * std::log(uniform()) : 0));
     double work = 1 - kUpdate;
@@ -152,7 +152,7 @@ class DisturbedHost : public testing::TestWithParam<Case> {};
 TEST_P(DisturbedHost, IntervalsHoldTheTruthAndFiguresAreNearIt) {
   constexpr int kSessions = 300;
   constexpr double kClaim = 0.93;
-  constexpr double kTypicalError = 0.015;  // root mean square, as a share of the step
+  constexpr double kTypicalError = 0.015;  // limit of the root mean square error, as a share of the step
   constexpr double kRounding = 1e-12;
   const Case& c = GetParam();
   std::map<std::string, int> covered;
@@ -168,7 +168,7 @@ TEST_P(DisturbedHost, IntervalsHoldTheTruthAndFiguresAreNearIt) {
   for (const auto& [component, exact] : truth_of(c.parts)) {
     const double coverage = static_cast<double>(covered[component]) / kSessions;
     const double error = std::sqrt(square[component] / kSessions);
-    const double claim = exact == 0 ? 0.95 : kClaim;  // a part that is zero must not be reported
+    const double claim = exact == 0 ? 0.95 : kClaim;  // zero must be in the interval of a part that is zero
     EXPECT_GE(coverage, claim - 3 * std::sqrt(claim * (1 - claim) / kSessions)) << component << " of " << exact;
     EXPECT_LE(error, kTypicalError) << component << " of " << exact;
     RecordProperty("covered_percent_" + component, static_cast<int>(std::lround(100 * coverage)));

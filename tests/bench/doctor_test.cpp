@@ -1,4 +1,4 @@
-// Tests doctor's verdicts on given measurements.
+// Tests the verdicts of `hvd_bench doctor` on given measurements.
 #include "bench/cli/doctor.h"
 
 #include <gtest/gtest.h>

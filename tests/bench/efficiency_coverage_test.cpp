@@ -1,6 +1,6 @@
-// The 95 % interval of the efficiency must contain the true value as often as decomposition.h says, in 300 seeded
-// sessions per case. A step time has three disturbances: one of the whole round, which cancels in a ratio, one of its
-// visit, and one of its own. The limits are those of the header, less three standard errors of 300 sessions.
+// The 95 % interval of the efficiency must contain the true value as often as decomposition.h says. Each case has 300
+// seeded sessions. The noise of a step time has three factors: one for the whole round (which cancels in a ratio), one
+// for the visit, and one for the step. The limits are the header's, less three standard errors of 300 sessions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace hvd::bench::efficiency_coverage_test {
 namespace {
 
 struct Case {
-  std::size_t rounds, steps;  // per visit
+  std::size_t rounds, steps;  // `steps` in each visit
   double round_sd, visit_sd, step_sd;
   double promised;
 };
@@ -23,7 +23,7 @@ void PrintTo(const Case& c, std::ostream* out) {
 
 class EfficiencyCoverage : public testing::TestWithParam<Case> {};
 
-/// Step times are skewed: mostly near the fastest, sometimes much slower.
+/// A simulated session. Its step times are skewed: most are near the fastest, some are much slower.
 class Session {
  public:
   Session(const Case& c, std::uint64_t stream) : case_(c), noise_(20261121, stream) {}
@@ -64,7 +64,7 @@ TEST_P(EfficiencyCoverage, IsWhatTheHeaderPromises) {
     Session session(c, i);
     std::vector<Round> rounds;
     while (rounds.size() < c.rounds) rounds.push_back(session.round());
-    // The phases have the same step times, so the true efficiency is 1.
+    // Solo and full steps take equally long, so the true efficiency is 1.
     const Estimate found = analyse_efficiency(rounds, {.resamples = 300, .seed = i}).efficiency;
     if (found.low <= 1 && 1 <= found.high) ++covered;
   }

@@ -1,12 +1,10 @@
-// Tests the end of a session when something goes wrong: saves that fail and are repeated, a store that another thread
-// closes, and signals that are handled, overdue, or repeated.
+// Tests how a session ends when something goes wrong: a save fails and is repeated, another thread closes the store,
+// or a signal is handled, overdue, or repeated.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
-#include <filesystem>
 #include <future>
 #include <memory>
 #include <thread>
@@ -16,22 +14,15 @@
 #include "bench/cli/signal_watch.h"
 #include "bench/store/sqlite_handle.h"
 #include "engine/base/error.h"
+#include "tests/bench/scratch.h"
 
 namespace hvd::bench::endings_test {
 namespace {
 
-namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 class Endings : public testing::Test {
  protected:
-  Endings() : folder_(fs::temp_directory_path() / ("hvd_endings_" + new_uuid())), session_(new_uuid()) {
-    fs::create_directory(folder_);
-  }
-  ~Endings() override {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
   std::unique_ptr<ResultStore> store() const {
     return std::make_unique<ResultStore>(folder_ / "a.db", session_, "hvd_bench");
   }
@@ -52,25 +43,8 @@ class Endings : public testing::Test {
     return database.text(sql);
   }
 
-  fs::path folder_;
-  std::string session_;
-};
-
-/// While the object exists, no file may grow beyond `bytes`.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit lower{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &lower);
-  }
-  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit before_{};
+  const test::Folder folder_;
+  const std::string session_ = new_uuid();
 };
 
 TEST_F(Endings, ASaveThatFailsIsSaidOnceAndMadeGood) {
@@ -78,7 +52,7 @@ TEST_F(Endings, ASaveThatFailsIsSaidOnceAndMadeGood) {
   RecordKeeper keeper(store(), [&](std::string_view) { ++warnings; });
   keeper.save(run(3));
   {
-    const FileSizeLimit limit(rlim_t{128} << 10);
+    const test::FileSizeLimit limit(rlim_t{128} << 10);
     keeper.save(run(100000));
     keeper.save(run(100001));
     EXPECT_EQ(warnings, 1);
@@ -94,12 +68,12 @@ TEST_F(Endings, ARunThatCouldNotBeSavedIsSavedWithTheNextOne) {
   keeper.save(run(3));
   keeper.save(other);
   {
-    const FileSizeLimit limit(rlim_t{128} << 10);
+    const test::FileSizeLimit limit(rlim_t{128} << 10);
     keeper.save(run(100000));
     other.ranks[0].samples.step.assign(90000, 0.5);
     keeper.save(other);
   }
-  keeper.save(run(4));  // replaces the one that failed
+  keeper.save(run(4));  // replaces the save that failed
   {
     Database partial(keeper.partial(), Locking::kShared, false);
     EXPECT_EQ(partial.text("SELECT group_concat(run_uuid || count) FROM (SELECT * FROM sample ORDER BY run_uuid)"),
@@ -113,7 +87,7 @@ TEST_F(Endings, ARunThatCouldNotBeSavedIsSavedWithTheNextOne) {
 TEST_F(Endings, WhatWasSavedBeforeTheDiskFilledIsPublished) {
   RecordKeeper keeper(store(), [](std::string_view) {});
   keeper.save(run(3));
-  const FileSizeLimit limit(rlim_t{128} << 10);
+  const test::FileSizeLimit limit(rlim_t{128} << 10);
   keeper.save(run(100000));
   EXPECT_THROW(keeper.finish(), Error);
   EXPECT_EQ(stored("SELECT count FROM sample"), "3");
@@ -123,7 +97,7 @@ TEST_F(Endings, WhatWasSavedBeforeTheDiskFilledIsPublished) {
 
 TEST_F(Endings, TheFirstSaveMustSucceed) {
   RecordKeeper keeper(store(), [](std::string_view) {});
-  const FileSizeLimit limit(rlim_t{128} << 10);
+  const test::FileSizeLimit limit(rlim_t{128} << 10);
   EXPECT_THROW(keeper.save(run(100000)), Error);
 }
 
@@ -134,7 +108,7 @@ TEST_F(Endings, ClosedByAnotherThread) {
   std::thread([&] { problem = keeper.close_now("SIGTERM", Deadline::after(milliseconds(500))); }).join();
   EXPECT_EQ(problem, "");
   EXPECT_EQ(stored("SELECT status || ' ' || status_reason FROM run"), "incomplete SIGTERM");
-  keeper.save(run(4));  // too late, and has no effect
+  keeper.save(run(4));  // has no effect, because the store is closed
   keeper.finish();
   EXPECT_EQ(stored("SELECT count FROM sample"), "3");
 }
@@ -179,7 +153,7 @@ TEST(MpiDeadline, EndsAWaitThatTakesTooLong) {
   EXPECT_EQ(passed.wait_for(milliseconds(5000)), std::future_status::ready) << "the last deadline counts";
 }
 
-/// A watch whose signals are blocked in its own thread only, not in the test's main thread.
+/// A SignalWatch, and the reason with which it reports an overdue signal.
 struct Watched {
   explicit Watched(milliseconds grace)
       : watch({[grace](int) { return grace; }, [this](const std::string& reason) { overdue.set_value(reason); }}) {}
@@ -224,7 +198,7 @@ TEST_F(Signals, AllThatSchedulersAndTerminalsSend) {
   }
 }
 
-// nohup and shells (for background jobs) start programs with signals ignored.
+// nohup starts programs with SIGHUP ignored, and a shell starts background jobs with SIGINT ignored.
 TEST_F(Signals, WhatTheParentIgnoredIsIgnored) {
   std::signal(SIGHUP, SIG_IGN);
   {

@@ -1,5 +1,5 @@
-// GPUs for a machine without any: fake runtimes and a fake NCCL over one FakeWorld, and a DeviceStep with a few small
-// tensors, whose kernels are a line of arithmetic. expected_parameters() computes its results again.
+// Fake GPUs for a machine without GPUs: fake runtimes and a fake NCCL over one FakeWorld, and a DeviceStep (FakeStep)
+// with a few small tensors. Each kernel of a FakeStep is one line of arithmetic, which tests compute again.
 #pragma once
 
 #include <algorithm>
@@ -22,17 +22,17 @@ namespace hvd::test {
 /// The faults to inject into a FakeStep.
 struct FakeStepFaults {
   bool writes_late = false;     ///< gradients change after they were marked ready
-  bool weights_drift = false;   ///< each GPU computes another update
-  int drifts_on = -1;           ///< the GPU that computes another update than the rest; -1: none
-  std::uint64_t breaks_at = 0;  ///< number of the launch in which a kernel fails; 0: none
-  int load_fails_at = 0;        ///< number of the call of load() that throws; 0: none
+  bool weights_drift = false;   ///< every GPU computes a different update
+  int drifts_on = -1;           ///< the one GPU whose update differs from that of the rest; -1: none
+  std::uint64_t breaks_at = 0;  ///< the launch (1, 2, ...) in which a kernel fails; 0: none
+  int load_fails_at = 0;        ///< the call (1, 2, ...) of load() that throws; 0: none
   int load_fails_on = 0;        ///< the GPU on which load() throws
   int fails_on = -1;            ///< the GPU whose kernels fail once `fails_now` is set; -1: none
   std::shared_ptr<std::atomic<bool>> fails_now = std::make_shared<std::atomic<bool>>(false);
   std::string out_of_memory;            ///< if not empty, making the step throws kOutOfMemory with this text
   bool first_overflows = false;         ///< the first step's gradients are infinite, and its update does nothing
   bool ignores_agreed_engines = false;  ///< all GPUs but the first keep their own fastest engines
-  std::vector<double> losses;           ///< by step; later steps repeat the last. empty: the number of the step
+  std::vector<double> losses;           ///< by step, the last one repeated; if empty, the step's number is the loss
 };
 
 class FakeStep final : public models::DeviceStep {
@@ -76,9 +76,9 @@ class FakeStep final : public models::DeviceStep {
   FakeStep(const FakeStep&) = delete;
   FakeStep& operator=(const FakeStep&) = delete;
   ~FakeStep() override {
-    try {  // kernels that still run use this object
+    try {  // waits, because running kernels still use this object
       gpu_.synchronize(stream_, Deadline::after(std::chrono::seconds(5)), "the last step");
-    } catch (const Error&) {  // the GPU has failed, so no kernel runs any more
+    } catch (const Error&) {  // an error means that the GPU has failed and runs no kernel
       return;
     }
   }
@@ -102,7 +102,7 @@ class FakeStep final : public models::DeviceStep {
     if (++loads_ == faults_.load_fails_at && gpu_.device().index == faults_.load_fails_on) {
       throw Error(Errc::kBackend, "the copy of batch " + std::to_string(loads_) + " failed");
     }
-    from_ = 1 - from_;  // the previous step's copy may still read the half that it used
+    from_ = 1 - from_;  // the copy of the previous step may still read its half of host_
     pinned().input = input_of(batch);
     send(offsetof(Numbers, input), sizeof(float));
   }
@@ -151,7 +151,7 @@ class FakeStep final : public models::DeviceStep {
     });
   }
   void keep_loss_in(std::size_t place) override { place_ = place; }
-  /// The loss from FakeStepFaults::losses, or the number of the step, from 1.
+  /// The loss from FakeStepFaults::losses. If there is none, the number of the step, counted from 1.
   [[nodiscard]] double loss(std::size_t place) const override {
     double value = 0;
     std::memcpy(&value, &losses_->bytes[place * sizeof value], sizeof value);
@@ -169,8 +169,8 @@ class FakeStep final : public models::DeviceStep {
   [[nodiscard]] models::MemoryReport memory() const override {
     return {.parameters = kElements * sizeof(float), .gradients = kElements * sizeof(float)};
   }
-  /// A convolution that takes 2 ms, twice as long as an H200 with its peak of 67 TFLOP/s in fp32 would, and a ReLU that
-  /// takes 3 ms, three times as long as an H200 with its peak of 4.8 TB/s would.
+  /// A convolution takes 2 ms, twice the time of an H200 at its fp32 peak of 67 TFLOP/s. A ReLU takes 3 ms, three times
+  /// the time of an H200 at its memory peak of 4.8 TB/s.
   [[nodiscard]] std::vector<models::OperationProfile> profile() const override {
     if (!profile_) return {};
     return {{.node = "a", .kind = "conv", .implementation = {}, .library = true, .seconds = 2e-3, .flops = 67e9},
@@ -224,15 +224,15 @@ class FakeStep final : public models::DeviceStep {
   bool profile_;
   float prescale_;
   std::string engines_ = "engine of cuDNN's choice";
-  std::vector<std::string> reports_;  // of all ranks
+  std::vector<std::string> reports_;  // one of each rank
   std::vector<models::ArenaSlot> slots_;
   gpu::Stream stream_;
   std::span<std::byte> gradients_;  // owned by the allocator
   gpu::DeviceMemory parameters_, momentum_, numbers_, launches_;
   gpu::PinnedMemory host_, losses_;
   int loads_ = 0;
-  std::size_t from_ = 0;   // which half of host_ is used
-  std::size_t place_ = 0;  // the place in losses_
+  std::size_t from_ = 0;   // the half of host_ that this step uses: 0 or 1
+  std::size_t place_ = 0;  // index of the next loss in losses_
 };
 
 class FakeGpus final : public bench::GpuBackend {
@@ -285,7 +285,7 @@ class FakeGpus final : public bench::GpuBackend {
     if (runtime.device().index == 0) asked = cudnn;
     return std::make_unique<FakeStep>(dynamic_cast<FakeRuntime&>(runtime), allocate, faults, options, cudnn);
   }
-  /// Races, memory freed in use, calls in a wrong order.
+  /// All violations so far: data races, memory freed while in use, calls in a wrong order.
   [[nodiscard]] std::vector<std::string> violations() { return world_.violations(); }
   [[nodiscard]] FakeNcclHub& hub() { return hub_; }
 
@@ -293,8 +293,8 @@ class FakeGpus final : public bench::GpuBackend {
   FakeNcclOptions nccl;
   std::string missing, no_nccl;
   int broken_gpu = -1;
-  std::function<void(int gpu)> on_launch, on_capture;  ///< FakeRuntime's callbacks of these names
-  models::CudnnOptions asked;                          ///< options of rank 0's step
+  std::function<void(int gpu)> on_launch, on_capture;  ///< given to FakeRuntime as its callbacks of the same names
+  models::CudnnOptions asked;                          ///< the options with which rank 0's step was made
 
  private:
   FakeWorld world_;

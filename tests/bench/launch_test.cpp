@@ -1,4 +1,4 @@
-// Launch detection: finds rank and world from recorded environments of mpirun 4.1, srun, salloc and jsrun.
+// Tests launch detection: it must find rank and world in recorded environments of mpirun 4.1, srun, salloc and jsrun.
 #include "bench/cli/launch.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Environment variables must reach the search for libraries. tests/gpu tests the search itself.
+// Tests that environment variables reach the search for libraries. tests/gpu tests the search itself.
 #include "bench/train/library_search.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Sessions whose loss becomes infinite, NaN or too small, on fake GPUs with given losses.
+// Tests sessions on fake GPUs whose loss becomes infinite, NaN or too small.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,13 +15,13 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 struct Ending {
-  std::map<Phase, RunRecord> saved;  ///< the last save of every run
+  std::map<Phase, RunRecord> saved;  ///< each phase's record as last saved
   std::vector<std::string> notes;
   std::string error;
-  Errc code = Errc::kInterrupted;  ///< kInterrupted: the session threw no error
+  Errc code = Errc::kInterrupted;  ///< code of the session's error; kInterrupted if it threw none
 };
 
-/// Runs a session on `ranks` fake GPUs. Its first steps have the losses `losses`, later steps the last of them.
+/// Runs a session on `ranks` fake GPUs. Step s has the loss losses[s]; later steps repeat the last loss of `losses`.
 Ending session(Options options, const std::vector<double>& losses, int ranks = 1) {
   test::FakeGpus gpus(ranks);
   gpus.faults.losses = losses;
@@ -41,7 +41,7 @@ Ending session(Options options, const std::vector<double>& losses, int ranks = 1
   return ending;
 }
 
-/// `good` losses of 7, then the loss `bad`.
+/// Returns `good` losses of 7, followed by the loss `bad`.
 std::vector<double> after(std::size_t good, double bad) {
   std::vector<double> losses(good, 7.0);
   losses.push_back(bad);
@@ -49,8 +49,8 @@ std::vector<double> after(std::size_t good, double bad) {
 }
 
 TEST(Loss, OneThatIsNotFiniteIsAFailedCheckAndNothingMeasuredIsLost) {
-  // There are 4 steps of warm-up, 10 and 3 recorded steps, then 200 samples. The samples are measured in segments of
-  // half a second. The test knows the segment with the bad loss, but not the step.
+  // A session makes 4 warm-up steps and 10 and 3 recorded steps before it takes 200 samples in segments of half a
+  // second. The bad loss of step 31 is therefore among the samples, in a segment that depends on the machine's speed.
   Options options = test::gpu_options(1);
   options.num_iters = 200;
   const Ending ending = session(options, after(30, kNan));
@@ -92,7 +92,7 @@ TEST(Loss, AGoodOneCarriesNone) {
   EXPECT_EQ(ending.saved.at(Phase::kFull).checks.find("failed"), std::string::npos);
 }
 
-// Phases solo and none run the collapsed network too.
+// The network whose loss collapsed also runs in phases solo and none, so their records need the caution too.
 TEST(Loss, ACautionHoldsForAllPhasesOfASession) {
   Options options = test::gpu_options(2);
   options.efficiency = true;
@@ -103,7 +103,7 @@ TEST(Loss, ACautionHoldsForAllPhasesOfASession) {
   }
 }
 
-// Older records have no such fact. They are comparable with records whose labels are cycled.
+// Older records have no fact `data.labels`. They are comparable with records whose labels are cycled.
 TEST(Loss, TheRuleOfTheLabelsIsAFactOfTheRecord) {
   Options options = test::gpu_options(2);
   const RunRecord fresh = session(options, {7.0}, 2).saved.at(Phase::kFull);

@@ -1,4 +1,4 @@
-// LossWatch: the cautions and errors for the losses of a session.
+// Tests the cautions and errors of LossWatch for the losses of a session.
 #include "bench/train/loss_watch.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// A watch that was given losses[rank][step].
+/// Returns a LossWatch that has seen losses[rank][step].
 LossWatch watch(const std::vector<std::vector<double>>& losses) {
   std::vector<Answer> answers(losses.size());
   for (std::size_t r = 0; r < losses.size(); ++r) answers[r].samples.loss = losses[r];

@@ -1,6 +1,6 @@
-// The 95 % interval of the median must contain the true median in 90 to 99 % of 400 seeded synthetic series per case:
-// independent and autocorrelated, symmetric and skewed. The sample counts are those for which the header promises the
-// coverage. The band of 90 to 99 % is the requirement, not a fit to the results.
+// The 95 % interval of the median must contain the true median in 90 to 99 % of 400 seeded synthetic series per case.
+// The series are independent or autocorrelated, symmetric or skewed, with sample counts for which the header promises
+// the coverage. The band of 90 to 99 % is a requirement and was not fitted to the results.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 struct Case {
   std::size_t samples;
   double rho;   // lag-one correlation of the underlying Gaussian AR(1) series
-  bool skewed;  // exp(0.5 x), median 1; otherwise x, median 0
+  bool skewed;  // true: samples exp(0.5 x) with median 1; false: samples x with median 0
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
@@ -27,7 +27,7 @@ class Coverage : public testing::TestWithParam<Case> {};
 std::vector<double> series(const Case& c, std::uint64_t stream) {
   const Philox noise(20261120, stream);
   std::vector<double> out(c.samples);
-  double x = static_cast<double>(noise.normal(0));  // from the stationary distribution
+  double x = static_cast<double>(noise.normal(0));  // the first value has the stationary distribution
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (i > 0) x = c.rho * x + std::sqrt(1 - c.rho * c.rho) * static_cast<double>(noise.normal(i));
     out[i] = c.skewed ? std::exp(0.5 * x) : x;
@@ -51,8 +51,8 @@ TEST_P(Coverage, BetweenNinetyAndNinetyNinePercent) {
   EXPECT_LE(coverage, 0.99);
 }
 
-// A measurement that ends as soon as its interval is narrow sometimes ends because the interval is narrow by chance.
-// The limit is the share that docs/measurement.md states, less three standard errors of 200 series.
+// A measurement that stops at a narrow interval sometimes stops because the interval is narrow by chance. The coverage
+// must reach the share that docs/measurement.md states, less three standard errors of 200 series.
 TEST(CoverageUnderTheStoppingRule, IsWhatTheDocumentationSays) {
   constexpr int kSeries = 200;
   constexpr double kSaid = 0.84;

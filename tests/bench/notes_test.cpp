@@ -1,4 +1,4 @@
-// Cautions of the closing table, which say when an efficiency must not be believed.
+// Tests the cautions of the closing table, which say when an efficiency must not be believed.
 #include "bench/train/notes.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ RunRecord run_of(Phase phase, int ranks) {
   return run;
 }
 
-/// Number of lines of the closing table that contain `text`.
+/// Counts the lines of the closing table that contain `text`.
 std::ptrdiff_t cautions(const std::string& text, const Estimate& efficiency, std::size_t rounds, int ranks = 2) {
   const std::vector<RunRecord> runs{run_of(Phase::kSolo, 1), run_of(Phase::kNone, ranks), run_of(Phase::kFull, ranks)};
   Findings findings;

@@ -1,4 +1,4 @@
-// NUMA nodes: machines that hwloc makes up, affinity masks that cross nodes, and the facts and cautions of a run.
+// Tests NUMA nodes: machines that hwloc invents, affinity masks that cross nodes, and the facts and cautions of a run.
 #include "bench/store/numa.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using Ints = std::vector<int>;
 
-/// Returns the layout of a machine that hwloc makes up, marked as this machine; no nodes in a build without hwloc.
+/// Returns the layout of a machine that hwloc invents from `description`. A build without hwloc gives no nodes.
 NumaLayout machine(const std::string& description) {
   NumaLayout layout = NumaTopology::synthetic(description).layout();
   EXPECT_FALSE(layout.this_machine) << "hwloc vouches for no description";
@@ -24,14 +24,14 @@ NumaLayout machine(const std::string& description) {
   return layout;
 }
 
-/// The processors [first, last].
+/// Returns the processor numbers from `first` to `last`, both included.
 Ints cpus(int first, int last) {
   Ints numbers(static_cast<std::size_t>(last - first + 1));
   std::iota(numbers.begin(), numbers.end(), first);
   return numbers;
 }
 
-/// Two nodes of four processors, without hwloc.
+/// A layout of two nodes with four processors each, made without hwloc.
 NumaLayout two_nodes() {
   NumaLayout layout;
   layout.nodes = {{.number = 0, .cpus = cpus(0, 3), .cores = 4, .memory_bytes = std::int64_t{1} << 30},
@@ -78,7 +78,7 @@ TEST_F(Hwloc, DescribesSocketsThatAreDividedIntoNodes) {
 }
 
 TEST_F(Hwloc, DescribesNodesThatShareTheirProcessors) {
-  // A socket with two memories, as HBM beside DRAM.
+  // Each of two sockets has two memories, for example HBM and DRAM.
   const NumaLayout layout = machine("pack:2 [numa] [numa] core:4 pu:1");
   ASSERT_EQ(layout.nodes.size(), 4U);
   EXPECT_EQ(layout.nodes_of(cpus(0, 3)).size(), 2U);
@@ -144,7 +144,7 @@ TEST(NumaLayout, TravelsAsText) {
   EXPECT_FALSE(damaged.layout.known());
 }
 
-/// Four ranks on two hosts of two nodes each; only the first of a host knows its nodes.
+/// The reports of four ranks on two hosts with two NUMA nodes each. Only a host's first rank reports the host's nodes.
 std::vector<NumaReport> four_ranks() {
   return {{cpus(0, 3), two_nodes()}, {cpus(4, 7), {}}, {cpus(0, 3), two_nodes()}, {cpus(4, 7), {}}};
 }

@@ -1,4 +1,4 @@
-// The profile of the measured steps, computed from means over all steps.
+// Tests OperationLog, which computes the profile of the measured steps from means over all steps.
 #include "bench/train/operation_log.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,8 @@ std::vector<models::OperationProfile> profile_of(double conv, double relu) {
 }
 
 TEST(OperationLog, OnlyStepsThatCount) {
-  // Means over all steps so far: two warm-up steps of 9 s, two measured of 1 and 3 s, another of 100 s, one measured.
+  // Each profile is a mean over all steps so far: 2 warm-up steps of 9 s, 2 measured steps of 4 s together, 1 step of
+  // 100 s that is not measured, 1 measured step of 5 s.
   OperationLog log;
   EXPECT_TRUE(log.rows().empty());
   log.begin(profile_of(9, 9), 2);

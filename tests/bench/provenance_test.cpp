@@ -1,5 +1,5 @@
-// Provenance: which environment variables are stored and which never are, what enters the fingerprint, and command
-// lines that a shell can run again.
+// Tests provenance: which environment variables are stored and which never are, which facts enter the fingerprint, and
+// command lines that a shell can run again.
 #include "bench/store/provenance.h"
 
 #include <gtest/gtest.h>
@@ -155,7 +155,7 @@ TEST(HostFacts, TheLastLevelCacheIsTheKernels) {
     std::ofstream(folder / index / "level") << level << "\n";
     std::ofstream(folder / index / "size") << size << "\n";
   };
-  // The folder does not exist yet, so this is the C library's value.
+  // The folder does not exist yet, so last_level_cache() returns the C library's value.
   const std::size_t of_library = last_level_cache(folder);
   write("index0", "1", "48K");
   write("index3", "3", "32768K");

@@ -1,4 +1,4 @@
-// The output for a person and for a program: the closing table and the JSON document.
+// Tests the output for a person (the closing table) and for a program (the JSON document).
 #include "bench/cli/report.h"
 
 #include <gtest/gtest.h>
@@ -183,7 +183,7 @@ TEST(Report, Plan) {
   options.num_iters = 3;
   options.num_warmup_batches = 1;
   options.db_file.clear();
-  struct Setup setup;  // gtest uses the name Setup itself
+  struct Setup setup;  // `struct`, because testing::Test::Setup hides the name
   setup.model = {"vgg16", 2, 32, 10, false};
   const std::string text = plan_text(options, setup);
   EXPECT_TRUE(contains(text, "vgg16, batch 2 per rank, images 32 x 32, fp32 on cpu")) << text;

@@ -25,7 +25,7 @@ TEST(Roofline, AddsUpByKindTheMostTimeFirst) {
   EXPECT_FALSE(rows[0].arithmetic);
   EXPECT_EQ(rows[1].launches, 2);
   EXPECT_DOUBLE_EQ(rows[1].seconds, 5);
-  EXPECT_DOUBLE_EQ(rows[1].bound, 3);  // 2 by arithmetic, 1 by traffic
+  EXPECT_DOUBLE_EQ(rows[1].bound, 3);  // the sum of 2 s bound by arithmetic and 1 s bound by traffic
   EXPECT_TRUE(rows[1].arithmetic);
   EXPECT_EQ(bounds_table(rows),
             "launches  measured ms    bound ms   ratio  bound by    operation\n"
@@ -48,7 +48,7 @@ TEST(Roofline, KnowsTheGpusOfTheDataSheets) {
   EXPECT_DOUBLE_EQ(published_rates("NVIDIA GH200 480GB", DataType::kF16, false)->bytes, 4.0e12);
   EXPECT_DOUBLE_EQ(published_rates("NVIDIA A100-SXM4-80GB", DataType::kF32, true)->flops, 156e12);
   EXPECT_DOUBLE_EQ(published_rates("NVIDIA A100-SXM4-40GB", DataType::kF32, false)->bytes, 1.555e12);
-  EXPECT_FALSE(published_rates("Tesla V100-SXM2-16GB", DataType::kBF16, false));  // has no bf16
+  EXPECT_FALSE(published_rates("Tesla V100-SXM2-16GB", DataType::kBF16, false));  // a V100 has no bf16
   EXPECT_FALSE(published_rates("NVIDIA GeForce 9", DataType::kF32, false));
 }
 

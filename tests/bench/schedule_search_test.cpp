@@ -1,4 +1,4 @@
-// Tests which settings the search for a schedule tries and chooses, with scripted costs, and the file of its choices.
+// Tests which settings the search for a schedule tries and chooses at scripted costs, and the file that keeps choices.
 #include "bench/train/schedule_search.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ ScheduleSetting defaults() { return {.bucket_bytes = 25 * kMebi}; }
 
 using Cost = std::function<double(const ScheduleSetting& setting, std::size_t visit)>;
 
-/// A finished search.
+/// Runs a search to its end and returns it.
 ScheduleSearch searched(const Cost& cost, const std::vector<Knob>& knobs = kAll,
                         const ScheduleSetting& start = defaults()) {
   ScheduleSearch search(start, knobs, kGradients);
@@ -60,8 +60,8 @@ TEST(ScheduleSearch, TakesWhatIsFasterKnobByKnob) {
   EXPECT_DOUBLE_EQ(search.gains()[0].to_seconds, 0.097);
   EXPECT_EQ(setting_change(search.gains()[1].from, search.gains()[1].to), "buckets of 100 MiB");
   EXPECT_EQ(setting_change(search.gains()[2].from, search.gains()[2].to), "at most 8 CTAs");
-  // Positions: graph 2, overlap 2, buckets 3, CTAs 4, registration 2, three visits each. Then graph, overlap, buckets
-  // again, because a later knob gained something. Then the start and the sum of three gains, three visits each.
+  // First turn: 2 positions of graph, 2 of overlap, 3 of buckets, 4 of CTAs, 2 of registration. Second turn of graph,
+  // overlap and buckets, because a later knob gained. Last, the start and the sum of three gains. Three visits each.
   EXPECT_EQ(search.trials().size(), 22U);
   EXPECT_EQ(search.visits(), 66U);
   const auto kept = std::count_if(search.trials().begin(), search.trials().end(),
@@ -74,7 +74,7 @@ TEST(ScheduleSearch, DefaultsStayUnlessTheGainIsBeyondSpreadAndMargin) {
   EXPECT_EQ(searched(equal).chosen(), defaults());
   const auto hardly = [](const ScheduleSetting& s, std::size_t) { return s.overlap ? 0.1 : 0.0995; };
   EXPECT_EQ(searched(hardly).chosen(), defaults());
-  // Without overlap, two visits of three are 3 % faster.
+  // Two of three visits without overlap are 3 % faster than visits with overlap.
   std::size_t visits = 0;
   const auto noisy = [&](const ScheduleSetting& s, std::size_t) {
     return s.overlap || ++visits % 3 == 0 ? 0.1 : 0.097;
@@ -84,7 +84,7 @@ TEST(ScheduleSearch, DefaultsStayUnlessTheGainIsBeyondSpreadAndMargin) {
   EXPECT_EQ(searched(clear).chosen().overlap, false);
 }
 
-// Clocks that fall during the search must not favour the settings that are visited first.
+// Step times that drift during the search must not favour the settings that are visited first or last.
 TEST(ScheduleSearch, ADriftChoosesNothing) {
   for (const double drift : {0.01, -0.01}) {
     const auto drifting = [drift](const ScheduleSetting&, std::size_t visit) {
@@ -210,8 +210,8 @@ TEST(ScheduleSearch, AKnobIsTurnedAgainWhenALaterOneGains) {
   EXPECT_EQ(search.chosen().bucket_bytes, 25 * kMebi / 4);
 }
 
-/// The cost has a factor per position of each knob, which changes the step by up to 8 %, and a factor per pair of
-/// positions, up to `coupling`. No start is better than another.
+/// Random costs. Each position of a knob has a factor within 8 % of 1, and each pair of positions of two knobs has a
+/// factor within `coupling` of 1. No starting setting is preferred.
 class Model {
  public:
   Model(std::uint32_t seed, double coupling) : random_(seed), coupling_(coupling) {}
@@ -230,7 +230,7 @@ class Model {
     }
     return cost;
   }
-  /// The cost that a visit measures, with 1 % of noise.
+  /// The cost that one visit measures: cost() with 1 % of noise.
   double measured(const ScheduleSetting& s) {
     const double exact = cost(s);
     return exact * (1 + std::normal_distribution(0.0, 0.01)(random_));
@@ -250,7 +250,7 @@ class Model {
   std::map<Pair, double> factors_;
 };
 
-/// All combinations of the positions of `knobs`.
+/// Returns all combinations of the positions of `knobs`.
 std::vector<ScheduleSetting> space(const ScheduleSetting& start, const std::vector<Knob>& knobs) {
   std::vector<ScheduleSetting> all{start};
   for (const Knob knob : knobs) {
@@ -264,7 +264,7 @@ std::vector<ScheduleSetting> space(const ScheduleSetting& start, const std::vect
   return all;
 }
 
-/// Share of searches, one per synthetic cost, that end within 3 % of the best setting of the whole space.
+/// Runs one search on each of 200 models. Returns the share of searches that end within 3 % of the best setting.
 double part_near_the_best(const ScheduleSetting& start, const std::vector<Knob>& knobs, double coupling) {
   constexpr std::uint32_t kModels = 200;
   const std::vector<ScheduleSetting> all = space(start, knobs);
@@ -285,8 +285,8 @@ double part_near_the_best(const ScheduleSetting& start, const std::vector<Knob>&
   return part;
 }
 
-/// Compares with an exhaustive search of the same space. Seeds are fixed, so the shares are always the same; the limits
-/// leave room for another standard library's distributions.
+/// Compares the search with an exhaustive search of the same space. The seeds are fixed, so the shares repeat exactly
+/// with one standard library. The limits leave room for the distributions of another standard library.
 TEST(ScheduleSearch, ComesNearTheBestSettingOfTheWholeSpace) {
   const std::vector<Knob> on_cpus{Knob::kBuckets, Knob::kAlgorithm, Knob::kSegment};
   const std::vector<Knob> on_gpus{Knob::kGraph, Knob::kOverlap, Knob::kBuckets, Knob::kCtas};
@@ -299,7 +299,7 @@ TEST(ScheduleSearch, ComesNearTheBestSettingOfTheWholeSpace) {
   EXPECT_GE(part_near_the_best(defaults(), on_gpus, 0.03), 0.8);
 }
 
-// Each gain is real compared with the setting before it, but all gains together are slower than the start.
+// Each gain is faster than the setting before it, but all gains together are slower than the start.
 TEST(ScheduleSearch, GainsThatDoNotAddUpAreTakenBack) {
   std::size_t visits_of_the_start = 0;
   const ScheduleSearch search = searched(

@@ -1,5 +1,5 @@
-// The search for a schedule over N ranks: the ranks must agree although each measures other times, and must all end
-// when one of them fails. Then the search in whole sessions on fake GPUs.
+// Tests the search for a schedule on N ranks. The ranks must choose one setting although their times differ, and all
+// must end if one rank fails. Then tests the search in whole sessions on fake GPUs.
 #include "bench/train/schedule_trials.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ Searched search_on(int size, const RankCost& cost, const std::function<std::stri
 }
 
 TEST(ScheduleTrials, TheSlowestRankCountsAndAllTakeTheSame) {
-  // Rank 0 alone would choose 'no overlap', rank 2 small buckets. For all ranks together both are slower.
+  // Rank 0 alone would choose 'no overlap', and rank 2 alone small buckets. Each is slower for all ranks together.
   const Searched searched = search_on(3, [](int rank, const ScheduleSetting& s) {
     double cost = 0.1;
     if (!s.overlap) cost += rank == 0 ? -0.02 : 0.01;
@@ -127,7 +127,7 @@ TEST(ScheduleTrials, ASignalEndsAllAlike) {
 
 // -- whole sessions -------------------------------------------------------------------------------------------------
 
-/// All knobs but the CTAs are given, so that turns_of() decides the outcome.
+/// Options that leave only the CTAs to the search, so that turns_of() decides the outcome.
 Options session_options(int ranks) {
   Options options = test::gpu_options(ranks);
   options.tuning.on = true;
@@ -157,7 +157,7 @@ Session run(const Options& options, FakeGpus& gpus) {
   return session;
 }
 
-/// Eight CTAs are the fastest, by far more than the random order of the fake world changes the times.
+/// Makes eight CTAs the fastest. The gap is far larger than the random differences between runs of the fake world.
 int turns_of(int max_ctas) { return max_ctas == 8 ? 0 : 400; }
 
 std::string fact(const RunRecord& run, const std::string& key) { return run.provenance.at(key).value; }
@@ -182,7 +182,7 @@ TEST(ScheduleTrials, ASessionTrainsWithTheFastestAndSaysSo) {
   EXPECT_EQ(said, 1);
   EXPECT_EQ(session.stages.count("trying schedules"), 1U);
 
-  // With the found setting on its command line a run must give the same record, without traces of the search.
+  // A run with the found setting on its command line must give the same record, but without facts about a search.
   Options told = session_options(2);
   told.tuning.on = false;
   told.gpu.nccl.max_ctas = 8;
@@ -254,13 +254,12 @@ TEST(ScheduleTrials, EveryKnobIsTurnedWhereNoneIsGiven) {
   for (const char* part : {"enqueued steps, ", ", no overlap, ", "at most 4 CTAs", ", memory not registered"}) {
     EXPECT_NE(tried.find(part), std::string::npos) << part << ": " << tried;
   }
-  // One turn of every knob tries 13 settings. Knobs whose result a later gain may change take a second turn, and two
-  // settings follow if several knobs gained and their sum is compared with the start. How often that happens depends on
-  // measured times.
+  // The first turn of all knobs tries 13 settings. A knob has further turns if a later knob gained. If several knobs
+  // gained, the search compares two more settings: the start and all gains together. Measured times decide about both.
   const auto settings = std::count(tried.begin(), tried.end(), ';') + 1;
   EXPECT_GE(settings, 13) << tried;
   EXPECT_LE(settings, static_cast<std::ptrdiff_t>(ScheduleSearch::kMostTurns) * 13 + 2) << tried;
-  // The chosen setting must be in effect and stored. Which setting is chosen depends on the turns of the fake world.
+  // The session must use and store the chosen setting, which depends on the random order of the fake world.
   const std::string chosen = fact(record, "gpu.schedule.chosen");
   EXPECT_EQ(chosen.starts_with("CUDA graph"), fact(record, "gpu.option.graph") == "yes") << chosen;
   EXPECT_EQ(chosen.find("no overlap") == std::string::npos, fact(record, "gpu.option.overlap") == "yes") << chosen;

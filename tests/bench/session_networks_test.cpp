@@ -1,4 +1,5 @@
-// Real networks with small images on loopback ranks. Training must work, with equal results for any number of ranks.
+// Trains real networks with small images on loopback ranks. Training must lower the loss, and its results must not
+// depend on the number of ranks.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -37,7 +38,7 @@ TEST(SessionNetworks, OneSeedIsBitIdenticalAndSchedulesAgree) {
   EXPECT_TRUE(std::isfinite(first.final_loss.value()));
   EXPECT_GT(first.flops_per_image, 1e8);
 
-  // The checks contain the checksums of gradients and weights.
+  // RunRecord::checks contains the checksums of gradients and weights.
   EXPECT_EQ(full_run(small_options(2)).checks, first.checks);
 
   Options negotiated = small_options(2);
@@ -83,19 +84,19 @@ TEST(SessionNetworks, ProfileMakesTheRunTraced) {
   EXPECT_FALSE(run.operations.empty());
 }
 
-// Plain descent with a rate so small that the loss falls from the first step on. At 64 x 64 and batch 4 the last stages
-// normalise over 16 values only, which makes large gradients.
+// The learning rate is so small that the loss falls from the first step on. Gradients are large here, because at 64 x
+// 64 and batch 4 the last stages normalise over only 16 values.
 TEST(Training, LossFallsOnAFixedBatch) {
   Options options = small_options(2);
   options.batch_size = 4;
   options.image_size = 64;
-  options.learning_rate = 1e-5 / 2;  // multiplied by the two ranks
+  options.learning_rate = 1e-5 / 2;  // the trainer multiplies the rate by the two ranks
   options.momentum = 0;
   options.label_rule = models::LabelRule::kCycled;
-  auto setup = settle(options);  // gtest uses the name Setup itself
+  auto setup = settle(options);  // `auto`, because testing::Test::Setup hides the name
   setup.rate_scaling.warm_up_steps = 0;
   setup.batches = 1;
-  // Training minimises the mean over both ranks; the loss of either rank falls with it.
+  // Training minimises the mean loss of both ranks. At this rate the loss of rank 0 falls with the mean.
   std::vector<double> losses;
   test::expect_all_good(test::on_ranks(2, test::patient_options(Schedule::kStatic), [&](Engine& engine, int rank) {
     HostTrainer trainer(setup, engine, 1);
@@ -108,13 +109,13 @@ TEST(Training, LossFallsOnAFixedBatch) {
   EXPECT_LT(losses.back(), 0.5 * losses.front()) << testing::PrintToString(losses);
 }
 
-// Weights before training and after `steps` steps on `ranks` ranks. [parameter][element]
+/// Weights before and after training, [parameter][element], and the names of the parameters.
 struct Trained {
   std::vector<std::string> names;
   std::vector<std::vector<float>> before, after;
 };
 
-/// The connection of the ranks, and the bucket size in the second half of the training (0: unchanged).
+/// How the ranks are connected, and the bucket size in the second half of the training (0: the size does not change).
 struct TrainingWorld {
   test::LoopbackOptions loopback = {};
   std::size_t later_bucket_bytes = 0;
@@ -159,10 +160,10 @@ TEST(Training, ShardedWeightsAreThoseOfTheStaticScheduleBitForBit) {
   }
 }
 
-/// The search for a schedule changes buckets between steps. This also changes which weights each rank updates.
+/// The search for a schedule changes buckets between steps. New buckets change which weights each rank updates.
 TEST(Training, ShardedWeightsStayThoseOfTheStaticScheduleWhenTheBucketsChange) {
   Options options = small_options(1);
-  // Only the rank that updates a weight has its momentum, so another rank would begin without momentum.
+  // A weight's momentum is only on the rank that updates the weight. A rank that takes over a weight has no momentum.
   options.momentum = 0;
   const Trained fixed = train(options, 3, 4);
   options.engine.schedule = Schedule::kSharded;
@@ -171,7 +172,7 @@ TEST(Training, ShardedWeightsStayThoseOfTheStaticScheduleWhenTheBucketsChange) {
   for (std::size_t p = 0; p < fixed.after.size(); ++p) EXPECT_EQ(sharded.after[p], fixed.after[p]) << fixed.names[p];
 }
 
-/// Over several nodes a ring gives the same bits under both schedules (docs/algorithms.md).
+/// A ring over several nodes gives the same bits under the static and the sharded schedule (docs/algorithms.md).
 TEST(Training, ShardedWeightsAreThoseOfTheStaticScheduleInARingOverNodes) {
   TrainingWorld world;
   world.loopback.ranks_per_node = 2;
@@ -193,7 +194,7 @@ double norm_of_difference(const std::vector<float>& a, const std::vector<float>&
   return std::sqrt(sum);
 }
 
-/// The results of four ranks with batch 2 and of one rank with batch 8 on the same images.
+/// The weights from one rank with batch 8 and from four ranks with batch 2, trained on the same images.
 struct BothWays {
   Trained one, four;
 };
@@ -206,23 +207,23 @@ BothWays train_both_ways(std::uint64_t seed, int steps) {
   options.learning_rate = 0.01;
   BothWays trained{.one = train(options, 1, steps), .four = {}};
   options.batch_size = 2;
-  options.learning_rate = 0.01 / 4;  // multiplied by the four ranks
+  options.learning_rate = 0.01 / 4;  // the trainer multiplies the rate by the four ranks
   trained.four = train(options, 4, steps);
   return trained;
 }
 
-// VGG-16 has no batch normalisation, so the gradient of a batch is the mean of its parts' gradients, and its dropout
-// depends on the global sample.
+// VGG-16 has no batch normalisation, so the gradient of a batch is the mean of its parts' gradients. The dropout of a
+// sample depends on its global number and not on its rank.
 //
-// Bound, per tensor: the two ways add the same numbers in another order. A sum of K terms rounds by about sqrt(K) u
-// relative to its terms' norm. The longest sum is the weight gradient of the first layers, over 8 x 32 x 32 positions.
-// Through 16 layers forward and 16 backward the errors add up to 32 sqrt(8192) 2^-24 of the change of the weights.
-// Storing a weight rounds it by u, once per step.
+// Bound per tensor: one rank and four ranks add the same numbers in different orders. A sum of K terms rounds by about
+// sqrt(K) u relative to the norm of its terms. The longest sum, the weight gradient of the first layers, has 8 x 32 x
+// 32 terms. Over 16 layers forward and 16 backward the errors add up to 32 sqrt(8192) 2^-24 of the change of the
+// weights. Storing a weight rounds the weight by u once per step.
 //
-// This bound holds if rounding changes no decision. A rectifier near zero, or a pool with two values near its maximum,
-// may decide differently, and then all gradients from there down to the images differ: on an EPYC for 4 of 12 seeds, by
-// 0.2 to 3 % of the change. So one of several seeds must stay within the bound, and each within a tenth of the change.
-// A wrong average, rate or sample would be further off for all seeds.
+// The bound is valid if rounding changes no decision. A rectifier near zero, or a pool with two values near its
+// maximum, may decide differently on one rank than on four. All gradients from that layer down to the images then
+// differ: on an EPYC for 4 of 12 seeds, by 0.2 to 3 % of the change. One of several seeds must therefore stay within
+// the bound, and every seed within a tenth of the change. A wrong average, rate or sample exceeds that for all seeds.
 TEST(Training, FourRanksOfTwoEqualOneRankOfEight) {
   constexpr int kSteps = 2;
   constexpr std::uint64_t kMostSeeds = 4;

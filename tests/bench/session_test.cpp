@@ -1,78 +1,22 @@
-// Whole sessions on loopback ranks. Most replay a small profile, so that a session takes only milliseconds.
+// Tests whole sessions on loopback ranks. Most sessions replay a small profile and so take only milliseconds.
 // session_networks_test.cpp trains real networks.
 #include "bench/train/session.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <fstream>
-#include <map>
-#include <numeric>
 #include <sstream>
 #include <thread>
 
-#include "bench/train/crossovers.h"
 #include "bench/train/message.h"
 #include "engine/base/error.h"
 #include "models/replay/replay.h"
+#include "tests/bench/session_fixture.h"
 
 namespace hvd::bench::session_test {
 namespace {
 
-namespace fs = std::filesystem;
 using namespace std::chrono_literals;
-
-class SessionTest : public testing::Test {
- protected:
-  SessionTest() : folder_(fs::temp_directory_path() / ("hvd_session_test_" + std::to_string(::getpid()))) {
-    fs::create_directories(folder_);
-    std::ofstream(folder_ / "profile") << models::to_text(profile());
-  }
-  ~SessionTest() override {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-
-  static models::ReplayProfile profile() {
-    models::ReplayProfile profile;
-    profile.model = "resnet50";
-    profile.batch_size = 4;
-    profile.image_size = 64;
-    profile.device = "test";
-    profile.compute_type = "fp32";
-    profile.source_run = "00000000";
-    profile.forward_seconds = 0.0005;
-    profile.backward_end_seconds = 0.002;
-    profile.update_seconds = 0.0002;
-    profile.gradients = {{"fc", 1000, 0.001, 0.001}, {"conv2", 30000, 0.0015, 0.0015}, {"conv1", 7, 0.002, 0.002}};
-    return profile;
-  }
-
-  [[nodiscard]] Options replay_options(int ranks) const {
-    Options options;
-    options.replay_file = (folder_ / "profile").string();
-    options.comm = ranks > 1 ? CommBackend::kLoopback : CommBackend::kAuto;
-    options.ranks = ranks > 1 ? ranks : 0;
-    options.num_warmup_batches = 2;
-    options.num_iters = 6;
-    options.engine.buckets = {.bucket_bytes = 4096, .first_bucket_bytes = 1024};
-    options.engine.deadline = std::chrono::seconds(20);
-    return options;
-  }
-
-  /// Runs a session. saved_ then holds the last save of every run.
-  SessionResult run(const Options& options) {
-    observer_.save = [this](const RunRecord& record) { saved_[record.uuid] = record; };
-    int runs = 0;
-    return run_session(options, observer_, [&](RunRecord& record) { record.uuid = std::to_string(++runs); });
-  }
-
-  fs::path folder_;
-  SessionObserver observer_;
-  std::map<std::string, RunRecord> saved_;
-};
 
 void expect_equal_lengths(const RunRecord& run, std::size_t samples) {
   ASSERT_EQ(run.ranks.size(), static_cast<std::size_t>(run.world_size));
@@ -81,11 +25,6 @@ void expect_equal_lengths(const RunRecord& run, std::size_t samples) {
       EXPECT_EQ((rank.samples.*series.of_rank).size(), samples) << "rank " << rank.rank;
     }
   }
-}
-
-bool any_contains(const std::vector<std::string>& notes, const std::string& text) {
-  return std::any_of(notes.begin(), notes.end(),
-                     [&](const std::string& n) { return n.find(text) != std::string::npos; });
 }
 
 TEST_F(SessionTest, OneCompleteRecord) {
@@ -170,7 +109,7 @@ TEST_F(SessionTest, AnEfficiencyComesFromTenRoundsAndSaysWhatBecameOfFirstSteps)
   Options options = replay_options(2);
   options.efficiency = true;
   options.num_iters.reset();
-  options.target_interval = 10;  // any interval is narrow enough
+  options.target_interval = 10;  // accepts an interval of any width
   options.max_time = std::chrono::seconds(2);
   const SessionResult result = run(options);
   const Provenance& facts = result.runs[2].provenance;
@@ -287,12 +226,7 @@ TEST_F(SessionTest, ASignalKeepsWhatWasMeasured) {
   options.num_iters = 1'000'000;
   int asked = 0;
   observer_.stop_requested = [&] { return ++asked > 6 ? std::string("SIGTERM") : std::string(); };
-  try {
-    (void)run(options);
-    FAIL() << "not interrupted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kInterrupted) << error.what();
-  }
+  test::error_of(Errc::kInterrupted, [&] { (void)run(options); });
   ASSERT_EQ(saved_.size(), 1U);
   const RunRecord& kept = saved_.at("1");
   EXPECT_EQ(kept.status, RunStatus::kIncomplete);
@@ -304,18 +238,13 @@ TEST_F(SessionTest, ASignalKeepsWhatWasMeasured) {
 
 TEST_F(SessionTest, AFailingObserverEndsAllRanks) {
   observer_.progress = [](const Progress&) { throw Error(Errc::kIo, "disk full"); };
-  try {
-    (void)run(replay_options(4));
-    FAIL() << "not thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kIo) << error.what();
-  }
+  test::error_of(Errc::kIo, [&] { (void)run(replay_options(4)); });
 }
 
 class StartUp : public SessionTest {
  protected:
-  /// Rank 0 sleeps while the other rank waits for it: for `building` before the network is built, and for `measuring`
-  /// before the first sample. Returns the error.
+  /// Runs a session in which the other rank must wait for rank 0: rank 0 sleeps for `building` before it builds the
+  /// network, and for `measuring` before the first sample. Returns the error's text.
   std::string error_when_late(std::chrono::milliseconds building, std::chrono::milliseconds measuring,
                               const Options& options) {
     observer_.progress = [=](const Progress& progress) {
@@ -391,68 +320,6 @@ TEST_F(SessionTest, AnUnwritableReplayFileTakesNoResultWithIt) {
   EXPECT_NE(result.faults[0].find("absent/file: cannot write the replay file"), std::string::npos) << result.faults[0];
   ASSERT_FALSE(result.runs.empty());
   EXPECT_EQ(result.runs.back().status, RunStatus::kComplete);
-}
-
-// On pretended nodes the search also tries the algorithm. The second run takes the setting that the first run kept.
-TEST_F(SessionTest, TuneScheduleOnCpusIsKeptAndTakenAgain) {
-  Options options = replay_options(2);
-  options.comm_options.ranks_per_node = 1;
-  options.tuning.on = true;
-  options.gpu.tuning_folder = (folder_ / "winners").string();
-  const SessionResult first = run(options);
-  const RunRecord& searched = first.runs.at(0);
-  const std::string tried = searched.provenance.at("schedule.tried").value;
-  EXPECT_NE(tried.find("algorithm ring"), std::string::npos) << tried;
-  EXPECT_NE(tried.find("segments of 64 KiB"), std::string::npos) << tried;
-  EXPECT_NE(searched.checks.find("equal on all ranks"), std::string::npos) << searched.checks;
-  EXPECT_TRUE(any_contains(first.notes, "--tune-schedule found "));
-
-  const SessionResult second = run(options);
-  const RunRecord& kept = second.runs.at(0);
-  EXPECT_TRUE(any_contains(second.notes, "--tune-schedule took what an earlier search kept in "));
-  for (const char* const key : {"schedule.chosen", "comm.algorithm", "comm.segment_bytes", "engine.bucket_bytes"}) {
-    EXPECT_EQ(kept.provenance.at(key).value, searched.provenance.at(key).value) << key;
-  }
-}
-
-TEST_F(SessionTest, ASearchKeepsTheTypeOnTheWire) {
-  Options options = replay_options(2);
-  options.comm_options.ranks_per_node = 1;
-  options.allreduce = DataType::kF16;
-  options.tuning.on = true;
-  const RunRecord record = run(options).runs.at(0);
-  EXPECT_NE(record.data_plane.find("fp16 on the wire"), std::string::npos) << record.data_plane;
-}
-
-TEST_F(SessionTest, CrossoversBetweenHostsComeFromTheTuningFolder) {
-  Options options = replay_options(2);
-  options.comm_options.ranks_per_node = 1;
-  options.gpu.tuning_folder = (folder_ / "winners").string();
-  EXPECT_EQ(run(options).runs.at(0).provenance.count("comm.crossovers"), 0U);
-  const comm::Thresholds never{.doubling_bytes = 0, .rabenseifner_bytes = std::size_t{1} << 40, .direct_bytes = 0};
-  {
-    auto world = comm::make_loopback(2, options.comm_options);
-    keep_crossovers(options.gpu.tuning_folder, crossover_case(world[0]->topology(), world[0]->library()), never);
-  }
-  const SessionResult result = run(options);
-  const RunRecord& record = result.runs.at(0);
-  EXPECT_EQ(record.provenance.at("comm.crossovers").value, crossover_text(never));
-  EXPECT_NE(record.data_plane.find("rabenseifner"), std::string::npos) << record.data_plane;
-  EXPECT_TRUE(any_contains(result.notes, "between hosts, as kept in --tuning-folder: all_reduce: rabenseifner up to "));
-  options.comm_options.ranks_per_node = 0;  // one host
-  EXPECT_EQ(run(options).runs.at(0).provenance.count("comm.crossovers"), 0U);
-}
-
-TEST_F(SessionTest, TuneScheduleTurnsTheKnobsOfTheNegotiatedSchedule) {
-  Options options = replay_options(2);
-  options.engine.schedule = Schedule::kNegotiated;
-  options.tuning.on = true;
-  const SessionResult result = run(options);
-  const std::string tried = result.runs.at(0).provenance.at("schedule.tried").value;
-  EXPECT_NE(tried.find("cycle time of 0.25 ms"), std::string::npos) << tried;
-  EXPECT_NE(tried.find("cycle time of 4 ms"), std::string::npos) << tried;
-  EXPECT_EQ(tried.find("buckets"), std::string::npos) << tried;
-  EXPECT_EQ(tried.find("algorithm ring"), std::string::npos) << "one node";
 }
 
 }  // namespace

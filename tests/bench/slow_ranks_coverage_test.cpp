@@ -1,6 +1,6 @@
-// Wrong verdicts on seeded noisy runs with as many steps as `hvd_bench validate` takes. A rank that is 5 % slower must
-// be found in at least 95 % of runs, and at most one healthy rank in a hundred may be called slow. These limits are the
-// requirement, not a fit to the results. Healthy ranks differ by 0.3 %, as in tests/scripts/test_ranks.py.
+// Counts wrong verdicts on seeded noisy runs with as many steps as `hvd_bench validate` takes. A rank that is 5 %
+// slower than the others must be found in at least 95 % of runs. At most one healthy rank in a hundred may be called
+// slow. Both limits are requirements, not fits. Healthy ranks differ by 0.3 %, as in tests/scripts/test_ranks.py.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 namespace hvd::bench::slow_ranks_coverage_test {
 namespace {
 
-constexpr double kNoise = 0.01;    // as a share of the step
-constexpr double kSpread = 0.003;  // between healthy ranks
+constexpr double kNoise = 0.01;    // standard deviation of a step, as a share of the step
+constexpr double kSpread = 0.003;  // standard deviation between healthy ranks
 constexpr double kThreshold = ValidateOptions{}.threshold;
 constexpr std::size_t kSteps = ValidateOptions{}.steps;
 
@@ -34,7 +34,7 @@ std::string name_of(Noise noise) {
 
 constexpr std::array kNoises{Noise::kNormal, Noise::kAutocorrelated, Noise::kCommon, Noise::kPauses};
 
-/// The step times of healthy ranks, [rank][step], in seconds.
+/// Draws the step times of healthy ranks, [rank][step], in seconds.
 std::vector<std::vector<double>> healthy(Noise noise, std::size_t ranks, std::uint64_t seed, double spread) {
   const Philox common(seed, 0);
   std::vector<std::vector<double>> times(ranks, std::vector<double>(kSteps));
@@ -77,8 +77,8 @@ TEST(SlowRanksCoverage, ARankThatIs5PercentSlowerIsFound) {
   }
 }
 
-// Known values: mean and standard deviation over 16 seeds of critical_score() in scripts/hvdb/slow_ranks.py, which
-// draws other numbers. The tolerance is four standard deviations of the difference.
+// The known values are mean and standard deviation, over 16 seeds, of critical_score() in scripts/hvdb/slow_ranks.py.
+// The two programs draw different random numbers. The tolerance is four standard deviations of their difference.
 TEST(SlowRanksCoverage, CriticalScoresAreThoseOfTheScripts) {
   struct Known {
     std::size_t ranks;
@@ -90,7 +90,7 @@ TEST(SlowRanksCoverage, CriticalScoresAreThoseOfTheScripts) {
   }
 }
 
-// The second threshold is almost zero, so that outliers alone decide.
+// With the second threshold, almost zero, the critical score alone decides.
 TEST(SlowRanksCoverage, AtMostOneHealthyRankInAHundredIsAccused) {
   for (const std::size_t ranks : {4, 8, 32}) {
     const double critical = critical_score(ranks, 1);

@@ -1,5 +1,5 @@
-// Times without noise, so that intervals are points; expected values are computed by hand. slow_ranks_coverage_test.cpp
-// tests how often noise misleads; tests/scripts compares the figures with those of hvdb ranks.
+// Tests slow_ranks on times without noise, whose intervals are points. Expected values are computed by hand.
+// slow_ranks_coverage_test.cpp counts wrong verdicts under noise. tests/scripts compares the figures with hvdb ranks.
 #include "bench/measure/slow_ranks.h"
 
 #include <gtest/gtest.h>

@@ -26,8 +26,8 @@ TEST(StepBound, OfResNet101IsThreeForwardPassesAndNearThePublishedRoofline) {
   ASSERT_TRUE(bound);
   EXPECT_DOUBLE_EQ(bound->rates.flops, 989.5e12);
   EXPECT_NEAR(bound->flops / 64, models::step_flops_per_image(graph), 1e-6 * bound->flops / 64);
-  // 7.80 GMAC forward (torchvision), two FLOPs each, three passes without the first layer's data gradient, and the
-  // pointwise operations.
+  // torchvision counts 7.80 GMAC forward, of two FLOPs each. A step is three such passes. The tolerance covers the
+  // pointwise operations and the data gradient that the first layer does not need.
   EXPECT_NEAR(bound->flops / 64, 3 * 2 * 7.80e9, 0.02 * 3 * 2 * 7.80e9);
   EXPECT_GT(bound->seconds, bound->flops / bound->rates.flops);
   EXPECT_GT(bound->seconds, bound->bytes / bound->rates.bytes);
@@ -62,7 +62,7 @@ RunRecord measured() {
 }
 
 StepBound by_hand() {
-  // 10 images with 20 GFLOP and 10 MB each. At 100 TFLOP/s and 1 TB/s they take 2 ms and 0.1 ms.
+  // 10 images of 20 GFLOP and 10 MB each take 2 ms at 100 TFLOP/s and 0.1 ms at 1 TB/s.
   return {.device = "X", .rates = {.flops = 100e12, .bytes = 1e12}, .flops = 200e9, .bytes = 100e6, .seconds = 2.05e-3};
 }
 

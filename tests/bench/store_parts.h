@@ -1,35 +1,20 @@
-// Shared by the tests of the store: a folder for one test, an example of a run, and comparisons of stores.
+// Parts that the tests of the store share: a test case, an example of a run, and comparisons of stores.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/store/result_store.h"
 #include "bench/store/sqlite_handle.h"
+#include "tests/bench/scratch.h"
 
 namespace hvd::bench::store_test {
 
 namespace fs = std::filesystem;
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / ("hvd_store_" + new_uuid())) { fs::create_directory(path_); }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  [[nodiscard]] fs::path operator/(const char* name) const { return path_ / name; }
-  [[nodiscard]] const fs::path& path() const { return path_; }
-  [[nodiscard]] std::size_t files() const {
-    return static_cast<std::size_t>(std::distance(fs::directory_iterator(path_), fs::directory_iterator()));
-  }
-
- private:
-  fs::path path_;
-};
 
 inline RunRecord example(const std::string& session) {
   RunRecord run;
@@ -62,15 +47,37 @@ inline RunRecord example(const std::string& session) {
   return run;
 }
 
+/// A test with a folder of its own, a session, and the path of the session's store.
+class StoreTest : public testing::Test {
+ protected:
+  /// Runs `act`, which must throw an Error with code kIo. Returns the error's text.
+  template <class Act>
+  static std::string io_error(Act&& act) {
+    return test::error_of(Errc::kIo, std::forward<Act>(act));
+  }
+
+  /// Saves an example of a run in a new session and publishes the session.
+  static void publish_example(const fs::path& target) {
+    const std::string its = new_uuid();
+    ResultStore store(target, its, "x");
+    store.save(example(its));
+    store.finish();
+  }
+
+  const test::Folder folder_;
+  const fs::path file_ = folder_ / "a.db";
+  const std::string session_ = new_uuid();
+};
+
 inline std::int64_t count(const fs::path& file, const std::string& sql) {
   Database database(file, Locking::kShared, false);
   return database.integer(sql);
 }
 
-/// Returns the differences between the rows of a store and the rows that one save of each of `runs` writes; "" if they
-/// are equal.
+/// Compares the rows of a store with the rows that one save of each of `runs` writes. Returns the differences, or "" if
+/// there are none.
 inline std::string difference(const fs::path& file, const std::vector<RunRecord>& runs) {
-  const Folder folder;
+  const test::Folder folder;
   ResultStore expected(folder / "expected.db", runs.at(0).session_uuid, "x");
   for (const RunRecord& run : runs) expected.save(run);
   Database database(file, Locking::kShared, false);

@@ -1,5 +1,5 @@
-// Saves of a run that grows. After each save the store must hold the rows of one full save, even if another process, a
-// signal or a full disk has disturbed an earlier save.
+// Tests repeated saves of a growing run. After each save the store must contain exactly the rows of one full save, even
+// if another process, a signal or a full disk has disturbed an earlier save.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@
 namespace hvd::bench::store_test {
 namespace {
 
-/// A run of `ranks` ranks after `samples` samples.
+/// Returns `run` with `ranks` ranks and `samples` samples of each rank.
 RunRecord grown(RunRecord run, int ranks, std::size_t samples) {
   run.world_size = run.allocation_size = ranks;
   run.measured_steps = static_cast<std::int64_t>(samples);
@@ -33,11 +33,11 @@ RunRecord grown(RunRecord run, int ranks, std::size_t samples) {
   return run;
 }
 
-TEST(StoreSaves, AfterEverySaveTheRowsAreThoseOfOneFullSave) {
-  const Folder folder;
-  const std::string session = new_uuid();
-  std::vector<RunRecord> runs{example(session), example(session)};
-  ResultStore store(folder / "a.db", session, "x");
+using StoreSaves = StoreTest;
+
+TEST_F(StoreSaves, AfterEverySaveTheRowsAreThoseOfOneFullSave) {
+  std::vector<RunRecord> runs{example(session_), example(session_)};
+  ResultStore store(file_, session_, "x");
   const auto save = [&](const char* what) {
     for (const RunRecord& run : runs) store.save(run);
     EXPECT_EQ(difference(store.partial(), runs), "") << what;
@@ -68,7 +68,7 @@ TEST(StoreSaves, AfterEverySaveTheRowsAreThoseOfOneFullSave) {
   runs[1].images_per_second.reset();
   save("everything but the samples");
   store.finish();
-  EXPECT_EQ(difference(folder / "a.db", runs), "");
+  EXPECT_EQ(difference(file_, runs), "");
 }
 
 /// Returns how many bytes this process has written (wchar in /proc/self/io).
@@ -76,16 +76,14 @@ std::uint64_t written_bytes() {
   std::ifstream file("/proc/self/io");
   std::string key;
   std::uint64_t value = 0;
-  while (file >> key >> value && key != "wchar:") {
+  while (file_ >> key >> value && key != "wchar:") {
   }
   return value;
 }
 
-TEST(StoreSaves, UnchangedSamplesAreNotWritten) {
-  const Folder folder;
-  const std::string session = new_uuid();
-  RunRecord run = grown(example(session), 4, 20000);  // 5 MB of samples
-  ResultStore store(folder / "a.db", session, "x");
+TEST_F(StoreSaves, UnchangedSamplesAreNotWritten) {
+  RunRecord run = grown(example(session_), 4, 20000);  // 5 MB of samples
+  ResultStore store(file_, session_, "x");
   store.save(run);
   run.checks = "gradients ok";
   const auto before = written_bytes();
@@ -94,11 +92,9 @@ TEST(StoreSaves, UnchangedSamplesAreNotWritten) {
   EXPECT_EQ(difference(store.partial(), {run}), "");
 }
 
-TEST(StoreSaves, RowsThatAnotherProcessChangedOrDeletedAreWrittenAgain) {
-  const Folder folder;
-  const std::string session = new_uuid();
-  RunRecord run = grown(example(session), 3, 500);
-  ResultStore store(folder / "a.db", session, "x");
+TEST_F(StoreSaves, RowsThatAnotherProcessChangedOrDeletedAreWrittenAgain) {
+  RunRecord run = grown(example(session_), 3, 500);
+  ResultStore store(file_, session_, "x");
   store.save(run);
   std::size_t samples = 500;
   for (const char* const damage :
@@ -116,8 +112,7 @@ TEST(StoreSaves, RowsThatAnotherProcessChangedOrDeletedAreWrittenAgain) {
   }
 }
 
-TEST(StoreSaves, AKilledSaveLeavesTheStateBeforeOrAfterIt) {
-  const Folder folder;
+TEST_F(StoreSaves, AKilledSaveLeavesTheStateBeforeOrAfterIt) {
   const RunRecord first = example(new_uuid());
   for (int round = 0; round < 8; ++round) {
     const std::string name = "a" + std::to_string(round) + ".db";
@@ -127,7 +122,7 @@ TEST(StoreSaves, AKilledSaveLeavesTheStateBeforeOrAfterIt) {
     ASSERT_GE(child, 0);
     if (child == 0) {
       try {
-        ResultStore store(folder / name.c_str(), first.session_uuid, "x");
+        ResultStore store(folder_ / name, first.session_uuid, "x");
         for (std::size_t samples = 600;; ++samples) {
           store.save(grown(first, 64, samples));
           if (::write(saved_once[1], "x", 1) != 1) break;
@@ -145,31 +140,30 @@ TEST(StoreSaves, AKilledSaveLeavesTheStateBeforeOrAfterIt) {
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ::close(saved_once[0]);
     ASSERT_TRUE(WIFSIGNALED(status)) << "the child ended by itself";
-    const fs::path partial = folder / (name + "." + first.session_uuid + ".partial").c_str();
+    const fs::path partial = folder_ / (name + "." + first.session_uuid + ".partial");
     const std::int64_t samples = count(partial, "SELECT measured_steps FROM run");
     EXPECT_EQ(difference(partial, {grown(first, 64, static_cast<std::size_t>(samples))}), "");
   }
 }
 
-TEST(StoreSaves, ManyRanksGetLargePages) {
-  const Folder folder;
+TEST_F(StoreSaves, ManyRanksGetLargePages) {
   const auto add = [&](const char* name, int ranks) {
-    const std::string session = new_uuid();
-    ResultStore store(folder / name, session, "x");
-    store.save(grown(example(session), ranks, 5));
+    const std::string its = new_uuid();
+    ResultStore store(folder_ / name, its, "x");
+    store.save(grown(example(its), ranks, 5));
     store.finish();
   };
   add("few.db", 63);
   add("many.db", 64);
-  EXPECT_EQ(count(folder / "few.db", "PRAGMA page_size"), 4096);
-  EXPECT_EQ(count(folder / "many.db", "PRAGMA page_size"), 16384);
+  EXPECT_EQ(count(folder_ / "few.db", "PRAGMA page_size"), 4096);
+  EXPECT_EQ(count(folder_ / "many.db", "PRAGMA page_size"), 16384);
   add("few.db", 64);
   add("many.db", 1);
   for (const char* const name : {"few.db", "many.db"}) {
-    EXPECT_EQ(count(folder / name, "SELECT count(*) FROM run"), 2);
-    Database database(folder / name, Locking::kShared, false);
+    EXPECT_EQ(count(folder_ / name, "SELECT count(*) FROM run"), 2);
+    Database database(folder_ / name, Locking::kShared, false);
     EXPECT_EQ(database.text("PRAGMA integrity_check"), "ok");
-    EXPECT_NO_THROW(check_store_header(folder / name));
+    EXPECT_NO_THROW(check_store_header(folder_ / name));
   }
 }
 

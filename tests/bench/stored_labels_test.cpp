@@ -1,4 +1,5 @@
-// A job script asks which labels are done: those of sessions that ended well, also if a kill left only a partial file.
+// Tests stored_labels(), which tells a job script the labels of all sessions that ended well. Sessions in a partial
+// file that a killed job left count too.
 #include "bench/store/stored_labels.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@
 #include "bench/cli/stored_output.h"
 #include "bench/store/result_store.h"
 #include "bench/store/sqlite_handle.h"
-#include "engine/base/error.h"
+#include "tests/bench/scratch.h"
 
 namespace hvd::bench::stored_labels_test {
 namespace {
@@ -26,19 +27,9 @@ using Values = std::set<std::string>;
 
 class StoredLabelsTest : public testing::Test {
  protected:
-  StoredLabelsTest() : folder_(fs::temp_directory_path() / ("hvd_labels_" + new_uuid())) {
-    fs::create_directory(folder_);
-  }
-  ~StoredLabelsTest() override {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-  StoredLabelsTest(const StoredLabelsTest&) = delete;
-  StoredLabelsTest& operator=(const StoredLabelsTest&) = delete;
-
   [[nodiscard]] fs::path file(const std::string& name) const { return folder_ / name; }
 
-  /// Adds one session with a run for each of `states`, all labelled cell=`cell`.
+  /// Adds a session with one run for each of `states`. Each run has the label cell=`cell`.
   void add(ResultStore& store, const std::string& session, const std::string& cell,
            const std::vector<RunStatus>& states) const {
     for (const RunStatus status : states) {
@@ -71,7 +62,7 @@ class StoredLabelsTest : public testing::Test {
     return labels.values;
   }
 
-  fs::path folder_;
+  const test::Folder folder_;
 };
 
 TEST_F(StoredLabelsTest, OnlySessionsWhoseRunsAreAllComplete) {
@@ -81,7 +72,7 @@ TEST_F(StoredLabelsTest, OnlySessionsWhoseRunsAreAllComplete) {
   publish(file("b.db"), "other", {RunStatus::kComplete});
   EXPECT_EQ(values({file("a.db")}), Values{"good"});
   EXPECT_EQ(values({file("a.db"), file("b.db")}), (Values{"good", "other"}));
-  // A later session completes the cell whose first session was cut short.
+  // The first session of cell `cut` ended early. A second session now completes the cell.
   publish(file("b.db"), "cut", {RunStatus::kComplete});
   EXPECT_EQ(values({file("a.db"), file("b.db")}), (Values{"cut", "good", "other"}));
   EXPECT_TRUE(stored_labels("nothing", {file("a.db").string()}).values.empty());
@@ -102,7 +93,7 @@ TEST_F(StoredLabelsTest, AJournalIsRolledBackOnACopy) {
   publish(store, "kept", {RunStatus::kComplete});
   const fs::path frozen = file("frozen.db"), journal = file("frozen.db-journal");
   {
-    // A transaction that writes to the file before it is committed, copied in the middle, as SIGKILL would leave it.
+    // The transaction writes to the file before it commits. The copies are the files that SIGKILL would leave then.
     Database writer(store, Locking::kShared, false);
     writer.run("PRAGMA journal_mode = DELETE; PRAGMA cache_size = 1; BEGIN IMMEDIATE; DELETE FROM provenance;");
     writer.run(
@@ -148,13 +139,7 @@ CommandLine parse(const std::vector<std::string>& words) {
 }
 
 std::string error_of(const std::vector<std::string>& words) {
-  try {
-    parse(words);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kInvalidArgument) << error.what();
-    return error.what();
-  }
-  return "(no error)";
+  return test::error_of(Errc::kInvalidArgument, [&] { parse(words); });
 }
 
 TEST(LabelOptions, EveryLabelIsKeptAndReachesTheRunOutsideTheFingerprint) {

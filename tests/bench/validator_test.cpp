@@ -1,4 +1,4 @@
-// Whole validations of real networks on loopback ranks, with faults planted in one rank's weights and times.
+// Runs whole validations of real networks on loopback ranks, with faults in one rank's weights or times.
 #include "bench/train/validator.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace hvd::bench::validator_test {
 namespace {
 
 constexpr int kSteps = 10;
-// A factor. No pause of a busy machine makes a rank this much slower in every step.
+// Limit of a rank's slowdown, as a factor. Pauses of a busy machine never reach this factor in every step.
 constexpr double kUnreachableThreshold = 900;
 
 Options validation_options(int ranks) {
@@ -29,7 +29,7 @@ Options validation_options(int ranks) {
   options.batch_size = 2;
   options.classes = 10;
   options.threads = 1;
-  // If a class's probability became 0, a change of its bias would have no effect.
+  // A small rate keeps the probability of each class above 0. At 0, a changed bias would not change the loss.
   options.learning_rate = 1e-5;
   options.comm = CommBackend::kLoopback;
   options.ranks = ranks;
@@ -38,7 +38,7 @@ Options validation_options(int ranks) {
   return options;
 }
 
-/// The actions of a faulty rank: before it carries out a directive, and on its answer.
+/// How a rank is faulty: `before` runs before the rank carries out a directive, `after` changes the rank's answer.
 struct Fault {
   std::function<void(Trainer&, const Directive&)> before = [](Trainer&, const Directive&) {};
   std::function<void(Answer&)> after = [](Answer&) {};
@@ -49,7 +49,7 @@ struct Validated {
   RunRecord run;
 };
 
-/// Validates with faults[r] on rank r > 0. `at_start` changes rank 0's weights.
+/// Runs a validation in which rank r > 0 has faults[r]. `at_start` may change the weights of rank 0.
 Validated validate(const Options& options, const std::map<int, Fault>& faults, int ranks_at_once,
                    const std::function<void(Trainer&)>& at_start = {}) {
   const bench::Setup setup = settle(options);
@@ -104,7 +104,7 @@ void flip_bit(Trainer& trainer, const std::string& name, std::uint32_t bit) {
   trainer.train_step().write_parameter(parameter, values);
 }
 
-/// Flips a bit of weight 0 of `name` before the directive of kind `task` with number `number`, counted from 1.
+/// Flips bit `bit` in weight 0 of tensor `name` before the directive of kind `task` with number `number` (1, 2, ...).
 Fault flipped_before(Task task, int number, std::string name, std::uint32_t bit) {
   Fault fault;
   fault.before = [=, seen = 0](Trainer& trainer, const Directive& directive) mutable {
@@ -165,7 +165,7 @@ TEST(Validator, TwoRanksDisagreeAndNeitherIsNamed) {
   EXPECT_EQ(found.validation.exit_code(), 1);
 }
 
-// Ranks 1 to 5 answer with given times. Rank 0's real times are far below them.
+// Ranks 1 to 5 answer with given times, which are far above rank 0's real times.
 TEST(Validator, NamesTheSlowRank) {
   Options options = validation_options(6);
   options.validate->threshold = 0.02;

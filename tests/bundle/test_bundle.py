@@ -1,4 +1,4 @@
-"""Runs the bundle in a root folder that holds only glibc, a shell and the unpacked bundle."""
+"""Runs the bundle in a root folder that contains only glibc, a shell and the unpacked bundle."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pathlib import Path
 BUNDLES = Path(os.environ.get("HVD_BUNDLES", "build/release/bundle"))
 MOST_MIB = 60
 GLIBC = re.compile(r"/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|util))\.so\.\d+$")
-# Libraries that the host must provide: driver, CUDA, cuDNN, NCCL.
+# The host must provide these libraries: driver, CUDA, cuDNN, NCCL.
 HOST_LIBRARIES = re.compile(r"lib(cuda|cudnn|nccl|cublas|nv)[^/]*\.so")
 TOOLS = ("sh", "readlink", "getconf")
 TRAINING = ("--model", "resnet50", "--image-size", "32", "--batch-size", "2", "--threads", "1", "--classes", "10")
 TRAINING += ("--num-warmup-batches", "1", "--num-iters", "2")
-# These mounts vanish with the mount namespace.
+# Runs a command in the root folder. Its mounts end with the mount namespace.
 ENTER = """
 set -e
 mount -t proc none "$1/proc"
@@ -40,7 +40,7 @@ def can_enter() -> bool:
 
 
 def copy_with_libraries(program: Path, root: Path) -> None:
-    """Copies a tool and the libraries that it needs: glibc's and a few small ones."""
+    """Copies a tool and its libraries: those of glibc, and a few small libraries."""
     target = root / "bin" / program.name
     shutil.copy2(program.resolve(), target)
     listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True).stdout
@@ -52,7 +52,7 @@ def copy_with_libraries(program: Path, root: Path) -> None:
 
 
 class BareHost:
-    """The root folder. `run` executes a command in it, with its own environment variables."""
+    """The root folder. `run` executes a command in the folder with a fresh environment."""
 
     def __init__(self, folder: Path, tar: Path) -> None:
         self.root = folder / "root"
@@ -74,7 +74,7 @@ class BareHost:
         return "/" + str(path.relative_to(self.root))
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Runs `command` in the root folder. Its first word is a path within the bundle or an absolute path."""
+        """Runs `command` in the root folder. The command's first word is a path in the bundle or an absolute path."""
         program = command[0] if command[0].startswith("/") else self.inside(self.bundle / command[0])
         enter = ["unshare", "--map-root-user", "--mount", "--pid", "--fork", "sh", "-c", ENTER, "sh", str(self.root)]
         plain = {"PATH": "/bin:/usr/bin:/sbin:/usr/sbin", "HOME": "/tmp", "OMP_NUM_THREADS": "1"}
@@ -157,7 +157,7 @@ class BareHostTest(unittest.TestCase):
             self.assertEqual(store.execute("SELECT world_size FROM run").fetchall(), [(2,)])
 
     def test_a_wrong_option_of_mpirun_is_explained(self) -> None:
-        """mpirun must find its help texts, although the bundle is not in the folder where mpirun was installed."""
+        """mpirun must find its help texts although it runs in another folder than the one it was installed in."""
         done = self.host.run("bin/mpirun", "-n", "2", "no-such-program")
         text = done.stdout + done.stderr
         self.assertNotEqual(done.returncode, 0)

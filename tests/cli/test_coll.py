@@ -1,14 +1,12 @@
-"""Runs hvd_bench coll, which times and checks the collective operations, on threads and processes."""
+"""Runs hvd_bench coll, which times and checks collective operations, with ranks as threads and as processes."""
 
 import contextlib
 import csv
 import json
 import os
-import pathlib
 import shlex
 import signal
 import sqlite3
-import tempfile
 import time
 import unittest
 
@@ -27,6 +25,8 @@ from program import (
 )
 
 QUICK = ["-b", "1K", "-e", "64K", "-f", "64", "--max-time", "0.1", "-w", "1", "--warm"]
+ENDLESS = ["--warm", "-b", "1K", "-e", "4K", "--max-time", "600", "--target-interval", "1e-4"]
+UNDER_MPIRUN = [str(MPIRUN), "-n", "2", PROGRAM, "coll"]
 
 
 def coll(*arguments: str, ranks: int = 2) -> Result:
@@ -34,20 +34,20 @@ def coll(*arguments: str, ranks: int = 2) -> Result:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The lines of the table, split into columns as scripts for nccl-tests split them."""
+    """Returns the table's rows, split into columns in the way of scripts for nccl-tests."""
     return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
 
 
 class Coll(ProgramTest):
-    def setUp(self) -> None:
-        super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.db = self.folder / "runs.db"
+    def measuring(self, *command: str) -> Running:
+        """Starts a session that would measure for ten minutes. Returns when it has begun to measure."""
+        self.json = self.folder / "coll.json"
+        running = Running([*command, *ENDLESS, "-J", str(self.json), "--db", str(self.db)])
+        running.wait_for("coll: measuring")
+        return running
 
     def require_stored_incomplete(self, reason: str) -> None:
-        """The store has one session with samples that ended early."""
+        """Asserts that the store has one session, which ended early and has samples."""
         (found,) = self.query("SELECT status, status_reason, ranks FROM coll_session", self.stored_file())
         self.assertEqual((found[0], found[2]), ("incomplete", 2))
         self.assertIn(reason, found[1])
@@ -55,40 +55,24 @@ class Coll(ProgramTest):
         self.assertGreater(self.query(samples, self.stored_file())[0][0], 0)
 
     def test_rows_are_those_of_nccl_tests(self) -> None:
-        result = coll(*QUICK)
-        self.assertEqual(result.code, 0, result)
+        result = coll(*QUICK).ended_with(0)
         table = rows(result.out)
-        self.assertEqual(
-            [row[:5] for row in table],
-            [["1024", "256", "float", "sum", "-1"], ["65536", "16384", "float", "sum", "-1"]],
-        )
+        expected = [["1024", "256", "float", "sum", "-1"], ["65536", "16384", "float", "sum", "-1"]]
+        self.assertEqual([row[:5] for row in table], expected)
         for row in table:
             size, microseconds, algbw, busbw = (float(row[i]) for i in (0, 5, 6, 7))
             self.assertGreater(microseconds, 0)
-            rounding = 0.005 * (1 + algbw / microseconds)  # both have two decimals
+            rounding = 0.005 * (1 + algbw / microseconds)  # algbw and microseconds are printed with two decimals
             self.assertAlmostEqual(algbw, size / microseconds / 1e3, delta=rounding * 1.1)
-            self.assertEqual(algbw, busbw)  # the factor 2 (n - 1) / n is 1 for two ranks
+            self.assertEqual(algbw, busbw)  # because the factor 2 (n - 1) / n is 1 for n = 2 ranks
             self.assertEqual((row[8], row[12]), ("0", "0"))
         self.assertIn("# Out of bounds values : 0 OK", result.out)
 
     def test_every_collective_and_the_files(self) -> None:
         json_file, csv_file = self.folder / "coll.json", self.folder / "coll.csv"
         secret = {"MY_TOKEN": "hush", "OMP_NUM_THREADS": "1"}
-        command = [
-            PROGRAM,
-            "coll",
-            "--ranks",
-            "3",
-            *QUICK,
-            "--collective",
-            "all",
-            "-J",
-            str(json_file),
-            "--csv",
-            str(csv_file),
-        ]
-        result = execute(command, env=secret)
-        self.assertEqual(result.code, 0, result)
+        files = ["-J", str(json_file), "--csv", str(csv_file)]
+        execute([PROGRAM, "coll", "--ranks", "3", *QUICK, "--collective", "all", *files], env=secret).ended_with(0)
         found = json.loads(json_file.read_text())
         self.assertEqual(
             (found["version"], found["status"], found["out_of_bounds"]), (2, "complete", {"count": 0, "okay": "true"})
@@ -97,16 +81,13 @@ class Coll(ProgramTest):
         self.assertNotIn("hush", json_file.read_text())
         self.assertIn("env.OMP_NUM_THREADS=1", found["env"])
         names = [row["experiment_name"] for row in found["results"]]
-        self.assertEqual(
-            names,
-            [n for n in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast") for _ in range(2)]
-            + ["barrier"],
-        )
+        pairs = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
+        self.assertEqual(names, [*(name for name in pairs for _ in range(2)), "barrier"])
         for row in found["results"]:
             form = row["in_place"] or row["out_of_place"]
             self.assertEqual(form["nwrong"], None if row["experiment_name"] == "barrier" else 0)
             low, high = form["time_low"], form["time_high"]
-            # On a busy machine the cap may leave too few samples for an interval.
+            # On a busy machine the time cap may end a cell before there are enough samples for an interval.
             self.assertTrue((low is None and high is None) or low <= form["time"] <= high, form)
             self.assertGreaterEqual(form["skew"], 0)
             spread = row["in_place_per_iter" if row["in_place"] else "out_of_place_per_iter"]
@@ -121,30 +102,27 @@ class Coll(ProgramTest):
 
     def test_comparison(self) -> None:
         # 2 s are enough for a ratio with an interval even on a busy machine.
-        result = coll(*QUICK, "--max-time", "2", "--compare", "algorithm=ring,shm", "--place", "out")
-        self.assertEqual(result.code, 0, result)
+        result = coll(*QUICK, "--max-time", "2", "--compare", "algorithm=ring,shm", "--place", "out").ended_with(0)
         self.assertIn("all_reduce, algorithm=ring, over ring", result.out)
         self.assertIn("all_reduce, algorithm=shm, over shm", result.out)
-        # Each of the two sizes has one ratio with an interval, that of the second side to the first.
+        # Each of the two sizes has one ratio with an interval: the ratio of the second side to the first.
         self.assertEqual(result.out.count("["), 2, result)
 
     def test_a_models_buckets(self) -> None:
-        result = coll("--from-model", "resnet50", "--max-time", "0.02", "--warm", "--place", "in", "--no-bound")
-        self.assertEqual(result.code, 0, result)
+        words = ["--from-model", "resnet50", "--max-time", "0.02", "--warm", "--place", "in", "--no-bound"]
+        result = coll(*words).ended_with(0)
         sizes = [int(row[0]) for row in rows(result.out)]
         self.assertEqual(sizes, sorted(sizes))
         self.assertGreater(sum(size >= 25 << 20 for size in sizes), 0, sizes)
         self.assertRegex(result.out, r"(?m)^# One step of resnet50, \d+ buckets of .*: all_reduce sum: .* us in place$")
 
     def test_solo(self) -> None:
-        result = execute([PROGRAM, "coll", *QUICK])
-        self.assertEqual(result.code, 0, result)
+        result = execute([PROGRAM, "coll", *QUICK]).ended_with(0)
         self.assertIn("# 1 ranks on 1 node(s), solo", result.out)
 
     @needs_mpi
     def test_processes(self) -> None:
-        result = execute([str(MPIRUN), "-n", "2", PROGRAM, "coll", *QUICK, "--collective", "all_reduce,all_to_all"])
-        self.assertEqual(result.code, 0, result)
+        result = execute([*UNDER_MPIRUN, *QUICK, "--collective", "all_reduce,all_to_all"]).ended_with(0)
         self.assertEqual(len(rows(result.out)), 4)
         self.assertIn("2 ranks on 1 node(s), mpi", result.out)
 
@@ -152,8 +130,7 @@ class Coll(ProgramTest):
     def test_ragged_shares_and_no_bytes(self) -> None:
         operations = ["--collective", "all", "--ragged", "-c", "2"]
         command = [str(MPIRUN), "-n", "3", PROGRAM, "coll", "--warm", "--max-time", "0.02", "-b", "0", "-i", "5000"]
-        result = execute([*command, "-e", "10000", *operations])
-        self.assertEqual(result.code, 0, result)
+        result = execute([*command, "-e", "10000", *operations]).ended_with(0)
         self.assertIn("# reduce_scatter, ragged", result.out)
         self.assertIn("# all_reduce, over shm", result.out)
         self.assertIn("# Out of bounds values : 0 OK", result.out)
@@ -165,79 +142,32 @@ class Coll(ProgramTest):
         self.refused(result, 6, "the sizes (bytes) is 1024,2048 on rank 0", "1024,2048,4096 on rank 1")
 
     def test_a_signal_keeps_what_was_measured(self) -> None:
-        file = self.folder / "coll.json"
-        running = Running(
-            [
-                PROGRAM,
-                "coll",
-                "--ranks",
-                "2",
-                "--warm",
-                "-b",
-                "1K",
-                "-e",
-                "4K",
-                "--max-time",
-                "600",
-                "--target-interval",
-                "1e-4",
-                "-J",
-                str(file),
-                "--db",
-                str(self.db),
-            ]
-        )
-        running.wait_for("coll: measuring")
+        running = self.measuring(PROGRAM, "coll", "--ranks", "2")
         running.send(signal.SIGTERM)
-        result = running.finish(timeout=15)
-        self.assertEqual(result.code, 7, result)
+        result = running.finish(timeout=15).ended_with(7)
         self.assertIn("# INCOMPLETE           : stopped by SIGTERM", result.out)
-        found = json.loads(file.read_text())
+        found = json.loads(self.json.read_text())
         self.assertEqual((found["status"], found["status_reason"]), ("incomplete", "SIGTERM"))
         self.require_stored_incomplete("SIGTERM")
 
     @needs_mpi
     @unittest.skipIf(mpirun_is_open_mpi_5(), "mpirun of Open MPI 5 forwards nothing after a signal")
     def test_a_signal_to_mpirun(self) -> None:
-        file = self.folder / "coll.json"
-        running = Running(
-            [
-                str(MPIRUN),
-                "-n",
-                "2",
-                PROGRAM,
-                "coll",
-                "--warm",
-                "-b",
-                "1K",
-                "-e",
-                "4K",
-                "--max-time",
-                "600",
-                "--target-interval",
-                "1e-4",
-                "-J",
-                str(file),
-            ]
-        )
-        running.wait_for("coll: measuring")
+        running = self.measuring(*UNDER_MPIRUN)
         running.send(signal.SIGTERM)
         running.finish(timeout=30)
-        self.assertEqual(json.loads(file.read_text())["status"], "incomplete")
+        self.assertEqual(json.loads(self.json.read_text())["status"], "incomplete")
 
     @needs_mpi
     @unittest.skipIf(mpirun_is_open_mpi_5(), "mpirun of Open MPI 5 forwards nothing after a signal")
     @retried_if_mpirun_kills_early
     def test_a_lost_rank_leaves_what_was_measured(self) -> None:
-        file = self.folder / "coll.json"
-        sweep = ["--warm", "-b", "1K", "-e", "4K", "--max-time", "600", "--target-interval", "1e-4"]
-        running = Running([str(MPIRUN), "-n", "2", PROGRAM, "coll", *sweep, "-J", str(file), "--db", str(self.db)])
-        running.wait_for("coll: measuring")
+        running = self.measuring(*UNDER_MPIRUN)
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=30)
         self.assertIn("# INCOMPLETE           : stopped by rank 1", result.out)
         self.assertIn("is lost", result.err)
-        found = json.loads(file.read_text())
+        found = json.loads(self.json.read_text())
         self.assertEqual(found["status"], "incomplete")
         self.assertIn("rank 1", found["status_reason"])
         self.assertTrue(any(row["out_of_place"] and row["out_of_place"]["samples"] for row in found["results"]))
@@ -247,23 +177,19 @@ class Coll(ProgramTest):
     @unittest.skipIf(mpirun_is_open_mpi_5(), "mpirun of Open MPI 5 forwards nothing after a signal")
     @retried_if_mpirun_kills_early
     def test_a_forced_end_leaves_what_was_measured(self) -> None:
-        file = self.folder / "coll.json"
-        sweep = ["--warm", "-b", "1K", "-e", "4K", "--max-time", "600", "--target-interval", "1e-4"]
-        running = Running([str(MPIRUN), "-n", "2", PROGRAM, "coll", *sweep, "-J", str(file), "--db", str(self.db)])
-        running.wait_for("coll: measuring")
+        running = self.measuring(*UNDER_MPIRUN)
         os.kill(running.rank_pid(1), signal.SIGSTOP)
-        time.sleep(0.5)  # by now rank 0 waits for rank 1 and does not look for signals
+        time.sleep(0.5)  # by now rank 0 waits for rank 1 and does not check for signals
         os.kill(running.rank_pid(0), signal.SIGTERM)
         result = running.finish(timeout=30)
         self.assertIn("stopped in the middle of an operation by SIGTERM; the results so far are printed", result.err)
         self.assertIn("# INCOMPLETE           : stopped by SIGTERM", result.out)
-        self.assertEqual(json.loads(file.read_text())["status"], "incomplete")
+        self.assertEqual(json.loads(self.json.read_text())["status"], "incomplete")
         self.require_stored_incomplete("SIGTERM")
 
     def test_the_store_accumulates(self) -> None:
         for options in (["--collective", "all"], ["--compare", "memory=registered,plain"]):
-            result = coll(*QUICK, *options, "--db", str(self.db))
-            self.assertEqual(result.code, 0, result)
+            result = coll(*QUICK, *options, "--db", str(self.db)).ended_with(0)
             self.assertIn(f"coll: stored in {self.db}", result.err)
         self.assertEqual(self.query("SELECT status, ranks, comm FROM coll_session"), [("complete", 2, "loopback")] * 2)
         self.assertEqual(self.query("SELECT count(*), sum(wrong) FROM coll_cell WHERE side <> ''"), [(8, 0)])
@@ -277,28 +203,25 @@ class Coll(ProgramTest):
     @needs_mpi
     def test_one_rank_writes_the_store(self) -> None:
         command = [str(MPIRUN), "-n", "4", PROGRAM, "coll", *QUICK, "--no-bound", "--db", str(self.db)]
-        result = execute(command)
-        self.assertEqual(result.code, 0, result)
+        execute(command).ended_with(0)
         self.assertEqual(self.query("SELECT ranks, (SELECT count(*) FROM session) FROM coll_session"), [(4, 1)])
         cores = len(os.sched_getaffinity(0))
         self.assertEqual(self.query("SELECT oversubscribed FROM coll_session"), [(int(cores < 4),)])
         self.assertEqual(os.listdir(self.folder), ["runs.db"])
 
     def test_a_store_that_cannot_be_written_is_refused_before_anything_is_measured(self) -> None:
-        endless = ["--warm", "--max-time", "600", "--target-interval", "1e-4"]
-        self.refused(coll(*endless, "--db", str(self.folder / "none" / "x.db")), 2, "there is no directory")
+        self.refused(coll(*ENDLESS, "--db", str(self.folder / "none" / "x.db")), 2, "there is no directory")
         self.db.write_text("somebody else's")
-        self.refused(coll(*endless, "--db", str(self.db)), 2, "is not a SQLite database")
+        self.refused(coll(*ENDLESS, "--db", str(self.db)), 2, "is not a SQLite database")
         self.assertEqual(self.db.read_text(), "somebody else's")
         same = str(self.folder / "x")
-        self.refused(coll(*endless, "--db", same, "-J", f"{self.folder}/./x"), 2, "--db and -J name the same file")
+        self.refused(coll(*ENDLESS, "--db", same, "-J", f"{self.folder}/./x"), 2, "--db and -J name the same file")
         self.assertEqual(coll(*QUICK, "--db", str(self.db), "--no-db").code, 0)
         self.assertEqual(os.listdir(self.folder), ["runs.db"])
 
     @needs_mpi
     def test_a_refused_store_is_said_once(self) -> None:
-        command = [str(MPIRUN), "-n", "2", PROGRAM, "coll", "--warm", "--max-time", "600", "--db", "/no/such/folder/x"]
-        self.refused(execute(command), 2, "there is no directory")
+        self.refused(execute([*UNDER_MPIRUN, *ENDLESS, "--db", "/no/such/folder/x"]), 2, "there is no directory")
 
     def test_a_store_that_is_locked_at_the_end(self) -> None:
         self.assertEqual(coll(*QUICK, "--db", str(self.db)).code, 0)
@@ -316,10 +239,9 @@ class Coll(ProgramTest):
     @needs_mpi
     @unittest.skipUnless(may_mount(), "a small disk needs user namespaces")
     def test_shared_memory_that_is_too_small(self) -> None:
-        command = shlex.join([str(MPIRUN), "-n", "2", PROGRAM, "coll", "--warm", "-b", "1K", "-e", "64M"])
+        command = shlex.join([*UNDER_MPIRUN, "--warm", "-b", "1K", "-e", "64M"])
         small = f"mount -t tmpfs -o size=48m none /dev/shm && exec {command}"
-        result = execute(["unshare", "-rm", "sh", "-c", small])
-        self.assertEqual(result.code, 2, result)
+        result = execute(["unshare", "-rm", "sh", "-c", small]).ended_with(2)
         self.assertRegex(result.err, r"rank\(s\) of this host in /dev/shm, and .* is free; -e [0-9]+ would fit")
 
     def test_bad_input(self) -> None:
@@ -333,8 +255,7 @@ class Coll(ProgramTest):
         self.refused(execute([PROGRAM, "--ranks", "2", "coll"]), 2, "comes first")
 
     def test_help(self) -> None:
-        result = execute([PROGRAM, "coll", "--help"])
-        self.assertEqual(result.code, 0, result)
+        result = execute([PROGRAM, "coll", "--help"]).ended_with(0)
         for text in ("-b,--minbytes", "--compare", "-G,--cudagraph", "--db FILE", "Exit codes"):
             self.assertIn(text, result.out)
         self.assertIn("coll", execute([PROGRAM, "--help"]).out)

@@ -1,5 +1,5 @@
-"""Ranks die, hang or disagree, or a signal arrives. Each of these must end the run on all ranks in time. The samples
-taken so far must be stored, marked incomplete."""
+"""Ranks die, hang or disagree, or a signal arrives. Each of these faults must end the run on all ranks in time. The run
+must store the samples that it has, marked incomplete."""
 
 import os
 import pathlib
@@ -26,7 +26,7 @@ from program import (
 
 
 def gone(pid: int) -> bool:
-    """Returns True if the process has ended or ends soon. A zombie counts as ended."""
+    """Returns True if the process ends within some seconds. A zombie counts as ended."""
     for _ in range(50):
         try:
             state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -115,7 +115,7 @@ class Ranks(ProgramTest):
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=15)
         if mpirun_is_open_mpi_5() and not result.errors:
-            # Rank 0 is still building and waits for no rank. It notices the loss at SIGTERM, too late to print it.
+            # Rank 0 is still building and waits for no rank. It learns of the loss from SIGTERM, too late to print.
             self.assertRegex(result.err, r"process rank 1 with PID [0-9]+ on node \S+ exited on\s+signal 9")
             return
         self.assertEqual(len(result.errors), 1, result)
@@ -150,12 +150,12 @@ class Ranks(ProgramTest):
         self.assert_incomplete_with_samples("rank 1")
         self.assertTrue(gone(pid), "nobody is left behind")
         self.assertRegex(result.errors[0], r"rank 1 \(host \S+\), which did not arrive; it (left|entered) \w+ \d+")
-        # The warning comes once, well before the deadline.
+        # Exactly one warning must come, well before the deadline.
         warnings = [line for line in result.err.splitlines() if line.startswith("hvd_bench: warning: ")]
         self.assertEqual(len(warnings), 1, result)
         self.assertRegex(warnings[0], r"rank 0 \(host \S+\) has waited 1\.\d s in .* for rank 1 ")
         self.assertIn("rank 1 (host", warnings[0].split("roll call: ")[1])
-        # The table follows the error on standard error, and is in the store.
+        # The table must follow the error on standard error, and must be in the store.
         behind = result.err.split(result.errors[0])[1]
         self.assertIn("\nthe last collectives that each rank entered:\nrank 0 (host ", behind)
         self.assertRegex(behind, r"\nrank 1 \(host \S+\): \w+ \d+.*, entered [0-9.]+ s ago, ")
@@ -176,8 +176,7 @@ class Ranks(ProgramTest):
     def test_rank_0_hangs(self) -> None:
         running = self.two_ranks("--deadline-seconds", "5")
         os.kill(running.rank_pid(0), signal.SIGSTOP)
-        result = running.finish(timeout=20)
-        self.assertEqual(result.code, 5, result)
+        result = running.finish(timeout=20).ended_with(5)
         self.assertEqual(len([line for line in result.errors if "rank 0" in line]), 1, result)
 
     def test_one_is_told_to_stop(self) -> None:
@@ -192,7 +191,7 @@ class Ranks(ProgramTest):
 class Joining(ProgramTest):
     def test_one_never_joins(self) -> None:
         first = [PROGRAM, *ENDLESS, "--startup-deadline-seconds", "5", "--db", str(self.db)]
-        with ThreadPoolExecutor() as both:  # side by side, because MPI's start-up may take 30 s
+        with ThreadPoolExecutor() as both:  # both runs at the same time, because starting MPI may take 30 s
             results = both.map(execute, (per_rank(first, second) for second in (["true"], ["sleep", "100"])))
         for result in results:
             self.refused(result, 5, "some of these processes did not join the MPI world", "OMPI_COMM_WORLD_SIZE=2")
@@ -215,7 +214,7 @@ class Disagreement(ProgramTest):
         self.refused(result, 6, "rank 1")
 
     def test_batches_differ(self) -> None:
-        # Both ranks have the same gradients, so only the comparison of options finds the difference.
+        # Both batch sizes give the same gradient sizes, so only the comparison of options finds the difference.
         result = execute(self.apart([], ["--batch-size", "3"]))
         self.refused(result, 6, "--batch-size is 2 on rank 0", "3 on rank 1")
 
@@ -225,7 +224,7 @@ class Disagreement(ProgramTest):
         self.refused(result, 6, "--fusion-threshold-mb", "HOROVOD_* variables")
 
     def test_layouts_differ(self) -> None:
-        # With 1024 classes every parameter has the same number of elements in blocks of 8 as in blocks of 16.
+        # With 1024 classes no parameter changes its number of elements between blocks of 8 and blocks of 16.
         command = [PROGRAM, "--model", "resnet50", "--image-size", "64", "--batch-size", "2", "--classes", "1024"]
         command += ["--threads", "1", "--num-iters", "1", "--no-db"]
         narrow = ["env", "ONEDNN_MAX_CPU_ISA=AVX2", "DNNL_MAX_CPU_ISA=AVX2"]

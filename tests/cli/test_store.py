@@ -15,8 +15,7 @@ class Locked(ProgramTest):
         other = sqlite3.connect(self.db)
         self.addCleanup(other.close)
         other.execute("BEGIN EXCLUSIVE")
-        result = run(*TINY, "--db", str(self.db))
-        self.assertEqual(result.code, 2, result)
+        result = run(*TINY, "--db", str(self.db)).ended_with(2)
         self.assertLess(result.seconds, 60 * PATIENCE)
         (partial,) = self.folder.glob("*.partial")
         self.assertEqual(len(result.errors), 1, result)
@@ -70,7 +69,7 @@ class Database(ProgramTest):
 
     @unittest.skipUnless(may_mount(), "needs mount namespaces")
     def test_full_disk(self) -> None:
-        for size in ("16k", "56k"):  # too small for the schema; too small for the first record
+        for size in ("16k", "56k"):  # 16k is too small for the schema, and 56k for the first record
             script = f'mount -t tmpfs -o size={size} none "$0" && exec "$@"'
             arguments = [PROGRAM, *TINY, "--db", str(self.db)]
             result = execute(["unshare", "-rm", "sh", "-c", script, str(self.folder), *arguments])
@@ -89,8 +88,7 @@ class Database(ProgramTest):
         resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (limit, limit))
         running.wait_for("measuring goes on")
         running.send(signal.SIGTERM)
-        result = running.finish(timeout=15)
-        self.assertEqual(result.code, 7, result)
+        result = running.finish(timeout=15).ended_with(7)
         self.assertEqual(len([line for line in result.errors if "ulimit -f" in line]), 1, result)
         self.assert_incomplete_with_samples("could not be saved")
 

@@ -1,4 +1,4 @@
-"""Odd surroundings of a run: paths that are no files, vanishing folders, closed streams, ignored signals, odd names."""
+"""Odd surroundings of a run: paths that are not files, vanishing folders, closed streams, ignored signals."""
 
 import json
 import os
@@ -53,7 +53,7 @@ class Files(ProgramTest):
         self.refused(run(*TINY, "--db", str(self.db)), 2, "runs.db", "use another --db")
 
     def test_a_name_that_is_too_long(self) -> None:
-        # 300 bytes are too many for any file, 250 for the .partial file that is written while measuring.
+        # A name of 300 bytes is too long for any file. One of 250 bytes is too long once .partial is added to it.
         for length in (300, 250):
             self.refused(run(*TINY, "--db", str(self.folder / ("n" * length))), 2, "File name too long")
         self.assertEqual(list(self.folder.iterdir()), [])
@@ -80,7 +80,7 @@ class Files(ProgramTest):
             other.unlink()
 
     def test_outputs_that_are_one_file(self) -> None:
-        """Outputs that are one file by any spelling or link are refused before anything is measured."""
+        """Two outputs that are the same file, by any spelling or link, must be refused before anything is measured."""
         (self.folder / "sub").mkdir()
         (self.folder / "link").symlink_to(self.db.name)
         for replay in (str(self.db), f"{self.folder}/sub/../{self.db.name}", str(self.folder / "link")):
@@ -107,8 +107,7 @@ class Files(ProgramTest):
         full = self.folder / "full"
         full.symlink_to("/dev/full")
         for more in ([], ["--json"]):
-            result = run(*TINY, "--db", str(self.db), "--record-replay", str(full), *more)
-            self.assertEqual(result.code, 2, result)
+            result = run(*TINY, "--db", str(self.db), "--record-replay", str(full), *more).ended_with(2)
             self.assertEqual(len(result.errors), 1, result)
             self.assertIn("full: cannot write the replay file", result.errors[0])
             self.assertIn("images_per_second" if more else "total images/sec: ", result.out)
@@ -126,8 +125,7 @@ class Files(ProgramTest):
             file = self.folder / f"t.{rank}.json"
             file.unlink(missing_ok=True)
             file.symlink_to(disk / "trace")
-            result = execute([*small, *command])
-            self.assertEqual(result.code, 2, result)
+            result = execute([*small, *command]).ended_with(2)
             self.assertEqual(len(result.errors), 1, result)
             self.assertIn(file.name, result.errors[0])
             self.assertEqual(len(self.totals(result)), 1, result)
@@ -150,17 +148,16 @@ class Files(ProgramTest):
     def test_a_directory_whose_name_is_not_utf8(self) -> None:
         odd = self.folder / os.fsdecode(b"caf\xe9")
         odd.mkdir()
-        result = shell(f'cd {shlex.quote(str(self.folder))}/caf* && exec "$@"', *TINY, "--quiet")
-        self.assertEqual(result.code, 0, result)
+        shell(f'cd {shlex.quote(str(self.folder))}/caf* && exec "$@"', *TINY, "--quiet").ended_with(0)
         (odd / "hvd_bench.db").rename(self.db)
-        # Reading the value also shows that it is UTF-8: Python's sqlite3 refuses other text.
+        # Python's sqlite3 refuses text that is not UTF-8, so reading the value also shows that it is UTF-8.
         ((line,),) = self.query("SELECT command_line FROM session")
         self.assertIn("caf\ufffd", line)
 
 
 class Memory(ProgramTest):
     def test_too_little_address_space(self) -> None:
-        # From hardly enough to load the program to enough for one rank's network and a part of the other's.
+        # The smallest limit hardly loads the program. The largest allows one rank's network and a part of the second's.
         limits = [90_000, 110_000, 120_000, 160_000, 240_000, 300_000, 600_000]
         if shell(f'ulimit -v {limits[0]}; exec "$@"', "--version").code != 0:
             self.skipTest("the program does not load under a limit on its address space (a sanitizer's)")
@@ -188,7 +185,7 @@ class Streams(ProgramTest):
 
     def test_closed_standard_error_takes_no_descriptor_of_ours(self) -> None:
         running = Running(["bash", "-c", 'exec "$@" 2>&-', "bash", PROGRAM, *ENDLESS, "--db", str(self.db)])
-        while not list(self.folder.glob("*.partial")):  # no line tells that measuring has begun
+        while not list(self.folder.glob("*.partial")):  # no output says that measuring has begun
             self.assertIsNone(running.process.poll())
             time.sleep(0.05)
         time.sleep(3)
@@ -202,8 +199,7 @@ class Streams(ProgramTest):
 
     def test_nor_one_of_a_file_or_a_store(self) -> None:
         odd = self.folder / "a\x1b[2J\nstored b.db"
-        result = run(*TINY, "--db", str(odd), "--label", "k=v\x1b[2J\nw")
-        self.assertEqual(result.code, 0, result)
+        result = run(*TINY, "--db", str(odd), "--label", "k=v\x1b[2J\nw").ended_with(0)
         listed = execute([PROGRAM, "stored", "k", str(odd)])
         for text in (result.out, run("doctor", "--db", str(odd)).out, listed.out):
             self.assertNotRegex(text, "\x1b|\nstored b|^w")
@@ -222,7 +218,7 @@ class Parent(ProgramTest):
         self.refused(running.finish(timeout=15), 7, "SIGTERM")
 
     def test_nohup_is_heeded_though_a_library_takes_the_signal(self) -> None:
-        # UCX installs a handler for SIGHUP when it is loaded, before main(); so does this library.
+        # Like UCX, this library installs a handler for SIGHUP when it is loaded, before main().
         asan = ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0")))
         variables = [f"LD_PRELOAD={os.environ['HVD_TAKES_SIGHUP']}", f"ASAN_OPTIONS={asan}"]
         running = Running(["nohup", "env", *variables, PROGRAM, *ENDLESS, "--no-db"])
@@ -242,9 +238,9 @@ class Parent(ProgramTest):
 
 
 class Numa(ProgramTest):
-    """Facts and cautions on a machine with two NUMA nodes, which hwloc invents as its environment variables say."""
+    """Tests facts and cautions on a machine with NUMA nodes, which hwloc invents from its environment variables."""
 
-    # Two processors are always on two of these nodes. HWLOC_THISSYSTEM: hwloc must claim that this machine is real.
+    # Each node has one processor, so two processors are on two nodes. HWLOC_THISSYSTEM: the nodes count as real.
     NODES: ClassVar = {"HWLOC_SYNTHETIC": "numa:64 core:1 pu:1", "HWLOC_THISSYSTEM": "1"}
 
     hwloc = False
@@ -294,8 +290,7 @@ class Numa(ProgramTest):
     def test_collectives_carry_the_caution_too(self) -> None:
         file = self.folder / "coll.json"
         quick = ["-b", "8", "-e", "8", "--max-time", "1", "-J", str(file)]
-        result = execute([PROGRAM, "coll", "--ranks", "2", *quick], self.NODES)
-        self.assertEqual(result.code, 0, result)
+        result = execute([PROGRAM, "coll", "--ranks", "2", *quick], self.NODES).ended_with(0)
         self.assertIn("# caution: rank 0 and 1 more may run on NUMA nodes ", result.out)
         config = json.loads(file.read_text())["config"]
         self.assertIn(": ranks 0-1", config["numa"])
@@ -314,7 +309,7 @@ class Numa(ProgramTest):
         self.assertNotIn("NUMA nodes", result.out)
 
     def test_a_kernel_that_lists_two_nodes_in_one_socket(self) -> None:
-        """Simulates such a /sys. If hwloc filtered out groups, it would give every node all processors."""
+        """The test makes such a /sys. If hwloc filtered out groups, every node would have all processors."""
         kernel = self.folder / "sys" / "devices" / "system"
         for cpu in range(4):
             topology = kernel / "cpu" / f"cpu{cpu}" / "topology"
@@ -348,8 +343,7 @@ class Time(ProgramTest):
         self.refused(result, 3, "longer than --max-time 3", "--num-batches-per-iter")
 
     def test_the_cap_holds_for_the_warm_up_too(self) -> None:
-        result = run(*ENDLESS, "--num-warmup-batches", "100000000", "--max-time", "2")
-        self.assertEqual(result.code, 0, result)
+        result = run(*ENDLESS, "--num-warmup-batches", "100000000", "--max-time", "2").ended_with(0)
         self.assertIn("of 100000000 steps, then --max-time was over", result.out)
         self.assertLess(result.seconds, 30 * PATIENCE)
 

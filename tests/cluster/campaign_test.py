@@ -1,4 +1,4 @@
-"""A campaign on a test's Slurm, for tests that run a campaign and tests that interrupt one."""
+"""A campaign on a test's Slurm. Some tests run it, others interrupt it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ warning_seconds = 30
 
 
 class Campaign:
-    """One campaign in its own folder, which all nodes see. A fault is an AssertionError with the jobs' output.
+    """One campaign in its own folder, which all nodes see. Every fault raises AssertionError with the jobs' output.
 
-    One thread uses it; several campaigns may run on one cluster.
+    Only one thread may use the object. Several campaigns may run on one cluster.
     """
 
     def __init__(self, cluster: Cluster, folder: Path, spec: str, *, nodes: str = "") -> None:
-        """Generates the campaign. nodes: the cluster's nodes that this campaign alone may use; empty: any."""
+        """Generates the campaign. Its jobs run only on `nodes` (empty: on any node)."""
         self._cluster = cluster
         self.folder = folder / "campaign"
         (folder / "spec.toml").write_text(spec)
@@ -61,12 +61,12 @@ class Campaign:
         self._call("cancel", str(self.folder))
 
     def cells_in(self, state: str) -> int:
-        """Cells that `scripts/campaign status` reports in `state`. Its exit code is left to the tests."""
+        """Returns how many cells `scripts/campaign status` reports in `state`, whatever its exit code."""
         shown = self._cluster.run(scripts("campaign"), "status", str(self.folder), "--json")
         return json.loads(shown.out)["counts"][state]
 
     def numbers(self) -> list[str]:
-        """Slurm's numbers of the submitted jobs, in the order of submission."""
+        """Returns Slurm's numbers of the submitted jobs, in the order of submission."""
         lines = (self.folder / "submissions.jsonl").read_text().splitlines()
         return [json.loads(line)["id"] for line in lines]
 
@@ -78,11 +78,11 @@ class Campaign:
         return "".join(file.read_text() for file in sorted((self.folder / "events").glob("*.log")))
 
     def finished_cells(self) -> int:
-        """Number of cells that have ended well so far, according to the jobs' event logs."""
+        """Returns how many cells have ended well so far, according to the jobs' event logs."""
         return sum(" end " in line and line.endswith("code=0") for line in self.events().splitlines())
 
     def complete_sessions(self) -> Counter[str]:
-        """Maps each cell to the number of its sessions in the stores whose runs are all complete."""
+        """Maps each cell to the number of its sessions with only complete runs, over all stores."""
         sql = (
             "SELECT p.value FROM session s JOIN run r ON r.session_uuid = s.uuid JOIN provenance p "
             "ON p.run_uuid = r.uuid AND p.key = 'label.cell' GROUP BY s.uuid HAVING min(r.status = 'complete')"
@@ -99,7 +99,7 @@ class Campaign:
             time.sleep(0.3)
 
     def wait_until_idle(self, seconds: float = 60) -> None:
-        """Waits until no job of the campaign is queued, running or ending."""
+        """Waits until Slurm lists no job of the campaign any more."""
         ours = set(self.numbers())
 
         def idle() -> bool:
@@ -108,7 +108,7 @@ class Campaign:
         self.wait_until(idle, "an empty queue", seconds)
 
     def wait_until_done(self, cells: int, seconds: float = 120) -> None:
-        """Waits until all `cells` are done, and asserts one session for each: none lost, none repeated."""
+        """Waits until all `cells` are done, and asserts that each cell has exactly one complete session."""
         self.wait_until(lambda: self.finished_cells() >= cells, f"{cells} cells done", seconds)
         self.wait_until_idle()
         assert self.cells_in("done") == cells, self.events()

@@ -1,4 +1,4 @@
-"""A test case with its own Slurm, which the cases of one class share."""
+"""A test case with its own Slurm. All tests of one class share this Slurm."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from slurm_cluster import Cluster, Shape, missing_programs
 from program import PROGRAM, ProgramTest, Result
 
 ROOT = Path(__file__).resolve().parents[2]
-SLEEPING_STEPS = 8  # number of gradients in profile()
+SLEEPING_STEPS = 8  # how many gradients profile() has
 
 
 def profile(folder: Path, *, step_seconds: float = 0.1, batch_size: int = 4) -> Path:
-    """A replay profile that sleeps, with 8 gradients of 4 KB. Runs have a known length and leave the processor idle."""
+    """Writes a replay profile with 8 gradients of 4 KB whose steps sleep. A run takes a known time and no processor."""
     lines = [
         "hvd-replay 1",
         "model resnet50",
@@ -37,13 +37,13 @@ def profile(folder: Path, *, step_seconds: float = 0.1, batch_size: int = 4) -> 
 
 
 def scripts(name: str) -> str:
-    """Path of one of the project's scripts."""
+    """Returns the path of one of the project's scripts."""
     return str(ROOT / "scripts" / name)
 
 
 @unittest.skipIf(missing_programs(), missing_programs())
 class ClusterTest(ProgramTest):
-    """self.cluster is running; all nodes see self.folder."""
+    """self.cluster is running, and all its nodes see self.folder."""
 
     shape = Shape()
     cluster: Cluster
@@ -55,7 +55,7 @@ class ClusterTest(ProgramTest):
         cls.addClassCleanup(cls.cluster.stop)
 
     def need_hosts(self) -> None:
-        """Skips the test where MPI and hvd_bench see all nodes as one host."""
+        """Skips the test if MPI and hvd_bench would see all nodes as one host."""
         if not self.cluster.place.isolated:
             self.skipTest("no right to make namespaces here: all nodes are this host")
 

@@ -3,8 +3,9 @@
     with Cluster(Shape(nodes=2, cpus=2, gpus=2)) as cluster:
         result = cluster.srun("-N2", "--ntasks-per-node=2", "hostname")
 
-Needs slurmctld, slurmd, srun and munged (Debian: slurm-wlm, munge). As root with the right to make namespaces, every
-node has its own host name and /dev/shm, and everything runs in a PID namespace; else nodes share those of the machine.
+Needs slurmctld, slurmd, srun and munged (Debian: slurm-wlm, munge). If the caller is root and may make namespaces,
+every node has its own host name and /dev/shm, and all processes are in one PID namespace. Otherwise the nodes share
+the machine's host name, /dev/shm and process ids.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-# Character devices that stand in for GPUs where mknod is not allowed.
+# If mknod is not allowed, these character devices stand in for GPUs.
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx")
 
-# Runs a node in its own namespaces. $1 is its name, $2 the folder.
+# Runs a node in its own namespaces. $1 is the node's name, $2 the cluster's folder.
 _ISOLATED_NODE = """set -e
 hostname "$1"
 mount -t tmpfs -o size=2g,mode=1777 tmpfs /dev/shm
@@ -53,7 +54,7 @@ def _search_path() -> str:
 
 
 def missing_programs() -> str:
-    """Returns the reason why no cluster can be started here, or an empty text if one can."""
+    """Returns why no cluster can be started here, or an empty text if a cluster can be started."""
     missing = [name for name in _PROGRAMS if shutil.which(name, path=_search_path()) is None]
     return f"no {', '.join(missing)} here (scripts/install_deps --tests installs Slurm)" if missing else ""
 
@@ -73,7 +74,7 @@ def _is_free(port: int) -> bool:
 
 
 def _free_ports(count: int) -> int:
-    """Returns the first of `count` neighbouring free ports, below the range that the kernel hands out itself."""
+    """Returns the first of `count` free ports in a row. All are below the range that the kernel assigns itself."""
     for _ in range(1000):
         first = random.randrange(10000, 32000 - count)
         if all(_is_free(first + i) for i in range(count)):
@@ -82,7 +83,7 @@ def _free_ports(count: int) -> int:
 
 
 def _make_gpus(folder: Path, count: int) -> tuple[str, ...]:
-    """Makes copies of /dev/null; where mknod is not allowed, returns devices that every machine has."""
+    """Makes copies of /dev/null. If mknod is not allowed, returns devices that every machine has."""
     try:
         for i in range(count):
             os.mknod(folder / f"nvidia{i}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -95,9 +96,9 @@ def _make_gpus(folder: Path, count: int) -> tuple[str, ...]:
 
 
 class Cluster:
-    """A cluster that exists inside a `with` block. It also ends if this process dies. One thread uses it."""
+    """A cluster that exists inside a `with` block and ends if this process dies. Only one thread may use it."""
 
-    start_seconds = 120  # most seconds that all daemons may take to start
+    start_seconds = 120  # limit for the start of all daemons
 
     def __init__(self, shape: Shape, *, isolated: bool | None = None) -> None:
         self.shape = shape
@@ -135,7 +136,7 @@ class Cluster:
 
     @property
     def work(self) -> Path:
-        """A folder for the jobs, visible to all nodes. It is removed with the cluster."""
+        """The jobs' folder. All nodes see it. It is removed with the cluster."""
         return self.folder / "work"
 
     def _write_files(self) -> None:
@@ -159,7 +160,7 @@ class Cluster:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            start_new_session=True,  # a Control-C must reach the test only
+            start_new_session=True,  # so that Control-C reaches only the test
             cwd="/",
         )
         run, etc, log = self.folder / "run", self.folder / "etc", self.folder / "log"
@@ -195,7 +196,7 @@ class Cluster:
         self._tell({"start": name, "argv": argv})
 
     def signal_daemon(self, name: str, number: int) -> None:
-        """Signals 'munged', 'slurmctld', or a node's slurmd. SIGKILL on a slurmd leaves its tasks running."""
+        """Signals 'munged', 'slurmctld', or a node's slurmd. A slurmd's tasks survive its SIGKILL."""
         self._tell({"signal": name, "number": int(number)})
 
     def _until(self, ready: Callable[[], bool], what: str) -> None:
@@ -206,7 +207,7 @@ class Cluster:
             time.sleep(0.1)
 
     def logs(self, lines: int = 15) -> str:
-        """The last lines of the logs of the supervisor, the controller and the first node."""
+        """Returns the last lines of the logs of the supervisor, the controller and the first node."""
         text = ""
         for name in ("supervisor.log", "slurmctld.log", "slurmd.n1.log"):
             file = self.folder / "log" / name
@@ -215,7 +216,7 @@ class Cluster:
         return text
 
     def stop(self) -> None:
-        """Ends every daemon, job and task, and removes the folder. May be called twice."""
+        """Ends every daemon, job and task, and removes the folder. A second call does nothing."""
         if self._supervisor is not None:
             assert self._supervisor.stdin is not None
             assert self._supervisor.stdout is not None
@@ -252,12 +253,12 @@ class Cluster:
         return done.out.strip().split(";")[0]
 
     def job(self, job_id: str) -> dict[str, str]:
-        """The facts that scontrol reports of a job: JobState, ExitCode, Reason, Restarts, ..."""
+        """Returns what scontrol reports about a job: JobState, ExitCode, Reason, Restarts, ..."""
         shown = self.run("scontrol", "show", "job", "-o", job_id)
         return dict(re.findall(r"(\S+?)=(\S*)", shown.out))
 
     def wait_for_state(self, job_id: str, *states: str, timeout: float = 120) -> dict[str, str]:
-        """Polls until the job is in one of `states`. `sbatch --wait` would lag by up to minutes."""
+        """Polls until the job is in one of `states`. `sbatch --wait` would notice up to minutes later."""
         end = time.monotonic() + timeout
         while (job := self.job(job_id)).get("JobState") not in states:
             if time.monotonic() > end:

@@ -1,7 +1,7 @@
-"""The configuration files of a Slurm in one folder on one machine. Pure functions: they take a shape and return texts.
+"""The configuration files of a Slurm in one folder on one machine, made by pure functions from a shape.
 
-Tried with Slurm 22.05 (Debian 12). Every daemon runs as the calling user, over the loopback device, without cgroups,
-without accounting storage. GPUs are counted but not there.
+Tried with Slurm 22.05 (Debian 12). Every daemon runs as the calling user and uses the loopback device. There are no
+cgroups, no accounting storage, and no GPUs: Slurm only counts them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Shape:
-    """A cluster of `nodes` nodes, each with `cpus` CPUs and `gpus` counted GPUs. low_priority: tasks run at nice 19, so
-    that step daemons get processor time beside far more tasks than cores; never for measuring."""
+    """A cluster of `nodes` nodes, each with `cpus` CPUs and `gpus` counted GPUs. With low_priority, tasks run at nice
+    19, so that Slurm's daemons get processor time beside hundreds of tasks. Never measure with low_priority."""
 
     nodes: int = 2
     cpus: int = 4
@@ -24,7 +24,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Place:
-    """The host, folder and ports of a cluster. isolated: every node has its own host name and /dev/shm (namespaces)."""
+    """The host, folder and ports of a cluster. With `isolated`, every node has its own host name and /dev/shm."""
 
     folder: Path
     user: str
@@ -51,7 +51,7 @@ def _range(prefix: str, first: int, last: int) -> str:
 
 
 def slurm_conf(shape: Shape, place: Place) -> str:
-    """Two partitions over the same nodes: `urgent` preempts jobs of `batch` (SIGTERM, requeued after 10 s)."""
+    """Two partitions have the same nodes. `urgent` preempts jobs of `batch`: SIGTERM, and requeue after 10 s."""
     f = place.folder
     names = _range("n", 1, shape.nodes)
     ports = _range("", place.first_port + 1, place.first_port + shape.nodes)
@@ -110,16 +110,16 @@ PartitionName=urgent Nodes={names} MaxTime=1:00:00 DefaultTime=10 PriorityTier=1
 
 
 def gres_conf(shape: Shape, place: Place) -> str:
-    """File= must name character devices, or CUDA_VISIBLE_DEVICES is not set. Without cgroups nothing opens them."""
+    """Slurm sets CUDA_VISIBLE_DEVICES only if File= names character devices. Without cgroups it never opens them."""
     lines = [f"Name=gpu File={file}" for file in place.gpu_files[: shape.gpus]]
     return "\n".join(["AutoDetect=off", *lines, ""]) if lines else ""
 
 
 def task_prolog(shape: Shape, place: Place) -> str:
-    """Settings that a site would make for its tasks. slurmd runs this before each task and applies `export` lines."""
+    """The script that slurmd runs before each task. slurmd applies the `export` lines that the script prints."""
     lines = [
         "#!/bin/sh",
-        # By default Open MPI spins while it waits, but here there are more tasks than cores.
+        # By default a waiting Open MPI spins. Here it must yield, because there are more tasks than cores.
         "echo export OMPI_MCA_mpi_yield_when_idle=1",
         "echo export OMPI_MCA_pml=ob1",
         # All nodes are on this machine.
@@ -128,11 +128,11 @@ def task_prolog(shape: Shape, place: Place) -> str:
         "echo export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
     ]
     if shape.low_priority:
-        # The second is for kernels that schedule by session first: there, nice values count within a session.
+        # Some kernels schedule by session first and apply nice values only within a session. They need the second line.
         lines.append("renice -n 19 -p $PPID >/dev/null 2>&1")
         lines.append("echo 19 2>/dev/null >/proc/$PPID/autogroup")
     if not place.isolated:
-        # Open MPI names shared-memory files by host, job and local rank: nodes on one host would collide.
+        # Open MPI names shared-memory files by host, job and local rank. On one host, two nodes' names would collide.
         lines.append(f"echo export OMPI_MCA_btl_vader_backing_directory={place.folder}/tmp/$SLURMD_NODENAME")
     return "\n".join([*lines, "exit 0", ""])
 
@@ -143,10 +143,10 @@ def config_files(shape: Shape, place: Place) -> dict[str, str]:
         "slurm.conf": slurm_conf(shape, place),
         "gres.conf": gres_conf(shape, place),
         "task_prolog.sh": task_prolog(shape, place),
-        # PMIx's other fences let some ranks leave the barrier of MPI_Init before others have entered it. From about 32
-        # nodes on, Open MPI 4.1 then crashes (seen with Slurm 22.05; never with a ring).
+        # Fences other than a ring let some ranks leave the barrier of MPI_Init before all ranks have entered it. With
+        # about 32 nodes or more, Open MPI 4.1 then crashes (seen with Slurm 22.05).
         "mpi.conf": "PMIxCollFence=ring\n",
-        # slurmd exits if there is no cgroup file system, even if no plugin uses one, unless a plugin is named.
+        # Without a named plugin, slurmd exits on a machine that has no cgroup file system.
         "cgroup.conf": "CgroupPlugin=cgroup/v1\n",
         "hosts": "127.0.0.1 localhost " + " ".join([place.host, *node_names(shape)]) + "\n",
     }

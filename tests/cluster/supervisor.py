@@ -4,9 +4,9 @@ Reads one JSON command per line on standard input: {"start": NAME, "argv": [...]
 Answers each with one JSON line. Standard input ends when the test closes it or dies. The supervisor then kills and
 reaps all its descendants, removes the folder given as the first argument (if any), and ends.
 
-Slurm's daemons start step daemons that detach from them. This process is a child subreaper (prctl(2)), so it inherits
-those, and walking its descendants finds them all. In its own PID namespace (see slurm_cluster.py) the kernel kills all
-processes even if this process is killed.
+Slurm's daemons start step daemons, which detach from their parents. This process is a child subreaper (prctl(2)), so
+it inherits the step daemons and finds them among its descendants. If this process has its own PID namespace (see
+slurm_cluster.py) and is killed, the kernel kills all processes of the namespace.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent() -> None:
-    """Call in a child between fork and exec. The kernel then kills the child when this process ends."""
+    """Runs in a child between fork and exec. Makes the kernel kill the child when this process ends."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def raise_priority() -> None:
-    """Raises this process's priority if allowed. Otherwise daemons get too little processor time beside hundreds of
-    tasks. Children inherit both settings; the second is for kernels that schedule by session before nice values."""
+    """Raises this process's priority if allowed, so that daemons get processor time beside hundreds of tasks. Children
+    inherit both settings. The second setting is for kernels that schedule by session before nice values."""
     try:
         os.nice(-5)
         Path("/proc/self/autogroup").write_text("-5")
@@ -43,7 +43,7 @@ def raise_priority() -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Direct children of all threads of `pid`; empty if the process is gone."""
+    """Returns the direct children of all threads of `pid`. The list is empty if the process has ended."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -54,7 +54,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below `pid`, nearest first."""
+    """Returns all descendants of `pid`, children before grandchildren."""
     found = children_of(pid)
     for child in found:  # the list grows during the loop
         found += children_of(child)
@@ -62,7 +62,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def reap(names: dict[int, str]) -> None:
-    """Collects the exit codes of ended children: the daemons, and orphans that this process inherited."""
+    """Collects the exit codes of ended daemons, and of ended orphans that this process inherited."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -76,7 +76,7 @@ def reap(names: dict[int, str]) -> None:
 
 class Supervisor:
     def __init__(self) -> None:
-        self._names: dict[int, str] = {}  # of the running daemons
+        self._names: dict[int, str] = {}  # process id -> name of each running daemon
         self._lock = threading.Lock()
         threading.Thread(target=self._reap_for_ever, daemon=True).start()
 
@@ -103,16 +103,16 @@ class Supervisor:
         except OSError as error:
             return {"error": f"{argv[0]}: {error.strerror}"}
         self._names[process.pid] = name
-        process.returncode = 0  # reap() has collected the exit code, not subprocess
+        process.returncode = 0  # so that subprocess does not wait for the process: reap() collects exit codes
         return {"pid": process.pid}
 
     def end(self) -> None:
-        """Kills every descendant, and repeats this until none is left, because some start others meanwhile."""
+        """Kills every descendant. Repeats until none is left, because a descendant may start more meanwhile."""
         with self._lock:
             self._names.clear()
             if os.getpid() == 1:
                 try:
-                    os.kill(-1, signal.SIGKILL)  # the whole PID namespace, in one call
+                    os.kill(-1, signal.SIGKILL)  # kills the whole PID namespace in one call
                 except ProcessLookupError:
                     return
             while left := descendants(os.getpid()):
@@ -127,7 +127,7 @@ class Supervisor:
 
 def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # a Control-C reaches the test, which then closes standard input
+        signal.signal(number, signal.SIG_IGN)  # on Control-C the test closes standard input
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     raise_priority()
     supervisor = Supervisor()

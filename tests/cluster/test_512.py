@@ -1,9 +1,9 @@
-"""Runs 512 tasks on 128 nodes of a real Slurm, with one store and the efficiency table as results.
+"""Runs 512 tasks on 128 nodes of a real Slurm. The results are one store and the efficiency table.
 
-One machine has neither the memory nor the cores to train in 512 processes. Compute is therefore replayed from a
-recording made here at the start, and gradients and buckets are cut to 1/4096 (--replay-shrink). Everything else is
-real: the launch, 512 processes that find one another, the reductions and their check, the gathering of every rank's
-samples, one complete store. The times say nothing about a network of 512 GPUs.
+One machine is too small to train in 512 processes. The test therefore records a step first, which the tasks replay
+with gradients and buckets cut to 1/4096 (--replay-shrink). Everything else is real: the launch, 512 processes that
+find one another, the reductions and their check, the gathering of every rank's samples, and one complete store. The
+times say nothing about a network of 512 GPUs.
 """
 
 import re
@@ -16,12 +16,12 @@ from program import PROGRAM, execute
 
 NODES, PER_NODE = 128, 4
 SHRINK = 4096
-BUCKET_MIB = 0.02  # 20 KiB: two or three buckets, reduced in the nodes, then by doubling between their leaders
-NEEDED_GIB = 8  # 512 processes with some 7 MB each, 128 slurmd, gradients
+BUCKET_MIB = 0.02  # 20 KiB a bucket: two or three buckets, reduced within nodes, then by doubling between nodes
+NEEDED_GIB = 8  # for 512 processes with some 7 MB each, 128 slurmd, and the gradients
 
 
 def available_gib() -> float:
-    """Memory that programs can get, page cache included."""
+    """Returns the memory that programs can get, page cache included."""
     (kib,) = re.findall(r"^MemAvailable: *(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return int(kib) / 2**20
 
@@ -35,8 +35,7 @@ class FiveHundredAndTwelve(ClusterTest):
         file = str(self.folder / "resnet101.replay")
         small = ["--model", "resnet101", "--image-size", "64", "--batch-size", "4", "--threads", "1"]
         steps = ["--num-warmup-batches", "1", "--num-iters", "3", "--no-db", "--record-replay", file]
-        result = execute([PROGRAM, *small, *steps])
-        self.assertEqual(result.code, 0, result)
+        execute([PROGRAM, *small, *steps]).ended_with(0)
         return file
 
     def test_one_complete_store(self) -> None:
@@ -93,8 +92,7 @@ class FiveHundredAndTwelve(ClusterTest):
         self.assertEqual(self.query("PRAGMA integrity_check"), [("ok",)])
 
     def in_the_table(self) -> None:
-        table = self.script("efficiency", str(self.db))
-        self.assertEqual(table.code, 0, table)
+        table = self.script("efficiency", str(self.db)).ended_with(0)
         print(table.out)
         rows = [line for line in table.out.splitlines() if f"1/{SHRINK} of its gradients, replayed compute" in line]
         self.assertEqual(len(rows), 2, table)

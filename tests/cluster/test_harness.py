@@ -1,4 +1,4 @@
-"""Tests the cluster that the other tests use: its properties, and that it leaves nothing behind."""
+"""Tests the cluster that all other tests use: its properties, and that the cluster leaves nothing behind."""
 
 import os
 import signal
@@ -35,8 +35,8 @@ class Nodes(ClusterTest):
     shape = Shape(nodes=3, cpus=4, gpus=2)
 
     def test_tasks_land_on_nodes_of_their_own(self) -> None:
-        result = self.cluster.srun("-N3", "--ntasks-per-node=2", "sh", "-c", "echo $SLURMD_NODENAME $SLURM_PROCID")
-        self.assertEqual(result.code, 0, result)
+        command = ["--ntasks-per-node=2", "sh", "-c", "echo $SLURMD_NODENAME $SLURM_PROCID"]
+        result = self.cluster.srun("-N3", *command).ended_with(0)
         self.assertEqual(sorted(result.out.split("\n")[:-1]), ["n1 0", "n1 1", "n2 2", "n2 3", "n3 4", "n3 5"])
 
     def test_host_names_and_shared_memory_are_the_nodes_own(self) -> None:
@@ -92,7 +92,7 @@ class Endings(unittest.TestCase):
 
     def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(self) -> None:
         cluster = Cluster(Shape(nodes=1))
-        cluster._write_files = lambda: None  # writes no configuration
+        cluster._write_files = lambda: None  # a cluster without configuration files cannot start
         cluster.start_seconds = 1
         with self.assertRaisesRegex(RuntimeError, "munged's socket"):
             cluster.__enter__()

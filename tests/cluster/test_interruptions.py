@@ -1,7 +1,7 @@
-"""A campaign that is interrupted in every way that Slurm knows loses no finished run, repeats none, and completes.
+"""Interrupts campaigns in every way that Slurm knows. Each must complete, and must lose or repeat no finished run.
 
-Compute is a sleep, so that interruptions come when the tests want them and cost no processor time. All interruptions
-happen at the same time, each to a campaign on its own two nodes, so that the tests wait for Slurm's delays only once.
+Steps sleep instead of computing, so that the tests can time the interruptions and need no processor. All interruptions
+happen at the same time, each in a campaign on its own two nodes, so the tests wait only once for Slurm's delays.
 """
 
 import signal
@@ -15,7 +15,7 @@ from cluster_test import ClusterTest, Shape, main, profile
 
 from program import query
 
-CELLS = 3  # four ranks on two nodes, and their baselines: one rank, one node
+CELLS = 3  # four ranks on two nodes, and the two baselines: one rank, and one node
 SPEC = """
 name = "sleep"
 models = ["resnet50"]
@@ -36,7 +36,7 @@ NODES = {case: f"n[{2 * i + 1}-{2 * i + 2}]" for i, case in enumerate(CASES)}
 
 
 class Interrupted(ClusterTest):
-    """case_x interrupts a campaign as its name says, in a thread; test_x waits for its result."""
+    """case_x interrupts a campaign in a thread. test_x, made below, waits for the result of case_x."""
 
     shape = Shape(nodes=2 * len(CASES), cpus=2, kill_wait_seconds=10)
     outcomes: dict[str, Future]
@@ -49,8 +49,8 @@ class Interrupted(ClusterTest):
         cls.outcomes = {case: pool.submit(getattr(cls, f"case_{case}"), cls()) for case in CASES}
 
     def begun(self, case: str, steps: int = 60) -> tuple[Campaign, str]:
-        """A campaign whose cells have `steps` steps, with one cell done and one begun, and its job's number. Sessions
-        launched from now on run twenty times as fast."""
+        """Starts a campaign of `steps` steps a cell. Waits until its second cell runs. Returns campaign and job number.
+        Sessions that start later run twenty times as fast."""
         folder = Path(tempfile.mkdtemp(prefix=case, dir=self.cluster.work))
         replay = profile(folder, step_seconds=0.1)
         campaign = Campaign(self.cluster, folder, SPEC.format(replay=replay, steps=steps), nodes=NODES[case])
@@ -64,20 +64,19 @@ class Interrupted(ClusterTest):
 
     @staticmethod
     def has_a_run_begun(campaign: Campaign) -> bool:
-        """Returns True if a run has passed its warm-up. Before that there is nothing to store."""
+        """Returns True if a run has ended its warm-up, which is when the run is first stored."""
         try:
             begun = "SELECT uuid FROM run WHERE status = 'running'"
             return any(query(begun, partial) for partial in campaign.folder.glob("stores/*.partial"))
         except sqlite3.OperationalError:
-            return False  # the store is being written
+            return False  # the session is writing the store
 
     def control(self, *words: str) -> None:
         """Runs scontrol, which must succeed."""
-        done = self.cluster.run("scontrol", *words)
-        self.assertEqual(done.code, 0, done)
+        self.cluster.run("scontrol", *words).ended_with(0)
 
     def start_at_once(self, campaign: Campaign, job: str) -> None:
-        """Starts a requeued job at once, as an administrator may. Slurm would make it wait for two minutes."""
+        """Starts a requeued job at once, as an administrator may. By itself Slurm would start it two minutes later."""
         self.cluster.wait_for_state(job, "PENDING", "RUNNING", timeout=60)
         self.cluster.run("scontrol", "update", f"jobid={job}", "starttime=now")
         campaign.wait_until_done(CELLS)
@@ -96,7 +95,7 @@ class Interrupted(ClusterTest):
         campaign.wait_until_done(CELLS)
 
     def case_time_limit(self) -> None:
-        """Slurm's shortest limit is a minute. Two cells take two thirds of it."""
+        """Two cells take two thirds of a minute, which is Slurm's shortest time limit."""
         campaign, job = self.begun("time_limit", steps=200)
         self.control("update", f"jobid={job}", "timelimit=1")
         campaign.wait_until_idle(150)
@@ -119,7 +118,7 @@ class Interrupted(ClusterTest):
         self.start_at_once(campaign, job)
 
     def case_preemption(self) -> None:
-        """A job of a partition with higher priority takes the nodes: SIGTERM, and ten seconds later the end."""
+        """A job of a partition with higher priority takes the nodes: SIGTERM, and SIGKILL ten seconds later."""
         campaign, job = self.begun("preemption")
         where = (f"--nodelist={NODES['preemption']}", "--exclusive")
         urgent = self.cluster.submit("#!/bin/sh\nsleep 3\n", "--partition=urgent", *where)
@@ -133,26 +132,12 @@ class Interrupted(ClusterTest):
         self.cluster.signal_daemon(f"n{node}", signal.SIGKILL)
         self.control("update", f"nodename=n{node}", "state=down", "reason=test")
         self.cluster.wait_for_state(job, "PENDING", timeout=60)
-        self.cluster.start_node(f"n{node}")  # the node registers and may be used again
+        self.cluster.start_node(f"n{node}")  # the node registers, and Slurm may use it again
         self.start_at_once(campaign, job)
 
-    def test_the_warning_signal(self) -> None:
-        self.outcomes["warning"].result(300)
 
-    def test_the_time_limit(self) -> None:
-        self.outcomes["time_limit"].result(300)
-
-    def test_cancel(self) -> None:
-        self.outcomes["cancel"].result(300)
-
-    def test_requeue(self) -> None:
-        self.outcomes["requeue"].result(300)
-
-    def test_preemption(self) -> None:
-        self.outcomes["preemption"].result(300)
-
-    def test_node_failure(self) -> None:
-        self.outcomes["node_failure"].result(300)
+for name in CASES:
+    setattr(Interrupted, f"test_{name}", lambda self, name=name: self.outcomes[name].result(300))
 
 
 if __name__ == "__main__":

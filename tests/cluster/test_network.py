@@ -1,4 +1,4 @@
-"""scripts/network_bench: its formula, and one small case on a real shaped network."""
+"""Tests the formula of scripts/network_bench, and runs one small case on a real shaped network."""
 
 import json
 import os
@@ -23,17 +23,17 @@ class Formula(unittest.TestCase):
     link = Link(bits_per_second=8e6 / PAYLOAD_SHARE, latency_seconds=0.01)  # 1 MB/s of payload
 
     def test_ring(self) -> None:
-        # 4 ranks take 6 steps of 250 KB: 0.25 s and 0.01 s each
+        # 4 ranks take 6 steps of 250 KB, each 0.25 s of transfer and 0.01 s of latency
         self.assertAlmostEqual(ring_seconds(self.link, 4, 1e6), 6 * 0.26)
         self.assertEqual(ring_seconds(self.link, 1, 1e6), 0)
 
     def test_queue(self) -> None:
-        self.assertAlmostEqual(queue_end([1, 2, 10], [3, 3, 3]), 13)  # 1..4, 4..7, 10..13
+        self.assertAlmostEqual(queue_end([1, 2, 10], [3, 3, 3]), 13)  # runs at 1..4, 4..7 and 10..13
         self.assertAlmostEqual(queue_end([5, 5], [1, 1]), 7)
 
     def test_what_follows_backward_is_exposed(self) -> None:
         work = Work(compute_seconds=3, bucket_bytes=500_000, buckets=2, overlapped=False)
-        want = expected(self.link, 2, work)  # each bucket: 2 steps of 0.25 + 0.01 s
+        want = expected(self.link, 2, work)  # a bucket takes 2 steps of 0.25 + 0.01 s
         self.assertAlmostEqual(want.exposed_seconds, 2 * 0.52)
         self.assertAlmostEqual(want.step_seconds, 4.04)
         self.assertAlmostEqual(want.efficiency, 3 / 4.04)
@@ -41,7 +41,7 @@ class Formula(unittest.TestCase):
     def test_what_backward_hides_is_not(self) -> None:
         work = Work(compute_seconds=3, bucket_bytes=500_000, buckets=2, overlapped=True)
         self.assertEqual(work.ready_seconds, [2, 3])
-        want = expected(self.link, 2, work)  # 2 .. 2.52, 3 .. 3.52
+        want = expected(self.link, 2, work)  # the buckets run at 2 .. 2.52 and 3 .. 3.52
         self.assertAlmostEqual(want.exposed_seconds, 0.52)
 
     def test_the_profile_says_that_nobody_recorded_it(self) -> None:
@@ -54,7 +54,7 @@ class Formula(unittest.TestCase):
 
 
 def names_outside() -> list[str]:
-    """Network devices and named namespaces that are visible to every process on this machine."""
+    """Returns the network devices and named namespaces that every process on this machine sees."""
     return [str(path) for folder in ("/sys/class/net", "/run/netns") for path in sorted(Path(folder).glob("*"))]
 
 
@@ -77,7 +77,7 @@ class Network(unittest.TestCase):
         slow, fast = self.cases("--rate-mbit", "50,200", "--latency-us", "0", "--overlap", "no")
         for case in (slow, fast):
             got, want = case["measured"], case["formula"]
-            # No rank may be faster than the wire, except for the shapers' burst: 128 kB of some 3 MB.
+            # No rank may be faster than the shaped link. Of some 3 MB, the shapers let a burst of 128 kB pass faster.
             self.assertGreater(got["exposed_seconds"], 0.9 * want["exposed_seconds"])
             self.assertLess(got["efficiency"], 1.1 * want["efficiency"])
             self.assertGreaterEqual(got["solo_seconds"], 0.2, "the sleep")
@@ -91,7 +91,7 @@ class Network(unittest.TestCase):
         self.assertLess(case["calibration"]["latency_seconds"], 0.030)
 
     def test_a_program_of_the_user_runs_on_every_node(self) -> None:
-        # mpirun ends the other rank when one fails, so both have a second in which their output is passed on.
+        # When one rank fails, mpirun ends the other rank. The sleep gives mpirun a second to pass on both outputs.
         command = ["--nodes", "2", "--latency-us", "0", "--", "sh", "-c", "hostname; sleep 1; exit 3"]
         done = subprocess.run([BENCH, "--bench", PROGRAM, *command], capture_output=True, text=True, check=False)
         if "skipped" in done.stderr:
@@ -100,7 +100,7 @@ class Network(unittest.TestCase):
         self.assertEqual({"net1", "net2"}, {"net1", "net2"} & set(done.stdout.splitlines()), done.stdout)
 
     def ended_by(self, number: signal.Signals) -> None:
-        """Sends a signal in the middle of measuring. Nothing of the network may be left."""
+        """Sends a signal while the script measures. Asserts that nothing of the network is left."""
         mark = f"HVD_NETWORK_TEST={os.getpid()}"
         with tempfile.TemporaryDirectory(prefix="hvd_network_test_") as folder:
             before = names_outside()
@@ -110,7 +110,7 @@ class Network(unittest.TestCase):
             with subprocess.Popen(command, **pipes) as running:
                 while line := running.stdout.readline():
                     if line.startswith("# 2 nodes"):
-                        break  # the network is up and calibrated
+                        break  # this line follows the calibration of the network
                 if not line:
                     self.skip_or_fail(running.wait(), running.stderr.read())
                 measuring = eventually(lambda: any("--replay" in words for words in processes_of(mark)))
@@ -144,7 +144,7 @@ class Network(unittest.TestCase):
         self.assertRegex(done.stderr, rf"^network_bench: skipped: ({not_permitted}|{missing})\n$")
 
     def refused(self, text: str, *arguments: str) -> None:
-        """Asserts that these arguments are refused before the network is up. The last line of the error has `text`."""
+        """Asserts that the script refuses these arguments before it makes the network. The last line has `text`."""
         with self.subTest(arguments):
             command = [BENCH, "--bench", PROGRAM, *arguments]
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -1,4 +1,4 @@
-"""hvd_bench as the tasks of a Slurm step: tasks that join, are refused, are interrupted, or lose a rank."""
+"""Runs hvd_bench as the tasks of a Slurm step. The tasks join, are refused, are interrupted, or lose a rank."""
 
 import os
 import re
@@ -18,7 +18,7 @@ TWO_BY_TWO = ("-N2", "--ntasks-per-node=2")
 
 @dataclass(frozen=True)
 class Job:
-    """A batch job whose only step would measure for ten minutes. `folder` holds its output and its store."""
+    """A batch job whose only step would measure for ten minutes. `folder` contains its output and its store."""
 
     number: str
     folder: Path
@@ -29,7 +29,7 @@ class Job:
 
 
 def submit(cluster: Cluster, name: str, *options: str, forward: str = "") -> Job:
-    """Submits a job. forward: a line for its script, in which $child is the process id of the step."""
+    """Submits a job. `forward` is a line for the job's script. In it, $child is the process id of the step."""
     folder = cluster.work / name
     folder.mkdir()
     command = f"{PROGRAM} --replay {profile(folder)} --num-iters 6000 --num-warmup-batches 1 --db {folder}/runs.db"
@@ -39,8 +39,8 @@ def submit(cluster: Cluster, name: str, *options: str, forward: str = "") -> Job
 
 
 def start_limited(cluster: Cluster) -> dict[str, Job]:
-    """Starts jobs that reach their time limits, which Slurm counts in minutes. Other tests run meanwhile on n1 and n2.
-    A --signal reaches the tasks; with B: the script. It may come 30 s early, because Slurm checks every 30 s."""
+    """Starts jobs that reach their time limit of a minute, Slurm's shortest. Meanwhile other tests run on n1 and n2.
+    --signal=USR1 signals the tasks, --signal=B:USR1 the script, up to 30 s early because Slurm checks every 30 s."""
     limit, warning = ("--exclude=n[1-2]", "--time=1"), 10
     return {
         "tasks": submit(cluster, "tasks", *limit, f"--signal=USR1@{warning}"),
@@ -52,7 +52,7 @@ def start_limited(cluster: Cluster) -> dict[str, Job]:
 
 
 class Steps(ClusterTest):
-    """The batch jobs replay a profile that sleeps, so they cost time but no computing."""
+    """The batch jobs replay a profile whose steps sleep, so the jobs need no processor."""
 
     shape = Shape(nodes=8, cpus=2, kill_wait_seconds=10)
     limited: dict[str, Job]
@@ -63,14 +63,13 @@ class Steps(ClusterTest):
         cls.limited = start_limited(cls.cluster)
 
     def test_resnet101_on_two_nodes(self) -> None:
-        """The command that a user types where the site's default is PMIx."""
+        """Runs the command that a user types at a site whose default is PMIx."""
         self.need_hosts()
         arguments = ["--batch-size", "1", "--image-size", "32", "--classes", "10", "--threads", "1"]
         arguments += ["--num-warmup-batches", "1", "--num-iters", "3", "--efficiency", "--db", str(self.db)]
         env = {"SLURM_MPI_TYPE": "pmix"}
         command = [*TWO_BY_TWO, PROGRAM, "--model", "resnet101", *arguments]
-        result = self.cluster.srun(*command, env=env, timeout=300)
-        self.assertEqual(result.code, 0, result)
+        result = self.cluster.srun(*command, env=env, timeout=300).ended_with(0)
         self.assertEqual(len(self.totals(result)), 1, result)
         self.assertIn("4 ranks, 2 hosts", result.out)
         rows = self.query("SELECT phase, world_size, nodes, device, status FROM run ORDER BY phase")
@@ -104,8 +103,7 @@ class Steps(ClusterTest):
 
     def test_doctor_knows_the_step(self) -> None:
         self.need_hosts()
-        result = self.bench("doctor", tasks=("-N2", "--ntasks-per-node=2"))
-        self.assertEqual(result.code, 0, result)
+        result = self.bench("doctor", tasks=("-N2", "--ntasks-per-node=2")).ended_with(0)
         self.assertEqual(result.out.count("SLURM_STEP_NUM_TASKS=4 (rank 0)"), 1, "rank 0's host in full")
         self.assertEqual(result.out.count("starts, world of 4"), 1, result)
         others = re.findall(r"^(n\d): (\w*)", result.out, re.MULTILINE)
@@ -119,7 +117,7 @@ class Steps(ClusterTest):
         self.refused(self.bench(*arguments, tasks=TWO_BY_TWO), 2, "there is no directory")
 
     def measuring(self, job: Job, seconds: float = 60) -> Job:
-        """Waits until the job has stored a sample."""
+        """Waits until `job` has stored a sample. Returns `job`."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for partial in job.folder.glob("*.partial"):
@@ -127,12 +125,12 @@ class Steps(ClusterTest):
                     if self.query("SELECT count(*) FROM sample WHERE count > 0", partial) != [(0,)]:
                         return job
                 except sqlite3.OperationalError:
-                    continue  # the store is being written
+                    continue  # the session is writing the store
             time.sleep(0.5)
         raise AssertionError(f"nothing measured after {seconds:.0f} s\n{job.error_text}")
 
     def ended(self, job: Job, reason: str, *, state: str, code: str = "", timeout: float = 60) -> None:
-        """Asserts the job's end, one line that says `reason`, and stored samples that are marked incomplete."""
+        """Asserts how the job ended, one line with `reason`, and stored samples in an incomplete run."""
         found = self.cluster.finished(job.number, timeout)
         self.assertEqual(found["JobState"], state, job.error_text)
         if code:
@@ -168,7 +166,7 @@ class Steps(ClusterTest):
             try:
                 variables = (process / "environ").read_text(errors="replace")
                 if (process / "exe").readlink() != program or str(self.cluster.folder) not in variables:
-                    continue  # other tests have clusters too, with the same node names
+                    continue  # this process belongs to another test's cluster, whose nodes have the same names
                 if ours.issubset(variables.split("\0")):
                     return int(process.name)
             except OSError:
@@ -176,16 +174,15 @@ class Steps(ClusterTest):
         raise AssertionError(f"no process of rank {rank} of job {job.number}")
 
     def test_a_rank_is_killed(self) -> None:
-        """Slurm's PMIx plugin kills the whole step at once, so no rank can report or store anything any more. What was
-        saved while measuring is left, and merge accepts it."""
+        """When a rank dies, Slurm's PMIx plugin kills the whole step at once, so no rank can report or store anything.
+        The samples that were saved before are left, and merge accepts them."""
         job = self.measuring(submit(self.cluster, "bereaved"))
         os.kill(self.rank_pid(job, 3), signal.SIGKILL)
         self.assertEqual(self.cluster.finished(job.number, 60)["JobState"], "FAILED")
         self.assertRegex(job.error_text, r"n\d: task 3: Killed")
         (partial,) = job.folder.glob("*.partial")
         merged = self.folder / "merged.db"
-        result = self.script("merge", "-o", str(merged), str(partial))
-        self.assertEqual(result.code, 0, result)
+        self.script("merge", "-o", str(merged), str(partial)).ended_with(0)
         self.assertEqual(self.query("SELECT status FROM run", merged), [("incomplete",)])
         ((ranks, least),) = self.query("SELECT count(*), min(count) FROM sample WHERE kind = 'step_seconds'", merged)
         self.assertEqual(ranks, 4)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs a command with its own Slurm: tests/cluster/with_slurm.py --nodes 2 --gpus 4 -- srun -N2 hostname
 
-The command sees SLURM_CONF and can use srun, sbatch, squeue and the rest. The cluster ends with the command.
+The command sees SLURM_CONF and can use all of Slurm's commands. The cluster ends with the command.
 """
 
 from __future__ import annotations

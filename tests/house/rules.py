@@ -1,4 +1,4 @@
-"""The repository's code rules as functions from text to violations. docs/architecture.md gives the reasons."""
+"""The repository's code rules, as functions that return a text's violations. docs/architecture.md gives the reasons."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-# The arrows of docs/architecture.md: a layer may include itself and every layer that its arrows reach.
+# The arrows of docs/architecture.md. A layer may include itself and every layer that its arrows reach.
 ARROWS = {
     "engine/base": (),
     "engine/core": ("engine/base",),
@@ -24,7 +24,7 @@ ARROWS = {
     "bench/net": (),
     "bench/peers": ("engine/comm",),
 }
-# Vendor headers and the files that own their handles (path prefixes).
+# Maps vendor headers to path prefixes of the files that own the vendor's handles.
 VENDOR_OWNERS = {
     r"mpi\.h": (
         "engine/comm/mpi/",
@@ -48,7 +48,7 @@ VENDOR_OWNERS = {
     r"gtest/.*|gmock/.*": ("tests/",),
     r"omp\.h": ("models/onednn/", "bench/"),
 }
-# The pure core: no threads, clocks, input or output.
+# The pure core includes no headers of threads, clocks, input or output.
 CORE_FORBIDDEN_HEADERS = (
     "thread",
     "mutex",
@@ -71,15 +71,15 @@ CORE_FORBIDDEN_HEADERS = (
     "pthread.h",
 )
 CORE_FORBIDDEN_WORDS = r"\b(?:steady_clock|system_clock|high_resolution_clock|utc_clock|rand|srand|time)\b\s*(?:::|\()"
-# Functions that <algorithm> declares. Other headers include <algorithm> too, but not in every standard library, and in
-# a unity build another source file may have included it. A file must therefore include it itself.
+# Functions that <algorithm> declares. A file that calls one must include <algorithm> itself: other headers include it
+# only in some standard libraries, and other source files only in a unity build.
 ALGORITHM = re.compile(
     r"\bstd::(?:ranges::)?((?:(?:all|any|none)_of|copy(?:_if|_n|_backward)?|count(?:_if)?|equal|fill(?:_n)?|find(?:_if(?:_not)?|"
     r"_first_of)?|for_each|generate(?:_n)?|is_sorted|(?:lower|upper)_bound|equal_range|lexicographical_compare|"
     r"(?:min|max|minmax)(?:_element)?|clamp|mismatch|nth_element|partition|(?:partial_|stable_)?sort|remove_if|replace(?:_if)?|"
     r"reverse|rotate|search|shuffle|transform|unique|adjacent_find|binary_search))\("
 )
-# One file reads the environment, and main() calls it once. nccl_log.cpp sets variables for NCCL. The last file records
+# The first file reads the environment, once, for main(). nccl_log.cpp sets variables for NCCL. The last file records
 # which transport MPI was forced to use.
 GETENV_OWNERS = ("bench/cli/environment.cpp", "bench/cli/nccl_log.cpp", "engine/comm/mpi/environment.cpp")
 READ_ENVIRONMENT_OWNERS = ("bench/cli/environment.", "bench/cli/main.cpp")
@@ -89,7 +89,7 @@ MAX_CODE_LINES = 600
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
 BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-# Matches std::exit and ::abort too, but no members (x.abort(), x->abort(), T::abort()) or declarations (void abort()).
+# Also matches std::exit and ::abort. Matches no member (x.abort(), x->abort(), T::abort()) and no declaration.
 EXIT_CALL = re.compile(r"(?<![\w.>:~])(?:std::|::)?(?:_exit|_Exit|quick_exit|exit|abort|terminate)\s*\(")
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(|\benviron\b|\b(?:un)?setenv\s*\(")
 READ_ENVIRONMENT = re.compile(r"\bprocess_environment\s*\(")
@@ -97,7 +97,7 @@ READ_ENVIRONMENT = re.compile(r"\bprocess_environment\s*\(")
 
 @dataclass(frozen=True)
 class Violation:
-    """The place where a rule is broken, and what is wrong there."""
+    """Where a rule is broken, and what is wrong there."""
 
     file: str
     line: int
@@ -108,7 +108,7 @@ class Violation:
 
 
 def reachable(layer: str) -> set[str]:
-    """`layer` and all layers that its arrows reach."""
+    """Returns `layer` and all layers that its arrows reach."""
     found = {layer}
     for target in ARROWS[layer]:
         found |= reachable(target)
@@ -116,7 +116,7 @@ def reachable(layer: str) -> set[str]:
 
 
 def layer_of(path: str) -> str | None:
-    """The layer that a repository path belongs to, or None for tests, docs and vendor headers."""
+    """Returns the layer of a repository path, or None for tests, docs and vendor headers."""
     for layer in ARROWS:
         if path.startswith(layer + "/"):
             return layer
@@ -132,7 +132,7 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def code_only(text: str) -> str:
-    """Returns C++ text with comments and the contents of strings blanked out. Lines and columns are kept."""
+    """Returns C++ text in which spaces replace comments and the contents of strings."""
     text = BLOCK_COMMENT.sub(_blank, text)
     text = "\n".join(re.sub(r"//.*$", "", line) if '"' not in line else line for line in text.split("\n"))
     text = STRING.sub(lambda match: '"' + " " * (len(match[0]) - 2) + '"', text)
@@ -187,7 +187,7 @@ def check_core_is_pure(path: str, text: str) -> list[Violation]:
 
 
 def check_algorithm(path: str, text: str) -> list[Violation]:
-    """Checks that a file that calls a function of <algorithm> includes <algorithm> itself."""
+    """Checks that every file with a call of a function of <algorithm> includes <algorithm> itself."""
     code = code_only(text)
     first = ALGORITHM.search(code)
     if first is None or any(match[2] == "algorithm" for match in INCLUDE.finditer(text)):
@@ -207,7 +207,7 @@ def _check_calls(path: str, text: str, pattern: re.Pattern[str], owners: tuple[s
 
 
 def check_environment(path: str, text: str) -> list[Violation]:
-    """Checks that one file reads environment variables, and that only main() calls it."""
+    """Checks that only one file reads environment variables, and that only main() calls that file."""
     found = _check_calls(path, text, GETENV, GETENV_OWNERS, "bench/cli/environment.cpp reads environment variables")
     return found + _check_calls(
         path, text, READ_ENVIRONMENT, READ_ENVIRONMENT_OWNERS, "main() reads the environment and hands it down"
@@ -216,7 +216,7 @@ def check_environment(path: str, text: str) -> list[Violation]:
 
 def check_no_exit(path: str, text: str) -> list[Violation]:
     """Checks that only main() ends the process."""
-    # A class that declares a member abort() may call it by its bare name, which does not end the process.
+    # In a class with a member abort(), the bare call abort() calls the member and does not end the process.
     declares_abort = re.search(r"\bvoid\s+(?:\w+::)*abort\s*\(", code_only(text)) is not None
     found = _check_calls(path, text, EXIT_CALL, EXIT_OWNERS, "only main() ends the process")
     return [v for v in found if not (declares_abort and v.text.endswith(": abort("))]
@@ -241,7 +241,7 @@ URL = re.compile(r"https?://\S+")
 
 
 def check_references(path: str, text: str, exists: Callable[[str], bool]) -> list[Violation]:
-    """Checks that pages name only Markdown files that exist or are built (build/), and no path of one machine."""
+    """Checks that pages name only Markdown files that exist or are built (build/), and no path of a single machine."""
     found = []
     plain = URL.sub(_blank, text)
     for match in MARKDOWN_NAME.finditer(plain):
@@ -255,24 +255,24 @@ def check_references(path: str, text: str, exists: Callable[[str], bool]) -> lis
 
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
-# Lines with these programs are skipped, because the options there are not hvd_bench's.
+# Lines with these programs are skipped, because they contain the programs' own options.
 FOREIGN = re.compile(r"\b(?:cmake|ctest|apt-get|git|docker|pip|sbatch|bsub|ninja|perf|taskset|numactl)\b")
 
 
 def options_named(readme: str) -> set[str]:
-    """Options of this project that a page names in command lines of hvd_bench and scripts/ or in `--code` spans."""
+    """Returns this project's options that a page names, in command lines of hvd_bench and scripts/ or in `--code`."""
     found: set[str] = set()
     for line in readme.replace("\\\n", " ").split("\n"):
         if FOREIGN.search(line):
             continue
-        # options that precede the program belong to the launcher
+        # options before the program's name belong to the launcher
         line = re.sub(r"\b(?:mpirun|mpiexec|srun|jsrun|salloc)\b.*?(hvd_bench|`|$)", r"\1", line)
         found |= {match[0] for match in OPTION.finditer(line)}
     return found
 
 
 def violations(files: Iterable[tuple[str, str]], exists: Callable[[str], bool]) -> list[Violation]:
-    """All violations of all rules in `files`, given as pairs (path from the root, text)."""
+    """Returns all violations of all rules in `files`, which are pairs of path from the root and text."""
     found: list[Violation] = []
     for path, text in files:
         suffix = PurePosixPath(path).suffix
@@ -293,7 +293,7 @@ def violations(files: Iterable[tuple[str, str]], exists: Callable[[str], bool]) 
 
 
 def read_text(path: Path) -> str | None:
-    """The text of a file, or None if it is binary."""
+    """Returns the text of a file, or None if the file is binary."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Makes damaged stores and stores that a stranger made to do harm, one file per seed. For test_fuzz."""
+"""Makes damaged stores, and hostile stores of a stranger, for test_fuzz: one file per seed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-from synthetic_store import CollSpec, SessionSpec, make
+from synthetic_store import CollSpec, SessionSpec, make, operation
 
 from hvdb import untrusted
 
@@ -40,25 +40,18 @@ ENDLESS = "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELE
 FREE_TEXT = (
     *(("run", name) for name in ("model", "compute_type", "allreduce_type", "comm", "data_plane", "checks")),
     *(("run", name) for name in ("status_reason", "started_utc", "finished_utc", "stop_reason", "fingerprint")),
-    ("session", "command_line"),
-    ("session", "started_utc"),
+    *(("session", name) for name in ("command_line", "started_utc")),
     ("provenance", "value"),
-    ("rank", "host"),
-    ("rank", "gradient_checksum"),
+    *(("rank", name) for name in ("host", "gradient_checksum")),
     *(("operation", name) for name in ("node", "kind", "implementation")),
     *(("coll_session", name) for name in ("comm", "model", "status_reason", "started_utc", "fingerprint")),
     *(("coll_cell", name) for name in ("side", "algorithm", "data_plane", "stop_reason")),
     ("coll_provenance", "value"),
 )
 CHECKED_TEXT = (
-    ("run", "uuid"),
-    ("run", "phase"),
-    ("run", "device"),
-    ("provenance", "key"),
-    ("sample", "kind"),
-    ("decomposition", "component"),
-    ("coll_session", "uuid"),
-    ("coll_session", "device"),
+    *(("run", name) for name in ("uuid", "phase", "device")),
+    *(("provenance", "key"), ("sample", "kind"), ("decomposition", "component")),
+    *(("coll_session", name) for name in ("uuid", "device")),
     ("coll_provenance", "key"),
     *(("coll_cell", name) for name in ("operation", "type", "reduction")),
     ("coll_sample", "kind"),
@@ -92,20 +85,9 @@ SCHEMAS = (
 
 
 def make_base(path: Path) -> None:
-    """Makes the store from which all others are made: several sessions, a profile, an unfinished run, collectives."""
-    operations = [
-        {
-            "seq": seq,
-            "node": f"layer.{seq}",
-            "kind": ("conv", "pool", "conv_backward_data")[seq % 3],
-            "implementation": "jit",
-            "library": seq % 2,
-            "seconds": 0.01 * (seq + 1),
-            "flops": 1e9,
-            "bytes": 1e6,
-        }
-        for seq in range(12)
-    ]
+    """Makes the store that all seeds change. It has several sessions, a profile, an unfinished run, and collectives."""
+    kinds = ("conv", "pool", "conv_backward_data")
+    operations = [operation(seq, kind=kinds[seq % 3], library=seq % 2) for seq in range(12)]
     make(
         path,
         SessionSpec(steps=12, replicates=0.01),
@@ -122,7 +104,7 @@ def _quoted(text: str) -> str:
 
 
 def _execute(path: Path, *statements: str) -> None:
-    """Executes the statements on a file. Ignores statements that SQLite refuses."""
+    """Executes the statements on the store `path`. Ignores statements that SQLite refuses."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.text_factory = bytes
     pragmas = ("synchronous = OFF", "writable_schema = ON", "ignore_check_constraints = ON")
@@ -133,7 +115,7 @@ def _execute(path: Path, *statements: str) -> None:
 
 
 def damaged(base: Path, path: Path, seed: int) -> str:
-    """Copies `base` to `path` with one kind of damage, and returns the kind."""
+    """Copies `base` to `path` with one kind of damage. Returns the kind."""
     rng = random.Random(f"damaged {seed}")
     shutil.copyfile(base, path)
     kind = rng.choice(("bits", "bytes", "cut", "page", "pages", "header", "columns", "table", "rows", "schema"))
@@ -172,7 +154,7 @@ def damaged(base: Path, path: Path, seed: int) -> str:
 
 
 def hostile(base: Path, path: Path, seed: int) -> str:
-    """Copies `base` to `path` with values or a schema that a stranger chose, and returns the statements."""
+    """Copies `base` to `path` and gives the copy a stranger's values or schema. Returns the statements."""
     rng = random.Random(f"hostile {seed}")
     shutil.copyfile(base, path)
     statements = []

@@ -6,14 +6,11 @@ import contextlib
 import io
 import json
 import sys
-import tempfile
-import unittest
 from pathlib import Path
 from unittest import mock
 
-from synthetic_store import REPOSITORY
+from harness import FolderTest, executable
 
-sys.path.insert(0, str(REPOSITORY / "scripts"))
 from maintain.gpucheck import __main__ as program
 from maintain.gpucheck import ctest, host
 
@@ -26,18 +23,9 @@ SKIPPED = '{"name":"b","result":"SKIPPED"}'
 FAILED = '{"name":"c","result":"COMPLETED","failures":[{"failure":"1 is not 2"}]}'
 
 
-class Folder(unittest.TestCase):
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-
+class Folder(FolderTest):
     def script(self, path: str, text: str) -> Path:
-        file = self.folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-        file.chmod(0o755)
-        return file
+        return executable(self.folder / path, text)
 
 
 class Visited(Folder):

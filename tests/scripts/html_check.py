@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 PAGE = "html head meta title style body header h1 h2 h3 p nav ul li a main section div table thead tbody tr th td code"
 TAGS = frozenset(f"{PAGE} pre figure figcaption".split())
-# html.parser turns names into lower case: clipPath, viewBox
+# in lower case, because html.parser turns clipPath into clippath
 DRAWING = frozenset("svg g path defs clippath rect use text image".split())
 ATTRIBUTES = {
     "html": {"lang"},
@@ -26,7 +26,7 @@ ADDRESS = re.compile(r"#[a-z0-9-]+|data:image/png;base64,[A-Za-z0-9+/=\s]+")
 
 
 class Page(HTMLParser):
-    """Reads a page. wrong: everything that is not allowed. text: what a reader sees. headings: of all levels."""
+    """Parses a page into `wrong` (everything that is not allowed), `text` (what a reader sees) and `headings`."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Page(HTMLParser):
         self.wrong.append(f"<!--{data[:40]!a}")
 
     def faults(self) -> list[str]:
-        """Everything that is wrong with the page; empty if nothing is."""
+        """Returns everything that is wrong with the page. The list is empty if nothing is wrong."""
         found = list(self.wrong)
         if self.styles != 1:
             found.append(f"{self.styles} <style>")

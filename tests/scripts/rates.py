@@ -1,4 +1,4 @@
-"""Bounds of the rates that a test counts."""
+"""Bounds for rates that tests count."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from scipy import stats
 
 
 def at_most(events: int, trials: int) -> float:
-    """The upper end of the exact one-sided 99.9 % interval (Clopper and Pearson) of a rate."""
+    """Returns the upper end of a rate's exact one-sided 99.9 % interval (Clopper and Pearson)."""
     return float(stats.beta.ppf(0.999, events + 1, trials - events))

@@ -1,4 +1,4 @@
-"""A report advises what the evidence shows, and nothing without evidence. Expected texts are computed by hand."""
+"""Tests that a report gives advice exactly where there is evidence for it. Expected figures are computed by hand."""
 
 from __future__ import annotations
 
@@ -25,20 +25,10 @@ def make_run(
     reduce_seconds: float | None = None,
     **columns: object,
 ) -> Run:
-    """A run of ResNet-101 on 8 ranks of 4 threads on one node, 8 buckets of 25 MiB."""
-    usual = {
-        "uuid": "1a2b3c4d-0000",
-        "model": "resnet101",
-        "device": "cpu",
-        "allreduce_type": "fp32",
-        "schedule": "static",
-        "world_size": 8,
-        "nodes": 1,
-        "threads": 4,
-        "buckets": 8,
-        "gradient_bytes": 200 * MIB,
-        "step_seconds": 1.0,
-    }
+    """Returns a run of ResNet-101 on one node, with 8 ranks of 4 threads and 8 buckets of 25 MiB."""
+    usual = {"uuid": "1a2b3c4d-0000", "model": "resnet101", "device": "cpu", "allreduce_type": "fp32"}
+    usual |= {"schedule": "static", "world_size": 8, "nodes": 1, "threads": 4}
+    usual |= {"buckets": 8, "gradient_bytes": 200 * MIB, "step_seconds": 1.0}
     run = Run({**usual, **columns}, {}, Path("a.db"))
     run.provenance = {key: Fact(str(value), True) for key, value in (facts or {}).items()}
     run.decomposition = parts or {}
@@ -60,7 +50,7 @@ def evidence(
 
 
 def examined(slow: int | None) -> rank_work.Examined:
-    """The examination of eight ranks whose steps vary by 1 %. Rank `slow` is 10 % slower."""
+    """Examines eight ranks whose steps vary by 1 %. Rank `slow` is 10 % slower than the others."""
     seconds = 1 + 0.01 * np.random.default_rng(1).standard_normal((8, 100))
     if slow is not None:
         seconds[slow] *= 1.1
@@ -70,10 +60,10 @@ def examined(slow: int | None) -> rank_work.Examined:
 
 
 class RulesTest(unittest.TestCase):
-    """Tests each rule with its evidence, and with one part of the evidence missing."""
+    """Tests each rule twice: with its evidence, and without one part of the evidence."""
 
     def test_latency_bound_buckets(self) -> None:
-        """2 ms per bucket and 0.01 ms per MiB: 8 buckets of 25 MiB take 16 + 2 ms, 89 % of which is latency."""
+        """At 2 ms per bucket and 0.01 ms per MiB, 8 buckets of 25 MiB take 16 + 2 ms, so 89 % is latency."""
         exposed = {"exposed_communication": part(0.31)}
         run = make_run(exposed, reduce_seconds=0.018)
         other = make_run(reduce_seconds=0.006, buckets=2)
@@ -84,7 +74,7 @@ class RulesTest(unittest.TestCase):
         self.assertTrue(said.endswith("try --bucket-mb 64"), said)
 
     def test_bandwidth_bound_buckets(self) -> None:
-        """0.1 ms per bucket and 1 ms per MiB: 8 buckets of 25 MiB take 0.8 + 200 ms."""
+        """At 0.1 ms per bucket and 1 ms per MiB, 8 buckets of 25 MiB take 0.8 + 200 ms."""
         exposed = {"exposed_communication": part(0.31)}
         other = make_run(reduce_seconds=0.2002, buckets=2)
         run = make_run(exposed, reduce_seconds=0.2008)
@@ -115,8 +105,8 @@ class RulesTest(unittest.TestCase):
     def test_communication_without_evidence(self) -> None:
         for run in (
             make_run({"exposed_communication": part(0.31)}),  # reductions were not timed
-            make_run({"exposed_communication": part(0.31, half=0.4)}, reduce_seconds=0.1),  # the interval holds 0
-            make_run({"exposed_communication": part(0.015)}, reduce_seconds=0.1),  # too little to be worth advice
+            make_run({"exposed_communication": part(0.31, half=0.4)}, reduce_seconds=0.1),  # the interval includes 0
+            make_run({"exposed_communication": part(0.015)}, reduce_seconds=0.1),  # too small for advice
             make_run({"exposed_communication": Component(0.3, 0.3, None, None)}, reduce_seconds=0.1),  # no interval
             make_run({"exposed_communication": part(0.31)}, reduce_seconds=0.1, schedule="negotiated"),
             make_run({"exposed_communication": part(0.31)}, reduce_seconds=0.1, buckets=0),
@@ -180,7 +170,7 @@ class RulesTest(unittest.TestCase):
 
     def test_memory(self) -> None:
         run = make_run(None, {"memory.total_bytes": 1000 * MIB})
-        shared = run.gradient_bytes or 0  # memory shared by both ranks, which counts in the peak of each
+        shared = run.gradient_bytes or 0  # both ranks share this memory, and the peak of each includes it
         self.assertGreater(shared, 0)
         run.ranks = [{"rank": i, "host": "n1", "peak_bytes": 475 * MIB + shared} for i in range(2)]
         self.assertIn("950 MiB at their peaks, of 1000 MiB", advice.full_memory(evidence(run)) or "")
@@ -215,7 +205,7 @@ class RulesTest(unittest.TestCase):
 
 
 class ReductionCostTest(unittest.TestCase):
-    """The costs per bucket and per byte must be recovered from times made with known costs."""
+    """Times are made with known costs per bucket and per byte. The tests must find these costs again."""
 
     def runs(self, *shapes: tuple[int, int], per_bucket: float = 1e-3, per_byte: float = 1e-9) -> list[Run]:
         return [
@@ -241,10 +231,6 @@ class ReductionCostTest(unittest.TestCase):
         self.assertIsNone(advice.reduction_cost([*found, slow]))
 
     def test_a_cost_below_zero_is_none(self) -> None:
-        """More buckets with the same bytes take less time."""
+        """If more buckets with the same bytes take less time, the cost per bucket would be negative."""
         found = [make_run(buckets=8, reduce_seconds=0.1), make_run(buckets=2, reduce_seconds=0.2)]
         self.assertIsNone(advice.reduction_cost(found))
-
-
-if __name__ == "__main__":
-    unittest.main()

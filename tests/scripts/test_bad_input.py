@@ -1,4 +1,4 @@
-"""Stores that hvd_bench did not write, and commands that fail: one line, the right exit code, nothing left behind."""
+"""Tests foreign stores and failing commands: one error line, the right exit code, and no files left behind."""
 
 from __future__ import annotations
 
@@ -6,49 +6,28 @@ import os
 import shlex
 import shutil
 import signal
-import sqlite3
 import struct
 import subprocess
 import sys
-import tempfile
 import time
-import unittest
 from pathlib import Path
 
-from synthetic_store import REPOSITORY, SessionSpec, make
+from harness import SCRIPTS, FolderTest, eventually, executable, execute
+from synthetic_store import SessionSpec, make
 
 
-class BadInput(unittest.TestCase):
+class BadInput(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-        self.db = self.folder / "a.db"
+        super().setUp()
         self.runs = make(self.db, SessionSpec())[0]
 
-    def run_script(self, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        command, *arguments = map(str, words)
-        return subprocess.run(
-            [str(REPOSITORY / "scripts" / command), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env={**os.environ, **environment},
-        )
+    def run_script(self, command: str, *words: object, code: int | None = None) -> subprocess.CompletedProcess[str]:
+        return execute(SCRIPTS / command, *words, code=code)
 
     def refused(self, message: str, *words: object, code: int = 2) -> None:
-        done = self.run_script(*words)
-        self.assertEqual(done.returncode, code, done.stderr)
+        done = self.run_script(*words, code=code)
         self.assertRegex(done.stderr, message)
         self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
-
-    def change(self, sql: str, *values: object) -> None:
-        connection = sqlite3.connect(self.db)
-        with connection:
-            connection.execute("PRAGMA ignore_check_constraints = 1")
-            connection.execute(sql, values)
-        connection.close()
 
     def test_a_report_does_not_replace_a_store(self) -> None:
         before = self.db.read_bytes()
@@ -62,15 +41,13 @@ class BadInput(unittest.TestCase):
 
     def test_a_timeout_that_is_none(self) -> None:
         for text in ("-1", "0", "nan", "soon"):
-            done = self.run_script("rerun", self.runs["full"], self.db, "--timeout", text)
-            self.assertEqual(done.returncode, 2, done.stderr)
+            self.run_script("rerun", self.runs["full"], self.db, "--timeout", text, code=2)
 
     def test_output_that_goes_nowhere(self) -> None:
-        program = str(REPOSITORY / "scripts" / "efficiency")
+        program = str(SCRIPTS / "efficiency")
         for where in (">&-", ">/dev/full"):
             command = f"{shlex.quote(program)} {shlex.quote(str(self.db))} {where}"
-            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-            self.assertEqual(done.returncode, 2, where)
+            done = execute("bash", "-c", command, code=2)
             self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
 
     def test_a_label_that_the_terminal_has_no_characters_for(self) -> None:
@@ -78,7 +55,7 @@ class BadInput(unittest.TestCase):
         other = self.folder / "caf\u00e9.db"
         shutil.copy(self.db, other)
         for words in (("report", other), ("merge", "-o", other, self.db)):
-            done = self.run_script(*words, PYTHONIOENCODING="ascii")
+            done = execute(SCRIPTS / words[0], *words[1:], env={**os.environ, "PYTHONIOENCODING": "ascii"})
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertIn("caf\\xe9", done.stdout)
 
@@ -107,13 +84,12 @@ class BadInput(unittest.TestCase):
         self.refused("run .* is not run again: no closing", "rerun", self.runs["full"], self.db, "--execute")
 
     def record_with_endless_program(self) -> Path:
-        """Makes a record, and self.program, which never ends. Returns the file to which it writes its process id."""
+        """Makes a record, and a self.program that never ends. Returns the file with the program's process id."""
         note = self.folder / "pid"
         program = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-        self.program = self.folder / "sleeper"
-        # The shell waits for its child. A signal to the shell alone would not reach the child.
-        self.program.write_text(f"#!/bin/sh\n{shlex.quote(sys.executable)} -c {shlex.quote(program)}\n:\n")
-        self.program.chmod(0o755)
+        # The shell waits for its child, so a signal to only the shell would not reach the child.
+        script = f"#!/bin/sh\n{shlex.quote(sys.executable)} -c {shlex.quote(program)}\n:\n"
+        self.program = executable(self.folder / "sleeper", script)
         self.change("UPDATE session SET command_line = 'hvd_bench'")
         return note
 
@@ -127,26 +103,19 @@ class BadInput(unittest.TestCase):
             os.kill(int(note.read_text()), 0)
 
     def test_a_rerun_that_is_ended_leaves_nobody_behind(self) -> None:
-        """When a job or a connection ends, neither the program nor the script's scratch folder may be left."""
+        """SIGTERM and SIGHUP must end both the script and the program, and must leave no scratch folder."""
         note, scratch = self.record_with_endless_program(), self.folder / "scratch"
         scratch.mkdir()
-        command = [str(REPOSITORY / "scripts" / "rerun"), self.runs["full"], str(self.db), "--execute"]
+        command = [str(SCRIPTS / "rerun"), self.runs["full"], str(self.db), "--execute"]
         command += ["--program", str(self.program)]
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         for number in (signal.SIGTERM, signal.SIGHUP):
             note.unlink(missing_ok=True)
             with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(scratch)}, **pipes) as running:
-                for _ in range(600):
-                    if note.exists() and note.read_text():
-                        break
-                    time.sleep(0.05)
+                eventually(lambda: note.exists() and note.read_text())
                 running.send_signal(number)
                 self.assertEqual(running.communicate(timeout=30)[1], "scripts/rerun: interrupted\n")
             self.assertEqual(running.returncode, 7)
             with self.assertRaises(ProcessLookupError):
                 os.kill(int(note.read_text()), 0)
             self.assertEqual(os.listdir(scratch), [])
-
-
-if __name__ == "__main__":
-    unittest.main()

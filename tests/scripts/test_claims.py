@@ -1,17 +1,17 @@
-"""scripts/reproduce: the model by hand, the rule at its limits, its error rates, and runs that must never count."""
+"""Tests scripts/reproduce: its model by hand, its rule at the limits, error rates, and runs that must never count."""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
-import tempfile
 import unittest
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from harness import SCRIPTS, FolderTest, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb import claims, data, published, reproduce, ring_model
@@ -29,33 +29,18 @@ TRUE_512 = {"inception3": 0.90, "resnet101": 0.90, "vgg16": 0.68}
 def sessions(
     model: str, efficiency: float, *, ranks: int = 512, count: int = 5, spread: float = 0.002, **columns: object
 ) -> list[SessionSpec]:
-    """Specs of `count` jobs in the form of the claim. Their efficiencies are spread evenly over +- `spread`."""
-    form = {
-        "batch_size": 64,
-        "image_size": claims.INPUT_SIZE[model],
-        "device": "cuda",
-        "comm": "nccl",
-        "nodes": max(1, ranks // 4),
-    }
+    """Returns specs of `count` jobs in the form of the claim. Their efficiencies are spread evenly over +- `spread`."""
+    form = {"batch_size": 64, "image_size": claims.INPUT_SIZE[model], "device": "cuda", "comm": "nccl"}
+    form = {**form, "nodes": max(1, ranks // 4), **columns}
+    spec = SessionSpec(model, ranks, steps=20, solo=0.5, noise=1e-5, phases=("solo", "full"), columns=form)
     shifts = np.linspace(-spread, spread, count) if count > 1 else [0.0]
-    specs = []
-    for shift in shifts:
-        spec = SessionSpec(
-            model=model,
-            ranks=ranks,
-            steps=20,
-            solo=0.5,
-            full=0.5 / (efficiency + shift),
-            noise=1e-5,
-            phases=("solo", "full"),
-        )
-        specs.append(replace(spec, columns={**form, **columns}))
-    return specs
+    return [replace(spec, full=0.5 / (efficiency + shift)) for shift in shifts]
 
 
 class ModelTest(unittest.TestCase):
     def test_by_hand(self) -> None:
-        # 100 M parameters are 400 MB; 8 Gbit/s are 1 GB/s: 2 x 3/4 x 0.4 s. 64 images at 64/s: 1 s, backward 0.5 s.
+        # The ring sends 400 MB (100 M parameters) at 1 GB/s (8 Gbit/s): 2 x 3/4 x 0.4 s. 64 images at 64/s take 1 s,
+        # half of it in backward.
         found = ring_model.bounds(ring_model.Inputs(4, 100_000_000, 8.0, 64.0, 64, 0.5))
         self.assertAlmostEqual(found.ring_seconds, 0.6)
         self.assertAlmostEqual(found.step_seconds, 1.0)
@@ -69,7 +54,7 @@ class ModelTest(unittest.TestCase):
     def test_vgg_on_512_gpus(self) -> None:
         point = POINTS["vgg16", 512]
         found = ring_model.bounds(claims.model_inputs(CLAIM, point, PUBLISHED, Options()))
-        # The ring takes 2 x 511/512 x 4 x 138,357,544 B / 3.125 GB/s, the step 64 / 130.9 s.
+        # The ring takes 2 x 511/512 x 4 x 138,357,544 B / 3.125 GB/s. The step takes 64 / 130.9 s.
         self.assertAlmostEqual(found.ring_seconds, 0.353503, places=5)
         self.assertAlmostEqual(found.step_seconds, 0.488923, places=5)
         self.assertTrue(found.at_least < point.efficiency_stated < found.at_most)
@@ -91,7 +76,7 @@ class ModelTest(unittest.TestCase):
 
 
 class RuleTest(unittest.TestCase):
-    """The claim of 90 % with a margin of 2 points stands for 87.5 .. 92.5 %."""
+    """The claim of 90 % (stated in whole percent) with a margin of 2 points means 87.5 .. 92.5 %."""
 
     def verdict(self, low: float | None, high: float | None, count: int = 5, **options: object) -> str:
         measured = Estimate(0.9, low, high)
@@ -115,7 +100,7 @@ class RuleTest(unittest.TestCase):
         self.assertEqual(self.verdict(0.8951, 0.9049, margin=1e-9), REPRODUCED)
         self.assertEqual(self.verdict(0.8949, 0.9049, margin=1e-9), INCONCLUSIVE)
         self.assertEqual(self.verdict(0.86, 0.94, margin=0.05), REPRODUCED)
-        sharper = POINTS["resnet101", 16]  # stated as "91.4", so a tenth of the rounding
+        sharper = POINTS["resnet101", 16]  # stated as "91.4", so its rounding is a tenth of that of "90"
         self.assertEqual(claims.judge(sharper, Estimate(0.914, 0.9136, 0.9144), 5, Options(margin=1e-9))[0], REPRODUCED)
         self.assertEqual(
             claims.judge(sharper, Estimate(0.914, 0.9134, 0.9144), 5, Options(margin=1e-9))[0], INCONCLUSIVE
@@ -134,8 +119,8 @@ class RuleTest(unittest.TestCase):
     def test_error_rates(self) -> None:
         """Counts wrong verdicts for jobs that vary by 0.5 points around a true efficiency.
 
-        The interval's coverage allows 5 % of all cases (2.5 % on each side), plus three standard deviations of 150
-        cases (5.3 points).
+        The interval's coverage allows wrong verdicts in 5 % of the cases. The limit adds three standard deviations of
+        150 cases, 5.3 points.
         """
         rng = np.random.default_rng(7)
 
@@ -154,23 +139,12 @@ class RuleTest(unittest.TestCase):
         self.assertGreater(rate(0.86, NOT_REPRODUCED), 0.9)
 
 
-class StoreTest(unittest.TestCase):
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.db = Path(scratch.name) / "jobs.db"
-
-    def run_it(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(REPOSITORY / "scripts" / "reproduce"), *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+class StoreTest(FolderTest):
+    def run_it(self, *arguments: object, code: int | None = None) -> subprocess.CompletedProcess[str]:
+        return execute(SCRIPTS / "reproduce", *arguments, code=code, timeout=100)
 
     def verdicts(self, *specs: SessionSpec, arguments: tuple = ()) -> tuple[int, dict]:
-        """Makes a store with these sessions. Returns exit code and JSON document of the command."""
+        """Makes a store with these sessions. Returns the exit code and the JSON document of scripts/reproduce."""
         make(self.db, *specs)
         done = self.run_it("horovod-512", "--db", self.db, "--json", *arguments)
         self.assertEqual(done.stderr, "")
@@ -183,8 +157,7 @@ class StoreTest(unittest.TestCase):
         judged = {(r["point"]["model"], r["point"]["gpus"]): r["verdict"] for r in found["lines"]}
         self.assertEqual(sum(v == REPRODUCED for v in judged.values()), 3)
         self.assertEqual(sum(v == NOT_MEASURED for v in judged.values()), 9)
-        shown = self.run_it("horovod-512", "--db", self.db)
-        self.assertEqual(shown.returncode, 0)
+        shown = self.run_it("horovod-512", "--db", self.db, code=0)
         self.assertRegex(shown.stdout, r"VGG-16 +512 +68 .*68\.0 \[67\.\d, 68\.\d\] +5 +static +reproduced")
         self.assertIn("horovod-512: reproduced (3 of 3 networks", shown.stdout)
 
@@ -215,7 +188,7 @@ class StoreTest(unittest.TestCase):
         self.assertTrue(any("more sessions" in r["reason"] for r in found["lines"]))
 
     def test_what_never_counts(self) -> None:
-        """Good figures of runs that do not measure what was claimed."""
+        """These runs have good figures but do not measure what was claimed."""
         impostors = {
             "simulated": {"origin": "simulated"},
             "replayed": {"device": "replay"},
@@ -273,16 +246,14 @@ class StoreTest(unittest.TestCase):
     def test_two_ways_for_one_point_are_refused(self) -> None:
         specs = [*sessions("vgg16", 0.68), *sessions("vgg16", 0.68, threads=2)]
         make(self.db, *specs)
-        done = self.run_it("horovod-512", "--db", self.db)
-        self.assertEqual(done.returncode, 2)
+        done = self.run_it("horovod-512", "--db", self.db, code=2)
         self.assertIn("measured in several ways (threads 1 and 2)", done.stderr)
 
     def test_different_machines_are_not_pooled(self) -> None:
         specs = sessions("vgg16", 0.68)
         specs[2].fingerprint = "another"
         make(self.db, *specs)
-        done = self.run_it("horovod-512", "--db", self.db)
-        self.assertEqual(done.returncode, 4)
+        done = self.run_it("horovod-512", "--db", self.db, code=4)
         self.assertIn("--mix-fingerprints", done.stderr)
         self.assertEqual(self.run_it("horovod-512", "--db", self.db, "--mix-fingerprints").returncode, 3)
 
@@ -296,8 +267,7 @@ class StoreTest(unittest.TestCase):
             spec.columns = {**spec.columns, "device": "cpu"}
             spec.fingerprint = f"host {number % 2}"
         make(other, *elsewhere, seed=5)
-        both = self.run_it("horovod-512", "--db", self.db, "--db", other)
-        self.assertEqual(both.returncode, alone.returncode, both.stderr)
+        both = self.run_it("horovod-512", "--db", self.db, "--db", other, code=alone.returncode)
         self.assertEqual(both.stdout.splitlines()[-1], alone.stdout.splitlines()[-1])
 
     def test_faults(self) -> None:
@@ -310,13 +280,12 @@ class StoreTest(unittest.TestCase):
             ((), "CLAIM"),
         ):
             with self.subTest(arguments):
-                done = self.run_it(*arguments)
-                self.assertEqual(done.returncode, 2)
+                done = self.run_it(*arguments, code=2)
                 self.assertIn(message, done.stderr)
 
 
 class SelectionTest(unittest.TestCase):
-    """Which runs tell something about the program's speed."""
+    """Tests which runs say something about the program's speed."""
 
     def test_replayed_runs_are_left_out(self) -> None:
         trained, replayed = (
@@ -329,17 +298,10 @@ class SelectionTest(unittest.TestCase):
 
 
 class PageTest(unittest.TestCase):
-    """The page that a person with 512 GPUs reads first."""
+    """Tests the page that a person with 512 GPUs reads first."""
 
     def test_the_first_lines_say_what_to_run(self) -> None:
-        done = subprocess.run(
-            [REPOSITORY / "scripts" / "reproduce", "horovod-512"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        self.assertEqual(done.returncode, 3, "no 512 GPUs have been measured by the recorded runs")
+        done = execute(SCRIPTS / "reproduce", "horovod-512", code=3)
         first = done.stdout.splitlines()[:7]
         self.assertIn("512 GPUs", first[0])
         self.assertEqual([line.strip() for line in first[1:]], reproduce.commands(CLAIM))
@@ -359,12 +321,11 @@ class PageTest(unittest.TestCase):
         self.assertTrue({16, 64, 128, 512} <= set(spec.get("ranks", [2**i for i in range(10)])))
         self.assertEqual(spec.get("dtypes", ["fp32"]), ["fp32"])
 
-    @unittest.skipUnless((REPOSITORY / "scripts" / "campaign").exists(), "scripts/campaign is not there")
+    @unittest.skipUnless((SCRIPTS / "campaign").exists(), "scripts/campaign is not there")
     def test_the_campaign_command_works(self) -> None:
         words = reproduce.commands(CLAIM)[0].split("#")[0].split()
         self.assertEqual(words[-1], "--dry-run")
-        done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = execute(*words, cwd=REPOSITORY, code=0)
         self.assertIn("128", done.stdout)
 
     def test_every_published_count_is_there(self) -> None:
@@ -376,7 +337,3 @@ class PageTest(unittest.TestCase):
     def test_an_unknown_claim(self) -> None:
         with self.assertRaises(HvdbError):
             claims.find("linear")
-
-
-if __name__ == "__main__":
-    unittest.main()

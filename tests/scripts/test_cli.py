@@ -1,4 +1,4 @@
-"""The entry points as a user runs them: exit codes, one clear line per fault, and a whole rerun."""
+"""Runs the entry points as a user does: exit codes, one clear line per fault, and a whole rerun."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import shlex
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import textwrap
-import unittest
 from pathlib import Path
 
+from harness import SCRIPTS, FolderTest, executable, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb import recorded_command
 
-# Stands in for hvd_bench: writes a store to --db with the speed and the processor that its options give.
+# Stands in for hvd_bench. Writes a store to --db with the speed and the processor that its options give.
 FAKE_BENCH = """#!{python}
     import os, sys
     sys.path.insert(0, {tests!r})
@@ -31,23 +30,11 @@ FAKE_BENCH = """#!{python}
 """
 
 
-def run(command: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(REPOSITORY / "scripts" / command), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def run(command: str, *arguments: object, code: int | None = None) -> subprocess.CompletedProcess[str]:
+    return execute(SCRIPTS / command, *arguments, code=code)
 
 
-class CommandTest(unittest.TestCase):
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-        self.db = self.folder / "a.db"
-
+class CommandTest(FolderTest):
     def assert_fault(self, done: subprocess.CompletedProcess[str], code: int, message: str) -> None:
         self.assertEqual(done.returncode, code, done.stderr)
         self.assertRegex(done.stderr, message)
@@ -56,15 +43,13 @@ class CommandTest(unittest.TestCase):
     def test_every_command_has_help_and_refuses_nonsense(self) -> None:
         for command in ("efficiency", "plot", "merge", "ranks", "rerun", "report"):
             with self.subTest(command):
-                shown = run(command, "--help")
-                self.assertEqual(shown.returncode, 0, shown.stderr)
+                shown = run(command, "--help", code=0)
                 self.assertIn("exit codes", shown.stdout)
                 self.assertEqual(run(command, "--no-such-option").returncode, 2)
 
     def test_efficiency_table_and_json(self) -> None:
         make(self.db, SessionSpec(solo=1.0, full=1.25, noise=0.0))
-        table = run("efficiency", self.db)
-        self.assertEqual(table.returncode, 0, table.stderr)
+        table = run("efficiency", self.db, code=0)
         self.assertIn("80.0 [79.4, 80.6]", table.stdout, "the interval that the program stored")
         self.assertIn("published", table.stdout)
         document = json.loads(run("efficiency", self.db, "--json").stdout)
@@ -86,8 +71,7 @@ class CommandTest(unittest.TestCase):
 
     def test_simulated_is_refused_beside_measured(self) -> None:
         made = make(self.db, SessionSpec(), SessionSpec(origin="simulated"))
-        only = run("efficiency", self.db)
-        self.assertEqual(only.returncode, 0)
+        only = run("efficiency", self.db, code=0)
         self.assertIn("left out: 3 simulated", only.stdout)
         self.assertIn("simulated", run("efficiency", self.db, "--origin", "simulated").stdout.splitlines()[2])
         ids = [made[0]["full"], made[1]["full"]]
@@ -96,8 +80,7 @@ class CommandTest(unittest.TestCase):
     def test_a_replay_is_never_shown_as_training(self) -> None:
         make(self.db, SessionSpec(model="resnet101-div64", columns={"device": "replay"}))
         for command, line in (("efficiency", 2), ("report", None)):
-            shown = run(command, self.db)
-            self.assertEqual(shown.returncode, 0, shown.stderr)
+            shown = run(command, self.db, code=0)
             where = shown.stdout if line is None else shown.stdout.splitlines()[line]
             self.assertIn("ResNet-101 with 1/64 of its gradients, replayed compute", where)
             self.assertNotIn("Pascal", shown.stdout, "no published figure of the whole network beside it")
@@ -112,28 +95,20 @@ class CommandTest(unittest.TestCase):
 
     def test_report_and_plots(self) -> None:
         make(self.db, SessionSpec())
-        page = run("report", self.db)
-        self.assertEqual(page.returncode, 0, page.stderr)
+        page = run("report", self.db, code=0)
         for section in ("## Scaling efficiency", "## Where the step time goes", "## Memory", "## Provenance"):
             self.assertIn(section, page.stdout)
-        drawn = run("plot", self.db, "--out", self.folder / "plots", "--format", "svg")
-        self.assertEqual(drawn.returncode, 0, drawn.stderr)
+        run("plot", self.db, "--out", self.folder / "plots", "--format", "svg", code=0)
         self.assertEqual(sorted(p.name for p in (self.folder / "plots").iterdir()), ["scaling.svg", "waterfall.svg"])
 
-    def change(self, sql: str, *values: object) -> None:
-        connection = sqlite3.connect(self.db)
-        with connection:
-            connection.execute(sql, values)
-        connection.close()
-
     def fact(self, key: str, value: str) -> None:
-        """Adds a fact, outside of the fingerprint, to all runs."""
+        """Adds a fact to all runs, outside of the fingerprint."""
         self.change("INSERT INTO provenance SELECT uuid, ?, ?, 0 FROM run", key, value)
 
     def record(self, full: float, cpu: str) -> str:
-        """Makes a store whose session the stand-in, self.program, can repeat. Returns the id of its full run."""
+        """Makes a store whose session the stand-in self.program can repeat. Returns the id of the full run."""
         text = textwrap.dedent(FAKE_BENCH.format(python=sys.executable, tests=str(Path(__file__).parent)))
-        self.program = self.script("fake bench", text.replace("\n    ", "\n"))
+        self.program = executable(self.folder / "fake bench", text.replace("\n    ", "\n"))
         command = (
             "cd /gone && env LD_AUDIT=/x.so OMP_PLACES='cores (2)' "
             f"/gone/hvd_bench --learning-rate {full} --label {shlex.quote(f'cpu={cpu}')} --db old.db --json"
@@ -142,26 +117,24 @@ class CommandTest(unittest.TestCase):
         self.change("UPDATE session SET command_line = ?", command)
         return made["full"]
 
-    def again(self, run_id: str, *words: object) -> subprocess.CompletedProcess[str]:
-        return run("rerun", run_id, self.db, "--execute", "--program", self.program, *words)
+    def again(self, run_id: str, *words: object, code: int | None = None) -> subprocess.CompletedProcess[str]:
+        return run("rerun", run_id, self.db, "--execute", "--program", self.program, *words, code=code)
 
     def test_rerun_shows_the_command(self) -> None:
         run_id = self.record(1.25, "Test CPU")
-        done = run("rerun", run_id[:8], self.db)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = run("rerun", run_id[:8], self.db, code=0)
         self.assertIn("--learning-rate 1.25", done.stdout)
         self.assert_fault(run("rerun", "ffffffff", self.db), 2, "no run starts with")
 
     def test_rerun_executes_and_compares(self) -> None:
-        done = self.again(self.record(2.5, "Test CPU"))
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = self.again(self.record(2.5, "Test CPU"), code=0)
         self.assertRegex(done.stdout, r"ratio now / then: 0\.(49|50)\d \[0\.")
         self.assertIn("reduced gradients: bit-identical", done.stdout)
         self.assertRegex(done.stdout, r"\nruns: OMP_PLACES='cores \(2\)' '/.*/fake bench' --learning-rate=2.5 ")
         self.assertIn("\nleft out: variable LD_AUDIT=/x.so: set it yourself if you trust it\n", done.stdout)
 
     def test_a_record_is_never_given_to_a_shell(self) -> None:
-        """The shell must not see the record, with --program or without."""
+        """With and without --program, no shell may interpret the record."""
         run_id = self.record(1.25, "Test CPU")
         touched = self.folder / "touched"
         for command in (f"touch {touched}; true", f"hvd_bench --seed 3; touch {touched}", f"sh -c 'touch {touched}'"):
@@ -173,15 +146,14 @@ class CommandTest(unittest.TestCase):
                 )
                 self.assertIn(command, done.stderr)
         self.assertFalse(touched.exists())
-        shown = run("rerun", run_id, self.db)
-        self.assertEqual(shown.returncode, 0, shown.stderr)
+        shown = run("rerun", run_id, self.db, code=0)
         self.assertIn("--execute does not run it: ", shown.stdout)
 
     def test_a_record_from_before_new_labels_cycles_them(self) -> None:
-        """Older records have cycled labels. A program as old as the record does not know --labels."""
+        """A rerun of an older record must cycle the labels. A program as old as the record does not know --labels."""
         run_id = self.record(1.25, "Test CPU")
         for text, cycles in (("--seed N", False), ("--labels RULE", True)):
-            program = self.script("some bench", f"#!/bin/sh\n# {text}\n")
+            program = executable(self.folder / "some bench", f"#!/bin/sh\n# {text}\n")
             shown = run("rerun", run_id, self.db, "--program", program)
             self.assertEqual(" --labels=cycled\n" in shown.stdout, cycles, shown.stdout)
         self.fact("data.labels", "fresh")
@@ -190,18 +162,16 @@ class CommandTest(unittest.TestCase):
     def test_rerun_compares_sums_only_after_equal_steps_of_every_phase(self) -> None:
         run_id = self.record(1.25, "Test CPU")
         self.change("UPDATE run SET measured_steps = measured_steps - 1 WHERE phase = 'none'")
-        done = self.again(run_id)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = self.again(run_id, code=0)
         self.assertRegex(done.stdout, r"reduced gradients: not compared.*none \d+, solo \d+ then, ")
 
     def test_rerun_elsewhere_is_not_comparable(self) -> None:
-        done = self.again(self.record(1.25, "Other CPU"))
-        self.assertEqual(done.returncode, 4, done.stdout + done.stderr)
+        done = self.again(self.record(1.25, "Other CPU"), code=4)
         self.assertIn("differs (can change the result): cpu.model: 'Test CPU' then, 'Other CPU' now", done.stdout)
 
     def test_rerun_that_fails_says_so(self) -> None:
         run_id = self.record(1.25, "Test CPU")
-        self.script("fake bench", "#!/bin/sh\nexit 7\n")
+        executable(self.folder / "fake bench", "#!/bin/sh\nexit 7\n")
         self.assert_fault(
             self.again(run_id), 2, "exit code 7: OMP_PLACES='cores .2.' '/.*/fake bench' --learning-rate="
         )
@@ -209,26 +179,23 @@ class CommandTest(unittest.TestCase):
     def test_what_cannot_change_the_result_is_said_to_be_so(self) -> None:
         run_id = self.record(1.25, "Test CPU")
         self.fact("git.commit", "old")
-        done = self.again(run_id)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = self.again(run_id, code=0)
         self.assertIn("differs (not in the fingerprint): git.commit: 'old' then, 'None' now", done.stdout)
 
     def test_a_recorded_figure_is_shown_as_it_would_run_here(self) -> None:
         db = REPOSITORY / "results" / "recorded" / "2026-11-21-2cores" / "quickstart.db"
-        shown = run("rerun", "c6eb28e8", db)
-        self.assertEqual(shown.returncode, 0, shown.stderr)
+        shown = run("rerun", "c6eb28e8", db, code=0)
         commit = "dc727fc9deb4891741d6d3d84b282528d5dd14f6"
         built = f"\nbuilt from: commit {commit}, clean (git checkout {commit} && scripts/build release)\n"
         self.assertIn(built, shown.stdout)
-        program = self.script("my bench", "")
-        shown = run("rerun", "c6eb28e8", db, "--program", program, "--db", "/n.db")
-        self.assertEqual(shown.returncode, 0, shown.stderr)
+        program = executable(self.folder / "my bench", "")
+        shown = run("rerun", "c6eb28e8", db, "--program", program, "--db", "/n.db", code=0)
         options = "--model=inception3 --efficiency --threads=1 --batch-size=4 --max-time=75"
         self.assertIn(f"\nruns: mpirun -n 2 '{program}' {options} --db=/n.db\n", shown.stdout)
         self.assert_fault(run("rerun", "c6eb28e8", db, "--program", "/none"), 2, "--program: no program at /none: ")
 
     def test_every_recorded_command_line_is_read(self) -> None:
-        """Reads all command lines that hvd_bench has written so far, on CPUs and GPUs."""
+        """Reads every command line of hvd_bench in the recorded stores, on CPUs and on GPUs."""
         lines = set()
         for db in (REPOSITORY / "results" / "recorded").glob("**/*.db"):
             connection = sqlite3.connect(f"{db.as_uri()}?mode=ro", uri=True)
@@ -237,13 +204,3 @@ class CommandTest(unittest.TestCase):
         self.assertGreater(len(lines), 20)
         for line in lines:
             self.assertEqual(recorded_command.parse(line).left_out, ())
-
-    def script(self, name: str, text: str) -> Path:
-        file = self.folder / name
-        file.write_text(text, encoding="utf-8")
-        file.chmod(0o755)
-        return file
-
-
-if __name__ == "__main__":
-    unittest.main()

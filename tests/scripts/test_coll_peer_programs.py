@@ -1,4 +1,4 @@
-"""The programs that measure collectives: their machine, their versions, their results, and how a launch fails."""
+"""Tests the programs that measure collectives: machine, versions, results, and how a launch fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from synthetic_store import REPOSITORY
+from harness import SCRIPTS, SharedFolderTest, execute
 
 from hvdb.errors import HvdbError
 from maintain.collpeers import cells, libraries, machine, samples
@@ -30,7 +30,7 @@ class MachineTest(unittest.TestCase):
                 (topology / "core_id").write_text(f"{core}\n")
             self.assertEqual(machine.one_per_core({0, 1, 2, 4, 5, 10}, Path(folder)), [0, 1, 2])
             self.assertEqual(machine.one_per_core({4, 5, 10, 1}, Path(folder)), [1, 4, 10])
-            self.assertEqual(machine.one_per_core({7, 8}, Path(folder)), [7, 8])  # the system does not name their cores
+            self.assertEqual(machine.one_per_core({7, 8}, Path(folder)), [7, 8])  # the system names no cores
 
     def test_the_page_cache_is_available(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +78,7 @@ class LibraryTest(unittest.TestCase):
 
 
 ALL_OPERATIONS = [
-    *(f"{operation}/fp32/4004/out/3" for operation in cells.OPERATIONS[:4]),  # unequal shares of 2 ranks
+    *(f"{operation}/fp32/4004/out/3" for operation in cells.OPERATIONS[:4]),  # 1001 elements: unequal shares of 2 ranks
     *(f"{operation}/int64/8000/out/2" for operation in cells.OPERATIONS[:4]),
     "all_reduce/fp64/4000/in/2",
     "all_gather/int32/4004/in/2",
@@ -88,14 +88,12 @@ ALL_OPERATIONS = [
 
 
 @unittest.skipUnless(shutil.which("mpirun") and shutil.which("mpicxx"), "needs an MPI with its compiler wrapper")
-class ProgramTest(unittest.TestCase):
-    """The measuring programs of the system's MPI and of the engine give exact results and find wrong ones."""
+class ProgramTest(SharedFolderTest):
+    """The measuring programs of the system's MPI and of the engine must give exact results and find wrong results."""
 
     @classmethod
     def setUpClass(cls) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(scratch.cleanup)
-        cls.folder = Path(scratch.name)
+        super().setUpClass()
         with mock.patch.object(libraries, "PROGRAMS", cls.folder):
             there, _ = libraries.found(ENGINE)
         cls.libraries = {name: there[name] for name in ("system", *libraries.OURS)}
@@ -132,7 +130,7 @@ class ProgramTest(unittest.TestCase):
             self.assertIn(f": {cell}: " if "/" in cell else ": x: not OPERATION", failure or "", cell)
 
     def test_both_programs_read_every_set(self) -> None:
-        """The program's parser must accept what cells.parse() accepts, and then complain only of the missing option."""
+        """The program must accept what cells.parse() accepts. Its only complaint may be the missing option."""
         program = str(self.libraries["system"].program)
         every = [cell for texts in cells.SETS.values() for cell in texts]
         largest, above = (f"all_reduce/fp32/{cells.MOST_BYTES + more}/in/1" for more in (0, 4))
@@ -142,8 +140,7 @@ class ProgramTest(unittest.TestCase):
             ([*every, largest], "needs --shared-page, --samples and at least one cell"),
             ([above], f"{above}: "),
         ):
-            done = subprocess.run([program, *asked], capture_output=True, text=True, timeout=60, check=False)
-            self.assertEqual(done.returncode, 2)
+            done = execute(program, *asked, code=2)
             self.assertIn(f"rank 0: {why}", done.stderr)
 
 
@@ -182,7 +179,7 @@ class RulesTest(unittest.TestCase):
     POOL = 8 << 20
 
     def resident_share(self, address: int, length: int) -> float:
-        """The share of the pages that are in memory. The first use of any other page would be a page fault."""
+        """Returns the share of pages that are in memory. The first use of a page outside memory is a page fault."""
         state = (ctypes.c_ubyte * (length // mmap.PAGESIZE))()
         libc = ctypes.CDLL(None, use_errno=True)
         self.assertEqual(libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(length), state), 0)
@@ -249,7 +246,7 @@ class InstallationTest(unittest.TestCase):
     def test_a_peer_that_cannot_be_installed_leaves_the_others(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             checkout, programs = Path(folder) / "checkout", Path(folder) / "bin"
-            shutil.copytree(REPOSITORY / "scripts", checkout / "scripts")
+            shutil.copytree(SCRIPTS, checkout / "scripts")
             programs.mkdir()
             (programs / "dpkg-query").write_text("#!/bin/sh\necho install ok installed\n", encoding="utf-8")
             (programs / "dpkg-query").chmod(0o755)
@@ -261,25 +258,9 @@ class InstallationTest(unittest.TestCase):
                     peer = checkout / "build" / "peers" / name
                     peer.mkdir(parents=True)
                     (peer / "wheels.txt").write_text(f"{wheels}\n", encoding="utf-8")
-            done = subprocess.run(
-                ["/bin/bash", "scripts/install_deps", "--peers"],
-                cwd=checkout,
-                env={
-                    **os.environ,
-                    "PATH": f"{programs}:{os.environ['PATH']}",
-                    "PIP_NO_INDEX": "1",
-                    "PIP_FIND_LINKS": "",
-                },
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-            )
-            self.assertEqual(done.returncode, 2, done.stderr)
+            offline = {"PATH": f"{programs}:{os.environ['PATH']}", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
+            command = ["/bin/bash", "scripts/install_deps", "--peers"]
+            done = execute(*command, cwd=checkout, env={**os.environ, **offline}, code=2)
             self.assertIn("could not be installed: MPICH 5.0;", done.stderr)
             self.assertIn("oneCCL 2021.15 is there: build/peers/oneccl", done.stdout)
             self.assertFalse((checkout / "build" / "peers" / "mpich").exists())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,4 @@
-"""Collectives compared with other libraries: cells, hostile samples and records, and the judgement."""
+"""Tests the comparison of collectives with other libraries: cells, hostile samples and records, and judgement."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import ClassVar
 from unittest import mock
 
-import synthetic_store  # noqa: F401  (sets the path)
+from harness import FolderTest
 
-from hvdb import coll_results
+from hvdb import coll_results, strict_json
 from hvdb.errors import HvdbError
 from maintain.collpeers import __main__ as command
 from maintain.collpeers import cells, judge, libraries, machine, page, record, samples
@@ -45,7 +45,7 @@ class CellTest(unittest.TestCase):
 
     def test_what_is_no_cell(self) -> None:
         for text in (
-            "all_reduce/fp32/1023/in/1",  # not a whole number of elements
+            "all_reduce/fp32/1023/in/1",  # 1023 bytes are not a whole number of elements
             "all_reduce/fp32/0/in/1",
             "barrier/fp32/4/in/1",
             "broadcast/fp32/4/out/1",
@@ -95,27 +95,14 @@ class SamplesTest(unittest.TestCase):
 
     def test_hostile_lines(self) -> None:
         hostile: list[dict | str] = [
-            {**self.GOOD, "cell": "all_reduce/fp32/2048/in/1"},
-            {**self.GOOD, "cell": ["a"]},
-            {**self.GOOD, "cell": "\x1b[2J"},
-            {**self.GOOD, "ranks": 3},
-            {**self.GOOD, "ranks": True},
-            {**self.GOOD, "wrong": -1},
-            {**self.GOOD, "wrong": 0.5},
-            {**self.GOOD, "wrong": 1 << 63},
-            {**self.GOOD, "seconds": "1"},
-            {**self.GOOD, "seconds": [0]},
-            {**self.GOOD, "seconds": [-1.0]},
-            {**self.GOOD, "seconds": [True]},
-            {**self.GOOD, "seconds": [None]},
-            {**self.GOOD, "seconds": [[1.0]]},
+            *({**self.GOOD, "cell": cell} for cell in ("all_reduce/fp32/2048/in/1", ["a"], "\x1b[2J")),
+            *({**self.GOOD, "ranks": ranks} for ranks in (3, True)),
+            *({**self.GOOD, "wrong": wrong} for wrong in (-1, 0.5, 1 << 63)),
+            *({**self.GOOD, "seconds": seconds} for seconds in ("1", [0], [-1.0], [True], [None], [[1.0]])),
             {**self.GOOD, "seconds": [1.0] * (samples.MOST_SAMPLES + 1)},
             {**self.GOOD, "more": 1},
             {key: value for key, value in self.GOOD.items() if key != "wrong"},
-            json.dumps(self.GOOD).replace("0.001", "NaN"),
-            json.dumps(self.GOOD).replace("0.001", "Infinity"),
-            json.dumps(self.GOOD).replace("0.001", "1e999"),
-            json.dumps(self.GOOD).replace("0.001", "9" * 5000),
+            *(json.dumps(self.GOOD).replace("0.001", odd) for odd in ("NaN", "Infinity", "1e999", "9" * 5000)),
             json.dumps(self.GOOD)[:-1] + ', "wrong": 0}',
             json.dumps(self.GOOD)[:-1],
             "{" + "[" * 100_000,
@@ -126,13 +113,13 @@ class SamplesTest(unittest.TestCase):
             with self.subTest(row=str(row)[:80]), self.assertRaises(samples.Malformed) as caught:
                 self.read(row)
             self.assertNotIn("\x1b", str(caught.exception))
-        with self.assertRaisesRegex(samples.Malformed, "stands twice"):
+        with self.assertRaisesRegex(samples.Malformed, "occurs twice"):
             self.read(self.GOOD, self.GOOD)
 
 
 class JudgeTest(unittest.TestCase):
     def test_the_peer_is_chosen_on_even_rounds_and_judged_on_odd_ones(self) -> None:
-        lucky = rounds(*(1.0, 8.0) * 6)  # the fastest in the even rounds
+        lucky = rounds(*(1.0, 8.0) * 6)  # fastest of all in the even rounds, slow in the odd rounds
         steady = rounds(*(2.0, 2.0) * 6)
         found = judge.judge(CELL, rounds(*(4.0, 4.0) * 6), {"steady": steady, "lucky": lucky})
         self.assertEqual((found.peer, found.rounds, found.verdict), ("lucky", 6, judge.FASTER))
@@ -171,7 +158,7 @@ class JudgeTest(unittest.TestCase):
 
         found = [one("a", 0.5, 0.4, 0.6), one("b", 1.2, 1.1, 1.3), one("c", 1.0, 0.9, 1.1), one("d", 3.0, 2.0, 4.0)]
         self.assertEqual([j.cell for j in judge.losses_first(found)], ["d", "b", "c", "a"])
-        counts = judge.counts(found, 10)  # the other six cells were not judged, for example because ours was wrong
+        counts = judge.counts(found, 10)  # 10 cells, of which six have no judgement, for example because ours was wrong
         self.assertEqual(list(counts.verdicts.values()), [1, 0, 1, 2, 6])
         self.assertAlmostEqual(counts.share_not_above(), 0.2)
         self.assertAlmostEqual(counts.share_shown(), 0.1)
@@ -183,15 +170,14 @@ class JudgeTest(unittest.TestCase):
         self.assertIsNone(judge.median_interval([]))
         self.assertIsNone(judge.median_interval([1.0] * 5))
         self.assertEqual(judge.median_interval([6.0, 1.0, 2.0, 3.0, 4.0, 5.0]), (1.0, 6.0))
-        # Conover, Practical Nonparametric Statistics: the third of twelve misses the median in 1.9 % on each side.
+        # The third of twelve values is above the median in 1.9 % (Conover, Practical Nonparametric Statistics).
         self.assertEqual(judge.median_interval(map(float, range(1, 13))), (3.0, 10.0))
 
 
-class RecordTest(unittest.TestCase):
+class RecordTest(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.file = Path(scratch.name) / "record"
+        super().setUp()
+        self.file = self.folder / "record"
 
     def test_what_was_written_is_read(self) -> None:
         self.assertEqual(record.begin(self.file, PLAN), [])
@@ -217,7 +203,7 @@ class RecordTest(unittest.TestCase):
         record.begin(self.file, limited)
         self.assertEqual(record.read(self.file), (limited, []))
         row = {"format": record.FORMAT, **vars(PLAN)}
-        del row["launch_seconds"]  # as in records from before the limit existed
+        del row["launch_seconds"]  # older records, without this limit, lack the value
         self.assertEqual(record.plan_of(row), PLAN)
 
     def test_another_plan_is_refused(self) -> None:
@@ -239,7 +225,7 @@ class RecordTest(unittest.TestCase):
             with self.subTest(rows=str(rows[-1])[:80]), self.assertRaisesRegex(HvdbError, f"line {line} is not of"):
                 record.read(self.file)
         self.file.write_text("".join(json.dumps(row) + "\n" for row in (good, launch, launch)))
-        with self.assertRaisesRegex(HvdbError, "line 3 .* stands twice"):
+        with self.assertRaisesRegex(HvdbError, "line 3 .* occurs twice"):
             record.read(self.file)
         for content, why in ((b"\xff\n", "line 1 is not of"), (b"\xff", "holds no plan"), (b"", "holds no plan")):
             self.file.write_bytes(content)
@@ -250,7 +236,7 @@ class RecordTest(unittest.TestCase):
         asked = [f"reduce_scatter/fp32/{cells.MOST_BYTES - 4 * i}/out/99999" for i in range(samples.MOST_CELLS)]
         result = samples.Result((1e-9 / 3,) * samples.MOST_SAMPLES, 1 << 62)
         plan = Plan(**{**vars(PLAN), "cells": asked})
-        launch = Launch(0, "cores", "ours", "x" * record.LONGEST_TEXT, dict.fromkeys(asked, result))
+        launch = Launch(0, "cores", "ours", "x" * strict_json.LONGEST_TEXT, dict.fromkeys(asked, result))
         record.begin(self.file, plan)
         record.append(self.file, launch)
         self.assertEqual(record.read(self.file), (plan, [launch]))
@@ -270,13 +256,8 @@ class RecordTest(unittest.TestCase):
             record.begin(self.file, PLAN)
 
     def test_libraries_that_yield_are_measured_where_ranks_share_cores(self) -> None:
-        plan = Plan(
-            **{
-                **vars(PLAN),
-                "classes": {"cores": 2, "oversubscribed": 4},
-                "libraries": {"oneccl": "", "oneccl_yield": ""},
-            }
-        )
+        classes, both = {"cores": 2, "oversubscribed": 4}, {"oneccl": "", "oneccl_yield": ""}
+        plan = Plan(**{**vars(PLAN), "classes": classes, "libraries": both})
         self.assertEqual(len(record.turns(plan)), 24 * 3)
         self.assertNotIn(("cores", "oneccl_yield"), record.block_of(plan))
 
@@ -420,7 +401,7 @@ class CommandTest(unittest.TestCase):
         for free, words, there in (
             (64 << 30, ["broad"], True),
             (2 << 30, ["broad"], False),
-            (2 << 30, ["broad", cells.BROADEST], True),  # require_memory() then refuses the plan
+            (2 << 30, ["broad", cells.BROADEST], True),  # a named cell stays, and require_memory() refuses the plan
         ):
             given = command.parser().parse_args(["run", "--out", "file", "--cells", *words])
             with (
@@ -446,8 +427,8 @@ class CommandTest(unittest.TestCase):
         self.assertTrue(clock.may_begin(0, 230.0))
         clock = command.Rounds(100.0)
         self.assertTrue(clock.may_begin(0, 0.0))
-        self.assertTrue(clock.may_begin(1, 40.0))  # would end at 40 s + 1.1 * 40 s
-        self.assertTrue(clock.may_begin(1, 99.0))  # the first round must be completed
+        self.assertTrue(clock.may_begin(1, 40.0))  # expected to end at 40 s + 1.1 * 40 s
+        self.assertTrue(clock.may_begin(1, 99.0))  # round 0 must be completed, however late
         self.assertFalse(clock.may_begin(2, 70.0))
         self.assertTrue(command.Rounds(None).may_begin(7, 1e9))
 
@@ -467,7 +448,3 @@ class CommandTest(unittest.TestCase):
             made = command.measure(PLAN, used, Path(folder) / "record", 100.0)
             self.assertEqual(len(made), 9)
             self.assertEqual(len(command.measure(PLAN, used, Path(folder) / "record", 190.0)), 18)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,4 @@
-"""Tests results of collectives in stores: checks, merging, reading and drawing, and what the program itself writes."""
+"""Tests results of collectives in stores: checks, merging, reading, drawing, and what hvd_bench coll writes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import math
 import os
 import sqlite3
 import struct
-import subprocess
-import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
+from PIL import Image
 from test_hostile_text import CONTROLS, HOSTILE
 from test_merge import digest, dump
-from test_values import NOT_TEXT, Stores, call
+from test_values import NOT_TEXT, Stores
 
+from harness import FolderTest, SharedFolderTest, alter, call, execute
 from synthetic_store import CollSpec, SessionSpec, make
 
-from hvdb import coll_results, figure, merge, runs, store, untrusted, values
+from hvdb import coll_results, merge, runs, store, untrusted, values
 from hvdb.coll_results import Panel, Point
 from hvdb.errors import HvdbError, NotComparable, StoreError
 
@@ -32,13 +32,6 @@ TABLES = ("coll_session", *untrusted.COLL.children)
 def version(path: Path) -> int:
     """Returns the schema version in the header of a store."""
     return store.read_header(path).version
-
-
-def alter(path: Path, statement: str) -> None:
-    connection = sqlite3.connect(path)
-    with connection:
-        connection.execute(statement)
-    connection.close()
 
 
 class ValuesTest(Stores):
@@ -107,7 +100,7 @@ class ValuesTest(Stores):
                 with self.subTest(f"{kind} {value}"):
                     data = struct.pack("<d", value) + bytes(8 * 19)
                     self.change(f"UPDATE coll_sample SET data = ? WHERE kind = '{kind}'", values=(data,))
-                    self.refused(f"damaged: session .*, cell 0: {kind} holds .*, which is no (time|number of a rank)")
+                    self.refused(f"damaged: session .*, cell 0: {kind} holds .*, which is not a (time|number of)")
 
     def test_text_that_is_none(self) -> None:
         for table in TABLES:
@@ -143,11 +136,9 @@ class ValuesTest(Stores):
                 runs.load([self.good])
 
 
-class MergeTest(unittest.TestCase):
+class MergeTest(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         self.runs, self.coll, self.both = (self.folder / f"{name}.db" for name in ("runs", "coll", "both"))
         self.out = self.folder / "out.db"
         make(self.runs, SessionSpec(steps=5), seed=1)
@@ -232,13 +223,7 @@ class MergeTest(unittest.TestCase):
         self.assertEqual((outcome.added, outcome.coll_added), (3, 2))
 
 
-class ReadTest(unittest.TestCase):
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-        self.db = self.folder / "a.db"
-
+class ReadTest(FolderTest):
     def test_a_cell(self) -> None:
         make(self.db, CollSpec(sizes=(4096,)))
         found = coll_results.read([self.db])
@@ -332,14 +317,11 @@ class ReadTest(unittest.TestCase):
             self.assertEqual(alone[0], mixed[0])
 
 
-class HostileTest(unittest.TestCase):
-    """Text of a stranger in the tables of collectives."""
+class HostileTest(FolderTest):
+    """Tests a stranger's text in the tables of collectives."""
 
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-        self.db = self.folder / "a.db"
+        super().setUp()
         make(self.db, CollSpec(sides=("", "x")), CollSpec(ranks=4))
         connection = sqlite3.connect(self.db)
         with connection:
@@ -348,7 +330,7 @@ class HostileTest(unittest.TestCase):
                     if rule in (values.TEXT, values.SHORT_TEXT) and column != "key":
                         connection.execute(f"UPDATE {table} SET {column} = ?", (HOSTILE,))
             connection.execute("UPDATE coll_provenance SET key = ? || key", (HOSTILE,))
-            # Half of the sides have a path as name. The others have no name, so that readers show the data plane.
+            # Half of the sides are named like a path. The other half have no name, so readers show the data plane.
             sides = "CASE seq % 2 WHEN 0 THEN '' ELSE '../../../../escaped/x' END"
             connection.execute(f"UPDATE coll_cell SET side = {sides}")
         connection.close()
@@ -363,7 +345,7 @@ class HostileTest(unittest.TestCase):
         drawn = (out / "all_reduce.svg").read_text(encoding="utf-8")
         self.assertNotIn("<script", drawn)
         self.assertNotRegex(drawn.replace("\t", ""), CONTROLS)
-        self.assertIn("from a ", figure.png_text(out / "all_reduce.png")["Description"])
+        self.assertIn("from a ", Image.open(out / "all_reduce.png").text["Description"])
 
     def test_what_readers_and_merge_print_steers_no_terminal(self) -> None:
         alter(self.db, "UPDATE coll_cell SET wrong = 5 WHERE seq = 1")
@@ -394,23 +376,20 @@ class HostileTest(unittest.TestCase):
 
 
 @unittest.skipUnless(PROGRAM.is_file(), f"the program is not built ({PROGRAM})")
-class ContractTest(unittest.TestCase):
-    """hvd_bench coll writes a store and JSON of one launch; hvdb must read equal results from both."""
+class ContractTest(SharedFolderTest):
+    """hvd_bench coll writes one launch to a store and to JSON. hvdb must read equal results from both."""
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.scratch.cleanup)
-        cls.folder = Path(cls.scratch.name)
-        cls.db, cls.json = cls.folder / "own.db", cls.folder / "own.json"
+        super().setUpClass()
+        cls.json = cls.folder / "own.json"
         words = "--ranks 2 --collective all -b 4K -e 16K --warm --max-time 0.02 --compare memory=registered,plain"
         cls.launch(*words.split(), "-J", cls.json, "--db", cls.db)
         cls.document = json.loads(cls.json.read_text(encoding="utf-8"))
 
     @classmethod
     def launch(cls, *words: object) -> None:
-        done = subprocess.run([PROGRAM, "coll", *map(str, words)], capture_output=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
+        execute(PROGRAM, "coll", *words, code=0)
 
     def cells(self) -> list[dict]:
         with store.open_readonly(self.db) as connection:
@@ -514,7 +493,3 @@ class ContractTest(unittest.TestCase):
         self.launch("-b", "1K", "-e", "1K", "--warm", "--max-time", "0.02", "--db", grown)
         self.assertEqual([run.columns for run in runs.load([grown])], before)
         self.assertEqual(len(coll_results.read([grown]).sources), 1)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,24 +1,20 @@
-"""Figures of collective operations: what is read from the files, what is refused, and what is drawn."""
+"""Tests the figures of collective operations: which files are read, which are refused, and the drawing."""
 
 from __future__ import annotations
 
 import copy
-import io
 import json
 import os
-import subprocess
-import tempfile
-import unittest
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
-from synthetic_store import REPOSITORY
+from PIL import Image
+
+from harness import SCRIPTS, FolderTest, call, execute
 
 from hvdb import coll_results, figure, plot_coll
-from hvdb.cli import main
 from hvdb.coll_results import Panel, Source
 from hvdb.commands import collectives
 from hvdb.errors import HvdbError
@@ -26,30 +22,36 @@ from maintain.collpeers import libraries, page, samples
 from maintain.collpeers.record import Launch, Plan
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
-FORM = {
-    "time": 20.0,
-    "time_low": 19.0,
-    "time_high": 21.0,
-    "bound": 0.5,
-    "nwrong": 0,
-    "stop_reason": "interval narrow enough",
-}
-ROW = {
-    "size": 4096,
-    "type": "float",
-    "redop": "sum",
-    "experiment_name": "all_reduce",
-    "variant": "",
-    "data_plane": "shm",
-    "out_of_place": None,
-    "in_place": FORM,
-}
+FORM = {"time": 20.0, "time_low": 19.0, "time_high": 21.0}
+FORM |= {"bound": 0.5, "nwrong": 0, "stop_reason": "interval narrow enough"}
+ROW = {"size": 4096, "type": "float", "redop": "sum", "experiment_name": "all_reduce", "variant": ""}
+ROW |= {"data_plane": "shm", "out_of_place": None, "in_place": FORM}
 DOCUMENT = {"config": {"ranks": 4}, "results": [ROW]}
 PANEL = Panel("all_reduce", "float", "sum", "in place", 4)
 
 
+Document = dict[str, Any]
+
+
+def first_row(document: Document) -> Document:
+    return document["results"][0]
+
+
+def first_form(document: Document) -> Document:
+    return first_row(document)["in_place"]
+
+
+def first_cell(document: Document) -> Document:
+    return document["cells"][0]
+
+
+def updates(*changes: Document, of: Callable[[Document], Document] = lambda document: document) -> list[Callable]:
+    """Returns one function for each change, which makes this change to a part of a document."""
+    return [lambda document, change=change: of(document).update(change) for change in changes]
+
+
 def peers(*cells: str) -> dict[str, Any]:
-    """A document as `coll_peers report --json` writes it. A sample takes 1 s with ours and 2 s with the peer."""
+    """Returns a document like that of `coll_peers report --json`. A sample takes 1 s with ours, 2 s with the peer."""
     ours = libraries.OURS[0]
     plan = Plan("a machine", {"cores": 2}, {ours: "1", "mpich": "5"}, list(cells), 24, 3, 1, 0, 7)
     launches = [
@@ -60,12 +62,7 @@ def peers(*cells: str) -> dict[str, Any]:
     return page.document(plan, launches)
 
 
-class FolderTest(unittest.TestCase):
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-
+class FilesTest(FolderTest):
     def file(self, content: object, name: str = "a.json") -> Path:
         path = self.folder / name
         path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
@@ -75,7 +72,7 @@ class FolderTest(unittest.TestCase):
         return coll_results.read([self.file(content)])
 
 
-class ReadTest(FolderTest):
+class ReadTest(FilesTest):
     def test_a_cell(self) -> None:
         (series,) = self.read(DOCUMENT).series
         self.assertEqual((series.panel, series.name, series.source), (PANEL, "shm", 0))
@@ -120,14 +117,8 @@ class ReadTest(FolderTest):
 
     def test_a_wrong_result_and_a_barrier_are_left_out(self) -> None:
         wrong = {**ROW, "in_place": {**FORM, "nwrong": 3}}
-        barrier = {
-            **ROW,
-            "size": 0,
-            "experiment_name": "barrier",
-            "redop": "none",
-            "in_place": None,
-            "out_of_place": FORM,
-        }
+        barrier = ROW | {"size": 0, "experiment_name": "barrier", "redop": "none"}
+        barrier |= {"in_place": None, "out_of_place": FORM}
         found = self.read({**DOCUMENT, "results": [wrong, barrier]})
         self.assertEqual(found.series, [])
         self.assertIn("4096 bytes: 3 wrong elements", found.left_out[0])
@@ -144,7 +135,7 @@ class ReadTest(FolderTest):
         self.assertEqual(len(found.left_out), 1)
 
     def test_peers_of_a_file_without_curves(self) -> None:
-        """Files from before 2026-11-24 hold only ours and the best peer of each cell."""
+        """Files from before 2026-11-24 contain only ours and the best peer of each cell."""
         found = self.read({**peers("all_reduce/fp32/1024/in/100"), "series": None})
         self.assertEqual([one.name for one in found.series], ["ours, cores", "mpich, beside ours, cores"])
 
@@ -155,44 +146,23 @@ class ReadTest(FolderTest):
 
     HOSTILE: ClassVar[list[Callable[[dict[str, Any]], object]]] = [
         lambda d: d.pop("results"),
-        lambda d: d.update(results={}),
-        lambda d: d.update(results=[1]),
-        lambda d: d.update(results=d["results"] * 2),
-        lambda d: d.update(config=[]),
-        lambda d: d["config"].update(ranks=0),
-        lambda d: d["config"].update(ranks=1 << 40),
-        lambda d: d["results"][0].update(size=-1),
-        lambda d: d["results"][0].update(size=-4),
-        lambda d: d["results"][0].update(size=True),
-        lambda d: d["results"][0].update(type="\x1b[2J"),
-        lambda d: d["results"][0].update(redop=["sum"]),
-        lambda d: d["results"][0].update(experiment_name="../../x"),
-        lambda d: d["results"][0].update(variant="v" * 301),
-        lambda d: d["results"][0].update(data_plane=None),
-        lambda d: d["results"][0].update(in_place=[]),
-        lambda d: d["results"][0]["in_place"].update(time=0),
-        lambda d: d["results"][0]["in_place"].update(time="20"),
-        lambda d: d["results"][0]["in_place"].update(time=1e300),
-        lambda d: d["results"][0]["in_place"].update(time=float("nan")),
-        lambda d: d["results"][0]["in_place"].update(time_low=None),
-        lambda d: d["results"][0]["in_place"].update(time_low=30.0),
-        lambda d: d["results"][0]["in_place"].update(time_low=-1.0),
-        lambda d: d["results"][0]["in_place"].update(time_low=False, time_high=None),
-        lambda d: d["results"][0]["in_place"].update(bound=-1),
-        lambda d: d["results"][0]["in_place"].update(nwrong="no"),
-        lambda d: d["results"][0]["in_place"].pop("stop_reason"),
+        *updates({"results": {}}, {"results": [1]}, {"results": [ROW, ROW]}, {"config": []}),
+        *updates({"ranks": 0}, {"ranks": 1 << 40}, of=lambda d: d["config"]),
+        *updates({"size": -1}, {"size": -4}, {"size": True}, {"type": "\x1b[2J"}, {"redop": ["sum"]}, of=first_row),
+        *updates({"experiment_name": "../../x"}, {"variant": "v" * 301}, {"data_plane": None}, of=first_row),
+        *updates({"in_place": []}, of=first_row),
+        *updates(*({"time": time} for time in (0, "20", 1e300, float("nan"))), of=first_form),
+        *updates(*({"time_low": time} for time in (None, 30.0, -1.0)), of=first_form),
+        *updates({"time_low": False, "time_high": None}, {"bound": -1}, {"nwrong": "no"}, of=first_form),
+        lambda d: first_form(d).pop("stop_reason"),
     ]
     HOSTILE_PEERS: ClassVar[list[Callable[[dict[str, Any]], object]]] = [
         lambda d: d.pop("cells"),
-        lambda d: d["plan"].update(classes=3),
-        lambda d: d["cells"][0].update(cell="all_reduce/fp32/1024/in"),
-        lambda d: d["cells"][0].update(cell="all_reduce/fp8/1024/in/1"),
-        lambda d: d["cells"][0].update(cell="all_reduce/fp32/0/in/1"),
-        lambda d: d["cells"][0].update(cell="all_reduce/fp32/\u0661/in/1"),
-        lambda d: d["cells"][0].update(cell="all_reduce/fp32/1024/in/" + "9" * 200),
-        lambda d: d["cells"][0].update({"class": "unplanned"}),
-        lambda d: d["cells"][0].update(ours_seconds=None),
-        lambda d: d["cells"][0].update(peer=7),
+        *updates({"classes": 3}, of=lambda d: d["plan"]),
+        *updates(*({"cell": f"all_reduce/{cell}"} for cell in ("fp32/1024/in", "fp8/1024/in/1")), of=first_cell),
+        *updates(*({"cell": f"all_reduce/fp32/{cell}"} for cell in ("0/in/1", "\u0661/in/1")), of=first_cell),
+        *updates({"cell": "all_reduce/fp32/1024/in/" + "9" * 200}, {"class": "unplanned"}, of=first_cell),
+        *updates({"ours_seconds": None}, {"peer": 7}, of=first_cell),
     ]
 
     def test_hostile_files(self) -> None:
@@ -214,11 +184,11 @@ class ReadTest(FolderTest):
                 self.read(text)
 
 
-class DrawTest(FolderTest):
+class DrawTest(FilesTest):
     def call(self, *words: str) -> tuple[int, str]:
-        """Exit code and standard error of hvdb collectives."""
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as said:
-            return main(["collectives", *words, "--out", str(self.folder)]), said.getvalue()
+        """Runs hvdb collectives. Returns its exit code and standard error."""
+        code, _, said = call("collectives", *words, "--out", self.folder)
+        return code, said
 
     def test_intervals_bound_and_sides(self) -> None:
         sides = [{**ROW, "variant": name, "size": size} for name in ("ring", "shm") for size in (1024, 4096)]
@@ -240,7 +210,7 @@ class DrawTest(FolderTest):
     def test_text_of_a_stranger_is_no_formula(self) -> None:
         file = self.file({**DOCUMENT, "results": [{**ROW, "variant": "$\\frac{$ \x1b[2J"}]}, "$\\sum$.json")
         self.assertEqual(self.call(str(file), str(self.file(DOCUMENT)))[0], 0)
-        self.assertIn("from $\\sum$, a", figure.png_text(self.folder / "all_reduce.png")["Description"])
+        self.assertIn("from $\\sum$, a", Image.open(self.folder / "all_reduce.png").text["Description"])
 
     def test_files_of_one_name_are_told_apart(self) -> None:
         sources = [Source(Path(name)) for name in ("x/a.json", "y/a.json", "b.json")]
@@ -260,12 +230,11 @@ class DrawTest(FolderTest):
         self.assertEqual(self.call(every, "--redop", "max", "--type", "float")[0], 0)
 
 
-class ContractTest(FolderTest):
+class ContractTest(FilesTest):
     def test_what_the_program_writes_is_read_with_its_rates(self) -> None:
         file = self.folder / "own.json"
         words = "coll --ranks 2 --collective all -b 4K -e 16K --warm --max-time 0.02 --compare memory=registered,plain"
-        done = subprocess.run([PROGRAM, *words.split(), "-J", file], capture_output=True, timeout=120, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        execute(PROGRAM, *words.split(), "-J", file, code=0)
         found = coll_results.read([file])
         rates = {
             (row["experiment_name"], place, row["variant"], row["size"]): row[key]["bus_bw"]
@@ -273,21 +242,15 @@ class ContractTest(FolderTest):
             for key, place in coll_results.PLACES.items()
             if row[key] and row["experiment_name"] != "barrier"
         }
-        read = {
-            (each.panel.operation, each.panel.place, each.name, point.size): coll_results.bus_rate(
-                each.panel, point.size, point.time
-            )
-            for each in found.series
-            for point in each.points
-        }
+        read = {}
+        for each in found.series:
+            for point in each.points:
+                rate = coll_results.bus_rate(each.panel, point.size, point.time)
+                read[each.panel.operation, each.panel.place, each.name, point.size] = rate
         self.assertEqual(set(read), set(rates))
         for cell, rate in rates.items():
             self.assertAlmostEqual(read[cell] / rate, 1, delta=1e-6, msg=str(cell))
-        script = [REPOSITORY / "scripts" / "collectives", file, "--out", self.folder, "--format", "svg"]
-        said = subprocess.run(script, capture_output=True, text=True, timeout=120, check=True)
+        script = [SCRIPTS / "collectives", file, "--out", self.folder, "--format", "svg"]
+        said = execute(*script, check=True)
         drawn = {Path(line).stem for line in said.stdout.splitlines()}
         self.assertEqual(drawn, set(coll_results.OPERATIONS) - {"barrier"})
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,11 +1,10 @@
-"""peers/compare_gpu.py with servers that train nothing: the search for batches, the choice of the peer that
-counts, and the report beside the bounds of a store. Every store and every sample here is synthetic and marked so."""
+"""Tests peers/compare_gpu.py with servers that train nothing: the search for batches, the choice of the peer that
+counts, and the report beside a store's bounds. All stores and samples are synthetic and marked as synthetic."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from harness import SCRIPTS, FolderTest, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-PEERS = REPOSITORY / "scripts" / "maintain" / "peers"
+PEERS = SCRIPTS / "maintain" / "peers"
 sys.path.insert(0, str(PEERS))
 import compare_gpu  # noqa: E402
 import gpu_bounds  # noqa: E402
@@ -28,8 +28,8 @@ import serving  # noqa: E402
 
 OURS = Path(os.environ.get("HVD_BENCH", "hvd_bench")).with_name("train_step_bench")
 SYNTHETIC = "synthetic GPU of the tests"
-# Stands in for both sides and trains nothing. told.json gives the time of a step by name and batch; a batch that is
-# missing there needs too much memory. A text instead is the error at the start; "late": it never starts.
+# Stands in for both sides and trains nothing. told.json maps a side's name to its step times by batch. A batch without
+# a time needs too much memory. A side with a text instead of times fails with it at the start, or hangs ("late").
 FAKE = """#!{python}
 import json, pathlib, sys, time
 told = json.loads((pathlib.Path(__file__).parent / "told.json").read_text())
@@ -68,7 +68,7 @@ for line in sys.stdin:
 
 
 class FakeServer:
-    """Has seconds per step for some batches; other batches do not fit into memory."""
+    """A server with seconds per step for some batches. Other batches do not fit into memory."""
 
     name = "fake"
 
@@ -126,7 +126,7 @@ def turns(name: str, batch: int, seconds: list[float], last_loss: float = 6.0) -
 
 
 def pair(ours: float, peer: float, spread: float = 0.001, batch: int = 256, peer_name: str = "graph") -> gpu_rows.Pair:
-    """Eight turns of both sides with these seconds per step. Times of `ours` vary by up to 3 `spread`, relatively."""
+    """Returns eight turns of both sides with these seconds per step. Times of `ours` vary by up to 3 x `spread`."""
     wave = [1 + spread * k for k in (-3, 1, -1, 3, 2, -2, 0, 0)]
     sides = (turns("ours", batch, [ours * w for w in wave]), turns(f"torch {peer_name}", 256, [peer] * 8))
     return gpu_rows.Pair(*sides, 8)
@@ -142,7 +142,7 @@ class LossTest(unittest.TestCase):
         def trouble(last: float | None) -> str:
             return turns("x", 1, [1.0], last).loss_trouble()
 
-        for good in (6.9, 7.0, 8.1, 0.0071):  # labels are new in every step, so the loss need not fall
+        for good in (6.9, 7.0, 8.1, 0.0071):  # labels are new in every step, so the loss may stay or rise
             self.assertEqual(trouble(good), "", good)
         self.assertIn("x: the loss collapsed from 7 to 0.0069: ", trouble(0.0069))
         self.assertIn("collapsed from 7 to 9.31e-10", trouble(9.313225191043273e-10))
@@ -156,7 +156,7 @@ class LossTest(unittest.TestCase):
         self.assertIn("the first loss is nan", side.loss_trouble())
 
     def test_rows_that_were_stored_under_another_rule_are_judged_by_this_one(self) -> None:
-        """In the second visit, VGG-16 had learnt its one batch by heart."""
+        """The second visit trained VGG-16 on one batch until the loss collapsed. Its rows must be in trouble now."""
         visit = REPOSITORY / "results" / "recorded" / "2026-11-22-h200-second"
         for dtype in ("fp16", "bf16"):
             (found,) = gpu_rows.read_rows(visit / f"quick-{dtype}-vgg16.json")
@@ -175,7 +175,7 @@ class VerdictTest(unittest.TestCase):
         for ours, spread, expected in (
             (1.0, 0.001, "reached"),  # ratio 1.2
             (1.15, 0.001, "not reached"),  # ratio 1.04
-            (1.03, 0.05, "undecided"),  # ratio 1.165, whose interval includes 1.15
+            (1.03, 0.05, "undecided"),  # ratio 1.165 with an interval that includes 1.15
         ):
             self.assertEqual(gpu_report.verdict(pair(ours, 1.2, spread).ratio(), 1.15), expected)
         self.assertEqual(gpu_report.verdict(serving.Ratio(2.0, None, None), 1.15), "undecided")
@@ -197,15 +197,13 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(text[2], "vgg16      bf16  not measured")
 
 
-class StoreTest(unittest.TestCase):
+class StoreTest(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         self.store = self.folder / "synthetic.db"
 
     def spec(self, batch: int, seconds_per_image: float, **columns: object) -> SessionSpec:
-        """A run on a GPU with a bound: 2 GFLOP per image, a peak of 1 TFLOP/s."""
+        """Returns a run on a GPU with a bound of 2 GFLOP per image at a peak of 1 TFLOP/s."""
         bound = {"step_seconds": batch * seconds_per_image, "flops_per_step": batch * 2e9, "peak_flops": 1e12}
         provenance = {f"bound.{key}": (repr(value), 0) for key, value in bound.items()}
         provenance |= {"gpu.name": (SYNTHETIC, 1), "label.by": ("synthetic: test_compare_gpu", 0)}
@@ -234,24 +232,18 @@ class StoreTest(unittest.TestCase):
                 gpu_bounds.read_bounds(file)
 
     def test_the_report_is_made_of_the_samples(self) -> None:
-        """By hand: 256 images in 1.28 s are 200 img/s, half of the roofline's 400 and 40 % of the 500 of the peak."""
+        """256 images in 1.28 s are 200 img/s: half of the roofline's 400 img/s, and 40 % of the peak's 500 img/s."""
         make(self.store, self.spec(256, 0.0025))
         best = pair(1.28, 1.536)
         file = self.folder / "synthetic.json"
         gpu_rows.write_rows([row(best, same=pair(1.28, 1.408))], file)
         stored = json.loads(file.read_text())
         self.assertAlmostEqual(stored[0]["best"]["ratio"]["ratio"], 1.2)
-        stored[0]["best"]["ratio"] = {"ratio": 9.0, "low": 9.0, "high": 9.0}  # must be ignored
+        stored[0]["best"]["ratio"] = {"ratio": 9.0, "low": 9.0, "high": 9.0}  # must not be used
         file.write_text(json.dumps(stored))
         self.assertEqual([asdict(one) for one in gpu_rows.read_rows(file)], [asdict(row(best, same=pair(1.28, 1.408)))])
         command = [sys.executable, str(PEERS / "compare_gpu.py"), "--report", str(file), "--store", str(self.store)]
-        done = subprocess.run(
-            [*command, "--models", "vgg16", "--dtypes", "fp16", "tf32"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = execute(*command, "--models", "vgg16", "--dtypes", "fp16", "tf32")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         lines = done.stdout.splitlines()
         self.assertRegex(lines[1], r"^vgg16      fp16 +200\.0   256 +166\.7   256    1\.20  \[1\.20, 1\.20\] +torch gr")
@@ -275,8 +267,7 @@ class StoreTest(unittest.TestCase):
             ([], "give one of them"),
         ):
             command = [sys.executable, str(PEERS / "compare_gpu.py"), *arguments]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-            self.assertEqual(done.returncode, 2, done.stderr)
+            done = execute(*command, code=2)
             self.assertIn(words, done.stderr.splitlines()[-1])
             self.assertNotIn("Traceback", done.stderr)
 
@@ -284,13 +275,11 @@ class StoreTest(unittest.TestCase):
 FAST = {"64": 0.64, "128": 1.0, "256": 2.2}  # 100, 128 and 116 img/s
 
 
-class Compared(unittest.TestCase):
-    """Runs the program with fake servers on both sides."""
+class Compared(FolderTest):
+    """Runs compare_gpu.py with fake servers on both sides."""
 
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         fake = self.folder / "fake"
         fake.write_text(FAKE.replace("{python}", sys.executable))
         fake.chmod(0o755)
@@ -304,7 +293,7 @@ class Compared(unittest.TestCase):
         command += ["--json", str(file)]
         command += ["--models", "vgg16", "--log", str(self.folder / "log"), "--turns", "6", *options]
         no_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PATH": self.path}
-        done = subprocess.run(command, env=no_gpu, capture_output=True, text=True, timeout=100, check=False)
+        done = execute(*command, env=no_gpu, timeout=100)
         self.assertTrue(file.exists(), done.stderr)
         (found,) = json.loads(file.read_text())
         return done.returncode, found, done.stdout
@@ -324,7 +313,7 @@ class WholeTest(Compared):
         self.assertAlmostEqual(found["same"]["ratio"]["ratio"], 0.9 / 0.8, places=2)
         self.assertRegex(text, r"both at batch 128: ")
         self.assertRegex(text, r"vgg16      fp16  reached      1\.4\d x \[.*\] beside torch graph \(of eager, graph\)")
-        # The last variant is the fastest, so it goes on without a new start. Ours starts at half of the peer's batch.
+        # The last variant is the fastest and goes on without a second start. Ours starts at half of the peer's batch.
         self.assertEqual(self.started(), ["torch eager 64", "torch graph 128", "ours 64"])
 
     def test_a_variant_that_was_faster_than_those_after_it_is_started_again(self) -> None:
@@ -332,7 +321,7 @@ class WholeTest(Compared):
         code, found, _ = self.compare(told)
         self.assertEqual((code, found["best"]["peer"]["name"]), (0, "torch eager"))
         self.assertEqual(self.started()[1:3], ["torch graph 128", "torch eager 128"])
-        self.assertIsNone(found["same"])  # both best batches are the same anyway
+        self.assertIsNone(found["same"])  # both sides have the same best batch, so no second comparison is needed
 
     def test_without_memory_the_advice_is_shown_and_a_smaller_batch_taken(self) -> None:
         told = {"torch graph": {"64": 0.5, "32": 0.3}, "ours": {"32": 0.25}}
@@ -341,7 +330,7 @@ class WholeTest(Compared):
         self.assertEqual((found["best"]["ours"]["batch"], found["best"]["peer"]["batch"]), (32, 64))
         self.assertIn("ours, batch 128: ours ended with exit code 8: batch 128 needs 900 MiB", text)
         self.assertIn("batch 48 fits", text)
-        self.assertIsNone(found["same"])  # ours has no memory for the peer's batch 64
+        self.assertIsNone(found["same"])  # ours does not fit into memory with the peer's batch 64
 
     def test_what_cannot_run_is_a_reason_and_not_a_failure(self) -> None:
         told = {"torch compile": "torch.compile: this host has no C compiler", "ours": FAST}
@@ -373,7 +362,7 @@ class WholeTest(Compared):
         self.assertEqual(self.started(), ["torch graph 256", "torch eager 256", "ours 256"])
 
     def test_one_batch_alone_makes_no_quick_one(self) -> None:
-        """torch.compile is given the batch that the other variants found. Its row must count beside theirs."""
+        """torch.compile gets the batch that the other variants found. Its row must count beside their row."""
         told = {"torch compile": {"256": 1.0}, "ours": {"256": 0.5}}
         _, found, _ = self.compare(told, "--variants", "compile", "--batches", "256")
         self.assertEqual((found["quick"], found["best"]["peer"]["name"]), (False, "torch compile"))
@@ -407,7 +396,7 @@ class WholeTest(Compared):
         self.assertEqual(asked, ["torch graph fresh", "ours fresh", "torch graph cycled", "ours cycled"])
 
 
-# Stands in for nvidia-smi with a driver that does not report the momentary power.
+# Stands in for nvidia-smi of a driver that does not report the momentary power.
 FAKE_SMI = """#!/bin/sh
 echo "$@" >>{folder}/asked
 case "$*" in *draw.instant*) echo 'Field "power.draw.instant" is not a valid field to query.'; exit 2;;
@@ -420,7 +409,7 @@ done
 
 
 class ClocksTest(Compared):
-    """The log of clocks beside the turns. A fake nvidia-smi writes the log and is named in it."""
+    """Tests the log of clocks beside the turns. A fake nvidia-smi writes the log."""
 
     def fake_smi(self, text: str) -> None:
         folder = self.folder / "bin"
@@ -496,7 +485,3 @@ class SamplesTest(unittest.TestCase):
         self.assertLess(share.low, 0.5)
         self.assertGreater(share.high, 0.5)
         self.assertAlmostEqual(float(np.median(noisy.ours.seconds_per_image())), 1.0 / 256)
-
-
-if __name__ == "__main__":
-    unittest.main()

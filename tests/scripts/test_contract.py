@@ -1,79 +1,39 @@
-"""The contract between the program and these scripts: hvd_bench writes a store, and hvdb reads it with equal results.
+"""The contract between the program and these scripts: hvd_bench writes a store, and hvdb reads equal results from it.
 
-Needs HVD_BENCH, the program (ctest sets it). Skipped, with a reason, if it is not built.
+Needs the program at HVD_BENCH, which ctest sets. If the program is not built, the tests are skipped with a reason.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import tempfile
 import unittest
 from pathlib import Path
 
 import numpy as np
 
-import synthetic_store
+from harness import SCRIPTS, SharedFolderTest, execute
 
 from hvdb import bootstrap, efficiency, layer_profile, merge, plot_profile, plot_waterfall, report, runs, values
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
-TINY = [
-    "--model",
-    "resnet50",
-    "--image-size",
-    "64",
-    "--batch-size",
-    "2",
-    "--threads",
-    "1",
-    "--num-warmup-batches",
-    "1",
-    "--num-iters",
-    "4",
-    "--quiet",
-]
-KINDS = {
-    "step_seconds",
-    "compute_seconds",
-    "exposed_seconds",
-    "reduce_seconds",
-    "control_seconds",
-    "copy_seconds",
-    "update_seconds",
-    "loss",
-}
+TINY = ["--model", "resnet50", "--image-size", 64, "--batch-size", 2, "--threads", 1]
+TINY += ["--num-warmup-batches", 1, "--num-iters", 4, "--quiet"]
+KINDS = {f"{part}_seconds" for part in "step compute exposed reduce control copy update".split()} | {"loss"}
 SECONDS = 100
 
 
 @unittest.skipUnless(PROGRAM.is_file(), f"the program is not built ({PROGRAM})")
-class ContractTest(unittest.TestCase):
+class ContractTest(SharedFolderTest):
     @classmethod
     def setUpClass(cls) -> None:
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.folder = Path(cls.scratch.name)
-        cls.db = cls.folder / "job.db"
+        super().setUpClass()
         cls.launch(["--ranks", "2", "--efficiency", "--db", str(cls.db)])
         cls.runs = runs.load([cls.db])
 
     @classmethod
-    def tearDownClass(cls) -> None:
-        cls.scratch.cleanup()
-
-    @classmethod
     def launch(cls, options: list[str]) -> str:
-        done = subprocess.run(
-            [str(PROGRAM), *TINY, *options],
-            cwd=cls.folder,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise AssertionError(f"{PROGRAM} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
-        return done.stdout
+        return execute(PROGRAM, *TINY, *options, cwd=cls.folder, timeout=SECONDS, code=0).stdout
 
     def phase(self, name: str) -> runs.Run:
         (run,) = (run for run in self.runs if run.phase == name)
@@ -102,7 +62,7 @@ class ContractTest(unittest.TestCase):
         for run in self.runs:
             replicates = run.replicates["step_seconds"]
             self.assertEqual(len(replicates), values.REPLICATES)
-            # the interval comes from 1,000 replicates; these are the first 200 of them
+            # the interval comes from 1,000 replicates, of which the store has the first 200
             self.assertTrue(run.step_seconds_low <= np.median(replicates) <= run.step_seconds_high)
             self.assertEqual("efficiency" in run.replicates, run.phase == "full")
         full = self.phase("full")
@@ -114,7 +74,7 @@ class ContractTest(unittest.TestCase):
             self.assertAlmostEqual(shown, full.columns[f"images_per_second{name}"], places=9)
 
     def test_pooled_replicates_vary_as_the_program_s_interval_says(self) -> None:
-        """The interval pooled over five equal sessions comes from replicates and is no wider than the stored one."""
+        """Five equal sessions are pooled by replicates. The pooled interval may not be wider than the stored one."""
         full = self.phase("full")
         session = efficiency.step_time(full)
         pooled = bootstrap.pool([session] * bootstrap.MIN_SESSIONS)
@@ -168,7 +128,7 @@ class ContractTest(unittest.TestCase):
         self.assertGreater(len(run.operations), 100)
         self.assertEqual([o.seq for o in run.operations], sorted(o.seq for o in run.operations))
         self.assertGreater(layer_profile.library_fraction(run.operations), 0.0)
-        # Operations are timed in the measured steps only, so their sum is below the mean step time.
+        # Operations are timed only in measured steps, so their sum is below the mean step time.
         total = sum(o.seconds for o in run.operations)
         mean = float(np.mean(run.step_seconds_series()))
         self.assertLess(total, mean)
@@ -181,17 +141,6 @@ class ContractTest(unittest.TestCase):
         self.assertFalse((self.folder / "hvd_bench.db").exists())
 
     def test_the_recorded_command_line_runs_again(self) -> None:
-        script = synthetic_store.REPOSITORY / "scripts" / "rerun"
-        done = subprocess.run(
-            [str(script), self.phase("full").uuid, str(self.db), "--execute"],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        script = SCRIPTS / "rerun"
+        done = execute(script, self.phase("full").uuid, self.db, "--execute", timeout=SECONDS, code=0)
         self.assertIn("reduced gradients: bit-identical", done.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,4 @@
-"""The count of test cases: every failure must show in the last line of scripts/test."""
+"""Tests the count of test cases. Every failure must show in the last line of scripts/test."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import importlib.util
 import unittest
 import xml.etree.ElementTree as ElementTree
 
-from synthetic_store import REPOSITORY
+from harness import SCRIPTS
 
-spec = importlib.util.spec_from_file_location("count_tests", REPOSITORY / "scripts" / "lib" / "count_tests.py")
+spec = importlib.util.spec_from_file_location("count_tests", SCRIPTS / "lib" / "count_tests.py")
 count_tests = importlib.util.module_from_spec(spec)
-# dataclasses look up their module by name
+# dataclasses look up their module here by its name
 __import__("sys").modules["count_tests"] = count_tests
 spec.loader.exec_module(count_tests)
 Counts = count_tests.Counts
@@ -54,7 +54,3 @@ class CountTest(unittest.TestCase):
 
     def test_disabled(self) -> None:
         self.assertEqual(self.entry("notrun", ""), Counts(0, 0, 1))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,19 +1,19 @@
-"""Counts the intervals that hold the median of the other sessions."""
+"""Tests the count of sessions whose interval includes the median of the other sessions."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-from synthetic_store import REPOSITORY, SessionSpec, make
+from harness import SCRIPTS, execute
+from synthetic_store import SessionSpec, make
 
 from hvdb.runs import Component
 
-MAINTAIN = REPOSITORY / "scripts" / "maintain"
+MAINTAIN = SCRIPTS / "maintain"
 sys.path.insert(0, str(MAINTAIN))
 import coverage  # noqa: E402
 
@@ -26,7 +26,7 @@ def part(fraction: float, half_width: float | None) -> Component:
 
 class CoverageTest(unittest.TestCase):
     def test_each_interval_is_held_against_the_others(self) -> None:
-        # The last session is 0.3 off, outside of its own interval. It moves the others' median by 0.01 only.
+        # The last session is 0.3 above the others, outside of its own interval. It moves their median by only 0.01.
         found = coverage.coverage([part(0.90, 0.02), part(0.91, 0.02), part(0.92, 0.02), part(1.2, 0.02)])
         self.assertEqual((found.held, found.sessions), (3, 4))
         self.assertAlmostEqual(found.median, 0.915)
@@ -48,10 +48,5 @@ class CoverageTest(unittest.TestCase):
                 store.unlink(missing_ok=True)
                 make(store, *[SessionSpec() for _ in range(sessions)])
                 command = [sys.executable, "-B", str(MAINTAIN / "coverage.py"), str(store)]
-                done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
-                self.assertEqual(done.returncode, code, done.stderr)
+                done = execute(*command, env=os.environ, code=code)
                 self.assertIn(words, done.stdout + done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,14 +1,13 @@
-"""cmake/Cuda.cmake: which CUDA Toolkit is chosen, the message for an unsuitable one, and the GPUs to compile for."""
+"""Tests cmake/Cuda.cmake: the chosen CUDA Toolkit, the message for an unsuitable one, and the GPUs to compile for."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-import tempfile
-import unittest
 from pathlib import Path
 
+from harness import FolderTest, execute
 from synthetic_store import REPOSITORY
 
 MODULE = REPOSITORY / "cmake" / "Cuda.cmake"
@@ -34,11 +33,11 @@ message(STATUS "took ${CUDAToolkit_VERSION} kernels=${HVD_HAVE_CUDA_KERNELS} sm=
 def cmake(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDA")}
     words = ["cmake", *map(str, arguments)]
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    return execute(*words, env=environment, timeout=100)
 
 
 def toolkit(root: Path, version: str) -> Path:
-    """Makes a folder that CMake takes for a CUDA Toolkit. Its nvcc compiles nothing."""
+    """Makes a folder that CMake accepts as a CUDA Toolkit. The Toolkit's nvcc compiles nothing."""
     for folder in ("bin", "include", "lib64"):
         (root / folder).mkdir(parents=True)
     nvcc = root / "bin" / "nvcc"
@@ -49,12 +48,7 @@ def toolkit(root: Path, version: str) -> Path:
     return root
 
 
-class CudaChoiceTest(unittest.TestCase):
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-
+class CudaChoiceTest(FolderTest):
     def script(self, text: str) -> subprocess.CompletedProcess[str]:
         file = self.folder / "script.cmake"
         file.write_text(f'include("{MODULE}")\n{text}\n')
@@ -103,7 +97,3 @@ class CudaChoiceTest(unittest.TestCase):
         toolkit(root, "13.0.88")
         self.assertIn("took 13.0.88 kernels= sm=80;90.", self.configure())
         self.assertIn("not for CMAKE_CUDA_ARCHITECTURES=70:", self.configure("-DCMAKE_CUDA_ARCHITECTURES=70;80"))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,4 @@
-"""The shell entry points: a failed check fails the whole run, the right Python is found, other systems get advice."""
+"""Tests the shell entry points: a failed check fails the whole run, the right Python is found, and advice is given."""
 
 from __future__ import annotations
 
@@ -8,25 +8,15 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
-import time
 import unittest
-from collections.abc import Callable
 from pathlib import Path
 
+from harness import SCRIPTS, FolderTest, eventually, executable, execute
 from synthetic_store import REPOSITORY
 
 
-def shell(command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["/bin/bash", "-c", command],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def shell(command: str, cwd: Path, code: int | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    return execute("/bin/bash", "-c", command, code=code, cwd=cwd, env={**os.environ, **environment})
 
 
 VENV_WITH_A_PIP = """#!/bin/sh
@@ -44,46 +34,34 @@ chmod +x "$3/bin/pip"
 """
 
 
-class EntryPointTest(unittest.TestCase):
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-
+class EntryPointTest(FolderTest):
     def checkout(self) -> Path:
-        """Copies the scripts into a repository of their own."""
+        """Copies the scripts into a new repository. Returns the repository's folder."""
         copy = self.folder / "checkout"
-        shutil.copytree(REPOSITORY / "scripts", copy / "scripts")
+        shutil.copytree(SCRIPTS, copy / "scripts")
         shutil.copytree(REPOSITORY / ".ci", copy / ".ci")
-        done = shell("git init -q . && git add -A", copy)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        shell("git init -q . && git add -A", copy, code=0)
         return copy
 
     def program(self, name: str, text: str) -> None:
-        """Makes an executable in self.folder / bin."""
-        path = self.folder / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o755)
+        """Makes an executable with this text in self.folder / bin."""
+        executable(self.folder / "bin" / name, text)
 
     @unittest.skipUnless(shutil.which("shellcheck"), "needs shellcheck")
     def test_the_last_line_counts_and_a_failure_fails(self) -> None:
         copy = self.checkout()
         (copy / "scripts" / "install_deps").write_text("#!/usr/bin/env bash\n", encoding="utf-8")
-        good = shell("scripts/test --only shell", copy)
-        self.assertEqual(good.returncode, 0, good.stdout + good.stderr)
+        good = shell("scripts/test --only shell", copy, code=0)
         self.assertEqual(good.stdout.splitlines()[-1], "1 passed, 0 failed")
         (copy / "scripts" / "bad.sh").write_text("#!/usr/bin/env bash\nrm -rf $1/*\n", encoding="utf-8")
-        bad = shell("scripts/test --only shell", copy)
-        self.assertEqual(bad.returncode, 1)
+        bad = shell("scripts/test --only shell", copy, code=1)
         self.assertEqual(bad.stdout.splitlines()[-1], "0 passed, 1 failed")
         self.assertIn("SC2086", bad.stderr)
         self.assertIn("run it alone: scripts/test --only shell", bad.stderr)
 
     def test_a_failing_build_is_counted_and_its_tests_are_not_run(self) -> None:
         copy = self.checkout_with_build("echo no compiler\nexit 1\n")
-        done = shell("scripts/test --quick", copy)
-        self.assertEqual(done.returncode, 1)
+        done = shell("scripts/test --quick", copy, code=1)
         self.assertEqual(done.stdout.splitlines()[-1], "0 passed, 1 failed")
         self.assertIn("no compiler", done.stderr)
 
@@ -115,11 +93,10 @@ class EntryPointTest(unittest.TestCase):
         self.assertNotIn("GPU code", shell("scripts/test --quick", copy).stdout)
 
     def test_a_failing_build_beside_the_tests_is_counted(self) -> None:
-        # The build fails, or kills its own lane of the test run.
+        # The first build fails. The second kills its parent, the part of the test run that waits for it.
         for build in ("echo no compiler\nexit 1\n", "echo no compiler\nkill -9 $PPID\n"):
             copy = self.checkout_with_build(build)
-            done = shell("scripts/test --only asan", copy)
-            self.assertEqual(done.returncode, 1)
+            done = shell("scripts/test --only asan", copy, code=1)
             self.assertEqual(done.stdout.splitlines()[-1], "0 passed, 1 failed")
             self.assertIn("no compiler", done.stderr)
             shutil.rmtree(copy)
@@ -129,21 +106,14 @@ class EntryPointTest(unittest.TestCase):
         running = subprocess.Popen(["scripts/test", "--only", "asan"], cwd=copy, stdout=subprocess.DEVNULL)
         self.addCleanup(running.kill)
         note = self.folder / "pid"
-        self.eventually(lambda: note.exists() and note.read_text().strip())
+        eventually(lambda: note.exists() and note.read_text().strip())
         running.send_signal(signal.SIGTERM)
         self.assertEqual(running.wait(30), 130)
         process = Path("/proc", note.read_text().strip())
-        self.eventually(lambda: not process.exists())
-
-    def eventually(self, condition: Callable[[], object]) -> None:
-        for _ in range(300):
-            if condition():
-                return
-            time.sleep(0.1)
-        self.fail("not within 30 s")
+        eventually(lambda: not process.exists())
 
     def checkout_with_build(self, script: str) -> Path:
-        """A checkout whose scripts/build is `script`, and whose scripts/install_deps does nothing."""
+        """Makes a checkout with `script` as scripts/build and a scripts/install_deps that does nothing."""
         copy = self.checkout()
         (copy / "scripts" / "install_deps").write_text("#!/usr/bin/env bash\n", encoding="utf-8")
         (copy / "scripts" / "build").write_text("#!/usr/bin/env bash\n" + script, encoding="utf-8")
@@ -156,7 +126,7 @@ class EntryPointTest(unittest.TestCase):
         self.program("cmake", f'#!/bin/sh\necho "$@" >>{log}\n')
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         for command, configured, built in (
-            ("scripts/quickstart", "release", "release --target hvd_bench"),  # ends there: the program was not built
+            ("scripts/quickstart", "release", "release --target hvd_bench"),  # ends here: there is no program
             ("scripts/build", "release", "release"),
             ("scripts/build dev -DX=Y", "dev -DX=Y", "dev"),
             ("scripts/build dev --target a_test -DX=Y", "dev -DX=Y", "dev --target a_test"),
@@ -171,21 +141,17 @@ class EntryPointTest(unittest.TestCase):
 
     def test_benchmarks_asks_for_a_whole_build(self) -> None:
         copy = self.checkout()
-        program = copy / "build/release/bin/hvd_bench"
-        program.parent.mkdir(parents=True)
-        program.write_text("#!/bin/sh\n", encoding="utf-8")
-        program.chmod(0o755)
-        done = shell("scripts/maintain/benchmarks out bf16", copy)
-        self.assertEqual(done.returncode, 2, done.stderr)
+        executable(copy / "build/release/bin/hvd_bench", "#!/bin/sh\n")
+        done = shell("scripts/maintain/benchmarks out bf16", copy, code=2)
         self.assertIn("train_step_bench: run scripts/build", done.stderr)
 
     def try_debian(self, *arguments: str, user: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Runs try_debian with stand-ins for what needs root. debootstrap fills the folder; unshare runs the
-        commands for the Debian on this system."""
+        """Runs try_debian with stand-ins for the commands that need root. The stand-in debootstrap makes a folder. The
+        stand-in unshare acts as if it ran a command in the new Debian."""
         self.program("id", f"#!/bin/sh\necho {user}\n")
         self.program("pivot_root", "#!/bin/sh\nexit 1\n")
         self.program("debootstrap", '#!/bin/sh\necho "$@" >>"$LOG"; mkdir -p "$4/etc"; exit ${DEBOOTSTRAP_FAILS:-0}\n')
-        # unshare OPTION... bash -c SCRIPT enter FOLDER CCACHE COMMAND, or unshare OPTION... debootstrap ...
+        # Called as unshare OPTION... bash -c SCRIPT enter FOLDER CCACHE COMMAND, or unshare OPTION... debootstrap ...
         stand_in = """#!/bin/bash
 while [[ $1 == --* || $1 == private ]]; do shift; done
 if [ "$1" = debootstrap ]; then exec "$@"; fi
@@ -196,15 +162,9 @@ case $7 in
 esac
 """
         self.program("unshare", stand_in)
-        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
-        log = str(self.folder / "log.txt")
-        return shell(
-            shlex.join([str(REPOSITORY / "scripts" / "maintain" / "try_debian"), *arguments]),
-            self.folder,
-            PATH=path,
-            LOG=log,
-            **environment,
-        )
+        command = shlex.join([str(SCRIPTS / "maintain" / "try_debian"), *arguments])
+        environment = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", **environment}
+        return shell(command, self.folder, LOG=str(self.folder / "log.txt"), **environment)
 
     def test_try_debian_asks_for_root_and_for_a_release(self) -> None:
         done = self.try_debian("trixie", user=1000)
@@ -247,7 +207,7 @@ esac
         root, log = self.folder / "root", self.folder / "log.txt"
         ours = Path(f"{root}.log")
         ours.write_text("not of try_debian")
-        # bash calls this instead of its kill. A process that has ended may have given its id to another one.
+        # bash calls this function instead of kill. The id of an ended process may belong to another process by now.
         done = self.try_debian(
             "trixie", "--folder", str(root), **{"BASH_FUNC_kill%%": '() { echo "killed $*" >>"$LOG"; }'}
         )
@@ -275,8 +235,7 @@ esac
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_a_link_to_a_script_works(self) -> None:
-        scripts = REPOSITORY / "scripts"
-        for script in sorted(path for path in scripts.iterdir() if path.is_file() and os.access(path, os.X_OK)):
+        for script in sorted(path for path in SCRIPTS.iterdir() if path.is_file() and os.access(path, os.X_OK)):
             link = self.folder / script.name
             link.symlink_to(script)
             through = self.folder / f"{script.name}-again"
@@ -300,8 +259,7 @@ esac
         self.program("python3", "#!/bin/sh\nexit 1\n")
         script = 'source scripts/lib/python.sh && hvd_choose_python && echo "$HVD_PYTHON"'
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
-        done = shell(script, REPOSITORY, PATH=path, HVD_PYTHON="")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = shell(script, REPOSITORY, PATH=path, HVD_PYTHON="", code=0)
         self.assertNotIn(str(self.folder), done.stdout)
         check = "import numpy, matplotlib"
         self.assertEqual(shell(f"{done.stdout.strip()} -c '{check}'", REPOSITORY).returncode, 0)
@@ -321,8 +279,7 @@ esac
         copy = self.checkout()
         self.program("dpkg-query", "#!/bin/sh\necho install ok installed\n")
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
-        done = shell("scripts/install_deps --tests", copy, PATH=path, PIP_NO_INDEX="1")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = shell("scripts/install_deps --tests", copy, PATH=path, PIP_NO_INDEX="1", code=0)
         self.assertIn("missing: ruptures, into build/python (1 MB): ruptures==", done.stdout)
         self.assertRegex(done.stderr, "could not be installed from PyPI.*\n.*going on without ruptures")
         self.assertFalse((copy / "build" / "python").exists())
@@ -331,8 +288,7 @@ esac
         for name in ("bash", "dirname", "readlink", "cat", "id", "env"):
             (self.folder / "bin").mkdir(exist_ok=True)
             (self.folder / "bin" / name).symlink_to(shutil.which(name))
-        done = shell("scripts/install_deps", REPOSITORY, PATH=str(self.folder / "bin"))
-        self.assertEqual(done.returncode, 2)
+        done = shell("scripts/install_deps", REPOSITORY, PATH=str(self.folder / "bin"), code=2)
         for what in ("C++20", "MPI", "oneDNN", "SQLite"):
             self.assertIn(what, done.stderr)
 
@@ -340,22 +296,19 @@ esac
         copy = self.checkout()
         self.program("dpkg-query", "#!/bin/sh\necho install ok installed\n")
         self.program("nvcc", "#!/bin/sh\necho Cuda compilation tools, release 11.8, V11.8.89\n")
-        # Its venv has a pip that "installs" files as the wheels have them.
+        # The venv of this Python has a pip that only makes the files of the wheels.
         self.program("python3", VENV_WITH_A_PIP)
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
-        dry = shell("scripts/install_deps --cuda --dry-run", copy, PATH=path)
-        self.assertEqual(dry.returncode, 0, dry.stderr)
+        dry = shell("scripts/install_deps --cuda --dry-run", copy, PATH=path, code=0)
         self.assertIn("missing: CUDA, into build/cuda-toolkit", dry.stdout)
         self.assertIn("nvidia-cuda-nvcc==13.0.88", dry.stdout)
         self.assertFalse((copy / "build").exists())
 
-        failed = shell("scripts/install_deps --cuda", copy, PATH=path, PIP_FAILS="1")
-        self.assertEqual(failed.returncode, 2)
+        failed = shell("scripts/install_deps --cuda", copy, PATH=path, PIP_FAILS="1", code=2)
         self.assertIn("could not be installed from PyPI", failed.stderr)
         self.assertFalse((copy / "build" / "cuda-toolkit").exists())
 
-        done = shell("scripts/install_deps --cuda", copy, PATH=path)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        shell("scripts/install_deps --cuda", copy, PATH=path, code=0)
         toolkit = copy / "build" / "cuda-toolkit"
         for file in ("bin/nvcc", "include/cudnn.h", "lib/libcudart.so.13", "lib/libcudart.so", "lib64/libnccl.so"):
             self.assertTrue((toolkit / file).exists(), file)
@@ -366,7 +319,7 @@ esac
 
         shutil.rmtree(copy / "build")
         self.program("nvcc", "#!/bin/sh\necho Cuda compilation tools, release 12.4, V12.4.131\n")
-        # CUDA libraries of this machine must not count here.
+        # Without system prefixes, the CUDA libraries of this machine do not count.
         asks = "source scripts/lib/cuda_wheels.sh; hvd_system_prefixes=(); hvd_machine_has_cuda"
         for header in ("cudnn_backend.h", "nccl.h"):
             alone = shell(asks, copy, PATH=path)
@@ -384,11 +337,6 @@ esac
         self.program("dpkg-query", "#!/bin/bash\nexit 1\n")
         self.program("apt-get", "#!/bin/bash\necho must not be called; exit 1\n")
         self.program("id", "#!/bin/bash\necho 1000\n")
-        done = shell("scripts/install_deps", REPOSITORY, PATH=str(self.folder / "bin"))
-        self.assertEqual(done.returncode, 2)
+        done = shell("scripts/install_deps", REPOSITORY, PATH=str(self.folder / "bin"), code=2)
         self.assertIn("apt-get install g++ cmake", done.stderr)
         self.assertNotIn("must not be called", done.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,17 +1,14 @@
-"""Every reader of damaged or hostile stores, made from seeds, must give an exit code and one line, and write nowhere.
+"""Reads damaged and hostile stores made from seeds. Every reader must give an exit code and one line, and not write.
 
-HVD_FUZZ_DAMAGED and HVD_FUZZ_HOSTILE give the number of each (nightly: 2000 and 500, ctest -C nightly -L nightly);
-HVD_FUZZ_SEED is the first seed. A failure names its seed: HVD_FUZZ_SEED=<seed> HVD_FUZZ_DAMAGED=1 repeats it.
+HVD_FUZZ_DAMAGED and HVD_FUZZ_HOSTILE give the numbers of stores (2000 and 500 under ctest -C nightly -L nightly).
+HVD_FUZZ_SEED is the first seed. A failure names its seed. HVD_FUZZ_SEED=<seed> HVD_FUZZ_DAMAGED=1 repeats the failure.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
 import subprocess
-import tempfile
 import time
 import unittest
 import unittest.mock
@@ -21,9 +18,8 @@ from pathlib import Path
 import fuzzed_stores
 from html_check import Page
 
-from synthetic_store import REPOSITORY
+from harness import SCRIPTS, SharedFolderTest, call
 
-from hvdb import cli as program
 from hvdb import figure, runs
 from hvdb.errors import StoreError
 
@@ -36,7 +32,7 @@ except ImportError:  # Python 3.10 has no tomllib
 FIRST = int(os.environ.get("HVD_FUZZ_SEED", "0"))
 DAMAGED = int(os.environ.get("HVD_FUZZ_DAMAGED", "60"))
 HOSTILE = int(os.environ.get("HVD_FUZZ_HOSTILE", "40"))
-SECONDS = 60.0  # limit of processor time for all readers of one store; a small store takes a tenth of a second
+SECONDS = 60.0  # processor time that all readers of one store may take (usually 0.1 s)
 VERDICTS = {"compare": {1, 3}, "history": {1, 3}, "ranks": {1, 3}, "reproduce": {1, 3}}
 FENCED = re.compile(r"^(`{3,})\n.*?^\1$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
@@ -45,17 +41,6 @@ SPEC = 'name = "fuzz"\nmodels = ["vgg16"]\nranks = [1]\nrepetitions = 1\n[weak]\
 
 class Finding(Exception):
     """A fault of a reader."""
-
-
-def call(main: Callable[[list[str]], int], *words: object) -> tuple[int, str, str]:
-    """Runs a command in this process. Returns exit code, standard output and standard error."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = main(list(map(str, words)))
-        except SystemExit as end:
-            code = int(end.code or 0)
-    return code, out.getvalue(), err.getvalue()
 
 
 def judge(words: tuple, code: int, out: str, err: str) -> None:
@@ -76,12 +61,11 @@ def judge(words: tuple, code: int, out: str, err: str) -> None:
         raise Finding(f"markup in the report: {out[max(0, found.start() - 60) : found.end()]!a}")
 
 
-class Fuzz(unittest.TestCase):
+class Fuzz(SharedFolderTest):
     @classmethod
     def setUpClass(cls) -> None:
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.scratch.cleanup)
-        cls.top = Path(cls.scratch.name).resolve()
+        super().setUpClass()
+        cls.top = cls.folder
         cls.out = cls.top / "deep" / "er" / "out"
         cls.out.mkdir(parents=True)
         (cls.top / "here").mkdir()
@@ -93,20 +77,20 @@ class Fuzz(unittest.TestCase):
             spec = cls.top / "spec.toml"
             spec.write_text(SPEC, encoding="utf-8")
             words = ("generate", spec, "--site", "laptop", "--out", cls.top / "campaign")
-            assert call(program.main, "campaign", *words)[0] == 0
-            # This makes the campaign's lock.
-            assert call(program.main, "campaign", "resume", cls.top / "campaign", "--dry-run")[0] == 0
-        no_wait = unittest.mock.patch("os.fsync")  # nothing here has to survive a power failure
+            call("campaign", *words, code=0)
+            # A first resume makes the campaign's lock file.
+            call("campaign", "resume", cls.top / "campaign", "--dry-run", code=0)
+        no_wait = unittest.mock.patch("os.fsync")  # no file here must survive a power failure
         no_wait.start()
         cls.addClassCleanup(no_wait.stop)
         directory = Path.cwd()
         os.chdir(cls.top / "here")
         cls.addClassCleanup(os.chdir, directory)
         for setting in ("figure.dpi", "savefig.dpi"):
-            figure.plt.rcParams[setting] = 20  # plots may be small: nothing reads them
+            figure.plt.rcParams[setting] = 20  # small plots are quick, and no test reads them
 
     def files(self) -> dict[str, int]:
-        """Every file outside of the output folder except self.db, with its size."""
+        """Maps every file outside of the output folder, except self.db, to its size."""
         return {
             str(path.relative_to(self.top)): path.stat().st_size
             for path in self.top.rglob("*")
@@ -139,7 +123,7 @@ class Fuzz(unittest.TestCase):
             commands.append(("history", self.db, "--plot", self.out / "history.png"))
         codes = {}
         for words in commands:
-            code, out, err = call(program.main, *words)
+            code, out, err = call(*words)
             judge(words, code, out, err)
             codes[words[0]] = code, err
         if page.exists() and (faults := Page(page.read_text(encoding="utf-8")).faults()):
@@ -170,7 +154,7 @@ class Fuzz(unittest.TestCase):
         inside.write_bytes(content)
         try:
             for words in (("status", self.top / "campaign"), ("resume", self.top / "campaign", "--dry-run")):
-                code, out, err = call(program.main, "campaign", *words)
+                code, out, err = call("campaign", *words)
                 if code != 0 or "Traceback" in err or "\x1b" in out + err:
                     raise Finding(f"campaign {words[0]}: exit code {code}: {err!a}")
         finally:
@@ -188,9 +172,9 @@ class Fuzz(unittest.TestCase):
                     raise Finding(f"took {took:.0f} s")
             except Finding as finding:
                 findings.append(f"seed {seed} ({what[:200]!a}): {finding}")
-            except Exception as error:  # a traceback is a finding too; the sweep goes on
+            except Exception as error:  # a traceback is a finding, too, and must not end the sweep
                 findings.append(f"seed {seed} ({what[:200]!a}): raises {error!r:.300}")
-            refused += call(program.main, "efficiency", self.db)[0] == 2
+            refused += call("efficiency", self.db)[0] == 2
         self.assertEqual(findings[:20], [], f"{len(findings)} findings in {count} stores")
         if count >= 40:
             self.assertTrue(0.2 * count < refused < count, f"{refused} of {count} refused: the fuzz has lost its aim")
@@ -202,14 +186,10 @@ class Fuzz(unittest.TestCase):
         self.sweep(fuzzed_stores.hostile, HOSTILE, draw_each=2)
 
     def test_the_scripts_themselves(self) -> None:
-        """For a few seeds, the scripts must give the same exit codes as in this process."""
+        """For a few seeds, the scripts must give the same exit codes in new processes as in this process."""
         for seed, make in ((FIRST + 1, fuzzed_stores.damaged), (FIRST + 2, fuzzed_stores.hostile)):
             make(self.base, self.db, seed)
-            here = call(program.main, "efficiency", self.db)[0]
-            script = [str(REPOSITORY / "scripts" / "efficiency"), str(self.db)]
+            here = call("efficiency", self.db)[0]
+            script = [str(SCRIPTS / "efficiency"), str(self.db)]
             done = subprocess.run(script, capture_output=True, timeout=120, check=False)
             self.assertEqual(done.returncode, here, done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

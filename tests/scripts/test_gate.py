@@ -1,9 +1,10 @@
-"""hvdb gate and compare as a user runs them, with a stand-in for hvd_bench whose speed is known."""
+"""Runs hvdb gate and compare as a user does, with a stand-in for hvd_bench whose speed is known."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from xml.etree import ElementTree
 import jsonschema
 import numpy as np
 
+from harness import SCRIPTS, FolderTest, eventually, executable, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb import gate, gate_plan, side_command
@@ -28,7 +30,7 @@ from hvdb.thresholds import Rule, Thresholds
 
 SCHEMA = json.loads((REPOSITORY / "results" / "verdict.schema.json").read_text())
 
-# Appends a session to --db. --learning-rate gives the speed, so that the tests use options of the real program.
+# Stands in for hvd_bench. Appends a session to --db. The option --learning-rate, which hvd_bench has, gives the speed.
 STAND_IN = """#!{python}
     import os, signal, sqlite3, sys, time, zlib
     sys.path.insert(0, {tests!r})
@@ -61,37 +63,27 @@ STAND_IN = """#!{python}
 """
 
 
-class GateCase(unittest.TestCase):
+class GateCase(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         self.db = self.folder / "gate.db"
-        self.bench = self.folder / "hvd_bench"
         text = STAND_IN.format(python=sys.executable, tests=str(REPOSITORY / "tests" / "scripts"))
-        self.bench.write_text(textwrap.dedent(text.replace("\n    ", "\n")))
-        self.bench.chmod(0o755)
+        self.bench = executable(self.folder / "hvd_bench", textwrap.dedent(text.replace("\n    ", "\n")))
 
-    def run_it(self, command: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(REPOSITORY / "scripts" / command), *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-            cwd=self.folder,
-            env={**os.environ, "HVD_BENCH": str(self.bench), **environment},
-        )
+    def run_it(
+        self, command: str, *arguments: object, code: int | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        variables = {**os.environ, "HVD_BENCH": str(self.bench), **environment}
+        return execute(SCRIPTS / command, *arguments, code=code, timeout=300, cwd=self.folder, env=variables)
 
-    def gate(self, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        return self.run_it("gate", "--db", self.db, *arguments, **environment)
+    def gate(self, *arguments: object, code: int | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+        return self.run_it("gate", "--db", self.db, *arguments, code=code, **environment)
 
 
 class GateTest(GateCase):
     def test_a_slower_side_is_a_regression_and_every_file_says_so(self) -> None:
         files = [self.folder / name for name in ("v.json", "v.xml", "comment")]
-        done = self.gate("--b", "--learning-rate=1.05", *zip_flat(("--json", "--junit", "--markdown"), files))
-        self.assertEqual(done.returncode, 1, done.stderr)
+        done = self.gate("--b", "--learning-rate=1.05", *zip_flat(("--json", "--junit", "--markdown"), files), code=1)
         self.assertRegex(done.stdout, r"cell-1 .* \+[45]\.\d\d \[\+[345]\.\d\d, \+[456]\.\d\d\] .* 6 pairs +REGRESSION")
         self.assertIn("gate: REGRESSION (1 REGRESSION)", done.stdout)
         self.assertRegex(done.stderr, "at most 12 pairs, 24 runs of at most 5 s each: 2 min")
@@ -106,11 +98,9 @@ class GateTest(GateCase):
         self.assertIn("### gate: REGRESSION", files[2].read_text())
 
     def test_equal_sides_pass_and_the_store_says_so_again(self) -> None:
-        done = self.gate("--b", "SLOW=1.0", "--cell", "small=--image-size 64", "--cell", "other=--batch-size 2")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = self.gate("--b", "SLOW=1.0", "--cell", "small=--image-size 64", "--cell", "other=--batch-size 2", code=0)
         self.assertIn("gate: PASS (2 PASS)", done.stdout)
-        again = self.run_it("compare", self.db)
-        self.assertEqual(again.returncode, 0, again.stderr)
+        again = self.run_it("compare", self.db, code=0)
         table = done.stdout.split("\n\n")[0]
         self.assertIn(table, again.stdout, "the verdict is a function of the store")
         refused = self.run_it("compare", self.db, "--threshold", "1")
@@ -118,8 +108,7 @@ class GateTest(GateCase):
         self.assertIn("judged by the threshold that it was planned with", refused.stderr)
 
     def test_noise_is_inconclusive_and_says_what_could_have_been_seen(self) -> None:
-        done = self.gate("--b", "SLOW=1.01", "--pairs", "6", SPREAD="0.2")
-        self.assertEqual(done.returncode, 3, done.stderr)
+        done = self.gate("--b", "SLOW=1.01", "--pairs", "6", SPREAD="0.2", code=3)
         found = re.search(r"cell-1 .*\]\s+2\s+([\d.]+)\s+([\d.]+)\s+6 pairs  INCONCLUSIVE", done.stdout)
         self.assertIsNotNone(found, done.stdout)
         self.assertGreater(float(found[1]), 5, "percent")
@@ -132,28 +121,24 @@ class GateTest(GateCase):
             done.stderr,
         )
         self.assertIn("the same command goes on from there", done.stderr)
-        other = self.gate("--b", "SLOW=1.06")
-        self.assertEqual(other.returncode, 2)
+        other = self.gate("--b", "SLOW=1.06", code=2)
         self.assertRegex(other.stderr, "was measured for another plan")
-        begun = self.run_it("compare", self.db)
-        self.assertEqual(begun.returncode, 2)
+        begun = self.run_it("compare", self.db, code=2)
         self.assertRegex(begun.stderr, "cell cell-1 has 3 whole pairs; the first verdict needs 6")
-        done = self.gate("--b", "SLOW=1.05")
-        self.assertEqual(done.returncode, 1, done.stderr)
+        done = self.gate("--b", "SLOW=1.05", code=1)
         self.assertNotIn("pair 3 of", done.stderr, "what was measured is not measured again")
         self.assertNotIn("pair 4 of at most 12, cell cell-1: A -", done.stderr)
 
     def test_a_pair_that_is_not_whole_is_counted_by_side(self) -> None:
-        second = gate_plan.order(OrderTest.PLAN, 1)[1]  # the gate uses the same seed
+        second = gate_plan.order(OrderTest.PLAN, 1)[1]  # the gate's own order, because the seed is the same
         self.assertEqual(self.gate("--b", "SLOW=1.05", FAULT=f"{second}1").returncode, 2)
-        done = self.gate("--b", "SLOW=1.05", "--json", "v.json")
-        self.assertEqual(done.returncode, 1, done.stderr)
+        done = self.gate("--b", "SLOW=1.05", "--json", "v.json", code=1)
         self.assertRegex(done.stdout, f"left out: 1 of 7 pairs: not complete: .*side {second} 1.*; measured twice: ")
         self.assertIn("1 of 7 pairs", json.loads((self.folder / "v.json").read_text())["cells"][0]["left_out"][0])
 
     def test_a_reader_that_left_does_not_change_the_verdict(self) -> None:
         self.assertEqual(self.gate("--b", "SLOW=1.05").returncode, 1)
-        words = [REPOSITORY / "scripts" / "compare", self.db, "--json", self.folder / "v.json"]
+        words = [SCRIPTS / "compare", self.db, "--json", self.folder / "v.json"]
         reader, writer = os.pipe()
         os.close(reader)
         done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
@@ -168,15 +153,13 @@ class GateTest(GateCase):
         self.assertRegex(done.stderr, "another gate, or a run that it left behind, writes to it")
 
     def test_an_interrupt_leaves_nothing_running_and_the_gate_goes_on(self) -> None:
-        words = [REPOSITORY / "scripts" / "gate", "--db", self.db, "--b", "SLOW=1.05"]
+        words = [SCRIPTS / "gate", "--db", self.db, "--b", "SLOW=1.05"]
         environment = {**os.environ, "HVD_BENCH": str(self.bench), "HANG": "b2", "PIDS": str(self.folder / "pids")}
         begun = subprocess.Popen(words, cwd=self.folder, env=environment, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 60
-        while not (self.folder / "pids").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        eventually((self.folder / "pids").exists)
         begun.send_signal(signal.SIGTERM)
         time.sleep(1)
-        begun.send_signal(signal.SIGTERM)  # the program hangs; a second signal makes the gate end it at once
+        begun.send_signal(signal.SIGTERM)  # the program hangs, and the second signal makes the gate kill it
         _, said = begun.communicate(timeout=60)
         self.assertEqual(begun.returncode, 7, said)
         process = int((self.folder / "pids").read_text())
@@ -184,11 +167,9 @@ class GateTest(GateCase):
         self.assertEqual(self.gate("--b", "SLOW=1.05").returncode, 1)
 
     def test_a_side_that_stores_nothing_is_an_error(self) -> None:
-        done = self.gate("--b", "SLOW=1", FAULT="a1", SILENT="1")
-        self.assertEqual(done.returncode, 2)
+        done = self.gate("--b", "SLOW=1", FAULT="a1", SILENT="1", code=2)
         self.assertRegex(done.stderr, "side a of pair 1 of cell cell-1 ended with exit code 0 and stored no run")
-        done = self.gate("--b", "SLOW=1", STATUS="incomplete")
-        self.assertEqual(done.returncode, 2)
+        done = self.gate("--b", "SLOW=1", STATUS="incomplete", code=2)
         self.assertRegex(done.stderr, "cannot be used: .*incomplete")
 
     def test_bad_input(self) -> None:
@@ -219,8 +200,7 @@ class GateTest(GateCase):
 
     def test_a_program_that_was_rebuilt_ends_the_gate(self) -> None:
         self.assertEqual(self.gate("--b", "SLOW=1", FAULT="b2").returncode, 2)
-        done = self.gate("--b", "SLOW=1", HASH="rebuilt")
-        self.assertEqual(done.returncode, 4, done.stderr)
+        done = self.gate("--b", "SLOW=1", HASH="rebuilt", code=4)
         self.assertRegex(done.stderr, "the program of side . was rebuilt since the first pair")
 
     def test_thresholds_from_a_file(self) -> None:
@@ -229,8 +209,7 @@ class GateTest(GateCase):
             '[[threshold]]\nmodel = "vgg16"\npercent = 1\n'
             '[[threshold]]\nmodel = "resnet101"\nranks = 2\npercent = 10\nreason = "a slow runner"\n'
         )
-        done = self.gate("--b", "SLOW=1.05", "--thresholds", file)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = self.gate("--b", "SLOW=1.05", "--thresholds", file, code=0)
         self.assertRegex(done.stdout, r"cell-1 .* 10 .* PASS")
         self.assertIn("threshold: a slow runner", done.stdout)
         for text, message in (
@@ -248,8 +227,7 @@ class GateTest(GateCase):
                 self.assertIn(message, done.stderr)
 
     def test_a_dry_run_runs_nothing(self) -> None:
-        done = self.gate("--b", "SLOW=2", "--dry-run")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        self.gate("--b", "SLOW=2", "--dry-run", code=0)
         self.assertFalse(self.db.exists())
 
 
@@ -286,29 +264,12 @@ class OrderTest(unittest.TestCase):
         self.assertEqual(gate_plan.read(self.PLAN.text()), self.PLAN)
         good = json.loads(self.PLAN.text())
         for wrong in (
-            {**good, "looks": []},
-            {**good, "looks": [9, 6]},
-            {**good, "looks": [0]},
-            {**good, "thresholds": {"default": -1, "rules": []}},
-            {**good, "thresholds": {"default": "x", "rules": []}},
-            {**good, "thresholds": {"default": 0.02, "rules": [{"slowdown": 2}]}},
-            {**good, "thresholds": {"default": 0.02, "rules": ["x"]}},
-            {**good, "thresholds": []},
-            {**good, "looks": [float("inf")]},
-            {**good, "looks": [6.9]},
-            {**good, "looks": "6"},
-            {**good, "looks": [6, 1000]},
-            {**good, "cells": ["one"]},
-            {**good, "cells": "one"},
-            {**good, "seed": True},
-            {**good, "a": {}},
-            {**good, "thresholds": {"default": 10**400, "rules": []}},
-            {**good, "thresholds": {"default": True, "rules": []}},
-            {**good, "cells": {}},
-            {**good, "cells": {"a": 1}},
-            {**good, "more": 1},
-            [],
-            "x",
+            *({**good, "looks": looks} for looks in ([], [9, 6], [0], [math.inf], [6.9], "6", [6, 1000])),
+            *({**good, "thresholds": {"default": slow, "rules": []}} for slow in (-1, "x", 10**400, True)),
+            *({**good, "thresholds": {"default": 0.02, "rules": rules}} for rules in ([{"slowdown": 2}], ["x"])),
+            *({**good, "cells": cells} for cells in (["one"], "one", {}, {"a": 1})),
+            *({**good, **change} for change in ({"thresholds": []}, {"seed": True}, {"a": {}}, {"more": 1})),
+            *([], "x"),
         ):
             with self.subTest(wrong), self.assertRaisesRegex(HvdbError, "not a plan of a gate"):
                 gate_plan.read(json.dumps(wrong, separators=(",", ":")))
@@ -331,9 +292,7 @@ class SideTest(unittest.TestCase):
         words = side_command.in_surroundings(side, ["hvd_bench", "$(touch bad)"])
         with tempfile.TemporaryDirectory() as folder:
             loaded = Path(folder, "loaded")
-            tool = Path(folder, "hvd_bench")
-            tool.write_text(f'#!/bin/sh\necho "$1" >>{loaded}\n')
-            tool.chmod(0o755)
+            executable(Path(folder, "hvd_bench"), f'#!/bin/sh\necho "$1" >>{loaded}\n')
             Path(folder, ".bash_profile").write_text(f'PATH={folder}:$PATH\nmodule() {{ echo "$*" >>{loaded}; }}\n')
             subprocess.run(words, check=True, cwd=folder, env={**os.environ, "HOME": folder}, timeout=60)
             self.assertEqual(loaded.read_text().splitlines(), ["load x; touch bad y", "$(touch bad)"])
@@ -342,24 +301,17 @@ class SideTest(unittest.TestCase):
     @unittest.skipUnless(shutil.which("git"), "needs git")
     def test_a_commit_is_built_in_a_worktree_of_its_own(self) -> None:
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-            Path("scripts").mkdir()
-            script = Path("scripts/build")
-            script.write_text(
-                '#!/bin/sh\ncd "$(dirname "$0")/.." &&\n'
-                "mkdir -p build/release/bin && cp tool build/release/bin/hvd_bench\n"
-            )
-            script.chmod(0o755)
-            tool = Path("tool")
+            copies = "mkdir -p build/release/bin && cp tool build/release/bin/hvd_bench"
+            script = executable(Path("scripts/build"), f'#!/bin/sh\ncd "$(dirname "$0")/.." &&\n{copies}\n')
             git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
             subprocess.run(["git", "init", "-q", "-b", "main"], check=True)
             for number in ("1", "2"):
-                tool.write_text(f"#!/bin/sh\necho {number}\n")
-                tool.chmod(0o755)
+                executable(Path("tool"), f"#!/bin/sh\necho {number}\n")
                 subprocess.run(["git", "add", "-A"], check=True)
                 subprocess.run([*git, "commit", "-qm", number], check=True)
             for name, answer in (("main~1", "1\n"), ("main", "2\n"), ("main~1", "1\n")):
                 program = side_command.built(side_command.parse(f"commit:{name}", "--b"), Path("trees"))
-                self.assertEqual(subprocess.run([program], capture_output=True, text=True, check=True).stdout, answer)
+                self.assertEqual(execute(program, check=True).stdout, answer)
             script.write_text("#!/bin/sh\nexit 3\n")
             subprocess.run([*git, "commit", "-qam", "broken"], check=True)
             with self.assertRaisesRegex(HvdbError, "commit:[0-9a-f]{40}: scripts/build .* exit code 3; see trees/"):
@@ -377,8 +329,7 @@ class CompareTest(GateCase):
 
     def test_two_stores(self) -> None:
         a, b = self.stores(6, 1.05)
-        done = self.run_it("compare", a, b, "--json", "v.json")
-        self.assertEqual(done.returncode, 1, done.stderr)
+        done = self.run_it("compare", a, b, "--json", "v.json", code=1)
         self.assertIn("A and B were not measured in turn", done.stdout)
         self.assertRegex(done.stdout, r"exposed_communication: \+[345]\.\d+ \[\+\d.*\] % of A's step time")
         document = json.loads((self.folder / "v.json").read_text())
@@ -386,7 +337,7 @@ class CompareTest(GateCase):
         self.assertEqual(self.run_it("compare", b, a).returncode, 0, "faster is no regression")
 
     def test_configurations_keep_their_own_names_and_verdicts(self) -> None:
-        """Two cells differ in threads only; the first one is slower."""
+        """Two cells differ only in their threads. In store b only the cell with one thread is slower."""
         a, b = self.folder / "a.db", self.folder / "b.db"
         rng = np.random.default_rng(8)
         for path, seed in ((a, 1), (b, 2)):
@@ -396,8 +347,7 @@ class CompareTest(GateCase):
                     full = 1.25 * factor * (1 + 0.003 * noise)
                     specs.append(SessionSpec(noise=0.001, steps=9, full=full, columns={"threads": threads}))
             make(path, *specs, seed=seed)
-        done = self.run_it("compare", a, b)
-        self.assertEqual(done.returncode, 1, done.stderr)
+        done = self.run_it("compare", a, b, code=1)
         self.assertRegex(done.stdout, r"threads 1 .*REGRESSION\n")
         self.assertRegex(done.stdout, r"threads 2 .*PASS\n")
 
@@ -405,8 +355,7 @@ class CompareTest(GateCase):
         a, b = self.folder / "a.db", self.folder / "b.db"
         for path, threads, seed in ((a, (1, 2), 1), (b, (1,), 2)):
             make(path, *(SessionSpec(columns={"threads": n}) for n in threads for _ in range(8)), seed=seed)
-        done = self.run_it("compare", a, b, "--threshold", "20", "--json", "v.json", "--junit", "v.xml")
-        self.assertEqual(done.returncode, 3, done.stderr)
+        done = self.run_it("compare", a, b, "--threshold", "20", "--json", "v.json", "--junit", "v.xml", code=3)
         self.assertIn("threads 2: side B has no runs of it", done.stdout)
         document = json.loads((self.folder / "v.json").read_text())
         jsonschema.validate(document, SCHEMA)
@@ -415,18 +364,15 @@ class CompareTest(GateCase):
 
     def test_the_two_sides_are_two(self) -> None:
         a, _ = self.stores(5, 1.0)
-        done = self.run_it("compare", a, a)
-        self.assertEqual(done.returncode, 4)
+        done = self.run_it("compare", a, a, code=4)
         self.assertRegex(done.stderr, "both sides hold run [0-9a-f]{8}")
         self.assertEqual(self.gate("--b", "SLOW=1.0").returncode, 0)
-        done = self.run_it("compare", self.db, a)
-        self.assertEqual(done.returncode, 4)
+        done = self.run_it("compare", self.db, a, code=4)
         self.assertRegex(done.stderr, "gate.db: holds both sides of a gate; give it alone")
 
     def test_too_few_sessions_are_inconclusive(self) -> None:
         a, b = self.stores(1, 1.3)
-        done = self.run_it("compare", a, b)
-        self.assertEqual(done.returncode, 3, done.stderr)
+        done = self.run_it("compare", a, b, code=3)
         self.assertRegex(done.stdout, r"\+30\.\d\d \[\?, \?\]")
 
     def test_what_is_not_comparable_is_refused(self) -> None:
@@ -435,8 +381,7 @@ class CompareTest(GateCase):
         done = self.run_it("compare", a, b)
         self.assertEqual((done.returncode, done.stdout), (4, ""))
         self.assertRegex(done.stderr, r"cpu.model: 'Test CPU' in A, 'Other <b>\\x1b\[31m' in B.*--expect cpu.model")
-        done = self.run_it("compare", a, b, "--expect", "cpu.*", "--markdown", "comment")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.run_it("compare", a, b, "--expect", "cpu.*", "--markdown", "comment", code=0)
         self.assertNotIn("<b>", (self.folder / "comment").read_text())
         self.assertNotIn("\x1b", done.stdout)
 
@@ -445,8 +390,7 @@ class CompareTest(GateCase):
         self.assertEqual(self.run_it("compare", a, b).returncode, 4)
         self.assertRegex(self.run_it("compare", a).stderr, "holds no pairs of a gate; name the store of side B")
         make(self.folder / "cut.db", SessionSpec(status="incomplete"))
-        done = self.run_it("compare", a, self.folder / "cut.db")
-        self.assertEqual(done.returncode, 2)
+        done = self.run_it("compare", a, self.folder / "cut.db", code=2)
         self.assertRegex(done.stderr, "no complete, untraced, measured run to compare")
 
     def test_a_strangers_labels(self) -> None:
@@ -468,21 +412,14 @@ class CompareTest(GateCase):
 
 
 class RealTest(unittest.TestCase):
-    """A short gate with the real program: two equal sides, with the decomposition."""
+    """Runs a short gate with the real program on two equal sides, with the decomposition."""
 
     @unittest.skipUnless(os.environ.get("HVD_BENCH"), "needs HVD_BENCH, a built hvd_bench")
     def test_a_short_gate(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             work = "--model resnet50 --image-size 32 --batch-size 1 --threads 1 --ranks 2 --num-warmup-batches 1"
-            done = subprocess.run(
-                [REPOSITORY / "scripts" / "gate", "--b", "--seed 2", "--cell", f"{work} --num-iters 4 --efficiency",
-                 "--pairs", "5", "--threshold", "90", "--db", "g.db", "--seconds", "5"],
-                capture_output=True, text=True, timeout=280, check=False, cwd=folder,
-            )  # fmt: skip
+            words = ["--b", "--seed 2", "--cell", f"{work} --num-iters 4 --efficiency", "--pairs", 5, "--threshold", 90]
+            done = execute(SCRIPTS / "gate", *words, "--db", "g.db", "--seconds", 5, timeout=280, cwd=folder)
             self.assertIn(done.returncode, (0, 3), done.stdout + done.stderr)
             self.assertRegex(done.stdout, r"cell-1 .* 5 pairs +(PASS|INCONCLUSIVE)")
             self.assertNotIn("which term moved is not known", done.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

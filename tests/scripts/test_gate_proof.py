@@ -1,11 +1,10 @@
-"""Tests of drawing gates from recorded pairs, and of measuring the pairs."""
+"""Tests how gates are drawn from recorded pairs, and how the pairs are measured."""
 
 from __future__ import annotations
 
 import lzma
 import math
 import sqlite3
-import tempfile
 import unittest
 from collections import Counter
 from pathlib import Path
@@ -13,6 +12,7 @@ from unittest import mock
 
 import numpy as np
 
+from harness import FolderTest
 from synthetic_store import SessionSpec, add_session
 
 from hvdb import gate, sides, store
@@ -25,9 +25,9 @@ from maintain.gateproof.evaluate import Rate
 
 class GatesTest(unittest.TestCase):
     def test_no_pair_serves_two_gates(self) -> None:
-        # The gate looks at 6, 9 and 12 pairs: six equal pairs pass, six slow pairs are a REGRESSION.
+        # A gate looks at its pairs after 6, 9 and 12. Six equal pairs give PASS, and six slow pairs REGRESSION.
         ratios = np.concatenate((np.full(6, 0.0), np.full(6, 0.1), np.full(12, 0.0)))
-        self.assertEqual(evaluate.gates(ratios), [Verdict.PASS, Verdict.REGRESSION, Verdict.PASS])  # six pairs are left
+        self.assertEqual(evaluate.gates(ratios), [Verdict.PASS, Verdict.REGRESSION, Verdict.PASS])  # 6 pairs remain
 
     def test_a_gate_that_is_not_decided_uses_all_its_pairs(self) -> None:
         mixed = np.tile([math.log1p(0.02) - 0.1, math.log1p(0.02) + 0.1], 12)
@@ -59,11 +59,10 @@ class RateTest(unittest.TestCase):
         self.assertEqual(str(Rate(0, 0)), "-")
 
 
-class FolderCase(unittest.TestCase):
+class FolderCase(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name) / "quiet"
+        super().setUp()
+        self.folder /= "quiet"
         self.folder.mkdir()
 
 
@@ -85,7 +84,7 @@ class PageTest(FolderCase):
             self.add(f"plus-{100 * level:.0f}", level)
         page = evaluate.page([self.folder]).replace("\\", "")
         lines = {line.split("|")[2].strip(): line for line in page.splitlines() if line.startswith("| quiet, replay")}
-        self.assertIn("0.0 % [0.0, 97.5] of 1 | 100.0 % [2.5, 100.0] of 1 |", lines["12"])  # equal sides give PASS
+        self.assertIn("0.0 % [0.0, 97.5] of 1 | 100.0 % [2.5, 100.0] of 1 |", lines["12"])  # equal sides pass
         self.assertRegex(lines["5 %"], r"(\| 100.0 % \[2.5, 100.0\] of 1 ){2}\| (4.9|5.0)\d %")
         self.assertRegex(lines["1 %"], r"(\| 0.0 % \[0.0, 97.5\] of 1 ){2}\| (0.9|1.0)\d %")
 
@@ -150,7 +149,7 @@ class CollectTest(FolderCase):
         file = self.folder / "other.txt"
         for text in ("something", "hvd-replay 1\nmodel x", "hvd-replay 1\nbackward_end_seconds x\nupdate_seconds 1"):
             file.write_text(text)
-            with self.assertRaisesRegex(HvdbError, "is no recorded step"):
+            with self.assertRaisesRegex(HvdbError, "is not a recorded step"):
                 collect.write_replays(file, self.folder)
 
     def test_a_round_measures_every_source_and_sides_change_places(self) -> None:
@@ -172,7 +171,3 @@ class CollectTest(FolderCase):
         self.assertEqual([pair for _, pair in replayed[::2]], list(range(1, 2 * collect.REPLAYED + 1)))
         first = Counter(side for side, _ in replayed[::2])
         self.assertEqual(first["a"], first["b"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,4 @@
-"""gpu_check: which parts fit into the time, what the host has, and whether programs accept their arguments."""
+"""Tests gpu_check: which parts fit into the time, what it finds on the host, and that programs accept its arguments."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import unittest
 from pathlib import Path
 
 from gpu_visits import Folder
+from harness import SCRIPTS, execute
 from synthetic_store import REPOSITORY
 
 from maintain.gpucheck import commands, ctest, host, training, visit
@@ -53,7 +54,7 @@ class ScheduleTest(unittest.TestCase):
 
     def test_what_does_not_fit_makes_room_for_the_next(self) -> None:
         self.assertEqual(plan(self.PARTS, None), ["a", "b", "c"])
-        self.assertEqual(plan(self.PARTS, 60), ["a", "c"])  # 15 s are kept for closing
+        self.assertEqual(plan(self.PARTS, 60), ["a", "c"])  # the plan keeps 15 s for closing
         self.assertEqual(plan(self.PARTS, 156), ["a", "b", "c"])
         self.assertEqual(plan(self.PARTS, 20), [])
 
@@ -63,9 +64,9 @@ class ScheduleTest(unittest.TestCase):
             return chosen and chosen.part
 
         self.assertEqual(following(["a", "b", "c"], math.inf), "a")
-        self.assertEqual(following(["b"], 60), "b")  # "b" was planned, so half of its time may be enough
-        self.assertEqual(following(["b"], 49), "a")  # less than half is not enough, so others get the time
-        # Earlier parts were quick: "a" fits, but "b" would take the time of "c".
+        self.assertEqual(following(["b"], 60), "b")  # "b" was planned, so it may start with half of its time left
+        self.assertEqual(following(["b"], 49), "a")  # less than half of b's time is left, so other parts get it
+        # Earlier parts were quick, so "a" fits beside the planned "c". "b" would take the time of "c".
         self.assertEqual(following(["c"], 125), "a")
         self.assertEqual(following(["c"], 35), "c")
         self.assertIsNone(following(["c"], 9))
@@ -92,18 +93,13 @@ class ScheduleTest(unittest.TestCase):
         self.assertEqual(code(), 3)
 
     def test_table(self) -> None:
-        good, failed = (
-            Outcome("doctor", Result.GOOD, 3.4, "fit", 15),
-            Outcome("full", Result.FAILED, 61, "no loss", 170),
-        )
-        self.assertEqual(
-            table([good, failed]).splitlines(),
-            [
-                "part    result      seconds  estimate  reason",
-                "doctor  good              3        15  fit",
-                "full    FAILED           61       170  no loss",
-            ],
-        )
+        good = Outcome("doctor", Result.GOOD, 3.4, "fit", 15)
+        expected = [
+            "part    result      seconds  estimate  reason",
+            "doctor  good              3        15  fit",
+            "full    FAILED           61       170  no loss",
+        ]
+        self.assertEqual(table([good, Outcome("full", Result.FAILED, 61, "no loss", 170)]).splitlines(), expected)
         missing = table([good, Outcome("a", Result.CUT, 9, "killed", 60), Outcome("b", Result.NOT_YET, 0, "", 30)])
         self.assertEqual(missing.splitlines()[-1], "missing: 2 of 3 parts, about 1:30 by estimate: a, b")
 
@@ -123,7 +119,7 @@ class CommandTest(Folder):
         with self.assertRaises(ProcessLookupError):
             for _ in range(100):
                 os.kill(int(child.read_text()), 0)
-                time.sleep(0.05)  # init has to reap it first
+                time.sleep(0.05)  # the process exists until init reaps it
 
     def test_a_program_that_is_not_there(self) -> None:
         done = commands.run([str(self.folder / "none")], self.folder / "log", 10)
@@ -139,7 +135,7 @@ class HostTest(Folder):
 
     @unittest.skipUnless(shutil.which("cc"), "needs a C compiler")
     def test_what_a_driver_says(self) -> None:
-        """Builds a fake libcuda with the calls and arguments that cuda.h declares."""
+        """Asks a fake libcuda whose functions have the arguments that cuda.h declares."""
         source = self.script("fake.c", FAKE_DRIVER)
         library = str(self.folder / "libcuda.so.1")
         subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(source)], check=True, timeout=60)
@@ -163,15 +159,11 @@ class HostTest(Folder):
         self.assertIn(sysconfig.get_path("purelib"), host._site_packages(sys.executable))
 
     def test_folders_that_pytorch_uses_come_first(self) -> None:
-        """PyTorch may have loaded other libraries than those of its wheels. It reports them with links resolved."""
+        """PyTorch may load libraries from outside its wheels. It reports their paths with links resolved."""
         for name in ("own/libcudnn.so.9", "site/nvidia/cudnn/lib/libcudnn.so.9"):
             self.script(name, "")
-        python = self.script(
-            "python",
-            f"""#!/bin/sh
-case $2 in *maps*) echo {self.folder}/own/libcudnn.so.9.19.0; echo /lib/libc.so.6;; *) echo {self.folder}/site;; esac
-""",
-        )
+        maps = f"echo {self.folder}/own/libcudnn.so.9.19.0; echo /lib/libc.so.6"
+        python = self.script("python", f"#!/bin/sh\ncase $2 in *maps*) {maps};; *) echo {self.folder}/site;; esac\n")
         found = host.library_folders([str(python)], ())
         self.assertEqual(found, [str(self.folder / "own"), str(self.folder / "site/nvidia/cudnn/lib")])
 
@@ -184,20 +176,10 @@ case $2 in *maps*) echo {self.folder}/own/libcudnn.so.9.19.0; echo /lib/libc.so.
         self.assertEqual(host.Gpu("NVIDIA A100-SXM4-80GB", "8.0", 1, "13.0").file_name(), "a100-sxm4-80gb")
 
 
-LISTING = {
-    "tests": [
-        {
-            "name": "x",
-            "command": ["/b/x", "-n"],
-            "properties": [
-                {"name": "LABELS", "value": ["gpu"]},
-                {"name": "TIMEOUT", "value": 30.0},
-                {"name": "ENVIRONMENT", "value": ["A=1=2"]},
-            ],
-        },
-        {"name": "y", "command": ["/b/y"], "properties": [{"name": "LABELS", "value": ["unit"]}]},
-    ]
-}
+PROPERTIES = {"LABELS": ["gpu"], "TIMEOUT": 30.0, "ENVIRONMENT": ["A=1=2"]}
+X = {"name": "x", "command": ["/b/x", "-n"]}
+X["properties"] = [{"name": name, "value": value} for name, value in PROPERTIES.items()]
+LISTING = {"tests": [X, {"name": "y", "command": ["/b/y"], "properties": [{"name": "LABELS", "value": ["unit"]}]}]}
 
 
 class CtestTest(Folder):
@@ -221,7 +203,7 @@ HVD_BENCH = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 
 @unittest.skipUnless(HVD_BENCH.exists(), f"needs {HVD_BENCH}")
 class RealProgramTest(Folder):
-    """hvd_bench itself must accept what the parts pass to it."""
+    """The real hvd_bench must accept the arguments that the parts pass to it."""
 
     def visit(self, sizes: visit.Sizes) -> visit.Visit:
         place = Place(self.folder, HVD_BENCH.resolve().parent, None)
@@ -261,26 +243,15 @@ class RealProgramTest(Folder):
 @unittest.skipUnless(HVD_BENCH.exists() and shutil.which("mpirun"), f"needs {HVD_BENCH} and mpirun")
 class StoppedRankTest(unittest.TestCase):
     def test_the_other_rank_is_seen_to_end(self) -> None:
-        """Runs on the CPU with the real program."""
-        command = [
-            sys.executable,
-            str(REPOSITORY / "scripts" / "maintain" / "gpucheck" / "stop_a_rank.py"),
-            "90",
-            "mpirun",
-            "-n",
-            "2",
-        ]
+        """The real program runs on the CPU."""
+        command = [sys.executable, SCRIPTS / "maintain" / "gpucheck" / "stop_a_rank.py", 90, "mpirun", "-n", 2]
         command += [str(HVD_BENCH), "--model", "resnet50", "--image-size", "32", "--batch-size", "2", "--threads", "1"]
         command += ["--num-iters", "1000000", "--num-warmup-batches", "1", "--max-time", "600", "--no-check", "--no-db"]
         names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe")
-        environment = {
-            **os.environ,
-            **dict.fromkeys(names, "1"),
-            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-        }
+        environment = {**os.environ, **dict.fromkeys(names, "1")}
+        environment["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
         command += ["--device", "cpu", "--deadline-seconds", "3"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=110)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = execute(*command, env=environment, timeout=110, code=0)
         self.assertRegex(
             done.stdout.splitlines()[-1], r"^rank 1 was stopped: the run ended \d+\.\d s later and named it$"
         )
@@ -293,7 +264,7 @@ DEVICES = REPOSITORY / "tests" / "cudnn" / "devices"
 @unittest.skipUnless(CUDNN_DEVICE.exists(), f"needs {CUDNN_DEVICE}")
 class CudnnDeviceTest(unittest.TestCase):
     def cudnn_device(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run([str(CUDNN_DEVICE), *arguments], capture_output=True, text=True, check=False, timeout=60)
+        done = execute(CUDNN_DEVICE, *arguments)
         if "could not be loaded" in done.stderr:
             self.skipTest(done.stderr)
         return done
@@ -319,28 +290,26 @@ class CudnnDeviceTest(unittest.TestCase):
 
 
 class EntryTest(unittest.TestCase):
-    def gpu_check(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(REPOSITORY / "scripts" / "maintain" / "gpu_check"), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    def gpu_check(self, *arguments: str, code: int | None = None) -> subprocess.CompletedProcess[str]:
+        return execute(SCRIPTS / "maintain" / "gpu_check", *arguments, code=code)
 
     def test_usage(self) -> None:
         wrong = [["doctor"], ["here", "dcotor"], ["--no-such-option"], ["--winners", "/none"]]
         wrong += [["--call", "4"], ["--nccl", "/none"]]
         wrong += [["--minutes", text] for text in ("0", "nan", "inf", "1e306")]
         for arguments in wrong:
-            done = self.gpu_check(*arguments)
-            self.assertEqual(done.returncode, 2, arguments)
+            done = self.gpu_check(*arguments, code=2)
             self.assertIn("gpu_check: error: ", done.stderr.splitlines()[-1])
 
     def test_output_that_goes_nowhere(self) -> None:
-        program = shlex.quote(str(REPOSITORY / "scripts" / "maintain" / "gpu_check"))
+        program = shlex.quote(str(SCRIPTS / "maintain" / "gpu_check"))
         for where, code, lines in ((">&-", 2, 1), (">/dev/full", 2, 1), ("| head -1", 0, 0)):
             command = f"set -o pipefail; {program} --list {where}"
-            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+            done = execute("bash", "-c", command)
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (code, lines), done.stderr)
 
     def listed(self, *arguments: str) -> list[str]:
-        """The parts that would run."""
+        """Returns the parts that gpu_check --list marks as planned."""
         lines = self.gpu_check("--list", *arguments).stdout.splitlines()
         self.assertIn("estimates", lines[-1])
         return [line.split()[1] for line in lines[:-1] if line.startswith("*")]
@@ -367,7 +336,7 @@ class EntryTest(unittest.TestCase):
         self.assertEqual(third, [*expected, "autotune-bf16-vgg16", "quick-tf32-resnet101", "quick-bf16-resnet101"])
 
     def test_estimates_are_what_was_measured(self) -> None:
-        """Compares with times on the H200 of the second visit. Estimates leave room for a slower host."""
+        """Compares estimates with times on the H200 of the second visit. Estimates leave room for a slower host."""
         file = REPOSITORY / "results" / "recorded" / "2026-11-22-h200-second" / "summary.json"
         measured = {row["part"]: row["seconds"] for row in json.loads(file.read_text()) if row["result"] == "good"}
         estimates = {part.estimate.part: part.estimate.seconds for part in parts_for(visit.ON_THE_GPU)}
@@ -402,7 +371,3 @@ class EntryTest(unittest.TestCase):
             self.skipTest("needs build/release")
         self.assertEqual((done.returncode, written), (3, []))
         self.assertRegex(done.stderr, r"^gpu_check: no GPU: .*; nothing was run\n$")
-
-
-if __name__ == "__main__":
-    unittest.main()

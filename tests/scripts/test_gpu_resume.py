@@ -1,4 +1,4 @@
-"""gpu_check over several calls: each goes on where the last one stopped, and finished parts are kept."""
+"""Tests gpu_check over several calls. Each call continues where the last one stopped, and finished parts are kept."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-import unittest
 from pathlib import Path
 from unittest import mock
 
 from gpu_visits import PASSED, Visited
-from synthetic_store import REPOSITORY
+from harness import SCRIPTS, eventually, execute
 
 from hvdb import whole_file
 from maintain.gpucheck import __main__ as program
@@ -25,8 +24,8 @@ from maintain.gpucheck import checks, ctest, host, parts, schedule
 from maintain.gpucheck.ledger import Ledger
 from maintain.gpucheck.schedule import Estimate, Outcome, Result
 
-# Runs gpu_check on the test's bundle in a process that can be killed. Arguments: the bundle, then those of gpu_check.
-# It believes that its Python has PyTorch.
+# Runs gpu_check on the test's bundle in a process that can be killed, as if its Python had PyTorch. The arguments are
+# the bundle and the arguments of gpu_check.
 ALONE = """
 import pathlib, sys
 sys.path.insert(0, {scripts!r})
@@ -35,7 +34,7 @@ program.ROOT = pathlib.Path(sys.argv.pop(1))
 host.find_torch = lambda given: (sys.executable, "fake")
 sys.exit(program.main())
 """
-# Stands in for gpu_torch.py: its first answer takes very long. It writes its process id to `child`.
+# Stands in for gpu_torch.py. Writes its process id to `child`, and takes very long for its first answer.
 BUSY = """
 import os, pathlib, time
 print("ready synthetic", flush=True)
@@ -55,7 +54,7 @@ class LedgerTest(Visited):
         self.assertEqual([o.part for o in again.outcomes()], ["a", "quick", "sweep"])
         self.assertEqual(again.outcomes()[0].seconds, 7.5)
         (row, *_) = json.loads((self.folder / "summary.json").read_text())
-        # The measured time stands beside the estimate.
+        # A row has both the measured and the estimated time.
         self.assertEqual((row["seconds"], row["estimate_seconds"]), (7.5, 10))
 
     def test_what_was_not_asked_for_this_time_is_kept(self) -> None:
@@ -72,7 +71,7 @@ class LedgerTest(Visited):
 
 class ResumeTest(Visited):
     def calls(self) -> list[str]:
-        """The commands that hvd_bench was called with so far."""
+        """Returns the commands of all calls of hvd_bench so far."""
         file = self.folder / "calls"
         return [line.split()[0] for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -107,7 +106,7 @@ class ResumeTest(Visited):
         self.assertEqual(self.calls(), ["doctor"])
 
     def test_what_the_end_of_the_call_cut_off_is_done_again(self) -> None:
-        """The part may take 60 s, but the call has only about 15 s left for it."""
+        """The part takes 60 s, but the call has only about 15 s left."""
         self.bench("sleep 60")
         part = parts.Part(Estimate("doctor", 0.1, 60), "hangs", checks.doctor)
         with (
@@ -134,16 +133,16 @@ class ResumeTest(Visited):
         self.assertEqual((code, [row["call"] for row in rows.values()]), (0, [1, 2, 2]))
 
     def test_killed_at_once_it_leaves_no_server_of_a_comparison(self) -> None:
-        shutil.copytree(REPOSITORY / "scripts" / "maintain" / "peers", self.root / "scripts" / "maintain" / "peers")
+        shutil.copytree(SCRIPTS / "maintain" / "peers", self.root / "scripts" / "maintain" / "peers")
         (self.root / "scripts" / "hvdb").mkdir()
         for name in ("__init__.py", "whole_file.py"):
-            shutil.copy(REPOSITORY / "scripts" / "hvdb" / name, self.root / "scripts" / "hvdb" / name)
+            shutil.copy(SCRIPTS / "hvdb" / name, self.root / "scripts" / "hvdb" / name)
         self.script("bundle/scripts/maintain/peers/gpu_torch.py", BUSY.format(child=str(self.folder / "child")))
         self.script("bundle/bin/train_step_bench", "#!/bin/sh\n")
         self.kill_when_busy("quick-*")
 
     def test_ended_in_the_tests_it_ends_them_and_keeps_what_is_finished(self) -> None:
-        """The tests run in threads, which a signal does not reach."""
+        """gpu_check runs the tests in threads. Its signal handler must end these tests, too."""
         self.script("bundle/tests/x", f"#!/bin/sh\necho $$ >{self.folder}/child; exec sleep 60\n")
         ctest.write([ctest.GpuTest("x", ["{root}/tests/x"], 60.0)], self.root / "tests" / "tests.json")
         begun = time.monotonic()
@@ -154,28 +153,21 @@ class ResumeTest(Visited):
         self.assertTrue((self.folder / "out.tar.gz").exists())
 
     def kill_when_busy(self, *arguments: str, with_signal: int = signal.SIGKILL) -> None:
-        """Ends gpu_check once a child has written its process id to self.folder / child. The child must end too."""
-        script = ALONE.format(scripts=str(REPOSITORY / "scripts"))
+        """Ends gpu_check once its child has written a process id to self.folder / child. The child must end too."""
+        script = ALONE.format(scripts=str(SCRIPTS))
         command = [sys.executable, "-B", "-c", script, str(self.root), str(self.folder / "out"), *arguments]
         process = subprocess.Popen([*command, "--device", "cpu"], stdout=subprocess.DEVNULL)
         child = self.folder / "child"
-        self.wait(lambda: child.exists() and child.read_text().strip())
+        eventually(lambda: child.exists() and child.read_text().strip())
         process.send_signal(with_signal)
         process.wait()
         pid = int(child.read_text())
-        self.wait(lambda: not alive(pid))
-
-    def wait(self, condition: object) -> None:
-        for _ in range(1200):
-            if condition():
-                return
-            time.sleep(0.05)
-        self.fail("not within 60 s")
+        eventually(lambda: not alive(pid))
 
     def refused(self, words: str) -> None:
-        """Asserts that a call is refused with one line that has these words."""
+        """Asserts that gpu_check refuses a call with one line that contains `words`."""
         with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(OSError):
-            self.visit("doctor")  # the call leaves no summary, so visit() cannot read it
+            self.visit("doctor")  # a refused call leaves no summary for visit() to read
         self.assertEqual(len(said.getvalue().splitlines()), 1)
         self.assertIn(words, said.getvalue())
 
@@ -193,7 +185,7 @@ class ResumeTest(Visited):
         code, rows, _ = self.visit("doctor")
         self.assertEqual((code, rows["doctor"]["result"]), (0, "good"))
         self.assertFalse(left.exists())
-        left.write_text("[")  # as after a later call that was killed
+        left.write_text("[")  # a later call that is killed leaves this file
         self.assertEqual(self.visit("doctor")[0], 0)
         self.assertFalse(left.exists())
 
@@ -211,10 +203,10 @@ class ResumeTest(Visited):
     def test_a_directory_that_is_none(self) -> None:
         out = self.folder / "out"
         out.symlink_to("out")  # a link to itself
-        self.refused("out is no directory: name another")
+        self.refused("out is not a directory: name another")
         out.unlink()
         out.write_text("")
-        self.refused("out is no directory: name another")
+        self.refused("out is not a directory: name another")
 
     def test_winners_of_another_visit_are_there_before_anything_runs(self) -> None:
         for name, text in (("a.winners", "of old"), ("b.winners", "of old"), ("notes.txt", "")):
@@ -239,17 +231,17 @@ class ResumeTest(Visited):
         self.assertFalse((self.folder / "out").exists())
 
     def test_interrupted_before_the_parts_it_says_so_in_one_line(self) -> None:
-        """A signal arrives while gpu_check looks for PyTorch, which takes seconds."""
+        """The signal arrives while gpu_check looks for PyTorch, which takes seconds."""
         with (
             contextlib.redirect_stderr(io.StringIO()) as said,
             mock.patch.object(program, "make_visit", side_effect=lambda *_: os.kill(os.getpid(), signal.SIGTERM)),
-            self.assertRaises(FileNotFoundError),  # raised because there is no summary
+            self.assertRaises(FileNotFoundError),  # from visit(), because there is no summary
         ):
             self.visit("doctor")
         self.assertEqual(said.getvalue(), "gpu_check: interrupted; what is finished stays in the directory\n")
 
     def test_a_visit_goes_on_when_its_reader_has_gone(self) -> None:
-        script = ALONE.format(scripts=str(REPOSITORY / "scripts"))
+        script = ALONE.format(scripts=str(SCRIPTS))
         command = [sys.executable, "-B", "-c", script, str(self.root), str(self.folder / "out"), "doctor", "tests"]
         for where, code in (("| true", 0), (">/dev/full", 2)):
             line = f"set -o pipefail; {shlex.join(command)} --again --device cpu {where}"
@@ -262,9 +254,9 @@ class ResumeTest(Visited):
     def test_the_list_knows_the_folder(self) -> None:
         self.tests(PASSED)
         self.visit("tests")
-        program = str(REPOSITORY / "scripts" / "maintain" / "gpu_check")
+        program = str(SCRIPTS / "maintain" / "gpu_check")
         command = [program, str(self.folder / "out"), "--device", "cpu", "--list"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        done = execute(*command, check=True)
         self.assertRegex(done.stdout, r"(?m)^  tests .*\(good\)$")
         self.assertRegex(done.stdout, r"(?m)^\* doctor ")
 
@@ -276,7 +268,3 @@ def alive(pid: int) -> bool:
     except (ProcessLookupError, FileNotFoundError):
         return False
     return state != "Z"  # a zombie counts as dead
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,4 @@
-"""One call of gpu_check on a bundle of shell scripts: the result of each part, and the files that it leaves."""
+"""Tests one call of gpu_check on a bundle of shell scripts: the result of each part, and the files that are left."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ import zipfile
 from unittest import mock
 
 from gpu_visits import FAILED, GTEST, PASSED, SKIPPED, Visited
-from synthetic_store import REPOSITORY
+from harness import SCRIPTS
 
 from maintain.gpucheck import __main__ as program
 from maintain.gpucheck import checks, comparing, ctest, host, nccl, parts, visit
 from maintain.gpucheck.place import Place, find_place
 from maintain.gpucheck.schedule import Estimate
 
-sys.path.insert(0, str(REPOSITORY / "scripts" / "maintain" / "peers"))
+sys.path.insert(0, str(SCRIPTS / "maintain" / "peers"))
 import compare_gpu
 
-# Stands in for compare_gpu.py: writes a row, or ends as told.json beside it says. --report prints the files it got.
+# Stands in for compare_gpu.py. Writes the row and ends with the exit code that told.json gives. With --report, prints
+# the names of the files it got.
 FAKE_COMPARISON = """
 import json, pathlib, sys
 arguments = sys.argv[1:]
@@ -43,7 +44,7 @@ sys.exit(told["code"])
 """
 
 
-# Stands in for mpirun. In the run with a stopped rank, rank 1 is a sleep, and the script waits until it is stopped.
+# Stands in for mpirun. In the run with a stopped rank, a sleep is rank 1, and the script waits until it is stopped.
 ENDS_WELL = 'echo "hvd_bench: error: rank 0 waited for rank 1"; exit 5'
 FAKE_MPIRUN = f"""#!/bin/sh
 echo "$NCCL_MULTI_RANK_GPU_ENABLE" "$@"
@@ -140,7 +141,7 @@ class VisitTest(Visited):
 
 
 class GpuVisitTest(Visited):
-    """Tests with a pretended GPU."""
+    """Tests gpu_check with a pretended GPU."""
 
     device = "cuda"
     gpu = host.Gpu("NVIDIA H200", "9.0", 150121545728, "13.0")
@@ -170,7 +171,7 @@ class GpuVisitTest(Visited):
         self.assertEqual(rows["train-fp16-vgg16"]["reason"], "42 img/s, batch 256")
         self.assertIn("verdict of quick-fp16-vgg16.json autotune-bf16-vgg16.json\n", text)
         self.assertIn("verdict of quick-", (self.folder / "out" / "verdict.txt").read_text())
-        # The log of clocks must belong to the row that is kept.
+        # Beside each kept row there must be the row's log of clocks.
         for name in ("quick-fp16-vgg16", "autotune-bf16-vgg16"):
             self.assertEqual((self.folder / "out" / f"{name}.clocks.csv").read_text(), "clocks")
 
@@ -216,7 +217,7 @@ echo "vgg16 batch 256 fp16, 1 threads, level 2: $n.4 img/s (median of 1 steps, b
         self.assertEqual([options.variants[0] for options in parsed], ["compile", "autotune"])
         self.assertEqual([list(options.batches) for options in parsed], [[256], [256]])
         self.assertEqual({options.dtypes[0] for options in parsed}, {"bf16"})
-        # Each comparison takes the first variant that runs as its peer. The verdict counts the fastest of all peers.
+        # The peer of each comparison is its first variant that runs. The verdict counts the fastest of all peers.
         self.assertEqual([options.first_variant_only for options in parsed], [True, True])
         self.assertEqual([options.clocks.suffix for options in parsed], [".partial", ".partial"])
 
@@ -236,7 +237,7 @@ echo "vgg16 batch 256 fp16, 1 threads, level 2: $n.4 img/s (median of 1 steps, b
         self.compared(3, missing=("torch graph: no time was left to start it",))
         code, rows, _ = self.visit("quick-fp16-vgg16", "--minutes", "5")
         self.assertEqual((code, rows["quick-fp16-vgg16"]["result"]), (3, "cut off"))
-        code, rows, _ = self.visit("quick-fp16-vgg16")  # this call has no time limit but the part's own
+        code, rows, _ = self.visit("quick-fp16-vgg16")  # only the part's own time limit applies to this call
         self.assertEqual((code, rows["quick-fp16-vgg16"]["result"]), (0, "good"))
 
     def test_what_an_earlier_call_measured_stays_until_there_is_better(self) -> None:
@@ -262,7 +263,7 @@ echo "vgg16 batch 256 fp16, 1 threads, level 2: $n.4 img/s (median of 1 steps, b
         self.assertIn("there is no compute-sanitizer", rows["racecheck"]["reason"])
 
     def nccl_of(self, version: int, where: str = "wheels") -> None:
-        """Makes an NCCL library that reports `version`, and tests of the engine."""
+        """Makes an NCCL library that reports `version`, and passing tests of the engine."""
         source = self.script("nccl.c", f"int ncclGetVersion(int* version) {{ *version = {version}; return 0; }}\n")
         library = self.folder / where / "libnccl.so.2"
         library.parent.mkdir(exist_ok=True)
@@ -359,7 +360,3 @@ echo "vgg16 batch 256 fp16, 1 threads, level 2: $n.4 img/s (median of 1 steps, b
         self.assertEqual(rows["launch-vgg16"]["reason"], f"graph {speed}, waited {speed}, enqueued {speed}")
         text = (self.folder / "out" / "launch-vgg16-enqueued.txt").read_text()
         self.assertRegex(text, r"--batch-size 32 .*--no-cuda-graph .*--label part=launch-vgg16 --label way=enqueued")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,24 +1,22 @@
-"""hvdb history as a user runs it, on stores whose sessions have known speeds."""
+"""Runs hvdb history as a user does, on stores whose sessions have known speeds."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import io
 import json
 import os
-import tempfile
 import unittest
-from pathlib import Path
 from unittest import mock
 
 import jsonschema
 import numpy as np
 import tomllib
+from PIL import Image
 
+from harness import FolderTest, call
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-from hvdb import change_points, cli, expected, figure, plot_history, runs, thresholds
+from hvdb import change_points, expected, figure, plot_history, runs, thresholds
 from hvdb.errors import HvdbError
 from hvdb.expected import Expected
 
@@ -28,7 +26,7 @@ NEEDS_RUPTURES = unittest.skipUnless(change_points.available(), "needs ruptures 
 
 
 def nights(count: int, begin: int = 0, slow: float = 1.0, seed: int = 1, **spec: object) -> list[SessionSpec]:
-    """Sessions of `count` nights from number `begin` on. Steps take 1.25 s * `slow`, with 0.2 % of noise."""
+    """Returns sessions of `count` nights, from night `begin` on. Steps take 1.25 s * `slow`, with 0.2 % of noise."""
     rng = np.random.default_rng([seed, begin])
     day = datetime.datetime(2026, 1, 1, 3)
     return [
@@ -43,27 +41,19 @@ def nights(count: int, begin: int = 0, slow: float = 1.0, seed: int = 1, **spec:
     ]
 
 
-class HistoryCase(unittest.TestCase):
+class HistoryCase(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         self.db = self.folder / "nightly.db"
         self.file = self.folder / "expected.toml"
 
     def history(self, *words: object, code: int) -> str:
-        """Runs the command. Returns its output on both streams."""
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            try:
-                returned = cli.main(["history", *map(str, words)])
-            except SystemExit as end:
-                returned = end.code
-        self.assertEqual(returned, code, printed.getvalue())
-        return printed.getvalue()
+        """Runs hvdb history. Returns its output on both streams."""
+        _, out, err = call("history", *words, code=code)
+        return out + err
 
     def document(self, *words: object, code: int) -> dict:
-        """Runs the command. Returns its JSON document, which must fit the schema and hold exit code `code`."""
+        """Runs hvdb history. Returns its JSON document, which must fit the schema and contain exit code `code`."""
         file = self.folder / "history.json"
         self.history(*words, "--json", file, code=code)
         document = json.loads(file.read_text())
@@ -345,7 +335,7 @@ class OutputTest(HistoryCase):
         self.file.write_text('[[expected]]\nsince = 2026-01-02\nreason = "$\\\\frac$ \\u001b[2J"\n')
         for name in ("history.png", "history.svg"):
             self.history(self.db, "--annotations", self.file, "--plot", self.folder / name, code=0)
-        described = figure.png_text(self.folder / "history.png")["Description"]
+        described = Image.open(self.folder / "history.png").text["Description"]
         self.assertEqual(set(described.split()[1:]), {run["full"] for run in made})
         drawn = (self.folder / "history.svg").read_text()
         self.assertNotIn("\x1b", drawn)
@@ -375,7 +365,3 @@ class OutputTest(HistoryCase):
             with self.subTest(words):
                 self.refused(message, self.db, *words)
         self.assertIn("usage", self.history(self.db, "--metric", "speed", code=2))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,50 +1,31 @@
-"""A stranger's store: its text is shown as plain text in a terminal, in Markdown and in plots, and names no file."""
+"""Tests a stranger's store. Its text must show as plain text in terminals, Markdown and plots, and name no file."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import re
-import sqlite3
-import tempfile
 import unittest
 from pathlib import Path
 
 from html_check import Page
 
-from synthetic_store import SessionSpec, make
+from harness import FolderTest, alter, call
+from synthetic_store import SessionSpec, make, operation
 
 from hvdb import printable
-from hvdb.cli import main
 from hvdb.errors import HvdbError
 
-# Moves the cursor, sets the title, ends a line and a table's cell, begins HTML, code and a formula, reverses text.
+# This text moves the cursor, sets the title, ends a line and a cell, begins HTML, code and a formula, reverses text.
 HOSTILE = (
     "\x1b[2J\x1b]0;t\x07\r\na|b<script>x</script>```~~c~~ *d* __e__ $\\frac$ $\x9b\u202e[f](http://g.h) @i/../../j"
 )
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
-OPERATIONS = [
-    {
-        "seq": number,
-        "node": HOSTILE,
-        "kind": f"{HOSTILE}{number}",
-        "implementation": HOSTILE,
-        "library": 1,
-        "seconds": 0.001 * (number + 1),
-        "flops": 1e9,
-        "bytes": 1e6,
-    }
-    for number in range(3)
-]
+OPERATIONS = [operation(seq, node=HOSTILE, kind=f"{HOSTILE}{seq}", implementation=HOSTILE) for seq in range(3)]
 
 
-class HostileStore(unittest.TestCase):
+class HostileStore(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-        self.db = self.folder / "a.db"
+        super().setUp()
         traced = SessionSpec(traced=1, phases=("full",), operations=OPERATIONS)
         self.ids = make(self.db, SessionSpec(), SessionSpec(ranks=4, steps=5), traced)
         columns = "model compute_type allreduce_type comm data_plane stop_reason checks started_utc status_reason"
@@ -55,19 +36,13 @@ class HostileStore(unittest.TestCase):
         self.change("UPDATE rank SET host = :text")
 
     def change(self, sql: str) -> None:
-        connection = sqlite3.connect(self.db)
-        with connection:
-            connection.execute(sql, {"text": HOSTILE})
-        connection.close()
+        alter(self.db, sql, values={"text": HOSTILE})
 
     def run_script(self, *words: object, code: int = 0) -> str:
-        """Runs the command. Returns its output, which must have no control characters for a terminal."""
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            returned = main(list(map(str, words)))
-        self.assertEqual(returned, code, printed.getvalue())
-        self.assertNotRegex(printed.getvalue(), CONTROLS)
-        return printed.getvalue()
+        """Runs a command of hvdb. Returns its output, which must contain no control characters of terminals."""
+        _, out, err = call(*words, code=code)
+        self.assertNotRegex(out + err, CONTROLS)
+        return out + err
 
     def test_a_table_is_one_line_a_row(self) -> None:
         lines = self.run_script("efficiency", self.db).splitlines()
@@ -152,7 +127,7 @@ class HostileStore(unittest.TestCase):
 
 
 class Printable(unittest.TestCase):
-    """Expected values are written by hand."""
+    """Compares with values that are written by hand."""
 
     def test_terminal(self) -> None:
         self.assertEqual(
@@ -189,7 +164,3 @@ class Printable(unittest.TestCase):
         self.assertLess(max(len(path.name) for path in made), 100)
         with self.assertRaises(HvdbError):
             printable.file_in(out, "../p_", "vgg16", ".png")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,4 @@
-"""hvdb, installed by cmake --install and by pip from a copy of the sources that is then deleted.
+"""Installs hvdb with cmake --install and with pip, from a copy of the sources that is then deleted.
 
 Every command runs in both installations, on stores that the installed hvd_bench wrote. Nothing is downloaded.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import jsonschema
 
+from harness import execute
 from synthetic_store import REPOSITORY
 
 from hvdb import cli
@@ -43,9 +44,9 @@ num-warmup-batches = 1
 num-batches-per-iter = 1
 num-iters = 2
 """
-# A launcher that only drops its own option (-n RANKS), because one rank needs no MPI.
+# This launcher drops its own option (-n RANKS) and runs the rest, because one rank needs no MPI.
 LAUNCH = """launch.command=["bash", "-c", 'shift 2; exec "$@"', "-"]"""
-# Prints what bash offers to complete after the words that follow the file with the completion.
+# Prints what bash offers to complete. The first argument is the file with the completion, the rest are words.
 COMPLETE = """
 source "$1"
 shift
@@ -58,13 +59,13 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 class Installed:
-    """Both installations, and the folders that their tests need, in one scratch folder."""
+    """Both installations, and the folders that the tests need, in one scratch folder."""
 
     def __init__(self, top: Path) -> None:
         self.top = top
         self.prefix = top / "prefix"
         self.venv = top / "venv"
-        self.plain = top / "plain"  # a Python without any packages, as on a login node
+        self.plain = top / "plain"  # a Python without packages, as on a login node
         self.work = top / "work"
         self.work.mkdir()
         self.store = self.work / "measured.db"
@@ -77,19 +78,11 @@ class Installed:
         }
 
     def run(self, *words: object, code: int | None = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Runs a program in self.work. code: the exit code that it must have, or None for any.
+        """Runs a program in self.work. Its exit code must be `code`, unless `code` is None.
 
         Errors: AssertionError with the program's output for another exit code.
         """
-        done = subprocess.run(
-            list(map(str, words)),
-            cwd=self.work,
-            env={**self.environment, **environment},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = execute(*list(map(str, words)), cwd=self.work, env={**self.environment, **environment}, timeout=300)
         assert code in (None, done.returncode), f"{words} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
@@ -107,7 +100,7 @@ class Installed:
         options = ("-DHVD_BUILD_TESTS=OFF", "-DHVD_BUILD_MICROBENCH=OFF", "-DHVD_WITH_CUDA=OFF")
         self.run("cmake", "-S", source, "--preset", "release", "-B", build, *options)
         (build / "bin").mkdir(exist_ok=True)
-        shutil.copy(PROGRAM, build / "bin" / "hvd_bench")  # uses the program under test instead of building it again
+        shutil.copy(PROGRAM, build / "bin" / "hvd_bench")  # installs the program under test without a build
         self.run("cmake", "--install", build, "--prefix", self.prefix, "--component", "program")
         self.run(sys.executable, "-m", "venv", "--system-site-packages", self.venv)
         self.run(sys.executable, "-m", "venv", "--without-pip", self.plain)
@@ -147,7 +140,7 @@ class CommandTest(unittest.TestCase):
             self.assertTrue(hasattr(self, f"test_{command}"), command)
 
     def both(self, check: Callable[[Path, Path], None]) -> None:
-        """Calls check(program, an empty folder) for both installations."""
+        """Calls check(hvdb, an empty folder) for both installations."""
         for place in (HERE.prefix, HERE.venv):
             with self.subTest(place.name), tempfile.TemporaryDirectory(dir=HERE.work) as folder:
                 check(place / "bin" / "hvdb", Path(folder))
@@ -177,7 +170,7 @@ class CommandTest(unittest.TestCase):
             words = ["--b", "--seed 2", "--cell", cell, "--pairs", "5", "--threshold", "99", "--db", folder / "gate.db"]
             said = HERE.run(hvdb, "gate", *words, "--dry-run").stderr
             self.assertIn("at most 5 pairs, 10 runs of at most 5 s each", said)
-            # On a busy machine one of five runs may take twice as long as its pair: then the verdict is open.
+            # On a busy machine one of five runs may take twice as long as its pair. The verdict is then INCONCLUSIVE.
             gated = HERE.run(hvdb, "gate", *words, "--json", folder / "v.json", code=None)
             verdict = {0: "PASS", 3: "INCONCLUSIVE"}[gated.returncode]
             self.assertRegex(gated.stdout, rf"cell-1 .* 5 pairs +{verdict}")
@@ -377,7 +370,7 @@ class LauncherTest(unittest.TestCase):
                 self.assertIn("ResNet-50", done.stdout)
 
     def test_a_login_node_has_python_alone(self) -> None:
-        """Without numpy, hvdb campaign works, and the other commands name in one line what is missing."""
+        """Without numpy, hvdb campaign works. The other commands name the missing package in one line."""
         python = HERE.plain / "bin" / "python"
         words = (HERE.prefix / "bin" / "hvdb", "campaign", "generate", "horovod-512", "--site", "slurm-8gpu")
         self.assertIn("n0064", HERE.run(*words, "--dry-run", HVD_PYTHON=str(python)).stdout)
@@ -392,7 +385,3 @@ class LauncherTest(unittest.TestCase):
         asked = f"source {library}; hvd_python_is_good() {{ false; }}; hvd_exec efficiency"
         done = HERE.run("bash", "-c", asked, code=2)
         self.assertRegex(done.stderr, r"^no Python 3.10\+ with numpy and matplotlib was found: install them .*\n$")
-
-
-if __name__ == "__main__":
-    unittest.main()

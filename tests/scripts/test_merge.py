@@ -1,14 +1,14 @@
-"""Merging: repeatable, leaves inputs untouched, refuses damage and conflicts, and includes leftovers of killed jobs."""
+"""Tests merging. It must be repeatable, leave inputs unchanged, refuse damage and conflicts, and include leftovers."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import sqlite3
-import tempfile
-import unittest
+import time
 from pathlib import Path
 
+from harness import FolderTest, alter
 from synthetic_store import SessionSpec, make
 
 from hvdb import merge, runs, store
@@ -21,6 +21,11 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def flipped(store: bytes) -> bytes:
+    """Returns the store with damage that only reading the whole file finds."""
+    return store[:4096] + b"\xff" * 4096 + store[8192:]
+
+
 def dump(path: Path) -> list[str]:
     connection = sqlite3.connect(path)
     try:
@@ -29,22 +34,24 @@ def dump(path: Path) -> list[str]:
         connection.close()
 
 
-class MergeTest(unittest.TestCase):
+class TwoStores(FolderTest):
+    """A test with two stores to merge, and the place of a partial file that a job left beside the first store."""
+
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         self.a, self.b = self.folder / "a.db", self.folder / "b.db"
         self.out = self.folder / "out.db"
+        self.leftover = self.folder / "a.db.00000000-1111.partial"
         make(self.a, SessionSpec(), seed=1)
         make(self.b, SessionSpec(model="vgg16"), seed=2)
 
-    def alter(self, path: Path, statement: str) -> None:
-        connection = sqlite3.connect(path)
-        with connection:
-            connection.execute(statement)
-        connection.close()
+    def make_leftover(self, seconds: float = LONG_AGO, **spec: object) -> None:
+        """Makes the partial file of a job that wrote to it last at `seconds`."""
+        make(self.leftover, SessionSpec(**spec), seed=9)
+        os.utime(self.leftover, (seconds, seconds))
 
+
+class MergeTest(TwoStores):
     def test_two_stores_become_one(self) -> None:
         outcome = merge.merge(self.out, [self.a, self.b])
         self.assertEqual((outcome.added, outcome.present, outcome.incomplete), (6, 0, 0))
@@ -88,7 +95,7 @@ class MergeTest(unittest.TestCase):
             with self.subTest(what):
                 forged = self.folder / f"forged_{what}.db"
                 forged.write_bytes(self.a.read_bytes())
-                self.alter(forged, statement)
+                alter(forged, statement)
                 with self.assertRaisesRegex(NotComparable, "different contents"):
                     merge.merge(self.out, [self.b, self.a, forged])
                 self.assertFalse(self.out.exists())
@@ -96,18 +103,16 @@ class MergeTest(unittest.TestCase):
     def test_a_conflict_with_the_output_leaves_it_as_it_was(self) -> None:
         merge.merge(self.out, [self.a])
         before = digest(self.out)
-        self.alter(self.a, "UPDATE run SET final_loss = 1.0")
+        alter(self.a, "UPDATE run SET final_loss = 1.0")
         with self.assertRaises(NotComparable):
             merge.merge(self.out, [self.a])
         self.assertEqual(digest(self.out), before)
 
     def test_damaged_files_are_refused(self) -> None:
         whole = self.a.read_bytes()
-        flipped = bytearray(whole)
-        flipped[4096:8192] = b"\xff" * 4096
         cases = {
             "half": (whole[: len(whole) // 2], "damaged"),
-            "flipped": (bytes(flipped), "damaged"),
+            "flipped": (flipped(whole), "damaged"),
             "empty": (b"", "empty file"),
             "text": (b"total images/sec: 12\n" * 50, "not an SQLite file"),
         }
@@ -123,16 +128,14 @@ class MergeTest(unittest.TestCase):
 
     def test_all_files_that_cannot_be_taken_are_named_at_once(self) -> None:
         (self.folder / "empty.db").write_bytes(b"")
-        self.alter(self.b, "PRAGMA user_version = 99")
+        alter(self.b, "PRAGMA user_version = 99")
         with self.assertRaisesRegex(StoreError, "2 of 3 files .*--skip-damaged.*empty file.*schema version 99"):
             merge.merge(self.out, [self.folder / "empty.db", self.a, self.b, self.a])
         self.assertFalse(self.out.exists())
 
     def test_skip_damaged_leaves_out_and_says_so(self) -> None:
         whole = self.b.read_bytes()
-        flipped = bytearray(whole)
-        flipped[4096:8192] = b"\xff" * 4096  # this damage is found only when the file is read
-        bad = {"half.db": whole[: len(whole) // 2], "flipped.db": bytes(flipped), "text.db": b"total\n" * 50}
+        bad = {"half.db": whole[: len(whole) // 2], "flipped.db": flipped(whole), "text.db": b"total\n" * 50}
         for name, content in bad.items():
             (self.folder / name).write_bytes(content)
         outcome = merge.merge(self.out, [*(self.folder / name for name in bad), self.a], skip_damaged=True)
@@ -140,7 +143,7 @@ class MergeTest(unittest.TestCase):
         for name in bad:
             self.assertTrue(any(name in line for line in outcome.left_out), outcome.left_out)
         with self.assertRaises(NotComparable, msg="a conflict is no damage"):
-            self.alter(self.a, "UPDATE run SET final_loss = 1.0")
+            alter(self.a, "UPDATE run SET final_loss = 1.0")
             merge.merge(self.out, [self.a], skip_damaged=True)
 
     def test_nothing_left_to_merge_makes_no_file(self) -> None:
@@ -160,7 +163,7 @@ class MergeTest(unittest.TestCase):
         for message, statement in changes.items():
             with self.subTest(message):
                 self.a.write_bytes(whole)
-                self.alter(self.a, statement)
+                alter(self.a, statement)
                 with self.assertRaisesRegex(StoreError, message):
                     merge.merge(self.out, [self.b, self.a])
                 self.assertFalse(self.out.exists())
@@ -180,42 +183,39 @@ class MergeTest(unittest.TestCase):
         self.assertEqual((again.added, again.present), (0, 6))
 
     def test_other_programs_and_other_schemas_are_refused(self) -> None:
-        self.alter(self.a, "PRAGMA user_version = 99")
+        alter(self.a, "PRAGMA user_version = 99")
         with self.assertRaisesRegex(StoreError, "schema version 99"):
             merge.merge(self.out, [self.a])
-        self.alter(self.b, "PRAGMA application_id = 1")
+        alter(self.b, "PRAGMA application_id = 1")
         with self.assertRaisesRegex(StoreError, "another program"):
             merge.merge(self.out, [self.b])
 
     def test_rows_without_their_run_are_refused(self) -> None:
-        self.alter(self.a, "DELETE FROM run WHERE phase = 'none'")  # by default SQLite does not enforce foreign keys
+        alter(self.a, "DELETE FROM run WHERE phase = 'none'")  # no foreign key forbids it
         with self.assertRaisesRegex(StoreError, "belongs to no run"):
             merge.merge(self.out, [self.a])
 
     def test_leftovers_become_incomplete(self) -> None:
-        leftover = self.folder / "a.db.00000000-1111.partial"
-        make(leftover, SessionSpec(status="running", steps=5), seed=9)
-        os.utime(leftover, (LONG_AGO, LONG_AGO))
+        self.make_leftover(status="running", steps=5)
         outcome = merge.merge(self.out, [self.a])
         self.assertEqual((outcome.added, outcome.incomplete), (6, 3))
         cut = [run for run in runs.load([self.out]) if run.status == "incomplete"]
         self.assertEqual({run.status_reason for run in cut}, {merge.LEFTOVER_REASON})
         self.assertEqual({len(run.step_seconds_series()) for run in cut}, {5})
         before = digest(self.out)
-        again = merge.merge(self.out, [leftover])
+        again = merge.merge(self.out, [self.leftover])
         self.assertEqual((again.added, again.present), (0, 3))
         self.assertEqual(digest(self.out), before)
 
     def test_the_leftover_of_a_job_that_may_still_run_is_left_alone(self) -> None:
-        leftover = self.folder / "a.db.00000000-1111.partial"
-        make(leftover, SessionSpec(status="running"), seed=9)
+        self.make_leftover(time.time(), status="running")
         outcome = merge.merge(self.out, [self.a])
         self.assertEqual(outcome.added, 3)
         self.assertIn("may still run", outcome.notes[0])
-        self.assertEqual(merge.merge(self.out, [leftover]).added, 3)
+        self.assertEqual(merge.merge(self.out, [self.leftover]).added, 3)
 
     def test_a_leftover_with_a_hot_journal_is_read_as_of_its_last_commit(self) -> None:
-        # A process dies inside a transaction: the file holds half of the transaction, and the journal undoes it.
+        # A process dies inside a transaction. The file then contains half of the transaction, which the journal undoes.
         leftover = self.folder / "dead.db"
         make(leftover, SessionSpec(status="running"), seed=9)
         pid = os.fork()
@@ -241,7 +241,7 @@ class MergeTest(unittest.TestCase):
             merge.merge(self.a, [self.a])
 
     def test_output_of_another_schema_is_refused(self) -> None:
-        self.alter(self.b, "PRAGMA user_version = 7")
+        alter(self.b, "PRAGMA user_version = 7")
         before = digest(self.b)
         with self.assertRaises(StoreError):
             merge.merge(self.b, [self.a])
@@ -250,7 +250,3 @@ class MergeTest(unittest.TestCase):
     def test_readonly_connection_cannot_write(self) -> None:
         with self.assertRaises(StoreError), store.open_readonly(self.a) as connection:
             connection.execute("DELETE FROM run")
-
-
-if __name__ == "__main__":
-    unittest.main()

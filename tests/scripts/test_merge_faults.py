@@ -1,4 +1,4 @@
-"""Merging while others write, are killed, or fill the disk: no session is lost, and none is merged by halves."""
+"""Merges while other processes write, are killed, or fill the disk. No session may be lost or merged only in part."""
 
 from __future__ import annotations
 
@@ -11,33 +11,19 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 import unittest.mock
 from pathlib import Path
 
 import numpy as np
+from test_merge import LONG_AGO, TwoStores, digest
 
-from synthetic_store import REPOSITORY, SessionSpec, add_session, make
+from harness import SCRIPTS, alter, execute
+from synthetic_store import SessionSpec, add_session, make
 
 from hvdb import merge, runs, store
 from hvdb.errors import NotComparable, StoreError
-
-LONG_AGO = 1_700_000_000
-SCRIPTS = REPOSITORY / "scripts"
-
-
-def digest(path: Path) -> int:
-    return hash(path.read_bytes())
-
-
-def edit(path: Path, *statements: str) -> None:
-    connection = sqlite3.connect(path)
-    with connection:
-        for statement in statements:
-            connection.execute(statement)
-    connection.close()
 
 
 def all_rows(path: Path) -> list[str]:
@@ -45,23 +31,14 @@ def all_rows(path: Path) -> list[str]:
         return sorted(connection.iterdump())
 
 
-class Folder(unittest.TestCase):
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-        self.a, self.b = self.folder / "a.db", self.folder / "b.db"
-        self.out = self.folder / "out.db"
-        make(self.a, SessionSpec(), seed=1)
-        make(self.b, SessionSpec(model="vgg16"), seed=2)
-
+class Folder(TwoStores):
     def assert_no_working_file(self) -> None:
         self.assertEqual([p.name for p in self.folder.iterdir() if "merging" in p.name], [])
 
 
 class WhileJobsWriteTest(Folder):
     def test_a_job_that_publishes_into_an_input_meanwhile(self) -> None:
-        """A job adds sessions to a store, one transaction each, while the store is merged again and again."""
+        """A job adds sessions to a store, each in its own transaction, while the store is merged again and again."""
         script = (
             "import sys, time; sys.path.insert(0, sys.argv[1])\n"
             "import numpy as np, sqlite3\n"
@@ -86,7 +63,7 @@ class WhileJobsWriteTest(Folder):
         self.assertGreater(merges, 0)
 
     def test_a_store_that_a_live_transaction_holds_is_read_as_before_it(self) -> None:
-        # The journal of a running writer is not hot. A private copy must not be rolled back with it.
+        # The journal of a running writer is not hot. Merge must not roll back its private copy with this journal.
         writer = sqlite3.connect(self.a, isolation_level=None)
         self.addCleanup(writer.close)
         writer.execute("BEGIN IMMEDIATE")
@@ -97,7 +74,7 @@ class WhileJobsWriteTest(Folder):
         writer.execute("ROLLBACK")
 
     def test_a_running_job_that_takes_no_locks(self) -> None:
-        """hvd_bench writes its working file without locks. If merge is given it, it reads one state or refuses."""
+        """hvd_bench writes its working file without locks. Merge must read one state of the file or refuse the file."""
         working = self.folder / "job.db.00000000-1111.partial"
         make(working, SessionSpec(status="running"), seed=9)
         script = (
@@ -131,12 +108,10 @@ class WhileJobsWriteTest(Folder):
         self.assertTrue(all("changed while it was read" in why or "in use" in why for why in refused), refused)
 
     def test_a_leftover_that_somebody_has_locked_is_said_and_left_out(self) -> None:
-        leftover = self.folder / "a.db.00000000-1111.partial"
-        make(leftover, SessionSpec(status="running"), seed=9)
-        os.utime(leftover, (LONG_AGO, LONG_AGO))
-        job = sqlite3.connect(leftover, isolation_level=None)
+        self.make_leftover(status="running")
+        job = sqlite3.connect(self.leftover, isolation_level=None)
         self.addCleanup(job.close)
-        job.execute("PRAGMA locking_mode = EXCLUSIVE")  # as hvd_bench does with its working file
+        job.execute("PRAGMA locking_mode = EXCLUSIVE")  # hvd_bench locks its working file in this mode
         job.execute("BEGIN EXCLUSIVE")
         begun = time.monotonic()
         outcome = merge.merge(self.out, [self.a])
@@ -145,7 +120,7 @@ class WhileJobsWriteTest(Folder):
         self.assertLess(time.monotonic() - begun, 5, "nobody waits for a running job")
 
     def test_a_file_that_changes_without_locks_is_refused(self) -> None:
-        """The file changes after it was read, as on a cluster file system without locks between nodes."""
+        """The file changes after merge has read it, as on a cluster's file system without locks between nodes."""
         absorb = merge.absorb
 
         def meddle(*arguments: object) -> object:
@@ -177,17 +152,12 @@ class WhileJobsWriteTest(Folder):
 
 
 class PublishedMeanwhileTest(Folder):
-    """A job publishes its working file, which then disappears, while a merge that has found the file is running."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.leftover = self.folder / "a.db.00000000-1111.partial"
+    """A job publishes its working file while a merge runs. The file disappears after the merge has found it."""
 
     def gone_after(self, owner: object, name: str, calls: int) -> None:
-        """Makes the leftover. It disappears after the `calls`-th call of a function."""
+        """Makes the leftover. It disappears after call number `calls` of the function owner.name."""
         self.leftover.unlink(missing_ok=True)
-        make(self.leftover, SessionSpec(), seed=9)
-        os.utime(self.leftover, (LONG_AGO, LONG_AGO))
+        self.make_leftover()
         function = getattr(owner, name)
 
         def followed(*arguments: object) -> object:
@@ -245,7 +215,7 @@ class PublishedMeanwhileTest(Folder):
 
 
 class StatesOfOneRunTest(Folder):
-    """A leftover is merged too early; later the same run is merged complete."""
+    """A leftover is merged before its run is complete. Later the complete run is merged."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -253,7 +223,7 @@ class StatesOfOneRunTest(Folder):
         (made,) = make(self.early, SessionSpec(phases=("full",)), seed=5)
         self.uuid = made["full"]
         shutil.copy(self.early, self.late)
-        edit(
+        alter(
             self.early,
             "UPDATE run SET status = 'running', measured_steps = 5, step_seconds = NULL, fingerprint = 'early'",
             "UPDATE sample SET count = 5, data = substr(data, 1, 40)",
@@ -284,7 +254,7 @@ class StatesOfOneRunTest(Folder):
     def test_of_two_unfinished_states_the_longer_counts(self) -> None:
         longer = self.folder / "longer.db"
         shutil.copy(self.late, longer)
-        edit(longer, "UPDATE run SET status = 'running', measured_steps = 20, fingerprint = 'early'")
+        alter(longer, "UPDATE run SET status = 'running', measured_steps = 20, fingerprint = 'early'")
         self.assertEqual(self.merged([self.early, longer]), self.merged([longer, self.early]))
         self.assertEqual(self.merged([self.early, longer]), self.merged([longer]))
 
@@ -296,20 +266,20 @@ class StatesOfOneRunTest(Folder):
         ):
             forged = self.folder / "forged.db"
             shutil.copy(self.late, forged)
-            edit(forged, statement)
+            alter(forged, statement)
             with self.subTest(statement), self.assertRaises(NotComparable):
                 merge.merge(self.out, [self.early, forged])
 
     def test_two_unfinished_states_of_equal_length_that_differ_are_a_conflict(self) -> None:
         forged = self.folder / "forged.db"
         shutil.copy(self.early, forged)
-        edit(forged, "UPDATE run SET final_loss = 7")
+        alter(forged, "UPDATE run SET final_loss = 7")
         with self.assertRaises(NotComparable):
             merge.merge(self.out, [self.early, forged])
 
 
 class KilledTest(Folder):
-    """scripts/merge is killed at many points. Its output is as before or complete; the next merge completes it."""
+    """Kills scripts/merge at many points. The output must be unchanged or complete. The next merge must complete it."""
 
     STEPS = """
 import os, signal, sqlite3, sys
@@ -329,13 +299,7 @@ merge.merge(Path(sys.argv[3]), [Path(p) for p in sys.argv[4:]])
 """
 
     def kill_after(self, lines: int, *inputs: Path) -> int:
-        done = subprocess.run(
-            [sys.executable, "-B", "-c", self.STEPS, str(SCRIPTS), str(lines), str(self.out), *map(str, inputs)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = execute(sys.executable, "-B", "-c", self.STEPS, SCRIPTS, lines, self.out, *inputs)
         self.assertIn(done.returncode, (0, -signal.SIGKILL), done.stderr)
         return done.returncode
 
@@ -353,7 +317,7 @@ merge.merge(Path(sys.argv[3]), [Path(p) for p in sys.argv[4:]])
                 self.out.write_bytes(start)
             code = self.kill_after(lines, self.a, self.b)
             if self.out.exists():
-                merge.merge(self.out, [self.a])  # rolls back a journal if there is one
+                merge.merge(self.out, [self.a])  # rolls back the output if there is a journal
                 now = all_rows(self.out)
                 self.assertIn(now, (before, complete), f"killed after {lines} lines")
                 states.add(now == complete)
@@ -377,7 +341,7 @@ merge.merge(Path(sys.argv[3]), [Path(p) for p in sys.argv[4:]])
         self.sweep(all_rows(self.out))
 
     def test_in_the_middle_of_the_last_transaction(self) -> None:
-        """The output holds half of the rows and a hot journal. The next merge rolls back and completes the output."""
+        """The output contains half of the rows and has a hot journal. The next merge must roll the output back."""
         merge.merge(self.out, [self.a])
         before = all_rows(self.out)
         pid = os.fork()
@@ -434,25 +398,9 @@ class LinkTest(Folder):
 
 class FullDiskTest(Folder):
     def run_merge(self, limit_bytes: int) -> subprocess.CompletedProcess[str]:
-        """Runs scripts/merge with a limit on file sizes: writes beyond the limit fail as on a full disk."""
-        blocks = limit_bytes // 1024
-        return subprocess.run(
-            [
-                "bash",
-                "-c",
-                f'ulimit -f {blocks} && exec "$@"',
-                "-",
-                str(SCRIPTS / "merge"),
-                "-o",
-                self.out,
-                self.a,
-                self.b,
-            ],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        """Runs scripts/merge with a limit on file sizes. Writes beyond the limit fail as on a full disk."""
+        script = f'ulimit -f {limit_bytes // 1024} && exec "$@"'
+        return execute("bash", "-c", script, "-", SCRIPTS / "merge", "-o", self.out, self.a, self.b)
 
     def test_a_new_output(self) -> None:
         done = self.run_merge(40 << 10)
@@ -467,9 +415,9 @@ class FullDiskTest(Folder):
         self.b.unlink()
         make(self.b, SessionSpec(steps=3000), seed=2)
         merge.merge(self.folder / "c.db", [self.b])
-        self.b = self.folder / "c.db"  # c.db is as large as the working file will be
+        self.b = self.folder / "c.db"  # the working file will be as large as c.db
         before = all_rows(self.out)
-        limit = self.b.stat().st_size + 4096  # enough for the working file, too small for the output
+        limit = self.b.stat().st_size + 4096  # large enough for the working file, too small for the output
         done = self.run_merge(limit)
         self.assertEqual(done.returncode, 2, done.stdout)
         self.assertIn("cannot be written", done.stderr)
@@ -487,33 +435,27 @@ class FullDiskTest(Folder):
             'mount -t tmpfs -o size=60k none "$1" && '
             '{ "$2" -o "$1/out.db" "$3" "$4"; code=$?; ls -A "$1"; exit $code; }'
         )
-        done = subprocess.run(
-            ["unshare", "-rm", "bash", "-c", script, "-", small, SCRIPTS / "merge", self.a, self.b],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        self.assertEqual(done.returncode, 2, done.stderr)
+        done = execute("unshare", "-rm", "bash", "-c", script, "-", small, SCRIPTS / "merge", self.a, self.b, code=2)
         self.assertRegex(done.stderr, "cannot be written: database or disk is full")
         self.assertEqual(done.stdout, "", "nothing may be left behind")
 
 
 class RaceTest(Folder):
-    def merge_elsewhere(self, path: Path) -> None:
-        subprocess.run([SCRIPTS / "merge", "-o", self.out, path], check=True, capture_output=True, timeout=60)
-
-    def test_two_merges_into_one_new_output(self) -> None:
-        """The second merge adds to what the first one made."""
+    def published_first(self, path: Path) -> None:
+        """Lets a second process merge `path` into the output just before this process publishes its own merge."""
         publish = merge._publish
 
-        def late(working: Path, output: Path, *rest: object) -> None:
+        def late(*arguments: object) -> None:
             merge._publish = publish
-            self.merge_elsewhere(self.b)  # another process publishes first
-            publish(working, output, *rest)
+            execute(SCRIPTS / "merge", "-o", self.out, path, code=0)
+            publish(*arguments)
 
         merge._publish = late
         self.addCleanup(setattr, merge, "_publish", publish)
+
+    def test_two_merges_into_one_new_output(self) -> None:
+        """The second merge must add its sessions to the output of the first merge."""
+        self.published_first(self.b)
         merge.merge(self.out, [self.a, self.b])
         self.assertEqual(len(runs.load([self.out])), 6)
         self.assert_no_working_file()
@@ -533,7 +475,7 @@ class RaceTest(Folder):
         publish = merge._publish
         forged = self.folder / "forged.db"
         shutil.copy(self.a, forged)
-        edit(forged, statement)
+        alter(forged, statement)
 
         def late(*arguments: object) -> None:
             forged.rename(self.out)
@@ -548,18 +490,10 @@ class RaceTest(Folder):
         self.assert_no_working_file()
 
     def test_a_conflict_that_arises_in_the_meantime_is_refused(self) -> None:
-        publish = merge._publish
         forged = self.folder / "forged.db"
         shutil.copy(self.a, forged)
-        edit(forged, "UPDATE run SET final_loss = 1.0")
-
-        def late(working: Path, output: Path, *rest: object) -> None:
-            merge._publish = publish
-            self.merge_elsewhere(forged)
-            publish(working, output, *rest)
-
-        merge._publish = late
-        self.addCleanup(setattr, merge, "_publish", publish)
+        alter(forged, "UPDATE run SET final_loss = 1.0")
+        self.published_first(forged)
         with self.assertRaisesRegex(NotComparable, r"has different contents in .*out.db and in .*a.db"):
             merge.merge(self.out, [self.a, self.b])
         self.assertEqual({run.final_loss for run in runs.load([self.out])}, {1.0})
@@ -571,21 +505,12 @@ class MemoryTest(unittest.TestCase):
         program = SCRIPTS / "maintain" / "bench_merge"
 
         def measure(files: int) -> dict:
-            done = subprocess.run(
-                [program, "--files", str(files), "--ranks", "256", "--json", "--max-mib", "300"],
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
+            done = execute(
+                program, "--files", files, "--ranks", "256", "--json", "--max-mib", "300", timeout=300, code=0
             )
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             return json.loads(done.stdout)
 
         few, many = measure(6), measure(36)
         self.assertGreater(many["input_mib"], 120)
         self.assertLess(many["merge"]["peak_mib"], few["merge"]["peak_mib"] + 70, "a cache of 64 MiB fills up, no more")
         self.assertLess(many["again"]["peak_mib"], few["again"]["peak_mib"] + 40)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,4 @@
-"""The comparison with another system: the protocol, the search for the best batch, the interval over turns."""
+"""Tests the comparison with another system: protocol, search for the best batch, and interval over turns."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from synthetic_store import REPOSITORY
+from harness import SCRIPTS, execute
 
 OURS = Path(os.environ.get("HVD_BENCH", "hvd_bench")).with_name("train_step_bench")
 NO_GRAPH = "torch graph ended with exit code 2: gpu_torch: there are no CUDA graphs on a CPU"
-PEERS = REPOSITORY / "scripts" / "maintain" / "peers"
+PEERS = SCRIPTS / "maintain" / "peers"
 sys.path.insert(0, str(PEERS))
 import compare_torch  # noqa: E402
 import serving  # noqa: E402
@@ -47,7 +47,7 @@ class RatioIntervalTest(unittest.TestCase):
 class ChoiceOfThePeerTest(unittest.TestCase):
     @staticmethod
     def process(*seconds: float) -> list[str]:
-        """The command of a server that answers with these seconds and then ends with exit code 3."""
+        """Returns the command of a server that answers with these seconds and then ends with exit code 3."""
         return ["sh", "-c", "echo ready x; " + "".join(f"read n && echo {s}; " for s in seconds) + "exit 3"]
 
     def test_the_fastest_form_by_its_median(self) -> None:
@@ -71,7 +71,7 @@ class ChoiceOfThePeerTest(unittest.TestCase):
             compare_torch.choose({"a": ["/none"]}, threads=1, turns=3, steps=1)
 
     def test_what_failed_takes_nothing_with_it(self) -> None:
-        """The first comparison is kept, the second fails, and the third still runs."""
+        """A failed second comparison must neither lose the first one nor prevent the third one."""
         row = compare_torch.Row("m", "fp32", 1, 1.0, 1.0, "torch", 1.0, None, None, {}, {}, {"b": "why"}, {})
         answers = [row, serving.PeerError("broken"), row]
         with tempfile.TemporaryDirectory() as folder, mock.patch.object(compare_torch, "compare", side_effect=answers):
@@ -85,7 +85,7 @@ class ChoiceOfThePeerTest(unittest.TestCase):
 
 
 class FakeTrainer:
-    """Trains nothing: steps take 1 ms, and a batch above 128 does not fit into memory."""
+    """Trains nothing. A step takes 1 ms, and a batch above 128 does not fit into memory."""
 
     def __init__(self) -> None:
         self.images = 32
@@ -158,9 +158,7 @@ class OursTest(unittest.TestCase):
 
     def test_a_question_that_is_none(self) -> None:
         for question in ("two", "0", "-1", "batch", "batch x"):
-            done = subprocess.run(
-                self.COMMAND, input=f"{question}\n", capture_output=True, text=True, check=False, timeout=60
-            )
+            done = execute(*self.COMMAND, input=f"{question}\n")
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)
             self.assertIn(f"'{question}' is not a question", done.stderr)
 
@@ -171,7 +169,7 @@ class OursTest(unittest.TestCase):
 )
 class OnTheCpuTest(unittest.TestCase):
     def test_the_whole_comparison_against_itself(self) -> None:
-        """PyTorch is on both sides, with a network small enough for a CPU."""
+        """PyTorch trains on both sides, with a network small enough for a CPU."""
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             ours = folder / "ours"
@@ -184,22 +182,16 @@ class OnTheCpuTest(unittest.TestCase):
             command += ["--python", "/usr/bin/python3", "--device", "cpu", "--models", "resnet50", "--dtypes", "fp32"]
             command += ["--variants", "eager", "graph", "--image", "32", "--batches", "2", "4"]
             command += ["--turns", "6", "--turn-seconds", "0.01", "--search-seconds", "0.01", "--warm-up", "1"]
-            done = subprocess.run(
-                [*command, "--json", str(folder / "x.json"), "--log", str(folder / "log")],
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-            )
+            done = execute(*command, "--json", folder / "x.json", "--log", folder / "log", timeout=300)
             log = (folder / "log").read_text()
-            self.assertEqual(done.returncode, 3, done.stdout + done.stderr + log)  # there are no graphs on a CPU
+            self.assertEqual(done.returncode, 3, done.stdout + done.stderr + log)  # no graphs
             self.assertIn("there are no CUDA graphs on a CPU", log)
             (row,) = json.loads((folder / "x.json").read_text())
             self.assertEqual(row["troubles"], [])
             self.assertEqual(row["missing_variants"], [NO_GRAPH])
             self.assertEqual(row["best"]["peer"]["name"], "torch eager")
             for side in ("ours", "peer"):
-                self.assertGreater(row["best"][side]["last_loss"], 1)  # ln(1000) is 6.9
+                self.assertGreater(row["best"][side]["last_loss"], 1)  # without training: ln(1000) = 6.9
                 self.assertEqual(len(row["best"][side]["seconds_per_step"]), 6)
             self.assertLess(row["best"]["ratio"]["low"], row["best"]["ratio"]["high"])
 
@@ -221,7 +213,7 @@ class TrainerTest(unittest.TestCase):
         return trainer
 
     def network(self, *_: object) -> object:
-        """A small network; what it learns does not matter."""
+        """Returns a small network. What it learns does not matter."""
         from torch import nn
 
         return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 1000))
@@ -235,7 +227,7 @@ class TrainerTest(unittest.TestCase):
             return torch_train.CpuTrainer(torch_train.parse_arguments())
 
     def seen(self, trainer: object, steps: int = 4) -> list[tuple[int, ...]]:
-        """The labels that the loss was computed with, step by step."""
+        """Trains. Returns the labels with which each step computed its loss."""
         seen, compute = [], trainer._loss_function
 
         def loss_function(scores: object, labels: object) -> object:
@@ -259,7 +251,7 @@ class TrainerTest(unittest.TestCase):
             self.assertEqual(len(set(self.seen(make("cycled")))), 1)
 
     def test_a_captured_step_reads_labels_that_are_uploaded_before_it(self) -> None:
-        """Uses a fake graph: a replay sees the values at the address that the capture read."""
+        """Uses a fake graph, whose replay sees the values at the address that the capture read."""
         import torch
 
         trainer = self.gpu_trainer("fresh")
@@ -305,14 +297,14 @@ class TrainerTest(unittest.TestCase):
                     expected = math.sqrt(2 / fan_in)  # He, arXiv:1502.01852, equation 10
                 elif isinstance(module, torch.nn.Linear) and model == "vgg16":
                     expected = 0.01
-                elif isinstance(module, torch.nn.Linear):  # Glorot and Bengio: uniform, with this deviation
+                elif isinstance(module, torch.nn.Linear):  # Glorot and Bengio: uniform with this deviation
                     expected = math.sqrt(2 / (module.in_features + module.out_features))
                     limit = math.sqrt(6 / (module.in_features + module.out_features))
                     self.assertLessEqual(float(module.weight.detach().abs().max()), limit)
                 else:
                     continue
                 weight = module.weight.detach()
-                # Six standard errors of a deviation that is estimated from this many values.
+                # The test allows six standard errors of a deviation that is estimated from numel() values.
                 tolerance = 6 * expected / math.sqrt(2 * weight.numel())
                 self.assertAlmostEqual(float(weight.std()), expected, delta=tolerance, msg=f"{model} {name}")
                 self.assertAlmostEqual(float(weight.mean()), 0, delta=6 * expected / math.sqrt(weight.numel()))
@@ -327,7 +319,7 @@ class TrainerTest(unittest.TestCase):
 
 @unittest.skipUnless(importlib.util.find_spec("torch"), "needs PyTorch in this Python (scripts/install_deps --peers)")
 class CompileTest(unittest.TestCase):
-    """If torch.compile cannot work, the report has a reason and no traceback."""
+    """If torch.compile cannot work, the report must have a reason and no traceback."""
 
     def setUp(self) -> None:
         import gpu_torch
@@ -356,9 +348,5 @@ class CompileTest(unittest.TestCase):
         trainer.batch.side_effect = KeyError("Python.h:\nno such file")
         with self.assertRaisesRegex(ValueError, r"^torch.compile: KeyError: .*Python.h:.*no such file"):
             self.program.build(trainer, SimpleNamespace(variant="autotune", batch=8))
-        with self.assertRaises(KeyError):  # for any other variant this is a defect
+        with self.assertRaises(KeyError):  # the error of a variant other than compile is a defect
             self.program.build(trainer, SimpleNamespace(variant="eager", batch=8))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,4 @@
-"""Plots are really drawn, and carry the full ids of all runs that they show."""
+"""Tests that plots are really drawn, and that they name the full ids of all runs that they show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from synthetic_store import REPOSITORY, SessionSpec, make
+from PIL import Image
+
+from harness import SharedFolderTest
+from synthetic_store import REPOSITORY, SessionSpec, make, operation
 
 from hvdb import (
     efficiency,
@@ -28,44 +31,24 @@ from hvdb import (
 from hvdb.bootstrap import Estimate
 from hvdb.errors import HvdbError
 
-OPERATIONS = [
-    {
-        "seq": i,
-        "node": f"layer{i}.conv",
-        "kind": kind,
-        "implementation": "jit",
-        "library": library,
-        "seconds": 0.001 * (i + 1),
-        "flops": 1e9,
-        "bytes": 1e6,
-    }
-    for i, (kind, library) in enumerate([("conv", 1), ("relu", 0), ("conv", 1), ("softmax", 0)])
-]
+LAYERS = [("conv", 1), ("relu", 0), ("conv", 1), ("softmax", 0)]
+OPERATIONS = [operation(seq, kind=kind, library=library) for seq, (kind, library) in enumerate(LAYERS)]
 
 
-class PlotTest(unittest.TestCase):
+class PlotTest(SharedFolderTest):
     @classmethod
     def setUpClass(cls) -> None:
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.folder = Path(cls.scratch.name)
-        cls.made = make(
-            cls.folder / "a.db",
-            SessionSpec(),
-            SessionSpec(model="vgg16", ranks=4, full=1.6),
-            SessionSpec(model="vgg16", traced=1, phases=("full",), operations=OPERATIONS),
-        )
-        cls.runs = runs.load([cls.folder / "a.db"])
+        super().setUpClass()
+        traced = SessionSpec(model="vgg16", traced=1, phases=("full",), operations=OPERATIONS)
+        cls.made = make(cls.db, SessionSpec(), SessionSpec(model="vgg16", ranks=4, full=1.6), traced)
+        cls.runs = runs.load([cls.db])
         chosen = efficiency.select(cls.runs).runs
         cls.cells = efficiency.cells(chosen)
         (system,) = systems.of(chosen)
         cls.measured = report.Measured(system, cls.cells)
 
-    @classmethod
-    def tearDownClass(cls) -> None:
-        cls.scratch.cleanup()
-
     def ids(self, path: Path) -> set[str]:
-        text = figure.png_text(path)["Description"]
+        text = Image.open(path).text["Description"]
         self.assertTrue(text.startswith("runs: "))
         return set(text[len("runs: ") :].split())
 
@@ -118,7 +101,7 @@ class PlotTest(unittest.TestCase):
             (-0.02, 0.0, True),
             (0.01, 0.02, False),
             (-0.02, -0.01, False),
-            (0.0, 0.0, False),  # 0 in every round, so it is known to be 0
+            (0.0, 0.0, False),  # the part was 0 in every round, so its value is known
             (None, None, False),
         ):
             self.assertEqual(runs.Component(0.01, 1.0, low, high).unresolved, expected, (low, high))
@@ -162,7 +145,7 @@ class PlotTest(unittest.TestCase):
 
 
 class ScalingTest(unittest.TestCase):
-    """The contents of the scaling figure, and their places."""
+    """Tests the contents of the scaling figure and their places."""
 
     def cells(self, *specs: SessionSpec) -> list[efficiency.Cell]:
         with tempfile.TemporaryDirectory() as folder:
@@ -187,7 +170,7 @@ class ScalingTest(unittest.TestCase):
             ([Estimate(0.9, 0.8, 0.95)], 106),
             ([Estimate(0.9, 0.8, 1.03)], 109),
             ([Estimate(1.55, None, None)], 161),
-            ([Estimate(0.9, 0.8, 9.0)], 131),  # 25 above the highest point, which is the baseline
+            ([Estimate(0.9, 0.8, 9.0)], 131),  # the limit is 25 above the highest point, the baseline
             ([Estimate(1.2, 1.1, 9.0), Estimate(0.5, 0.4, 0.6)], 151),
             ([Estimate(9.0, 8.0, 10.0)], 200),
         ):
@@ -282,7 +265,7 @@ class ScalingTest(unittest.TestCase):
 
 
 class NamesTest(unittest.TestCase):
-    """Each part of the step must have the same name everywhere as in the program's output."""
+    """Everywhere, each part of the step must have the name that the program's output gives it."""
 
     def test_the_names_are_those_of_the_program(self) -> None:
         source = (REPOSITORY / "bench/cli/report.cpp").read_text(encoding="utf-8")
@@ -304,7 +287,3 @@ class NamesTest(unittest.TestCase):
         self.assertEqual(plot_waterfall.amount(13.3, 155.0), "13.3\n155 ms")
         self.assertEqual(plot_waterfall.amount(-6.6, -77.0), "-6.6\n-77 ms")
         self.assertEqual(plot_waterfall.amount(-0.01, -0.2), "0.0\n0 ms")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,4 @@
-"""The prediction interval and the change points: cases by hand, and error rates over many simulated series."""
+"""Tests the prediction interval and the change points: cases by hand, and error rates over many simulated series."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PredictionTest(unittest.TestCase):
         self.assertEqual({level: prediction.fewest(level) for level in needs}, needs)
 
     def test_the_interval_by_hand(self) -> None:
-        earlier = np.arange(1.0, 20.0)  # with 19 values, a new one lies beyond each end in one of twenty cases
+        earlier = np.arange(1.0, 20.0)  # a new value is below 1 in 1 of 20 cases
         self.assertEqual(prediction.interval(earlier, 0.05), (1.0, 19.0))
         self.assertEqual(prediction.interval(earlier[1:], 0.05), (-math.inf, math.inf))
         self.assertEqual(prediction.interval(np.arange(1.0, 60.0), 0.05), (3.0, 57.0))  # 3 of 60 cases
@@ -42,11 +42,11 @@ class PredictionTest(unittest.TestCase):
         earlier = np.linspace(-0.004, 0.004, 19)
         for new, threshold, expected in (
             (0.0, 0.02, Verdict.PASS),
-            (0.015, 0.02, Verdict.PASS),  # outside of the interval, but tolerated
-            (0.018, 0.02, Verdict.INCONCLUSIVE),  # more than 2 % slower than the fastest of the earlier sessions
+            (0.015, 0.02, Verdict.PASS),  # outside of the interval, but within the threshold
+            (0.018, 0.02, Verdict.INCONCLUSIVE),  # 2 % or more above the fastest earlier session
             (0.021, 0.02, Verdict.REGRESSION),
-            (0.003, 0.005, Verdict.INCONCLUSIVE),  # the earlier sessions spread more than the threshold
-            (0.0039, 0.001, Verdict.INCONCLUSIVE),  # slower than tolerated, but not than the slowest session
+            (0.003, 0.005, Verdict.INCONCLUSIVE),  # the spread of the earlier sessions exceeds the threshold
+            (0.0039, 0.001, Verdict.INCONCLUSIVE),  # beyond the threshold, but faster than the slowest earlier session
             (-0.5, 0.001, Verdict.PASS),
         ):
             with self.subTest(new=new, threshold=threshold):
@@ -72,7 +72,7 @@ class PredictionTest(unittest.TestCase):
         self.assertEqual((judged["short"].verdict, judged["short"].missing), (Verdict.INCONCLUSIVE, 19))
 
     def test_false_alarms(self) -> None:
-        """REGRESSION without a change, or PASS with a change of exactly the threshold: at most 5 % of trials."""
+        """REGRESSION without a change, and PASS with a change of the threshold, may each occur in 5 % of trials."""
         rng = np.random.default_rng(2)
         trials = 4000
         for name, draw in {
@@ -95,11 +95,11 @@ class PredictionTest(unittest.TestCase):
                     most = trials * at_most(trials // 20, trials)
                     self.assertLessEqual(worse, most)
                     self.assertLessEqual(fine, most)
-                    if count == 19:  # for 19 sessions the rate is exactly the level
+                    if count == 19:  # with 19 sessions the rate is exactly the level
                         self.assertGreaterEqual(min(worse, fine), 2 * trials // 20 - most)
 
     def test_power(self) -> None:
-        """Sessions spread by 0.5 %; the threshold is 2 %. 4 % slower ones are found, equal ones pass."""
+        """Sessions spread by 0.5 %. With a threshold of 2 %, 4 % slower ones must be found and equal ones must pass."""
         rng = np.random.default_rng(3)
         found = passed = 0
         for _ in range(1000):
@@ -155,7 +155,3 @@ class ChangePointTest(unittest.TestCase):
         values[50:] = 1.0
         values[300:] = 2.0
         self.assertEqual([change.index for change in change_points.find(values)], [300])
-
-
-if __name__ == "__main__":
-    unittest.main()

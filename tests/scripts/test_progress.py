@@ -1,4 +1,4 @@
-"""Progress on a terminal: its text, when it begins, that it is removed, and that it appears nowhere else."""
+"""Tests the progress line on a terminal: its text, its begin and its end, and that it appears nowhere else."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import os
 import pty
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 import unittest.mock
-from pathlib import Path
 
-from synthetic_store import REPOSITORY, SessionSpec, make
+from harness import SCRIPTS, FolderTest
+from synthetic_store import SessionSpec, make
 
 from hvdb import progress, runs
 from hvdb.merge import merge
@@ -46,7 +45,7 @@ class Terminal(io.StringIO):
 
 class ShownTest(unittest.TestCase):
     def shown(self, stream: io.StringIO, seconds: float) -> str:
-        """Returns what is written to `stream` during work of `seconds` seconds. Lines begin after 0.2 s."""
+        """Returns the text that work of `seconds` seconds writes to `stream`. Progress begins after 0.2 s."""
         with (
             unittest.mock.patch.multiple(progress, BEGIN_SECONDS=0.2, REDRAW_SECONDS=0.05),
             progress.shown("reading", stream=stream) as step,
@@ -79,11 +78,9 @@ class ShownTest(unittest.TestCase):
         self.assertTrue(stream.getvalue().endswith(progress.ERASE))
 
 
-class CommandTest(unittest.TestCase):
+class CommandTest(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         self.stores = [self.folder / name for name in ("a.db", "b.db")]
         for seed, store in enumerate(self.stores):
             make(store, SessionSpec(), seed=seed)
@@ -100,7 +97,7 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(seen[-1], (size, size))
 
     def test_on_a_terminal_it_goes_to_standard_error(self) -> None:
-        """Lines begin at once here. Standard output must hold the whole table and nothing else."""
+        """Progress begins at once here. Standard output must contain the whole table and nothing else."""
         ours, theirs = pty.openpty()
         self.addCleanup(os.close, ours)
         script = (
@@ -109,12 +106,12 @@ class CommandTest(unittest.TestCase):
             "progress.BEGIN_SECONDS = progress.REDRAW_SECONDS = 0.001\n"
             "sys.exit(cli.main(sys.argv[2:]))"
         )
-        words = [sys.executable, "-B", "-c", script, str(REPOSITORY / "scripts"), "efficiency", *map(str, self.stores)]
+        words = [sys.executable, "-B", "-c", script, str(SCRIPTS), "efficiency", *map(str, self.stores)]
         table = self.folder / "table"
         with table.open("wb") as output, subprocess.Popen(words, stdout=output, stderr=theirs) as running:
             os.close(theirs)
             said = ""
-            with contextlib.suppress(OSError):  # EIO: no process has the other end any more
+            with contextlib.suppress(OSError):  # EIO: no process has the terminal open any more
                 while piece := os.read(ours, 1 << 16):
                     said += piece.decode()
         self.assertEqual(running.returncode, 0)
@@ -122,7 +119,3 @@ class CommandTest(unittest.TestCase):
         self.assertTrue(said.endswith(progress.ERASE), said[-200:])
         self.assertTrue(table.read_text().startswith("model "))
         self.assertNotIn("reading", table.read_text())
-
-
-if __name__ == "__main__":
-    unittest.main()

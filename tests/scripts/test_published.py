@@ -1,4 +1,4 @@
-"""The published figures are complete, have sources, and are consistent."""
+"""Tests that the published figures are complete, consistent, and have sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PublishedTest(unittest.TestCase):
         checked = 0
         for point in self.points:
             if point.efficiency_stated is not None and point.images_per_second is not None:
-                # Efficiencies are stated with one decimal of a percent; one source truncates where others round.
+                # Efficiencies are stated to 0.1 %. One source truncates, and the others round.
                 self.assertAlmostEqual(point.efficiency, point.efficiency_stated, delta=0.001, msg=str(point))
                 checked += 1
         self.assertEqual(checked, 6)
@@ -44,7 +44,3 @@ class PublishedTest(unittest.TestCase):
 
     def test_headline_is_sorted(self) -> None:
         self.assertEqual([p.gpus for p in published.headline(self.points, "vgg16")], [16, 64, 128, 512])
-
-
-if __name__ == "__main__":
-    unittest.main()

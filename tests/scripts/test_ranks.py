@@ -1,13 +1,10 @@
-"""Slow ranks: a planted one is found, no other is accused, and a store without enough data gives a clear message."""
+"""Tests slow ranks. A rank that was made slow is found, no other rank is accused, and missing data is named clearly."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -15,25 +12,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 from test_hostile_text import CONTROLS, HOSTILE
 
+from harness import FolderTest, call, execute
 from synthetic_store import SessionSpec, make
 
-from hvdb import figure, plot_ranks, rank_work, runs, slow_ranks
-from hvdb.__main__ import main
+from hvdb import plot_ranks, rank_work, runs, slow_ranks
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 
 
 def correlated(rng: np.random.Generator, shape: tuple[int, int], rho: float) -> np.ndarray:
-    """AR(1) series of variance 1 along the last axis."""
+    """Draws AR(1) series of variance 1 along the last axis."""
     noise = rng.standard_normal(shape)
     for step in range(1, shape[1]):
         noise[:, step] = rho * noise[:, step - 1] + np.sqrt(1 - rho * rho) * noise[:, step]
     return noise
 
 
-# The logarithm of each time (ranks, steps), without the differences between healthy ranks.
+# Each function draws the noise of all times as logarithms (ranks, steps), without differences between healthy ranks.
 NOISE: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {
     "normal": lambda rng, shape: 0.01 * rng.standard_normal(shape),
     "heavy tails": lambda rng, shape: 0.01 * rng.standard_t(2, shape).clip(-500, 500),
@@ -52,16 +50,16 @@ NOISE: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] =
 
 
 def healthy(rng: np.random.Generator, noise: str, shape: tuple[int, int], spread: float) -> np.ndarray:
-    """Seconds (ranks, steps) of healthy ranks, which differ at random by `spread` (standard deviation)."""
+    """Draws seconds (ranks, steps) of healthy ranks. `spread` is the standard deviation between ranks."""
     return 0.1 * np.exp(NOISE[noise](rng, shape) + spread * rng.standard_normal((shape[0], 1)))
 
 
 class PureTest(unittest.TestCase):
-    """Expected values are computed by hand, or by the plainest arithmetic."""
+    """Compares with values that are computed by hand or by simple loops."""
 
     def test_a_time_is_compared_with_the_median_of_the_others(self) -> None:
         for times, others in (
-            ([1, 2, 4, 8], [4, 4, 2, 2]),  # medians of 2, 4, 8; of 1, 4, 8; of 1, 2, 8; of 1, 2, 4
+            ([1, 2, 4, 8], [4, 4, 2, 2]),  # the medians of 2, 4, 8, of 1, 4, 8, of 1, 2, 8 and of 1, 2, 4
             ([1, 4, 16], [8, 4, 2]),  # the median of two is their geometric mean
             ([1, 3], [3, 1]),
             ([5, 5, 5, 5], [5, 5, 5, 5]),
@@ -80,13 +78,13 @@ class PureTest(unittest.TestCase):
                 np.testing.assert_allclose(found[member], np.log(seconds[member]) - others, atol=1e-12)
 
     def test_scores(self) -> None:
-        """The median is 2. The deviations are 2, 1, 0, 1, 98, and their median is 1."""
+        """The median of the values is 2. The median of their deviations 2, 1, 0, 1, 98 is 1."""
         values = np.array([0.0, 1.0, 2.0, 3.0, 100.0])
         np.testing.assert_allclose(slow_ranks.scores(values), np.array([-2, -1, 0, 1, 98]) / 1.4826)
         np.testing.assert_allclose(slow_ranks.scores(values, 10.0), np.array([-0.2, -0.1, 0, 0.1, 9.8]))
 
     def test_ranks_without_noise_have_finite_scores(self) -> None:
-        """Equal times have a MAD of 0, which is replaced by 0.01 %."""
+        """Equal times have a median absolute deviation of 0, which is replaced by 0.01 %."""
         seconds = np.ones((8, 20))
         found = slow_ranks.compare(seconds, 0.02)
         self.assertEqual([(f.slower, f.low, f.high, f.score) for f in found], [(0.0, 0.0, 0.0, 0.0)] * 8)
@@ -138,13 +136,13 @@ class PureTest(unittest.TestCase):
 
     def test_one_slow_rank_is_no_slow_node(self) -> None:
         seconds = healthy(np.random.default_rng(13), "normal", (4, 200), 0.001)
-        seconds[3] *= 1.08  # so the median of its node of two is 4 % slower
+        seconds[3] *= 1.08  # so the median of its node, which has two ranks, is 4 % slower
         found = slow_ranks.examine(seconds, ["a", "a", "b", "b"], 0.02)
         self.assertTrue(found.nodes["b"].slow)
         self.assertEqual((found.slow_nodes, found.slow_ranks), ([], [3]))
 
     def test_one_of_two_nodes(self) -> None:
-        """Half of the ranks are slow, so none of them is an outlier, but their node is slow."""
+        """Half of the ranks are slow, so no rank is an outlier. Their node must be found slow."""
         seconds = healthy(np.random.default_rng(14), "normal", (8, 200), 0.001)
         seconds[4:] *= 1.05
         found = slow_ranks.examine(seconds, ["a"] * 4 + ["b"] * 4, 0.02)
@@ -158,10 +156,10 @@ class PureTest(unittest.TestCase):
 
 
 class StatisticsTest(unittest.TestCase):
-    """Simulated runs with fixed seeds."""
+    """Counts verdicts on simulated runs with fixed seeds."""
 
     def test_the_largest_score_of_healthy_members_passes_the_critical_one_as_rarely_as_it_says(self) -> None:
-        """The expected number is 120, 3 % of 4000, with a standard error of 11."""
+        """3 % of 4000 runs, 120, are expected to pass it. The standard error is 11."""
         for members in (4, 5, 16):
             rng = np.random.default_rng(members)
             seconds = np.exp(0.01 * rng.standard_normal((members, 4000)))
@@ -169,7 +167,7 @@ class StatisticsTest(unittest.TestCase):
             self.assertAlmostEqual(np.sum(largest > slow_ranks.critical_score(members)), 120, delta=40)
 
     def test_an_interval_holds_the_truth_as_often_as_it_says(self) -> None:
-        """Two ranks differ by 3 %. Over 1000 series, 99 % have a standard error of 0.3 %."""
+        """Two ranks differ by 3 %. A share of 99 % of 1000 series has a standard error of 0.3 %."""
         for noise in ("normal", "heavy tails", "autocorrelation", "common noise", "pauses"):
             for steps in (10, 60):
                 rng = np.random.default_rng(steps)
@@ -197,9 +195,9 @@ class StatisticsTest(unittest.TestCase):
                 self.assertLessEqual(beside, members, f"{noise}, {members} ranks")
 
     def test_at_most_one_healthy_rank_in_a_hundred_is_accused(self) -> None:
-        """Tests the usual threshold, and a threshold near 0, with which outliers alone decide.
+        """Tests the usual threshold, and a threshold near 0, where only the outlier rule decides.
 
-        Without a threshold, four ranks are expected to give 0.75 accused in a hundred: 37 of the 4900 simulated here.
+        Without a threshold, 0.75 of a hundred ranks in worlds of four are expected to be accused, 37 of 4900 here.
         """
         for members in (4, 8, 32):
             accused = {0.02: 0, 1e-9: 0}
@@ -226,24 +224,11 @@ class StatisticsTest(unittest.TestCase):
                 self.assertLessEqual(accused, 3, f"{members} ranks, {noise}")
 
 
-class StoreTest(unittest.TestCase):
-    """The command on stores with known slow ranks."""
-
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-        self.db = self.folder / "a.db"
-
-    def change(self, sql: str, *values: object) -> None:
-        connection = sqlite3.connect(self.db)
-        with connection:
-            connection.execute("PRAGMA ignore_check_constraints = 1")
-            connection.execute(sql, values)
-        connection.close()
+class StoreTest(FolderTest):
+    """Runs hvdb ranks on stores with known slow ranks."""
 
     def put(self, seconds: np.ndarray, kind: str = "compute_seconds") -> None:
-        """Replaces the samples of `kind` of every run by these, and puts four ranks on each node."""
+        """Replaces every run's samples of `kind` by `seconds`, and puts four ranks on each node."""
         samples = [(values.astype("<f8").tobytes(), len(values), kind, rank) for rank, values in enumerate(seconds)]
         places = [(f"n{rank // 4}", rank % 4, rank) for rank in range(len(seconds))]
         connection = sqlite3.connect(self.db)
@@ -255,7 +240,7 @@ class StoreTest(unittest.TestCase):
     def make(
         self, world: int = 8, steps: int = 60, slow: Sequence[int] = (), factor: float = 1.05, **spec: object
     ) -> str:
-        """Makes a store with one full run; the ranks in `slow` are slower by `factor`. Returns the run's UUID."""
+        """Makes a store with one full run in which the ranks `slow` are slower by `factor`. Returns the run's UUID."""
         spec = {"phases": ("full",), "columns": {"nodes": -(-world // 4)}, **spec}
         made = make(self.db, SessionSpec(ranks=world, steps=steps, **spec))
         seconds = healthy(np.random.default_rng(5), "common noise", (world, steps), 0.001)
@@ -264,14 +249,10 @@ class StoreTest(unittest.TestCase):
         return made[0]["full"]
 
     def call(self, *words: object, code: int = 0) -> tuple[str, str]:
-        """Standard output and standard error of `hvdb ranks STORE words`."""
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            returned = main(["ranks", str(self.db), *map(str, words)])
-        self.assertEqual(returned, code, out.getvalue() + err.getvalue())
-        for text in (out.getvalue(), err.getvalue()):
-            self.assertNotRegex(text, CONTROLS)
-        return out.getvalue(), err.getvalue()
+        """Runs `hvdb ranks STORE words`. Returns standard output and standard error."""
+        _, out, err = call("ranks", self.db, *words, code=code)
+        self.assertNotRegex(out + err, CONTROLS)
+        return out, err
 
     def refused(self, message: str, *words: object, code: int) -> None:
         out, err = self.call(*words, code=code)
@@ -301,7 +282,7 @@ class StoreTest(unittest.TestCase):
         self.assertRegex(self.call()[0], r"2 % or more, as far as can be told: intervals reach up to \d\.\d %\n")
 
     def test_a_rank_that_may_be_slow(self) -> None:
-        """The interval reaches below the threshold, so the rank is neither called slow nor healthy."""
+        """The rank's interval includes the threshold, so the rank must be called neither slow nor healthy."""
         self.make(slow=[2], factor=1.025)
         out, _ = self.call(code=3)
         line = (
@@ -357,9 +338,7 @@ class StoreTest(unittest.TestCase):
         )
 
         def shown(*words: object) -> list[str]:
-            with contextlib.redirect_stdout(out := io.StringIO()):
-                main(["ranks", str(self.db), "--json", *map(str, words)])
-            return [run["run"] for run in json.loads(out.getvalue())["runs"]]
+            return [run["run"] for run in json.loads(call("ranks", self.db, "--json", *words)[1])["runs"]]
 
         self.assertEqual(set(shown()), {made[1]["none"], made[1]["full"]})
         self.assertEqual(shown("--phase", "full"), [made[1]["full"]])
@@ -376,7 +355,7 @@ class StoreTest(unittest.TestCase):
         self.refused("one rank has no others", "--phase", "solo", code=3)
 
     def test_step_times_alone_tell_only_where_nothing_is_reduced(self) -> None:
-        """In phase full, waiting makes the steps of all ranks equally long."""
+        """In phase full all ranks have equally long steps, because each waits for the slowest."""
         make(self.db, SessionSpec(ranks=4, phases=("none", "full")))
         self.change("DELETE FROM sample WHERE kind = 'compute_seconds'")
         self.put(healthy(np.random.default_rng(5), "normal", (4, 60), 0.001), "step_seconds")
@@ -411,7 +390,7 @@ class StoreTest(unittest.TestCase):
         self.refused("of 2147483641 of its 2147483647 ranks is missing", code=3)
 
     def test_a_rank_with_fewer_samples(self) -> None:
-        """A killed job leaves ranks with unequal numbers of samples. Only those that all ranks have are used."""
+        """A killed job leaves ranks with unequal numbers of samples. Only the samples that all ranks have are used."""
         self.make(slow=[5], status="incomplete")
         self.change("UPDATE sample SET data = substr(data, 1, 320), count = 40 WHERE rank = 3")
         out, _ = self.call("--incomplete", code=1)
@@ -446,11 +425,11 @@ class StoreTest(unittest.TestCase):
         out, _ = self.call("--out", self.folder / "out", "--format", "png", "--format", "svg", code=1)
         files = [self.folder / "out" / f"ranks_full_{uuid[:8]}.{form}" for form in ("png", "svg")]
         self.assertEqual(out.splitlines()[-2:], list(map(str, files)))
-        self.assertEqual(figure.png_text(files[0])["Description"], f"runs: {uuid}")
+        self.assertEqual(Image.open(files[0]).text["Description"], f"runs: {uuid}")
         self.assertIn(uuid, files[1].read_text(encoding="utf-8"))
 
     def test_many_ranks_and_samples(self) -> None:
-        """512 ranks with 1000 samples, drawn within the memory and time that a login node allows."""
+        """Draws 512 ranks with 1000 samples within the memory and time that a login node allows."""
         self.make(world=512, steps=1000, slow=[77, 300])
         code = (
             "import resource, sys; sys.path.insert(0, 'scripts'); from hvdb.__main__ import main\n"
@@ -459,9 +438,7 @@ class StoreTest(unittest.TestCase):
         )
         root = Path(__file__).resolve().parents[2]
         words = ["ranks", str(self.db), "--out", str(self.folder)]
-        done = subprocess.run(
-            [sys.executable, "-B", "-c", code, *words], cwd=root, capture_output=True, text=True, check=True
-        )
+        done = execute(sys.executable, "-B", "-c", code, *words, cwd=root, check=True)
         code, mebibytes, seconds = map(float, done.stderr.split()[-3:])
         self.assertEqual(code, 1, done.stderr)
         self.assertIn("\nrank 77 (", done.stdout)
@@ -485,7 +462,7 @@ class PictureTest(unittest.TestCase):
 @unittest.skipUnless(PROGRAM.is_file(), f"the program is not built ({PROGRAM})")
 class ProgramTest(unittest.TestCase):
     def test_a_run_of_the_program(self) -> None:
-        """A replay computes nothing, so four ranks are equally fast even on few cores."""
+        """A replay does not compute, so four ranks are equally fast even on few cores."""
         with tempfile.TemporaryDirectory() as folder:
             step, db = Path(folder) / "a.replay", Path(folder) / "a.db"
             lines = ["hvd-replay 1", "model tiny", "batch_size 1", "image_size 8", "device test", "compute_type fp32"]
@@ -494,20 +471,11 @@ class ProgramTest(unittest.TestCase):
             step.write_text("\n".join(lines) + "\n", encoding="utf-8")
             words = ["--replay", step, "--comm", "loopback", "--ranks", "4", "--num-warmup-batches", "2", "--quiet"]
             words += ["--num-iters", "20", "--efficiency", "--db", db]
-            done = subprocess.run(
-                [str(PROGRAM), *map(str, words)], capture_output=True, text=True, timeout=100, check=False
-            )
-            self.assertEqual(done.returncode, 0, done.stderr)
-            with contextlib.redirect_stdout(out := io.StringIO()):
-                code = main(["ranks", str(db), "--threshold", "900", "--phase", "full"])
-            self.assertEqual(code, 0, out.getvalue())
-            self.assertIn("replayed compute", out.getvalue())
-            self.assertEqual(out.getvalue().count("  replay  "), 4)
+            execute(PROGRAM, *words, timeout=100, code=0)
+            _, out, _ = call("ranks", db, "--threshold", 900, "--phase", "full", code=0)
+            self.assertIn("replayed compute", out)
+            self.assertEqual(out.count("  replay  "), 4)
             (full,) = (run for run in runs.load([db]) if run.phase == "full")
             ((_, by_rank),) = runs.samples_of_ranks([(full, rank_work.kind_of(full))])
             for values in by_rank.values():
                 self.assertAlmostEqual(float(np.median(values)), 0.02, delta=0.01)
-
-
-if __name__ == "__main__":
-    unittest.main()

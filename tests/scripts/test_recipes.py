@@ -13,6 +13,7 @@ import types
 import unittest
 from pathlib import Path
 
+from harness import SCRIPTS, FolderTest, executable, execute
 from synthetic_store import REPOSITORY
 
 RECIPES = REPOSITORY / "docs" / "recipes"
@@ -22,14 +23,14 @@ MODULES = next(
 
 
 def instructions(path: Path) -> list[tuple[str, str]]:
-    """(instruction, argument) pairs of a Dockerfile, with continued lines joined."""
+    """Returns the (instruction, argument) pairs of a Dockerfile, with continued lines joined."""
     joined = re.sub(r"\\\n", " ", path.read_text(encoding="utf-8"))
     lines = [line.strip() for line in joined.splitlines() if line.strip() and not line.startswith("#")]
     return [(line.split()[0], line.split(None, 1)[1]) for line in lines]
 
 
 def sections(path: Path) -> list[tuple[str, str]]:
-    """(section, body) pairs of an Apptainer definition, in order. The header of each stage is section 'header'."""
+    """Returns the (section, body) pairs of an Apptainer definition. Each stage's header is a section 'header'."""
     found: list[tuple[str, list[str]]] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):
@@ -80,7 +81,7 @@ class DockerfileTest(unittest.TestCase):
         program = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
         if not program.is_file() or not shutil.which("dpkg") or "bookworm" not in Path("/etc/os-release").read_text():
             self.skipTest("needs the program, built on Debian 12")
-        linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+        linked = execute("ldd", program, check=True).stdout
         installed = next(argument for name, argument in self.steps if name == "RUN" and "libdnnl" in argument)
         for library, package in (
             ("libdnnl.so.2", "libdnnl2"),
@@ -144,7 +145,7 @@ class MpiJobTest(unittest.TestCase):
         self.pods = {name: r["template"]["spec"] for name, r in self.spec["mpiReplicaSpecs"].items()}
 
     def test_fields_are_those_of_the_api(self) -> None:
-        # github.com/kubeflow/mpi-operator, pkg/apis/kubeflow/v2beta1/types.go
+        # Source: github.com/kubeflow/mpi-operator, pkg/apis/kubeflow/v2beta1/types.go
         self.assertEqual((self.job["apiVersion"], self.job["kind"]), ("kubeflow.org/v2beta1", "MPIJob"))
         known = {
             "slotsPerWorker",
@@ -203,28 +204,21 @@ class MpiJobTest(unittest.TestCase):
             text = (RECIPES / "sshd_config").read_text(encoding="utf-8")
             config = Path(scratch) / "config"
             config.write_text(text.replace("/home/bench/.ssh/id_ecdsa", str(key)), encoding="utf-8")
-            done = subprocess.run(["/usr/sbin/sshd", "-t", "-f", config], capture_output=True, text=True, check=False)
+            done = execute("/usr/sbin/sshd", "-t", "-f", config)
             self.assertNotRegex(done.stderr, "Bad configuration|Unsupported option|no argument")
 
 
-class ModulefileTest(unittest.TestCase):
+class ModulefileTest(FolderTest):
     def module(self, prefix: Path | None, commands: str) -> subprocess.CompletedProcess[str]:
         environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
         if prefix is not None:
             environment["HVD_BENCH_PREFIX"] = str(prefix)
         script = f"source {MODULES} && module use {RECIPES / 'modulefiles'} && {commands}"
-        return subprocess.run(
-            ["bash", "-c", script], capture_output=True, text=True, timeout=60, check=False, env=environment
-        )
+        return execute("bash", "-c", script, env=environment)
 
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.prefix = Path(scratch.name)
-        program = self.prefix / "bin" / "hvd_bench"
-        program.parent.mkdir()
-        program.write_text("#!/bin/sh\necho it is me\n", encoding="utf-8")
-        program.chmod(0o755)
+        super().setUp()
+        executable(self.folder / "bin" / "hvd_bench", "#!/bin/sh\necho it is me\n")
 
     def test_it_is_named_after_the_version(self) -> None:
         version = re.search(
@@ -235,18 +229,18 @@ class ModulefileTest(unittest.TestCase):
     @unittest.skipUnless(MODULES, "needs environment-modules")
     def test_load_and_unload(self) -> None:
         done = self.module(
-            self.prefix,
+            self.folder,
             'before=$PATH; module load hvd_bench && hvd_bench && echo "$HVD_BENCH_ROOT" && module list -t && '
             'module unload hvd_bench && [ "$PATH" = "$before" ] && [ -z "${HVD_BENCH_ROOT:-}" ] && echo clean',
         )
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stdout.split("\n")[:2], ["it is me", str(self.prefix)])
+        self.assertEqual(done.stdout.split("\n")[:2], ["it is me", str(self.folder)])
         self.assertIn("clean", done.stdout)
         self.assertIn("hvd_bench/0.1.0", done.stdout + done.stderr)
 
     @unittest.skipUnless(MODULES, "needs environment-modules")
     def test_help_and_whatis(self) -> None:
-        done = self.module(self.prefix, "module help hvd_bench; module whatis hvd_bench")
+        done = self.module(self.folder, "module help hvd_bench; module whatis hvd_bench")
         said = done.stdout + done.stderr
         self.assertIn("hvd_bench doctor", said)
         self.assertIn("scaling benchmark", said)
@@ -254,14 +248,14 @@ class ModulefileTest(unittest.TestCase):
     @unittest.skipUnless(MODULES, "needs environment-modules")
     def test_a_wrong_prefix_is_said_and_nothing_is_loaded(self) -> None:
         done = self.module(
-            self.prefix / "nowhere", 'before=$PATH; module load hvd_bench; [ "$PATH" = "$before" ] && echo same'
+            self.folder / "nowhere", 'before=$PATH; module load hvd_bench; [ "$PATH" = "$before" ] && echo same'
         )
         self.assertIn("no program at", done.stdout + done.stderr)
         self.assertIn("same", done.stdout)
 
 
 class Recorded:
-    """Stands in for Spack's package API and records the calls of a package."""
+    """Stands in for Spack's package API. Records the calls that a package makes."""
 
     def __init__(self) -> None:
         self.said: dict[str, list[tuple]] = {}
@@ -271,7 +265,7 @@ class Recorded:
 
 
 class SpackTest(unittest.TestCase):
-    """Loads the package with a stand-in for Spack. This shows that it is well-formed, not that Spack can build it."""
+    """Loads the package with a stand-in for Spack. Shows that the package is well-formed, not that it can be built."""
 
     def setUp(self) -> None:
         self.repo = RECIPES / "spack" / "spack_repo" / "hvd_bench"
@@ -336,8 +330,8 @@ class SpackTest(unittest.TestCase):
 
 
 def gate_command(text: str) -> list[str]:
-    """The words of the call of scripts/gate in a CI recipe, with HEAD for every variable."""
-    # Groovy writes a backslash twice.
+    """Returns the words of a CI recipe's call of scripts/gate, with HEAD for every variable."""
+    # In Groovy a backslash is written twice.
     text = text.replace("\\\\\n", "\\\n").replace("\\\n", " ")
     lines = text.splitlines()
     first = next(number for number, line in enumerate(lines) if "scripts/gate " in line)
@@ -363,15 +357,7 @@ class ContinuousIntegrationTest(unittest.TestCase):
             plans = []
             for name in self.FILES:
                 words = gate_command((RECIPES / "ci" / name).read_text(encoding="utf-8"))
-                done = subprocess.run(
-                    [REPOSITORY / "scripts" / "gate", *words, "--dry-run"],
-                    cwd=folder,
-                    capture_output=True,
-                    text=True,
-                    timeout=60,
-                    check=False,
-                )
-                self.assertEqual(done.returncode, 0, f"{name}: {done.stderr}")
+                done = execute(SCRIPTS / "gate", *words, "--dry-run", cwd=folder, code=0)
                 plans.append(done.stderr)
             self.assertIn("cell vgg16: ", plans[0])
             self.assertEqual(plans, [plans[0]] * 3)
@@ -387,7 +373,3 @@ class ContinuousIntegrationTest(unittest.TestCase):
         text = (RECIPES / "ci" / "github.yml").read_text(encoding="utf-8")
         for script in re.findall(r"run: (?:\|\n((?: {10,}.*\n)+)|(.*)\n)", text):
             self.assertNotIn("${{", "".join(script))
-
-
-if __name__ == "__main__":
-    unittest.main()

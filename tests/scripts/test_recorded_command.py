@@ -1,4 +1,4 @@
-"""Which words of a recorded command line a rerun takes, and which it refuses. Nothing is run here."""
+"""Tests which words of a recorded command line a rerun accepts and which it refuses. No test runs a command."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class RecordedCommand(unittest.TestCase):
         self.assertEqual(parse("env OMPI_MCA_hwloc_base_binding_policy=file=hosts hvd_bench").variables, {})
 
     def test_no_value_is_a_word_of_its_own(self) -> None:
-        """For mpirun ":" starts another program: `mpirun hvd_bench --model : --tune --label /tmp/evil`."""
+        """After ":" mpirun starts a second program: `mpirun hvd_bench --model : --tune --label /tmp/evil`."""
         line = "mpirun -n 1 hvd_bench --model : --tune --label /tmp/evil --algorithm : --no-check"
         for word in command(parse(line), HERE, DB, {})[4:]:
             self.assertRegex(word, "^--[a-z]")
@@ -145,7 +145,7 @@ class RecordedCommand(unittest.TestCase):
         self.assertNotRegex(names, r"PATH|FILE|PLUGIN|PRELOAD|DIR\b|LIB\b|DUMP|CONF|HOST|TOPO")
 
     def test_every_option_of_the_program_is_in_one_list(self) -> None:
-        """A new option has to be put into VALUES or FLAGS or, if it names a file, into OUTPUTS or FILES."""
+        """A new option belongs into VALUES or FLAGS or, if it names a file, into OUTPUTS or FILES."""
         source = (REPOSITORY / "bench" / "cli" / "command_line.cpp").read_text(encoding="utf-8")
         found = re.findall(r'add\.(value|each|file|folder|flag|integer|number)\(\s*"--([a-z0-9-]+)"', source)
         self.assertGreater(len(found), 40)
@@ -157,7 +157,3 @@ class RecordedCommand(unittest.TestCase):
             self.assertEqual(kind == "flag", takes_none, name)
             if kind in ("file", "folder"):
                 self.assertIn(name, (*OUTPUTS, *FILES), "names a file")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,24 +1,23 @@
-"""The report: its answers, that both forms say the same, that its HTML is allowed, and that it stays small."""
+"""Tests the report: its answers, that both forms say the same, that its HTML is allowed, and its size."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import re
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import unittest
+from dataclasses import replace
 from pathlib import Path
 
 from html_check import Page
 
-from synthetic_store import REPOSITORY, SessionSpec, make
+from harness import SCRIPTS, FolderTest, call, execute
+from synthetic_store import SessionSpec, make, operation
 
 from hvdb import document, figure, html_page, inline_svg, markdown_page, report
-from hvdb.cli import main, module
+from hvdb.cli import module
 from hvdb.document import Bullets, Document, Figure, Listing, Paragraph, Section, Table
 from hvdb.errors import HvdbError
 
@@ -40,7 +39,7 @@ def page_of(*blocks: document.Block) -> Document:
 
 
 class FormsTest(unittest.TestCase):
-    """A document made by hand, and the output of both writers."""
+    """Compares the output of both writers for a document made by hand."""
 
     def test_markdown(self) -> None:
         page = page_of(
@@ -114,13 +113,7 @@ class InlineSvgTest(unittest.TestCase):
         self.assertEqual(Page(made).ids, ["s1", "f1-1", "f1-2", "f2-1", "f2-2", "s1-1"])
 
 
-class StoreTest(unittest.TestCase):
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
-        self.db = self.folder / "a.db"
-
+class StoreTest(FolderTest):
     def document(self, *options: object) -> Document:
         command = module("report")
         return command.build(command.parser().parse_args([str(self.db), *map(str, options)]))
@@ -130,41 +123,28 @@ class StoreTest(unittest.TestCase):
         self.assertIn(title, found)
         return found[title]
 
-    def change(self, sql: str, *values: object) -> None:
-        connection = sqlite3.connect(self.db)
-        with connection:
-            connection.execute(sql, values)
-        connection.close()
-
     def run_report(self, *words: object, code: int = 0) -> str:
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            self.assertEqual(main(["report", str(self.db), *map(str, words)]), code, said.getvalue())
-        return said.getvalue()
+        _, out, err = call("report", self.db, *words, code=code)
+        return out + err
 
 
 class AnswerTest(StoreTest):
-    """The questions and the answers. The figures must be those of the store."""
+    """Tests the answers to all questions. Their figures must be those of the store."""
 
     def test_a_question_for_each_configuration_on_its_most_ranks(self) -> None:
         specs = [SessionSpec(ranks=ranks, noise=0.0) for ranks in (2, 4)]
         make(self.db, *specs, SessionSpec(model="vgg16", noise=0.0, full=1.6))
         section = self.section("Question and answer")
         how = "fp32, batch 8 per rank, cpu, static schedule over mpi"
-        self.assertEqual(
-            [part.title for part in section.parts],
-            [
-                f"How well does ResNet-101 scale to 4 ranks ({how})?",
-                f"How well does VGG-16 scale to 2 ranks ({how})?",
-            ],
-        )
+        titles = [
+            f"How well does {scale} ({how})?" for scale in ("ResNet-101 scale to 4 ranks", "VGG-16 scale to 2 ranks")
+        ]
+        self.assertEqual([part.title for part in section.parts], titles)
         (said,) = section.parts[0].blocks
         self.assertTrue(said.text.startswith("80.0 % [79.4, 80.6]: 25.6 [25.3, 25.9] images/s"), said.text)
         self.assertIn("of 32.0 that perfect scaling would give. Bound: 100.0 %, if reductions hid", said.text)
-        self.assertRegex(
-            said.text,
-            r"The largest part of the loss in run [0-9a-f]{8} is exposed communication: 14.5 % \[13.9, 15.1\]",
-        )
+        largest = r"The largest part of the loss in run [0-9a-f]{8} is exposed communication: 14.5 % \[13.9, 15.1\]"
+        self.assertRegex(said.text, largest)
 
     def test_no_baseline_and_one_rank(self) -> None:
         make(self.db, SessionSpec(phases=("full",)), SessionSpec(model="vgg16", ranks=1, phases=("full",)))
@@ -201,7 +181,7 @@ class AnswerTest(StoreTest):
 
 class SectionsTest(StoreTest):
     def test_operations_beside_their_bounds(self) -> None:
-        """10 ms for 2e9 operations and 1e6 bytes. Peaks of 1e12 and 1e9 per second give 2 and 1 ms: bound 2 ms."""
+        """2e9 operations and 1e6 bytes take 10 ms. Peaks of 1e12/s and 1e9/s give 2 and 1 ms, so the bound is 2 ms."""
         work = {"kind": "conv", "implementation": "jit", "library": 1, "flops": 2e9, "bytes": 1e6, "seconds": 0.01}
         facts = {"bound.peak_flops": ("1e12", 0), "bound.peak_bytes_per_second": ("1e9", 0)}
         operations = [{"seq": 0, "node": "layer.conv", **work}]
@@ -264,17 +244,11 @@ class SectionsTest(StoreTest):
         self.assertIn("system A: Test CPU, lib.new (none); system B: Other CPU, lib.new 1.", page.lead)
         (part,) = self.section("What differs between the systems").parts
         rows = part.blocks[1].rows
-        self.assertEqual(
-            rows,
-            [
-                ("cpu.model", "yes", "Test CPU", "Other CPU"),
-                ("lib.new", "yes", "(none)", "1"),
-                ("os.load", "", "0.1", "0.2"),
-            ],
-        )
+        expected = [("cpu.model", "yes", "Test CPU", "Other CPU"), ("lib.new", "yes", "(none)", "1")]
+        self.assertEqual(rows, [*expected, ("os.load", "", "0.1", "0.2")])
 
     def test_what_differs_within_a_configuration_makes_systems_too(self) -> None:
-        """If different commits did not count as different systems, their efficiencies would be pooled or refused."""
+        """Different commits are different systems. Otherwise their efficiencies would be pooled or refused."""
         facts = {"cpu.model": ("Test CPU", 1), "git.commit": ("abc", 1), "os.load": ("0.1", 0)}
         new = {"cpu.model": ("Test CPU", 1), "git.commit": ("def", 1), "os.load": ("0.2", 0)}
         make(
@@ -318,21 +292,12 @@ class SectionsTest(StoreTest):
 
 
 class FileTest(StoreTest):
-    """Which files the report writes."""
+    """Tests which files the report writes."""
 
     def setUp(self) -> None:
         super().setUp()
-        operations = [
-            {"seq": n, "node": f"layer{n}", "kind": "conv", "implementation": "jit", "library": 1}
-            | {"seconds": 0.01, "flops": 1e9, "bytes": 1e6}
-            for n in range(4)
-        ]
-        make(
-            self.db,
-            SessionSpec(),
-            SessionSpec(ranks=4, model="vgg16"),
-            SessionSpec(traced=1, phases=("full",), ranks=1, operations=operations),
-        )
+        traced = SessionSpec(traced=1, phases=("full",), ranks=1, operations=[operation(seq) for seq in range(4)])
+        make(self.db, SessionSpec(), SessionSpec(ranks=4, model="vgg16"), traced)
 
     def test_both_forms_say_the_same(self) -> None:
         markdown, html = self.folder / "a.text", self.folder / "a.HTML"
@@ -356,9 +321,9 @@ class FileTest(StoreTest):
                     self.assertIn(cell, read.text)
 
     def test_equal_input_gives_equal_files(self) -> None:
-        """Runs in a new process, because imports for the first figure could change the second."""
+        """Each report runs in a new process, because imports for a first report could change the second."""
         one, two = self.folder / "1.html", self.folder / "2.html"
-        script = str(REPOSITORY / "scripts" / "report")
+        script = str(SCRIPTS / "report")
         subprocess.run([script, self.db, "-o", one, "-o", two], capture_output=True, check=True, timeout=120)
         self.assertEqual(one.read_bytes(), two.read_bytes())
         self.assertLess(one.stat().st_size, 300_000)
@@ -370,9 +335,9 @@ class FileTest(StoreTest):
 
 
 class SizeTest(unittest.TestCase):
-    """A study of 512 ranks x 9 scales x 3 networks with a slow rank in each run, plainly marked as simulated.
+    """Reports a study of up to 512 ranks: 9 scales x 3 networks, a slow rank in each run, marked as simulated.
 
-    Memory and size are limited; the time is only printed.
+    The test limits memory and file size. It only prints the time.
     """
 
     SCRIPT = """
@@ -388,25 +353,13 @@ print(json.dumps([code, time.perf_counter() - begin, peak / 1024]))
     def test_512_ranks_at_9_scales_of_3_networks(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             db, page = Path(folder) / "a.db", Path(folder) / "a.html"
-            make(
-                db,
-                *(
-                    SessionSpec(
-                        model=model,
-                        ranks=2**power,
-                        ranks_per_host=8,
-                        steps=100,
-                        full=1.1 + 0.03 * power,
-                        slow_rank=1,
-                        origin="simulated",
-                    )
-                    for model in ("inception3", "resnet101", "vgg16")
-                    for power in range(1, 10)
-                ),
-            )
-            words = [sys.executable, "-B", "-c", self.SCRIPT, str(REPOSITORY / "scripts"), "report", str(db)]
+            base = SessionSpec(ranks_per_host=8, steps=100, slow_rank=1, origin="simulated")
+            networks, powers = ("inception3", "resnet101", "vgg16"), range(1, 10)
+            scales = [replace(base, ranks=2**power, full=1.1 + 0.03 * power) for power in powers]
+            make(db, *(replace(scale, model=model) for model in networks for scale in scales))
+            words = [sys.executable, "-B", "-c", self.SCRIPT, str(SCRIPTS), "report", str(db)]
             words += ["--origin", "simulated", "-o", str(page)]
-            done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
+            done = execute(*words, check=True, timeout=600)
             code, seconds, mib = json.loads(done.stdout.splitlines()[-1])
             size = page.stat().st_size
             text = page.read_text(encoding="utf-8")
@@ -419,7 +372,3 @@ print(json.dumps([code, time.perf_counter() - begin, peak / 1024]))
         self.assertEqual(len([title for title in read.headings if "scale to 512 ranks" in title]), 3)
         self.assertIn("simulated", read.headings[2])
         self.assertEqual(read.drawings, 2 + report.MOST_HEAT_MAPS)
-
-
-if __name__ == "__main__":
-    unittest.main()

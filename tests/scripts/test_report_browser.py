@@ -1,26 +1,22 @@
-"""The HTML report in a headless Chromium: what it shows, that it loads nothing, and that it fits, in light and dark."""
+"""Opens the HTML report in Chromium: what it shows in light and dark, that it loads nothing, and that it fits."""
 
 from __future__ import annotations
 
-import contextlib
 import html
-import io
 import json
 import os
 import re
 import shutil
-import subprocess
-import tempfile
 import unittest
 from pathlib import Path
 
 from html_check import Page
 from test_hostile_text import HOSTILE
 
-from synthetic_store import SessionSpec, make
+from harness import SharedFolderTest, call, execute
+from synthetic_store import SessionSpec, make, operation
 
 from hvdb import figure
-from hvdb.cli import main
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 OPTIONS = (
@@ -28,10 +24,10 @@ OPTIONS = (
     "--disable-background-networking --disable-component-update --disable-sync --disable-extensions "
     "--enable-logging=stderr --allow-file-access-from-files"
 ).split()
-# No host name is resolved, so anything that a page loads from elsewhere fails and shows on the console.
+# Chromium resolves no host name. Anything that a page loads from elsewhere fails and shows on the console.
 OPTIONS.append("--host-resolver-rules=MAP * ~NOTFOUND")
 LIGHT, DARK = "--blink-settings=preferredColorScheme=1", "--blink-settings=preferredColorScheme=0"
-# A page around the report that measures it at several widths, because the report itself cannot run a script.
+# This page contains the report and measures it at several widths, because the report itself cannot run a script.
 HARNESS = """<!DOCTYPE html><meta charset="utf-8"><body><script>
 const seen = [];
 async function look(width) {
@@ -55,7 +51,7 @@ async function look(width) {
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance (WCAG 2) of a colour like "rgb(1, 2, 3)"."""
+    """Returns the relative luminance (WCAG 2) of a colour like "rgb(1, 2, 3)"."""
     parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -67,40 +63,23 @@ def contrast(one: str, other: str) -> float:
 
 
 @unittest.skipUnless(CHROMIUM, "needs chromium (scripts/install_deps --tests)")
-class BrowserTest(unittest.TestCase):
+class BrowserTest(SharedFolderTest):
     @classmethod
     def setUpClass(cls) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(scratch.cleanup)
-        cls.folder = Path(scratch.name)
+        super().setUpClass()
         cls.page = cls.folder / "report.html"
-        operations = [
-            {"seq": n, "node": f"layer{n}.conv", "kind": ("conv", "relu")[n % 2], "implementation": "jit"}
-            | {"library": 1, "seconds": 0.001 * (n + 1), "flops": 1e9, "bytes": 1e6}
-            for n in range(30)
-        ]
-        command = ["report", str(cls.folder / "a.db"), "-o", str(cls.page)]
-        make(
-            cls.folder / "a.db",
-            *(SessionSpec(ranks=ranks, model=model) for model in ("resnet101", "vgg16") for ranks in (2, 16)),
-            SessionSpec(traced=1, phases=("full",), ranks=1, operations=operations),
-        )
-        with contextlib.redirect_stdout(io.StringIO()):
-            assert main(command) == 0
+        operations = [operation(seq, kind=("conv", "relu")[seq % 2]) for seq in range(30)]
+        specs = [SessionSpec(ranks=ranks, model=model) for model in ("resnet101", "vgg16") for ranks in (2, 16)]
+        make(cls.db, *specs, SessionSpec(traced=1, phases=("full",), ranks=1, operations=operations))
+        call("report", cls.db, "-o", cls.page, code=0)
         cls.harness = cls.folder / "harness.html"
         cls.harness.write_text(HARNESS.replace("REPORT", json.dumps(cls.page.as_uri())), encoding="utf-8")
 
     def chromium(self, page: Path, *options: str) -> tuple[str, list[str]]:
-        """Runs Chromium. Returns its output (with --dump-dom: the page) and the messages on its console."""
+        """Runs Chromium. Returns its output (the page, with --dump-dom) and the messages on its console."""
         profile = self.folder / "profile"
-        done = subprocess.run(
-            [str(CHROMIUM), *OPTIONS, f"--user-data-dir={profile}", *options, page.as_uri()],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-            env=os.environ | {"HOME": str(self.folder)},
-        )
+        words = [*OPTIONS, f"--user-data-dir={profile}", *options, page.as_uri()]
+        done = execute(CHROMIUM, *words, code=0, env=os.environ | {"HOME": str(self.folder)})
         return done.stdout, re.findall(r"CONSOLE.*", done.stderr)
 
     def look(self, scheme: str) -> list[dict]:
@@ -122,7 +101,7 @@ class BrowserTest(unittest.TestCase):
                         self.assertGreaterEqual(contrast(text, seen["paper"]), 7, text)
 
     def test_all_sections_are_there_and_the_browser_changes_none(self) -> None:
-        """A browser repairs wrong HTML. If it holds exactly what was written, nothing was wrong."""
+        """A browser repairs wrong HTML. If it shows exactly what was written, nothing was wrong."""
         shown, console = self.chromium(self.page, "--dump-dom")
         self.assertEqual(console, [])
         written, held = Page(self.page.read_text(encoding="utf-8")), Page(shown)
@@ -144,7 +123,7 @@ class BrowserTest(unittest.TestCase):
             self.assertGreater(len(colours), 100, "figures are drawn in colour, with smooth edges")
 
     def test_the_policy_stops_what_a_mistake_would_let_through(self) -> None:
-        """The policy reports a violation on the console, which stays empty in the other tests."""
+        """The policy must report each violation on the console, which stays empty in the other tests."""
         for element in (
             '<img src="http://example.org/a.png">',
             "<script>console.log(1)</script>",
@@ -160,8 +139,7 @@ class BrowserTest(unittest.TestCase):
         db, page = self.folder / "b.db", self.folder / "b.html"
         facts = {"cpu.model": (HOSTILE, 1), "<img src=x onerror=console.log(1)>": ("javascript:console.log(2)", 1)}
         make(db, SessionSpec(model=f"{HOSTILE}<script>console.log(3)</script>", provenance=facts))
-        with contextlib.redirect_stdout(io.StringIO()):
-            self.assertEqual(main(["report", str(db), "-o", str(page)]), 0)
+        call("report", db, "-o", page, code=0)
         shown, console = self.chromium(page, "--dump-dom")
         self.assertEqual(console, [])
         self.assertEqual(Page(shown).faults(), [])
@@ -172,7 +150,3 @@ class ContrastTest(unittest.TestCase):
         """The contrast of black on white is 21, of grey #767676 on white 4.54 (WCAG 2)."""
         self.assertAlmostEqual(contrast("rgb(0, 0, 0)", "rgb(255, 255, 255)"), 21)
         self.assertAlmostEqual(contrast("rgb(118, 118, 118)", "rgb(255, 255, 255)"), 4.54, places=2)
-
-
-if __name__ == "__main__":
-    unittest.main()

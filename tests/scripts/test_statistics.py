@@ -1,4 +1,4 @@
-"""Bootstrap intervals and efficiency on stores whose true values are known."""
+"""Tests bootstrap intervals and efficiency on stores whose true values are known."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from harness import SCRIPTS, FolderTest, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb import bootstrap, efficiency, runs
@@ -22,7 +22,7 @@ from hvdb.errors import NotComparable
 
 
 def noisy(value: float, sd: float, rng: np.random.Generator) -> Session:
-    """A session whose figure is `value` with noise of `sd`. Its interval and its replicates show this noise."""
+    """Returns a session whose figure is `value` with noise of `sd`. Its interval and replicates show this noise."""
     seen = value * np.exp(sd * rng.standard_normal())
     reach = np.exp(1.96 * sd)
     return Session(seen, seen / reach, seen * reach, seen * np.exp(sd * rng.standard_normal(200)))
@@ -30,7 +30,7 @@ def noisy(value: float, sd: float, rng: np.random.Generator) -> Session:
 
 class RatioTest(unittest.TestCase):
     def test_by_hand(self) -> None:
-        # In logarithms, the first interval reaches 3 % down and 12 % up, the second 5 % down and 4 % up.
+        # In logarithms, the first interval is -3 % to +12 % of its value, and the second -5 % to +4 %.
         first = Session(1.0, math.exp(-0.03), math.exp(0.12))
         second = Session(2.0, 2.0 * math.exp(-0.05), 2.0 * math.exp(0.04))
         found = bootstrap.ratio(first, second)
@@ -45,7 +45,7 @@ class RatioTest(unittest.TestCase):
                 self.assertEqual((found.low, found.high), (None, None))
 
     def test_coverage(self) -> None:
-        # 1,000 experiments with a true ratio of 0.8 and intervals of 95 %. Three standard errors are 2 %.
+        # In 1,000 experiments with a true ratio of 0.8, 95 % of intervals include 0.8. Three standard errors are 2 %.
         rng = np.random.default_rng(11)
         hits = 0
         for _ in range(1000):
@@ -56,11 +56,11 @@ class RatioTest(unittest.TestCase):
     def test_replicates_vary_as_the_ratio_does(self) -> None:
         rng = np.random.default_rng(12)
         first, second = noisy(0.8, 0.03, rng), noisy(1.0, 0.04, rng)
-        # The deviation is sqrt(0.03^2 + 0.04^2). Its standard error over 200 replicates is 5 %.
+        # The expected deviation is sqrt(0.03^2 + 0.04^2). Over 200 replicates its standard error is 5 %.
         self.assertAlmostEqual(float(np.std(np.log(bootstrap.ratio(first, second).replicates))), 0.05, delta=0.0075)
 
     def test_replicates_of_one_index_are_not_divided(self) -> None:
-        """The program draws the replicates of both runs with one seed, so equal indices must not be divided."""
+        """The program draws both runs' replicates with one seed, so replicates of equal index are not independent."""
         rng = np.random.default_rng(13)
         alike = noisy(1.0, 0.05, rng)
         self.assertGreater(float(np.std(bootstrap.ratio(alike, alike).replicates)), 0.05)
@@ -97,9 +97,9 @@ class PoolTest(unittest.TestCase):
         self.assertIsNotNone(bootstrap.pool([Session(1.0)] * 5).low)
 
     def test_coverage_over_sessions(self) -> None:
-        """Sessions differ by 2 %. Each is known to 1 %, with and without replicates.
+        """Sessions differ by 2 %, and each is known to 1 %, with and without replicates.
 
-        Limits: three standard errors of 400 experiments around the results of 3,000 (docs/measurement.md).
+        The limits are the results of 3,000 experiments (docs/measurement.md) +- three standard errors of 400.
         """
         rng = np.random.default_rng(13)
         for count, with_replicates, said in ((5, True, 0.952), (7, True, 0.966), (5, False, 0.931), (7, False, 0.870)):
@@ -114,7 +114,7 @@ class PoolTest(unittest.TestCase):
             self.assertAlmostEqual(hits / 400, said, delta=error, msg=f"{count} sessions, {with_replicates}")
 
     def test_sessions_without_replicates_count_with_their_values(self) -> None:
-        """Sessions of older programs have no replicates and count without noise inside a session."""
+        """Sessions of older programs have no replicates. They count as if their own values had no noise."""
         old = [Session(value) for value in (1.0, 2.0, 3.0, 4.0, 5.0)]
         figure = bootstrap.pool(old)
         self.assertEqual((figure.low, figure.value, figure.high), (1.0, 3.0, 5.0))
@@ -125,12 +125,12 @@ class PoolTest(unittest.TestCase):
     def test_of_many_sessions(self) -> None:
         rng = np.random.default_rng(19)
         figure = bootstrap.pool([noisy(float(np.exp(0.02 * rng.standard_normal())), 0.01, rng) for _ in range(60)])
-        # The median of 60 sessions has a standard error of 1.25 x 0.022 / sqrt(60). The interval is four of them wide.
+        # The median of 60 sessions has a standard error of 1.25 x 0.022 / sqrt(60). The interval spans four of them.
         self.assertAlmostEqual(figure.high - figure.low, 0.0142, delta=0.007)
         self.assertTrue(figure.low < 1.0 < figure.high)
 
     def test_sessions_that_disagree_give_the_spread_between_sessions(self) -> None:
-        # There is almost no noise within a session and 10 % between sessions. The interval must show the 10 %.
+        # Noise is 10 % between sessions and almost none within a session. The interval must show the 10 %.
         rng = np.random.default_rng(3)
         sessions = [noisy(base, 1e-4, rng) for base in np.linspace(0.95, 1.05, 8)]
         pooled, single = bootstrap.pool(sessions), bootstrap.pool(sessions[:1])
@@ -138,9 +138,9 @@ class PoolTest(unittest.TestCase):
 
 
 class SizeTest(unittest.TestCase):
-    """Limits of processor time and memory for long runs, in separate processes: 30 s and 1 GB for a million samples.
+    """Reads long runs in separate processes. A million samples may take 30 s of processor time and 1 GB of memory.
 
-    HVD_MANY_STEPS: samples of each rank and phase; nightly one million.
+    HVD_MANY_STEPS gives the samples of each rank and phase, a million in the nightly run.
     """
 
     STEPS = int(os.environ.get("HVD_MANY_STEPS", "100000"))
@@ -158,24 +158,19 @@ print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]), 
             db = Path(folder) / "a.db"
             make(db, SessionSpec(steps=self.STEPS))
             for command in ("efficiency", "report"):
-                words = [sys.executable, "-B", "-c", self.SCRIPT, str(REPOSITORY / "scripts"), command, str(db)]
-                done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
+                words = [sys.executable, "-B", "-c", self.SCRIPT, str(SCRIPTS), command, str(db)]
+                done = execute(*words, check=True, timeout=600)
                 code, seconds, mib = json.loads(done.stderr)
                 self.assertEqual(code, 0)
                 self.assertLess(seconds, 30 * max(0.5, self.STEPS / 1e6))
                 self.assertLess(mib, 600)
 
 
-class EfficiencyTest(unittest.TestCase):
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.file = Path(scratch.name) / "store.db"
-
+class EfficiencyTest(FolderTest):
     def cells(self, *specs: SessionSpec, **options: bool) -> list[efficiency.Cell]:
-        self.file.unlink(missing_ok=True)
-        make(self.file, *specs)
-        selection = efficiency.select(runs.load([self.file]))
+        self.db.unlink(missing_ok=True)
+        make(self.db, *specs)
+        selection = efficiency.select(runs.load([self.db]))
         return efficiency.cells(selection.runs, **options)
 
     def test_known_answer_without_noise(self) -> None:
@@ -200,7 +195,7 @@ class EfficiencyTest(unittest.TestCase):
         (full,) = self.cells(SessionSpec(phases=("full",), columns=interval))
         rate = full.images_per_second
         self.assertEqual((rate.value, rate.low, rate.high), (2 * 8 / 2.0, 2 * 8 / 2.5, 2 * 8 / 1.6))
-        # Without phase none the program stores no efficiency. It is the ratio of two times, each known to 20 and 25 %.
+        # Without phase none the program stores no efficiency, which is then the ratio of two times with intervals.
         _, full = self.cells(SessionSpec(phases=("solo", "full"), columns=interval))
         self.assertEqual(full.efficiency.value, 1.0)
         self.assertAlmostEqual(full.efficiency.high, math.exp(math.hypot(math.log(1.25), math.log(0.8))))
@@ -220,7 +215,7 @@ class EfficiencyTest(unittest.TestCase):
                     self.assertAlmostEqual(shown, stored, places=9)
 
     def test_several_sessions_are_pooled_with_the_replicates_that_the_program_stored(self) -> None:
-        """The sessions are equal, so the whole interval comes from within them."""
+        """The sessions are equal, so the whole interval comes from noise within a session."""
         specs = [SessionSpec(noise=0, replicates=spread) for spread in (0.0, 0.05) for _ in range(5)]
         _, equal = self.cells(*specs[:5])
         _, spread = self.cells(*specs[5:])
@@ -231,20 +226,20 @@ class EfficiencyTest(unittest.TestCase):
                 self.assertTrue(within.low < 0.99 * alike.value and 1.01 * alike.value < within.high, within)
 
     def test_without_stored_intervals_there_is_none(self) -> None:
-        """A run that was cut short early has no stored intervals."""
+        """A run that ended early has no stored intervals."""
         none = {"step_seconds_low": None, "step_seconds_high": None}
         _, full = self.cells(SessionSpec(phases=("solo", "full"), columns=none))
         self.assertIsNone(full.efficiency.low)
         self.assertIsNone(full.images_per_second.low)
 
     def test_the_baseline_is_that_of_the_same_session(self) -> None:
-        # The second allocation is half as fast but scales equally, so a baseline of both would be wrong.
+        # The second allocation is half as fast as the first but scales equally. A common baseline would be wrong.
         cells = self.cells(SessionSpec(solo=1.0, full=1.25, noise=0), SessionSpec(solo=2.0, full=2.5, noise=0))
         full = cells[1]
         self.assertEqual(full.sessions, 2)
         self.assertAlmostEqual(full.efficiency.value, 0.8)
         self.assertIsNone(full.efficiency.low, "two sessions are too few for an interval")
-        (note,) = efficiency.precision_notes([full], runs.load([self.file]))
+        (note,) = efficiency.precision_notes([full], runs.load([self.db]))
         self.assertIn("2 sessions are too few for an interval", note)
         self.assertIn("in 50 % of cases", note)
 
@@ -253,12 +248,12 @@ class EfficiencyTest(unittest.TestCase):
         self.assertAlmostEqual(full.efficiency.value, 0.8)
         self.assertAlmostEqual(full.efficiency.low, 0.794)
         self.assertAlmostEqual(full.efficiency.high, 0.806)
-        self.assertEqual(efficiency.precision_notes([full], runs.load([self.file])), [])
+        self.assertEqual(efficiency.precision_notes([full], runs.load([self.db])), [])
 
     def test_few_samples_and_an_unsteady_start_are_said(self) -> None:
         facts = {"measurement.warm_up": ("warm-up: not steady after 8 steps", 0)}
         (_, full) = self.cells(SessionSpec(steps=6, provenance=facts))
-        few, unsteady = efficiency.precision_notes([full], runs.load([self.file]))
+        few, unsteady = efficiency.precision_notes([full], runs.load([self.db]))
         self.assertIn("resnet101 on 2 ranks: 6 samples only", few)
         self.assertIn("not steady when the measurement began", unsteady)
 
@@ -268,8 +263,8 @@ class EfficiencyTest(unittest.TestCase):
         self.assertIsNone(full.ring_bound)
 
     def test_points_measured_under_different_conditions_are_noted(self) -> None:
-        make(self.file, SessionSpec(), SessionSpec(ranks=4, provenance={"cpu.model": ("Other CPU", 1)}))
-        found = runs.load([self.file])
+        make(self.db, SessionSpec(), SessionSpec(ranks=4, provenance={"cpu.model": ("Other CPU", 1)}))
+        found = runs.load([self.db])
         self.assertEqual(len(efficiency.cells(found)), 4, "each point keeps its own baseline")
         (note,) = efficiency.curve_notes(found)
         self.assertIn("cpu.model", note)
@@ -282,7 +277,7 @@ class EfficiencyTest(unittest.TestCase):
         )
 
     def test_ring_bound(self) -> None:
-        # The fastest rank reduces for 1.0 s. Backward takes 2/3 of 0.9 x 1.25 s. The rest is exposed.
+        # The fastest rank reduces for 1.0 s. Backward takes 2/3 of 0.9 x 1.25 s. The rest of the 1.0 s is exposed.
         spec = SessionSpec(solo=1.0, full=1.25, noise=0.0, reduce_seconds=1.0)
         exposed = 1.0 - 2.0 / 3.0 * 0.9 * 1.25
         self.assertAlmostEqual(self.cells(spec)[1].ring_bound, 1.0 / (1.0 + exposed))
@@ -301,13 +296,13 @@ class EfficiencyTest(unittest.TestCase):
 
     def test_traced_simulated_and_incomplete_runs_are_left_out(self) -> None:
         make(
-            self.file,
+            self.db,
             SessionSpec(),
             SessionSpec(traced=1),
             SessionSpec(origin="simulated"),
             SessionSpec(status="incomplete"),
         )
-        selection = efficiency.select(runs.load([self.file]))
+        selection = efficiency.select(runs.load([self.db]))
         self.assertEqual(len(selection.runs), 3)
         self.assertEqual(len(selection.left_out), 3)
         self.assertTrue(all(line.startswith("3 ") for line in selection.left_out))
@@ -323,12 +318,8 @@ class EfficiencyTest(unittest.TestCase):
             efficiency.cells(found)
 
     def test_a_session_that_mixes_kinds_is_refused(self) -> None:
-        make(self.file, SessionSpec())
-        found = runs.load([self.file])
+        make(self.db, SessionSpec())
+        found = runs.load([self.db])
         found[1].columns["traced"] = 1
         with self.assertRaises(NotComparable):
             efficiency.cells(found)
-
-
-if __name__ == "__main__":
-    unittest.main()

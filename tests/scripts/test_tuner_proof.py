@@ -6,11 +6,12 @@ import re
 import sys
 import unittest
 
+from harness import SCRIPTS
 from synthetic_store import REPOSITORY
 
 from hvdb.errors import HvdbError
 
-sys.path.insert(0, str(REPOSITORY / "scripts" / "maintain"))
+sys.path.insert(0, str(SCRIPTS / "maintain"))
 import tuner_proof
 from tuner_proof import Result, Search, Setting
 
@@ -58,7 +59,7 @@ class SpaceTest(unittest.TestCase):
 
 class JudgeTest(unittest.TestCase):
     def test_the_best_is_chosen_by_one_half_and_judged_by_the_other(self) -> None:
-        # "25" is faster only in the even rounds, by chance.
+        # "25" is faster than "100" only in the even rounds, by chance.
         rounds = {setting("25"): [1.0, 2.2, 1.0, 2.2], setting("100"): [1.1, 2.0, 1.1, 2.0]}
         result = Result("static", [Search(setting("100"), 9), Search(setting("25"), 9)], rounds)
         best, ratios = tuner_proof.judge(result)
@@ -74,7 +75,3 @@ class JudgeTest(unittest.TestCase):
     def test_a_choice_outside_of_the_space_is_an_error(self) -> None:
         result = Result("static", [Search(setting("7"), 9)], {setting("25"): [1.0, 1.0]})
         self.assertRaisesRegex(HvdbError, "chose '--bucket-mb 7'", tuner_proof.judge, result)
-
-
-if __name__ == "__main__":
-    unittest.main()

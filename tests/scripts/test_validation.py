@@ -1,24 +1,21 @@
-"""Runs of `hvd_bench validate`: hvdb ranks finds in the store what the program printed. No command pools such runs.
+"""Reads runs of `hvd_bench validate`. hvdb ranks must find what the program printed. No command may pool these runs.
 
-Needs HVD_BENCH, the program (ctest sets it). Skipped, with a reason, if it is not built.
+Needs the program at HVD_BENCH, which ctest sets. If the program is not built, the tests are skipped with a reason.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import json
 import os
-import subprocess
 import tempfile
 import unittest
 from pathlib import Path
 
+from harness import FolderTest, call, execute
 from synthetic_store import SessionSpec, make
 
 from hvdb import efficiency, rank_work, runs
-from hvdb.__main__ import main
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 OPTIONS = (
@@ -29,15 +26,10 @@ SECONDS = 100
 
 
 @unittest.skipUnless(PROGRAM.is_file(), f"the program is not built ({PROGRAM})")
-class ProgramAndScriptsTest(unittest.TestCase):
+class ProgramAndScriptsTest(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.db = Path(scratch.name) / "a.db"
-        done = subprocess.run(
-            [str(PROGRAM), *OPTIONS, "--db", str(self.db)], capture_output=True, text=True, timeout=SECONDS, check=False
-        )
-        self.assertEqual(done.returncode, 0, done.stderr)
+        super().setUp()
+        done = execute(PROGRAM, *OPTIONS, "--db", self.db, timeout=SECONDS, code=0)
         self.printed = json.loads(done.stdout)["validation"]["ranks"]
 
     def test_both_compute_the_same_figures(self) -> None:
@@ -55,10 +47,7 @@ class ProgramAndScriptsTest(unittest.TestCase):
         found = runs.load([self.db])
         self.assertEqual(efficiency.select(found).left_out, ["1 of hvd_bench validate (hvdb ranks shows them)"])
         self.assertEqual(efficiency.select(found, validations=True).runs, found)
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            self.assertEqual(main(["ranks", str(self.db), "--threshold", "999"]), 0)
-        self.assertIn("validation, phase none, 5 ranks", out.getvalue())
+        self.assertIn("validation, phase none, 5 ranks", call("ranks", self.db, "--threshold", 999, code=0)[1])
 
 
 class NewestTest(unittest.TestCase):
@@ -70,11 +59,4 @@ class NewestTest(unittest.TestCase):
                 measured, provenance={efficiency.VALIDATION: ("1", 1)}, started="2026-01-03T00:00:00.000Z"
             )
             make(db, measured, validated)
-            out = io.StringIO()
-            with contextlib.redirect_stdout(out):
-                main(["ranks", str(db), "--json"])
-            self.assertEqual(len(json.loads(out.getvalue())["runs"]), 2)
-
-
-if __name__ == "__main__":
-    unittest.main()
+            self.assertEqual(len(json.loads(call("ranks", db, "--json")[1])["runs"]), 2)

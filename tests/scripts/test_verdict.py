@@ -1,4 +1,4 @@
-"""The exact tests and the verdicts: cases by hand, scipy's tests, and error rates over many simulated gates."""
+"""Tests the exact tests and the verdicts: cases by hand, comparison with scipy, and error rates of simulated gates."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class ExactTest(unittest.TestCase):
             self.assertGreater(exact.rank_sum_p(first + effect.low + 1e-9, second), 0.025)
 
     def test_too_few_observations_bound_nothing(self) -> None:
-        effect = exact.paired_effect(np.array([0.1, 0.2, 0.3, 0.4, 0.5]), 0.95)  # 2^-5 > 0.025
+        effect = exact.paired_effect(np.array([0.1, 0.2, 0.3, 0.4, 0.5]), 0.95)  # p = 2^-5 > 0.025
         self.assertEqual((effect.low, effect.high), (-math.inf, math.inf))
         self.assertAlmostEqual(effect.value, 0.3)
-        effect = exact.unpaired_effect(np.arange(3.0), np.arange(3.0) + 5, 0.95)  # 1 / 20 > 0.025
+        effect = exact.unpaired_effect(np.arange(3.0), np.arange(3.0) + 5, 0.95)  # p = 1 / 20 > 0.025
         self.assertEqual((effect.low, effect.high), (-math.inf, math.inf))
-        self.assertTrue(math.isfinite(exact.unpaired_effect(np.arange(4.0), np.arange(4.0), 0.95).low))  # 1 / 70
+        self.assertTrue(math.isfinite(exact.unpaired_effect(np.arange(4.0), np.arange(4.0), 0.95).low))  # p = 1 / 70
 
     def test_intervals_hold_the_truth_as_often_as_they_say(self) -> None:
         rng = np.random.default_rng(3)
@@ -78,7 +78,7 @@ class ExactTest(unittest.TestCase):
                     self.assertLessEqual(missed / 4000, at_most(200, 4000))
 
     def test_a_bootstrap_over_few_pairs_is_too_narrow(self) -> None:
-        """Shows why intervals are exact ones, as docs/gate.md says."""
+        """Shows why the gate uses exact intervals, as docs/gate.md says."""
         rng = np.random.default_rng(9)
         held = 0
         for pairs in rng.normal(size=(600, 6)):
@@ -157,12 +157,12 @@ def correlated(rng: np.random.Generator, cells: int, pairs: int) -> np.ndarray:
 
 
 class ErrorRateTest(unittest.TestCase):
-    """Whole gates with pairs drawn from known distributions. Seeds are fixed; limits are at 99.9 %."""
+    """Simulates whole gates with pairs from known distributions. Seeds are fixed. Limits are at 99.9 %."""
 
     GATES = 800
 
     def gates(self, cells: int, cap: int, slowdown: float, draw: Draw, spread: float) -> tuple[int, int, int]:
-        """Numbers of gates with any REGRESSION, with any PASS, and with REGRESSION only. The threshold is 2 %."""
+        """Counts gates with any REGRESSION, with any PASS, and with nothing but REGRESSION. The threshold is 2 %."""
         rng = np.random.default_rng(5)
         looks = verdict.plan_looks(cells, cap)
         worse = fine = all_worse = 0
@@ -181,7 +181,7 @@ class ErrorRateTest(unittest.TestCase):
         return worse, fine, all_worse
 
     def setUp(self) -> None:
-        # These tests do not look at the smallest slowdown that could have been seen.
+        # These tests do not use the smallest detectable slowdown, so its computation may be coarse.
         resamples, verdict.RESAMPLES = verdict.RESAMPLES, 5
         self.addCleanup(setattr, verdict, "RESAMPLES", resamples)
 
@@ -194,7 +194,7 @@ class ErrorRateTest(unittest.TestCase):
                 self.assertLessEqual(fine, at_most(nominal, self.GATES) * self.GATES)
 
     def test_pairs_that_follow_each_other_closely_break_the_promise(self) -> None:
-        """Neighbouring pairs correlated by 0.5 are wrong in 10 to 20 % instead of 5 %, as docs/gate.md says."""
+        """With a correlation of 0.5 between neighbouring pairs, 10 to 20 % of verdicts are wrong (docs/gate.md)."""
         worse, fine, _ = self.gates(1, 12, 0.02, correlated, 0.008)
         for share in (worse / self.GATES, fine / self.GATES):
             self.assertTrue(0.1 < share < 0.2, share)
@@ -219,7 +219,3 @@ class ErrorRateTest(unittest.TestCase):
         self.assertGreaterEqual(found, 380)
         few = verdict.judge_unpaired({"few": (np.zeros(2), np.ones(2))}, {"few": 0.02})["few"]
         self.assertEqual((few.verdict, few.detectable), (Verdict.INCONCLUSIVE, None))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,4 @@
-"""If a script is stopped while it writes a file, the file must be the complete new or old one. The message names it."""
+"""Stops scripts while they write a file. The complete old or new file must remain, and the message must name it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import errno
 import io
 import os
 import resource
-import tempfile
-import unittest
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+from harness import FolderTest
 from synthetic_store import SessionSpec, make
 
 from hvdb import plot_scaling, whole_file  # noqa: F401  (loads matplotlib and its fonts before the disk is full)
@@ -21,7 +20,7 @@ from hvdb.cli import main
 
 @contextlib.contextmanager
 def full_disk(size: int) -> Iterator[None]:
-    """While this context lasts, no file may grow beyond `size` bytes."""
+    """Inside this context no file can grow beyond `size` bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -30,11 +29,9 @@ def full_disk(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-class WholeFile(unittest.TestCase):
+class WholeFile(FolderTest):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         self.old = self.folder / "old.txt"
         self.old.write_text("old")
 
@@ -81,7 +78,7 @@ class WholeFile(unittest.TestCase):
         self.assertEqual(self.files(), {"old.txt": "old"})
 
     def test_a_file_that_waits_under_the_new_name_is_not_written(self) -> None:
-        """Another user who may write to the folder could put a link under the new file's name."""
+        """Another user with access to the folder could make a link with the new file's name."""
         victim = self.folder / "victim"
         victim.write_text("untouched")
         with mock.patch.object(whole_file, "_fresh_name", lambda target: target.with_name(".x.unfinished")):
@@ -131,7 +128,3 @@ class WholeFile(unittest.TestCase):
             self.assertEqual((code, said.getvalue()), (2, f"scripts/{words[0]}: {file}: File too large\n"))
             self.assertEqual(file.read_text(), "old")
         self.assertEqual(sorted(os.listdir(plots)), ["scaling.png", "scaling.svg"])
-
-
-if __name__ == "__main__":
-    unittest.main()

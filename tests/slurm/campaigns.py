@@ -1,10 +1,11 @@
-"""Shared by the tests of hvdb.campaign: paths, and functions that make specs, sites and plans in one line."""
+"""Parts that the tests of hvdb.campaign share: paths, and functions that make specs, sites and plans in one line."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import sqlite3
 import subprocess
 import sys
 import unittest.mock
@@ -30,7 +31,7 @@ batch_size = 4
 
 
 def spec_of(text: str = MINIMAL, **more: str) -> spec.Spec:
-    """The spec in TOML `text`, with `more` top-level keys, whose values are TOML."""
+    """Reads a spec from the TOML `text`, after the top-level keys `more`, whose values are TOML."""
     head = "".join(f"{key} = {value}\n" for key, value in more.items())
     return spec.from_data(fields.parse(head + text, "spec.toml"), "spec.toml")
 
@@ -44,7 +45,7 @@ def plan_of(study: spec.Spec | None = None, machine: site.Site | None = None) ->
 
 
 def fault(act: object, *arguments: object) -> str:
-    """The text of the CampaignError that `act(*arguments)` raises, which must be one line."""
+    """Returns the text of the CampaignError that `act(*arguments)` must raise. The text must be one line."""
     try:
         act(*arguments)  # type: ignore[operator]
     except CampaignError as error:
@@ -55,7 +56,7 @@ def fault(act: object, *arguments: object) -> str:
 
 
 def campaign_here(*arguments: object, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs `hvdb campaign` in this process, which is quicker than campaign()."""
+    """Runs `hvdb campaign` in this process, which is quicker than a new process."""
     out, err = io.StringIO(), io.StringIO()
     with (
         unittest.mock.patch.dict(os.environ, environment or {}),
@@ -67,12 +68,13 @@ def campaign_here(*arguments: object, environment: dict[str, str] | None = None)
 
 
 def campaign(*arguments: object, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs scripts/campaign in a process, as a user does."""
-    return subprocess.run(
-        [str(REPOSITORY / "scripts" / "campaign"), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-        env={**os.environ, **environment},
-    )
+    """Runs scripts/campaign in a new process, as a user does."""
+    command = [str(REPOSITORY / "scripts" / "campaign"), *map(str, arguments)]
+    options = {"capture_output": True, "text": True, "timeout": timeout, "check": False}
+    return subprocess.run(command, env={**os.environ, **environment}, **options)
+
+
+def rows(store: Path, sql: str) -> list[tuple]:
+    """Returns all rows of a query on a store."""
+    with contextlib.closing(sqlite3.connect(store)) as connection:
+        return connection.execute(sql).fetchall()

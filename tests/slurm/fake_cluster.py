@@ -1,6 +1,7 @@
 """A scheduler for tests: job records in a folder, and programs (stand_ins/) that read and write them.
 
-It queues, refuses and reports as Slurm and LSF do, in their words. The test decides what runs and when it is killed.
+The scheduler queues, refuses and reports as Slurm and LSF do, in their words. The test decides which task runs and when
+a task is killed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Task:
 
 
 class FakeCluster:
-    """The jobs of one test. folder: where the records are; the stand-ins find it in FAKE_CLUSTER."""
+    """The jobs of one test. `folder` contains their records. Stand-ins read its path from FAKE_CLUSTER."""
 
     def __init__(self, folder: Path, **limits: object) -> None:
         self.folder = folder
@@ -39,7 +40,7 @@ class FakeCluster:
     def environment(self) -> dict[str, str]:
         foreign = ("SLURM_", "LSB_", "JSM_", "OMPI_", "PMIX_", "PMI_")
         clean = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
-        # This Python comes first, because the first python3 on a PATH may be a slow wrapper.
+        # The folder of this Python precedes the PATH, whose own python3 may be a slow wrapper.
         path = f"{STAND_INS}:{Path(sys.executable).parent}:{clean['PATH']}"
         return {**clean, "FAKE_CLUSTER": str(self.folder), "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -58,7 +59,7 @@ class FakeCluster:
         ]
 
     def ready(self) -> list[Task]:
-        """Pending tasks whose dependencies have succeeded. Cancels those whose dependencies have failed."""
+        """Returns the pending tasks whose dependencies have succeeded. Cancels tasks whose dependencies have failed."""
         found = []
         for task in self.tasks():
             record = self.record(task.job)
@@ -75,23 +76,17 @@ class FakeCluster:
         save(self.folder, record)
 
     def start(self, task: Task, restart: int = 0, **environment: str) -> subprocess.Popen[str]:
-        """Runs the task's script in its own session, as its scheduler would."""
+        """Starts the task's script in its own session, as a scheduler does."""
         record = self.record(task.job)
         self.set_state(task, "RUNNING")
         log = self.folder / f"{task.job}.{task.index}.out"
         with log.open("a") as output:
-            return subprocess.Popen(
-                ["bash", record["script"]],
-                env={**self.environment(), **_variables(record, task, restart), **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                text=True,
-                start_new_session=True,
-            )
+            variables = {**self.environment(), **_variables(record, task, restart), **environment}
+            streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "text": True}
+            return subprocess.Popen(["bash", record["script"]], env=variables, start_new_session=True, **streams)
 
     def run(self, task: Task, restart: int = 0, timeout: float = 60, **environment: str) -> int:
-        """Runs the task until it ends. Its state is then COMPLETED or FAILED. Returns its exit code."""
+        """Runs the task to its end and sets its state, COMPLETED or FAILED. Returns the task's exit code."""
         child = self.start(task, restart, **environment)
         try:
             code = child.wait(timeout)
@@ -111,14 +106,14 @@ class FakeCluster:
 
 
 def kill_group(child: subprocess.Popen[str]) -> None:
-    """Sends SIGKILL to a task and all processes that it started, as a failing node would end them."""
+    """Sends SIGKILL to a task and all processes that the task started, as if its node failed."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
 
 
 def wait_until(what: object, seconds: float = 30) -> None:
-    """Waits until `what()` is true. Errors: AssertionError."""
+    """Waits until `what()` is true. Raises AssertionError after `seconds`."""
     end = time.monotonic() + seconds
     while not what():  # type: ignore[operator]
         if time.monotonic() > end:
@@ -141,7 +136,7 @@ def _variables(record: dict, task: Task, restart: int) -> dict[str, str]:
     return found if restart else {key: value for key, value in found.items() if key != "SLURM_RESTART_COUNT"}
 
 
-# ---- Used by the stand-ins.
+# ---- The stand-ins call the functions below.
 
 
 def path_of(folder: Path, job: int) -> Path:
@@ -164,7 +159,7 @@ def limits(folder: Path) -> dict:
 
 
 def indices(text: str) -> list[int]:
-    """ "1-3,5%2" -> [1, 2, 3, 5]"""
+    """Returns the indices that an array option names: "1-3,5%2" gives [1, 2, 3, 5]."""
     found = []
     for part in text.split("%")[0].split(","):
         first, _, last = part.partition("-")
@@ -173,7 +168,7 @@ def indices(text: str) -> list[int]:
 
 
 def add(folder: Path, kind: str, name: str, script: str, array: list[int] | None, after: list[int], nodes: int) -> int:
-    """Adds a pending job and copies its script, as schedulers do. Returns its number."""
+    """Adds a pending job and copies the job's script, as schedulers do. Returns the job's number."""
     number = 1 + max((int(re.search(r"\d+", p.name)[0]) for p in folder.glob("job-*.json")), default=100)
     copy = folder / f"script-{number}.sh"
     copy.write_text(script, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Computes what jsrun makes of its options: resource sets, ranks, cores and GPUs, or a refusal. Pure functions.
+"""Pure functions that compute the effect of jsrun's options: resource sets, ranks, cores and GPUs, or a refusal.
 
 Source: IBM Spectrum LSF/JSM, "Job Step Manager: jsrun" (-n -r -a -c -g -p -b -d), and OLCF's Summit user guide for the
 examples in test_lsf.py. No real jsrun was at hand to compare with.
@@ -29,12 +29,12 @@ WORDS = ("bind", "launch_distribution", "latency_priority", "smpiargs", "env", "
 
 
 class Refused(Exception):
-    """jsrun refuses the options, and launches nothing."""
+    """jsrun refuses the options and launches nothing."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The allocation: its compute nodes, and the usable cores and GPUs of each."""
+    """The allocation: how many compute nodes it has, and how many usable cores and GPUs each node has."""
 
     nodes: int
     cores: int
@@ -43,7 +43,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Rank:
-    """The node and resource set of one rank, and the cores and GPUs that it sees."""
+    """The node and resource set of one rank, and the cores and GPUs that the rank sees."""
 
     node: int
     local_rank: int
@@ -62,7 +62,7 @@ class Request:
 
 
 def parse(arguments: list[str]) -> Request:
-    """Reads -n4, -n 4, --nrs 4 and --nrs=4 alike. Errors: Refused."""
+    """Parses jsrun's arguments. -n4, -n 4, --nrs 4 and --nrs=4 mean the same. Errors: Refused."""
     request = Request()
     rest = list(arguments)
     while rest:
@@ -94,7 +94,7 @@ def parse(arguments: list[str]) -> Request:
 
 
 def _packed_cores(request: Request, tasks: int, cores: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The cores of each rank of a set: with -b packed:N each rank gets N of its own, else all of the set."""
+    """Returns the cores of each rank of a set. With -b packed:N each rank gets N cores, otherwise all of the set."""
     bind = request.words.get("bind", "packed:1")
     match = re.fullmatch(r"packed:(\d+)", bind)
     if not match:
@@ -108,7 +108,7 @@ def _packed_cores(request: Request, tasks: int, cores: tuple[int, ...]) -> list[
 
 
 def place(request: Request, machine: Machine) -> list[Rank]:
-    """Returns each rank's place. Sets are placed node by node, ranks set by set (-d packed). Errors: Refused."""
+    """Returns each rank's place. Sets fill one node after another, ranks one set after another. Errors: Refused."""
     counts = request.counts
     tasks, cores, gpus = (counts.get(n, d) for n, d in (("tasks_per_rs", 1), ("cpu_per_rs", 1), ("gpu_per_rs", 0)))
     if "np" in counts:

@@ -1,4 +1,4 @@
-"""Bad input and failing surroundings: one line, the right exit code, and no job lost if nobody reads the output."""
+"""Tests bad input and failing surroundings: one error line, the right exit code, and no job lost without a reader."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ repetitions = 3
 [weak]
 batch_size = 4
 """
-# Jobs run on this machine. The launcher only drops its own option (-n RANKS).
+# Jobs run on this machine. The launcher drops its own option (-n RANKS) and runs the rest.
 SITE = f"""
 base = "laptop"
 name = "here"
@@ -46,7 +46,7 @@ class HereTest(LifeTest):
         return subprocess.run([PROGRAM, *map(str, words)], text=True, timeout=60, check=False, **streams)
 
     def nobody(self) -> int:
-        """The writing end of a pipe whose reader is gone."""
+        """Returns the writing end of a pipe whose reading end is closed."""
         read, write = os.pipe()
         os.close(read)
         self.addCleanup(os.close, write)
@@ -72,9 +72,8 @@ class NobodyReadsTest(HereTest):
         with Path("/dev/full").open("w") as full:
             done = self.run_with("submit", self.folder, stdout=full)
         self.assertEqual(done.returncode, 0)
-        self.assertEqual(
-            done.stderr, "scripts/campaign: standard output: No space left on device; going on without it\n"
-        )
+        said = "scripts/campaign: standard output: No space left on device; going on without it\n"
+        self.assertEqual(done.stderr, said)
         self.assertEqual(self.counts(), {"done": 3})
 
     def test_what_was_run_is_said_at_once(self) -> None:
@@ -111,19 +110,14 @@ class DamagedTest(HereTest):
         self.generate()
         manifest = self.folder / "campaign.json"
         whole = json.loads(manifest.read_text(encoding="utf-8"))
-        texts = ['{"format": 1}', "[" * 100_000, json.dumps({**whole, "jobs": [3]})]
-        texts += [
-            json.dumps({**whole, "submit": {}}),
-            json.dumps({**whole, "jobs": [{**whole["jobs"][0], "cells": 3}]}),
-        ]
-        for text in texts:
+        changes = ({"jobs": [3]}, {"submit": {}}, {"jobs": [{**whole["jobs"][0], "cells": 3}]})
+        for text in ('{"format": 1}', "[" * 100_000, *(json.dumps(whole | change) for change in changes)):
             with self.subTest(text[:20]):
                 manifest.write_text(text, encoding="utf-8")
                 self.refused(self.call("status", self.folder), "campaign.json: damaged (", "generate again")
 
     def test_the_journal(self) -> None:
-        self.generate()
-        self.good("submit")
+        self.submitted()
         journal = self.folder / "submissions.jsonl"
         bad = b'null\n\xff\xfe\n{"job": [], "repetitions": [1]}\n' + b"[" * 100_000 + b"\n"
         journal.write_bytes(bad + journal.read_bytes())
@@ -155,7 +149,7 @@ class DamagedTest(HereTest):
 
 
 class EndTest(HereTest):
-    """Every way in which a command ends must give one line."""
+    """A command must print one line, however it ends."""
 
     def ended_by(self, fault: BaseException) -> subprocess.CompletedProcess[str]:
         self.generate()
@@ -168,12 +162,3 @@ class EndTest(HereTest):
     def test_a_defect_of_ours(self) -> None:
         done = self.ended_by(ZeroDivisionError("two\nlines"))
         self.refused(done, "unexpected ZeroDivisionError: two lines (", "please report it", code=9)
-
-
-def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
-    cases = (NobodyReadsTest, DamagedTest, EndTest)
-    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,6 +1,6 @@
-"""Compares job scripts byte for byte: golden/ holds their heads, slurm/job_body.sh the rest, which all have in common.
+"""Compares job scripts byte for byte with their heads in golden/ and with slurm/job_body.sh, the rest of every script.
 
-After an intended change: tests/slurm/test_golden.py --update; read the diff.
+After an intended change run tests/slurm/test_golden.py --update and read the diff.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hvdb.campaign import plan, script, site, spec
 HVD_BENCH = Path("/opt/hvd bench/bin/hvd_bench")
 GOLDEN = Path(__file__).resolve().parent / "golden"
 BODY_BEGINS = "# ---- From here on"
-# maps a site to the jobs whose scripts are kept
+# Maps a site to those of its jobs whose scripts are compared.
 KEPT = {
     "slurm": ("n0128",),
     "slurm-4gpu": ("n0001", "n0128"),
@@ -33,12 +33,12 @@ KEPT = {
 
 
 def scripts() -> dict[str, str]:
-    """Maps file names to the texts of all golden scripts, generated now."""
+    """Generates all scripts that are compared. Maps their file names to their texts."""
     found = {}
     for name, jobs in KEPT.items():
         machine = site.read(name)
         study = spec.read(GOLDEN / "study.toml")
-        if machine.name == "ours":  # 8 ranks on nodes of 3: 3 + 3 + 2
+        if machine.name == "ours":  # 8 ranks on nodes of 3 GPUs: 3 + 3 + 2
             study = spec.from_data({**_data("study.toml"), "ranks": [2, 8], "allow_ragged": True}, "study.toml")
         made = plan.make(study, machine)
         for job in made.jobs:
@@ -104,7 +104,7 @@ class GoldenTest(unittest.TestCase):
 
 class SpeedTest(unittest.TestCase):
     def test_all_sites_in_under_a_second(self) -> None:
-        """Covers 1 to 512 ranks, three networks, two schedules and every site, and writes the scripts."""
+        """Makes the scripts of every site for 1 to 512 ranks, three networks and two schedules."""
         begin = time.process_time()
         jobs = 0
         for name in site.known():

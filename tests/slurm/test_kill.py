@@ -1,8 +1,8 @@
-"""A campaign that is killed at any point loses no finished run, and resumes without repeating one.
+"""Kills campaigns at many points. A campaign must lose no finished run, and must resume without repeating one.
 
-Three things are killed: a job (by a failing node, between any two commands of its script and at every step in which
-hvd_bench stores), scripts/campaign itself (between any two of its own lines), and scripts/campaign while sbatch runs.
-With HVD_KILL_STEP=1 the tests take every point. By default they skip some to save time; each value skips others.
+Some tests kill a job, between any two commands of its script and at every step in which hvd_bench stores. Other tests
+kill scripts/campaign, between any two of its lines and while sbatch runs. HVD_KILL_STEP=1 tests every point. By
+default the tests skip some points to save time.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import os
 import subprocess
 import sys
 import textwrap
-import unittest
 
 from campaigns import SCRIPTS
 from fake_cluster import Task, kill_group, wait_until
-from test_life import SPEC, LifeTest
+from test_life import ONCE, SPEC, LifeTest
 
-# Counts the commands of a job's script, also inside functions, and kills its process group before the n-th one.
+# Counts the commands of a job's script, inside functions too, and kills its process group before command KILL_AT.
 COUNT_COMMANDS = """
 case $0 in */script-*.sh)
   set -T
@@ -25,7 +24,7 @@ case $0 in */script-*.sh)
   trap 'hvd_test_n=$((hvd_test_n + 1)); if [ "$hvd_test_n" = "${KILL_AT-}" ]; then kill -9 0; fi' DEBUG
 esac
 """
-# Runs scripts/campaign's main() and kills it before the n-th line of the given modules, which act on the system.
+# Runs main() of scripts/campaign, counts the lines of the given modules, and kills the process before line KILL_AT.
 COUNT_LINES = """
     import os, signal, sys
     sys.path.insert(0, {scripts!r})
@@ -45,11 +44,11 @@ COUNT_LINES = """
     sys.exit(main(["campaign", *sys.argv[1:]]))
 """
 STEP = int(os.environ.get("HVD_KILL_STEP", "4"))
-ONE = SPEC.replace("ranks = [1, 2, 4, 8]", "ranks = [4]").replace("repetitions = 2", "repetitions = 1")
+ONE = ONCE.replace("ranks = [1, 2, 4, 8]", "ranks = [4]")
 
 
 def counting_lines(*modules: str) -> str:
-    """A program that runs scripts/campaign and counts the lines of these modules."""
+    """Returns a program that runs scripts/campaign and is killed at a line of `modules`."""
     return textwrap.dedent(COUNT_LINES).format(scripts=SCRIPTS, modules=modules)
 
 
@@ -60,7 +59,7 @@ class KillTest(LifeTest):
         self.stored = {"FAKE_LEDGER": str(self.ledger)}
 
     def durable(self) -> list[str]:
-        """Cells whose results have reached the disk, in that order."""
+        """Returns the cells whose results have reached the disk, in the order in which they did."""
         return self.ledger.read_text().split() if self.ledger.exists() else []
 
     def check_nothing_lost_or_repeated(self) -> None:
@@ -99,7 +98,7 @@ class KilledJobTest(KillTest):
             return False
         self.assertEqual(code, -9)
         self.check_nothing_lost_or_repeated()
-        if number % 2:  # the node has failed: the scheduler starts the job again
+        if number % 2:  # the scheduler starts the job again, as after a node's failure
             self.cluster.set_state(Task(101, 1), "PENDING")
             self.assertEqual(self.cluster.run(Task(101, 1), restart=1, **self.stored), 0)
         self.finish(3)
@@ -124,7 +123,7 @@ class KilledJobTest(KillTest):
         self.assertGreater(points, 20, "the stand-in did not count")
 
     def test_killed_again_and_again(self) -> None:
-        """Every attempt gets a little further, and nothing is done twice."""
+        """Each attempt gets a little further than the one before, and no cell is done twice."""
         self.fresh()
         self.good("submit")
         attempts = 0
@@ -142,18 +141,12 @@ class KilledCallerTest(KillTest):
     def campaign_killed_at(self, number: int, command: str) -> int:
         program = counting_lines("life.py", "scheduler.py")
         environment = {**self.cluster.environment(), "KILL_AT": str(number)}
-        done = subprocess.run(
-            [sys.executable, "-B", "-c", program, command, str(self.folder)],
-            env=environment,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        return done.returncode
+        words = [sys.executable, "-B", "-c", program, command, str(self.folder)]
+        return subprocess.run(words, env=environment, capture_output=True, timeout=60, check=False).returncode
 
     def check_queue(self, jobs: int) -> None:
         """Asserts that after resume every job is in the queue exactly once."""
-        # a submission whose caller was killed may still hold the lock for a moment
+        # the submission of a killed caller may keep the lock for a moment
         wait_until(lambda: self.call("resume", self.folder).returncode == 0)
         names = [record["name"] for record in self.cluster.records()]
         self.assertEqual(len(names), jobs, names)
@@ -187,7 +180,7 @@ class KilledCallerTest(KillTest):
                 self.check_queue(3)
 
     def test_generate(self) -> None:
-        """If generate is killed while it writes, another generate finishes, and no job script is incomplete."""
+        """If generate is killed while it writes, no job script is incomplete. A second call completes the folder."""
         self.generate()
         whole = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
         program = counting_lines("folder.py")
@@ -209,7 +202,7 @@ class KilledCallerTest(KillTest):
 
 class RunningCampaignTest(KillTest):
     def test_a_job_that_still_runs_is_left_alone(self) -> None:
-        """While a job of the campaign runs, resume submits nothing for this job and leaves its file alone."""
+        """While a job runs, resume neither submits that job again nor touches its file."""
         self.fresh()
         self.good("submit")
         child = self.cluster.start(Task(101, 1), FAKE_SLOW="30", **self.stored)
@@ -220,13 +213,3 @@ class RunningCampaignTest(KillTest):
         self.assertEqual(self.good("resume"), "nothing to hand in: the rest is at work\n")
         self.assertEqual(partial.read_bytes(), before)
         self.assertEqual(len(self.cluster.records()), 1)
-
-
-def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
-    # Leaves out LifeTest's own cases, which the import brings in.
-    cases = (KilledJobTest, KilledCallerTest, RunningCampaignTest)
-    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
-
-
-if __name__ == "__main__":
-    unittest.main()

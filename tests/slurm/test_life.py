@@ -1,4 +1,4 @@
-"""The life of a campaign, with stand-ins for Slurm and hvd_bench: submitted, watched, resumed, cancelled, rejected."""
+"""Submits, watches, resumes, cancels and rejects campaigns, with stand-ins for Slurm and hvd_bench."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import unittest
 from collections import Counter
 from pathlib import Path
 
-from campaigns import STAND_INS, campaign_here
+from campaigns import STAND_INS, campaign_here, rows
 from fake_cluster import FakeCluster, Task, kill_group, wait_until
 
 SPEC = """
@@ -22,6 +22,7 @@ repetitions = 2
 [weak]
 batch_size = 4
 """
+ONCE = SPEC.replace("repetitions = 2", "repetitions = 1")
 SITE = f"""
 base = "slurm"
 name = "test"
@@ -54,6 +55,11 @@ class LifeTest(unittest.TestCase):
         done = self.call("generate", self.top / "spec.toml", "--site", site, "--out", self.folder, *more)
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def submitted(self, spec: str | None = None, *more: str) -> str:
+        """Generates the campaign and submits it. Returns what submit printed."""
+        self.generate(spec, *more)
+        return self.good("submit")
+
     def good(self, command: str, *arguments: object) -> str:
         done = self.call(command, self.folder, *arguments)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -74,35 +80,37 @@ class LifeTest(unittest.TestCase):
     def counts(self, code: int = 0) -> dict[str, int]:
         return {state: count for state, count in self.status(code)["counts"].items() if count}
 
+    def unit(self, job: str, code: int = 0) -> dict:
+        """Returns what status says about the first repetition of `job`."""
+        return next(unit for unit in self.status(code)["units"] if unit["job"] == job)
+
     def begun_runs(self, table: str = "run") -> int:
-        """Number of rows of `table` that running sessions have stored so far."""
+        """Returns how many rows of `table` running sessions have stored so far."""
         runs = 0
         for path in self.folder.glob("stores/*.partial"):
             connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
             try:
                 runs += connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
             except sqlite3.Error:
-                pass  # the store is being written
+                pass  # the session is writing the store
             finally:
                 connection.close()
         return runs
 
     def sessions(self) -> dict[str, int]:
-        """Complete sessions by cell, over all stores and leftovers of killed jobs, each session counted once."""
+        """Maps each cell to its number of complete sessions in all stores, partial files of killed jobs included."""
         found: set[tuple[str, str]] = set()
         for path in [*self.folder.glob("stores/*.db"), *self.folder.glob("stores/*.partial")]:
-            connection = sqlite3.connect(path)
             query = """SELECT DISTINCT session_uuid, value FROM run JOIN provenance ON run_uuid = uuid
                        WHERE key = 'label.cell' AND status = 'complete'"""
-            found |= set(connection.execute(query))
-            connection.close()
+            found |= set(rows(path, query))
         return dict(Counter(cell for _, cell in found))
 
 
 class SubmitTest(LifeTest):
     def test_from_submit_to_complete(self) -> None:
         self.generate()
-        # n0001 has 1 and 2 ranks; n0002 and n0004 have 4 and 8 ranks with two baselines; two repetitions
+        # two repetitions of 8 cells: 1 and 2 ranks (n0001), 4 (n0002) and 8 (n0004) ranks with two baselines each
         self.assertEqual(self.counts(), {"lacking": 16})
         said = self.good("submit")
         self.assertIn("n0001: job 101, 4 cells in repetitions 1, 2", said)
@@ -121,8 +129,7 @@ class SubmitTest(LifeTest):
         self.assertEqual(len(list(self.folder.glob("stores/*.db"))), 6, "one database per job and repetition")
 
     def test_labels_tell_what_a_session_was(self) -> None:
-        self.generate()
-        self.good("submit")
+        self.submitted()
         self.cluster.run_all()
         manifest = json.loads((self.folder / "campaign.json").read_text())
         orders = set()
@@ -143,8 +150,7 @@ class SubmitTest(LifeTest):
         self.assertEqual(orders, {(r, f"{n}/3") for r in "12" for n in (1, 2, 3)})
 
     def test_submit_is_for_the_first_time(self) -> None:
-        self.generate()
-        self.good("submit")
+        self.submitted()
         self.refused(self.call("submit", self.folder), "was submitted before; resume")
         self.assertEqual(self.good("resume"), "nothing to hand in: the rest is at work\n")
 
@@ -161,13 +167,11 @@ class SubmitTest(LifeTest):
         self.good("submit")
 
     def test_without_the_gate_nothing_waits(self) -> None:
-        self.generate("first_job_gates = false\n" + SPEC)
-        self.good("submit")
+        self.submitted("first_job_gates = false\n" + SPEC)
         self.assertEqual(len(self.cluster.ready()), 6)
 
     def test_by_standard_input_and_without_arrays(self) -> None:
-        self.generate(None, "--set", "submit.by=stdin", "--set", "submit.array=false")
-        self.good("submit")
+        self.submitted(None, "--set", "submit.by=stdin", "--set", "submit.array=false")
         self.assertEqual(
             [record["name"][-9:] for record in self.cluster.records()][:3], ["-n0001-r1", "-n0001-r2", "-n0002-r1"]
         )
@@ -202,7 +206,7 @@ class RejectedTest(LifeTest):
         self.assertIn("squeue: not on the PATH", json.loads(done.stdout)["notes"][0])
 
     def _bin(self) -> Path:
-        """A PATH with the programs that a shell needs, and no scheduler."""
+        """Makes a folder for PATH with the programs that a shell needs and without a scheduler."""
         folder = self.top / "bin"
         folder.mkdir(exist_ok=True)
         for name in ("bash", "env", "dirname", "python3", "cat"):
@@ -245,8 +249,7 @@ class RejectedTest(LifeTest):
             self.refused(self.call("resume", self.folder), "another scripts/campaign is submitting")
 
     def test_damaged_stores_are_said_and_do_not_stop_it(self) -> None:
-        self.generate()
-        self.good("submit")
+        self.submitted()
         self.cluster.run_all()
         broken = sorted(self.folder.glob("stores/n0002.r1.*.db"))[0]
         broken.write_bytes(broken.read_bytes()[:5000])
@@ -265,8 +268,7 @@ class FailureTest(LifeTest):
         return next(cell[0] for cell in cells if cell[2] == ranks)
 
     def test_a_failed_cell(self) -> None:
-        self.generate()
-        self.good("submit")
+        self.submitted()
         bad = self.cell("n0002", 1, 4)
         self.cluster.run_all(**{f"FAKE_CODE_{bad}": "8"})
         standing = self.status(1)
@@ -283,26 +285,22 @@ class FailureTest(LifeTest):
         self.assertEqual(set(self.sessions().values()), {1})
 
     def test_a_lost_rank_ends_the_job_and_leaves_the_others_for_resume(self) -> None:
-        self.generate(SPEC.replace("repetitions = 2", "repetitions = 1"))
-        self.good("submit")
+        self.submitted(ONCE)
         self.cluster.run(Task(101, 1))
         manifest = json.loads((self.folder / "campaign.json").read_text())
         first = manifest["jobs"][1]["cells"]["1"][0][0]
         self.assertEqual(self.cluster.run(Task(102, 1), **{f"FAKE_CODE_{first}": "5"}), 1)
         standing = self.status(1)
-        unit = next(u for u in standing["units"] if u["job"] == "n0002")
-        self.assertEqual(unit["note"], "stopped because a rank was lost")
+        self.assertEqual(self.unit("n0002", code=1)["note"], "stopped because a rank was lost")
         self.assertEqual(standing["jobs"]["n0002"], {"done": 0, "running": 0, "queued": 0, "failed": 1, "lacking": 2})
 
     def test_when_the_first_job_fails_the_others_do_not_start(self) -> None:
-        self.generate()
-        self.good("submit")
+        self.submitted()
         bad = self.cell("n0001", 2, 2)
         self.cluster.run_all(**{f"FAKE_CODE_{bad}": "2"})
         standing = self.status(1)
         self.assertEqual(standing["counts"], {"done": 3, "running": 0, "queued": 0, "failed": 1, "lacking": 12})
-        note = next(u["note"] for u in standing["units"] if u["job"] == "n0004")
-        self.assertIn("left the queue without starting", note)
+        self.assertIn("left the queue without starting", self.unit("n0004", code=1)["note"])
         said = self.good("resume")
         self.assertIn("n0001: job 104, 1 cells in repetition 2", said)
         self.assertIn("n0004: job 106, 6 cells in repetitions 1, 2, after 104 has succeeded", said)
@@ -310,8 +308,7 @@ class FailureTest(LifeTest):
         self.assertEqual(self.counts(), {"done": 16})
 
     def test_a_program_that_is_not_there(self) -> None:
-        self.generate(None, "--set", f"program.hvd_bench={self.top}/nothing")
-        self.good("submit")
+        self.submitted(None, "--set", f"program.hvd_bench={self.top}/nothing")
         self.cluster.run_all()
         standing = self.status()
         self.assertIn("nothing is not there; build or install it", standing["units"][0]["note"])
@@ -326,15 +323,14 @@ class FailureTest(LifeTest):
         self.generate(None, *modules)
 
     def test_the_warning_stops_a_job_in_order(self) -> None:
-        self.generate(SPEC.replace("repetitions = 2", "repetitions = 1"))
-        self.good("submit")
+        self.submitted(ONCE)
         self.cluster.run(Task(101, 1))
         child = self.cluster.start(Task(102, 1), FAKE_SLOW="60")
         self.addCleanup(kill_group, child)
         wait_until(lambda: self.status()["counts"]["running"] == 1)
         self.assertEqual(self.status()["seconds_left"], 3723)
         wait_until(lambda: list(self.folder.glob("stores/n0002*.partial")))
-        child.send_signal(signal.SIGUSR1)  # only to the script, as --signal=B:USR1 does
+        child.send_signal(signal.SIGUSR1)  # like --signal=B:USR1, signals only the script
         self.assertEqual(child.wait(30), 1)
         self.cluster.set_state(Task(102, 1), "FAILED")
         standing = self.status()
@@ -348,27 +344,24 @@ class FailureTest(LifeTest):
         self.assertEqual(self.counts(), {"done": 8})
 
     def test_too_little_time_left_starts_nothing(self) -> None:
-        self.generate(SPEC.replace("repetitions = 2", "repetitions = 1"))
+        self.generate(ONCE)
         self.good("submit", "--only", "n0002")
         script = Path(self.cluster.record(101)["script"])
         text = script.read_text()
         script.write_text(text.replace("\nwalltime_seconds=", "\nwalltime_seconds=200  # "))
         self.assertEqual(self.cluster.run(Task(101, 1)), 1)
-        unit = next(u for u in self.status()["units"] if u["job"] == "n0002")
-        self.assertEqual(unit["note"], "ended with too little time left for 3 cells")
+        self.assertEqual(self.unit("n0002")["note"], "ended with too little time left for 3 cells")
 
     def test_node_failure_and_requeue_go_on_where_it_was(self) -> None:
-        self.generate(SPEC.replace("repetitions = 2", "repetitions = 1"))
-        self.good("submit")
+        self.submitted(ONCE)
         self.cluster.run(Task(101, 1))
         points = self.top / "points"
-        kill = {"FAKE_POINTS": str(points), "FAKE_KILL_AT": "10"}  # point 10 is in the second cell
+        kill = {"FAKE_POINTS": str(points), "FAKE_KILL_AT": "10"}  # the second cell reaches point 10
         self.assertEqual(self.cluster.run(Task(102, 1), **kill), -9)
-        unit = next(u for u in self.status()["units"] if u["job"] == "n0002")
-        self.assertIn("was killed during cell", unit["note"])
+        self.assertIn("was killed during cell", self.unit("n0002")["note"])
         done_before = self.sessions()
         self.cluster.set_state(Task(102, 1), "PENDING")
-        self.assertEqual(next(u for u in self.status()["units"] if u["job"] == "n0002")["state"], "queued")
+        self.assertEqual(self.unit("n0002")["state"], "queued")
         self.assertEqual(self.cluster.run(Task(102, 1), restart=1), 0)
         self.assertLessEqual(done_before.items(), self.sessions().items())
         self.assertEqual(set(self.sessions().values()), {1})
@@ -398,15 +391,10 @@ class CancelTest(LifeTest):
         self.assertIn("n0001: job 104, 2 cells in repetition 2", self.good("resume"))
 
     def test_other_peoples_jobs_are_left_alone(self) -> None:
-        self.generate()
-        self.good("submit")
+        self.submitted()
         other = self.top / "other"
         site = self.top / "site.toml"
         self.call("generate", self.top / "spec.toml", "--site", site, "--out", other)
         self.assertEqual(self.call("submit", other).returncode, 0)
         self.good("cancel")
         self.assertEqual(len(self.cluster.tasks()), 6, "the other campaign's, of the same spec")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,6 +1,6 @@
-"""LSF: the stand-in for jsrun against the documented forms, campaigns through bsub, bjobs and bkill, and real ranks.
+"""Tests LSF: jsrun's stand-in against the documented forms, campaigns with bsub, bjobs and bkill, and real ranks.
 
-No LSF was at hand. The tests show that the scripts follow the documentation, not that a real jsrun accepts them.
+There was no LSF to test with. The tests show that scripts follow the documentation, not that a real jsrun accepts them.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sqlite3
 import subprocess
 import unittest
 from pathlib import Path
 
 import jsrun_sets
-from campaigns import STAND_INS, site_of, spec_of
+from campaigns import STAND_INS, rows, site_of, spec_of
 from fake_cluster import FakeCluster, Task
 from jsrun_sets import Machine, Refused
 from test_life import SPEC, LifeTest
@@ -106,7 +105,7 @@ device = "cpu"
 
     def test_from_submit_to_complete(self) -> None:
         self.generate(None, "--set", "submit.account=abc123")
-        # 1, 2 and 4 ranks on one node; 8 ranks on two nodes, with two baselines; two repetitions
+        # two repetitions of 6 cells: 1, 2 and 4 ranks on one node, and 8 ranks on two nodes with two baselines
         self.assertEqual(self.counts(), {"lacking": 12})
         self.assertIn("n0002: job 102, 6 cells in repetitions 1, 2, after 101", self.good("submit"))
         self.assertEqual(self.counts(), {"queued": 12})
@@ -117,16 +116,11 @@ device = "cpu"
         self.assertEqual(self.good("resume"), "nothing to hand in: all cells are held\n")
         sizes = {}
         for path in self.folder.glob("stores/n0002.*.db"):
-            connection = sqlite3.connect(path)
-            sizes |= dict(
-                connection.execute("SELECT allocation_size, count(DISTINCT session_uuid) FROM run GROUP BY 1")
-            )
-            connection.close()
+            sizes |= dict(rows(path, "SELECT allocation_size, count(DISTINCT session_uuid) FROM run GROUP BY 1"))
         self.assertEqual(sorted(sizes), [1, 4, 8], "the ranks that jsrun was asked for")
 
     def test_resume_hands_in_what_lacks(self) -> None:
-        self.generate(None, "--set", "submit.account=abc123", "--set", "submit.array_limit=1")
-        self.good("submit")
+        self.submitted(None, "--set", "submit.account=abc123", "--set", "submit.array_limit=1")
         self.cluster.run(Task(101, 1), **self.world)
         self.cluster.run(Task(101, 2), **self.world, FAKE_KILL_AT="9", FAKE_POINTS=str(self.top / "points"))
         self.assertEqual(self.cluster.ready(), [], "the first job has failed")
@@ -137,8 +131,7 @@ device = "cpu"
         self.assertEqual(set(self.sessions().values()), {1})
 
     def test_cancel(self) -> None:
-        self.generate(None, "--set", "submit.account=abc123")
-        self.good("submit")
+        self.submitted(None, "--set", "submit.account=abc123")
         self.assertIn("n0002 repetition 2: queued, cancelled (102[2])", self.good("cancel"))
         self.assertEqual(self.cluster.tasks(), [])
 
@@ -157,7 +150,7 @@ device = "cpu"
 
 @unittest.skipUnless(PROGRAM.is_file() and MPIRUN, "needs hvd_bench and mpirun")
 class RealRanksTest(LifeTest):
-    """The generated script, the stand-ins for bsub and jsrun, and the real program with MPI ranks on the CPU."""
+    """Runs the generated script and the real program with MPI ranks on the CPU. bsub and jsrun are stand-ins."""
 
     SCHEDULER_SITE = f"""
 base = "summit"
@@ -173,38 +166,17 @@ options = []
     SMALL = SPEC.replace("[1, 2, 4, 8]", "[1, 2]").replace("repetitions = 2", "repetitions = 1").replace("= 4", "= 2")
 
     def test_two_ranks(self) -> None:
-        small = (
-            self.SMALL
-            + "[options]\nimage-size = 32\nclasses = 10\nthreads = 1\nnum-warmup-batches = 1\nnum-iters = 3\n"
-        )
-        self.generate(small)
-        self.good("submit")
+        options = "[options]\nimage-size = 32\nclasses = 10\nthreads = 1\nnum-warmup-batches = 1\nnum-iters = 3\n"
+        self.submitted(self.SMALL + options)
         self.cluster.run_all(timeout=240)
         self.assertEqual(self.counts(), {"done": 2}, self.cluster.log(Task(101, 1)))
         (store,) = self.folder.glob("stores/*.db")
-        connection = sqlite3.connect(store)
-        self.addCleanup(connection.close)
-        rows = connection.execute(
-            "SELECT phase, world_size, status FROM run ORDER BY allocation_size, phase"
-        ).fetchall()
-        two = [("full", 2, "complete"), ("none", 2, "complete"), ("solo", 1, "complete")]
-        self.assertEqual(rows, [("full", 1, "complete"), *two])
-        facts = dict(
-            connection.execute(
-                "SELECT key, value FROM provenance JOIN run ON run_uuid = uuid WHERE world_size = 2 AND phase = 'full'"
-            )
-        )
+        expected = [("full", 1, "complete"), ("full", 2, "complete"), ("none", 2, "complete"), ("solo", 1, "complete")]
+        found = rows(store, "SELECT phase, world_size, status FROM run ORDER BY allocation_size, phase")
+        self.assertEqual(found, expected)
+        chosen = "run_uuid = uuid WHERE world_size = 2 AND phase = 'full'"
+        facts = dict(rows(store, f"SELECT key, value FROM provenance JOIN run ON {chosen}"))
         self.assertEqual(facts["env.CUDA_VISIBLE_DEVICES"], "0,1", "rank 0 sees the GPUs of its resource set")
         self.assertEqual(facts["env.LSB_JOBID"], "101")
         manifest = json.loads((self.folder / "campaign.json").read_text())
         self.assertEqual(facts["label.spec"], manifest["spec_hash"])
-
-
-def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
-    # Leaves out LifeTest's own cases, which the import brings in.
-    cases = (ResourceSetsTest, LsfLifeTest, RealRanksTest)
-    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
-
-
-if __name__ == "__main__":
-    unittest.main()

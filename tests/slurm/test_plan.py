@@ -1,4 +1,4 @@
-"""Plans: their cells, the allocation and order of the cells, their estimated times, and what is refused."""
+"""Tests plans: which cells they have, the allocation, order and estimated times of the cells, and refused plans."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CellsTest(unittest.TestCase):
                     self.assertEqual(len([c for c in same if c.shape.ranks == 1]), 1)
                     nodes = [c for c in same if c.role == ONE_NODE and c.schedule == scale.schedule]
                     self.assertEqual([c.shape for c in nodes], [Shape(4, 1, 4)])
-        # on one node, the points of the curve are also the baselines
+        # the points of the curve on one node are also the baselines, so there are no extra cells
         self.assertEqual({c.role for c in cells(made, "n0001")}, {SCALE})
 
     def test_one_rank_is_measured_once_whatever_reduces_the_others(self) -> None:
@@ -87,29 +87,17 @@ class CellsTest(unittest.TestCase):
 class HashTest(unittest.TestCase):
     def test_everything_that_is_configured_changes_it(self) -> None:
         (cell,) = cells(plan_of(spec_of(ranks="[1]")), "n0001")
-        changes = {
-            "shape": Shape(2, 1, 2),
-            "model": "resnet50",
-            "batch_size": 5,
-            "dtype": "bf16",
-            "allreduce_dtype": "bf16",
-            "schedule": "negotiated",
-            "seed": 2,
-            "efficiency": True,
-            "options": (("image-size", "32"),),
-            "device": "cpu",
-            "allocation_nodes": 2,
-            "repetition": 2,
-            "site": "other",
-            "surroundings": "00000000",
-        }
+        changes = {"shape": Shape(2, 1, 2), "model": "resnet50", "batch_size": 5, "dtype": "bf16"}
+        changes |= {"allreduce_dtype": "bf16", "schedule": "negotiated", "seed": 2, "efficiency": True}
+        changes |= {"options": (("image-size", "32"),), "device": "cpu", "allocation_nodes": 2}
+        changes |= {"repetition": 2, "site": "other", "surroundings": "00000000"}
         self.assertEqual(set(changes) | {"role"}, {f.name for f in dataclasses.fields(cell)})
         hashes = {cell.hash} | {dataclasses.replace(cell, **{name: value}).hash for name, value in changes.items()}
         self.assertEqual(len(hashes), 1 + len(changes))
         self.assertEqual(dataclasses.replace(cell, role=ONE_RANK).hash, cell.hash)
 
     def test_it_does_not_change_by_itself(self) -> None:
-        # Stores on disk are searched for this value. If it changes, resume runs everything again.
+        # resume looks for this value in stores on disk. If the value changes, resume runs every cell again.
         (cell,) = cells(plan_of(spec_of(ranks="[1]")), "n0001")
         self.assertEqual(cell.hash, "6fe4d1405223247d")
 
@@ -125,7 +113,7 @@ class OrderTest(unittest.TestCase):
 
     def orders(self, **more: str) -> dict[int, list[str]]:
         made = plan_of(spec_of(self.STUDY, repetitions="6", ranks="[64]", **more))
-        # each cell without its repetition
+        # model and role of each cell, without the repetition
         return {r: [f"{c.model} {c.role}" for c in made.jobs[0].cells[r]] for r in made.jobs[0].cells}
 
     def test_seeded_and_different_between_repetitions(self) -> None:
@@ -185,7 +173,7 @@ class TimeTest(unittest.TestCase):
     def test_walltime_is_the_sum_with_margin_and_warning(self) -> None:
         study = spec_of(MINIMAL + "[options]\nmax-time = 100", ranks="[8]")
         made = plan_of(study)
-        # start-up 60 s + 0.2 s per rank, cells of 1, 4 and 8 ranks; margin 1.2; warning 120 s; whole minutes
+        # three cells of 100 s, each with a start-up of 60 s + 0.2 s per rank: 1, 4 and 8 ranks
         seconds = 3 * 160 + 0.2 * (1 + 4 + 8)
         self.assertAlmostEqual(made.jobs[0].seconds, seconds)
         self.assertEqual(made.jobs[0].walltime_seconds, 60 * -(-(1.2 * seconds + 120) // 60))
@@ -234,7 +222,7 @@ class LaunchTest(unittest.TestCase):
         self.assertNotIn("cpus-per-task", self.line("slurm", Shape(4, 1, 4)))
 
     def test_jsrun(self) -> None:
-        # OLCF's forms for 4 of 6 GPUs per node, for whole nodes, and for one resource set per GPU
+        # OLCF documents these forms: 4 of 6 GPUs per node, whole nodes, and one resource set per GPU
         pieces = "-bpacked:7 -dpacked --smpiargs=-gpu"
         self.assertEqual(self.line("summit", Shape(512, 128, 4)), f"jsrun -n128 -r1 -a4 -c28 -g4 {pieces}")
         self.assertEqual(self.line("summit", Shape(12, 2, 6)), f"jsrun -n2 -r1 -a6 -c42 -g6 {pieces}")
@@ -247,7 +235,3 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(self.line("laptop", Shape(2, 1, 2)), "mpirun -n 2")
         two = self.line("laptop", Shape(2, 1, 2), "launch.cores_per_rank=3", 'launch.binding=["--bind-to","core"]')
         self.assertEqual(two, "mpirun -n 2 --map-by slot:PE=3 --bind-to core")
-
-
-if __name__ == "__main__":
-    unittest.main()

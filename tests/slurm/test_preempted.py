@@ -1,25 +1,23 @@
-"""A preempted job exits normally, so Slurm counts it as finished unless it asks to be requeued. Other jobs must not."""
+"""Slurm counts a preempted job that exits normally as finished, so the job must requeue itself. No other job may."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import unittest
 
 from fake_cluster import Task, kill_group, wait_until
-from test_life import SPEC, LifeTest
+from test_life import ONCE, LifeTest
 
-ONE = SPEC.replace("ranks = [1, 2, 4, 8]", "ranks = [4]").replace("repetitions = 2", "repetitions = 1")
+ONE = ONCE.replace("ranks = [1, 2, 4, 8]", "ranks = [4]")
 JOB = Task(101, 1)
 
 
 class PreemptedTest(LifeTest):
     def terminated(self, *, preempts: bool, state: str = "RUNNING", more: tuple[str, ...] = ()) -> str:
-        """Sends SIGTERM to all processes of a job while Slurm's record says `state`. Returns the state afterwards."""
+        """Sends SIGTERM to all processes of a job that Slurm reports in `state`. Returns the job's state afterwards."""
         (self.cluster.folder / "limits.json").write_text(json.dumps({"preempts": preempts}), encoding="utf-8")
-        self.generate(ONE, *more)
-        self.good("submit")
+        self.submitted(ONE, *more)
         child = self.cluster.start(JOB, FAKE_SLOW="60")
         self.addCleanup(kill_group, child)
         wait_until(lambda: list(self.folder.glob("stores/*.partial")))
@@ -47,12 +45,3 @@ class PreemptedTest(LifeTest):
 
     def test_a_site_without_requeueing(self) -> None:
         self.assertEqual(self.terminated(preempts=True, more=("--set", "submit.requeue=false")), "RUNNING")
-
-
-def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
-    # Leaves out LifeTest's own cases, which the import brings in.
-    return loader.loadTestsFromTestCase(PreemptedTest)
-
-
-if __name__ == "__main__":
-    unittest.main()

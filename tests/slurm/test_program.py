@@ -1,23 +1,22 @@
-"""Campaigns with the real hvd_bench on this machine: the site "laptop", its foreground runs, and their interruption."""
+"""Runs campaigns with the real hvd_bench on this machine: site "laptop", runs in the foreground, and interruptions."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import unittest
 from pathlib import Path
 
-from campaigns import SCRIPTS
+from campaigns import SCRIPTS, rows
 from fake_cluster import wait_until
 from test_life import LifeTest
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 MPIRUN = shutil.which("mpirun") if os.environ.get("HVD_TEST_MPI", "1") == "1" else None
-# Each cell takes seconds on one core.
+# Each cell of this spec takes seconds on one core.
 SPEC = """
 name = "here"
 models = ["vgg16"]
@@ -48,45 +47,34 @@ class LaptopTest(LifeTest):
     SCHEDULER_SITE = SITE
 
     def test_from_submit_to_complete_and_merged(self) -> None:
-        self.generate(SPEC)
-        said = self.good("submit")
+        said = self.submitted(SPEC)
         self.assertIn("n0001: done", said)
         self.assertEqual(self.counts(), {"done": 2})
         self.assertEqual(self.good("resume"), "nothing to hand in: all cells are held\n")
         (store,) = self.folder.glob("stores/*.db")
-        connection = sqlite3.connect(store)
-        self.addCleanup(connection.close)
         facts = {}
-        for phase, ranks, key, value in connection.execute(
-            "SELECT phase, allocation_size, key, value FROM run JOIN provenance ON run_uuid = uuid"
-        ):
+        columns = "allocation_size, phase, key, value"
+        for ranks, phase, key, value in rows(store, f"SELECT {columns} FROM run JOIN provenance ON run_uuid = uuid"):
             facts.setdefault((ranks, phase), {})[key] = value
         self.assertEqual(sorted(facts), [(1, "full"), (2, "full"), (2, "none"), (2, "solo")])
         self.assertEqual({labels["label.role"] for labels in facts.values()}, {"scale"})
         self.assertEqual({labels["label.order"] for labels in facts.values()}, {"1/2", "2/2"})
-        pilot = self.call(
-            "generate", self.top / "spec.toml", "--site", self.top / "site.toml", "--dry-run", "--pilot", store
-        )
-        self.assertEqual(pilot.returncode, 0, pilot.stderr)
-        hours = [
-            line.split()[-1] for line in (pilot.stdout + self.good_plan()).splitlines() if line.startswith("at most")
-        ]
-        self.assertLess(float(hours[0]), float(hours[1]), "measured times are shorter than the cap")
+        measured, capped = self.hours("--pilot", store), self.hours()
+        self.assertLess(measured, capped, "measured times are shorter than the cap")
 
-    def good_plan(self) -> str:
-        site = self.top / "site.toml"
-        return self.call("generate", self.top / "spec.toml", "--site", site, "--dry-run").stdout
+    def hours(self, *words: object) -> float:
+        """Returns the hours that a dry run of generate says the campaign takes at most."""
+        done = self.call("generate", self.top / "spec.toml", "--site", self.top / "site.toml", "--dry-run", *words)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith("at most"))
+        return float(line.split()[-1])
 
     def started(self, command: str) -> subprocess.Popen[str]:
-        """Runs scripts/campaign in the background and waits until a cell is being measured."""
-        child = subprocess.Popen(
-            [sys.executable, "-B", "-m", "hvdb", "campaign", command, str(self.folder)],
-            env={**os.environ, "PYTHONPATH": SCRIPTS},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        # A run that ends while it warms up stores nothing, so wait for samples.
+        """Starts scripts/campaign in the background. Returns when a cell has stored samples."""
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        words = [sys.executable, "-B", "-m", "hvdb", "campaign", command, str(self.folder)]
+        child = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": SCRIPTS}, **pipes)
+        # A run that is interrupted during its warm-up stores nothing, so wait for samples.
         wait_until(lambda: self.begun_runs("sample") > 0, 180)
         return child
 
@@ -113,9 +101,7 @@ class LaptopTest(LifeTest):
     def check_stopped(self) -> None:
         self.assertEqual(list(self.folder.glob("stores/*.partial")), [])
         (store,) = self.folder.glob("stores/*.db")
-        connection = sqlite3.connect(store)
-        self.addCleanup(connection.close)
-        ended = set(connection.execute("SELECT status, status_reason FROM run"))
+        ended = rows(store, "SELECT DISTINCT status, status_reason FROM run")
         self.assertTrue(ended)
         for status, reason in ended:
             self.assertEqual(status, "incomplete")
@@ -130,12 +116,3 @@ class LaptopTest(LifeTest):
         standing = self.status(1)
         self.assertEqual([failure["code"] for failure in standing["failures"]], [2, 2])
         self.assertIn("needs images of at least 32x32", (self.folder / "logs" / "n0001.out").read_text())
-
-
-def load_tests(loader: unittest.TestLoader, _: object, __: object) -> unittest.TestSuite:
-    # Leaves out LifeTest's own cases, which the import brings in.
-    return loader.loadTestsFromTestCase(LaptopTest)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,4 @@
-"""Sites: bases and --set. Every mistake must give one line that says what is right."""
+"""Tests sites, their bases, and --set. Every mistake must give one line that says what is right."""
 
 from __future__ import annotations
 
@@ -113,7 +113,3 @@ class SiteTest(unittest.TestCase):
                 self.assertIn(pattern, fault(site.read, self.written(text)))
         self.assertIn("did you mean slurm-4gpu?", fault(site.read, "slurm-4gpus"))
         self.assertIn("cannot be read", fault(site.read, "/nowhere/x.toml"))
-
-
-if __name__ == "__main__":
-    unittest.main()

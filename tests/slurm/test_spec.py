@@ -1,4 +1,4 @@
-"""Specs: what is read, and the defaults. Every mistake must give one line that says what is right."""
+"""Tests the reading of specs, and the defaults. Every mistake must give one line that says what is right."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SpecTest(unittest.TestCase):
         self.assertRegex(plain.hash, r"^[0-9a-f]{16}$")
 
     def test_the_hash_does_not_change_by_itself(self) -> None:
-        # This value identifies campaigns on disk. If it changes, every one of them becomes "another spec".
+        # This value identifies campaigns on disk. If the value changes, all of them are refused as "another spec".
         self.assertEqual(spec_of().hash, "de6d96a54c6b676e")
 
     def test_batch_per_model(self) -> None:
@@ -124,7 +124,3 @@ class OptionsOfTheProgramTest(unittest.TestCase):
         flags = {name for name, value in named.items() if not value}
         self.assertLessEqual(set(bench_options.FLAGS), flags)
         self.assertFalse(set(bench_options.VALUES) & flags)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,5 @@
-"""Reading stores: their sessions, leftovers of kills, unreadable files, a pilot's times. The program must agree."""
+"""Tests how stores are read: sessions, partial files of killed jobs, unreadable files, times of a pilot. Compares the
+cells that are found with those that `hvd_bench stored` finds."""
 
 from __future__ import annotations
 
@@ -19,10 +20,14 @@ from hvdb.campaign.timing import PilotKey
 
 SCHEMA = (REPOSITORY / "results" / "schema.sql").read_text(encoding="utf-8")
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
+RUN = {"origin": "measured", "phase": "full", "started_utc": "2026-01-02T03:04:05.000Z", "model": "vgg16"}
+RUN |= {"batch_size": 4, "image_size": 224, "device": "cpu", "compute_type": "fp32", "allreduce_type": "fp32"}
+RUN |= {"schedule": "static", "comm": "mpi", "data_plane": "shm", "world_size": 2, "allocation_size": 2}
+RUN |= {"nodes": 1, "threads": 1, "seed": 1, "fingerprint": "0"}
 
 
 def add_session(path: Path, cell: str, *statuses: str, seconds: int = 10, **columns: object) -> None:
-    """Adds one session, with a run for each status, to the store `path`. Makes the store if it does not exist."""
+    """Adds a session with one run for each status to the store `path`. Makes the store if it does not exist."""
     fresh = not path.exists()
     connection = sqlite3.connect(path)
     if fresh:
@@ -30,34 +35,11 @@ def add_session(path: Path, cell: str, *statuses: str, seconds: int = 10, **colu
     session = str(uuid.uuid4())
     connection.execute("INSERT INTO session VALUES (?, '2026-01-02T03:04:05.000Z', 'hvd_bench')", (session,))
     for status in statuses:
-        row = {
-            "uuid": str(uuid.uuid4()),
-            "session_uuid": session,
-            "origin": "measured",
-            "phase": "full",
-            "status": status,
-            "started_utc": "2026-01-02T03:04:05.000Z",
-            "finished_utc": f"2026-01-02T03:{4 + (5 + seconds) // 60:02d}:{(5 + seconds) % 60:02d}.000Z",
-            "model": "vgg16",
-            "batch_size": 4,
-            "image_size": 224,
-            "device": "cpu",
-            "compute_type": "fp32",
-            "allreduce_type": "fp32",
-            "schedule": "static",
-            "comm": "mpi",
-            "data_plane": "shm",
-            "world_size": 2,
-            "allocation_size": 2,
-            "nodes": 1,
-            "threads": 1,
-            "seed": 1,
-            "fingerprint": "0",
-            **columns,
-        }
-        connection.execute(
-            f"INSERT INTO run ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values())
-        )
+        finished = f"2026-01-02T03:{4 + (5 + seconds) // 60:02d}:{(5 + seconds) % 60:02d}.000Z"
+        row = RUN | {"uuid": str(uuid.uuid4()), "session_uuid": session, "status": status, "finished_utc": finished}
+        row |= columns
+        marks = ", ".join("?" * len(row))
+        connection.execute(f"INSERT INTO run ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
         if cell:
             connection.execute("INSERT INTO provenance VALUES (?, 'label.cell', ?, 0)", (row["uuid"], cell))
     connection.commit()
@@ -139,7 +121,7 @@ class StoresTest(unittest.TestCase):
             self.assertIn(words, said)
 
     def change(self, name: str, *statements: str) -> None:
-        """Copies the store with one cell and changes the copy."""
+        """Copies the store a.db and changes the copy."""
         path = self.folder / f"{name}.db"
         shutil.copyfile(self.a, path)
         connection = sqlite3.connect(path, isolation_level=None)
@@ -150,7 +132,7 @@ class StoresTest(unittest.TestCase):
     def test_a_damaged_or_forged_store_holds_nothing(self) -> None:
         add_session(self.a, "good", "complete")
         self.change("norank", "DROP TABLE rank")
-        # SQLite's own message quotes the schema, so that the message is not UTF-8 either.
+        # This schema is not UTF-8. SQLite quotes it, so SQLite's message is not UTF-8 either.
         self.change(
             "schema", "UPDATE sqlite_schema SET sql = CAST(x'43524541544520ff1b5b' AS TEXT) WHERE name = 'rank'"
         )
@@ -173,7 +155,7 @@ class StoresTest(unittest.TestCase):
             self.assertIn("b.db: damaged: a session has no start and end", fault(stores.pilot, [self.folder / "b.db"]))
 
     def test_a_journal_that_names_another_file(self) -> None:
-        """When SQLite rolls back, it deletes the file that the journal names. A stranger's may name any file."""
+        """A rollback of SQLite deletes the file that the journal names. A stranger's journal may name any file."""
         add_session(self.a, "good", "complete")
         journal = self.a.with_name("a.db-journal")
         journal.write_bytes(b"\0" * 512 + bytes.fromhex("d9d505f920a163d7"))
@@ -190,7 +172,7 @@ class StoresTest(unittest.TestCase):
         self.assertIn("a.db-journal: is not a file", self.held_elsewhere())
 
     def held_elsewhere(self) -> str:
-        """Runs held() on a.db in a process without numpy. Returns its result as text."""
+        """Calls held() on a.db in a process without numpy. Returns the call's result as text."""
         script = (
             "import sys; sys.path.insert(0, sys.argv[2]); sys.modules['numpy'] = None\n"
             "from hvdb.campaign import stores\nfrom pathlib import Path\nprint(stores.held([Path(sys.argv[1])]))"
@@ -228,7 +210,3 @@ class StoresTest(unittest.TestCase):
         cells, notes = stores.held(stores.of_campaign(self.folder))
         self.assertEqual((cells, notes), ({"cell"}, []))
         self.assertLess(time.process_time() - begin, 10, "status of a large campaign must not take minutes")
-
-
-if __name__ == "__main__":
-    unittest.main()
