@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import struct
 import textwrap
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -124,26 +122,3 @@ def write(figure: Figure, path: Path, title: str, footer: str, description: str)
     finally:
         plt.close(figure)
     return path
-
-
-def png_text(path: Path) -> dict[str, str]:
-    """Returns the text chunks (tEXt, zTXt, iTXt) of a PNG file: keyword -> text. Errors: ValueError."""
-    data = path.read_bytes()
-    if data[:8] != b"\x89PNG\r\n\x1a\n":
-        raise ValueError(f"{path}: not a PNG file")
-    found: dict[str, str] = {}
-    offset = 8
-    while offset + 8 <= len(data):
-        (length,) = struct.unpack(">I", data[offset : offset + 4])
-        kind, body = data[offset + 4 : offset + 8], data[offset + 8 : offset + 8 + length]
-        keyword, _, rest = body.partition(b"\0")
-        if kind == b"tEXt":
-            found[keyword.decode("latin-1")] = rest.decode("latin-1")
-        elif kind == b"zTXt":
-            found[keyword.decode("latin-1")] = zlib.decompress(rest[1:]).decode("latin-1")
-        elif kind == b"iTXt":
-            compressed = rest[0] == 1
-            text = rest[2:].split(b"\0", 2)[2]
-            found[keyword.decode("latin-1")] = (zlib.decompress(text) if compressed else text).decode("utf-8")
-        offset += 12 + length
-    return found

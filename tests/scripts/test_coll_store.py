@@ -14,13 +14,14 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+from PIL import Image
 from test_hostile_text import CONTROLS, HOSTILE
 from test_merge import digest, dump
 from test_values import NOT_TEXT, Stores, call
 
 from synthetic_store import CollSpec, SessionSpec, make
 
-from hvdb import coll_results, figure, merge, runs, store, untrusted, values
+from hvdb import coll_results, merge, runs, store, untrusted, values
 from hvdb.coll_results import Panel, Point
 from hvdb.errors import HvdbError, NotComparable, StoreError
 
@@ -363,7 +364,7 @@ class HostileTest(unittest.TestCase):
         drawn = (out / "all_reduce.svg").read_text(encoding="utf-8")
         self.assertNotIn("<script", drawn)
         self.assertNotRegex(drawn.replace("\t", ""), CONTROLS)
-        self.assertIn("from a ", figure.png_text(out / "all_reduce.png")["Description"])
+        self.assertIn("from a ", Image.open(out / "all_reduce.png").text["Description"])
 
     def test_what_readers_and_merge_print_steers_no_terminal(self) -> None:
         alter(self.db, "UPDATE coll_cell SET wrong = 5 WHERE seq = 1")

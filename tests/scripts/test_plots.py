@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+from PIL import Image
+
 from synthetic_store import REPOSITORY, SessionSpec, make
 
 from hvdb import (
@@ -65,7 +67,7 @@ class PlotTest(unittest.TestCase):
         cls.scratch.cleanup()
 
     def ids(self, path: Path) -> set[str]:
-        text = figure.png_text(path)["Description"]
+        text = Image.open(path).text["Description"]
         self.assertTrue(text.startswith("runs: "))
         return set(text[len("runs: ") :].split())
 

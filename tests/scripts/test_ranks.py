@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 from test_hostile_text import CONTROLS, HOSTILE
 
 from synthetic_store import SessionSpec, make
 
-from hvdb import figure, plot_ranks, rank_work, runs, slow_ranks
+from hvdb import plot_ranks, rank_work, runs, slow_ranks
 from hvdb.__main__ import main
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
@@ -446,7 +447,7 @@ class StoreTest(unittest.TestCase):
         out, _ = self.call("--out", self.folder / "out", "--format", "png", "--format", "svg", code=1)
         files = [self.folder / "out" / f"ranks_full_{uuid[:8]}.{form}" for form in ("png", "svg")]
         self.assertEqual(out.splitlines()[-2:], list(map(str, files)))
-        self.assertEqual(figure.png_text(files[0])["Description"], f"runs: {uuid}")
+        self.assertEqual(Image.open(files[0]).text["Description"], f"runs: {uuid}")
         self.assertIn(uuid, files[1].read_text(encoding="utf-8"))
 
     def test_many_ranks_and_samples(self) -> None:
