@@ -6,8 +6,8 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,20 +59,13 @@ class Bench:
         return [*self.launch, *side_command.in_surroundings(own, program)]
 
 
-@contextmanager
-def locked(db: Path) -> Iterator[int]:
+def locked(db: Path) -> AbstractContextManager[int]:
     """Locks `db` against other gates; yields the lock's descriptor. A run that outlives the gate keeps the lock.
 
     Errors: HvdbError if another gate, or a run that it started, holds the lock; OSError.
     """
-    with ExitStack() as stack:
-        try:
-            lock = stack.enter_context(locks.held(db.with_name(f"{db.name}.lock")))
-        except BlockingIOError:
-            raise HvdbError(
-                f"{db}: another gate, or a run that it left behind, writes to it; wait, or end it"
-            ) from None
-        yield lock
+    taken = HvdbError(f"{db}: another gate, or a run that it left behind, writes to it; wait, or end it")
+    return locks.held(db.with_name(f"{db.name}.lock"), taken)
 
 
 def measured(db: Path, plan: Plan) -> tuple[list[Cell], int]:

@@ -15,7 +15,7 @@ from unittest import mock
 
 import synthetic_store  # noqa: F401  (sets the path)
 
-from hvdb import coll_results
+from hvdb import coll_results, strict_json
 from hvdb.errors import HvdbError
 from maintain.collpeers import __main__ as command
 from maintain.collpeers import cells, judge, libraries, machine, page, record, samples
@@ -250,7 +250,7 @@ class RecordTest(unittest.TestCase):
         asked = [f"reduce_scatter/fp32/{cells.MOST_BYTES - 4 * i}/out/99999" for i in range(samples.MOST_CELLS)]
         result = samples.Result((1e-9 / 3,) * samples.MOST_SAMPLES, 1 << 62)
         plan = Plan(**{**vars(PLAN), "cells": asked})
-        launch = Launch(0, "cores", "ours", "x" * record.LONGEST_TEXT, dict.fromkeys(asked, result))
+        launch = Launch(0, "cores", "ours", "x" * strict_json.LONGEST_TEXT, dict.fromkeys(asked, result))
         record.begin(self.file, plan)
         record.append(self.file, launch)
         self.assertEqual(record.read(self.file), (plan, [launch]))

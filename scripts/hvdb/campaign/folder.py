@@ -221,13 +221,10 @@ def locked(layout: Layout) -> Iterator[int]:
     process that submits is killed, other processes stay locked out until its child, the scheduler's program, ends.
     """
     path = layout.folder / "lock"
+    taken = CampaignError(f"{layout.folder}: another {PROGRAM} is submitting here, or running jobs; wait for its end")
     with contextlib.ExitStack() as stack:
         try:
-            lock = stack.enter_context(locks.held(path))
-        except BlockingIOError:
-            raise CampaignError(
-                f"{layout.folder}: another {PROGRAM} is submitting here, or running jobs; wait for its end"
-            ) from None
+            lock = stack.enter_context(locks.held(path, taken))
         except OSError as error:
             raise CampaignError(f"{path}: cannot be written: {error.strerror}") from None
         yield lock  # where locks do not work, job names still prevent double submission

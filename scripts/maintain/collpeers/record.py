@@ -6,24 +6,22 @@ checked. A writer must hold the file's lock.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import random
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import cells, libraries, samples
 from .samples import Result
-from hvdb import strict_json
+from hvdb import locks, strict_json
 from hvdb.errors import HvdbError
-from hvdb.strict_json import Malformed
+from hvdb.strict_json import Malformed, text, whole
 
 FORMAT = "hvd coll_peers 1"
-LONGEST_TEXT = 300
 MOST_ROUNDS = 1_000  # with more rounds than this, the exact intervals would take too long
 MOST_NAMES = 100
 LAUNCH_SECONDS = 60.0
@@ -94,14 +92,10 @@ def turns(plan: Plan) -> list[Turn]:
     return made
 
 
-def _text(value: object, what: str, longest: int = LONGEST_TEXT) -> str:
-    return strict_json.text(value, what, longest)
-
-
 def _named(value: object, what: str, most: int = MOST_NAMES, longest: int = 40) -> dict[str, Any]:
     if not isinstance(value, dict) or not 0 < len(value) <= most:
         raise Malformed(f"{what} is not a table of 1 to {most} names")
-    return {_text(name, f"a name in {what}", longest): entry for name, entry in value.items()}
+    return {text(name, f"a name in {what}", longest): entry for name, entry in value.items()}
 
 
 def plan_of(row: dict[str, Any]) -> Plan:
@@ -115,16 +109,16 @@ def plan_of(row: dict[str, Any]) -> Plan:
     if not isinstance(texts, list) or not 0 < len(texts) <= samples.MOST_CELLS or not all(map(samples.is_cell, texts)):
         raise Malformed("cells is not a list of cells")
     return Plan(
-        _text(row["machine"], "machine"),
-        {name: samples.whole(n, 1, 1 << 20, "ranks") for name, n in _named(row["classes"], "classes").items()},
-        {name: _text(v, "a version") for name, v in _named(row["libraries"], "libraries").items()},
+        text(row["machine"], "machine"),
+        {name: whole(n, 1, 1 << 20, "ranks") for name, n in _named(row["classes"], "classes").items()},
+        {name: text(v, "a version") for name, v in _named(row["libraries"], "libraries").items()},
         texts,
-        samples.whole(row["rounds"], 1, MOST_ROUNDS, "rounds"),
-        samples.whole(row["samples"], 1, samples.MOST_SAMPLES, "samples"),
-        samples.whole(row["cell_seconds"], 0, 3600, "cell_seconds"),
-        samples.whole(row["pool_bytes"], 0, cells.MOST_BYTES, "pool_bytes"),
-        samples.whole(row["seed"], 0, 1 << 62, "seed"),
-        samples.whole(row["launch_seconds"], 0, 1 << 20, "launch_seconds"),
+        whole(row["rounds"], 1, MOST_ROUNDS, "rounds"),
+        whole(row["samples"], 1, samples.MOST_SAMPLES, "samples"),
+        whole(row["cell_seconds"], 0, 3600, "cell_seconds"),
+        whole(row["pool_bytes"], 0, cells.MOST_BYTES, "pool_bytes"),
+        whole(row["seed"], 0, 1 << 62, "seed"),
+        whole(row["launch_seconds"], 0, 1 << 20, "launch_seconds"),
     )
 
 
@@ -132,11 +126,11 @@ def launch_of(row: dict[str, Any], plan: Plan) -> Launch:
     """Reads the line of a launch. Errors: Malformed."""
     if set(row) != set(Launch.__dataclass_fields__):
         raise Malformed("other keys than those of a launch")
-    number = samples.whole(row["round"], 0, plan.rounds - 1, "round")
-    kind, library = _text(row["kind"], "kind"), _text(row["library"], "library")
+    number = whole(row["round"], 0, plan.rounds - 1, "round")
+    kind, library = text(row["kind"], "kind"), text(row["library"], "library")
     if kind not in plan.classes or library not in plan.libraries:
         raise Malformed("a launch that was not planned")
-    failure = None if row["failure"] is None else _text(row["failure"], "failure")
+    failure = None if row["failure"] is None else text(row["failure"], "failure")
     results = {}
     given = _named(row["results"], "results", samples.MOST_CELLS, cells.LONGEST_CELL) if row["results"] else {}
     for cell, found in given.items():
@@ -151,7 +145,7 @@ def read(file: Path) -> tuple[Plan, list[Launch]]:
     plan, launches, seen = None, [], set()
     for number, line in enumerate(_lines(file), start=1):
         try:
-            row = samples.load(line)
+            row = strict_json.load(line, samples.LONGEST_LINE)
             if plan is None:
                 plan = plan_of(row)
                 continue
@@ -183,15 +177,9 @@ def _append(file: Path, row: dict[str, Any]) -> None:
         os.fsync(opened.fileno())
 
 
-@contextlib.contextmanager
-def locked(file: Path) -> Iterator[None]:
+def locked(file: Path) -> AbstractContextManager[int]:
     """Locks the file against other writers. Creates a missing file. Errors: HvdbError if it is locked; OSError."""
-    with file.open("a", encoding="utf-8") as opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise HvdbError(f"{file}: another run writes it; wait for its end, or name another file") from error
-        yield
+    return locks.held(file, HvdbError(f"{file}: another run writes it; wait for its end, or name another file"))
 
 
 def begin(file: Path, plan: Plan) -> list[Launch]:

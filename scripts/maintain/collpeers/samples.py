@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from . import cells
 from hvdb import strict_json
@@ -28,11 +27,6 @@ class Result:
     wrong: int
 
 
-def load(line: str) -> dict[str, Any]:
-    """Parses a line as a JSON object. Errors: Malformed."""
-    return strict_json.load(line, LONGEST_LINE)
-
-
 def result(seconds: object, wrong: object) -> Result:
     """Checks the values of a result. Errors: Malformed."""
     if not isinstance(seconds, list) or len(seconds) > MOST_SAMPLES:
@@ -50,7 +44,7 @@ def printed(text: str, asked: Collection[str], ranks: int) -> dict[str, Result]:
     for line in text.splitlines():
         if not line.startswith("{"):
             continue
-        row = load(line)
+        row = strict_json.load(line, LONGEST_LINE)
         if set(row) != {"cell", "ranks", "wrong", "seconds"}:
             raise Malformed("keys other than cell, ranks, wrong and seconds")
         if not isinstance(row["cell"], str) or row["cell"] not in asked:

@@ -25,13 +25,13 @@ from pathlib import Path
 
 from . import host
 from .comparing import write_verdict
-from .files import copy_whole, is_unfinished, replace_text
 from .ledger import Ledger
 from .parts import CALL_MINUTES, CALLS, Part, parts_for, parts_of_call, visit_text
 from .place import Place, find_place
 from .runner import Progress, run_parts
 from .schedule import Result, duration, exit_code, plan, to_do
 from .visit import ON_THE_CPU, ON_THE_GPU, Visit
+from hvdb import whole_file
 
 ROOT = Path(__file__).resolve().parents[3]
 MACHINE = "machine.json"
@@ -140,15 +140,15 @@ def write_machine(visit: Visit, options: argparse.Namespace, winners: int, befor
         "bundle_commit": json.loads(manifest.read_text(encoding="utf-8"))["commit"] if manifest.exists() else None,
         **host.machine_facts(visit.folders),
     }
-    replace_text(visit.out / MACHINE, json.dumps([*before, facts], indent=1) + "\n")
+    whole_file.write_text(visit.out / MACHINE, json.dumps([*before, facts], indent=1) + "\n")
     if report := host.smi_report():
-        replace_text(visit.out / "nvidia-smi.txt", report)
+        whole_file.write_text(visit.out / "nvidia-smi.txt", report)
 
 
 def earlier_calls(out: Path, gpu: host.Gpu | None) -> list[dict]:
     """Returns the entries of machine.json. Errors: ValueError if gpu_check did not make the folder, or if the folder
     has results of another GPU."""
-    if all(is_unfinished(path) for path in out.iterdir()):
+    if all(whole_file.is_unfinished(path) for path in out.iterdir()):
         return []
     try:
         calls = json.loads((out / MACHINE).read_text(encoding="utf-8"))
@@ -187,7 +187,7 @@ def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
     except FileExistsError:
         raise ValueError(f"{out} is not a directory: name another") from None
     calls = earlier_calls(out, gpu)
-    for left in filter(is_unfinished, list(out.iterdir())):  # left by a call that was killed
+    for left in filter(whole_file.is_unfinished, list(out.iterdir())):  # left by a call that was killed
         left.unlink()
     ledger = Ledger(out, [part.estimate for part in parts], call=len(calls) + 1)
     visit = make_visit(place, out, options, gpu, progress)
@@ -196,7 +196,7 @@ def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
     progress.say(f"{gpu.name if gpu else 'no GPU: this tests the command alone'}, results in {out}")
     for file in winners:
         visit.winners.mkdir(exist_ok=True)
-        copy_whole(file, visit.winners / file.name)
+        whole_file.copy(file, visit.winners / file.name)
     not_yet = f"no time: {duration(budget)} were given" if budget else "not reached"
     try:
         run_parts(visit, parts, budget, progress, ledger, options.again)

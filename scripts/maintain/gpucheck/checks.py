@@ -10,8 +10,8 @@ from pathlib import Path
 from . import commands, host
 from .comparing import compile_ahead
 from .ctest import GpuTest
-from .files import replace_text
 from .visit import CannotRun, PartFailed, Visit
+from hvdb import whole_file
 
 # Bytes of GPU memory that torch.compile may use for a network at the quick comparisons' batch, and bytes that are
 # reserved for each such compilation beside the tests.
@@ -41,7 +41,7 @@ def devices(visit: Visit) -> str:
     except ValueError as error:
         raise PartFailed(f"what cuDNN said is not JSON: {error}") from None
     file = visit.out / f"{name}.json"
-    replace_text(file, json.dumps(properties, indent=1) + "\n")
+    whole_file.write_text(file, json.dumps(properties, indent=1) + "\n")
     return f"{file.name}: {properties.get('deviceName', 'a GPU without a name')}"
 
 

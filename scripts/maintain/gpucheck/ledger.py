@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from .files import replace_text
 from .schedule import Estimate, Outcome, Result, table
+from hvdb import whole_file
 
 FILE = "summary.json"
 
@@ -55,5 +55,5 @@ class Ledger:
     def write(self, not_yet: str = "") -> None:
         """Writes both files."""
         rows = [{**asdict(outcome), "result": outcome.result.value} for outcome in self.outcomes(not_yet)]
-        replace_text(self._out / FILE, json.dumps(rows, indent=1) + "\n")
-        replace_text(self._out / "summary.txt", self.text(not_yet))
+        whole_file.write_text(self._out / FILE, json.dumps(rows, indent=1) + "\n")
+        whole_file.write_text(self._out / "summary.txt", self.text(not_yet))
