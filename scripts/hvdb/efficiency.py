@@ -18,7 +18,7 @@ import numpy as np
 from hvdb import comparable, progress
 from hvdb.bootstrap import MIN_SESSIONS, Estimate, Session, pool, ratio
 from hvdb.errors import HvdbError, NotComparable
-from hvdb.runs import Run
+from hvdb.runs import Run, by_session, grouped
 
 # Backward as a fraction of forward plus backward. Backward costs as much arithmetic as two forward passes: one for the
 # gradient of the data and one for the gradient of the weights.
@@ -152,11 +152,8 @@ def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False, step: progress
     step: called with (cells done, cells in all) after each cell.
     Errors: NotComparable if runs of one row differ in fingerprint without mix_fingerprints, or differ in kind.
     """
-    sessions: dict[str, list[Run]] = {}
-    for run in runs:
-        sessions.setdefault(run.session_uuid, []).append(run)
     rows: dict[tuple, list[dict[str, Run]]] = {}
-    for members in sessions.values():
+    for members in by_session(runs).values():
         comparable.require_same_kind(members, "one session")
         for group in _by_launch(members):
             lead = group.get("full") or group.get("none") or group["solo"]
@@ -197,10 +194,8 @@ def curve_notes(runs: Sequence[Run]) -> list[str]:
 
     Each point has its own baseline, so each efficiency is valid. But a line through such points may mislead.
     """
-    curves: dict[tuple, list[Run]] = {}
-    for run in runs:
-        if run.phase == "full":
-            curves.setdefault(tuple(run.columns[name] for name in comparable.CURVE_COLUMNS), []).append(run)
+    full = [run for run in runs if run.phase == "full"]
+    curves = grouped(full, lambda run: tuple(run.columns[name] for name in comparable.CURVE_COLUMNS))
     notes = []
     for members in curves.values():
         keys = {d.key for other in members[1:] for d in comparable.differences(members[0], other) if d.in_fingerprint}
@@ -236,9 +231,7 @@ def precision_notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
 
 def _by_launch(members: list[Run]) -> list[dict[str, Run]]:
     """Returns a dict phase -> run per full run of the session. All full runs share the session's solo and none runs."""
-    by_phase: dict[str, list[Run]] = {}
-    for run in members:
-        by_phase.setdefault(run.phase, []).append(run)
+    by_phase = grouped(members, lambda run: run.phase)
     shared = {phase: found[0] for phase, found in by_phase.items() if phase != "full"}
     for phase, found in by_phase.items():
         if phase != "full" and len(found) > 1:

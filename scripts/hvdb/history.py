@@ -21,7 +21,7 @@ from hvdb.comparable import Difference
 from hvdb.errors import HvdbError
 from hvdb.expected import Expected, Moment, moment
 from hvdb.prediction import Judgement
-from hvdb.runs import Run
+from hvdb.runs import Run, grouped
 from hvdb.thresholds import COST, Thresholds
 
 # A stored efficiency below this value is not a measurement.
@@ -91,9 +91,7 @@ def group(sessions: Sequence[Run], metric: str, expected: Sequence[tuple[Expecte
     names = sides.names(list(configurations))
     found = []
     for key, runs in sorted(configurations.items(), key=lambda item: names[item[0]]):
-        members: dict[str, list[int]] = {}
-        for place, run in enumerate(runs):
-            members.setdefault(run.fingerprint, []).append(place)
+        members = grouped(range(len(runs)), lambda place, runs=runs: runs[place].fingerprint)
         for places in members.values():
             own = [runs[place] for place in places]
             first, last = places[0], places[-1]

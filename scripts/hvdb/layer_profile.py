@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hvdb.runs import Operation, Run
+from hvdb.runs import Operation, Run, grouped
 
 
 def takes_time(run: Run) -> bool:
@@ -31,19 +31,10 @@ class KindShare:
 
 def shares(operations: Sequence[Operation]) -> list[KindShare]:
     """Groups the operations by kind, the costliest kind first."""
-    kinds: dict[str, list[Operation]] = {}
-    for operation in operations:
-        kinds.setdefault(operation.kind, []).append(operation)
-    found = [
-        KindShare(
-            kind,
-            sum(o.seconds for o in members),
-            sum(o.flops for o in members),
-            sum(o.bytes for o in members),
-            len(members),
-        )
-        for kind, members in kinds.items()
-    ]
+    found = []
+    for kind, members in grouped(operations, lambda o: o.kind).items():
+        sums = (sum(getattr(o, figure) for o in members) for figure in ("seconds", "flops", "bytes"))
+        found.append(KindShare(kind, *sums, len(members)))
     return sorted(found, key=lambda share: -share.seconds)
 
 

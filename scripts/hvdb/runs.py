@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hvdb import progress, store, values
 from hvdb.errors import HvdbError, NotComparable
+
+Item, Key = TypeVar("Item"), TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -147,19 +149,9 @@ def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[s
             run.samples[kind] = Samples(numbers, numbers)
     for part in connection.execute("SELECT * FROM decomposition WHERE run_uuid = ?", (uuid,)):
         run.decomposition[part["component"]] = Component(part["fraction"], part["seconds"], part["low"], part["high"])
-    run.operations = [
-        Operation(
-            o["seq"],
-            o["node"],
-            o["kind"],
-            o["implementation"],
-            bool(o["library"]),
-            o["seconds"],
-            o["flops"],
-            o["bytes"],
-        )
-        for o in connection.execute("SELECT * FROM operation WHERE run_uuid = ? ORDER BY seq", (uuid,))
-    ]
+    columns = "seq, node, kind, implementation, library, seconds, flops, bytes"
+    for row in connection.execute(f"SELECT {columns} FROM operation WHERE run_uuid = ? ORDER BY seq", (uuid,)):
+        run.operations.append(Operation(*row[:4], bool(row["library"]), *row[5:]))
     return run
 
 
@@ -202,16 +194,26 @@ def samples_of_ranks(wanted: Iterable[tuple[Run, str]]) -> Iterator[tuple[Run, d
     Unlike load(), this keeps the ranks apart, with only one run in memory at a time. Opens every store once, so the
     runs come store by store. Units: as Samples. Errors: StoreError, also for a store that changed after load().
     """
-    by_source: dict[Path, list[tuple[Run, str]]] = {}
-    for run, kind in wanted:
-        by_source.setdefault(run.source, []).append((run, kind))
-    for source, members in by_source.items():
+    for source, members in grouped(wanted, lambda each: each[0].source).items():
         with store.open_readonly(source) as connection:
             for run, kind in members:
                 rows = connection.execute(
                     "SELECT rank, data FROM sample WHERE run_uuid = ? AND kind = ? ORDER BY rank", (run.uuid, kind)
                 )
                 yield run, {row["rank"]: np.frombuffer(row["data"], dtype="<f8") for row in rows}
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Groups `items` by key(item). Groups and their members stay in the order of `items`."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def by_session(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Groups runs by the UUIDs of their sessions."""
+    return grouped(runs, lambda run: run.session_uuid)
 
 
 def find(runs: list[Run], prefix: str) -> Run:

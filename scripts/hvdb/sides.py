@@ -17,7 +17,7 @@ import numpy as np
 from hvdb import comparable, efficiency
 from hvdb.errors import NotComparable
 from hvdb.exact import Effect, paired_effect, unpaired_effect
-from hvdb.runs import Run
+from hvdb.runs import Run, by_session, grouped
 
 CELL, SIDE, PAIR, PLAN = "label.gate.cell", "label.gate.side", "label.gate.pair", "label.gate.plan"
 # Beginnings of facts that differ between any two runs, so that a difference means nothing.
@@ -52,11 +52,8 @@ def sessions(runs: Iterable[Run]) -> list[Run]:
 
     Errors: NotComparable for a session with several candidates for the main run.
     """
-    members: dict[str, list[Run]] = {}
-    for run in runs:
-        members.setdefault(run.session_uuid, []).append(run)
     found = []
-    for session, group in members.items():
+    for session, group in by_session(runs).items():
         speaking = [run for run in group if run.phase == "full"] or group
         if len(speaking) > 1:
             raise NotComparable(f"session {session} holds {len(speaking)} runs of phase {speaking[0].phase}; give one")
@@ -151,10 +148,7 @@ def configurations(runs: Sequence[Run]) -> dict[tuple, list[Run]]:
 
     Errors: as sessions().
     """
-    found: dict[tuple, list[Run]] = {}
-    for run in sessions(runs):
-        found.setdefault(tuple(run.columns[name] for name in _KEY), []).append(run)
-    return found
+    return grouped(sessions(runs), lambda run: tuple(run.columns[name] for name in _KEY))
 
 
 def names(keys: Sequence[tuple]) -> dict[tuple, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hvdb import comparable
 from hvdb.comparable import CURVE_COLUMNS, Difference
 from hvdb.errors import NotComparable
-from hvdb.runs import Run
+from hvdb.runs import Run, by_session, grouped
 
 MACHINE_FACTS = ("cpu.model", "cpu.sockets", "cpu.cores", "gpu.name", "os.machine")
 LETTERS = "ABCDEFGH"
@@ -56,16 +56,10 @@ def of(runs: Sequence[Run], *, pooled: bool = False) -> list[System]:
 
     Errors: NotComparable if there are more systems than a report can name.
     """
-    sessions: dict[str, list[Run]] = {}
-    for run in runs:
-        sessions.setdefault(run.session_uuid, []).append(run)
-    leads = {uuid: max(members, key=lambda run: PHASES.index(run.phase)) for uuid, members in sessions.items()}
+    leads = {uuid: max(own, key=lambda run: PHASES.index(run.phase)) for uuid, own in by_session(runs).items()}
     besides = [] if pooled else _setting_apart(list(leads.values()))
     keys = [] if pooled else [*MACHINE_FACTS, *besides]
-    found: dict[tuple[str, ...], list[Run]] = {}
-    for run in runs:
-        lead = leads[run.session_uuid]
-        found.setdefault(tuple(lead.fact(key) for key in keys), []).append(run)
+    found = grouped(runs, lambda run: tuple(map(leads[run.session_uuid].fact, keys)))
     if len(found) > len(LETTERS):
         raise NotComparable(
             f"the runs are of {len(found)} systems that differ in {', '.join(besides[:6]) or 'their machines'}, and "

@@ -11,7 +11,7 @@ from hvdb import claims, data, efficiency, published, reproduce
 from hvdb.claims import Options
 from hvdb.commands import new_parser, selection
 from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, NotComparable
-from hvdb.runs import Run
+from hvdb.runs import Run, by_session, grouped
 
 EXITS = {
     claims.REPRODUCED: EXIT_GOOD,
@@ -101,13 +101,8 @@ def parser() -> argparse.ArgumentParser:
 
 def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
     """Groups `runs` by the fingerprints of their sessions. For runs that are listed but do not affect the verdict."""
-    sessions: dict[str, list[Run]] = {}
-    for run in runs:
-        sessions.setdefault(run.session_uuid, []).append(run)
-    kinds: dict[frozenset[str], list[Run]] = {}
-    for session in sessions.values():
-        kinds.setdefault(frozenset(run.fingerprint for run in session), []).extend(session)
-    return list(kinds.values())
+    kinds = grouped(by_session(runs).values(), lambda session: frozenset(run.fingerprint for run in session))
+    return [[run for session in sessions for run in session] for sessions in kinds.values()]
 
 
 def run(arguments: argparse.Namespace) -> int:
