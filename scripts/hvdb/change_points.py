@@ -11,7 +11,6 @@ Sources: Killick, Fearnhead and Eckley, JASA 107 (2012) (PELT); Lung-Yut-Fong, L
 from __future__ import annotations
 
 import importlib.util
-import math
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -45,9 +44,7 @@ class Change:
     @property
     def growth(self) -> tuple[float, float, float]:
         """Growth of the cost as a ratio (0.03: 3 %), with the ends of its interval."""
-        ends = (self.size.value, self.size.low, self.size.high)
-        value, low, high = (end if math.isinf(end) else math.expm1(end) for end in ends)
-        return value, low, high
+        return exact.growth(self.size.value), exact.growth(self.size.low), exact.growth(self.size.high)
 
 
 def available() -> bool:

@@ -29,6 +29,11 @@ class Effect:
     high: float
 
 
+def growth(log_ratio: float) -> float:
+    """Returns exp(log_ratio) - 1. An infinite end of an interval stays infinite."""
+    return log_ratio if math.isinf(log_ratio) else math.expm1(log_ratio)
+
+
 def doubled_ranks(values: np.ndarray) -> np.ndarray:
     """Returns twice the ranks of `values` (n,), as integers from 2 on. Equal values share the mean of their ranks."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)

@@ -23,6 +23,7 @@ from hvdb.prediction import Judgement
 from hvdb.runs import Run
 from hvdb.thresholds import COST
 from hvdb.verdict import Verdict
+from hvdb.verdict_report import finite
 
 # Version of the JSON document (results/history.schema.json). A change that can break a reader needs a new number.
 FORMAT_VERSION = 1
@@ -192,10 +193,6 @@ def text(report: Report) -> str:
     return "\n".join([tables.text_table(header(report.metric), rows(report.outcomes)), *map(printable.terminal, lines)])
 
 
-def _bound(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
 def _judgement(series: Series, index: int, known: Judgement, reason: str) -> dict[str, Any]:
     ends = (known.high, known.low)  # a high cost means a low figure
     return {
@@ -209,8 +206,8 @@ def _judgement(series: Series, index: int, known: Judgement, reason: str) -> dic
         "newest": series.figure(series.costs[index]),
         "prediction_interval": [None if math.isinf(end) else series.figure(end) for end in ends],
         "slowdown": known.slowdown,
-        "low": _bound(known.slowdown_low),
-        "high": _bound(known.slowdown_high),
+        "low": finite(known.slowdown_low),
+        "high": finite(known.slowdown_high),
         "p_worse": known.p_worse,
         "p_fine": known.p_fine,
     }
@@ -224,7 +221,7 @@ def _changes(each: Outcome) -> list[dict[str, Any]] | None:
         run = each.series.runs[change.index]
         value, low, high = change.growth
         where = {"run": run.uuid, "started_utc": run.started_utc}
-        found.append({**where, "growth": value, "low": _bound(low), "high": _bound(high)})
+        found.append({**where, "growth": value, "low": finite(low), "high": finite(high)})
     return found
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvdb import verdict
+from hvdb import exact, verdict
 from hvdb.verdict import ALPHA, Verdict
 
 _ROUNDING = 1 + 1e-12
@@ -113,13 +113,9 @@ def judge(
             low=low,
             high=high,
             slowdown=slowdown,
-            slowdown_low=_expm1(new - high),
-            slowdown_high=_expm1(new - low),
+            slowdown_low=exact.growth(new - high),
+            slowdown_high=exact.growth(new - low),
             p_worse=p_worse[name],
             p_fine=p_fine[name],
         )
     return judged
-
-
-def _expm1(log_ratio: float) -> float:
-    return log_ratio if math.isinf(log_ratio) else math.expm1(log_ratio)

@@ -155,18 +155,14 @@ def _decide(measured: Mapping[str, Judgement], level: float) -> dict[str, Judgem
     return judged
 
 
-def _slowdown(log_ratio: float) -> float:
-    return log_ratio if math.isinf(log_ratio) else math.expm1(log_ratio)
-
-
 def _undecided(effect: exact.Effect, threshold: float, **others: Any) -> Judgement:
     """Returns a judgement without a verdict. effect: of the log ratios. others: the remaining fields of Judgement."""
     return Judgement(
         verdict=Verdict.INCONCLUSIVE,
         threshold=threshold,
-        slowdown=_slowdown(effect.value),
-        low=_slowdown(effect.low),
-        high=_slowdown(effect.high),
+        slowdown=exact.growth(effect.value),
+        low=exact.growth(effect.low),
+        high=exact.growth(effect.high),
         **others,
     )
 

@@ -177,7 +177,8 @@ def markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _finite(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
+    """Returns a value for JSON: None for an infinite end of an interval."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -199,7 +200,7 @@ def _cell(each: Outcome) -> dict[str, Any]:
     judgement["detectable"] = each.judgement.detectable
     judgement["verdict"] = each.judgement.verdict.value
     judgement["observations"] = list(each.judgement.observations)
-    judgement |= {end: _finite(judgement[end]) for end in ("low", "high")}
+    judgement |= {end: finite(judgement[end]) for end in ("low", "high")}
     return {
         "cell": each.cell.name,
         "paired": each.cell.paired,
@@ -207,7 +208,7 @@ def _cell(each: Outcome) -> dict[str, Any]:
         **judgement,
         "reason": each.reason,
         "terms": {
-            name: {"value": effect.value, "low": _finite(effect.low), "high": _finite(effect.high)}
+            name: {"value": effect.value, "low": finite(effect.low), "high": finite(effect.high)}
             for name, effect in each.terms.items()
         },
         "differences": [dataclasses.asdict(difference) for difference in each.differences],

@@ -10,10 +10,10 @@ import os
 import re
 import shutil
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from hvdb.campaign.directives import array_text
 from hvdb.campaign.errors import CampaignError
@@ -36,15 +36,22 @@ class Active:
 Unit = tuple[str, int]  # job name, repetition
 
 
-class Scheduler(Protocol):
+class Scheduler(ABC):
     """The interface of Slurm and LSF. Errors of all methods: CampaignError."""
 
+    def __init__(self, manifest: Manifest, lock: int | None = None) -> None:
+        self._manifest = manifest
+        self._lock = lock
+
+    @abstractmethod
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
         """Submits the job's script. The job starts after the jobs `after` have succeeded. Returns the job's id."""
 
+    @abstractmethod
     def active(self) -> dict[Unit, Active]:
         """Returns the jobs of this campaign that are queued or running."""
 
+    @abstractmethod
     def cancel(self, ids: Sequence[str]) -> None:
         """Cancels these jobs; running jobs are warned first."""
 
@@ -105,12 +112,8 @@ def _hand_in(manifest: Manifest, job: JobEntry, words: Sequence[str], lock: int 
     return done.stdout
 
 
-class Slurm:
+class Slurm(Scheduler):
     """sbatch, squeue, scancel."""
-
-    def __init__(self, manifest: Manifest, lock: int | None = None) -> None:
-        self._manifest = manifest
-        self._lock = lock
 
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
         words = ["--parsable"]
@@ -172,12 +175,8 @@ def parse_squeue(text: str, prefix: str) -> dict[Unit, Active]:
     return found
 
 
-class Lsf:
+class Lsf(Scheduler):
     """bsub, bjobs, bkill."""
-
-    def __init__(self, manifest: Manifest, lock: int | None = None) -> None:
-        self._manifest = manifest
-        self._lock = lock
 
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
         words = []
