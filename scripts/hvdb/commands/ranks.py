@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hvdb import comparable, efficiency, printable, rank_report, rank_work, runs, tables
-from hvdb.commands import new_parser
+from hvdb.commands import new_parser, number
 from hvdb.commands import selection as choice
 from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, EXIT_NOT_COMPARABLE, HvdbError
 from hvdb.rank_report import SHOWN_RANKS
@@ -24,19 +24,8 @@ from hvdb.slow_ranks import CONFIDENCE
 # The exit code for several runs is the first code in this list that one of the runs has.
 EXITS = (EXIT_CHECK_FAILED, EXIT_NOT_COMPARABLE, EXIT_INCONCLUSIVE, EXIT_GOOD)
 
-
-def _percent(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1000:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a percentage above 0")
-    return value
-
-
-def _seed(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is below 0")
-    return value
+_percent = number(lambda value: 0 < value < 1000, "{} is not a percentage above 0")
+_seed = number(lambda value: value >= 0, "{} is not a whole number from 0", int)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from hvdb import claims, data, efficiency, published, reproduce
 from hvdb.claims import Options
-from hvdb.commands import new_parser, selection
+from hvdb.commands import new_parser, number, selection
 from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, NotComparable
 from hvdb.runs import Run, by_session, grouped
 
@@ -30,21 +31,8 @@ def _rate(words: str) -> tuple[str, float]:
     return name, _positive(value)
 
 
-def _positive(words: str) -> float:
-    try:
-        value = float(words)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{words}': expected a number above 0")
-    return value
-
-
-def _share(words: str) -> float:
-    value = _positive(words)
-    if value >= 1.0:
-        raise argparse.ArgumentTypeError(f"'{words}': expected a share between 0 and 1")
-    return value
+_positive = number(lambda value: 0.0 < value < math.inf, "{}: expected a number above 0")
+_share = number(lambda value: 0.0 < value < 1.0, "{}: expected a share between 0 and 1")
 
 
 def parser() -> argparse.ArgumentParser:
