@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import os
 import subprocess
 import sys
@@ -22,16 +21,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hvdb import edge, store
-from hvdb.errors import HvdbError, StoreError
+from hvdb.commands import number
+from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError, StoreError
 from hvnet import network
 from hvnet.formula import PAYLOAD_SHARE, Expected, Work, expected
 from hvnet.measure import Calibration, Measured, Settings, calibrate, link_of, run
 from hvnet.network import Network, Wiring
 
-EXIT_GOOD = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_SKIPPED = 3
 _ROOT = Path(__file__).resolve().parents[2]
 _MIB = 1 << 20
 # Range of a link's rate and latency. Calibrating a link outside this range takes minutes (hvnet.probe).
@@ -50,19 +46,8 @@ _ALGORITHMS = ("auto", "ring", "doubling", "hierarchical", "mpi")  # values of -
 
 def _number(low: float, high: float) -> Callable[[str], float]:
     """Returns a parser for numbers from `low` to `high`, whole numbers if `low` is an int. The parser refuses NaN."""
-    kind = type(low)
-
-    def parse(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not low <= value <= high:
-            what = "whole number" if kind is int else "number"
-            raise argparse.ArgumentTypeError(f"'{text}' is not a {what} from {low:g} to {high:g}")
-        return value
-
-    return parse
+    what = "whole number" if isinstance(low, int) else "number"
+    return number(lambda value: low <= value <= high, f"{{}} is not a {what} from {low:g} to {high:g}", type(low))
 
 
 def _list_of(parse: Callable[[str], float]) -> Callable[[str], list[float]]:
@@ -250,7 +235,7 @@ def _measure_all(arguments: argparse.Namespace, folder: Path) -> int:
             edge.tell("network_bench", f"network_bench: {wiring.text}: {error}", sys.stderr)
     if arguments.json:
         print(json.dumps({"cases": document, "payload_share": PAYLOAD_SHARE}, indent=2))
-    return EXIT_FAILED if failures else EXIT_GOOD
+    return EXIT_CHECK_FAILED if failures else EXIT_GOOD
 
 
 def _run_command(arguments: argparse.Namespace, folder: Path) -> int:
@@ -278,7 +263,7 @@ def _main(argv: list[str]) -> int:
         switch = arguments.bench.with_name("delay_switch")
         if reason := network.why_not(max(arguments.latency_us) > 0, switch):
             print(f"network_bench: skipped: {reason}", file=sys.stderr)
-            return EXIT_SKIPPED
+            return EXIT_INCONCLUSIVE
         if sum(max(arguments.nodes) * [max(arguments.rate_mbit)]) > _USABLE_MBIT * (os.cpu_count() or 1) / 2:
             print("network_bench: so many nodes at such a rate may be more than this machine carries", file=sys.stderr)
         return network.enter([sys.executable, "-B", "-m", "hvnet", "--inside", *argv])
