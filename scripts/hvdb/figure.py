@@ -33,20 +33,13 @@ STYLE = {
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
+    **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor", "text.color"), INK),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": FAINT,
     "grid.linewidth": 0.6,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "text.color": INK,
-    "legend.frameon": False,
     "legend.fontsize": 8.5,
     "svg.hashsalt": "hvd_bench",  # so that equal input gives equal bytes
 }
@@ -74,6 +67,11 @@ def headline(figure: Figure, title: str, subtitle: str) -> None:
     height = figure.get_figheight()
     figure.text(0.012, 1 - 0.12 / height, title, fontsize=14, fontweight="bold", va="top", color=INK)
     figure.text(0.012, 1 - 0.42 / height, subtitle, fontsize=9.5, va="top", color=MUTED)
+
+
+def note(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: object) -> None:
+    """Writes `text` at a distance of `offset` points from `at`, a place in the data."""
+    axes.annotate(text, at, xytext=offset, textcoords="offset points", **style)
 
 
 def log2_ranks_axis(axes: Axes, highest: int) -> None:

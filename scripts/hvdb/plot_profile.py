@@ -63,15 +63,7 @@ def _bars(axes: Axes, labels: list[str], seconds: list[float], colours: list[str
     axes.set_xlabel("ms per step")
     axes.grid(axis="y", visible=False)
     for position, value, note in zip(positions, seconds, notes, strict=True):
-        axes.annotate(
-            note,
-            (1e3 * value, position),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-            color=figure.MUTED,
-        )
+        figure.note(axes, note, (1e3 * value, position), (4, 0), va="center", fontsize=8, color=figure.MUTED)
 
 
 def draw(run: Run, path: Path) -> Path:

@@ -121,9 +121,7 @@ def _intervals(axes: Axes, picture: Picture, findings: Findings, looks: dict[str
         axes.set_ylabel(f"{len(order)} ranks, the slowest on top")
         for rank in [rank for rank in order if rank in looks.get("slow", [])][:NAMED_AMONG_MANY]:
             at = (100 * findings.ranks[rank].low, places[rank])
-            axes.annotate(
-                f"rank {rank}", at, xytext=(-4, 0), textcoords="offset points", ha="right", va="center", fontsize=7.5
-            )
+            figure.note(axes, f"rank {rank}", at, (-4, 0), ha="right", va="center", fontsize=7.5)
     axes.grid(axis="y", visible=False)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, handletextpad=0.2, columnspacing=1.2)
 

@@ -105,8 +105,8 @@ def _with_interval(
 def _beside(ranks: int, highest: int, colour: str) -> dict[str, Any]:
     """Places the name of a curve's last point to the right of the point, or above the point if the panel ends there."""
     room = 2 * ranks <= highest
-    place = {"xytext": (9, -4)} if room else {"xytext": (3, 8), "ha": "right"}
-    return {**place, "textcoords": "offset points", "color": colour, "fontweight": "bold"}
+    place = {"offset": (9, -4)} if room else {"offset": (3, 8), "ha": "right"}
+    return {**place, "color": colour, "fontweight": "bold"}
 
 
 def _rates(axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[PublishedPoint], highest: int) -> None:
@@ -118,7 +118,7 @@ def _rates(axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[
         _with_interval(axes, ranks, [c.images_per_second for c in cells], 1.0, color=colour, marker=marker)
         last = cells[-1]
         at = (last.ranks, last.images_per_second.value)
-        axes.annotate(tables.number(at[1]), at, **_beside(last.ranks, highest, colour))
+        figure.note(axes, tables.number(at[1]), at, **_beside(last.ranks, highest, colour))
     rate = {(p.setup): p for p in points if p.images_per_second is not None}
     for setup, marker in PUBLISHED_SERIES.items():
         point = rate.get(setup)
@@ -149,28 +149,22 @@ def _efficiencies(
         if point.setup in PUBLISHED_SERIES and point.efficiency is not None:
             value = _percent(point)
             axes.plot([point.gpus], [value], marker=PUBLISHED_SERIES[point.setup], zorder=3, **HOLLOW)
-            axes.annotate(
-                f"{value:g}",
-                (point.gpus, value),
-                xytext=(0, -14),
-                textcoords="offset points",
-                ha="center",
-                fontsize=7.5,
-                color=figure.MUTED,
+            figure.note(
+                axes, f"{value:g}", (point.gpus, value), (0, -14), ha="center", fontsize=7.5, color=figure.MUTED
             )
 
 
 def _name_efficiency(axes: Axes, cell: Cell, top: float, beside: dict[str, Any], *, is_last: bool) -> None:
     """Writes the value of a curve's last point beside it; a value above the axis, beside an arrow at the top."""
     value, high = 100.0 * cell.efficiency.value, 100.0 * (cell.efficiency.high or 0.0)
-    style = {"textcoords": "offset points", "color": beside["color"]}
     if value > top:
-        axes.annotate(f"↑ {value:.1f} %", (cell.ranks, top), xytext=(5, -10), fontweight="bold", **style)
+        words = f"↑ {value:.1f} %"
+        figure.note(axes, words, (cell.ranks, top), (5, -10), fontweight="bold", color=beside["color"])
         return
     if is_last and cell.ranks > 1:
-        axes.annotate(f"{value:.1f} %", (cell.ranks, value), **beside)
+        figure.note(axes, f"{value:.1f} %", (cell.ranks, value), **beside)
     if high > top:
-        axes.annotate(f"↑ {high:.0f}", (cell.ranks, top), xytext=(3, -8), fontsize=7.5, **style)
+        figure.note(axes, f"↑ {high:.0f}", (cell.ranks, top), (3, -8), fontsize=7.5, color=beside["color"])
 
 
 def _arrange(fig: Figure, handles: dict[str, Line2D], head: float) -> None:

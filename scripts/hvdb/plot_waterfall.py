@@ -57,30 +57,23 @@ def _panel(axes: Axes, run: Run) -> None:
     fall = levels(run)
     axes.bar(0, 100, color=figure.FAINT, width=0.72)
     labels = ["ideal"]
-    axes.annotate("100", (0, 100), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=8.5)
+    figure.note(axes, "100", (0, 100), (0, 4), ha="center", fontsize=8.5)
     lowest = highest = 100.0
     for position, (name, above, below) in enumerate(fall, start=1):
         colour = STEPS.get(name, figure.INK)
         part = run.decomposition[name]
         axes.plot([position - 1.36, position + 0.36], [above, above], color=figure.MUTED, linewidth=0.8)
+        ink = figure.MUTED if part.unresolved else figure.INK
         if part.unresolved:  # no bar, but the level still changes, so that the steps end at the efficiency
             axes.plot([position, position], [above, below], color=figure.MUTED, linewidth=0.8)
         else:
             axes.bar(position, below - above, bottom=above, color=colour, width=0.72)
         if part.low is not None and part.high is not None:
             error = [[max(0.0, 100 * (part.high - part.fraction))], [max(0.0, 100 * (part.fraction - part.low))]]
-            ink = figure.MUTED if part.unresolved else figure.INK
             axes.errorbar(position, below, yerr=error, color=ink, capsize=3, linewidth=1)
         top = max(above, below, below + 100 * max(0.0, part.fraction - (part.low or part.fraction)))
-        axes.annotate(
-            "not\nresolved" if part.unresolved else amount(100 * part.fraction, 1000 * part.seconds),
-            (position, top),
-            xytext=(0, 4),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8,
-            color=figure.MUTED if part.unresolved else figure.INK,
-        )
+        lost = "not\nresolved" if part.unresolved else amount(100 * part.fraction, 1000 * part.seconds)
+        figure.note(axes, lost, (position, top), (0, 4), ha="center", fontsize=8, color=ink)
         highest = max(highest, top)
         lowest = min(lowest, below, below - 100 * max(0.0, (part.high or part.fraction) - part.fraction))
         labels.append(tick(name))
@@ -89,15 +82,8 @@ def _panel(axes: Axes, run: Run) -> None:
         [len(fall) - 0.36, len(fall) + 1.36], [fall[-1][2] if fall else 100] * 2, color=figure.MUTED, linewidth=0.8
     )
     axes.bar(len(fall) + 1, 100 * reached.fraction, color=figure.BLUE, width=0.72)
-    axes.annotate(
-        f"{100 * reached.fraction:.1f} %",
-        (len(fall) + 1, 100 * reached.fraction),
-        xytext=(0, 4),
-        textcoords="offset points",
-        ha="center",
-        fontweight="bold",
-        color=figure.BLUE,
-    )
+    at = (len(fall) + 1, 100 * reached.fraction)
+    figure.note(axes, f"{at[1]:.1f} %", at, (0, 4), ha="center", fontweight="bold", color=figure.BLUE)
     labels.append(tick("efficiency"))
     axes.set_xticks(range(len(labels)), labels, rotation=0, fontsize=7)
     axes.grid(axis="x", visible=False)
