@@ -8,6 +8,8 @@ from pathlib import Path
 
 from hvdb import data
 
+_TEXTS = ("setup", "hardware", "network", "reduction", "model", "baseline_setup", "claim", "source")
+
 
 @dataclass(frozen=True)
 class PublishedPoint:
@@ -49,22 +51,15 @@ def load(path: Path = data.PUBLISHED) -> list[PublishedPoint]:
         computed = own / int(row["gpus"]) / base if own and base else None
         points.append(
             PublishedPoint(
-                setup=row["setup"],
-                hardware=row["hardware"],
-                network=row["network"],
+                **{name: row[name] for name in _TEXTS},
                 link_gbit=_number(row["link_gbit"]),
-                reduction=row["reduction"],
                 gpus=int(row["gpus"]),
                 gpus_per_node=int(row["gpus_per_node"]) if row["gpus_per_node"] else None,
                 batch_per_gpu=int(row["batch_per_gpu"]),
-                model=row["model"],
                 images_per_second=own,
                 efficiency_stated=None if stated is None else stated / 100.0,
                 rounding=_half_a_digit(row["efficiency_percent"]),
                 efficiency=computed if computed is not None else (None if stated is None else stated / 100.0),
-                baseline_setup=row["baseline_setup"],
-                claim=row["claim"],
-                source=row["source"],
             )
         )
     return points

@@ -189,27 +189,16 @@ def _manifest(data: dict[str, Any], folder: Path) -> Manifest:
             f"{folder}: was generated as {data['folder']}, and its scripts write there; generate it again here "
             "(what its stores hold counts)"
         )
-    submit = data["submit"]
-    jobs = tuple(
-        JobEntry(
-            name=job["name"],
-            nodes=job["nodes"],
-            walltime_seconds=job["walltime_seconds"],
-            gate=job["gate"],
-            cells={int(r): tuple(CellEntry(*cell) for cell in cells) for r, cells in job["cells"].items()},
-        )
-        for job in data["jobs"]
-    )
+    jobs = []
+    for job in data["jobs"]:
+        cells = {int(r): tuple(CellEntry(*cell) for cell in cells) for r, cells in job["cells"].items()}
+        jobs.append(JobEntry(**{**job, "cells": cells}))
+    submit = {key: tuple(value) if isinstance(value, list) else value for key, value in data["submit"].items()}
     return Manifest(
-        name=data["name"],
-        site=data["site"],
-        scheduler=data["scheduler"],
-        submit=Submit(**{key: tuple(value) if isinstance(value, list) else value for key, value in submit.items()}),
-        spec_hash=data["spec_hash"],
-        site_hash=data["site_hash"],
-        job_prefix=data["job_prefix"],
+        **{key: data[key] for key in ("name", "site", "scheduler", "spec_hash", "site_hash", "job_prefix")},
+        submit=Submit(**submit),
         layout=Layout(folder),
-        jobs=jobs,
+        jobs=tuple(jobs),
     )
 
 

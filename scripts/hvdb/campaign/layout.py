@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from hvdb.campaign.canonical import digest
@@ -10,47 +9,20 @@ from hvdb.campaign.plan import Job
 from hvdb.campaign.site import Site
 
 
-@dataclass(frozen=True)
 class Layout:
-    """folder: the campaign's folder, absolute."""
+    """job_prefix: the beginning of the names of this campaign's jobs. The query of the scheduler selects jobs by it."""
 
-    folder: Path
-
-    @property
-    def spec(self) -> Path:
-        return self.folder / "spec.toml"
-
-    @property
-    def manifest(self) -> Path:
-        return self.folder / "campaign.json"
-
-    @property
-    def submissions(self) -> Path:
-        return self.folder / "submissions.jsonl"
-
-    @property
-    def jobs(self) -> Path:
-        return self.folder / "jobs"
-
-    @property
-    def stores(self) -> Path:
-        return self.folder / "stores"
-
-    @property
-    def logs(self) -> Path:
-        return self.folder / "logs"
-
-    @property
-    def events(self) -> Path:
-        return self.folder / "events"
+    def __init__(self, folder: Path) -> None:
+        """folder: the campaign's folder, absolute."""
+        self.folder = folder
+        self.spec = folder / "spec.toml"
+        self.manifest = folder / "campaign.json"
+        self.submissions = folder / "submissions.jsonl"
+        self.jobs, self.stores, self.logs, self.events = (folder / n for n in ("jobs", "stores", "logs", "events"))
+        self.job_prefix = f"hvd-{digest(str(folder), 8)}-"
 
     def script(self, job_name: str) -> Path:
         return self.jobs / f"{job_name}.sh"
-
-    @property
-    def job_prefix(self) -> str:
-        """The beginning of the names of this campaign's jobs. The query of the scheduler selects jobs by it."""
-        return f"hvd-{digest(str(self.folder), 8)}-"
 
     def job_name(self, job: Job) -> str:
         return self.job_prefix + job.name
