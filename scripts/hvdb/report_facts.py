@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hvdb import layer_profile, systems, tables
@@ -158,40 +158,25 @@ def memory(found: Sequence[Run]) -> list[Section]:
     return [Section("Memory", [Table(header, rows, first_is_code=True)])]
 
 
+_RUNS: dict[str, Callable[[Run], str]] = {
+    "run": lambda run: run.short_id,
+    "model": name,
+    "phase": lambda run: run.phase,
+    "world": world,
+    "batch x image": lambda run: f"{run.batch_size} x {run.image_size}",
+    "compute/reduce type": lambda run: f"{run.compute_type}/{run.allreduce_type}",
+    "schedule": lambda run: run.schedule,
+    "transport": lambda run: f"{run.comm} ({run.data_plane})",
+    "steps (warm-up + measured)": lambda run: f"{run.warmup_steps} + {run.measured_steps}",
+    "stopped because": lambda run: run.stop_reason or "-",
+    "status": lambda run: f"{run.status}: {run.status_reason}" if run.status_reason else run.status,
+    "checks": lambda run: run.checks or "-",
+}
+
+
 def runs(found: Sequence[Run]) -> Section:
     """Lists all runs and how each run ended."""
-    header = (
-        "run",
-        "model",
-        "phase",
-        "world",
-        "batch x image",
-        "compute/reduce type",
-        "schedule",
-        "transport",
-        "steps (warm-up + measured)",
-        "stopped because",
-        "status",
-        "checks",
-    )
-    rows = [
-        (
-            r.short_id,
-            name(r),
-            r.phase,
-            world(r),
-            f"{r.batch_size} x {r.image_size}",
-            f"{r.compute_type}/{r.allreduce_type}",
-            r.schedule,
-            f"{r.comm} ({r.data_plane})",
-            f"{r.warmup_steps} + {r.measured_steps}",
-            r.stop_reason or "-",
-            r.status if not r.status_reason else f"{r.status}: {r.status_reason}",
-            r.checks or "-",
-        )
-        for r in found
-    ]
-    return Section("Runs", [Table(header, rows, first_is_code=True)])
+    return Section("Runs", [Table(tuple(_RUNS), tables.rows(_RUNS, found), first_is_code=True)])
 
 
 def provenance(found: Sequence[Run]) -> Section:

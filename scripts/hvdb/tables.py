@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from hvdb import printable
 from hvdb.bootstrap import Estimate
 from hvdb.efficiency import Cell
 from hvdb.published import PublishedPoint, headline
 
+Item = TypeVar("Item")
 MODEL_TITLES = {"inception3": "Inception V3", "resnet50": "ResNet-50", "resnet101": "ResNet-101", "vgg16": "VGG-16"}
-EFFICIENCY_HEADER = (
-    "model",
-    "batch/rank",
-    "image",
-    "type",
-    "schedule",
-    "ranks",
-    "images/s [95 %]",
-    "efficiency % [95 %]",
-    "no reduction %",
-    "ring bound %",
-    "sessions",
-    "runs",
-)
-
 
 # Texts of figures: "", "-", "-0.4", "12.3 GB/s", "1 of 2", "98.1 [96.5, 99.7]", "100 (baseline)"
 FIGURE = re.compile(r"-?|-?\d[\d.,]*( \S+)?( \d+)?( [\[(].*)?")
@@ -81,28 +67,31 @@ def _percent_estimate(figure: Estimate | None) -> str:
     return estimate(figure, 100.0, lambda value: f"{value:.1f}")
 
 
+def rows(columns: Mapping[str, Callable[[Item], str]], items: Iterable[Item]) -> list[tuple[str, ...]]:
+    """Returns one row for each of `items`. columns: the header of a column -> the text of an item."""
+    return [tuple(text(item) for text in columns.values()) for item in items]
+
+
+_EFFICIENCY: dict[str, Callable[[Cell], str]] = {
+    "model": lambda cell: ", ".join([title(cell.model), *marks(cell.configuration)]),
+    "batch/rank": lambda cell: str(cell.configuration["batch_size"]),
+    "image": lambda cell: str(cell.configuration["image_size"]),
+    "type": lambda cell: cell.configuration["compute_type"],
+    "schedule": lambda cell: "alone" if cell.kind == "solo" else cell.configuration["schedule"],
+    "ranks": lambda c: str(c.ranks) if c.allocation == c.ranks else f"{c.ranks} of {c.allocation}",
+    "images/s [95 %]": lambda cell: estimate(cell.images_per_second),
+    "efficiency % [95 %]": lambda c: "100 (baseline)" if c.kind == "solo" else _percent_estimate(c.efficiency),
+    "no reduction %": lambda cell: _percent_estimate(cell.no_reduction),
+    "ring bound %": lambda cell: percent(cell.ring_bound),
+    "sessions": lambda cell: str(cell.sessions),
+    "runs": lambda cell: " ".join(run[:8] for run in cell.run_ids[:3]),
+}
+EFFICIENCY_HEADER = tuple(_EFFICIENCY)
+
+
 def efficiency_rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
-    """Returns one tuple of strings per cell, in the order of EFFICIENCY_HEADER."""
-    rows = []
-    for cell in cells:
-        c = cell.configuration
-        rows.append(
-            (
-                ", ".join([title(cell.model), *marks(c)]),
-                str(c["batch_size"]),
-                str(c["image_size"]),
-                c["compute_type"],
-                "alone" if cell.kind == "solo" else c["schedule"],
-                str(cell.ranks) if cell.allocation == cell.ranks else f"{cell.ranks} of {cell.allocation}",
-                estimate(cell.images_per_second),
-                "100 (baseline)" if cell.kind == "solo" else _percent_estimate(cell.efficiency),
-                _percent_estimate(cell.no_reduction),
-                percent(cell.ring_bound),
-                str(cell.sessions),
-                " ".join(run[:8] for run in (cell.run_ids if len(cell.run_ids) <= 3 else cell.run_ids[:3])),
-            )
-        )
-    return rows
+    """Returns one row per cell, for EFFICIENCY_HEADER."""
+    return rows(_EFFICIENCY, cells)
 
 
 EFFICIENCY_NOTES = (
@@ -116,24 +105,21 @@ EFFICIENCY_NOTES = (
 )
 
 
+_PUBLISHED: dict[str, Callable[[PublishedPoint], str]] = {
+    "model": lambda point: title(point.model),
+    "GPUs": lambda point: str(point.gpus),
+    "images/s": lambda point: "-" if point.images_per_second is None else f"{point.images_per_second:.1f}",
+    "efficiency %": lambda point: percent(point.efficiency_stated),
+    "network": lambda point: point.network,
+    "reduction": lambda point: point.reduction,
+    "hardware": lambda point: point.hardware,
+}
+PUBLISHED_HEADER = tuple(_PUBLISHED)
+
+
 def published_rows(points: Sequence[PublishedPoint], models: Sequence[str]) -> list[tuple[str, ...]]:
-    """Returns the published points of these models: model, GPUs, images/s, efficiency %, network, reduction."""
-    return [
-        (
-            title(point.model),
-            str(point.gpus),
-            "-" if point.images_per_second is None else f"{point.images_per_second:.1f}",
-            percent(point.efficiency_stated),
-            point.network,
-            point.reduction,
-            point.hardware,
-        )
-        for model in models
-        for point in headline(list(points), model)
-    ]
-
-
-PUBLISHED_HEADER = ("model", "GPUs", "images/s", "efficiency %", "network", "reduction", "hardware")
+    """Returns one row per published point of these models, for PUBLISHED_HEADER."""
+    return [row for model in models for row in rows(_PUBLISHED, headline(list(points), model))]
 
 
 def numeric_columns(rows: Sequence[Sequence[str]], columns: int) -> list[bool]:

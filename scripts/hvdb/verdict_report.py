@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -23,17 +23,6 @@ from hvdb.verdict import Judgement, Verdict
 
 # Version of the JSON document (results/verdict.schema.json). A change that can break a reader needs a new number.
 FORMAT_VERSION = 1
-HEADER = (
-    "cell",
-    "A images/s",
-    "B images/s",
-    "slowdown of B % [95 %]",
-    "threshold %",
-    "detectable %",
-    "spread %",
-    "runs",
-    "verdict",
-)
 NOTES = (
     "slowdown: Hodges-Lehmann estimate of the cost per image, B to A; below 0 B is faster. Its interval is for one cell"
     " and one look; a verdict allows for all cells and looks, so a cell can be INCONCLUSIVE although its"
@@ -107,27 +96,28 @@ def _interval(effect: Effect | Judgement, value: float) -> str:
     return f"{_percent(value)} [{', '.join(ends)}]"
 
 
-def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    """Returns one tuple of strings per cell, in the order of HEADER."""
-    return [
-        (
-            each.cell.name,
-            tables.number(_rate(each.cell.a)),
-            tables.number(_rate(each.cell.b)),
-            _interval(each.judgement, each.judgement.slowdown),
-            f"{100 * each.judgement.threshold:g}",
-            _percent(each.judgement.detectable).lstrip("+"),
-            _percent(each.judgement.spread).lstrip("+"),
-            _runs(each),
-            each.judgement.verdict.value,
-        )
-        for each in outcomes
-    ]
-
-
 def _runs(each: Outcome) -> str:
     a, b = each.judgement.observations
     return f"{a} pair{'s' if a > 1 else ''}" if each.cell.paired else f"{a} + {b}"
+
+
+_COLUMNS: dict[str, Callable[[Outcome], str]] = {
+    "cell": lambda each: each.cell.name,
+    "A images/s": lambda each: tables.number(_rate(each.cell.a)),
+    "B images/s": lambda each: tables.number(_rate(each.cell.b)),
+    "slowdown of B % [95 %]": lambda each: _interval(each.judgement, each.judgement.slowdown),
+    "threshold %": lambda each: f"{100 * each.judgement.threshold:g}",
+    "detectable %": lambda each: _percent(each.judgement.detectable).lstrip("+"),
+    "spread %": lambda each: _percent(each.judgement.spread).lstrip("+"),
+    "runs": _runs,
+    "verdict": lambda each: each.judgement.verdict.value,
+}
+HEADER = tuple(_COLUMNS)
+
+
+def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
+    """Returns one row per cell, for HEADER."""
+    return tables.rows(_COLUMNS, outcomes)
 
 
 def resolved(terms: dict[str, Effect]) -> dict[str, Effect]:
