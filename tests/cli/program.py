@@ -142,16 +142,17 @@ def may_mount() -> bool:
 
 
 class Running:
-    """A running program. The test can wait for text on its standard error."""
+    """A running program. The test can wait for text on its standard error, at first for `until` if given."""
 
-    def __init__(self, command: list[str], env: dict[str, str] | None = None) -> None:
+    def __init__(self, command: list[str], env: dict[str, str] | None = None, until: str = "") -> None:
         self._begin = time.monotonic()
-        self.process = subprocess.Popen(
-            command, env=environment(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": "/"}
+        self.process = subprocess.Popen(command, env=environment(env), **pipes)
         self._lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        if until:
+            self.wait_for(until)
 
     def _read(self) -> None:
         assert self.process.stderr is not None

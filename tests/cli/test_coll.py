@@ -42,9 +42,8 @@ class Coll(ProgramTest):
     def measuring(self, *command: str) -> Running:
         """Starts a session that would measure for ten minutes. Returns when it has begun to measure."""
         self.json = self.folder / "coll.json"
-        running = Running([*command, *ENDLESS, "-J", str(self.json), "--db", str(self.db)])
-        running.wait_for("coll: measuring")
-        return running
+        files = ["-J", str(self.json), "--db", str(self.db)]
+        return Running([*command, *ENDLESS, *files], until="coll: measuring")
 
     def require_stored_incomplete(self, reason: str) -> None:
         """Asserts that the store has one session, which ended early and has samples."""

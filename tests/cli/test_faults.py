@@ -39,12 +39,10 @@ def gone(pid: int) -> bool:
 
 
 class Signals(ProgramTest):
-    def interrupt(self, number: signal.Signals) -> None:
-        running = Running([PROGRAM, *ENDLESS, "--db", str(self.db)])
-        running.wait_for("measuring")
+    def interrupt(self, number: signal.Signals, *arguments: str) -> None:
+        running = Running([PROGRAM, *ENDLESS, *arguments, "--db", str(self.db)], until="measuring")
         running.send(number)
-        result = running.finish(timeout=15)
-        self.refused(result, 7, number.name)
+        self.refused(running.finish(timeout=15), 7, number.name)
         self.assert_incomplete_with_samples(number.name)
 
     def test_sigterm(self) -> None:
@@ -57,17 +55,12 @@ class Signals(ProgramTest):
         self.interrupt(signal.SIGUSR1)
 
     def test_loopback(self) -> None:
-        running = Running([PROGRAM, *ENDLESS, "--ranks", "2", "--db", str(self.db)])
-        running.wait_for("measuring")
-        running.send(signal.SIGTERM)
-        self.refused(running.finish(timeout=15), 7, "SIGTERM")
-        self.assert_incomplete_with_samples("SIGTERM")
+        self.interrupt(signal.SIGTERM, "--ranks", "2")
 
     @needs_mpi
     @retried_if_mpirun_kills_early
     def test_sigterm_to_mpirun(self) -> None:
-        running = Running([str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--db", str(self.db)])
-        running.wait_for("measuring")
+        running = Running([str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--db", str(self.db)], until="measuring")
         self.wait_until_saved()  # if the launcher kills a rank at once, unsaved samples are lost
         running.send(signal.SIGTERM)
         result = running.finish(timeout=15)
@@ -82,9 +75,8 @@ class Signals(ProgramTest):
 @needs_mpi
 class Ranks(ProgramTest):
     def two_ranks(self, *arguments: str) -> Running:
-        running = Running([str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--no-check", *arguments, "--db", str(self.db)])
-        running.wait_for("measuring")
-        return running
+        command = [str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--no-check", *arguments, "--db", str(self.db)]
+        return Running(command, until="measuring")
 
     @retried_if_mpirun_kills_early
     def test_one_is_killed(self) -> None:
@@ -110,8 +102,7 @@ class Ranks(ProgramTest):
     @retried_if_mpirun_kills_early
     def test_one_is_killed_while_the_network_is_built(self) -> None:
         command = [str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--classes", "30000", "--db", str(self.db)]
-        running = Running(command)
-        running.wait_for("building")
+        running = Running(command, until="building")
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=15)
         if mpirun_is_open_mpi_5() and not result.errors:

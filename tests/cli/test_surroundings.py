@@ -208,27 +208,25 @@ class Streams(ProgramTest):
 
 
 class Parent(ProgramTest):
-    def test_nohup_is_heeded(self) -> None:
-        running = Running(["nohup", PROGRAM, *ENDLESS, "--db", str(self.db)])
-        running.wait_for("measuring")
-        running.send(signal.SIGHUP)
-        time.sleep(1.5)
-        self.assertIsNone(running.process.poll(), "still measuring")
-        running.send(signal.SIGTERM)
-        self.refused(running.finish(timeout=15), 7, "SIGTERM")
-
-    def test_nohup_is_heeded_though_a_library_takes_the_signal(self) -> None:
-        # Like UCX, this library installs a handler for SIGHUP when it is loaded, before main().
-        asan = ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0")))
-        variables = [f"LD_PRELOAD={os.environ['HVD_TAKES_SIGHUP']}", f"ASAN_OPTIONS={asan}"]
-        running = Running(["nohup", "env", *variables, PROGRAM, *ENDLESS, "--no-db"])
-        running.wait_for("measuring")
+    def hung_up(self, *command: str) -> Result:
+        """Asserts that a command under nohup survives SIGHUP and ends on SIGTERM. Returns its result."""
+        running = Running(["nohup", *command], until="measuring")
         running.send(signal.SIGHUP)
         time.sleep(1.5)
         self.assertIsNone(running.process.poll(), "still measuring")
         running.send(signal.SIGTERM)
         result = running.finish(timeout=15)
         self.refused(result, 7, "SIGTERM")
+        return result
+
+    def test_nohup_is_heeded(self) -> None:
+        self.hung_up(PROGRAM, *ENDLESS, "--db", str(self.db))
+
+    def test_nohup_is_heeded_though_a_library_takes_the_signal(self) -> None:
+        # Like UCX, this library installs a handler for SIGHUP when it is loaded, before main().
+        asan = ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0")))
+        variables = [f"LD_PRELOAD={os.environ['HVD_TAKES_SIGHUP']}", f"ASAN_OPTIONS={asan}"]
+        result = self.hung_up("env", *variables, PROGRAM, *ENDLESS, "--no-db")
         self.assertNotIn("SIGHUP reached the library", result.err)
 
     def test_help_does_not_mind_the_environment(self) -> None:

@@ -428,17 +428,18 @@ class ContractTest(SharedFolderTest):
                 ("algorithm", "auto"),
             ):
                 self.assertEqual(cell[column], value, column)
-            for column, value in (
-                ("seconds", form["time"] / 1e6),
-                ("seconds_low", form["time_low"] / 1e6),
-                ("seconds_high", form["time_high"] / 1e6),
-                ("algorithm_bytes_per_second", form["alg_bw"] * 1e9),
-                ("bus_bytes_per_second", form["bus_bw"] * 1e9),
-                ("bound", form["bound"]),
+            for column, value, unit in (
+                ("seconds", form["time"], 1e-6),
+                ("seconds_low", form["time_low"], 1e-6),  # none if the samples are too few for an interval
+                ("seconds_high", form["time_high"], 1e-6),
+                ("algorithm_bytes_per_second", form["alg_bw"], 1e9),
+                ("bus_bytes_per_second", form["bus_bw"], 1e9),
+                ("bound", form["bound"], 1),
             ):
                 self.assertEqual(cell[column] is None, value is None, column)
                 if value is not None:
-                    self.assertAlmostEqual(cell[column], value, delta=1e-6 * abs(value), msg=column)
+                    expected = value * unit
+                    self.assertAlmostEqual(cell[column], expected, delta=1e-6 * abs(expected), msg=column)
 
     def test_samples_agree_with_the_stored_medians(self) -> None:
         with store.open_readonly(self.db) as connection:

@@ -240,9 +240,10 @@ std::string NodeGroup::difference(int one, int other, std::uint32_t set, std::si
     if (note == nullptr) return name + " makes another call";
     return fmt::format("{} has {} bytes from rank {}", name, note->bytes, global(static_cast<int>(note->sender)));
   };
-  const std::uint64_t operation = (its != nullptr ? its : others)->sequence;
-  return fmt::format("broadcast {}: {}, {}; all ranks must make the same calls with the same arguments", operation,
-                     text(one, its), text(other, others));
+  const Note* const either = its != nullptr ? its : others;
+  HVD_ASSERT(either != nullptr);
+  return fmt::format("broadcast {}: {}, {}; all ranks must make the same calls with the same arguments",
+                     either->sequence, text(one, its), text(other, others));
 }
 
 void NodeGroup::prepare_work() {
