@@ -1,7 +1,7 @@
-# Makes build_info.cpp, which holds version, commit, compiler, flags, and the schema of the store as text.
+# Makes build_info.cpp, which contains version, commit, compiler, flags, and the schema of the store as text.
 #
-# include() of this file defines hvd_add_build_info(TARGET). Every build also runs this file as a script (cmake -P): the
-# script looks up the commit, and rewrites build_info.cpp only if something changed, to avoid a needless recompilation.
+# include() of this file defines hvd_add_build_info(TARGET). Every build also runs this file as a script (cmake -P). The
+# script looks up the commit. To avoid needless compilation, it rewrites build_info.cpp only if something changed.
 if(CMAKE_SCRIPT_MODE_FILE)
   set(git_commit unknown)
   set(git_state unknown)

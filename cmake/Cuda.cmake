@@ -1,9 +1,9 @@
 # Finds the CUDA Toolkit and its compiler, checks their versions, and chooses the GPUs that kernels are compiled for.
 set(HVD_OLDEST_CUDA 12.0)
 
-# Sets CUDAToolkit_FOUND and the other CUDAToolkit_ variables. Uses the first of these toolkits that exists: the user's
-# choice (CUDAToolkit_ROOT), the toolkit that scripts/install_deps --cuda put into this checkout, the machine's.
-# Sets HVD_CUDA_REASON to the reason if no toolkit is usable.
+# Sets CUDAToolkit_FOUND and the other CUDAToolkit_ variables. Searches in this order: the user's choice
+# (CUDAToolkit_ROOT), the toolkit that scripts/install_deps --cuda put into this checkout, the machine's toolkit. Sets
+# HVD_CUDA_REASON to the reason if no toolkit is usable.
 macro(hvd_find_cuda)
   set(own_toolkit "${PROJECT_SOURCE_DIR}/build/cuda-toolkit")
   if(NOT DEFINED CUDAToolkit_ROOT AND NOT DEFINED ENV{CUDAToolkit_ROOT} AND EXISTS "${own_toolkit}/wheels.txt")
@@ -28,8 +28,8 @@ macro(hvd_find_cuda)
   endif()
 endmacro()
 
-# hvd_cuda_architectures(RESULT VERSION): default without CMAKE_CUDA_ARCHITECTURES and CUDAARCHS: P100 and V100 (if this
-# CUDA version supports them), A100 and H100. On a newer GPU the driver compiles the H100's PTX at program start.
+# hvd_cuda_architectures(RESULT VERSION): sets RESULT to the default of CMAKE_CUDA_ARCHITECTURES: P100 and V100 (if this
+# CUDA version supports them), A100 and H100. For a newer GPU the driver compiles the H100's PTX.
 function(hvd_cuda_architectures result version)
   set(architectures 80 90)
   if(version VERSION_LESS 13)
@@ -39,7 +39,7 @@ function(hvd_cuda_architectures result version)
 endfunction()
 
 # hvd_oldest_cuda_architecture(RESULT): sets RESULT to the oldest architecture of "80;90", "75-real;80-virtual", ...; 0
-# for "native" and similar words. Older GPUs are refused.
+# for "native" and similar words. hvd_bench refuses GPUs older than RESULT.
 function(hvd_oldest_cuda_architecture result)
   string(REGEX MATCHALL "[0-9]+" architectures "${CMAKE_CUDA_ARCHITECTURES}")
   list(SORT architectures COMPARE NATURAL)
@@ -62,7 +62,7 @@ function(hvd_refuse_cuda_architectures version)
   endforeach()
 endfunction()
 
-# Stops with an error if the compiler and the toolkit whose headers and runtime are used have different major versions.
+# Stops with an error if the compiler's major version differs from that of the toolkit with the headers and runtime.
 function(hvd_refuse_mixed_cuda)
   string(REGEX MATCH "^[0-9]+" compiler "${CMAKE_CUDA_COMPILER_VERSION}")
   if(CMAKE_CUDA_COMPILER_ID STREQUAL "NVIDIA" AND NOT compiler EQUAL CUDAToolkit_VERSION_MAJOR)

@@ -25,7 +25,7 @@ endif()
 hvd_feature(ONEDNN "${OneDNN_FOUND}"
             "Install it (Debian: apt-get install libdnnl-dev), point HVD_ONEDNN_ROOT at one, or set HVD_WITH_ONEDNN=OFF.")
 
-# 2.5 is the first that can look at a machine without moving the calling thread from processor to processor.
+# hwloc 2.5 is the first version that can look at a machine without moving the calling thread between processors.
 if(NOT HVD_WITH_HWLOC STREQUAL "OFF")
   find_package(Hwloc 2.5 QUIET)
 endif()
@@ -57,6 +57,7 @@ if(HVD_HAVE_CUDNN)
 endif()
 
 find_package(CLI11 CONFIG REQUIRED)
+find_package(fmt 9 CONFIG REQUIRED)
 find_package(SQLite3 REQUIRED)
 if(HVD_BUILD_TESTS)
   find_package(GTest REQUIRED)

@@ -2,7 +2,7 @@
 # Hint: HVD_ONEDNN_ROOT.
 #
 # oneDNN's own CMake package file is not used: Debian's (2.6) demands the OpenCL headers, which a CPU user does not
-# need. In Python wheels the package file does not find its own files, and some have only versioned library names.
+# need, and the one in Python wheels does not find its own files. Some wheels have only versioned library names.
 find_path(OneDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp HINTS ${HVD_ONEDNN_ROOT} PATH_SUFFIXES include)
 find_library(OneDNN_LIBRARY NAMES dnnl libdnnl.so.3 libdnnl.so.2 HINTS ${HVD_ONEDNN_ROOT} PATH_SUFFIXES lib lib64)
 

@@ -1,4 +1,4 @@
-# Runs at installation. Writes hvdb's completions for bash and zsh if its Python has shtab; else prints what is missing.
+# Runs at installation. Writes hvdb's completions for bash and zsh, or prints that hvdb's Python has no shtab.
 set(prefix "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
 foreach(entry "bash:bash-completion/completions/hvdb" "zsh:zsh/site-functions/_hvdb")
   string(REPLACE ":" ";" entry "${entry}")

@@ -13,7 +13,7 @@ install(FILES "${PROJECT_SOURCE_DIR}/results/schema.sql" "${PROJECT_SOURCE_DIR}/
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/slurm/sites" "${PROJECT_SOURCE_DIR}/slurm/specs"
         DESTINATION "${python_dir}/hvdb/data" COMPONENT program)
 
-# The launcher finds the package by a path relative to its own folder, so that the installed prefix can be moved.
+# The launcher finds the package by a path relative to the launcher's folder, so that a user can move the prefix.
 file(RELATIVE_PATH python_from_bin "${CMAKE_INSTALL_FULL_BINDIR}" "${CMAKE_INSTALL_FULL_DATADIR}/hvd_bench/python")
 configure_file("${PROJECT_SOURCE_DIR}/cmake/hvdb.in" "${CMAKE_CURRENT_BINARY_DIR}/hvdb" @ONLY)
 install(PROGRAMS "${CMAKE_CURRENT_BINARY_DIR}/hvdb" DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT program)

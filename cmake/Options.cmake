@@ -8,7 +8,7 @@ foreach(feature MPI ONEDNN CUDA CUDNN NCCL HWLOC)
 endforeach()
 option(HVD_BUILD_TESTS "Build the tests" ON)
 option(HVD_BUILD_MICROBENCH "Build the Google Benchmark micro-benchmarks" ON)
-# A user's compiler may have warnings that ours lacks. Warnings stop our checks (scripts/test), never a user's build.
+# A user's compiler may give warnings that ours does not give. Warnings stop scripts/test, but not a user's build.
 option(HVD_WERROR "Warnings of our own code are errors" OFF)
 option(HVD_CLANG_TIDY "Run clang-tidy while compiling" OFF)
 set(HVD_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")

@@ -8,7 +8,7 @@ db=$folder/stores/$job.r$repetition.$attempt.db  # only this attempt writes to t
 events=$folder/events/$job.r$repetition.$attempt.log
 stop='' child='' signals=0 position=0 lacking=0 failed=0 began=$(date +%s)
 
-# Writes one line per event at once, so that the log is readable however this job ends.
+# Writes one line per event without delay, so that the log is readable however this job ends.
 event() { printf '%s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*" >>"$events"; }
 
 give_up() {  # MESSAGE: called if nothing can run
@@ -17,8 +17,8 @@ give_up() {  # MESSAGE: called if nothing can run
   exit 2
 }
 
-# Called for the scheduler's warning (USR1), its termination (TERM), or a person's Ctrl-C. No further cell is started.
-# The running hvd_bench gets the signal, stores its results, marked incomplete, and ends with 7.
+# Called for the scheduler's warning (USR1), the scheduler's termination (TERM), or a person's Ctrl-C. The job starts no
+# further cell. The running hvd_bench gets the signal, stores its results, marked incomplete, and ends with 7.
 on_signal() {  # NAME PASS-ON
   stop=$1
   signals=$((signals + 1))
@@ -26,13 +26,13 @@ on_signal() {  # NAME PASS-ON
   if [ -n "$child" ] && [ "$2" = yes ]; then kill -s "$1" "$child" 2>/dev/null; fi
 }
 trap 'on_signal USR1 yes' USR1
-# The scheduler sends these signals to the ranks itself, and a second signal would stop them before they have stored.
+# A scheduler sends TERM and INT to the ranks itself. A second signal would stop the ranks before they have stored.
 trap 'on_signal TERM "$pass_on_term"' TERM
 trap 'on_signal INT "$pass_on_term"' INT
 
 held() { case $held in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
 
-# Lists the cells that the stores of all attempts hold. The log names a store that cannot be read.
+# Lists the done cells in the stores of all attempts. The log names a store that cannot be read.
 list_held() {
   local stores=() file
   for file in "$folder"/stores/*.db "$folder"/stores/*.partial; do
@@ -44,7 +44,7 @@ list_held() {
   fi
 }
 
-# cell HASH ROLE RANKS SECONDS ARGUMENT...: makes one launch, unless the stores hold it or too little time is left.
+# cell HASH ROLE RANKS SECONDS ARGUMENT...: makes one launch, unless the cell is done or too little time is left.
 cell() {
   local hash=$1 role=$2 ranks=$3 seconds=$4 code seen left
   shift 4
@@ -66,7 +66,7 @@ cell() {
     --label "cell=$hash" --label "role=$role" --label "repetition=$repetition" \
     --label "order=$position/$cells" --label "order_seed=$order_seed" </dev/null &
   child=$!
-  while :; do  # again after a trap, which ends `wait` early
+  while :; do  # a loop, because a trap ends `wait` early
     seen=$signals
     wait "$child"
     code=$?
@@ -76,7 +76,7 @@ cell() {
   event "end $hash code=$code"
   case $code in
     0) lacking=$((lacking - 1)) ;;
-    7) [ -n "$stop" ] || stop=interrupted ;; # the ranks had a signal that this script did not have
+    7) [ -n "$stop" ] || stop=interrupted ;; # the ranks got a signal that this script did not get
     *)
       if [ -n "$stop" ]; then return; fi
       failed=$((failed + 1))
@@ -85,8 +85,8 @@ cell() {
   esac
 }
 
-# Slurm requeues a preempted job only if it still runs after its grace time, and this job ends before that. A cancelled
-# job is no longer running in Slurm's record.
+# Slurm requeues a preempted job only if the job still runs after its grace time. This job ends earlier, so it requeues
+# itself. A cancelled job is no longer RUNNING in Slurm's record.
 requeue_if_preempted() {
   [ "$requeue" = yes ] || return
   local record

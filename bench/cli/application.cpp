@@ -21,7 +21,7 @@
 namespace hvd::bench {
 namespace {
 
-constexpr std::chrono::seconds kWaitForTheStore(30);  // while another program holds a lock on it
+constexpr std::chrono::seconds kWaitForTheStore(30);  // longest wait for another program's lock on the store
 
 }  // namespace
 
@@ -89,7 +89,7 @@ int Application::coll(const CollCommand& command) {
   arm_join(world);
   const CollOutput output{command.options, argv_, start_.environment, *console_, store.get()};
   coll::CollObserver observer = coll_observer(this->observer(world), *console_);
-  // No other thread reads write_coll_ before it has a snapshot.
+  // Needs no lock: another thread reads write_coll_ only after coll_snapshot_ has been set.
   write_coll_ = [output](const coll::CollResult& result, std::chrono::milliseconds for_the_store) {
     put_coll_outputs(output, result, for_the_store);
   };
@@ -136,8 +136,8 @@ void Application::open_store(const Options& options) {
       store = std::make_unique<ResultStore>(options.db_file, session_uuid_, quoted_command_line(argv_, start_));
     }
   } catch (const Error&) {
-    // Throw now if this rank is alone or if mpirun ends the others. Otherwise the other ranks would wait for this rank
-    // inside MPI's start, so the session tells them later.
+    // Throw now if there is no other rank, or if mpirun ends the other ranks. Under other launchers the other ranks
+    // would wait for this rank while MPI starts, so the session tells them of the error later.
     if (launch_.size == 1 || launch_.launcher == Launcher::kMpirun) throw;
     store_problem_ = std::current_exception();
   }
@@ -165,16 +165,16 @@ SessionObserver Application::observer(const Options& options) {
   observer.warn = [](std::string_view line) { say_warning(line); };
   observer.flight_record = [this](std::string table) {
     const MutexLock lock(mutex_);
-    if (flights_.empty()) flights_ = std::move(table);  // keeps the table of the first rank of this process
+    if (flights_.empty()) flights_ = std::move(table);  // keeps the first table if several ranks of this process fail
   };
   if (launch_.rank != 0) return observer;
   observer.progress = [this](const Progress& progress) {
-    // Throw after "building": then the other ranks follow rank 0's directives and end with the same exit code.
+    // Throw only after the stage "building": then the other ranks follow rank 0's directives and end with its code.
     if (store_problem_ && progress.stage != "building") std::rethrow_exception(store_problem_);
     console_->show(progress);
   };
   observer.save = [this, &options](const RunRecord& run) {
-    // Announce the session's main phase only: a baseline phase runs on the host of one rank and uses no transport.
+    // Announce only the session's main phase: a baseline phase uses no transport, and may run on a single rank.
     const bool main = !options.efficiency || run.phase == Phase::kFull;
     if (main && !std::exchange(world_announced_, true)) announce(options, world_text(options, run));
     keeper_->save(run);

@@ -1,7 +1,7 @@
-// One run of the program, after main() has read environment and launch: builds the parts from the command line, runs
-// the session, prints and stores the results. Endings that cannot wait for the session are in application_end.cpp.
-// Threads: main()'s thread calls run() and fail(). The threads of SignalWatch, MpiDeadline and the engine call the
-// functions that end the process; the members say who uses them.
+// Application runs the program after main() has read the environment and how the process was launched. It builds the
+// parts from the command line, runs the session, and prints and stores the results. The functions that end the process
+// before the session is over are in application_end.cpp. Threads: main()'s thread calls run() and fail(). The threads
+// of SignalWatch, MpiDeadline and the engine call the functions that end the process.
 #pragma once
 
 #include <atomic>
@@ -54,7 +54,7 @@ class Application {
   void announce(const Options& options, const std::string& text);
   void prepare(const Options& options, RunRecord& run);
   int close(const Options& options, const SessionResult& result);
-  // The rest is in application_end.cpp.
+  // The functions below are in application_end.cpp.
   [[noreturn]] void end_now(const std::string& reason);
   void look_for_lost_neighbour();
   [[noreturn]] void end_alone(Patience waited);
@@ -71,17 +71,17 @@ class Application {
   const std::unique_ptr<GpuBackend> gpus_;
   std::string session_uuid_;
   Provenance provenance_;
-  std::exception_ptr store_problem_;  // thrown when the other ranks follow rank 0 and can learn of the error
+  std::exception_ptr store_problem_;  // why open_store() failed; thrown when rank 0 can tell the other ranks
   ErrorStage stage_ = ErrorStage::kUsage;
   std::atomic<bool> ranks_have_met_ = false;
   Mutex mutex_;
   std::vector<comm::Neighbour> neighbours_ HVD_GUARDED_BY(mutex_);
-  std::string flights_ HVD_GUARDED_BY(mutex_);  // SessionObserver::flight_record
-  bool looked_for_lost_ = false;                // used on the signal watch's thread only
-  std::string lost_rank_text_;                  // used there too; begins the error if a rank of this host ended first
+  std::string flights_ HVD_GUARDED_BY(mutex_);  // table from SessionObserver::flight_record
+  bool looked_for_lost_ = false;                // used only on SignalWatch's thread
+  std::string lost_rank_text_;                  // used only on SignalWatch's thread; begins the text of an error
   std::atomic<bool> leaving_ = false;           // this rank is leaving MPI's world
   std::atomic<bool> end_begun_ = false;         // a thread has begun to report how the session ended
-  bool main_thread_ends_ = false;               // the main thread reports the end, in close()
+  bool main_thread_ends_ = false;               // close(), on the main thread, reports how the session ended
   std::atomic<bool> is_coll_ = false;
   std::timed_mutex coll_output_;  // held by the thread that writes the results of `coll`; guards the next two members
   coll::Snapshot coll_snapshot_;
@@ -91,7 +91,7 @@ class Application {
   std::optional<NcclLog> nccl_log_;
   std::unique_ptr<Console> console_;
   std::unique_ptr<RecordKeeper> keeper_;
-  std::atomic<RecordKeeper*> keeper_to_close_ = nullptr;  // keeper_, for the signal watch's thread
+  std::atomic<RecordKeeper*> keeper_to_close_ = nullptr;  // equals keeper_; read by SignalWatch's thread
   std::unique_ptr<SignalWatch> watch_;  // destroyed before the members above, because its thread uses them
   std::unique_ptr<MpiDeadline> join_;   // destroyed first, because its thread uses watch_
 };

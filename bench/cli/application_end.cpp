@@ -1,4 +1,6 @@
-// Ends a session early: after a signal, an error, or a deadline of MPI's world.
+// Ends a session early: after a signal, after an error, or when the ranks do not join or leave MPI's world in time.
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <mutex>
 #include <thread>
@@ -14,17 +16,18 @@
 namespace hvd::bench {
 namespace {
 
-/// How long a rank with an error waits for mpirun to end it, before it prints the error. mpirun (Open MPI 4.1) ends the
-/// other ranks one second after the first one has left; the rest is a margin.
+/// How long a rank with an error waits for mpirun to end this rank, before the rank prints the error. mpirun (Open MPI
+/// 4.1) ends the other ranks one second after the first rank has left; 0.5 s are margin.
 constexpr std::chrono::milliseconds kWaitForLauncher(1500);
-/// The same wait for an error before the ranks join. It may be longer, because no other rank waits for this rank yet.
+/// kWaitForLauncher before the ranks join: longer, because no other rank waits for this rank yet.
 constexpr std::chrono::milliseconds kWaitBeforeTheRanksMeet(5000);
 /// How long rank 1 waits for rank 0 to report that ranks never joined. mpirun wakes a stopped rank some seconds before
 /// it ends that rank (odls_base_sigkill_timeout). The woken rank finds that its deadline has passed, and reports.
 constexpr std::chrono::milliseconds kWaitForTheRoot(5000);
 constexpr std::chrono::milliseconds kLetTheRootLeave(2500);  // how long other ranks let rank 0 print and store first
-constexpr std::chrono::milliseconds kForcedClose(250);       // mpirun of Open MPI 4 kills 1 s after SIGTERM
-constexpr std::chrono::milliseconds kForcedClosePrrte(120);  // mpirun of Open MPI 5 kills 0.25 s after SIGTERM
+/// How long storing may take after SIGTERM. mpirun of Open MPI 4 kills after 1 s, mpirun of Open MPI 5 after 0.25 s.
+constexpr std::chrono::milliseconds kForcedClose(250);
+constexpr std::chrono::milliseconds kForcedClosePrrte(120);
 
 }  // namespace
 
@@ -33,24 +36,23 @@ void Application::end_now(const std::string& reason) {
   RecordKeeper* const keeper = keeper_to_close_;
   const std::chrono::milliseconds for_the_store = launch_.prrte ? kForcedClosePrrte : kForcedClose;
   if (first && is_coll_ && launch_.rank == 0) write_coll_now(lost_rank_text_ + reason, for_the_store);
-  // Print the line first: printing takes no time, and the launcher may kill this process while it writes to the disk.
-  // Print nothing if the ranks have not joined: then another rank has failed and has printed why.
+  // Print the line before storing: printing takes no time, and the launcher may kill this process during the write to
+  // the disk. Print nothing if the ranks have not joined, because then another rank has failed and has printed why.
   if (first && launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
-    const char* const work = is_coll_ ? "operations" : "step";
-    say_error(lost_rank_text_ + "stopped by " + reason + " before the " + work + " in progress could end; " +
-              what_is_kept(keeper));
+    say_error(fmt::format("{}stopped in the middle of {} by {}; {}", lost_rank_text_,
+                          is_coll_ ? "an operation" : "a step", reason, what_is_kept(keeper)));
   }
   leave_now(lost_rank_text_ + reason, lost_rank_text_.empty() ? Errc::kInterrupted : Errc::kPeerLost, for_the_store);
 }
 
-/// Called when the first signal arrives. A launcher sends a signal because a rank has ended, and this rank may be in no
-/// wait that would notice that. Later signals are not examined: other ranks then end because of the first signal.
+/// Called when a signal arrives. The launcher may have sent it because a rank ended, which this rank notices only while
+/// it waits for that rank. Does nothing at later signals: by then, ranks end because of the first signal.
 void Application::look_for_lost_neighbour() {
   if (std::exchange(looked_for_lost_, true) || leaving_ || end_begun_) return;  // ranks that are leaving are not lost
   const MutexLock lock(mutex_);
   for (const comm::Neighbour& other : neighbours_) {
     if (!comm::has_ended(other.process)) continue;
-    lost_rank_text_ = other.rank + " is lost: its process " + std::to_string(other.process) + " has ended; ";
+    lost_rank_text_ = fmt::format("{} is lost: its process {} has ended; ", other.rank, other.process);
     return;
   }
 }
@@ -73,18 +75,18 @@ void Application::end_stuck(const Error& error) {
   leave_now(error.what(), error.code(), kForcedEnd);
 }
 
-/// Ends the process when other ranks never joined or never left MPI's world. Every rank finds out; one reports it.
+/// Ends the process when other ranks did not join or leave MPI's world in time. Every rank notices; one rank reports.
 void Application::end_alone(Patience waited) {
   if (end_begun_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
   const Error error(
       Errc::kTimeout,
-      launch_.evidence + ": not all of these processes " + (leaving_ ? "left" : "joined") + " the MPI world within " +
-          duration_text(std::chrono::duration<double>(waited.timeout).count()) +
-          "; one is stopped, ended or on a host that the others cannot reach: see mpirun's output and ps, or raise " +
-          waited.set_by);
+      fmt::format("{}: some of these processes did not {} the MPI world within {}; a process may be stopped, may have "
+                  "ended, or may run on a host that the others cannot reach: see mpirun's output and ps, or raise {}",
+                  launch_.evidence, leaving_ ? "leave" : "join",
+                  duration_text(std::chrono::duration<double>(waited.timeout).count()), waited.set_by));
   RecordKeeper* const keeper = keeper_to_close_;
   const bool saved = leaving_ && keeper != nullptr && keeper->has_saved();
-  // Rank 0 reports it. If rank 0 itself is missing, rank 1 does.
+  // Rank 0 reports the error. If rank 0 itself is missing, rank 1 reports it.
   if (launch_.rank == 0 || (launch_.rank == 1 && !watch_->wait(kWaitForTheRoot))) {
     say_error(error.what() + (saved ? "; the results are in " + keeper->file() : std::string()));
   }
@@ -92,8 +94,8 @@ void Application::end_alone(Patience waited) {
 }
 
 void Application::let_the_root_leave_first() const {
-  // mpirun kills all ranks as soon as one has left, so rank 0 must print and store first. If rank 0 is alive, mpirun's
-  // SIGTERM usually ends this wait; kLetTheRootLeave limits it if rank 0 is gone.
+  // mpirun kills all ranks as soon as one rank has left, so rank 0 must print and store first. If rank 0 is alive,
+  // mpirun's SIGTERM usually ends this wait. If rank 0 is gone, kLetTheRootLeave limits the wait.
   if (launch_.rank == 0 || launch_.launcher != Launcher::kMpirun || !watch_) return;
   if (watch_->requested().empty()) {
     [[maybe_unused]] const bool told_to_leave = watch_->wait(kLetTheRootLeave);
@@ -102,18 +104,19 @@ void Application::let_the_root_leave_first() const {
   }
 }
 
-/// Text for the line that says how a session ended early.
+/// Returns the part of the line about an early end that says what was stored or printed.
 std::string Application::what_is_kept(const RecordKeeper* keeper) const {
   if (is_coll_) {
-    return coll_written_ ? "what was measured is printed and written" : "nothing is printed or written";
+    return coll_written_ ? "the results so far are printed and written" : "no results are printed or written";
   }
   if (keeper != nullptr && keeper->has_saved()) {
-    return "what was measured goes to " + keeper->file() + ", marked incomplete";
+    return fmt::format("the results so far go to {}, marked incomplete", keeper->file());
   }
   return keeper != nullptr && keeper->file().empty() ? "nothing is stored (--no-db)" : "nothing was measured yet";
 }
 
-/// Writes the results of `coll` if the main thread waits for a peer. If that thread is writing, waits up to `patience`.
+/// Writes the results of `coll` while the main thread waits for a peer. Waits up to `patience` if the main thread is
+/// writing the results itself.
 void Application::write_coll_now(const std::string& reason, std::chrono::milliseconds patience) {
   const std::unique_lock lock(coll_output_, patience);
   if (!lock || coll_written_ || !coll_snapshot_) return;
@@ -127,14 +130,14 @@ void Application::write_coll_now(const std::string& reason, std::chrono::millise
   }
 }
 
-/// Prints the error if this rank is the one to report it. Returns true if it did.
+/// Prints the error if this rank is the one that reports it. Returns true if the error was printed.
 bool Application::say(const Error& error) {
-  // An AgreedError came from rank 0, which has reported it.
+  // An AgreedError came from rank 0, which has printed it already.
   if (launch_.rank != 0 && dynamic_cast<const AgreedError*>(&error) != nullptr) return false;
   std::string text = error.what();
   const bool saved = coll_written_ || (keeper_ != nullptr && keeper_->has_saved() && !main_thread_ends_);
   if (saved || (error.code() == Errc::kInterrupted && launch_.rank == 0)) text += "; " + what_is_kept(keeper_.get());
-  if (launch_.rank != 0) text = "rank " + std::to_string(launch_.rank) + " on " + host_name() + ": " + text;
+  if (launch_.rank != 0) text = fmt::format("rank {} on {}: {}", launch_.rank, host_name(), text);
   switch (error_reporting(launch_, error, stage_)) {
     case ErrorReporting::kSilent: return false;
     case ErrorReporting::kUnlessStopped:
@@ -153,7 +156,7 @@ int Application::fail(const Error& error) {
   const bool said = say(error);
   if (said && console_) {
     const MutexLock lock(mutex_);
-    if (!flights_.empty()) console_->narrate("collectives that the ranks entered last:\n" + flights_);
+    if (!flights_.empty()) console_->narrate("the last collectives that each rank entered:\n" + flights_);
   }
   if (keeper_) {
     try {

@@ -1,5 +1,7 @@
 #include "bench/cli/coll_command.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -57,7 +59,7 @@ std::vector<coll::Collective> parse_collectives(const std::string& text) {
   return found;
 }
 
-/// Returns the value that `text` names, either in `names` or by our own name ("fp32", "average").
+/// Returns the value whose spelling in `names`, or whose own name ("fp32", "average"), is `text`.
 /// Errors: invalid_argument that lists the names.
 template <class Names>
 auto parse_name(const Names& names, std::string_view where, std::string_view text) {
@@ -93,7 +95,7 @@ bool parse_memory(const std::string& where, const std::string& text) {
   return parse_word(where, text, {"registered", "plain"}) == 0;
 }
 
-/// Parses KEY=VALUE,VALUE... Returns a variant for each value, which differs from `base` only in KEY.
+/// Parses KEY=VALUE,VALUE... Returns one variant per value. Each variant differs from `base` only in KEY.
 std::vector<coll::Variant> parse_compare(const std::string& text, const coll::Variant& base) {
   const std::size_t equals = text.find('=');
   const std::string key = text.substr(0, equals);
@@ -101,25 +103,24 @@ std::vector<coll::Variant> parse_compare(const std::string& text, const coll::Va
   const std::vector<std::string> values = split(equals == std::string::npos ? "" : text.substr(equals + 1), ',');
   if (values.size() < 2) {
     throw Error(Errc::kInvalidArgument,
-                "--compare: '" + text + "' names one value; give several: --compare algorithm=ring,shm");
+                fmt::format("--compare: '{}' names one value; give several: --compare algorithm=ring,shm", text));
   }
   std::vector<coll::Variant> variants;
   for (const std::string& value : values) {
     coll::Variant variant = base;
-    variant.name = key;
-    variant.name.append("=").append(value);
+    variant.name = fmt::format("{}={}", key, value);
     if (word == 0) variant.comm.algorithm = comm::parse_algorithm(value);
     if (word == 1) variant.registered = parse_memory("--compare memory", value);
     if (word == 2) variant.comm.segment_bytes = std::max<std::size_t>(1, parse_bytes("--compare segment", value));
     const bool twice = std::any_of(variants.begin(), variants.end(),
                                    [&](const coll::Variant& other) { return other.name == variant.name; });
-    if (twice) throw Error(Errc::kInvalidArgument, "--compare: '" + value + "' is given twice");
+    if (twice) throw Error(Errc::kInvalidArgument, fmt::format("--compare: '{}' is given twice", value));
     variants.push_back(std::move(variant));
   }
   return variants;
 }
 
-/// For an option of nccl-tests that this program lacks, returns a text that names the replacement; otherwise empty.
+/// Returns what replaces `option` if nccl-tests has the option and this program does not; otherwise "".
 std::string instead_of(std::string_view option) {
   struct Known {
     std::string_view letter, name, instead;
@@ -293,7 +294,7 @@ void settle_crossovers(coll::CollOptions& o, const CollGiven& given) {
   if (!given.sizes) o.sizes = coll::sizes_of({1024, std::size_t{4} << 20, 0, 2});
 }
 
-/// Checks the options of -G. It implies --warm, because the operations of a graph always use the same buffers.
+/// Checks the options of -G. -G implies --warm, because the operations of a graph always use the same buffers.
 void settle_graphs(coll::CollOptions& o) {
   if (o.graph_launches == 0) return;
   if (!o.gpus) {
@@ -344,7 +345,7 @@ void settle_coll(CollCommand& command, const CollGiven& given) {
   }
   const auto place = [](const std::string& file) { return std::filesystem::absolute(file).lexically_normal(); };
   if (!o.json_file.empty() && !o.csv_file.empty() && place(o.json_file) == place(o.csv_file)) {
-    throw Error(Errc::kInvalidArgument, "-J and --csv name one file: " + o.json_file + "; give two");
+    throw Error(Errc::kInvalidArgument, fmt::format("-J and --csv name one file: {}; give two", o.json_file));
   }
   if (command.world.ranks > 0 && command.world.comm == CommBackend::kMpi) {
     throw Error(
@@ -370,8 +371,8 @@ std::size_t parse_bytes(std::string_view where, std::string_view text) {
   try {
     return static_cast<std::size_t>(parse_number(where, digits, 0, 0x1p50 / unit) * unit);
   } catch (const Error&) {
-    throw Error(Errc::kInvalidArgument, std::string(where) + ": '" + std::string(text) +
-                                            "' is not a number of bytes such as 4096, 4K, 1.5M or 2G");
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("{}: '{}' is not a number of bytes such as 4096, 4K, 1.5M or 2G", where, text));
   }
 }
 
@@ -398,8 +399,9 @@ CollCommand parse_coll(const std::vector<std::string>& argv) {
     throw Error(Errc::kInvalidArgument, std::string(error.what()) + "; see hvd_bench coll --help");
   }
   if (const std::vector<std::string> rest = app.remaining(); !rest.empty()) {
-    throw Error(Errc::kInvalidArgument, "'" + rest.front() + "': 'hvd_bench coll' takes no such option" +
-                                            instead_of(rest.front()) + "; see hvd_bench coll --help");
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("'{}': 'hvd_bench coll' takes no such option{}; see hvd_bench coll --help", rest.front(),
+                            instead_of(rest.front())));
   }
   settle_coll(command, given);
   return command;

@@ -29,13 +29,13 @@ struct ModelStep {
   Collective collective = Collective::kAllReduce;
   int variant = 0;
   ReduceOp op = ReduceOp::kSum;
-  std::array<std::optional<double>, 2> seconds{0.0, 0.0};  ///< out of place, in place; nullopt: a size is missing
+  std::array<std::optional<double>, 2> seconds{0.0, 0.0};  ///< out of place, in place; nullopt: a size was not measured
 };
 
-/// Returns nothing without --from-model.
+/// Returns an empty list without --from-model.
 std::vector<ModelStep> model_steps(const CollOptions& options, const CollResult& result);
 
-/// All buckets of one step.
+/// Number and size of all buckets of one step.
 struct ModelTotal {
   std::size_t buckets = 0, bytes = 0;
 };

@@ -1,5 +1,6 @@
 #include "bench/cli/coll_output.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -20,8 +21,8 @@ void require_place(const char* option, const std::string& file) {
   const std::filesystem::path path = file;
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   if (!std::filesystem::is_directory(folder) || ::access(folder.c_str(), W_OK) != 0) {
-    throw Error(Errc::kIo, std::string(option) + " " + file + ": no file can be made in " + folder.string() +
-                               "; give another name");
+    throw Error(Errc::kIo,
+                fmt::format("{} {}: no file can be made in {}; give another name", option, file, folder.string()));
   }
   require_replaceable(file);
 }
@@ -65,10 +66,10 @@ void put_coll_outputs(const CollOutput& output, const coll::CollResult& result, 
   }
   if (!options.csv_file.empty()) attempt([&] { replace_file(options.csv_file, coll::csv(result)); });
   attempt([&] { output.console.print(coll::table(options, result)); });
-  if (output.store != nullptr) {  // last, because a disk may take longer than a launcher waits
+  if (output.store != nullptr) {  // stored last, because a disk may take longer than a launcher waits
     attempt([&] {
       output.store->put(options, result, patience);
-      output.console.narrate("coll: stored in " + output.store->file() + "\n");
+      output.console.narrate(fmt::format("coll: stored in {}\n", output.store->file()));
     });
   }
   if (first) throw Error(*first);

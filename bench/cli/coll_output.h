@@ -28,7 +28,7 @@ class CollStore {
   /// Stores a session that has ended. Waits up to `patience` for another program's lock. Errors: io; the text names the
   /// file that keeps the results instead, if there is one.
   void put(const coll::CollOptions& options, const coll::CollResult& result, std::chrono::milliseconds patience);
-  /// Absolute path.
+  /// Absolute path of the store.
   [[nodiscard]] std::string file() const { return store_.target().string(); }
 
  private:

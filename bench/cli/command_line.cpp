@@ -1,5 +1,7 @@
 #include "bench/cli/command_line.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -53,7 +55,7 @@ std::string canonical(std::string argument) {
   return argument;
 }
 
-/// Options that the user gave, as far as the parser needs this to check combinations and Options does not tell.
+/// Says which options the user gave, for the checks of reconcile() that cannot see this in Options.
 struct Given {
   bool schedule = false, startup_deadline = false, db = false, no_db = false;
 };
@@ -239,7 +241,7 @@ std::string label_key(const std::string& text) {
   const std::size_t end = text.find('=');
   if (end == std::string::npos || end == 0 || text.find_first_not_of(kAllowed) != end) {
     throw Error(Errc::kInvalidArgument,
-                "--label: '" + text + "' is not KEY=VALUE with a KEY of a-z, 0-9, '_', '.', '-'");
+                fmt::format("--label: '{}' is not KEY=VALUE with a KEY of a-z, 0-9, '_', '.', '-'", text));
   }
   return text.substr(0, end);
 }
@@ -264,7 +266,7 @@ std::string without_double_gaps(std::string text) {
   return text;
 }
 
-/// Parses `hvd_bench coll`, which has options of its own, and one-letter options that training does not have.
+/// Parses the command line of `hvd_bench coll`, which has its own options.
 CommandLine parse_coll_line(const std::vector<std::string>& argv) {
   CommandLine line;
   line.coll = parse_coll(argv);
@@ -285,24 +287,25 @@ void refuse_rest(const CLI::App& app, const std::vector<std::string>& rest) {
   if (rest.empty()) return;
   const std::string& word = rest.front();
   if (word.starts_with("-")) {
-    throw Error(Errc::kInvalidArgument, word + ": there is no such option" +
-                                            did_you_mean(word.substr(0, word.find('=')), option_names(app)) +
-                                            "; see hvd_bench --help");
+    throw Error(Errc::kInvalidArgument, fmt::format("{}: there is no such option{}; see hvd_bench --help", word,
+                                                    did_you_mean(word.substr(0, word.find('=')), option_names(app))));
   }
   const std::vector<std::string> commands{"train", "validate", "coll", "doctor", "stored"};
   if (std::find(commands.begin(), commands.end(), word) != commands.end()) {
-    throw Error(Errc::kInvalidArgument, "'" + word + "': one command at a time; see hvd_bench --help");
+    throw Error(Errc::kInvalidArgument, fmt::format("'{}': one command at a time; see hvd_bench --help", word));
   }
-  throw Error(Errc::kInvalidArgument, "'" + word + "': there is no such command" + did_you_mean(word, commands) +
-                                          "; options begin with --, see hvd_bench --help");
+  throw Error(Errc::kInvalidArgument,
+              fmt::format("'{}': there is no such command{}; options begin with --, see hvd_bench --help", word,
+                          did_you_mean(word, commands)));
 }
 
 /// Refuses options that do not belong to `command`. `known`: the one option that the command takes, or "".
 void refuse_foreign(const CLI::App& app, const std::string& command, const std::string& known) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() > 0 && !option->check_lname(known)) {
-      throw Error(Errc::kInvalidArgument, option->get_name() + ": not an option of 'hvd_bench " + command +
-                                              "', which takes " + (known.empty() ? "none" : "--" + known));
+      throw Error(Errc::kInvalidArgument,
+                  fmt::format("{}: not an option of 'hvd_bench {}', which takes {}", option->get_name(), command,
+                              known.empty() ? "none" : "--" + known));
     }
   }
 }
@@ -311,9 +314,9 @@ void refuse_foreign(const CLI::App& app, const std::string& command, const std::
 void reconcile(Options& options, const Given& given) {
   if (options.comm == CommBackend::kNone) {
     if (given.schedule && options.engine.schedule != Schedule::kNone) {
-      throw Error(Errc::kInvalidArgument, "--comm none reduces nothing, but --schedule " +
-                                              std::string(name(options.engine.schedule)) +
-                                              " does; leave one of them out");
+      throw Error(Errc::kInvalidArgument,
+                  fmt::format("--comm none reduces nothing, but --schedule {} does; leave one of them out",
+                              name(options.engine.schedule)));
     }
     options.engine.schedule = Schedule::kNone;
     options.comm = CommBackend::kAuto;
@@ -392,8 +395,8 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   register_measurement(add, options);
   register_output(add, options, given);
 
-  // Read the environment first, because the command line overrides it. --help and doctor must work even if the
-  // environment holds bad values, so an error in it is thrown later.
+  // Read the environment before the command line, which overrides it. --help and doctor must work even if the
+  // environment holds bad values, so an error of read_environment() is thrown later.
   std::exception_ptr environment_problem;
   try {
     read_environment(environment, options);

@@ -1,6 +1,7 @@
 #include "bench/cli/console.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -28,7 +29,7 @@ void put(int descriptor, std::string_view text) noexcept {
 
 std::string escape(char32_t code) {
   constexpr std::string_view kDigits = "0123456789abcdef";
-  const bool short_form = code < 0x20;  // the characters after "\\u" are the escape that JSON uses
+  const bool short_form = code < 0x20;  // other characters are written as JSON writes them: "\\u" and four digits
   std::string out = short_form ? "\\x" : "\\u";
   for (int shift = short_form ? 4 : 12; shift >= 0; shift -= 4) out += kDigits[(code >> shift) & 0xf];
   return out;
@@ -42,7 +43,7 @@ bool is_hidden(char32_t code) {
 
 void say_as(std::string_view what, std::string_view text) noexcept {
   try {
-    put(STDERR_FILENO, std::string(what) + printable(text) + "\n");
+    put(STDERR_FILENO, fmt::format("{}{}\n", what, printable(text)));
   } catch (...) {
     put(STDERR_FILENO, "hvd_bench: error: out of memory, also for saying what went wrong\n");
   }
@@ -101,7 +102,7 @@ void Console::show(const Progress& progress) {
     put(STDERR_FILENO, "\r\x1b[K" + printable(progress_text(progress)));
     line_open_ = true;
   } else {
-    put(STDERR_FILENO, "  " + printable(progress_text(progress)) + "\n");
+    put(STDERR_FILENO, fmt::format("  {}\n", printable(progress_text(progress))));
   }
 }
 
@@ -110,7 +111,7 @@ void Console::print(std::string_view text) {
   const std::string shown = layout(text);
   const bool written = std::fwrite(shown.data(), 1, shown.size(), stdout) == shown.size() && std::fflush(stdout) == 0;
   if (!written) {
-    throw Error(Errc::kIo, std::string("standard output cannot be written (") + std::strerror(errno) + ")");
+    throw Error(Errc::kIo, fmt::format("standard output cannot be written ({})", std::strerror(errno)));
   }
 }
 

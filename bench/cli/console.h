@@ -1,6 +1,6 @@
-// Writes to standard output and standard error on rank 0. Only results go to standard output, so that a pipe gets
-// results only; all other text goes to standard error. Used by one thread at a time. One exception: the thread that
-// forces an end after a signal (main.cpp) writes its line with say_error() alone.
+// Writes to standard output and standard error on rank 0. Results go to standard output and all other text goes to
+// standard error, so that a pipe gets nothing but results. One thread at a time uses a Console. The thread that forces
+// an end after a signal (application_end.cpp) therefore calls only say_error().
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,8 @@ class Console {
 
   /// Prints a message about the session on standard error.
   void narrate(std::string_view text);
-  /// On a terminal, updates the line at most a few times a second. Elsewhere, prints a line per stage and half minute.
+  /// On a terminal, rewrites the progress line at most five times a second. Elsewhere, prints a line when the stage
+  /// changes and every half minute.
   void show(const Progress& progress);
   /// Prints on standard output. Errors: io if the text cannot be written.
   void print(std::string_view text);
@@ -37,8 +38,8 @@ class Console {
 };
 
 /// Returns `text` as one printable line. Control characters, hidden characters and direction marks become escapes
-/// (\x1b, \n, \u202e); invalid UTF-8 becomes U+FFFD. Console and say_error() apply it to all text that they print, but
-/// Console keeps newlines: call this for each stored value that becomes part of a text of several lines.
+/// (\x1b, \n, \u202e); invalid UTF-8 becomes U+FFFD. Console and say_error() make all text that they print printable,
+/// but Console keeps newlines. So call printable() for each stored value that becomes part of a text of several lines.
 std::string printable(std::string_view text);
 
 /// Prints "hvd_bench: error: ..." in one write, so that lines of several ranks do not mix. Any thread may call it.

@@ -1,12 +1,11 @@
 #include "bench/cli/doctor.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <ostream>
 #include <string_view>
@@ -36,23 +35,16 @@ using FindingList = std::vector<Finding>;
 
 constexpr double kGiga = 1e9;
 
-std::string rate_text(double value, const char* unit) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.1f G%s", value / kGiga, unit);
-  return text;
-}
-
-std::string percent(double fraction) { return std::to_string(std::lround(100 * fraction)) + " %"; }
+std::string rate_text(double value, const char* unit) { return fmt::format("{:.1f} G{}", value / kGiga, unit); }
 
 void good(FindingList& all, const char* subject, std::string text) {
   all.push_back({Level::kGood, subject, std::move(text), {}});
 }
 
 void examine_processor(FindingList& all, const Processor& cpu, const std::vector<int>& allowed) {
-  std::string text = cpu.model.empty() ? "unknown" : cpu.model;
-  text += ", " + std::to_string(cpu.cores) + " cores on " + std::to_string(cpu.sockets) + " socket(s), " +
-          std::to_string(cpu.hardware_threads) + " hardware threads";
-  good(all, "processor", text);
+  good(all, "processor",
+       fmt::format("{}, {} cores on {} socket(s), {} hardware threads", cpu.model.empty() ? "unknown" : cpu.model,
+                   cpu.cores, cpu.sockets, cpu.hardware_threads));
   std::string vectors;
   for (const auto& [flag, title] :
        {std::pair{"avx2", "AVX2"}, {"avx512f", "AVX-512"}, {"avx512_bf16", "AVX-512 BF16"}, {"amx_bf16", "AMX"}}) {
@@ -66,7 +58,7 @@ void examine_processor(FindingList& all, const Processor& cpu, const std::vector
     all.push_back({Level::kWarning, "vectors", "no AVX2: compute will be slow", "run on a newer processor"});
   }
   const auto host = static_cast<std::size_t>(cpu.hardware_threads);
-  const std::string here = "processors " + cpu_list(allowed) + " of " + std::to_string(host);
+  const std::string here = fmt::format("processors {} of {}", cpu_list(allowed), host);
   if (allowed.size() < host) {
     all.push_back({Level::kNote, "affinity", "this process may use only " + here,
                    "expected under a scheduler; else see taskset, cpuset or the container's limits"});
@@ -74,7 +66,8 @@ void examine_processor(FindingList& all, const Processor& cpu, const std::vector
     good(all, "affinity", here);
   }
   if (const std::string quota = cpu_quota(); !quota.empty()) {
-    all.push_back({Level::kWarning, "processor time", "limited to that of " + quota + " processor(s) by the cgroup",
+    all.push_back({Level::kWarning, "processor time",
+                   fmt::format("limited to that of {} processor(s) by the cgroup", quota),
                    "use no more --threads times ranks, or raise it (containers: --cpus)"});
   }
 }
@@ -88,7 +81,7 @@ void examine_clock(FindingList& all, const Processor& cpu) {
     good(all, "clock", "governor performance");
   } else {
     all.push_back({Level::kWarning, "clock",
-                   "governor " + scaling + ": the clock follows the load, and so will the results",
+                   fmt::format("governor {}: the clock follows the load, and so will the results", scaling),
                    "cpupower frequency-set -g performance (as root)"});
   }
 }
@@ -96,11 +89,10 @@ void examine_clock(FindingList& all, const Processor& cpu) {
 void examine_load(FindingList& all, const Processor& cpu) {
   double load[1] = {0};
   if (::getloadavg(load, 1) != 1) return;
-  char text[80];
-  std::snprintf(text, sizeof text, "load average %.2f", load[0]);
+  const std::string text = fmt::format("load average {:.2f}", load[0]);
   if (load[0] > 0.1 * cpu.hardware_threads + 0.5) {
     all.push_back({Level::kWarning, "load",
-                   std::string(text) + " over the last minute: other programs are running, or were until now",
+                   text + " over the last minute: other programs are running, or were until now",
                    "stop them before measuring; if there are none, wait a minute"});
   } else {
     good(all, "load", text);
@@ -110,10 +102,11 @@ void examine_load(FindingList& all, const Processor& cpu) {
 /// Compares oneDNN's rates with the peak rate in registers, measured at the processor's present clock.
 void examine_rates(FindingList& all, int threads) {
   const double peak = peak_flops(threads);
-  good(all, "peak fp32", rate_text(peak, "FLOP/s") + " in registers on " + std::to_string(threads) + " threads");
+  good(all, "peak fp32", fmt::format("{} in registers on {} threads", rate_text(peak, "FLOP/s"), threads));
   const double fp32 = matrix_rate(DataType::kF32, threads);
   if (fp32 > 0) {
-    std::string text = rate_text(fp32, "FLOP/s") + " in a 3 x 3 convolution, " + percent(fp32 / peak) + " of the peak";
+    std::string text =
+        fmt::format("{} in a 3 x 3 convolution, {:.0f} % of the peak", rate_text(fp32, "FLOP/s"), 100 * fp32 / peak);
     if (fp32 > peak) text += " (counted as if direct; Winograd's algorithm multiplies less)";
     if (fp32 < 0.4 * peak) {
       all.push_back({Level::kWarning, "oneDNN fp32", text,
@@ -145,9 +138,11 @@ void examine_backend(FindingList& all, int threads) {
 
 void examine_memory(FindingList& all, int threads) {
   const Memory found = memory();
-  std::string text = bytes_text(static_cast<double>(found.available_bytes)) + " free of " +
-                     bytes_text(static_cast<double>(found.total_bytes));
-  if (found.limit_bytes > 0) text += ", limited to " + bytes_text(static_cast<double>(found.limit_bytes)) + " here";
+  std::string text = fmt::format("{} free of {}", bytes_text(static_cast<double>(found.available_bytes)),
+                                 bytes_text(static_cast<double>(found.total_bytes)));
+  if (found.limit_bytes > 0) {
+    text += fmt::format(", limited to {} here", bytes_text(static_cast<double>(found.limit_bytes)));
+  }
   constexpr std::int64_t kLittle = std::int64_t{2} << 30;  // VGG-16 at batch 8 takes about 2 GiB
   if (found.available_bytes < kLittle) {
     all.push_back({Level::kWarning, "memory", text, "use a small --batch-size, or free memory"});
@@ -155,20 +150,20 @@ void examine_memory(FindingList& all, int threads) {
     good(all, "memory", text);
   }
   good(all, "memory copy",
-       rate_text(copy_bandwidth(threads), "B/s") + " read plus written, on " + std::to_string(threads) + " threads");
+       fmt::format("{} read plus written, on {} threads", rate_text(copy_bandwidth(threads), "B/s"), threads));
 }
 
 /// Returns text such as "2 nodes: 0 (processors 0-31, 16 core(s), 256.00 GiB), 1 (...); hwloc API 2.8".
 std::string text_of(const NumaLayout& layout) {
-  std::string text = std::to_string(layout.nodes.size()) + (layout.nodes.size() == 1 ? " node: " : " nodes: ");
+  std::string text = fmt::format("{} node{}: ", layout.nodes.size(), layout.nodes.size() == 1 ? "" : "s");
   for (const NumaNode& node : layout.nodes) {
     if (&node != &layout.nodes.front()) text += ", ";
-    text += std::to_string(node.number) + " (processors " + (node.cpus.empty() ? "none" : cpu_list(node.cpus)) + ", " +
-            std::to_string(node.cores) + " core(s)";
+    text += fmt::format("{} (processors {}, {} core(s)", node.number, node.cpus.empty() ? "none" : cpu_list(node.cpus),
+                        node.cores);
     if (node.memory_bytes > 0) text += ", " + bytes_text(static_cast<double>(node.memory_bytes));
     text += ")";
   }
-  return text + "; " + layout.source;
+  return fmt::format("{}; {}", text, layout.source);
 }
 
 void examine_numa(FindingList& all, const Launch& launch, const Environment& environment,
@@ -206,9 +201,8 @@ void examine_gpus(FindingList& all, const Environment& environment) {
   }
   for (const gpu::Device& device : gpus.devices) {
     good(all, "GPU",
-         std::to_string(device.index) + ": " + device.name + ", compute capability " +
-             std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor) + ", " +
-             bytes_text(static_cast<double>(device.memory_bytes)) + ", " + device.uuid);
+         fmt::format("{}: {}, compute capability {}.{}, {}, {}", device.index, device.name, device.compute_major,
+                     device.compute_minor, bytes_text(static_cast<double>(device.memory_bytes)), device.uuid));
   }
   if (std::string reason = models::cudnn_unsupported_reason(library_search(environment)); !reason.empty()) {
     all.push_back({Level::kNote, "cuDNN", std::move(reason), {}});
@@ -222,7 +216,7 @@ void examine_nccl(FindingList& all, const Environment& environment) {
   if (gpus.devices.empty() && search.nccl_root.empty()) return;
   try {
     const auto nccl = comm::nccl::load(search);
-    good(all, "NCCL", nccl->version().text() + " (" + nccl->name() + ")");
+    good(all, "NCCL", fmt::format("{} ({})", nccl->version().text(), nccl->name()));
   } catch (const Error& error) {
     all.push_back({Level::kNote, "NCCL", error.what(), {}});
   }
@@ -247,7 +241,7 @@ void examine_mpi(FindingList& all, const Launch& launch) {
   try {
     const auto world = comm::make_mpi();
     const int size = world->topology().size;
-    good(all, "MPI", world->library() + ", starts, world of " + std::to_string(size));
+    good(all, "MPI", fmt::format("{}, starts, world of {}", world->library(), size));
     if (launch.size > 1 && size == 1) {
       all.push_back({Level::kFault, "MPI world", launch.evidence + ", but each process is a world of its own",
                      "launch with mpirun, or srun --mpi=pmix"});
@@ -265,7 +259,7 @@ void examine_launcher(FindingList& all, const Launch& launch, const Environment&
     found += program;
   }
   if (!launch.evidence.empty()) {
-    good(all, "launcher", launch.evidence + " (rank " + std::to_string(launch.rank) + ")");
+    good(all, "launcher", fmt::format("{} (rank {})", launch.evidence, launch.rank));
   } else if (launch.allocation_tasks > 1) {
     all.push_back({Level::kNote, "launcher", launch.allocation_evidence + ", but this process was started by hand",
                    "srun --mpi=pmix hvd_bench ... or mpirun hvd_bench ..."});
@@ -292,7 +286,7 @@ void examine_store(FindingList& all, const std::string& db_file) {
     check_store_header(file);
     const StoreHeader header = read_store_header(file);
     good(all, "store",
-         header.kind == StoreHeader::Kind::kOurs ? db_file + ", schema version " + std::to_string(header.schema_version)
+         header.kind == StoreHeader::Kind::kOurs ? fmt::format("{}, schema version {}", db_file, header.schema_version)
                                                  : db_file + ", will be created");
     { const ResultStore probe(file, new_uuid(), "hvd_bench doctor"); }  // throws if the directory is not writable
   } catch (const Error& error) {
@@ -308,12 +302,12 @@ void examine_store(FindingList& all, const std::string& db_file) {
   }
   if (partials > 0) {
     all.push_back({Level::kNote, "store",
-                   std::to_string(partials) + " partial file(s) beside it, of sessions that run or were killed",
+                   fmt::format("{} partial file(s) beside it, of sessions that run or were killed", partials),
                    "hvdb merge adds those of killed ones"});
   }
 }
 
-/// Prints the warnings and faults of a host other than rank 0's. A host without any prints nothing.
+/// Prints the warnings and faults of a host other than rank 0's. Prints nothing if that host has none.
 int print_troubles(const FindingList& findings, std::ostream& out) {
   int code = 0;
   for (const Finding& finding : findings) {
@@ -329,9 +323,7 @@ int print_troubles(const FindingList& findings, std::ostream& out) {
 }  // namespace
 
 Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason) {
-  char ratio[40];
-  std::snprintf(ratio, sizeof ratio, ", %.1f x fp32", bf16 / std::max(fp32, 1.0));
-  const std::string text = rate_text(bf16, "FLOP/s") + ratio;
+  const std::string text = fmt::format("{}, {:.1f} x fp32", rate_text(bf16, "FLOP/s"), bf16 / std::max(fp32, 1.0));
   if (!slow_reason.empty()) return {Level::kWarning, "oneDNN bf16", text, slow_reason};
   if (bf16 < fp32) {
     return {Level::kWarning, "oneDNN bf16", text,
@@ -363,13 +355,13 @@ Finding judge_numa(const NumaLayout& layout, const NumaPlace& place) {
   const bool near = std::all_of(place.memory_nodes.begin(), place.memory_nodes.end(),
                                 [&](int node) { return std::find(mine.begin(), mine.end(), node) != mine.end(); });
   if (near) return {Level::kGood, kSubject, std::move(text), {}};
-  return {Level::kWarning, kSubject, text + ", and its memory lies on " + node_list(place.memory_nodes),
+  return {Level::kWarning, kSubject, fmt::format("{}, and its memory lies on {}", text, node_list(place.memory_nodes)),
           "is its node full (numastat), or does a policy say so (numactl --show)?"};
 }
 
 std::vector<Finding> examine(const std::string& db_file, const ProcessStart& start) {
   const Launch& launch = start.launch;
-  // Examine MPI first: the host's other ranks exit afterwards, so they do not disturb what this rank measures.
+  // Examine MPI first. The host's other ranks then exit, so that they do not disturb what this rank measures.
   FindingList mpi;
   examine_mpi(mpi, launch);
   if (launch.local_rank != 0) return mpi;
@@ -379,8 +371,7 @@ std::vector<Finding> examine(const std::string& db_file, const ProcessStart& sta
   const std::vector<int> allowed = affinity();
   const int threads = std::max(
       1, static_cast<int>(std::min<std::size_t>(allowed.size(), static_cast<std::size_t>(std::max(cpu.cores, 1)))));
-  good(all, "program",
-       version_text() + ", " + std::string(build_info().compiler) + ", " + std::string(build_info().build_type));
+  good(all, "program", fmt::format("{}, {}, {}", version_text(), build_info().compiler, build_info().build_type));
   examine_processor(all, cpu, allowed);
   examine_clock(all, cpu);
   examine_load(all, cpu);

@@ -20,12 +20,12 @@ struct Finding {
 /// Examines the processor (cores, SIMD, AMX, governor, load), memory and its copy bandwidth, the measured fp32 and bf16
 /// matrix rates against the processor's peak, NUMA nodes, /dev/shm, oneDNN, MPI, launcher (Slurm, LSF, or none),
 /// affinity against the thread count, GPUs, and the store's file if one is given.
-/// If several ranks are launched together, the other ranks only start MPI and leave. Then the first rank of each host
-/// examines the host. Only rank 0 examines the store.
+/// If several ranks are launched together, the first rank of each host examines the host, and the host's other ranks
+/// only start MPI and leave. Only rank 0 examines the store.
 std::vector<Finding> examine(const std::string& db_file, const ProcessStart& start);
 
-/// Judges computing in bf16 from the measured rates of convolutions in both types, in FLOP/s. `slow_reason` is the
-/// result of models::onednn_slow_reason(). Pure.
+/// Judges bf16 from the measured rates of a convolution in bf16 and in fp32, in FLOP/s. `slow_reason` is the result of
+/// models::onednn_slow_reason(). Pure.
 Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason);
 
 /// The processors and the memory of a process.

@@ -1,5 +1,4 @@
-// Reads the environment of this process. main() does so once; everything that depends on the environment is a function
-// of the result.
+// Reads the environment of this process. main() reads it once; all other code gets the copy as an argument.
 #pragma once
 
 #include "bench/store/process_start.h"

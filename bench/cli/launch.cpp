@@ -1,5 +1,7 @@
 #include "bench/cli/launch.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <sstream>
@@ -23,10 +25,11 @@ int number(const Environment& environment, std::string_view name, int fallback) 
 bool has(const Environment& environment, std::string_view name) { return !value_of(environment, name).empty(); }
 
 std::string evidence(const Environment& environment, std::string_view name) {
-  return std::string(name) + "=" + std::string(value_of(environment, name));
+  return fmt::format("{}={}", name, value_of(environment, name));
 }
 
-/// `mpirun a : b` numbers the processes of a first, then those of b. OMPI_APP_CTX_NUM_PROCS is then, say, "3 5".
+/// Returns true if `rank` is the first process of its command. `mpirun a : b` numbers the processes of command a first,
+/// then those of command b. OMPI_APP_CTX_NUM_PROCS has the number of processes of each command: "3 5".
 bool first_of_application(const Environment& environment, int rank) {
   std::istringstream counts{std::string(value_of(environment, "OMPI_APP_CTX_NUM_PROCS"))};
   int first = 0;
@@ -51,7 +54,7 @@ void take(const Environment& environment, const LauncherVariables& variables, La
   launch.first_of_its_command = launch.rank == 0;
 }
 
-/// Returns true if engine/comm's text says that rank 0 was lost. Rank 0 then cannot report the error itself:
+/// Returns true if engine/comm's error text says that rank 0 is lost, so that rank 0 cannot report the error itself:
 /// "rank 3 (host b) waited 5.0 s in gather 2 for rank 0 (host a), ..." or "rank 0 (host a) is lost: ...".
 bool says_rank_0_is_lost(std::string_view text) {
   if (text.starts_with("rank 0 (")) return text.substr(std::min(text.find(')'), text.size())).starts_with(") is lost");
@@ -67,7 +70,7 @@ ProcessStart process_start(Environment environment) {
 
 Launch detect_launch(const Environment& environment) {
   Launch launch;
-  // The innermost launcher decides: mpirun inside an allocation knows its own number of processes.
+  // The innermost launcher decides: mpirun may start fewer processes than its allocation has tasks.
   if (has(environment, "OMPI_COMM_WORLD_SIZE")) {
     take(environment, {Launcher::kMpirun, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},
          launch);
@@ -103,36 +106,36 @@ void check_launch(const Launch& launch, Options& options, bool mpi_in_build) {
                 launch.evidence + " contradicts " + launch.rank_evidence +
                     ": ranks count from 0; unset what the launcher (mpirun, srun, jsrun) did not set");
   }
-  const std::string n = std::to_string(launch.size);
   if (launch.size > 1) {
     if (in_process(options)) {
       throw Error(Errc::kInvalidArgument,
-                  launch.evidence + ": " + n +
-                      " processes were started together, but --comm loopback and --ranks make " +
-                      "each of them a separate world; leave them out to join the " + n + " processes through MPI, or " +
-                      "start one process");
+                  fmt::format("{0}: {1} processes were started together, but --comm loopback and --ranks make each of "
+                              "them a separate world; leave them out to join the {1} processes through MPI, or start "
+                              "one process",
+                              launch.evidence, launch.size));
     }
     if (!mpi_in_build) {
-      throw Error(Errc::kUnsupported, launch.evidence + ": " + n +
-                                          " processes were started together, but this build has " +
-                                          "no MPI to join them; build with HVD_WITH_MPI=ON (Debian: apt-get install " +
-                                          "libopenmpi-dev), or start one process with --ranks " + n);
+      throw Error(Errc::kUnsupported,
+                  fmt::format("{0}: {1} processes were started together, but this build has no MPI to join them; build "
+                              "with HVD_WITH_MPI=ON (Debian: apt-get install libopenmpi-dev), or start one process "
+                              "with --ranks {1}",
+                              launch.evidence, launch.size));
     }
     if (!launch.wired) {
       throw Error(Errc::kInvalidArgument,
-                  launch.evidence + ": " + n +
-                      " processes were started without PMIx, so that each would be a separate " +
-                      "world of one; launch with: " + how_to_launch(launch.evidence, launch.size));
+                  fmt::format("{}: {} processes were started without PMIx, so that each would be a separate world of "
+                              "one; launch with: {}",
+                              launch.evidence, launch.size, how_to_launch(launch.evidence, launch.size)));
     }
     if (options.comm == CommBackend::kAuto) options.comm = CommBackend::kMpi;
     return;
   }
   if (launch.launcher == Launcher::kNone && launch.allocation_tasks > 1 && !in_process(options)) {
-    throw Error(Errc::kInvalidArgument, launch.allocation_evidence + ": the allocation holds " +
-                                            std::to_string(launch.allocation_tasks) +
-                                            " tasks, but this is a world of one process; launch with: " +
-                                            how_to_launch(launch.allocation_evidence, launch.allocation_tasks) +
-                                            " (one process on purpose: --comm loopback)");
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("{}: the allocation holds {} tasks, but this is a world of one process; launch with: {} "
+                            "(one process on purpose: --comm loopback)",
+                            launch.allocation_evidence, launch.allocation_tasks,
+                            how_to_launch(launch.allocation_evidence, launch.allocation_tasks)));
   }
   if (options.comm == CommBackend::kAuto && options.ranks > 0) options.comm = CommBackend::kLoopback;
 }
@@ -140,7 +143,7 @@ void check_launch(const Launch& launch, Options& options, bool mpi_in_build) {
 ErrorReporting error_reporting(const Launch& launch, const Error& error, ErrorStage stage) {
   if (launch.size <= 1 || launch.rank >= launch.size) return ErrorReporting::kNow;
   if (launch.rank == 0) {
-    // Rank 0 may hear that the others thought it lost, if it was stopped and then continued. Rank 1 reports that.
+    // If rank 0 was stopped and then continued, the error may say that rank 0 is lost. Rank 1 reports that error.
     return error.code() == Errc::kPeerLost && says_rank_0_is_lost(error.what()) ? ErrorReporting::kSilent
                                                                                 : ErrorReporting::kNow;
   }
@@ -150,7 +153,7 @@ ErrorReporting error_reporting(const Launch& launch, const Error& error, ErrorSt
   switch (error.code()) {
     case Errc::kPeerLost:
     case Errc::kTimeout:
-      // Every surviving rank knows the same. Rank 0 reports the error. If rank 0 itself is lost, rank 1 does.
+      // Every surviving rank has the same error. Rank 0 reports it, or rank 1 if rank 0 itself is lost.
       return launch.rank == 1 && says_rank_0_is_lost(error.what()) ? ErrorReporting::kUnlessStopped
                                                                    : ErrorReporting::kSilent;
     case Errc::kMismatch:
@@ -164,8 +167,8 @@ ErrorReporting error_reporting(const Launch& launch, const Error& error, ErrorSt
     case Errc::kOutOfMemory:
     case Errc::kBackend: break;
   }
-  // The fault is this rank's, this host's, or the same on all ranks. mpirun ends the other ranks when the first one
-  // leaves. srun may not, so one rank per host reports, and rank 0 learns the reason from that rank.
+  // The fault belongs to this rank, to this host, or to all ranks. mpirun ends the other ranks when the first rank
+  // leaves. srun may let them run, so one rank per host reports, and rank 0 learns the reason from that rank.
   return launch.launcher == Launcher::kMpirun || launch.local_rank == 0 ? ErrorReporting::kUnlessStopped
                                                                         : ErrorReporting::kSilent;
 }

@@ -18,12 +18,13 @@ Launch detect_launch(const Environment& environment);
 
 /// Decides `options.comm` if it is kAuto: MPI for several processes, loopback for --ranks, else it stays kAuto. Refuses
 /// launches that would silently run as separate worlds.
-/// Errors: invalid_argument if the launcher's variables contradict one another, or with a text that says how to launch.
+/// Errors: invalid_argument if the launcher's variables contradict one another, or if the launch is refused (the text
+/// says how to launch); unsupported if several processes were started and this build has no MPI.
 /// To run one process on purpose inside an allocation of several tasks, use `--comm loopback` or --ranks, or launch one
 /// process (`srun -n 1`, `mpirun -n 1`).
 void check_launch(const Launch& launch, Options& options, bool mpi_in_build);
 
-/// Decides which rank reports that the run failed, so that 512 ranks do not all report it.
+/// Says whether this rank reports that the run failed, so that not all of 512 ranks report it.
 enum class ErrorReporting : std::uint8_t {
   kNow,
   kUnlessStopped,  ///< wait a moment: SIGTERM from the launcher means that another rank has reported the error
@@ -38,8 +39,8 @@ ErrorReporting error_reporting(const Launch& launch, const Error& error, ErrorSt
 
 /// How long the run may take to end in order after a signal before it is forced to end. mpirun of Open MPI 4 kills 1 s
 /// after SIGTERM (odls_base_sigkill_timeout), mpirun of Open MPI 5 after 0.25 s (seen with PRRTE 3.0.8, which has no
-/// variable for this time), and writing the store needs part of it. Slurm kills after 30 s (KillWait), LSF after 10 s.
-/// After an announcement (SIGUSR1) nothing is killed at once.
+/// variable for this time). Slurm kills after 30 s (KillWait), LSF after 10 s. The returned time is shorter, because
+/// the store is written afterwards. No launcher kills soon after an announcement such as SIGUSR1.
 std::chrono::milliseconds grace(const Launch& launch, int signal_number);
 
 }  // namespace hvd::bench

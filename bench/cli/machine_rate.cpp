@@ -36,7 +36,7 @@ double timed(int threads, const std::function<void(int thread)>& work) {
   return seconds_since(begin);
 }
 
-typedef float Vector __attribute__((vector_size(64)));  // the compiler splits it where registers are narrower
+typedef float Vector __attribute__((vector_size(64)));  // the compiler splits vectors if registers are narrower
 constexpr int kChains = 12;                             // more than latency x units (4 x 2), to keep all units busy
 
 /// Does `rounds` multiply-adds in each of kChains independent chains of 16 floats.
@@ -67,7 +67,8 @@ float (*widest_multiply_add())(long) {
   return multiply_add_portable;
 }
 
-/// A graph with the timed convolution between a narrow convolution, which only makes its input, and a loss.
+/// Returns a graph of three parts: a narrow convolution that makes the input of the timed one, the timed convolution,
+/// and a loss.
 models::Graph convolution_graph() {
   constexpr std::int64_t kBatch = 4, kSize = 28, kChannels = 256;
   models::GraphBuilder builder("convolution", kBatch, kSize, 8);

@@ -1,20 +1,20 @@
-// Short measurements of what the processor can do, for doctor. Each takes a fraction of a second and uses `threads`
-// threads of this process. Nothing else should run at the same time.
+// Short measurements of the processor's speed, for `hvd_bench doctor`. Each measurement takes a fraction of a second
+// and uses `threads` threads of this process. Nothing else should run at the same time.
 #pragma once
 
 #include "engine/base/types.h"
 
 namespace hvd::bench {
 
-/// Rate of fp32 fused multiply-adds in registers with the widest vectors of this processor: the peak at the clock that
-/// it sustains. FLOP/s of all threads together.
+/// Returns the peak rate of fp32 fused multiply-adds in registers, with the widest vectors of this processor, at the
+/// clock that the processor sustains. In FLOP/s of all threads together.
 double peak_flops(int threads);
 
-/// Rate of memcpy between blocks that do not fit into caches: bytes read plus bytes written per second.
+/// Returns the rate of memcpy between blocks that do not fit into caches: bytes read plus bytes written per second.
 double copy_bandwidth(int threads);
 
-/// FLOP/s of the fastest of the forward and backward passes of a 3 x 3 convolution of 256 channels, on the compute
-/// backend. 0 if the backend cannot compute in `type`.
+/// Returns the FLOP/s that the compute backend reaches in a 3 x 3 convolution of 256 channels, in the fastest of the
+/// forward and backward passes. 0 if the backend cannot compute in `type`.
 double matrix_rate(DataType type, int threads);
 
 }  // namespace hvd::bench

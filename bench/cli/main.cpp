@@ -1,4 +1,6 @@
-// hvd_bench: reads environment and launch, runs the application, and turns an exception into an exit code.
+// hvd_bench: reads the environment, runs the application, and turns an exception into an exit code.
+#include <fmt/format.h>
+
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -20,7 +22,7 @@ namespace {
 
 constexpr int kDefect = 9;  // exit code for an exception that is not an hvd::Error
 
-/// Ends main(). If an abort of NCCL has not returned, its thread still uses the library, so no destructors may run.
+/// Ends main(). If an abort of NCCL has not returned, the aborting thread still uses NCCL, so no destructors may run.
 int leave(int code) {
   if (comm::unfinished_aborts() > 0) std::_Exit(code);
   return code;
@@ -34,7 +36,7 @@ int main(int argc, char** argv) {
   using hvd::bench::leave;
   using hvd::bench::process_environment;
   using hvd::bench::process_start;
-  // Writing to a closed pipe, or beyond a limit on file sizes, must fail that one call and not end the process.
+  // A write to a closed pipe, or beyond a limit on file sizes, must return an error and not end the process.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   hvd::bench::occupy_standard_descriptors();
@@ -51,8 +53,7 @@ int main(int argc, char** argv) {
       return leave(application.fail(hvd::bench::resource_fault(error)));
     }
   } catch (const std::exception& error) {
-    hvd::bench::say_error(std::string("unexpected: ") + error.what() +
-                          "; this is a defect of hvd_bench, please report it");
+    hvd::bench::say_error(fmt::format("unexpected: {}; this is a defect of hvd_bench, please report it", error.what()));
     return leave(hvd::bench::kDefect);
   }
 }

@@ -1,5 +1,5 @@
-// A deadline for starting and finalising MPI, before and after the ranks can talk to one another. Both calls wait for
-// every process of the launch and have no deadline of their own.
+// A deadline for starting and finalising MPI. Both calls wait for every process of the launch and have no deadline of
+// their own.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@ namespace hvd::bench {
 
 class MpiDeadline {
  public:
-  /// `overdue` is called on a thread of its own, at most once, when an armed deadline has passed. It must end the
-  /// process, because the waiting thread cannot be woken.
+  /// This object's own thread calls `overdue`, at most once, when an armed deadline has passed. `overdue` must end the
+  /// process, because the thread that waits in MPI cannot be woken.
   explicit MpiDeadline(std::function<void()> overdue);
   ~MpiDeadline();
   MpiDeadline(const MpiDeadline&) = delete;
@@ -36,7 +36,7 @@ class MpiDeadline {
   std::thread thread_;
 };
 
-/// Time limit for leaving MPI's world, which takes longer than a single wait.
+/// Returns the time limit for leaving MPI's world: three times the deadline of one wait, and at least 30 s.
 Patience patience_to_leave(const Options& options);
 
 }  // namespace hvd::bench

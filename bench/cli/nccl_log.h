@@ -1,7 +1,6 @@
-// Keeps the log of NCCL's start for the facts of a run, because no function of NCCL 2.18 to 2.30 tells which network
-// NCCL chose. The log goes to a file in memory.
-//
-// main() makes one per process, before NCCL is loaded.
+// Keeps the log of NCCL's start in a file in memory, because no function of NCCL 2.18 to 2.30 tells which network NCCL
+// chose. The stored facts of a run take the network from this log. Application makes one NcclLog per process, before
+// NCCL is loaded.
 #pragma once
 
 #include <string>

@@ -1,6 +1,7 @@
 #include "bench/cli/preflight.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,7 +35,8 @@ void check_model_name(const std::string& model) {
   for (const std::string& name : known) {
     if (name == model) return;
   }
-  throw Error(Errc::kInvalidArgument, "--model: '" + model + "' is not one of " + list + did_you_mean(model, known));
+  throw Error(Errc::kInvalidArgument,
+              fmt::format("--model: '{}' is not one of {}{}", model, list, did_you_mean(model, known)));
 }
 
 /// Returns the file that `path` names, with all links followed. The file need not exist.
@@ -79,8 +81,8 @@ void check_replay_target(const std::string& path) {
   // With O_NONBLOCK, opening a pipe without a reader fails instead of waiting for a reader.
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
   if (descriptor < 0) {
-    throw Error(Errc::kIo,
-                path + ": cannot be written (" + std::strerror(errno) + "); give --record-replay a file that can");
+    throw Error(Errc::kIo, fmt::format("{}: cannot be written ({}); give --record-replay a file that can", path,
+                                       std::strerror(errno)));
   }
   ::close(descriptor);
   if (!there) ::unlink(path.c_str());
@@ -91,7 +93,7 @@ void check_replay_target(const std::string& path) {
 Setup check_model(const Options& options, GpuBackend* gpus) {
   if (options.replay_file.empty()) check_model_name(options.model);
   Setup setup = settle(options, gpus);
-  if (!setup.replay) models::build_model(setup.model);  // only for the errors it throws; takes milliseconds
+  if (!setup.replay) models::build_model(setup.model);  // called only for its errors; takes milliseconds
   return setup;
 }
 
@@ -99,13 +101,14 @@ void require_files_of_their_own(const std::vector<OutputFile>& outputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const OutputFile& output = outputs[i];
     if (is_where_text_goes(output.path)) {
-      throw Error(Errc::kInvalidArgument, std::string(output.option) + " " + output.path +
-                                              ": standard output or standard error goes there; name another file");
+      throw Error(Errc::kInvalidArgument,
+                  fmt::format("{} {}: standard output or standard error goes there; name another file", output.option,
+                              output.path));
     }
     for (std::size_t k = 0; k < i; ++k) {
       if (!same_file(output.path, outputs[k].path)) continue;
-      throw Error(Errc::kInvalidArgument, std::string(outputs[k].option) + " and " + output.option +
-                                              " name the same file (" + output.path + "); give each its own");
+      throw Error(Errc::kInvalidArgument, fmt::format("{} and {} name the same file ({}); give each its own",
+                                                      outputs[k].option, output.option, output.path));
     }
   }
 }
@@ -125,8 +128,9 @@ void check_outputs(const Options& options, int ranks) {
     const std::string trace = timeline_path(timeline, rank);
     for (const OutputFile& output : outputs) {
       if (!same_file(trace, output.path)) continue;
-      throw Error(Errc::kInvalidArgument, std::string(output.option) + " is the file of rank " + std::to_string(rank) +
-                                              "'s --timeline-filename (" + trace + "); give each its own");
+      throw Error(Errc::kInvalidArgument,
+                  fmt::format("{} is the file of rank {}'s --timeline-filename ({}); give each its own", output.option,
+                              rank, trace));
     }
   }
   if (!options.record_replay_file.empty()) check_replay_target(options.record_replay_file);

@@ -1,4 +1,4 @@
-// Checks that need neither MPI nor much memory: the model, its image size, the processor.
+// Checks before MPI starts, which need little memory: the model, its image size, the processor, the output files.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace hvd::bench {
 
-/// Returns the options as this machine can run them, for the header.
-/// Errors: invalid_argument for an unknown model (with the name that was probably meant) or an image size that
-/// the network cannot take; unsupported for a type that the processor lacks; io for an unreadable replay file.
+/// Returns the options as this machine can run them; plan_text() shows them.
+/// Errors: invalid_argument for an unknown model (the text suggests a similar name) or an image size that the network
+/// cannot take; unsupported for a type that the processor does not support; io for an unreadable replay file.
 Setup check_model(const Options& options, GpuBackend* gpus = nullptr);
 
 /// Call on rank 0 before anything is written. `ranks`: the size of the world.
-/// Errors: io if a file of --record-replay or --timeline-filename cannot be written or holds something else, which
-/// stays untouched; invalid_argument if two outputs are the same file, or one is where standard output goes.
+/// Errors: io if a file of --record-replay or --timeline-filename cannot be written, or if it is a file of another
+/// kind, which stays untouched; invalid_argument as for require_files_of_their_own().
 void check_outputs(const Options& options, int ranks);
 
 /// A file that an option names.
@@ -25,7 +25,7 @@ struct OutputFile {
   std::string path;
 };
 
-/// Errors: invalid_argument when two of them are one file, or one is where standard output or standard error goes.
+/// Errors: invalid_argument if two outputs are the same file, or if standard output or standard error goes to one.
 void require_files_of_their_own(const std::vector<OutputFile>& outputs);
 
 }  // namespace hvd::bench

@@ -7,7 +7,7 @@
 
 namespace hvd::bench {
 
-/// The exclusive right to use the store. Unlike a mutex, waiting for a turn can end at a deadline.
+/// The exclusive right to use the store. Unlike the wait for a mutex, the wait for a Turn can end at a deadline.
 class RecordKeeper::Turn {
  public:
   /// Waits without limit if `until` is null, else until that deadline; check taken().
@@ -55,7 +55,7 @@ void RecordKeeper::save(const RunRecord& run) {
   if (!store_) return;
   const Turn turn(*this, nullptr);
   if (turn.closed()) return;
-  unsaved_.erase(run.uuid);  // `run` is newer
+  unsaved_.erase(run.uuid);  // `run` replaces this older record
   try {
     save_pending();
     store_->save(run);
@@ -78,7 +78,7 @@ void RecordKeeper::publish(const std::string& reason, std::chrono::milliseconds 
     problem = std::current_exception();
     why = std::string("its last samples could not be saved: ") + error.what();
   }
-  // These two need almost no room on the disk: statuses are rewritten in place, and a file is renamed.
+  // These two calls need almost no room on the disk: they rewrite statuses in place and rename a file.
   store_->mark_incomplete(why);
   store_->finish(patience);
   published_ = true;

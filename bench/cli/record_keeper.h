@@ -1,6 +1,6 @@
-// Saves a session's runs in the store while it measures, and publishes them however the session ends. The training
-// thread saves; the signal thread closes the store if the training thread cannot. Only one of them works on the store
-// at a time; the other waits for its turn, up to a deadline.
+// Saves a session's runs in the store while the session measures, and publishes the runs however the session ends. The
+// training thread saves; the signal thread closes the store if the training thread cannot. Only one thread works on the
+// store at a time. The signal thread waits for its turn up to a deadline.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,7 @@ class RecordKeeper {
   /// Errors: io; the text says where the rows are instead, or what is missing.
   void finish(const std::string& reason = "ended without saying why",
               std::chrono::milliseconds patience = std::chrono::seconds(30));
-  /// Called by the signal thread: finish() with a deadline. No save may follow.
+  /// Does what finish() does, but only until a deadline. The signal thread calls it. A later save() does nothing.
   /// Returns what went wrong, or "" if nothing did. Never throws.
   std::string close_now(const std::string& reason, Deadline deadline) noexcept;
 
@@ -40,7 +40,7 @@ class RecordKeeper {
   [[nodiscard]] std::string file() const;
   /// Returns the file beside the target that holds the rows until the end; "" without a store. Call before any save.
   [[nodiscard]] std::string partial() const;
-  /// Returns true if a run is on the disk. Any thread may call it; it does not wait.
+  /// Returns true if a run is on the disk. Any thread may call it. Does not wait for a turn.
   [[nodiscard]] bool has_saved() const noexcept { return saved_any_; }
 
  private:

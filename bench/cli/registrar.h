@@ -2,6 +2,8 @@
 // while the command line is parsed.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
@@ -28,7 +30,7 @@ class Registrar {
             name,
             [name, set = std::move(set)](const std::string& text) {
               if (text.starts_with("--")) {
-                throw Error(Errc::kInvalidArgument, std::string(name) + ": the value is missing (found " + text + ")");
+                throw Error(Errc::kInvalidArgument, fmt::format("{}: the value is missing (found {})", name, text));
               }
               set(text);
             },
@@ -72,7 +74,7 @@ class Registrar {
  private:
   void path(const char* name, const char* placeholder, const char* kind, const char* help, std::string& target) {
     value(name, placeholder, help, [name, kind, &target](const std::string& text) {
-      if (text.empty()) throw Error(Errc::kInvalidArgument, std::string(name) + ": the " + kind + "'s name is empty");
+      if (text.empty()) throw Error(Errc::kInvalidArgument, fmt::format("{}: the {}'s name is empty", name, kind));
       target = text;
     });
   }

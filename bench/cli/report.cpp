@@ -1,10 +1,10 @@
 #include "bench/cli/report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
 #include <string_view>
 #include <utility>
 
@@ -17,16 +17,6 @@
 namespace hvd::bench {
 namespace {
 
-// GCC and clang check the arguments against the format.
-[[gnu::format(printf, 1, 2)]] std::string format(const char* pattern, ...) {
-  std::array<char, 512> buffer{};
-  va_list arguments;
-  va_start(arguments, pattern);
-  const int length = std::vsnprintf(buffer.data(), buffer.size(), pattern, arguments);
-  va_end(arguments);
-  return {buffer.data(), static_cast<std::size_t>(std::clamp<int>(length, 0, buffer.size() - 1))};
-}
-
 const char* phase_name(const RunRecord& run) {
   const bool one = run.allocation_size == 1;
   switch (run.phase) {
@@ -37,51 +27,48 @@ const char* phase_name(const RunRecord& run) {
   return "";
 }
 
-std::string count_of(std::int64_t n, const char* one) { return std::to_string(n) + " " + one + (n == 1 ? "" : "s"); }
-
-std::string millions(std::int64_t n) { return format("%.1f M", static_cast<double>(n) * 1e-6); }
+std::string count_of(std::int64_t n, const char* one) { return fmt::format("{} {}{}", n, one, n == 1 ? "" : "s"); }
 
 std::string plan_of_measurement(const Options& options) {
   if (options.validate) {
-    return "  validating " + count_of(options.validate->steps, "step") + " of every rank, after some of warm-up\n";
+    return fmt::format("  validating {} of every rank, after some of warm-up\n",
+                       count_of(options.validate->steps, "step"));
   }
-  std::string text = "  measuring  ";
-  if (options.num_iters) {
-    text += count_of(*options.num_iters, "sample");
-    text += " of " + count_of(options.num_batches_per_iter, "step");
-  } else {
-    text += format("until the median is known to +- %g %%", 100 * options.target_interval);
-  }
-  text += ", after ";
-  text += options.num_warmup_batches ? count_of(*options.num_warmup_batches, "step") + " of warm-up"
-                                     : std::string("a warm-up until steady");
-  return text + ", at most " + duration_text(static_cast<double>(options.max_time.count())) + "\n";
+  const std::string length = options.num_iters
+                                 ? fmt::format("{} of {}", count_of(*options.num_iters, "sample"),
+                                               count_of(options.num_batches_per_iter, "step"))
+                                 : fmt::format("until the median is known to +- {:g} %", 100 * options.target_interval);
+  const std::string warm_up = options.num_warmup_batches ? count_of(*options.num_warmup_batches, "step") + " of warm-up"
+                                                         : "a warm-up until steady";
+  return fmt::format("  measuring  {}, after {}, at most {}\n", length, warm_up,
+                     duration_text(static_cast<double>(options.max_time.count())));
 }
 
 std::string interval_text(const Estimate& estimate) {
-  return estimate.has_interval() ? format("%.2f .. %.2f", estimate.low, estimate.high) : "-";
+  return estimate.has_interval() ? fmt::format("{:.2f} .. {:.2f}", estimate.low, estimate.high) : "-";
 }
 
 std::string phase_table(const SessionResult& result) {
   bool few = false;
-  std::string text = format("\n%-24s %5s %10s %21s %10s %10s %6s\n", "", "ranks", "images/s", "95 % interval",
-                            "per rank", "step (ms)", "steps");
+  std::string text = fmt::format("\n{:<24} {:>5} {:>10} {:>21} {:>10} {:>10} {:>6}\n", "", "ranks", "images/s",
+                                 "95 % interval", "per rank", "step (ms)", "steps");
   for (const RunRecord& run : result.runs) {
     if (!run.images_per_second || !run.step_seconds) {
-      text += format("%-24s %5d   %s\n", phase_name(run), run.world_size, "not measured");
+      text += fmt::format("{:<24} {:>5}   not measured\n", phase_name(run), run.world_size);
       continue;
     }
     const Estimate& rate = *run.images_per_second;
     const bool weak = run.measured_steps < static_cast<std::int64_t>(kFewestToBelieve) * run.batches_per_iter;
     few = few || weak;
-    text += format("%-24s %5d %10.2f %21s %10.2f %10.2f %6lld%s%s\n", phase_name(run), run.world_size, rate.value,
-                   interval_text(rate).c_str(), rate.value / run.world_size, 1e3 * run.step_seconds->value,
-                   static_cast<long long>(run.measured_steps), weak ? " *" : "",
-                   run.status == RunStatus::kIncomplete ? "  (incomplete)" : "");
+    text +=
+        fmt::format("{:<24} {:>5} {:>10.2f} {:>21} {:>10.2f} {:>10.2f} {:>6}{}{}\n", phase_name(run), run.world_size,
+                    rate.value, interval_text(rate), rate.value / run.world_size, 1e3 * run.step_seconds->value,
+                    run.measured_steps, weak ? " *" : "", run.status == RunStatus::kIncomplete ? "  (incomplete)" : "");
   }
   if (few) {
-    text += format("* fewer than %zu samples: too few for an interval to be relied on; measure longer (--max-time)\n",
-                   kFewestToBelieve);
+    text +=
+        fmt::format("* fewer than {} samples: too few for an interval to be relied on; measure longer (--max-time)\n",
+                    kFewestToBelieve);
   }
   return text;
 }
@@ -103,7 +90,7 @@ std::string component_title(const std::string& component) {
   return component;
 }
 
-/// Shows each row's share of the step as a bar of at most 40 columns, but no bar if the row's interval holds 0.
+/// Shows each row's share of the step as a bar of at most 40 columns. A row whose interval contains 0 has no bar.
 std::string decomposition_table(const RunRecord& run) {
   if (run.decomposition.empty()) return {};
   constexpr double kColumns = 40;
@@ -114,18 +101,18 @@ std::string decomposition_table(const RunRecord& run) {
     sum += row.fraction;
     unresolved = unresolved || row.unresolved();
     const std::string interval =
-        row.low && row.high ? format("%6.1f ..%6.1f %%", 100 * *row.low, 100 * *row.high) : std::string();
+        row.low && row.high ? fmt::format("{:>6.1f} ..{:>6.1f} %", 100 * *row.low, 100 * *row.high) : std::string();
     const auto columns = static_cast<std::size_t>(std::lround(kColumns * std::clamp(std::abs(row.fraction), 0.0, 1.0)));
     const std::string bar = row.unresolved() ? "not resolved" : std::string(columns, row.fraction < 0 ? '-' : '#');
-    text += format("  %-26s %6.1f %% %18s %9.2f ms  %s\n", component_title(row.component).c_str(), 100 * row.fraction,
-                   interval.c_str(), 1e3 * row.seconds, bar.c_str());
+    text += fmt::format("  {:<26} {:>6.1f} % {:>18} {:>9.2f} ms  {}\n", component_title(row.component),
+                        100 * row.fraction, interval, 1e3 * row.seconds, bar);
   }
-  text += format("  %-26s %6.1f %%\n", "sum", 100 * sum);
+  text += fmt::format("  {:<26} {:>6.1f} %\n", "sum", 100 * sum);
   if (unresolved) text += "  not resolved: the interval holds 0, so this run does not tell whether the part is there\n";
   return text;
 }
 
-/// Shows images/s beside those of perfect scaling: the world size times one rank alone in the same allocation.
+/// Compares images/s with perfect scaling: the world size times the rate of one rank alone in the same allocation.
 std::string bound_line(const SessionResult& result, const RunRecord& full) {
   const auto solo = std::find_if(result.runs.begin(), result.runs.end(), [](const RunRecord& run) {
     return run.phase == Phase::kSolo && run.images_per_second;
@@ -137,33 +124,32 @@ std::string bound_line(const SessionResult& result, const RunRecord& full) {
                                 [](const DecompositionRow& part) { return part.component == "efficiency"; });
   const bool by_rounds = row != full.decomposition.end();
   const bool known = by_rounds && row->low && row->high;
-  return format("\nscaling     %.2f images/s of %.2f (%d x one rank alone): efficiency %.1f %%%s\n",
-                full.images_per_second->value, bound, full.world_size,
-                100 * (by_rounds ? row->fraction : full.images_per_second->value / bound),
-                ((known ? format(" [%.1f, %.1f]", 100 * *row->low, 100 * *row->high) : std::string()) +
-                 (by_rounds ? ", round by round" : ""))
-                    .c_str());
+  return fmt::format("\nscaling     {:.2f} images/s of {:.2f} ({} x one rank alone): efficiency {:.1f} %{}{}\n",
+                     full.images_per_second->value, bound, full.world_size,
+                     100 * (by_rounds ? row->fraction : full.images_per_second->value / bound),
+                     known ? fmt::format(" [{:.1f}, {:.1f}]", 100 * *row->low, 100 * *row->high) : "",
+                     by_rounds ? ", round by round" : "");
 }
 
 std::string compute_line(const RunRecord& run) {
   if (!run.images_per_second || !(run.flops_per_image > 0)) return {};
   const double rate = run.images_per_second->value * run.flops_per_image;
   if (run.device == "cuda") {
-    return format("arithmetic  %.2f TFLOP/s, %.2f per rank\n", 1e-12 * rate, 1e-12 * rate / run.world_size);
+    return fmt::format("arithmetic  {:.2f} TFLOP/s, {:.2f} per rank\n", 1e-12 * rate, 1e-12 * rate / run.world_size);
   }
-  return format("arithmetic  %.1f GFLOP/s, %.1f per compute thread\n", 1e-9 * rate,
-                1e-9 * rate / (run.world_size * std::max(run.threads, 1)));
+  return fmt::format("arithmetic  {:.1f} GFLOP/s, {:.1f} per compute thread\n", 1e-9 * rate,
+                     1e-9 * rate / (run.world_size * std::max(run.threads, 1)));
 }
 
 std::string notes_and_store(const SessionResult& result, const StoredIn& stored) {
   std::string text;
-  for (const std::string& note : result.notes) text += "note        " + printable(note) + "\n";
-  if (!result.operations.empty()) text += "\noperations on rank 0, per step\n" + result.operations + "\n";
+  for (const std::string& note : result.notes) text += fmt::format("note        {}\n", printable(note));
+  if (!result.operations.empty()) text += fmt::format("\noperations on rank 0, per step\n{}\n", result.operations);
   if (!stored.problem.empty()) {
-    text += "not stored  " + printable(stored.problem) + "\n";
+    text += fmt::format("not stored  {}\n", printable(stored.problem));
   } else if (!stored.file.empty()) {
-    text += "stored      " + printable(stored.file) + "\n";
-    for (const RunRecord& each : result.runs) text += "  run       " + each.uuid + "  " + phase_name(each) + "\n";
+    text += fmt::format("stored      {}\n", printable(stored.file));
+    for (const RunRecord& each : result.runs) text += fmt::format("  run       {}  {}\n", each.uuid, phase_name(each));
   }
   return text;
 }
@@ -172,15 +158,13 @@ std::string notes_and_store(const SessionResult& result, const StoredIn& stored)
 
 std::string plan_text(const Options& options, const Setup& setup, const std::string& partial) {
   const models::ModelSpec& model = setup.model;
-  std::string text = version_text() + "\n";
-  text += format("  %-10s %s%s, batch %lld per rank, images %lld x %lld, %s on %s\n",
-                 setup.replay ? "replaying" : "training", printable(model.model).c_str(),
-                 model.auxiliary_head ? " with its auxiliary head" : "", static_cast<long long>(model.batch_size),
-                 static_cast<long long>(model.image_size), static_cast<long long>(model.image_size),
-                 setup.compute_name().c_str(), std::string(setup.device_name()).c_str());
+  std::string text = fmt::format("{}\n  {:<10} {}{}, batch {} per rank, images {} x {}, {} on {}\n", version_text(),
+                                 setup.replay ? "replaying" : "training", printable(model.model),
+                                 model.auxiliary_head ? " with its auxiliary head" : "", model.batch_size,
+                                 model.image_size, model.image_size, setup.compute_name(), setup.device_name());
   text += plan_of_measurement(options);
-  text += "  stored in  " + (options.db_file.empty() ? "nothing (--no-db)" : printable(options.db_file)) + "\n";
-  if (!partial.empty()) text += "  until then " + printable(partial) + "\n";
+  text += fmt::format("  stored in  {}\n", options.db_file.empty() ? "nothing (--no-db)" : printable(options.db_file));
+  if (!partial.empty()) text += fmt::format("  until then {}\n", printable(partial));
   return text;
 }
 
@@ -189,15 +173,15 @@ namespace {
 /// Returns "fp32", "bf16", or "fp32, bf16 between nodes".
 std::string gradient_type_text(const RunRecord& run) {
   if (run.device == "cuda" || run.allreduce_type == "fp32") return run.allreduce_type;
-  return "fp32, " + run.allreduce_type + " between nodes" + (run.nodes > 1 ? "" : ", of which there is one");
+  return fmt::format("fp32, {} between nodes{}", run.allreduce_type, run.nodes > 1 ? "" : ", of which there is one");
 }
 
 }  // namespace
 
 std::string world_text(const Options& options, const RunRecord& run) {
-  std::string text = "  on         " + count_of(run.allocation_size, "rank") + ", " + count_of(run.nodes, "host") +
-                     ", " + (run.device == "cuda" ? "one GPU" : count_of(run.threads, "compute thread")) +
-                     " per rank\n  averaging  ";
+  const std::string text = fmt::format("  on         {}, {}, {} per rank\n  averaging  ",
+                                       count_of(run.allocation_size, "rank"), count_of(run.nodes, "host"),
+                                       run.device == "cuda" ? "one GPU" : count_of(run.threads, "compute thread"));
   if (options.validate) {
     const std::string& turns = run.provenance.at("validate.turns").value;
     return text + "nothing: every rank trains the same batches, " +
@@ -205,18 +189,19 @@ std::string world_text(const Options& options, const RunRecord& run) {
   }
   if (run.allocation_size <= 1) return text + "nothing (one rank)\n";
   if (options.engine.schedule == Schedule::kNone) return text + "nothing (--comm none)\n";
-  text += std::string(name(options.engine.schedule)) + " schedule over " + run.comm + " (" + run.data_plane + ")";
-  return text + ", " + millions(run.parameters) + " parameters, " +
-         bytes_text(static_cast<double>(run.gradient_bytes)) + " of gradients in " + gradient_type_text(run) + "\n";
+  return fmt::format("{}{} schedule over {} ({}), {:.1f} M parameters, {} of gradients in {}\n", text,
+                     name(options.engine.schedule), run.comm, run.data_plane,
+                     static_cast<double>(run.parameters) * 1e-6, bytes_text(static_cast<double>(run.gradient_bytes)),
+                     gradient_type_text(run));
 }
 
 std::string progress_text(const Progress& progress) {
   std::string text = progress.stage;
   if (!progress.phase.empty()) text += " " + progress.phase;
-  if (progress.steps > 0) text += format(": step %lld", static_cast<long long>(progress.steps));
-  if (progress.images_per_second > 0) text += format(", %.2f images/s", progress.images_per_second);
-  if (progress.interval > 0) text += format(" +- %.1f %%", 100 * progress.interval);
-  if (progress.seconds_left >= 0) text += ", about " + duration_text(progress.seconds_left) + " left";
+  if (progress.steps > 0) text += fmt::format(": step {}", progress.steps);
+  if (progress.images_per_second > 0) text += fmt::format(", {:.2f} images/s", progress.images_per_second);
+  if (progress.interval > 0) text += fmt::format(" +- {:.1f} %", 100 * progress.interval);
+  if (progress.seconds_left >= 0) text += fmt::format(", about {} left", duration_text(progress.seconds_left));
   return text;
 }
 
@@ -226,14 +211,14 @@ std::string closing_text(const SessionResult& result, const StoredIn& stored) {
   if (result.validation) return validation_text(*result.validation) + notes_and_store(result, stored);
   std::string text = phase_table(result) + bound_line(result, *run) + decomposition_table(*run) + "\n";
   text += compute_line(*run);
-  if (run->final_loss) text += format("loss        %.4f at the end\n", *run->final_loss);
-  text += "checks      " + (run->checks.empty() ? "none" : run->checks) + "\n";
-  if (!run->stop_reason.empty()) text += "stopped     " + run->stop_reason + "\n";
+  if (run->final_loss) text += fmt::format("loss        {:.4f} at the end\n", *run->final_loss);
+  text += fmt::format("checks      {}\n", run->checks.empty() ? "none" : run->checks);
+  if (!run->stop_reason.empty()) text += fmt::format("stopped     {}\n", run->stop_reason);
   return text + notes_and_store(result, stored);
 }
 
 const RunRecord* headline(const SessionResult& result) { return result.runs.empty() ? nullptr : &result.runs.back(); }
 
-std::string total_line(double images_per_second) { return format("total images/sec: %.2f", images_per_second); }
+std::string total_line(double images_per_second) { return fmt::format("total images/sec: {:.2f}", images_per_second); }
 
 }  // namespace hvd::bench

@@ -18,9 +18,10 @@ struct StoredIn {
 };
 
 /// Says what will run, for how long, and where it will be stored. All of this is known before anything is built.
-/// `partial`: the file that holds the rows until the end, named so that a user can find it; empty: none.
+/// `partial` is the file that holds the rows until the end, shown so that a user can find it. "" if there is none.
 std::string plan_text(const Options& options, const Setup& setup, const std::string& partial = {});
-/// Says which ranks and hosts train, and how gradients travel; known when the runs begin. `run`: of the main phase.
+/// Says which ranks and hosts train and how gradients are reduced. This is known when the runs begin. `run` is the run
+/// of the main phase.
 std::string world_text(const Options& options, const RunRecord& run);
 
 /// One line, no newline: "measuring full: step 12, 4.96 images/s +- 1.2 %, about 40 s left".
@@ -29,7 +30,7 @@ std::string progress_text(const Progress& progress);
 /// Returns the tables after the run, without the total line.
 std::string closing_text(const SessionResult& result, const StoredIn& stored);
 
-/// Returns the main run of the session: the run of phase full if there is one, else the last. Null if there is no run.
+/// Returns the main run of the session: the run of phase full if there is one, else the last run. Null without runs.
 const RunRecord* headline(const SessionResult& result);
 
 /// "total images/sec: 1234.56". Scripts look for exactly this line.

@@ -1,5 +1,7 @@
 #include "bench/cli/run_facts.h"
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <string>
 
@@ -28,8 +30,9 @@ void add_run_facts(const Options& options, const Provenance& process, RunRecord&
   const auto cpus = process.find("cpu.affinity_count");
   if (run.device != "cuda" && cpus != process.end() && run.threads > std::stoi(cpus->second.value)) {
     add_caution(run.provenance, "more_threads_than_cores",
-                std::to_string(run.threads) + " compute threads per rank take turns on the " + cpus->second.value +
-                    " CPUs that this process may use; give --threads " + cpus->second.value + " or fewer");
+                fmt::format("{0} compute threads per rank take turns on the {1} CPUs that this process may use; give "
+                            "--threads {1} or fewer",
+                            run.threads, cpus->second.value));
   }
 }
 

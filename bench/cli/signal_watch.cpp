@@ -1,5 +1,6 @@
 #include "bench/cli/signal_watch.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -91,7 +92,7 @@ SignalWatch::SignalWatch(Callbacks callbacks) : callbacks_(std::move(callbacks))
   signals_ = ::signalfd(-1, &set, SFD_CLOEXEC);
   wake_ = ::eventfd(0, EFD_CLOEXEC);
   if (signals_ < 0 || wake_ < 0) {
-    throw Error(Errc::kIo, std::string("signals cannot be watched (") + std::strerror(errno) + "); raise ulimit -n");
+    throw Error(Errc::kIo, fmt::format("signals cannot be watched ({}); raise ulimit -n", std::strerror(errno)));
   }
   thread_ = std::thread([this] { watch(); });
 }

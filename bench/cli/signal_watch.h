@@ -1,6 +1,6 @@
 // Turns the signals that ask a program to stop into values: SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU,
-// except those that the parent ignored. They are blocked in every thread and one thread waits for them, so that no code
-// runs in a signal handler.
+// except those that the parent ignored. These signals are blocked in every thread, and one thread waits for them, so
+// that no code runs in a signal handler.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace hvd::bench {
 
-/// True for signals that precede the end of the job: Slurm's --signal, LSF's -wa, the soft limit on processor time.
+/// Returns true for signals that announce the end of the job: Slurm's --signal, LSF's -wa, the soft limit on CPU time.
 bool is_announcement(int signal_number);
 
 class SignalWatch {
@@ -36,7 +36,7 @@ class SignalWatch {
 
   /// Returns the name of the first signal that came, or "". Any thread may call it.
   [[nodiscard]] std::string requested() const;
-  /// Waits for a signal for at most `time`. Returns true if one has come.
+  /// Waits at most `time` for a signal. Returns true if a signal has come.
   [[nodiscard]] bool wait(std::chrono::milliseconds time) const;
 
  private:

@@ -1,10 +1,11 @@
 #include "bench/cli/values.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <numeric>
-#include <sstream>
 
 #include "engine/base/error.h"
 
@@ -29,15 +30,8 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return above[b.size()];
 }
 
-std::string decimal(double value) {
-  std::ostringstream out;
-  out.precision(10);  // enough digits for our bounds, without an exponent
-  out << value;
-  return out.str();
-}
-
 [[noreturn]] void refuse(std::string_view where, std::string_view text, const std::string& wanted) {
-  throw Error(Errc::kInvalidArgument, std::string(where) + ": '" + std::string(text) + "' is not " + wanted);
+  throw Error(Errc::kInvalidArgument, fmt::format("{}: '{}' is not {}", where, text, wanted));
 }
 
 }  // namespace
@@ -46,7 +40,7 @@ std::int64_t parse_integer(std::string_view where, std::string_view text, std::i
   std::int64_t value = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (problem != std::errc() || end != text.data() + text.size() || value < low || value > high) {
-    refuse(where, text, "a whole number from " + std::to_string(low) + " to " + std::to_string(high));
+    refuse(where, text, fmt::format("a whole number from {} to {}", low, high));
   }
   return value;
 }
@@ -56,7 +50,8 @@ double parse_number(std::string_view where, std::string_view text, double low, d
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (problem != std::errc() || end != text.data() + text.size() || !std::isfinite(value) || value < low ||
       value > high) {
-    refuse(where, text, "a number from " + decimal(low) + " to " + decimal(high));
+    // Ten digits are enough for our bounds, without an exponent.
+    refuse(where, text, fmt::format("a number from {:.10g} to {:.10g}", low, high));
   }
   return value;
 }
@@ -78,7 +73,7 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
       best = &candidate;
     }
   }
-  return best == nullptr ? std::string() : " (did you mean " + *best + "?)";
+  return best == nullptr ? std::string() : fmt::format(" (did you mean {}?)", *best);
 }
 
 }  // namespace hvd::bench

@@ -80,7 +80,7 @@ std::size_t arena_bytes(const CollOptions& options, const std::vector<Cell>& cel
                         std::size_t cache_bytes) {
   constexpr std::size_t kPage = 4096;
   const std::size_t cold = options.warm ? 0 : 2 * cache_bytes;
-  // A cell's buffers then pass through at least `cold` bytes before they return to the start of the arena.
+  // The buffers of successive operations cover at least `cold` bytes of the arena before they start over.
   return align_up(cold + largest_footprint(cells, ranks), kPage);
 }
 

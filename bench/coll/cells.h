@@ -1,5 +1,5 @@
-// The list of cells of a session. It holds every problem with every variant, and the bare kernel of each problem. All
-// ranks make the same list from the same options, and identify a cell by its index. Pure.
+// A session's list of cells: every problem with every variant, and the bare kernel of each problem. All ranks make the
+// same list from the same options, and identify a cell by its index in the list. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace hvd::bench::coll {
 
-/// Cell::variant of a bare kernel.
+/// The value of Cell::variant for a bare kernel.
 inline constexpr int kBare = -1;
 
 struct Cell {
@@ -23,22 +23,22 @@ struct Cell {
 /// Returns cells sorted by collective, type, reduction, size, place and variant. A bare kernel comes last in its group.
 /// There is no bare kernel for a barrier, on GPUs, on several nodes (`one_memory` is false), or in place in a world of
 /// one rank, where no data move.
-/// Errors: invalid_argument if nothing is left to measure (all_to_all in place), and for a reduction that NCCL lacks.
+/// Errors: invalid_argument if nothing is left to measure (all_to_all in place), or if NCCL does not have a reduction.
 std::vector<Cell> make_cells(const CollOptions& options, int ranks, bool one_memory);
 
-/// Returns true if the buffers of a variant come from its data plane. On GPUs all do.
+/// Returns true if the buffers of a variant come from its data plane. On GPUs this is so for all variants.
 bool from_plane(const CollOptions& options, const Variant& variant);
 
-/// Returns the bytes of one arena: the largest cell plus, unless `options` want warm caches, twice `cache_bytes`.
+/// Returns the bytes of one arena: the buffers of the largest cell, plus twice `cache_bytes` unless caches stay warm.
 std::size_t arena_bytes(const CollOptions& options, const std::vector<Cell>& cells, int ranks, std::size_t cache_bytes);
-/// Returns the arenas per rank: one for each variant with from_plane(), and one of plain memory if any cell needs it.
+/// Returns the number of arenas per rank: one for each variant with from_plane(), and a plain one if any cell needs it.
 std::size_t arena_count(const CollOptions& options, const std::vector<Cell>& cells);
 
 /// A memory that several ranks use: a host's memory, its /dev/shm, or a GPU's memory.
 struct MemoryBudget {
-  std::string place;           ///< "this host"
+  std::string place;           ///< for error texts, such as "this host"
   int ranks = 1;               ///< number of ranks that use the memory
-  std::size_t arenas = 0;      ///< arenas of each rank in this memory
+  std::size_t arenas = 0;      ///< number of arenas that each rank has in this memory
   std::size_t free_bytes = 0;  ///< 0: unknown
 };
 

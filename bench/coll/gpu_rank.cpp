@@ -10,7 +10,7 @@
 namespace hvd::bench::coll {
 namespace {
 
-/// Deadline for NCCL's abort, which returns within milliseconds if no graph holds an operation.
+/// Deadline for NCCL's abort, which returns within milliseconds if no graph holds an operation of NCCL.
 constexpr std::chrono::seconds kLetGo(10);
 
 std::unique_ptr<comm::Communicator> over_nccl(std::unique_ptr<comm::Communicator> host, const Variant& variant,
@@ -37,7 +37,7 @@ GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Co
     }
   } catch (const std::exception& error) {
     for (const auto& host : hosts) {
-      if (host) host->control().abort(error.what());  // null: over_nccl() took it and has aborted its peers
+      if (host) host->control().abort(error.what());  // null if over_nccl() took it, and then aborted its peers
     }
     abort_all(rank.variants, error.what());
     throw;

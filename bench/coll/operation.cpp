@@ -15,9 +15,9 @@ namespace hvd::bench::coll {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-/// Elements of this byte are 0.0115 in fp32, 1.5e-18 in fp64, 1.06 in fp16, 0.0115 in bf16, and 60 in int8.
+/// An element that consists of this byte is 0.0115 in fp32, 1.5e-18 in fp64, 1.06 in fp16, 0.0115 in bf16, 60 in int8.
 constexpr std::byte kOrdinary{0x3c};
-constexpr std::size_t kStagingElements = kPeriod * 256;  // a multiple of the period
+constexpr std::size_t kStagingElements = kPeriod * 256;  // a multiple of the patterns' period
 static_assert(kStagingElements * sizeof(double) == kStagingBytes);
 
 /// Consecutive elements that follow one pattern.
@@ -28,7 +28,7 @@ struct Piece {
   std::size_t phase = 0;
 };
 
-/// Inputs and outputs of `rank`. The pattern of a message starts at the message's first element.
+/// inputs() and results() return where `rank` has its input and output. A message begins with element 0 of its pattern.
 std::vector<Piece> inputs(const Problem& problem, Buffers at, int rank, int ranks) {
   switch (problem.collective) {
     case Collective::kAllReduce:
@@ -36,7 +36,7 @@ std::vector<Piece> inputs(const Problem& problem, Buffers at, int rank, int rank
       return {{at.in, problem.in_count(ranks), reduction_input(rank, ranks, problem.type, problem.op)}};
     case Collective::kAllGather: return {{at.in, problem.share(rank), message(rank, 0, problem.type)}};
     case Collective::kBroadcast:
-      // Every rank begins with its own pattern, so that the check detects a broadcast that does nothing.
+      // Every rank fills its buffer with its own pattern, so that the check detects a broadcast that does nothing.
       return {{at.in, problem.count, message(rank, 0, problem.type)}};
     case Collective::kAllToAll: {
       std::vector<Piece> pieces;
@@ -78,7 +78,7 @@ std::vector<Piece> results(const Problem& problem, Buffers at, int rank, int ran
   return {};
 }
 
-/// Calls `each(memory, bytes, phase)` for parts of `piece` that fit into the staging memory.
+/// Splits `piece` into parts that fit into the staging memory. Calls `each(memory, bytes, phase)` for each part.
 template <class Each>
 void for_each_part(const Piece& piece, std::size_t element, Each&& each) {
   for (std::size_t done = 0; done < piece.count; done += kStagingElements) {
@@ -176,7 +176,7 @@ void run_bare(const Problem& problem, Buffers at, const comm::Topology& topology
     return;
   }
   const bool everywhere = problem.collective == Collective::kAllReduce;
-  // If shares are ragged, use the mean share, because the ranks could divide the work evenly.
+  // If shares are ragged, use the mean share, because the least work is that of evenly divided elements.
   const std::size_t share = everywhere ? problem.count / ranks : problem.in_count(topology.size) / ranks;
   if (share == 0) return;
   std::vector<const std::byte*> from(ranks);

@@ -1,7 +1,7 @@
 // One rank's part of a problem: the places of its buffers, the collective call, the bare kernel that moves the same
 // bytes without other ranks, and the check of the result.
 //
-// Threads: an Arena and the calls belong to one rank's thread.
+// Threads: only the rank's own thread uses an Arena and these functions.
 #pragma once
 
 #include <cstddef>
@@ -16,27 +16,27 @@
 
 namespace hvd::bench::coll {
 
-/// Buffers of one operation. If it works in place, the smaller buffer lies in the larger one, where DataPlane needs it.
+/// Buffers of one operation. In place, the smaller buffer lies inside the larger one, where DataPlane needs it.
 struct Buffers {
   std::byte* in = nullptr;
   std::byte* out = nullptr;
 };
 
-/// The places of the buffers of successive operations.
+/// The places in an Arena of the buffers of successive operations.
 enum class Places : std::uint8_t {
-  kRotating,  ///< at successive places, so that a cache smaller than the arena holds no data of the next operation
-  kFixed      ///< at the beginning of the arena, so that the data may stay in caches
+  kRotating,  ///< one after another, so that a cache smaller than the arena has lost a buffer before its next use
+  kFixed      ///< all at the beginning of the arena, so that data may stay in caches
 };
 
-/// The memory of the buffers.
+/// Memory from which one rank's operations get their buffers.
 class Arena {
  public:
-  /// Collective. Takes memory from the plane, which may register it. Errors: those of DataPlane::allocate().
+  /// Collective. Allocates memory from the plane, which may register it. Errors: those of DataPlane::allocate().
   Arena(comm::DataPlane& plane, std::size_t bytes, Places places, Deadline deadline);
-  /// Takes plain memory of this process. Errors: out_of_memory.
+  /// Allocates plain memory of this process. Errors: out_of_memory.
   Arena(std::size_t bytes, Places places);
-  /// Returns the buffers of the next operation of `problem`. All ranks that call this in the same order get the same
-  /// places. The arena must be at least as large as the problem's footprint.
+  /// Returns the buffers of the next operation of `problem`. Ranks that call next() in the same order get buffers at
+  /// the same offsets. The arena must be at least as large as the problem's footprint.
   Buffers next(const Problem& problem, const comm::Topology& topology);
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
 
@@ -51,30 +51,30 @@ class Arena {
   std::size_t at_ = 0;  // where the next buffers begin
 };
 
-/// Bytes of the host memory through which buffers are filled and checked. For a GPU it must be pinned.
+/// Size of the staging memory: host memory, pinned if there is a GPU, through which buffers are filled and checked.
 inline constexpr std::size_t kStagingBytes = std::size_t{1021} * 256 * 8;
 
-/// Fills memory with one byte value that gives an ordinary number in every type: not 0, not denormal, not a NaN.
+/// Fills `memory` with one byte value that gives an ordinary number in every type: not 0, not denormal, not a NaN.
 /// `staging` has kStagingBytes.
 void fill_ordinary(comm::DataPlane& plane, std::span<std::byte> memory, std::span<std::byte> staging,
                    Deadline deadline);
 
-/// Makes the collective call. On a device plane it only enqueues, and complete() waits for it.
-/// Errors: those of the plane.
+/// Makes the collective call. On a device plane the call only enqueues the operation; DataPlane::complete() waits for
+/// its end. Errors: those of the plane.
 void start(comm::Communicator& communicator, const Problem& problem, Buffers buffers, Deadline deadline);
 
 /// Does the least work that one rank must do for `problem` if all ranks share one memory: the same reads, additions and
 /// writes as its part of the operation, but from and to its own memory.
 /// - all_reduce: reduces as many elements as one share of every rank's input, and writes them once per rank.
-/// - reduce_scatter: the same, but writes them once.
+/// - reduce_scatter: reduces the same elements, and writes them once.
 /// - all_gather, all_to_all, broadcast: copies as many elements as the output has, except those already in place.
 /// - barrier: nothing.
 void run_bare(const Problem& problem, Buffers buffers, const comm::Topology& topology);
-/// Returns the problem to pass to Arena::next() for run_bare(): equally large, with room to copy from.
+/// Returns the problem to pass to Arena::next() for run_bare(): `problem`, or one with an input as large as its output.
 Problem bare_shape(const Problem& problem, int ranks);
 
 /// Collective. Fills the inputs, runs the operation once, and returns the number of wrong elements in this rank's
-/// output. `once` runs the operation, for example as a graph; if null, start() does. `staging` has kStagingBytes.
+/// output. `once` runs the operation, for example as a graph; if null, start() runs it. `staging` has kStagingBytes.
 std::uint64_t check(comm::Communicator& communicator, const Problem& problem, Buffers buffers,
                     std::span<std::byte> staging, Deadline deadline, const std::function<void()>& once = {});
 

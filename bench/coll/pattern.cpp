@@ -13,7 +13,7 @@
 namespace hvd::bench::coll {
 namespace {
 
-/// Returns the largest n such that the type holds all integers from 0 to n exactly, but at most 2^20.
+/// Returns the largest n such that the type represents all integers from 0 to n exactly, but at most 2^20.
 std::int64_t exact_limit(DataType type) {
   switch (type) {
     case DataType::kI8: return 127;
@@ -87,15 +87,15 @@ std::int64_t draw(int rank, std::size_t i, std::int64_t bound) {
                                    static_cast<std::uint32_t>(bound));
 }
 
-/// Returns a number that is not negative; the sum over ranks is at most `limit`. If there are more ranks than `limit`,
-/// then `limit` of the ranks give 1 and the others 0.
+/// Returns a number of at least 0. The sum over all ranks is at most `limit`. If there are more ranks than `limit`,
+/// then `limit` of the ranks return 1 and the others 0.
 double addend(int rank, int ranks, std::size_t i, std::int64_t limit) {
   if (const std::int64_t each = limit / ranks; each > 0) return static_cast<double>(draw(rank, i, each + 1));
   return (i + static_cast<std::size_t>(rank)) % static_cast<std::size_t>(ranks) < static_cast<std::size_t>(limit) ? 1
                                                                                                                   : 0;
 }
 
-/// Returns 1 or 2; the product over ranks is at most 2^6, which every type holds.
+/// Returns 1 or 2. The product over all ranks is at most 2^6, which every type represents exactly.
 double factor(int rank, int ranks, std::size_t i) {
   constexpr std::size_t kMostTwos = 6;
   const auto world = static_cast<std::size_t>(ranks);
@@ -103,8 +103,8 @@ double factor(int rank, int ranks, std::size_t i) {
   return (i + static_cast<std::size_t>(rank)) % world < twos ? 2 : 1;
 }
 
-/// Like addend(), but in half of the elements all ranks give the largest value. Otherwise the average over many ranks
-/// in a narrow type would be 0 in all elements.
+/// Like addend(), but in half of the elements all ranks return the largest value. Without these elements, the average
+/// over many ranks in a narrow type would be 0 everywhere.
 double average_addend(int rank, int ranks, std::size_t i, std::int64_t limit) {
   constexpr int kCommon = 1 << 30;  // a random stream that belongs to no rank
   const std::int64_t each = limit / ranks;

@@ -22,14 +22,14 @@ inline constexpr std::array kCollectives{Collective::kAllReduce, Collective::kRe
 
 /// Returns "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast" or "barrier".
 std::string_view name(Collective collective) noexcept;
-/// Returns true if the operation does arithmetic, so that Problem::op matters.
+/// Returns true if the operation does arithmetic. Problem::op matters only for these operations.
 bool reduces(Collective collective) noexcept;
-/// Return true if the data plane supports the operation with input and output in the same memory, or in different
-/// memory. A barrier has no memory and counts as out of place.
+/// Return true if the data plane supports the operation with input and output in the same memory (in place), or in
+/// different memory (out of place). A barrier has no memory and counts as out of place.
 bool has_in_place(Collective collective) noexcept;
 bool has_out_of_place(Collective collective) noexcept;
 
-/// nccl-tests' names in its order, and our "int16".
+/// The names of nccl-tests in the order of nccl-tests, and "int16", which nccl-tests does not have.
 inline constexpr std::array<std::pair<DataType, std::string_view>, kDataTypes> kTypeNames{
     {{DataType::kI8, "int8"},
      {DataType::kU8, "uint8"},
@@ -45,7 +45,7 @@ inline constexpr std::array<std::pair<ReduceOp, std::string_view>, kReduceOps> k
                                                                                          {ReduceOp::kMax, "max"},
                                                                                          {ReduceOp::kMin, "min"},
                                                                                          {ReduceOp::kAverage, "avg"}}};
-/// Return the names from these tables.
+/// Return the names from kTypeNames and kOpNames.
 std::string_view nccl_name(DataType type) noexcept;
 std::string_view nccl_name(ReduceOp op) noexcept;
 
@@ -57,39 +57,39 @@ bool has_shares(Collective collective) noexcept;
 
 struct Problem {
   Collective collective = Collective::kAllReduce;
-  /// all_reduce, broadcast: number of elements. Barrier: 0. Others: elements of one share, the smallest if ragged.
+  /// all_reduce, broadcast: number of elements. Barrier: 0. Others: number of elements in the smallest share.
   std::size_t count = 0;
   DataType type = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
   bool in_place = false;
-  bool ragged = false;  ///< rank r's share has r + 1 times `count` elements
+  bool ragged = false;  ///< rank r's share has (r + 1) * `count` elements
 
   /// For reduce_scatter and all_gather. share() returns the number of elements in the share of `rank`, before() the sum
-  /// over the shares of lower ranks, and total() the sum over the shares of all ranks.
+  /// over the shares of all lower ranks, and total() the sum over the shares of all ranks.
   [[nodiscard]] std::size_t share(int rank) const;
   [[nodiscard]] std::size_t before(int rank) const { return total(rank); }
   [[nodiscard]] std::size_t total(int ranks) const;
-  /// Returns the elements of every share, [rank].
+  /// Returns the number of elements in every share, [rank].
   [[nodiscard]] std::vector<std::size_t> shares(int ranks) const;
-  /// Number of elements that rank `from` sends to rank `to` in all_to_all. If ragged, each rank sends messages of all
-  /// share sizes, rotated so that every rank sends and receives the same total.
+  /// Returns the number of elements that rank `from` sends to rank `to` in all_to_all. If ragged, each rank sends
+  /// messages of all share sizes, rotated so that every rank sends and receives the same total.
   [[nodiscard]] std::size_t message(int from, int to, int ranks) const;
 
-  /// Elements of the whole input and of the whole output of one rank in a world of `ranks`; maximum over ranks.
+  /// Number of elements in one rank's whole input and whole output, in a world of `ranks`; the maximum over ranks.
   [[nodiscard]] std::size_t in_count(int ranks) const;
   [[nodiscard]] std::size_t out_count(int ranks) const;
-  /// nccl-tests' size: bytes of the larger of input and output.
+  /// The size that nccl-tests prints: bytes of the input or of the output, whichever is larger.
   [[nodiscard]] std::size_t bytes(int ranks) const;
-  /// Bytes of one rank's buffers; maximum over ranks. In place, the smaller buffer lies inside the larger.
+  /// Bytes of one rank's buffers; the maximum over ranks. In place, the smaller buffer lies inside the larger one.
   [[nodiscard]] std::size_t footprint(int ranks) const;
   bool operator==(const Problem&) const = default;
 };
 
-/// The root and the reduction as nccl-tests prints them: -1 and "none" for an operation without.
+/// Return the root and the reduction as nccl-tests prints them: -1 if there is no root, "none" if no reduction.
 int root_of(const Problem& problem) noexcept;
 std::string_view reduction_name(const Problem& problem) noexcept;
 
-/// Properties of the problems that are formed from sizes.
+/// Properties of a problem that problem_of() makes from a size.
 struct ProblemForm {
   bool in_place = false;
   bool ragged = false;  ///< has an effect only if the operation has shares
@@ -101,7 +101,7 @@ Problem problem_of(Collective collective, std::size_t bytes, DataType type, Redu
 /// Returns bus bandwidth / algorithm bandwidth: all_reduce 2 (n - 1) / n, broadcast 1, barrier 0, others (n - 1) / n.
 double bus_factor(Collective collective, int ranks) noexcept;
 
-/// Sizes of a sweep in bytes, which grow by a step or by a factor.
+/// The sizes of a sweep, in bytes. Sizes grow by a step or by a factor.
 struct SizeRange {
   std::size_t first = 0, last = 0;
   std::size_t step = 0;    ///< bytes; 0: sizes grow by `factor`
@@ -111,11 +111,11 @@ struct SizeRange {
 /// factor below 2, or more than kMostSizes sizes.
 std::vector<std::size_t> sizes_of(const SizeRange& range);
 
-/// Sizes of a network's gradient buckets: each size once, in bytes and ascending, and how many buckets have it.
+/// Sizes of a network's gradient buckets in bytes, ascending and each size once, and the number of buckets of each.
 struct BucketSizes {
   std::vector<std::size_t> sizes, repeats;
 };
-/// Returns the static schedule's buckets for gradients in `type`. Errors: invalid_argument for an unknown model.
+/// Returns the sizes of the static schedule's buckets for gradients in `type`. Errors: invalid_argument: unknown model.
 BucketSizes bucket_sizes(const std::string& model, DataType type, const core::BucketOptions& options);
 
 }  // namespace hvd::bench::coll

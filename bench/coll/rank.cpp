@@ -20,7 +20,7 @@ std::span<const std::byte> bytes_of(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
 }
 
-/// Errors: backend if the message does not hold `count` values.
+/// Errors: backend if the message does not consist of `count` values.
 template <class T>
 std::vector<T> values_of(const comm::Bytes& message, std::size_t count) {
   if (message.size() != count * sizeof(T)) {
@@ -46,7 +46,7 @@ std::size_t shared_memory_left() {
   return std::max<std::size_t>(1, std::size_t{found.f_bavail} * found.f_frsize);
 }
 
-/// Collective. Returns the largest cache over ranks, so that all ranks have arenas of the same size.
+/// Collective. Returns the size of the largest cache of all ranks, so that all ranks have arenas of the same size.
 std::size_t agreed_cache(comm::ControlPlane& control, std::size_t own, Deadline deadline) {
   std::vector<std::uint64_t> mine{own};
   for (const comm::Bytes& theirs : control.gather(bytes_of(mine), deadline)) {
@@ -202,7 +202,7 @@ Order Rank::hear() {
 
 void Rank::barrier() { control().barrier(patience_.from_now()); }
 
-// Returns the uncertainty. An offset within its uncertainty counts as 0, because the ranks of one host have one clock.
+// Sets offset_ and returns its uncertainty. An offset within its uncertainty becomes 0: ranks of a host share a clock.
 std::int64_t Rank::read_clock() {
   const ClockOffset found = estimate_clock_offset(*variants_[0], patience_);
   const bool one_clock = std::chrono::abs(found.offset) <= found.uncertainty;
@@ -250,9 +250,9 @@ void Rank::enqueue_sample(const Visit& visit, Deadline deadline) {
   }
 }
 
-// The host notices the end of a GPU's work up to half a millisecond late (engine/gpu/poll_schedule.h). Therefore two
-// events around the operations measure their time on a GPU. The stream is idle before the sample, so the first event
-// occurs at once.
+// The host notices the end of a GPU's work up to half a millisecond late (engine/gpu/poll_schedule.h). Therefore the
+// time on a GPU is measured by two events, one before and one after the operations. The stream is idle before the
+// sample, so the first event occurs at once.
 void Rank::sample(const Visit& visit, std::vector<std::int64_t>& answer) {
   const Cell& cell = cells_.at(visit.cell);
   const Deadline deadline = patience_.from_now();
@@ -264,7 +264,7 @@ void Rank::sample(const Visit& visit, std::vector<std::int64_t>& answer) {
     }
   }
   if (!graphs_.empty() && graphs_[visit.cell].batch != visit.batch) {
-    // NCCL cannot connect inside a capture. It has connected in the untimed operation above.
+    // NCCL cannot connect during a capture. NCCL has connected in the untimed operation above.
     graphs_[visit.cell] = {visit.batch, capture(cell, [&] { run(cell, visit.batch, deadline); })};
   }
   barrier();
@@ -290,7 +290,7 @@ std::uint64_t Rank::check_cell(std::uint32_t index) {
   comm::Communicator& communicator = *variants_[static_cast<std::size_t>(cell.variant)];
   const Buffers at = arena_of(cell).next(cell.problem, topology_);
   std::function<void()> once;
-  gpu::Graph graph;  // holds one operation, because several in place would use one another's results as inputs
+  gpu::Graph graph;  // holds one operation; in place, a second operation would take the first one's result as input
   if (!graphs_.empty()) {
     graphs_[index] = {};  // no longer needed: the cell has all its samples
     graph = capture(cell, [&] { start(communicator, cell.problem, at, patience_.from_now()); });
@@ -300,7 +300,7 @@ std::uint64_t Rank::check_cell(std::uint32_t index) {
   for (std::size_t pass = 0; pass < options_.checks; ++pass) {
     wrong += check(communicator, cell.problem, at, staging_, patience_.from_now(), once);
   }
-  // The small integers of one type are denormal numbers in another type, and would slow later cells of that type.
+  // Small integers of one type are denormal numbers of another type, and would slow later cells of that other type.
   fill_ordinary(communicator.data(), {std::min(at.in, at.out), cell.problem.footprint(topology_.size)}, staging_,
                 patience_.from_now());
   return wrong;

@@ -1,6 +1,6 @@
-// One rank of a session of collectives. It allocates memory and performs the orders of rank 0.
+// One rank of a session of collectives: allocates the rank's buffers and performs the orders of rank 0.
 //
-// Threads: only the rank's, which owns the object and uses the communicators.
+// Threads: only the rank's own thread uses the object and the communicators.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,7 @@ using Variants = std::span<const std::unique_ptr<comm::Communicator>>;
 enum class Task : std::uint32_t { kEnd, kClock, kSample, kCheck };
 struct Order {
   Task task = Task::kEnd;
-  std::vector<Visit> visits;  ///< kSample: the samples to take; kCheck: only the cells matter
+  std::vector<Visit> visits;  ///< kSample: the samples to take; kCheck: the cells to check, with `batch` ignored
 };
 
 /// Returns the options that must be equal on all ranks, because the lists of cells and the buffers depend on them.
@@ -40,16 +40,16 @@ class Rank {
  public:
   /// `gpu` is this rank's GPU, which must outlive the object; null on CPUs. Errors: those of make_cells().
   Rank(const CollOptions& options, Variants variants, Patience patience, gpu::GpuRuntime* gpu = nullptr);
-  /// Collective: compares options with the other ranks and allocates memory. Errors: on all ranks, mismatch, and
-  /// invalid_argument if memory does not suffice or graphs are impossible; those of the planes.
+  /// Collective: compares options with the other ranks and allocates memory. Errors on all ranks: mismatch if options
+  /// differ; invalid_argument if memory does not suffice or graphs are impossible. Also throws the planes' errors.
   void prepare();
   /// For ranks other than 0: performs orders until rank 0 orders kEnd.
   void follow();
-  /// For rank 0: sends the order, performs it, and returns the answers of all ranks, [rank], each with `values`
-  /// numbers. The answer to kSample is the begin and end of each visit, in nanoseconds of rank 0's clock; to kCheck the
-  /// number of wrong elements of each cell; to kClock the uncertainty of the clock offset in nanoseconds.
+  /// For rank 0: sends the order, performs it, and returns the answers of all ranks, [rank]. Each answer has `values`
+  /// numbers. kSample is answered by the begin and end of each visit, in nanoseconds of rank 0's clock; kCheck by the
+  /// number of wrong elements of each cell; kClock by the uncertainty of the clock offset in nanoseconds.
   std::vector<std::vector<std::int64_t>> ask(const Order& order, std::size_t values);
-  /// Collective.
+  /// Collective: returns when all ranks have called barrier().
   void barrier();
   /// Call after a fault, once the GPU has no work left. NCCL's abort waits until graphs with its operations are gone.
   void drop_graphs() noexcept { graphs_.clear(); }
@@ -57,7 +57,7 @@ class Rank {
   [[nodiscard]] const std::vector<Cell>& cells() const { return cells_; }
   [[nodiscard]] std::size_t cache_bytes() const { return cache_bytes_; }
   [[nodiscard]] std::size_t arena_bytes() const { return arena_bytes_; }
-  /// For rank 0, after prepare(): returns true if some host has more ranks than processors that they may use.
+  /// For rank 0, after prepare(): returns true if a host has more ranks than processors on which these ranks may run.
   [[nodiscard]] bool oversubscribed() const { return oversubscribed_; }
 
  private:
@@ -71,9 +71,9 @@ class Rank {
   void sample(const Visit& visit, std::vector<std::int64_t>& answer);
   void run(const Cell& cell, std::uint32_t batch, Deadline deadline);
   [[nodiscard]] comm::DeviceCommunicator& on_gpu(const Cell& cell);
-  /// Returns the reason why the variants' operations cannot be captured; empty if they can or no graph is wanted.
+  /// Returns the reason why the variants' operations cannot be captured; empty if they can, or if no graph is wanted.
   [[nodiscard]] std::string graph_objection() const;
-  /// Returns a graph that holds what `enqueue` puts on the stream of the cell's communicator.
+  /// Returns a graph of the work that `enqueue` puts on the stream of the cell's communicator.
   [[nodiscard]] gpu::Graph capture(const Cell& cell, const std::function<void()>& enqueue);
   /// Enqueues the operations of a sample.
   void enqueue_sample(const Visit& visit, Deadline deadline);
@@ -89,15 +89,15 @@ class Rank {
   bool oversubscribed_ = false;
   std::vector<std::unique_ptr<Arena>> arenas_;  // [variant]; null if the variant uses plain_
   std::unique_ptr<Arena> plain_;
-  gpu::PinnedMemory pinned_;         // memory of staging_ on a GPU
-  std::vector<std::byte> pageable_;  // memory of staging_ on CPUs
+  gpu::PinnedMemory pinned_;         // with a GPU: the memory of staging_
+  std::vector<std::byte> pageable_;  // without a GPU: the memory of staging_
   std::span<std::byte> staging_;
-  gpu::Event first_, last_;  // before and after a sample on a GPU
+  gpu::Event first_, last_;  // recorded before and after a sample on a GPU
   struct CellGraph {
     std::uint32_t batch = 0;  // operations in the graph; 0: there is no graph
     gpu::Graph graph;
   };
-  std::vector<CellGraph> graphs_;       // [cell], empty without -G; destroy them before the communicators
+  std::vector<CellGraph> graphs_;       // [cell]; empty without -G; must be destroyed before the communicators
   std::chrono::nanoseconds offset_{0};  // rank 0's clock minus this rank's clock
 };
 

@@ -36,7 +36,7 @@ class RecordWriter {
       : database_(database), record_(record), result_(record.result), options_(record.options) {}
 
   void write_launch() {
-    // ON DELETE CASCADE removes the rows of the other tables.
+    // ON DELETE CASCADE removes this launch's rows from the other tables.
     Statement(database_, "DELETE FROM coll_session WHERE uuid = ?1").bind(record_.session_uuid).run();
     const World& world = result_.world;
     Statement insert(database_,

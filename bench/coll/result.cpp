@@ -50,14 +50,14 @@ Spread spread_of(std::vector<double> seconds) {
   return spread;
 }
 
-/// Returns the interval of times or ratios, cut off at 0: an interval of few scattered values may reach below 0.
+/// Returns the interval of times or ratios, cut off at 0, because the interval of few scattered values may go below 0.
 Estimate interval_from_zero(const std::vector<double>& values) {
   Estimate estimate = quick_interval(values);
   if (estimate.has_interval()) estimate.low = std::max(0.0, estimate.low);
   return estimate;
 }
 
-/// Returns the ratio of times over the rounds in which both sides have a sample.
+/// Returns the ratio `samples` / `base` of times, over the rounds in which both have a sample.
 std::optional<Estimate> ratio_of(const std::vector<Sample>& samples, const std::vector<Sample>& base) {
   std::vector<double> ratios;
   auto other = base.begin();
@@ -103,7 +103,7 @@ int CollResult::exit_code() const {
 std::vector<CellResult> results_of(const std::vector<Cell>& cells, const Schedule& schedule,
                                    const std::vector<std::optional<std::uint64_t>>& wrong, const World& world,
                                    std::optional<double> link_gbit, const std::string& interrupted) {
-  std::map<std::size_t, std::size_t> bare, first;  // group -> cell
+  std::map<std::size_t, std::size_t> bare, first;  // group -> index of its bare cell, and of its first variant's cell
   for (std::size_t i = 0; i < cells.size(); ++i) {
     (cells[i].variant == kBare ? bare : first).emplace(cells[i].group, i);
   }

@@ -1,4 +1,4 @@
-// The results of a session: figures of every cell, computed from its samples. Pure.
+// The results of a session: figures of every cell, computed from its samples. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace hvd::bench::coll {
 
-/// The spread of a cell's samples, as in nccl-tests' -I. A sample is the mean of a batch, in seconds per operation.
+/// The spread of a cell's samples, like nccl-tests' -I. A sample is the mean of a batch, in seconds per operation.
 struct Spread {
   double minimum = 0, maximum = 0, mean = 0;
-  double percentile_95 = 0, percentile_99 = 0;  ///< by nearest rank; equal to the maximum if there are few samples
+  double percentile_95 = 0, percentile_99 = 0;  ///< the nearest sample; equal to the maximum if there are few samples
   double deviation = 0;                         ///< standard deviation, with the samples as the whole population
   [[nodiscard]] double variation() const { return mean > 0 ? deviation / mean : 0; }
 };
@@ -25,17 +25,17 @@ struct Spread {
 /// The figures of one cell. Times are seconds of one operation.
 struct CellResult {
   Cell cell;
-  std::size_t bytes = 0;  ///< nccl-tests' size
+  std::size_t bytes = 0;  ///< the size that nccl-tests prints
   std::size_t samples = 0;
-  std::size_t batch = 1;                    ///< operations per sample
-  Estimate seconds;                         ///< median of the slowest rank's time; meaningless without samples
-  double transfer = 0;                      ///< median time from the last arrival to the last end
-  double skew = 0;                          ///< median time from the first to the last arrival, per sample
-  int last_rank = 0;                        ///< the rank that arrived last most often
-  double last_share = 0;                    ///< share of the samples in which `last_rank` arrived last
+  std::size_t batch = 1;  ///< operations per sample
+  Estimate seconds;       ///< median of the slowest rank's time; meaningless without samples
+  double transfer = 0;    ///< median time from the last rank's arrival to the last rank's end
+  double skew = 0;        ///< median time from the first rank's arrival to the last rank's arrival, per sample
+  int last_rank = 0;      ///< the rank that most often arrived last
+  double last_share = 0;  ///< share of the samples in which `last_rank` arrived last
   double algorithm_rate = 0, bus_rate = 0;  ///< bytes per second
-  std::optional<double> bound;              ///< bare kernel's time / this time, or bus rate / link rate between hosts
-  std::optional<Estimate> ratio;       ///< time / first variant's time, round by round; nullopt for the first variant
+  std::optional<double> bound;         ///< bare kernel's time / this cell's time; between hosts: bus rate / link rate
+  std::optional<Estimate> ratio;       ///< this time / first variant's time, over rounds; nullopt for the first variant
   std::optional<std::uint64_t> wrong;  ///< number of wrong elements over all ranks; nullopt: not checked
   Spread spread;
   bool settled = false;       ///< enough samples, and `seconds` has an interval as narrow as requested
@@ -50,7 +50,7 @@ struct World {
   std::vector<std::string> hosts;  ///< [rank]
   double clock_uncertainty = 0;    ///< seconds by which skew and transfer may be wrong; 0: all ranks have one clock
   std::string gpu;                 ///< name of rank 0's GPU; empty if buffers are in host memory
-  bool oversubscribed = false;     ///< some host has more ranks than processors that they may use
+  bool oversubscribed = false;     ///< some host has more ranks than processors that these ranks may use
   Provenance numa = {};            ///< NumaFacts::provenance: where ranks may run, and a caution if there is one
 };
 
@@ -59,7 +59,7 @@ struct CollResult {
   std::vector<CellResult> cells;  ///< without the bare kernels, in the order of make_cells()
   std::vector<std::string> variants;
   std::string interrupted;  ///< the signal or error that ended the session early; empty: all cells were measured
-  std::optional<comm::Thresholds> crossovers;  ///< found with find_crossovers; otherwise those loaded and used
+  std::optional<comm::Thresholds> crossovers;  ///< found with find_crossovers; otherwise loaded and used
   std::string started_utc, finished_utc;
   std::size_t arena_bytes = 0;  ///< bytes per rank and variant
   std::size_t cache_bytes = 0;  ///< last-level cache; 0: unknown
@@ -67,15 +67,16 @@ struct CollResult {
   [[nodiscard]] int exit_code() const;
 };
 
-/// `wrong` is [cell]. `link_gbit` is the rate of one rank's link in Gbit/s, used if there are several nodes.
+/// `wrong` is indexed by cell. `link_gbit` is the rate of one rank's link in Gbit/s, used if there are several nodes.
 std::vector<CellResult> results_of(const std::vector<Cell>& cells, const Schedule& schedule,
                                    const std::vector<std::optional<std::uint64_t>>& wrong, const World& world,
                                    std::optional<double> link_gbit, const std::string& interrupted);
 
-/// Returns the three variants of a search for crossovers, copies of `base` that each use one algorithm for all sizes:
-/// doubling, rabenseifner, ring. For operations on shares, the first uses the direct exchange and the others the ring.
+/// Returns the three variants of a search for crossovers: copies of `base` that each use one algorithm for all sizes.
+/// The algorithms are doubling, rabenseifner and ring. For operations on shares, the first variant uses the direct
+/// exchange and the other two use the ring.
 std::vector<Variant> crossover_variants(const Variant& base);
-/// `cells` are those of a session with these variants. Ignores cells without samples.
+/// Returns the best thresholds from the results of a session with crossover_variants(). Ignores cells without samples.
 comm::Thresholds crossovers_of(const std::vector<CellResult>& cells);
 
 }  // namespace hvd::bench::coll

@@ -15,8 +15,8 @@ namespace {
 constexpr std::uint32_t kLargestBatch = 4096;
 constexpr std::uint32_t kBatchGrowth = 4;
 constexpr double kNanosecond = 1e-9;
-constexpr std::string_view kNarrowEnough = "interval narrow enough";  // a text that reason_to_stop() returns
-/// Visits to a group before its batch may grow. The first has cold caches, and one of the other two may be disturbed.
+constexpr std::string_view kNarrowEnough = "interval narrow enough";  // one of the texts that reason_to_stop() returns
+/// Visits to a group before its batch may grow. The first visit has cold caches, and one more may be disturbed.
 constexpr std::size_t kVisitsBeforeBatch = 3;
 
 }  // namespace
@@ -67,7 +67,7 @@ std::vector<Visit> Schedule::next(double seconds) {
     const State& state = cells_[waiting_.back()];
     const Group& group = groups_[state.group];
     planned += state.last_seconds;
-    // A visit of unknown duration is the only one in its order.
+    // A cell's first visit has an unknown duration, so an order that holds this visit begins with it.
     if (!visits.empty() && (planned > seconds || group.visits == 0)) break;
     visits.push_back({waiting_.back(), group.batch});
     waiting_.pop_back();
@@ -104,7 +104,7 @@ void Schedule::choose_batch(Group& group) const {
     shortest = std::min(shortest, cells_[cell].shortest);
     longest = std::max(longest, cells_[cell].shortest);
   }
-  // Samples must be short enough for the minimum number of samples within maximum_seconds.
+  // A sample must be so short that the minimum number of samples takes at most half of maximum_seconds.
   const double cap = rule_.stop.maximum_seconds / static_cast<double>(2 * rule_.stop.minimum_samples);
   const std::uint32_t larger = group.batch * kBatchGrowth;
   const double launches = rule_.launches;
@@ -114,7 +114,7 @@ void Schedule::choose_batch(Group& group) const {
   group.batch_is_final = !grows;
 }
 
-/// Ends the group if its cells have enough samples. All of them have the same number.
+/// Ends the group if its cells have enough samples or one cell reached a limit. All have the same number of samples.
 void Schedule::look(Group& group) {
   const std::size_t count = cells_[group.cells.front()].samples.size();
   const bool due = count >= group.next_look;

@@ -1,5 +1,5 @@
-// Decides on rank 0 which cell to sample next and when a cell has enough samples. Cells are visited in rounds, each in
-// a different random order, so that a drift of the machine affects all cells equally. Pure: no clock, no I/O.
+// Decides on rank 0 which cell to sample next and when a cell has enough samples. Cells are visited in rounds. Each
+// round has a different random order, so that a drift of the machine affects all cells equally. Pure: no clock, no I/O.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@
 
 namespace hvd::bench::coll {
 
-/// One sample to take: `batch` operations of a cell in sequence, the whole repeated ScheduleRule::launches times.
+/// One sample to take: `batch` operations of a cell in sequence. The batch is repeated ScheduleRule::launches times.
 struct Visit {
   std::uint32_t cell = 0;
   std::uint32_t batch = 1;
 };
 
-/// When the ranks began and ended a visit, in nanoseconds of one clock, [rank].
+/// The times at which the ranks began and ended a visit, in nanoseconds of one clock, [rank].
 struct VisitTimes {
   std::vector<std::int64_t> begin, end;
 };
@@ -28,22 +28,22 @@ struct Sample {
   std::size_t round = 0;
   double seconds = 0;   ///< per operation: the slowest rank's time, divided by the number of operations
   double transfer = 0;  ///< per operation: time from the last rank's arrival to the last rank's end
-  double skew = 0;      ///< time from the first rank's arrival to the last rank's
+  double skew = 0;      ///< time from the first rank's arrival to the last rank's arrival
   int last_rank = 0;    ///< the rank that arrived last
 };
 
-/// `operations` is the number of operations in the visit. Errors: HVD_ASSERT if there are no ranks.
+/// Computes the sample of a visit with `operations` operations. Errors: HVD_ASSERT if there are no ranks.
 Sample sample_of(const VisitTimes& times, std::size_t operations, std::size_t round);
 
 struct ScheduleRule {
-  StoppingRule stop;             ///< for each cell; maximum_seconds limits the time of the cell, including warm-up
-  std::size_t warmup = 5;        ///< minimum number of first visits of a cell that are discarded
+  StoppingRule stop;             ///< limits of each cell; maximum_seconds includes the cell's warm-up
+  std::size_t warmup = 5;        ///< at least this many first visits of a cell are discarded
   bool may_batch = true;         ///< a sample may have several operations
-  std::uint32_t launches = 1;    ///< how often a visit repeats its batch, by launching a graph of the batch
+  std::uint32_t launches = 1;    ///< a visit repeats its batch this often, by launching a graph of the batch
   bool untimed_first = false;    ///< every visit begins with an operation that is not timed
   double least_sample = 1e-3;    ///< seconds; the batch of a group grows until no cell's sample is shorter than this,
                                  ///< so that errors of the clock and the ranks' arrival times matter little
-  double longest_sample = 0.02;  ///< seconds; the batch does not grow if samples of a cell became longer than this
+  double longest_sample = 0.02;  ///< seconds; the batch does not grow if a cell's samples would become longer than this
   std::uint64_t seed = 1;
 };
 
@@ -52,7 +52,7 @@ struct ScheduleRule {
 class Schedule {
  public:
   Schedule(const std::vector<Cell>& cells, const ScheduleRule& rule);
-  /// Returns the next visits: as many as take about `seconds`, and at least one; none if every group has ended.
+  /// Returns the next visits: as many as take about `seconds`, and at least one. Returns none if every group has ended.
   std::vector<Visit> next(double seconds);
   /// Adds the times of a visit that next() returned.
   void add(const Visit& visit, const VisitTimes& times);
@@ -62,7 +62,7 @@ class Schedule {
   [[nodiscard]] std::size_t batch(std::size_t cell) const { return groups_[cells_[cell].group].batch; }
   /// Number of operations in a sample of the cell.
   [[nodiscard]] std::size_t operations(std::size_t cell) const { return batch(cell) * rule_.launches; }
-  /// Why the cell has ended ("interval narrow enough", "time cap", "iteration cap"); empty if it has not.
+  /// Returns why the cell has ended ("interval narrow enough", "time cap", "iteration cap"); empty if it has not ended.
   [[nodiscard]] const std::string& stop_reason(std::size_t cell) const { return cells_[cell].stop_reason; }
   [[nodiscard]] std::size_t round() const { return round_; }
   /// Number of cells that have ended.
@@ -81,9 +81,9 @@ class Schedule {
     std::vector<std::size_t> cells;
     std::uint32_t batch = 1;
     bool batch_is_final = false;
-    std::size_t visits = 0;     ///< visits of each of its cells
-    std::size_t waiting = 0;    ///< number of its cells that are still to be visited in this round
-    std::size_t next_look = 0;  ///< number of samples at which to compute the intervals again, which takes time
+    std::size_t visits = 0;     ///< number of visits that each of the group's cells has had
+    std::size_t waiting = 0;    ///< number of the group's cells that are still to be visited in this round
+    std::size_t next_look = 0;  ///< number of samples at which the intervals, slow to compute, are computed again
     bool ended = false;
   };
   void begin_round();
@@ -101,7 +101,7 @@ class Schedule {
 /// Returns Sample::seconds of all samples, in order.
 std::vector<double> seconds_of(const std::vector<Sample>& samples);
 
-/// median_interval() with few resamples, because a sweep has many cells: 5 of 200 lie outside the interval at each end.
+/// Returns median_interval() of few resamples, because a sweep has many cells. 5 of 200 lie beyond each end.
 Estimate quick_interval(const std::vector<double>& values);
 
 }  // namespace hvd::bench::coll

@@ -19,10 +19,10 @@
 namespace hvd::bench::coll {
 namespace {
 
-/// Rank 0 sends orders that take about this long, and checks for a signal between them.
+/// Approximate seconds that one order of rank 0 takes. Rank 0 checks for a signal between orders.
 constexpr double kParcelSeconds = 0.05;
 
-/// Maximum samples of a cell, unless -n asks for more. Resampling more would take longer than measuring them.
+/// Maximum samples of a cell, unless -n asks for more. Resampling more samples would take longer than measuring them.
 constexpr std::size_t kMostSamples = 5000;
 
 /// Directs the session on rank 0.
@@ -54,9 +54,9 @@ class Leader {
     rank_.ask({Task::kEnd, {}}, 0);
   }
 
-  /// Returns the results so far. Any thread. `interrupted` is the signal or error that ended the session; if empty, the
-  /// signal that run() noticed is used. Cells that have not ended get the reason `reason_of_cells` or, if that is
-  /// empty, the session's reason.
+  /// Returns the results so far. Any thread may call result(). `interrupted` is the signal or error that ended the
+  /// session; empty: the signal that run() noticed. `reason_of_cells` is the stop reason of all cells that have not
+  /// ended; empty: the signal or error that ended the session.
   CollResult result(const std::string& interrupted, const std::string& reason_of_cells) {
     const MutexLock lock(mutex_);
     CollResult result = result_;
@@ -74,7 +74,7 @@ class Leader {
     return result;
   }
 
-  /// Any thread.
+  /// Any thread may call has_samples().
   bool has_samples() {
     const MutexLock lock(mutex_);
     for (std::size_t cell = 0; cell < rank_.cells().size(); ++cell) {
@@ -151,7 +151,7 @@ class Leader {
     for (const auto& variant : variants_) planes_.push_back(variant->data().description());
   }
 
-  /// Checks every cell that has ended since the last call. Cells of a group end together, also those not just sampled.
+  /// Checks every cell that has ended since the last call. Cells of a group end together, sampled just now or not.
   void check_finished() {
     if (schedule_.finished() == std::exchange(finished_, schedule_.finished())) return;
     Order order{Task::kCheck, {}};
@@ -175,13 +175,13 @@ class Leader {
   Rank& rank_;
   const CollOptions& options_;
   const CollObserver& observer_;
-  // Only the session's thread changes planes_, schedule_, wrong_ and result_. It locks the mutex to change them, but
-  // not to read them, and not while it waits for other ranks.
+  // Only the session's thread changes planes_, schedule_, wrong_ and result_. The session's thread locks the mutex for
+  // every change, but not for reading them, and does not hold the mutex while it waits for other ranks.
   Mutex mutex_;
   std::vector<std::string> planes_;  // [variant] DataPlane::description(), which is known after an operation
   Schedule schedule_;
   std::vector<std::optional<std::uint64_t>> wrong_;  // [cell]
-  std::size_t finished_ = 0;                         // finished cells at the last check_finished()
+  std::size_t finished_ = 0;                         // number of finished cells at the last check_finished()
   std::optional<Clock::time_point> narrated_;
   CollResult result_;
 };
@@ -206,7 +206,7 @@ class Offer {
   const CollObserver& observer_;
 };
 
-/// Calls CollObserver::finished. Returns the error that it threw, or null.
+/// Calls CollObserver::finished. Returns the error that `finished` threw, or null.
 std::exception_ptr hand_over(const CollResult& result, const CollObserver& observer) {
   try {
     if (observer.finished) observer.finished(result);
@@ -216,7 +216,7 @@ std::exception_ptr hand_over(const CollResult& result, const CollObserver& obser
   return nullptr;
 }
 
-/// Throws `first`. If `second` is not null, adds its text.
+/// Throws `first`. If `second` is not null, adds the text of `second`.
 [[noreturn]] void rethrow_both(const std::exception_ptr& first, const std::exception_ptr& second) {
   if (!second) std::rethrow_exception(first);
   std::string more;
@@ -247,7 +247,7 @@ CollResult run_threads(int count, const Options& world, const CollOptions& optio
   auto ranks = loopback_ranks(count, options);
   CollResult result;
   const auto body = [&](int rank) {
-    // A local variable, so that the thread that used the communicators destroys them.
+    // `own` is a local variable, so that the thread that used the communicators also destroys them.
     const GpuRank own = connect(options, ranks[static_cast<std::size_t>(rank)], gpus, world.startup_deadline);
     CollResult found = run_coll_rank(options, own.variants, rank == 0 ? observer : CollObserver{},
                                      world.engine.deadline, own.gpu.get(), start.environment);
@@ -287,8 +287,8 @@ CollResult run_processes(const Options& world, const ProcessStart& start, const 
   }
 }
 
-/// Collective. Loads stored crossovers and gives them to the variants that use default thresholds. Returns them if a
-/// variant uses them. Errors: invalid_argument, on all ranks, for --find-crossovers on one host.
+/// Collective. Loads stored crossovers and gives them to the variants that use default thresholds. Returns the
+/// crossovers if a variant uses them. Errors: invalid_argument, on all ranks, for --find-crossovers on one host.
 std::optional<comm::Thresholds> recall_crossovers(const CollOptions& options, Variants variants, Patience patience) {
   comm::Communicator& first = *variants[0];
   if (options.find_crossovers) {
@@ -318,7 +318,7 @@ NumaFacts numa_facts(comm::Communicator& communicator, bool on_gpus, const Envir
 
 /// For rank 0, with --find-crossovers: computes the crossovers from the results and stores them.
 void keep_found(const CollOptions& options, const comm::Communicator& communicator, CollResult& result) {
-  if (!options.find_crossovers || result.exit_code() != 0) return;  // not if interrupted or if a result is wrong
+  if (!options.find_crossovers || result.exit_code() != 0) return;  // results are incomplete or wrong
   result.crossovers = crossovers_of(result.cells);
   if (options.tuning_folder.empty()) return;
   keep_crossovers(options.tuning_folder, crossover_case(communicator.topology(), communicator.library()),
@@ -331,7 +331,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
                          gpu::GpuRuntime* gpu, const Environment& environment) {
   CollResult result;
   std::exception_ptr problem;
-  std::optional<Rank> own;  // declared here, so that after a fault its memory is freed only after give_up()
+  std::optional<Rank> own;  // declared here, so that after a fault the rank's memory is freed only after give_up()
   const auto give_up = [&](std::string_view reason) {
     abort_all(variants, reason, [&] {
       if (own) own->drop_graphs();

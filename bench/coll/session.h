@@ -23,8 +23,8 @@ namespace hvd::bench::coll {
 /// may call it, even while the session's thread waits for another rank.
 using Snapshot = std::function<std::optional<CollResult>(const std::string& reason)>;
 
-/// Rank 0's thread makes these calls between samples. The calls joined, met and leaving are made as in SessionObserver.
-/// Any may be null.
+/// Rank 0's thread makes these calls between samples. `joined`, `met` and `leaving` are called as in SessionObserver.
+/// Any function may be null.
 struct CollObserver {
   std::function<std::string()> stop_requested;           ///< returns the signal that asked to stop, or empty text
   std::function<void(const std::string& line)> narrate;  ///< gets the progress of the session every half minute
@@ -41,7 +41,7 @@ struct CollObserver {
 };
 
 /// `world` says how the ranks connect (comm, ranks) and how long they wait for one another. `gpus` must not be null if
-/// the options ask for GPUs. `start`: by default, the process was started by hand.
+/// the options ask for GPUs. The default `start` describes a process that was started by hand.
 /// Errors, the same on all ranks: invalid_argument if there is nothing to measure, or not enough memory (checked before
 /// any is allocated); mismatch if ranks have different options; those of the communicators.
 CollResult run_coll(const Options& world, const CollOptions& options, const CollObserver& observer,

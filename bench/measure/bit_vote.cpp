@@ -11,7 +11,8 @@
 namespace hvd::bench {
 namespace {
 
-/// Groups `members` by their checksum of `snapshot`. Larger groups come first, groups of equal size by first member.
+/// Groups `members` by their checksum of `snapshot`. Orders the groups by size, the largest first, then by first
+/// member.
 std::vector<std::vector<std::size_t>> parties_of(std::span<const std::vector<std::uint64_t>> checksums,
                                                  const std::vector<std::size_t>& members, std::size_t snapshot) {
   std::map<std::uint64_t, std::vector<std::size_t>> by_checksum;

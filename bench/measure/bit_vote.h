@@ -17,7 +17,7 @@ struct Deviation {
 /// From this snapshot on it is unknown which members are right: there is no strict majority, or too few members.
 struct Disagreement {
   std::size_t snapshot = 0;
-  std::vector<std::vector<std::size_t>> parties;  ///< groups of equal members, without named ones; the largest first
+  std::vector<std::vector<std::size_t>> parties;  ///< groups with equal bits, the largest first; no named members
 };
 
 struct BitVote {

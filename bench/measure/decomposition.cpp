@@ -27,7 +27,7 @@ constexpr std::array<const char*, kRows> kNames{
     "efficiency",    "interference",     "stragglers", "exposed_communication",
     "control_plane", "overlap_slowdown", "update",     "residual"};
 
-// The parts of a step of phase full, for one round or the geometric median of several, as fractions that sum to 1.
+// The parts of a step of phase full as fractions that sum to 1, for one round or for the geometric median of rounds.
 struct Shares {
   std::array<double, kRows> rows{};
   double against_independent = 0;
@@ -57,7 +57,7 @@ struct Waits {
   double stragglers = 0, exposed = 0, control = 0;
 };
 
-// The rank that waited least arrived last, so it waited for communication only; the others also waited for that rank.
+// The rank that waited least arrived last, so it waited only for communication. The other ranks also waited for it.
 Waits waits_of(const std::vector<RankSamples>& ranks) {
   std::vector<double> stragglers, shortest, control;
   for (std::size_t step = 0; step < ranks.at(0).step.size(); ++step) {
@@ -119,9 +119,9 @@ Shares weighted_mean(std::span<const Shares> rounds, std::span<const double> wei
   return mean;
 }
 
-// Geometric median: the point with the smallest sum of distances to the rounds, where round r counts copies[r] times.
-// It is a weighted mean of the rounds, so its rows also sum to 1. Rounds far from the others pull at it no harder than
-// rounds nearby. Source: Weiszfeld, Tohoku Mathematical Journal 43 (1937).
+// Returns the geometric median: the point with the smallest sum of distances to the rounds, where round r counts
+// copies[r] times. This median is a weighted mean of the rounds, so its rows also sum to 1. A round far from the others
+// moves the median no more than a near round does. Source: Weiszfeld, Tohoku Mathematical Journal 43 (1937).
 Shares middle_of(std::span<const Shares> rounds, std::span<const double> copies) {
   constexpr int kMostTurns = 100;
   constexpr double kClose = 1e-6;
@@ -144,8 +144,8 @@ bool enough_for_intervals(std::span<const Round> rounds) {
   return rounds.size() >= 2 && samples >= kFewestForInterval;
 }
 
-// With n rounds, a resampled interval is too narrow for two reasons. The spread of few rounds is too small by
-// sqrt(n / (n - 1)), and the spread itself is uncertain: Student's distribution is wider than the normal one.
+// Returns the factor by which an interval from n resampled rounds is too narrow. It has two parts: the spread of few
+// rounds is too small by sqrt(n / (n - 1)), and Student's distribution is wider than the normal distribution.
 // Source: Abramowitz and Stegun, 26.7.5, the first two terms of the quantile's expansion.
 double widening(std::size_t rounds) {
   constexpr double kNormal = 1.959964;  // the 97.5 % quantile
@@ -156,7 +156,7 @@ double widening(std::size_t rounds) {
   return student * std::sqrt((freedom + 1) / freedom);
 }
 
-// A row that is a time cannot be negative; a row that is a difference of times can.
+// Returns true if the row is a time, which cannot be negative. Other rows are differences of times, which can.
 bool is_time(std::size_t row) { return row == kEfficiency || row == kStragglers || row == kExposed || row == kControl; }
 
 double median_full_seconds(std::span<const Round> rounds) {
@@ -186,7 +186,7 @@ EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const Inter
   out.against_independent = {measured.against_independent, kNoInterval, kNoInterval};
   if (!enough_for_intervals(rounds)) return out;
 
-  constexpr std::size_t kRoundBudget = 2'000'000;  // resampled rounds in total, which takes some seconds
+  constexpr std::size_t kRoundBudget = 2'000'000;  // rounds resampled in total; takes some seconds
   const std::size_t resamples = std::min(options.resamples, std::max(kStoredReplicates, kRoundBudget / count));
   Draws draws(options.seed, 1);
   std::array<std::vector<double>, kRows> resampled;

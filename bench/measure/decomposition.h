@@ -1,5 +1,5 @@
-// Explains the loss of efficiency by comparing phases solo, none and full of one session, which were measured in
-// interleaved rounds. Pure.
+// Explains the loss of efficiency by comparing the phases solo, none and full of one session, measured in interleaved
+// rounds. Pure.
 #pragma once
 
 #include <span>
@@ -24,10 +24,11 @@ inline constexpr std::size_t kFewestRoundsToBelieve = 5;
 struct EfficiencyAnalysis {
   /// T1 / TF (below): throughput per rank, divided by the throughput of one rank that has the machine to itself.
   Estimate efficiency;
-  /// Throughput of the reducing ranks, divided by the sum of the ranks' throughputs when each trains by itself. This is
-  /// the cost of the engine, without interference.
+  /// Throughput of the reducing ranks, divided by the sum of the ranks' throughputs when each trains by itself. Shows
+  /// the cost of the engine without interference.
   Estimate against_independent;
-  /// The rows below; their fractions of the full run's step time sum to 1. `seconds`: the fraction of the median step.
+  /// The rows of analyse_efficiency(). Their fractions of the step time of phase full sum to 1. `seconds` is the
+  /// fraction times the median step time.
   std::vector<DecompositionRow> rows;
   /// Bootstrap replicates of the efficiency, as in Bootstrap. Empty if the efficiency has no interval.
   std::vector<double> efficiency_replicates;
@@ -40,13 +41,13 @@ struct EfficiencyAnalysis {
 ///                          least arrived last, and the others waited for it.
 ///   exposed_communication  median over steps of the shortest wait over ranks, which is a wait for communication only,
 ///                          minus control_plane
-///   control_plane          part of that wait, in proportion to the engine's time in its control plane
-///   overlap_slowdown       compute time in full minus that in none: the engine takes cores and memory bandwidth
-///   update                 update time in full minus that in none (`interference` contains the rest of the update)
+///   control_plane          part of the shortest wait, in proportion to the engine's time in its control plane
+///   overlap_slowdown       compute time in full minus compute time in none: the engine takes cores and bandwidth
+///   update                 update time in full minus update time in none (which `interference` contains)
 ///   residual               TF minus all rows above
-/// The figures are the geometric median over rounds: a slow spell of the host that affects a whole round cancels, and a
-/// round with one disturbed visit has little weight. Intervals resample rounds. With few rounds, resampling
-/// understates their spread, so the replicates' deviations are multiplied by a factor. From five rounds on the
+/// Each figure is the geometric median over rounds: a slow spell of the host that affects a whole round cancels, and a
+/// round with one disturbed visit has little weight. Intervals come from resampled rounds. Resampling few rounds
+/// understates their spread, so the replicates' deviations are multiplied by a factor. With five or more rounds, the
 /// intervals contain the true value in at least 93 % of cases (simulated in tests/bench/efficiency_coverage_test.cpp,
 /// on disturbed hosts in disturbed_host_test.cpp). There is no interval for a single round, or if phase full has fewer
 /// than kFewestForInterval samples.

@@ -1,4 +1,4 @@
-// Figures that the statistics compute from samples. The run's record, the store and the reports hold them. Plain data.
+// Figures that the statistics compute from samples, for RunRecord, the store and the reports. Plain data.
 #pragma once
 
 #include <limits>
@@ -18,8 +18,8 @@ struct DecompositionRow {
   std::string component;
   double fraction = 0, seconds = 0;
   std::optional<double> low, high;
-  /// True if the interval contains 0: the measurement cannot tell whether the part is there. A part that was 0 in every
-  /// round is known not to be there, so it is resolved.
+  /// Returns true if the interval contains 0, so that the measurement cannot tell whether the part is there. A part
+  /// that was 0 in every round counts as resolved, because it is known not to be there.
   [[nodiscard]] bool unresolved() const { return low && high && *low <= 0 && 0 <= *high && *low < *high; }
 };
 

@@ -10,7 +10,7 @@
 namespace hvd::bench {
 namespace {
 
-// Variance of the mean of a block of `length` samples of an AR(1) series, relative to independent samples.
+// Variance of the mean of `length` consecutive samples of an AR(1) series, divided by that of independent samples.
 double block_variance_factor(double rho, std::size_t length) {
   double sum = 1;
   double power = 1;
@@ -28,7 +28,7 @@ double widening(double rho, std::size_t length, std::size_t n) {
 }
 
 std::size_t affordable_resamples(std::size_t wanted, std::size_t n) {
-  constexpr std::size_t kSampleBudget = 20'000'000;  // some 0.2 s of nth_element
+  constexpr std::size_t kSampleBudget = 20'000'000;  // nth_element takes about 0.2 s for them
   return std::min(wanted, std::max(kStoredReplicates, kSampleBudget / std::max<std::size_t>(1, n)));
 }
 
@@ -43,7 +43,7 @@ std::vector<double> over_ranks(std::span<const std::vector<double>> ranks, Choos
   return out;
 }
 
-constexpr double kLeastReplicate = 1e-3;  // fraction of the median: a widened deviation could fall below zero
+constexpr double kLeastReplicate = 1e-3;  // fraction of the median; a widened replicate could be negative
 
 Bootstrap bootstrap_median(std::span<const double> samples, const IntervalOptions& options) {
   const std::size_t n = samples.size();

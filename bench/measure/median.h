@@ -14,7 +14,7 @@
 
 namespace hvd::bench {
 
-/// Middle value, or the mean of the two middle values if the count is even. Errors: HVD_ASSERT on an empty span.
+/// Returns the middle value, or the mean of the two middle values of an even count. HVD_ASSERTs that a sample exists.
 double median(std::span<const double> samples);
 
 /// out[i] = max over ranks of ranks[r][i]: the time of a synchronous step. All ranks have equally many samples.
@@ -31,9 +31,9 @@ double lag_one_autocorrelation(std::span<const double> samples);
 /// Source: Carlstein, Annals of Statistics 14 (1986), the AR(1) rule.
 std::size_t block_length(std::size_t n, double rho);
 
-/// Fewer samples have no interval: the median of the distribution may lie beyond either of two samples.
+/// There is no interval for fewer samples: the median of the distribution may lie outside the range of two samples.
 inline constexpr std::size_t kFewestForInterval = 3;
-/// With fewer samples the interval is printed with a warning, and no measurement ends because it is narrow.
+/// With fewer samples the interval is printed with a warning, and no measurement ends because its interval is narrow.
 inline constexpr std::size_t kFewestToBelieve = 10;
 
 struct IntervalOptions {
@@ -42,21 +42,22 @@ struct IntervalOptions {
   std::uint64_t seed = 1;
 };
 
-/// Median with its percentile interval from a circular block bootstrap. Blocks that are shorter than the correlation
-/// understate the variance. The deviations are therefore widened by the variance that an AR(1) series loses at that
-/// block length, and by the usual n / (n - 1) of the effective sample size.
-/// The interval contains the true median in 93 to 96 % of independent series of 10 and more samples, and in 90 to 95 %
-/// at lag-one correlation 0.3 from 20 samples and at 0.6 from 100 (simulated in tests/bench/measure_coverage_test.cpp).
+/// Returns the median with its percentile interval from a circular block bootstrap. Blocks that are shorter than the
+/// correlation understate the variance. The deviations are therefore widened by the variance that an AR(1) series loses
+/// at that block length, and by the usual n / (n - 1) of the effective sample size.
+/// The interval contains the true median in 93 to 96 % of series of 10 or more independent samples. It does so in 90 to
+/// 95 % of series with lag-one correlation 0.3 and 20 or more samples, or with correlation 0.6 and 100 or more samples
+/// (simulated in tests/bench/measure_coverage_test.cpp).
 /// There is no interval for fewer than kFewestForInterval samples.
 Estimate median_interval(std::span<const double> samples, const IntervalOptions& options = {});
 
-/// Like median_interval(), for times. Also returns the replicates, all above zero, or none if there is no interval.
+/// Like median_interval(), but for times. Also returns the replicates, which are all above zero; none without interval.
 Bootstrap median_time(std::span<const double> seconds, const IntervalOptions& options = {});
 
-/// Half the interval's width over the value; 0 if the value is 0 or there is no interval.
+/// Returns half the interval's width divided by the value; 0 if the value is 0 or there is no interval.
 double relative_half_width(const Estimate& estimate);
 
-/// Converts seconds per step to images per second, for `images` images per step. The interval's ends are swapped.
+/// Converts seconds per step to images per second, for `images` images per step. Swaps the interval's ends.
 Estimate images_per_second(const Estimate& step_seconds, double images);
 
 }  // namespace hvd::bench

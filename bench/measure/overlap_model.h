@@ -20,14 +20,14 @@ struct OverlapModel {
   double overlapped_seconds = 0;  ///< reduction time that runs beside the compute
 };
 
-/// Buckets are reduced in order, one at a time, and none before it is ready.
+/// Applies the model: buckets are reduced in order and one at a time; a reduction starts when its bucket is ready.
 OverlapModel expected_overlap(std::span<const BucketTiming> buckets, double backward_end_seconds);
 
 /// Computes when each bucket of `plan` is ready from the times at which its gradients are ready.
 std::vector<double> bucket_ready_seconds(const core::BucketPlan& plan, std::span<const double> gradient_ready_seconds);
 
-/// Expected step time: the step without communication plus the exposed part. If no core is left over for the engine
-/// (`spare_core` false), the overlapped reduction is added too, because it takes its time from the compute.
+/// Returns the expected step time: the step without communication plus the exposed part. If no core is left over for
+/// the engine (`spare_core` false), adds the overlapped reduction time, because the reduction then delays the compute.
 double expected_step_seconds(double none_step_seconds, const OverlapModel& model, bool spare_core);
 
 }  // namespace hvd::bench

@@ -17,7 +17,7 @@ namespace hvd::bench {
 class Draws {
  public:
   Draws(std::uint64_t seed, std::uint64_t stream) : generator_(seed, stream) {}
-  /// Uniform in [0, bound); bound > 0. Bias below bound / 2^64.
+  /// Returns a number uniform in [0, bound), with a bias below bound / 2^64. `bound` must be above 0.
   std::size_t below(std::size_t bound);
 
  private:
@@ -25,14 +25,14 @@ class Draws {
   std::uint64_t counter_ = 0;
 };
 
-/// Start indices of the blocks of one resample of `n` samples: ceil(n / length) indices in [0, n).
+/// Returns start indices of the blocks of one resample of `n` samples: ceil(n / length) indices in [0, n).
 /// Sample `i` of the resample is sample (starts[i / length] + i % length) % n.
 std::vector<std::size_t> block_starts(std::size_t n, std::size_t length, Draws& draws);
 
-/// Writes one resample of the same size into `out`. Blocks wrap around the end of the samples.
+/// Writes one resample of the size of `samples` into `out`. Blocks wrap around the end of `samples`.
 void resample_blocks(std::span<const double> samples, std::size_t length, Draws& draws, std::vector<double>& out);
 
-/// Central interval that contains the fraction `confidence` of `values`. Sorts `values`.
+/// Returns the central interval that contains the fraction `confidence` of `values`. Sorts `values`.
 std::pair<double, double> percentile_interval(std::vector<double>& values, double confidence);
 
 /// Every stored figure with an interval has this many replicates, so that sessions can be pooled.
@@ -45,12 +45,12 @@ struct Bootstrap {
   std::vector<double> replicates;
 };
 
-/// `factor`: by how much resamples understate the deviations. `floor`: the lowest value of a widened replicate.
+/// `factor`: resamples understate the deviations by this factor. `floor`: the lowest value of a widened replicate.
 struct Widening {
   double factor = 1, floor = 0;
 };
 
-/// Multiplies the deviations of `replicates` from `value` by the factor, and computes the interval of the result. The
+/// Multiplies the deviations of `replicates` from `value` by wider.factor, and computes the interval of the result. The
 /// interval always contains `value`.
 Bootstrap bootstrap_of(double value, std::vector<double> replicates, Widening wider, double confidence);
 

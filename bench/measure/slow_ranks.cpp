@@ -52,8 +52,8 @@ struct MedianInterval {
   bool long_enough = false;  // the series has enough steps for an interval
 };
 
-/// Interval of the sign test. The number of steps is reduced to the number of independent steps that an AR(1) series
-/// with this lag-one autocorrelation is worth.
+/// Returns the interval of the sign test. The test uses a smaller number of steps than the series has: the number of
+/// independent steps that are worth as much as an AR(1) series with the same lag-one autocorrelation.
 MedianInterval median_interval_of_steps(std::vector<double> series) {
   const double steps = static_cast<double>(series.size());
   const auto [least, most] = std::minmax_element(series.begin(), series.end());
@@ -65,7 +65,8 @@ MedianInterval median_interval_of_steps(std::vector<double> series) {
           series[static_cast<std::size_t>(std::ceil(std::min(middle + reach, steps - 1)))], reach <= middle};
 }
 
-/// Modified z-scores: deviation from the median over the larger of errors[m] and the deviation that the MAD estimates.
+/// Returns modified z-scores: the deviation from the median, divided by the larger of errors[m] and the standard
+/// deviation that the MAD (median absolute deviation) estimates.
 std::vector<double> scores(const std::vector<double>& values, std::span<const double> errors) {
   const double middle = median(values);
   std::vector<double> deviations(values.size());

@@ -17,12 +17,12 @@
 
 namespace hvd::bench {
 
-/// With fewer members there is no majority, so it is unknown which member is the usual one.
+/// With fewer members there is no majority that shows which members are healthy.
 inline constexpr std::size_t kMajority = 4;
 /// With fewer steps there is no interval.
 inline constexpr int kFewestSteps = 10;
 
-/// Compares one rank or node with the others, as fractions: 0.05 is 5 % slower.
+/// Compares one member with the others. The fraction 0.05 means 5 % slower.
 struct Slowness {
   double slower = 0;
   double low = 0, high = 0;     ///< 99 % interval of `slower`
@@ -31,10 +31,10 @@ struct Slowness {
   bool unclear = false;         ///< slower by at least the threshold, but not accused
 };
 
-/// `seconds[member][step]`: times above 0 of two or more members, all with equally many steps, at least kFewestSteps.
-/// `threshold`: a slow member is slower by at least this fraction. `critical`: critical_score() for this many members.
-/// With fewer than kMajority members, the slowest one is accused if its interval lies above the threshold and above the
-/// intervals of all others; `critical` is then not used.
+/// `seconds[member][step]`: times above 0 of two or more members. Each member has the same number of steps, at least
+/// kFewestSteps. `threshold`: a slow member is slower by at least this fraction. `critical`: critical_score() for this
+/// number of members. With fewer than kMajority members `critical` is not used: the slowest member is accused if its
+/// interval lies above the threshold and above the intervals of all other members.
 std::vector<Slowness> compare_times(std::span<const std::vector<double>> seconds, double threshold, double critical);
 
 struct NodeSlowness {
@@ -50,14 +50,14 @@ struct SlowRanks {
   std::vector<std::size_t> unclear;
 };
 
-/// Like compare_times(). Also compares the nodes if some have several ranks: the time of a node is the median over its
-/// ranks, step by step. `hosts`: [rank].
+/// Compares the ranks as compare_times() does. Also compares the nodes if some node has several ranks; a node's time in
+/// a step is the median over its ranks. `hosts`: [rank].
 SlowRanks find_slow_ranks(std::span<const std::vector<double>> seconds, std::span<const std::string> hosts,
                           double threshold, std::uint64_t seed);
 
-/// Score that the largest of `members` healthy members exceeds in 3 % of runs. It is found by simulation; healthy
-/// members differ by a normal distribution of any width. At least four members are scored, so at most one healthy
-/// member in a hundred is accused.
+/// Returns the score that the largest score of `members` healthy members exceeds in 3 % of runs. The score comes from a
+/// simulation in which healthy members differ by a normal distribution; its width does not matter. At least four
+/// members are scored, so at most one healthy member in a hundred is accused.
 double critical_score(std::size_t members, std::uint64_t seed);
 
 }  // namespace hvd::bench

@@ -1,8 +1,9 @@
 #include "bench/measure/steady_state.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "bench/measure/median.h"
 
@@ -75,15 +76,12 @@ bool SteadyState::gave_up() const {
 
 std::string SteadyState::text() const {
   const std::span<const double> last = window();
-  char line[160];
   if (const std::size_t needed = options_.minimum_steps + options_.window_steps; steps_.size() < needed) {
-    std::snprintf(line, sizeof line, "not steady as far as %zu steps tell: fewer than the %zu that it takes to judge",
-                  steps_.size(), needed);
-    return line;
+    return fmt::format("not steady as far as {} steps tell: fewer than the {} that it takes to judge", steps_.size(),
+                       needed);
   }
-  std::snprintf(line, sizeof line, "%s after %zu steps (drift %+.1f %% over the last %zu)",
-                steady() ? "steady" : "not steady", steps_.size(), 100 * relative_drift(last), last.size());
-  return line;
+  return fmt::format("{} after {} steps (drift {:+.1f} % over the last {})", steady() ? "steady" : "not steady",
+                     steps_.size(), 100 * relative_drift(last), last.size());
 }
 
 }  // namespace hvd::bench

@@ -15,8 +15,8 @@ struct SteadyOptions {
   double window_seconds = 1.0;       ///< the window grows to at least this time, because single short steps vary a lot
   std::size_t longest_window = 200;  ///< largest number of steps in the window
   double drift = 0.02;               ///< largest relative change over the window that counts as steady
-  std::size_t maximum_steps = 1000;  ///< gives up after this many steps and reports that
-  double maximum_seconds = 60;       ///< likewise, in seconds of step time
+  std::size_t maximum_steps = 1000;  ///< warm-up gives up after this many steps
+  double maximum_seconds = 60;       ///< warm-up gives up after this much step time
 };
 
 /// Relative change of the step time over `window`: the Theil-Sen slope (median of all pairwise slopes, so that a few
@@ -32,9 +32,9 @@ class SteadyState {
   explicit SteadyState(SteadyOptions options) : options_(options) {}
 
   void add(double step_seconds);
-  /// True if the drift of the last window is below the bound, or cannot be told from noise.
+  /// Returns true if the drift of the last window is below the bound, or cannot be told from noise.
   [[nodiscard]] bool steady() const;
-  /// True if warm-up is steady or gave up.
+  /// Returns true if warm-up is steady or gave up.
   [[nodiscard]] bool finished() const { return steady() || gave_up(); }
   [[nodiscard]] bool gave_up() const;
   [[nodiscard]] std::size_t steps() const { return steps_.size(); }

@@ -1,6 +1,6 @@
-// The times of a training step that a run records, and the one table that names them. A new series is a member of
-// StepTimes, a member of RankSamples and a line of kStepSeries: messages between ranks, phases, the run's record and
-// the store follow. Plain data.
+// The times of a training step that a run records, and the one table that names them. To add a series, add a member to
+// StepTimes, a member to RankSamples and a line to kStepSeries. Messages between ranks, phases, RunRecord and the store
+// then need no change. Plain data.
 #pragma once
 
 #include <array>
@@ -9,28 +9,28 @@
 
 namespace hvd::bench {
 
-/// One step of one rank, seconds.
+/// Times of one step of one rank in seconds.
 struct StepTimes {
   double step = 0;                           ///< forward to update
   double compute = 0;                        ///< forward and backward, without waits
-  double exposed = 0;                        ///< wait for the engine
+  double exposed = 0;                        ///< time of waiting for the engine
   double reduce = 0, control = 0, copy = 0;  ///< time of the engine's thread, overlapping with compute
   double update = 0;
-  /// Host clock: from the end of the previous step, or from the request for the first of several steps, until the host
-  /// noticed the end of this step. Includes loading the batch. On a CPU equal to `step`.
+  /// Time by the host's clock until the host noticed the end of this step, from the end of the previous step. The first
+  /// of several steps begins when they are requested. Includes loading the batch. On a CPU equal to `step`.
   double host = 0;
   double launch = 0;  ///< host clock: time until all work was launched or enqueued on the GPU; 0 on a CPU
   double loss = 0;
   bool ahead = false;  ///< the step was launched on the GPU while the previous one ran
 };
 
-/// Per-step samples of one rank in seconds (loss: dimensionless). All have equal length.
+/// Per-step samples of one rank in seconds (loss: dimensionless). All series have equal length.
 struct RankSamples {
   std::vector<double> step, compute, exposed, reduce, control, copy, update, host, launch, loss;
 };
 
 struct StepSeries {
-  std::string_view kind;  ///< in the store's table `sample`; ends with the unit, except for the loss
+  std::string_view kind;  ///< name in the store's table `sample`; ends with the unit, except for the loss
   double StepTimes::*of_step;
   std::vector<double> RankSamples::*of_rank;
   bool gpu_only = false;  ///< not stored for a CPU, where it is 0 or equal to `step`

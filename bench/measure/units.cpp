@@ -1,8 +1,9 @@
 #include "bench/measure/units.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cmath>
-#include <cstdio>
 
 namespace hvd::bench {
 
@@ -13,17 +14,14 @@ std::string bytes_text(double bytes) {
     bytes /= 1024;
     ++unit;
   }
-  std::array<char, 64> text{};
-  const int decimals = unit == 0 || std::abs(bytes) >= 100 ? 0 : 2;
-  std::snprintf(text.data(), text.size(), "%.*f %s", decimals, bytes, kUnits.at(unit));
-  return text.data();
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 || std::abs(bytes) >= 100 ? 0 : 2, kUnits.at(unit));
 }
 
 std::string duration_text(double seconds) {
   const auto whole = std::lround(seconds);
-  if (whole < 120) return std::to_string(whole) + " s";
-  if (whole < 7200) return std::to_string((whole + 30) / 60) + " min";
-  return std::to_string(whole / 3600) + " h " + std::to_string(whole % 3600 / 60) + " min";
+  if (whole < 120) return fmt::format("{} s", whole);
+  if (whole < 7200) return fmt::format("{} min", (whole + 30) / 60);
+  return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
 }
 
 }  // namespace hvd::bench

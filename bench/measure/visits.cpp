@@ -1,16 +1,16 @@
 #include "bench/measure/visits.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 
 #include "bench/measure/median.h"
 
 namespace hvd::bench {
 namespace {
 
-constexpr double kExcessThatCounts = 0.005;  // a smaller excess shifts all phases alike, by less than their intervals
+constexpr double kExcessThatCounts = 0.005;  // a smaller excess affects all phases alike, within their intervals
 
 std::vector<double> log_excess(const PhaseVisits& phase) {
   std::vector<double> excess;
@@ -21,11 +21,8 @@ std::vector<double> log_excess(const PhaseVisits& phase) {
 }
 
 std::string figures(std::string_view phase, const Estimate& log_excess) {
-  std::array<char, 120> text{};
-  std::snprintf(text.data(), text.size(), "%.*s %+.1f %% [%+.1f, %+.1f]", static_cast<int>(phase.size()), phase.data(),
-                100 * std::expm1(log_excess.value), 100 * std::expm1(log_excess.low),
-                100 * std::expm1(log_excess.high));
-  return text.data();
+  return fmt::format("{} {:+.1f} % [{:+.1f}, {:+.1f}]", phase, 100 * std::expm1(log_excess.value),
+                     100 * std::expm1(log_excess.low), 100 * std::expm1(log_excess.high));
 }
 
 }  // namespace
@@ -52,9 +49,9 @@ FirstStepVerdict judge_first_steps(std::span<const PhaseVisits> phases, std::uin
     verdict.discard = verdict.discard || (typical.low > 0 && std::expm1(typical.value) >= kExcessThatCounts);
     seen += (seen.empty() ? "" : ", ") + figures(phase.phase, typical);
   }
-  verdict.text = (verdict.discard ? "discarded: they take longer than the others of their visits: "
-                                  : "kept: not seen to take longer than the others of their visits: ") +
-                 seen + " (" + std::to_string(fewest) + " visits of each phase)";
+  verdict.text =
+      fmt::format("{} than the others of their visits: {} ({} visits of each phase)",
+                  verdict.discard ? "discarded: they take longer" : "kept: not seen to take longer", seen, fewest);
   return verdict;
 }
 

@@ -1,5 +1,5 @@
-// Decides how many steps a session spends in a phase before it changes to another (a visit), and whether the first step
-// after a change counts. Pure.
+// Decides how many steps a session spends in a phase before it changes to another phase (one visit), and whether the
+// first step after a change counts. Pure.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace hvd::bench {
 /// A session tries to measure this many rounds. Disturbances of a whole round cancel, so more and shorter rounds give
 /// narrower intervals than fewer and longer ones.
 inline constexpr std::size_t kRoundsToAimFor = 20;
-/// A session on CPUs that has fewer rounds does not end because an interval is narrow, only at a cap.
+/// A session on CPUs with fewer rounds ends only at a cap, even if its interval is narrow.
 inline constexpr std::size_t kFewestRounds = 10;
 /// Least number of visits of a phase that is needed to judge its first steps.
 inline constexpr std::size_t kVisitsToJudge = 5;
@@ -21,14 +21,14 @@ inline constexpr std::size_t kVisitsToJudge = 5;
 struct VisitBudget {
   double sample_seconds = 0;  ///< seconds per sample in the slowest phase; 0: unknown
   double round_seconds = 0;   ///< seconds of a round with one sample per visit
-  double seconds_left = 0;    ///< until the time cap
+  double seconds_left = 0;    ///< seconds until the time cap
   std::size_t rounds_done = 0;
   double target_seconds = 1;  ///< a visit takes no longer than this if its samples are short
   std::int64_t shortest = 1, longest = 100;
 };
 
-/// Samples per visit in the next round: as many as take `target_seconds`, but few enough that kRoundsToAimFor rounds
-/// fit into the time left. Clamped to [shortest, longest].
+/// Returns the number of samples per visit in the next round: as many as take `target_seconds`, but few enough that
+/// kRoundsToAimFor rounds fit into the time left. Clamped to [shortest, longest].
 std::int64_t visit_samples(const VisitBudget& budget);
 
 /// The visits of one phase: [visit][sample], seconds of the slowest rank.
@@ -45,8 +45,8 @@ struct FirstStepVerdict {
 
 /// Compares the first sample of every visit with the median of the visit's other samples. First samples are discarded
 /// if in some phase they take longer by half a percent or more and the 95 % interval of the excess lies above 0.
-/// Simulated with five to twenty visits of each phase: 3 to 11 % of sessions discard although nothing takes longer. An
-/// excess of twice a step's noise is found in all sessions, an excess of half the noise in 45 to 90 %.
+/// In simulations with five to twenty visits of each phase, 3 to 11 % of sessions discard although first samples take
+/// no longer. An excess of twice a step's noise is found in all sessions, an excess of half the noise in 45 to 90 %.
 /// Visits with a single sample are left out because they have nothing to compare with. Nothing is discarded
 /// if a phase has fewer than kVisitsToJudge visits of two or more samples.
 FirstStepVerdict judge_first_steps(std::span<const PhaseVisits> phases, std::uint64_t seed);

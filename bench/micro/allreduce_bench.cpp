@@ -3,10 +3,10 @@
 //
 //   mpirun -np 2 build/release/bin/allreduce_bench [repetitions]
 //
-// The methods to reduce are interleaved (A B C D, A B C D, ...), so that a noisy machine disturbs all of them alike.
+// The program interleaves the methods (A B C D, A B C D, ...), so that a noisy machine disturbs all methods alike.
 // The program prints the median over repetitions of the slowest rank's time, an order-statistics interval of that
-// median, and the median of the ratios to the flat call within each repetition. It checks every element of every
-// result.
+// median, and the median of the ratios to the flat call within each repetition. Every element of every result is
+// checked.
 #include <mpi.h>
 
 #include <algorithm>
@@ -78,7 +78,7 @@ double median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-/// Interval between order statistics that contains the median with about 95 %: ranks n/2 -+ 0.98 sqrt(n).
+/// Returns the order statistics n/2 -+ 0.98 sqrt(n). They enclose the median in about 95 % of cases.
 std::array<double, 2> interval(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const auto n = static_cast<double>(values.size());

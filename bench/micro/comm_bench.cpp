@@ -1,6 +1,6 @@
 // Measures what moving and summing gradients costs on one host, without a launcher: the reduction kernels, conversion
 // between element types, packing into the fusion buffer, and the data planes between threads. Every case checks its
-// answer and reports an error instead of a time if it is wrong. Rates count the bytes of one buffer.
+// answer and reports an error instead of a time if the answer is wrong. Rates count the bytes of one buffer.
 //
 //   build/release/bin/comm_bench --benchmark_filter=plane
 #include <benchmark/benchmark.h>

@@ -1,7 +1,8 @@
 // Measures the processor time of the control plane without any communication: the pure negotiation, the fusion planner
-// and the static plan. Every case checks its answer and reports an error instead of a time if it is wrong. Compare with
-// Horovod, which negotiates a thousand small tensors per step in 5 to 8 ms.
+// and the static plan. Every case checks its answer and reports an error instead of a time if the answer is wrong.
+// For comparison: Horovod negotiates a thousand small tensors per step in 5 to 8 ms.
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 
 #include <chrono>
 #include <cstddef>
@@ -23,10 +24,10 @@ using hvd::DataType;
 using hvd::ReduceOp;
 
 constexpr std::size_t kTensors = 1000;
-constexpr std::size_t kResNet101 = 314;  // number of its parameters
+constexpr std::size_t kResNet101 = 314;  // number of parameters of ResNet-101
 
-std::string name_of(std::size_t i) {  // as long as real names, so that no string fits into its own object
-  return "model/stage3/block" + std::to_string(i / 6) + "/conv" + std::to_string(i % 6) + "/weight/gradient";
+std::string name_of(std::size_t i) {  // long, as real names are: such a string allocates memory
+  return fmt::format("model/stage3/block{}/conv{}/weight/gradient", i / 6, i % 6);
 }
 
 std::vector<Request> requests_of(std::size_t tensors) {
@@ -44,7 +45,7 @@ class World {
     cached_.resize(ranks_.size());
   }
 
-  /// Submits everything on every rank and negotiates one cycle. done_ then holds the result of each rank.
+  /// Submits all requests of every rank, negotiates one cycle, and puts each rank's result into done_.
   void step(const std::vector<std::vector<Request>>& requests) {
     for (std::size_t r = 0; r < ranks_.size(); ++r) submit(r, requests[r]);
     std::vector<Action> actions;
@@ -54,7 +55,7 @@ class World {
     for (Action& action : actions) done_.push_back(std::get<CycleDone>(std::move(action)));
   }
 
-  /// True if all ranks execute the same batches and these hold every tensor once.
+  /// Returns true if all ranks execute the same batches and the batches contain `tensors` tensors.
   [[nodiscard]] bool right(std::size_t tensors) const {
     std::size_t names = 0;
     for (const Batch& batch : done_.front().batches) names += batch.error.empty() ? batch.names.size() : 0;
@@ -64,7 +65,7 @@ class World {
     return names == tensors;
   }
   [[nodiscard]] const CycleStats& stats() const { return ranks_.front().stats(); }
-  /// Time that rank 0 spent in on_gathered() in the last step.
+  /// Returns the time that rank 0 spent in on_gathered() in the last step.
   [[nodiscard]] std::chrono::nanoseconds coordinator() const { return coordinator_; }
 
  private:
@@ -112,7 +113,7 @@ class World {
   std::chrono::nanoseconds coordinator_{0};
 };
 
-/// One rank's processor time for a cycle of cached tensors: submit, cycle, batches. range(0): ranks, range(1): tensors.
+/// Measures one rank's processor time for a cycle of cached tensors. range(0): ranks, range(1): tensors.
 void negotiate_cached(benchmark::State& state) {
   const auto ranks = static_cast<std::size_t>(state.range(0));
   const auto tensors = static_cast<std::size_t>(state.range(1));
@@ -139,7 +140,7 @@ BENCHMARK(negotiate_cached)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
-/// Rank 0's part of the first cycle: nothing is cached, so rank 0 handles all requests of all ranks.
+/// Measures rank 0's part of the first cycle: nothing is cached, so rank 0 handles all requests of all ranks.
 void coordinate_first_cycle(benchmark::State& state) {
   const auto ranks = static_cast<std::size_t>(state.range(0));
   const std::vector<std::vector<Request>> requests(ranks, requests_of(kTensors));
@@ -180,11 +181,12 @@ BENCHMARK(fuse_thousand)->Arg(0)->Arg(1)->Arg(2)->Unit(benchmark::kMicrosecond);
 void plan_thousand_buckets(benchmark::State& state) {
   std::vector<GradientInfo> gradients;
   for (std::size_t i = 0; i < kTensors; ++i) gradients.push_back({name_of(i), i * 1024, 1000});
-  const BucketOptions options{40960, 4096};  // ten gradients per bucket, two in the first bucket
+  const BucketOptions options{40960, 4096};  // least bytes of a bucket, and of the first bucket
   const std::uint64_t hash = plan_buckets(gradients, DataType::kF32, ReduceOp::kSum, options).hash;
   for (auto _ : state) {
     const BucketPlan plan = plan_buckets(gradients, DataType::kF32, ReduceOp::kSum, options);
-    // A bucket takes eleven gradients, because ten ((10 x 1024 - 24) x 4 bytes) are 96 bytes short of 40960.
+    // A bucket takes eleven gradients, because ten gradients ((10 x 1024 - 24) x 4 bytes) are 96 bytes short of 40960.
+    // The first bucket takes two gradients, because one gradient is 96 bytes short of 4096.
     if (plan.hash != hash || plan.buckets.size() != 1 + (998 + 10) / 11) state.SkipWithError("wrong plan");
   }
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(kTensors));

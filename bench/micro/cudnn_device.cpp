@@ -1,8 +1,10 @@
-// Prints a GPU's properties as cuDNN describes them (JSON), in the form of tests/cudnn/devices. With this file, plans
-// for the GPU are checked on machines without it.
+// Prints a GPU's properties as cuDNN describes them (JSON), for a file of tests/cudnn/devices. With this file, tests on
+// machines without the GPU check plans for it.
 //
 //   cudnn_device [INDEX]       properties of a GPU of this machine (default 0)
 //   cudnn_device --read FILE   properties in a file as cuDNN understands them: shows whether the file is usable
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cstdio>
 #include <cstring>
@@ -19,7 +21,7 @@ namespace {
 using namespace hvd;
 using namespace hvd::models::cudnn;
 
-/// CUDNN_ATTR_DEVICEPROP_DEVICE_ID, which headers have since 9.8; descriptor.h has the other attributes.
+/// CUDNN_ATTR_DEVICEPROP_DEVICE_ID, which only cuDNN's headers since 9.8 have. descriptor.h has the other attributes.
 constexpr auto kAttrDevicePropId = static_cast<cudnnBackendAttributeName_t>(2700);
 
 std::string text_of(Descriptor& properties) {
@@ -60,8 +62,8 @@ int run(int argc, char** argv) {
   }
   const auto library = Library::load();
   if (library->version() < kDevicelessVersion) {
-    throw Error(Errc::kUnsupported, library->name() + " is cuDNN " + library->version().text() +
-                                        "; device properties need " + kDevicelessVersion.text());
+    throw Error(Errc::kUnsupported, fmt::format("{} is cuDNN {}; device properties need {}", library->name(),
+                                                library->version().text(), kDevicelessVersion.text()));
   }
   const std::string text =
       from_file ? properties_of_text(*library, content_of(argv[2])) : properties_of_gpu(*library, index);

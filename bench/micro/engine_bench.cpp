@@ -7,8 +7,8 @@
 //   mpirun -np 2 engine_bench resnet101 30           a network's gradients, in the order of backward; 30 rounds
 //
 // A sample is the slowest rank's time of one step; ranks start together after a barrier. The program prints the median,
-// its 95 % interval (order statistics, no distribution assumed), and the ratio of medians to the flat all-reduce.
-// It checks the sums of every variant and returns exit code 1 if one is wrong.
+// its 95 % interval (order statistics, no distribution assumed), and the median divided by that of the flat all-reduce.
+// The program checks the sums of every variant and returns exit code 1 if a sum is wrong.
 #include <mpi.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ struct Options {
   int warmup = 30;
 };
 
-/// Element counts of the tensors, which are fp32.
+/// Returns the element counts of the tensors, which are fp32.
 std::vector<std::size_t> tensor_counts(const std::string& set) {
   if (set == "small") return std::vector<std::size_t>(1000, 256);
   if (set == "one") return {1};
@@ -61,7 +61,7 @@ std::vector<core::GradientInfo> lay_out(const std::vector<std::size_t>& counts) 
   return gradients;
 }
 
-/// Element i of rank `rank`. Sums are exact for up to 2^16 ranks.
+/// Returns element i of rank `rank`. Sums over ranks are exact for up to 2^16 ranks.
 float value(int rank, std::size_t i) { return static_cast<float>((static_cast<std::size_t>(rank) * 7 + i) % 64); }
 
 /// A way to reduce all tensors once.
@@ -74,7 +74,7 @@ struct Variant {
   std::vector<double> seconds = {};
 };
 
-/// A fixed set of gradients in an arena, under one schedule.
+/// Reduces a fixed set of gradients in an arena. Each of its variants uses one schedule.
 class Steps {
  public:
   Steps(Engine& engine, std::span<float> arena, const std::vector<core::GradientInfo>& gradients)
@@ -115,7 +115,8 @@ struct Interval {
   double median, low, high;
 };
 
-/// Median and the order statistics that enclose it with 95 %: n/2 -+ 0.98 sqrt(n) (normal limit of the binomial).
+/// Returns the median and the order statistics n/2 -+ 0.98 sqrt(n), which enclose the median in 95 % of cases (normal
+/// limit of the binomial).
 Interval median_interval(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
   const auto n = static_cast<double>(samples.size());
@@ -136,7 +137,8 @@ void print(const Engine& engine, const std::string& data_plane, std::size_t tens
   }
 }
 
-/// A permutation of 0 .. count - 1, the same on every rank, so that no variant always follows the same other one.
+/// Returns a permutation of 0 .. count - 1 for one round, the same on every rank. A new one per round avoids that a
+/// variant always follows the same other variant.
 std::vector<std::size_t> drawn_order(std::size_t count, std::uint64_t round) {
   std::vector<std::size_t> order(count);
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -155,8 +157,8 @@ int run(const Options& options) {
   engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
   Steps steps(engine, arena, gradients);
 
-  // The same bytes once more, as a user of the library has them: separate allocations, submitted by name. This needs an
-  // engine of its own, because 2,000 names do not fit into one response cache of the default capacity.
+  // The variant `tickets` reduces the same bytes as a user of the library does: separate allocations, submitted by
+  // name. It has its own engine, because 2,000 names do not fit into one response cache of the default capacity.
   Engine ticket_engine(comm::make_mpi(), {});
   std::vector<std::vector<float>> loose;
   for (const std::size_t count : counts) loose.emplace_back(count);
@@ -187,7 +189,7 @@ int run(const Options& options) {
                           return true;
                         }};
 
-  // The engines' threads sleep during this variant, so that MPI has one caller at a time.
+  // The engines' threads sleep during the variant `flat`, so that MPI has one caller at a time.
   const Variant flat{"one flat MPI_Allreduce", [&] { steps.fill(); },
                      [&] {
                        MPI_Allreduce(MPI_IN_PLACE, arena.data(), static_cast<int>(elements), MPI_FLOAT, MPI_SUM,

@@ -1,5 +1,5 @@
-// Times the saves of a session whose three phases get five more samples between two saves, as rank 0 saves it while it
-// measures. Compares the stored rows with those of a single save.
+// Times the saves that rank 0 makes while a session measures: between two saves, each of three phases gets five more
+// samples. Checks that the stored rows equal those of a single save.
 //   store_bench DIRECTORY [RANKS]
 #include <algorithm>
 #include <chrono>
@@ -64,7 +64,7 @@ RunRecord describe(const std::string& session, Phase phase, int ranks) {
   return run;
 }
 
-/// Gives every series `samples` samples. A longer series starts with the shorter one.
+/// Extends every series to `samples` samples. Stored samples stay as they are.
 void fill(RunRecord& run, std::size_t samples) {
   for (RankRecord& rank : run.ranks) {
     double step = 0.5 + 0.001 * rank.rank;
@@ -79,7 +79,7 @@ void fill(RunRecord& run, std::size_t samples) {
   run.step_replicates.assign(200, 0.5 + 1e-6 * static_cast<double>(samples));
 }
 
-/// Errors: check_failed if `file` does not hold the samples that one save of each of `runs` stores.
+/// Errors: check_failed if the samples in `file` differ from those that a single save of each run stores.
 void require_rows(const fs::path& file, const std::vector<RunRecord>& runs) {
   ResultStore expected(file.string() + ".expected", runs[0].session_uuid, "store_bench");
   for (const RunRecord& run : runs) expected.save(run);
@@ -109,7 +109,7 @@ void measure(const fs::path& folder, int ranks, std::size_t samples) {
     const double before = written_bytes();
     const auto begin = Clock::now();
     for (const RunRecord& run : runs) keeper.save(run);
-    if (save == 0) continue;  // nothing was stored yet
+    if (save == 0) continue;  // not timed, because nothing was stored before
     seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
     bytes.push_back(written_bytes() - before);
   }

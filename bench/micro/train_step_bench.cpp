@@ -1,11 +1,12 @@
-// Times single training steps without communication. scripts/maintain/peers compares them with others; --profile shows
-// where the time of a step goes.
+// Times single training steps without communication. scripts/maintain/peers compares the times with those of other
+// systems; --profile shows where the time of a step goes.
 //
-// With --serve it answers lines from standard input, so that a script can alternate between it and another system
-// without restarting either. It answers "N" with the seconds of N steps, "loss" with the loss of the last step, and
-// "batch N" with "ready ..." or "no ..." (scripts/maintain/peers/serving.py).
+// With --serve, the program answers lines from standard input, so that a script can alternate between this program and
+// another system without restarting them. The answer to "N" is the seconds of N steps, to "loss" the loss of the last
+// step, and to "batch N" "ready ..." or "no ..." (scripts/maintain/peers/serving.py).
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -76,13 +77,14 @@ void print_profile(const TrainStep& step, std::size_t rows) {
 }
 
 std::string ready_line(const TrainingBench& bench, const Options& options) {
-  return "ready " + bench.train_step().description() + " " + options.training.dtype + " batch " +
-         std::to_string(options.training.model.batch_size);
+  return fmt::format("ready {} {} batch {}", bench.train_step().description(), options.training.dtype,
+                     options.training.model.batch_size);
 }
 
-/// Replaces `bench` by one with `images` per step and returns "ready ...", or returns "no ..." and leaves no bench.
+/// Replaces `bench` by a bench with `images` images per step and returns "ready ...". If there is not enough memory,
+/// returns "no ..." and leaves no bench.
 std::string change_batch(std::unique_ptr<TrainingBench>& bench, Options& options, std::int64_t images) {
-  bench.reset();  // first, because there may not be memory for both
+  bench.reset();  // freed first, because there may not be memory for two benches
   options.training.model.batch_size = images;
   try {
     bench = make_bench(options);
@@ -95,7 +97,7 @@ std::string change_batch(std::unique_ptr<TrainingBench>& bench, Options& options
   }
 }
 
-/// Errors: invalid_argument if the line is not a known question, or asks for steps while there is no bench.
+/// Answers one line of --serve. Errors: invalid_argument if the question is unknown, or if no bench can answer it.
 std::string answer(const std::string& question, std::unique_ptr<TrainingBench>& bench, Options& options) {
   std::istringstream words(question);
   std::string word;
@@ -104,19 +106,14 @@ std::string answer(const std::string& question, std::unique_ptr<TrainingBench>& 
   if (word == "batch" && words >> number && number > 0) return change_batch(bench, options, number);
   const bool steps = std::istringstream(word) >> number && number > 0;
   if (!steps && word != "loss") {
-    throw Error(Errc::kInvalidArgument, "'" + question + "' is not a question: N, loss or batch N");
+    throw Error(Errc::kInvalidArgument, fmt::format("'{}' is not a question: N, loss or batch N", question));
   }
-  if (bench == nullptr) throw Error(Errc::kInvalidArgument, "'" + question + "': there was no memory for the batch");
-  std::array<char, 40> text{};
-  if (!steps) {
-    std::snprintf(text.data(), text.size(), "%.17g", bench->loss());
-    return text.data();
+  if (bench == nullptr) {
+    throw Error(Errc::kInvalidArgument, fmt::format("'{}': there was no memory for the batch", question));
   }
+  if (!steps) return fmt::format("{:.17g}", bench->loss());
   std::string seconds;
-  for (const double step : bench->steps(static_cast<int>(number))) {
-    std::snprintf(text.data(), text.size(), "%.9f ", step);
-    seconds += text.data();
-  }
+  for (const double step : bench->steps(static_cast<int>(number))) seconds += fmt::format("{:.9f} ", step);
   return seconds;
 }
 
@@ -184,7 +181,7 @@ int main(int argc, char** argv) {
   app.add_flag("--serve", options.serve, "answer step counts from standard input");
   CLI11_PARSE(app, argc, argv);
   const auto given = [&](const char* option) { return app.count(option) > 0; };
-  // If the user chose a way to fuse, no other is tried.
+  // If the user chose a way to fuse, no other way is tried.
   options.training.other_fusions = !given("--fusion") && !given("--images");
   options.training.labels = options.labels == "fresh" ? LabelRule::kFresh : LabelRule::kCycled;
   try {

@@ -1,5 +1,5 @@
 // Training steps to time: step by step on the CPU, one captured graph per step on a GPU. The images stay in memory.
-// Labels are new in every step, so that the network cannot memorise its batch and train on vanishing gradients; they
+// Labels are new in every step, so that the network cannot memorise its batch and train on vanishing gradients. Labels
 // are generated before the clock starts. Used by one thread.
 #pragma once
 
@@ -17,23 +17,23 @@ struct TrainingOptions {
   models::ModelSpec model{
       .model = "resnet101", .batch_size = 8, .image_size = 0, .classes = 1000, .auxiliary_head = false};
   std::string dtype = "fp32";      ///< also bf16; on a GPU also fp16 and tf32
-  std::string gradient_dtype;      ///< empty: fp32, or on a GPU the 16-bit type of the compute
+  std::string gradient_dtype;      ///< empty: fp32 on the CPU, the type of the compute on a GPU
   int threads = 1;                 ///< CPU only; on a GPU, one thread per processor compiles kernels
   bool profile = false;            ///< time every operation; on a GPU, steps then run without a graph
-  int fusion_level = 2;            ///< GPU: models/cudnn/analyse.h
+  int fusion_level = 2;            ///< GPU: see models/cudnn/analyse.h
   std::string images = "columns";  ///< GPU: how the first convolution reads the images (cudnn::Images)
   bool other_fusions = false;      ///< GPU: with `tune`, also time whole steps fused in other ways
-  bool winograd = true;            ///< CPU: models::StepOptions
+  bool winograd = true;            ///< CPU: see models::StepOptions
   models::LabelRule labels = models::LabelRule::kFresh;
   bool tune = true;            ///< GPU: time the best engines of each operation first
-  std::string winners_folder;  ///< GPU: folder that keeps the fastest engines; empty: they are not kept
+  std::string winners_folder;  ///< GPU: folder that keeps the fastest engines; empty: none are kept
 };
 
 class TrainingBench {
  public:
   virtual ~TrainingBench() = default;
-  /// Runs `count` steps of forward, backward and update. Returns the seconds of each step; on a GPU only their mean,
-  /// from an idle GPU to an idle GPU.
+  /// Runs `count` steps of forward, backward and update. Returns the seconds of each step; a GPU bench returns only
+  /// their mean, timed from an idle GPU to an idle GPU.
   virtual std::vector<double> steps(int count) = 0;
   /// Loss of the last step.
   [[nodiscard]] virtual double loss() const = 0;
@@ -42,8 +42,8 @@ class TrainingBench {
   [[nodiscard]] virtual std::vector<std::string> notes() const { return {}; }
 };
 
-/// Errors of both: out_of_memory; unsupported if the type or device is not available. The returned bench is warm: its
-/// memory has been touched and everything has run once.
+/// Errors of both functions: out_of_memory; unsupported if the type or device is not available. The returned bench is
+/// warm: its memory has been touched and all its operations have run once.
 std::unique_ptr<TrainingBench> make_cpu_bench(const TrainingOptions& options);
 std::unique_ptr<TrainingBench> make_gpu_bench(const TrainingOptions& options);
 

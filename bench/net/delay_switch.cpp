@@ -1,9 +1,9 @@
 // delay_switch PORTS DELAY_US RATE_MBIT PREFIX: an Ethernet switch in user space that adds latency, for kernels
 // without sch_netem. Creates TAP devices PREFIX1 .. PREFIXn with the addresses 02:00:00:00:hh:ll (port number), prints
 // "ready", and forwards until it is killed. Every frame leaves at least DELAY_US after it arrived. Each output port
-// sends no faster than RATE_MBIT (0: no limit), so frames for one port queue; nothing is ever lost. The rate of a
-// sender is limited at the sender (tc tbf), which also pushes back on TCP. Frames of up to 64 KiB pass unsplit
-// (segmentation offload). One thread; run by scripts/network_bench inside its own namespaces.
+// sends no faster than RATE_MBIT (0: no limit): frames for the port wait in its queue, and no frame is lost. The script
+// limits the rate of a sender at the sender (tc tbf), which also slows TCP down. Frames of up to 64 KiB pass unsplit
+// (segmentation offload). The program has one thread. scripts/network_bench runs it inside its own namespaces.
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <net/if.h>
@@ -74,14 +74,14 @@ class Port {
 
   [[nodiscard]] int descriptor() const { return descriptor_; }
 
-  /// Queues a frame. It leaves at least `on_wire` after the frame before it. This spaces frames of several senders; the
-  /// sender's own limit already spaces frames of one sender.
+  /// Queues a frame, which leaves at least `on_wire` after the frame before it. This time separates frames of several
+  /// senders; the limit at the sender already separates frames of one sender.
   void enqueue(std::span<const std::byte> bytes, Clock::time_point earliest, nanoseconds on_wire) {
     free_at_ = std::max(earliest, free_at_ + on_wire);
     queue_.push_back({free_at_, {bytes.begin(), bytes.end()}});
   }
 
-  /// Sends all frames that are due. Returns when the next frame is due.
+  /// Sends all frames that are due. Returns the time at which the next frame is due.
   std::optional<Clock::time_point> send_due(Clock::time_point now) {
     while (!queue_.empty() && queue_.front().due <= now) {
       const std::vector<std::byte>& bytes = queue_.front().bytes;

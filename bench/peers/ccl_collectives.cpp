@@ -1,5 +1,5 @@
-// Measures the collectives of oneCCL on host memory. scripts/maintain/coll_peers compiles it against
-// build/peers/oneccl. oneCCL is started through the MPI that it ships with.
+// Measures the collectives of oneCCL on host memory. scripts/maintain/coll_peers compiles this program against
+// build/peers/oneccl. The MPI that comes with oneCCL starts the ranks.
 #include <mpi.h>
 
 #include <cstdio>
@@ -55,7 +55,7 @@ ccl::event call_ccl(World& world, const Call& call) {
 Answer perform(void* self, const Call* call) {
   auto& world = *static_cast<World*>(self);
   const bool even = call->count % static_cast<std::size_t>(world.size) == 0;
-  if (call->operation == Collective::kReduceScatter && !even) return Answer::kUnsupported;  // all shares must be equal
+  if (call->operation == Collective::kReduceScatter && !even) return Answer::kUnsupported;  // oneCCL needs equal shares
   try {
     call_ccl(world, *call).wait();
     return Answer::kDone;

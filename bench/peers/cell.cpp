@@ -32,7 +32,9 @@ std::size_t whole_number(const std::string& text, std::size_t most, const std::s
   std::size_t value = 0;
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || rest != end || value > most) refuse(what, text + " is no number up to the allowed one");
+  if (error != std::errc() || rest != end || value > most) {
+    refuse(what, text + " is not a whole number from 0 to " + std::to_string(most));
+  }
   return value;
 }
 
@@ -60,17 +62,17 @@ Cell parse_cell(const std::string& text) {
   cell.operation = static_cast<Collective>(index_of(kCollectives, words[0], text));
   cell.type = static_cast<Type>(index_of(kTypes, words[1], text));
   cell.bytes = whole_number(words[2], kMostBytes, text);
-  if (words[3] != "in" && words[3] != "out") refuse(text, "neither in place nor out of place");
+  if (words[3] != "in" && words[3] != "out") refuse(text, "the fourth word must be 'in' or 'out'");
   cell.in_place = words[3] == "in";
   cell.calls = whole_number(words[4], kMostCalls, text);
   const bool barrier = cell.operation == Collective::kBarrier;
   if (cell.calls == 0) refuse(text, "no calls");
   if (cell.bytes % size_of(cell.type) != 0 || (cell.bytes == 0) != barrier) {
-    refuse(text, "bytes must be whole elements, none for a barrier and some for the others");
+    refuse(text, "BYTES must be a multiple of the element's size: 0 for a barrier, above 0 for other operations");
   }
   const bool either = cell.operation == Collective::kAllReduce || cell.operation == Collective::kAllGather;
   const bool always = cell.operation == Collective::kBroadcast || barrier;
-  if (!either && cell.in_place != always) refuse(text, "the operation does not exist so");
+  if (!either && cell.in_place != always) refuse(text, always ? "must be in place" : "must be out of place");
   return cell;
 }
 

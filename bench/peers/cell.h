@@ -1,4 +1,4 @@
-// One cell (configuration) to measure, as text and as values, and the arguments that request samples of it. Pure.
+// One cell (configuration) to measure, as text and as values, and the command line of a measurement. Pure.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ struct Cell {
   std::string text;  ///< OPERATION/TYPE/BYTES/in|out/CALLS
   Collective operation = Collective::kAllReduce;
   Type type = Type::kF32;
-  std::size_t bytes = 0;  ///< of the larger of input and output; 0 for barrier
+  std::size_t bytes = 0;  ///< size of the input or the output, whichever is larger; 0 for barrier
   bool in_place = false;
   std::size_t calls = 1;  ///< operations per sample, each on its own buffer
 };

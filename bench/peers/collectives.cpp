@@ -21,20 +21,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kAlign = 64;  // bytes of a cache line, so that two buffers never share one
+constexpr std::size_t kAlign = 64;  // bytes of a cache line; two buffers never share a line
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// Distance in bytes between two buffers of the cell. With uneven counts, an all_to_all receives up to one element per
-/// rank more than it sends.
+/// Returns the distance in bytes between two buffers of the cell. With uneven counts, an all_to_all receives up to one
+/// element per rank more than it sends.
 std::size_t stride_of(const Cell& cell, int size) {
   const std::size_t bytes = cell.bytes + static_cast<std::size_t>(size) * size_of(cell.type);
   return (bytes + kAlign - 1) / kAlign * kAlign;
 }
 
-/// Memory for the buffers of all cells, allocated by the library or as ordinary pages. Every page is touched before the
-/// first sample, because a library may allocate memory without pages. The first lap through the buffers would then
-/// include page faults.
+/// Memory for the buffers of all cells, allocated by the library or as ordinary pages. Pool touches every page, because
+/// otherwise the first lap through the buffers could include page faults.
 class Pool {
  public:
   Pool(const Library& library, std::size_t bytes) : bytes_(bytes) {
@@ -68,8 +67,8 @@ class Pool {
   bool owned_ = false;
 };
 
-/// Buffers of one cell, which rotate through `rotated` bytes of each pool, or more if a sample needs more. All buffers
-/// are filled before each lap. By the time a buffer is used, the other buffers have evicted it from the caches.
+/// The buffers of one cell. The samples rotate through `rotated` bytes of each pool, or more if a sample needs more.
+/// All buffers are filled before each lap. When a buffer is used, the other buffers have evicted it from the caches.
 class Buffers {
  public:
   Buffers(const Cell& cell, const Library& library, std::size_t rotated, const Pool& in, const Pool* out)
@@ -84,7 +83,7 @@ class Buffers {
     next_ = slots_;
   }
 
-  /// Returns the calls of the next sample. Their inputs are filled in.
+  /// Returns the calls of the next sample, with their inputs filled.
   std::vector<Call> next_sample() {
     if (next_ + cell_.calls > slots_) {
       ++lap_;
@@ -120,7 +119,8 @@ class Buffers {
   std::uint32_t lap_ = 0;
 };
 
-/// Runs one sample on this rank. Returns the seconds from the barrier to the last call's end, and the wrong elements.
+/// Runs one sample on this rank. Returns the time from the barrier to the last call's end, and the number of wrong
+/// elements.
 Result sample(const Library& library, SharedPage& page, Buffers& buffers, bool corrupt_first) {
   const std::vector<Call> calls = buffers.next_sample();
   Answer answer = Answer::kDone;
@@ -144,7 +144,8 @@ struct Measured {
   bool unsupported = false;
 };
 
-/// Adds the slowest rank's time and the wrong elements of all ranks. Only rank 0 calls it, between two barriers.
+/// Adds a sample to `measured`: the slowest rank's time and the wrong elements of all ranks. Only rank 0 calls this
+/// function, between two barriers.
 void collect(const SharedPage& page, int size, bool warm_up, Measured& measured) {
   double slowest = 0;
   for (int rank = 0; rank < size; ++rank) {
@@ -156,7 +157,7 @@ void collect(const SharedPage& page, int size, bool warm_up, Measured& measured)
   if (!warm_up && !measured.unsupported) measured.seconds.push_back(slowest);
 }
 
-/// The first sample warms up: it is checked but not counted.
+/// Measures one cell. The first sample warms up: its result is checked, but its time is not counted.
 Measured measure_cell(const Library& library, SharedPage& page, const Request& request, Buffers& buffers) {
   Measured measured;
   const Clock::time_point start = Clock::now();
@@ -201,7 +202,7 @@ int measure_all(const Library& library, SharedPage& page, const Request& request
     Buffers buffers(cell, library, request.pool_bytes, in, out.get());
     const Measured measured = measure_cell(library, page, request, buffers);
     if (library.rank == 0) print(cell, library.size, measured);
-    wrong |= measured.wrong != 0;  // only rank 0 knows this; the launcher passes on rank 0's exit code
+    wrong |= measured.wrong != 0;  // only rank 0 has the sum; the launcher passes on rank 0's exit code
   }
   return wrong ? 1 : 0;
 }

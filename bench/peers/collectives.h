@@ -1,8 +1,8 @@
-// Measures one library's collectives, by the same rules for every library: this engine, MPIs, oneCCL, Gloo.
+// Measures the collectives of one library. The rules are the same for every library: this engine, MPIs, oneCCL, Gloo.
 //
 // Each library has a program that starts its ranks, fills in a Library, and calls measure(). All ranks run on one host
-// and synchronise through a file that they map, so that the measurement uses no library's own barrier or reduction. The
-// struct has a C layout, for programs in other languages. One thread uses measure() and the Library.
+// and synchronise through a file that they map, so that the measurement does not use the library's barrier or
+// reduction. The structs have a C layout, for programs in other languages. One thread uses measure() and the Library.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct Call {
   void* out;
   const void* in;  ///< if in place, equal to `out`, or for all_gather the rank's share of `out`
   std::size_t count;
-  const std::size_t* counts;  ///< [rank]; they differ by at most 1
+  const std::size_t* counts;  ///< [rank]; two counts differ by at most 1
   const std::size_t* starts;  ///< [rank]; sums of the counts of lower ranks
 };
 
@@ -34,8 +34,8 @@ struct Library {
   std::int32_t rank;
   std::int32_t size;
   void* self;
-  /// Returns the memory with which the library works fastest. It must live until measure() has returned. Collective. If
-  /// the function is null, ordinary memory is used.
+  /// Returns the memory with which the library works fastest. The memory must live until measure() has returned. All
+  /// ranks call the function together. If the function is null, ordinary memory is used.
   void* (*allocate)(void* self, std::size_t bytes);
   /// Performs the call and returns when the result is complete. If one rank answers kUnsupported, all ranks must.
   Answer (*perform)(void* self, const Call* call);
@@ -43,8 +43,8 @@ struct Library {
 
 /// Arguments: --shared-page FILE --samples N --cell-seconds S --pool-bytes B --seed S [--corrupt] CELL...
 /// CELL: OPERATION/TYPE/BYTES/in|out/CALLS. Rank 0 prints a line of JSON per cell, in an order drawn from the seed.
-/// --corrupt changes one element of the first result of each cell, which the check must then report.
-/// Returns 0; 1 if a result was wrong; 2 after an error, which it prints.
+/// --corrupt changes one element of the first result of each cell, and the check must then report this element.
+/// Returns 0; 1 if a result was wrong; 2 after an error, whose text is printed.
 int measure(const Library& library, int argc, const char* const* argv);
 
 }  // namespace hvd::peers

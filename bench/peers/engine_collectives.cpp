@@ -26,7 +26,7 @@ using hvd::peers::Type;
 struct World {
   std::unique_ptr<Communicator> communicator;
   std::vector<std::unique_ptr<hvd::comm::RegisteredMemory>> memory;
-  std::vector<std::size_t> received;  // counts of an all_to_all; kept to save allocations
+  std::vector<std::size_t> received;  // counts of an all_to_all; a member to save allocations
 };
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }

@@ -1,7 +1,7 @@
 // Test data: small whole numbers whose sums are exact in every type, so that results need no tolerance. Pure.
 //
-// Element i holds digit(i) + rank. The digits change with each lap through the buffers, so a result left over from the
-// previous lap counts as wrong.
+// Element i of a rank's input is digit(i) + rank. The digits change with each lap through the buffers, so that a result
+// left over from the previous lap is wrong.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,9 @@ struct Place {
 
 /// Writes the rank's input for the call into `call.in` or, for a broadcast, into `call.out`.
 void fill(const Call& call, const Place& place);
-/// Returns the number of elements of `call.out` that differ from the operation's definition; 0 for a barrier.
+/// Returns the number of wrong elements of `call.out`; 0 for a barrier.
 std::int64_t count_wrong(const Call& call, const Place& place);
-/// Changes one element of `call.out`; a barrier has none.
+/// Changes one element of `call.out`; does nothing for a barrier.
 void corrupt(const Call& call);
 
 }  // namespace hvd::peers

@@ -1,4 +1,4 @@
-// Measures the collectives of an MPI. scripts/maintain/coll_peers compiles it with each MPI's own compiler wrapper.
+// Measures the collectives of an MPI. scripts/maintain/coll_peers compiles this program with each MPI's own wrapper.
 #include <mpi.h>
 
 #include <climits>
@@ -42,7 +42,7 @@ void take_counts(World& world, const Call& call) {
 }
 
 const void* input_of(const Call& call) {
-  return call.in_place ? MPI_IN_PLACE : call.in;  // NOLINT(performance-no-int-to-ptr): MPI defines it so
+  return call.in_place ? MPI_IN_PLACE : call.in;  // NOLINT(performance-no-int-to-ptr): as MPI defines MPI_IN_PLACE
 }
 
 int call_mpi(World& world, const Call& call) {

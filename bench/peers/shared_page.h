@@ -26,10 +26,10 @@ class SharedPage {
 
   /// Errors: std::runtime_error if another rank failed or does not arrive within a minute.
   void barrier();
-  /// Leaves this rank's result; rank 0 reads it after the next barrier().
+  /// Stores this rank's result; rank 0 reads the result after the next barrier().
   void post(const Result& result);
   [[nodiscard]] Result posted(int rank) const;
-  /// Rank 0 calls it between two barriers; the other ranks read the decision after the second barrier.
+  /// Rank 0 calls decide() between two barriers; the other ranks read the decision after the second barrier.
   void decide(bool stop);
   [[nodiscard]] bool stopped() const;
   /// Makes the waits of the other ranks fail. Never throws.

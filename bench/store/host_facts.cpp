@@ -1,5 +1,6 @@
 #include "bench/store/host_facts.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -7,7 +8,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -44,8 +44,9 @@ struct CgroupFolder {
   bool v2 = true;
 };
 
-/// Returns the folders that may hold limits of `controller` for this process, the process's own group first. Handles
-/// cgroup versions 2 and 1, mounted at the usual places. In a container the mount's root is the process's own group.
+/// Returns the folders that may have limits of `controller` for this process. The folder of the process's own group
+/// comes first. Handles cgroup versions 2 and 1, mounted at the usual places. In a container, the process's own group
+/// is the root of the mount.
 std::vector<CgroupFolder> cgroup_folders(std::string_view controller) {
   std::vector<CgroupFolder> folders;
   std::istringstream groups(whole("/proc/self/cgroup"));
@@ -199,7 +200,7 @@ Memory memory() {
   const auto [limit, used] = cgroup_memory();
   if (limit > 0 && limit < result.total_bytes) {
     result.limit_bytes = limit;
-    // The group's use includes page cache, which the kernel would free. So count only half of the use.
+    // The cgroup's use includes page cache, which the kernel would free. So count only half of the use.
     result.available_bytes = std::min(result.available_bytes, limit - used / 2);
   }
   return result;
@@ -208,11 +209,9 @@ Memory memory() {
 std::string parse_cpu_max(std::string_view text) {
   std::istringstream words{std::string(text)};
   double quota = 0, period = 0;
-  if (!(words >> quota >> period) || quota <= 0 || period <= 0) return {};  // "max 100000", "-1 100000"
-  std::array<char, 32> number{};
+  if (!(words >> quota >> period) || quota <= 0 || period <= 0) return {};  // no quota: "max 100000", "-1 100000"
   const double processors = quota / period;
-  std::snprintf(number.data(), number.size(), processors == std::floor(processors) ? "%.0f" : "%.2f", processors);
-  return number.data();
+  return fmt::format("{:.{}f}", processors, processors == std::floor(processors) ? 0 : 2);
 }
 
 std::string cpu_quota() {

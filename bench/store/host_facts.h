@@ -1,5 +1,5 @@
 // Facts about this process and host from /proc, /sys and the C library. No function fails: a fact that cannot be read
-// is empty or zero. Any thread.
+// is empty or zero. Any thread may call these functions.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace hvd::bench {
 
-/// Returns the first line of a small file, trimmed; empty if it cannot be read.
+/// Returns the first line of a small file, trimmed; empty if the file cannot be read.
 std::string first_line(const std::filesystem::path& file);
 
-/// Facts from /proc/cpuinfo: counts for the whole host, everything else for the first processor.
+/// Facts from /proc/cpuinfo. Counts are for the whole host, all other facts for the first processor.
 struct Processor {
   std::string model;  ///< "Intel(R) Xeon(R) Platinum 8480+"
   std::string microcode;
@@ -32,7 +32,8 @@ Processor processor();
 Processor parse_cpuinfo(std::string_view cpuinfo);
 
 /// Returns the bytes of the last-level cache that the first processor uses; 0 if unknown. The size comes from the
-/// kernel's files in `folder`, or else from the C library, which on some processors returns that of a whole socket.
+/// kernel's files in `folder`, or else from the C library, which on some processors returns the size for a whole
+/// socket.
 std::size_t last_level_cache(const std::filesystem::path& folder = "/sys/devices/system/cpu/cpu0/cache");
 
 /// Processors that this process may run on, ascending.
@@ -52,8 +53,8 @@ Memory memory();
 /// Returns the value of "Key:  123 kB" in `file` (a path such as "/proc/meminfo"), in bytes; 0 if absent.
 std::int64_t proc_bytes(const char* file, std::string_view key);
 
-/// Returns the processor time that the cgroup allows, in processors ("2", "0.50"); empty: no quota. affinity() does not
-/// show the quota: the kernel stops threads beyond it for a part of every tenth of a second.
+/// Returns the processor time that the cgroup allows, in processors ("2", "0.50"); empty if there is no quota.
+/// affinity() does not show the quota. The kernel stops threads beyond the quota for a part of every tenth of a second.
 std::string cpu_quota();
 /// Returns the quota from the text of cpu.max ("200000 100000"). Pure.
 std::string parse_cpu_max(std::string_view text);

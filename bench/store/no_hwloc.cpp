@@ -1,4 +1,4 @@
-// For a build without hwloc: the NUMA nodes are unknown.
+// Replaces numa_hwloc.cpp in a build without hwloc, where the NUMA nodes are unknown.
 #include "bench/store/numa.h"
 
 namespace hvd::bench {

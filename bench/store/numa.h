@@ -25,7 +25,7 @@ struct NumaNode {
 
 struct NumaLayout {
   std::vector<NumaNode> nodes;  ///< ascending by number; empty: unknown
-  std::string source;           ///< "hwloc API 2.8" and anything unusual; if `nodes` is empty, the reason
+  std::string source;           ///< "hwloc API 2.8" and what is unusual; the reason if `nodes` is empty
   bool this_machine = false;    ///< false if a file or a text given to hwloc describes another machine
 
   [[nodiscard]] bool known() const { return this_machine && !nodes.empty(); }
@@ -38,7 +38,7 @@ struct NumaLayout {
 
 /// Returns the layout as text for other ranks: source, nodes and their processors, one "name=value" line each.
 std::string to_text(const NumaLayout& layout);
-/// Ignores lines that to_text() does not write.
+/// Parses the result of to_text(). Ignores other lines.
 NumaLayout parse_numa_layout(std::string_view text);
 
 /// Returns {0} as "node 0" and {0,1} as "nodes 0-1".
@@ -48,14 +48,14 @@ std::string node_list(const std::vector<int>& nodes);
 /// Sources: srun(1) (--cpu-bind), mpirun(1) of Open MPI 4 and 5 (--map-by, --bind-to), IBM's "Job Step Manager: jsrun".
 std::string_view binding_advice();
 
-/// The topology that hwloc has read.
+/// The topology of a machine as hwloc reports it.
 class NumaTopology {
  public:
   /// Reads the topology of this machine, including processors and nodes that this process may not use. Never fails:
   /// NumaLayout::source gives the reason if the nodes are unknown. If HWLOC_XMLFILE, HWLOC_SYNTHETIC or similar
-  /// variables are set, hwloc describes another machine; `environment` serves to name them in `source`.
+  /// variables are set, hwloc describes another machine; `source` then names those that `environment` has.
   static NumaTopology of_machine(const Environment& environment);
-  /// For tests: takes a machine in hwloc's notation, such as "numa:2 core:4 pu:2". If it is invalid, `source` says so.
+  /// For tests: takes a machine in hwloc's notation, such as "numa:2 core:4 pu:2". `source` says if it is not valid.
   static NumaTopology synthetic(const std::string& description);
 
   [[nodiscard]] const NumaLayout& layout() const { return layout_; }
@@ -69,7 +69,7 @@ class NumaTopology {
   using Handle = std::unique_ptr<hwloc_topology, Destroy>;
   NumaTopology(Handle handle, NumaLayout layout);
 
-  Handle handle_;  ///< null: unknown
+  Handle handle_;  ///< null if the topology is unknown
   NumaLayout layout_;
 };
 

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <hwloc.h>
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 namespace hvd::bench {
 namespace {
 
-// Variables that make hwloc describe another machine, or make it claim that it describes this one.
+// Variables that make hwloc describe another machine, or make hwloc claim that it describes this machine.
 // Source: hwloc 2.9's documentation, "Environment Variables".
 constexpr std::array<const char*, 6> kRedirections{"HWLOC_XMLFILE",    "HWLOC_SYNTHETIC",  "HWLOC_FSROOT",
                                                    "HWLOC_COMPONENTS", "HWLOC_CPUID_PATH", "HWLOC_THISSYSTEM"};
@@ -30,7 +31,7 @@ std::vector<int> numbers(hwloc_const_bitmap_t bitmap) {
 
 std::string version() {
   const unsigned api = hwloc_get_api_version();  // 0x20800 is 2.8; hwloc cannot report its full version at run time
-  return "hwloc API " + std::to_string(api >> 16) + "." + std::to_string((api >> 8) & 0xff);
+  return fmt::format("hwloc API {}.{}", api >> 16, (api >> 8) & 0xff);
 }
 
 NumaNode read_node(hwloc_topology_t topology, hwloc_obj_t object) {
@@ -52,14 +53,14 @@ std::vector<NumaNode> read_nodes(hwloc_topology_t topology) {
   return nodes;
 }
 
-/// Returns text such as " (set: HWLOC_SYNTHETIC, HWLOC_THISSYSTEM)"; empty if no such variable is set.
+/// Returns text such as " (set: HWLOC_SYNTHETIC, HWLOC_THISSYSTEM)"; empty if no variable of kRedirections is set.
 std::string redirections(const Environment& environment) {
   std::string names;
   for (const char* name : kRedirections) {
     if (environment.find(std::string_view(name)) != environment.end())
       names.append(names.empty() ? "" : ", ").append(name);
   }
-  return names.empty() ? names : " (set: " + names + ")";
+  return names.empty() ? names : fmt::format(" (set: {})", names);
 }
 
 }  // namespace

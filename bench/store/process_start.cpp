@@ -1,5 +1,7 @@
 #include "bench/store/process_start.h"
 
+#include <fmt/format.h>
+
 namespace hvd::bench {
 
 std::string_view value_of(const Environment& environment, std::string_view name) {
@@ -8,12 +10,11 @@ std::string_view value_of(const Environment& environment, std::string_view name)
 }
 
 std::string how_to_launch(std::string_view evidence, int tasks) {
-  const std::string n = std::to_string(tasks);
   if (evidence.starts_with("SLURM"))
-    return "srun --mpi=pmix -n " + n + " hvd_bench ... or mpirun -n " + n + " hvd_bench ...";
+    return fmt::format("srun --mpi=pmix -n {0} hvd_bench ... or mpirun -n {0} hvd_bench ...", tasks);
   if (evidence.starts_with("LSB") || evidence.starts_with("JSM"))
-    return "jsrun -n " + n + " hvd_bench ... or mpirun -n " + n + " hvd_bench ...";
-  return "mpirun -n " + n + " hvd_bench ...";
+    return fmt::format("jsrun -n {0} hvd_bench ... or mpirun -n {0} hvd_bench ...", tasks);
+  return fmt::format("mpirun -n {} hvd_bench ...", tasks);
 }
 
 }  // namespace hvd::bench

@@ -1,5 +1,6 @@
 #include "bench/store/provenance.h"
 
+#include <fmt/format.h>
 #include <gnu/libc-version.h>
 #include <sqlite3.h>
 #include <sys/utsname.h>
@@ -21,13 +22,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Variables that tune a library we use, and so change results. They are given as prefixes, so that future variables
-// match too. Open MPI 5 reads OMPI_MCA_ for its own part and PRTE_MCA_ for the launcher's part.
+// Prefixes of variables that tune a library we use, and so change results. A prefix also matches variables of future
+// versions. Open MPI 5 reads OMPI_MCA_* for itself and PRTE_MCA_* for its launcher.
 constexpr std::array<std::string_view, 21> kTuningPrefixes{
     "OMP_",    "GOMP_",          "KMP_",         "DNNL_",         "ONEDNN_",      "UCX_",         "NCCL_",
     "MALLOC_", "GLIBC_TUNABLES", "OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_hwloc",
     "FI_",     "PSM2_",          "UCC_",         "MPICH_",        "I_MPI_",       "TCMALLOC_",    "PRTE_MCA_hwloc"};
-// LD_PRELOAD usually loads another malloc.
+// Names of other variables that change results. LD_PRELOAD usually loads another malloc.
 constexpr std::array<std::string_view, 8> kTuningNames{"OMPI_MCA_mpi_yield_when_idle",
                                                        "OMPI_MCA_mpi_leave_pinned",
                                                        "OMPI_MCA_rmaps_base_mapping_policy",
@@ -36,7 +37,7 @@ constexpr std::array<std::string_view, 8> kTuningNames{"OMPI_MCA_mpi_yield_when_
                                                        "LD_PRELOAD",
                                                        "PRTE_MCA_rmaps_default_mapping_policy",
                                                        "PRTE_MCA_rmaps_base_oversubscribe"};
-// Variables that only explain a run: settings that are in Options, too, and facts about the job.
+// Variables that explain a run but do not change results: settings that Options also has, and facts about the job.
 // HVD_IMAGE_DIGEST is the digest of the container image, which no program inside the image can find out (docs/recipes).
 constexpr std::array<std::string_view, 36> kExplainingNames{"HOROVOD_FUSION_THRESHOLD",
                                                             "HOROVOD_CYCLE_TIME",
@@ -158,7 +159,7 @@ void collect_host(Collector& facts, const Environment& environment) {
   facts.result("memory.transparent_huge_pages", first_line("/sys/kernel/mm/transparent_hugepage/enabled"));
   utsname system{};
   if (::uname(&system) == 0) {
-    facts.result("os.kernel", std::string(system.sysname) + " " + system.release);
+    facts.result("os.kernel", fmt::format("{} {}", system.sysname, system.release));
     facts.record("os.kernel_build", system.version);
     facts.result("os.machine", system.machine);
   }
@@ -170,7 +171,7 @@ void collect_libraries(Collector& facts) {
   facts.result("lib.glibc", gnu_get_libc_version());
   facts.record("lib.sqlite", sqlite3_libversion());
   for (const auto& [library, path] : loaded_libraries()) {
-    // The file's name contains the version (libdnnl.so.2.6). Its folder does not affect results.
+    // The file's name contains the version (libdnnl.so.2.6). The file's folder does not affect results.
     facts.add("lib.file." + library, fs::path(path).filename().string(), library != "sqlite");
     facts.record("lib.path." + library, path);
   }
@@ -195,13 +196,12 @@ std::string shell_word(std::string_view word) {
 }
 
 std::string launcher_hint(const Launch& launch) {
-  const std::string n = std::to_string(launch.size);
   switch (launch.launcher) {
     case Launcher::kNone: return "";
-    case Launcher::kMpirun: return "mpirun -n " + n + " ";
-    case Launcher::kSlurm: return "srun --mpi=pmix -N " + std::to_string(launch.nodes) + " -n " + n + " ";
-    case Launcher::kJsm: return "jsrun -n " + n + " ";
-    case Launcher::kPmi: return "mpiexec -n " + n + " ";
+    case Launcher::kMpirun: return fmt::format("mpirun -n {} ", launch.size);
+    case Launcher::kSlurm: return fmt::format("srun --mpi=pmix -N {} -n {} ", launch.nodes, launch.size);
+    case Launcher::kJsm: return fmt::format("jsrun -n {} ", launch.size);
+    case Launcher::kPmi: return fmt::format("mpiexec -n {} ", launch.size);
   }
   return "";
 }

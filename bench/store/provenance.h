@@ -18,22 +18,22 @@ namespace hvd::bench {
 /// Returns the hash of the program's file as 16 hex digits; empty if the file cannot be read.
 std::string binary_hash();
 
-/// Facts of this process and host. Reads /proc and /sys. Never fails: facts that cannot be read are left out. `command`
-/// is argv.
+/// Returns facts about this process and host. Reads /proc and /sys. Never fails: facts that cannot be read are left
+/// out. `command` is argv.
 Provenance collect_provenance(const std::vector<std::string>& command, const ProcessStart& start);
 
-/// The facts from the environment: only variables that tune a library we use or that name the job, and never one whose
-/// name suggests a secret. Pure.
+/// Returns the facts from the environment: variables that tune a library we use or that describe the job. Leaves out
+/// variables whose name suggests a secret. Pure.
 Provenance environment_facts(const Environment& environment);
 
-/// Hash over the configuration fields of `run` and the provenance rows with in_fingerprint, 16 hex digits.
-/// It leaves out identities, times, results, host names, the size of the allocation around a smaller run, and the seed,
-/// which does not change how long a step takes.
+/// Returns the hash of the configuration fields of `run` and the provenance rows with in_fingerprint, as 16 hex digits.
+/// The hash leaves out identities, times, results, host names, the size of the allocation around a smaller run, and the
+/// seed, which does not change how long a step takes.
 std::string fingerprint(const RunRecord& run);
 
-/// Quotes `argv` so that a shell can run it again, with the working directory and a launcher command as a hint.
+/// Returns a line with which a shell runs `argv` again in the same directory. The line's launcher command is a hint.
 std::string quoted_command_line(const std::vector<std::string>& argv, const ProcessStart& start);
-/// The same as a pure function: returns "cd /home/me && env OMP_NUM_THREADS=1 mpirun -n 2 hvd_bench --model vgg16".
+/// Like the function above, but pure: "cd /home/me && env OMP_NUM_THREADS=1 mpirun -n 2 hvd_bench --model vgg16".
 std::string quoted_command_line(const std::vector<std::string>& argv, const ProcessStart& start,
                                 std::string_view directory);
 

@@ -1,6 +1,7 @@
 #include "bench/store/result_store.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,7 +9,6 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <optional>
@@ -32,12 +32,13 @@ constexpr std::array kTables{"session", "run", "provenance", "rank", "sample", "
 constexpr std::array kTablesOfVersion2{"coll_session", "coll_provenance", "coll_cell", "coll_sample"};
 constexpr std::int64_t kVersionWithCollectives = 2;
 
-// With many ranks most of a save's time is spent per page, and large pages waste less space beside samples of a few
-// kilobytes. With few ranks the pages of small tables would be most of the file. Measured: results/README.md.
+// With many ranks a save writes many pages, and its time depends on their number: large pages are faster, and samples
+// of a few kilobytes fill them better. With few ranks, large pages of small tables would be most of the file. Measured:
+// results/README.md.
 constexpr int kManyRanks = 64, kLargePageBytes = 16384;
 
-// A transaction that changes more pages than the cache holds syncs its journal many times. 64 MiB hold 512 ranks x 8
-// kinds x 1,900 samples. SQLite allocates only what the pages need.
+// A transaction that changes more pages than fit into the cache syncs its journal many times. 64 MiB are enough for 512
+// ranks x 8 kinds x 1,900 samples. SQLite allocates only the memory that the pages need.
 constexpr const char* kPartialPragmas =
     "PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA cache_size = -65536;";
 
@@ -45,16 +46,18 @@ fs::path absolute_path(const fs::path& file) {
   std::error_code problem;
   fs::path path = fs::absolute(file, problem).lexically_normal();
   if (!problem) return path;
-  throw Error(Errc::kIo, file.string() + ": the working directory is gone (" + problem.message() +
-                             "); cd to another one, or give --db an absolute path");
+  throw Error(Errc::kIo, fmt::format("{}: the working directory is gone ({}); cd to another one, or give --db an "
+                                     "absolute path",
+                                     file.string(), problem.message()));
 }
 
-/// Returns the status of `path` and follows links. Errors: io, but not if nothing exists at `path`.
+/// Returns the status of `path`, following links. Errors: io, but no error if nothing exists at `path`.
 fs::file_status look_at(const fs::path& path) {
   std::error_code problem;
   const fs::file_status status = fs::status(path, problem);
   if (status.type() != fs::file_type::none) return status;
-  throw Error(Errc::kIo, path.string() + ": cannot be looked at (" + problem.message() + "); use another --db");
+  throw Error(Errc::kIo,
+              fmt::format("{}: cannot be looked at ({}); use another --db", path.string(), problem.message()));
 }
 
 /// Makes a rename durable. Ignores errors, because some file systems refuse to sync a directory.
@@ -67,7 +70,7 @@ void sync_directory(const fs::path& directory) {
 
 /// Renames `from` to `to` and returns true. Returns false if `to` exists. Errors: io.
 bool rename_if_absent(const fs::path& from, const fs::path& to) {
-  // link() never replaces a file, even on network file systems. If there are no hard links, use rename().
+  // link() never replaces a file, even on network file systems. If the file system has no hard links, use rename().
   if (::link(from.c_str(), to.c_str()) == 0) {
     ::unlink(from.c_str());
     return true;
@@ -75,15 +78,15 @@ bool rename_if_absent(const fs::path& from, const fs::path& to) {
   if (errno == EEXIST) return false;
   if (fs::exists(look_at(to))) return false;
   if (::rename(from.c_str(), to.c_str()) == 0) return true;
-  throw Error(Errc::kIo, to.string() + ": cannot be created (" + std::strerror(errno) +
-                             "): check the permissions of its directory");
+  throw Error(Errc::kIo, fmt::format("{}: cannot be created ({}): check the permissions of its directory", to.string(),
+                                     std::strerror(errno)));
 }
 
 std::uint32_t big_endian(std::span<const unsigned char, 4> bytes) {
   return (std::uint32_t{bytes[0]} << 24) | (std::uint32_t{bytes[1]} << 16) | (std::uint32_t{bytes[2]} << 8) | bytes[3];
 }
 
-/// Returns the number after `PRAGMA <pragma> =` in a schema, so that only the schema defines it.
+/// Returns the number after `PRAGMA <pragma> =` in a schema, so that only the schema defines the number.
 std::uint32_t schema_pragma(std::string_view sql, std::string_view pragma) {
   const std::string needle = "PRAGMA " + std::string(pragma) + " = ";
   return static_cast<std::uint32_t>(std::stoul(std::string(sql.substr(sql.find(needle) + needle.size(), 12))));
@@ -95,24 +98,25 @@ class ResultStore::Impl {
  public:
   Impl(const fs::path& target, std::string session_uuid, std::string command_line)
       : target_(absolute_path(target)),
-        partial_(target_.string() + "." + session_uuid + ".partial"),
+        partial_(fmt::format("{}.{}.partial", target_.string(), session_uuid)),
         session_uuid_(std::move(session_uuid)),
         command_line_(std::move(command_line)) {
     const fs::path directory = target_.parent_path();
     if (!fs::is_directory(look_at(directory))) {
-      throw Error(Errc::kIo, target_.string() + ": there is no directory " + directory.string() +
-                                 "; create it (mkdir -p) or use another --db");
+      throw Error(Errc::kIo, fmt::format("{}: there is no directory {}; create it (mkdir -p) or use another --db",
+                                         target_.string(), directory.string()));
     }
     if (::access(directory.c_str(), W_OK | X_OK) != 0) {
-      throw Error(Errc::kIo, target_.string() + ": the directory " + directory.string() + " cannot be written (" +
-                                 std::strerror(errno) + "); use --db on another one, or --no-db");
+      throw Error(Errc::kIo,
+                  fmt::format("{}: the directory {} cannot be written ({}); use --db on another one, or --no-db",
+                              target_.string(), directory.string(), std::strerror(errno)));
     }
     check_store_header(target_);
     if (fs::exists(look_at(target_)) && ::access(target_.c_str(), R_OK | W_OK) != 0) {
-      throw Error(Errc::kIo, target_.string() + ": cannot be written (" + std::strerror(errno) +
-                                 "); change its permissions or use another --db");
+      throw Error(Errc::kIo, fmt::format("{}: cannot be written ({}); change its permissions or use another --db",
+                                         target_.string(), std::strerror(errno)));
     }
-    // Creates the partial file, so that a write error is reported now. Removes it again until the first save, because a
+    // Create the partial file, so that a write error is reported now. Remove the file until the first save, because a
     // job that is killed while it warms up must not leave a file.
     create_partial(1);
     remove_partial();
@@ -159,8 +163,8 @@ class ResultStore::Impl {
     try {
       publish(patience);
     } catch (const Error& error) {
-      throw Error(error.code(), std::string(error.what()) + "; this session's results are kept in " +
-                                    partial_.string() + ", add them later with hvdb merge");
+      throw Error(error.code(), fmt::format("{}; this session's results are kept in {}, add them later with hvdb merge",
+                                            error.what(), partial_.string()));
     }
     saved_.clear();
     finished_ = true;
@@ -175,7 +179,7 @@ class ResultStore::Impl {
       database_.emplace(partial_, Locking::kExclusive, true);
       if (ranks >= kManyRanks) database_->run("PRAGMA page_size = " + std::to_string(kLargePageBytes));
       database_->run(kPartialPragmas);
-      database_->run("BEGIN; " + std::string(schema_sql()) + "; COMMIT;");
+      database_->run(fmt::format("BEGIN; {}; COMMIT;", schema_sql()));
       Statement(*database_, "INSERT INTO session (uuid, started_utc, command_line) VALUES (?,?,?)")
           .bind(session_uuid_)
           .bind(started_utc_)
@@ -189,9 +193,10 @@ class ResultStore::Impl {
 
   void publish(std::chrono::milliseconds patience) {
     if (const std::string found = database_->text("PRAGMA quick_check"); found != "ok") {
-      throw Error(Errc::kIo, partial_.string() + ": SQLite finds it damaged (" + found + "); check the file system");
+      throw Error(Errc::kIo,
+                  fmt::format("{}: SQLite finds it damaged ({}); check the file system", partial_.string(), found));
     }
-    database_.reset();  // if a step below fails, a later finish() opens it again
+    database_.reset();  // if a step below fails, a later finish() opens the file again
     if (rename_if_absent(partial_, target_)) {
       sync_directory(target_.parent_path());
       return;
@@ -211,8 +216,8 @@ class ResultStore::Impl {
     if (!knows_schema_version(static_cast<std::uint32_t>(target.integer("PRAGMA main.user_version")))) {
       throw Error(Errc::kIo, target_.string() + ": its schema changed while this session ran; use another --db");
     }
-    const auto copy = [&target](const std::string& table) {  // a table's columns are equal in all schema versions
-      target.run(std::string("INSERT INTO main.").append(table).append(" SELECT * FROM partial.").append(table));
+    const auto copy = [&target](const std::string& table) {  // a table has the same columns in all versions
+      target.run(fmt::format("INSERT INTO main.{0} SELECT * FROM partial.{0}", table));
     };
     for (const char* const table : kTables) copy(table);
     if (target.integer("PRAGMA partial.user_version") >= kVersionWithCollectives) {
@@ -229,13 +234,13 @@ class ResultStore::Impl {
     }
   }
 
-  // A store of a version without the sharded schedule rejects this schedule's name. Reports that before the session.
+  // A store that was made before the sharded schedule existed rejects its name. Reports that before any row is written.
   void require_schedule(const std::string& schedule) {
     if (schedule != "sharded" || read_store_header(target_).kind != StoreHeader::Kind::kOurs) return;
     Database target(target_, Locking::kShared, false);
     if (target.integer("SELECT instr(sql, '''sharded''') FROM sqlite_schema WHERE name = 'run'") > 0) return;
     throw Error(Errc::kIo, target_.string() +
-                               ": was made by a version without --schedule sharded and cannot hold its " +
+                               ": was made by a version without --schedule sharded and cannot hold its "
                                "runs; use another --db");
   }
 
@@ -285,7 +290,8 @@ StoreHeader read_store_header(const fs::path& file) {
   const int problem = errno;
   if (descriptor >= 0) ::close(descriptor);
   if (got < 0) {
-    throw Error(Errc::kIo, file.string() + ": cannot be read (" + std::strerror(problem) + "); use another --db");
+    throw Error(Errc::kIo,
+                fmt::format("{}: cannot be read ({}); use another --db", file.string(), std::strerror(problem)));
   }
   if (got == 0) return {StoreHeader::Kind::kEmpty, 0};
   const bool sqlite =
@@ -302,7 +308,7 @@ StoreHeader read_store_header(const fs::path& file) {
 
 bool is_cut_off(const fs::path& file, const StoreHeader& header) {
   std::error_code ignored, problem;
-  // SQLite can restore the file from a journal. The journal is checked first, because a transaction may end meanwhile.
+  // SQLite can restore the file from a journal. Look for the journal before the size: a transaction may end in between.
   if (fs::exists(file.string() + "-journal", ignored)) return false;
   const std::uintmax_t size = fs::file_size(file, problem);
   return !problem && size < header.bytes;
@@ -314,8 +320,8 @@ bool knows_schema_version(std::uint32_t version) {
 }
 
 std::string known_schema_versions() {
-  return std::to_string(schema_pragma(schema_sql(), "user_version")) + " and " +
-         std::to_string(schema_pragma(schema_2_sql(), "user_version"));
+  return fmt::format("{} and {}", schema_pragma(schema_sql(), "user_version"),
+                     schema_pragma(schema_2_sql(), "user_version"));
 }
 
 void check_store_header(const fs::path& file) {
@@ -335,18 +341,18 @@ void check_store_header(const fs::path& file) {
     case StoreHeader::Kind::kEmpty: return;
     case StoreHeader::Kind::kNotSqlite: throw Error(Errc::kIo, file.string() + ": is not a SQLite database; " + other);
     case StoreHeader::Kind::kForeign:
-      throw Error(Errc::kIo,
-                  file.string() + ": is another program's database (its application_id is not ours); " + other);
+      throw Error(Errc::kIo, fmt::format("{}: is another program's database (its application_id is not ours); {}",
+                                         file.string(), other));
     case StoreHeader::Kind::kOurs: break;
   }
   if (knows_schema_version(header.schema_version)) {
     if (!is_cut_off(file, header)) return;
-    throw Error(Errc::kIo, file.string() + ": is cut off after " + std::to_string(fs::file_size(file, ignored)) +
-                               " of " + std::to_string(header.bytes) + " bytes; restore a copy, or use another --db");
+    throw Error(Errc::kIo, fmt::format("{}: is cut off after {} of {} bytes; restore a copy, or use another --db",
+                                       file.string(), fs::file_size(file, ignored), header.bytes));
   }
-  throw Error(Errc::kIo, file.string() + ": has schema version " + std::to_string(header.schema_version) +
-                             ", this program writes versions " + known_schema_versions() + "; " + other +
-                             " or the hvd_bench that wrote it");
+  throw Error(Errc::kIo, fmt::format("{}: has schema version {}, this program writes versions {}; {} or the hvd_bench "
+                                     "that wrote it",
+                                     file.string(), header.schema_version, known_schema_versions(), other));
 }
 
 std::string new_uuid() {
@@ -362,7 +368,7 @@ std::string new_uuid() {
     low = (low << 8) | bytes[8 + i];
   }
   const std::string h = hex64(high), l = hex64(low);
-  return h.substr(0, 8) + "-" + h.substr(8, 4) + "-" + h.substr(12) + "-" + l.substr(0, 4) + "-" + l.substr(4);
+  return fmt::format("{}-{}-{}-{}-{}", h.substr(0, 8), h.substr(8, 4), h.substr(12), l.substr(0, 4), l.substr(4));
 }
 
 std::string utc_now() {
@@ -372,9 +378,7 @@ std::string utc_now() {
   gmtime_r(&seconds, &parts);
   std::array<char, 40> text{};
   const std::size_t length = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &parts);
-  std::snprintf(text.data() + length, text.size() - length, ".%03dZ",
-                static_cast<int>(now.time_since_epoch().count() % 1000));
-  return text.data();
+  return fmt::format("{}.{:03}Z", std::string_view(text.data(), length), now.time_since_epoch().count() % 1000);
 }
 
 }  // namespace hvd::bench

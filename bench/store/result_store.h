@@ -1,9 +1,9 @@
 // The SQLite store. Only rank 0 writes it, from one thread at a time, outside the timed region.
 //
-// The first save creates the file `<target>.<session uuid>.partial` beside the target. No other process opens it, so it
-// needs no locks and works on cluster file systems (journal mode DELETE). finish() moves its rows into the target in
-// one transaction, or renames it to the target if there is none yet. A killed job leaves the partial file behind, with
-// runs of status 'running'; `hvdb merge` adds them to a store.
+// The first save creates the partial file `<target>.<session uuid>.partial` beside the target. No other process opens
+// this file, so it needs no locks and works on cluster file systems (journal mode DELETE). finish() moves its rows into
+// the target in one transaction. If there is no target yet, finish() renames the partial file. A killed job leaves the
+// partial file behind, with runs of status 'running'; `hvdb merge` adds these runs to a store.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ class Database;
 
 class ResultStore {
  public:
-  /// Opens the store for one session. Before hours of measuring, it checks that the directory is writable, and that an
+  /// Opens the store for one session. Checks before any measurement that the directory is writable, and that an
   /// existing target has our application_id and a schema version that this program knows.
   /// Errors: io; the text names the file and a remedy (another --db, free space, the other program's lock, merge).
   ResultStore(const std::filesystem::path& target, std::string session_uuid, const std::string& command_line);
@@ -32,13 +32,13 @@ class ResultStore {
   /// Inserts or replaces one run and all its rows in one transaction, which is durable when save() returns.
   /// Errors: io. Earlier saves are unaffected, and a later save may succeed.
   void save(const RunRecord& run);
-  /// Does the same for a session of `hvd_bench coll`, whose rows `write` inserts or replaces. Gives the store schema
-  /// version 2.
+  /// Saves a session of `hvd_bench coll`, whose rows `write` inserts or replaces, as save() saves a run. The store gets
+  /// schema version 2.
   void save_collectives(const std::string& session_uuid, const std::function<void(Database&)>& write);
   /// Sets every saved run that is still 'running' to status 'incomplete' with `reason`. Errors: io.
   void mark_incomplete(const std::string& reason);
-  /// Moves all saved runs into the target. Waits up to `patience` for another program's lock on it.
-  /// Errors: io. Keeps the partial file then, and names it in the text.
+  /// Moves all saved runs into the target. Waits up to `patience` for another program's lock on the target.
+  /// Errors: io; then the partial file remains, and the text names it.
   void finish(std::chrono::milliseconds patience = std::chrono::seconds(30));
   [[nodiscard]] const std::filesystem::path& target() const;
   [[nodiscard]] const std::filesystem::path& partial() const;
@@ -52,11 +52,11 @@ class ResultStore {
 struct StoreHeader {
   enum class Kind : std::uint8_t { kAbsent, kEmpty, kNotSqlite, kForeign, kOurs } kind = Kind::kAbsent;
   std::uint32_t schema_version = 0;  ///< meaningful for kOurs
-  std::uint64_t bytes = 0;           ///< kOurs: minimum size of the file; 0 if the header does not say
+  std::uint64_t bytes = 0;           ///< kOurs: minimum size of the file; 0 if the header has no size
 };
 /// Errors: io if the file cannot be read.
 StoreHeader read_store_header(const std::filesystem::path& file);
-/// Returns true if `file`, a store with this header, is shorter than the header says and has no journal to restore it.
+/// Returns true if `file`, a store with this header, is shorter than the header says and no journal can restore it.
 bool is_cut_off(const std::filesystem::path& file, const StoreHeader& header);
 /// Returns true if this program can read and extend stores of this schema version.
 bool knows_schema_version(std::uint32_t version);

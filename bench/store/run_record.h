@@ -1,5 +1,5 @@
-// One run: its configuration and its results, as plain data. The training loop fills it; the result store, the JSON
-// output and the closing table read it. Its fields match the tables of results/schema.sql.
+// RunRecord: the configuration and the results of one run, as plain data. The training loop fills the record; the
+// result store, the JSON output and the closing table read it. The fields match the tables of results/schema.sql.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ namespace hvd::bench {
 enum class Phase : std::uint8_t {
   kFull,  ///< every rank trains and reduces
   kNone,  ///< every rank trains, nothing is reduced
-  kSolo,  ///< rank 0 trains alone while the others sleep
+  kSolo,  ///< rank 0 trains alone while the other ranks sleep
 };
 enum class RunStatus : std::uint8_t { kRunning, kComplete, kIncomplete };
 
-/// The spelling used by the store and the JSON output: "full", "none", "solo"; "running", "complete", "incomplete".
+/// Returns the spelling in the store and the JSON output: "full", "none", "solo"; "running", "complete", "incomplete".
 std::string_view name(Phase phase) noexcept;
 std::string_view name(RunStatus status) noexcept;
 
@@ -43,7 +43,7 @@ using Provenance = std::map<std::string, ProvenanceFact>;
 /// Records why a reader should doubt this run's figures. Stored as the fact `caution.<name>`, outside the fingerprint,
 /// and printed below the closing table. `name` is snake_case; `text` is one line: the observation and advice.
 void add_caution(Provenance& provenance, std::string_view name, std::string text);
-/// The texts of all cautions, each as "caution: <text>", in the order of their names.
+/// Returns the texts of all cautions, each as "caution: <text>", in the order of their names.
 std::vector<std::string> caution_lines(const Provenance& provenance);
 
 struct OperationRow {

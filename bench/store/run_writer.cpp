@@ -1,5 +1,7 @@
 #include "bench/store/run_writer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstddef>
@@ -30,14 +32,13 @@ constexpr std::string_view kRunColumns =
     " step_seconds_low, step_seconds_high, images_per_second, images_per_second_low, images_per_second_high,"
     " confidence, parameters, gradient_bytes, flops_per_image, plan_hash, buckets, final_loss, checks, fingerprint";
 
-/// Inserts the row, or updates the row with this uuid. Deleting the old row would also delete its samples.
+/// SQL that inserts a run, or updates the run with the same uuid. Deleting the old row would also delete its samples.
 std::string upsert_run() {
-  const std::string columns(kRunColumns);
   std::string values = "?2";
-  const auto commas = std::count(columns.begin(), columns.end(), ',');
+  const auto commas = std::count(kRunColumns.begin(), kRunColumns.end(), ',');
   for (std::ptrdiff_t i = 0; i < commas; ++i) values += ", ?" + std::to_string(i + 3);
-  return "INSERT INTO run (uuid, " + columns + ") VALUES (?1, " + values + ") ON CONFLICT (uuid) DO UPDATE SET (" +
-         columns + ") = (" + values + ")";
+  return fmt::format("INSERT INTO run (uuid, {0}) VALUES (?1, {1}) ON CONFLICT (uuid) DO UPDATE SET ({0}) = ({1})",
+                     kRunColumns, values);
 }
 
 class RunWriter {
@@ -57,7 +58,7 @@ class RunWriter {
 
  private:
   void delete_rows(const std::string& table) {
-    Statement(database_, "DELETE FROM " + table + " WHERE run_uuid = ?").bind(run_.uuid).run();
+    Statement(database_, fmt::format("DELETE FROM {} WHERE run_uuid = ?", table)).bind(run_.uuid).run();
   }
 
   std::int64_t stored_samples() {
@@ -106,12 +107,12 @@ class RunWriter {
   void write_samples() {
     const std::int64_t rows = upsert_samples();
     if (stored_samples() == rows) return;
-    delete_rows("sample");  // a stored series is no longer part of the run
+    delete_rows("sample");  // a stored series no longer belongs to the run
     upsert_samples();
   }
 
-  /// Inserts the series that are not stored yet, and updates the stored ones that changed: nearly all of them if there
-  /// are new samples, none if there are no new samples. Returns the number of the run's series.
+  /// Inserts the series that are not stored yet, and updates the stored series that changed: nearly all series if there
+  /// are new samples, otherwise none. Returns the number of the run's series.
   std::int64_t upsert_samples() {
     Statement upsert(database_,
                      "INSERT INTO sample (run_uuid, rank, kind, count, data) VALUES (?,?,?,?,?)"

@@ -1,4 +1,4 @@
-// Writes one RunRecord as rows of results/schema.sql. Internal to result_store.
+// Writes one RunRecord as rows of the tables of results/schema.sql. Internal to result_store.
 #pragma once
 
 #include <optional>

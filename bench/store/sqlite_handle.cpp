@@ -1,5 +1,7 @@
 #include "bench/store/sqlite_handle.h"
 
+#include <fmt/format.h>
+
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -56,10 +58,10 @@ Database::Database(std::filesystem::path file, Locking locking, bool create) : f
 
 void Database::fail(int code, std::string_view doing) const {
   const int system_errno = last_errno(handle_.get());
-  std::string what = file_.string() + ": " + std::string(doing) + " failed (" + sqlite3_errstr(code);
-  if (code == SQLITE_ERROR && handle_) what += std::string(": ") + sqlite3_errmsg(handle_.get());
-  if (system_errno != 0 && (code & 0xff) != SQLITE_BUSY) what += std::string(", ") + std::strerror(system_errno);
-  throw Error(Errc::kIo, what + "): " + advice(code, system_errno));
+  std::string what = fmt::format("{}: {} failed ({}", file_.string(), doing, sqlite3_errstr(code));
+  if (code == SQLITE_ERROR && handle_) what += fmt::format(": {}", sqlite3_errmsg(handle_.get()));
+  if (system_errno != 0 && (code & 0xff) != SQLITE_BUSY) what += fmt::format(", {}", std::strerror(system_errno));
+  throw Error(Errc::kIo, fmt::format("{}): {}", what, advice(code, system_errno)));
 }
 
 void Database::run(const std::string& sql) {
@@ -134,7 +136,7 @@ std::int64_t Statement::integer() {
   return sqlite3_column_int64(handle_.get(), 0);
 }
 
-// BEGIN IMMEDIATE waits for the lock and takes it here, not in the middle of the work.
+// BEGIN IMMEDIATE waits for the lock here. BEGIN would wait for it in the middle of the work.
 Transaction::Transaction(Database& database) : database_(database) { database_.run("BEGIN IMMEDIATE"); }
 
 Transaction::~Transaction() {

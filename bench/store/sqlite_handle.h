@@ -1,4 +1,4 @@
-// Owners of SQLite's handles. Their errors say what to do. Internal to bench/store/result_store.
+// Owners of SQLite's handles, whose errors say what to do. Internal to bench/store and bench/coll.
 // Only one thread at a time may use a Database and its Statements. A Statement must not outlive its Database.
 #pragma once
 
@@ -38,7 +38,7 @@ class Database {
 
   /// Runs statements that return nothing. Errors: io.
   void run(const std::string& sql);
-  /// Return the first column of the first row. Errors: io.
+  /// text() and integer() return the first column of the query's first row. Errors: io.
   std::string text(const std::string& sql);
   std::int64_t integer(const std::string& sql);
   /// Returns true if a transaction is open.

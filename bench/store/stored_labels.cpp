@@ -1,5 +1,7 @@
 #include "bench/store/stored_labels.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <system_error>
 
@@ -17,7 +19,8 @@ constexpr const char* kCompleteSessions =
     "SELECT fact.value FROM run JOIN provenance AS fact ON fact.run_uuid = run.uuid AND fact.key = ?"
     " GROUP BY run.session_uuid, fact.value HAVING sum(run.status <> 'complete') = 0";
 
-// Refuses a damaged store, and one with a view in place of a table: the view would run SQL of the file's author.
+// Counts the tables, to refuse a damaged store and a store with a view in place of a table. A view would run SQL that
+// the file's author wrote.
 constexpr const char* kRealTables =
     "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 AND name IN"
     " ('session', 'run', 'provenance', 'rank', 'sample', 'decomposition', 'operation')";
@@ -40,11 +43,11 @@ class Scratch {
 };
 
 [[noreturn]] void refuse(const fs::path& file, const std::string& why) {
-  throw Error(Errc::kIo, file.string() + ": " + why);
+  throw Error(Errc::kIo, fmt::format("{}: {}", file.string(), why));
 }
 
 void check(int code, const fs::path& file) {
-  if (code != SQLITE_OK) refuse(file, std::string("damaged, or being written (") + sqlite3_errstr(code) + ")");
+  if (code != SQLITE_OK) refuse(file, fmt::format("damaged, or being written ({})", sqlite3_errstr(code)));
 }
 
 void require_store(const fs::path& file) {
@@ -57,8 +60,8 @@ void require_store(const fs::path& file) {
     case StoreHeader::Kind::kOurs: break;
   }
   if (!knows_schema_version(header.schema_version)) {
-    refuse(file, "has schema version " + std::to_string(header.schema_version) + ", this program knows " +
-                     known_schema_versions());
+    refuse(file,
+           fmt::format("has schema version {}, this program knows {}", header.schema_version, known_schema_versions()));
   }
   if (is_cut_off(file, header)) refuse(file, "is cut off: shorter than its header says");
 }
@@ -92,8 +95,8 @@ void read_file(const fs::path& file, const std::string& key, std::set<std::strin
     query(file, file, SQLITE_OPEN_READONLY, key, values);
     return;
   }
-  // Roll back the journal in a copy. In place this would write to the store, and might undo the work of a running job,
-  // because a session's own file is written without locks. Copy the database file first: the journal, copied later,
+  // Roll back the journal in a copy. A rollback in place would write to the store, and might undo the work of a running
+  // job, because a session writes its own file without locks. Copy the database file before the journal: the journal
   // then covers all pages that were being changed.
   const Scratch scratch;
   const fs::path copy = scratch.path() / file.filename();
@@ -112,7 +115,7 @@ StoredLabels stored_labels(const std::string& key, const std::vector<std::string
     } catch (const Error& error) {
       labels.problems.emplace_back(error.what());
     } catch (const fs::filesystem_error& error) {
-      labels.problems.push_back(file + ": cannot be copied to be read: " + error.code().message());
+      labels.problems.push_back(fmt::format("{}: cannot be copied to be read: {}", file, error.code().message()));
     }
   }
   return labels;

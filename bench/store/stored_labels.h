@@ -1,5 +1,5 @@
-// Finds the values of a label (--label KEY=VALUE) in the complete sessions of some stores. A job script uses it to
-// learn what is done already, on a compute node without Python. Files are only read.
+// Finds the values of a label (--label KEY=VALUE) in the complete sessions of some stores. A job script on a compute
+// node without Python uses this to learn which work is done. Stores are only read.
 #pragma once
 
 #include <set>
@@ -10,11 +10,11 @@ namespace hvd::bench {
 
 struct StoredLabels {
   std::set<std::string> values;
-  std::vector<std::string> problems;  ///< one line for each file that cannot be read; its values are missing
+  std::vector<std::string> problems;  ///< one line for each file that cannot be read; the file's values are missing
 };
 
-/// Values of `key` in all sessions of `files` whose runs are all complete. Files of a killed job count as well:
-/// `.partial` files, and files with a journal that must be rolled back (which is done on a private copy).
+/// Returns the values of the label `key` in the sessions of `files` in which every run is complete. Reads files of
+/// killed jobs too: `.partial` files, and files with a journal that must be rolled back (in a private copy).
 StoredLabels stored_labels(const std::string& key, const std::vector<std::string>& files);
 
 }  // namespace hvd::bench

@@ -15,7 +15,7 @@
 namespace hvd::bench {
 namespace {
 
-/// Describes the first line that differs as "NAME is A on ... and B on ...". Empty if all lines are equal.
+/// Returns "NAME is A on ... and B on ..." for the first line that differs; empty if all lines are equal.
 std::string difference(std::string_view root, std::string_view other, const std::string& root_name,
                        const std::string& other_name) {
   const auto told = [&](std::string_view first, std::string_view second) {
@@ -51,7 +51,7 @@ std::string judge(const std::vector<comm::Bytes>& all, const comm::Topology& top
          "; give all of them the same program, options and HOROVOD_* variables (mpirun -x NAME forwards one)";
 }
 
-/// Judges the layouts of all ranks. `all`: [rank]; a line with the maker, then one line per parameter.
+/// Returns the error text for ranks with different layouts. `all`: [rank]; the maker's line, then one per parameter.
 std::string judge_layouts(const std::vector<comm::Bytes>& all, const comm::Topology& topology) {
   std::string told;
   std::size_t others = 0;
@@ -76,7 +76,7 @@ std::string judge_layouts(const std::vector<comm::Bytes>& all, const comm::Topol
          "ONEDNN_MAX_CPU_ISA (mpirun -x NAME forwards it)";
 }
 
-/// Collective. Rank 0 calls judge() with the texts of all ranks, and all ranks get its answer.
+/// Collective. Rank 0 calls judge() with the texts of all ranks, and all ranks return what judge() returned.
 template <class Judge>
 std::string verdict(comm::Communicator& communicator, const std::string& mine, Judge&& judge, Deadline deadline) {
   comm::ControlPlane& control = communicator.control();

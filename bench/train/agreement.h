@@ -1,6 +1,6 @@
-// Checks that all ranks of a launch want the same run. They can differ by `mpirun a : b`, by HOROVOD_* variables that
-// were not forwarded to every host, or by an old program on one host. Nothing else would notice a smaller batch or
-// another image size, and the throughput would be wrong.
+// Checks that all ranks of a launch have the same settings. Settings can differ by `mpirun a : b`, by HOROVOD_*
+// variables that were not forwarded to every host, or by an old program on one host. No other check would notice that
+// one rank has a smaller batch or another image size, and the throughput would be wrong.
 #pragma once
 
 #include <string>
@@ -21,18 +21,17 @@ namespace hvd::bench {
 using RunSettings = std::vector<std::pair<std::string, std::string>>;
 RunSettings settings_of(const Options& options, const Setup& setup);
 
-/// Collective; call it before an engine owns the communicator. Errors: mismatch on all ranks, with a text that names
+/// Collective. Call it before an engine owns the communicator. Errors: mismatch on all ranks, with a text that names
 /// the option, the ranks and their values; errors of the communicator.
 void require_agreement(comm::Communicator& communicator, const RunSettings& mine, Deadline deadline);
 
-/// Collective; call it before an engine owns the communicator. `objection`: this rank's reason not to run, or "".
-/// Errors: invalid_argument on all ranks, with the objection of the lowest rank that has one; errors of the
-/// communicator.
+/// Collective. Call it before an engine owns the communicator. `objection`: this rank's reason not to run, or "".
+/// Errors: invalid_argument on all ranks, with the lowest objecting rank's text; errors of the communicator.
 void require_no_objection(comm::Communicator& communicator, const std::string& objection, Deadline deadline);
 
 /// The memory layouts in which a rank stores its parameters.
 struct StoredLayouts {
-  std::string maker;    ///< processor and library: "Intel Xeon Platinum 8481C, onednn 2.6.0 avx512_core_bf16"
+  std::string maker;    ///< processor and library, such as "Intel Xeon Platinum 8481C, onednn 2.6.0 avx512_core_bf16"
   RunSettings layouts;  ///< parameter and layout; empty if the backend stores plain rows
   [[nodiscard]] std::uint64_t hash() const;
 };

@@ -5,7 +5,7 @@
 namespace hvd::bench {
 namespace {
 
-/// Global number of the first sample of the rank's batch in step `step`.
+/// Returns the global number of the first sample in the rank's batch of step `step`.
 std::uint64_t first_sample(std::uint64_t step, BatchPlace place, std::size_t batch_size) {
   return (step * static_cast<std::uint64_t>(place.world_size) + static_cast<std::uint64_t>(place.rank)) * batch_size;
 }

@@ -1,6 +1,6 @@
 // The mini-batches of one rank. Images are generated before the timed region and reused in a cycle, as
-// tf_cnn_benchmarks does, because input pipelines are not measured. Labels are new in every step: a network that has
-// memorised its batches computes with vanishing gradients, which would change the measurement.
+// tf_cnn_benchmarks does, because input pipelines are not measured. Labels are new in every step, because a network
+// that has memorised its batches computes with vanishing gradients, which would change the measurement.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ class SyntheticBatches {
   SyntheticBatches(const models::SyntheticSpec& spec, std::int64_t batch_size, int count, BatchPlace place,
                    models::LabelRule rule = models::LabelRule::kFresh);
 
-  /// Returns the batch of training step `step`. Images repeat in a cycle; first_sample, which seeds labels and dropout,
-  /// does not. The labels are valid until the next call. Call it outside the timed region, because it generates labels.
+  /// Returns the batch of training step `step`. Images repeat in a cycle, but first_sample, which seeds labels and
+  /// dropout, does not. Labels are valid until the next call. Call at() outside the timed region: it makes labels.
   [[nodiscard]] models::Batch at(std::uint64_t step);
   [[nodiscard]] std::size_t bytes() const;
   [[nodiscard]] int count() const { return static_cast<int>(images_.size()); }
@@ -33,10 +33,10 @@ class SyntheticBatches {
   BatchPlace place_;
   models::LabelRule rule_;
   std::vector<std::vector<float>> images_;  // [batch], each {n, h, w, c}
-  std::vector<std::int32_t> labels_;        // {n}, of the step that was requested last
+  std::vector<std::int32_t> labels_;        // {n}, labels of the step that was requested last
 };
 
-/// Number of batches to cycle through: 4, or fewer (at least 1) if they would take more than 128 MiB.
+/// Returns the number of batches to cycle through: 4, or fewer (at least 1) if 4 would take more than 128 MiB.
 int batches_to_cycle(std::int64_t batch_size, std::int64_t image_elements);
 
 }  // namespace hvd::bench

@@ -1,6 +1,6 @@
-// A fast 64-bit checksum for gigabytes of gradients. It reads eight bytes at a time in four independent lanes;
-// engine/base/hash.h reads byte by byte. Equal bytes give equal sums. It does not resist adversarial input and is not
-// stable across versions.
+// A fast 64-bit checksum for gigabytes of gradients. The checksum reads eight bytes at a time in four independent
+// lanes, whereas engine/base/hash.h reads byte by byte. Equal bytes give equal sums. The checksum does not resist
+// adversarial input and is not stable across versions.
 #pragma once
 
 #include <algorithm>
@@ -40,8 +40,8 @@ class Checksum {
   }
 
  private:
-  // Rotate, then multiply by the golden ratio's odd 64-bit fraction. Every step is a bijection of the state, so
-  // changing one word always changes the sum.
+  // Rotates the state, then multiplies it by the golden ratio's odd 64-bit fraction. Every step is a bijection of the
+  // state, so changing one word always changes the sum.
   static constexpr std::uint64_t mix(std::uint64_t state, std::uint64_t word) noexcept {
     return std::rotl(state ^ word, 29) * 0x9E3779B97F4A7C15ULL;
   }

@@ -1,5 +1,5 @@
 // Computes the number of cores that each rank has for its compute, from the affinity masks of all ranks. Pure, except
-// for the first function.
+// available_cores() and cores_message().
 #pragma once
 
 #include <cstddef>
@@ -11,24 +11,24 @@
 
 namespace hvd::bench {
 
-using CoreSet = std::vector<bool>;  ///< [cpu]: true if it may be used
+using CoreSet = std::vector<bool>;  ///< [cpu]: true if the cpu may be used
 
-/// The cores that the scheduler or a launcher's binding allows the calling thread to use.
+/// Returns the cores that the scheduler or a launcher's binding allows the calling thread to use.
 CoreSet available_cores();
 
 struct CoreShare {
   int threads = 1;              ///< compute threads of every rank: the smallest share over ranks, at least 1
-  bool spare_core = false;      ///< besides threads x ranks cores, every host has a core for the engines
+  bool spare_core = false;      ///< every host has more cores than its ranks have threads, so the engines have a core
   int ranks_at_once = 1;        ///< ranks per host that can run at once, one core per thread; minimum over hosts, >= 1
   bool oversubscribed = false;  ///< on some host the ranks have more threads than cores
 };
 
-/// `cores[r]` may be used by rank r on host `nodes[r]`. A core that k ranks of a host may use counts 1/k for each of
-/// them, so ranks that are bound to separate cores and ranks that share all cores get the same shares.
-/// `threads` > 0 is the user's choice and is returned unchanged.
+/// Rank r may use the cores `cores[r]` of host `nodes[r]`. A core that k ranks of a host may use counts 1/k for each of
+/// these ranks, so ranks that are bound to separate cores and ranks that share all cores get the same shares. `threads`
+/// > 0 is the user's choice and is returned unchanged.
 CoreShare share_cores(std::span<const CoreSet> cores, std::span<const int> nodes, int threads);
 
-/// share_of_messages() computes the same from messages: all[r] is cores_message() of rank r, which runs on hosts[r].
+/// share_of_messages() is share_cores() with messages as input: all[r] is cores_message() of rank r on host hosts[r].
 std::string cores_message();
 CoreShare share_of_messages(std::span<const comm::Bytes> all, std::span<const std::string> hosts, int threads);
 

@@ -29,7 +29,7 @@ std::string size_text(std::size_t bytes) {
   return std::to_string(bytes) + " B";
 }
 
-/// Returns the default threshold, but less than the smallest measured size: nothing was measured for smaller sizes.
+/// Returns the default threshold, but at most `smallest` - 1 bytes, because sizes below `smallest` were not measured.
 std::size_t below(std::size_t smallest, std::size_t default_bytes) {
   return std::min(default_bytes, smallest > 0 ? smallest - 1 : 0);
 }
@@ -74,7 +74,7 @@ comm::Thresholds best_thresholds(std::vector<AllReduceTimes> reductions, std::ve
     }
   }
   least = std::numeric_limits<double>::infinity();
-  // Two operations share this threshold, so a size may occur twice. A cut lies between different sizes.
+  // reduce_scatter and all_gather share this threshold, so a size may occur twice. A cut lies between different sizes.
   for (std::size_t cut = 0; !shares.empty() && cut <= shares.size(); ++cut) {
     if (cut > 0 && cut < shares.size() && shares[cut].bytes == shares[cut - 1].bytes) continue;
     double sum = 0;
@@ -115,7 +115,7 @@ std::optional<comm::Thresholds> parse_crossovers(const std::string& text, const 
   std::istringstream in{std::string(values)};
   comm::Thresholds thresholds;
   in >> thresholds.doubling_bytes >> thresholds.rabenseifner_bytes >> thresholds.direct_bytes;
-  // Writing the values again must give the same text, so that extra or other text is refused.
+  // Writing the values again must give the same text. A file with extra or other text is refused.
   return in && crossover_file(of, thresholds) == text ? std::optional(thresholds) : std::nullopt;
 }
 

@@ -1,6 +1,6 @@
-// Message sizes at which the host data planes switch algorithms between hosts. `hvd_bench coll --find-crossovers` finds
-// them from measured times and keeps them in a folder, one file per case. Later runs with --tuning-folder use them.
-// Only rank 0 reads and writes files.
+// Crossovers are message sizes at which the host data planes switch algorithms between hosts. `hvd_bench coll
+// --find-crossovers` finds crossovers from measured times and keeps them in a folder, one file per case. Later runs
+// with --tuning-folder use the kept crossovers. Only rank 0 reads and writes files.
 #pragma once
 
 #include <cstddef>
@@ -29,18 +29,18 @@ struct ShareTimes {
   double direct = 0, ring = 0;
 };
 /// Picks the thresholds for which the sum of log(time) over all sizes is smallest, so that one disturbed size moves a
-/// threshold only a little. Below the smallest measured size, and if there are no sizes, the default thresholds stay.
-/// Pure. Shapes: sizes in any order.
+/// threshold only a little. Below the smallest measured size, and if there are no sizes, the default thresholds are
+/// kept. Pure. Shapes: sizes in any order.
 comm::Thresholds best_thresholds(std::vector<AllReduceTimes> reductions, std::vector<ShareTimes> shares);
 
-/// "all_reduce: doubling up to 64 KiB, rabenseifner up to 1 MiB, above that ring; reduce_scatter and all_gather: direct
-/// up to 32 KiB, above that ring".
+/// Returns "all_reduce: doubling up to 64 KiB, rabenseifner up to 1 MiB, above that ring; reduce_scatter and
+/// all_gather: direct up to 32 KiB, above that ring".
 std::string crossover_text(const comm::Thresholds& thresholds);
 
-/// "FOLDER/between-hosts-9f0c2d11a4b3e877.crossovers".
+/// Returns "FOLDER/between-hosts-9f0c2d11a4b3e877.crossovers".
 std::string crossover_path(const std::string& folder, const CrossoverCase& of);
 std::string crossover_file(const CrossoverCase& of, const comm::Thresholds& thresholds);
-/// Returns nothing if the text belongs to another case or is damaged.
+/// Reads what crossover_file() wrote. Returns nothing if the text belongs to another case or is damaged.
 std::optional<comm::Thresholds> parse_crossovers(const std::string& text, const CrossoverCase& of);
 
 /// Creates the folder if needed, writes a temporary file and renames it. Returns the path. Errors: io, naming the file.

@@ -14,8 +14,8 @@
 namespace hvd::bench {
 static_assert(models::DeviceStep::kLossPlaces >= kStepsInFlight, "a step's slot is its loss's place");
 
-// Called for each gradient while the step is enqueued or captured, and then once for each slot. Its methods must not
-// throw, so an error is kept and thrown later.
+// The sink is called for each gradient while a step is enqueued or captured. A capture runs the step once for each
+// slot. The sink's methods must not throw, so the sink keeps an error, which throw_fault() throws later.
 class DeviceTrainer::Sink final : public models::GradientSink {
  public:
   Sink(DeviceTrainer& trainer, const StepProbe* probe) : trainer_(trainer), probe_(probe) {
@@ -48,7 +48,7 @@ class DeviceTrainer::Sink final : public models::GradientSink {
   [[nodiscard]] const std::vector<double>& submit() const { return submit_; }
 
  private:
-  /// Called before the reduction, which waits until the stream has reached this point.
+  /// Call this before the gradient is reduced. The reduction waits until the stream has reached these copies.
   void copy_pieces(std::size_t parameter, gpu::StreamView stream) {
     const std::size_t element = size_of(trainer_.step_->gradient_type());
     for (; !pieces_.empty() && pieces_.front().parameter == parameter; pieces_ = pieces_.subspan(1)) {
@@ -64,7 +64,7 @@ class DeviceTrainer::Sink final : public models::GradientSink {
   Clock::time_point begin_;
   std::span<const GradientPiece> pieces_;  // pieces that are not copied yet
   std::size_t copied_ = 0;
-  std::vector<double> submit_;  // [parameter], host time in seconds; empty: not recorded
+  std::vector<double> submit_;  // [parameter], host time of the submission in seconds; empty: not recorded
   std::exception_ptr fault_;
 };
 
@@ -88,7 +88,7 @@ DeviceTrainer::DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::GpuR
 DeviceTrainer::~DeviceTrainer() {
   device_.drop_graphs();  // first, because graphs use events and memory that are destroyed next
   if (!reducing_) return;
-  device_.plane().abort();  // otherwise the bucket would wait for its peers for ever
+  device_.plane().abort();  // otherwise the reduction would wait for its peers for ever
   runtime_.drain(device_.plane().stream());
 }
 
@@ -246,7 +246,7 @@ std::uint64_t DeviceTrainer::settling_steps() const {
 void DeviceTrainer::apply_deadline() { device_.set_deadline(deadline_); }
 
 std::vector<StepTimes> DeviceTrainer::steps(Phase phase, std::int64_t count) {
-  if (recorder_ != nullptr) return Trainer::steps(phase, count);  // one by one: there is one set of recording events
+  if (recorder_ != nullptr) return Trainer::steps(phase, count);  // one by one: only one set of events for recording
   std::vector<StepTimes> times;
   abandon_steps_on_error([&] {
     const std::uint64_t first = steps_;
@@ -270,7 +270,7 @@ void DeviceTrainer::record_times(const Sink& sink, const DeviceReport& report) {
   const Marks& marks = marks_.at(report.slot);
   models::ReplayRecorder::Step step;
   step.submit = sink.submit();
-  // A graph launch submits all gradients at once. The sink's times are from the capture, so they are replaced by 0.
+  // A graph launch submits all gradients at once. The sink's times are those of the capture, so replace them by 0.
   if (report.graph) std::fill(step.submit.begin(), step.submit.end(), 0);
   for (const gpu::Event& event : ready_) step.ready.push_back(between(marks.begin, event));
   step.backward_end = between(marks.begin, marks.backward_end);

@@ -1,7 +1,7 @@
-// A trainer for steps on a GPU. Its DeviceStep only enqueues work; its DeviceEngine enqueues the reductions beside it,
-// captures both into one graph if possible, and waits for the end. Times come from the GPU's events.
-// Batches are loaded before a step and outside its times, because input pipelines are not measured. Captured steps are
-// launched one ahead: the host prepares a step while the GPU runs the previous one.
+// A trainer for steps on a GPU. The DeviceStep only enqueues compute. The DeviceEngine enqueues reductions beside the
+// compute, captures both into one graph if possible, and waits for the end of the step. Times come from the GPU's
+// events. Batches are loaded before a step and outside its times, because input pipelines are not measured. Captured
+// steps are launched one step ahead: the host prepares a step while the GPU runs the previous one.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ class DeviceTrainer final : public Trainer {
   /// memory needed, and the batch that would fit.
   DeviceTrainer(const Setup& setup, DeviceEngine& device, gpu::GpuRuntime& runtime, GpuBackend& backend,
                 int threads = 1);
-  /// If a stand-alone reduction failed, the destructor ends it first.
+  /// If a stand-alone reduction failed, the destructor first ends that reduction.
   ~DeviceTrainer() override;
 
   std::vector<StepTimes> steps(Phase phase, std::int64_t count) override;
@@ -35,13 +35,13 @@ class DeviceTrainer final : public Trainer {
   void clear_gradients() override;
   double reduce_bucket(const core::Bucket& bucket) override;
   std::span<const std::byte> gradients(std::size_t first_byte, std::size_t bytes) override;
-  /// Device memory: the step's arenas and the fusion buffer.
+  /// Returns the device memory of the step's arenas and of the fusion buffer.
   [[nodiscard]] std::int64_t planned_bytes(bool processes) const override;
   [[nodiscard]] std::optional<MemoryUse> device_memory() override;
 
  private:
   class Sink;
-  /// Events on the compute stream, recorded anew by every step that has this DeviceEngine::slot().
+  /// Events of one DeviceEngine::slot() on the compute stream. Every step in that slot records these events anew.
   struct Marks {
     gpu::Event begin, backward_end, update_begin, update_end;
   };
@@ -58,7 +58,7 @@ class DeviceTrainer final : public Trainer {
   void launch(const models::SgdOptions& sgd, Sink& sink);
   /// Waits for the oldest step in flight.
   Finished finish();
-  /// Returns false if the next batch is used for the first time: loading it may allocate, which waits for the GPU.
+  /// Returns false before the first use of a batch, because loading the batch may allocate, which waits for the GPU.
   [[nodiscard]] bool may_run_ahead() const;
   void set_schedule(Schedule schedule) override { device_.set_schedule(schedule); }
   void apply_deadline() override;
@@ -85,8 +85,8 @@ class DeviceTrainer final : public Trainer {
   gpu::PinnedMemory host_buffer_;
   std::array<Marks, kStepsInFlight> marks_;
   std::vector<gpu::Event> ready_;         // one per gradient, recorded on the compute stream in recorded steps
-  gpu::Event reduce_begin_, reduce_end_;  // communication stream
-  Clock::time_point last_end_{};  // host clock: end of the last step, or when the following steps were requested
+  gpu::Event reduce_begin_, reduce_end_;  // recorded on the communication stream
+  Clock::time_point last_end_{};          // host time of the last step's end, or of the request for the following steps
 };
 
 }  // namespace hvd::bench

@@ -1,7 +1,7 @@
-// The GPU functions that a session uses: it lists GPUs, opens one, loads the library that reduces between GPUs, and
-// makes the step that trains on a GPU. main() passes in CUDA's implementation; a test passes in its own.
+// The interface through which a session lists and opens GPUs, loads the library that reduces between GPUs, and makes
+// the step that trains on a GPU. main() passes in CUDA's implementation; a test passes in its own.
 //
-// Threads: any thread may call it. The returned objects belong to the caller's thread.
+// Threads: any thread may call a GpuBackend. The returned objects belong to the caller's thread.
 #pragma once
 
 #include <memory>
@@ -22,13 +22,13 @@ class GpuBackend {
 
   /// Lists the GPUs that this process may use. Never fails.
   [[nodiscard]] virtual gpu::DeviceList list() = 0;
-  /// Returns why no step can be computed on a GPU that is present (a library is missing or too old), or "" if it can.
+  /// Returns why no step can run on a GPU that is present (a library is missing or too old), or "" if steps can run.
   [[nodiscard]] virtual std::string unsupported_reason() = 0;
   /// Opens the GPU with this index in list(). Errors: unsupported; backend.
   [[nodiscard]] virtual std::unique_ptr<gpu::GpuRuntime> open(int index) = 0;
-  /// Loads NCCL; `runtime` is this rank's. Errors: unsupported; the text says where NCCL was searched.
+  /// Loads NCCL. `runtime` is this rank's GPU. Errors: unsupported; the text says where NCCL was searched.
   [[nodiscard]] virtual std::shared_ptr<comm::nccl::Api> load_nccl(gpu::GpuRuntime& runtime) = 0;
-  /// Errors: those of models::make_cudnn_step().
+  /// Makes the step that trains `graph` on a GPU. Errors: those of models::make_cudnn_step().
   [[nodiscard]] virtual std::unique_ptr<models::DeviceStep> make_step(models::Graph graph,
                                                                       const models::StepOptions& options,
                                                                       const models::CudnnOptions& cudnn,
@@ -36,17 +36,18 @@ class GpuBackend {
                                                                       const models::ArenaAllocator& allocate) = 0;
 };
 
-/// Makes the backend for NVIDIA GPUs. Every build has it; without CUDA it lists no GPUs and says why. `environment`
+/// Makes the backend for NVIDIA GPUs. In a build without CUDA, the backend lists no GPUs and says why. `environment`
 /// says where NVIDIA's libraries are searched.
 std::unique_ptr<GpuBackend> make_cuda_backend(const Environment& environment);
 
-/// Returns in one line why no GPU can be used, or "" if one can. A null backend has no GPUs.
+/// Returns in one line why no GPU can be used, or "" if a GPU can be used. A null backend has no GPUs.
 std::string gpu_absence(GpuBackend* backend);
-/// Does the same for a list of GPUs. Pure.
+/// Returns in one line why the list has no GPU, or "" if it has one. Pure.
 std::string gpu_absence(const gpu::DeviceList& list);
 
-/// Index of the GPU that a rank uses: its local rank modulo the number of visible GPUs, because the launcher may leave
-/// each rank only one (CUDA_VISIBLE_DEVICES). check_gpus_and_versions() finds ranks that share a GPU later. Pure.
+/// Returns the index of the GPU that a rank uses: its local rank modulo the number of visible GPUs, because the
+/// launcher may make only one GPU visible to each rank (CUDA_VISIBLE_DEVICES). check_gpus_and_versions() later finds
+/// ranks that share a GPU. Pure.
 int gpu_of_rank(int local_rank, std::size_t visible);
 
 }  // namespace hvd::bench

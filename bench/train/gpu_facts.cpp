@@ -16,7 +16,7 @@ namespace {
 struct Fact {
   std::string_view key;
   bool in_fingerprint;  // the fact can change a result
-  bool alike;           // should be equal on all ranks; if not, a note says that all ranks wait for the slowest
+  bool alike;  // the fact should be equal on all ranks; if not, a note says that all ranks wait for the slowest
 };
 constexpr std::array kFacts{Fact{"gpu.name", true, true},
                             Fact{"gpu.uuid", false, false},
@@ -39,7 +39,7 @@ constexpr std::array kFacts{Fact{"gpu.name", true, true},
                             Fact{"nccl.network", false, true},
                             Fact{"nccl.paths", false, false},
                             Fact{"gpu.link", false, true}};
-// Ranks send these to rank 0 for its cautions only; they are not stored.
+// Keys of facts that ranks send to rank 0 only for its cautions. These facts are not stored.
 constexpr const char* kRanksOnHost = "ranks_on_host";
 constexpr const char* kDistance = "distance";
 constexpr const char* kLinkRate = "link_gigabytes_per_second";
@@ -61,7 +61,7 @@ std::string value_of(const GpuDescription& gpu, const char* key) {
   return found == gpu.end() ? "" : found->second;
 }
 
-/// Says that a problem affects several ranks: "3 ranks, the first rank 1: <text of the first rank>".
+/// A problem of some ranks: the number of these ranks, the first of them, and that rank's text.
 struct Complaint {
   std::size_t ranks = 0, first = 0;
   std::string text;

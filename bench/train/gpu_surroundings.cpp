@@ -17,7 +17,7 @@ namespace {
 /// A reduction with less than this fraction of the link's bandwidth must use something other than the link. Rings over
 /// PCIe reach about half of the link's bandwidth.
 constexpr double kFarBelow = 0.25;
-/// A smaller reduction, or one whose share per rank is smaller, is limited by latency.
+/// A reduction with fewer bytes, or with fewer bytes per rank, is limited by latency and not by the link's bandwidth.
 constexpr double kBandwidthBytes = double{4 << 20}, kBandwidthShareBytes = double{1 << 20};
 
 std::string_view behind(std::string_view line, std::string_view mark) {
@@ -110,7 +110,7 @@ Link network_link(const NcclNetwork& network, int ranks_on_host, const std::file
     rates.push_back(adapter_rate(adapter, sys));
     if (rates.back() == 0) return {network.text(), 0};  // one unknown rate makes the sum unknown
   }
-  std::sort(rates.begin(), rates.end());  // the slowest first, because NCCL may choose any of them
+  std::sort(rates.begin(), rates.end());  // the slowest adapters first, because NCCL may choose any of them
   rates.resize(std::min(rates.size(), static_cast<std::size_t>(std::max(0, ranks_on_host))));
   return {network.text(), std::accumulate(rates.begin(), rates.end(), 0.0)};
 }

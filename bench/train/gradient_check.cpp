@@ -95,7 +95,7 @@ std::string compare_message(std::span<const GradientPiece> pieces, const std::ve
   return {};
 }
 
-// Collective. Gathers the local pieces, a few at a time. Rank 0 compares them and returns what is wrong, or "".
+// Collective. Gathers the local pieces, a few at a time. Rank 0 compares the pieces and returns what is wrong, or "".
 std::string compare_on_root(Trainer& trainer, std::span<const GradientPiece> pieces, std::span<const std::byte> rest) {
   Engine& engine = trainer.engine();
   const std::size_t element = size_of(trainer.train_step().gradient_type());

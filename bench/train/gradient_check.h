@@ -1,7 +1,7 @@
-// Checks that the reduction is right. The gradients of one step are copied before the engine reduces them, summed by an
-// independent method (serially, in double precision, on rank 0), and compared with the engine's result. Pieces of the
-// arena are compared: the whole arena if that is affordable, else a random choice that contains both ends of every
-// tensor.
+// Checks that reductions give the right sums. The gradients of one step are copied before the engine reduces them,
+// summed by an independent method (serially, in double precision, on rank 0), and compared with the engine's result.
+// The check covers the whole gradient arena if there is memory for it, and otherwise random pieces of the arena that
+// include both ends of every tensor.
 #pragma once
 
 #include <cstddef>
@@ -17,19 +17,18 @@
 namespace hvd::bench {
 
 /// Chooses pieces of at most `piece_elements`, in ascending order, with about `budget_elements` in total (more if the
-/// ends of the tensors alone need more). Pure: equal on all ranks.
+/// ends of the tensors alone need more). Pure, so all ranks choose the same pieces.
 std::vector<GradientPiece> choose_pieces(std::span<const models::ArenaSlot> slots, std::size_t budget_elements,
                                          std::uint64_t seed, std::size_t piece_elements = 4096);
 
 /// Returns the value of element `index` of `data`.
 double element_value(std::span<const std::byte> data, DataType type, std::size_t index);
 
-/// Compares one piece of all ranks with the reduced piece. Returns one line that names the first element outside the
-/// bound, or "". Pure.
+/// Compares one piece of all ranks with the reduced piece. Returns a line on the first element out of bounds, or "".
 ///
 /// Bound: if n values are added in any order and every partial sum is rounded to `sum_type`, the error is at most
 /// (n - 1) u sum|g| to first order (u: unit roundoff; Higham, Accuracy and Stability, section 4.2). An average adds one
-/// more rounding. Two more cover the second order and the rounding of the result.
+/// more rounding. Two further roundings cover the second order and the rounding of the result.
 std::string compare_piece(std::span<const std::span<const std::byte>> local, std::span<const std::byte> reduced,
                           DataType type, DataType sum_type, ReduceOp op);
 
@@ -38,12 +37,12 @@ struct CheckOutcome {
   std::string text;  ///< "gradients equal an independent sum (100 % of 44549160 elements)", or what is wrong
 };
 
-/// Collective: checks one training step of phase full. Only rank 0's outcome counts; on other ranks it is good.
-/// Memory: at most 256 MiB per rank and 1 GiB on rank 0 for a while, less where the arena is smaller.
+/// Collective: checks one training step of phase full. Only rank 0's outcome counts; other ranks return a good one.
+/// Memory during the check: at most 256 MiB per rank and 1 GiB on rank 0, and less if the arena is smaller.
 CheckOutcome check_reduction(Trainer& trainer, std::uint64_t seed);
 
-/// Compares per-parameter checksums of all ranks. Says which ranks differ from rank 0 and in which parameter they do
-/// first ("ranks 2 and 3 differ from rank 0 in conv1.weight"); "" if none differ. Pure.
+/// Compares per-parameter checksums of all ranks. Returns which ranks differ from rank 0, and the first parameter that
+/// differs ("ranks 2 and 3 differ from rank 0 in conv1.weight"); "" if no rank differs. Pure.
 std::string checksum_difference(std::span<const std::vector<std::uint64_t>> ranks,
                                 std::span<const models::ArenaSlot> slots);
 

@@ -20,7 +20,7 @@
 
 namespace hvd::bench {
 
-// Passes gradients to the engine from inside backward, where nothing may be thrown: an error is kept and thrown later.
+// Passes gradients to the engine from inside backward. Nothing may throw there, so an error is kept for throw_fault().
 class HostTrainer::Sink final : public models::GradientSink {
  public:
   Sink(HostTrainer& trainer, const StepProbe* probe) : trainer_(trainer) {
@@ -54,7 +54,7 @@ class HostTrainer::Sink final : public models::GradientSink {
   }
 
   HostTrainer& trainer_;
-  StepProbe probe_;  // with the pieces that are not copied yet
+  StepProbe probe_;  // its pieces are those that are not copied yet
   std::exception_ptr fault_;
 };
 
@@ -132,7 +132,7 @@ void HostTrainer::build(const models::StepOptions& options, const models::ArenaA
     for (const auto& gradient : setup_.replay->gradients) elements += gradient.count;
     refuse_profile_too_big(static_cast<std::int64_t>(elements * size_of(setup_.gradient)),
                            engine_.topology().local_size, available_bytes());
-    engine_.barrier();  // for the same reason as the barrier below
+    engine_.barrier();  // no rank allocates before all ranks of its host have read how much memory is free
     step_ = models::make_replay_step(*setup_.replay, setup_.gradient, allocate);
     facts_.parameters = static_cast<std::int64_t>(elements);
     return;
@@ -140,7 +140,7 @@ void HostTrainer::build(const models::StepOptions& options, const models::ArenaA
   models::Graph graph = models::differentiate(models::build_model(setup_.model));
   facts_ = {graph.parameter_count(), models::step_flops_per_image(graph)};
   const MemoryForecast forecast = forecast_memory(graph, options);
-  // Check before anything is allocated: a kernel that overcommits would grant the memory and kill the rank later.
+  // Check before anything is allocated, because a kernel that overcommits would grant memory and kill the rank later.
   refuse_if_too_big(forecast, engine_.topology().local_size, available_bytes());
   engine_.barrier();  // no rank of this host allocates while another one still reads how much memory is free
   try {

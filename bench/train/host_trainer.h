@@ -1,5 +1,5 @@
-// A trainer for steps on the CPU: a TrainStep (oneDNN, reference, replay) that reports gradients from inside backward,
-// and an Engine whose thread reduces them meanwhile. Times are measured by the host's clock.
+// A trainer for steps on the CPU. The TrainStep (oneDNN, reference, replay) reports gradients from inside backward, and
+// the Engine's thread reduces them while backward goes on. Times are measured by the host's clock.
 #pragma once
 
 #include <optional>
@@ -27,18 +27,18 @@ class HostTrainer final : public Trainer {
   void set_schedule(Schedule schedule) override;
   void build(const models::StepOptions& options, const models::ArenaAllocator& allocate);
 
-  /// For the sharded schedule: makes this rank keep only its share of the weights' update and of the momentum.
+  /// For the sharded schedule: makes this rank update, and keep the momentum of, only its share of the weights.
   void take_share();
-  /// Adopts the shares of the engine's current plan, which Engine::set_buckets() changes. The momentum of weights that
-  /// another rank updated before starts at zero on this rank.
+  /// Adopts the shares of the engine's current plan, which Engine::set_buckets() changes. If another rank updated a
+  /// weight before, the momentum of this weight starts at zero on this rank.
   void follow_plan();
-  /// Updates the weights and, under the sharded schedule, gathers them. Adds to `times`.
+  /// Updates the weights and, under the sharded schedule, gathers them. Adds the durations to `times`.
   void update(const models::SgdOptions& sgd, StepTimes& times);
 
   std::optional<SyntheticBatches> batches_;   // none for replay
   models::ShardedUpdate* sharded_ = nullptr;  // null if the schedule is not sharded or there is one rank
   std::vector<models::ArenaRange> share_;
-  bool in_shares_ = false;  // the following steps update this rank's share only
+  bool in_shares_ = false;  // the following steps update only this rank's share
 };
 
 }  // namespace hvd::bench

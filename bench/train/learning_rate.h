@@ -1,5 +1,5 @@
-// The learning rate of a step. It grows with the number of ranks, as Horovod's guide says, but gradually and up to a
-// bound, so that training stays finite at 512 ranks. The update does the same work at any rate. Pure.
+// The learning rate of a step. The rate grows with the number of ranks, as Horovod's guide says, but gradually and up
+// to a bound, so that the loss stays finite at 512 ranks. The update does the same work at any rate. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ struct RateScaling {
   double bound = 0.02;
 };
 
-/// The rate after the warm-up: `one_rank` times the number of ranks, but at most `scaling.bound`.
+/// Returns the rate after the warm-up: `one_rank` times the number of ranks, but at most `scaling.bound`.
 double scaled_learning_rate(double one_rank, int ranks, const RateScaling& scaling);
 
-/// The rate of step `step` (from 0): grows linearly from `one_rank` to the scaled rate.
+/// Returns the rate of step `step` (from 0), which grows linearly from `one_rank` to the scaled rate.
 /// Source: gradual warm-up, arXiv:1706.02677, section 2.2.
 double learning_rate_of_step(double one_rank, int ranks, std::uint64_t step, const RateScaling& scaling);
 

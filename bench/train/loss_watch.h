@@ -1,6 +1,6 @@
 // Follows the loss of the phase that trains. The loss must stay finite, because times of steps that compute with NaN
-// mean nothing. It should not collapse: a network that has memorised its batch computes with vanishing gradients, which
-// need less power.
+// mean nothing. The loss should not collapse, because a network that has memorised its batch computes with vanishing
+// gradients, which need less power than real ones.
 //
 // Rank 0's thread owns a LossWatch. Pure.
 #pragma once
@@ -16,15 +16,15 @@ namespace hvd::bench {
 
 class LossWatch {
  public:
-  /// Adds the losses of some steps: one answer per rank that trained. `first_step` is the number of the first of these
-  /// steps; the count starts at 1, as in Trainer::steps_done().
+  /// Adds the losses of some steps. `answers`: one for each rank that trained. `first_step`: number of the first of
+  /// these steps, counted from 1 as in Trainer::steps_done().
   void add(const std::vector<Answer>& answers, std::uint64_t first_step);
 
   /// Returns true if a loss was not finite.
   [[nodiscard]] bool failed() const { return !problem_.empty(); }
-  /// Names the first loss that was not finite and what to do; "" if all were finite.
+  /// Returns a text that names the first loss that was not finite and what to do; "" if all losses were finite.
   [[nodiscard]] const std::string& problem() const { return problem_; }
-  /// Warns if the mean loss over ranks once fell below a thousandth of the first step's loss; "" if it did not.
+  /// Returns a warning if the mean loss over ranks once fell below a thousandth of the first step's loss, otherwise "".
   [[nodiscard]] std::string caution() const;
 
  private:

@@ -27,7 +27,7 @@ std::int64_t host_available() {
   return 0;
 }
 
-// Bytes that the control group may still use; -1: no limit, or it cannot be read.
+// Returns the bytes that the control group may still use; -1 if there is no limit or it cannot be read.
 std::int64_t group_left() {
   const auto number_in = [](const char* path) -> std::int64_t {
     std::ifstream in(path);
@@ -60,8 +60,8 @@ bool reset_peak_resident_set() {
 }
 
 void release_free_memory() {
-  // One thread at a time. If another allocator replaces malloc, the first malloc_trim() initialises glibc's own
-  // allocator, without a lock.
+  // Only one thread at a time may call malloc_trim(). If another allocator replaces malloc, the first call of
+  // malloc_trim() initialises glibc's own allocator, without a lock.
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   malloc_trim(0);

@@ -8,8 +8,8 @@
 
 namespace hvd::bench {
 
-/// Bytes that this process may still allocate: the smaller of the host's free memory (MemAvailable) and what the
-/// control group has left. 0 if neither can be read.
+/// Returns the bytes that this process may still allocate: the smaller of the host's free memory (MemAvailable) and
+/// what the control group has left. 0 if neither can be read.
 std::int64_t available_bytes();
 
 /// Resets the peak of the resident set. Returns false if the kernel does not permit it.
@@ -26,14 +26,14 @@ struct MemoryForecast {
   [[nodiscard]] double total_bytes() const;
 };
 
-/// Least memory for training `graph` (differentiated), without the needs of libraries. Pure.
+/// Returns the least memory for training `graph` (differentiated), without the memory that libraries need. Pure.
 MemoryForecast forecast_memory(const models::Graph& graph, const models::StepOptions& options);
 
 /// Errors: out_of_memory if `ranks` ranks of this host together need more than `free_bytes`. The text gives the bytes
 /// needed, the bytes free, and the batch that would fit. `free_bytes` 0: unknown, nothing is refused.
 void refuse_if_too_big(const MemoryForecast& forecast, int ranks, std::int64_t free_bytes);
 
-/// Does the same for a replay, which needs `gradient_bytes` per rank for any batch size.
+/// Like refuse_if_too_big() for a replay, which needs `gradient_bytes` per rank at any batch size.
 void refuse_profile_too_big(std::int64_t gradient_bytes, int ranks, std::int64_t free_bytes);
 
 }  // namespace hvd::bench

@@ -27,7 +27,7 @@ std::string percent(const Estimate& estimate) {
   return formatted("%.1f %% [%.1f, %.1f]", 100 * estimate.value, 100 * estimate.low, 100 * estimate.high);
 }
 
-// Names the phase with the widest interval of its step time, if that is wider than the target.
+// Returns a note on the phase whose step time has the widest interval, if that interval is wider than the target.
 std::string precision_note(std::span<const RunRecord> runs, const Findings& findings) {
   const RunRecord* worst = nullptr;
   for (const RunRecord& run : runs) {
@@ -57,9 +57,9 @@ std::string rounds_note(const Findings& findings) {
       findings.rounds, kFewestRoundsToBelieve);
 }
 
-constexpr double kBeyond = 1.005;  // allows for the noise of ranks that only sleep or replay
+constexpr double kBeyond = 1.005;  // tolerance for the noise of ranks that only sleep or replay
 
-// Ranks that share a machine and wait for one another cannot be faster than one rank alone, so this warns if they are.
+// Ranks that share a machine and wait for one another cannot be faster than one rank alone. The note warns if they are.
 std::string beyond_note(const RunRecord& full, const EfficiencyAnalysis& measured) {
   const Estimate& efficiency = measured.efficiency;
   if (full.world_size == 1 || (efficiency.has_interval() ? efficiency.low : efficiency.value) <= kBeyond) return {};
@@ -121,7 +121,7 @@ std::string exposed_note(const RunRecord& full, const RunRecord* none, const std
   return text;
 }
 
-// Lists the parts of (step time of phase full - step time of phase none) other than the exposed communication.
+// Lists the parts of (step time of phase full - step time of phase none) besides the exposed communication.
 std::string reconciliation_note(const RunRecord& full) {
   const double unexplained = seconds_of(full, "stragglers") + seconds_of(full, "residual");
   return formatted(
@@ -158,7 +158,7 @@ double mean(const std::vector<double>& values) {
   return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// The host notices the ends of steps late, by a varying delay. It cancels out in the mean of the time from end to end.
+// The host notices the end of a step late, by a varying delay. The delay cancels out in the mean time between two ends.
 std::string launch_note(const RunRecord& run, bool ahead) {
   std::vector<std::vector<double>> launch;
   for (const RankRecord& rank : run.ranks) launch.push_back(rank.samples.launch);

@@ -18,10 +18,10 @@ struct Expectation {
   double exposed_seconds = 0;
   double overlapped_seconds = 0;
 };
-/// Returns nullopt unless all buckets of `plan` were timed.
+/// Returns nullopt if a bucket of `plan` was not timed, or if it is not known when gradients were ready.
 std::optional<Expectation> expectation(const Findings& findings, const core::BucketPlan& plan);
 
-/// `runs` are the runs of the session, with phase full last.
+/// Returns the notes of a session. `runs` are the session's runs, with phase full last.
 std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Findings& findings,
                                        const core::BucketPlan& plan, const SessionFacts& facts);
 

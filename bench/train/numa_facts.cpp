@@ -27,7 +27,7 @@ std::map<std::string, Host> hosts_of(const std::vector<NumaReport>& ranks, const
   return hosts;
 }
 
-/// The sources of all hosts, each once: "hwloc API 2.8".
+/// Returns the sources of all hosts, each once, such as "hwloc API 2.8".
 std::string sources(const std::vector<NumaReport>& ranks) {
   std::vector<std::string> found;
   std::string text;
@@ -40,7 +40,7 @@ std::string sources(const std::vector<NumaReport>& ranks) {
   return text;
 }
 
-/// "node 0: ranks 0-3; node 1: ranks 4-7"; the groups in the order of their lowest ranks.
+/// Returns "node 0: ranks 0-3; node 1: ranks 4-7". The groups are in the order of their lowest ranks.
 std::string ranks_by_nodes(const std::vector<std::string>& nodes_of_rank) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (std::size_t r = 0; r < nodes_of_rank.size(); ++r) {
@@ -89,7 +89,7 @@ NumaFacts judge_numa(const std::vector<NumaReport>& ranks, const std::vector<std
   if (std::string text = sources(ranks); !text.empty()) facts.provenance["numa.topology"] = {std::move(text), false};
   const std::map<std::string, Host> hosts = hosts_of(ranks, names);
   std::vector<std::string> nodes_of_rank;
-  std::vector<std::size_t> crossing;  // ranks that may run on several nodes of a host with other ranks
+  std::vector<std::size_t> crossing;  // ranks that may run on several nodes and are not alone on their host
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const Host& host = hosts.at(names[r]);
     const std::vector<int> nodes = host.layout.known() ? host.layout.nodes_of(ranks[r].cpus) : std::vector<int>();
@@ -105,7 +105,7 @@ NumaFacts judge_numa(const std::vector<NumaReport>& ranks, const std::vector<std
   }
   const bool known = std::any_of(nodes_of_rank.begin(), nodes_of_rank.end(),
                                  [](const std::string& nodes) { return nodes != "unknown"; });
-  // Not in the fingerprint: records before 2026-11-25 lack it, and it follows from cpu.affinity, which is not there.
+  // Not in the fingerprint, like cpu.affinity, from which this fact follows. Records before 2026-11-25 do not have it.
   if (known) facts.provenance["numa.of_rank"] = {ranks_by_nodes(nodes_of_rank), false};
   if (crossing.empty()) return facts;
   const std::size_t first = crossing.front();

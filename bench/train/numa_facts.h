@@ -16,10 +16,10 @@
 
 namespace hvd::bench {
 
-/// One rank sends this to rank 0.
+/// The report that each rank sends to rank 0.
 struct NumaReport {
   std::vector<int> cpus;  ///< processors on which the rank may run
-  NumaLayout layout;      ///< layout of the host, sent by the host's first rank; from others no nodes and no source
+  NumaLayout layout;      ///< layout of the host; without nodes and source unless this is the host's first rank
 };
 /// Reads the calling thread's affinity and, if `first_of_host`, the host's topology. Reading the topology takes
 /// milliseconds, so only one of perhaps hundreds of ranks of a host should do it.
@@ -30,13 +30,13 @@ NumaReport parse_numa_report(std::string_view text);
 /// Properties of all ranks on which the caution depends.
 struct NumaKind {
   bool threads = false;  ///< ranks are threads of one process, so no launcher can bind them one by one
-  bool on_gpus = false;  ///< the ranks use GPU memory: no caution here, gpu_surroundings.h has its own
+  bool on_gpus = false;  ///< the ranks use GPU memory: no caution, because gpu_surroundings.h has its own
 };
 struct NumaFacts {
   Provenance provenance;           ///< numa.topology, numa.of_rank, and the caution, if there is one
-  std::vector<std::string> notes;  ///< about a rank that may run on several nodes and is alone there
+  std::vector<std::string> notes;  ///< about a rank that may run on several nodes and is alone on its host
 };
-/// `ranks` and `hosts` are [rank]. Pure.
+/// Judges the reports of all ranks. `ranks` and `hosts` are [rank]. Pure.
 NumaFacts judge_numa(const std::vector<NumaReport>& ranks, const std::vector<std::string>& hosts, const NumaKind& kind);
 
 /// Collective. `gather` gives rank 0 the messages of all ranks. Rank 0 gets the facts of all ranks, the other ranks get

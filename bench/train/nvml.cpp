@@ -72,7 +72,7 @@ BoardFacts board_facts(const NvmlFunctions& nvml, const std::string& uuid) {
 }
 
 BoardFacts board_facts(const std::string& uuid) {
-  const std::array<std::string, 1> names{"libnvidia-ml.so.1"};  // the driver brings this library
+  const std::array<std::string, 1> names{"libnvidia-ml.so.1"};  // NVIDIA's driver installs this library
   const gpu::SharedLibrary library(names);
   if (!library.loaded()) return {};
   NvmlFunctions nvml;

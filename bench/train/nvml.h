@@ -1,5 +1,5 @@
 // Facts about a GPU from NVIDIA's management library: clocks, limits, modes. The library comes with the driver and is
-// loaded at run time. If it is missing or does not know a fact, the field is empty or zero. Any thread.
+// loaded at run time. If the library is missing or does not know a fact, the fact's field is empty or zero. Any thread.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct BoardFacts {
   int pcie_generation = 0, pcie_width = 0;
 };
 
-/// The functions of NVML that are called, as in nvml.h (NVML API reference). 0 means success. Any of them may be null.
+/// The NVML functions that board_facts() calls, as in nvml.h (NVML API reference). 0 means success. Any may be null.
 struct NvmlFunctions {
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
@@ -35,9 +35,9 @@ struct NvmlFunctions {
   int (*pcie_width)(void* device, unsigned* lanes) = nullptr;            ///< widest that both GPU and slot support
 };
 
-/// Facts of the GPU with this UUID ("GPU-...").
+/// Returns the facts of the GPU with this UUID ("GPU-...").
 BoardFacts board_facts(const NvmlFunctions& nvml, const std::string& uuid);
-/// Does the same with libnvidia-ml.so.1, if that library exists.
+/// Calls board_facts() with the functions of libnvidia-ml.so.1, if that library exists.
 BoardFacts board_facts(const std::string& uuid);
 
 }  // namespace hvd::bench

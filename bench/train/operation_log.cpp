@@ -12,8 +12,8 @@ void OperationLog::begin(std::vector<models::OperationProfile> profile, std::uin
 }
 
 void OperationLog::end(const std::vector<models::OperationProfile>& profile, std::uint64_t steps) {
-  HVD_ASSERT(profile.size() == before_.size() ||
-             steps_before_ == 0);  // a backend may have no profile before its first step
+  // A backend may have no profile before its first step.
+  HVD_ASSERT(profile.size() == before_.size() || steps_before_ == 0);
   HVD_ASSERT(steps >= steps_before_);
   if (sums_.empty()) {
     for (const models::OperationProfile& operation : profile) {

@@ -1,5 +1,5 @@
-// The per-operation profile of the measured steps only. A TrainStep reports means over all its steps, including those
-// of the warm-up and of the checks; this class subtracts them. Rank 0 only.
+// The per-operation profile of the measured steps only. A TrainStep reports means over all its steps, including the
+// steps of the warm-up and of the checks. OperationLog subtracts these steps. Rank 0 only.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace hvd::bench {
 
 class OperationLog {
  public:
-  /// Call these around the steps that count. `profile` is the mean over all `steps` so far. Both calls of a pair must
-  /// have the same operations. Errors: HVD_ASSERT if they differ.
+  /// Call begin() before and end() after steps that count. `profile` is the mean over all `steps` so far. Both calls
+  /// must have the same operations. Errors: HVD_ASSERT if the operations differ.
   void begin(std::vector<models::OperationProfile> profile, std::uint64_t steps);
   void end(const std::vector<models::OperationProfile>& profile, std::uint64_t steps);
 
-  /// Rows in execution order, with mean seconds per step that counted. Empty if no step counted or there is no profile.
+  /// Returns rows in execution order, with mean seconds per counted step. Empty without counted steps or a profile.
   [[nodiscard]] std::vector<OperationRow> rows() const;
 
  private:

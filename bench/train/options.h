@@ -1,5 +1,5 @@
 // The user's options: plain data that is filled once from the command line and the environment, and is stored with the
-// run. Parsed by cli/, consumed by session.h.
+// run. bench/cli parses the options, and session.h uses them.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ enum class Device : std::uint8_t {
 enum class CommBackend : std::uint8_t {
   kAuto,      ///< mpi when launched with several ranks, loopback when --ranks > 1, else solo
   kNone,      ///< every rank trains, nothing is reduced
-  kLoopback,  ///< --ranks threads of this process
+  kLoopback,  ///< ranks are --ranks threads of this process
   kMpi,
   kNccl,  ///< between GPUs; the ranks find one another as with kAuto
 };
@@ -36,7 +36,7 @@ enum class CommBackend : std::uint8_t {
 struct GpuOptions {
   bool tf32 = false;           ///< --dtype tf32: compute is fp32, with products of rounded inputs
   int fusion_level = 2;        ///< see models/cudnn/cudnn_step.h
-  bool deterministic = false;  ///< only engines that add in a fixed order
+  bool deterministic = false;  ///< use only engines that add in a fixed order
   double loss_scale = 0;       ///< used with fp16 only; 0: dynamic
   bool tune = false;           ///< time the engines of each operation before training
   std::string tuning_folder;   ///< keeps the fastest engines (GPU) and schedules (GPU, CPU); empty: keeps none
@@ -60,7 +60,7 @@ struct ValidateOptions {
 
 // One object per process, so members are grouped by subject and not by size.
 struct Options {                  // NOLINT(clang-analyzer-optin.performance.Padding)
-  std::vector<std::string> argv;  ///< as given
+  std::vector<std::string> argv;  ///< the command line as given
 
   // what to train
   std::string model = "resnet101";
@@ -88,7 +88,7 @@ struct Options {                  // NOLINT(clang-analyzer-optin.performance.Pad
   CommBackend comm = CommBackend::kAuto;
   bool host_comm = false;  ///< --comm mpi or loopback was given: gradients are reduced in host memory
   int ranks = 0;           ///< loopback ranks in this process
-  EngineOptions engine;    ///< its deadline limits every wait for another rank after the first steps
+  EngineOptions engine;    ///< engine.deadline limits every wait for another rank after the first steps
   /// Deadline of every wait for another rank until the first steps are done: while the ranks join, compare their
   /// options, build the network, tune and take their first steps.
   Patience startup_deadline{std::chrono::minutes(5), "--startup-deadline-seconds"};

@@ -14,11 +14,11 @@ class PhaseLog {
   /// `ranks` ranks take part in the phase. A sample is the mean of `steps_per_sample` consecutive steps.
   PhaseLog(std::size_t ranks, int steps_per_sample);
 
-  /// Appends the samples of ranks 0 .. ranks-1. All must have equal length.
+  /// Appends the samples of ranks 0 .. ranks-1. All ranks must have the same number of steps.
   void add(const std::vector<Answer>& answers);
-  /// Ends a visit: the samples since the last call. Drops steps that did not fill a sample, because other work follows.
+  /// Ends a visit: the samples since the last end. Drops steps that did not fill a sample, because other work follows.
   void end_of_visit();
-  /// Removes the first sample of every visit that has more than one. Returns how many were removed.
+  /// Removes the first sample of every visit that has more than one sample. Returns the number of removed samples.
   std::size_t discard_first_samples();
 
   [[nodiscard]] std::size_t samples() const { return ranks_.front().step.size(); }
@@ -28,7 +28,7 @@ class PhaseLog {
   [[nodiscard]] std::vector<RankSamples> visit(std::size_t index) const;
   /// Returns slowest() for one visit.
   [[nodiscard]] std::vector<double> slowest_of_visit(std::size_t index) const;
-  /// Step time of each sample, maximum over ranks.
+  /// Returns the step time of each sample, the maximum over ranks.
   [[nodiscard]] const std::vector<double>& slowest() const { return slowest_; }
 
  private:
@@ -36,7 +36,7 @@ class PhaseLog {
 
   std::size_t steps_per_sample_;
   std::vector<RankSamples> ranks_;               // [rank]
-  std::vector<RankSamples> unfinished_samples_;  // [rank], steps of an unfinished sample
+  std::vector<RankSamples> unfinished_samples_;  // [rank], steps that do not fill a sample yet
   std::vector<double> slowest_;
   std::vector<std::size_t> visits_;  // number of samples in each visit
 };

@@ -45,7 +45,7 @@ bool RankGroup::end(const Error& error) noexcept {
     tell(directive);
     return true;
   } catch (const std::exception&) {
-    return false;  // the engine has failed too, so the peers know already
+    return false;  // the engine has failed, so the peers know about the error already
   }
 }
 

@@ -1,5 +1,5 @@
-// The parts with which one rank trains: the engine over its communicator on the CPU, or a GPU and the engine that
-// drives it. The trainer is made from them. Used by the rank's thread only.
+// The parts with which one rank trains, and from which its trainer is made. On the CPU: the engine over the rank's
+// communicator. On a GPU: the GPU and the engine that drives it. Used by the rank's thread only.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,8 @@ namespace hvd::bench {
 
 /// Functions that a rank calls when it fails; any may be null.
 struct RankEndings {
-  /// Called before the constructor throws. If this rank's GPU cannot be opened, the communicator still exists then. If
-  /// the ranks cannot connect, the communicator is already destroyed.
+  /// Called before the constructor throws. If this rank's GPU cannot be opened, the communicator still exists during
+  /// the call. If the ranks cannot connect, the communicator is already destroyed.
   std::function<void()> failing;
   StuckRank stuck;
 };
@@ -35,28 +35,26 @@ class RankParts {
 
   [[nodiscard]] bool on_gpu() const { return device_ != nullptr; }
   [[nodiscard]] Engine& engine() { return device_ ? device_->engine() : *host_; }
-  /// Call only if on_gpu(): "nccl" or "hierarchical", depending on which one is used.
+  /// Returns "nccl" or "hierarchical", whichever is in use. Call only if on_gpu().
   [[nodiscard]] const std::string& comm() const { return comm_; }
-  /// Returns true if steps become CUDA graphs. It is the same in every phase.
+  /// Returns true if steps become CUDA graphs. The answer is the same in every phase.
   [[nodiscard]] bool graphs() const { return device_ && device_->graphs(); }
-  /// Lists where the parts differ from what the user asked for, one line each.
+  /// Lists what differs from what the user asked for, one line each.
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
-  /// Call only if on_gpu(). `engines`: NetworkFacts::engines; `nccl_log`: what NCCL has logged in this process.
+  /// Describes the GPU. Call only if on_gpu(). `engines`: NetworkFacts::engines; `nccl_log`: log of this process.
   [[nodiscard]] GpuDescription gpu(const std::string& engines, const std::string& nccl_log = {});
   /// Images per step, summed over all ranks.
   [[nodiscard]] std::int64_t images_per_step() { return engine().size() * setup_.model.batch_size; }
   /// The setting that steps use now.
   [[nodiscard]] const ScheduleSetting& setting() const { return setting_; }
-  /// The hardware that decides a setting's speed: the GPU as described by gpu(), or the processor and compute
-  /// `threads`.
+  /// Returns the hardware that decides a setting's speed: the GPU as described by gpu(), or the processor and the
+  /// number of compute `threads`.
   [[nodiscard]] GpuDescription device(int threads);
-  /// Knobs that the search may turn: those that the user left at their defaults and that matter here.
+  /// Returns the knobs that the search may turn: knobs at their defaults that have an effect in this world.
   [[nodiscard]] std::vector<Knob> knobs();
-  /// Collective; call it between steps. The following steps use `setting`.
-  /// Errors: those of the engine's setters.
+  /// Collective. Call it between steps. The following steps use `setting`. Errors: those of the engine's setters.
   void apply(const ScheduleSetting& setting);
-  /// Collective. `threads`: compute threads on the CPU. Destroy the trainer before this object. Errors: those of the
-  /// trainers.
+  /// Collective. `threads`: compute threads on the CPU. Destroy the trainer first. Errors: those of the trainers.
   [[nodiscard]] std::unique_ptr<Trainer> make_trainer(int threads);
 
  private:

@@ -32,7 +32,7 @@ bool in_process(const Options& options) {
 WorldKind world_of(const Options& options, const Launch& launch) {
   if (options.comm == CommBackend::kLoopback || options.ranks > 0) return WorldKind::kThreads;
   if (options.comm == CommBackend::kMpi) return WorldKind::kProcesses;
-  // With --comm none, too, the ranks of one launch measure together.
+  // Even with --comm none, the ranks of one launch measure together.
   return launch.size > 1 ? WorldKind::kProcesses : WorldKind::kSolo;
 }
 

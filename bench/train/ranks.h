@@ -1,5 +1,4 @@
-// Decides whether the ranks are threads of this process, and runs them as threads. Used by sessions of training and of
-// collectives.
+// Decides whether the ranks are threads of this process, and runs ranks as threads. Also used by bench/coll.
 #pragma once
 
 #include <functional>
@@ -19,22 +18,22 @@ bool in_process(const Options& options);
 /// Decides how the ranks form a world. check_launch() must have settled the options. Pure.
 WorldKind world_of(const Options& options, const Launch& launch);
 
-/// Call after MPI has told the world's size.
-/// Errors: invalid_argument if the launcher started several processes and each is a world of its own.
+/// Call after MPI has told the world's size. Errors: invalid_argument if the launcher started several processes and
+/// each process is a world of its own.
 void check_world(const Launch& launch, int world_size, const Options& options);
 
-/// Returns why the rank that MPI assigned cannot be right, or "" if it can. The launcher's rank decides who prints and
-/// stores; MPI's rank decides who has the results.
+/// Returns why the rank that MPI assigned cannot be right, or "" if it can be right. The launcher's rank decides who
+/// prints and stores; MPI's rank decides who has the results.
 std::string rank_objection(const Launch& launch, int world_rank);
 
-/// Runs body(r) for each of `count` ranks, rank 0 on the calling thread and each other rank on a thread of its own.
-/// Returns when all have returned. If the system refuses to start a thread, cannot_start() is called with one line; it
-/// must make the running ranks stop waiting for the missing one. Errors: those of the bodies. If several bodies throw,
-/// the first error that is not peer_lost is thrown, because a peer_lost only follows from another rank's error.
+/// Runs body(r) for each of `count` ranks: rank 0 on the calling thread, and each other rank on a thread of its own.
+/// Returns when all bodies have returned. If the system refuses to start a thread, calls cannot_start() with one line.
+/// cannot_start() must make the running ranks stop waiting for the missing rank. Errors: those of the bodies. If
+/// several bodies throw, the first error that is not peer_lost is thrown: other ranks' errors cause a peer_lost.
 void run_rank_threads(int count, const std::function<void(int rank)>& body,
                       const std::function<void(const std::string& reason)>& cannot_start);
 
-/// Converts a refusal by the system that is not a bug, most often to start another thread, into an Error.
+/// Converts a refusal by the system, most often to start another thread, into an Error. Such a refusal is not a bug.
 Error resource_fault(const std::system_error& error);
 
 }  // namespace hvd::bench

@@ -16,14 +16,14 @@
 
 namespace hvd::bench {
 
-/// Facts that hold for every run of the session.
+/// Facts that are the same for every run of the session.
 struct SessionFacts {
   std::string comm;  ///< "solo", "loopback", "mpi", "nccl", "hierarchical"
   int threads = 1;
   bool spare_core = false;
   bool traced = false;
   bool graphs = false;          ///< steps on GPUs are launched as CUDA graphs
-  int ranks_at_once = 1;        ///< CoreShare::ranks_at_once; GPUs are not shared
+  int ranks_at_once = 1;        ///< on CPUs CoreShare::ranks_at_once; on GPUs all ranks
   std::vector<RankKind> kinds;  ///< [rank]; filled in on rank 0 of a validation
   GpuFacts gpus;                ///< facts of all ranks; filled in on rank 0
 };
@@ -32,12 +32,12 @@ struct SessionFacts {
 RunRecord describe_run(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
                        Phase phase);
 
-/// Adds the provenance that only a session knows: backend, transport, options of engine and optimiser. Keys that `run`
-/// already has are kept.
+/// Adds the provenance that only a session knows: backend, transport, options of engine and optimiser. Does not change
+/// the keys that `run` already has.
 void add_provenance(RunRecord& run, const Options& options, const Setup& setup, const SessionFacts& facts,
                     Trainer& trainer);
 
-/// Marks `run` as incomplete because of `error`. After a lost peer, the flight record becomes part of its provenance.
+/// Marks `run` as incomplete because of `error`. After a lost peer, adds the engine's flight record to the provenance.
 void mark_incomplete(RunRecord& run, const Error& error, const Engine& engine);
 
 /// Fills in the samples so far, the median with its interval and replicates, and the throughput.

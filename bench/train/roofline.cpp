@@ -46,7 +46,7 @@ std::optional<DeviceRates> published_rates(std::string_view gpu, DataType comput
   const auto found = std::find_if(kSheets.begin(), kSheets.end(),
                                   [&](const Sheet& sheet) { return gpu.find(sheet.name) != std::string_view::npos; });
   if (found == kSheets.end()) return std::nullopt;
-  const bool has_bf16 = found->tera_tf32 > 0;  // the same GPU generation introduced both
+  const bool has_bf16 = found->tera_tf32 > 0;  // the same GPU generation introduced tf32 and bf16
   double tera = 0;
   switch (compute) {
     case DataType::kF32: tera = tf32 ? found->tera_tf32 : found->tera_fp32; break;

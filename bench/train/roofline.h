@@ -16,15 +16,15 @@
 namespace hvd::bench {
 
 struct DeviceRates {
-  double flops = 0;  ///< per second, dense, in the type that is computed in
+  double flops = 0;  ///< per second, for dense matrices, in the compute type
   double bytes = 0;  ///< per second, to and from device memory
 };
 
-/// Rates from NVIDIA's data sheet for the GPU with this name (as the driver gives it). `tf32`: fp32 is computed in
-/// tf32. Returns nothing if this table does not know the GPU.
+/// Returns the rates from NVIDIA's data sheet for the GPU with this name (as the driver gives it). `tf32`: fp32 is
+/// computed in tf32. Returns nothing if the table does not know the GPU or its rate in this type.
 std::optional<DeviceRates> published_rates(std::string_view gpu, DataType compute, bool tf32);
 
-/// Least number of seconds that work of this size takes.
+/// Returns the least number of seconds that work of this size takes.
 double bound_seconds(double flops, double bytes, const DeviceRates& rates);
 
 /// All launches of one kind of operation in a step.
@@ -33,18 +33,18 @@ struct BoundRow {
   int launches = 0;
   double seconds = 0;       ///< measured, mean per step
   double bound = 0;         ///< seconds
-  bool arithmetic = false;  ///< arithmetic accounts for more of the bound than traffic
+  bool arithmetic = false;  ///< arithmetic makes up more of the bound than memory traffic
 };
 /// Groups the operations by kind. The kind with the most time comes first.
 std::vector<BoundRow> bounds_by_kind(std::span<const models::OperationProfile> operations, const DeviceRates& rates);
-/// The rows and their sum as a table: launches, milliseconds measured, bound, ratio, and what limits the kind.
+/// Returns the rows and their sum as a table: launches, milliseconds measured, bound, ratio, and what limits the kind.
 std::string bounds_table(const std::vector<BoundRow>& rows);
 
-/// Model FLOP utilisation: the arithmetic of the images trained per second, divided by the peak. Source: Chowdhery et
-/// al., arXiv:2204.02311, appendix B.
+/// Returns the model FLOP utilisation: the arithmetic of the images trained per second, divided by the peak. Source:
+/// Chowdhery et al., arXiv:2204.02311, appendix B.
 double flop_utilisation(double images_per_second, double flops_per_image, const DeviceRates& rates);
 
-/// "1234.5 images/s: 41.2 % of the peak's FLOP/s; unfused roofline 2345.6 images/s (52.6 % of it)".
+/// Returns "1234.5 images/s: 41.2 % of the peak's FLOP/s; unfused roofline 2345.6 images/s (52.6 % of it)".
 /// `step_bound`: sum of the bounds of all operations of a step, in seconds.
 std::string bounds_text(double images_per_second, double flops_per_image, double images_per_step, double step_bound,
                         const DeviceRates& rates);

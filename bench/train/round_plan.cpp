@@ -7,8 +7,8 @@ namespace hvd::bench {
 namespace {
 
 constexpr double kGpuVisitSeconds = 1.0;
-constexpr double kCpuVisitSeconds = 0.5;     // short, so that slow spells of a host affect whole rounds and cancel
-constexpr std::int64_t kGpuExactRounds = 3;  // least number of rounds, if that many samples are asked for
+constexpr double kCpuVisitSeconds = 0.5;     // short, so that a host's slow spell affects all phases of a round
+constexpr std::int64_t kGpuExactRounds = 3;  // least number of rounds, if the user asks for that many samples or more
 constexpr std::int64_t kLongestVisit = 100;  // samples
 constexpr std::array<const char*, 3> kPhases{"solo", "none", "full"};
 
@@ -17,7 +17,7 @@ constexpr std::array<const char*, 3> kPhases{"solo", "none", "full"};
 bool RoundPlan::compares_first_steps(const Times& times) const {
   if (!judges_first_steps() || single_samples_) return false;
   if (rounds_ >= kVisitsToJudge) return verdict_.discard;
-  // Visits have two samples until there are enough to judge, and one sample after that. Compare only if all rounds fit.
+  // Visits have two samples until there are enough visits to judge, and then one. Compare only if all rounds fit.
   const auto missing = static_cast<double>(kVisitsToJudge - rounds_ + kFewestRounds - rounds_);
   return times.seconds_left >= missing * times.round_seconds;
 }

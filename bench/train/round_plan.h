@@ -1,5 +1,5 @@
 // Plans the rounds of an interleaved session: how many samples a visit to a phase has, and whether the first step after
-// a change of phase counts. It decides; the SessionLeader acts. Rank 0's thread owns it.
+// a change of phase counts. The RoundPlan decides and the SessionLeader acts. Rank 0's thread owns a RoundPlan.
 #pragma once
 
 #include <array>
@@ -30,30 +30,30 @@ class RoundPlan {
     std::size_t samples = 0;    ///< samples of each phase so far
   };
   [[nodiscard]] std::int64_t next_visit(const Times& times) const;
-  /// Least number of samples of a complete visit.
+  /// Returns the least number of samples of a complete visit.
   [[nodiscard]] std::int64_t shortest_visit() const { return gpu_ && !exact_samples_ ? kGpuVisitSamples : 1; }
-  /// Number of steps at the start of every visit that are never measured. On CPUs 0: the first step is measured, and
-  /// its time decides whether it counts. Otherwise 1: a GPU's visits are long, and if the user asked for a number of
-  /// samples, none may be discarded at the end.
+  /// Returns the number of steps at the start of every visit that are never measured. On CPUs 0: the first step is
+  /// measured, and its time decides whether it counts. On GPUs 1, because their visits are long. If the user asked for
+  /// a number of samples 1, because no sample may be discarded at the end.
   [[nodiscard]] std::int64_t unmeasured_steps() const { return judges_first_steps() ? 0 : 1; }
-  /// Least number of rounds before a session may end because an interval is narrow.
+  /// Returns the least number of rounds before a session may end because an interval is narrow.
   [[nodiscard]] std::size_t minimum_rounds() const { return gpu_ ? 0 : kFewestRounds; }
 
-  /// Call when every phase was visited once more, for `samples_per_visit` samples each.
+  /// Call after every phase was visited for `samples_per_visit` samples.
   void end_of_round(std::int64_t samples_per_visit, const Logs& logs);
   [[nodiscard]] std::size_t rounds() const { return rounds_; }
 
-  /// Removes the first samples of visits from `logs` if they take longer. Returns how many were removed per phase.
+  /// Removes the first sample of visits from `logs` if first steps take longer. Returns the removed samples per phase.
   [[nodiscard]] std::size_t settle(const Logs& logs) const;
   /// Says what was decided about first steps and why.
   [[nodiscard]] std::string first_steps() const;
   [[nodiscard]] std::vector<Round> measured(const Logs& logs) const;
 
  private:
-  static constexpr std::int64_t kGpuVisitSamples = 3;  // least number, because the first step is not measured
+  static constexpr std::int64_t kGpuVisitSamples = 3;  // at least this many, because the first step is not measured
 
   [[nodiscard]] bool judges_first_steps() const { return !gpu_ && !exact_samples_; }
-  /// Returns true if first steps should be compared with the others of their visits and `times` allows that.
+  /// Returns true if `times` leaves time to compare first steps with the other steps of their visits, where wanted.
   [[nodiscard]] bool compares_first_steps(const Times& times) const;
 
   bool gpu_;

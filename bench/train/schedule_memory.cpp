@@ -106,7 +106,7 @@ std::optional<ScheduleSetting> parse_schedule(const std::string& text, const Sch
     }
     setting.cycle_time = std::chrono::microseconds(cycle_time);
   }
-  // Writing the values again must give the same text, so that extra or other text is refused.
+  // Writing the values again must give the same text. A file with extra or other text is refused.
   return in && schedule_text(of, setting) == text ? std::optional(setting) : std::nullopt;
 }
 

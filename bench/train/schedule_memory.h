@@ -19,13 +19,13 @@ using ScheduleCase = std::vector<std::pair<std::string, std::string>>;
 ScheduleCase schedule_case(const Setup& setup, const comm::Topology& world, const std::string& library,
                            const GpuDescription& device, const ScheduleSetting& start, const std::vector<Knob>& knobs);
 
-/// "FOLDER/resnet101-9f0c2d11a4b3e877.schedule".
+/// Returns "FOLDER/resnet101-9f0c2d11a4b3e877.schedule".
 std::string schedule_path(const std::string& folder, const ScheduleCase& of);
 std::string schedule_text(const ScheduleCase& of, const ScheduleSetting& setting);
-/// Returns nothing if the text belongs to another case or is damaged. The caller then searches.
+/// Reads what schedule_text() wrote. Returns nothing if the text belongs to another case or is damaged.
 std::optional<ScheduleSetting> parse_schedule(const std::string& text, const ScheduleCase& of);
 
-/// Returns nothing if `folder` has no usable file for the case.
+/// Reads the case's file in `folder`. Returns nothing if there is no usable file; the caller then searches.
 std::optional<ScheduleSetting> kept_schedule(const std::string& folder, const ScheduleCase& of);
 /// Creates the folder if needed, writes a temporary file and renames it. Errors: io, naming the file.
 void keep_schedule(const std::string& folder, const ScheduleCase& of, const ScheduleSetting& setting);

@@ -13,15 +13,15 @@ namespace {
 
 /// Factor by which buckets, segments, thresholds and cycle times are made smaller and larger.
 constexpr std::size_t kSizeFactor = 4;
-/// Thread blocks per reduction to try. By default NCCL uses up to 32 (NCCL_MAX_CTAS, NCCL 2.28's documentation); each
-/// occupies a multiprocessor that the compute could use.
+/// Numbers of thread blocks per reduction to try. By default NCCL uses up to 32 blocks (NCCL_MAX_CTAS, NCCL 2.28's
+/// documentation). Each block occupies a multiprocessor that the compute could use.
 constexpr std::array kCtas{4, 8, 16};
 
-/// Algorithms that can reduce over any number of nodes. The library's own algorithm is left out; it is for comparison.
+/// Algorithms that can reduce over any number of nodes. The library's own algorithm, a reference, is left out.
 constexpr std::array kBetweenNodes{comm::Algorithm::kRing, comm::Algorithm::kRabenseifner,
                                    comm::Algorithm::kHierarchical};
 
-/// Returns sizes to try instead of `bytes`. All sizes from `all` on have the same effect.
+/// Returns sizes to try instead of `bytes`. All sizes of at least `all` have the same effect.
 std::vector<std::size_t> around(std::size_t bytes, std::size_t all) {
   std::vector<std::size_t> sizes;
   for (const std::size_t other : {bytes / kSizeFactor, bytes * kSizeFactor}) {
@@ -239,7 +239,7 @@ void ScheduleSearch::begin_knob() {
   confirm();
 }
 
-/// Each gain was measured from a different setting, so measure the result against the start once more.
+/// Each gain was measured from a different setting, so the search finally compares its result with the start directly.
 void ScheduleSearch::confirm() {
   if (confirming_ || gains_.size() < 2) return;
   confirming_ = true;

@@ -1,6 +1,6 @@
-// Searches for the fastest setting of a step, on GPUs and on CPUs, by coordinate descent from the defaults: one knob
-// after another, and each knob once more if another one has gained something since. It only decides; schedule_trials.h
-// trains and measures. Pure.
+// Searches for the fastest setting of a step, on GPUs and on CPUs, by coordinate descent from the defaults. One knob is
+// turned after another. A knob is turned once more if another knob has made steps faster since. ScheduleSearch only
+// decides; schedule_trials.h trains and measures. Pure.
 #pragma once
 
 #include <chrono>
@@ -34,14 +34,14 @@ struct ScheduleSetting {
 };
 ScheduleSetting gpu_setting(const EngineOptions& engine, const GpuOptions& gpu);
 ScheduleSetting cpu_setting(const EngineOptions& engine, const comm::CommOptions& comm);
-/// Sets the options as the command line would. Options of the other kind of device stay unchanged.
+/// Sets the options that the command line would set. Options of the other kind of device (GPU or CPU) stay unchanged.
 void put(const ScheduleSetting& setting, EngineOptions& engine, GpuOptions& gpu, comm::CommOptions& comm);
-/// "CUDA graph, overlap, buckets of 25 MiB, NCCL's choice of CTAs, registered memory", or
-/// "buckets of 25 MiB, algorithm auto, segments of 256 KiB".
+/// Returns "CUDA graph, overlap, buckets of 25 MiB, NCCL's choice of CTAs, registered memory", or "buckets of 25 MiB,
+/// algorithm auto, segments of 256 KiB".
 std::string setting_text(const ScheduleSetting& setting);
-/// The command-line options for the setting, without defaults: "--no-overlap --bucket-mb 100".
+/// Returns the command-line options for the setting, without defaults: "--no-overlap --bucket-mb 100".
 std::string setting_options(const ScheduleSetting& setting);
-/// Describes what differs in `to`: "no overlap".
+/// Returns the parts of `to` that differ from `from`, such as "no overlap".
 std::string setting_change(const ScheduleSetting& from, const ScheduleSetting& to);
 
 enum class Knob : std::uint8_t {
@@ -56,13 +56,13 @@ enum class Knob : std::uint8_t {
   kCycle
 };
 
-/// The settings that other positions of one knob make from `from`. `gradient_bytes`: a bucket or threshold of at least
-/// this size holds all gradients.
+/// Returns the settings that differ from `from` in the position of one knob. `gradient_bytes`: a bucket or threshold of
+/// at least this size holds all gradients.
 std::vector<ScheduleSetting> alternatives(const ScheduleSetting& from, Knob knob, std::size_t gradient_bytes);
 
 /// Median step time of each visit to a setting, in seconds.
 using Visits = std::vector<double>;
-/// Returns the index of the setting that should replace settings[0], if any: the one with the least median, if its
+/// Returns the index of the setting that should replace settings[0], if any: the setting with the least median, if its
 /// slowest visit was faster than the fastest visit of settings[0] and the medians differ by more than kLeastGain. Each
 /// setting must have the same number of visits.
 inline constexpr double kLeastGain = 0.01;
@@ -71,11 +71,11 @@ std::optional<std::size_t> replacement(const std::vector<Visits>& settings);
 /// A search is a sequence of visits: next() says which setting to time, and add() takes its time.
 class ScheduleSearch {
  public:
-  /// Visits to each setting of a knob, in rounds of alternating direction, so that a drift does not decide.
+  /// Visits to each setting of a knob. Rounds alternate in direction, so that a drift of the machine does not decide.
   static constexpr std::size_t kRounds = 3;
-  /// How often one knob is turned at most. In a simulation of 400 synthetic costs, whose knobs change one another's
+  /// Maximum number of turns of one knob. In a simulation of 400 synthetic costs, whose knobs change one another's
   /// effect by up to 3 %, one turn of each knob came within 3 % of the best setting in 83 % of cases, two turns in
-  /// 92 %, three in 93 % (tests/bench/schedule_search_test.cpp).
+  /// 92 %, three turns in 93 % (tests/bench/schedule_search_test.cpp).
   static constexpr std::size_t kMostTurns = 2;
 
   /// One setting and its times, measured beside the other settings of its knob.
@@ -102,11 +102,11 @@ class ScheduleSearch {
   [[nodiscard]] const std::vector<Trial>& trials() const { return trials_; }
   [[nodiscard]] const std::vector<Gain>& gains() const { return gains_; }
   [[nodiscard]] std::size_t visits() const { return visits_; }
-  /// Largest number of visits to come, as far as is known.
+  /// Returns the largest number of visits still to come, as far as is known.
   [[nodiscard]] std::size_t visits_left() const;
-  /// Number of visits that the knob which begins now will take; 0 in the middle of a knob.
+  /// Returns the number of visits that the knob which begins now will take; 0 in the middle of a knob.
   [[nodiscard]] std::size_t visits_of_new_knob() const;
-  /// Turns no more knobs, because the search takes too long. Call it when a knob begins.
+  /// Turns no more knobs, because the search takes too long. Call it at the beginning of a knob.
   void leave_out_the_rest();
   /// Returns true if some knob was never turned because of leave_out_the_rest().
   [[nodiscard]] bool left_something_out() const { return left_out_; }
@@ -118,7 +118,7 @@ class ScheduleSearch {
     bool due = true;  ///< the knob was not turned yet, or another knob has made steps faster since
   };
 
-  /// Returns the settings with another position of `knob`.
+  /// Returns chosen_ with each other position of `knob`.
   [[nodiscard]] std::vector<ScheduleSetting> others(Knob knob) const;
   void begin_knob();
   void confirm();

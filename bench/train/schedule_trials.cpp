@@ -17,13 +17,13 @@
 namespace hvd::bench {
 namespace {
 
-/// Limit on CPUs, so that a cluster's ranks do not search for longer than they train.
+/// Limit of a search on CPUs, so that a cluster's ranks do not search for longer than they train.
 constexpr double kLimitSeconds = 60;
 constexpr std::int64_t kFewestTrialSteps = 3;  // least number of timed steps in a visit
-constexpr std::int64_t kMostTrialSteps = 50;   // largest number
-constexpr double kTrialSeconds = 0.5;          // time of a visit, between these bounds
+constexpr std::int64_t kMostTrialSteps = 50;   // largest number of timed steps in a visit
+constexpr double kTrialSeconds = 0.5;          // seconds that a visit should take, between these step counts
 
-/// Returns "gpu.schedule.chosen" or "gpu.schedule.tried", or the same without "gpu." on CPUs.
+/// Returns the provenance key "gpu.schedule.chosen" or "gpu.schedule.tried", on CPUs without "gpu.".
 std::string key_of(const ScheduleSetting& setting, const char* what) {
   return std::string(setting.on_gpu ? "gpu." : "") + "schedule." + what;
 }

@@ -1,5 +1,5 @@
-// Runs the search for a schedule (schedule_search.h decides): every rank trains a few steps with the setting that rank
-// 0 sends, and the slowest rank's times count. Each rank's training thread uses it.
+// Runs the search for a schedule that schedule_search.h decides. Every rank trains a few steps with the setting that
+// rank 0 sends, and the slowest rank's times count. Each rank's training thread calls these functions.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@ struct ScheduleChoice {
   std::vector<std::string> notes;  ///< set on rank 0: one line
 };
 
-/// The functions of a rank that the search calls. All except the first may be null.
+/// The functions of a rank that the search calls. All except time_steps may be null.
 struct TrialBench {
   /// Trains with `setting` until step times have settled, then takes `steps` more steps and returns their seconds.
   std::function<std::vector<double>(const ScheduleSetting& setting, std::int64_t steps)> time_steps;
-  /// Called on rank 0 after a visit: median step time of the slowest rank, and most seconds until the search is over.
+  /// Called on rank 0 after a visit. `step_seconds`: median of the slowest rank. `seconds_left`: the most still to come.
   std::function<void(double step_seconds, double seconds_left)> progress;
   std::function<std::string()> stop_requested;
-  /// Seconds after which no other knob is begun; 0: no limit.
+  /// The search begins no knob after this many seconds; 0: no limit.
   double limit_seconds = 0;
 };
 
@@ -39,13 +39,13 @@ struct TrialBench {
 /// of the engine and of `bench`, with a text that says what was being tried.
 ScheduleChoice run_search(Engine& engine, ScheduleSearch search, const TrialBench& bench);
 
-/// Collective: returns the choice kept in `folder` for rank 0's case `of`. Returns nothing if `folder` is empty.
+/// Collective: returns the choice kept in `folder` for rank 0's case `of`. Returns nothing if there is no such choice.
 std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string& folder, const ScheduleCase& of);
-/// On rank 0: keeps the choice in `folder`, if that is not empty. If it fails, a note in `choice` says why.
+/// On rank 0: keeps the choice in `folder`, unless `folder` is empty. If that fails, a note in `choice` says why.
 void remember_schedule(const std::string& folder, const ScheduleCase& of, ScheduleChoice& choice);
 
-/// Collective: runs run_search() with `parts` and `trainer`. Do not use them for a run afterwards, because they have
-/// trained. `progress` and `stop_requested` as in SessionObserver.
+/// Collective: runs run_search() with `parts` and `trainer`. Do not use `parts` and `trainer` for a run afterwards,
+/// because they have trained. `progress` and `stop_requested` are those of SessionObserver.
 ScheduleChoice try_schedules(RankParts& parts, Trainer& trainer, const std::function<void(const Progress&)>& progress,
                              const std::function<std::string()>& stop_requested);
 

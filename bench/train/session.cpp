@@ -54,7 +54,7 @@ CoreShare agree_on_cores(Engine& engine, int threads) {
   const std::vector<comm::Bytes> all = engine.gather(std::as_bytes(std::span(mine)));
   CoreShare share;
   if (engine.rank() == 0) share = share_of_messages(all, engine.topology().hosts, threads);
-  // Sent as a message, because the data plane of GPUs cannot reach host memory.
+  // The share is sent as a message, because the data plane of GPUs cannot reach host memory.
   const comm::Bytes agreed = engine.broadcast_message(std::as_bytes(std::span(&share, 1)), 0);
   std::memcpy(&share, agreed.data(), sizeof share);
   return share;
@@ -109,7 +109,7 @@ void conduct(const Session& session, Trainer& trainer, Worker& worker, SessionRe
   if (trainer.facts().bound) result.operations = bound_table(runs.back(), *trainer.facts().bound);
 }
 
-// Collective. Rank 0 collects the errors of all ranks: no rank may fail alone while rank 0 still stores and prints.
+// Collective. Rank 0 collects the errors of all ranks, because no rank may fail alone while rank 0 stores and prints.
 void close_traces(Engine& engine, SessionResult& result) {
   std::string mine;
   try {
@@ -132,7 +132,7 @@ void wait_for_the_others(Engine& engine) noexcept {
   try {
     engine.barrier();
   } catch (const std::exception&) {
-    // A peer left first, so it knows the reason. This rank knows the reason, too.
+    // A peer left first, so that peer knows the reason already.
   }
 }
 

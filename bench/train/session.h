@@ -1,5 +1,5 @@
-// One session of `train` or `validate`: builds the ranks, warms up, measures, checks, and returns run records. Models
-// and engine meet only here. The CLI calls it on every rank; rank 0 gets the results.
+// One session of `train` or `validate`: builds the ranks, warms up, measures, checks, and returns run records. The CLI
+// calls run_session() on every rank, and rank 0 gets the results.
 #pragma once
 
 #include <chrono>
@@ -38,33 +38,33 @@ struct SessionObserver {
   /// Returns the name of the signal that asked the program to stop (SIGTERM, SIGINT, SIGUSR1, ...), or "".
   std::function<std::string()> stop_requested;
   /// Called on every rank of a run of several processes. `joined`: the processes have become one world, whose waits
-  /// have deadlines. `leaving`: they are about to leave it, which every process must do. Either may be null.
+  /// have deadlines. `leaving`: the process is about to leave that world, as every process must. Either may be null.
   std::function<void()> joined, leaving;
-  /// Called in a run of several processes, once all ranks have agreed, with this host's other ranks. May be null.
+  /// Called in a run of several processes, once all ranks have agreed, with the other ranks of this host. May be null.
   std::function<void(std::vector<comm::Neighbour> neighbours)> met;
   /// EngineOptions::warn for the ranks of this process. May be null.
   std::function<void(std::string_view line)> warn;
   /// Called on a rank that has lost a peer, with Engine::flight_record(). Any thread. May be null.
   std::function<void(std::string table)> flight_record;
-  /// Called on every rank, from its engine's thread, if its training thread is stuck in a call of CUDA after `error`
-  /// (StuckRank). It has to end the process. May be null: then nothing is done.
+  /// Called from the engine's thread of a rank whose training thread is stuck in a call of CUDA after `error`
+  /// (StuckRank). `stuck` has to end the process. If `stuck` is null, nothing is done.
   std::function<void(const Error& error)> stuck;
   std::chrono::milliseconds stuck_patience{20000};  ///< StuckRank::patience
-  /// Returns NCCL's log so far in this process (cli/nccl_log.h). May be null: then it is unknown.
+  /// Returns what NCCL has logged so far in this process (cli/nccl_log.h). If null, the log is unknown.
   std::function<std::string()> nccl_log;
 };
 
 struct SessionResult {
-  std::vector<RunRecord> runs;           ///< phase full last; empty on ranks other than 0
-  bool is_root = true;                   ///< this process prints and stores
-  std::vector<std::string> notes;        ///< lines for the closing table: choices made, memory, reconciliation
-  std::string operations;                ///< if a GPU was profiled: measured operations beside their bounds, a table
+  std::vector<RunRecord> runs;     ///< phase full last; empty on ranks other than 0
+  bool is_root = true;             ///< this process prints and stores
+  std::vector<std::string> notes;  ///< lines for the closing table: choices made, memory, reconciliation
+  std::string operations;          ///< if a GPU was profiled: a table of the measured operations beside their bounds
   std::optional<Validation> validation;  ///< result of `hvd_bench validate`
-  std::vector<std::string> faults;       ///< errors after the measurement: other output files that were not written
+  std::vector<std::string> faults;       ///< errors after the measurement: files that could not be written
 };
 
-/// Runs the session. The callback `prepare` fills in provenance and ids of every new record before its first save.
-/// `gpus` may be null: then the session runs on the CPU. `start`: by default, the process was started by hand.
+/// Runs the session. The callback `prepare` fills in provenance and ids of every new record before its first save. If
+/// `gpus` is null, the session runs on the CPU. The default `start` describes a process that was started by hand.
 /// Errors: Error. Runs that had begun are first given to observer.save with status incomplete.
 SessionResult run_session(const Options& options, const SessionObserver& observer,
                           const std::function<void(RunRecord&)>& prepare, GpuBackend* gpus = nullptr,

@@ -21,11 +21,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr double kSegmentSeconds = 0.5;      // time between two directives; a signal is noticed after this time
+constexpr double kSegmentSeconds = 0.5;      // time between two directives; a signal is noticed within this time
 constexpr std::size_t kRecordedSteps = 64;   // gradient-ready times are medians over this many steps
-constexpr std::int64_t kRecordedApart = 10;  // the same if recorded steps must not be measured
-constexpr std::int64_t kSettle = kStepsInFlight + 1;  // steps after recording: first launches of new graphs, one more
-constexpr double kWarmUpShare = 0.2;                  // largest fraction of the session's time
+constexpr std::int64_t kRecordedApart = 10;  // number of recorded steps if they must not be measured
+constexpr std::int64_t kSettle = kStepsInFlight + 1;  // steps after recording: first launches of graphs, one more
+constexpr double kWarmUpShare = 0.2;                  // largest fraction of the session's time for the warm-up
 constexpr auto kProgressEvery = 250ms;
 
 std::vector<Phase> phases_of(const Setup& setup) {
@@ -84,8 +84,7 @@ void SessionLeader::run() {
 
 void SessionLeader::conduct() {
   begin_ = Clock::now();
-  tell_progress("warm-up", phase_runs_.back(), 0,
-                -1);  // also the first time that a problem of the store can be reported
+  tell_progress("warm-up", phase_runs_.back(), 0, -1);  // the first call that can report a problem of the store
   // A dynamic loss scale starts high on purpose, so that early steps may overflow.
   const bool scale_settles =
       setup_.device == Device::kCuda && setup_.compute == DataType::kF16 && setup_.gpu.loss_scale == 0;
@@ -235,7 +234,7 @@ void SessionLeader::require_finite_loss() {
   throw Error(Errc::kCheckFailed, loss_.problem());
 }
 
-// The time cap is checked between samples or rounds, so the first sample or round must fit into the time cap.
+// The time cap is checked only between samples or rounds, so the first sample or round must fit into the time cap.
 void SessionLeader::require_time_for_samples(double step_seconds) const {
   const std::int64_t per_sample = options_.num_batches_per_iter;
   if (per_sample == 1) return;
@@ -323,7 +322,7 @@ void SessionLeader::visit(PhaseRun& phase_run, std::int64_t samples) {
   save_if_due();
 }
 
-// Computing the interval costs some time, so it is computed anew only when there are 5 % more samples.
+// Computing the interval costs some time, so the interval is computed again only when there are 5 % more samples.
 void SessionLeader::judge(PhaseRun& phase_run) {
   const std::size_t samples = phase_run.log.samples();
   if (samples == 0 || (phase_run.judged_at > 0 && samples < phase_run.judged_at + 1 + phase_run.judged_at / 20)) return;

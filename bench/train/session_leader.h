@@ -1,4 +1,4 @@
-// The sequence of a session, on rank 0: check, warm up, measure (one phase, or solo, none and full in interleaved
+// Runs the sequence of a session on rank 0: check, warm up, measure (one phase, or solo, none and full in interleaved
 // rounds), check again, write the records. The SessionLeader decides; the workers act (rank_group.h).
 //
 // Rank 0's thread owns a SessionLeader.
@@ -26,10 +26,10 @@ namespace hvd::bench {
 /// Data for the closing notes (notes.h).
 struct Findings {
   std::string warm_up;
-  double target_half_width = 0;                ///< relative half width asked for; 0: a number of samples was asked for
+  double target_half_width = 0;                ///< the user's target, relative; 0: the user gave a number of samples
   std::size_t rounds = 0;                      ///< number of rounds from which `efficiency` was computed
   std::string first_steps;                     ///< RoundPlan::first_steps(): the decision about first steps, and why
-  std::vector<double> bucket_seconds;          ///< [bucket], reduced alone; empty: not measured
+  std::vector<double> bucket_seconds;          ///< [bucket], for the bucket reduced alone; empty: not measured
   std::optional<models::ReplayProfile> ready;  ///< when gradients became ready, without reduction
   std::optional<EfficiencyAnalysis> efficiency;
 };
@@ -39,13 +39,13 @@ class SessionLeader {
   SessionLeader(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
                 RankGroup& rank_group, const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare);
 
-  /// Runs the whole session. Errors: thrown after the runs that had begun were saved as incomplete; AgreedError if the
-  /// other ranks know the error.
+  /// Runs the whole session. An error is thrown after the runs that had begun were saved as incomplete. The error is an
+  /// AgreedError if the other ranks know it.
   void run();
 
   [[nodiscard]] std::vector<RunRecord> take_runs();  ///< phase full last
   [[nodiscard]] const Findings& findings() const { return findings_; }
-  /// Times at which rank 0's gradients became ready, for a replay. Taken from phase solo if the session has it.
+  /// Returns when rank 0's gradients became ready, for a replay. Taken from phase solo if the session has that phase.
   [[nodiscard]] models::ReplayProfile recorded() const { return phase_runs_.front().recorder->profile(); }
 
  private:
@@ -66,8 +66,7 @@ class SessionLeader {
   void check_reduction();
   void warm_up();
   void time_buckets();
-  /// Compares the bandwidth of stand-alone reductions on GPUs with the link that they use, and adds a caution if it is
-  /// far lower.
+  /// Adds a caution if stand-alone reductions on GPUs have a far lower bandwidth than the link that they use.
   void judge_bandwidth(RunRecord& run) const;
   void start_runs();
   /// If recording would disturb measured steps, runs a few more steps of the phase for the replay profile only.
@@ -83,16 +82,16 @@ class SessionLeader {
   void follow_loss(const PhaseRun& phase_run, const std::vector<Answer>& answers);
   void require_finite_loss();
   [[nodiscard]] bool has_loss(const PhaseRun& phase_run) const;
-  void fill(PhaseRun& phase_run);  ///< puts the samples so far into its record
+  void fill(PhaseRun& phase_run);  ///< puts the samples so far into the record of `phase_run`
   void check_at_the_end();
   void settle_rounds();
   void complete(const std::string& stop_reason);
   void give_up(const Error& error);
 
-  /// Trains `steps` in segments of about half a second and logs them, except the first `discard` steps.
+  /// Trains `steps` steps in segments of about half a second and logs all except the first `discard` steps.
   void train(PhaseRun& phase_run, std::int64_t steps, std::int64_t discard);
   [[nodiscard]] std::int64_t segment_steps(double step_seconds) const;
-  /// Errors: inconclusive if samples that take this many seconds per step do not fit into the time cap.
+  /// Errors: inconclusive if the first samples, at `step_seconds` per step, do not fit into the time cap.
   void require_time_for_samples(double step_seconds) const;
   [[nodiscard]] MeasurementState judge(double next_seconds);
   void judge(PhaseRun& phase_run);
@@ -108,7 +107,7 @@ class SessionLeader {
   RankGroup& rank_group_;
   const SessionObserver& observer_;
   const std::function<void(RunRecord&)>& prepare_;
-  StoppingRule rule_;                 // declared before rounds_, which is made from it
+  StoppingRule rule_;                 // declared before rounds_, which is made from rule_
   std::vector<PhaseRun> phase_runs_;  // solo, none, full; or the only phase
   RoundPlan rounds_;
   std::string checks_;

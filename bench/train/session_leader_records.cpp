@@ -39,7 +39,7 @@ void SessionLeader::complete(const std::string& stop_reason) {
     run.finished_utc = utc_now();
   }
   if (!rule_.exact_samples) findings_.target_half_width = rule_.target_half_width;
-  // Use the ready times of phase none if it was measured: without reduction, but with the other ranks at work.
+  // Use the ready times of phase none if it was measured: its ranks compute at the same time, but do not reduce.
   const PhaseRun& undisturbed = phase_runs_.size() > 1 ? phase_runs_[1] : phase_runs_.front();
   if (undisturbed.log.samples() > 0) findings_.ready = undisturbed.recorder->profile();
   for (PhaseRun& phase_run : phase_runs_) save(phase_run);
@@ -53,7 +53,7 @@ void SessionLeader::give_up(const Error& error) {
     try {
       save(phase_run);
     } catch (const std::exception&) {
-      // Report the error at hand; the store keeps what was saved before.
+      // Ignore this error and report `error`. The store keeps what was saved before.
     }
   }
 }

@@ -90,8 +90,8 @@ void take_model(const Options& options, Setup& setup) {
   }
 }
 
-/// Decides whether the session runs on GPUs. If the user left that open and no GPU can be used, a note says why.
-/// Errors: unsupported if the user asked for a GPU and none can be used.
+/// Decides whether the session runs on GPUs. If the user left the device open and no GPU can be used, a note says why.
+/// Errors: unsupported if the user asked for a GPU and no GPU can be used.
 bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
   const bool nccl = options.comm == CommBackend::kNccl;
   const std::string comm = options.gpu.two_levels ? "--comm hierarchical" : "--comm nccl";
@@ -123,7 +123,7 @@ bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
   return false;
 }
 
-/// Refuses types in which no CPU backend computes. `setup.device` is settled.
+/// Refuses types in which no CPU backend computes. `setup.device` must be settled before the call.
 void refuse_types(const Options& options, const Setup& setup) {
   if (setup.device == Device::kCuda) return;
   if (options.replay_file.empty() && (options.gpu.tf32 || options.compute == DataType::kF16)) {
@@ -133,7 +133,7 @@ void refuse_types(const Options& options, const Setup& setup) {
   }
 }
 
-/// Refuses options that the sharded schedule does not support. `setup` is settled.
+/// Refuses options that the sharded schedule does not support. `setup` must be settled before the call.
 void refuse_sharded(const Options& options, const Setup& setup) {
   if (setup.schedule != Schedule::kSharded) return;
   if (setup.device == Device::kCuda) {
@@ -153,7 +153,7 @@ void refuse_sharded(const Options& options, const Setup& setup) {
   }
 }
 
-/// Refuses options that the search for a schedule does not support. `setup` is settled.
+/// Refuses options that the search for a schedule does not support. `setup` must be settled before the call.
 void refuse_search(const Setup& setup) {
   if (!setup.tuning.on) return;
   if (!setup.reduces()) {

@@ -1,5 +1,5 @@
-// Describes what a run trains. It is settled once before anything is built: defaults are filled in and impossible
-// options refused. Plain data, equal on all ranks.
+// Describes what a run trains. settle() makes a Setup before anything is built: settle() fills in defaults and refuses
+// impossible options. Plain data, equal on all ranks.
 #pragma once
 
 #include <chrono>
@@ -36,7 +36,7 @@ struct Setup {
   Schedule schedule = Schedule::kStatic;
   std::size_t fusion_threshold_bytes = 0;
   Patience deadline = std::chrono::milliseconds(60000);          ///< limit of every wait after the first steps
-  Patience startup_deadline = std::chrono::milliseconds(60000);  ///< limit of every wait before that
+  Patience startup_deadline = std::chrono::milliseconds(60000);  ///< limit of every wait until the first steps are done
   GpuOptions gpu;                                                ///< used by device kCuda
   ScheduleTuning tuning;
   bool interleaved = false;    ///< measure phases solo, none and full in rounds
@@ -44,19 +44,19 @@ struct Setup {
   std::optional<models::ReplayProfile> replay;
   std::vector<std::string> notes;  ///< describe choices made for the user
 
-  /// Type in which gradients are sent between nodes if they lie in host memory.
+  /// Type in which gradients are sent between nodes if gradients lie in host memory.
   [[nodiscard]] DataType wire() const { return device == Device::kCuda ? DataType::kF32 : allreduce; }
   [[nodiscard]] bool reduces() const { return schedule != Schedule::kNone; }
-  /// The phase of the warm-up and of a session that has only one phase.
+  /// The phase of the warm-up, and the phase of a session that has only one phase.
   [[nodiscard]] Phase main_phase() const { return reduces() ? Phase::kFull : Phase::kNone; }
   [[nodiscard]] std::string_view device_name() const;  ///< "cpu", "cuda", "reference", "replay"
   [[nodiscard]] std::string compute_name() const;      ///< "fp32", "tf32", ...
 };
 
-/// `gpus` may be null: then there are no GPUs. --device auto uses a GPU if possible; else a note says why not.
-/// Errors: unsupported for a device, communication or type that this build, machine or processor lacks;
-/// invalid_argument for an unknown model, numbers out of range, or options that contradict the replay file;
-/// io if that file cannot be read.
+/// Makes the setup of a run. If `gpus` is null, there are no GPUs. --device auto uses a GPU if possible; otherwise a
+/// note says why not. Errors: unsupported for a device, communication or type that this build, machine or processor
+/// does not have; invalid_argument for an unknown model, numbers out of range, or options that contradict the replay
+/// file; io if the replay file cannot be read.
 Setup settle(const Options& options, GpuBackend* gpus = nullptr);
 
 }  // namespace hvd::bench

@@ -9,7 +9,7 @@ namespace hvd::bench {
 namespace {
 
 constexpr std::int64_t kImageChannels = 3;
-// Bytes of a device's gradients that are copied to the host at a time for checksums. A multiple of Checksum's stride.
+// Bytes of gradients that a device copies to the host at a time for checksums. A multiple of Checksum's stride.
 constexpr std::size_t kChecksumBytes = std::size_t{32} << 20;
 
 }  // namespace
@@ -45,7 +45,7 @@ void Trainer::start() {
   step_->state_changed();
 }
 
-// NCCL's mean would have the same effect, but in fp16 it becomes an operation (PreMulSum) that NVLS does not support.
+// NCCL's average would have the same effect, but in fp16 NCCL averages with PreMulSum, which NVLS cannot do.
 double Trainer::prescale() const {
   return setup_.gradient == DataType::kF16 && setup_.reduces() ? 1.0 / engine_.size() : 1.0;
 }

@@ -1,9 +1,9 @@
 // One rank's training: network, data, weights, and the engine that averages its gradients. Runs and times one step at a
-// time. Connects the models with the engine. Derived classes implement a step on the CPU (host_trainer.h) or on a GPU
-// (device_trainer.h); the phases and the probes are the same for both.
+// time. Derived classes implement a step on the CPU (host_trainer.h) or on a GPU (device_trainer.h). Both have the
+// same phases and probes.
 //
-// One thread owns a Trainer and makes all calls. Construction, start() and reduce_bucket() are collective, and so are
-// step() and steps() except in phase solo: every rank calls them in the same order.
+// One thread owns a Trainer and makes all calls. Construction, start(), reduce_bucket(), step() and steps() are
+// collective: every rank calls them in the same order. In phase solo, step() and steps() are not collective.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@
 
 namespace hvd::bench {
 
-/// Facts for the run record that do not depend on the step.
+/// Facts about the network for the run record, the same in every step.
 struct NetworkFacts {
   std::int64_t parameters = 0;
   double flops_per_image = 0;
@@ -52,8 +52,8 @@ struct GradientPiece {
 
 /// Inspects an untimed step, to check the reduction.
 struct StepProbe {
-  std::span<const GradientPiece> pieces;  ///< ascending; copied when they are final and before they are reduced,
-  std::span<std::byte> local;             ///< back to back into `local`
+  std::span<const GradientPiece> pieces;  ///< ascending; each is copied when it is final and before it is reduced
+  std::span<std::byte> local;             ///< gets copies of the pieces, back to back
   std::function<void()> reduced;  ///< called when all gradients are reduced and still in the arena; may use the engine
 };
 
@@ -69,14 +69,13 @@ class Trainer {
   /// Runs one training step in `phase`. `probe` (may be null) inspects it.
   ///
   /// Phase full trains: the learning rate is scaled by the world size (learning_rate.h), and gradients are averaged. In
-  /// a session with phase full, phases none and solo run at learning rate 0: they do the same work, but the ranks'
-  /// weights stay equal. The ranks' momentum then differs, so the first step of full after another phase uses momentum
-  /// 0.
+  /// a session with phase full, phases none and solo run at learning rate 0: the work is the same as at any other rate,
+  /// but the ranks' weights stay equal. The ranks' momentum differs then, so the next step of full uses momentum 0.
   StepTimes step(Phase phase, const StepProbe* probe = nullptr);
-  /// Runs `count` steps in `phase` and returns their times in order. A GPU may get the next step before one is over.
+  /// Runs `count` steps in `phase` and returns their times in order. A GPU may get a step while the previous step runs.
   virtual std::vector<StepTimes> steps(Phase phase, std::int64_t count);
 
-  /// For a rank that sleeps while others take `steps` steps in `phase`: advances its data and momentum history.
+  /// For a rank that sleeps while other ranks take `steps` steps in `phase`: counts these steps and notes the phase.
   virtual void skip_steps(Phase phase, std::uint64_t steps);
 
   /// If not null, `recorder` takes the times of the following steps; the caller keeps it alive. If
@@ -85,7 +84,7 @@ class Trainer {
   virtual void record_into(models::ReplayRecorder* recorder) { recorder_ = recorder; }
   /// Returns true if recorded steps take longer, so that they must not be measured.
   [[nodiscard]] virtual bool recording_disturbs() const { return false; }
-  /// Makes captured steps be captured anew. Does nothing if there are none.
+  /// Makes steps whose graphs were captured be captured anew. Does nothing if no step was captured.
   virtual void drop_graphs() {}
   /// Shape of the graph of the last phase's steps, if they are launched as a graph.
   [[nodiscard]] virtual std::optional<gpu::GraphShape> graph_shape() const { return std::nullopt; }
@@ -93,14 +92,14 @@ class Trainer {
 
   /// Sets all gradients to zero.
   virtual void clear_gradients() = 0;
-  /// Reduces `bucket` while nothing else runs. Returns the seconds.
+  /// Reduces `bucket` while nothing else runs. Returns the seconds that the reduction takes.
   virtual double reduce_bucket(const core::Bucket& bucket) = 0;
 
   /// Returns bytes of the gradient arena that the host can read; valid until the next call.
   virtual std::span<const std::byte> gradients(std::size_t first_byte, std::size_t bytes) = 0;
-  /// Checksum of each reduced gradient in the arena; for StepProbe::reduced.
+  /// Returns a checksum of each reduced gradient in the arena. For use in StepProbe::reduced.
   [[nodiscard]] std::vector<std::uint64_t> gradient_checksums();
-  /// Checksum of each parameter as fp32; empty for a replay, which has no parameters.
+  /// Returns a checksum of each parameter as fp32; empty for a replay, which has no parameters.
   [[nodiscard]] std::vector<std::uint64_t> parameter_checksums();
 
   /// Type to which partial sums of gradients are rounded while they travel through the ranks.
@@ -114,19 +113,20 @@ class Trainer {
   [[nodiscard]] std::uint64_t steps_done() const { return steps_; }
   /// Number of steps that this rank itself has begun in the session's main phase.
   [[nodiscard]] std::uint64_t main_steps() const { return main_steps_; }
-  /// Number of first steps that may take far longer than later ones, because something happens for the first time.
+  /// Number of first steps that may take far longer than later steps, because something happens for the first time.
   [[nodiscard]] virtual std::uint64_t settling_steps() const { return 1; }
   /// From now on, waits for other ranks have the deadline of steps and no longer the deadline of start-up.
   void end_startup();
   /// Number of this rank's steps that were launched on a GPU while the previous step ran.
   [[nodiscard]] std::uint64_t steps_ahead() const { return steps_ahead_; }
-  /// Bytes that this rank plans to use where it trains: the step's arenas and workspaces, the batches, and the engine's
-  /// fusion buffer. Between processes of one host (`processes`) it includes the peers' arenas: this rank reduces parts
-  /// of that shared memory, so it counts in every rank's resident set without using more of the host's memory.
+  /// Returns the bytes that this rank plans to use in host or GPU memory: the step's arenas and workspaces, the
+  /// batches, and the engine's fusion buffer. Between processes of one host (`processes`) the sum includes the peers'
+  /// arenas. This rank reduces parts of that shared memory, so it counts in every rank's resident set without using
+  /// more of the host's memory.
   [[nodiscard]] virtual std::int64_t planned_bytes(bool processes) const = 0;
   /// Memory use of the GPU on which the rank trains; nothing on a CPU.
   [[nodiscard]] virtual std::optional<MemoryUse> device_memory() { return std::nullopt; }
-  /// Gradients are summed. The update divides them by the number of ranks; in fp16, where a sum could overflow, the
+  /// Gradients are summed. The update divides the sums by the number of ranks. In fp16, where a sum could overflow, the
   /// gradient of the loss is divided instead (prescale()).
   static constexpr ReduceOp kReduction = ReduceOp::kSum;
 
@@ -143,7 +143,7 @@ class Trainer {
   virtual void apply_deadline();
 
   static double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
-  /// StepOptions from the setup; the caller sets the threads.
+  /// Returns the StepOptions of the setup. The caller sets the threads.
   [[nodiscard]] models::StepOptions step_options() const;
   [[nodiscard]] SyntheticBatches make_batches() const;
   /// Returns the gradients of step_ in the form that the engine needs.
@@ -159,7 +159,7 @@ class Trainer {
 
  private:
   [[nodiscard]] models::SgdOptions sgd(Phase phase) const;
-  /// StepOptions::gradient_prescale. Only GPUs reduce in fp16.
+  /// Returns StepOptions::gradient_prescale. The value is 1 unless gradients are fp16, which only GPUs reduce.
   [[nodiscard]] double prescale() const;
 
   std::optional<Phase> last_phase_;

@@ -23,7 +23,7 @@ struct ValidationFinding {
   std::vector<int> ranks;
   std::string text;  ///< one line
 };
-/// "differs", "disagree", "slow", "unclear".
+/// Returns "differs", "disagree", "slow" or "unclear".
 std::string_view name(ValidationFinding::Kind kind) noexcept;
 
 struct ValidatedRank {
@@ -31,21 +31,21 @@ struct ValidatedRank {
   std::string gpu;                 ///< identifies the GPU; empty on a CPU
   std::size_t group = 0;           ///< index into Validation::groups
   double seconds = 0;              ///< median time of forward and backward together
-  std::optional<Slowness> time;    ///< compared with the other ranks of its group; none if it is alone there
+  std::optional<Slowness> time;    ///< compared with the other ranks of its group; none if the rank is alone there
   std::string gradients, weights;  ///< checksums of the last step, 16 hex digits
 };
 
 struct Validation {
   std::int64_t steps = 0;           ///< steps with checksums, including the warm-up
-  std::int64_t timed_steps = 0;     ///< the last of these steps, which were timed
+  std::int64_t timed_steps = 0;     ///< how many of these steps, the last ones, were timed
   double threshold = 0;             ///< a rank or node counts as slow if it is slower by at least this fraction
-  int turns = 1;                    ///< in each step, the ranks of a host computed one after another in this many turns
-  std::vector<std::string> groups;  ///< describes each group of equal ranks
+  int turns = 1;                    ///< number of turns in which a host's ranks computed each step one after another
+  std::vector<std::string> groups;  ///< [group], a description of the group of equal ranks
   std::vector<ValidatedRank> ranks;
   std::vector<ValidationFinding> findings;
   std::vector<std::string> notes;
 
-  /// Returns 0 without findings, 3 if all findings are unclear, else 1.
+  /// Returns 0 if there are no findings, 3 if all findings are unclear, else 1.
   [[nodiscard]] int exit_code() const;
 };
 

@@ -12,8 +12,8 @@
 namespace hvd::bench {
 namespace {
 
-constexpr std::int64_t kWarmUp = 1;         // steps in addition to Trainer::settling_steps()
-constexpr std::size_t kNamedOfAParty = 16;  // most ranks that a finding names
+constexpr std::int64_t kWarmUp = 1;         // untimed steps in addition to Trainer::settling_steps()
+constexpr std::size_t kNamedOfAParty = 16;  // maximum number of ranks of a party that a finding names
 
 std::string percent(double fraction) {
   std::array<char, 32> text{};
@@ -21,7 +21,7 @@ std::string percent(double fraction) {
   return text.data();
 }
 
-/// "5.1 % [4.6, 5.7]"
+/// Returns "5.1 % [4.6, 5.7]".
 std::string amount(const Slowness& time) {
   return percent(time.slower) + " % [" + percent(time.low) + ", " + percent(time.high) + "]";
 }
@@ -87,7 +87,7 @@ void Validator::run() {
 }
 
 void Validator::validate() {
-  tell_progress();  // also the first time that a problem of the store can be reported
+  tell_progress();  // the first call that can report a problem of the store
   start_run();
   sum_weights();
   while (steps_done_ < result_.steps) {
@@ -247,7 +247,7 @@ void Validator::give_up(const Error& error) {
   try {
     save();
   } catch (const std::exception&) {
-    // Report the error at hand instead of this one.
+    // Ignore this error and report `error`.
   }
 }
 

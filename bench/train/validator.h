@@ -1,6 +1,6 @@
-// The sequence of a validation, on rank 0. Every rank trains the same batches from the same weights without reductions.
-// The checksums of its gradients and weights and its step times are compared with those of equal ranks. The Validator
-// decides; the workers act (rank_group.h).
+// Runs the sequence of a validation on rank 0. Every rank trains the same batches from the same weights without
+// reductions. Each rank's checksums of gradients and weights, and its step times, are compared with those of equal
+// ranks. The Validator decides; the workers act (rank_group.h).
 //
 // Rank 0's thread owns a Validator.
 #pragma once
@@ -22,11 +22,11 @@ namespace hvd::bench {
 
 class Validator {
  public:
-  /// `facts` must hold the kinds of all ranks.
+  /// `facts` must contain the kinds of all ranks.
   Validator(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
             RankGroup& rank_group, const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare);
 
-  /// Runs the session. Errors: thrown after the run was saved as incomplete; AgreedError if the other ranks know it.
+  /// Runs the session. Errors: thrown after the run was saved as incomplete; AgreedError if all ranks know the error.
   void run();
 
   [[nodiscard]] RunRecord take_run() { return std::move(record_); }

@@ -1,4 +1,4 @@
-// Rounding sizes up. Pure.
+// Rounds sizes up to a multiple. Pure.
 #pragma once
 
 #include <cstddef>

@@ -1,13 +1,14 @@
 #include "engine/base/assert.h"
 
+#include <fmt/format.h>
+
 #include <stdexcept>
-#include <string>
 
 namespace hvd {
 
 void assertion_failed(const char* expression, const char* file, int line) {
-  throw std::logic_error(std::string("internal error: assertion '") + expression + "' failed at " + file + ":" +
-                         std::to_string(line) + "; please report it");
+  throw std::logic_error(
+      fmt::format("internal error: assertion '{}' failed at {}:{}; please report it", expression, file, line));
 }
 
 }  // namespace hvd

@@ -1,5 +1,5 @@
-// HVD_ASSERT: a broken invariant, on in release builds too. Throws std::logic_error so that a rank can
-// still tell its peers before it dies; never use it for bad input (error.h).
+// HVD_ASSERT checks an invariant, in release builds too. A broken invariant throws std::logic_error, so that a rank can
+// tell its peers before it exits. For bad input throw Error (error.h) instead.
 #pragma once
 
 namespace hvd {

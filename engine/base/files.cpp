@@ -1,5 +1,6 @@
 #include "engine/base/files.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,20 +18,19 @@ void require_replaceable(const std::string& path) {
   std::error_code unknown;  // ignored: if status() fails, writing fails as well and reports the reason
   const auto status = std::filesystem::status(path, unknown);
   if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) return;
-  throw Error(Errc::kIo, path +
-                             (std::filesystem::is_directory(status) ? " is a folder" : " is a device, pipe or socket") +
-                             "; give a file's name");
+  throw Error(Errc::kIo, fmt::format("{} is a {}; give a file's name", path,
+                                     std::filesystem::is_directory(status) ? "folder" : "device, pipe or socket"));
 }
 
 void replace_file(const std::string& path, std::string_view text) {
   require_replaceable(path);
-  const std::string beside = path + "." + std::to_string(::getpid()) + ".new";
+  const std::string beside = fmt::format("{}.{}.new", path, ::getpid());
   std::ofstream file(beside, std::ios::binary);
   file << text;
   file.close();
-  if (!file) throw Error(Errc::kIo, "cannot write " + beside + ": " + std::strerror(errno));
+  if (!file) throw Error(Errc::kIo, fmt::format("cannot write {}: {}", beside, std::strerror(errno)));
   if (std::rename(beside.c_str(), path.c_str()) != 0) {
-    throw Error(Errc::kIo, "cannot rename " + beside + " to " + path + ": " + std::strerror(errno));
+    throw Error(Errc::kIo, fmt::format("cannot rename {} to {}: {}", beside, path, std::strerror(errno)));
   }
 }
 

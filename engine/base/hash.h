@@ -16,12 +16,12 @@ class Hasher {
     for (const std::byte b : data) state_ = (state_ ^ static_cast<std::uint64_t>(b)) * kPrime;
     return *this;
   }
-  /// Length-prefixed, so that ("ab", "c") and ("a", "bc") differ.
+  /// Hashes the length first, so that ("ab", "c") and ("a", "bc") differ.
   Hasher& text(std::string_view value) noexcept {
     number(value.size());
     return bytes(std::as_bytes(std::span(value.data(), value.size())));
   }
-  /// Little-endian bytes of `value` on every machine.
+  /// Hashes the little-endian bytes of `value`, so that the hash is equal on every machine.
   Hasher& number(std::uint64_t value) noexcept {
     for (int i = 0; i < 8; ++i) state_ = (state_ ^ ((value >> (8 * i)) & 0xff)) * kPrime;
     return *this;

@@ -10,7 +10,7 @@ namespace hvd {
 std::string well_formed_utf8(std::string_view text);
 
 /// Returns `text` as a JSON string with its quotes. Control characters are escaped. A byte that is not UTF-8 becomes
-/// U+FFFD, because JSON readers reject other bytes.
+/// U+FFFD, because JSON readers reject text that is not UTF-8.
 std::string json_string(std::string_view text);
 
 /// Returns the shortest decimal that reads back as `value`; "null" for NaN and infinity, which JSON does not have.

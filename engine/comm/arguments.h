@@ -1,11 +1,12 @@
-// Checks of the arguments of collectives. One rank makes them alone, before anything is sent. Pure; any thread.
+// Checks the arguments of collectives. Each rank checks its own arguments before anything is sent. Pure; any thread.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "engine/base/error.h"
@@ -13,12 +14,11 @@
 
 namespace hvd::comm {
 
-/// Returns the size of a buffer of `count` elements. Errors: invalid_argument if it would be beyond the address space.
+/// Returns the size of a buffer of `count` elements. Errors: invalid_argument if the size exceeds the address space.
 inline std::size_t buffer_bytes(std::string_view operation, std::size_t count, DataType dtype) {
   if (count <= SIZE_MAX / 2 / size_of(dtype)) return count * size_of(dtype);
-  throw Error(Errc::kInvalidArgument, std::string(operation) + " of " + std::to_string(count) + " " +
-                                          std::string(name(dtype)) +
-                                          ": no memory is that large; is the count negative?");
+  throw Error(Errc::kInvalidArgument, fmt::format("{} of {} {}: no memory is that large; is the count negative?",
+                                                  operation, count, name(dtype)));
 }
 
 /// Errors: invalid_argument if `out` and `in` overlap.
@@ -27,32 +27,30 @@ inline void check_apart(std::string_view operation, std::span<const std::byte> o
   if (out.empty() || in.empty()) return;
   if (begin(out) >= begin(in) + in.size() || begin(in) >= begin(out) + out.size()) return;
   throw Error(Errc::kInvalidArgument,
-              std::string(operation) + ": input (" + std::to_string(in.size()) + " bytes) and output (" +
-                  std::to_string(out.size()) +
-                  " bytes) overlap; use separate buffers or, if the operation allows it, exactly "
-                  "the place of the rank's own share");
+              fmt::format("{}: input ({} bytes) and output ({} bytes) overlap; use separate buffers or, if the "
+                          "operation allows it, exactly the place of the rank's own share",
+                          operation, in.size(), out.size()));
 }
 
-/// Errors: invalid_argument if `rank` sends itself a number of elements other than it expects.
+/// Errors: invalid_argument if the number of elements that `rank` sends to itself is not the number that it expects.
 inline void check_own_block(std::size_t rank, std::size_t sent, std::size_t expected) {
   if (sent == expected) return;
-  throw Error(Errc::kInvalidArgument, "all_to_all: rank " + std::to_string(rank) + " sends itself " +
-                                          std::to_string(sent) + " elements, but expects " + std::to_string(expected));
+  throw Error(Errc::kInvalidArgument,
+              fmt::format("all_to_all: rank {} sends itself {} elements, but expects {}", rank, sent, expected));
 }
 
 /// Errors: invalid_argument unless `root` is one of `ranks` ranks.
 inline void check_root(std::string_view operation, int root, int ranks) {
   if (root >= 0 && root < ranks) return;
-  throw Error(Errc::kInvalidArgument, std::string(operation) + " from rank " + std::to_string(root) +
-                                          " in a world of " + std::to_string(ranks));
+  throw Error(Errc::kInvalidArgument, fmt::format("{} from rank {} in a world of {}", operation, root, ranks));
 }
 
 /// Errors: invalid_argument if a message of the control plane is longer than `most` bytes.
 inline void check_message(std::string_view operation, std::size_t bytes, std::size_t most) {
   if (bytes <= most) return;
-  throw Error(Errc::kInvalidArgument, std::string(operation) + ": a message of " + std::to_string(bytes) +
-                                          " bytes; a rank's message can have " + std::to_string(most) +
-                                          " at most: send it in parts, or through the data plane");
+  throw Error(Errc::kInvalidArgument, fmt::format("{}: a message of {} bytes; a rank's message can have {} at most: "
+                                                  "send it in parts, or through the data plane",
+                                                  operation, bytes, most));
 }
 
 /// Copies unless `to` and `from` are the same address.

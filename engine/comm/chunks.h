@@ -55,7 +55,7 @@ inline void check_counts(const char* operation, std::span<const std::size_t> cou
 /// `offsets[p]` is the first element of share p; the last entry is the end of the last share.
 using Offsets = std::span<const std::size_t>;
 
-/// Returns the offset of each rank's share if the shares lie side by side. The result points into `memory`.
+/// Returns the offset of each rank's share, where the shares are contiguous. The result points into `memory`.
 /// Errors: invalid_argument if the sum is beyond 64 bits.
 inline Offsets offsets_of(std::span<const std::size_t> counts, std::vector<std::size_t>& memory) {
   memory.assign(1, 0);

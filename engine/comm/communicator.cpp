@@ -1,5 +1,7 @@
 #include "engine/comm/communicator.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <utility>
 
@@ -20,6 +22,10 @@ constexpr auto kNames = std::to_array<std::pair<Algorithm, std::string_view>>({
 
 }  // namespace
 
+std::string rank_at(std::size_t rank, const std::vector<std::string>& hosts) {
+  return fmt::format("rank {} (host {})", rank, rank < hosts.size() ? hosts[rank] : "unknown");
+}
+
 std::string_view name(Algorithm algorithm) noexcept {
   for (const auto& [value, text] : kNames) {
     if (value == algorithm) return text;
@@ -34,7 +40,7 @@ Algorithm parse_algorithm(std::string_view text) {
     known += known.empty() ? "" : ", ";
     known += its_name;
   }
-  throw Error(Errc::kInvalidArgument, "unknown all-reduce algorithm '" + std::string(text) + "'; use one of: " + known);
+  throw Error(Errc::kInvalidArgument, fmt::format("unknown all-reduce algorithm '{}'; use one of: {}", text, known));
 }
 
 void check_set(std::span<const int> ranks, int size) {
@@ -42,11 +48,10 @@ void check_set(std::span<const int> ranks, int size) {
   std::vector<bool> seen(static_cast<std::size_t>(size));
   for (const int rank : ranks) {
     if (rank < 0 || rank >= size) {
-      throw Error(Errc::kInvalidArgument, "process set: rank " + std::to_string(rank) + " is not one of the " +
-                                              std::to_string(size) + " ranks");
+      throw Error(Errc::kInvalidArgument, fmt::format("process set: rank {} is not one of the {} ranks", rank, size));
     }
     if (seen[static_cast<std::size_t>(rank)]) {
-      throw Error(Errc::kInvalidArgument, "process set: rank " + std::to_string(rank) + " is named twice");
+      throw Error(Errc::kInvalidArgument, fmt::format("process set: rank {} is named twice", rank));
     }
     seen[static_cast<std::size_t>(rank)] = true;
   }

@@ -1,11 +1,11 @@
 // Communication between ranks: each rank has one Communicator, with a control plane for small host messages and a data
-// plane for reductions. Implementations, which the layers above need not tell apart: solo (one rank), loopback (N ranks
-// as threads of one process), mpi (processes), nccl (device memory, on top of another one; device_communicator.h).
+// plane for reductions. The layers above need not know which implementation they use: solo (one rank), loopback (N
+// ranks as threads of one process), mpi (processes), or nccl (device memory: device_communicator.h).
 //
 // Threads: a Communicator is used by one thread at a time (in the program: the engine's thread).
 // Errors: every wait has a Deadline. If it passes: Error{kTimeout or kPeerLost}, whose text names the operation and the
 // rank and host that did not answer. If a peer aborted: Error{kPeerLost} with the peer's reason.
-// A wait may spin for a few microseconds and then sleeps (futex, nap), because the cores belong to the compute.
+// A wait may spin for a few microseconds and then sleeps (futex, nap), because the compute needs the cores.
 #pragma once
 
 #include <chrono>
@@ -42,7 +42,10 @@ struct Topology {
   std::vector<std::string> hosts;  ///< [rank]
 };
 
-/// A collective that takes long, as seen by this rank.
+/// Returns "rank 3 (host b)", the name of a rank in every message. `hosts` is Topology::hosts.
+std::string rank_at(std::size_t rank, const std::vector<std::string>& hosts);
+
+/// A collective in which this rank has waited for a long time.
 struct StalledWait {
   std::string text;  ///< "rank 0 (host a) has waited 15.0 s in barrier 3 for rank 1 (host b), which left ... ago"
   int awaited = -1;  ///< rank that this rank waits for; -1: several
@@ -50,7 +53,7 @@ struct StalledWait {
 };
 using OnStall = std::function<void(const StalledWait&)>;
 
-/// Part of the text of an abort by a rank that ended because of its own error. Its peers then hold no roll call.
+/// Part of the abort text of a rank that ended because of its own error. Peers that see it hold no roll call.
 inline constexpr std::string_view kGaveUp = " gave up: ";
 /// Longest message in bytes that one rank may give to ControlPlane::gather() and broadcast(), in a world of any size.
 inline constexpr std::size_t kLongestMessage = std::size_t{1} << 30;
@@ -60,7 +63,7 @@ class ControlPlane {
   virtual ~ControlPlane() = default;
   /// Bitwise AND or OR over ranks, in place. All ranks give the same length.
   virtual void all_reduce_bits(std::span<std::uint64_t> words, BitOp op, Deadline deadline) = 0;
-  /// Rank 0 gets one message per rank, in rank order; the others get an empty vector. Lengths may differ.
+  /// Rank 0 gets one message per rank, in rank order; other ranks get an empty vector. Lengths may differ.
   /// Errors: invalid_argument on the rank whose message is longer than kLongestMessage, before anything is sent.
   virtual std::vector<Bytes> gather(std::span<const std::byte> message, Deadline deadline) = 0;
   /// Returns rank `root`'s message on every rank. The other ranks need not know its length.
@@ -71,20 +74,20 @@ class ControlPlane {
   /// until `patience` is over. Element [rank] is empty if that rank did not answer. Best effort.
   virtual std::vector<std::optional<std::string>> roll_call(std::string_view status,
                                                             std::chrono::milliseconds patience) = 0;
-  /// Answers a roll call if a peer has started one; cheap. For a thread that is otherwise idle.
+  /// Answers a roll call if a peer has started one. Cheap; for a thread that is otherwise idle.
   virtual void answer_roll_call(std::string_view status) = 0;
   /// Makes all current and future waits of the peers fail at once with Error{kPeerLost, reason}. Never throws.
   virtual void abort(std::string_view reason) noexcept = 0;
   /// Errors: peer_lost with the reason, if this rank has received the abort of a peer (answer_roll_call() receives it).
   /// Cheap; any thread.
   virtual void throw_if_aborted() = 0;
-  /// Registers a callback. The waiting thread calls it once per collective, when this rank has waited for a quarter of
-  /// the time to the deadline. The callback may hold a roll call. Does nothing if there are no peers.
+  /// Registers a callback. The waiting thread calls the callback once per collective, when this rank has waited for a
+  /// quarter of the time to the deadline. The callback may hold a roll call. Does nothing if there are no peers.
   virtual void on_stall(const OnStall& /*told*/) {}
 };
 
 /// Memory that the data plane reduces fastest: shared between the ranks of a node, or registered with a library.
-/// Zeroed and page-aligned. The destructor frees it. It must not outlive its Communicator.
+/// The memory is zeroed and page-aligned. The destructor frees it. Must not outlive the Communicator.
 class RegisteredMemory {
  public:
   virtual ~RegisteredMemory() = default;
@@ -92,24 +95,24 @@ class RegisteredMemory {
 };
 
 enum class Algorithm : std::uint8_t {
-  kAuto,               ///< chosen by size and topology, recorded
-  kSharedMemory,       ///< one node: each rank reduces its share of everybody's buffer in place
+  kAuto,               ///< chosen by size and topology; description() names the choice
+  kSharedMemory,       ///< one node: each rank reduces its share of all ranks' buffers in place
   kRing,               ///< segmented ring over point-to-point messages
   kHierarchical,       ///< shared memory within a node, rings between nodes
   kMpiAllreduce,       ///< MPI_Allreduce
   kRecursiveDoubling,  ///< for small messages
-  kRabenseifner        ///< recursive halving, then doubling: sends as many bytes as a ring, in log2(n) steps each
+  kRabenseifner        ///< recursive halving, then doubling, in log2(n) steps each; sends as many bytes as a ring
 };
 std::string_view name(Algorithm algorithm) noexcept;
 /// Errors: invalid_argument that lists the names ("auto", "shm", "ring", "hierarchical", "mpi", "doubling",
 /// "rabenseifner").
 Algorithm parse_algorithm(std::string_view text);
 
-/// Largest whole message, in bytes, for which `auto` uses each algorithm between nodes. Equal on all ranks.
-/// docs/algorithms.md explains the trade-off.
+/// Largest whole message, in bytes, for which `auto` uses each algorithm between nodes. The thresholds must be equal on
+/// all ranks. docs/algorithms.md explains the trade-off.
 struct Thresholds {
   std::size_t doubling_bytes = std::size_t{32} << 10;  ///< all_reduce: recursive doubling up to this size
-  std::size_t rabenseifner_bytes = 0;  ///< all_reduce: above that, Rabenseifner's up to this size, then a ring
+  std::size_t rabenseifner_bytes = 0;                  ///< all_reduce: Rabenseifner's up to this size; a ring above it
   /// reduce_scatter, all_gather: direct exchange, or halving and doubling, up to this size; a ring above it.
   std::size_t direct_bytes = std::size_t{32} << 10;
   bool operator==(const Thresholds&) const = default;
@@ -124,22 +127,22 @@ struct CommOptions {
   Thresholds thresholds = {};
 };
 
-/// Number of elements of each rank, [rank], in a collective whose shares may differ. Zeros are allowed.
+/// Number of elements of each rank's share, [rank]. The shares may differ in size; zeros are allowed.
 using Counts = std::span<const std::size_t>;
 
 /// Planes of host memory and of device memory have the same contract. Operations are collective: every rank makes the
 /// same calls in the same order, and the work is done in that order. On a host plane a call returns when its work is
 /// done. On a device plane a call returns when its work is enqueued, and complete() waits for it.
 /// Errors of all operations: invalid_argument, before anything is sent, for counts that do not fit the world; mismatch
-/// if ranks disagree; those of Faults. If only some ranks can detect a disagreement, they abort, so that the others end
-/// at once with peer_lost and the same text. A count of 0 is no error: the operation then does nothing on all ranks.
+/// if ranks disagree; those of Faults. If only some ranks can detect a disagreement, they abort, so that the other
+/// ranks end at once with peer_lost and the same text. A count of 0 is not an error; the operation then does nothing.
 class DataPlane {
  public:
   virtual ~DataPlane() = default;
   /// Collective: every rank calls it with the same size, in the same order.
   virtual std::unique_ptr<RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) = 0;
   /// Reduces `count` elements in place. Any 64-bit count; the same count, dtype and op on all ranks. Works with any
-  /// memory, and is fastest if `data` lies in RegisteredMemory at the same offset on all ranks. The order of summation
+  /// memory, and is fastest if `data` is in RegisteredMemory at the same offset on all ranks. The order of summation
   /// depends only on (count, world, algorithm), so the same world gives the same bits in every run and on all ranks.
   virtual void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) = 0;
   /// Like all_reduce(), out of place: `in` is not changed. `out` and `in` must not overlap.
@@ -150,12 +153,13 @@ class DataPlane {
   }
   /// Rank r gets share r of the reduction of all ranks' `in`.
   /// Shapes: in (sum of counts), out (counts[rank]). `out` may be the rank's own share within `in`; the rest of `in` is
-  /// then undefined afterwards. Otherwise the two must not overlap, and `in` is not changed. Equal counts on all ranks.
+  /// then undefined afterwards. Otherwise `out` and `in` must not overlap, and `in` is not changed. All ranks give
+  /// equal `counts`.
   virtual void reduce_scatter(void* out, const void* in, Counts counts, DataType dtype, ReduceOp op,
                               Deadline deadline) = 0;
   /// Every rank gets the shares of all ranks, in the order of ranks.
-  /// Shapes: in (counts[rank]), out (sum of counts). `in` may be the rank's own share within `out`; otherwise the two
-  /// must not overlap. Equal counts on all ranks.
+  /// Shapes: in (counts[rank]), out (sum of counts). `in` may be the rank's own share within `out`; otherwise `in` and
+  /// `out` must not overlap. All ranks give equal `counts`.
   virtual void all_gather(void* out, const void* in, Counts counts, DataType dtype, Deadline deadline) = 0;
   /// Rank r gets block r of every rank's `in`, in the order of ranks.
   /// Shapes: in (sum of send_counts), out (sum of receive_counts). receive_counts[s] on this rank must equal
@@ -163,8 +167,8 @@ class DataPlane {
   virtual void all_to_all(void* out, Counts receive_counts, const void* in, Counts send_counts, DataType dtype,
                           Deadline deadline) = 0;
   virtual void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) = 0;
-  /// Runs `calls`, which may only call all_reduce() on disjoint memory. A plane may start all reductions after `calls`
-  /// has returned. Errors: those of the calls.
+  /// Runs `calls`, which may call nothing but all_reduce(), on disjoint memory. A plane may start all reductions after
+  /// `calls` has returned. Errors: those of the calls.
   virtual void together(const std::function<void()>& calls, Deadline /*deadline*/) { calls(); }
   /// Copies into or out of memory that allocate() returned, which may be device memory. The ranges must not overlap.
   virtual void copy(void* to, const void* from, std::size_t bytes) {
@@ -196,23 +200,23 @@ class Communicator {
   [[nodiscard]] virtual std::string_view backend() const = 0;
   /// Library and transport for provenance, e.g. "Open MPI v4.1.4, btl vader,tcp".
   [[nodiscard]] virtual std::string library() const = 0;
-  /// Returns a table of the last collectives that the ranks entered: as recorded by the ranks of this host, and as
-  /// other ranks answered the last roll call. Lines end with a newline; empty if there are no collectives. Any thread.
+  /// Returns a table of the last collectives that the ranks entered. Ranks of this host have recorded them; ranks of
+  /// other hosts have named them in the last roll call. Every line ends with a newline. Empty if no rank entered any.
   [[nodiscard]] virtual std::string flight_record() const { return {}; }
-  /// The other ranks of this host whose process ids are known. After the first collective call these are all of them.
+  /// The other ranks of this host whose process ids are known. The list is complete after the first collective call.
   [[nodiscard]] virtual std::vector<Neighbour> neighbours() const { return {}; }
 };
 
 /// Makes a world of one rank, which has nothing to reduce.
 std::unique_ptr<Communicator> make_solo();
 
-/// Makes a world of `size` ranks in this process; give one to each thread. Element r is rank r. `ranks_per_node` > 0
-/// makes several pretended nodes, so that hierarchical code can be tested without a cluster.
+/// Makes a world of `size` ranks in this process; give one Communicator to each thread. Element r is rank r.
+/// `ranks_per_node` > 0 makes several pretended nodes, so that hierarchical code can be tested without a cluster.
 std::vector<std::unique_ptr<Communicator>> make_loopback(int size, const CommOptions& options = {},
                                                          int ranks_per_node = 0);
 
-/// Returns a Communicator that forwards to `target`: the same rank of the same world. It must be destroyed before
-/// `target`, and no other code may use `target` meanwhile.
+/// Returns a Communicator that forwards to `target`: the same rank of the same world. The result must be destroyed
+/// before `target`, and no other code may use `target` until then.
 std::unique_ptr<Communicator> forward_to(Communicator& target);
 
 /// Returns true if this build has MPI.
@@ -221,33 +225,34 @@ bool mpi_available() noexcept;
 // The functions make_mpi*() are collective and block in MPI. Concurrent calls in one process can deadlock: only one
 // thread at a time may call them, and every rank must call them in the same order.
 
-/// Default time that a rank waits for the other ranks to call: the default limit of start-up.
+/// Default time that a rank waits for the other ranks at start-up.
 inline constexpr Patience kMeetPatience = std::chrono::minutes(5);
 
 /// Makes a Communicator over all of MPI's ranks. Initialises MPI if the program has not, and finalises MPI when the
 /// last MPI Communicator is destroyed. Errors: unsupported without MPI; backend if MPI fails; timeout if not all ranks
-/// call within `patience`. After a timeout MPI is not finalised any more.
+/// call make_mpi() within `patience`. After a timeout MPI is never finalised.
 std::unique_ptr<Communicator> make_mpi(const CommOptions& options = {}, const Patience& patience = kMeetPatience);
 /// Collective over all of MPI's ranks. The ranks that give the same `group` form a world of their own, in the order of
-/// their ranks. Its planes are separate, so that another thread may use them. `one_per_node`: the ranks of a group run
-/// on different nodes, real ones or those that CommOptions::ranks_per_node pretends. Errors: those of make_mpi().
+/// their ranks. The planes are separate from those of make_mpi(), so that another thread may use them. `one_per_node`:
+/// the ranks of a group run on different nodes, real ones or those that CommOptions::ranks_per_node pretends. Errors:
+/// those of make_mpi().
 std::unique_ptr<Communicator> make_mpi_subset(int group, bool one_per_node);
 
-// Process sets: each call makes a world of some ranks, which gets its own Engine. Sets may overlap. They cannot
+// Process sets: each call makes a world of some ranks, which gets its own Engine. Sets may overlap. Sets cannot
 // deadlock one another, because each set has its own communicators and each engine its own thread: a wait for a peer in
 // one set does not block another set. The order of calls matters only within a set.
 
 /// Collective over all of MPI's ranks, which must give the same `ranks`: rank ranks[i] becomes rank i of the new world.
 /// Returns null on ranks that are not in the set. Engines of this process may run meanwhile. This call does not start
-/// MPI: the program must have started it, or hold a communicator of the world.
+/// MPI: the program must have started MPI, or must have a Communicator of make_mpi().
 /// Errors: those of make_mpi(); on all ranks: invalid_argument if MPI has not been started, or for a list that is
-/// empty, repeats a rank or names one that does not exist; mismatch if the lists differ.
+/// empty, repeats a rank, or names a rank that does not exist; mismatch if the lists differ.
 std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const CommOptions& options = {},
                                            const Patience& patience = kMeetPatience);
-/// The same for a loopback world of `size` ranks. Element [rank] is null for ranks that are not in the set.
+/// Like make_mpi_set(), for a loopback world of `size` ranks. Element [rank] is null for ranks that are not in the set.
 std::vector<std::unique_ptr<Communicator>> make_loopback_set(int size, std::span<const int> ranks,
                                                              const CommOptions& options = {});
-/// Errors: invalid_argument unless `ranks` names at least one rank of a world of `size`, and none twice.
+/// Errors: invalid_argument if `ranks` is empty, repeats a rank, or names a rank outside [0, size).
 void check_set(std::span<const int> ranks, int size);
 
 /// For a process that ends without unwinding, for example after a signal. Removes the names of shared memory that this

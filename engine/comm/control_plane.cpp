@@ -1,5 +1,7 @@
 #include "engine/comm/control_plane.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -33,9 +35,10 @@ GroupControl::GroupControl(RankState& state) : state_(state) {
 
 void GroupControl::check_length(std::uint64_t length, std::uint64_t most, int from, const Wait& wait) {
   if (length <= most) return;
-  state_.faults.throw_mismatch("a message of " + state_.layout.describe(from) + " in " + wait.text() + " claims " +
-                               std::to_string(length) + " bytes, but can have " + std::to_string(most) +
-                               " at most: it is damaged, or the ranks are not in the same operation");
+  state_.faults.throw_mismatch(
+      fmt::format("a message of {} in {} claims {} bytes, but can have {} at most: it is damaged, or the ranks are not "
+                  "in the same operation",
+                  state_.layout.describe(from), wait.text(), length, most));
 }
 
 void GroupControl::all_reduce_bits(std::span<std::uint64_t> words, BitOp op, Deadline deadline) {
@@ -190,7 +193,7 @@ Bytes GroupControl::broadcast(std::span<const std::byte> message, int root, Dead
   const bool on_root_node = static_cast<std::size_t>(layout.topology.node) == root_node;
   const int local_root = on_root_node ? layout.local_rank_of[static_cast<std::size_t>(root)] : 0;
   if (!state_.one_node() && layout.topology.local_rank == local_root) {
-    std::vector<int> speakers = leaders_;  // [node]: the root on its own node, the leader on the others
+    std::vector<int> speakers = leaders_;  // [node]: the root on the root's node, the leader on every other node
     speakers[root_node] = root;
     const Members members{speakers, static_cast<std::size_t>(layout.topology.node)};
     std::uint64_t length = result.size();

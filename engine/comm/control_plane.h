@@ -1,4 +1,4 @@
-// A ControlPlane that uses the node's shared segment within a node, and messages of the node leaders between nodes.
+// A ControlPlane that uses the node's shared segment within a node, and messages between the nodes' leaders.
 #pragma once
 
 #include <optional>
@@ -38,7 +38,7 @@ class GroupControl final : public ControlPlane {
   RankState& state_;
   std::vector<int> leaders_;  ///< [node]
   Members leader_members_;
-  std::optional<RecursiveDoubling> doubling_;  ///< between leaders; none on one node
+  std::optional<RecursiveDoubling> doubling_;  ///< between leaders; none if there is one node
   std::vector<std::uint64_t> lengths_;         ///< [node], received by gather(); kept after a call that fails
 };
 

@@ -1,5 +1,7 @@
 #include "engine/comm/data_plane.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -21,7 +23,7 @@ namespace {
 /// A broadcast between nodes sends pieces of this size down the tree.
 constexpr std::size_t kBroadcastBytes = std::size_t{1} << 20;
 /// On one node, an all-reduce of up to this many bytes copies even registered memory, because the copy saves a longer
-/// synchronisation (time in place / with copies on two cores of an AMD EPYC: 1.09 at 16 KiB, 0.67 at 32 KiB).
+/// synchronisation (time in place / time with copies, on two cores of an AMD EPYC: 1.09 at 16 KiB, 0.67 at 32 KiB).
 constexpr std::size_t kCopiedBytes = std::size_t{16} << 10;
 
 class NodeRegistered final : public RegisteredMemory {
@@ -64,9 +66,10 @@ GroupData::GroupData(RankState& state, const CommOptions& options)
 
 void GroupData::choose(const CommOptions& options) {
   if (options.algorithm == Algorithm::kSharedMemory && !state_.one_node()) {
-    throw Error(Errc::kInvalidArgument, "algorithm shm needs all ranks on one host, but there are " +
-                                            std::to_string(state_.layout.topology.nodes) +
-                                            " hosts; use auto, hierarchical or ring");
+    throw Error(
+        Errc::kInvalidArgument,
+        fmt::format("algorithm shm needs all ranks on one host, but there are {} hosts; use auto, hierarchical or ring",
+                    state_.layout.topology.nodes));
   }
   options_ = options;
   options_.segment_bytes = std::max<std::size_t>(options.segment_bytes, 1024);
@@ -105,7 +108,7 @@ bool GroupData::use_shared_memory() const {
     case Algorithm::kAuto:
     case Algorithm::kSharedMemory:
     case Algorithm::kHierarchical:
-    case Algorithm::kMpiAllreduce: return true;  // `mpi` only replaces all_reduce(), not the other operations
+    case Algorithm::kMpiAllreduce: return true;  // `mpi` replaces only all_reduce()
     case Algorithm::kRing:
     case Algorithm::kRecursiveDoubling:
     case Algorithm::kRabenseifner: return state_.layout.topology.size == 1;
@@ -123,7 +126,7 @@ GroupData::Shares GroupData::choose_shares(std::size_t bytes) const {
 }
 
 void GroupData::note(std::string_view algorithm, std::string_view detail) {
-  ran_.insert(std::string(algorithm) + " over " + state_.transport->name() + std::string(detail));
+  ran_.insert(fmt::format("{} over {}{}", algorithm, state_.transport->name(), detail));
 }
 
 Reduction GroupData::reduction_of(std::size_t count, DataType dtype, ReduceOp op) const {
@@ -172,7 +175,7 @@ DataType GroupData::wire_of(const Reduction& reduction) const {
 
 std::string GroupData::wire_text(const Reduction& reduction) const {
   const DataType wire = wire_of(reduction);
-  return wire == reduction.dtype ? "" : ", " + std::string(hvd::name(wire)) + " on the wire";
+  return wire == reduction.dtype ? "" : fmt::format(", {} on the wire", hvd::name(wire));
 }
 
 void GroupData::over_transport(Algorithm algorithm, const Members& members, std::byte* data, const Reduction& reduction,
@@ -199,7 +202,7 @@ void GroupData::over_transport(Algorithm algorithm, const Members& members, std:
 }
 
 void GroupData::library(std::byte* data, const Reduction& reduction, const Wait& wait) {
-  // MPI has no fp16 and bf16: the ring takes over, and description() says so.
+  // MPI has no fp16 and bf16. The ring reduces these, and description() says so.
   if (wire_of(reduction) != reduction.dtype ||
       !state_.transport->library_all_reduce(data, reduction.count, reduction.dtype, reduction.op, wait)) {
     note("ring", wire_text(reduction));
@@ -212,8 +215,8 @@ void GroupData::library(std::byte* data, const Reduction& reduction, const Wait&
 std::vector<std::byte*> GroupData::parts_of(std::byte* data, const Reduction& reduction, const Wait& wait) {
   const NodeReducer::Place mine = regions_->locate(data, wait.bytes, state_.group.rank());
   const auto places = reducer_.exchange_places(mine, data, reduction, wait);
-  // All ranks must decide alike, so the decision uses only the values that they exchanged. A rank that names a region
-  // has not freed it. So if all ranks name the same region, all of them have it.
+  // All ranks must decide in the same way, so the decision uses only the values that they exchanged. A rank that names
+  // a region has not freed it. So if all ranks name the same region, all of them have it.
   const std::uint64_t number = places.front().region;
   const bool same = std::all_of(places.begin(), places.end(), [&](const auto& p) { return p.region == number; });
   if (number == 0 || !same) return {};
@@ -240,7 +243,7 @@ void GroupData::between_nodes(std::byte* data, const Reduction& share, const Wai
   const Members members{carriers_, static_cast<std::size_t>(state_.layout.topology.node)};
   // The thresholds are for whole messages: choose by the size of the whole message, even if `share` is a block of it.
   const Algorithm algorithm = choose_between_nodes(wait.bytes);
-  note("hierarchical(shm+" + std::string(name(algorithm)), wire_text(share) + ")");
+  note(fmt::format("hierarchical(shm+{}", name(algorithm)), wire_text(share) + ")");
   over_transport(algorithm, members, data, share, wait);
 }
 
@@ -364,7 +367,7 @@ void GroupData::all_to_all(void* out, Counts receive_counts, const void* in, Cou
   const auto* source = static_cast<const std::byte*>(in);
   check_apart("all_to_all", {target, buffer_bytes("all_to_all", to.back(), dtype)}, {source, bytes});
   const auto me = static_cast<std::size_t>(state_.layout.topology.rank);
-  // With shared memory all ranks see the counts and detect the error together.
+  // With shared memory, all ranks see all counts and detect a difference together.
   if (!use_shared_memory()) check_own_block(me, send_counts[me], receive_counts[me]);
   const Wait wait = state_.begin("all_to_all", bytes, deadline, dtype);
   if (use_shared_memory()) {
@@ -386,7 +389,7 @@ void GroupData::broadcast(void* data, std::size_t bytes, int root, Deadline dead
   const auto root_node = static_cast<std::size_t>(layout.node_of[static_cast<std::size_t>(root)]);
   const bool on_root_node = static_cast<std::size_t>(layout.topology.node) == root_node;
   const int speaker = on_root_node ? layout.local_rank_of[static_cast<std::size_t>(root)] : 0;
-  std::vector<int> speakers;  // [node]: the root on its own node, the leader on the others
+  std::vector<int> speakers;  // [node]: the root on the root's node, the leader on every other node
   for (const auto& node : layout.members) speakers.push_back(node.front());
   speakers[root_node] = root;
   for_each_chunk(bytes, kBroadcastBytes, [&](Range range) {

@@ -39,7 +39,7 @@ class GroupData final : public DataPlane {
  private:
   /// Algorithms of reduce_scatter() and all_gather().
   enum class Shares : std::uint8_t { kSharedMemory, kRing, kHalving, kPairwise };
-  // Pure functions of values that are equal on all ranks, so that all ranks choose alike.
+  // Pure functions of values that are equal on all ranks, so that all ranks make the same choice.
   [[nodiscard]] Algorithm choose(std::size_t bytes) const;
   [[nodiscard]] Algorithm choose_between_nodes(std::size_t bytes) const;
   [[nodiscard]] bool use_shared_memory() const;
@@ -59,7 +59,7 @@ class GroupData final : public DataPlane {
   void library(std::byte* data, const Reduction& reduction, const Wait& wait);
   void over_transport(Algorithm algorithm, const Members& members, std::byte* data, const Reduction& reduction,
                       const Wait& wait);
-  /// Returns the local ranks' buffers as mapped here, [local rank]; empty unless all of them are registered.
+  /// Returns the addresses of the local ranks' buffers in this process, [local rank]; empty unless all are registered.
   std::vector<std::byte*> parts_of(std::byte* data, const Reduction& reduction, const Wait& wait);
   [[nodiscard]] Members everybody() const;
 
@@ -69,12 +69,12 @@ class GroupData final : public DataPlane {
   std::shared_ptr<Regions> regions_;
   NodeExchange exchange_;
   std::vector<int> all_ranks_;
-  std::vector<int> carriers_;  ///< [node]: rank with my local rank; empty if this rank reduces no share between nodes
+  std::vector<int> carriers_;  ///< [node]: rank with this local rank; empty if this rank reduces no share between nodes
   std::optional<Ring> ring_;
   std::optional<ShareRing> share_ring_;
   std::optional<RecursiveDoubling> doubling_;
   std::optional<RecursiveHalving> halving_;
-  // These are kept after a failed call: a late message may still be written to them.
+  // These vectors are kept after a failed call: a late message may still be written to them.
   std::vector<std::byte> scratch_;
   std::vector<std::byte> wire_;  ///< a message converted to CommOptions::wire
   void note_shared_memory() {
@@ -82,7 +82,7 @@ class GroupData final : public DataPlane {
   }
   std::set<std::string> ran_;
   bool ran_shared_memory_ = false;
-  std::vector<std::size_t> offsets_, receive_offsets_;  // of the current operation; kept to save allocations
+  std::vector<std::size_t> offsets_, receive_offsets_;  // of the current operation, kept to save allocations
 };
 
 }  // namespace hvd::comm

@@ -1,7 +1,7 @@
-// A Communicator whose data plane reduces device memory on its own stream. The control plane is the host's, from
-// another backend. It owns its plane and the communicators that the plane borrows.
+// A Communicator whose data plane reduces device memory on its own stream. The control plane is that of a host
+// Communicator of another backend. Owns its data plane and the communicators that this plane borrows.
 //
-// Threads: as for every Communicator, except that any thread may call check() and abort() at any time.
+// Threads: as for every Communicator, except that any thread may call check() and abort() of the plane at any time.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,7 @@ struct NcclOptions {
   /// Several ranks may use the same GPU, for tests with one GPU. NCCL before 2.30 refuses this; NCCL 2.30 and newer
   /// need NCCL_MULTI_RANK_GPU_ENABLE=1.
   bool share_gpus = false;
-  bool register_memory = true;                 ///< allocate() takes registered memory from NCCL, if its version can
+  bool register_memory = true;                 ///< allocate() gets registered memory from NCCL, if NCCL can
   Patience deadline{std::chrono::minutes(1)};  ///< for finalisation; other waits get their deadline as an argument
 };
 
@@ -43,27 +43,28 @@ class DevicePlane : public DataPlane {
   /// Call after abort(), and after destroying the graphs. Returns true if the library's abort has returned by the
   /// deadline. If it has not, calls that free memory of the GPU may never return: end the process.
   virtual bool await_abort(Deadline deadline) noexcept = 0;
-  /// Returns the reason why a capture cannot hold all_reduce(), in one line; empty if it can.
+  /// Returns the reason why a capture cannot include all_reduce(), in one line; empty if it can.
   [[nodiscard]] virtual std::string_view capture_refusal() const { return {}; }
   /// Returns the reason why reduce_scatter(), all_gather() and all_to_all() are unsupported, in one line; empty if they
   /// work.
   [[nodiscard]] virtual std::string_view shares_refusal() const { return {}; }
   /// Collective. Disconnects the ranks and connects them again with `options`, except that deadline and share_gpus
-  /// stay. Nothing may be enqueued, and no graph may hold a reduction. Memory that allocate() returned stays valid. It
-  /// is registered or not as `options` says; memory that did not come from NCCL stays unregistered.
+  /// stay. Nothing may be enqueued, and no graph may hold a reduction. Memory that allocate() returned stays valid.
+  /// This memory is then registered or not, as `options` says; memory that did not come from NCCL stays unregistered.
   /// Errors: those of make_nccl(). After an error only the destructor may be called.
   virtual void reconnect(const NcclOptions& options, Deadline deadline) = 0;
   /// Returns true if memory from allocate() is registered. Returns false in a world of one rank.
   [[nodiscard]] virtual bool registers_memory() const = 0;
-  /// Time that the ranks spent to connect; it is not part of any step.
-  [[nodiscard]] virtual std::chrono::nanoseconds creation_time() const = 0;
 
   // Behaviour of DataPlane's methods on a device: allocate() returns device memory, 4096-byte aligned, and waits until
   // it is zeroed. broadcast() waits for its own end; before the call, the caller must wait for the work that writes the
   // data. All other operations, and copy(), only enqueue. If ranks disagree about counts, they wait for one another
   // until the deadline of complete(). If a rank's own counts or types are invalid, the call throws before it enqueues
-  // anything. Reductions of int16 throw unsupported, because NCCL lacks them; other operations accept int16.
+  // anything. Reductions of int16 throw unsupported, because NCCL does not have them; other operations accept int16.
 };
+
+/// Returns text such as "rank 1 (host b, GPU 0 (NVIDIA H200))".
+std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime);
 
 /// Number of calls of ncclCommAbort() in this process that have not returned. If it is not 0, end the process without
 /// running destructors, because the threads of these calls still use NCCL and CUDA. Any thread.
@@ -80,7 +81,7 @@ class DeviceCommunicator final : public Communicator {
         library_(host->library() +
                  (api != nullptr ? ", NCCL " + api->version().text() + " (" + api->name() + ")" : "")),
         host_(std::move(host)) {}
-  /// Owns another communicator that the plane borrows.
+  /// Takes ownership of a communicator that the plane borrows.
   Communicator& keep(std::unique_ptr<Communicator> communicator) {
     return *kept_.emplace_back(std::move(communicator));
   }
@@ -117,17 +118,17 @@ std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host
 /// The worlds that a rank belongs to in a two-level reduction. `node` and `across` are null if there is one node.
 struct HostLevels {
   std::unique_ptr<Communicator> world;   ///< control plane and topology
-  std::unique_ptr<Communicator> node;    ///< the ranks of its node, ordered by local rank
-  std::unique_ptr<Communicator> across;  ///< the ranks with its local rank, by node; used by a thread of the plane
+  std::unique_ptr<Communicator> node;    ///< the ranks of this rank's node, ordered by local rank
+  std::unique_ptr<Communicator> across;  ///< the ranks with this local rank, by node; used by a thread of the plane
 };
 /// Collective over MPI's ranks. Has no deadline, because MPI's split has none. Errors: unsupported if `world` has
 /// several nodes and is not an MPI communicator; those of make_mpi().
 HostLevels split_levels(std::unique_ptr<Communicator> world);
 
-/// Collective. Like make_nccl(), but NCCL reduces only within a node, and the host's messages reduce between nodes; for
-/// comparison, see docs/gpu.md. With one node, the same as make_nccl(). Ranks of one node may be processes or threads.
-/// Ranks of different nodes must be processes, because their streams wait for one another. Tests with fakes may use
-/// threads. Errors: those of make_nccl().
+/// Collective. Like make_nccl(), but NCCL reduces only within a node, and messages of `hosts` reduce between nodes.
+/// Made for comparison; see docs/gpu.md. With one node this is the same as make_nccl(). Ranks of one node may be
+/// processes or threads. Ranks of different nodes must be processes, because their streams wait for one another. Tests
+/// with a fake GPU may use threads. Errors: those of make_nccl().
 std::unique_ptr<DeviceCommunicator> make_hierarchical(HostLevels hosts, gpu::GpuRuntime& runtime,
                                                       std::shared_ptr<nccl::Api> api, const NcclOptions& options,
                                                       Deadline deadline);

@@ -1,7 +1,8 @@
 #include "engine/comm/faults.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <thread>
 #include <utility>
 
@@ -16,21 +17,20 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kNap = 2ms;
-/// Time that ranks have to answer the roll call which finds the rank that the others wait for. Waiting ranks check for
-/// roll calls at least every 50 ms (the longest slice of NodeGroup).
+/// Time that ranks have to answer the roll call which finds the rank that the other ranks wait for. Waiting ranks check
+/// for roll calls at least every 50 ms (the longest slice of NodeGroup).
 constexpr auto kAnswerTime = 300ms;
-/// Time to answer the second roll call, which is held if several ranks were silent: a busy machine may run them late.
+/// Time to answer the second roll call, which is held if several ranks were silent, because a busy machine may delay
+/// ranks.
 constexpr auto kSecondAnswerTime = 700ms;
-/// Time between two checks for dead processes. A check takes some 40 us per rank. Shorter waits make no check.
+/// Time between two checks for dead processes. A check takes about 40 us per rank. Shorter waits make no check.
 constexpr auto kBetweenLooks = 40ms;
 /// A stall is reported after 1/kStallShare of the time to the deadline: late enough not to report a rank that is only
 /// slow, early enough for a person to investigate.
 constexpr int kStallShare = 4;
 
 std::string seconds_since(Clock::time_point start) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f s", std::chrono::duration<double>(Clock::now() - start).count());
-  return text.data();
+  return fmt::format("{:.1f} s", std::chrono::duration<double>(Clock::now() - start).count());
 }
 
 }  // namespace
@@ -76,8 +76,9 @@ void Faults::warn_of_stall(const Wait& wait, int awaited) {
   const auto waited = Clock::now() - wait.start;
   if (waited < (wait.deadline.when() - wait.start) / kStallShare) return;
   warned_in_ = wait.sequence;
-  std::string text = layout_.describe(layout_.topology.rank) + " has waited " + seconds_since(wait.start) + " in " +
-                     wait.text() + " for " + (awaited >= 0 ? layout_.describe(awaited) : "its peers");
+  std::string text =
+      fmt::format("{} has waited {} in {} for {}", layout_.describe(layout_.topology.rank), seconds_since(wait.start),
+                  wait.text(), awaited >= 0 ? layout_.describe(awaited) : "its peers");
   if (const std::string last = awaited >= 0 ? last_flight(awaited) : ""; !last.empty()) text += ", which " + last;
   on_stall_({std::move(text), awaited, wait.deadline});
 }
@@ -91,7 +92,7 @@ std::string Faults::last_flight(int rank) const {
 
 std::string Faults::with_flight(std::string_view status) const {
   const std::string last = last_flight(layout_.topology.rank);
-  return last.empty() ? std::string(status) : std::string(status) + "; " + last;
+  return last.empty() ? std::string(status) : fmt::format("{}; {}", status, last);
 }
 
 std::string Faults::flight_record() const {
@@ -134,11 +135,11 @@ void Faults::look_for_dead(const Wait& wait, int awaited) {
   failed_ = true;
   const int local = layout_.local_rank_of[static_cast<std::size_t>(suspect_)];
   const std::string last = last_flight(suspect_);
-  throw Error(Errc::kPeerLost, layout_.describe(suspect_) + " is lost: its process " +
-                                   std::to_string(segment_.process_of(local, layout_.topology.local_rank)) +
-                                   " has ended while " + layout_.describe(layout_.topology.rank) + " waited " +
-                                   (awaited >= 0 ? "for it " : "") + "in " + wait.text() +
-                                   (last.empty() ? "" : "; it " + last));
+  throw Error(
+      Errc::kPeerLost,
+      fmt::format("{} is lost: its process {} has ended while {} waited {}in {}{}{}", layout_.describe(suspect_),
+                  segment_.process_of(local, layout_.topology.local_rank), layout_.describe(layout_.topology.rank),
+                  awaited >= 0 ? "for it " : "", wait.text(), last.empty() ? "" : "; it ", last));
 }
 
 std::vector<Neighbour> Faults::neighbours() const {
@@ -154,11 +155,11 @@ std::vector<Neighbour> Faults::neighbours() const {
 
 void Faults::give_up(const Wait& wait, std::span<const int> missing, bool direct, std::string_view detail) {
   const std::string me = layout_.describe(layout_.topology.rank);
-  const std::string waited = me + " waited " + seconds_since(wait.start) + " in " + wait.text() + " for ";
+  const std::string waited = fmt::format("{} waited {} in {} for ", me, seconds_since(wait.start), wait.text());
   std::vector<int> guilty(missing.begin(), missing.end());
   std::string outcome = ", which did not arrive";
   if (!direct) {
-    const std::string status = "waiting in " + wait.text() + " for " + names(guilty);
+    const std::string status = fmt::format("waiting in {} for {}", wait.text(), names(guilty));
     auto answers = call_roll(status, kAnswerTime, OnAbort::kStop);
     throw_if_aborted();
     if (std::count(answers.begin(), answers.end(), std::nullopt) > 1) {
@@ -183,7 +184,7 @@ void Faults::give_up(const Wait& wait, std::span<const int> missing, bool direct
     if (const std::string last = last_flight(guilty.front()); !last.empty()) outcome += "; it " + last;
   }
   if (!detail.empty()) outcome += "; " + std::string(detail);
-  outcome += std::string("; find out what blocks it, or raise ") + wait.deadline.set_by();
+  outcome += fmt::format("; find out what blocks it, or raise {}", wait.deadline.set_by());
   failed_ = true;
   throw Error(guilty.size() == 1 ? Errc::kPeerLost : Errc::kTimeout, waited + names(guilty) + outcome);
 }
@@ -194,7 +195,7 @@ std::string Faults::names(std::span<const int> ranks) const {
   for (std::size_t i = 0; i < std::min(ranks.size(), kNamed); ++i) {
     text += (i == 0 ? "" : ", ") + layout_.describe(ranks[i]);
   }
-  if (ranks.size() > kNamed) text += " and " + std::to_string(ranks.size() - kNamed) + " more";
+  if (ranks.size() > kNamed) text += fmt::format(" and {} more", ranks.size() - kNamed);
   return text.empty() ? "its peers" : text;
 }
 
@@ -224,7 +225,7 @@ void Faults::tell_other_nodes(std::string_view reason) noexcept {
 }
 
 void Faults::abort_for_mismatch(std::string_view text) noexcept {
-  abort(layout_.describe(layout_.topology.rank) + std::string(kGaveUp) + std::string(text));
+  abort(fmt::format("{}{}{}", layout_.describe(layout_.topology.rank), kGaveUp, text));
 }
 
 void Faults::throw_mismatch(const std::string& text) {
@@ -240,7 +241,7 @@ void Faults::throw_node_mismatch(const std::string& text) {
     }
     out_of_step_ = true;
     if (layout_.topology.local_rank == 0) {
-      tell_other_nodes(layout_.describe(layout_.topology.rank) + std::string(kGaveUp) + text);
+      tell_other_nodes(fmt::format("{}{}{}", layout_.describe(layout_.topology.rank), kGaveUp, text));
     }
   }
   throw Error(Errc::kMismatch, text);

@@ -1,6 +1,6 @@
 // Detects and reports the faults of a rank and its peers: aborts, dead processes, roll calls and deadline errors. Ranks
-// of one node exchange them through the shared segment, ranks of different nodes as notices of the transport. Every
-// loop that waits for a peer calls check().
+// of one node tell each other through the shared segment, ranks of different nodes through notices of the transport.
+// Every loop that waits for a peer calls check().
 //
 // Threads: only the rank's own thread calls check() and give_up(); any thread may call the other methods.
 #pragma once
@@ -28,7 +28,7 @@ class Transport;
 
 class Faults {
  public:
-  /// Borrows both arguments. `segment` is that of this rank's node.
+  /// Borrows both arguments. `segment` is the shared segment of this rank's node.
   Faults(const Layout& layout, Segment segment) : layout_(layout), segment_(segment) {
     statuses_.resize(static_cast<std::size_t>(layout.topology.size));
     last_answers_.resize(static_cast<std::size_t>(layout.topology.size));
@@ -45,22 +45,23 @@ class Faults {
   /// or if `awaited` is -1 and the process of any rank of this node has ended.
   void check(const Wait& wait, int awaited);
   /// Call this when the deadline has passed while waiting for `missing`. Throws peer_lost if one rank is at fault, else
-  /// timeout. `direct`: the ranks of `missing` certainly did not arrive. If false, they may be waiting for another one.
-  /// give_up() then holds a roll call, and ranks that do not answer are at fault. `detail` is appended.
+  /// timeout. `direct` is true if the ranks of `missing` certainly did not arrive. If false, they may be waiting for
+  /// another rank: give_up() then holds a roll call, and ranks that do not answer are at fault. The text ends with
+  /// `detail`.
   [[noreturn]] void give_up(const Wait& wait, std::span<const int> missing, bool direct, std::string_view detail);
-  /// Makes the waits of the peers fail. For a disagreement, described by `text`, that the peers may not detect.
+  /// Makes the waits of the peers fail with `text`, which describes a disagreement that the peers may not detect.
   void abort_for_mismatch(std::string_view text) noexcept;
-  /// For a disagreement that this rank detects and others may not. Aborts the peers, then throws mismatch.
+  /// For a disagreement that this rank detects and other ranks may not. Aborts the peers, then throws mismatch.
   [[noreturn]] void throw_mismatch(const std::string& text);
   /// For a disagreement that all ranks of this node detect in the same synchronisation. Each of them throws mismatch,
   /// and the leader aborts the other nodes. With several nodes, this rank's later collectives throw mismatch, too.
   [[noreturn]] void throw_node_mismatch(const std::string& text);
-  /// Returns true if this rank has reported a fault. The communicator cannot be used any more then.
+  /// Returns true if this rank has reported a fault. After that, the communicator cannot be used.
   [[nodiscard]] bool failed() const noexcept { return failed_.load() || out_of_step_.load() || aborted(); }
   /// Throws peer_lost with the reason if a rank has aborted; mismatch after throw_node_mismatch() on several nodes.
   void throw_if_aborted();
 
-  /// Returns the other ranks of this node whose processes are visible; complete after all have connected. Any thread.
+  /// Returns the other ranks of this node whose processes are visible; complete once all have connected. Any thread.
   [[nodiscard]] std::vector<Neighbour> neighbours() const;
 
   /// Registers a callback, which is called once for each collective in which this rank has waited for a quarter of the
@@ -112,7 +113,7 @@ class Faults {
   std::uint64_t warned_in_ = 0;  ///< sequence number of the operation of the last stall warning
   mutable Mutex mutex_;
   std::string node_mismatch_ HVD_GUARDED_BY(mutex_);                         ///< error text, if out_of_step_
-  std::vector<std::optional<std::string>> statuses_ HVD_GUARDED_BY(mutex_);  ///< [rank]: received since the last call
+  std::vector<std::optional<std::string>> statuses_ HVD_GUARDED_BY(mutex_);  ///< [rank]: answers since the last call
   std::vector<std::string> last_answers_ HVD_GUARDED_BY(mutex_);             ///< [rank]: last answer to a roll call
   std::uint32_t seen_call_ HVD_GUARDED_BY(mutex_) = 0;  ///< answers up to this call belong to earlier roll calls
 };

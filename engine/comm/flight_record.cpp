@@ -1,7 +1,8 @@
 #include "engine/comm/flight_record.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <exception>
 
@@ -11,27 +12,23 @@ namespace {
 /// Formats the difference of two times of coarse_now(), whose clock ticks at least every 10 ms.
 std::string seconds(Clock::duration time) {
   if (time < std::chrono::milliseconds(10)) return "under 0.010 s";
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.3f s", std::chrono::duration<double>(time).count());
-  return text.data();
+  return fmt::format("{:.3f} s", std::chrono::duration<double>(time).count());
 }
 
 }  // namespace
 
 std::string collective_text(std::string_view operation, std::uint64_t sequence, std::size_t bytes,
                             std::optional<DataType> dtype) {
-  std::string text = std::string(operation) + " " + std::to_string(sequence);
-  if (bytes > 0) {
-    text += " (" + std::to_string(bytes) + " bytes" + (dtype ? " of " + std::string(name(*dtype)) : "") + ")";
-  }
+  std::string text = fmt::format("{} {}", operation, sequence);
+  if (bytes > 0) text += fmt::format(" ({} bytes{}{})", bytes, dtype ? " of " : "", dtype ? name(*dtype) : "");
   return text;
 }
 
 std::string CollectiveInFlight::text() const { return collective_text(operation, sequence, bytes, dtype); }
 
 std::string CollectiveInFlight::story(Clock::time_point now) const {
-  if (!left) return "entered " + text() + " " + seconds(now - entered) + " ago and has not left it";
-  return "left " + text() + " " + seconds(now - *left) + " ago";
+  if (!left) return fmt::format("entered {} {} ago and has not left it", text(), seconds(now - entered));
+  return fmt::format("left {} {} ago", text(), seconds(now - *left));
 }
 
 void FlightRecord::enter(std::string_view operation, std::uint64_t sequence, std::size_t bytes,
@@ -94,10 +91,10 @@ std::string flight_table(std::span<const RankFlights> ranks, Clock::time_point n
   std::string table;
   for (const RankFlights& one : ranks) {
     for (const CollectiveInFlight& flight : one.flights) {
-      table += one.rank + ": " + flight.text() + ", entered " + seconds(now - flight.entered) + " ago, " +
-               (flight.left ? "took " + seconds(*flight.left - flight.entered) : "not left") + "\n";
+      table += fmt::format("{}: {}, entered {} ago, {}\n", one.rank, flight.text(), seconds(now - flight.entered),
+                           flight.left ? "took " + seconds(*flight.left - flight.entered) : "not left");
     }
-    if (!one.says.empty()) table += one.rank + " says: " + one.says + "\n";
+    if (!one.says.empty()) table += fmt::format("{} says: {}\n", one.rank, one.says);
   }
   return table;
 }

@@ -1,6 +1,6 @@
-// Records the collectives that one rank entered last, for messages about lost and hanging peers. A FlightRecord lies in
-// the rank's cell of the node's shared segment, so that the node's other ranks can read it after the process has ended.
-// All-zero bytes are an empty record. The rank's own thread writes; any thread of the node may read at any time.
+// Records the collectives that one rank entered last, for messages about lost and hanging peers. A FlightRecord is part
+// of the rank's cell of the node's shared segment, so that the node's other ranks can read it after the process has
+// ended. All-zero bytes are an empty record. The rank's own thread writes; any thread of the node may read at any time.
 #pragma once
 
 #include <array>
@@ -43,12 +43,12 @@ class FlightRecord {
   static constexpr std::size_t kKept = 64;
   static constexpr std::size_t kNameBytes = 16;
 
-  /// `sequence` counts from 1. Names beyond kNameBytes are cut off.
+  /// `sequence` counts from 1. Names longer than kNameBytes are cut off.
   void enter(std::string_view operation, std::uint64_t sequence, std::size_t bytes, std::optional<DataType> dtype,
              Clock::time_point now) noexcept;
   void leave(std::uint64_t sequence, Clock::time_point now) noexcept;
 
-  /// Returns up to `most` collectives, the last one first. Skips entries that are being overwritten.
+  /// Returns up to `most` collectives, the last collective first. Skips entries that are being overwritten.
   [[nodiscard]] std::vector<CollectiveInFlight> last(std::size_t most) const;
 
  private:
@@ -71,7 +71,7 @@ class FlightRecord {
 class InFlight {
  public:
   InFlight() = default;
-  /// Borrows `record`, whose rank has entered `sequence`.
+  /// Borrows `record`, whose rank has entered collective `sequence`.
   InFlight(FlightRecord& record, std::uint64_t sequence) noexcept : record_(&record), sequence_(sequence) {}
   InFlight(const InFlight&) = delete;
   InFlight& operator=(const InFlight&) = delete;
@@ -85,7 +85,7 @@ class InFlight {
 /// The entries of one rank in a flight table.
 struct RankFlights {
   std::string rank;                         ///< "rank 3 (host b)"
-  std::vector<CollectiveInFlight> flights;  ///< the last one first
+  std::vector<CollectiveInFlight> flights;  ///< the last collective first
   std::string says;                         ///< for a rank of another node: its last answer to a roll call
 };
 

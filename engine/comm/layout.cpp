@@ -34,8 +34,6 @@ Layout::Layout(int rank, const std::vector<int>& original_node_of, std::vector<s
   }
 }
 
-std::string Layout::describe(int rank) const {
-  return "rank " + std::to_string(rank) + " (host " + topology.hosts[static_cast<std::size_t>(rank)] + ")";
-}
+std::string Layout::describe(int rank) const { return rank_at(static_cast<std::size_t>(rank), topology.hosts); }
 
 }  // namespace hvd::comm

@@ -27,8 +27,8 @@ struct RankState {
   RankState& operator=(const RankState&) = delete;
 
   /// Starts a collective; the collective ends when the returned Wait is destroyed. `dtype`: type of the elements, if
-  /// they have one. Errors: peer_lost if a rank has aborted. This check is needed because a rank that finds all
-  /// messages already there does not wait, and would not notice the abort.
+  /// they have one. Errors: peer_lost if a rank has aborted. begin() checks this because a rank whose messages have all
+  /// arrived does not wait, and would not notice the abort.
   Wait begin(std::string_view operation, std::size_t bytes, Deadline deadline, std::optional<DataType> dtype = {}) {
     faults.throw_if_aborted();
     const Clock::time_point now = coarse_now();

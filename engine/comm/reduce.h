@@ -4,7 +4,7 @@
 // Arithmetic: fp16 and bf16 are converted to float, reduced in float, and rounded once per call to nearest even.
 // Integers wrap modulo their width. kAverage accumulates like kSum; the caller divides once, at the end, with
 // `divisor` (floats: times the reciprocal; integers: truncating division). For equal operands min and max keep the
-// first, so that the order of operands matters for signed zeros and NaN.
+// first operand, so that the order of operands matters for signed zeros and NaN.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// A world of one rank. Every collective leaves or copies the data unchanged, so that callers need no special case.
+// A world of one rank. A collective leaves the data as it is, or copies it, so that callers need no special case.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,9 +42,8 @@ class PageMemory final : public RegisteredMemory {
   explicit PageMemory(std::size_t bytes) : bytes_(bytes) {
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
     const std::size_t rounded = (bytes / page + 1) * page;
-    if (rounded < bytes) throw Error(Errc::kOutOfMemory, "cannot allocate " + std::to_string(bytes) + " bytes");
-    data_.reset(static_cast<std::byte*>(std::aligned_alloc(page, rounded)));
-    if (data_ == nullptr) throw Error(Errc::kOutOfMemory, "cannot allocate " + std::to_string(bytes) + " bytes");
+    if (rounded > bytes) data_.reset(static_cast<std::byte*>(std::aligned_alloc(page, rounded)));
+    if (data_ == nullptr) throw Error(Errc::kOutOfMemory, fmt::format("cannot allocate {} bytes", bytes));
     std::fill_n(data_.get(), rounded, std::byte{0});
   }
   [[nodiscard]] std::span<std::byte> bytes() const override { return {data_.get(), bytes_}; }

@@ -33,11 +33,11 @@ class Transport {
   /// Starts a receive. The message must have exactly bytes.size() bytes.
   /// Errors (also of wait): mismatch if the message is longer, backend if the library fails.
   virtual Ticket receive(int from, std::span<std::byte> bytes) = 0;
-  /// Returns true if the operation is finished; the ticket must not be used again then. Never blocks.
+  /// Returns true if the operation is finished; after that, the ticket must not be used again. Never blocks.
   virtual bool test(Ticket ticket) = 0;
   /// Sleeps until the operation is finished. Errors: those of Faults::check and Faults::give_up; after an error the
-  /// transport can only be used for notices. No receive is open after an error, so that its memory may be freed.
-  /// wait() reports a mismatch to the peers (Faults::abort_for_mismatch), because only the receiver detects it.
+  /// transport can only be used for notices. No receive stays open after an error, so that the memory of a receive may
+  /// be freed. wait() reports a mismatch to the peers, which cannot detect it (Faults::abort_for_mismatch).
   virtual void wait(Ticket ticket, const Wait& wait) = 0;
 
   /// Best effort, never waits.
@@ -45,7 +45,7 @@ class Transport {
   virtual std::optional<Notice> poll_notice() noexcept = 0;
 
   /// Runs the library's own all-reduce over all ranks, in place. Returns false if there is no library, or if it does
-  /// not support this type or operation; nothing has been sent then.
+  /// not support this type or operation; in that case nothing has been sent.
   virtual bool library_all_reduce(std::byte* data, std::size_t count, DataType dtype, ReduceOp op,
                                   const Wait& wait) = 0;
   /// "mpi", "threads".

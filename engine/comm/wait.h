@@ -1,5 +1,4 @@
-// Describes a wait for a peer: what Faults and the transports need to name in an error. A plain value of the rank's own
-// thread.
+// Describes a wait for a peer, for the errors of Faults and the transports. A plain value; one thread.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +17,7 @@ struct Wait {
   std::uint64_t sequence;      ///< number of the operation in this communicator; equal on all ranks
   std::size_t bytes;
   Deadline deadline;
-  Clock::time_point start = Clock::now();  ///< may be some milliseconds early
+  Clock::time_point start = Clock::now();  ///< up to 10 ms early if it is coarse_now()
   InFlight in_flight{};
 
   /// "all_reduce 17 (26214400 bytes)".

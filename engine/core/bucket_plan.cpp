@@ -1,5 +1,7 @@
 #include "engine/core/bucket_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -20,16 +22,15 @@ void validate(const std::vector<GradientInfo>& gradients, DataType dtype) {
   const GradientInfo* previous = nullptr;
   for (const GradientInfo& gradient : gradients) {
     const auto fail = [&](const std::string& why) {
-      throw Error(Errc::kInvalidArgument, "gradient '" + gradient.name + "' " + why);
+      throw Error(Errc::kInvalidArgument, fmt::format("gradient '{}' {}", gradient.name, why));
     };
     if (gradient.count == 0) fail("has no elements");
     if (previous != nullptr && gradient.offset < end) {
-      fail("starts at element " + std::to_string(gradient.offset) + ", before '" + previous->name +
-           "' ends at element " + std::to_string(end) + ": offsets must ascend without overlap");
+      fail(fmt::format("starts at element {}, before '{}' ends at element {}: offsets must ascend without overlap",
+                       gradient.offset, previous->name, end));
     }
     if (gradient.count > largest || gradient.offset > largest - gradient.count) {
-      fail("ends beyond what 64 bits can address: offset " + std::to_string(gradient.offset) + ", count " +
-           std::to_string(gradient.count));
+      fail(fmt::format("ends beyond what 64 bits can address: offset {}, count {}", gradient.offset, gradient.count));
     }
     end = gradient.offset + gradient.count;
     previous = &gradient;
@@ -73,20 +74,21 @@ BucketPlan plan_buckets(const std::vector<GradientInfo>& gradients, DataType dty
 
 std::string first_difference(const std::vector<GradientInfo>& mine, const std::vector<GradientInfo>& theirs) {
   const auto values = [](const char* what, std::size_t here, std::size_t there) {
-    return std::string(what) + " " + std::to_string(here) + " here, " + std::to_string(there) + " there";
+    return fmt::format("{} {} here, {} there", what, here, there);
   };
   const std::size_t common = std::min(mine.size(), theirs.size());
   for (std::size_t i = 0; i < common; ++i) {
-    const std::string place = "gradient " + std::to_string(i) + ": ";
-    if (mine[i].name != theirs[i].name) return place + "'" + mine[i].name + "' here, '" + theirs[i].name + "' there";
-    const std::string tensor = place + "'" + mine[i].name + "' has ";
+    const std::string place = fmt::format("gradient {}: ", i);
+    if (mine[i].name != theirs[i].name)
+      return fmt::format("{}'{}' here, '{}' there", place, mine[i].name, theirs[i].name);
+    const std::string tensor = fmt::format("{}'{}' has ", place, mine[i].name);
     if (mine[i].count != theirs[i].count) return tensor + values("count", mine[i].count, theirs[i].count);
     if (mine[i].offset != theirs[i].offset) return tensor + values("offset", mine[i].offset, theirs[i].offset);
   }
   if (mine.size() == theirs.size()) return {};
   const bool more_here = mine.size() > common;
-  return "gradient " + std::to_string(common) + ": '" + (more_here ? mine : theirs)[common].name + "' is only " +
-         (more_here ? "here" : "there") + "; " + values("gradients", mine.size(), theirs.size());
+  return fmt::format("gradient {}: '{}' is only {}; {}", common, (more_here ? mine : theirs)[common].name,
+                     more_here ? "here" : "there", values("gradients", mine.size(), theirs.size()));
 }
 
 std::vector<std::byte> serialize(const std::vector<GradientInfo>& gradients) {

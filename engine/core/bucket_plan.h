@@ -26,16 +26,16 @@ struct BucketPlan {
   DataType dtype = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
   std::vector<Bucket> buckets;  ///< in execution order
-  std::uint64_t hash = 0;       ///< of dtype, op, each gradient's name, offset and count, and each bucket
+  std::uint64_t hash = 0;       ///< hash of dtype, op, each gradient's name, offset and count, and each bucket
 };
 
 struct BucketOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;       ///< a bucket is closed once it has this many bytes
-  std::size_t first_bucket_bytes = std::size_t{1} << 20;  ///< smaller, so that communication starts early
+  std::size_t first_bucket_bytes = std::size_t{1} << 20;  ///< small, so that the first communication starts early
 };
 
 /// Fills each bucket with gradients until it has at least the bytes in `options`; the last bucket may have fewer.
-/// Errors: invalid_argument if offsets overlap or do not ascend, if there is no gradient, or if one has no elements.
+/// Errors: invalid_argument if offsets overlap or do not ascend, if there is no gradient, or if a gradient is empty.
 BucketPlan plan_buckets(const std::vector<GradientInfo>& gradients, DataType dtype, ReduceOp op,
                         const BucketOptions& options);
 

@@ -1,20 +1,21 @@
 #include "engine/core/coordinator.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <initializer_list>
 #include <utility>
 
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 #include "engine/core/wire.h"
 
 namespace hvd::core {
 namespace {
 
-// Change both when the layout of a message changes, so that ranks of different versions refuse each other's messages.
-// 0xA1 and 0xA2 marked earlier messages, which had no kind of operation and no scale factors.
+// Change both tags when the layout of a message changes, so that ranks of different versions refuse each other's
+// messages. Earlier versions, without kinds of operation and scale factors, used 0xA1 and 0xA2.
 constexpr std::uint8_t kRequestsTag = 0xA3;
 constexpr std::uint8_t kResponsesTag = 0xA4;
 constexpr std::size_t kSmallestRequest = 4 + 1 + 1 + 1 + 4;
@@ -40,9 +41,9 @@ std::string describe(std::initializer_list<std::pair<const char*, std::vector<Di
     if (values.size() < 2) continue;
     text += std::string(text.empty() ? "" : "; ") + what;
     for (std::size_t i = 0; i < std::min(values.size(), kMostValues); ++i) {
-      text += (i == 0 ? " " : ", ") + values[i].text + " on " + values[i].ranks.to_text();
+      text += fmt::format("{}{} on {}", i == 0 ? " " : ", ", values[i].text, values[i].ranks.to_text());
     }
-    if (values.size() > kMostValues) text += ", and " + std::to_string(values.size() - kMostValues) + " more";
+    if (values.size() > kMostValues) text += fmt::format(", and {} more", values.size() - kMostValues);
   }
   return text;
 }
@@ -57,15 +58,8 @@ std::string shape_text(const Request& request) {
   return "[*" + to_text(request.shape).substr(std::to_string(request.shape.front()).size() + 1);
 }
 
-/// Returns the shortest decimal that reads back as `value`.
-std::string shortest_text(double value) {
-  std::array<char, 32> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
-  return {text.data(), end};
-}
-
 std::string scale_text(const Terms& terms) {
-  return shortest_text(terms.prescale) + " and " + shortest_text(terms.postscale);
+  return fmt::format("{} and {}", json_number(terms.prescale), json_number(terms.postscale));
 }
 
 /// Returns false if 64 bits cannot count the result of the all_gather.
@@ -173,9 +167,9 @@ void Coordinator::add(int rank, std::span<const std::byte> message) {
   auto guess = table_.begin();
   for (std::uint32_t left = in.count(kSmallestRequest); left > 0; --left) {
     in.request(request);
-    if (request.terms.root >= size_) in.fail("root " + std::to_string(request.terms.root) + " is not a rank");
+    if (request.terms.root >= size_) in.fail(fmt::format("root {} is not a rank", request.terms.root));
     const auto entry = find_or_add(request, guess);
-    if (!entry->ranks.insert(rank)) in.fail("it repeats tensor '" + request.name + "'");
+    if (!entry->ranks.insert(rank)) in.fail(fmt::format("it repeats tensor '{}'", request.name));
     join_variant(rank, *entry, request);
     guess = std::next(entry);
   }
@@ -213,8 +207,9 @@ Response Coordinator::answer(const Entry& entry) const {
       if (!entry.ranks.contains(rank)) gone.insert(rank);
     }
     response.kind = Response::Kind::kOrphaned;
-    response.error = "tensor '" + entry.name + "' can never be completed: " + gone.to_text() +
-                     " shut down without submitting it; submitted by " + entry.ranks.to_text();
+    response.error =
+        fmt::format("tensor '{}' can never be completed: {} shut down without submitting it; submitted by {}",
+                    entry.name, gone.to_text(), entry.ranks.to_text());
   } else if (entry.variants.size() > 1) {
     std::vector<DistinctText> kinds;
     std::vector<DistinctText> dtypes;
@@ -231,16 +226,17 @@ Response Coordinator::answer(const Entry& entry) const {
       append(scales, scale_text(request.terms), ranks);
     }
     response.kind = Response::Kind::kMismatch;
-    response.error = "ranks disagree about tensor '" + entry.name + "': " +
-                     describe({{"kind", kinds},
-                               {"type", dtypes},
-                               {"operation", ops},
-                               {"shape", shapes},
-                               {"root", roots},
-                               {"scale factors", scales}});
+    response.error = fmt::format("ranks disagree about tensor '{}': {}", entry.name,
+                                 describe({{"kind", kinds},
+                                           {"type", dtypes},
+                                           {"operation", ops},
+                                           {"shape", shapes},
+                                           {"root", roots},
+                                           {"scale factors", scales}}));
   } else if (response.request.terms.kind == Collective::kAllGather && !countable(response.request, entry.rows)) {
     response.kind = Response::Kind::kMismatch;
-    response.error = "all_gather '" + entry.name + "': the ranks' rows together are more than 64 bits can count";
+    response.error =
+        fmt::format("all_gather '{}': the ranks' rows together are more than 64 bits can count", entry.name);
   }
   return response;
 }

@@ -26,7 +26,7 @@ class RankSet {
   [[nodiscard]] int count() const { return count_; }
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] RankSet complement() const;
-  /// "0-3, 7"
+  /// E.g. "ranks 0-3, 7".
   [[nodiscard]] std::string to_text() const;
   [[nodiscard]] std::vector<int> to_vector() const;
 
@@ -45,7 +45,7 @@ struct Response {
   };
   Kind kind = Kind::kAgreed;
   Request request;
-  std::vector<std::int64_t> rows;  ///< [rank] for an all_gather that is agreed; else empty
+  std::vector<std::int64_t> rows;  ///< [rank] for an agreed all_gather; else empty
   std::string error;               ///< empty for kAgreed
 };
 
@@ -63,7 +63,7 @@ class Coordinator {
   /// Records the requests in the message of `rank`.
   /// Errors: invalid_argument, naming the rank, if the message is corrupt or repeats a request.
   void add(int rank, std::span<const std::byte> message);
-  /// Encodes the answers for all decided tensors, and forgets these tensors. Order: first arrival, rank 0's first.
+  /// Encodes the answers for all decided tensors, in the order of their first requests, and forgets these tensors.
   std::vector<std::byte> respond();
 
   struct Waiting {

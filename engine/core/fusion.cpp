@@ -70,7 +70,7 @@ FusionGroups group(std::span<const FusionItem> items, const FusionOptions& optio
     groups.members.push_back(head);
     Buffer buffer(options, first.bytes);
     std::uint32_t before = head;
-    // Threshold 0 means no fusion, for tensors without elements too.
+    // Threshold 0 disables fusion, even of tensors without elements.
     const bool fused = options.threshold_bytes > 0 && first.terms.kind == Collective::kAllReduce;
     for (std::uint32_t i = fused ? next[head] : kEnd; i != kEnd; i = next[before]) {
       const FusionItem& item = items[i];
@@ -108,18 +108,6 @@ std::vector<Batch> fuse_names(std::span<const FusionItem> items, std::span<const
     }
   }
   return batches;
-}
-
-std::vector<Batch> fuse(const std::vector<Request>& agreed, const FusionOptions& options) {
-  std::vector<FusionItem> items;
-  std::vector<std::string_view> names;
-  items.reserve(agreed.size());
-  names.reserve(agreed.size());
-  for (const Request& request : agreed) {
-    items.push_back(item_of(request, {}));
-    names.push_back(request.name);
-  }
-  return fuse_names(items, names, {}, options);
 }
 
 }  // namespace hvd::core

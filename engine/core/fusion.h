@@ -12,7 +12,7 @@
 namespace hvd::core {
 
 struct FusionOptions {
-  /// Horovod's default since 2020 (64 MB before). 0: no fusion.
+  /// Largest size of a fused group. The value is Horovod's default since 2020 (until then 64 MB). 0: no fusion.
   std::size_t threshold_bytes = std::size_t{128} << 20;
   /// Look past a tensor that does not fit or match, as long as fused + skipped bytes <= threshold_bytes.
   bool look_ahead = true;
@@ -43,7 +43,7 @@ struct FusionGroups {
 };
 
 /// Groups the items for execution in order of first appearance. The tensors of one group share dtype, op and terms, and
-/// with alignment they fit into threshold_bytes. A tensor larger than the threshold is a group by itself. Operations
+/// fit into threshold_bytes, alignment included. A tensor larger than the threshold is a group by itself. Operations
 /// other than all_reduce are not grouped. Time: linear in the number of items of each (type, operation, terms) triple.
 /// Source: arXiv:1802.05799, Tensor Fusion; look-ahead as in horovod/common/controller.cc FuseResponses.
 FusionGroups group(std::span<const FusionItem> items, const FusionOptions& options);
@@ -51,8 +51,5 @@ FusionGroups group(std::span<const FusionItem> items, const FusionOptions& optio
 /// Like group(), but returns batches. names[i] and tags[i] belong to items[i]. The caller keeps owning the names' text.
 std::vector<Batch> fuse_names(std::span<const FusionItem> items, std::span<const std::string_view> names,
                               std::span<const Tag> tags, const FusionOptions& options);
-/// Like fuse_names(), without tags. The names of the batches point into `agreed`, which must outlive the batches.
-std::vector<Batch> fuse(const std::vector<Request>& agreed, const FusionOptions& options);
-std::vector<Batch> fuse(std::vector<Request>&& agreed, const FusionOptions& options) = delete;
 
 }  // namespace hvd::core

@@ -1,5 +1,7 @@
 #include "engine/core/negotiator.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <iterator>
 #include <utility>
@@ -48,11 +50,11 @@ std::uint64_t digest_of(const NegotiatorOptions& options) {
 }
 
 /// `code`: kMismatch if all ranks detect the difference in the same cycle. If only this rank detects it, use another
-/// code, so that the engine aborts the peers. After a mismatch the engine aborts no peer.
+/// code, so that the engine aborts the peers. After kMismatch the engine aborts no peer.
 [[noreturn]] void caches_differ(const std::string& how, Errc code = Errc::kInvalidArgument) {
-  throw Error(code, "the ranks' negotiations have diverged (" + how +
-                        "): fusion threshold and cache capacity must be the same on every rank; check "
-                        "HOROVOD_FUSION_THRESHOLD and HOROVOD_CACHE_CAPACITY");
+  throw Error(code, fmt::format("the ranks' negotiations have diverged ({}): fusion threshold and cache capacity must "
+                                "be the same on every rank; check HOROVOD_FUSION_THRESHOLD and HOROVOD_CACHE_CAPACITY",
+                                how));
 }
 
 }  // namespace
@@ -60,8 +62,7 @@ std::uint64_t digest_of(const NegotiatorOptions& options) {
 Negotiator::Negotiator(int rank, int size, const NegotiatorOptions& options)
     : rank_(rank), size_(size), options_(options), cache_(options.cache_capacity), options_digest_(digest_of(options)) {
   if (size < 1 || rank < 0 || rank >= size) {
-    throw Error(Errc::kInvalidArgument,
-                "no rank " + std::to_string(rank) + " in a world of " + std::to_string(size) + " ranks");
+    throw Error(Errc::kInvalidArgument, fmt::format("no rank {} in a world of {} ranks", rank, size));
   }
   if (rank == 0) coordinator_ = std::make_unique<Coordinator>(size);
 }
@@ -78,21 +79,22 @@ void Negotiator::set_fusion(const FusionOptions& fusion) {
 
 void Negotiator::check_open(const std::string& name) const {
   if (!shutdown_requested_) return;
-  throw Error(Errc::kInvalidArgument, "tensor '" + name + "' submitted on rank " + std::to_string(rank_) +
-                                          " after this rank asked to shut down");
+  throw Error(Errc::kInvalidArgument,
+              fmt::format("tensor '{}' submitted on rank {} after this rank asked to shut down", name, rank_));
 }
 
 void Negotiator::already_pending(std::string_view name) const {
-  throw Error(Errc::kInvalidArgument, "tensor '" + std::string(name) + "' is already pending on rank " +
-                                          std::to_string(rank_) + ": wait for it before submitting it again");
+  throw Error(
+      Errc::kInvalidArgument,
+      fmt::format("tensor '{}' is already pending on rank {}: wait for it before submitting it again", name, rank_));
 }
 
 std::optional<CachedAt> Negotiator::submit(const Request& request, Tag tag) {
   check_open(request.name);
   request.check();
   if (request.terms.root >= size_) {
-    throw Error(Errc::kInvalidArgument, "broadcast '" + request.name + "': root " + std::to_string(request.terms.root) +
-                                            " is not one of the " + std::to_string(size_) + " ranks");
+    throw Error(Errc::kInvalidArgument, fmt::format("broadcast '{}': root {} is not one of the {} ranks", request.name,
+                                                    request.terms.root, size_));
   }
   const auto bit = cache_.bit(request.name, next_bit_);
   if (bit ? holds(*bit) : uncached_.contains(request.name)) already_pending(request.name);
@@ -195,7 +197,7 @@ Action Negotiator::on_bits(std::span<const std::uint64_t> reduced) {
     if (!cache_.holds(bit)) caches_differ("an invalid bit without an entry");
     forget(bit);
     cache_.erase(bit);
-    // An entry that a shutdown erases had no other shape, so it does not count as invalidated.
+    // A shutdown also erases valid entries; these do not count as invalidated.
     if (!any_shutdown_) ++stats_.invalidated;
   });
   return after_bits();
@@ -273,16 +275,17 @@ std::vector<Batch> Negotiator::take_responses(std::vector<Response> responses, A
     const bool here = pending != uncached_.end() && pending->second.sent;
     if (!here && response.kind == Response::Kind::kOrphaned) continue;
     if (!here || (response.kind == Response::Kind::kAgreed && !answers(response, pending->second.request))) {
-      // Only this rank detects the error. A mismatch would not abort the other ranks, so it must be another code.
-      throw Error(Errc::kInvalidArgument, "rank 0 answered for tensor '" + response.request.name + "', which rank " +
-                                              std::to_string(rank_) + " has not asked for in that form");
+      // Only this rank detects the error. kMismatch would not abort the other ranks.
+      throw Error(Errc::kInvalidArgument,
+                  fmt::format("rank 0 answered for tensor '{}', which rank {} has not asked for in that form",
+                              response.request.name, rank_));
     }
     // The cache needs this rank's own request: an all_gather's number of rows is compared with the next submission.
     const Uncached mine = std::move(pending->second);
     uncached_.erase(pending);
     const std::string_view name = answered_.emplace_back(mine.request.name);
     if (response.kind != Response::Kind::kAgreed) {
-      const Request& told = response.request;  // the same on all ranks
+      const Request& told = response.request;  // equal on all ranks
       failed.push_back(
           {{name}, told.dtype, told.op, told.bytes(), std::move(response.error), told.terms, {}, {mine.tag}});
       continue;

@@ -1,6 +1,6 @@
 // Horovod's negotiation as a pure state machine, one per rank. The caller performs the collective that an Action asks
-// for and feeds the result back; the engine and the lockstep tests run this same object. Protocol (source: Horovod
-// horovod/common/controller.cc, behaviour; own code):
+// for and feeds the result back. The engine and the lockstep tests run the same class. The protocol follows the
+// behaviour of Horovod's horovod/common/controller.cc; the code is our own:
 //
 //   begin_cycle() ─► AllReduceBits(AND over status and cache bits) ─► on_bits()
 //       any rank holds an invalid entry ─► AllReduceBits(OR over invalid bits) ─► on_bits(): erase everywhere
@@ -12,15 +12,15 @@
 // that re-submits a cached name with another shape clears its "my entry is still valid" bit in the same
 // exchange. Without this bit the other ranks would count a hit and wait for ever.
 //
-// The second word of the exchange holds a digest of options and cache history, and its complement. If ranks differ in
-// these, the AND differs from every rank's word, and the ranks report an error instead of fusing differently.
+// The second word of the exchange holds a digest of options and cache history, and its complement. If these differ
+// between ranks, the AND differs from every rank's word, and the ranks report an error instead of fusing differently.
 //
-// Shutdown: once a rank has announced its shutdown, the OR also carries every entry that is pending and not agreed,
-// so that rank 0 learns of all pending tensors. A tensor that a stopped rank has not submitted fails on the
-// ranks that hold it. The last cycle is the one in which every rank has announced its shutdown.
+// Shutdown: once a rank has announced its shutdown, the OR also includes every entry that is pending and not agreed,
+// so that rank 0 learns of all pending tensors. A tensor that a stopped rank has not submitted fails on the ranks that
+// have submitted it. The last cycle is the one in which every rank has announced its shutdown.
 //
-// A rank enters a cycle if and only if it has a pending tensor or wants to shut down. No tensor can complete while a
-// rank has nothing pending, so no rank runs idle cycles and no rank deadlocks.
+// A rank enters a cycle if and only if it has a pending tensor or wants to shut down. While a rank has nothing pending,
+// no tensor can complete, so other ranks may wait for it. Therefore no rank runs idle cycles, and no rank deadlocks.
 //
 // One thread owns a Negotiator.
 #pragma once
@@ -53,12 +53,12 @@ struct Gather {
   Bytes message;
 };
 struct Broadcast {
-  Bytes message;  ///< set on rank 0, else empty. Every rank, rank 0 too, passes the message to on_broadcast().
+  Bytes message;  ///< set on rank 0, else empty. Every rank, also rank 0, passes the message to on_broadcast().
 };
 struct CycleDone {
-  /// Execute these batches in this order. The list is empty if no tensor is ready on all ranks yet. It is the same on
-  /// all ranks except for the tags, and except for a tensor that fails because a rank shut down: only the ranks that
-  /// hold this tensor list it. The names are valid until the next begin_cycle() or the Negotiator's end.
+  /// Execute these batches in this order. The list is empty if no tensor is ready on all ranks yet. The list is equal
+  /// on all ranks except for the tags. A tensor that fails because a rank shut down is listed only on the ranks that
+  /// submitted the tensor. The names are valid until the next begin_cycle() or the Negotiator's end.
   std::vector<Batch> batches;
   bool shutdown = false;  ///< all ranks have agreed to stop; there is no further cycle
 };
@@ -76,7 +76,7 @@ struct CycleStats {
   std::uint64_t invalidated = 0;  ///< cache entries erased because of another shape, type or operation
 };
 
-/// A tensor that some ranks wait for (known on rank 0).
+/// A tensor that some ranks have requested and other ranks have not. Known only on rank 0.
 struct Stall {
   std::string name;
   std::vector<int> missing_ranks;
@@ -104,7 +104,7 @@ class Negotiator {
   /// Submits the request that submit() found in the cache at `at`; takes a few nanoseconds. Returns false, and does
   /// nothing, if the cache has dropped or replaced the entry; call submit() in this case. Errors: those of submit().
   bool submit_cached(const CachedAt& at, Tag tag = 0);
-  /// After this, the rank takes part in cycles until CycleDone::shutdown.
+  /// After this call the rank takes part in cycles until CycleDone::shutdown.
   void request_shutdown() { shutdown_requested_ = true; }
   [[nodiscard]] bool has_pending() const { return pending_count() > 0; }
   [[nodiscard]] std::size_t pending_count() const { return held_count_ + uncached_.size(); }
@@ -146,9 +146,9 @@ class Negotiator {
   [[nodiscard]] bool holds(std::size_t bit) const;
   /// Makes the tensor whose name is cached at `bit` pending. `other`: the request if it differs from the cache entry.
   void hold(std::size_t bit, Tag tag, std::optional<Request> other);
-  /// Stops holding the tensor at `bit` and returns it.
+  /// Removes the pending tensor at `bit` and returns it.
   [[nodiscard]] Uncached take(std::size_t bit);
-  /// Call before the entry at `bit` is erased. Moves a tensor that is held there to uncached_.
+  /// Call before the entry at `bit` is erased. Moves a tensor that is pending at `bit` to uncached_.
   void forget(std::size_t bit);
   void miss(Uncached&& pending);
   Action on_status(std::span<const std::uint64_t> reduced);
@@ -167,10 +167,10 @@ class Negotiator {
   std::uint64_t options_digest_;
   std::unique_ptr<Coordinator> coordinator_;  // on rank 0
 
-  // Pending tensors: each is either held at its cache bit or in uncached_.
-  std::vector<std::uint64_t> hit_words_;            // one bit per cache entry: held, equal to the entry
-  std::vector<std::uint64_t> invalid_words_;        // one bit per cache entry: held, different from the entry
-  std::vector<Tag> tags_;                           // [bit]; valid where a tensor is held
+  // Pending tensors: each is either marked at its cache bit or in uncached_.
+  std::vector<std::uint64_t> hit_words_;            // one bit per cache entry: pending, equal to the entry
+  std::vector<std::uint64_t> invalid_words_;        // one bit per cache entry: pending, different from the entry
+  std::vector<Tag> tags_;                           // [bit]; valid where a tensor is pending
   std::unordered_map<std::size_t, Request> other_;  // requests that differ from the cache entry of their name, by bit
   std::size_t next_bit_ = 0;  // first guess for the next submission: a program submits in the same order every step
   std::size_t held_count_ = 0;
@@ -183,7 +183,7 @@ class Negotiator {
 
   // State of the current cycle.
   Phase phase_ = Phase::kIdle;
-  bool announced_shutdown_ = false;  // shutdown_requested_ at the start of the cycle, which this rank sent
+  bool announced_shutdown_ = false;  // the value of shutdown_requested_ that this rank sent in this cycle
   bool any_shutdown_ = false;
   bool all_shutdown_ = false;
   bool coordinate_ = false;

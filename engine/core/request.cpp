@@ -1,5 +1,7 @@
 #include "engine/core/request.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,7 +16,7 @@ constexpr std::size_t kLargest = std::numeric_limits<std::size_t>::max() / 8;
 
 [[noreturn]] void too_many(std::string_view name, const std::string& shape) {
   throw Error(Errc::kInvalidArgument,
-              "tensor '" + std::string(name) + "': shape " + shape + " has more elements than 64 bits can count");
+              fmt::format("tensor '{}': shape {} has more elements than 64 bits can count", name, shape));
 }
 
 bool scalable(DataType type) {
@@ -36,14 +38,7 @@ std::string_view name(Collective kind) noexcept {
   return "unknown";
 }
 
-std::string to_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (const std::int64_t extent : shape) {
-    if (text.size() > 1) text += ", ";
-    text += std::to_string(extent);
-  }
-  return text + "]";
-}
+std::string to_text(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 std::size_t count_of(const std::vector<std::int64_t>& shape, std::string_view name) {
   std::size_t product = 1;
@@ -51,7 +46,7 @@ std::size_t count_of(const std::vector<std::int64_t>& shape, std::string_view na
   for (const std::int64_t extent : shape) {
     if (extent < 0) {
       throw Error(Errc::kInvalidArgument,
-                  "tensor '" + std::string(name) + "': shape " + to_text(shape) + " has a negative extent");
+                  fmt::format("tensor '{}': shape {} has a negative extent", name, to_text(shape)));
     }
     const auto factor = static_cast<std::size_t>(extent);
     if (factor == 0) {
@@ -73,7 +68,7 @@ std::vector<std::vector<std::int64_t>> shapes_of(const std::vector<std::int64_t>
   for (auto at = group.begin(); at != group.end();) {
     const std::int64_t extents = *at++;
     if (extents < 0 || extents > group.end() - at) {
-      throw Error(Errc::kInvalidArgument, "a group's shapes " + to_text(group) + " make no sense");
+      throw Error(Errc::kInvalidArgument, fmt::format("a group's shapes {} make no sense", to_text(group)));
     }
     shapes.emplace_back(at, at + extents);
     at += extents;
@@ -96,7 +91,7 @@ void Request::check() const {
   static_cast<void>(bytes());  // throws if the shape makes no sense
   if (terms == Terms{}) return;
   const auto refuse = [&](const std::string& why) {
-    throw Error(Errc::kInvalidArgument, std::string(hvd::core::name(terms.kind)) + " '" + name + "': " + why);
+    throw Error(Errc::kInvalidArgument, fmt::format("{} '{}': {}", hvd::core::name(terms.kind), name, why));
   };
   const bool reduces = terms.kind == Collective::kAllReduce || terms.kind == Collective::kGroupedAllReduce ||
                        terms.kind == Collective::kReduceScatter;
@@ -105,12 +100,11 @@ void Request::check() const {
   if (terms.kind == Collective::kGroupedAllReduce && shape.empty()) refuse("the group has no tensors");
   if (!reduces && op != ReduceOp::kSum) refuse("it has no reduction, so that its operation must be sum");
   if (terms.root != 0 && terms.kind != Collective::kBroadcast) refuse("it has no root");
-  if (terms.root < 0) refuse("root " + std::to_string(terms.root) + " is not a rank");
+  if (terms.root < 0) refuse(fmt::format("root {} is not a rank", terms.root));
   if (!std::isfinite(terms.prescale) || !std::isfinite(terms.postscale)) refuse("a scale factor is not finite");
   if (terms.prescale == 1 && terms.postscale == 1) return;
   if (!reduces) refuse("only a reduction has scale factors");
-  if (!scalable(dtype))
-    refuse("type " + std::string(hvd::name(dtype)) + " cannot be scaled; use a floating-point type");
+  if (!scalable(dtype)) refuse(fmt::format("type {} cannot be scaled; use a floating-point type", hvd::name(dtype)));
 }
 
 bool Request::matches(const Request& other) const {
@@ -124,8 +118,9 @@ std::size_t gathered_bytes(const Request& request, std::span<const std::int64_t>
   shape.front() = 0;
   for (const std::int64_t count : rows) {
     if (count < 0 || count > std::numeric_limits<std::int64_t>::max() - shape.front()) {
-      throw Error(Errc::kInvalidArgument, "all_gather '" + request.name + "': a rank has " + std::to_string(count) +
-                                              " rows: negative, or the sum exceeds 64 bits");
+      throw Error(Errc::kInvalidArgument,
+                  fmt::format("all_gather '{}': a rank has {} rows: negative, or the sum exceeds 64 bits", request.name,
+                              count));
     }
     shape.front() += count;
   }

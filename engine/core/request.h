@@ -51,7 +51,8 @@ struct Request {
   [[nodiscard]] std::size_t bytes() const { return count() * size_of(dtype); }
   /// Checks this request. Errors: also invalid_argument for values that the kind of operation does not allow.
   void check() const;
-  /// Returns true if another rank's `other` may be executed with this one: equal except for the rows of an all_gather.
+  /// Returns true if another rank's request `other` may run together with this request. The two must be equal, except
+  /// for the rows of an all_gather.
   [[nodiscard]] bool matches(const Request& other) const;
   bool operator==(const Request&) const = default;
 };
@@ -75,9 +76,9 @@ std::string to_text(const std::vector<std::int64_t>& shape);
 using Tag = std::uint32_t;
 
 /// Tensors that every rank executes together, in one agreed order. If `error` is empty, execute the batch. Otherwise
-/// fail these tensors with this text, which is the same on all ranks. Only all_reduce has more than one name.
+/// fail these tensors with this text, which is the same on all ranks. Only an all_reduce batch has several names.
 struct Batch {
-  std::vector<std::string_view> names;  ///< text not owned: see CycleDone::batches and fuse()
+  std::vector<std::string_view> names;  ///< text not owned: see CycleDone::batches
   DataType dtype = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
   std::size_t bytes = 0;  ///< payload without alignment; all_gather: sum over all ranks

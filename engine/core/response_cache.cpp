@@ -13,7 +13,7 @@
 namespace hvd::core {
 namespace {
 
-/// Hashes the values that are equal on all ranks: `request` without its own rows of an all_gather, and all ranks' rows.
+/// Hashes the values that are equal on all ranks: `request`, except this rank's rows of an all_gather, and all `rows`.
 std::uint64_t shared_hash(const Request& request, std::span<const std::int64_t> rows) {
   Hasher hasher;
   const auto extents = [&hasher](std::span<const std::int64_t> values) {
@@ -34,12 +34,6 @@ std::uint64_t shared_hash(const Request& request, std::span<const std::int64_t> 
 }  // namespace
 
 ResponseCache::ResponseCache(std::size_t capacity) : capacity_(capacity) {}
-
-ResponseCache::Lookup ResponseCache::lookup(const Request& request) const {
-  const auto found = bit(request.name);
-  if (!found) return Lookup::kMiss;
-  return at(*found) == request ? Lookup::kHit : Lookup::kInvalid;
-}
 
 std::optional<std::size_t> ResponseCache::bit(const std::string& name, std::size_t guess) const {
   if (holds(guess) && names_[guess] == name) return guess;

@@ -1,8 +1,8 @@
 // LRU cache of agreed requests. Every rank inserts and erases in the same order, so that bit positions are
-// equal everywhere. Source: Horovod, horovod/common/response_cache.cc (behaviour; own code).
+// equal everywhere. Behaves like Horovod's horovod/common/response_cache.cc; the code is our own.
 //
-// The fields of an entry that a cycle reads lie in arrays indexed by bit, apart from the entry's request. A cycle in
-// which all of 314 tensors hit reads some 20 KB in order, and no string.
+// The fields of an entry that every cycle reads are in arrays indexed by bit, separate from the entry's request. A
+// cycle in which all of 314 tensors hit reads about 20 KB in sequence, and no strings.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace hvd::core {
 
-/// The place of a request in a cache. Entry numbers are never reused: if `bit` has another one, the request is gone.
+/// The place of a request in a cache. Entry numbers are never reused: if `bit` has another entry, the request is gone.
 struct CachedAt {
   std::uint64_t entry = 0;  ///< number of the entry, from 1
   std::size_t bit = 0;
@@ -28,7 +28,6 @@ struct CachedAt {
 class ResponseCache {
  public:
   static constexpr std::size_t kNoGuess = SIZE_MAX;
-  enum class Lookup : std::uint8_t { kMiss, kHit, kInvalid };  ///< kInvalid: same name, other shape/type/op
 
   explicit ResponseCache(std::size_t capacity);  ///< 0 switches the cache off
   // Not copyable: names_ points into by_name_, so the names of a copy would point into the original.
@@ -37,7 +36,6 @@ class ResponseCache {
   ResponseCache(ResponseCache&&) noexcept = default;
   ResponseCache& operator=(ResponseCache&&) noexcept = default;
 
-  [[nodiscard]] Lookup lookup(const Request& request) const;
   /// Returns the bit of a cached name; nullopt on a miss. Tries the entry at `guess` first, which needs no hash.
   [[nodiscard]] std::optional<std::size_t> bit(const std::string& name, std::size_t guess = kNoGuess) const;
   [[nodiscard]] bool holds(std::size_t bit) const { return bit < entries_.size() && entries_[bit] != 0; }
@@ -78,13 +76,13 @@ class ResponseCache {
   std::size_t capacity_;
   // The following arrays are indexed by bit.
   std::vector<std::uint64_t> entries_;  // number of the entry; 0: free
-  std::vector<std::uint64_t> used_;     // number of the last touch; the least recently used entry has the smallest
+  std::vector<std::uint64_t> used_;  // number of the last touch; the least recently used entry has the smallest number
   std::vector<FusionItem> items_;
   std::vector<std::string_view> names_;  // keys of by_name_
   std::vector<Request> requests_;
   std::vector<std::vector<std::int64_t>> rows_;
 
-  std::vector<std::size_t> free_;  // heap, smallest on top
+  std::vector<std::size_t> free_;  // free bits: a heap with the smallest on top
   std::uint64_t touches_ = 0;
   std::uint64_t last_entry_ = 0;
   Names by_name_;

@@ -1,5 +1,7 @@
 #include "engine/core/wire.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <bit>
 
@@ -8,7 +10,7 @@
 namespace hvd::core {
 namespace {
 
-// This bit is set in the byte of the kind if two scale factors follow the shape.
+// Flag in the kind byte of a request: two scale factors follow the shape.
 constexpr std::uint8_t kScaled = 0x40;
 
 }  // namespace
@@ -101,8 +103,7 @@ void WireReader::finish() const {
 }
 
 void WireReader::fail(std::string_view why) const {
-  throw Error(Errc::kInvalidArgument, std::string(what_) + " is corrupt at byte " + std::to_string(at_) + " of " +
-                                          std::to_string(data_.size()) + ": " + std::string(why));
+  throw Error(Errc::kInvalidArgument, fmt::format("{} is corrupt at byte {} of {}: {}", what_, at_, data_.size(), why));
 }
 
 }  // namespace hvd::core

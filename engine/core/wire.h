@@ -1,6 +1,6 @@
 // Writes and reads the little-endian messages of the control plane. Writing cannot fail. Reading checks every length
 // and value against the bytes that are left, and throws Error{kInvalidArgument}. A corrupt message never causes
-// undefined behaviour, nor an allocation larger than the message.
+// undefined behaviour or an allocation larger than the message.
 #pragma once
 
 #include <cstddef>

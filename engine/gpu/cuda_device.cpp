@@ -1,7 +1,7 @@
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
 
 #include <array>
-#include <cstdio>
 
 #include "engine/gpu/device.h"
 
@@ -11,10 +11,8 @@ namespace {
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text = "GPU-";
   for (std::size_t i = 0; i < sizeof(uuid.bytes); ++i) {
-    std::array<char, 4> digits{};
-    std::snprintf(digits.data(), digits.size(), "%02x", static_cast<unsigned char>(uuid.bytes[i]));
     if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += digits.data();
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
   }
   return text;
 }

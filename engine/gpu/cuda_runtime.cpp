@@ -1,5 +1,6 @@
-// The GpuRuntime of a real GPU. Each method makes one call of the CUDA runtime and translates its errors.
+// The GpuRuntime of a real GPU. Each method calls the CUDA runtime and turns a CUDA error into an Error.
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -136,7 +137,7 @@ bool may_be_capturing(cudaStream_t stream) noexcept {
   return cudaStreamIsCapturing(stream, &state) != cudaSuccess || state != cudaStreamCaptureStatusNone;
 }
 
-/// CUDA calls this on its own thread, in stream order, unless work on the GPU has failed. Must not call CUDA.
+/// CUDA calls this on a thread of its own, in stream order, unless work on the GPU has failed. It must not call CUDA.
 void CUDART_CB wait_at_gate(void* data) {
   const std::unique_ptr<std::shared_ptr<HostGate>> gate(static_cast<std::shared_ptr<HostGate>*>(data));
   (*gate)->reach();
@@ -177,8 +178,9 @@ class CudaRuntime final : public GpuRuntime {
     const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
     if (status == cudaErrorMemoryAllocation) {
       static_cast<void>(cudaGetLastError());
-      throw Error(Errc::kOutOfMemory, label() + ": the host cannot pin " + bytes_text(bytes) + " for " +
-                                          std::string(what) + "; free host memory, or raise ulimit -l");
+      throw Error(Errc::kOutOfMemory,
+                  fmt::format("{}: the host cannot pin {} for {}; free host memory, or raise ulimit -l", label(),
+                              bytes_text(bytes), what));
     }
     check(status, "cudaHostAlloc", what);
     return {*this, PinnedBlock{{static_cast<std::byte*>(data), bytes}}};
@@ -211,7 +213,7 @@ class CudaRuntime final : public GpuRuntime {
   }
   void scale(void* data, std::size_t count, DataType dtype, double factor, StreamView stream) override {
     if (const std::string why = scale_refusal(); !why.empty()) {
-      throw Error(Errc::kUnsupported, label() + ": scaling: " + why);
+      throw Error(Errc::kUnsupported, fmt::format("{}: scaling: {}", label(), why));
     }
     make_current();
     scale_on_gpu(static_cast<std::byte*>(data), count, dtype, factor, native(stream));
@@ -294,15 +296,15 @@ class CudaRuntime final : public GpuRuntime {
  private:
   void check(cudaError_t status, const char* call, std::string_view what) const {
     if (status == cudaSuccess) return;
-    static_cast<void>(cudaGetLastError());  // clear the error if CUDA allows it: this call reports it
-    std::string text = label() + ": " + call + (what.empty() ? "" : " for " + std::string(what)) + ": " +
-                       cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")";
+    static_cast<void>(cudaGetLastError());  // clear the error, if CUDA allows it; the text below reports it
+    std::string text = fmt::format("{}: {}{}{}: {} ({})", label(), call, what.empty() ? "" : " for ", what,
+                                   cudaGetErrorString(status), cudaGetErrorName(status));
     if (among(kKernelsFaults, status)) {
       text += "; a kernel enqueued earlier caused it: run under compute-sanitizer to see which";
     } else if (status == cudaErrorDevicesUnavailable) {
       text += "; another process uses this GPU exclusively (see nvidia-smi)";
     }
-    if (status == cudaErrorMemoryAllocation) throw Error(Errc::kOutOfMemory, text);  // for example for a graph
+    if (status == cudaErrorMemoryAllocation) throw Error(Errc::kOutOfMemory, text);  // for example memory of a graph
     throw Error(among(kCallersFaults, status) ? Errc::kInvalidArgument : Errc::kBackend, text);
   }
   [[nodiscard]] bool finished(cudaError_t status, const char* call) const {
@@ -324,15 +326,15 @@ class CudaRuntime final : public GpuRuntime {
     return state != cudaStreamCaptureStatusNone;
   }
   void require_nonzero(std::size_t bytes, std::string_view what) const {
-    if (bytes == 0) throw Error(Errc::kInvalidArgument, label() + ": zero bytes for " + std::string(what));
+    if (bytes == 0) throw Error(Errc::kInvalidArgument, fmt::format("{}: zero bytes for {}", label(), what));
   }
   [[noreturn]] void throw_out_of_memory(std::size_t bytes, std::string_view what) {
     static_cast<void>(cudaGetLastError());
     const MemoryState now = memory();
-    throw Error(Errc::kOutOfMemory, label() + ": no memory for " + std::string(what) + ": " + bytes_text(bytes) +
-                                        " asked for, " + bytes_text(now.free_bytes) + " of " +
-                                        bytes_text(now.total_bytes) +
-                                        " free; use a smaller batch, or see nvidia-smi for who else uses this GPU");
+    throw Error(Errc::kOutOfMemory,
+                fmt::format("{}: not enough memory for {}: {} requested, {} of {} free; use a smaller batch, or see "
+                            "nvidia-smi for other users of this GPU",
+                            label(), what, bytes_text(bytes), bytes_text(now.free_bytes), bytes_text(now.total_bytes)));
   }
 
   static constexpr std::array kCallersFaults = {cudaErrorInvalidValue,
@@ -364,8 +366,9 @@ std::unique_ptr<GpuRuntime> make_cuda_runtime(int index) {
   for (const Device& device : list.devices) {
     if (device.index == index) return std::make_unique<CudaRuntime>(device);
   }
-  throw Error(Errc::kUnsupported, "there is no GPU " + std::to_string(index) + ": this process sees " +
-                                      std::to_string(list.devices.size()) + ", counted from 0 (CUDA_VISIBLE_DEVICES)");
+  throw Error(Errc::kUnsupported,
+              fmt::format("there is no GPU {}: this process sees {}, counted from 0 (CUDA_VISIBLE_DEVICES)", index,
+                          list.devices.size()));
 }
 
 }  // namespace hvd::gpu

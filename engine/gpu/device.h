@@ -21,7 +21,7 @@ struct Device {
 
 struct DeviceList {
   std::vector<Device> devices;
-  std::string reason;       ///< why `devices` is empty; empty if it is not
+  std::string reason;       ///< why there are no devices; empty if there are
   int driver_version = 0;   ///< CUDA version the driver supports, 1000 * major + 10 * minor; 0: no driver
   int runtime_version = 0;  ///< CUDA version of this build; 0: built without CUDA
 };
@@ -30,7 +30,7 @@ struct DeviceList {
 DeviceList list_devices();
 
 /// Returns the reason why there are no devices. Versions are as in DeviceList; `words` is the CUDA runtime's own error
-/// text, which is returned if the versions explain nothing. Pure.
+/// text, which is returned if the versions do not explain the absence. Pure.
 std::string no_device_reason(int driver_version, int runtime_version, const std::string& words);
 
 }  // namespace hvd::gpu

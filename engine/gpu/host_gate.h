@@ -2,7 +2,7 @@
 // finished, and starts no later work before the host opens the gate. The host makes the gate and puts it on a stream
 // with GpuRuntime::hold(); host and stream share ownership.
 //
-// Any thread may call any method. The maker of a gate must open it, also after an error: nothing else ends the wait.
+// Any thread may call any method. Whoever makes a gate must open it, even after an error: nothing else ends the wait.
 #pragma once
 
 #include "engine/base/mutex.h"
@@ -11,13 +11,13 @@ namespace hvd::gpu {
 
 class HostGate {
  public:
-  /// Called on the GPU's side when the stream reaches the gate.
+  /// Called by the GpuRuntime when the stream reaches the gate.
   void reach() {
     const MutexLock lock(mutex_);
     reached_ = true;
     changed_.notify_all();
   }
-  /// Called on the GPU's side. Sleeps until open(), without a deadline.
+  /// Called by the GpuRuntime after reach(). Sleeps until open(), without a deadline.
   void await_open() {
     const MutexLock lock(mutex_);
     while (!open_) changed_.wait(mutex_);

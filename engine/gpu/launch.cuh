@@ -10,7 +10,7 @@
 
 namespace hvd::gpu {
 
-inline constexpr int kThreads = 256;  ///< per block
+inline constexpr int kThreads = 256;  ///< threads per block
 
 /// Enqueues kernel(arguments...) on `blocks` blocks of kThreads. Errors: backend, with `what` and CUDA's message, if
 /// CUDA refuses the launch.

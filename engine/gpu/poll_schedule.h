@@ -8,7 +8,7 @@
 
 namespace hvd::gpu {
 
-/// The schedule of one wait. A poll of an event takes one or two microseconds; a sleep takes at least some 60 us
+/// The schedule of one wait. A poll of an event takes one or two microseconds; a sleep takes at least about 60 us
 /// because of timer slack. A thread that only sleeps notices the end of a step up to half a millisecond late, and the
 /// GPU is idle meanwhile. A thread that only polls takes a core away from the threads that feed the GPU. A PollSchedule
 /// therefore sleeps until shortly before the expected end.

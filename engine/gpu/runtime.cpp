@@ -1,5 +1,7 @@
 #include "engine/gpu/runtime.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <thread>
 
@@ -9,7 +11,7 @@
 namespace hvd::gpu {
 namespace {
 
-constexpr std::chrono::seconds kDrainTimeout(5);  // a limit, because the work may wait for a lost peer
+constexpr std::chrono::seconds kDrainTimeout(5);  // limited, because the work may wait for a lost peer
 
 template <class View>
 void wait_until_finished(GpuRuntime& runtime, View view, Deadline deadline, std::string_view what,
@@ -20,9 +22,9 @@ void wait_until_finished(GpuRuntime& runtime, View view, Deadline deadline, std:
     if (between) between();
     if (deadline.passed()) {
       const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-      throw Error(Errc::kTimeout,
-                  runtime.label() + ": " + std::string(what) + " did not finish within " + std::to_string(seconds) +
-                      " s: a kernel hangs or waits for a lost peer; find out which, or raise " + deadline.set_by());
+      throw Error(Errc::kTimeout, fmt::format("{}: {} did not finish within {:f} s: a kernel hangs or waits for a lost "
+                                              "peer; find out which, or raise {}",
+                                              runtime.label(), what, seconds, deadline.set_by()));
     }
     if (const auto nap = poll_schedule.next_sleep(Clock::now()); nap.count() > 0) {
       std::this_thread::sleep_for(nap);
@@ -36,24 +38,25 @@ void wait_until_finished(GpuRuntime& runtime, View view, Deadline deadline, std:
 
 std::string GraphShape::text() const {
   const auto counted = [](std::size_t count, const char* one, const char* many) {
-    return std::to_string(count) + " " + (count == 1 ? one : many);
+    return fmt::format("{} {}", count, count == 1 ? one : many);
   };
   std::string held;
   const auto add = [&](std::size_t count, const char* one, const char* many) {
     if (count > 0) held += (held.empty() ? ": " : ", ") + counted(count, one, many);
   };
   add(kernels, "kernel", "kernels");
-  if (high_priority > 0) held += " (" + std::to_string(high_priority) + " of high priority)";
+  if (high_priority > 0) held += fmt::format(" ({} of high priority)", high_priority);
   add(copies, "copy", "copies");
   add(fills, "fill", "fills");
   add(events, "event", "events");
   add(others, "other", "others");
-  if (early_edges > 0) held += "; " + std::to_string(early_edges) + " may start early";
+  if (early_edges > 0) held += fmt::format("; {} may start early", early_edges);
   const std::size_t nodes = kernels + copies + fills + events + others;
-  return "one graph of " + counted(nodes, "node", "nodes") + (in_a_row && nodes > 1 ? " in a row" : "") + held;
+  return fmt::format("one graph of {}{}{}", counted(nodes, "node", "nodes"), in_a_row && nodes > 1 ? " in a row" : "",
+                     held);
 }
 
-std::string GpuRuntime::label() const { return "GPU " + std::to_string(device().index) + " (" + device().name + ")"; }
+std::string GpuRuntime::label() const { return fmt::format("GPU {} ({})", device().index, device().name); }
 
 void GpuRuntime::synchronize(EventView event, Deadline deadline, std::string_view what,
                              const std::function<void()>& between, std::optional<Clock::time_point> expected) {

@@ -4,8 +4,8 @@
 // Owners are move-only and release the object that they own; all other code passes views. A GpuRuntime outlives all
 // owners that it made. Threads: any thread may call any method. Only one thread at a time uses an object (stream,
 // event, graph), except that any thread may ask whether an event is finished(). Errors: every failure is an hvd::Error
-// that names the GPU, the call and its purpose. Work on a stream fails later: the next call that checks (finished,
-// synchronize, copy, ...) throws backend, and every later call throws it as well.
+// that names the GPU, the call and its purpose. Errors of work on a stream appear later: the next call that checks
+// (finished, synchronize, copy, ...) throws backend, and every later call throws it as well.
 #pragma once
 
 #include <chrono>
@@ -46,7 +46,7 @@ struct PinnedBlock {
   std::span<std::byte> bytes;  ///< host addresses that the device can copy from and to without help from the CPU
 };
 
-/// Owns the object that `View` refers to. Empty after default construction and after a move.
+/// Owns the object that `View` refers to. An Owned is empty after default construction and after a move.
 template <class View>
 class Owned {
  public:
@@ -97,7 +97,7 @@ struct GraphShape {
   std::size_t kernels = 0, copies = 0, fills = 0, events = 0, others = 0;
   std::size_t high_priority = 0;  ///< number of kernels from a stream of Priority::kHigh
   std::size_t early_edges = 0;    ///< edges whose second node may start before the first ends (programmatic launch)
-  bool in_a_row = true;           ///< each node waits for the one before it, and for no other
+  bool in_a_row = true;           ///< each node waits for the previous node, and for no other node
   /// "one graph of 9 nodes in a row: 5 kernels (1 of high priority), 2 copies, 1 fill, 1 event; 2 may start early".
   [[nodiscard]] std::string text() const;
 };
@@ -125,10 +125,10 @@ class GpuRuntime {
   [[nodiscard]] virtual Stream make_stream(Priority priority) = 0;
   [[nodiscard]] virtual Event make_event(Timing timing) = 0;
 
-  /// Enqueues a copy in any direction. Both ranges must lie in memory of this GpuRuntime or memory registered with this
+  /// Enqueues a copy in any direction. Both ranges must be in memory of this GpuRuntime or memory registered with this
   /// GPU, because a copy from other host memory makes the host wait.
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
-  /// Enqueues: sets every byte to `value`.
+  /// Enqueues work that sets every byte to `value`.
   virtual void fill(void* to, std::byte value, std::size_t bytes, StreamView stream) = 0;
   /// Enqueues a kernel that multiplies `count` elements of device memory by `factor`, with the bits of hvd::scale()
   /// (engine/base/scale.h). Errors: invalid_argument for integers; unsupported if scale_refusal() returns a reason.
@@ -136,15 +136,16 @@ class GpuRuntime {
   /// Returns the reason why scale() is unsupported, in one line, or an empty text if it is supported.
   [[nodiscard]] virtual std::string scale_refusal() const { return {}; }
 
-  /// Enqueues: the event is finished when all earlier work on `stream` is. While `stream` is captured, the event is a
-  /// dependency inside the graph: no code outside the graph may wait for the event or query it.
+  /// Enqueues a recording of the event, which is finished when all earlier work on `stream` is finished. While `stream`
+  /// is captured, the event is a dependency inside the graph: no code outside may wait for it or query it.
   virtual void record(EventView event, StreamView stream) = 0;
-  /// Outside a capture, the same as record(). Inside a capture, each launch of the graph records the event, so that the
-  /// host can wait for it and read times. The event is then no dependency inside the graph, and must outlive the graph.
+  /// Outside a capture, this is the same as record(). Inside a capture, each launch of the graph records the event, so
+  /// that the host can wait for it and read times. Such an event is no dependency inside the graph, and must outlive
+  /// it.
   virtual void record_outside(EventView event, StreamView stream) = 0;
-  /// Enqueues: later work on `stream` starts when the event's last recording, if any, is finished. Does not wait.
+  /// Makes later work on `stream` start only when the event's last recording, if any, is finished. Returns at once.
   virtual void wait(StreamView stream, EventView event) = 0;
-  /// Enqueues: later work on `stream` starts when the host has opened the gate (host_gate.h). The gate records when the
+  /// Makes later work on `stream` start only when the host has opened the gate (host_gate.h). The gate records when the
   /// stream reaches it. Errors: invalid_argument while `stream` is captured, because a gate opens only once.
   virtual void hold(StreamView stream, std::shared_ptr<HostGate> gate) = 0;
   /// Returns true if the work is finished. Never waits. Errors: backend if work failed; invalid_argument if captured.
@@ -153,7 +154,7 @@ class GpuRuntime {
   /// Returns the time from `begin` to `end`. Both events must have timing and be finished. Resolution about 0.5 us.
   [[nodiscard]] virtual std::chrono::nanoseconds elapsed(EventView begin, EventView end) = 0;
 
-  /// Waits until the work is finished. The host sleeps between polls, except around the time `expected`, where it polls
+  /// Waits until the work is finished. The host sleeps between polls, except around the time `expected`, when it polls
   /// without sleeping (poll_schedule.h). `between` is called after each poll, and may throw to end the wait.
   /// Errors: timeout at the deadline, with `what` ("step 17") in the text.
   void synchronize(EventView event, Deadline deadline, std::string_view what, const std::function<void()>& between = {},

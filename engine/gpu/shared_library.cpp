@@ -1,6 +1,7 @@
 #include "engine/gpu/shared_library.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <link.h>
 
 #include <algorithm>
@@ -15,14 +16,14 @@ namespace fs = std::filesystem;
 
 /// Says what to do about a library that is absent or not usable.
 std::string advice(const WantedLibrary& wanted) {
-  return wanted.how_to_get + ", or name its folder in LD_LIBRARY_PATH or " + wanted.root_variable;
+  return fmt::format("{}, or name its folder in LD_LIBRARY_PATH or {}", wanted.how_to_get, wanted.root_variable);
 }
 
-/// Lists the absent files in one phrase, because many places are searched, and the reason for each broken file.
+/// Names the absent files in one phrase, because many places are searched, and gives the reason for each broken file.
 std::string explain(std::span<const SharedLibrary::Refusal> refusals) {
   std::string absent, broken;
   for (const auto& [name, why] : refusals) {
-    // The loader names the absent file. This library is absent only if it is named, not a library that it needs.
+    // The loader names the absent file. If it names another file, a library that this one needs is absent.
     if (why.starts_with(name + ": ") && why.find("No such file") != std::string::npos) {
       absent.append(absent.empty() ? "; there is no " : ", ").append(name);
     } else {
@@ -82,11 +83,11 @@ SharedLibrary load_library(const WantedLibrary& wanted, const LibrarySearch& sea
   SharedLibrary library(candidates(wanted, search));
   if (library.loaded()) return library;
   throw Error(Errc::kUnsupported,
-              wanted.what + " could not be loaded (" + explain(library.refusals()) + "): " + advice(wanted));
+              fmt::format("{} could not be loaded ({}): {}", wanted.what, explain(library.refusals()), advice(wanted)));
 }
 
 void refuse_library(const WantedLibrary& wanted, const SharedLibrary& library, const std::string& trouble) {
-  throw Error(Errc::kUnsupported, library.path() + " " + trouble + ": " + advice(wanted));
+  throw Error(Errc::kUnsupported, fmt::format("{} {}: {}", library.path(), trouble, advice(wanted)));
 }
 
 }  // namespace hvd::gpu

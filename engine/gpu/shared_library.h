@@ -24,9 +24,9 @@ class SharedLibrary {
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   /// Path of the file that the loader found for name(). Call only if loaded().
   [[nodiscard]] std::string path() const;
-  /// The names that could not be loaded, with the reason.
+  /// The names that could not be loaded, each with its reason.
   [[nodiscard]] const std::vector<Refusal>& refusals() const noexcept { return refusals_; }
-  /// Sets `function` to the symbol's address. If the library lacks it: sets null, returns false. Call only if loaded().
+  /// Sets `function` to the symbol's address. Sets null and returns false if there is none. Call only if loaded().
   template <class Function>
   bool find(const char* symbol, Function& function) const {
     function = reinterpret_cast<Function>(address(symbol));
@@ -41,7 +41,7 @@ class SharedLibrary {
   std::vector<Refusal> refusals_;
 };
 
-/// The folders in which to look for libraries, from the environment of this process. The same for all libraries.
+/// The folders in which to look for libraries, from the environment of this process, for all libraries.
 struct LibrarySearch {
   /// Folders that the user named. The library must be in the folder or in its lib or lib64. Empty: none was named.
   std::string cudnn_root;   ///< HVD_CUDNN_ROOT

@@ -1,5 +1,7 @@
 #include "engine/runtime/device_engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 #include <string>
@@ -20,9 +22,8 @@ constexpr auto kExplanation = 3s;
 std::string bucket_title(std::size_t number, const core::Bucket& bucket,
                          const std::vector<core::GradientInfo>& gradients, std::size_t element) {
   const std::string& last = gradients[bucket.last - 1].name;
-  return "bucket " + std::to_string(number) + " (" + gradients[bucket.first].name +
-         (bucket.last - bucket.first > 1 ? " .. " + last : "") + ", " + std::to_string(bucket.count * element) +
-         " bytes)";
+  return fmt::format("bucket {} ({}{}, {} bytes)", number, gradients[bucket.first].name,
+                     bucket.last - bucket.first > 1 ? " .. " + last : "", bucket.count * element);
 }
 
 }  // namespace
@@ -238,12 +239,13 @@ void DeviceEngine::enqueue(const Work& work) {
 void DeviceEngine::gradient_ready(std::size_t index) {
   if (!enqueuing_ || index >= marks_.size()) {
     throw Error(Errc::kInvalidArgument,
-                "gradient_ready(" + std::to_string(index) + "): " +
-                    (index < marks_.size() ? "no step is being enqueued"
-                                           : "there are " + std::to_string(marks_.size()) + " gradients"));
+                fmt::format("gradient_ready({}): {}", index,
+                            index < marks_.size() ? "no step is being enqueued"
+                                                  : fmt::format("there are {} gradients", marks_.size())));
   }
   if (marks_.mark(index).again) {
-    throw Error(Errc::kInvalidArgument, "gradient_ready: '" + gradients_[index].name + "' was ready already");
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("gradient_ready: '{}' is already marked as ready", gradients_[index].name));
   }
   if (alone_ || schedule_ == Schedule::kNone) return;
   if (schedule_ == Schedule::kNegotiated) {
@@ -273,7 +275,8 @@ void DeviceEngine::reduce_bucket(std::size_t bucket) {
 
 void DeviceEngine::require_all_marked() const {
   if (const std::size_t missing = marks_.first_missing(0, marks_.size()); missing != ReadyMarks::kNone) {
-    throw Error(Errc::kInvalidArgument, "run_step: gradient '" + gradients_[missing].name + "' was never marked ready");
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("run_step: gradient '{}' was never marked ready", gradients_[missing].name));
   }
 }
 
@@ -321,7 +324,7 @@ DeviceReport DeviceEngine::finish_step() {
   const Clock::time_point begun = std::max(flight.begun, last_end_);
   DeviceReport report = flight.report;
   try {
-    // The watchdog's error says more, so this wait is longer than its deadline. A world of one rank has no watchdog.
+    // The watchdog's error says more, so it comes first: this wait is longer. A world of one rank has no watchdog.
     const Deadline deadline =
         Deadline::after(options_.deadline.timeout + (alone_ ? 0s : kExplanation), options_.deadline.set_by);
     std::optional<Clock::time_point> expected;
@@ -330,8 +333,8 @@ DeviceReport DeviceEngine::finish_step() {
       expected = begun + *last_duration;
     }
     runtime_.synchronize(
-        events.end, deadline, watch_.here() + ": step " + std::to_string(number),
-        [this] { engine_->throw_if_failed(); }, expected);
+        events.end, deadline, fmt::format("{}: step {}", watch_.here(), number), [this] { engine_->throw_if_failed(); },
+        expected);
     last_end_ = Clock::now();
     engine_->throw_if_failed();
     measure(events, report);

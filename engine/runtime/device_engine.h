@@ -9,7 +9,7 @@
 //    step is captured into one graph.
 //  - negotiated schedule: a gradient counts as ready when its work is enqueued. The engine's thread negotiates with the
 //    other ranks, and then enqueues copies and reductions behind the gradients' events. These steps are never captured,
-//    because the host takes part in each.
+//    because the host takes part in each step.
 //  - none: only the compute.
 //
 // A captured step may be launched while the previous step runs (may_run_ahead()), so that the GPU never waits for a
@@ -18,7 +18,7 @@
 //
 // DeviceEngine owns an Engine for everything that is not a step on the GPU: control plane, negotiation and watchdog.
 // The watchdog aborts communication when NCCL reports a fault, a peer gives up, or a step misses the deadline.
-// Threads: only the thread that launches the step's work.
+// Threads: only the thread that launches the steps' work may call.
 #pragma once
 
 #include <array>
@@ -62,13 +62,13 @@ struct DeviceReport {
   std::chrono::nanoseconds exposed{0};  ///< time that the compute stream waited for reductions
   std::chrono::nanoseconds reduce{0};   ///< reductions on the communication stream, including waits for peers
   std::chrono::nanoseconds enqueue{0};  ///< time of the host until all work was enqueued or launched
-  /// Expected duration of this step, taken from the previous one of the schedule. 0 if unknown.
+  /// Expected duration of this step, taken from the previous step of the schedule. 0 if unknown.
   std::chrono::nanoseconds expected{0};
   StepReport engine;  ///< times of the host, only under the negotiated schedule
   std::size_t batches = 0;
   std::size_t bytes = 0;
   bool graph = false;  ///< the step was launched as one graph
-  bool ahead = false;  ///< the step was launched while the previous one was in flight
+  bool ahead = false;  ///< the step was launched while the previous step was in flight
 };
 
 class DeviceEngine {
@@ -87,7 +87,7 @@ class DeviceEngine {
   DeviceEngine(const DeviceEngine&) = delete;
   DeviceEngine& operator=(const DeviceEngine&) = delete;
 
-  /// For everything but steps: barrier(), messages, allocate() and broadcast() of device memory. Do not run its steps.
+  /// For everything except steps: barrier(), messages, allocate() and broadcast() of device memory. Run no steps on it.
   [[nodiscard]] Engine& engine() noexcept { return *engine_; }
   [[nodiscard]] comm::DevicePlane& plane() noexcept { return plane_; }
 
@@ -99,15 +99,16 @@ class DeviceEngine {
   /// Between steps. Sets the deadline of every later wait for a peer or for a step on the GPU.
   void set_deadline(Patience deadline);
 
-  /// Between steps. Counts `steps` that other ranks make without this rank, so that step numbers stay equal on all.
+  /// Between steps. Counts `steps` that other ranks make without this rank, so that all ranks have equal step numbers.
   void skip_steps(std::uint64_t steps);
 
   // After an error of run_step() or finish_step(), communication is aborted, the streams of the step are empty, and all
   // graphs are destroyed, so that the caller may free the memory of the step. A rank that cannot reach this state calls
   // StuckRank::leave. An error for a call in the wrong order has none of these effects.
 
-  /// Enqueues or launches one step on `compute`, which must always be the same stream. Call it when no step is in
-  /// flight or may_run_ahead(). Errors: those of `work`; invalid_argument if a gradient was not marked; the engine's.
+  /// Enqueues or launches one step on `compute`, which must always be the same stream. Call it if no step is in flight,
+  /// or if may_run_ahead() is true. Errors: those of `work` and the engine; invalid_argument if a gradient is not
+  /// marked.
   void run_step(gpu::StreamView compute, const Work& work);
   /// Returns true if a step is in flight and run_step() can launch an already captured graph behind it.
   [[nodiscard]] bool may_run_ahead() const;
@@ -124,7 +125,7 @@ class DeviceEngine {
   /// compute stream. Errors: invalid_argument outside a step, if there is no such gradient, or if it is already marked.
   void gradient_ready(std::size_t index);
   /// Waits until the GPU has finished the oldest step in flight. The wait sleeps, except around the expected end.
-  /// Errors: the engine's; timeout; backend if the GPU failed.
+  /// Errors: those of the engine; timeout; backend if the GPU failed.
   DeviceReport finish_step();
   /// Returns true if the options ask for graphs.
   [[nodiscard]] bool graphs() const noexcept { return device_.graph; }
@@ -136,14 +137,14 @@ class DeviceEngine {
   /// Turns graphs off for all schedules.
   void enqueue_every_step() { device_.graph = false; }
 
-  // The next four change the steps that follow. Call them between steps, on all ranks, after set_gradients(). They
-  // destroy the captured graphs. The first three also make the next steps eager before graphs are captured anew.
+  // The next four functions change later steps. Call them between steps, on all ranks, after set_gradients(). They
+  // destroy the captured graphs. The first three also make the next steps eager before graphs are captured again.
   void set_options(const DeviceOptions& device);
   /// Collective. Errors: those of Engine::set_buckets().
   void set_buckets(const core::BucketOptions& buckets);
   /// Collective. Errors: those of comm::DevicePlane::reconnect(), which fail the engine.
   void reconnect(const comm::NcclOptions& options);
-  /// Destroys captured graphs, so that the next steps are captured anew. Call it after a change of what Work enqueues.
+  /// Destroys captured graphs, so that the next steps are captured again. Call it after a change of what Work enqueues.
   void drop_graphs();
 
  private:
@@ -153,7 +154,7 @@ class DeviceEngine {
     Clock::time_point begun;
     bool captured = false;  ///< the graph was captured in this step
   };
-  /// State of one schedule. Steps are counted per schedule, because ranks may take different numbers of other steps.
+  /// State of one schedule. Steps are counted per schedule, because ranks may differ in their steps of other schedules.
   struct ScheduleState {
     std::uint64_t steps = 0;                                ///< steps of this schedule so far
     int eager = 0;                                          ///< eager steps since the last restart_eagerly()
@@ -180,7 +181,7 @@ class DeviceEngine {
   /// Call only after the step has finished.
   void measure(const StepEvents& events, DeviceReport& report);
   /// Call inside the handler of `error`. If communication failed, waits up to kExplanation for the error of the
-  /// engine's thread and throws that; otherwise tells the peers and rethrows `error`. Gives up the step in all cases.
+  /// engine's thread and throws that error; otherwise tells the peers and rethrows `error`. Always gives up the step.
   [[noreturn]] void rethrow_explained(const Error& error);
   /// Aborts communication, waits until the step's streams are empty, destroys the graphs, and waits for NCCL's abort.
   void give_up() noexcept;

@@ -1,5 +1,7 @@
 #include "engine/runtime/device_watch.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -62,11 +64,7 @@ DeviceWatch::State DeviceWatch::state() {
   return state_;
 }
 
-std::string DeviceWatch::here() const {
-  const comm::Topology& where = communicator_.topology();
-  return "rank " + std::to_string(where.rank) + " (host " + where.hosts.at(static_cast<std::size_t>(where.rank)) +
-         ", " + runtime_.label() + ")";
-}
+std::string DeviceWatch::here() const { return comm::here_of(communicator_.topology(), runtime_); }
 
 void DeviceWatch::before_gradient(std::size_t gradient) {
   runtime_.wait(communicator_.device().stream(), gradients_[gradient]);
@@ -78,20 +76,20 @@ void DeviceWatch::look() {
     communicator_.device().check();
   } catch (const Error& error) {
     if (!now.begun) throw;
-    throw Error(error.code(), std::string(error.what()) + "; " + in_flight(now));
+    throw Error(error.code(), fmt::format("{}; {}", error.what(), in_flight(now)));
   }
   if (!now.active()) return;
   StepInFlight flight = current(now);
-  if (flight.step != now.flights[0].step) {  // this step started when the oldest ended, which was about now
+  if (flight.step != now.flights[0].step) {  // this step started when the oldest step ended, about now
     if (behind_ != flight.step) behind_since_ = Clock::now();
     behind_ = flight.step;
     flight.since = behind_since_;
   }
   if (Clock::now() - flight.since < deadline_.timeout) return;
-  // The GPU has finished the step and only the host has not noticed yet: this is not a timeout of the GPU.
+  // The GPU has finished the step, but the host has not noticed yet: this is not a timeout of the GPU.
   if (flight.enqueued && runtime_.finished(events(flight.slot).end)) return;
-  throw Error(Errc::kTimeout, here() + ": " + in_flight(now) + " after " + std::to_string(deadline_.timeout.count()) +
-                                  " ms (" + deadline_.set_by + ")");
+  throw Error(Errc::kTimeout, fmt::format("{}: {} after {} ms ({})", here(), in_flight(now), deadline_.timeout.count(),
+                                          deadline_.set_by));
 }
 
 bool DeviceWatch::finished_on_gpu(const StepInFlight& flight) noexcept {
@@ -121,15 +119,14 @@ std::size_t DeviceWatch::done_as_far_as_known(const StepInFlight& flight) noexce
 std::string DeviceWatch::in_flight(const State& state) {
   const StepInFlight flight = current(state);
   std::string text = "step " + std::to_string(flight.step);
-  if (!state.active()) return "after " + text + ", nothing in flight on its GPU";
+  if (!state.active()) return fmt::format("after {}, nothing in flight on its GPU", text);
   if (!flight.enqueued) return text + " is still being enqueued";
   if (finished_on_gpu(flight)) return text + " has finished on its GPU, but the training thread has not continued";
   text += " is in flight on the GPU";
   if (flight.buckets == 0) return text;
   const std::size_t done = done_as_far_as_known(flight);
   if (done == flight.buckets) return text + ", all its buckets reduced";
-  return text + ", in or before " + titles_[done] + " (" + std::to_string(done) + " of " +
-         std::to_string(flight.buckets) + " reduced)";
+  return fmt::format("{}, in or before {} ({} of {} reduced)", text, titles_[done], done, flight.buckets);
 }
 
 std::optional<RankStatus> DeviceWatch::status() {

@@ -1,6 +1,6 @@
 // Tracks which steps are in flight on the GPU, and for how long. The training thread reports steps. The engine's thread
-// checks them as a watchdog, and orders negotiated batches after the gradients. A DeviceWatch owns the events by which
-// both threads follow the GPU's progress. In a world of one rank there is no engine's thread.
+// checks them as a watchdog, and makes negotiated batches wait for their gradients. A DeviceWatch owns the events by
+// which both threads follow the GPU's progress. In a world of one rank there is no engine thread.
 #pragma once
 
 #include <array>
@@ -58,7 +58,7 @@ class DeviceWatch {
   /// Makes the events; `titles` [bucket] is for messages. Call between steps, while no other thread calls look().
   void configure(std::vector<std::string> titles, std::size_t gradients);
   [[nodiscard]] StepEvents& events(std::size_t slot) { return events_.at(slot); }
-  /// Event on the compute stream for the negotiated schedule, which has only one step in flight.
+  /// Returns the event by which the compute stream marks a gradient as complete. Only for the negotiated schedule.
   [[nodiscard]] gpu::EventView gradient_event(std::size_t gradient) const { return gradients_[gradient]; }
   struct Step {
     std::uint64_t step = 0;   ///< number of the step, by which the progress of ranks is compared
@@ -116,7 +116,7 @@ class DeviceWatch {
   std::array<StepEvents, kStepsInFlight> events_;  // changed only between steps
   std::vector<gpu::Event> gradients_;              // changed only between steps
   std::vector<std::string> titles_;                // changed only between steps
-  std::optional<std::uint64_t> behind_;  // engine's thread: the step that was seen to run after the oldest ended
+  std::optional<std::uint64_t> behind_;  // engine's thread: the step that was seen to run after the oldest step ended
   Clock::time_point behind_since_;       // engine's thread: when that step was first seen to run
   Mutex mutex_;
   CondVar changed_;  // notified when fewer steps are in flight

@@ -1,5 +1,7 @@
 #include "engine/runtime/engine.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cstdint>
 #include <utility>
@@ -15,15 +17,13 @@ using core::Collective;
 
 void check_root(const char* what, int root, int size) {
   if (root >= 0 && root < size) return;
-  throw Error(Errc::kInvalidArgument, std::string(what) + ": root " + std::to_string(root) + " is not one of the " +
-                                          std::to_string(size) + " ranks");
+  throw Error(Errc::kInvalidArgument, fmt::format("{}: root {} is not one of the {} ranks", what, root, size));
 }
 
 /// Checks the counts on the caller's thread, because the same error on the engine's thread would fail the engine.
 void check_counts(const char* what, comm::Counts counts, int ranks, std::size_t element) {
   if (counts.size() != static_cast<std::size_t>(ranks)) {
-    throw Error(Errc::kInvalidArgument, std::string(what) + ": " + std::to_string(counts.size()) + " counts for " +
-                                            std::to_string(ranks) + " ranks");
+    throw Error(Errc::kInvalidArgument, fmt::format("{}: {} counts for {} ranks", what, counts.size(), ranks));
   }
   std::size_t left = ~std::size_t{0} / element;
   for (const std::size_t count : counts) {
@@ -35,15 +35,17 @@ void check_counts(const char* what, comm::Counts counts, int ranks, std::size_t 
 void check_memory(const core::Request& request, const void* data, std::size_t bytes) {
   if (data != nullptr || bytes == 0) return;
   throw Error(Errc::kInvalidArgument,
-              std::string(core::name(request.terms.kind)) + "_async: tensor '" + request.name + "' has no memory");
+              fmt::format("{}_async: tensor '{}' has no memory", core::name(request.terms.kind), request.name));
 }
 
 void check_apart(std::string_view name, const void* out, const void* in, std::size_t bytes) {
   const auto first = reinterpret_cast<std::uintptr_t>(out);
   const auto second = reinterpret_cast<std::uintptr_t>(in);
   if ((first < second ? second - first : first - second) >= bytes) return;
-  throw Error(Errc::kInvalidArgument, "all_reduce_into_async: input and output of tensor '" + std::string(name) +
-                                          "' overlap; use the same memory or memory apart");
+  throw Error(
+      Errc::kInvalidArgument,
+      fmt::format("all_reduce_into_async: input and output of tensor '{}' overlap; use the same memory or memory apart",
+                  name));
 }
 
 core::Request request_of(std::string_view name, std::span<const std::int64_t> shape, DataType dtype, ReduceOp op,
@@ -74,29 +76,28 @@ PendingTensor rows_of(const core::Request& request, const void* data, std::span<
 std::vector<std::int64_t> splits_of(std::string_view name, std::int64_t rows, std::span<const std::int64_t> split_rows,
                                     int ranks) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(Errc::kInvalidArgument, "all_to_all_async: tensor '" + std::string(name) + "': " + why);
+    throw Error(Errc::kInvalidArgument, fmt::format("all_to_all_async: tensor '{}': {}", name, why));
   };
   if (split_rows.empty()) {
     if (rows % ranks != 0) {
-      refuse(std::to_string(rows) + " rows cannot be divided evenly among " + std::to_string(ranks) +
-             " ranks; give the splits");
+      refuse(fmt::format("{} rows cannot be divided evenly among {} ranks; give the splits", rows, ranks));
     }
     return share_rows(rows, ranks);
   }
   if (split_rows.size() != static_cast<std::size_t>(ranks)) {
-    refuse(std::to_string(split_rows.size()) + " splits for " + std::to_string(ranks) + " ranks");
+    refuse(fmt::format("{} splits for {} ranks", split_rows.size(), ranks));
   }
   std::int64_t left = rows;
   for (const std::int64_t split : split_rows) {
     if (split < 0 || split > left) {
-      refuse("the splits " + core::to_text({split_rows.begin(), split_rows.end()}) + " do not add up to its " +
-             std::to_string(rows) + " rows");
+      refuse(fmt::format("the splits {} do not add up to its {} rows",
+                         core::to_text({split_rows.begin(), split_rows.end()}), rows));
     }
     left -= split;
   }
   if (left != 0) {
-    refuse("the splits " + core::to_text({split_rows.begin(), split_rows.end()}) + " leave " + std::to_string(left) +
-           " of its " + std::to_string(rows) + " rows");
+    refuse(fmt::format("the splits {} leave {} of its {} rows", core::to_text({split_rows.begin(), split_rows.end()}),
+                       left, rows));
   }
   return {split_rows.begin(), split_rows.end()};
 }
@@ -145,7 +146,7 @@ Ticket Engine::all_reduce_into_async(std::string_view name, void* out, const voi
 Ticket Engine::grouped_all_reduce_async(std::string_view name, std::span<const GroupTensor> tensors, DataType dtype,
                                         ReduceOp op, Scale scale) {
   if (tensors.empty()) {
-    throw Error(Errc::kInvalidArgument, "grouped_all_reduce_async: group '" + std::string(name) + "' has no tensors");
+    throw Error(Errc::kInvalidArgument, fmt::format("grouped_all_reduce_async: group '{}' has no tensors", name));
   }
   core::Request request = request_of(name, {}, dtype, op, Collective::kGroupedAllReduce, scale);
   PendingTensor pending;
@@ -187,7 +188,7 @@ Ticket Engine::all_to_all_async(std::string_view name, const void* data, std::sp
                                 std::span<const std::int64_t> split_rows, DataType dtype) {
   if (shape.empty()) {
     throw Error(Errc::kInvalidArgument,
-                "all_to_all_async: tensor '" + std::string(name) + "': a scalar has no rows; give it the shape [1]");
+                fmt::format("all_to_all_async: tensor '{}': a scalar has no rows; give it the shape [1]", name));
   }
   core::Request request = request_of(name, shape.subspan(1), dtype, ReduceOp::kSum, Collective::kAllToAll);
   PendingTensor tensor = rows_of(request, data, shape);

@@ -1,7 +1,7 @@
 // The engine overlaps gradient averaging with compute. It owns a Communicator and one thread. Only this thread makes
 // communication calls; it sleeps when there is nothing to do. No globals: two engines can live in one process.
 //
-// There are two ways to use it:
+// There are two ways to use an Engine:
 //  - any buffers in any order: all_reduce_async(name, ...) and similar calls, then wait(); negotiated as in Horovod.
 //  - a fixed set of gradients in one arena, every step: set_gradients(), then per step begin_step(),
 //    gradient_ready(i), finish_step(); with any Schedule.
@@ -49,9 +49,9 @@ std::string_view name(Schedule schedule) noexcept;
 
 struct EngineOptions {
   Schedule schedule = Schedule::kStatic;
-  core::BucketOptions buckets;                           ///< static and sharded schedule
-  core::NegotiatorOptions negotiation;                   ///< HOROVOD_FUSION_THRESHOLD, HOROVOD_CACHE_CAPACITY
-  std::chrono::microseconds cycle_time{1000};            ///< HOROVOD_CYCLE_TIME: pause after a cycle that moved nothing
+  core::BucketOptions buckets;                 ///< static and sharded schedule
+  core::NegotiatorOptions negotiation;         ///< HOROVOD_FUSION_THRESHOLD, HOROVOD_CACHE_CAPACITY
+  std::chrono::microseconds cycle_time{1000};  ///< HOROVOD_CYCLE_TIME: pause after a cycle that reduced nothing
   Patience deadline = std::chrono::milliseconds(60000);  ///< for every wait for a peer, until set_deadline()
   /// Name of the trace (HOROVOD_TIMELINE). Each rank writes a file with its rank before the extension. Empty: no trace.
   /// Set it on all ranks or on none.
@@ -81,8 +81,8 @@ struct Scale {
   double after = 1;
 };
 
-/// The result of an operation whose size the engine determines; see Engine::take_output(). It lies in host memory if
-/// the operands do, otherwise in device memory. This object owns the memory. Freeing device memory may wait for all
+/// The result of an operation whose size the engine determines; see Engine::take_output(). The result is in host memory
+/// if the operands are, otherwise in device memory. This object owns the memory. Freeing device memory may wait for all
 /// work on the GPU. The object may outlive the engine, but not the gpu::GpuRuntime.
 struct Output {
   std::vector<std::byte> bytes;    ///< empty on a device
@@ -124,14 +124,14 @@ class Engine {
   // rows are in host memory.
   // Errors: invalid_argument for the caller's mistakes, and inside a step of the static schedule; unsupported on a
   // device for reductions of int16, for factors if gpu::GpuRuntime::scale_refusal() gives a reason, and for all_gather,
-  // reduce_scatter and all_to_all if DevicePlane::shares_refusal() does. If ranks disagree (kind of operation, shape,
-  // type, operation, root, factors), the ticket fails on all of them with the same text, and the engine stays usable.
-  // If a device has no memory for an output, the engine fails. "Rows" are the first dimension: a shape of [5, 3] has 5
-  // rows of 3 elements.
+  // reduce_scatter and all_to_all if DevicePlane::shares_refusal() gives one. If ranks disagree (kind of operation,
+  // shape, type, operation, root, factors), the ticket fails on all ranks with the same text, and the engine stays
+  // usable. If a device has no memory for an output, the engine fails. "Rows" are the first dimension: a tensor of
+  // shape [5, 3] has 5 rows of 3 elements.
   /// Reduces `data` in place.
   Ticket all_reduce_async(std::string_view name, void* data, std::span<const std::int64_t> shape, DataType dtype,
                           ReduceOp op, Scale scale = {});
-  /// Does not change `in` unless it equals `out`. `in` and `out` must be equal or not overlap.
+  /// `in` and `out` must be equal or not overlap. `in` is not changed unless it equals `out`.
   Ticket all_reduce_into_async(std::string_view name, void* out, const void* in, std::span<const std::int64_t> shape,
                                DataType dtype, ReduceOp op, Scale scale = {});
   /// Reduces all tensors together and in place, or none of them. Groups match by `name`. Does not keep `tensors`.
@@ -139,7 +139,7 @@ class Engine {
                                   ReduceOp op, Scale scale = {});
   /// Output: the rows of all ranks, in the order of ranks. Ranks may submit different numbers of rows.
   Ticket all_gather_async(std::string_view name, const void* data, std::span<const std::int64_t> shape, DataType dtype);
-  /// Output: this rank's rows of the reduced tensor. Rows are divided evenly; the first ranks get one more.
+  /// Output: this rank's rows of the reduced tensor. Rows are divided evenly; the first ranks may get one row more.
   Ticket reduce_scatter_async(std::string_view name, const void* data, std::span<const std::int64_t> shape,
                               DataType dtype, ReduceOp op, Scale scale = {});
   /// In place: all ranks get the data of `root`.
@@ -158,17 +158,18 @@ class Engine {
   /// rows that each rank got). The output is empty if the result is in the caller's memory.
   Output take_output(Ticket ticket);
   [[nodiscard]] bool done(Ticket ticket) const;
-  /// Returns the error that wait() would throw; nullopt if there is none or none yet. Does not wait; keeps the ticket.
+  /// Returns the error that wait() would throw; nullopt if there is no error, or none yet. Does not wait; keeps the
+  /// ticket.
   [[nodiscard]] std::optional<Error> error_of(Ticket ticket) const;
 
   // -- a fixed set of gradients ------------------------------------------------------------------------
-  /// Collective. Returns zeroed memory for the arena. It is shared or registered if the data plane supports that.
+  /// Collective. Returns zeroed memory for the arena. The memory is shared or registered if the data plane can.
   std::span<std::byte> allocate(std::size_t bytes);
   /// Collective; call it once. Plans the buckets and compares the plan's hash over ranks.
   /// Errors: mismatch, naming a differing rank, its host and its first differing tensor; on a device,
   /// unsupported for int16.
   void set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype, ReduceOp op);
-  /// Collective, between steps, after set_gradients(): plans the buckets anew. Errors: those of set_gradients().
+  /// Collective, between steps, after set_gradients(): plans the buckets again. Errors: those of set_gradients().
   void set_buckets(const core::BucketOptions& buckets);
   /// Collective, between steps, with no ticket in flight: sets fusion and pause of later negotiations.
   void set_negotiation(const core::FusionOptions& fusion, std::chrono::microseconds cycle_time);
@@ -178,13 +179,13 @@ class Engine {
   /// Sets the schedule of later steps; every rank must switch at the same step. Initially EngineOptions::schedule.
   void set_schedule(Schedule schedule);
   void begin_step();
-  /// Marks gradient `index` of set_gradients() as final. The caller must not touch it until finish_step() returns. Does
-  /// not allocate or wait for peers. Gradients may be marked in any order. Errors: invalid_argument if there is no such
-  /// gradient or it is already marked; finish_step() throws errors of the engine's thread.
+  /// Marks gradient `index` of set_gradients() as final. The caller must not touch the gradient until finish_step()
+  /// returns. Does not allocate or wait for peers. Gradients may be marked in any order. Errors: invalid_argument if
+  /// there is no such gradient or it is already marked; finish_step() throws errors of the engine's thread.
   void gradient_ready(std::size_t index);
   /// Returns when every gradient of the step is reduced on this rank. Under the sharded schedule only shares() are
   /// reduced, and the rest of the arena is undefined.
-  /// Errors: those of the engine's thread; invalid_argument if a gradient is not marked. The step stays open then.
+  /// Errors: those of the engine's thread; invalid_argument if a gradient is not marked; the step then stays open.
   StepReport finish_step();
 
   // -- the sharded schedule, host memory only -----------------------------------------------------------
@@ -197,24 +198,24 @@ class Engine {
   void reduce_shares(const core::Bucket& bucket);
 
   // -- small collectives on the engine's thread, in program order with nothing else in flight -----------
-  // They wait for all tickets issued before. Errors: invalid_argument inside a step and for invalid arguments;
-  // unsupported if the data plane lacks the operation. After both the engine stays usable, because nothing has been
-  // sent. After other errors the engine has failed.
+  // They wait for all earlier tickets. Errors: invalid_argument inside a step and for invalid arguments; unsupported if
+  // the data plane does not have the operation. After these two errors the engine stays usable, because nothing has
+  // been sent. After other errors the engine has failed.
   void barrier();
   void broadcast(void* data, std::size_t bytes, int root);
-  /// Rank 0 gets one message per rank; the others get an empty vector.
+  /// Rank 0 gets one message per rank; other ranks get an empty vector.
   std::vector<comm::Bytes> gather(std::span<const std::byte> message);
   comm::Bytes broadcast_message(std::span<const std::byte> message, int root);
   void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op);
-  // Shapes of the next three: those of comm::DataPlane. Counts are elements per rank, [rank], and must agree.
+  // Shapes of the next three methods: those of comm::DataPlane. Counts are elements per rank, [rank], and must agree.
   void reduce_scatter(void* out, const void* in, comm::Counts counts, DataType dtype, ReduceOp op);
   void all_gather(void* out, const void* in, comm::Counts counts, DataType dtype);
   void all_to_all(void* out, comm::Counts receive_counts, const void* in, comm::Counts send_counts, DataType dtype);
-  /// Runs `work` like the calls above. `what` names it in messages.
+  /// Runs `work` like the calls above. `what` names the work in messages.
   void perform(const char* what, const std::function<void()>& work);
 
   /// Sets what the caller is doing ("step 17, backward of layer4.2.conv3"), for errors of peers that wait for this
-  /// rank. Cheap. `activity` must outlive the engine, like a literal.
+  /// rank. Cheap. `activity` must outlive the engine: pass a string literal.
   void set_activity(const char* activity, std::uint64_t step) noexcept;
   [[nodiscard]] core::CycleStats cycle_stats() const;
   /// Tells the peers that this rank gives up, so that they fail at once and not at the deadline. Does not wait. This
@@ -228,7 +229,7 @@ class Engine {
   void throw_if_failed() const;
   /// Returns Communicator::flight_record() of the moment when the engine lost a peer; empty if it has lost none.
   [[nodiscard]] std::string flight_record() const;
-  /// Sets the watchdog of a DeviceEngine, which reduces on a device beside the engine; null: none. Internal.
+  /// Sets the watchdog of a DeviceEngine, which reduces on a device beside this Engine; null: none. Internal.
   void observe(DeviceWatch* watch);
 
   // -- timeline ------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 // The callers' side of the engine.
 #include "engine/runtime/engine_impl.h"
 
+#include <fmt/format.h>
+
 #include <csignal>
 #include <exception>
 #include <utility>
@@ -66,7 +68,7 @@ Engine::Impl::Impl(std::unique_ptr<comm::Communicator> communicator, const Engin
   try {
     thread_ = start_quiet_thread([this] { run(); });
   } catch (const std::exception& error) {  // the system cannot start another thread
-    communicator_->control().abort(here() + std::string(comm::kGaveUp) + error.what());
+    communicator_->control().abort(fmt::format("{}{}{}", here(), comm::kGaveUp, error.what()));
     throw;
   }
 }
@@ -75,7 +77,7 @@ Engine::Impl::~Impl() {
   if (thread_.joinable()) {
     // Peers may wait for this rank. The abort ends their waits before the deadline.
     if (std::uncaught_exceptions() > exceptions_at_birth_) {
-      abort("it ends because of an error of its own");
+      abort("it ends because of its own error");
     } else if (in_step_.load()) {
       abort("its engine was destroyed inside a step");
     }
@@ -160,8 +162,7 @@ void Engine::Impl::on_plane(const char* what,
 namespace {
 
 [[noreturn]] void refuse(const core::Request& request, Errc code, std::string_view why) {
-  throw Error(code,
-              std::string(core::name(request.terms.kind)) + "_async: tensor '" + request.name + "'" + std::string(why));
+  throw Error(code, fmt::format("{}_async: tensor '{}'{}", core::name(request.terms.kind), request.name, why));
 }
 
 }  // namespace
@@ -180,7 +181,7 @@ void Engine::Impl::refuse_unsupported(const core::Request& request) const {
   if (device_ == nullptr) return;
   const core::Terms& terms = request.terms;
   if (reduces(terms.kind) && !can_reduce(request.dtype)) {
-    refuse(request, Errc::kUnsupported, ": NCCL cannot reduce int16; reduce int32, or memory of the host");
+    refuse(request, Errc::kUnsupported, ": NCCL cannot reduce int16; reduce int32, or host memory");
   }
   if (shares_rows(terms.kind)) {
     if (const auto why = device_->shares_refusal(); !why.empty()) {
@@ -189,7 +190,7 @@ void Engine::Impl::refuse_unsupported(const core::Request& request) const {
   }
   if (terms.prescale != 1 || terms.postscale != 1) {
     if (const auto why = device_->runtime().scale_refusal(); !why.empty()) {
-      refuse(request, Errc::kUnsupported, " has factors, and " + why);
+      refuse(request, Errc::kUnsupported, ": scale factors are not supported: " + why);
     }
   }
 }
@@ -199,7 +200,7 @@ Ticket Engine::Impl::submit(core::Request request, PendingTensor tensor) {
   refuse_unsupported(request);
   if (const Schedule schedule = step_schedule_.load(); in_step_.load() && by_bucket(schedule)) {
     refuse(request, Errc::kInvalidArgument,
-           " inside a step of the " + std::string(name(schedule)) + " schedule, which has no control plane");
+           fmt::format(": not possible inside a step of the {} schedule, which has no control plane", name(schedule)));
   }
   Ticket ticket = 0;
   if (!solo()) {
@@ -260,7 +261,7 @@ std::span<std::byte> Engine::Impl::allocate(std::size_t bytes) {
 
 void Engine::Impl::set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype,
                                  ReduceOp op) {
-  if (!gradients_.empty()) throw Error(Errc::kInvalidArgument, "set_gradients: the gradients are set already");
+  if (!gradients_.empty()) throw Error(Errc::kInvalidArgument, "set_gradients: the gradients are already set");
   if (arena == nullptr) throw Error(Errc::kInvalidArgument, "set_gradients: no arena");
   if (!can_reduce(dtype)) throw Error(Errc::kUnsupported, "set_gradients: NCCL cannot reduce int16");
   core::BucketPlan plan = core::plan_buckets(gradients, dtype, op, options_.buckets);
@@ -268,7 +269,7 @@ void Engine::Impl::set_gradients(std::vector<core::GradientInfo> gradients, std:
   std::vector<core::Request> requests;
   for (const core::GradientInfo& gradient : gradients) {
     if (!names.insert(gradient.name).second) {
-      throw Error(Errc::kInvalidArgument, "set_gradients: two gradients are called '" + gradient.name + "'");
+      throw Error(Errc::kInvalidArgument, fmt::format("set_gradients: two gradients are called '{}'", gradient.name));
     }
     requests.push_back({gradient.name, dtype, op, {static_cast<std::int64_t>(gradient.count)}});
   }
@@ -333,9 +334,9 @@ void Engine::Impl::gradient_ready(std::size_t index) {
   if (schedule == Schedule::kNone && in_step_.load(std::memory_order_relaxed)) return;
   if (!in_step_.load(std::memory_order_relaxed) || index >= marks_.size()) {
     throw Error(Errc::kInvalidArgument,
-                "gradient_ready(" + std::to_string(index) + "): " +
-                    (index < marks_.size() ? "no step has begun"
-                                           : "there are " + std::to_string(marks_.size()) + " gradients"));
+                fmt::format("gradient_ready({}): {}", index,
+                            index < marks_.size() ? "no step has begun"
+                                                  : fmt::format("there are {} gradients", marks_.size())));
   }
   ReadyMarks::Marked marked;
   if (schedule == Schedule::kNegotiated) {
@@ -344,9 +345,10 @@ void Engine::Impl::gradient_ready(std::size_t index) {
     marked = marks_.mark(index);
   }
   if (marked.again) {
-    throw Error(Errc::kInvalidArgument, "gradient_ready: '" + gradients_[index].name + "' was ready already");
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("gradient_ready: '{}' is already marked as ready", gradients_[index].name));
   }
-  // If another bucket than the next is complete, the thread finds it when its turn comes, so no wake-up is needed.
+  // If the completed bucket is not the next one, the thread finds it when its turn comes, so no wake-up is needed.
   if (schedule == Schedule::kNegotiated || marked.completed == next_bucket_.load()) wake_thread();
 }
 
@@ -368,7 +370,7 @@ StepReport Engine::Impl::finish_step() {
     }
     if (const std::size_t missing = marks_.first_missing(0, marks_.size()); missing != ReadyMarks::kNone) {
       throw Error(Errc::kInvalidArgument,
-                  "finish_step: gradient '" + gradients_[missing].name + "' was never marked ready");
+                  fmt::format("finish_step: gradient '{}' was never marked ready", gradients_[missing].name));
     }
     while (!step_done_ && !failure_) done_.wait(mutex_);
     in_step_.store(false);
@@ -384,7 +386,7 @@ StepReport Engine::Impl::finish_step() {
 /// Tells the peers directly instead of through the thread, which may be waiting for one of them.
 void Engine::Impl::abort(std::string_view reason) noexcept {
   try {
-    const std::string text = here() + std::string(comm::kGaveUp) + std::string(reason);
+    const std::string text = fmt::format("{}{}{}", here(), comm::kGaveUp, reason);
     {
       const MutexLock lock(mutex_);
       if (failure_ || abort_reason_) return;
@@ -412,7 +414,7 @@ std::string Engine::Impl::data_plane() {
   return data_plane_;
 }
 
-/// Only the engine's thread writes to the file, so it also closes it. An error goes to the caller, not to the engine.
+/// Only the engine's thread writes to the file, so this thread also closes it. An error goes to the caller.
 void Engine::Impl::close_trace() {
   if (!trace_) return;
   std::exception_ptr error;

@@ -2,7 +2,7 @@
 // engine's thread). Below, "the thread" is the engine's thread.
 //
 // Fields are guarded by mutex_, or are atomic, or belong to one of the two sides. The caller writes what a step needs
-// (marks_, plan_, ...) while no step is active, and the thread reads it after it has taken the step from the queue.
+// (marks_, plan_, ...) while no step is active, and the thread reads them after it has taken the step from the queue.
 //
 // To sleep, the thread sets sleeping_, checks for work, and waits. A caller stores its work and then checks sleeping_.
 // Both sides write before they read, in one total order (sequentially consistent), so at least one of them sees the
@@ -49,7 +49,7 @@ class Engine::Impl {
   void execute(const char* what, const std::function<void()>& work);
   /// Like execute(), for one operation of the data plane; waits until the operation is complete.
   void on_plane(const char* what, const std::function<void(comm::DataPlane& plane, Deadline deadline)>& operation);
-  /// `tensor` gives the memory, which the caller has checked. This method sets its ticket and time.
+  /// The caller has checked the memory of `tensor`. This method sets the ticket and the time of `tensor`.
   Ticket submit(core::Request request, PendingTensor tensor);
   Output take_output(Ticket ticket);
   std::optional<Error> error_of(Ticket ticket);
@@ -70,7 +70,7 @@ class Engine::Impl {
   void observe(DeviceWatch* watch);
   /// Returns the share of `rank` in a bucket under the sharded schedule, in elements from the bucket's start.
   [[nodiscard]] comm::Range share(const core::Bucket& bucket, int rank) const;
-  // Called on the thread.
+  // These two are called on the thread.
   void gather_shares(std::byte* data, DataType dtype);
   void reduce_shares(const core::Bucket& bucket);
   [[nodiscard]] bool solo() const noexcept { return size_ == 1; }
@@ -90,7 +90,7 @@ class Engine::Impl {
   std::atomic<const char*> activity_{nullptr};
   std::atomic<std::uint64_t> activity_step_{0};
 
-  // The caller changes these between steps.
+  // The caller changes these fields between steps.
   Schedule schedule_;
   core::BucketPlan plan_;
   std::vector<core::GradientInfo> gradients_;
@@ -139,7 +139,7 @@ class Engine::Impl {
   /// Errors: unsupported if the data plane cannot perform the request.
   void refuse_unsupported(const core::Request& request) const;
   /// Issues a ticket, and sets the ticket and time of `tensor`. Errors: invalid_argument if the request has the name of
-  /// a gradient; the engine's failure.
+  /// a gradient; the error of a failed engine.
   Ticket admit(const core::Request& request, PendingTensor& tensor) HVD_REQUIRES(mutex_);
 
   Mutex mutex_;
@@ -164,13 +164,13 @@ class Engine::Impl {
   std::atomic<std::uint64_t> steps_{0};
   std::atomic<std::uint64_t> moved_{0};  // batches reduced in the current step
 
-  // The caller writes these between steps; during a step they belong to the thread.
+  // The caller writes these fields between steps; during a step they belong to the thread.
   ReadyMarks marks_;
   std::byte* arena_ = nullptr;
   std::size_t left_ = 0;  // gradients of a negotiated step that are not yet reduced
-  StepReport report_;     // of the current step
+  StepReport report_;     // report of the current step
 
-  // Only the thread uses these.
+  // Only the thread uses these fields.
   StepReport no_step_;                 // takes the figures of tickets outside a step; never read
   Schedule active_ = Schedule::kNone;  // schedule of the step that the thread works on; kNone: no step
   DeviceWatch* watch_ = nullptr;

@@ -1,4 +1,5 @@
 // The engine's thread. Only this thread communicates with peers. It sleeps while there is no work.
+#include <fmt/format.h>
 #include <pthread.h>
 
 #include <exception>
@@ -12,14 +13,14 @@
 namespace hvd {
 namespace {
 
-/// Interval at which an idle thread checks for roll calls of peers. The checks take some 10 us per second.
+/// Interval at which an idle thread checks for roll calls of peers. The checks take about 10 us per second.
 constexpr std::chrono::milliseconds kAnswerInterval{1000};
-/// The same interval with an observer, which watches a device: a peer's abort must soon end work that hangs there.
+/// The same interval if there is a DeviceWatch: a peer's abort must soon end work that hangs on the device.
 constexpr std::chrono::milliseconds kLookInterval{20};
 /// A little longer than kAnswerInterval, so that idle peers can answer.
 constexpr std::chrono::milliseconds kRollCallPatience{1250};
-/// A cycle takes some 10 us for any number of bytes. If a cycle reduced less than this and gradients are still missing,
-/// the thread pauses, so that the next cycle reduces more gradients. It never pauses once all gradients are marked.
+/// A cycle takes about 10 us for any number of bytes. If a cycle reduced less than this and gradients are still
+/// missing, the thread pauses, so that the next cycle reduces more gradients. No pause once all gradients are marked.
 constexpr std::size_t kSmallCycleBytes = std::size_t{256} << 10;
 constexpr std::chrono::microseconds kPauseAfterSmallCycle{20};
 
@@ -48,7 +49,7 @@ void Engine::Impl::guard(const std::function<void()>& body) noexcept {
   } catch (const std::bad_alloc&) {
     fail(Errc::kOutOfMemory, here() + ": out of memory on the engine's thread");
   } catch (const std::exception& error) {
-    fail(Errc::kBackend, here() + ": " + error.what());
+    fail(Errc::kBackend, fmt::format("{}: {}", here(), error.what()));
   }
 }
 
@@ -117,7 +118,7 @@ void Engine::Impl::run_cycle() {
   }
   if (!in_step) return;
   if (left_ == 0) return complete_step();
-  // No pause if the cycle reduced only tickets, because their callers may wait for the next one.
+  // No pause if the cycle reduced only tickets, because their callers may wait for the next cycle.
   const bool small = left_ < left_before && report_.bytes - bytes_before < kSmallCycleBytes;
   if (small && marks_.first_missing(0, marks_.size()) != ReadyMarks::kNone) {
     std::this_thread::sleep_for(kPauseAfterSmallCycle);
@@ -169,9 +170,8 @@ void Engine::Impl::reduce_bucket(std::size_t bucket) {
   if (trace_) {
     const std::string& first = gradients_[range.first].name;
     const std::string& last = gradients_[range.last - 1].name;
-    trace_->add_reduce(
-        "bucket " + std::to_string(bucket) + ": " + first + (range.last - range.first > 1 ? " .. " + last : ""), begin,
-        end, range.count * element, range.last - range.first);
+    trace_->add_reduce(fmt::format("bucket {}: {}{}", bucket, first, range.last - range.first > 1 ? " .. " + last : ""),
+                       begin, end, range.count * element, range.last - range.first);
   }
   moved_.fetch_add(1);
   next_bucket_.store(bucket + 1);
@@ -260,8 +260,8 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
     if (lost_peer(code) && text.find(comm::kGaveUp) == std::string::npos) flights = communicator_->flight_record();
     // A local error does not name its rank, so add the name.
     if (!lost_peer(code) && text.find(comm::kGaveUp) == std::string::npos)
-      told = here() + std::string(comm::kGaveUp) + text;
-  } catch (...) {  // the roll call failed too: report the error as it is
+      told = fmt::format("{}{}{}", here(), comm::kGaveUp, text);
+  } catch (...) {  // the roll call has failed as well: report the error as it is
     text += kRollCallMark;
     text += "it failed";
   }
@@ -291,8 +291,8 @@ void Engine::Impl::warn_of_stall(const comm::StalledWait& stalled) {
     if (!root || root->waits) return;
   }
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(stalled.deadline.remaining()).count();
-  options_.warn(stalled.text + find_late_rank(where.rank, answers, where.hosts).text + "; this rank gives up in " +
-                std::to_string(seconds) + " s (" + stalled.deadline.set_by() + ")");
+  options_.warn(fmt::format("{}{}; this rank gives up in {} s ({})", stalled.text,
+                            find_late_rank(where.rank, answers, where.hosts).text, seconds, stalled.deadline.set_by()));
 }
 
 /// If a wait for a peer failed and `text` names no guilty rank yet, holds a roll call and adds its result.
@@ -309,7 +309,7 @@ std::string Engine::Impl::investigate(Errc& code, const std::string& text) {
 
 std::string Engine::Impl::here() const {
   const comm::Topology& where = communicator_->topology();
-  return "rank " + std::to_string(where.rank) + " (host " + where.hosts.at(static_cast<std::size_t>(where.rank)) + ")";
+  return comm::rank_at(static_cast<std::size_t>(where.rank), where.hosts);
 }
 
 std::string Engine::Impl::status() const {
@@ -318,7 +318,7 @@ std::string Engine::Impl::status() const {
   status.moved = moved_.load();
   status.waits = in_command_ || negotiated_.pending() || next_bucket_ready();
   if (const char* activity = activity_.load(); activity != nullptr) {
-    status.activity = "step " + std::to_string(activity_step_.load()) + ", " + activity + "; ";
+    status.activity = fmt::format("step {}, {}; ", activity_step_.load(), activity);
   }
   if (const auto its = watch_ != nullptr ? watch_->status() : std::nullopt) {
     status.step = its->step;
@@ -331,14 +331,15 @@ std::string Engine::Impl::status() const {
     const std::size_t bucket = next_bucket_.load();
     const core::Bucket& range = plan_.buckets[bucket];
     const std::size_t missing = marks_.first_missing(range.first, range.last);
-    status.activity += "bucket " + std::to_string(bucket) + " of " + std::to_string(plan_.buckets.size()) +
-                       (missing == ReadyMarks::kNone ? " is being reduced"
-                                                     : " waits for its gradient '" + gradients_[missing].name + "'");
+    status.activity += fmt::format("bucket {} of {} {}", bucket, plan_.buckets.size(),
+                                   missing == ReadyMarks::kNone
+                                       ? "is being reduced"
+                                       : fmt::format("waits for its gradient '{}'", gradients_[missing].name));
   } else if (active_ == Schedule::kNegotiated) {
-    status.activity += std::to_string(left_) + " of " + std::to_string(marks_.size()) + " gradients not yet reduced";
+    status.activity += fmt::format("{} of {} gradients not yet reduced", left_, marks_.size());
   } else {
-    status.activity += "after " + std::to_string(status.step) + " steps, " +
-                       (status.waits ? "waiting for its peers" : "its engine idle");
+    status.activity +=
+        fmt::format("after {} steps, {}", status.step, status.waits ? "waiting for its peers" : "its engine idle");
   }
   return status.to_text();
 }

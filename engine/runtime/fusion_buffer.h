@@ -1,4 +1,4 @@
-// Copies the tensors of a batch side by side, so that one reduction reduces them all. The layout depends only on the
+// Copies the tensors of a batch side by side, so that one reduction reduces all of them. The layout depends only on the
 // batch, and is therefore equal on all ranks. The engine's thread owns the buffer.
 #pragma once
 
@@ -22,7 +22,7 @@ struct Piece {
 /// Sets the offsets, each a multiple of `align_bytes` (0 and 1: no padding). Returns the bytes in use.
 std::size_t lay_out(std::span<Piece> pieces, std::size_t align_bytes) noexcept;
 
-/// Returns true if the results lie at the offsets that lay_out() set, without gaps. The batch is then reduced in place.
+/// Returns true if the results are at the offsets that lay_out() set, without gaps. The batch is then reduced in place.
 bool in_place(std::span<const Piece> pieces) noexcept;
 
 class FusionBuffer {

@@ -1,5 +1,7 @@
 #include "engine/runtime/negotiated_schedule.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -13,9 +15,9 @@
 namespace hvd {
 namespace {
 
-/// A run is a series of gradients that lie side by side. If the runs of a batch have at least this many bytes on
-/// average, each run is reduced in place: copying it in and out takes some 20 us at 10 GB/s, more than the 10 us
-/// latency of one more reduction. Shorter runs are packed.
+/// A run is a series of consecutive gradients. If the runs of a batch have at least this many bytes on average, each
+/// run is reduced in place: copying it in and out takes about 20 us at 10 GB/s, which is more than the 10 us latency of
+/// one more reduction. Shorter runs are packed.
 constexpr std::size_t kWorthItsOwnReduction = std::size_t{128} << 10;
 
 /// A stall is reported after 1/kStallShare of the deadline, as in the waits of the planes.
@@ -29,7 +31,7 @@ std::size_t runs_of(const std::vector<PendingTensor>& sorted) {
 
 std::string title(const core::Batch& batch) {
   const std::string first(batch.names.front());
-  return batch.names.size() == 1 ? first : first + " +" + std::to_string(batch.names.size() - 1);
+  return batch.names.size() == 1 ? first : fmt::format("{} +{}", first, batch.names.size() - 1);
 }
 
 }  // namespace
@@ -265,7 +267,8 @@ void NegotiatedSchedule::check_for_stalls() {
   bool known = false;
   if (waited >= patience) {
     const std::string text = stall_text(tensor, patience, known);
-    throw Error(Errc::kTimeout, text + "; find out what blocks it, or raise " + options_.deadline.set_by);
+    throw Error(Errc::kTimeout,
+                fmt::format("{}; find out what blocks it, or raise {}", text, options_.deadline.set_by));
   }
   if (waited < patience / kStallShare) return;
   if (std::exchange(reported_to_rank0_, pending.since) != pending.since) return negotiator_.report_pending();
@@ -273,22 +276,21 @@ void NegotiatedSchedule::check_for_stalls() {
   const std::string text = stall_text(tensor, waited, known);
   if (!known) return;
   warned_ = pending.since;
-  options_.warn(text + "; this rank gives up in " + std::to_string((patience - waited).count()) + " ms (" +
-                options_.deadline.set_by + ")");
+  options_.warn(
+      fmt::format("{}; this rank gives up in {} ms ({})", text, (patience - waited).count(), options_.deadline.set_by));
 }
 
 std::string NegotiatedSchedule::stall_text(const std::string& tensor, std::chrono::milliseconds within,
                                            bool& known) const {
   const auto& topology = communicator_.topology();
-  std::string text = "tensor '" + tensor + "' was submitted by rank " + std::to_string(topology.rank) +
-                     " but not by every rank within " + std::to_string(within.count()) + " ms";
+  std::string text = fmt::format("tensor '{}' was submitted by rank {} but not by every rank within {} ms", tensor,
+                                 topology.rank, within.count());
   for (const core::Stall& stall : negotiator_.stalls()) {
     if (stall.name != tensor) continue;
     known = true;
     for (std::size_t i = 0; i < stall.missing_ranks.size(); ++i) {
-      const int missing = stall.missing_ranks[i];
-      text += (i == 0 ? "; missing: rank " : ", rank ") + std::to_string(missing) + " (host " +
-              topology.hosts.at(static_cast<std::size_t>(missing)) + ")";
+      text += (i == 0 ? "; missing: " : ", ") +
+              comm::rank_at(static_cast<std::size_t>(stall.missing_ranks[i]), topology.hosts);
     }
   }
   return text;

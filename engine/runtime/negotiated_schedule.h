@@ -24,7 +24,7 @@ namespace hvd {
 
 class TraceWriter;
 
-/// Operands and results of an operation that is not on one tensor in place.
+/// Operands and results of an operation that does not run in place on one tensor.
 struct Operands {
   std::vector<Piece> pieces;             ///< all_reduce: a group, or one tensor out of place
   const std::byte* data = nullptr;       ///< input of all_gather, reduce_scatter and all_to_all
@@ -77,7 +77,7 @@ class NegotiatedSchedule {
   void execute(const core::Batch& batch, StepReport& report, const Finished& finished);
   void reduce_gradients(const core::Batch& batch, StepReport& report);
   void reduce_fused(const core::Batch& batch, StepReport& report);
-  /// Runs an operation that is no all-reduce. Returns the bytes of its result (all_to_all: that this rank received).
+  /// Runs an operation that is not an all-reduce. Returns the bytes of its result (all_to_all: bytes received).
   std::size_t perform(const core::Batch& batch, PendingTensor& tensor, StepReport& report);
   void reduce(const core::Batch& batch, std::byte* data, std::size_t bytes, StepReport& report);
   void check_for_stalls();
@@ -86,7 +86,7 @@ class NegotiatedSchedule {
     return tensor.gradient == PendingTensor::kNoGradient ? tensor.name : gradients_[tensor.gradient].name;
   }
   /// Returns "tensor 'conv1' was submitted by rank 0 but not by every rank within 15000 ms; missing: rank 1 (host b)".
-  /// Only rank 0 can know the missing ranks; `known` is set to true if it does.
+  /// Only rank 0 can know the missing ranks; `known` is set to true if rank 0 knows them.
   std::string stall_text(const std::string& tensor, std::chrono::milliseconds within, bool& known) const;
 
   comm::Communicator& communicator_;

@@ -1,5 +1,7 @@
 #include "engine/runtime/operations.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -25,9 +27,9 @@ std::size_t sum(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-std::string input_of(const core::Batch& batch) { return "tensor '" + std::string(batch.names.front()) + "'"; }
+std::string input_of(const core::Batch& batch) { return fmt::format("tensor '{}'", batch.names.front()); }
 std::string output_of(const core::Batch& batch) {
-  return "the output of " + std::string(core::name(batch.terms.kind)) + " of " + input_of(batch);
+  return fmt::format("the output of {} of {}", core::name(batch.terms.kind), input_of(batch));
 }
 
 /// Exchanges `split_rows` through rank 0's control plane, because a device's data plane moves only device memory.

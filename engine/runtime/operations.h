@@ -15,7 +15,7 @@
 
 namespace hvd {
 
-/// Divides `rows` among `ranks` as evenly as possible; the first ranks get one more. Returns [rank].
+/// Divides `rows` among `ranks` as evenly as possible; the first ranks may get one row more. Returns [rank].
 std::vector<std::int64_t> share_rows(std::int64_t rows, int ranks);
 
 /// The communicator, the memory and the deadline of an operation.
@@ -25,8 +25,8 @@ struct OperationContext {
   Deadline deadline;
 };
 
-/// Stores the result in operands.output, like the next two. Shapes: rank r contributes batch.rows[r] rows; output: the
-/// rows of all ranks, in the order of ranks.
+/// Stores the result in operands.output, like the next two functions. Shapes: rank r contributes batch.rows[r] rows;
+/// output: the rows of all ranks, in the order of ranks.
 void gather_rows(const OperationContext& here, const core::Batch& batch, Operands& operands);
 /// Shapes: each rank gets share_rows() of the reduced tensor.
 void reduce_scatter_rows(const OperationContext& here, const core::Batch& batch, Operands& operands);

@@ -1,5 +1,7 @@
 #include "engine/runtime/plan_check.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cstring>
 #include <span>
@@ -35,13 +37,13 @@ std::string difference(const core::BucketPlan& plan, const std::vector<core::Gra
   if (std::string lists = core::first_difference(gradients, list); !lists.empty()) return lists;
   const auto dtype = static_cast<DataType>(theirs.dtype);
   if (dtype != plan.dtype) {
-    return "element type " + std::string(name(plan.dtype)) + " here, " + std::string(name(dtype)) + " there";
+    return fmt::format("element type {} here, {} there", name(plan.dtype), name(dtype));
   }
   const auto op = static_cast<ReduceOp>(theirs.op);
-  if (op != plan.op) return "operation " + std::string(name(plan.op)) + " here, " + std::string(name(op)) + " there";
-  return "the same gradients in " + std::to_string(plan.buckets.size()) + " buckets (hash " + hex64(plan.hash) +
-         ") here, in " + std::to_string(theirs.buckets) + " (hash " + hex64(theirs.hash) +
-         ") there: the bucket sizes or the builds differ";
+  if (op != plan.op) return fmt::format("operation {} here, {} there", name(plan.op), name(op));
+  return fmt::format(
+      "the same gradients in {} buckets (hash {}) here, in {} (hash {}) there: the bucket sizes or the builds differ",
+      plan.buckets.size(), hex64(plan.hash), theirs.buckets, hex64(theirs.hash));
 }
 
 }  // namespace
@@ -63,11 +65,12 @@ void compare_plans(comm::Communicator& communicator, const core::BucketPlan& pla
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] == own) continue;
       if (differing++ == 0) {
-        text = "gradient plans differ: rank " + std::to_string(rank) + " (host " + topology.hosts.at(rank) +
-               ") against rank 0 (host " + topology.hosts.at(0) + ", here): " + difference(plan, gradients, all[rank]);
+        text = fmt::format("gradient plans differ: {} against rank 0 (host {}, here): {}",
+                           comm::rank_at(rank, topology.hosts), topology.hosts.at(0),
+                           difference(plan, gradients, all[rank]));
       }
     }
-    if (differing > 1) text += "; " + std::to_string(differing - 1) + " more ranks differ";
+    if (differing > 1) text += fmt::format("; {} more ranks differ", differing - 1);
     text += "; start every rank with the same binary, model and options";
   }
   throw Error(Errc::kMismatch, comm::text_of(control.broadcast(std::as_bytes(std::span(text)), 0, deadline)));

@@ -1,6 +1,6 @@
-// Records which gradients of the step are complete: one bit per gradient, one countdown per bucket. The caller marks,
-// and calls configure() and reset() while no step runs. The engine's thread reads. No lock is needed. One thread at a
-// time calls, so marking needs no atomic read-modify-write.
+// Records which gradients of the step are complete: one bit per gradient, one countdown per bucket. The caller marks
+// gradients, and calls configure() and reset() while no step runs. The engine's thread reads the marks. No lock is
+// needed. Only one thread at a time marks, so marking needs no atomic read-modify-write.
 #pragma once
 
 #include <atomic>
@@ -26,11 +26,11 @@ class ReadyMarks {
     bool again = false;             ///< true if the gradient was already marked in this step: the caller's mistake
     std::size_t completed = kNone;  ///< the bucket that this gradient completed; kNone: none
   };
-  /// Marks a gradient under a schedule by bucket; caller, in any order. ready() becomes true when the last gradient of
-  /// the bucket is marked. fresh() and take() may see the mark late.
+  /// For the caller, in any order: marks a gradient under the static or sharded schedule. ready() becomes true when the
+  /// last gradient of the bucket is marked. fresh() and take() may see the mark late.
   Marked mark(std::size_t gradient) noexcept;
-  /// Marks a gradient under the negotiated schedule; caller, in any order. fresh() and take() see the mark at once, and
-  /// ready() does not change. Returns false if the gradient was already marked in this step.
+  /// For the caller, in any order: marks a gradient under the negotiated schedule. fresh() and take() see the mark at
+  /// once, and ready() does not change. Returns false if the gradient was already marked in this step.
   bool mark_fresh(std::size_t gradient) noexcept;
 
   [[nodiscard]] std::size_t size() const noexcept { return gradients_; }
@@ -62,7 +62,7 @@ class ReadyMarks {
   std::size_t words_ = 0;
   std::unique_ptr<std::atomic<std::uint64_t>[]> marks_;
   std::unique_ptr<std::atomic<std::uint32_t>[]> missing_;  // [bucket]: number of gradients not yet marked
-  std::vector<std::uint64_t> taken_;                       // marks that take() has visited; engine's thread in a step
+  std::vector<std::uint64_t> taken_;                       // marks that take() has visited, by the engine's thread
   std::vector<std::uint32_t> members_;                     // [bucket]: number of gradients
   std::vector<std::uint32_t> bucket_of_;                   // [gradient]
 };

@@ -1,9 +1,13 @@
 #include "engine/runtime/roll_call.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <tuple>
 #include <utility>
+
+#include "engine/comm/communicator.h"
 
 namespace hvd {
 namespace {
@@ -11,9 +15,7 @@ namespace {
 /// Maximum number of ranks named in one message, so that a job of 512 ranks does not print 500 names.
 constexpr std::size_t kMostNamed = 4;
 
-std::string rank_at(std::size_t rank, const std::vector<std::string>& hosts) {
-  return "rank " + std::to_string(rank) + " (host " + (rank < hosts.size() ? hosts[rank] : "unknown") + ")";
-}
+using comm::rank_at;
 
 /// Reads one number and the space after it.
 bool take_number(std::string_view& text, std::uint64_t& value) {
@@ -29,9 +31,7 @@ bool behind(const RankStatus& a, const RankStatus& b) {
 
 }  // namespace
 
-std::string RankStatus::to_text() const {
-  return std::to_string(step) + ' ' + std::to_string(moved) + (waits ? " 1 " : " 0 ") + activity;
-}
+std::string RankStatus::to_text() const { return fmt::format("{} {} {} {}", step, moved, waits ? 1 : 0, activity); }
 
 std::optional<RankStatus> RankStatus::parse(std::string_view text) {
   RankStatus status;
@@ -68,19 +68,19 @@ RollCallResult find_late_rank(int rank, const std::vector<std::optional<std::str
     for (std::size_t i = 0; i < silent.size() && i < kMostNamed; ++i) {
       late_rank.text += (i > 0 ? ", " : "") + rank_at(silent[i], hosts);
     }
-    if (silent.size() > kMostNamed) late_rank.text += " and " + std::to_string(silent.size() - kMostNamed) + " more";
+    if (silent.size() > kMostNamed) late_rank.text += fmt::format(" and {} more", silent.size() - kMostNamed);
     late_rank.text += " did not answer";
   }
   if (!known.empty() && by_progress(*least, *most)) {
     late_rank.found = true;
-    late_rank.text += (silent.empty() ? "" : "; ") + rank_at(least->first, hosts) +
-                      (as_far > 1 ? " and " + std::to_string(as_far - 1) + " more are" : " is") +
-                      " furthest behind: " + least->second.activity + "; " + rank_at(most->first, hosts) +
-                      " is ahead: " + most->second.activity;
+    late_rank.text +=
+        fmt::format("{}{} {} furthest behind: {}; {} is ahead: {}", silent.empty() ? "" : "; ",
+                    rank_at(least->first, hosts), as_far > 1 ? fmt::format("and {} more are", as_far - 1) : "is",
+                    least->second.activity, rank_at(most->first, hosts), most->second.activity);
   } else if (silent.empty()) {
     late_rank.text += "all ranks answered and none is behind";
     for (const auto& [r, status] : known) {
-      late_rank.text += "; " + rank_at(r, hosts) + ": " + status.activity;
+      late_rank.text += fmt::format("; {}: {}", rank_at(r, hosts), status.activity);
       if (r >= kMostNamed) break;
     }
   }

@@ -18,7 +18,8 @@ struct RankStatus {
   std::string activity;     ///< text for the user
 
   [[nodiscard]] std::string to_text() const;
-  /// Returns nullopt for other texts. A rank that was inside a wait answers with another text and is not at fault.
+  /// Returns nullopt if to_text() did not write `text`. A rank inside a wait answers with another text and is not at
+  /// fault.
   static std::optional<RankStatus> parse(std::string_view text);
 };
 

@@ -16,7 +16,7 @@ namespace hvd {
 
 class TensorMemory {
  public:
-  /// Borrows `plane`. Memory is the host's or the GPU's, as `plane` needs it.
+  /// Borrows `plane`. Memory is on the host or on the GPU, as `plane` needs it.
   explicit TensorMemory(comm::DataPlane& plane);
   /// Returns `bytes` of new memory, which `output` owns; null for 0 bytes. `what` names the memory in errors.
   /// Errors: out_of_memory.

@@ -1,5 +1,7 @@
 #include "engine/runtime/tickets.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "engine/base/assert.h"
@@ -9,8 +11,7 @@ namespace hvd {
 
 std::uint64_t TicketTable::issue(std::string_view name) {
   if (!in_flight_.emplace(name).second) {
-    throw Error(Errc::kInvalidArgument,
-                "tensor '" + std::string(name) + "' is still in flight; wait for its ticket first");
+    throw Error(Errc::kInvalidArgument, fmt::format("tensor '{}' is still in flight; wait for its ticket first", name));
   }
   entries_.emplace(++last_, Entry{std::string(name), std::nullopt});
   return last_;
@@ -27,7 +28,7 @@ const TicketTable::Entry& TicketTable::at(std::uint64_t ticket) const {
   const auto entry = entries_.find(ticket);
   if (entry == entries_.end()) {
     throw Error(Errc::kInvalidArgument,
-                "ticket " + std::to_string(ticket) + " was never issued or has been waited for already");
+                fmt::format("ticket {} was never issued or has been waited for already", ticket));
   }
   return entry->second;
 }

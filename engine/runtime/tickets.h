@@ -23,11 +23,10 @@ class TicketTable {
   void finish(std::uint64_t ticket, Outcome outcome);
   /// Errors: invalid_argument for a ticket that was never issued or was already taken.
   [[nodiscard]] bool finished(std::uint64_t ticket) const;
-  /// Null unless the ticket is finished. Errors: those of finished().
+  /// Returns null if the ticket is not finished. Errors: those of finished().
   [[nodiscard]] const Outcome* outcome(std::uint64_t ticket) const;
   /// Forgets a finished ticket and returns its outcome.
   Outcome take(std::uint64_t ticket);
-  [[nodiscard]] bool idle() const noexcept { return in_flight_.empty(); }
 
  private:
   struct Entry {

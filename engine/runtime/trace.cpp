@@ -1,5 +1,7 @@
 #include "engine/runtime/trace.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <filesystem>
 #include <span>
@@ -11,7 +13,7 @@
 namespace hvd {
 namespace {
 
-/// Number of events, some 1 MB, after which they are written. It is so large that a short run writes only at the end.
+/// Number of events (about 1 MB) after which they are written. A short run has fewer, and so writes only at its end.
 constexpr std::size_t kWriteAbove = 1 << 13;
 constexpr int kClockRounds = 8;
 
@@ -35,7 +37,7 @@ std::string timeline_path(const std::string& filename, int rank) {
   std::filesystem::path path(filename);
   const std::string extension = path.extension().string();
   path.replace_extension();
-  return path.string() + "." + std::to_string(rank) + extension;
+  return fmt::format("{}.{}{}", path.string(), rank, extension);
 }
 
 void check_trace_target(const std::string& path) {
@@ -50,9 +52,9 @@ void check_trace_target(const std::string& path) {
       return;
     }
   }
-  throw Error(Errc::kIo, "timeline " + path +
-                             " exists and is not a trace of hvd_bench; it was not changed: choose another file name "
-                             "(--timeline-filename)");
+  throw Error(Errc::kIo, fmt::format("timeline {} exists and is not a trace of hvd_bench; it was not changed: choose "
+                                     "another file name (--timeline-filename)",
+                                     path));
 }
 
 ClockOffset estimate_clock_offset(comm::Communicator& communicator, Patience patience) {
@@ -87,14 +89,15 @@ TraceWriter::TraceWriter(const std::string& filename, const comm::Topology& topo
   clock_.origin = Clock::now();
   const std::string pid = std::to_string(rank_);
   const auto metadata = [&](const char* what, const std::string& tid, const std::string& args) {
-    return R"({"ph":"M","pid":)" + pid + tid + R"(,"name":")" + what + R"(","args":{)" + args + "}}";
+    return fmt::format(R"({{"ph":"M","pid":{}{},"name":"{}","args":{{{}}}}})", pid, tid, what, args);
   };
   const std::string host = topology.hosts.empty() ? "" : topology.hosts.at(static_cast<std::size_t>(rank_));
-  put(std::string(kBegin) + metadata("process_name", "", "\"name\":" + json_string("rank " + pid + " on " + host)) +
-      ",\n" + metadata("process_sort_index", "", "\"sort_index\":" + pid) + ",\n" +
-      metadata("thread_name", ",\"tid\":1", "\"name\":\"compute\"") + ",\n" +
-      metadata("thread_name", ",\"tid\":2", "\"name\":\"engine\""));
-  if (!file_) throw Error(Errc::kIo, "timeline " + path_ + " cannot be written; choose another file name");
+  put(fmt::format("{}{},\n{},\n{},\n{}", kBegin,
+                  metadata("process_name", "", "\"name\":" + json_string(fmt::format("rank {} on {}", pid, host))),
+                  metadata("process_sort_index", "", "\"sort_index\":" + pid),
+                  metadata("thread_name", ",\"tid\":1", "\"name\":\"compute\""),
+                  metadata("thread_name", ",\"tid\":2", "\"name\":\"engine\"")));
+  if (!file_) throw Error(Errc::kIo, fmt::format("timeline {} cannot be written; choose another file name", path_));
 }
 
 TraceWriter::~TraceWriter() {
@@ -138,18 +141,18 @@ bool TraceWriter::wants_writing() const {
 
 void TraceWriter::append(std::string& out, const Event& event, const std::string& algorithm) const {
   const auto start = std::chrono::nanoseconds(event.begin - clock_.origin) + clock_.offset;
-  out += ",\n{\"pid\":" + std::to_string(rank_) + ",\"tid\":" + std::to_string(static_cast<int>(event.track)) +
-         ",\"name\":" + json_string(event.name) + ",\"ts\":" + microseconds(start);
+  out += fmt::format(",\n{{\"pid\":{},\"tid\":{},\"name\":{},\"ts\":{}", rank_, static_cast<int>(event.track),
+                     json_string(event.name), microseconds(start));
   if (event.kind == Kind::kInstant) {
     out += R"(,"ph":"i","s":"t"})";
     return;
   }
   out += ",\"ph\":\"X\",\"dur\":" + microseconds(event.end - event.begin);
   if (event.kind == Kind::kReduce) {
-    out += ",\"cat\":\"reduce\",\"args\":{\"bytes\":" + std::to_string(event.bytes) +
-           ",\"tensors\":" + std::to_string(event.tensors) + ",\"algorithm\":" + json_string(algorithm) + "}";
+    out += fmt::format(R"(,"cat":"reduce","args":{{"bytes":{},"tensors":{},"algorithm":{}}})", event.bytes,
+                       event.tensors, json_string(algorithm));
   } else if (event.bytes > 0) {
-    out += ",\"args\":{\"bytes\":" + std::to_string(event.bytes) + "}";
+    out += fmt::format(R"(,"args":{{"bytes":{}}})", event.bytes);
   }
   out += "}";
 }
@@ -171,11 +174,13 @@ void TraceWriter::close() {
   if (closed_) return;
   closed_ = true;
   write();
-  put(",\n{\"ph\":\"M\",\"pid\":" + std::to_string(rank_) + R"(,"name":"clock_sync_estimate","args":{"offset_ns":)" +
-      std::to_string(clock_.offset.count()) + ",\"uncertainty_ns\":" + std::to_string(clock_.uncertainty.count()) +
-      "}}\n]}\n");
+  put(
+      fmt::format(",\n{{\"ph\":\"M\",\"pid\":{},\"name\":\"clock_sync_estimate\",\"args\":{{\"offset_ns\":{},"
+                  "\"uncertainty_ns\":{}}}}}\n]}}\n",
+                  rank_, clock_.offset.count(), clock_.uncertainty.count()));
   file_.close();
-  if (file_.fail()) throw Error(Errc::kIo, "timeline " + path_ + " is incomplete: writing failed; is the disk full?");
+  if (file_.fail())
+    throw Error(Errc::kIo, fmt::format("timeline {} is incomplete: writing failed; is the disk full?", path_));
 }
 
 void TraceWriter::put(const std::string& text) {

@@ -21,7 +21,7 @@ class WorkQueue {
     core::Request request;
     PendingTensor tensor;
   };
-  /// Owned by the caller, which waits until it is finished.
+  /// Owned by the caller, which waits until the command is finished.
   struct Command {
     const std::function<void()>& work;
     bool finished = false;

@@ -18,7 +18,7 @@ std::span<std::byte> Addresses::arena(const Value& value) const {
     case Storage::kImages: return arenas_.images;
     case Storage::kLabels: return arenas_.labels;
     case Storage::kPaddedWeight: return arenas_.padded_weights;
-    // A batch norm's vectors are read in fp32 whatever the type of the weights.
+    // Batch norm vectors are read in fp32, from `master`, even if the other weights have a smaller type.
     case Storage::kParameter: return value.type == storage_ ? arenas_.weights : arenas_.master;
     case Storage::kState: return arenas_.state;
     case Storage::kGradient: return arenas_.gradients;

@@ -1,5 +1,5 @@
-// Finds where each value of a plan lies on a device: address of its arena plus its offset from memory_layout.h. Pure
-// arithmetic; no device memory is read.
+// Finds where each value of a plan lies on a device: the address of the value's arena plus the value's offset
+// (memory_layout.h). No device memory is read.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace hvd::models::cudnn {
 
-/// Device memory of one training step, as large as the MemoryLayout says. In fp32 `weights` and `master` are the same.
+/// Device memory of one training step, as large as MemoryLayout says. In fp32, `weights` and `master` are one memory.
 struct Arenas {
   std::span<std::byte> weights, master, gradients, momentum, state, images, labels, padded_weights, scratch;
   std::span<std::byte> workspace;  ///< shared by all launches
 };
 
 /// Describes value `id` as a matrix {pixels or samples, channels} without an address. A slice has the pitch of the
-/// value that it is cut from. A vector is one row.
+/// value from which the slice is cut. A vector is a matrix of one row.
 kernels::Matrix matrix_of(const Program& program, ValueId id);
 
 class Addresses {
@@ -31,7 +31,7 @@ class Addresses {
   [[nodiscard]] std::byte* at(ValueId id) const;
   /// matrix_of() with the address filled in.
   [[nodiscard]] kernels::Matrix matrix(ValueId id) const;
-  /// As matrix(), for a value of rank 4.
+  /// Returns matrix() with the size of the images. `id` must be a value of rank 4.
   [[nodiscard]] kernels::Image image(ValueId id) const;
   [[nodiscard]] const Arenas& arenas() const noexcept { return arenas_; }
   [[nodiscard]] const Program& program() const noexcept { return program_; }

@@ -106,14 +106,14 @@ void Analyser::add_arena_values() {
         value.storage = Storage::kGradient;
         value.type = options_.gradient;
         break;
-      default: continue;  // the groups that write the others add values for them
+      default: continue;  // other tensors get a value when a group that writes them is drafted
     }
     value_of_[i] = add_value(std::move(value));
   }
 }
 
-// Stores a concatenation as one value and its inputs as slices of that value. An input that goes in twice is a slice
-// at its first place only.
+// Stores a concatenation as one value and its inputs as slices of that value. If a tensor is an input twice, only its
+// first place is a slice.
 void Analyser::plan_slices() {
   for (std::size_t i = 0; i < graph_.first_backward; ++i) {
     const Node& concat = graph_.nodes[i];

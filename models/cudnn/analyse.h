@@ -1,10 +1,10 @@
-// Turns a differentiated graph into a Program: which operations run in one launch, which values are stored, which are
-// computed again, and which are written into a slice of a larger value. An oracle says which groups have an engine. The
-// result depends on the graph, the options and the oracle's answers only. No GPU library is called here.
+// Turns a differentiated graph into a Program: which operations run in one launch, and which values are stored,
+// computed again, or written into a slice of a larger value. An oracle says which groups have an engine. The result
+// depends only on the graph, the options and the oracle's answers. No GPU library is called here.
 //
 // Fusion levels. Each level first tries its own fusions. Where the oracle refuses one, the analysis uses the next lower
 // level at that node and records the reason in Program::fallbacks:
-//   0  every operation alone: the reference for the others
+//   0  every operation in a launch of its own: the reference for levels 1 and 2
 //   1  conv + bias + relu; batch norm (+ add) + relu and its backward; data gradient + sum of diffs + relu backward;
 //      linear + bias + relu; pointwise chains and pools in one kernel of ours; concatenation in place
 //   2  statistics of a batch norm in the epilogue of the convolution before it; relu backward and the sums of the batch
@@ -30,25 +30,25 @@ enum class ComputeType : std::uint8_t {
 std::string_view name(ComputeType type) noexcept;
 /// The element type of activations and weights in memory.
 DataType storage(ComputeType type) noexcept;
-/// Number of channels in 16 bytes, of which engines on tensor cores need a multiple. 1 for fp32, which uses no tensor
-/// cores.
+/// Number of channels that fill 16 bytes. Engines on tensor cores need a multiple of this number. 1 for fp32, which
+/// uses no tensor cores.
 std::int64_t image_channels_multiple(ComputeType type) noexcept;
 
 struct AnalysisOptions {
   ComputeType compute = ComputeType::kFp16;
-  DataType gradient = DataType::kF16;  ///< of the gradient arena
-  Fusion fusion = {};                  ///< its level is the highest to try
+  DataType gradient = DataType::kF16;  ///< element type of the gradient arena
+  Fusion fusion = {};                  ///< `fusion.level` is the highest level to try
 };
 
-/// Says whether a group can be run. It is asked often about equal groups: keep the answers, by signature().
+/// Says whether cuDNN can run a group. analyse() asks often about equal groups, so cache the answers by signature().
 class EngineOracle {
  public:
   virtual ~EngineOracle() = default;
-  /// Returns "" if an engine of cuDNN runs `group`, whose values are in `program`; else the reason, in one line.
+  /// Returns "" if an engine of cuDNN runs `group`, else the reason in one line. The group's values are in `program`.
   virtual std::string refusal(const Program& program, const Group& group) = 0;
 };
 
-/// `graph` must be differentiated. Errors: unsupported, naming the node, if a convolution alone is refused.
+/// `graph` must be differentiated. Errors: unsupported, naming the node, if cuDNN refuses even a convolution alone.
 Program analyse(const Graph& graph, const AnalysisOptions& options, EngineOracle& oracle);
 
 /// Returns the name of our own kernel for `group`, e.g. "norm_apply_add_relu", or "" if there is none. Pure.

@@ -1,5 +1,5 @@
-// The state of one analysis (analyse.h). It visits the forward nodes in the graph's order, then the backward nodes. A
-// node that is not yet part of an earlier node's group drafts a group of its own.
+// The state of one analysis (analyse.h). The analysis visits the forward nodes in the graph's order, then the backward
+// nodes. A node that is not yet part of an earlier node's group drafts a group of its own.
 #pragma once
 
 #include <initializer_list>
@@ -17,16 +17,16 @@ struct Draft {
   Group group;
   NodeId at = kNoNode;                              ///< the node that the group is drafted for
   std::vector<std::pair<TensorId, ValueId>> bound;  ///< tensors of the graph that the group leaves in memory
-  std::vector<NodeId> done;                         ///< other nodes that this group computes as well
+  std::vector<NodeId> done;                         ///< other nodes that this group also computes
   std::size_t values_before = 0;                    ///< number of values before the draft, to remove its values again
 };
 
-/// The backward pass of a batch norm after its sums: one more pass computes dx.
+/// A batch norm's backward pass after its first pass, which made the sums. A second pass computes dx from these.
 struct NormSums {
   NodeId norm_backward = kNoNode;
   ValueId a = kNoValue, b = kNoValue, c = kNoValue;
-  ValueId dy = kNoValue;  ///< masked by the rectifier's backward; not yet masked if `relu` is set
-  NodeId relu = kNoNode;  ///< the rectifier's backward that the pass for dx computes again
+  ValueId dy = kNoValue;  ///< already masked by the rectifier's backward, unless `relu` is set
+  NodeId relu = kNoNode;  ///< the rectifier's backward, which the pass for dx then repeats
   int level = 0;
 };
 
@@ -41,8 +41,8 @@ class Analyser {
     ValueId sum = kNoValue, square_sum = kNoValue;
   };
 
-  /// Gradients to be copied into the gradient arena, because they are made in another type or place: the value that was
-  /// made, and the gradient tensor.
+  /// Gradients that must be copied into the gradient arena, because they are made in another type or place. Each pair
+  /// is the value that was made and the gradient tensor.
   using Casts = std::vector<std::pair<ValueId, TensorId>>;
 
   // Values. (analyse.cpp)
@@ -62,9 +62,9 @@ class Analyser {
   };
   [[nodiscard]] bool pads_images(TensorId id) const;
   Padded add_padded(Value own);
-  /// If `conv` reads padded images, copies its weight to one with as many channels.
+  /// If `conv` reads padded images, copies its weight into a value with as many channels as these images.
   void pad_weight(NodeId conv);
-  /// As gradient_output(), for the weight of a convolution that reads padded images.
+  /// Does the work of gradient_output() for the weight of a convolution that reads padded images.
   ValueId padded_gradient(Draft& draft, TensorId id, const Shape& as, DataType made_in, Casts& casts);
   /// Copies the weight of `conv`, seen as a tensor of shape `as`, and pads the last dimension of the copy.
   ValueId padded_copy(NodeId conv, const Shape& as);
@@ -74,16 +74,16 @@ class Analyser {
   [[nodiscard]] Shape as_matrix(TensorId weight) const;
   void columns_conv(NodeId id);
   void columns_backward_weights(NodeId id);
-  /// The value that convolutions read for `id`: the padded one where there is one.
+  /// Returns the value that convolutions read for `id`: the padded value if there is one, else value_of().
   [[nodiscard]] ValueId operand(TensorId id) const;
 
   // Readers. (analyse.cpp)
   [[nodiscard]] const std::vector<NodeId>& readers(TensorId id) const {
     return readers_.at(static_cast<std::size_t>(id));
   }
-  /// Returns the forward node that reads `id`, if there is exactly one and it is of `kind`; else kNoNode.
+  /// Returns the forward node that reads `id`, if exactly one does and that node is of `kind`; else kNoNode.
   [[nodiscard]] NodeId only_forward_reader(TensorId id, OpKind kind) const;
-  /// Returns the node that reads diff `id`, if there is exactly one and it is of `kind`; else kNoNode.
+  /// Returns the node that reads diff `id`, if exactly one does and that node is of `kind`; else kNoNode.
   [[nodiscard]] NodeId only_reader(TensorId id, OpKind kind) const;
   [[nodiscard]] bool is_done(NodeId id) const { return done_.at(static_cast<std::size_t>(id)); }
 
@@ -95,20 +95,20 @@ class Analyser {
                          NodeId node);
   /// Adds a value that exists only inside the draft's group.
   ValueId inside_value(const std::string& name, const Shape& shape, DataType type = DataType::kF32);
-  /// Adds the value of tensor `id`, which `draft` leaves in memory. If `sliced`, it is a slice where one is planned.
+  /// Adds the value of tensor `id`, which `draft` leaves in memory. `sliced`: as the slice in slices_, if there is one.
   ValueId output(Draft& draft, TensorId id, bool sliced = true);
   /// Adds a value that no tensor of the graph has, and that `draft` leaves in memory.
   ValueId extra_output(Draft& draft, const std::string& name, const Shape& shape, DataType type);
-  /// Returns the value that a sum reads for `id`. Applies the batch norm of `id` in `draft` if it was left to the sum.
+  /// Returns the value that a sum reads for `id`. Applies the batch norm that makes `id` if the sum must do so.
   ValueId summand(Draft& draft, TensorId id);
-  /// Applies batch norm `norm` in `draft`, in fp32, from its statistics.
+  /// Applies batch norm `norm` in `draft`, in fp32, from the norm's statistics.
   ValueId applied_again(Draft& draft, NodeId norm, bool again);
-  /// Asks the oracle (cuDNN) or our own table. Commits the draft, or records the refusal and takes the draft back.
+  /// Asks the oracle (cuDNN) or own_kernel(). Commits the draft, or records the refusal and takes the draft back.
   bool offer(Draft& draft);
   [[nodiscard]] std::string refusal(const Draft& draft);
   void take_back(const Draft& draft);
   void commit(Draft& draft);
-  /// Returns a copy of `id` without gaps, for engines that cannot read a slice. Returns `id` if it is no slice.
+  /// Returns a copy of `id` without gaps, for engines that cannot read a slice. Returns `id` if it is not a slice.
   ValueId packed(ValueId id, NodeId at);
   void record(const Draft& draft, std::string why);
 
@@ -140,35 +140,35 @@ class Analyser {
   struct Epilogue {
     bool add = false, relu = false, sums = false;
   };
-  /// The operations of the graph that follow diff `id`, and that its launch may take in.
+  /// The graph's operations that follow diff `id`, and that the launch of diff `id` may include.
   struct GradientUse {
     NodeId accumulate = kNoNode;  ///< the sum that the diff is a part of, if nothing else reads the diff
-    ValueId partner = kNoValue;   ///< the sum of earlier parts, which the launch may add
-    bool complete = true;         ///< after this diff and `partner`, no part of the sum is missing
-    TensorId whole = kNoTensor;   ///< the complete diff
+    ValueId partner = kNoValue;   ///< a waiting part of that sum, which the launch may add
+    bool complete = true;         ///< no part of the sum is missing after this diff and `partner`
+    TensorId whole = kNoTensor;   ///< the diff with all its parts added, or kNoTensor
     NodeId relu_backward = kNoNode;
     NodeId norm_backward = kNoNode;  ///< the batch norm backward whose sums the launch may compute
-    bool delayed = false;            ///< the batch norm below undoes the rectifier, unless this launch makes the sums
+    bool delayed = false;            ///< the norm's backward computes relu_backward, unless this launch makes the sums
   };
   void backward(NodeId id);
   [[nodiscard]] GradientUse use(TensorId id) const;
   [[nodiscard]] std::vector<Epilogue> epilogues(const GradientUse& use, Provider provider) const;
-  /// Returns the value to which the launch that computes diff `id` writes it. The value lies inside the draft's group
-  /// if `epilogue` goes on to use the diff, otherwise in memory.
+  /// Returns the value that the launch for diff `id` writes. The value lies inside the draft's group if `epilogue`
+  /// reads the diff, otherwise in memory.
   ValueId diff_target(Draft& draft, TensorId id, const Epilogue& epilogue);
   /// Appends the epilogue to a draft that made `diff`. Returns the result, which the draft leaves in memory.
   ValueId finish_diff(Draft& draft, TensorId id, ValueId diff, const GradientUse& use, const Epilogue& epilogue);
   void commit_diff(Draft& draft, ValueId result, const GradientUse& use, const Epilogue& epilogue);
-  /// The value that a rectifier's backward tests: its output, or the batch norm before the rectifier applied again.
+  /// Returns what a rectifier's backward tests: the rectifier's output or, if `from_norm`, its input, computed again.
   ValueId relu_test(Draft& draft, NodeId relu_backward, bool from_norm);
-  /// Returns the backward of a batch norm that can also undo the rectifier of `relu_backward`, or kNoNode.
+  /// Returns the batch norm's backward that can also compute `relu_backward`, or kNoNode.
   [[nodiscard]] NodeId delays_to(NodeId relu_backward) const;
-  /// Returns the batch norm that alone feeds the rectifier of `relu_backward`, or kNoNode.
+  /// Returns the batch norm that only the rectifier of `relu_backward` reads, or kNoNode.
   [[nodiscard]] NodeId norm_under(NodeId relu_backward) const;
   void bind_diff(TensorId id, ValueId value);
 
   ValueId gradient_output(Draft& draft, TensorId id, DataType made_in, Casts& casts);
-  /// Adds `casts` to the waiting ones, and launches them when there are enough for one launch.
+  /// Adds `casts` to the waiting casts. Launches all waiting casts when there are enough of them.
   void cast_gradients(const Casts& casts);
   void launch_casts();
   NormSums sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Casts& casts);
@@ -192,8 +192,8 @@ class Analyser {
   EngineOracle& oracle_;
   Program program_;
 
-  std::vector<std::vector<NodeId>> readers_;  // by tensor; a node that reads it twice appears twice
-  std::vector<ValueId> value_of_;             // by tensor: where it is in memory, or kNoValue
+  std::vector<std::vector<NodeId>> readers_;  // by tensor; a node that reads the tensor twice appears twice
+  std::vector<ValueId> value_of_;             // by tensor: the tensor's value, or kNoValue
   std::vector<bool> done_;                    // by node
   struct Slice {
     ValueId parent = kNoValue;
@@ -204,12 +204,12 @@ class Analyser {
   std::map<TensorId, ValueId> padded_;            // images and weights: with the channels added
   std::map<NodeId, ValueId> columns_;             // by convolution: the columns of its images
   std::map<TensorId, NodeId> unapplied_;          // by output tensor: batch norms that a sum will apply
-  std::map<NodeId, ValueId> where_;               // by max-pool node: index of the maximum
+  std::map<NodeId, ValueId> where_;               // by max-pool node: indices of the maxima
   std::map<NodeId, std::vector<ValueId>> parts_;  // by accumulate node: diffs that are not added up yet
-  std::map<NodeId, std::size_t> parts_made_;      // by accumulate node
+  std::map<NodeId, std::size_t> parts_made_;      // by accumulate node: number of parts made so far
   std::map<NodeId, NormSums> sums_;               // by batch-norm backward node
-  Casts casts_;                                   // wait for a launch
-  std::map<NodeId, NodeId> delayed_relu_;         // batch-norm backward node: the relu backward done there
+  Casts casts_;                                   // casts that wait for a launch
+  std::map<NodeId, NodeId> delayed_relu_;         // by batch-norm backward node: the relu backward that it computes
 };
 
 }  // namespace hvd::models::cudnn

@@ -55,7 +55,7 @@ Analyser::GradientUse Analyser::use(TensorId id) const {
   if (use.relu_backward == kNoNode) return use;
   use.delayed = delays_to(use.relu_backward) != kNoNode;
   if (options_.fusion.level < 2) return use;
-  // For relu(norm(x)) that nothing else reads, the value that the rectifier tests can be computed from x.
+  // If only the rectifier reads norm(x), the value that the rectifier's backward tests can be computed from x.
   const NodeId norm = norm_under(use.relu_backward);
   if (norm == kNoNode) return use;
   for (const NodeId reader : readers(node(use.relu_backward).outputs[0])) {
@@ -71,7 +71,7 @@ NodeId Analyser::norm_under(NodeId relu_backward) const {
   return only_forward_reader(tested, OpKind::kRelu) != kNoNode ? producer : kNoNode;
 }
 
-// Longest epilogue first. A sum that still lacks parts can already add those that wait.
+// Returns the longest epilogue first. A launch can add a waiting part even if the sum has other parts yet to come.
 std::vector<Analyser::Epilogue> Analyser::epilogues(const GradientUse& use, Provider provider) const {
   std::vector<Epilogue> list;
   const bool add = use.partner != kNoValue;
@@ -178,8 +178,8 @@ void Analyser::relu_backward(NodeId id) {
   delayed_relu_[norm_backward] = id;
 }
 
-// If only the backward of the batch norm below reads the result, that pass also undoes the rectifier: it reads x anyway
-// and computes from x the value that the rectifier tests.
+// If only the backward of the batch norm before the rectifier reads the result, the norm's backward also
+// computes `relu_backward`. The norm's backward reads x anyway, and computes from x the value that the rectifier tests.
 NodeId Analyser::delays_to(NodeId relu_backward) const {
   if (options_.fusion.level == 0) return kNoNode;
   const NodeId next = only_reader(node(relu_backward).outputs[0], OpKind::kBatchNormBackward);
@@ -194,7 +194,7 @@ void Analyser::own_relu_backward(NodeId id) {
   commit(made);
 }
 
-// Pools and dropout: one diff in, one diff out, by a kernel of ours.
+// Pools and dropout: one of our kernels reads one diff and writes one diff.
 void Analyser::pool_backward(NodeId id, OpType type) {
   const Node& of = node(id);
   const bool max = type == OpType::kMaxPoolBackward;

@@ -93,7 +93,7 @@ void BatchLoader::cross(const Batch& batch, Deadline deadline) {
   runtime_.record(consumed_.at(k), compute_);
 }
 
-// Converts to the type that operations read. Added channels are set to zero once, when allocated.
+// Converts images to the type that operations read. Padding channels are set to zero once, when allocated.
 void BatchLoader::convert(std::byte* staged) {
   const auto stream = static_cast<kernels::Stream>(compute_.native);
   const std::int64_t channels = images_.channels;
@@ -116,7 +116,7 @@ void BatchLoader::keep(std::uint64_t content) {
     memory = runtime_.allocate(images.size(), "images to be used again");
   } catch (const Error& error) {
     if (error.code() != Errc::kOutOfMemory) throw;
-    full_ = true;  // these images are then copied from the host each time
+    full_ = true;  // each use then copies these images from the host
     return;
   }
   runtime_.copy(memory->bytes.data(), images.data(), images.size(), compute_);

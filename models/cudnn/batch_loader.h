@@ -1,7 +1,7 @@
-// Brings a batch to the device. Images are copied on a separate stream, two batches in flight, while the previous step
-// computes; the compute stream only converts them to its type. Images that will be used again (Batch::content) stay on
-// the device while there is memory. Labels and the step's numbers change in every step: the compute stream copies them,
-// after the previous step, from one of two pinned slots.
+// Brings a batch to the device. A stream of its own copies images, two batches in flight, while the previous step
+// computes. The compute stream only converts images to its type. Images that will be used again (Batch::content) stay
+// on the device while memory suffices. Labels and the step's numbers change in every step. The compute stream copies
+// them, after the previous step, from one of two pinned slots.
 // One thread uses a loader; its GPU must be current.
 #pragma once
 
@@ -19,14 +19,14 @@ namespace hvd::models::cudnn {
 
 class BatchLoader {
  public:
-  /// All arguments must outlive this object. `images`: where operations read the images, in the operations' type.
+  /// All arguments must outlive this object. `images`: where operations read the images, in the type that they read.
   BatchLoader(const Graph& graph, const kernels::Matrix& images, const StepMemory& memory,
               const kernels::Table& kernels, gpu::GpuRuntime& runtime, gpu::StreamView compute);
 
-  /// As DeviceStep::load().
+  /// Implements DeviceStep::load().
   void load(const Batch& batch, Deadline deadline);
   [[nodiscard]] std::size_t device_bytes() const noexcept;
-  /// The stream of the copies, for callers that wait for all of them.
+  /// The stream that copies images, for callers that wait for all copies.
   [[nodiscard]] gpu::StreamView copy_stream() const noexcept { return copy_; }
 
   static constexpr std::size_t kMostKept = 4;
@@ -52,8 +52,8 @@ class BatchLoader {
   PinnedSlots image_slots_;
   PinnedSlots step_slots_;  // the step's numbers, then its labels
   std::array<gpu::Event, PinnedSlots::kSlots> arrived_, consumed_;
-  std::map<std::uint64_t, gpu::DeviceMemory> kept_;  // by content: images as operations read them
-  std::uint64_t there_ = 0;                          // content of the images that operations read now
+  std::map<std::uint64_t, gpu::DeviceMemory> kept_;  // by Batch::content: images in the form that operations read
+  std::uint64_t there_ = 0;                          // Batch::content of the images that operations read now
   bool full_ = false;
 };
 

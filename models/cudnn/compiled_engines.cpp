@@ -74,7 +74,7 @@ void CompiledEngines::build_ahead(const Plan& plan, const std::vector<Candidate>
           work();
         });
       }
-    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): no more threads: those that run do the work
+    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): the threads that did start do the work
     }
     work();
   }
@@ -155,7 +155,7 @@ std::size_t CompiledEngines::workspace_bytes(const Plan& plan) const {
   std::size_t bytes = plan.workspace_bytes;
   for (const Group& group : plan.program.groups) {
     if (group.provider == Provider::kCublasLt) bytes = std::max(bytes, kLinearWorkspaceBytes);
-    // Products count too: our kernels compute the bias gradient if cuBLASLt has no epilogue for it.
+    // Products may need our workspace: a kernel of ours computes a bias gradient if cuBLASLt has no epilogue for it.
     if (group.provider != Provider::kCudnn) bytes = std::max(bytes, own_workspace(plan.program, group, kernels_));
   }
   return bytes;
@@ -290,7 +290,7 @@ void CompiledEngines::keep_chosen(Plan& plan) {
     plan.workspace_bytes = std::max(plan.workspace_bytes, made->workspace_bytes());
   }
   finalized_ = std::move(kept);
-  linear_.forget_uses();  // bind() uses the plan's products again
+  linear_.forget_uses();  // bind() marks the products of `plan` as used again
 }
 
 }  // namespace hvd::models::cudnn

@@ -1,5 +1,6 @@
 // Runs a plan's groups on a device: holds the libraries' handles and cuDNN's finalised plans, makes each group's
-// launch, and times candidates. One thread, on which the GPU is current; it starts helpers to finalise plans.
+// launch, and times candidates. One thread, on which the GPU is current. The object starts helper threads to finalise
+// plans.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,7 @@
 
 namespace hvd::models::cudnn {
 
-/// The libraries and kernels that are called: the vendor's and our own, or a test's.
+/// The libraries and kernels to call: cuDNN, cuBLASLt and our kernels, or a test's replacements for them.
 struct Backends {
   std::shared_ptr<const Library> cudnn;
   std::shared_ptr<const CublasLt> cublaslt;
@@ -29,19 +30,19 @@ struct Backends {
 
 class CompiledEngines {
  public:
-  /// Plans are finalised on up to `threads` threads, because cuDNN compiles many of them when they are finalised. The
-  /// threads share one handle. cuDNN's manual asks for one per thread at a time, but finalising a plan only reads the
-  /// handle; 9.14 and 9.19 did so with 16 threads on an H200.
+  /// Plans are finalised on up to `threads` threads, because cuDNN compiles many plans when it finalises them. The
+  /// threads share one handle. cuDNN's manual asks for one handle per thread, but finalising a plan only reads the
+  /// handle; cuDNN 9.14 and 9.19 finalised plans on 16 threads with one handle (H200).
   CompiledEngines(gpu::GpuRuntime& runtime, const Backends& backends, int threads = 1);
 
   [[nodiscard]] Handle& handle() noexcept { return handle_; }
 
-  /// Finalises the chosen engine of signature `e`. If it does not work here or needs more workspace than the cap, it is
-  /// added to `failures` and the first candidate that works is chosen. Returns false if there is none.
+  /// Finalises the chosen engine of signature `e`. If this engine fails or needs more workspace than the cap, adds it
+  /// to `failures` and chooses the first candidate that works. Returns false if none works.
   bool finalize(Plan& plan, std::size_t e, EngineFailures& failures);
-  /// Does this for every signature, even after one has no engine left. Returns false if any has none.
+  /// Finalises the chosen engines of all signatures, even after a failure. Returns false if any has no engine left.
   bool finalize(Plan& plan, EngineFailures& failures);
-  /// Finalises every candidate, for tune(), and sets plan.workspace_bytes to the largest that any of them needs.
+  /// Finalises every candidate, for tune(). Sets plan.workspace_bytes to the largest need of all candidates.
   void finalize_all(Plan& plan, EngineFailures& failures);
   /// The largest workspace that any chosen plan, product or kernel of ours needs.
   [[nodiscard]] std::size_t workspace_bytes(const Plan& plan) const;
@@ -49,20 +50,20 @@ class CompiledEngines {
   /// Launches the chosen engine of signature `e` on the memory of the signature's first group. Errors: backend, with
   /// cuDNN's reason, if the engine does not run although it was finalised.
   void launch_once(const Plan& plan, std::size_t e, const Addresses& addresses, gpu::StreamView stream);
-  /// Launches each product once, which settles the algorithm that runs it. If no algorithm multiplies the columns of
-  /// images, adds that to `failures` and returns false. Errors: unsupported, if no algorithm runs another product.
+  /// Launches each product once, which settles the product's algorithm. If none multiplies the columns of images, notes
+  /// that in `failures` and returns false. Errors: unsupported, if no algorithm runs some other product.
   bool try_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream, EngineFailures& failures);
   /// Returns the launch of every group, in order, with the chosen engines.
   [[nodiscard]] std::vector<Launch> bind(const Plan& plan, const Addresses& addresses, const OwnContext& context);
 
   /// Times all finalised candidates and all algorithms of products, on the memory of the first group with each
-  /// signature, whatever data it holds. Returns the fastest of each. Candidates that do not run go into `failures`.
+  /// signature. The memory may hold any data. Returns each signature's fastest. Adds engines that fail to `failures`.
   [[nodiscard]] std::vector<Winner> tune(const Plan& plan, const Addresses& addresses, gpu::StreamView stream,
                                          EngineFailures& failures);
-  /// Chooses, for products, the algorithms in `winners`. choose_winners() does the same for cuDNN's engines.
+  /// Makes products use the algorithms in `winners`. choose_winners() does the same for cuDNN's engines.
   void choose_products(const std::vector<Winner>& winners);
-  /// Destroys the finalised plans of all candidates but the chosen ones, and reduces plan.workspace_bytes to what these
-  /// need. The chosen ones must be finalised.
+  /// Destroys all finalised plans except those of the chosen candidates, which must be finalised. Reduces
+  /// plan.workspace_bytes to what the chosen candidates need.
   void keep_chosen(Plan& plan);
 
   /// The algorithms that run the products, for the record.
@@ -87,10 +88,10 @@ class CompiledEngines {
   [[nodiscard]] Built build(const Plan& plan, Candidate candidate) const;
   /// Builds, in parallel, those candidates that are not finalised yet and have not failed.
   void build_ahead(const Plan& plan, const std::vector<Candidate>& candidates, EngineFailures& failures);
-  /// Returns the finalised plan of a candidate; null, and an entry in `failures`, if the candidate cannot be used.
+  /// Returns the finalised plan of a candidate. Returns null and adds to `failures` if the candidate cannot be used.
   Finalized finalized(Plan& plan, std::size_t e, std::size_t choice, EngineFailures& failures);
   [[nodiscard]] Finalized chosen(const Plan& plan, std::size_t e) const;
-  /// Time of a launch, the best of several rounds; none, with the reason in `why`, if the first launch is refused.
+  /// Returns the best time per launch of several rounds. Returns none and sets `why` if the first launch is refused.
   [[nodiscard]] std::optional<double> microseconds(const Launch& launch, gpu::StreamView stream, std::string& why);
   [[nodiscard]] std::vector<Winner> tune_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream);
 
@@ -99,7 +100,7 @@ class CompiledEngines {
   kernels::Table kernels_;
   Handle handle_;
   LinearLibrary linear_;
-  std::map<std::string, Finalized> finalized_;  // by signature and engine, so that a new plan can reuse them
+  std::map<std::string, Finalized> finalized_;  // by signature and engine: a new plan can reuse these
 };
 
 }  // namespace hvd::models::cudnn

@@ -13,7 +13,7 @@ namespace {
 #define HVD_CUBLASLT_LIBRARY ""
 #endif
 
-/// Asks for the CUDA version that this was compiled for; any other would load a second CUDA into the process.
+/// Asks for the CUDA version of this build, because another version would load a second CUDA into the process.
 gpu::WantedLibrary wanted_cublaslt() {
   const std::string major = std::to_string(CUBLAS_VER_MAJOR);
   return {.what = "cuBLASLt",

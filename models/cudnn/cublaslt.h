@@ -1,7 +1,8 @@
-// cuBLASLt, loaded at run time like cuDNN (library.h), and the matrix products of the linear groups.
+// cuBLASLt, loaded at run time like cuDNN (library.h).
 //
-// cuBLASLt is not linked: its static library has several hundred megabytes, and a program linked to the shared library
-// does not start where that is missing. Its enumerations and the 64 bytes of an algorithm are equal in CUDA 11 to 13.
+// cuBLASLt is not linked. Its static library has several hundred megabytes, and a program linked to the shared library
+// does not start where that library is missing. cuBLASLt's enumerations and the 64 bytes of an algorithm are equal in
+// CUDA 11 to 13.
 #pragma once
 
 #include <cublasLt.h>
@@ -35,13 +36,13 @@ struct LtFunctions {
 
 class CublasLt {
  public:
-  /// Searches the places in gpu::candidates. Errors: unsupported if no library is found, or if it lacks a function.
+  /// Searches the places in gpu::candidates. Errors: unsupported if no library is found or a function is missing.
   static std::shared_ptr<const CublasLt> load(const gpu::LibrarySearch& search = {});
   /// Uses the functions that the caller gives, for tests.
   static std::shared_ptr<const CublasLt> with(const LtFunctions& functions);
 
   [[nodiscard]] const LtFunctions& call() const noexcept { return functions_; }
-  [[nodiscard]] std::string version() const;  ///< "13.1.0"
+  [[nodiscard]] std::string version() const;  ///< e.g. "13.1.0"
   /// Errors: backend, naming the call and the library's reason.
   void check(cublasStatus_t status, const char* call) const;
 

@@ -42,7 +42,7 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
   const cudnn::Backends backends{.cudnn = cudnn::Library::load(cudnn.libraries),
                                  .cublaslt = cudnn::CublasLt::load(cudnn.libraries),
                                  .kernels = cudnn::kernels::gpu_table()};
-  // The compiled must outlive the planner, whose lists of engines use its handle, even if no step is made.
+  // `compiled` must outlive the planner, even if no step is made: the planner's lists of engines use its handle.
   const auto compiled = std::make_shared<cudnn::CompiledEngines>(runtime, backends, options.threads);
   const auto planner = cudnn::make_planner(backends.cudnn, compiled->handle().get(), runtime.device().name);
   const cudnn::PlanOptions plan{.compute = compute,

@@ -18,11 +18,11 @@
 
 namespace hvd::models {
 
-/// Collective. Takes the text of this rank's fastest engines or fusion, and returns one rank's text, which all ranks
-/// use. Every rank calls it equally often. Its errors end make_cudnn_step().
+/// Collective. Takes the text of this rank's fastest engines or fusion. Returns one rank's text, which all ranks use.
+/// Every rank calls it equally often. An error that it throws ends make_cudnn_step().
 using AgreeOnWinners = std::function<std::string(const std::string& mine)>;
 
-/// Collective, as AgreeOnWinners. Takes this rank's text and returns the texts of all ranks, by rank.
+/// Collective, like AgreeOnWinners. Takes this rank's text and returns the texts of all ranks, by rank.
 using ShareWithRanks = std::function<std::vector<std::string>(const std::string& mine)>;
 
 struct CudnnOptions {
@@ -40,12 +40,12 @@ struct CudnnOptions {
   /// Folder of the files of winners (plan_cache.h), which are read and written. Empty: there are no files.
   std::string winners_folder = {};
   /// Null: each rank uses its own winners. If `winners_folder` or `tune` is set, called for each plan that is tried,
-  /// with the winners known so far. Also called each time engines have been timed, and for each other fusion that is
-  /// timed. A rank that cannot use the answer (it has another GPU or cuDNN) keeps its own.
+  /// with the winners known so far, and again after each timing of engines. Also called for each other fusion that is
+  /// timed. A rank that cannot use the answer, because its GPU or cuDNN is another, keeps its own winners.
   AgreeOnWinners agree = {};
   /// Null: there is no other rank. Called for each plan that is tried, so that ranks with equal GPUs leave out the same
   /// failed engines and run the same launches. Also called for each other fusion that is tried, so that all ranks leave
-  /// out a fusion that does not fit into the memory of one of them.
+  /// out a fusion that needs more memory than one of them has.
   ShareWithRanks share = {};
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
   /// Where cuDNN and cuBLASLt are searched for.
@@ -55,13 +55,13 @@ struct CudnnOptions {
 /// `graph` must be differentiated; `options.compute` is fp32, fp16 or bf16. `runtime` must outlive the step. `allocate`
 /// returns zeroed device memory (device_step.h). With `options.profile`, enqueue_forward_backward() waits for the GPU,
 /// so the step cannot be captured. Errors: unsupported, if cuDNN or cuBLASLt is missing, cuDNN has the wrong version,
-/// the GPU lacks the type, this build has no kernels for the GPU, or no engine runs some convolution or product even
-/// alone; mismatch, if ranks with equal GPUs plan differently; out_of_memory, with what is needed and the batch that
-/// fits; backend.
+/// the GPU lacks the type, this build has no kernels for the GPU, or no engine runs some convolution or product, not
+/// even unfused; mismatch, if ranks with equal GPUs plan differently; out_of_memory, with what is needed and the batch
+/// that fits; backend.
 std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& options, const CudnnOptions& cudnn,
                                             gpu::GpuRuntime& runtime, const ArenaAllocator& allocate);
 
-/// Returns the reason why this build cannot make a step with this machine's libraries, or "" if it can, given a GPU.
+/// Returns the reason why this build cannot make a step with this machine's libraries, or "" if only a GPU is needed.
 std::string cudnn_unsupported_reason(const gpu::LibrarySearch& libraries = {});
 
 }  // namespace hvd::models

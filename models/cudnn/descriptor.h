@@ -1,8 +1,8 @@
-// Owner of one descriptor of cuDNN's backend API. A descriptor points at the descriptors that were set in it, and these
-// must outlive it: the classes that build graphs and plans keep them together. One thread at a time.
+// Owner of one descriptor of cuDNN's backend API. A descriptor points at the descriptors that were set in it, which
+// must outlive it. The classes that build graphs and plans keep them together. One thread at a time.
 //
 // Every failing call throws Error{kBackend} that names the call and the library's reason. Finalising a graph or a plan
-// may legitimately fail with "not supported": engines.cpp alone catches that error.
+// may fail with "not supported"; code that tries engines catches this error.
 #pragma once
 
 #include <cudnn_backend.h>
@@ -18,7 +18,7 @@
 
 namespace hvd::models::cudnn {
 
-/// Enumerators that headers before 9.8 lack. Values: cudnn_graph_v9.h of cuDNN 9.19.
+/// Enumerators that headers before 9.8 do not have. Values: cudnn_graph_v9.h of cuDNN 9.19.
 inline constexpr auto kDevicePropDescriptor = static_cast<cudnnBackendDescriptorType_t>(38);
 inline constexpr auto kAttrHeuristicsDeviceProp = static_cast<cudnnBackendAttributeName_t>(204);
 inline constexpr auto kAttrConfigWorkspace = static_cast<cudnnBackendAttributeName_t>(303);
@@ -55,7 +55,7 @@ class Descriptor {
 
   /// Number of elements of the attribute.
   [[nodiscard]] std::int64_t count(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type) const;
-  /// Fills `data`, which has room for `capacity` elements; returns the number of elements of the attribute.
+  /// Fills `data`, which has room for `capacity` elements. Returns the number of elements of the attribute.
   std::int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t capacity,
                    void* data) const;
   [[nodiscard]] std::int64_t get_int64(cudnnBackendAttributeName_t name) const;

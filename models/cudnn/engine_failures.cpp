@@ -11,7 +11,7 @@ namespace hvd::models::cudnn {
 namespace {
 
 constexpr std::string_view kGroup = "group ", kFailed = "failed ";
-// These take the places of a signature and of an engine's text in an entry about columns of images.
+// An entry about columns of images has these texts in place of a signature and of an engine's text.
 constexpr const char *kColumnsOfImages = "columns of images", *kCublasLt = "cublaslt";
 
 std::string machine_text(const Plan& plan) { return plan.device + ", cuDNN " + plan.cudnn; }

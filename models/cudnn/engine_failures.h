@@ -11,31 +11,31 @@ namespace hvd::models::cudnn {
 
 struct Plan;
 
-/// The reason why an engine does not run, one line, by the group's signature() and by EngineChoice::text().
+/// The one-line reason why an engine does not run, by the group's signature() and by EngineChoice::text().
 using EngineFailures = std::map<std::string, std::map<std::string, std::string>>;
 
 /// Returns the reason why `choice` does not run for `signature`, or null if no failure is known.
 const std::string* find_failure(const EngineFailures& failures, const std::string& signature,
                                 const std::string& choice);
-/// Adds an entry: cuBLASLt does not multiply the columns of images (Images::kColumns). Reports tell other ranks.
+/// Adds a failure: cuBLASLt does not multiply the columns of images (Images::kColumns). Reports pass it on.
 void note_columns_failure(EngineFailures& failures, const std::string& why);
-/// Returns the reason in the entry of note_columns_failure(), or null.
+/// Returns the reason that note_columns_failure() added, or null.
 const std::string* columns_failure(const EngineFailures& failures);
-/// Adds those entries of `from` to `to` that it lacks. Returns true if there were any.
+/// Adds to `to` those entries of `from` that `to` does not have yet. Returns true if there were any.
 bool merge_failures(EngineFailures& to, const EngineFailures& from);
 
-/// How a report describes a plan's groups: by a hash, which shows whether they differ, or in full (some hundred KB).
+/// How a report describes a plan's groups: as a hash, which shows whether plans differ, or in full (some hundred KB).
 enum class Detail : std::uint8_t { kHash, kGroups };
 /// Returns a rank's report: its GPU and cuDNN version, its plan's groups, and failures found since the plan was made.
 std::string report_text(const Plan& plan, const EngineFailures& found, Detail detail);
 
 struct Findings {
   bool any = false;         ///< some rank found a failure, so all ranks plan again
-  EngineFailures failures;  ///< found on GPUs like `plan`'s, with the same cuDNN
+  EngineFailures failures;  ///< failures on GPUs of the same kind as `plan`'s, with the same cuDNN
   /// One line about the first two ranks with equal GPUs and cuDNN but different groups. Empty: there are none.
   std::string difference;
 };
-/// `reports`: by rank, this rank's included. `any` and `difference` are the same on all ranks.
+/// `reports`: by rank, including this rank's report. `any` and `difference` are the same on all ranks.
 Findings read_reports(const std::vector<std::string>& reports, const Plan& plan);
 
 }  // namespace hvd::models::cudnn

@@ -15,7 +15,7 @@
 namespace hvd::models::cudnn {
 namespace {
 
-constexpr std::chrono::minutes kLongest(10);  // for one wait: if it takes longer, the GPU hangs
+constexpr std::chrono::minutes kLongest(10);  // time limit of one wait; a longer wait means that the GPU hangs
 
 std::string seconds_text(std::chrono::steady_clock::duration time) {
   std::ostringstream text;
@@ -92,7 +92,7 @@ Plan EngineSelection::run() {
   SettledPlan candidate = *settled(planning_.fusions.at(0), MemoryDemand::kMustFit);
   if (planning_.fusions.size() > 1) candidate = fastest(std::move(candidate));
   notes_ = std::move(candidate.notes);
-  compiled_.choose_products(candidate.winners);  // another candidate may have chosen other algorithms since
+  compiled_.choose_products(candidate.winners);  // a plan that was tried later may have changed them
   compiled_.keep_chosen(candidate.plan);
   note_failures(candidate.plan, candidate.failures);
   return std::move(candidate.plan);
@@ -184,7 +184,7 @@ std::optional<Plan> EngineSelection::settle(const Fusion& fusion, MemoryDemand d
 }
 
 bool EngineSelection::try_out(Plan& plan, EngineFailures& found) {
-  if (!compiled_.finalize(plan, found)) return false;  // the caller plans again: allocate nothing
+  if (!compiled_.finalize(plan, found)) return false;  // the caller plans again, so no memory is needed
   try {
     return launch_all(plan, found);
   } catch (const Error& error) {
@@ -232,12 +232,12 @@ bool EngineSelection::share(const Plan& plan, const EngineFailures& found) {
   Findings findings{.any = !found.empty(), .failures = found, .difference = {}};
   if (options_.share) {
     findings = read_reports(options_.share(report_text(plan, found, Detail::kHash)), plan);
-    if (!findings.any && !findings.difference.empty()) {  // true on all ranks or on none
+    if (!findings.any && !findings.difference.empty()) {  // the condition has the same value on all ranks
       findings = read_reports(options_.share(report_text(plan, found, Detail::kGroups)), plan);
     }
   }
   const bool fresh = merge_failures(failures_, findings.failures);
-  HVD_ASSERT(fresh || findings.failures.empty());  // else the next plan would be the same
+  HVD_ASSERT(fresh || findings.failures.empty());  // else planning again would give the same plan
   if (findings.any) return true;
   if (!findings.difference.empty()) throw Error(Errc::kMismatch, findings.difference);
   return false;
@@ -279,7 +279,7 @@ bool EngineSelection::choose_kept(Plan& plan) {
   }
   tuning.measure = choose_winners(plan, tuning.winners.list) > 0 && options_.tune;
   tuning = agreed(plan, std::move(tuning));
-  for (EnginePlan& engine : plan.engines) engine.chosen = 0;  // winners that the ranks did not agree on are not used
+  for (EnginePlan& engine : plan.engines) engine.chosen = 0;  // forget winners that the ranks did not agree on
   choose_winners(plan, tuning.winners.list);
   compiled_.choose_products(tuning.winners.list);
   kept_ = in_use(plan, tuning.winners.list);
@@ -289,13 +289,13 @@ bool EngineSelection::choose_kept(Plan& plan) {
 
 std::vector<Winner> EngineSelection::tune(Plan& plan, EngineFailures& found) {
   std::vector<Winner> winners;
-  EngineFailures refused;  // while timing, perhaps for want of memory: an engine that ran before may still be chosen
+  EngineFailures refused;  // engines refused while timed, perhaps for want of memory: these may still be chosen
   Plan timed = plan;
   std::set<std::uint64_t> known;
   for (const Winner& winner : in_use(plan, kept_)) known.insert(winner.signature);
   for (EnginePlan& engine : timed.engines) {
     if (!known.contains(signature_hash(engine.signature))) continue;
-    engine.choices = {engine.choices[engine.chosen]};  // an earlier run has timed the rivals
+    engine.choices = {engine.choices[engine.chosen]};  // an earlier run has timed the other choices
     engine.chosen = 0;
   }
   try {
@@ -321,7 +321,7 @@ std::vector<Winner> EngineSelection::tune(Plan& plan, EngineFailures& found) {
   return winners;
 }
 
-/// A step with initial weights and synthetic images, so that timed launches work on numbers like those of training.
+/// A step with initial weights and synthetic images, so that timed launches work on numbers like those in training.
 class EngineSelection::TrialStep {
  public:
   TrialStep(const EngineSelection& of, const Plan& plan)
@@ -366,8 +366,8 @@ std::vector<Winner> EngineSelection::measured(const Plan& plan, EngineFailures& 
   return winners;
 }
 
-// Times the step as it will run: from a captured graph. Libraries load kernels at their first use, so two steps are
-// enqueued before the capture.
+// Times the step in the form in which it will run: as a captured graph. Two steps are enqueued before the capture,
+// because libraries load kernels at their first use.
 std::optional<double> EngineSelection::step_microseconds(const Plan& plan) {
   constexpr int kEager = 2, kRounds = 5, kSteps = 4;
   try {
@@ -395,7 +395,7 @@ std::optional<double> EngineSelection::step_microseconds(const Plan& plan) {
   }
 }
 
-// Leaves the winners that are in the file, which may be more than this run has used.
+// Keeps the winners already in the file, because the file may hold more winners than this run has used.
 void EngineSelection::keep_fusion(const Plan& plan, const std::vector<Winner>& winners,
                                   const std::string& fusion) const {
   if (options_.winners_folder.empty()) return;
@@ -419,7 +419,7 @@ std::string EngineSelection::winners_path(const Plan& plan) const {
   return (std::filesystem::path(options_.winners_folder) / winners_file_name(plan)).string();
 }
 
-// Does not note groups that fell back because of failures: the plan's own list has them.
+// Does not note groups that fell back because of failures, because the plan's own list has these groups.
 void EngineSelection::note_failures(const Plan& plan, const EngineFailures& found) {
   const bool asked = plan.options.fusion.level > 0 && plan.options.fusion.images == Images::kColumns;
   if (const std::string* why = columns_failure(found); asked && why != nullptr) {

@@ -10,7 +10,7 @@
 namespace hvd::models::cudnn {
 namespace {
 
-// cuDNN's lists have at most some forty engines, and a plan keeps eight candidates (PlanOptions).
+// cuDNN's lists have at most about forty engines, and a plan keeps eight candidates (PlanOptions).
 constexpr std::int64_t kFirstResults = 8, kMostResults = 64;
 constexpr std::int64_t kMostNotes = 16;
 constexpr std::int64_t kMostKnobs = 32;
@@ -118,7 +118,7 @@ EngineList::EngineList(const Library& library, const Target& target, const Progr
   }
 }
 
-// Asks cuDNN for a new list of at most `most` engines, which replaces the previous list.
+// Asks cuDNN for a new list of at most `most` engines, which replaces the list in configs_.
 void EngineList::fetch(std::int64_t most) {
   std::vector<Descriptor> configs = descriptors(library_, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, most);
   const std::int64_t count = get_descriptors(*heuristics_, CUDNN_ATTR_ENGINEHEUR_RESULTS, configs);
@@ -127,8 +127,8 @@ void EngineList::fetch(std::int64_t most) {
   whole_ = count < most || most == kMostResults;
 }
 
-// Fetches the longer list and examines it from its start: cuDNN does not promise that it begins like the shorter one.
-// look_at_next() skips engines that are known already.
+// Fetches the longer list and examines it from its start, because cuDNN does not promise that the longer list begins
+// like the shorter list. look_at_next() skips engines that are already known.
 void EngineList::fetch_whole() {
   try {
     fetch(kMostResults);

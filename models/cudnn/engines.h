@@ -1,4 +1,4 @@
-// Asks cuDNN which engines run a group, on a GPU that is present or one that is only described.
+// Asks cuDNN which engines run a group, on a GPU that is present or on a GPU of which only a description is given.
 #pragma once
 
 #include <cstddef>
@@ -34,19 +34,19 @@ EngineFilter filter_of(const PlanOptions& options);
 /// Returns the reason why `choice` may not be used, or "" if it may. Pure.
 std::string rejection(const EngineChoice& choice, const EngineFilter& filter);
 
-/// Bytes of workspace that a finalised engine configuration reports before a plan is built. For engines compiled at run
-/// time, nothing else tells their workspace without a GPU. 0 if this cuDNN does not report it.
+/// Returns the workspace, in bytes, that a finalised engine configuration reports before a plan is built. No other
+/// source has this number for engines compiled at run time if there is no GPU. 0 if this cuDNN does not report it.
 std::size_t promised_workspace(const Descriptor& config);
 
-/// One heuristics list of cuDNN for `group`. Engines are fetched and examined only as far as at() asks for them: each
-/// takes cuDNN milliseconds, and some lists hold dozens. `library` and `target` must outlive this object. One thread.
+/// One heuristics list of cuDNN for `group`. at() fetches and examines only as many engines as it needs, because each
+/// takes cuDNN milliseconds and some lists have dozens. `library` and `target` must outlive this object. One thread.
 class EngineList {
  public:
   /// Does not throw: if cuDNN refuses the group, the list is empty and why() has the reason.
   EngineList(const Library& library, const Target& target, const Program& program, const Group& group, Heuristics mode);
 
-  /// Returns engine `i` of those that cuDNN accepts, or null if there are fewer. Engines compiled in advance are
-  /// finalised; the others are not, because compiling takes seconds each. Valid until the next call.
+  /// Returns the engine at place `i` among those that cuDNN accepts, or null if there are fewer. Engines compiled at
+  /// run time are not finalised, because compiling takes seconds each. The result is valid until the next call.
   const EngineChoice* at(std::size_t i);
   /// cuDNN's reason for the last engine or list that it refused, among those examined so far. May be empty.
   [[nodiscard]] const std::string& why() const noexcept { return why_; }

@@ -52,7 +52,7 @@ ExecutionPlan::ExecutionPlan(const Library& library, const Target& target, const
 
 namespace {
 
-// The unique ids and addresses of one group, with which a plan is executed.
+// The arguments with which a plan is executed: the unique ids and addresses of one group's values.
 class VariantPack {
  public:
   VariantPack(const Library& library, const Addresses& addresses, const Group& group)

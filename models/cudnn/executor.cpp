@@ -61,7 +61,7 @@ class Executor final : public DeviceStep {
 
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
-  /// Enqueued work still uses this memory. drain() gives up after a time if that work waits for a lost reduction.
+  /// Enqueued work still uses this memory. If it waits for a lost reduction, drain() times out.
   ~Executor() override {
     for (const gpu::StreamView stream : {batches_.copy_stream(), compute_.view()}) runtime_.drain(stream);
   }
@@ -256,7 +256,7 @@ class Executor final : public DeviceStep {
                                  .gradient_prescale = options_.gradient_prescale});
   }
 
-  // Waits for the step that was just enqueued. Profiled steps are not measured, so the wait does no harm.
+  // Waits for the step that was just enqueued. This wait does no harm, because profiled steps are not benchmarked.
   void collect_times() {
     runtime_.record(marks_.back(), compute_);
     runtime_.synchronize(marks_.back().view(), Deadline::after(kStepTimeout), "a profiled step");
@@ -266,7 +266,7 @@ class Executor final : public DeviceStep {
     ++steps_;
   }
 
-  // Each loss is copied to the host right after its group, because its memory is reused when nothing reads it any more.
+  // Each loss is copied to the host right after its group, because later groups may reuse the loss's memory.
   void find_losses() {
     HVD_ASSERT(graph_.losses.size() <= kMostLosses);
     const Addresses at = addresses();
@@ -291,13 +291,13 @@ class Executor final : public DeviceStep {
   PinnedSlots sgd_slots_;
   StepWeights weights_;
   gpu::PinnedMemory results_;
-  std::vector<std::size_t> ready_;          // by group
-  std::map<std::size_t, Loss> loss_after_;  // by group
+  std::vector<std::size_t> ready_;          // by group: gradients_ready()
+  std::map<std::size_t, Loss> loss_after_;  // by group that computes the loss
   std::size_t loss_place_ = 0;
   std::vector<Launch> launches_;  // by group
   std::array<float, 4> sgd_{};
   bool sgd_is_set_ = false;
-  std::vector<gpu::Event> marks_;  // before each group and after the last, when profiling
+  std::vector<gpu::Event> marks_;  // when profiling: one before each group, and one after the last group
   std::vector<double> seconds_;    // by group, summed over the profiled steps
   std::size_t steps_ = 0;
 };
@@ -313,7 +313,7 @@ std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning,
 
 std::string type_refusal(const gpu::Device& device, ComputeType type, int kernels_from) {
   const int capability = 10 * device.compute_major + device.compute_minor;
-  constexpr int kTuring = 75;  // oldest that CUDA 13 compiles for (its release notes, "Deprecated Architectures")
+  constexpr int kTuring = 75;  // oldest that CUDA 13 supports (its release notes, "Deprecated Architectures")
   const std::string is = device.name + " has compute capability " + std::to_string(device.compute_major) + "." +
                          std::to_string(device.compute_minor);
   if (capability < kernels_from) {

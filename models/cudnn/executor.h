@@ -1,5 +1,5 @@
-// The DeviceStep that executes a plan: owns the memory and the launches. make_cudnn_step() (cudnn_step.h) calls
-// make_executor() with plans for the present GPU. Tests call it with plans, libraries and a GpuRuntime of their own.
+// The DeviceStep that executes a plan and owns the plan's memory and launches. make_cudnn_step() (cudnn_step.h) calls
+// make_executor() with plans for the present GPU. Tests call it with their own plans, libraries and GpuRuntime.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,8 @@ namespace hvd::models::cudnn {
 struct ExecutorOptions {
   std::uint64_t seed = 1;
   bool profile = false;
-  double loss_scale = 0;           ///< as CudnnOptions; used in fp16 only
-  double gradient_prescale = 1.0;  ///< as StepOptions
+  double loss_scale = 0;           ///< see CudnnOptions; used in fp16 only
+  double gradient_prescale = 1.0;  ///< see StepOptions
   bool tune = false;
   std::string winners_folder = {};
   AgreeOnWinners agree = {};
@@ -24,14 +24,14 @@ struct ExecutorOptions {
 };
 
 struct Planning {
-  /// At least one. The first is used, unless another was faster in this run or in an earlier one.
+  /// At least one. The step uses the first fusion, unless another was faster in this run or in an earlier run.
   std::vector<Fusion> fusions = {};
-  /// Plans `graph` without the engines in `failed`. Called again until all groups of its plan run. Errors: those of
+  /// Plans `graph` without the engines in `failed`. Called again until all groups of the plan run. Errors: those of
   /// Planner::plan().
   std::function<Plan(const Graph& graph, const Fusion& fusion, const EngineFailures& failed)> plan = {};
 };
 
-/// `compiled` must have been made for `runtime`. Errors: as make_cudnn_step().
+/// `compiled` must have been made for `runtime`. Errors: those of make_cudnn_step().
 std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning, const ExecutorOptions& options,
                                           gpu::GpuRuntime& runtime, const Backends& backends,
                                           std::shared_ptr<CompiledEngines> compiled, const ArenaAllocator& allocate);

@@ -1,4 +1,4 @@
-// The forward half of the analysis.
+// The forward half of the analysis: forward() calls one function per kind of node.
 #include <algorithm>
 
 #include "engine/base/assert.h"
@@ -24,7 +24,7 @@ void Analyser::forward(NodeId id) {
   }
 }
 
-// The forms of a launch for convolution `id`, from the most fused to the convolution alone.
+// Returns the forms of a launch for convolution `id`, from the most fused form to the convolution alone.
 std::vector<Analyser::ConvForm> Analyser::conv_forms(NodeId id) const {
   const Node& of = node(id);
   const bool bias = of.inputs.size() > 2;
@@ -130,10 +130,10 @@ void Analyser::norm(NodeId id) {
   const TensorId y = of.outputs[0];
   const NodeId add = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kAdd) : kNoNode;
   if (add != kNoNode) {
-    // The last batch norm before a sum is left to add(), because the other operand exists by then.
+    // add() applies the last batch norm before a sum, because the sum's other operand exists by then.
     const auto& operands = node(add).inputs;
     const bool last = std::all_of(operands.begin(), operands.end(), [&](TensorId operand) { return operand <= y; });
-    if (last && operands[0] != operands[1]) return;  // add() makes its statistics and applies it
+    if (last && operands[0] != operands[1]) return;  // add() makes the norm's statistics and applies the norm
   }
   if (options_.fusion.level == 0) statistics(id);
   finalize(id, options_.fusion.level >= 1 ? 1 : 0);
@@ -177,7 +177,7 @@ void Analyser::finalize(NodeId id, int level) {
   unapplied_[y] = id;
 }
 
-// Writes y, or relu(y), to memory.
+// Applies batch norm `id` in a launch that writes the norm's output y, or relu(y), to memory.
 void Analyser::apply_now(NodeId id) {
   const TensorId y = node(id).outputs[0];
   const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kRelu) : kNoNode;
@@ -280,7 +280,7 @@ void Analyser::concat(NodeId id) {
   ValueId whole = kNoValue;
   if (has_value(y)) {
     whole = value_of(y);
-  } else {  // level 0
+  } else {  // at level 0, plan_slices() is not called
     whole = add_value({.name = graph_.tensor(y).name, .tensor = y, .shape = shape(y), .type = storage_type()});
     value_of_[static_cast<std::size_t>(y)] = whole;
   }

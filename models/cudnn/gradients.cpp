@@ -1,4 +1,4 @@
-// The backward half of the analysis: gradients of parameters, and batch norms, whose diffs need these gradients' sums.
+// The backward half of the analysis: gradients of parameters, and the backward passes of batch norms.
 #include <algorithm>
 
 #include "engine/base/assert.h"
@@ -6,8 +6,8 @@
 
 namespace hvd::models::cudnn {
 
-// Library launches write vectors in fp32 and weights in the type of their inputs. If the arena has another type, a copy
-// follows.
+// Library launches write vectors in fp32 and weights in the type of their inputs. If the gradient arena has another
+// type, a copy follows.
 ValueId Analyser::gradient_output(Draft& draft, TensorId id, DataType made_in, Casts& casts) {
   if (options_.gradient == made_in) return output(draft, id);
   const ValueId value = extra_output(draft, graph_.tensor(id).name + ":made", shape(id), made_in);
@@ -15,8 +15,8 @@ ValueId Analyser::gradient_output(Draft& draft, TensorId id, DataType made_in, C
   return value;
 }
 
-// A vector has a few hundred elements, and a launch takes longer than copying them, so several wait for one launch.
-// This delays their gradients by much less than a bucket takes.
+// A launch takes longer than copying a vector of a few hundred elements, so several vectors wait for one launch. This
+// delays their gradients by much less time than a bucket takes.
 void Analyser::cast_gradients(const Casts& casts) {
   constexpr std::size_t kCastsPerLaunch = 16;
   casts_.insert(casts_.end(), casts.begin(), casts.end());
@@ -37,9 +37,9 @@ void Analyser::conv_backward_weights(NodeId id) {
   const Node& of = node(id);
   if (columns_.contains(of.forward)) return columns_backward_weights(id);
   const ValueId diff = value_of(of.inputs[1]);
-  // Tries the type of the inputs first. A fp32 arena with 16-bit inputs then costs a rounding and a copy, but cuDNN
-  // 9.14 has one engine only that sums straight into fp32, and it is up to 20 times as slow (H200). Tries the arena's
-  // type next. If both are refused, tries again with a copy of the diff without gaps.
+  // Tries the type of the inputs first. With 16-bit inputs and an fp32 arena, this type costs a rounding and a copy,
+  // but the only engine of cuDNN 9.14 that sums directly into fp32 is up to 20 times as slow (H200). Tries the arena's
+  // type next. If both types are refused, tries both again with a copy of the diff without gaps.
   std::vector<DataType> types{storage_type()};
   if (storage_type() != options_.gradient) types.push_back(options_.gradient);
   const bool padded = padded_.contains(node(of.forward).inputs[0]);
@@ -74,7 +74,7 @@ void Analyser::linear_backward_weights(NodeId id) {
   const ValueId x = packed(value_of(of.inputs[0]), id);
   Draft made = draft(Provider::kCublasLt, options_.fusion.level >= 1 ? 1 : 0, id);
   const ValueId dy = value_of(of.inputs[1]);
-  // cuBLASLt writes products in fp32 or in the type of their inputs (its table of types).
+  // cuBLASLt writes products in fp32 or in the type of their inputs. Source: the table of types in its documentation.
   const DataType type = options_.gradient == DataType::kF32 ? DataType::kF32 : storage_type();
   Casts casts;
   operate(made, OpType::kLinearBackwardWeights, {x, dy}, {gradient_output(made, of.outputs[0], type, casts)}, id);
@@ -95,7 +95,7 @@ void Analyser::norm_backward(NodeId id) {
   own_norm_backward(id, delayed == delayed_relu_.end() ? kNoNode : delayed->second);
 }
 
-// Adds the sums over dy for a batch norm's backward: its weight gradients, and the three vectors from which dx is made.
+// Adds the sums over dy for a batch norm's backward: the norm's weight gradients and three vectors, which give dx.
 NormSums Analyser::sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Casts& casts) {
   const Node& of = node(norm_backward);
   const NormVectors& vectors = norms_.at(of.forward);
@@ -114,8 +114,8 @@ NormSums Analyser::sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Cas
   return sums;
 }
 
-// Two passes of ours, each over dy and x. Each also undoes the rectifier above, if there is one: together they read or
-// write five tensors. A rectifier's backward followed by a batch norm's would read or write six.
+// Our kernels make two passes, each over dy and x. Each pass also computes the backward of the rectifier after the
+// norm, if any. The passes read or write five tensors. With a separate launch for the rectifier, it would be six.
 void Analyser::own_norm_backward(NodeId id, NodeId relu) {
   const Node& of = node(id);
   Draft made = draft(Provider::kOwn, relu != kNoNode ? 1 : 0, id);
@@ -126,7 +126,7 @@ void Analyser::own_norm_backward(NodeId id, NodeId relu) {
     dy = inside_value(graph_.tensor(of.inputs[4]).name, shape(of.inputs[4]));
     operate(made, OpType::kReluBackward, {test, before}, {dy}, relu);
   }
-  // A kernel of ours writes the arena's type directly, so the copies are replaced by the arena's values.
+  // Our kernel writes the arena's type directly, so the group writes to the arena's values and needs no copies.
   Casts casts;
   NormSums sums = sums_into(made, id, dy, casts);
   for (std::size_t i = 0; i < casts.size(); ++i) {

@@ -20,7 +20,7 @@ bool is_product(OpType type) {
 }
 
 double bytes_touched(const Value& value) {
-  const double touched = value.storage == Storage::kState ? 2 : 1;  // running statistics: read and written
+  const double touched = value.storage == Storage::kState ? 2 : 1;  // running statistics are read and written
   return touched * static_cast<double>(own_elements(value)) * static_cast<double>(size_of(value.type));
 }
 
@@ -31,7 +31,7 @@ NodeCost group_cost(const Graph& graph, const Program& program, const Group& gro
   for (const Operation& operation : group.operations) {
     const OpType type = operation.type;
     if (is_product(type)) {
-      total.flops += cost(graph, graph.node(operation.node), 1).flops;  // includes its bias
+      total.flops += cost(graph, graph.node(operation.node), 1).flops;  // includes the product's bias
     } else if (type != OpType::kBias && type != OpType::kBiasGradient && type != OpType::kCopy) {
       // Operations that sum over pixels read many elements and write few.
       const auto count = [&](ValueId id) { return static_cast<double>(program.value(id).shape.count()); };

@@ -1,4 +1,4 @@
-// The least work of one launch: operations and bytes. Measured times are compared with this bound. Pure.
+// The minimum work of one launch, in FLOPs and bytes. Measured times are compared with this bound. Pure.
 #pragma once
 
 #include "models/cudnn/program.h"
@@ -6,9 +6,9 @@
 
 namespace hvd::models::cudnn {
 
-/// FLOPs: products with their bias as models/graph/cost.h counts them; for every other operation one per element of its
-/// first input or output, whichever has more; none for copies. Bytes: each value that the group reads or leaves in
-/// memory, once. Values inside the group cost nothing.
+/// FLOPs: models/graph/cost.h for products with their bias; none for copies; for every other operation, one per element
+/// of its first input or first output, whichever has more elements. Bytes: each value that the group reads or leaves in
+/// memory counts once. Values inside the group cost nothing.
 NodeCost group_cost(const Graph& graph, const Program& program, const Group& group);
 
 }  // namespace hvd::models::cudnn

@@ -12,7 +12,7 @@ namespace {
 
 using kernels::Stream;
 
-// Runs the product's epilogue by kernels of ours.
+// Returns a launch of our kernel that computes the product's epilogue.
 Launch epilogue_launch(const Addresses& at, const Group& group, const Product& product, const kernels::Table& kernels) {
   if (product.bias_gradient != nullptr) {
     const Operation& of = group.operations.back();
@@ -28,7 +28,7 @@ Launch epilogue_launch(const Addresses& at, const Group& group, const Product& p
   return [run = kernels.pointwise, work](Stream stream) { run(work, stream); };
 }
 
-/// The algorithm's bytes as text. They are valid for one version of the library (documentation of
+/// Returns the algorithm's bytes as text. The bytes are valid for one version of the library (documentation of
 /// cublasLtMatmulAlgo_t).
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
   std::string text = "lt:";
@@ -36,7 +36,7 @@ std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
   return text;
 }
 
-/// Moves `winner` to the front of `list`, if it is there.
+/// Moves `winner` to the front of `list`, if `list` contains `winner`.
 void prefer(std::vector<cublasLtMatmulAlgo_t>& list, const std::string& winner) {
   const auto found =
       std::find_if(list.begin(), list.end(), [&](const auto& algorithm) { return text_of(algorithm) == winner; });
@@ -45,11 +45,11 @@ void prefer(std::vector<cublasLtMatmulAlgo_t>& list, const std::string& winner) 
 
 }  // namespace
 
-/// A group bound to its addresses, as a product that the library has algorithms for.
+/// A group bound to its addresses, as a product for which the library has algorithms.
 struct LinearLibrary::Bound {
   std::shared_ptr<const LinearProduct> product;
   std::string key;
-  Algorithms* algorithms = nullptr;     ///< holds at least one
+  Algorithms* algorithms = nullptr;     ///< its list has at least one algorithm
   std::shared_ptr<const Launch> after;  ///< computes the epilogue if the library cannot; else null
 
   [[nodiscard]] Launch launch(const cublasLtMatmulAlgo_t& algorithm) const {

@@ -18,8 +18,8 @@
 
 namespace hvd::models::cudnn {
 
-/// One handle for all products of a step, and the algorithms known for each product. The caller's GPU must be current.
-/// One thread.
+/// Owns one handle for all products of a step, and knows the algorithms of each product. The caller's GPU must be
+/// current. One thread.
 class LinearLibrary {
  public:
   explicit LinearLibrary(std::shared_ptr<const CublasLt> library);
@@ -27,13 +27,13 @@ class LinearLibrary {
   LinearLibrary& operator=(const LinearLibrary&) = delete;
   ~LinearLibrary();
 
-  /// Returns the launch of `group`. It uses the algorithm that choose() named, else the first of cuBLASLt's heuristics
-  /// that try_out() has not removed. If no algorithm has the group's epilogue, a kernel of ours computes it after the
-  /// product. Errors: unsupported, naming the operation and its shape, if the library has no algorithm for the product
-  /// itself. The launch owns its descriptors; this object must outlive the launch.
+  /// Returns the launch of `group`. The launch uses the algorithm that choose() named, else the first of cuBLASLt's
+  /// heuristics that try_out() has not removed. If no algorithm has the group's epilogue, our kernel computes the
+  /// epilogue after the product. Errors: unsupported, naming the operation and its shape, if the library has no
+  /// algorithm for the product itself. The launch owns its descriptors; this object must outlive the launch.
   [[nodiscard]] Launch launch(const Addresses& addresses, const Group& group, ComputeType compute,
                               const kernels::Table& kernels);
-  /// Launches the product of `group`. Removes each algorithm that is refused and tries the next. Errors: as launch().
+  /// Launches the product of `group`. Removes each algorithm that is refused and tries the next. Errors: see launch().
   void try_out(const Addresses& addresses, const Group& group, ComputeType compute, const kernels::Table& kernels,
                kernels::Stream stream);
 
@@ -43,14 +43,14 @@ class LinearLibrary {
     std::string algorithm;  ///< for choose()
     Launch launch;
   };
-  /// Returns all algorithms for `group` that were not refused so far, best guess first. Errors: as launch().
+  /// Returns all algorithms for `group` that were not refused so far, best first. Errors: those of launch().
   [[nodiscard]] std::vector<Candidate> candidates(const Addresses& addresses, const Group& group, ComputeType compute,
                                                   const kernels::Table& kernels);
-  /// Makes launch() use `algorithm` for the product whose key has this signature_hash(), if the algorithm is among
-  /// those not refused.
+  /// Makes launch() use `algorithm` for the product whose key has this signature_hash(), unless the library has refused
+  /// this algorithm.
   void choose(std::uint64_t product, const std::string& algorithm);
-  /// Leaves all products so far out of chosen_text() and notes(), until they are used again: their plans may be
-  /// discarded.
+  /// Leaves all products so far out of chosen_text() and notes(), until they are used again. Call it when the plans
+  /// that used these products may be discarded.
   void forget_uses();
   /// The algorithms that launch() uses, for the record: "product algorithm; ...", both hashed.
   [[nodiscard]] std::string chosen_text() const;
@@ -61,12 +61,12 @@ class LinearLibrary {
 
   /// The algorithms known for one product.
   struct Algorithms {
-    std::string text;                        ///< "linear+bias 64x2048 by 1000x2048"
+    std::string text;                        ///< e.g. "linear+bias 64x2048 by 1000x2048"
     bool epilogue = false;                   ///< true if the product has an epilogue
     std::vector<cublasLtMatmulAlgo_t> list;  ///< not refused so far, best first
     std::size_t refused = 0;                 ///< number of algorithms that did not run
-    std::string why;                         ///< the library's last reason
-    bool used = true;                        ///< used since forget_uses()
+    std::string why;                         ///< reason for the last refusal
+    bool used = true;                        ///< true if the product was used since forget_uses()
   };
 
  private:
@@ -75,7 +75,7 @@ class LinearLibrary {
 
   std::shared_ptr<const CublasLt> library_;
   cublasLtHandle_t handle_ = nullptr;
-  std::map<std::string, Algorithms> algorithms_;  // by product, with its types and alignments
+  std::map<std::string, Algorithms> algorithms_;  // by LinearProduct::key()
   std::map<std::uint64_t, std::string> winners_;  // by hash of the product: the algorithm that choose() named
 };
 

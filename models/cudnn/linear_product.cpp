@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMostAlgorithms = 8;
 
-/// A row-major matrix of `rows` rows; the library sees its transpose. A batch cuts it into `batch` parts by rows.
+/// Describes a row-major matrix of `rows` rows as the library sees it: transposed. Cuts the rows into `batch` parts.
 Operand operand(const Addresses& at, ValueId id, std::int64_t rows, bool transposed = false, std::int64_t batch = 1) {
   const Value& value = at.program().value(id);
   HVD_ASSERT(value.parent == kNoValue && rows % batch == 0);
@@ -59,19 +59,19 @@ Product product_of(const Addresses& at, const Group& group) {
   const auto first_of = [&](ValueId id) { return program.value(id).shape[0]; };
   const ValueId written = first.type == OpType::kLinearBackwardWeights ? first.outputs[0] : group.writes.front();
   switch (first.type) {
-    case OpType::kLinear: {  // x, w
+    case OpType::kLinear: {  // inputs: x, w
       const std::int64_t rows = first_of(first.inputs[0]);
       product.a = operand(at, first.inputs[1], first_of(first.inputs[1]), true);
       product.b = operand(at, first.inputs[0], rows);
       product.d = operand(at, written, rows);
       break;
     }
-    case OpType::kLinearBackwardData:  // w, dy
+    case OpType::kLinearBackwardData:  // inputs: w, dy
       product.a = operand(at, first.inputs[0], first_of(first.inputs[0]));
       product.b = operand(at, first.inputs[1], first_of(first.inputs[1]));
       product.d = operand(at, written, first_of(written));
       break;
-    default: {  // x, dy; dw, or {p, dw} of p parts of the rows
+    default: {  // inputs: x, dy; output: dw, or {p, dw}, one dw for each of p parts of the rows
       HVD_ASSERT(first.type == OpType::kLinearBackwardWeights);
       const std::int64_t rows = first_of(first.inputs[0]);
       const Shape& dw = program.value(written).shape;

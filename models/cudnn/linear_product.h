@@ -1,5 +1,5 @@
 // One matrix product of cuBLASLt, bound to addresses: its description, the algorithms that the library's heuristics
-// name for it, and the call. linear.h chooses the algorithm. One thread; the GPU must be current.
+// name for the product, and the call. linear.h chooses the algorithm. One thread; the GPU must be current.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +19,17 @@ struct Operand {
   DataType type = DataType::kF32;
   std::int64_t rows = 0, columns = 0;  ///< column-major, leading dimension = rows
   bool transposed = false;
-  std::int64_t batch = 1;  ///< matrices behind one another, each rows * columns elements
+  std::int64_t batch = 1;  ///< number of consecutive matrices, each of rows * columns elements
 };
 
 /// The product and epilogue that a group computes.
 struct Product {
   Operand a, b, d;
   void* bias = nullptr;           ///< added to every column of d
-  void* bias_gradient = nullptr;  ///< sums over the rows of b's row-major matrix
+  void* bias_gradient = nullptr;  ///< receives the sums over the rows of b's row-major matrix
   DataType bias_type = DataType::kF32;
   bool relu = false;
-  std::string text;  ///< "linear+bias 64x2048 by 1000x2048", and for a batch " in " and the number of matrices
+  std::string text;  ///< e.g. "linear+bias 64x2048 by 1000x2048"; a batch adds " in " and the number of matrices
 };
 
 /// Describes a group of Provider::kCublasLt at its addresses.
@@ -44,7 +44,7 @@ struct ProductAlgorithms {
   std::string why = {};                         ///< reason for the last algorithm left out, or for an empty list
 };
 
-/// A product that is ready to run, given an algorithm.
+/// A product that is ready to run with a given algorithm.
 class LinearProduct {
  public:
   /// `library` and the context of `handle` must outlive this object. Errors: backend.
@@ -52,7 +52,7 @@ class LinearProduct {
                 std::span<std::byte> workspace);
 
   [[nodiscard]] ProductAlgorithms algorithms() const;
-  /// Equal keys mean equal shape, types and alignments: the same algorithms run these products.
+  /// Products with equal keys have equal shapes, types and alignments, so the same algorithms run them.
   [[nodiscard]] std::string key() const;
   /// Errors: backend, if the library refuses the product.
   void run(const cublasLtMatmulAlgo_t& algorithm, kernels::Stream stream) const;

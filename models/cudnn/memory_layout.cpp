@@ -13,10 +13,10 @@ namespace {
 std::size_t bytes_of(const Value& value) { return static_cast<std::size_t>(value.shape.count()) * size_of(value.type); }
 
 struct Life {
-  int first = -1, last = -1;  // groups; -1: never
+  int first = -1, last = -1;  // numbers of groups; -1: no group
 };
 
-// The life of each scratch value that is no slice, from the groups that write or read the value or a slice of it.
+// Returns the life of each scratch value that is not a slice, including the lives of its slices.
 std::map<ValueId, Life> lives(const Program& program) {
   std::map<ValueId, Life> result;
   for (std::size_t i = 0; i < program.groups.size(); ++i) {

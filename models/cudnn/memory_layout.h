@@ -2,8 +2,8 @@
 //
 // Arenas (docs/architecture.md): parameters, gradients and momentum have one arena each, with equal slots in the order
 // in which backward makes the gradients. A bucket of gradients is therefore one range, and the update is one launch
-// over all slots. All other values that groups leave in memory share one arena, and values not alive together share
-// bytes.
+// over all slots. All other values that groups leave in memory share one arena, in which values that are never alive
+// together share bytes.
 #pragma once
 
 #include <cstddef>
@@ -31,13 +31,13 @@ struct MemoryLayout {
   std::size_t momentum = 0;   ///< fp32
   std::size_t state = 0;      ///< running statistics, fp32
   std::size_t images = 0, labels = 0;
-  std::size_t image_elements = 0;  ///< without padding; `images` includes it
+  std::size_t image_elements = 0;  ///< without padding; `images` includes the padding
   std::size_t padded_weights = 0;
   std::size_t scratch = 0;
-  std::size_t scratch_lower_bound = 0;  ///< largest sum of the values that are alive at one time
+  std::size_t scratch_lower_bound = 0;  ///< largest sum of the sizes of values that are alive together
   std::size_t scratch_without_reuse = 0;
 
-  /// One per value: bytes from the start of its storage's arena; kNoOffset for values that stay inside a group.
+  /// One per value: bytes from the start of the value's arena, or kNoOffset for values that stay inside a group.
   std::vector<std::size_t> offsets;
 
   /// Bytes of all arenas, without the workspace.
@@ -51,7 +51,7 @@ inline constexpr std::size_t kScratchAlignBytes = 256;
 
 MemoryLayout lay_out(const Graph& graph, const Program& program, ComputeType compute, DataType gradient);
 
-/// Per value: the last group that touches the value, a slice of it, or the value that it is a slice of. -1 for values
+/// Returns, for each value, the last group that touches the value, its parent, or one of their slices. -1 for values
 /// outside scratch, which are needed to the end, and for values that no group touches.
 std::vector<int> last_readers(const Program& program);
 

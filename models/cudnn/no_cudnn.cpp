@@ -1,4 +1,4 @@
-// Replaces the part of the cuDNN backend that calls the library, in builds without its headers.
+// Replaces the part of the cuDNN backend that calls the library, in builds without cuDNN's headers.
 #include "engine/base/error.h"
 #include "models/cudnn/plan.h"
 

@@ -13,7 +13,7 @@
 namespace hvd::models::cudnn {
 namespace {
 
-// Ids of values count from 1. Tensors between the cuDNN operations of one operation of ours have ids from here on.
+// Values have ids from 1 on. Tensors between the cuDNN operations of one operation of ours have ids from here on.
 constexpr std::int64_t kBetweenUids = 30'000;
 
 cudnnDataType_t cudnn_type(DataType type) {
@@ -46,7 +46,7 @@ class Lowering {
         uids_(uids(group)),
         parts_(parts),
         operations_(operations) {
-    // `operations` may reallocate: cuDNN copies the handles, and moving a Descriptor does not change its handle.
+    // cuDNN copies the handles, and moving a Descriptor does not change its handle, so `operations` may reallocate.
     for (const Operation& operation : group.operations) lower(operation);
   }
 
@@ -66,7 +66,7 @@ class Lowering {
     return made;
   }
 
-  /// The tensor of value `id`, made at the first call.
+  /// Returns the tensor of value `id`, which the first call makes.
   const Descriptor& value(ValueId id) {
     const std::int64_t uid = uids_.at(id);
     if (const auto found = tensors_.find(uid); found != tensors_.end()) return parts_[found->second];
@@ -84,7 +84,7 @@ class Lowering {
     return keep(uid, tensor(uid, of.type, dims, strides, std::gcd(bytes, kWidestAlignment), inside(group_, id)));
   }
 
-  /// An fp32 tensor with the shape of value `id`, between two cuDNN operations of one operation of ours.
+  /// Makes an fp32 tensor, with the shape of value `id`, between two cuDNN operations of one operation of ours.
   const Descriptor& between(ValueId id) {
     const Shape& of = program_.value(id).shape;
     const std::int64_t uid = kBetweenUids + static_cast<std::int64_t>(tensors_.size());
@@ -98,7 +98,7 @@ class Lowering {
     return keep(std::move(made));
   }
   const Descriptor& keep(Descriptor made) {
-    HVD_ASSERT(parts_.size() < parts_.capacity());  // callers hold references into the list
+    HVD_ASSERT(parts_.size() < parts_.capacity());  // callers keep references into `parts_`
     parts_.push_back(std::move(made));
     return parts_.back();
   }
@@ -187,8 +187,8 @@ class Lowering {
     made.set(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, value(of.outputs[0]));
     done(std::move(made), "relu backward");
   }
-  // (x - mean) * inv_std * gamma + beta as four operations: the engine for a data gradient with a batch norm's sums
-  // takes no other form (cuDNN 9.19).
+  // Lowers (x - mean) * inv_std * gamma + beta to four operations. The engine for a data gradient with a batch norm's
+  // sums accepts only this form (cuDNN 9.19).
   void norm_apply(const Operation& of) {
     const ValueId result = of.outputs[0];
     const Descriptor& centred = between(result);
@@ -255,8 +255,8 @@ class Lowering {
   std::vector<Descriptor>& operations_;
 };
 
-// Upper bound of tensors and of window and pointwise descriptors per operation. Applying a batch norm takes nine
-// tensors and four pointwise descriptors.
+// Upper bound of the tensors plus the window and pointwise descriptors of one operation. Applying a batch norm has the
+// most: nine tensors and four pointwise descriptors.
 constexpr std::size_t kPartsPerOperation = 16;
 
 }  // namespace

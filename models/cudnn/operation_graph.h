@@ -1,7 +1,7 @@
 // A group of operations as a graph of cuDNN's backend API.
 //
 // Layout: a tensor of rank 4 is NHWC in memory and NCHW in cuDNN's dimensions. A slice has the strides of the value
-// that it is cut from. A vector is {1, c, 1, 1}. Products and pointwise operations compute in fp32.
+// from which the slice is cut. A vector is {1, c, 1, 1}. Products and pointwise operations compute in fp32.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace hvd::models::cudnn {
 
-/// A tensor of the graph with cuDNN's id for it. Ids count values in order of appearance. Groups of equal signature
-/// thus have equal ids, and a plan made for one also runs the others.
+/// A value of a group, with the id that cuDNN uses for it. Ids count values in order of appearance. Groups of equal
+/// signature therefore have equal ids, and a plan made for one group also runs the others.
 struct Binding {
   std::int64_t uid = 0;
   ValueId value = kNoValue;
@@ -23,9 +23,9 @@ std::vector<Binding> bindings(const Group& group);
 
 class OperationGraph {
  public:
-  /// `library` must outlive this object. The graph is for the device of `handle`; if null, for a device that is
-  /// described elsewhere. Errors: backend, with cuDNN's reason, if it refuses the graph; unsupported for an operation
-  /// for which cuDNN has no descriptor.
+  /// `library` must outlive this object. The graph is for the device of `handle`. If `handle` is null, a Target
+  /// describes the device. Errors: backend, with cuDNN's reason, if cuDNN refuses the graph; unsupported for an
+  /// operation for which cuDNN has no descriptor.
   OperationGraph(const Library& library, const Program& program, const Group& group, cudnnHandle_t handle = nullptr);
 
   [[nodiscard]] const Descriptor& get() const noexcept { return graph_; }

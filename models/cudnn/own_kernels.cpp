@@ -1,5 +1,5 @@
-// Says which groups our own kernels can run: a small grammar over the operations. The kernels are in kernels/. One
-// launch of a kernel runs a group that own_kernel() accepts.
+// Says which groups our own kernels (kernels/) can run: a small grammar over the operations. One launch runs a whole
+// group that own_kernel() accepts.
 #include <algorithm>
 #include <span>
 
@@ -12,7 +12,7 @@ using Operations = std::span<const Operation>;
 
 bool starts_with(Operations operations, OpType type) { return !operations.empty() && operations[0].type == type; }
 
-/// Skips a rectifier's backward, if `operations` begins with one, with the batch norm that it may test.
+/// Returns `operations` without a rectifier's backward at its start and the batch norm that this may test.
 Operations after_rectifier(Operations operations) {
   if (starts_with(operations, OpType::kNormApply)) operations = operations.subspan(1);
   if (starts_with(operations, OpType::kReluBackward)) operations = operations.subspan(1);
@@ -33,8 +33,8 @@ bool is_pointwise(OpType type) {
   }
 }
 
-/// True for the operations that may follow in the loop that makes a diff: the sum of earlier diffs, then a rectifier's
-/// backward, which may test a batch norm applied again.
+/// True for the operations that may follow a diff in the loop that computes the diff: the sum with earlier diffs, then
+/// a rectifier's backward, which may test a batch norm applied again.
 bool is_epilogue(Operations operations) {
   if (starts_with(operations, OpType::kAdd)) operations = operations.subspan(1);
   operations = after_rectifier(operations);
@@ -71,12 +71,12 @@ bool is_known(Operations operations) {
                          [](const Operation& operation) { return operation.type == OpType::kCopy; });
     default: break;
   }
-  // The backward of a rectifier before a max pool runs on the pooled diff, which is several times smaller.
+  // The backward of a rectifier before a max pool runs on the pooled diff, which is several times smaller than dx.
   if (operations[0].type == OpType::kReluBackward && operations.size() > 1 &&
       operations[1].type == OpType::kMaxPoolBackward) {
     return is_epilogue(operations.subspan(2));
   }
-  // The two passes of a batch norm's backward, each with the rectifier after it.
+  // The two passes of a batch norm's backward, each with the backward of the rectifier after the norm, if any.
   if (const OpType last = operations.back().type;
       last == OpType::kNormBackwardWeights || last == OpType::kNormBackwardApply) {
     return after_rectifier(operations.first(operations.size() - 1)).empty();

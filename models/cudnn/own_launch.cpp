@@ -15,14 +15,14 @@ namespace {
 
 using kernels::Stream;
 
-/// A matrix, or a batch norm applied to it.
+/// A matrix, or a batch norm applied to a matrix.
 struct Source {
   kernels::Matrix matrix = {};
   kernels::Norm norm = {};
 };
 
-// The operations of one group and their operands. A batch norm that the group applies is a part of its reader's
-// operand.
+// The operations of one group and their operands. A batch norm that the group applies is part of the operand of the
+// operation that reads the norm.
 class Reader {
  public:
   Reader(const Addresses& at, const Group& group) : at_(at) {
@@ -33,7 +33,7 @@ class Reader {
         operations_.push_back(&operation);
       }
     }
-    if (operations_.empty()) {  // a batch norm alone
+    if (operations_.empty()) {  // the group is one batch norm
       HVD_ASSERT(applied_.size() == 1);
       operations_.push_back(applied_.begin()->second);
     }
@@ -43,7 +43,7 @@ class Reader {
     HVD_ASSERT(at_.program().value(id).type == DataType::kF32);
     return reinterpret_cast<float*>(at_.at(id));
   }
-  [[nodiscard]] kernels::Norm norm(const Operation& apply) const {  // x, mean, inv_std, gamma, beta
+  [[nodiscard]] kernels::Norm norm(const Operation& apply) const {  // inputs: x, mean, inv_std, gamma, beta
     return {.mean = floats(apply.inputs[1]),
             .inv_std = floats(apply.inputs[2]),
             .gamma = floats(apply.inputs[3]),
@@ -55,7 +55,7 @@ class Reader {
     const Operation& apply = *applied->second;
     return {.matrix = at_.matrix(apply.inputs[0]), .norm = norm(apply)};
   }
-  /// The group's operations without the batch norms that operands include.
+  /// Returns the group's operations, except batch norms that are part of an operand.
   [[nodiscard]] const std::vector<const Operation*>& operations() const { return operations_; }
   [[nodiscard]] const Addresses& at() const { return at_; }
   [[nodiscard]] const Shape& shape(ValueId id) const { return at_.program().value(id).shape; }
@@ -131,14 +131,14 @@ Launch pointwise(const Reader& read, const Group& group, const OwnContext& conte
   return [run = context.kernels.pointwise, work](Stream stream) { run(work, stream); };
 }
 
-// Sees `whole`, a matrix without gaps, as one with the rows of `like`, which has as many elements.
+// Gives `whole`, a matrix without gaps, the rows and channels of `like`, which has equally many elements.
 void see_as(const kernels::Matrix& like, kernels::Matrix& whole) {
   HVD_ASSERT(whole.pitch == whole.channels && whole.rows * whole.channels == like.rows * like.channels);
   whole.rows = like.rows;
   whole.channels = whole.pitch = like.channels;
 }
 
-// Vectors and whole tensors are flat, and one launch copies them all. Each slice is a launch of its own.
+// One launch copies all vectors and whole tensors, which are flat. Each slice takes a launch of its own.
 Launch copies(const Reader& read, const OwnContext& context) {
   std::vector<kernels::Copy> flat;
   std::vector<std::pair<kernels::Matrix, kernels::Matrix>> matrices;
@@ -180,7 +180,7 @@ Launch pool(const Reader& read, const Operation& of, const OwnContext& context) 
   return [run = context.kernels.max_pool, window, x, y, where](Stream stream) { run(window, x, y, where, stream); };
 }
 
-// "[drelu] pool [add] [drelu]": the first drelu runs on the pooled diff, the others where each element of dx is made.
+// Runs "[drelu] pool [add] [drelu]": the first drelu on the pooled diff, add and the last drelu on each element of dx.
 Launch pool_backward(const Reader& read, const Group& group, const OwnContext& context) {
   const auto& operations = read.operations();
   std::size_t i = 0;
@@ -239,7 +239,7 @@ Launch bias_gradient(const Reader& read, const Operation& of, const OwnContext& 
           workspace = read.at().arenas().workspace.data()](Stream stream) { run(dy, out, type, workspace, stream); };
 }
 
-/// All fields but the sums.
+/// Fills all fields except the sums.
 kernels::NormFinalize finalize_of(const Reader& read, const Operation& of, const OwnContext& context) {
   const Shape& normed = context.graph.tensor(context.graph.node(of.node).outputs[0]).shape;
   const auto& attr = std::get<BatchNormAttr>(of.attr);
@@ -271,7 +271,7 @@ Launch norm_statistics(const Reader& read, const OwnContext& context) {
           workspace = read.at().arenas().workspace.data()](Stream stream) { run(x, work, workspace, stream); };
 }
 
-// A matrix with one row per part.
+// Returns `parts` as a matrix with one row per part.
 kernels::Matrix parts_of(kernels::Matrix parts, const Shape& shape) {
   parts.rows = shape[0];
   parts.channels = parts.pitch = shape.count() / shape[0];
@@ -292,7 +292,7 @@ Launch columns(const Reader& read, const Operation& of, const OwnContext& contex
              Stream stream) { run(window, x, out, stream); };
 }
 
-// "[drelu] dnorm_weights" or "[drelu] dnorm_apply". The rectifier tests the batch norm itself.
+// Runs "[drelu] dnorm_weights" or "[drelu] dnorm_apply". The drelu tests the output of the batch norm itself.
 Launch norm_backward(const Reader& read, const Group& group, const OwnContext& context) {
   const Operation& of = *read.operations().back();
   kernels::NormBackward work;

@@ -17,16 +17,16 @@ using Launch = std::function<void(kernels::Stream)>;
 struct OwnContext {
   const Graph& graph;
   const kernels::Table& kernels;
-  std::uint64_t seed = 0;                          ///< of the dropout masks
+  std::uint64_t seed = 0;                          ///< seed of the dropout masks
   const kernels::StepScalars* scalars = nullptr;   ///< on the device
   const kernels::LossScale* loss_scale = nullptr;  ///< on the device
-  double gradient_prescale = 1.0;                  ///< as in StepOptions
+  double gradient_prescale = 1.0;                  ///< see StepOptions
 };
 
 /// Bytes of the shared workspace that `group` needs.
 std::size_t own_workspace(const Program& program, const Group& group, const kernels::Table& kernels);
 
-/// Makes the launch of a group that own_kernel() (analyse.h) accepts. The launch refers to the device memory only.
+/// Makes the launch of a group that own_kernel() (analyse.h) accepts. The launch refers only to device memory.
 /// Errors: invalid_argument for a group that no kernel of ours runs.
 Launch own_launch(const Addresses& addresses, const Group& group, const OwnContext& context);
 

@@ -1,12 +1,12 @@
 // Images have three channels, but engines on tensor cores are fastest with a multiple of 16 bytes of channels. On an
-// H200 (cuDNN 9.19, fp16, batch 256) the first convolution of ResNet-101 took 1.53 ms and its weight gradient 1.15 ms,
-// some four times their traffic. Images::kPadded adds channels of zeroes to the images in memory (1 % faster for
-// ResNet-101 and VGG-16). The convolutions that read these images read a weight copy with as many channels, and the
-// gradients of the added channels are not copied to the arena. The network, its parameters and its gradients stay the
-// same.
+// H200 (cuDNN 9.19, fp16, batch 256), the first convolution of ResNet-101 took 1.53 ms and its weight gradient 1.15 ms,
+// about four times as long as their memory traffic takes. Images::kPadded adds channels of zeroes to the images in
+// memory (1 % faster for ResNet-101 and VGG-16). The convolutions that read these images read a copy of the weight with
+// as many channels. The gradients of the added channels are not copied to the arena. The network, its parameters and
+// its gradients stay the same.
 //
 // Images::kColumns ("im2col") first writes the windows of a convolution as rows of a matrix, which cuBLASLt multiplies.
-// The rows are written once and read twice, each time some ten times the bytes of the images.
+// The rows have about ten times the bytes of the images. Each row is written once and read twice.
 #include <algorithm>
 
 #include "engine/base/align.h"
@@ -45,7 +45,7 @@ void Analyser::pad_weight(NodeId conv) {
   if (padded_.contains(node(conv).inputs[0])) padded_[weight] = padded_copy(conv, shape(weight));
 }
 
-// The copy is made in every step, because the update writes to the parameter only.
+// Every step makes the copy again, because the update writes only to the parameter.
 ValueId Analyser::padded_copy(NodeId conv, const Shape& as) {
   const TensorId weight = node(conv).inputs[1];
   const Padded padded = add_padded({.name = graph_.tensor(weight).name + ":copy",
@@ -75,20 +75,20 @@ bool Analyser::multiplies_columns(NodeId conv) const {
     return false;
   const std::vector<NodeId>& then = readers(last_of_conv(conv));
   const bool sliced = std::any_of(then.begin(), then.end(), [&](NodeId reader) {
-    return node(reader).kind == OpKind::kConcat;  // a product writes no slices
+    return node(reader).kind == OpKind::kConcat;  // a matrix product cannot write slices
   });
   return !sliced && shape(images)[3] % image_channels_multiple(options_.compute) != 0 &&
          as_matrix(node(conv).inputs[1])[1] <= kernels::kMostWindowElements;
 }
 
-// The tensor that a fused launch of the convolution leaves: its result, or that of the rectifier after it.
+// Returns the tensor that a fused launch of `conv` leaves: the result of the rectifier after it, else of `conv`.
 TensorId Analyser::last_of_conv(NodeId conv) const {
   const TensorId y = node(conv).outputs[0];
   const NodeId relu = only_forward_reader(y, OpKind::kRelu);
   return relu == kNoNode ? y : node(relu).outputs[0];
 }
 
-// {outputs, taps}: the layout in which every weight is stored.
+// Returns {outputs, taps}, the layout in which every weight is stored.
 Shape Analyser::as_matrix(TensorId weight) const {
   return {shape(weight)[0], shape(weight).count() / shape(weight)[0]};
 }
@@ -108,8 +108,8 @@ void Analyser::columns_conv(NodeId id) {
   fused_product(id, columns, w);
 }
 
-// The product has a few thousand results, each a sum over millions of pixels. It is cut by images, which fills a GPU,
-// and the parts are added up in fp32 in a fixed order.
+// The product has a few thousand results, each a sum over millions of pixels. The sums are split by images, so that the
+// product fills a GPU. The parts are added up in fp32 in a fixed order.
 void Analyser::columns_backward_weights(NodeId id) {
   const Node& of = node(id);
   const ValueId columns = columns_.at(of.forward), dy = packed(value_of(of.inputs[1]), id);

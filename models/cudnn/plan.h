@@ -1,7 +1,7 @@
-// A Program with all that is needed to run it on one kind of GPU: for each cuDNN group an engine and its knobs, for
-// each value a place in memory. Plain data, made from a description of the GPU, without a device. The executor
-// finalises the chosen engines on the device, may time the candidates (Plan::engines, best guess first), and keeps the
-// winners in a file (plan_cache.h).
+// A Program with all that is needed to run it on one kind of GPU: an engine and its knobs for each cuDNN group, and a
+// place in memory for each value. Plain data, made from a description of the GPU, without a device. The executor
+// finalises the chosen engines on the device. It may time the candidates (Plan::engines, best guess first), and keeps
+// the winners in a file (plan_cache.h).
 #pragma once
 
 #include <cstddef>
@@ -30,12 +30,12 @@ struct EngineChoice {
   std::vector<Knob> knobs = {};
   bool tensor_cores = false;
   bool rounds_inputs = false;    ///< rounds fp32 inputs to fewer bits, as tf32 does
-  bool sums_in_16_bits = false;  ///< never chosen
+  bool sums_in_16_bits = false;  ///< engines that do so are never chosen
   bool nondeterministic = false;
   bool compiled_at_run_time = false;  ///< can be finalised only on a machine with a driver
-  bool finalised = false;             ///< an execution plan was built from it
+  bool finalised = false;             ///< an execution plan was built from this choice
   std::size_t workspace_bytes = 0;    ///< of that execution plan, else promised_workspace() (engines.h)
-  /// "62[2=5,13=1]": knob types by their numbers in cudnnBackendKnobType_t.
+  /// For example "62[2=5,13=1]": engine 62, with knob types as numbers of cudnnBackendKnobType_t.
   [[nodiscard]] std::string text() const;
 };
 
@@ -52,31 +52,31 @@ struct PlanOptions {
   DataType gradient = DataType::kF16;
   Fusion fusion = {};
   bool deterministic = false;  ///< use only engines and groups whose sums have a fixed order
-  /// One workspace serves all groups; engines that need more are not used.
+  /// One workspace serves all groups. Engines that need more than this are not used.
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
   std::size_t candidates = 8;  ///< engines to keep per signature, for timing
-  EngineFailures failed = {};  ///< engines not to be used again; a group that has no other engine falls back
+  EngineFailures failed = {};  ///< engines that may not be used; a group without any other engine falls back
 };
 
 /// options.fusion (what was requested) without the parts that have failed on this machine.
 Fusion fusion_that_runs(const PlanOptions& options);
 
-/// The options that decide which groups there are.
+/// Returns the options that decide which groups the program has.
 AnalysisOptions analysis_options(const PlanOptions& options);
 
-/// Returns the reason why no cuDNN engine may run `group`, whatever the engines' notes say, or "". Pure.
+/// Returns the reason why no cuDNN engine may run `group`, whatever the engines' notes say, or "" if one may. Pure.
 std::string rejection(const Group& group, const PlanOptions& options);
 
 struct Plan {
   PlanOptions options;
-  std::string cudnn;          ///< "9.19.0"
-  std::string device;         ///< "NVIDIA H200"
-  std::string cublaslt = {};  ///< "13.1.0"; empty until cuBLASLt is loaded
+  std::string cudnn;          ///< e.g. "9.19.0"
+  std::string device;         ///< e.g. "NVIDIA H200"
+  std::string cublaslt = {};  ///< e.g. "13.1.0"; empty until cuBLASLt is loaded
   Program program;
   std::vector<EnginePlan> engines;  ///< one per distinct signature, in order of first use
   std::vector<int> engine_of;       ///< by group: index into `engines`; -1 for groups that are not cuDNN's
   MemoryLayout memory;
-  std::size_t workspace_bytes = 0;  ///< the largest of the chosen engines, as far as known
+  std::size_t workspace_bytes = 0;  ///< the largest workspace of the chosen engines, as far as known
 
   /// Hash of everything that decides the numerical results: equal on all ranks if their plans are equal.
   [[nodiscard]] std::uint64_t hash() const;
@@ -92,7 +92,7 @@ Plan assemble(const Graph& graph, const PlanOptions& options, Program program,
 
 /// One line per fusion that was tried and refused: the nodes, and the library's reason.
 std::vector<std::string> fallback_lines(const Graph& graph, const Program& program);
-/// For people: a line per kind of group (operations, count, distinct shapes, engines) and per kind of fallback.
+/// A table for people: one line per kind of group (operations, count, shapes, engines) and per kind of fallback.
 std::string table(const Graph& graph, const Plan& plan);
 
 /// Plans graphs for one GPU and remembers cuDNN's answers. One thread at a time.
@@ -101,7 +101,7 @@ class Planner {
   virtual ~Planner() = default;
   /// Errors: unsupported, naming the node, if the options leave no engine for a convolution.
   virtual Plan plan(const Graph& graph, const PlanOptions& options) = 0;
-  /// How often cuDNN's heuristics were asked, and how often an equal group had been asked about before.
+  /// `asked`: how often cuDNN's heuristics were asked. `known`: how often an equal group's answer was known already.
   struct Questions {
     std::size_t asked = 0, known = 0;
   };

@@ -33,7 +33,7 @@ bool parse_number(std::string_view text, double& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// "62[2=5,13=1]".
+// Parses text like "62[2=5,13=1]".
 bool parse_choice(std::string_view text, EngineChoice& choice) {
   const std::size_t open = text.find('[');
   if (open == std::string_view::npos || text.back() != ']') return false;
@@ -54,7 +54,7 @@ bool parse_choice(std::string_view text, EngineChoice& choice) {
   return true;
 }
 
-// "62[2=5,13=1]" or "lt:...".
+// Parses text like "62[2=5,13=1]" or "lt:...".
 bool parse_engine(const std::string& text, Winner& winner) {
   if (!text.starts_with(kProduct)) return parse_choice(text, winner.choice);
   winner.algorithm = text;
@@ -201,7 +201,7 @@ std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners) {
 }
 
 void save_winners(const std::string& path, const Plan& plan, const Winners& winners) {
-  replace_file(path, winners_text(plan, winners));  // atomically: ranks of a host may save at once
+  replace_file(path, winners_text(plan, winners));  // atomically, because ranks of a host may save at once
 }
 
 Winners load_winners(const std::string& path, const Plan& plan) {

@@ -1,6 +1,6 @@
-// Text files with the engines that were fastest on a GPU (winners), so that later runs need not time them again. There
-// is one file per (cuDNN version, GPU, program, types). Its lines are keyed by group signature, so that every program
-// with an equal group can use them, on the same GPU with the same versions.
+// Text files with the engines that were fastest on a GPU (winners), so that later runs need not time engines again.
+// There is one file per (cuDNN version, GPU, program, types). The lines are keyed by group signature, so that every
+// program with an equal group can use them, on the same GPU with the same versions.
 //
 //   hvd_bench cudnn winners 2
 //   cudnn 9.19.0 cublaslt 13.1.0
@@ -23,8 +23,8 @@ namespace hvd::models::cudnn {
 struct Winner {
   std::uint64_t signature = 0;  ///< signature_hash()
   EngineChoice choice = {};     ///< engine, knobs, workspace
-  std::string algorithm = {};   ///< cuBLASLt's (linear.h), for a matrix product, which has no engine; else empty
-  double microseconds = 0;      ///< per launch, as measured when it won
+  std::string algorithm = {};   ///< cuBLASLt's algorithm (linear.h) for a matrix product; empty for a cuDNN group
+  double microseconds = 0;      ///< per launch, as measured when this winner was chosen
 };
 
 std::uint64_t signature_hash(std::string_view signature);
@@ -32,7 +32,7 @@ std::uint64_t signature_hash(std::string_view signature);
 /// Hash of the program's groups and types, but not of the engines that run them. Part of the file's name.
 std::uint64_t program_hash(const Plan& plan);
 
-/// "resnet101-9f0c2d11a4b3e877-fp16.cudnn-9.19.0.NVIDIA-H200.winners".
+/// For example "resnet101-9f0c2d11a4b3e877-fp16.cudnn-9.19.0.NVIDIA-H200.winners".
 std::string winners_file_name(const Plan& plan);
 
 /// The chosen engine of each signature, in order of first use: "51c7d2aa01f3b964 62[2=5,13=1]; ...".
@@ -40,12 +40,12 @@ std::string chosen_text(const Plan& plan);
 
 struct Winners {
   std::vector<Winner> list;
-  /// text() of the fastest of Planning::fusions, in the file of the first fusion's program. Empty: not timed.
+  /// text() of the fastest of Planning::fusions. Only in the file of the first fusion's program. Empty: not timed.
   std::string fusion = {};
   std::string why_not;  ///< why the text cannot be used (other version or GPU, damage); then `list` is empty
 };
 std::string winners_text(const Plan& plan, const Winners& winners);
-/// Does not throw: a text that cannot be used gives `why_not`, and the caller measures again.
+/// Does not throw. If the text cannot be used, sets `why_not`, and the caller measures again.
 Winners parse_winners(std::string_view text, const Plan& plan);
 
 /// Chooses each signature's winner, if it is among the candidates in `plan`, and updates plan.workspace_bytes. Returns
@@ -54,12 +54,12 @@ std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners);
 
 /// Writes a temporary file beside `path` and renames it. Errors: io, naming the file.
 void save_winners(const std::string& path, const Plan& plan, const Winners& winners);
-/// If the file cannot be opened, the list is empty and `why_not` has the reason.
+/// If the file cannot be opened, the result has an empty list and the reason in `why_not`.
 Winners load_winners(const std::string& path, const Plan& plan);
-/// Returns winners that other programs stored in `folder` for this plan's groups and for products, less signatures that
-/// `winners` has. Files are read in order of their names. Files of other versions or GPUs or damaged ones are skipped.
+/// Returns winners that other programs stored in `folder` for this plan's groups and for products, except signatures
+/// that `winners` has. Reads files in order of their names. Skips files of other versions or GPUs and damaged files.
 std::vector<Winner> borrow_winners(const std::string& folder, const Plan& plan, const std::vector<Winner>& winners);
-/// Returns those of `winners` that are chosen in `plan`, and all that are for products.
+/// Returns the winners that are chosen in `plan`, and all winners for products.
 std::vector<Winner> in_use(const Plan& plan, const std::vector<Winner>& winners);
 
 }  // namespace hvd::models::cudnn

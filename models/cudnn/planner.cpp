@@ -15,7 +15,7 @@
 namespace hvd::models::cudnn {
 namespace {
 
-// Returns "deviceName" of cuDNN's description of a GPU.
+// Returns the value of "deviceName" in cuDNN's description of a GPU.
 std::string device_name(const std::string& properties) {
   const std::string key = "\"deviceName\":";
   const std::size_t at = properties.find(key);
@@ -31,8 +31,8 @@ bool has_driver_library() {
 }
 
 // With statistics in its epilogue, a convolution on an engine compiled at run time takes three times as long (H200,
-// cuDNN 9.19, bf16, ResNet-101 at batch 256: 25.4 ms of a step, 8.8 ms without). It is cheaper if the batch norm reads
-// its input once more for the statistics.
+// cuDNN 9.19, bf16, ResNet-101 at batch 256: 25.4 ms of a step instead of 8.8 ms). A batch norm that reads its input
+// once more for the statistics costs less than that.
 constexpr const char* kSlowSums = "only compiled at run time, which is slower than a pass of its own";
 bool sums_beside_product(const Group& group) {
   return holds(group, {OpType::kConv}) && holds(group, {OpType::kStatistics});
@@ -72,20 +72,20 @@ class CudnnPlanner final : public Planner {
       std::vector<EngineChoice> choices;
       std::string why;  ///< why `choices` is empty
     };
-    /// Returns up to `most` engines that pass the filter and have not failed, from cuDNN's first list with any.
+    /// Returns up to `most` engines that pass the filter and have not failed, from cuDNN's first list that has any.
     Answer answer(const Program& program, const Group& group, std::size_t most) {
       Answer found;
       std::set<std::string> reasons;
       const std::string key = signature(program, group);
       for (const Heuristics mode : {Heuristics::kA, Heuristics::kB, Heuristics::kFallback}) {
-        // For fused groups, cuDNN 9.19 answers mode B with the list of mode A, and takes as long.
+        // For fused groups, cuDNN 9.19 has the same list in mode B as in mode A, and takes as long for it.
         if (mode == Heuristics::kB && group.operations.size() > 1) continue;
         EngineList& list = planner_.ask(program, group, mode);
         for (std::size_t i = 0; found.choices.size() < most && list.at(i) != nullptr; ++i) {
           const EngineChoice& choice = *list.at(i);
           std::string why = rejection(choice, filter_);
           if (why.empty() && choice.compiled_at_run_time && sums_beside_product(group)) {
-            found.why = kSlowSums;  // cuDNN lists engines compiled in advance first, so the rest is as slow
+            found.why = kSlowSums;  // cuDNN lists precompiled engines first, so all later ones are as slow
             break;
           }
           if (const std::string* failure = find_failure(options_.failed, key, choice.text()); failure != nullptr) {

@@ -1,7 +1,7 @@
 // One training step for a GPU as plain data: values (tensors, in memory or inside one group) and groups (operations
-// that run as one launch), in the order in which they run. analyse() (analyse.h) makes it from a differentiated graph,
-// a Planner (plan.h) finds engines and memory for it, and the executor runs it. It holds no library's objects and no
-// addresses. Immutable once made; any thread may read it.
+// that run as one launch), in the order in which they run. analyse() (analyse.h) makes a program from a differentiated
+// graph, a Planner (plan.h) finds engines and memory for the program, and the executor runs the program. A program has
+// no library objects and no addresses. Immutable once made; any thread may read it.
 //
 // Operations are finer than the graph's nodes, because fusion cuts nodes in pieces. For example, a batch norm may
 // become statistics in the epilogue of the convolution before it, a finalisation, and a pass that also adds and
@@ -21,7 +21,7 @@ namespace hvd::models::cudnn {
 
 using ValueId = std::int32_t;
 inline constexpr ValueId kNoValue = -1;
-/// Bytes. No cuDNN engine requires a larger alignment, so larger ones are not told apart.
+/// Bytes. No cuDNN engine requires a larger alignment, so signatures do not tell larger alignments apart.
 inline constexpr std::int64_t kWidestAlignment = 16;
 
 /// Where a value lives.
@@ -37,14 +37,14 @@ enum class Storage : std::uint8_t {
 
 struct Value {
   std::string name;
-  TensorId tensor = kNoTensor;  ///< of the graph; kNoTensor for a value that only the program has
+  TensorId tensor = kNoTensor;  ///< the graph's tensor; kNoTensor for a value that only the program has
   Storage storage = Storage::kScratch;
   Shape shape;  ///< logical; images and activations are {n, h, w, c}, channels fastest
   DataType type = DataType::kF32;
   /// If set, this value is a slice of the channels of `parent`, from `channel` on (concatenation without copying).
   ValueId parent = kNoValue;
   std::int64_t channel = 0;
-  std::int64_t padding = 0;  ///< last channels that the network does not have; zero when a group reads them
+  std::int64_t padding = 0;  ///< number of last channels that the network does not have; zero when a group reads them
 };
 /// Number of elements without the padding.
 std::int64_t own_elements(const Value& value);
@@ -63,7 +63,7 @@ enum class OpType : std::uint8_t {
   kBiasGradient,           // dy                                               db {c}
   kAdd,                    // a, b, ...                                        their sum
   kRelu,                   // x                                                y
-  kReluBackward,           // x or y, dy                                       dy where the first is positive, else 0
+  kReluBackward,           // x or y, dy                                       dy where input 0 is positive, else 0
   kStatistics,             // x                                                sum {c}, sum of squares {c}
   kNormFinalize,           // sum, sum of squares, gamma, beta, running        mean, inv_std, scale = gamma * inv_std,
                            // mean, running variance                           beta - mean * scale (no operation reads
@@ -88,9 +88,9 @@ std::string_view name(OpType type) noexcept;
 struct Operation {
   OpType type{};
   std::vector<ValueId> inputs, outputs;
-  Attr attr;  ///< of the graph node
+  Attr attr;  ///< attributes of the graph node
   NodeId node = kNoNode;
-  /// Another group computes the same; computing it again is cheaper than storing and reading the result.
+  /// Another group computes the same result. Computing the result twice costs less than storing and reading it.
   bool again = false;
 };
 
@@ -105,8 +105,8 @@ struct Group {
   Provider provider = Provider::kOwn;
   int level = 0;  ///< fusion level (analyse.h) that makes this group; 0: a single operation
   std::vector<Operation> operations;
-  /// Values that the group leaves in memory: those that another group reads and those that live in an arena. All
-  /// other results of its operations stay inside the group.
+  /// Values that the group leaves in memory: those that another group reads and those that live in an arena. All other
+  /// results of the group's operations stay inside the group.
   std::vector<ValueId> writes;
 };
 
@@ -116,7 +116,7 @@ struct Elided {
   std::string why;
 };
 
-/// A fusion that was tried and refused: at which node, and for which reason.
+/// A fusion that was tried and refused: at which node, and why.
 struct Fallback {
   NodeId node = kNoNode;
   int level = 0;
@@ -134,18 +134,18 @@ struct Program {
   [[nodiscard]] const Value& value(ValueId id) const { return values.at(static_cast<std::size_t>(id)); }
 };
 
-/// The position of a value inside the outermost value that it is a slice of.
+/// The position of a slice inside the outermost value from which the slice is cut.
 struct Placement {
-  ValueId root = kNoValue;    ///< the outermost value; the value itself if it is no slice
+  ValueId root = kNoValue;    ///< the outermost value; the value itself if it is not a slice
   std::int64_t offset = 0;    ///< elements from the start of `root`
   std::int64_t channels = 0;  ///< channels of `root`: elements from one pixel to the next
 };
 Placement placement(const Program& program, ValueId id);
 
-/// Returns the value that the batch is written to. It has the images' channels; if it is a slice, pixels have gaps.
+/// Returns the value to which a batch's images are written, with their channels. In a slice, pixels have gaps.
 ValueId images_of(const Graph& graph, const Program& program);
 
-/// Returns the values that `group` reads from memory: inputs made elsewhere, each once, in order of appearance.
+/// Returns the values that `group` reads from memory: inputs made by others, each once, in order of appearance.
 std::vector<ValueId> reads(const Group& group);
 /// Returns true if `group` makes `id` and does not leave it in memory.
 bool inside(const Group& group, ValueId id);
@@ -155,18 +155,18 @@ bool holds(const Group& group, std::initializer_list<OpType> types);
 /// Returns true if `group` reads the output of a kColumns operation.
 bool reads_columns(const Program& program, const Group& group);
 
-/// "norm_apply+add+relu". Consecutive copies appear once.
+/// For example "norm_apply+add+relu". Consecutive copies appear once.
 std::string operations_text(const Group& group);
-/// Names of the nodes whose operations are in `group`, joined by '+'. Operation::again does not count.
+/// Names of the nodes whose operations are in `group`, joined by '+'. Operations with `again` set do not count.
 std::string nodes_text(const Graph& graph, const Group& group);
 
-/// Text that is equal for groups that do the same work: operations, attributes, shapes, types, strides and alignment,
-/// but no names. Caches of engines use it as their key; a network has far fewer signatures than groups. Example:
-/// "cudnn; conv 0:128x28x28x128:fp16 1:128x3x3x128:fp16 > 2:128x28x28x128:fp16/256@16 k3x3 s1x1 p1,1,1,1".
+/// Returns a text that is equal for groups that do the same work: operations, attributes, shapes, types, strides and
+/// alignment, but no names. Caches of engines use it as their key. A network has far fewer signatures than groups.
+/// Example: "cudnn; conv 0:128x28x28x128:fp16 1:128x3x3x128:fp16 > 2:128x28x28x128:fp16/256@16 k3x3 s1x1 p1,1,1,1".
 std::string signature(const Program& program, const Group& group);
 
 /// Returns, by group, how many leading parameters (graph.parameters, in the arena's order) have their final gradients
-/// once the group has run. Never decreases; counts all parameters after the last group.
+/// once the group has run. The numbers never decrease. The last is the number of all parameters.
 std::vector<std::size_t> gradients_ready(const Graph& graph, const Program& program);
 
 }  // namespace hvd::models::cudnn

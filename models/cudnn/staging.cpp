@@ -10,8 +10,8 @@ namespace hvd::models::cudnn {
 namespace {
 
 constexpr std::size_t kSlotAlign = 256;
-constexpr std::size_t kFerryBytes = std::size_t{4} << 20;
-constexpr std::chrono::seconds kFerryTimeout(60);
+constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
+constexpr std::chrono::seconds kPieceTimeout(60);
 
 std::size_t slot_stride(std::size_t bytes) { return align_up(bytes, kSlotAlign); }
 
@@ -34,13 +34,13 @@ void PinnedSlots::emptied_on(gpu::StreamView stream) {
 }
 
 StagedCopy::StagedCopy(gpu::GpuRuntime& runtime)
-    : runtime_(runtime), memory_(runtime.allocate_pinned(kFerryBytes, "copies of the weights")) {}
+    : runtime_(runtime), memory_(runtime.allocate_pinned(kPieceBytes, "copies of the weights")) {}
 
 void StagedCopy::to_host(std::span<std::byte> to, const std::byte* from, gpu::StreamView stream) {
   while (!to.empty()) {
-    const std::size_t bytes = std::min(to.size(), kFerryBytes);
+    const std::size_t bytes = std::min(to.size(), kPieceBytes);
     runtime_.copy(memory_->bytes.data(), from, bytes, stream);
-    runtime_.synchronize(stream, Deadline::after(kFerryTimeout), "a copy from the device");
+    runtime_.synchronize(stream, Deadline::after(kPieceTimeout), "a copy from the device");
     std::memcpy(to.data(), memory_->bytes.data(), bytes);
     to = to.subspan(bytes);
     from += bytes;
@@ -49,10 +49,10 @@ void StagedCopy::to_host(std::span<std::byte> to, const std::byte* from, gpu::St
 
 void StagedCopy::to_device(std::byte* to, std::span<const std::byte> from, gpu::StreamView stream) {
   while (!from.empty()) {
-    const std::size_t bytes = std::min(from.size(), kFerryBytes);
+    const std::size_t bytes = std::min(from.size(), kPieceBytes);
     std::memcpy(memory_->bytes.data(), from.data(), bytes);
     runtime_.copy(to, memory_->bytes.data(), bytes, stream);
-    runtime_.synchronize(stream, Deadline::after(kFerryTimeout), "a copy to the device");
+    runtime_.synchronize(stream, Deadline::after(kPieceTimeout), "a copy to the device");
     from = from.subspan(bytes);
     to += bytes;
   }

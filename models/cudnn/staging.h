@@ -18,7 +18,7 @@ class PinnedSlots {
 
   /// Waits until the copies out of the next slot have ended, and returns that slot to be filled. Errors: timeout.
   [[nodiscard]] std::span<std::byte> next(Deadline deadline);
-  /// Call when all copies out of that slot have been enqueued on `stream`.
+  /// Call when all copies out of the slot from next() have been enqueued on `stream`.
   void emptied_on(gpu::StreamView stream);
   /// Number of the slot that next() returned last.
   [[nodiscard]] std::size_t index() const noexcept { return index_; }
@@ -33,12 +33,12 @@ class PinnedSlots {
   std::size_t index_ = kSlots - 1;
 };
 
-/// Copies data of any length between pageable host memory and the device, piece by piece, and waits for each piece. It
-/// is used to read and write weights, which is not timed.
+/// Copies data of any length between pageable host memory and the device, piece by piece, and waits for each piece.
+/// Weights are read and written through this class, outside timed steps.
 class StagedCopy {
  public:
   explicit StagedCopy(gpu::GpuRuntime& runtime);
-  /// Both copy after all earlier work on `stream` and return when the copy has ended. Errors: timeout.
+  /// Both functions copy after all earlier work on `stream` and return when the copy has ended. Errors: timeout.
   void to_host(std::span<std::byte> to, const std::byte* from, gpu::StreamView stream);
   void to_device(std::byte* to, std::span<const std::byte> from, gpu::StreamView stream);
 

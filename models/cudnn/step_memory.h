@@ -22,17 +22,17 @@ struct MemoryNeed {
 };
 /// `input_copies`: fp32 copies of the batch's images that are not part of `layout`. Pure.
 MemoryNeed memory_need(const MemoryLayout& layout, std::int64_t batch, std::size_t workspace, int input_copies);
-/// "batch 512 needs 91234 MiB of device memory, 80000 MiB are free; batch 448 fits". Pure.
+/// Returns "batch 512 needs 91234 MiB of device memory, 80000 MiB are free; batch 448 fits". Pure.
 std::string too_big_text(const MemoryNeed& need, std::size_t free_bytes);
 
 class StepMemory {
  public:
   /// Allocates all memory and zeroes it on `stream`, except the workspace. `allocate` provides the gradient arena.
-  /// Errors: out_of_memory, before anything is allocated, if `need` is more than is free.
+  /// Errors: out_of_memory, before anything is allocated, if `need` is more than the free memory.
   StepMemory(gpu::GpuRuntime& runtime, const MemoryLayout& layout, const MemoryNeed& need, std::size_t workspace,
              const ArenaAllocator& allocate, gpu::StreamView stream);
 
-  /// Replaces the workspace by a new one. No work on the GPU may still use the old one.
+  /// Replaces the workspace by a new one. No work on the GPU may still use the old workspace.
   void resize_workspace(std::size_t bytes);
 
   [[nodiscard]] const Arenas& arenas() const noexcept { return arenas_; }

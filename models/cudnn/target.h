@@ -1,4 +1,4 @@
-// The GPU for which cuDNN plans: a present one, given by its handle, or an absent one, given by a description.
+// The GPU for which cuDNN plans: a present GPU, given by its handle, or an absent GPU, given by a description.
 #pragma once
 
 #include <string>
@@ -12,12 +12,12 @@ class Target {
   /// `handle` must outlive this object. Works with every cuDNN from kOldestVersion on.
   explicit Target(cudnnHandle_t handle) : handle_(handle) {}
   /// `properties`: JSON in cuDNN's form (tests/cudnn/devices). `library` must outlive this object. Errors: unsupported
-  /// if `library` is older than kDevicelessVersion; invalid_argument if it refuses the description.
+  /// if `library` is older than kDevicelessVersion; invalid_argument if cuDNN refuses the description.
   Target(const Library& library, const std::string& properties);
 
   /// Null if the GPU is given by a description.
   [[nodiscard]] cudnnHandle_t handle() const noexcept { return handle_; }
-  /// Each tells a descriptor which GPU it is for. Call before the descriptor is finalised.
+  /// Each function tells a descriptor for which GPU it is. Call before the descriptor is finalised.
   void aim_heuristics(Descriptor& heuristics) const;
   void aim_engine(Descriptor& engine) const;
   void aim_plan(Descriptor& plan) const;

@@ -32,7 +32,7 @@ class Differentiator {
   }
 
  private:
-  // A tensor needs a diff if it depends on a parameter. The images, and tensors computed only from them, need none.
+  // A tensor needs a diff if it depends on a parameter. The images, and tensors that depend only on images, need none.
   void find_trained_tensors() {
     for (const Node& node : graph_.nodes) {
       bool any = false;
@@ -50,7 +50,7 @@ class Differentiator {
     return static_cast<TensorId>(graph_.tensors.size() - 1);
   }
 
-  /// Makes a diff of activation `id` and records it as a contribution; returns kNoTensor if `id` needs no diff.
+  /// Makes a diff of activation `id` and records the diff as a contribution. Returns kNoTensor if `id` needs no diff.
   TensorId new_diff(TensorId id, const Node& consumer) {
     if (!trained(id)) return kNoTensor;
     const TensorDesc of = graph_.tensor(id);
@@ -81,8 +81,8 @@ class Differentiator {
                             .forward = forward});
   }
 
-  /// Returns the total diff of `activation`. It is complete, because all consumers of `activation` come later in
-  /// forward order and were therefore differentiated before.
+  /// Returns the total diff of `activation`. The total is complete, because all consumers of `activation` come later in
+  /// forward order and are therefore differentiated already.
   TensorId diff_of(NodeId producer, TensorId activation) {
     const std::vector<TensorId> parts = contributions_[activation];
     if (parts.empty()) {
@@ -175,7 +175,7 @@ class Differentiator {
 
   Graph graph_;
   std::size_t forward_nodes_;
-  std::vector<bool> trained_;                                // [forward tensor]: depends on a parameter
+  std::vector<bool> trained_;                                // [forward tensor]: true if it depends on a parameter
   std::map<TensorId, std::size_t> parameter_of_;             // value tensor -> parameter index, in creation order
   std::map<TensorId, std::vector<TensorId>> contributions_;  // activation -> its diffs so far
 };

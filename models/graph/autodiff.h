@@ -9,7 +9,7 @@ namespace hvd::models {
 /// The weight gradients of a node come before its data gradient, so that communication starts early.
 /// - No data gradient is made for the images.
 /// - An activation used k > 1 times gets one kAccumulate node over its k diffs.
-/// - kAdd needs no node: both inputs share the output's diff tensor.
+/// - kAdd needs no backward node: both inputs share the output's diff tensor.
 /// - graph.parameters is reordered into gradient-production order.
 Graph differentiate(const Graph& forward);
 

@@ -1,5 +1,7 @@
 #include "models/graph/builder.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -17,13 +19,12 @@ constexpr std::int64_t kMaxImageSize = 16384;
 constexpr std::int64_t kMaxChannels = std::int64_t{1} << 20;
 
 [[noreturn]] void refuse(std::string_view node, const std::string& what) {
-  throw Error(Errc::kInvalidArgument, std::string(node) + ": " + what);
+  throw Error(Errc::kInvalidArgument, fmt::format("{}: {}", node, what));
 }
 
 void require_range(std::string_view node, const char* what, std::int64_t value, std::int64_t low, std::int64_t high) {
   if (value >= low && value <= high) return;
-  refuse(node, std::string(what) + " is " + std::to_string(value) + ", must be between " + std::to_string(low) +
-                   " and " + std::to_string(high));
+  refuse(node, fmt::format("{} is {}, must be between {} and {}", what, value, low, high));
 }
 
 void require_image(std::string_view node, const Shape& x) {
@@ -31,13 +32,11 @@ void require_image(std::string_view node, const Shape& x) {
 }
 
 std::string geometry(const Window& w) {
-  return "kernel " + std::to_string(w.kernel_h) + "x" + std::to_string(w.kernel_w) + ", stride " +
-         std::to_string(w.stride_h) + "x" + std::to_string(w.stride_w) + ", padding top " + std::to_string(w.pad_top) +
-         " bottom " + std::to_string(w.pad_bottom) + " left " + std::to_string(w.pad_left) + " right " +
-         std::to_string(w.pad_right);
+  return fmt::format("kernel {}x{}, stride {}x{}, padding top {} bottom {} left {} right {}", w.kernel_h, w.kernel_w,
+                     w.stride_h, w.stride_w, w.pad_top, w.pad_bottom, w.pad_left, w.pad_right);
 }
 
-// Returns the output shape {n, oh, ow, channels} of a window that slides over `x`, rounded down as in every framework.
+// Returns the output shape {n, oh, ow, channels} of a window that slides over `x`, rounded down as in all frameworks.
 Shape windowed(std::string_view node, const Shape& x, const Window& w, std::int64_t channels) {
   require_image(node, x);
   if (w.kernel_h < 1 || w.kernel_w < 1 || w.stride_h < 1 || w.stride_w < 1) {
@@ -51,7 +50,7 @@ Shape windowed(std::string_view node, const Shape& x, const Window& w, std::int6
   const std::int64_t padded_h = x[1] + w.pad_top + w.pad_bottom;
   const std::int64_t padded_w = x[2] + w.pad_left + w.pad_right;
   if (padded_h < w.kernel_h || padded_w < w.kernel_w) {
-    refuse(node, "input " + x.text() + " is smaller than the window (" + geometry(w) + "); use larger images");
+    refuse(node, fmt::format("input {} is smaller than the window ({}); use larger images", x.text(), geometry(w)));
   }
   return Shape{x[0], (padded_h - w.kernel_h) / w.stride_h + 1, (padded_w - w.kernel_w) / w.stride_w + 1, channels};
 }
@@ -172,7 +171,7 @@ TensorId GraphBuilder::fully_connected(std::string_view name, TensorId x, std::i
 }
 
 TensorId GraphBuilder::add(std::string_view name, TensorId a, TensorId b) {
-  if (!(shape(a) == shape(b))) refuse(name, "cannot add " + shape(a).text() + " and " + shape(b).text());
+  if (!(shape(a) == shape(b))) refuse(name, fmt::format("cannot add {} and {}", shape(a).text(), shape(b).text()));
   const TensorId y = new_tensor(sub_name(name, ":y"), Shape(shape(a)), TensorRole::kActivation);
   new_node(OpKind::kAdd, name, {a, b}, {y}, {});
   return y;
@@ -186,7 +185,7 @@ TensorId GraphBuilder::concat(std::string_view name, std::span<const TensorId> i
     const Shape& x = shape(input);
     require_image(name, x);
     if (x[0] != first[0] || x[1] != first[1] || x[2] != first[2]) {
-      refuse(name, "cannot concatenate " + first.text() + " and " + x.text() + " along the channels");
+      refuse(name, fmt::format("cannot concatenate {} and {} along the channels", first.text(), x.text()));
     }
     channels += x[3];
   }
@@ -197,7 +196,7 @@ TensorId GraphBuilder::concat(std::string_view name, std::span<const TensorId> i
 }
 
 TensorId GraphBuilder::dropout(std::string_view name, TensorId x, double rate) {
-  if (!(rate >= 0 && rate < 1)) refuse(name, "dropout rate is " + std::to_string(rate) + ", must be in [0, 1)");
+  if (!(rate >= 0 && rate < 1)) refuse(name, fmt::format("dropout rate is {:f}, must be in [0, 1)", rate));
   const TensorId y = new_tensor(sub_name(name, ":y"), Shape(shape(x)), TensorRole::kActivation);
   new_node(OpKind::kDropout, name, {x}, {y}, DropoutAttr{.rate = rate, .stream = dropout_streams_++});
   return y;
@@ -206,7 +205,7 @@ TensorId GraphBuilder::dropout(std::string_view name, TensorId x, double rate) {
 void GraphBuilder::softmax_cross_entropy(std::string_view name, TensorId logits, double weight) {
   const Shape in = shape(logits);
   if (in.rank() != 2 || in[1] != graph_.classes) {
-    refuse(name, "needs logits " + Shape{graph_.batch_size, graph_.classes}.text() + ", got " + in.text());
+    refuse(name, fmt::format("needs logits {}x{}, got {}", graph_.batch_size, graph_.classes, in.text()));
   }
   const TensorId loss = new_tensor(sub_name(name, ":loss"), Shape{1}, TensorRole::kLoss);
   const TensorId probabilities = new_tensor(sub_name(name, ":probabilities"), in, TensorRole::kActivation);
@@ -225,7 +224,7 @@ Graph GraphBuilder::build() && {
   for (std::size_t id = 0; id < used.size(); ++id) {
     const TensorDesc& tensor = graph_.tensors[id];
     if (tensor.role != TensorRole::kActivation || used[id]) continue;
-    refuse(graph_.node(tensor.producer).name, "its output " + tensor.shape.text() + " reaches no loss");
+    refuse(graph_.node(tensor.producer).name, fmt::format("its output {} reaches no loss", tensor.shape.text()));
   }
   graph_.first_backward = graph_.nodes.size();
   return std::move(graph_);

@@ -4,7 +4,7 @@ namespace hvd::models {
 namespace {
 
 // Floating-point operations per element of the bandwidth-bound kinds, counted from the formulas in reference/ops.cpp.
-// They are one percent of a step's total, and the time of these kinds depends on `bytes`.
+// These kinds do one percent of a step's operations, and their time depends on `bytes` instead.
 constexpr double kBatchNormFlops = 7;           // sum; difference, square, sum; normalise, scale, shift
 constexpr double kBatchNormBackwardFlops = 11;  // x-hat (2), two sums (3), dx (6)
 constexpr double kSoftmaxFlops = 4;             // difference, exponential (as one), sum, division

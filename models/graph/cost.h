@@ -12,13 +12,14 @@ struct NodeCost {
   double bytes = 0;  ///< minimum traffic: every input is read once and every output is written once
 };
 
-/// Cost of one node if every element takes `element_bytes`.
+/// Returns the cost of one node if every element takes `element_bytes`.
 NodeCost cost(const Graph& graph, const Node& node, double element_bytes);
 
-/// Multiply-accumulates of forward convolutions and fully connected layers per image, counted as in published GMAC.
+/// Returns the multiply-accumulates of the forward pass per image. Counts convolutions and fully connected layers, as
+/// published GMACs do.
 double forward_macs_per_image(const Graph& graph);
 
-/// Floating-point operations of all nodes of one step, per image.
+/// Returns the floating-point operations of all nodes of one step, per image.
 double step_flops_per_image(const Graph& graph);
 
 }  // namespace hvd::models

@@ -1,6 +1,6 @@
 // The network as plain data: tensors, nodes, attributes. GraphBuilder (builder.h) builds a Graph, differentiate()
-// (autodiff.h) adds explicit backward nodes, and the backends execute it. A Graph is immutable once built; any thread
-// may read it. It has no library, layout or element type: the backend chooses these.
+// (autodiff.h) adds explicit backward nodes, and the backends execute the Graph. A Graph is immutable once built; any
+// thread may read it. A Graph does not name a library, a layout or an element type: the backend chooses them.
 //
 // Logical shapes (all row-major, last dimension fastest):
 //   activation        {n, h, w, c} or {n, features}
@@ -62,6 +62,7 @@ struct TensorDesc {
   NodeId producer = kNoNode;  ///< node that writes the tensor; kNoNode for inputs, labels, parameters, states
 };
 
+// clang-format off
 enum class OpKind : std::uint8_t {
   //                          inputs                                    outputs
   kConv,                   // x, w [, bias]                             y
@@ -89,6 +90,7 @@ enum class OpKind : std::uint8_t {
   kSoftmaxCrossEntropyBackward,    // probabilities, labels             dlogits (includes loss_weight / n)
   kAccumulate,             // d0, d1, ...                               their sum, for an activation used several times
 };
+// clang-format on
 
 std::string_view name(OpKind kind) noexcept;
 [[nodiscard]] bool is_backward(OpKind kind) noexcept;
@@ -138,12 +140,12 @@ struct Graph {
   std::int64_t classes = 0;
   std::vector<TensorDesc> tensors;
   std::vector<Node> nodes;  ///< in execution order: forward, then backward
-  /// Before differentiate(), in order of creation. Afterwards **in the order in which backward produces their
-  /// gradients**, which is the order of the arenas.
+  /// Before differentiate(), the parameters are in order of creation. Afterwards they are **in the order in which
+  /// backward produces their gradients**, which is the order of the arenas.
   std::vector<Parameter> parameters;
   TensorId images = kNoTensor;
   TensorId labels = kNoTensor;
-  std::vector<NodeId> losses;      ///< softmax cross-entropy nodes, the main one first
+  std::vector<NodeId> losses;      ///< softmax cross-entropy nodes, the main loss first
   std::size_t first_backward = 0;  ///< index into nodes; nodes.size() before differentiate()
 
   [[nodiscard]] const TensorDesc& tensor(TensorId id) const { return tensors.at(static_cast<std::size_t>(id)); }

@@ -1,5 +1,7 @@
 #include "models/graph/memory_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -15,7 +17,7 @@ namespace {
 
 bool live_together(const BufferUse& a, const BufferUse& b) { return a.first <= b.last && b.first <= a.last; }
 
-// Returns the largest sum of live (aligned) bytes over all steps, from the changes where lifetimes start and end.
+// Returns the largest sum of live (aligned) bytes over all steps. The sum changes where a lifetime starts or ends.
 std::size_t peak_live_bytes(const std::vector<BufferUse>& buffers, const std::vector<std::size_t>& bytes) {
   std::map<int, std::int64_t> change;
   for (std::size_t i = 0; i < buffers.size(); ++i) {
@@ -36,7 +38,7 @@ struct Placed {
 };
 
 // Considers the buffers of `placed` (sorted by begin) that are live at the same time as `buffer`. Returns the offset of
-// the smallest gap between them that holds `bytes`, or the end of the last buffer if no gap is large enough.
+// the smallest gap between these buffers that has room for `bytes`, or the end of the last of them if there is none.
 std::size_t best_fit(const std::vector<BufferUse>& buffers, const BufferUse& buffer, std::size_t bytes,
                      const std::vector<Placed>& placed) {
   std::size_t best = std::numeric_limits<std::size_t>::max();
@@ -61,9 +63,9 @@ MemoryPlan plan_memory(const std::vector<BufferUse>& buffers, std::size_t align_
   bytes.reserve(buffers.size());
   for (const BufferUse& buffer : buffers) {
     if (buffer.last < buffer.first) {
-      throw Error(Errc::kInvalidArgument, "memory plan: buffer " + buffer.name + " is last used at step " +
-                                              std::to_string(buffer.last) + ", before its first use at " +
-                                              std::to_string(buffer.first));
+      throw Error(Errc::kInvalidArgument,
+                  fmt::format("memory plan: buffer {} is last used at step {}, before its first use at {}", buffer.name,
+                              buffer.last, buffer.first));
     }
     bytes.push_back(align_up(buffer.bytes, align_bytes));
   }

@@ -28,7 +28,7 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const std::vector<BufferUse>& buffers, std::size_t align_bytes = 64);
 
 /// Returns the lifetimes of every activation, statistic and diff of `graph` at `element_bytes` per element. This list
-/// does not depend on a library; backends with workspaces and padded layouts make their own.
+/// does not depend on a library; backends with workspaces and padded layouts make their own lists.
 std::vector<BufferUse> lifetimes(const Graph& graph, std::size_t element_bytes);
 
 }  // namespace hvd::models

@@ -55,8 +55,8 @@ void Compiler::analyse() {
       skipped_[i] = true;  // the producer's operation does the relu
       fused_relu_[static_cast<std::size_t>(producer)] = id;
     }
-    // If a max pool is the only reader, its diff reaches only elements that equal the pooled maximum. The sign of this
-    // maximum can therefore mask the pooled diff, before the pool's backward spreads it to the larger tensor.
+    // If a max pool is the relu's only reader, the pool's diff reaches only elements that equal the pooled maximum. The
+    // maximum's sign can therefore mask the pooled diff, before the pool's backward spreads it to the larger tensor.
     const NodeId reader = only_forward_consumer(relu.outputs[0]);
     const bool by_sign = relu_fusion_[i] == ReluFusion::kPostOperation || relu_fusion_[i] == ReluFusion::kNone;
     mask_at_pool_[i] = by_sign && reader != kNoNode && node(reader).kind == OpKind::kMaxPool;

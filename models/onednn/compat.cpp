@@ -1,5 +1,7 @@
 #include "models/onednn/compat.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -22,7 +24,7 @@ dnnl::normalization_flags norm_flags(bool fuse_relu) {
 
 }  // namespace
 
-// Code that differs between the versions. describe() and describe_backward() make a primitive descriptor from the
+// Code that differs between oneDNN 3.x and 2.x. describe() and describe_backward() make a primitive descriptor from the
 // arguments that both interfaces take, in the same order.
 
 #if DNNL_VERSION_MAJOR >= 3
@@ -252,7 +254,7 @@ Bf16Units bf16_units(dnnl::cpu_isa isa) noexcept {
 
 std::string layout_text(const Md& desc) {
   const std::optional<Blocking> blocking = blocking_of(desc);
-  if (!blocking) return "opaque, " + std::to_string(desc.get_size()) + " bytes";
+  if (!blocking) return fmt::format("opaque, {} bytes", desc.get_size());
   struct Axis {
     std::size_t index;
     dnnl::memory::dim stride;
@@ -277,7 +279,7 @@ std::string layout_text(const Md& desc) {
 
 std::string library_version() {
   const dnnl_version_t* version = dnnl_version();
-  return std::to_string(version->major) + "." + std::to_string(version->minor) + "." + std::to_string(version->patch);
+  return fmt::format("{}.{}.{}", version->major, version->minor, version->patch);
 }
 
 std::string library_isa() {

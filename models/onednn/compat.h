@@ -1,6 +1,6 @@
 // Hides the difference between oneDNN's two C++ interfaces: 2.x builds a primitive descriptor from an operation
-// descriptor, 3.x directly. The other files of this folder use these functions. They throw dnnl::error, which
-// onednn_step.cpp turns into Error{kBackend}. Thread-safe: they share no state.
+// descriptor, 3.x directly. The other files of this folder call these functions. The functions throw dnnl::error, which
+// onednn_step.cpp turns into Error{kBackend}. Any thread may call them: they share no state.
 #pragma once
 
 #include <cstdint>
@@ -62,7 +62,7 @@ NormForward norm_forward(const dnnl::engine& engine, const Md& data, float epsil
 NormBackward norm_backward(const dnnl::engine& engine, const Md& diff, const Md& data, float epsilon, bool fuse_relu,
                            const dnnl::primitive_attr& attr, const NormForward& hint);
 
-/// Returns true for 2.x, whose backward pass needs the shift as an input; 3.x refuses it.
+/// Returns true for 2.x, whose backward pass needs the shift as an input. 3.x refuses this input.
 bool norm_backward_reads_shift() noexcept;
 
 /// c = a * b.
@@ -113,7 +113,7 @@ std::string layout_text(const Md& desc);
 
 /// "2.6.3".
 std::string library_version();
-/// Best instruction set that the library uses on this processor, e.g. "avx512_core_amx".
+/// Returns the best instruction set that the library uses on this processor, e.g. "avx512_core_amx".
 std::string library_isa();
 
 }  // namespace hvd::models::onednn

@@ -17,9 +17,9 @@ bool wants_winograd(const Shape& x, const Shape& y, const Window& w) {
          y[3] >= kWinogradChannels && tiles >= kWinogradTiles;
 }
 
-/// Returns true if the weight gradient is one matrix product, dy^T {o, pixels} x {pixels, i}. This is so for a 1x1
-/// convolution over channels-last tensors. In bf16 on one AMX core, the library's matrix product reaches 370 to 690
-/// GFLOP/s and its convolution 100 to 330 (oneDNN 2.6). In 3.2 the product is as fast as the convolution or faster.
+/// Returns true if the weight gradient is one matrix product, dy^T {o, pixels} x {pixels, i}: for a 1x1 convolution
+/// over channels-last tensors. In bf16 on one AMX core, the library's matrix product reaches 370 to 690 GFLOP/s and its
+/// convolution 100 to 330 (oneDNN 2.6). In oneDNN 3.2 the product is as fast as the convolution or faster.
 bool is_product(const Shape& weights, const Window& w) {
   return weights[1] == 1 && weights[2] == 1 && w.pad_top == 0 && w.pad_left == 0 && w.pad_bottom == 0 &&
          w.pad_right == 0;
@@ -126,7 +126,7 @@ void Compiler::conv_backward_weights_node(NodeId id) {
 void Compiler::conv_backward_weights_as_product(NodeId id) {
   const Node& of = node(id);
   const MatmulDesc& pd = *convs_.at(of.forward)->weights_as_product;
-  // The product treats the same bytes as matrices.
+  // The product reads the bytes of both tensors as matrices.
   TensorView diff = in_layout(of.inputs[1], channels_last(shape(of.inputs[1]), Type::bf16));
   diff.desc = pd.src_desc();
   TensorView from = in_layout(of.inputs[0], channels_last(shape(of.inputs[0]), Type::bf16));

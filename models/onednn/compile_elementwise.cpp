@@ -1,4 +1,6 @@
 // ReLUs, sums, concatenation, dropout and the loss, with our own kernels.
+#include <fmt/format.h>
+
 #include <array>
 #include <cstring>
 
@@ -57,7 +59,7 @@ void Compiler::relu_node(NodeId id) {
   BoundOperation& made = kernel(id, {a.buffer, b.buffer, y.buffer, mask},
                                 [type = options_.compute, a = a.buffer, b = b.buffer, y = y.buffer, mask,
                                  count](StepInput&) { add_relu(type, a->data, b->data, y->data, mask->data, count); });
-  made.node = sum.name + "+" + made.node;
+  made.node = fmt::format("{}+{}", sum.name, made.node);
 }
 
 void Compiler::add_node(NodeId id) {
@@ -73,8 +75,7 @@ void Compiler::add_node(NodeId id) {
 
 void Compiler::sum_into(NodeId id, TensorId output_id, const std::vector<TensorId>& parts, const SumMask& mask) {
   if (parts.size() > kMaxSummands) {
-    throw Error(Errc::kUnsupported,
-                node(id).name + ": a tensor used more than " + std::to_string(kMaxSummands) + " times");
+    throw Error(Errc::kUnsupported, fmt::format("{}: a tensor used more than {} times", node(id).name, kMaxSummands));
   }
   std::vector<TensorView> from;
   const Md desc = mask.bits != nullptr     ? mask.layout

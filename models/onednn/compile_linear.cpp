@@ -46,7 +46,7 @@ void Compiler::linear(NodeId id) {
       linear_forward(engine, {.src = from.desc, .weights = weights_any, .bias = &bias, .dst = dst}, attr);
   const bool f32 = type_ == Type::f32;
   const Type arena = parameters_.gradient_type() == DataType::kBF16 ? Type::bf16 : Type::f32;
-  // fp32: all passes share one layout: a copy of VGG's first layer would take 411 MB. bf16 needs copies in any case.
+  // fp32: all passes share one layout, because a copy of VGG's first layer would take 411 MB. bf16 always needs copies.
   const bool wide = !f32 && arena == Type::f32 && y[0] <= kWideGradientImages && dims_of(from.desc).size() == 2 &&
                     weight_dims[0] % kTiled == 0 && weight_dims[1] % kTiled == 0;
   Md diff_weights(weight_dims, arena, Tag::any);

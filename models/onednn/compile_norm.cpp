@@ -1,5 +1,5 @@
 // Batch normalisation, fused with the ReLU that follows if there is one. The graph saves the inverse standard deviation
-// for backward. The library saves the variance instead, which other code does not see.
+// for backward. The library saves the variance instead; only this file reads the variance.
 #include "models/onednn/kernels.h"
 #include "models/onednn/plans.h"
 

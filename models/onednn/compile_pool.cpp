@@ -6,8 +6,8 @@
 namespace hvd::models::onednn {
 namespace {
 
-// Returns true for a pool that our own kernel computes. In bf16 the library's average pool reaches 4 GB/s per core;
-// ours is limited by the caches. Inception's pools take 6 % of its step.
+// Returns true for a pool that our own kernel computes. In bf16 the library's average pool reaches 4 GB/s per core.
+// Only the caches limit our kernel. Inception's pools take 6 % of its step.
 bool is_mean_3x3(const Node& pool, Type type, Tag layout) {
   if (pool.kind != OpKind::kAvgPool || type != Type::bf16 || layout != Tag::nhwc) return false;
   const auto& w = std::get<Window>(pool.attr);
@@ -84,7 +84,7 @@ void Compiler::pool_backward_node(NodeId id) {
   }
   const NodeId producer = graph_.tensor(forward.inputs[0]).producer;
   if (producer != kNoNode && mask_at_pool_[static_cast<std::size_t>(producer)]) {
-    // Apply the mask of the ReLU before the pool here; see analyse().
+    // Apply here the mask of the ReLU whose result the pool reads; see analyse().
     const TensorView pooled = in_layout(of.inputs[1], diff.desc);
     const TensorView masked =
         last_use(diff.buffer, id) ? diff : program_.new_value(graph_.tensor(diff_id).name + ":masked", diff.desc);

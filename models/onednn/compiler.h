@@ -38,11 +38,10 @@ class Compiler {
   /// implement; dnnl::error from the library.
   void compile();
 
-  /// The buffer of the caller's images {n, h, w, c} in fp32; set it with PrimitiveProgram::set_external before each
-  /// step.
+  /// The buffer of the caller's images {n, h, w, c} in fp32. PrimitiveProgram::set_external must set it in each step.
   [[nodiscard]] Buffer* images() const noexcept { return images_; }
 
-  /// Returns the place and layout of tensor `id`; empty if a fusion does not compute it. Use with keep_tensors.
+  /// Returns the place and layout of tensor `id`; empty if, after fusion, no operation computes it. Needs keep_tensors.
   [[nodiscard]] TensorView tensor(TensorId id) const;
   /// Returns true if convolution `forward` uses Winograd's algorithm, whose rounding errors are larger.
   [[nodiscard]] bool is_winograd(NodeId forward) const;
@@ -71,7 +70,7 @@ class Compiler {
   TensorView in_layout(TensorId id, const Md& wanted);
   [[nodiscard]] Md any_layout(const Shape& of, Type type) const;
   [[nodiscard]] Md channels_last(const Shape& of, Type type) const;
-  /// Requested layout of an activation: the library's choice in fp32, channels last in bf16.
+  /// Returns the layout to request for an activation: the library's choice in fp32, channels last in bf16.
   [[nodiscard]] Md preferred(const Shape& of) const;
   /// Returns true if no operation reads `buffer` after node `at`.
   [[nodiscard]] bool last_use(const Buffer* buffer, NodeId at) const;
@@ -87,7 +86,7 @@ class Compiler {
   [[nodiscard]] const Node& node(NodeId id) const { return graph_.node(id); }
   [[nodiscard]] const Shape& shape(TensorId id) const { return graph_.tensor(id).shape; }
 
-  // Gradients are written directly to the arena if the types agree; otherwise to fp32 first, and then converted.
+  // Operations write gradients to the arena if the types agree, else to fp32 memory that a kernel converts.
   TensorView gradient_target(TensorId gradient, const Md& desc, Type type);
   void finish_gradients(NodeId id, const std::vector<std::pair<TensorId, TensorView>>& written);
 
@@ -103,8 +102,8 @@ class Compiler {
   void conv_backward_weights_in_bands(NodeId id);
   // compile_linear.cpp
   /// Returns the input of a fully connected layer. Channels-last images in bf16 are treated as a matrix {n, h * w * c},
-  /// because the library has matrix-unit kernels only for matrices. They are 1.6 to 1.9 times as fast for VGG's first
-  /// layer (oneDNN 2.6, batch 8).
+  /// because the library has matrix-unit kernels only for matrices. These kernels are 1.6 to 1.9 times as fast for
+  /// VGG's first layer (oneDNN 2.6, batch 8).
   TensorView linear_input(TensorId id);
   void linear(NodeId id);
   void linear_backward_weights_node(NodeId id);
@@ -119,11 +118,11 @@ class Compiler {
   // compile_elementwise.cpp
   void relu_node(NodeId id);
   void relu_backward(NodeId id);
-  /// Appends an operation that sets into = diff where y > 0, else 0. All have the same layout; `into` may be `diff`.
+  /// Appends an operation that sets into = diff where y > 0, else 0. The layouts are equal; `into` may be `diff`.
   void masked_by_sign(NodeId id, const TensorView& y, const TensorView& diff, const TensorView& into);
   void add_node(NodeId id);
   void accumulate(NodeId id);
-  /// Appends an operation: output = sum of the parts where `mask` keeps it, else 0. It overwrites a part if possible.
+  /// Appends an operation: output = sum of the parts where `mask` keeps it, else 0. May overwrite a part with the sum.
   struct SumMask {
     Buffer* bits = nullptr;  ///< bit mask of an add + relu, in layout `layout`
     Md layout;
@@ -145,7 +144,7 @@ class Compiler {
 
   std::vector<TensorView> values_;                      // [TensorId]
   std::vector<bool> unfinished_;                        // [TensorId]: a fused operation elsewhere completes the tensor
-  std::map<TensorId, std::vector<TensorView>> copies_;  // the same tensor in other layouts
+  std::map<TensorId, std::vector<TensorView>> copies_;  // copies of the tensor in other layouts
   std::vector<std::vector<NodeId>> consumers_;          // [TensorId]: nodes whose compiled operations read the tensor
   std::vector<ReluFusion> relu_fusion_;                 // [NodeId of the relu]
   std::vector<bool> skipped_;                           // [NodeId]: the operation of another node does the work

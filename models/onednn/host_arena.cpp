@@ -1,5 +1,6 @@
 #include "models/onednn/host_arena.h"
 
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -27,8 +28,9 @@ HostArena::HostArena(std::size_t bytes, const char* what) {
   const std::size_t wanted = align_up(bytes, kHugePage);
   void* raw = mmap(nullptr, wanted + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) {
-    throw Error(Errc::kOutOfMemory, "cannot map " + std::to_string(bytes) + " bytes for " + what +
-                                        "; use a smaller batch or image, or fewer ranks per node");
+    throw Error(
+        Errc::kOutOfMemory,
+        fmt::format("cannot map {} bytes for {}; use a smaller batch or image, or fewer ranks per node", bytes, what));
   }
   auto* base = static_cast<std::byte*>(raw);
   const auto address = reinterpret_cast<std::uintptr_t>(raw);
@@ -74,7 +76,7 @@ void advise_huge_pages(std::span<std::byte> memory) noexcept {
   if (memory.size() < head + kHugePage) return;
   const std::size_t whole = (memory.size() - head) / kHugePage * kHugePage;
   (void)madvise(memory.data() + head, whole, MADV_HUGEPAGE);
-  // Memory to which the allocator has written has small pages: turn them into huge ones. Linux before 6.1 refuses this.
+  // Memory to which the allocator has written has small pages: make huge pages of them. Linux before 6.1 refuses this.
   (void)madvise(memory.data() + head, whole, kCollapse);
 }
 

@@ -25,7 +25,7 @@ class HostArena {
   ~HostArena();
 
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return memory_; }
-  /// Returns the pages within bytes [from, to) to the system; they read as zeros afterwards. Returns the number of
+  /// Gives the pages within bytes [from, to) back to the system; these bytes are zero afterwards. Returns the number of
   /// bytes that take no memory until they are written again; 0 if the system refuses.
   std::size_t give_back(std::size_t from, std::size_t to) noexcept;
 

@@ -1,8 +1,9 @@
 #include "models/onednn/isa.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <span>
-#include <sstream>
 #include <string_view>
 
 namespace hvd::models::onednn {
@@ -34,12 +35,6 @@ constexpr std::array kVersion3{Isa{0x1, "sse41"},
                                Isa{0xfef, "avx512_core_amx"},
                                Isa{0x1fef, "avx512_core_amx_fp16"}};
 
-std::string hexadecimal(unsigned value) {
-  std::ostringstream out;
-  out << "0x" << std::hex << value;
-  return out.str();
-}
-
 }  // namespace
 
 std::string isa_name(unsigned isa, int library_major) {
@@ -49,9 +44,8 @@ std::string isa_name(unsigned isa, int library_major) {
   for (const Isa& candidate : known) {
     if ((isa & candidate.bits) == candidate.bits) best = candidate;
   }
-  std::string name(best.name);
-  if (best.bits != isa || isa == 0) name.append("+").append(hexadecimal(isa & ~best.bits));
-  return name;
+  if (best.bits == isa && isa != 0) return std::string(best.name);
+  return fmt::format("{}+{:#x}", best.name, isa & ~best.bits);
 }
 
 }  // namespace hvd::models::onednn

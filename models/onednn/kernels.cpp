@@ -1,5 +1,7 @@
 #include "models/onednn/kernels.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -204,8 +206,7 @@ double softmax_cross_entropy(const float* logits, std::span<const std::int32_t> 
   for (std::size_t row = 0; row < labels.size(); ++row) {
     const std::int32_t label = labels[row];
     if (label < 0 || static_cast<std::size_t>(label) >= classes) {
-      throw Error(Errc::kInvalidArgument, "label " + std::to_string(label) + " of sample " + std::to_string(row) +
-                                              " is not in [0, " + std::to_string(classes) + ")");
+      throw Error(Errc::kInvalidArgument, fmt::format("label {} of sample {} is not in [0, {})", label, row, classes));
     }
     const float* in = logits + row * classes;
     float* out = probabilities + row * classes;

@@ -1,6 +1,6 @@
-// Kernels that the library lacks or that are faster than the library's: residual sums with ReLU, gradient sums, the
-// loss, dropout, concatenation and the optimiser. They work on flat memory in any dense layout, and run on the calling
-// thread's OpenMP team. Results do not depend on the number of threads.
+// Kernels that oneDNN does not have, or that are faster than oneDNN's: residual sums with ReLU, gradient sums, the
+// loss, dropout, concatenation and the optimiser. The kernels work on flat memory in any dense layout, and run on the
+// calling thread's OpenMP team. Results do not depend on the number of threads.
 #pragma once
 
 #include <cstddef>
@@ -54,7 +54,7 @@ void gather_pixels(const std::byte* from, std::byte* to, const PixelGather& shap
 struct Pixels {
   std::size_t images = 0, height = 0, width = 0, channels = 0;
 };
-/// Sets each pixel of y to the mean of the 3 x 3 pixels of x around it, as far as they exist. y must not be x.
+/// Sets each pixel of y to the mean of those of the 3 x 3 pixels of x around it that exist. y must not be x.
 void mean_3x3(const std::uint16_t* x, std::uint16_t* y, const Pixels& shape);
 /// Backward of mean_3x3(): a pixel of diff_y adds its part to each pixel that it averages. diff_x must not be diff_y.
 void mean_3x3_backward(const std::uint16_t* diff_y, std::uint16_t* diff_x, const Pixels& shape);
@@ -62,7 +62,7 @@ void mean_3x3_backward(const std::uint16_t* diff_y, std::uint16_t* diff_x, const
 /// Sets y[i] = keep[i] ? x[i] * scale : 0; y may be x.
 void dropout(DataType type, const void* x, std::span<const std::uint8_t> keep, float scale, void* y);
 
-/// Sets probabilities = softmax(logits) and returns the mean cross-entropy. Both have the shape
+/// Sets probabilities = softmax(logits) and returns the mean cross-entropy. Both arrays have the shape
 /// {labels.size(), classes}, and may be the same memory. Errors: invalid_argument if a label is not in [0, classes).
 double softmax_cross_entropy(const float* logits, std::span<const std::int32_t> labels, std::size_t classes,
                              float* probabilities);

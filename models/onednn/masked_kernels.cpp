@@ -1,6 +1,6 @@
 // Sums that write or apply a bit mask. The code uses AVX-512's mask registers and has a plain version for other
-// processors; both sum and round in the same way. Compilers do not vectorise bit masks well: gcc 12's code for these
-// loops reached a third of the memory's speed.
+// processors. Both versions sum and round in the same way. Compilers do not vectorise bit masks well: gcc 12's code for
+// these loops reached a third of the memory's speed.
 #include <algorithm>
 #include <bit>
 

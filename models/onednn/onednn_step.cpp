@@ -1,4 +1,6 @@
 // The TrainStep that uses oneDNN: it compiles the graph at construction, and runs the compiled program in each step.
+#include <fmt/format.h>
+
 #include <chrono>
 #include <map>
 #include <memory>
@@ -51,7 +53,7 @@ class OnednnStep final : public TrainStep, public ShardedUpdate {
   double forward_backward(const Batch& batch, GradientSink& sink) override {
     check(batch);
     const ThreadScope threads(options_.threads);
-    // The library does not accept a pointer to const, but it only reads the images.
+    // oneDNN does not accept a pointer to const, but oneDNN only reads the images.
     program_.set_external(images_, const_cast<float*>(batch.images.data()));
     StepInput input{.batch = &batch, .loss = 0};
     program_.run(input, sink, options_.profile);
@@ -106,7 +108,7 @@ class OnednnStep final : public TrainStep, public ShardedUpdate {
 
   std::vector<OperationProfile> profile() const override;
 
-  std::string description() const override { return "onednn " + library_version() + " " + library_isa(); }
+  std::string description() const override { return fmt::format("onednn {} {}", library_version(), library_isa()); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -115,10 +117,9 @@ class OnednnStep final : public TrainStep, public ShardedUpdate {
     const auto images = static_cast<std::size_t>(graph_.tensor(graph_.images).shape.count());
     const auto labels = static_cast<std::size_t>(graph_.batch_size);
     if (batch.images.size() != images || batch.labels.size() != labels) {
-      throw Error(Errc::kInvalidArgument, graph_.model + ": a batch has " + std::to_string(images) +
-                                              " image elements and " + std::to_string(labels) + " labels, not " +
-                                              std::to_string(batch.images.size()) + " and " +
-                                              std::to_string(batch.labels.size()));
+      throw Error(Errc::kInvalidArgument,
+                  fmt::format("{}: a batch has {} image elements and {} labels, not {} and {}", graph_.model, images,
+                              labels, batch.images.size(), batch.labels.size()));
     }
   }
 
@@ -178,9 +179,9 @@ std::string onednn_unsupported_reason(DataType compute) {
     case DataType::kF32: return {};
     case DataType::kBF16:
       if (bf16_units(dnnl::get_effective_cpu_isa()) != Bf16Units::kNone) return {};
-      return "oneDNN " + library_version() +
-             " computes bf16 on processors with avx512_core_bf16 or AMX; this one has " + library_isa() +
-             ": use --dtype fp32";
+      return fmt::format(
+          "oneDNN {} computes bf16 on processors with avx512_core_bf16 or AMX; this one has {}: use --dtype fp32",
+          library_version(), library_isa());
     case DataType::kF16: return "fp16 is for GPUs; on a CPU use --dtype fp32 or bf16";
     default: return "oneDNN computes in fp32 or bf16, not " + std::string(name(compute));
   }
@@ -188,9 +189,10 @@ std::string onednn_unsupported_reason(DataType compute) {
 
 std::string onednn_slow_reason(DataType compute) {
   if (compute != DataType::kBF16 || bf16_units(dnnl::get_effective_cpu_isa()) != Bf16Units::kVectors) return {};
-  return "oneDNN " + library_version() + " computes bf16 with AVX-512 here (" + library_isa() +
-         "), without AMX, which took twice as long as fp32 where it was measured: use --dtype fp32, or a processor "
-         "with AMX";
+  return fmt::format(
+      "oneDNN {} computes bf16 with AVX-512 here ({}), without AMX, which took twice as long as fp32 where it was "
+      "measured: use --dtype fp32, or a processor with AMX",
+      library_version(), library_isa());
 }
 
 std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& options, const ArenaAllocator& allocate) {
@@ -212,7 +214,8 @@ std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& opti
   try {
     return std::make_unique<OnednnStep>(std::move(graph), options, allocate);
   } catch (const dnnl::error& error) {
-    throw Error(Errc::kBackend, "oneDNN " + library_version() + " could not build the training step: " + error.what());
+    throw Error(Errc::kBackend,
+                fmt::format("oneDNN {} could not build the training step: {}", library_version(), error.what()));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "models/onednn/parameters.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -154,13 +156,12 @@ void Parameters::initialise(std::uint64_t seed) {
 
 void Parameters::check_size(std::size_t parameter, std::size_t given) const {
   if (parameter >= slots_.size()) {
-    throw Error(Errc::kInvalidArgument,
-                "parameter " + std::to_string(parameter) + " of " + std::to_string(slots_.size()) + " does not exist");
+    throw Error(Errc::kInvalidArgument, fmt::format("parameter {} of {} does not exist", parameter, slots_.size()));
   }
   const auto wanted = static_cast<std::size_t>(slots_[parameter].shape.count());
   if (given != wanted) {
-    throw Error(Errc::kInvalidArgument, slots_[parameter].name + " has " + std::to_string(wanted) + " elements (" +
-                                            slots_[parameter].shape.text() + "), not " + std::to_string(given));
+    throw Error(Errc::kInvalidArgument, fmt::format("{} has {} elements ({}), not {}", slots_[parameter].name, wanted,
+                                                    slots_[parameter].shape.text(), given));
   }
 }
 

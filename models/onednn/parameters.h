@@ -1,5 +1,5 @@
-// The arenas of one rank: weights, gradients, momentum and running statistics. Each is one block in gradient-production
-// order. Parameters also has the copies of the weights that primitives need in another layout or type.
+// The arenas of one rank: weights, gradients, momentum and running statistics. Each arena is one block in
+// gradient-production order. Parameters also has copies of the weights in the layouts and types that primitives need.
 #pragma once
 
 #include <map>
@@ -35,9 +35,9 @@ class Parameters {
   /// Sets weights to their initial values, running variance to 1, all else to 0. Uses the momentum arena as scratch.
   void initialise(std::uint64_t seed);
   /// Updates all weights in one pass (update.cpp), on the calling thread's OpenMP team. The pass also makes the copies
-  /// that TiledCopy supports, with the new weights in cache; PrimitiveProgram::refresh_after_update() makes the others.
+  /// that TiledCopy supports, with the new weights in cache. PrimitiveProgram::refresh_after_update() makes the rest.
   void update(const SgdOptions& options);
-  /// Updates only `share`, without copies.
+  /// Updates only `share`, and makes no copies.
   void update_share(const SgdOptions& options, std::span<const ArenaRange> share);
   void keep_momentum(std::span<const ArenaRange> share);
   [[nodiscard]] std::size_t bytes_copied_by_update() const noexcept;
@@ -51,7 +51,7 @@ class Parameters {
   [[nodiscard]] std::span<std::byte> gradient_arena() const noexcept { return gradient_arena_; }
   [[nodiscard]] std::span<std::byte> weight_arena() const noexcept { return weights_.bytes(); }
   [[nodiscard]] std::span<std::byte> momentum_arena() const noexcept { return momentum_.bytes(); }
-  /// Bytes of momentum in use. Memory that keep_momentum() has freed counts again once an update() uses it.
+  /// Returns the bytes of momentum in use. Memory that keep_momentum() has freed counts again after an update().
   [[nodiscard]] std::size_t momentum_bytes() const noexcept { return momentum_bytes_; }
   [[nodiscard]] std::span<std::byte> state_arena() const noexcept { return states_.bytes(); }
 

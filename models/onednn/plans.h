@@ -1,4 +1,4 @@
-// While a layer's forward pass is compiled, it stores here the descriptors and values that its backward pass needs.
+// The descriptors and values of a layer that the compiler stores with its forward pass and needs for its backward pass.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Compiler::ConvPlan {
   std::optional<ConvBackwardData> backward_data;
   ConvBackwardWeights backward_weights;
   std::optional<Md> bias;
-  /// Used instead of backward_weights if it is faster.
+  /// Used instead of backward_weights if the product is faster.
   std::optional<MatmulDesc> weights_as_product;
   std::vector<Band> bands;  ///< bands of one image, used instead of backward_weights; empty: none
 };

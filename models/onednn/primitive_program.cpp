@@ -1,5 +1,7 @@
 #include "models/onednn/primitive_program.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -109,12 +111,12 @@ void PrimitiveProgram::execute(BoundOperation& operation, StepInput& input, bool
   using Clock = std::chrono::steady_clock;
   const auto start = profile ? Clock::now() : Clock::time_point{};
   if (operation.primitive) {
-    // Use the C function, because the C++ one builds a hash map and a vector in each call.
+    // Use the C function, because the C++ function builds a hash map and a vector in each call.
     const dnnl_status_t status = dnnl_primitive_execute(
         operation.primitive.get(), stream_.get(), static_cast<int>(operation.bound.size()), operation.bound.data());
     if (status != dnnl_success) {
-      throw Error(Errc::kBackend, "oneDNN failed in " + operation.node + " (" + operation.kind + ", " +
-                                      operation.implementation + "): status " + std::to_string(status));
+      throw Error(Errc::kBackend, fmt::format("oneDNN failed in {} ({}, {}): status {}", operation.node, operation.kind,
+                                              operation.implementation, static_cast<int>(status)));
     }
   } else {
     operation.kernel(input);

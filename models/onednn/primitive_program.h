@@ -31,7 +31,7 @@ struct Buffer {
   std::size_t bytes = 0;
   Storage storage = Storage::kPlanned;
   std::byte* data = nullptr;
-  int first = -1, last = -1;  ///< kPlanned: indices of the first and last operation that use it
+  int first = -1, last = -1;  ///< kPlanned: indices of the first and last operation that use the buffer
 };
 
 /// Returns the elements of a buffer as fp32.
@@ -41,7 +41,7 @@ inline const float* floats(const Buffer* buffer) { return reinterpret_cast<const
 struct TensorView {
   Buffer* buffer = nullptr;
   Md desc;
-  std::size_t offset = 0;  ///< byte offset in the buffer, for a part of a tensor; 0 if the buffer is set after bind()
+  std::size_t offset = 0;  ///< byte offset in the buffer, for a part of a tensor; 0 if bind() knows no address yet
   explicit operator bool() const noexcept { return buffer != nullptr; }
 };
 
@@ -85,12 +85,12 @@ class PrimitiveProgram {
 
   /// Appends an operation to the step.
   BoundOperation& append(BoundOperation operation);
-  /// The operation that was appended last.
+  /// Returns the operation that was appended last.
   BoundOperation& last() { return operations_.back(); }
   /// Appends an operation that refreshes a copy of the weights after an update.
   BoundOperation& append_refresh(BoundOperation operation);
 
-  /// If true, no buffer shares memory with another.
+  /// If `keep` is true, no buffer shares memory with another buffer.
   void keep_all(bool keep) noexcept { keep_all_ = keep; }
 
   /// Plans and allocates memory, and binds every argument to its address. External buffers must be set.
@@ -102,7 +102,7 @@ class PrimitiveProgram {
   void run(StepInput& input, GradientSink& sink, bool profile);
   /// Makes all copies of the weights anew from the stored weights.
   void refresh();
-  /// Makes those copies of the weights anew that Parameters::update() does not make.
+  /// Makes anew only the copies of the weights that Parameters::update() does not make.
   void refresh_after_update(bool profile);
 
   [[nodiscard]] const dnnl::engine& engine() const noexcept { return engine_; }
@@ -111,7 +111,7 @@ class PrimitiveProgram {
   [[nodiscard]] std::span<const BoundOperation> refresh_operations() const noexcept { return refresh_; }
   [[nodiscard]] std::size_t activation_bytes() const noexcept { return activations_.bytes().size(); }
   [[nodiscard]] std::size_t scratchpad_bytes() const noexcept { return scratchpad_.bytes; }
-  /// Bytes of persistent buffers: weight copies in other layouts.
+  /// Returns the bytes of persistent buffers: weight copies in other layouts.
   [[nodiscard]] std::size_t persistent_bytes() const noexcept { return persistent_.bytes().size(); }
 
  private:

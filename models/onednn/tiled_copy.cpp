@@ -58,7 +58,7 @@ std::optional<Axes> axes_of(const Md& desc, Type type) {
 }
 
 /// Splits every tile of an axis into groups of `group` adjacent elements. Returns the step from one group to the next
-/// if it is the same everywhere and the elements of each group are adjacent in memory; else 0.
+/// if all steps are equal and the elements of each group are adjacent in memory; else 0.
 std::size_t step_of(const std::vector<std::size_t>& offsets, std::size_t group) {
   const std::size_t step = offsets[group] - offsets[0];
   for (std::size_t at = 0; at < offsets.size(); ++at) {
@@ -79,7 +79,7 @@ bool multiples_of(const std::vector<std::size_t>& values, std::size_t unit) {
   return std::all_of(values.begin(), values.end(), [unit](std::size_t value) { return value % unit == 0; });
 }
 
-/// Writes a tile whose pairs are across rows: row p of the copy holds pairs (stored row 2p, stored row 2p + 1).
+/// Writes a tile whose pairs are across rows: row p of the copy has the pairs (stored row 2p, stored row 2p + 1).
 HVD_AVX512_BF16 void interleave_rows(const float* from, std::size_t row, std::uint16_t* to, std::size_t pair) {
   alignas(64) static constexpr std::uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                                            21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
@@ -93,10 +93,10 @@ HVD_AVX512_BF16 void interleave_rows(const float* from, std::size_t row, std::ui
   }
 }
 
-/// Writes a tile whose pairs are within rows: row p of the copy holds elements 2p and 2p + 1 of the 16 stored rows.
+/// Writes a tile whose pairs are within rows: row p of the copy has elements 2p and 2p + 1 of the 16 stored rows.
 HVD_AVX512_BF16 void transpose_pairs(const float* from, std::size_t row, std::uint16_t* to, std::size_t pair) {
-  // From here on a pair is one 32-bit word. v[r] holds the 8 words of row r and those of row r + 8. The code makes two
-  // 8 x 8 transposes at once: first 4 x 4 within 128 bits, then of these 128-bit parts.
+  // From here on a pair is one 32-bit word. v[r] has the 8 words of row r and the 8 words of row r + 8. The code makes
+  // two 8 x 8 transposes at once: first it transposes 4 x 4 words within 128 bits, then these 128-bit parts.
   __m512i v[8], half[8];
   for (std::size_t r = 0; r < 8; ++r) {
     v[r] = reinterpret_cast<__m512i>(
@@ -143,7 +143,7 @@ std::optional<TiledCopy> TiledCopy::plan(const Md& stored, const Md& wanted) {
 
   copy.from_ = {tile_starts(from->o), tile_starts(from->i), from->pixel};
   copy.to_ = {tile_starts(to->o), tile_starts(to->i), to->pixel};
-  // The stores write whole cache lines, so that all offsets must be multiples of one.
+  // The stores write whole cache lines, so all offsets must be multiples of a cache line.
   if (!multiples_of(copy.to_.o, 2 * kTile) || !multiples_of(copy.to_.i, 2 * kTile) ||
       !multiples_of(copy.to_.pixel, 2 * kTile)) {
     return std::nullopt;

@@ -1,7 +1,7 @@
 // Makes a bf16 copy of fp32 weights in the layout of a matrix unit: pairs of elements of one channel axis are adjacent,
-// and a vector holds such pairs along the other axis. The library's reorder can do the same, but only for a whole
-// tensor that it reads from memory. TiledCopy works on any part of the stored weights, so that the update can make the
-// copy while the weights are in cache.
+// and a vector has pairs along the other axis. oneDNN's reorder makes the same copy, but only of a whole tensor that it
+// reads from memory. TiledCopy works on any part of the stored weights, so that the update can make the copy while the
+// weights are in cache.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ class TiledCopy {
   static constexpr std::size_t kTile = 16;
 
   /// Plans the copy of fp32 weights with layout `stored` {o, i} or {o, i, h, w} to bf16 with layout `wanted`. Returns
-  /// nullopt unless both layouts consist of 16 x 16 tiles (plain rows or blocks in `stored`, pairs in `wanted`).
+  /// nullopt if a layout does not consist of 16 x 16 tiles (plain rows or blocks in `stored`, pairs in `wanted`).
   static std::optional<TiledCopy> plan(const Md& stored, const Md& wanted);
 
-  /// Number of elements of a strip, the unit of work. Strip s is the stored elements [s * strip(), (s + 1) * strip()).
+  /// Number of elements of a strip, the unit of work. Strip s has the stored elements [s * strip(), (s + 1) * strip()).
   [[nodiscard]] std::size_t strip() const noexcept { return strip_; }
   [[nodiscard]] std::size_t strips() const noexcept { return strips_; }
   /// Number of tiles in a strip.

@@ -15,7 +15,7 @@ namespace {
 // Elements. The shares of threads begin at multiples of this, which are multiples of 64 bytes in both gradient types.
 constexpr std::size_t kShare = 32;
 // Number of columns of a plain matrix that are updated, 16 rows at a time, before their copies are made. With momentum
-// and gradient, they fill the first-level cache. Strips of a blocked layout have about the same size.
+// and gradient, these columns fill the first-level cache. Strips of a blocked layout have about the same size.
 constexpr std::size_t kColumns = 256;
 // Number of tiles that are packed between two prefetches.
 constexpr std::size_t kTiles = 4;
@@ -33,7 +33,7 @@ struct Arrays {
     sgd(gradient_type, {weight + begin, momentum + begin, gradient + begin * size_of(gradient_type)}, factors,
         end - begin);
   }
-  /// Prefetches elements [begin, begin + elements), unless they go beyond the end.
+  /// Prefetches elements [begin, begin + elements). Does nothing if they go beyond the end.
   void prefetch(std::size_t begin, std::size_t elements) const {
     if (begin + elements > count) return;
     prefetch_lines(weight + begin, elements * sizeof(float));
@@ -44,7 +44,7 @@ struct Arrays {
  private:
   static void prefetch_lines(const void* from, std::size_t bytes) {
     const auto* line = static_cast<const std::byte*>(from);
-    // Prefetch into the second-level cache, because the first is full of the current tiles.
+    // Prefetch into the second-level cache, because the current tiles fill the first-level cache.
     for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(line + at, 0, 2);
   }
 };

@@ -10,7 +10,7 @@ namespace {
 constexpr int kRows = 4;
 constexpr int kColumns = 4;
 
-// Computes one tile of Rows x Columns; its sums stay in registers for all k.
+// Computes one tile of Rows x Columns. The tile's sums stay in registers for all k.
 template <int Rows, int Columns>
 void tile(std::int64_t k, const MatrixA& a, const MatrixB& b, const MatrixC& c) {
   std::array<std::array<double, Columns>, Rows> sum{};

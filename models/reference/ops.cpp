@@ -1,6 +1,8 @@
 // Operations without a sliding window.
 #include "models/reference/ops.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -175,8 +177,8 @@ double softmax_cross_entropy(const In& logits, std::span<const std::int32_t> lab
   double loss = 0;
   for (std::size_t row = 0; row < labels.size(); ++row) {
     if (labels[row] < 0 || size(labels[row]) >= classes) {
-      throw Error(Errc::kInvalidArgument, "label " + std::to_string(labels[row]) + " of sample " + std::to_string(row) +
-                                              " is outside [0, " + std::to_string(classes) + ")");
+      throw Error(Errc::kInvalidArgument,
+                  fmt::format("label {} of sample {} is outside [0, {})", labels[row], row, classes));
     }
     const auto in = logits.data.subspan(row * classes, classes);
     const auto out = probabilities.data.subspan(row * classes, classes);

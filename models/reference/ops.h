@@ -18,7 +18,7 @@ struct In {
   Shape shape;
 };
 struct Out {
-  std::span<double> data;  ///< row-major, shape.count() elements; empty: not wanted
+  std::span<double> data;  ///< row-major, shape.count() elements; empty: not computed
   Shape shape;
   operator In() const { return {data, shape}; }  // NOLINT(google-explicit-constructor): an output may be read
 };
@@ -59,10 +59,10 @@ void concat(std::span<const In> inputs, const Out& y);
 void concat_backward(const In& dy, std::span<const Out> diffs);
 void accumulate(std::span<const In> parts, const Out& sum);
 
-/// Used for forward and backward: y = x * scale where `keep` is not 0, else 0.
+/// Forward and backward of dropout: y = x * scale where `keep` is not 0, else 0.
 void dropout(std::span<const std::uint8_t> keep, double scale, const In& x, const Out& y);
 
-/// Mean over the batch of -log softmax(logits)[label]. Errors: invalid_argument for a label outside [0, k).
+/// Returns the batch's mean of -log softmax(logits)[label]. Errors: invalid_argument for a label outside [0, k).
 double softmax_cross_entropy(const In& logits, std::span<const std::int32_t> labels, const Out& probabilities);
 void softmax_cross_entropy_backward(double weight, const In& probabilities, std::span<const std::int32_t> labels,
                                     const Out& dlogits);

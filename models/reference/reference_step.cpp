@@ -1,5 +1,7 @@
 // Runs a differentiated graph node by node with the pure functions of ops.h. Every tensor has its own memory for the
 // whole step, so that no tensor can be overwritten too early.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -136,7 +138,7 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
     }
   }
 
-  // The arena holds the parameters in order without gaps. Initial values are in single precision, as in every backend.
+  // Places the parameters in order, without gaps. Initial values have single precision, as in every backend.
   void place_parameters() {
     parameter_offset_.assign(graph_.tensors.size(), 0);
     std::size_t offset = 0;
@@ -177,10 +179,9 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
     const Shape& labels = graph_.tensor(graph_.labels).shape;
     if (static_cast<std::int64_t>(batch.images.size()) != images.count() ||
         static_cast<std::int64_t>(batch.labels.size()) != labels.count()) {
-      throw Error(Errc::kInvalidArgument, graph_.model + ": the step was built for images " + images.text() +
-                                              " and labels " + labels.text() + ", got " +
-                                              std::to_string(batch.images.size()) + " and " +
-                                              std::to_string(batch.labels.size()) + " elements");
+      throw Error(Errc::kInvalidArgument,
+                  fmt::format("{}: the step was built for images {} and labels {}, got {} and {} elements",
+                              graph_.model, images.text(), labels.text(), batch.images.size(), batch.labels.size()));
     }
     auto& values = values_[static_cast<std::size_t>(graph_.images)];
     std::copy(batch.images.begin(), batch.images.end(), values.begin());
@@ -188,10 +189,9 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
 
   [[nodiscard]] const ArenaSlot& slot(std::size_t parameter, std::size_t count) const {
     if (parameter >= slots_.size() || slots_[parameter].count != count) {
-      throw Error(Errc::kInvalidArgument,
-                  graph_.model + ": parameter " + std::to_string(parameter) + " has " +
-                      (parameter < slots_.size() ? std::to_string(slots_[parameter].count) : std::string("no")) +
-                      " elements, the caller's array " + std::to_string(count));
+      const std::string has = parameter < slots_.size() ? std::to_string(slots_[parameter].count) : "no";
+      throw Error(Errc::kInvalidArgument, fmt::format("{}: parameter {} has {} elements, the caller's array {}",
+                                                      graph_.model, parameter, has, count));
     }
     return slots_[parameter];
   }
@@ -211,7 +211,7 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
     return index < node.inputs.size() ? in(node.inputs[index]) : In{};
   }
 
-  /// Returns a view for writing; empty for kNoTensor. A gradient gets its memory here; publish_gradients() frees it.
+  /// Returns a view for writing, empty for kNoTensor. Allocates a gradient's memory, which publish_gradients() frees.
   [[nodiscard]] Out out(TensorId id) {
     if (id == kNoTensor) return {};
     const TensorDesc& tensor = graph_.tensor(id);
@@ -226,7 +226,7 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
   void publish_gradients(const Node& node, GradientSink& sink) {
     for (const TensorId output : node.outputs) {
       if (output == kNoTensor || graph_.tensor(output).role != TensorRole::kGradient) continue;
-      // Parameters are in gradient-production order, so the next gradient to publish is the one that was just made.
+      // Parameters are in gradient-production order, so the gradient that was just made is the next one to publish.
       HVD_ASSERT(graph_.parameters.at(published_).gradient == output);
       auto& values = values_[static_cast<std::size_t>(output)];
       const std::size_t element = size_of(options_.gradient);
@@ -329,7 +329,7 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
     return inputs;
   }
 
-  // An input without a diff (the images) still needs its shape, because it takes up channels of dy.
+  // An input without a diff (the images) still needs its shape here, because the input takes up channels of dy.
   std::vector<Out> concat_diffs(const Node& node) {
     const std::vector<TensorId>& inputs = graph_.node(node.forward).inputs;
     std::vector<Out> diffs;

@@ -55,7 +55,7 @@ void for_each_run(const Window& window, const Shape& x, const Shape& y, const Vi
   }
 }
 
-// Calls visit(x offset, y offset) for all pairs of an output position and a tap on a real element, taps row-major.
+// Calls visit(x offset, y offset) for each output position and each of its taps on a real element, in row-major order.
 template <class Visit>
 void for_each_tap(const Window& window, const Shape& x, const Shape& y, const Visit& visit) {
   for (std::int64_t n = 0; n < y[0]; ++n) {

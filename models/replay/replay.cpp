@@ -1,5 +1,7 @@
 #include "models/replay/replay.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -32,7 +34,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
       : profile_(std::move(profile)), type_(gradient) {
     require_floating(gradient);
     if (profile_.gradients.empty()) {
-      throw Error(Errc::kInvalidArgument, "replay of " + profile_.model + ": the profile has no gradients");
+      throw Error(Errc::kInvalidArgument, fmt::format("replay of {}: the profile has no gradients", profile_.model));
     }
     std::size_t offset = 0;
     for (const ReplayProfile::Gradient& entry : profile_.gradients) {
@@ -43,7 +45,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
       offset += entry.count;
     }
     gradients_ = allocate(offset * size_of(type_));
-    // A piece of the pattern that is long enough to fill a gradient with a few large copies.
+    // Make a piece of the pattern that is long enough to fill a gradient with a few large copies.
     std::vector<double> values(kPatternElements + kPeriod);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = replay_gradient_value(0, i);
     pattern_.resize(values.size() * size_of(type_));
@@ -73,14 +75,14 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
 
   ShardedUpdate* sharded() override { return this; }
   void keep_momentum(std::span<const ArenaRange> /*share*/) override {}
-  // Sleeps for a part of the recorded time that is proportional to the share's size.
+  // Sleeps for a part of the recorded update time that is proportional to the share's size.
   void update_share(const SgdOptions& /*options*/, std::span<const ArenaRange> share) override {
     std::size_t elements = 0;
     for (const ArenaRange& range : share) elements += range.count;
     const double part = static_cast<double>(elements * size_of(type_)) / static_cast<double>(gradients_.size());
     std::this_thread::sleep_until(Clock::now() + to_duration(profile_.update_seconds * part));
   }
-  // Returns zeros in the size of the weights, so that gathering them moves as many bytes as in a real run.
+  // Returns as many zero bytes as the weights have, so that gathering them moves as many bytes as in a real run.
   std::span<std::byte> weight_arena() override {
     weights_.resize(gradients_.size() / size_of(type_) * sizeof(float));
     return weights_;
@@ -91,8 +93,8 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
   void write_parameter(std::size_t /*parameter*/, std::span<const float> /*in*/) override { no_weights(); }
   void read_gradient(std::size_t parameter, std::span<float> out) override {
     if (parameter >= slots_.size() || slots_[parameter].count != out.size()) {
-      throw Error(Errc::kInvalidArgument, "replay of " + profile_.model + ": no gradient " + std::to_string(parameter) +
-                                              " of " + std::to_string(out.size()) + " elements");
+      throw Error(Errc::kInvalidArgument,
+                  fmt::format("replay of {}: no gradient {} of {} elements", profile_.model, parameter, out.size()));
     }
     for (std::size_t i = 0; i < out.size(); ++i) {
       out[i] = static_cast<float>(load(type_, gradients_, slots_[parameter].offset + i));
@@ -108,8 +110,8 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
   }
   [[nodiscard]] std::vector<OperationProfile> profile() const override { return {}; }
   [[nodiscard]] std::string description() const override {
-    return "replay of run " + profile_.source_run + " (" + profile_.model + ", " + profile_.compute_type + ", " +
-           profile_.device + ")";
+    return fmt::format("replay of run {} ({}, {}, {})", profile_.source_run, profile_.model, profile_.compute_type,
+                       profile_.device);
   }
 
  private:
@@ -119,7 +121,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
     throw Error(Errc::kUnsupported, "replay of " + profile_.model + " has no weights; it plays back times only");
   }
 
-  // Fills a gradient anew in each step, because the reduction replaced its values by their sums.
+  // Fills a gradient anew in each step, because the reduction has replaced its values by sums over the ranks.
   void fill(std::size_t parameter) {
     const std::size_t element = size_of(type_);
     const std::size_t phase =
@@ -177,8 +179,8 @@ void ReplayRecorder::end_update() {
 void ReplayRecorder::add(const Step& step) {
   if (step.submit.size() != slots_.size() || step.ready.size() != slots_.size()) {
     throw Error(Errc::kInvalidArgument,
-                "replay recorder of " + header_.model + ": " + std::to_string(step.submit.size()) + " and " +
-                    std::to_string(step.ready.size()) + " times for " + std::to_string(slots_.size()) + " gradients");
+                fmt::format("replay recorder of {}: {} and {} times for {} gradients", header_.model,
+                            step.submit.size(), step.ready.size(), slots_.size()));
   }
   update_.push_back(step.update);
   backward_end_.push_back(step.backward_end);
@@ -208,10 +210,10 @@ ReplayProfile ReplayRecorder::profile() const {
 ReplayProfile shrink_gradients(ReplayProfile profile, std::int64_t divisor) {
   if (divisor < 1) {
     throw Error(Errc::kInvalidArgument,
-                "replay of " + profile.model + ": gradients cannot be divided by " + std::to_string(divisor));
+                fmt::format("replay of {}: gradients cannot be divided by {}", profile.model, divisor));
   }
   if (divisor == 1) return profile;
-  profile.model += "-div" + std::to_string(divisor);
+  profile.model += fmt::format("-div{}", divisor);
   const auto parts = static_cast<std::size_t>(divisor);
   for (ReplayProfile::Gradient& gradient : profile.gradients) gradient.count = (gradient.count + parts - 1) / parts;
   return profile;

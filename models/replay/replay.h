@@ -11,8 +11,8 @@
 
 namespace hvd::models {
 
-/// Times are in seconds from the start of the step, and medians over the recorded steps. `submit` is the time at which
-/// the host reported the gradient, `ready` the time at which the device had finished it; they are equal on a CPU.
+/// Times are medians over the recorded steps, in seconds from the start of the step. `submit` is the time at which the
+/// host reported the gradient, `ready` the time at which the device had finished it. On a CPU both times are equal.
 struct ReplayProfile {
   std::string model;
   std::int64_t batch_size = 0;
@@ -38,15 +38,16 @@ std::string to_text(const ReplayProfile& profile);
 ReplayProfile parse_replay(const std::string& text, const std::string& origin);
 
 /// Returns the profile with the same times and with every gradient cut to 1/`divisor` of its elements (rounded up), so
-/// that hundreds of ranks fit into one machine. The model's name gets a suffix ("resnet101-div64"), so that its results
-/// cannot be mistaken for those of the whole network. A divisor of 1 changes nothing.
+/// that hundreds of ranks fit into one machine. The model's name gets a suffix ("resnet101-div64"), so that nobody
+/// takes the results for those of the whole network. A divisor of 1 changes nothing.
 /// Errors: invalid_argument for a divisor below 1.
 ReplayProfile shrink_gradients(ReplayProfile profile, std::int64_t divisor);
 
 /// Builds a profile from per-step samples. The training loop calls, in this order, begin_step, gradient_ready for every
-/// parameter, end_backward, begin_update and end_update. It calls begin_update when the gradients are reduced, so that
-/// the profile does not contain the wait for them. Used by one thread. `header` gives the fields that are not measured
-/// here: model, sizes, device, type, run, and forward_seconds, which a loop around forward_backward() cannot measure.
+/// parameter, end_backward, begin_update and end_update. The loop calls begin_update when the gradients are reduced, so
+/// that the profile does not contain the wait for the reductions. Used by one thread. `header` gives the fields that
+/// are not measured here: model, sizes, device, type, run, and forward_seconds, which a loop around forward_backward()
+/// cannot measure.
 class ReplayRecorder {
  public:
   ReplayRecorder(std::vector<ArenaSlot> slots, ReplayProfile header);
@@ -62,9 +63,9 @@ class ReplayRecorder {
     std::vector<double> submit, ready;
     double backward_end = 0, update = 0;
   };
-  /// Errors: invalid_argument unless there is a time for every parameter.
+  /// Adds a step. Errors: invalid_argument if the number of times differs from the number of parameters.
   void add(const Step& step);
-  /// Median over the recorded steps. Errors: invalid_argument if no step was recorded.
+  /// Returns the medians over the recorded steps. Errors: invalid_argument if no step was recorded.
   [[nodiscard]] ReplayProfile profile() const;
 
  private:

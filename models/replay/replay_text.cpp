@@ -1,4 +1,6 @@
 // The text form of a replay profile: "key value" lines, one line per gradient, and the number of gradients as a check.
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cmath>
 #include <functional>
@@ -27,7 +29,7 @@ std::string number_text(double value) {
 
 std::string one_line(const char* key, const std::string& value) {
   if (value.find_first_of("\r\n") != std::string::npos) {
-    throw Error(Errc::kInvalidArgument, std::string("replay profile: ") + key + " contains a line break");
+    throw Error(Errc::kInvalidArgument, fmt::format("replay profile: {} contains a line break", key));
   }
   return value;
 }
@@ -38,8 +40,8 @@ class Parser {
 
   ReplayProfile run() {
     if (next_line() != kVersionLine) {
-      fail("is not a replay profile that this program can read (the first line must be '" + std::string(kVersionLine) +
-           "')");
+      fail(fmt::format("is not a replay profile that this program can read (the first line must be '{}')",
+                       kVersionLine));
     }
     bool ended = false;
     while (!ended) {
@@ -63,7 +65,7 @@ class Parser {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error(Errc::kInvalidArgument, origin_ + ":" + std::to_string(line_number_) + ": " + what);
+    throw Error(Errc::kInvalidArgument, fmt::format("{}:{}: {}", origin_, line_number_, what));
   }
 
   std::string_view next_line() {
@@ -79,25 +81,25 @@ class Parser {
     T value{};
     const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
     if (result.ec != std::errc() || result.ptr != text.data() + text.size()) {
-      fail("'" + std::string(text) + "' is not a " + what);
+      fail(fmt::format("'{}' is not a {}", text, what));
     }
     return value;
   }
   [[nodiscard]] double seconds(std::string_view text) const {
     const auto value = number<double>(text, "time in seconds");
-    if (!std::isfinite(value) || value < 0) fail("a time must be finite and not negative, got " + std::string(text));
-    if (value > kLongestSeconds) fail("a time must be at most a day, got " + std::string(text) + " s");
+    if (!std::isfinite(value) || value < 0) fail(fmt::format("a time must be finite and not negative, got {}", text));
+    if (value > kLongestSeconds) fail(fmt::format("a time must be at most a day, got {} s", text));
     return value;
   }
   [[nodiscard]] std::int64_t positive(std::string_view text, std::int64_t most) const {
     const auto value = number<std::int64_t>(text, "whole number");
-    if (value < 1) fail("must be at least 1, got " + std::string(text));
-    if (value > most) fail("must be at most " + std::to_string(most) + ", got " + std::string(text));
+    if (value < 1) fail(fmt::format("must be at least 1, got {}", text));
+    if (value > most) fail(fmt::format("must be at most {}, got {}", most, text));
     return value;
   }
 
   void header(std::string_view key, std::string_view value) {
-    if (!seen_.emplace(key).second) fail("'" + std::string(key) + "' appears twice");
+    if (!seen_.emplace(key).second) fail(fmt::format("'{}' appears twice", key));
     if (key == "model") {
       profile_.model = value;
     } else if (key == "batch_size") {
@@ -117,7 +119,7 @@ class Parser {
     } else if (key == "update_seconds") {
       profile_.update_seconds = seconds(value);
     } else {
-      fail("unknown key '" + std::string(key) + "'");
+      fail(fmt::format("unknown key '{}'", key));
     }
   }
 
@@ -131,10 +133,10 @@ class Parser {
       value.remove_prefix(space + 1);
     }
     if (value.empty()) fail("the gradient has no name");
-    if (!names_.emplace(value).second) fail("gradient '" + std::string(value) + "' appears twice");
+    if (!names_.emplace(value).second) fail(fmt::format("gradient '{}' appears twice", value));
     const std::int64_t count = positive(fields[0], kMostElements);
     elements_ += count;  // cannot overflow: both terms are at most kMostElements
-    if (elements_ > kMostElements) fail("more than " + std::to_string(kMostElements) + " elements in all");
+    if (elements_ > kMostElements) fail(fmt::format("more than {} elements in all", kMostElements));
     profile_.gradients.push_back({.name = std::string(value),
                                   .count = static_cast<std::size_t>(count),
                                   .submit_seconds = seconds(fields[1]),
@@ -144,11 +146,11 @@ class Parser {
   void end(std::string_view value) {
     const auto count = number<std::size_t>(value, "number of gradients");
     if (count != profile_.gradients.size()) {
-      fail("the file says " + std::string(value) + " gradients and holds " + std::to_string(profile_.gradients.size()));
+      fail(fmt::format("the file says {} gradients and holds {}", value, profile_.gradients.size()));
     }
     for (const char* key : {"model", "batch_size", "image_size", "device", "compute_type", "source_run",
                             "forward_seconds", "backward_end_seconds", "update_seconds"}) {
-      if (!seen_.contains(key)) fail(std::string("'") + key + "' is missing");
+      if (!seen_.contains(key)) fail(fmt::format("'{}' is missing", key));
     }
   }
 
@@ -163,9 +165,9 @@ class Parser {
 }  // namespace
 
 std::string to_text(const ReplayProfile& profile) {
-  std::string text = std::string(kVersionLine) + "\n";
+  std::string text = fmt::format("{}\n", kVersionLine);
   const auto line = [&text](const char* key, const std::string& value) {
-    text += std::string(key) + " " + one_line(key, value) + "\n";
+    text += fmt::format("{} {}\n", key, one_line(key, value));
   };
   line("model", profile.model);
   line("batch_size", std::to_string(profile.batch_size));
@@ -177,8 +179,8 @@ std::string to_text(const ReplayProfile& profile) {
   line("backward_end_seconds", number_text(profile.backward_end_seconds));
   line("update_seconds", number_text(profile.update_seconds));
   for (const ReplayProfile::Gradient& gradient : profile.gradients) {
-    line("gradient", std::to_string(gradient.count) + " " + number_text(gradient.submit_seconds) + " " +
-                         number_text(gradient.ready_seconds) + " " + gradient.name);
+    line("gradient", fmt::format("{} {} {} {}", gradient.count, number_text(gradient.submit_seconds),
+                                 number_text(gradient.ready_seconds), gradient.name));
   }
   line("end", std::to_string(profile.gradients.size()));
   return text;

@@ -6,7 +6,7 @@
 namespace hvd::models {
 namespace {
 
-// "Same" padding for odd kernels at stride 1; none otherwise.
+// Returns a window without padding, or if `same` with "same" padding (for odd kernels at stride 1).
 Window window(int kernel_h, int kernel_w, int stride, bool same) {
   const int pad_h = same ? kernel_h / 2 : 0;
   const int pad_w = same ? kernel_w / 2 : 0;
@@ -25,7 +25,7 @@ class Inception {
  public:
   explicit Inception(GraphBuilder& builder) : b_(builder) {}
 
-  /// Convolution without bias, batch normalisation (epsilon 1e-3), ReLU.
+  /// Adds a convolution without bias, a batch normalisation (epsilon 1e-3) and a ReLU.
   TensorId unit(const std::string& name, TensorId x, std::int64_t channels, const Window& w) {
     TensorId y = b_.conv(name + ".conv", x, channels, w, false);
     y = b_.batch_norm(name + ".bn", y, {.epsilon = 1e-3});

@@ -1,4 +1,4 @@
-// The networks, in one file each. build_model() in zoo.h checks the arguments and calls one of these functions.
+// The networks; each has its own file. build_model() in zoo.h checks the arguments and calls one of these functions.
 // Node names follow torchvision's module paths, so that tensors can be compared with torchvision's by name.
 #pragma once
 

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <array>
 #include <string>
 
@@ -45,7 +47,7 @@ void resnet(GraphBuilder& b, const std::array<int, 4>& blocks, std::int64_t clas
   for (std::size_t stage = 0; stage < blocks.size(); ++stage, width *= 2) {
     for (int block = 0; block < blocks.at(stage); ++block) {
       const int stride = stage > 0 && block == 0 ? 2 : 1;
-      x = bottleneck(b, "layer" + std::to_string(stage + 1) + "." + std::to_string(block), x, width, stride);
+      x = bottleneck(b, fmt::format("layer{}.{}", stage + 1, block), x, width, stride);
     }
   }
   x = b.global_avg_pool("avgpool", x);

@@ -1,5 +1,7 @@
 #include "models/zoo/zoo.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "engine/base/error.h"
@@ -8,7 +10,7 @@
 namespace hvd::models {
 namespace {
 
-// The auxiliary head's 5x5 convolution needs a 17x17 grid. Images of 299 pixels are the smallest that give one.
+// The auxiliary head's 5x5 convolution needs a 17x17 grid. Images of 299 pixels are the smallest with such a grid.
 constexpr std::int64_t kAuxiliaryMinimumImageSize = 299;
 
 std::vector<ModelInfo> make_catalogue() {
@@ -59,9 +61,9 @@ const ModelInfo& find_model(std::string_view name) {
       return info;
     }
     known += (known.empty() ? "" : ", ") + info.name;
-    for (const std::string& alias : info.aliases) known += " (also " + alias + ")";
+    for (const std::string& alias : info.aliases) known += fmt::format(" (also {})", alias);
   }
-  throw Error(Errc::kInvalidArgument, "unknown model '" + std::string(name) + "'; known models: " + known);
+  throw Error(Errc::kInvalidArgument, fmt::format("unknown model '{}'; known models: {}", name, known));
 }
 
 Graph build_model(const ModelSpec& spec) {
@@ -72,9 +74,9 @@ Graph build_model(const ModelSpec& spec) {
   }
   const std::int64_t minimum = spec.auxiliary_head ? kAuxiliaryMinimumImageSize : info.minimum_image_size;
   if (image_size < minimum) {
-    throw Error(Errc::kInvalidArgument, info.name + (spec.auxiliary_head ? " with its auxiliary head" : "") +
-                                            " needs images of at least " + std::to_string(minimum) + "x" +
-                                            std::to_string(minimum) + ", got " + std::to_string(image_size));
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("{0}{1} needs images of at least {2}x{2}, got {3}", info.name,
+                            spec.auxiliary_head ? " with its auxiliary head" : "", minimum, image_size));
   }
   GraphBuilder builder(info.name, spec.batch_size, image_size, spec.classes);
   if (info.name == "vgg16") vgg16(builder, spec.classes);

@@ -14,9 +14,9 @@ from hvdb import untrusted
 from hvdb.errors import NotComparable
 from hvdb.untrusted import RUN, Record
 
-# A fixed text, so that merging the same leftover twice, or a copy of it, gives the same run.
+# This text is fixed so that merging a leftover store twice, or a copy of the store, gives the same run.
 LEFTOVER_REASON = "the job ended without closing its store"
-# Columns of a run that change from its first save to its last. The others identify what was measured and never change.
+# Columns of a run that change between its first save and its last. All other columns say what was measured.
 PROGRESS_COLUMNS = frozenset(
     {
         "status",
@@ -46,7 +46,7 @@ PROGRESS_COLUMNS = frozenset(
 class Taken:
     """The UUIDs that absorbing one store has handled.
 
-    added, present: table of the record -> UUIDs. superseded: runs whose unfinished state a later one replaced.
+    added, present: table of the record -> UUIDs. superseded: runs whose unfinished state a later state replaced.
     sessions: sessions that were copied.
     """
 
@@ -62,7 +62,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Place:
-    """An attached store. file_of returns the file that a UUID in it came from, for messages."""
+    """An attached store. file_of returns the file from which a UUID in the store came, for messages."""
 
     database: str
     file_of: Callable[[str], str]
@@ -125,8 +125,8 @@ def _equal(connection: sqlite3.Connection, incoming: str, known: str, record: Re
 def _judge(connection: sqlite3.Connection, incoming: Place, known: Place, record: Record, uuid: str) -> str:
     """Returns 'present' or 'superseded' for a record that both stores have. Errors: NotComparable if they conflict.
 
-    An unfinished state of a run (from a leftover) and a later state do not conflict: the finished one is kept, and of
-    two unfinished ones that with more steps. A session of collectives never changes after it is stored.
+    An unfinished state of a run (from a leftover store) and a later state do not conflict: the finished state is kept,
+    or the one with more steps if both are unfinished. A stored session of collectives never changes.
     """
     if _equal(connection, incoming.database, known.database, record, uuid):
         return "present"
@@ -150,8 +150,8 @@ def _judge(connection: sqlite3.Connection, incoming: Place, known: Place, record
 def absorb(connection: sqlite3.Connection, incoming: Place, present: Sequence[Place]) -> Taken:
     """Copies into 'main' the records of `incoming` that none of `present` has.
 
-    present: 'main' first, then stores whose records also count as present although nothing is written to them.
-    The caller opens a transaction, and rolls back after an error. Errors: NotComparable; sqlite3.Error.
+    present: 'main' first, then stores whose records count as present although nothing is written to these stores. The
+    caller opens a transaction, and rolls back after an error. Errors: NotComparable; sqlite3.Error.
     """
     for known in present:
         _require_same_sessions(connection, incoming, known)

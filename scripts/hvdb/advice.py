@@ -18,14 +18,14 @@ from hvdb.runs import Component, Run
 
 WORTHWHILE = 0.02  # fraction of the step
 MIB = 1024.0 * 1024.0
-FEW_BUCKETS = 2  # with this few buckets, reductions begin when backward is nearly over
-EXPOSED = 0.8  # if this fraction of the reductions is exposed, backward hides almost nothing
+FEW_BUCKETS = 2  # with this few buckets, reductions begin when the backward pass is nearly over
+EXPOSED = 0.8  # if this fraction of the reductions is exposed, the backward pass hides almost nothing
 CORES_TO_SPARE = 4  # a node with fewer cores has none to leave to the reductions
 WIDE = 0.05  # width of an interval of the efficiency, from end to end
 FULL_MEMORY = 0.9  # fraction of a node's memory that its ranks use together
 FAR_FROM_BOUND = 1.3  # times the roofline's step
 # DIFFERENT_SIZES: bucket sizes must differ by this factor to separate the cost per bucket from the cost per byte.
-# MISFIT: largest relative error with which the two costs may describe a measured time.
+# MISFIT: largest relative error allowed between a measured time and the time that the two costs predict.
 DIFFERENT_SIZES, MISFIT = 1.5, 0.2
 
 
@@ -70,7 +70,7 @@ def reduce_seconds(run: Run) -> float | None:
 def reduction_cost(runs: Sequence[Run]) -> ReductionCost | None:
     """Fits time = per bucket x buckets + per byte x bytes by least squares, with each run weighted by its own time.
 
-    Returns None unless bucket sizes differ enough and the two costs describe every run: see DIFFERENT_SIZES and MISFIT.
+    Returns None if bucket sizes differ too little, or if the costs misfit a run: see DIFFERENT_SIZES and MISFIT.
     """
     points = []
     for run in runs:
@@ -195,7 +195,7 @@ def control_plane(evidence: Evidence) -> str | None:
 
 
 def unexplained(evidence: Evidence) -> str | None:
-    """Reports a residual."""
+    """Reports the part of the step that no measured component explains."""
     part = _part(evidence.run, "residual")
     if part is None:
         return None
@@ -227,7 +227,7 @@ def full_memory(evidence: Evidence) -> str | None:
     per_host = Counter(rank["host"] for rank in evidence.run.ranks)
     by_host: dict[str, int] = {}
     for rank in evidence.run.ranks:
-        # Ranks of a node map each other's gradients, so every peak includes the gradients of the rank's neighbours too.
+        # Ranks of a node map each other's gradients, so a rank's peak also includes its neighbours' gradients.
         shared = (per_host[rank["host"]] - 1) * (evidence.run.gradient_bytes or 0)
         by_host[rank["host"]] = by_host.get(rank["host"], 0) + max(0, (rank["peak_bytes"] or 0) - shared)
     if not total or not by_host or evidence.run.device == "cuda" or max(by_host.values()) < FULL_MEMORY * total:
@@ -239,7 +239,7 @@ def full_memory(evidence: Evidence) -> str | None:
 
 
 def untuned(evidence: Evidence) -> str | None:
-    """Reports a GPU step that is far above its bound while engines were not timed."""
+    """Reports a GPU step that is far above its roofline bound in a run without --tune, which times the engines."""
     run, bound = evidence.run, evidence.run.number("bound.step_seconds")
     if not bound or not run.step_seconds or run.fact("gpu.option.tune") != "no":
         return None

@@ -1,5 +1,4 @@
-"""Pools the figures of sessions. It assumes no distribution, and takes the seed as an argument: equal input, equal
-output.
+"""Pools the figures of sessions. Assumes no distribution. The seed is an argument: equal input, equal output.
 
 Within one session the program computes the interval of a figure by a bootstrap and stores it with bootstrap replicates
 (bench/measure/resample.h). Here whole sessions are resampled, and a replicate is drawn from each resampled session.
@@ -26,7 +25,7 @@ MIN_SESSIONS = 5
 class Estimate:
     """A figure with its bootstrap interval; `low` and `high` are None if there is too little data for one.
 
-    `lowest` and `highest`: range over the sessions, if there are several but too few for an interval.
+    `lowest` and `highest`: range over the sessions if there are more than one but too few for an interval.
     """
 
     value: float
@@ -43,7 +42,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Session:
-    """One session's result for a figure: `value` with the interval that the program stored; None without one.
+    """One session's result for a figure. low, high: the interval that the program stored, or None.
 
     replicates: bootstrap replicates of `value`, the same number for every figure; empty if the store has none.
     """
@@ -55,12 +54,11 @@ class Session:
 
     @property
     def bounded(self) -> bool:
-        """Whether there is an interval above zero. That of a time may reach below zero if there are few samples."""
+        """True if there is an interval above zero. With few samples, the interval of a time may reach below zero."""
         return self.low is not None and self.high is not None and self.low > 0
 
     def rate(self, work: float) -> Session:
-        """Converts a time in seconds to `work` per second. There is an interval only if that of the time is above
-        zero."""
+        """Converts a time in seconds to `work` per second. The rate has an interval only if the time is `bounded`."""
         ends = (work / self.high, work / self.low) if self.bounded else (None, None)
         return Session(work / self.value, *ends, work / self.replicates)
 
@@ -68,9 +66,9 @@ class Session:
 def ratio(first: Session, second: Session) -> Session:
     """Returns `first` / `second` for two independent figures above zero.
 
-    The distances of the interval's ends from the value, as logarithms, are the root of the sum of squares of those of
-    the two figures. Source: Zou and Donner, Statistics in Medicine 27 (2008), the method of variance estimates
-    recovery.
+    On a logarithmic scale, the distance from the value to an end of the interval is the root of the sum of squares of
+    the two figures' distances. Source: Zou and Donner, Statistics in Medicine 27 (2008), the method of variance
+    estimates recovery.
     """
     value = first.value / second.value
     ends = (None, None)
@@ -79,7 +77,7 @@ def ratio(first: Session, second: Session) -> Session:
         above = math.hypot(math.log(first.high / first.value), math.log(second.low / second.value))
         ends = (value * math.exp(-below), value * math.exp(above))
     # The program draws the replicates of two runs with one seed, so replicates of equal index may come from the same
-    # steps. Shift one list by one place to break that.
+    # steps. After a shift of one list by one place, they do not.
     replicates = np.empty(0)
     if len(first.replicates) == len(second.replicates):
         replicates = first.replicates / np.roll(second.replicates, 1)
@@ -87,10 +85,10 @@ def ratio(first: Session, second: Session) -> Session:
 
 
 def pool(sessions: Sequence[Session], confidence: float = CONFIDENCE, seed: int = 1) -> Estimate:
-    """Returns the median over sessions. One session keeps its own interval; two to four have none; more have a
-    bootstrap interval.
+    """Returns the median over sessions: with the session's own interval if there is one session, with no interval for
+    two to four, with a bootstrap interval for more.
 
-    A session without replicates counts with its value alone, which already contains the noise within the session.
+    A session without replicates contributes only its value, which already contains the noise within the session.
     """
     values = [session.value for session in sessions]
     value = float(np.median(values))

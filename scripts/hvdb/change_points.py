@@ -1,8 +1,9 @@
 """Finds where the level of a series of observations changes, with ruptures (optional: `hvdb[history]`).
 
 PELT finds the partition with the least sum of squares about the segments' means plus a penalty for each change point.
-It works on ranks, so no distribution is assumed and outliers have little weight. The distribution for a series without
-a change then depends only on the number of observations; a fraction FALSE_ALARMS of such series has any change point.
+It is given the ranks of the observations, so no distribution is assumed and outliers have little weight. Without a
+change, the distribution of the result then depends only on the number of observations: a fraction FALSE_ALARMS of such
+series has at least one change point.
 Sources: Killick, Fearnhead and Eckley, JASA 107 (2012) (PELT); Lung-Yut-Fong, Levy-Leduc and Cappe, Journal de la SFdS
 156 (2015) (ranks); Truong, Oudre and Vayatis, Signal Processing 167 (2020) (ruptures).
 """
@@ -10,7 +11,6 @@ Sources: Killick, Fearnhead and Eckley, JASA 107 (2012) (PELT); Lung-Yut-Fong, L
 from __future__ import annotations
 
 import importlib.util
-import math
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -20,14 +20,14 @@ import numpy as np
 from hvdb import exact
 
 FALSE_ALARMS = 0.05
-# Fraction of series without a change in which a single change point is found. In a few more series two change points
-# are found together, though neither would be alone. Simulated with 30 to 500 observations: 3.8 to 4.6 % have any.
+# Of series without a change, the fraction in which a single change point is found. In a few more series PELT finds two
+# change points, but neither alone. Simulated with 30 to 500 observations: 3.8 to 4.6 % have any change point.
 OF_ONE = 0.04
 CONFIDENCE = 0.95
 LEAST = 4  # least number of observations on each side of a change point
-MOST = 500  # only so many of the newest observations are examined
+MOST = 500  # only this number of the newest observations is examined
 SIMULATED = 10_000
-# Nearest observations on each side from which the size is estimated; the exact interval of more would take long.
+# The size of a change is estimated from this number of nearest observations on each side; more would take long.
 MOST_COMPARED = 50
 
 
@@ -35,7 +35,7 @@ MOST_COMPARED = 50
 class Change:
     """index: of the first observation after the change. size: growth of the observations, which are logs of costs.
 
-    The interval of `size` does not account for the search, which picks the place where the change looks largest.
+    The interval of `size` ignores that the search picks the place where the change looks largest.
     """
 
     index: int
@@ -44,13 +44,11 @@ class Change:
     @property
     def growth(self) -> tuple[float, float, float]:
         """Growth of the cost as a ratio (0.03: 3 %), with the ends of its interval."""
-        ends = (self.size.value, self.size.low, self.size.high)
-        value, low, high = (end if math.isinf(end) else math.expm1(end) for end in ends)
-        return value, low, high
+        return exact.growth(self.size.value), exact.growth(self.size.low), exact.growth(self.size.high)
 
 
 def available() -> bool:
-    """Returns whether this Python has ruptures."""
+    """Returns True if this Python has ruptures."""
     return importlib.util.find_spec("ruptures") is not None
 
 
@@ -64,7 +62,7 @@ def _standard_ranks(values: np.ndarray) -> np.ndarray:
 
 @cache
 def penalty(count: int) -> float:
-    """The gain of the best change point that a fraction OF_ONE of series of `count` without a change exceeds."""
+    """Returns the gain that the best change point exceeds in a fraction OF_ONE of unchanged series of `count`."""
     rng = np.random.default_rng(1)
     ranks = _standard_ranks(np.arange(count))
     before = np.cumsum(rng.permuted(np.tile(ranks, (SIMULATED, 1)), axis=1), axis=1)
@@ -74,7 +72,7 @@ def penalty(count: int) -> float:
 
 
 def find(values: np.ndarray) -> list[Change]:
-    """The change points of `values` (n,) in order, among the newest MOST. Errors: ModuleNotFoundError."""
+    """Returns the change points among the newest MOST of `values` (n,), in order. Errors: ModuleNotFoundError."""
     skipped = max(0, len(values) - MOST)
     values = values[skipped:]
     if len(values) < 2 * LEAST:

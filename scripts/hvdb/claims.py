@@ -1,13 +1,13 @@
-"""Judges published claims by what was measured. Pure: stores and published figures in, lines out.
+"""Judges published claims by measured results. Pure: computes lines from stores and published figures.
 
 The rule (docs/claims.md has the reasons and simulated error rates):
-- The claim c is rounded, so it stands for [c - r, c + r], where r is half a unit of its last digit. With the margin m,
-  which is fixed before anything is measured, the band is [c - r - m, c + r + m].
+- The claim c is rounded, so it means [c - r, c + r], where r is half a unit of the claim's last digit. The
+  band is [c - r - m, c + r + m], where the margin m is fixed before the measurement.
 - These runs count: complete, untraced measurements (origin 'measured') of real training on the claim's kind of device,
   with its network, batch, image size and precision, on exactly its number of ranks, with the one-rank baseline of the
-  same session. Replayed compute and simulations never count.
-- The unit is the session (one job). From MIN_SESSIONS on there is a 95 % bootstrap interval over sessions. If it lies
-  inside the band: reproduced; outside: not reproduced; across its edge, or too few sessions: inconclusive.
+  same session. Runs with replayed compute and simulations never count.
+- The unit is the session (one job). MIN_SESSIONS or more have a 95 % bootstrap interval over sessions. If the interval
+  lies inside the band: reproduced; outside: not reproduced; across an edge, or fewer sessions: inconclusive.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ REPRODUCED = "reproduced"
 NOT_REPRODUCED = "not reproduced"
 INCONCLUSIVE = "inconclusive"
 NOT_MEASURED = "not measured here"
-# Two runs of one published set-up differ by this much for reasons that nobody recorded. It is also the least difference
-# that matters to this project (docs/claims.md).
+# Two runs of one published set-up differ by this much for reasons that nobody recorded. This is also the smallest
+# difference that matters to this project (docs/claims.md).
 DEFAULT_MARGIN = 0.02
-# Devices on which real training is measured; 'replay' and 'reference' are not among them.
+# Devices on which training really computes. The devices 'replay' and 'reference' do not.
 DEVICES = ("cuda", "cpu")
-# One process per rank; 'loopback' ranks are threads of one process.
+# Transports with one process per rank. 'loopback' is not one of them: its ranks are threads of one process.
 TRANSPORTS = ("nccl", "mpi")
-# Horovod negotiates, so if both schedules were measured, the first of these decides.
+# Horovod negotiates, so if both schedules were measured, the negotiated one decides.
 SCHEDULES = ("negotiated", "static")
 INPUT_SIZE = {"inception3": 299, "resnet101": 224, "vgg16": 224}
 # Parameters without Inception's auxiliary head, as published; tests/models/zoo_golden_test.cpp checks the networks.
@@ -45,14 +45,14 @@ PARAMETERS = {"inception3": 23_834_568, "resnet101": 44_549_160, "vgg16": 138_35
 
 @dataclass(frozen=True)
 class Claim:
-    """A published result. Its points are the rows of results/published.csv with its name."""
+    """A published result. Its points are the rows of results/published.csv with the claim's name."""
 
     name: str
     text: str
     gpus: int  # the number of GPUs that the overall verdict is about
     models: tuple[str, ...]
-    baseline_setup: str  # gives the one-GPU rates of points whose source states none
-    spec: str  # the name in slurm/specs of the campaign that measures it
+    baseline_setup: str  # has the one-GPU rates for points whose source states none
+    spec: str  # the name in slurm/specs of the campaign that measures the claim
 
 
 CLAIMS = {
@@ -70,10 +70,10 @@ CLAIMS = {
 
 @dataclass(frozen=True)
 class Line:
-    """One published point beside the measurement of it.
+    """One published point with its measurement.
 
     expected: from the simple model with `inputs`. measured: efficiency 0..1 with its interval, None if not measured.
-    deciding: False for a second schedule that is shown beside the deciding one.
+    deciding: False for a second schedule, which is shown but does not decide the verdict.
     """
 
     point: PublishedPoint
@@ -91,7 +91,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Options:
-    """Values that a user may change: the margin and, for the model, inputs other than the published ones."""
+    """Values that a user may change: the margin, and inputs of the ring model, which replace the published inputs."""
 
     device: str = "cuda"
     margin: float = DEFAULT_MARGIN
@@ -109,7 +109,7 @@ def find(name: str) -> Claim:
 
 
 def points_of(claim: Claim, published: Sequence[PublishedPoint]) -> list[PublishedPoint]:
-    """Returns the claim's points by model, then by number of GPUs, fewest first."""
+    """Returns the claim's points by model, then by number of GPUs in ascending order."""
     mine = [point for point in published if point.claim == claim.name]
     return sorted(mine, key=lambda point: (claim.models.index(point.model), point.gpus))
 
@@ -134,7 +134,7 @@ def judge(point: PublishedPoint, measured: Estimate | None, sessions: int, optio
 
 
 def band(point: PublishedPoint, options: Options) -> tuple[float, float]:
-    """Returns the efficiencies (0..1) that count as the claim: its rounding and the margin on either side."""
+    """Returns the range of efficiencies (0..1) that count as the claim: rounding and margin on either side of it."""
     if point.efficiency_stated is None or point.rounding is None:
         raise HvdbError(f"{point.setup}, {point.model}: the source states no efficiency")
     reach = point.rounding + options.margin
@@ -142,7 +142,7 @@ def band(point: PublishedPoint, options: Options) -> tuple[float, float]:
 
 
 def mismatches(configuration: dict[str, Any], ranks: int, point: PublishedPoint, device: str) -> list[str]:
-    """Returns why a measured configuration is not a test of `point`; empty if it is one."""
+    """Returns the reasons why a measured configuration is not a test of `point`; empty if it is a test."""
     wanted = {
         "batch_size": point.batch_per_gpu,
         "image_size": INPUT_SIZE[point.model],
@@ -166,7 +166,7 @@ def mismatches(configuration: dict[str, Any], ranks: int, point: PublishedPoint,
 
 
 def model_inputs(claim: Claim, point: PublishedPoint, published: Sequence[PublishedPoint], options: Options) -> Inputs:
-    """Inputs of the ring model: published ones unless `options` override them. Errors: HvdbError if one is missing."""
+    """Returns the inputs of the ring model: from `options`, else published. Errors: HvdbError if one is missing."""
     setup = point.baseline_setup or claim.baseline_setup
     rates = {p.model: p.images_per_second for p in published if p.setup == setup}
     rate = dict(options.one_gpu_rates).get(point.model, rates.get(point.model))
@@ -233,8 +233,8 @@ def _require_one_per_schedule(point: PublishedPoint, matching: Sequence[Cell]) -
 def overall(found: Sequence[Line], gpus: int) -> str:
     """Returns the verdict on the claim, from its points on `gpus` GPUs with one deciding line for each network.
 
-    Not reproduced if one point is not reproduced; reproduced if all are; not measured here if nothing was measured;
-    else inconclusive.
+    Not reproduced if one point is not reproduced; reproduced if all points are reproduced; not measured here if no
+    point was measured; else inconclusive.
     """
     verdicts = [line.verdict for line in found if line.deciding and line.point.gpus == gpus]
     if NOT_REPRODUCED in verdicts:
@@ -247,7 +247,7 @@ def overall(found: Sequence[Line], gpus: int) -> str:
 
 
 def real_training(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Returns the runs that really computed, and a line about the others. select() handles simulated runs."""
+    """Returns the runs that really computed or are simulated (for select()), and a line about all other runs."""
     kept = [run for run in runs if run.device in DEVICES or run.origin == "simulated"]
     left_out = []
     if other := len(runs) - len(kept):

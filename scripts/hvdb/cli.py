@@ -1,4 +1,4 @@
-"""The program hvdb: looks the command up in a table and imports only its module.
+"""The program hvdb: looks the command up in a table and imports only that command's module.
 
 numpy and matplotlib are slow to import, and `hvdb campaign` must work where neither is installed. This module and
 hvdb.campaign therefore use only the standard library.
@@ -17,7 +17,7 @@ from hvdb import __version__, edge
 from hvdb.data import called
 from hvdb.errors import EXIT_USAGE, HvdbError
 
-# Command -> its line in the help. Its module is hvdb.commands.<command>.
+# Command -> the line about it in the help. Its module is hvdb.commands.<command>.
 COMMANDS = {
     "efficiency": "how well training scales, with intervals, beside the published points",
     "ranks": "which rank or node of a stored run is slow",

@@ -1,7 +1,7 @@
 """Reads results of collective operations: stores of `hvd_bench coll --db`, JSON of `hvd_bench coll -J` and JSON of
 `scripts/maintain/coll_peers report --json`.
 
-The files may come from a stranger, so every field that is used is checked, and all others are ignored.
+The files may come from a stranger, so every used field is checked, and all other fields are ignored.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,10 +24,9 @@ PLACES = {"out_of_place": "out of place", "in_place": "in place"}
 LONGEST_FILE = 64 << 20  # bytes; room for 100,000 rows
 MOST_ROWS = 100_000
 MOST_RANKS = 1 << 20
-LONGEST_TEXT = 300
 MOST_MICROSECONDS = 1e12
 SETTLED = "interval narrow enough"
-# coll_peers uses other names for types and places.
+# coll_peers' names of types and places -> ours.
 _PEER_TYPES = {"fp32": "float", "fp64": "double", "int32": "int32", "int64": "int64"}
 _PEER_PLACES = {"out": "out of place", "in": "in place"}
 
@@ -48,9 +48,9 @@ class Panel(NamedTuple):
 
 @dataclass(frozen=True)
 class Point:
-    """One cell. size: bytes, as nccl-tests counts them. Times are in microseconds of one operation.
+    """One cell. size: bytes, as nccl-tests counts bytes. Times are in microseconds of one operation.
 
-    low, high: the 95 % interval of the median; None if there is none or it reaches zero.
+    low, high: the 95 % interval of the median; None if there is no interval or if it reaches zero.
     bound: the least possible time. settled: the interval was narrow enough when sampling ended.
     """
 
@@ -63,7 +63,7 @@ class Point:
 
 
 class Source(NamedTuple):
-    """A file, or one session of a store with several sessions. session: UUID of the session in that case, else ""."""
+    """A file, or one session of a store with several sessions. session: UUID of that session; "" for a whole file."""
 
     file: Path
     session: str = ""
@@ -136,7 +136,7 @@ def _point(size: int, form: dict[str, Any]) -> Point:
         low = high = None
     bound = form.get("bound")
     bound_time = None if bound is None else time * strict_json.above_zero(bound, 1e6, "bound")
-    reason = strict_json.text(form.get("stop_reason"), "stop_reason", LONGEST_TEXT)
+    reason = strict_json.text(form.get("stop_reason"), "stop_reason")
     settled = form.get("settled", reason == SETTLED)  # files written by hvd_bench before 2026-11-25 lack the key
     if not isinstance(settled, bool):
         raise Malformed("settled is not true or false")
@@ -190,8 +190,8 @@ def _own_rows(found: dict[str, Any], gathered: _Gathered) -> None:
     ranks = strict_json.whole(_table(found.get("config"), "config").get("ranks"), 1, MOST_RANKS, "ranks")
     for row in _list(found["results"], "results"):
         size = strict_json.whole(row.get("size"), 0, 1 << 60, "size")
-        variant = strict_json.text(row.get("variant"), "variant", LONGEST_TEXT)
-        plane = strict_json.text(row.get("data_plane"), "data_plane", LONGEST_TEXT)
+        variant = strict_json.text(row.get("variant"), "variant")
+        plane = strict_json.text(row.get("data_plane"), "data_plane")
         for key, place in PLACES.items():
             if row.get(key) is None:
                 continue
@@ -211,7 +211,7 @@ def _own_rows(found: dict[str, Any], gathered: _Gathered) -> None:
 
 
 def _stored(file: Path, wanted: Sequence[str], into: Read) -> None:
-    """Adds a store's sessions, or only those whose UUID starts with one of `wanted` if given. Errors: HvdbError."""
+    """Adds a store's sessions. With `wanted`, only sessions whose UUID starts with one of them. Errors: HvdbError."""
     with store.open_readonly(file) as connection:
         if untrusted.COLL not in untrusted.records(connection):
             raise HvdbError(f"{file}: holds no results of collectives; hvd_bench coll --db stores them")
@@ -230,7 +230,7 @@ def _stored(file: Path, wanted: Sequence[str], into: Read) -> None:
 
 
 def in_store(path: Path) -> bool:
-    """Returns True if the store holds results of collectives. Does not check its values. Errors: StoreError."""
+    """Returns True if the store contains results of collectives. Does not check the values. Errors: StoreError."""
     with store.open_readonly(path, thorough=False) as connection:
         if untrusted.COLL not in untrusted.records(connection):
             return False
@@ -257,10 +257,10 @@ def _stored_cell(cell: sqlite3.Row, ranks: int, gathered: _Gathered) -> None:
 
 def _peer_cell(row: dict[str, Any], classes: dict[str, Any]) -> tuple[Panel, str, int, int]:
     """Returns (panel, class, bytes per call, calls per sample) of a row. Errors: Malformed."""
-    parts = strict_json.text(row.get("cell"), "cell", LONGEST_TEXT).split("/")
+    parts = strict_json.text(row.get("cell"), "cell").split("/")
     if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in (parts[2], parts[4])):
         raise Malformed("cell is not OPERATION/TYPE/BYTES/in|out/CALLS")
-    kind = strict_json.text(row.get("class"), "class", LONGEST_TEXT)
+    kind = strict_json.text(row.get("class"), "class")
     operation = _one_of(parts[0], OPERATIONS, "the operation of a cell")
     panel = Panel(
         operation,
@@ -274,13 +274,13 @@ def _peer_cell(row: dict[str, Any], classes: dict[str, Any]) -> tuple[Panel, str
 
 
 def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
-    """Reads each library's times if the file has them (`series`); otherwise our and the best peer's time per cell."""
+    """Reads each library's times if the file has `series`; otherwise our time and the best peer's time per cell."""
     classes = _table(_table(found["plan"], "plan").get("classes"), "classes")
     own = found.get("series") is not None
     first_calls: dict[tuple[Panel, str, str, int], int] = {}
     for row in _list(found.get("series" if own else "cells"), "series" if own else "cells"):
         panel, kind, size, calls = _peer_cell(row, classes)
-        name = strict_json.text(row.get("library" if own else "ours"), "a library", LONGEST_TEXT)
+        name = strict_json.text(row.get("library" if own else "ours"), "a library")
         points = {}
         if own:
             low, high = (_end(row.get(key), key) for key in ("low", "high"))
@@ -290,7 +290,7 @@ def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
             scaled = [None if end is None else 1e6 * end / calls for end in (low, high)]
             points[f"{name}, {kind}"] = Point(size, 1e6 * seconds / calls, *(scaled if low else (None, None)))
         else:
-            peer = strict_json.text(row.get("peer"), "peer", LONGEST_TEXT)
+            peer = strict_json.text(row.get("peer"), "peer")
             times = [1e6 * strict_json.above_zero(row.get(key), 1e6, key) for key in ("ours_seconds", "peer_seconds")]
             points[f"{name}, {kind}"] = Point(size, times[0] / calls)
             points[f"{peer}, beside {name}, {kind}"] = Point(size, times[1] / calls)
@@ -308,7 +308,7 @@ def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
 
 
 def read(files: Sequence[Path], sessions: Sequence[str] = ()) -> Read:
-    """Returns all series of the files. sessions: starts of UUIDs; if any are given, only these sessions are read.
+    """Returns all series of the files. sessions: starts of UUIDs; if given, only the sessions that match are read.
 
     Errors: HvdbError, which names the file and the fault; OSError.
     """
@@ -339,11 +339,9 @@ def read(files: Sequence[Path], sessions: Sequence[str] = ()) -> Read:
 def by_operation(series: Sequence[Series]) -> Iterator[tuple[str, dict[Panel, list[Series]]]]:
     """Yields (operation, panel -> its series in the order of the files). Operations and panels have a fixed order."""
     for operation in OPERATIONS:
-        panels: dict[Panel, list[Series]] = {}
-        for each in sorted((s for s in series if s.panel.operation == operation), key=lambda s: _order(s.panel)):
-            panels.setdefault(each.panel, []).append(each)
-        if panels:
-            yield operation, panels
+        found = sorted((each for each in series if each.panel.operation == operation), key=lambda s: _order(s.panel))
+        if found:
+            yield operation, {panel: list(each) for panel, each in groupby(found, key=lambda s: s.panel)}
 
 
 def _order(panel: Panel) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ CURVE_COLUMNS = (
     "origin",
     "traced",
 )
-# Other columns of the fingerprint; program and network determine them from the configuration.
+# The other columns of the fingerprint. They follow from the configuration, the program and the network.
 MADE_COLUMNS = ("data_plane", "batches_per_iter", "parameters", "plan_hash")
 
 
@@ -38,7 +38,7 @@ class Difference:
 
 
 def differences(first: Run, second: Run) -> list[Difference]:
-    """Returns the provenance facts that differ: first those that can change the result, then by key."""
+    """Returns the provenance facts that differ by key; facts that can change the result come first."""
     found = []
     for key in sorted(first.provenance.keys() | second.provenance.keys()):
         a, b = first.provenance.get(key), second.provenance.get(key)
@@ -62,14 +62,14 @@ def _column_differences(first: Run, second: Run, columns: Sequence[str]) -> list
 
 
 def fingerprint_differences(first: Run, second: Run) -> list[Difference]:
-    """Returns why two fingerprints differ, as far as the runs tell: facts, then columns."""
+    """Returns the recorded reasons why two fingerprints differ: first facts, then columns."""
     facts = [each for each in differences(first, second) if each.in_fingerprint]
     columns = _column_differences(first, second, MADE_COLUMNS)
     return [*facts, *configuration_differences(first, second), *columns]
 
 
 def require_same_kind(runs: Sequence[Run], what: str) -> None:
-    """Raises NotComparable if `runs` mix traced with untraced or simulated with measured ones."""
+    """Raises NotComparable if `runs` has traced and untraced runs, or simulated and measured runs."""
     for column, labels in (("traced", "traced and untraced"), ("origin", "simulated and measured")):
         if len({run.columns[column] for run in runs}) > 1:
             listing = ", ".join(f"{run.short_id} ({column} {run.columns[column]})" for run in runs)
@@ -77,7 +77,7 @@ def require_same_kind(runs: Sequence[Run], what: str) -> None:
 
 
 def require_poolable(runs: Sequence[Run], what: str) -> None:
-    """Raises NotComparable unless all `runs` are of one kind and one fingerprint; the text names what differs."""
+    """Raises NotComparable if `runs` differ in kind or fingerprint. The error's text names what differs."""
     require_same_kind(runs, what)
     for other in runs[1:]:
         if other.fingerprint != runs[0].fingerprint:

@@ -1,4 +1,4 @@
-"""Where files are. This is the only module that distinguishes a checkout from an installation.
+"""Finds our files. Only this module distinguishes a checkout from an installation.
 
 A checkout has the data in results/ and slurm/. The wheel and `cmake --install` put the same files into hvdb/data.
 Standard library only: hvdb.campaign uses it on login nodes.
@@ -19,7 +19,7 @@ _RESULTS = CHECKOUT / "results" if CHECKOUT else _INSTALLED
 _SLURM = CHECKOUT / "slurm" if CHECKOUT else _INSTALLED
 
 SCHEMA = _RESULTS / "schema.sql"
-SCHEMA_2 = _RESULTS / "schema_2.sql"  # what version 2 adds
+SCHEMA_2 = _RESULTS / "schema_2.sql"  # tables that version 2 adds
 PUBLISHED = _RESULTS / "published.csv"
 SITES = _SLURM / "sites"
 SPECS = _SLURM / "specs"
@@ -32,7 +32,7 @@ def recorded_stores() -> list[Path]:
 
 
 def named(file: Path) -> str:
-    """Returns the name of one of our files for texts: relative to the checkout, or the path where it is installed."""
+    """Returns one of our files' name for a text: relative to the checkout, or the path where the file is installed."""
     return str(file.relative_to(CHECKOUT) if CHECKOUT else file)
 
 
@@ -44,8 +44,8 @@ def called(command: str) -> str:
 def hvd_bench() -> Path | None:
     """Returns the absolute path of the hvd_bench that belongs to this package.
 
-    In a checkout: its release build, even if it was not built. In an installation: the one in bin/ of the prefix that
-    contains this package, else the first on the PATH, else None.
+    In a checkout: the program of the release build, even if there is no build. In an installation: the program in bin/
+    of the prefix that contains this package, else the first program on the PATH, else None.
     """
     if CHECKOUT:
         return CHECKOUT / "build" / "release" / "bin" / BENCH

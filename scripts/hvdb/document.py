@@ -1,7 +1,7 @@
-"""A page as plain data. markdown_page.py and html_page.py write it, so that both have the same contents.
+"""A page as plain data. markdown_page.py and html_page.py write this data, so both pages have the same contents.
 
-All text in it is plain text and may come from a stranger. The writers escape it. cut() and first() limit its length, so
-that no store makes a page that is too large to open.
+All text is plain text and may come from a stranger. The writers escape the text. cut() and first() limit its length, so
+that no store can make a page too large to open.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under a header. first_is_code: the first column holds identifiers."""
+    """Rows of text under a header. first_is_code: the first column contains identifiers."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -49,9 +49,9 @@ class Listing:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing. `about`: describes it for a reader who cannot see it. draw: writes it to a .svg file.
+    """A drawing. about: a description for a reader who cannot see the drawing. draw: writes it to a .svg file.
 
-    Markdown pages have no figures; a table beside each figure has its numbers.
+    Markdown pages have no figures. A table beside each figure has the figure's numbers.
     """
 
     about: str

@@ -28,7 +28,7 @@ def tell(program: str, line: str, stream: TextIO | None = None) -> None:
 
 
 def _drop_what_cannot_be_written() -> None:
-    """Discards output that cannot be written; else Python would write it at its end and change the exit code to 120."""
+    """Discards unwritable output; otherwise Python would try to write it at exit and change the exit code to 120."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -37,7 +37,7 @@ def _drop_what_cannot_be_written() -> None:
 
 
 def run(program: str, work: Callable[[], int]) -> int:
-    """Does `work` and returns its exit code. On an error, prints it after `program`'s name and returns its exit code.
+    """Does `work` and returns its exit code. Prints an error after `program`'s name and returns the error's exit code.
 
     An HvdbError is meant for a person and has an exit code. An OSError without a file name is about standard output.
     """
@@ -50,9 +50,9 @@ def run(program: str, work: Callable[[], int]) -> int:
             say("standard output is closed; redirect it to a file")
             return EXIT_USAGE
         if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
+            sys.stdout.reconfigure(errors="backslashreplace")  # for characters that the output's encoding lacks
         code = work()
-        sys.stdout.flush()  # otherwise a full disk would show only when the interpreter ends
+        sys.stdout.flush()  # otherwise a full disk would show only at the interpreter's end
         return code
     except HvdbError as error:
         say(error)

@@ -1,9 +1,10 @@
 """Weak-scaling efficiency of the sessions of a store.
 
 efficiency(N) = (images/s(N) / N) / images/s(1), where images/s(1) is the solo run of the *same session*: one rank of
-the same allocation, measured in turn with the others. The work per rank is the same in both, so this equals the step
-time alone divided by the step time of all. If the program stored this ratio, which it computes round by round, that
-value is used; otherwise the ratio of the medians. Efficiencies are never averaged over models.
+the same allocation, measured in turn with the runs on all ranks. The work per rank is the same in both runs, so the
+efficiency is the step time of one rank alone divided by the step time of all ranks together. A stored ratio, which the
+program computes round by round, is used if there is one; otherwise the ratio of the medians. Efficiencies are never
+averaged over models.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ import numpy as np
 from hvdb import comparable, progress
 from hvdb.bootstrap import MIN_SESSIONS, Estimate, Session, pool, ratio
 from hvdb.errors import HvdbError, NotComparable
-from hvdb.runs import Run
+from hvdb.runs import Run, by_session, grouped
 
 # Backward as a fraction of forward plus backward. Backward costs as much arithmetic as two forward passes: one for the
-# gradient of the data and one for that of the weights.
+# gradient of the data and one for the gradient of the weights.
 BACKWARD_SHARE = 2.0 / 3.0
-# Facts that say why a run's figures are doubtful (add_caution() in bench/store/run_record.h).
+# Prefix of the facts that say why a run's figures are doubtful (add_caution() in bench/store/run_record.h).
 CAUTION = "caution."
 COLLAPSED = f"{CAUTION}collapsed_loss"
 VALIDATION = "validate.turns"  # fact of every run of `hvd_bench validate`
-# The value in bench/measure/median: with fewer samples, an interval is printed with a warning.
+# As in bench/measure/median: an interval from fewer samples is printed with a warning.
 FEW_SAMPLES = 10
 
 
@@ -36,7 +37,7 @@ class Cell:
 
     kind: 'solo' (the one-rank baseline, efficiency 1 by definition) or 'full' (all ranks, reducing).
     images_per_second: of the whole world. efficiency: against the solo run of the same session, None without one.
-    no_reduction: efficiency of phase none, in which nothing is reduced: shows the effect of interference alone.
+    no_reduction: efficiency of phase none, which reduces nothing and so shows only the effect of interference.
     ring_bound: efficiency if backward hid as much of the reduction as possible, see ring_bound().
     """
 
@@ -59,7 +60,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Selection:
-    """The selected runs, and a line for each reason why others were left out."""
+    """The selected runs, and a line for each reason why runs were left out."""
 
     runs: list[Run]
     left_out: list[str]
@@ -73,13 +74,12 @@ def select(
     incomplete: bool = False,
     validations: bool = False,
 ) -> Selection:
-    """Selects complete runs of one origin, either all traced or all untraced, so that kinds never mix.
+    """Selects complete runs of one origin, either all traced or all untraced, so that kinds of runs never mix.
 
     validations: select runs of `hvd_bench validate` too; their ranks take turns and all train on one rank's batches.
 
-    Leaves out runs that compare settings of the program (gpu_check's label `way`), because they are not sessions of one
-    cell. Leaves out runs whose loss collapsed, because computing with vanishing gradients needs less power, so steps
-    may be faster.
+    Leaves out runs that compare settings of the program (gpu_check's label `way`), because these are not sessions of
+    one cell. Leaves out runs whose loss collapsed, because vanishing gradients take less power, so steps may be faster.
     """
     kept: list[Run] = []
     reasons: dict[str, int] = {}
@@ -107,9 +107,9 @@ def select(
 
 
 def step_time(run: Run) -> Session:
-    """Returns the median step time in seconds that the program stored; that of the samples if it stored none.
+    """Returns the stored median step time in seconds; the median of the samples if the program stored no median.
 
-    Errors: HvdbError if the run has neither, which can happen if it was cut short.
+    Errors: HvdbError if the run has neither median nor samples, which can happen if the run was cut short.
     """
     if run.step_seconds is not None:
         ends = (run.step_seconds_low, run.step_seconds_high)
@@ -133,9 +133,9 @@ def images_per_second(run: Run) -> float:
 def ring_bound(full: Run, solo: Run | None) -> float | None:
     """Returns the efficiency (0..1) if reductions overlapped backward perfectly, from stored samples; else None.
 
-    exposed = max(0, ring time - backward time), bound = T1 / (T1 + exposed). The ring time is the median over
-    steps of the engine's reduce_seconds on its fastest rank (that of a slower rank contains waiting). Backward is
-    2/3 of that run's compute_seconds. The bound is an estimate, because contention can make both times longer.
+    exposed = max(0, ring time - backward time), bound = T1 / (T1 + exposed). The ring time is the median over steps of
+    the engine's reduce_seconds on the fastest rank, because a slower rank's reduce_seconds include waiting. The
+    backward time is 2/3 of the run's compute_seconds. The bound is an estimate: contention can lengthen both times.
     """
     reduce = full.lowest("reduce_seconds")
     compute = full.highest("compute_seconds")
@@ -147,16 +147,13 @@ def ring_bound(full: Run, solo: Run | None) -> float | None:
 
 
 def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False, step: progress.Step = progress.silent) -> list[Cell]:
-    """Rows by configuration, then ranks. Sessions of one configuration and world are pooled; the unit is the run.
+    """Returns rows by configuration, then ranks. Pools the sessions of one configuration and number of ranks.
 
     step: called with (cells done, cells in all) after each cell.
-    Errors: NotComparable if the runs of one row differ in fingerprint (unless allowed), or if kinds are mixed.
+    Errors: NotComparable if runs of one row differ in fingerprint without mix_fingerprints, or differ in kind.
     """
-    sessions: dict[str, list[Run]] = {}
-    for run in runs:
-        sessions.setdefault(run.session_uuid, []).append(run)
     rows: dict[tuple, list[dict[str, Run]]] = {}
-    for members in sessions.values():
+    for members in by_session(runs).values():
         comparable.require_same_kind(members, "one session")
         for group in _by_launch(members):
             lead = group.get("full") or group.get("none") or group["solo"]
@@ -179,7 +176,7 @@ def notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
 
 
 def cautions(runs: Sequence[Run]) -> list[str]:
-    """Returns one line for each caution of the runs: its text, and the first of the runs that have it."""
+    """Returns one line for each caution of the runs: its text, and the ids of the first runs that have the caution."""
     about: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         for key, fact in run.provenance.items():
@@ -193,14 +190,12 @@ def cautions(runs: Sequence[Run]) -> list[str]:
 
 
 def curve_notes(runs: Sequence[Run]) -> list[str]:
-    """One line per curve whose points were measured under different conditions (facts that can change a result).
+    """Returns a line per curve whose points were measured under different conditions (facts that can change a result).
 
-    Each point has its own baseline, so each efficiency is valid. A line drawn through the points may not be.
+    Each point has its own baseline, so each efficiency is valid. But a line through such points may mislead.
     """
-    curves: dict[tuple, list[Run]] = {}
-    for run in runs:
-        if run.phase == "full":
-            curves.setdefault(tuple(run.columns[name] for name in comparable.CURVE_COLUMNS), []).append(run)
+    full = [run for run in runs if run.phase == "full"]
+    curves = grouped(full, lambda run: tuple(run.columns[name] for name in comparable.CURVE_COLUMNS))
     notes = []
     for members in curves.values():
         keys = {d.key for other in members[1:] for d in comparable.differences(members[0], other) if d.in_fingerprint}
@@ -211,7 +206,7 @@ def curve_notes(runs: Sequence[Run]) -> list[str]:
 
 
 def precision_notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
-    """Returns what a reader must know before trusting the figures of `cells`, which were computed from `runs`."""
+    """Returns warnings about the precision of the figures of `cells`, which were computed from `runs`."""
     by_id = {run.uuid: run for run in runs}
     notes = []
     for cell in cells:
@@ -235,10 +230,8 @@ def precision_notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
 
 
 def _by_launch(members: list[Run]) -> list[dict[str, Run]]:
-    """One dict phase -> run per full run of the session. If there are several, they share its solo and none runs."""
-    by_phase: dict[str, list[Run]] = {}
-    for run in members:
-        by_phase.setdefault(run.phase, []).append(run)
+    """Returns a dict phase -> run per full run of the session. All full runs share the session's solo and none runs."""
+    by_phase = grouped(members, lambda run: run.phase)
     shared = {phase: found[0] for phase, found in by_phase.items() if phase != "full"}
     for phase, found in by_phase.items():
         if phase != "full" and len(found) > 1:
@@ -247,10 +240,10 @@ def _by_launch(members: list[Run]) -> list[dict[str, Run]]:
 
 
 def _efficiency(solo: Run, full: Run) -> Session:
-    """Returns the efficiency that the program computed round by round, so that disturbances of a whole round cancel;
-    else the ratio of the medians.
+    """Returns the stored efficiency, computed round by round so that disturbances of whole rounds cancel; if the
+    program stored none, the ratio of the medians.
 
-    It cannot be recomputed here, because the stored samples do not tell which of them belong to one round.
+    Recomputing it here is impossible, because the stored samples do not tell which samples belong to one round.
     """
     part = full.decomposition.get("efficiency")
     if part is None:

@@ -12,7 +12,7 @@ EXIT_DEFECT = 9
 
 
 class HvdbError(Exception):
-    """An error that a person can act on: the text says what, where, and what to do next."""
+    """An error on which a person can act. The text says what is wrong, where, and what to do next."""
 
     exit_code = EXIT_USAGE
 
@@ -22,6 +22,6 @@ class StoreError(HvdbError):
 
 
 class NotComparable(HvdbError):
-    """Figures that must not be compared or pooled."""
+    """The figures must not be compared or pooled."""
 
     exit_code = EXIT_NOT_COMPARABLE

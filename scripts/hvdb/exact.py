@@ -1,12 +1,13 @@
 """Exact tests, estimates and intervals for a few observations, without a normal distribution.
 
 Paired: the observations are log ratios of runs that were measured in turn. They are assumed to be independent and
-symmetric about their centre. The test counts all 2^n ways to give signs to the ranks of the deviations from the centre.
+symmetric about their centre. The test counts all 2^n ways of giving signs to the ranks of the deviations from the
+centre.
 Unpaired: the observations are two groups of independent runs, assumed to have distributions of one shape. The test
 counts all ways to choose the second group from the pooled ranks.
 
 scipy has both tests, but treats tied observations as if they were not tied, and has neither estimates nor intervals.
-The intervals here invert the test for observations without ties.
+The intervals here come from inverting the test for observations without ties.
 Source: Hodges and Lehmann, Annals of Mathematical Statistics 34 (1963); Lehmann, Nonparametrics (1975).
 """
 
@@ -21,15 +22,20 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Effect:
-    """An estimate with the ends of its interval. An end is infinite if there are too few observations to bound it."""
+    """An estimate with the ends of its interval. An end is infinite if there are too few observations."""
 
     value: float
     low: float
     high: float
 
 
+def growth(log_ratio: float) -> float:
+    """Returns exp(log_ratio) - 1. An infinite end of an interval stays infinite."""
+    return log_ratio if math.isinf(log_ratio) else math.expm1(log_ratio)
+
+
 def doubled_ranks(values: np.ndarray) -> np.ndarray:
-    """Twice the ranks of `values` (n,) as integers; 2 is the lowest. Equal values share the mean of their ranks."""
+    """Returns twice the ranks of `values` (n,), as integers from 2 on. Equal values share the mean of their ranks."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (2 * last - counts + 1)[place]
@@ -47,7 +53,7 @@ def _sums_of_signs(doubled: np.ndarray) -> np.ndarray:
 
 
 def signed_rank_p(differences: np.ndarray) -> float:
-    """The exact sign-flip test on ranks: one-sided p-value of "the differences (n,) are centred on 0 or below".
+    """The exact sign-flip test on ranks. Returns the one-sided p-value of "`differences` (n,) have no centre above 0".
 
     A difference of exactly 0 keeps its rank but has no sign. Without differences, returns 1.
     """
@@ -58,7 +64,7 @@ def signed_rank_p(differences: np.ndarray) -> float:
 
 @cache
 def _most_outside(count: int, tail: float) -> int | None:
-    """The largest c with P(sum of the positive ranks <= c) <= tail for `count` differences; None if there is none."""
+    """Returns the largest c with P(sum of the positive ranks <= c) <= tail for `count` differences, or None."""
     below = np.cumsum(_sums_of_signs(np.arange(1, count + 1)))
     return _last_within(below, tail)
 
@@ -69,13 +75,13 @@ def _last_within(below: np.ndarray, tail: float) -> int | None:
 
 
 def walsh_averages(differences: np.ndarray) -> np.ndarray:
-    """The sorted means of all pairs of `differences` (..., n), each also with itself: (..., n (n + 1) / 2)."""
+    """Returns the sorted means (..., n (n + 1) / 2) of all pairs of `differences` (..., n) and of each itself."""
     first, second = np.triu_indices(differences.shape[-1])
     return np.sort((differences[..., first] + differences[..., second]) / 2, axis=-1)
 
 
 def paired_lower_bounds(differences: np.ndarray, tail: float) -> np.ndarray:
-    """For each row of `differences` (..., n), the highest shift that the sign-flip test rejects at level `tail`."""
+    """Returns, for each row of `differences` (..., n), the highest shift that the sign-flip test rejects at `tail`."""
     outside = _most_outside(differences.shape[-1], tail)
     if outside is None:
         return np.full(differences.shape[:-1], -math.inf)
@@ -83,7 +89,7 @@ def paired_lower_bounds(differences: np.ndarray, tail: float) -> np.ndarray:
 
 
 def paired_effect(differences: np.ndarray, confidence: float) -> Effect:
-    """The Hodges-Lehmann estimate of the centre of `differences` (n,), n >= 1, with its two-sided exact interval."""
+    """Returns the Hodges-Lehmann estimate of the centre of `differences` (n,), n >= 1, with its exact interval."""
     tail = (1 - confidence) / 2
     return Effect(
         float(np.median(walsh_averages(differences))),
@@ -115,7 +121,7 @@ def rank_sum_p(first: np.ndarray, second: np.ndarray) -> float:
 
 @cache
 def _most_pairs_outside(first: int, second: int, tail: float) -> int | None:
-    """The largest c with P(pairs in which the second is above the first <= c) <= tail; None if there is none."""
+    """Returns the largest c with P(number of pairs with the second above the first <= c) <= tail, or None."""
     sums = _sums_of_choices(np.arange(1, first + second + 1), second)
     return _last_within(np.cumsum(sums[second * (second + 1) // 2 :]), tail)
 

@@ -1,6 +1,6 @@
-"""Expected changes: from the named session on, earlier sessions no longer count as history.
+"""Expected changes. When a session after an expected change is judged, sessions before the change do not count.
 
-A team keeps them in a TOML file beside its code. To accept a new baseline, add an entry; older entries stay:
+A team keeps expected changes in a TOML file beside its code. To accept a new baseline, the team adds an entry:
 
     [[expected]]
     model = "vgg16"         # optional: only this network
@@ -33,7 +33,7 @@ _ID = re.compile(r"[0-9A-Za-z-]{4,64}")
 
 @dataclass(frozen=True)
 class Expected:
-    """One entry. since: the beginning of a UUID, or of a date and time as stores write them.
+    """One entry. since: the beginning of a UUID, or of a date and time in the form of stores.
 
     model, ranks: None for any. accepted: a date, or "".
     """
@@ -49,7 +49,7 @@ class Expected:
         return self.model in (None, run.model) and self.ranks in (None, run.world_size)
 
     def begin(self, runs: Sequence[Run]) -> Moment | None:
-        """Returns the moment from which on runs count. None if `runs` lack the named session.
+        """Returns the moment of the first run that counts. None if `runs` do not contain the named session.
 
         Errors: HvdbError if several sessions match.
         """
@@ -62,12 +62,12 @@ class Expected:
 
 
 def moment(run: Run) -> Moment:
-    """Returns the place of `run` in the order of time. Runs with equal times are ordered by UUID."""
+    """Returns the sort key of `run` for the order of time. The UUID decides between runs with equal times."""
     return run.started_utc, run.uuid
 
 
 def is_named(run: Run, prefix: str) -> bool:
-    """Returns whether the UUID of `run` or of its session starts with `prefix`."""
+    """Returns True if the UUID of `run` or of its session starts with `prefix`."""
     return any(uuid.lower().startswith(prefix.lower()) for uuid in (run.session_uuid, run.uuid))
 
 
@@ -86,7 +86,7 @@ def _entry(table: dict[str, Any], number: int) -> Expected:
 
 
 def _moment(value: str | datetime.date, where: str) -> tuple[str, bool]:
-    """Returns `since` in the form of Expected.since, and whether it is a date. Errors: ValueError."""
+    """Returns `value` in the form of Expected.since, and True if it is a date. Errors: ValueError."""
     if isinstance(value, str) and not _DATE.match(value):
         if not _ID.fullmatch(value):
             raise ValueError(f"{where}: since '{value}' is neither a date nor four or more characters of a UUID")
@@ -116,7 +116,7 @@ def read(file: Path) -> tuple[Expected, ...]:
 
 
 def _quoted(text: str) -> str:
-    """Returns a basic string of TOML. It equals a JSON string, except that TOML also escapes DEL."""
+    """Returns a basic string of TOML. TOML's escapes are those of JSON, and DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -130,7 +130,7 @@ def _text(entry: Expected) -> str:
 
 
 def append(file: Path, entries: Sequence[Expected]) -> None:
-    """Adds `entries` at the end of `file`, or creates it. The text that the file has stays unchanged.
+    """Adds `entries` at the end of `file`, or creates it. The existing text of the file stays unchanged.
 
     Errors: HvdbError if the file cannot be parsed before or after the change; OSError.
     """

@@ -1,10 +1,8 @@
-"""Functions that all plots share: a colour-blind-safe style, a footer with run ids, full ids in the file's metadata."""
+"""Shared by all plots: a colour-blind-safe style, a footer with run ids, full ids in the file's metadata."""
 
 from __future__ import annotations
 
-import struct
 import textwrap
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,20 +33,13 @@ STYLE = {
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
+    **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor", "text.color"), INK),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": FAINT,
     "grid.linewidth": 0.6,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "text.color": INK,
-    "legend.frameon": False,
     "legend.fontsize": 8.5,
     "svg.hashsalt": "hvd_bench",  # so that equal input gives equal bytes
 }
@@ -65,17 +56,22 @@ def _require_drawable(width: float, height: float) -> None:
 
 
 def new(rows: int, columns: int, width: float, height: float, **kwargs: object) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of `rows` x `columns` axes in our style; width and height in inches. Errors: HvdbError if too large."""
+    """Returns a figure of `rows` x `columns` axes; width and height are in inches. Errors: HvdbError if too large."""
     _require_drawable(width, height)
     figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, **kwargs)
     return figure, axes.tolist()
 
 
 def headline(figure: Figure, title: str, subtitle: str) -> None:
-    """Writes a title and one line of explanation, top left, at a fixed distance (inches) from the top edge."""
+    """Writes a title and one line of explanation at the top left, at a fixed distance in inches from the top edge."""
     height = figure.get_figheight()
     figure.text(0.012, 1 - 0.12 / height, title, fontsize=14, fontweight="bold", va="top", color=INK)
     figure.text(0.012, 1 - 0.42 / height, subtitle, fontsize=9.5, va="top", color=MUTED)
+
+
+def note(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: object) -> None:
+    """Writes `text` at a distance of `offset` points from `at`, a place in the data."""
+    axes.annotate(text, at, xytext=offset, textcoords="offset points", **style)
 
 
 def log2_ranks_axis(axes: Axes, highest: int) -> None:
@@ -97,14 +93,14 @@ def log_rate_axis(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: Path, title: str, run_ids: Sequence[str]) -> Path:
-    """Calls write() with short run ids in the footer and full ids in the description."""
+    """Calls write() with short run ids in the footer and full run ids in the description."""
     shown = [run[:8] for run in run_ids[:SHOWN_IDS]]
     more = f" and {len(run_ids) - SHOWN_IDS} more (all in the file's metadata)" if len(run_ids) > SHOWN_IDS else ""
     return write(figure, path, title, f"hvd_bench runs: {' '.join(shown)}{more}", "runs: " + " ".join(run_ids))
 
 
 def write(figure: Figure, path: Path, title: str, footer: str, description: str) -> Path:
-    """Writes `path` (.png or .svg) with a footer, and `description` in its metadata (Description). Closes the figure.
+    """Writes `path` (.png or .svg) with a footer, and `description` into the metadata. Closes the figure.
 
     Errors: HvdbError if the figure is too large; OSError.
     """
@@ -124,26 +120,3 @@ def write(figure: Figure, path: Path, title: str, footer: str, description: str)
     finally:
         plt.close(figure)
     return path
-
-
-def png_text(path: Path) -> dict[str, str]:
-    """Returns the text chunks (tEXt, zTXt, iTXt) of a PNG file: keyword -> text. Errors: ValueError if it is no PNG."""
-    data = path.read_bytes()
-    if data[:8] != b"\x89PNG\r\n\x1a\n":
-        raise ValueError(f"{path}: not a PNG file")
-    found: dict[str, str] = {}
-    offset = 8
-    while offset + 8 <= len(data):
-        (length,) = struct.unpack(">I", data[offset : offset + 4])
-        kind, body = data[offset + 4 : offset + 8], data[offset + 8 : offset + 8 + length]
-        keyword, _, rest = body.partition(b"\0")
-        if kind == b"tEXt":
-            found[keyword.decode("latin-1")] = rest.decode("latin-1")
-        elif kind == b"zTXt":
-            found[keyword.decode("latin-1")] = zlib.decompress(rest[1:]).decode("latin-1")
-        elif kind == b"iTXt":
-            compressed = rest[0] == 1
-            text = rest[2:].split(b"\0", 2)[2]
-            found[keyword.decode("latin-1")] = (zlib.decompress(text) if compressed else text).decode("utf-8")
-        offset += 12 + length
-    return found

@@ -1,4 +1,4 @@
-"""Measures two sides in pairs, in one allocation, until it is known whether B is slower than A."""
+"""Measures two sides in pairs, in one allocation, until the verdict whether B is slower than A is clear."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +19,13 @@ from hvdb.side_command import Side
 from hvdb.sides import Cell
 from hvdb.verdict_report import Outcome
 
-# Default --target-interval of each run. Runs mostly differ from one another by more, so longer runs gain little.
+# Default --target-interval of each run. Runs mostly differ by more than this, so longer runs gain little.
 TARGET_INTERVAL = 0.005
 
 
 @dataclass(frozen=True)
 class Bench:
-    """How to make runs. programs: side -> hvd_bench. launch: words before the program. lock: that of the store."""
+    """How to make runs. programs: side -> hvd_bench. launch: words before the program. lock: descriptor of the lock."""
 
     plan: Plan
     sides: Mapping[str, Side]
@@ -37,7 +37,7 @@ class Bench:
     lock: int
 
     def words(self, cell: str, side: str, pair: int) -> list[str]:
-        """Returns the command of one run. Options of the side come last, so they override those of the cell."""
+        """Returns the command of one run. The side's options override the cell's options, because they come later."""
         own = self.sides[side]
         work = side_command.split_options(self.plan.cells[cell], "--cell")
         given = {side_command.option_of(word) for word in (*work, *own.options)}
@@ -59,26 +59,19 @@ class Bench:
         return [*self.launch, *side_command.in_surroundings(own, program)]
 
 
-@contextmanager
-def locked(db: Path) -> Iterator[int]:
-    """Locks `db` against other gates; yields the open lock. A run that outlives the gate inherits and keeps the lock.
+def locked(db: Path) -> AbstractContextManager[int]:
+    """Locks `db` against other gates; yields the lock's descriptor. A run that outlives the gate keeps the lock.
 
-    Errors: HvdbError if another gate, or a run of one, holds the lock; OSError.
+    Errors: HvdbError if another gate, or a run that it started, holds the lock; OSError.
     """
-    with ExitStack() as stack:
-        try:
-            lock = stack.enter_context(locks.held(db.with_name(f"{db.name}.lock")))
-        except BlockingIOError:
-            raise HvdbError(
-                f"{db}: another gate, or a run that it left behind, writes to it; wait, or end it"
-            ) from None
-        yield lock
+    taken = HvdbError(f"{db}: another gate, or a run that it left behind, writes to it; wait, or end it")
+    return locks.held(db.with_name(f"{db.name}.lock"), taken)
 
 
 def measured(db: Path, plan: Plan) -> tuple[list[Cell], int]:
     """Returns the pairs in `db`, and the number of the next pair. An incomplete pair is never completed later.
 
-    Errors: HvdbError if `db` holds anything else.
+    Errors: HvdbError if `db` contains anything but pairs of `plan`.
     """
     stored = runs.load([db]) if db.exists() else []
     for run in stored:
@@ -121,7 +114,7 @@ def run_side(bench: Bench, cell: str, side: str, pair: int) -> None:
 
 
 def _newest_pair(bench: Bench, cells: Sequence[Cell], name: str, pair: int) -> tuple[Run, Run]:
-    """Returns the two runs of the pair that was measured last. Errors: HvdbError if one of them is not in the store."""
+    """Returns the two runs of the last pair, which has the number `pair`. Errors: HvdbError if a run is missing."""
     cell = next((cell for cell in cells if cell.name == name), None)
     if cell and cell.a and sides.pair_number(cell.a[-1]) == pair:
         return cell.a[-1], cell.b[-1]
@@ -139,7 +132,7 @@ def _newest_pair(bench: Bench, cells: Sequence[Cell], name: str, pair: int) -> t
 
 
 def measure(bench: Bench) -> list[Outcome]:
-    """Measures pairs until every cell is decided or the last look is done. Returns the outcomes. Errors: HvdbError."""
+    """Measures pairs until every cell has a verdict or the last look is done. Returns outcomes. Errors: HvdbError."""
     plan = bench.plan
     begun, made = time.monotonic(), 0
     cells, number = measured(bench.db, plan)

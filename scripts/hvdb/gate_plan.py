@@ -1,7 +1,7 @@
-"""The plan of a gate: what it measures and how it judges, fixed before the first pair.
+"""The plan of a gate: what the gate measures and how it judges. The plan is fixed before the first pair.
 
-Every run carries the plan as a label, so that a gate continues only with the same plan. The verdict is a function of
-the plan and the pairs, so it can be recomputed from the store alone.
+Every run carries the plan as a label, so that a gate continues only with the same plan. The verdict depends only on the
+plan and the pairs, so the store is enough to compute the verdict again.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from hvdb.thresholds import Thresholds
 from hvdb.verdict import Judgement
 from hvdb.verdict_report import Outcome
 
-# Longest plan in characters: hvd_bench gets it as one argument, and Linux limits an argument to 128 KiB.
+# Longest plan in characters: hvd_bench gets the plan as one argument, and Linux limits an argument to 128 KiB.
 LONGEST_TEXT = 100_000
-# More pairs add little information, and the exact tests take time and memory.
+# More pairs than this add little information, and the exact tests take time and memory.
 MOST_PAIRS = 100
 
 
 @dataclass(frozen=True)
 class Plan:
-    """a, b: Side.text, with commits as hashes. launch: as the user wrote it. cells: name -> options.
+    """a, b: Side.text, with commits as hashes. launch: the option's text. cells: name -> options.
 
-    looks: numbers of pairs at which cells are judged, ascending. seconds: limit on each run's measurement.
+    looks: numbers of pairs after which cells are judged, ascending. seconds: limit on each run's measurement.
     """
 
     a: str
@@ -48,7 +48,7 @@ class Plan:
 
 
 def read(text: str) -> Plan:
-    """Parses the plan in a store's label. Errors: NotComparable unless Plan.text() could have written it."""
+    """Parses the plan in a store's label. Errors: NotComparable if Plan.text() cannot have written it."""
     try:
         if len(text) > LONGEST_TEXT:
             raise ValueError("too long")
@@ -77,7 +77,7 @@ def read(text: str) -> Plan:
 def order(plan: Plan, pair: int) -> tuple[str, str]:
     """Returns the sides of pair number `pair` (1, 2, ...) in the order in which they run.
 
-    Each block of two pairs draws its order at random for the first pair, and reverses it for the second.
+    In each block of two pairs, the first pair has a random order of sides, and the second pair has the reverse order.
     """
     block, second = divmod(pair - 1, 2)
     flipped = random.Random(f"{plan.seed} {block}").random() < 0.5
@@ -85,15 +85,15 @@ def order(plan: Plan, pair: int) -> tuple[str, str]:
 
 
 def cells_in_turn(names: Sequence[str], plan: Plan, pair: int) -> list[str]:
-    """`names` in an order that differs from round to round, so that no cell always follows the same other one."""
+    """Returns `names` in an order that differs from pair to pair, so that a cell follows different other cells."""
     return random.Random(f"{plan.seed} cells {pair}").sample(list(names), len(names))
 
 
 def replay(plan: Plan, cells: Sequence[Cell]) -> tuple[dict[str, Judgement], list[str]]:
-    """Judges the pairs of `cells` at the plan's looks, one after another, as far as there are pairs.
+    """Judges the pairs of `cells` at one of the plan's looks after another, as far as there are pairs.
 
-    Returns the judgement of every cell at the last look that was reached (empty if none was), and the cells that need
-    more pairs for the next look (empty if all cells are decided or the last look is done).
+    Returns the judgement of every cell at the last look that the pairs reach (empty if they reach no look), and the
+    cells that need more pairs for the next look (empty if all cells have a verdict or the last look is done).
     """
     ratios = dict.fromkeys(plan.cells, np.empty(0)) | {cell.name: sides.log_ratios(cell) for cell in cells}
     tolerated = {cell.name: plan.thresholds.rule(cell.a[0]).slowdown for cell in cells if cell.a}

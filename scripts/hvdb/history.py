@@ -1,8 +1,8 @@
-"""Sorts the sessions of stores into series, and judges the newest session of each.
+"""Sorts the sessions of stores into series, and judges the newest session of each series.
 
 A series has one configuration and one fingerprint: a change of a driver, a library or a processor opens a new series.
-Within a series, an expected change (expected.py) begins a segment: earlier sessions do not count as history of later
-ones. An observation is the log of a session's cost: see log_cost().
+Within a series, an expected change (expected.py) begins a segment. A session is judged only by earlier sessions of its
+own segment. An observation is the log of a session's cost: see log_cost().
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from hvdb.comparable import Difference
 from hvdb.errors import HvdbError
 from hvdb.expected import Expected, Moment, moment
 from hvdb.prediction import Judgement
-from hvdb.runs import Run
+from hvdb.runs import Run, grouped
 from hvdb.thresholds import COST, Thresholds
 
-# Stored efficiencies below this value are not measurements.
+# A stored efficiency below this value is not a measurement.
 LEAST_EFFICIENCY = 1e-6
 
 
 @dataclass(frozen=True)
 class Series:
-    """One run for each session (sides.sessions()) in the order of time, and its log cost: (sessions,).
+    """One run for each session (sides.sessions()) in the order of time, and the log cost of each run: (sessions,).
 
-    opened: differences from the previous session of the configuration; None if the series has its very first session.
-    closed: another series of the configuration has begun since the last session.
+    opened: differences from the configuration's previous session; None if the series has the configuration's first
+    session.
+    closed: another series of the configuration has begun since the last session of this series.
     begins: index of the first session of a segment -> the expected changes that begin it.
     """
 
@@ -47,7 +48,7 @@ class Series:
 
     @property
     def segments(self) -> list[tuple[int, int]]:
-        """(first, end) of each segment, as indices of sessions."""
+        """Returns (first, end) of each segment, as indices of sessions."""
         return list(pairwise([*sorted({0, *self.begins}), len(self.runs)]))
 
     def segment_begin(self, index: int) -> int:
@@ -61,9 +62,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result for one series. judged: index of the session that `judgement` is about; both None if none was judged.
+    """The result for one series. judged: index of the judged session. judged and judgement are None if there is none.
 
-    reason: why the threshold has its value. changes: change points of all segments; None if nobody searched.
+    reason: why the threshold has its value. changes: change points of all segments; None without ruptures.
     """
 
     series: Series
@@ -74,7 +75,7 @@ class Outcome:
 
 
 def log_cost(run: Run, metric: str) -> float | None:
-    """Log of the seconds per image, or of the inverse of the run's stored efficiency; None if it has none."""
+    """Returns the log of the seconds per image, or of 1 / the run's stored efficiency; None if it stored none."""
     if metric == COST:
         return sides.log_cost(run)
     stored = run.decomposition.get("efficiency")
@@ -82,17 +83,15 @@ def log_cost(run: Run, metric: str) -> float | None:
 
 
 def group(sessions: Sequence[Run], metric: str, expected: Sequence[tuple[Expected, Moment]]) -> list[Series]:
-    """Sorts `sessions`, one run of each that has a log_cost(), into series, by name and then in the order of time.
+    """Sorts `sessions` (a run of each session, with a log_cost()) into series. Returns these by name, then by time.
 
-    expected: changes, each with its Expected.begin().
+    expected: expected changes, each with its Expected.begin().
     """
     configurations = sides.configurations(sessions)
     names = sides.names(list(configurations))
     found = []
     for key, runs in sorted(configurations.items(), key=lambda item: names[item[0]]):
-        members: dict[str, list[int]] = {}
-        for place, run in enumerate(runs):
-            members.setdefault(run.fingerprint, []).append(place)
+        members = grouped(range(len(runs)), lambda place, runs=runs: runs[place].fingerprint)
         for places in members.values():
             own = [runs[place] for place in places]
             first, last = places[0], places[-1]
@@ -126,7 +125,7 @@ def _begins(
 
 
 def _judged(series: Series, new: Collection[str] | None) -> int | None:
-    """The session to judge: the one in `new` (UUIDs of sessions), or the last one if the series is not closed."""
+    """Returns the index of the session in `new` (UUIDs of sessions); without `new`, of an open series' last session."""
     if new is None:
         return None if series.closed else len(series.runs) - 1
     named = [index for index, run in enumerate(series.runs) if run.session_uuid in new]
@@ -139,7 +138,7 @@ def _judged(series: Series, new: Collection[str] | None) -> int | None:
 
 
 def judge(found: Sequence[Series], tolerances: Thresholds, new: Collection[str] | None = None) -> list[Outcome]:
-    """Returns one outcome for each series. new: UUIDs of the sessions to judge; None: the last one of each open series.
+    """Returns an outcome for each series. new: UUIDs of the sessions to judge; None: each open series' last session.
 
     Errors: HvdbError if `new` has several sessions of one series.
     """

@@ -1,6 +1,6 @@
 """Renders the history of series as a table and as JSON.
 
-Figures are images/s of the whole world or efficiencies in percent. Slowdowns and thresholds are in percent in tables
+Figures are images/s of the whole world or efficiencies in percent. Slowdowns and thresholds are percentages in tables
 and ratios (0.03) in JSON.
 """
 
@@ -23,6 +23,7 @@ from hvdb.prediction import Judgement
 from hvdb.runs import Run
 from hvdb.thresholds import COST
 from hvdb.verdict import Verdict
+from hvdb.verdict_report import finite
 
 # Version of the JSON document (results/history.schema.json). A change that can break a reader needs a new number.
 FORMAT_VERSION = 1
@@ -82,20 +83,19 @@ def notes(metric: str) -> tuple[str, ...]:
 
 
 def when(run: Run) -> str:
-    """Returns the time when the run started, as its store writes it."""
+    """Returns the run's start in the store's notation, without fractions of a second."""
     return run.started_utc[:LONGEST_DATE]
 
 
 def percent(ratio: float | None) -> str:
-    """Returns `+3.05`; `?` if the value is not bounded, `-` for None."""
+    """Returns a ratio as a percentage such as `+3.05`; `?` if the ratio is infinite, `-` for None."""
     if ratio is None:
         return "-"
     return f"{100 * ratio:+.2f}" if math.isfinite(ratio) else "?"
 
 
 def number(value: float) -> str:
-    """A value above 0 with four or more significant digits, no exponent; tables.number() is too coarse for
-    intervals."""
+    """Returns a value above 0 with four or more significant digits: tables.number() is too coarse for intervals."""
     return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
 
@@ -125,7 +125,7 @@ def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
 
 
 def opening(differences: Sequence[Difference]) -> str:
-    """Says in one line which differences opened a series."""
+    """Returns one line about the differences that opened a series."""
     shown = [f"{d.key}: '{d.first}' -> '{d.second}'" for d in differences[:SHOWN_DIFFERENCES]]
     more = len(differences) - len(shown)
     words = "; ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
@@ -133,7 +133,7 @@ def opening(differences: Sequence[Difference]) -> str:
 
 
 def _why(known: Judgement) -> str:
-    """Says why a session is INCONCLUSIVE."""
+    """Returns the reason why a session is INCONCLUSIVE."""
     if known.missing:
         sessions = "session" if known.earlier == 1 else "sessions"
         return f"{known.earlier} earlier {sessions}, and a verdict needs {known.missing} more"
@@ -151,12 +151,12 @@ def _change(series: Series, change: Change) -> str:
 
 
 def expectation(entry: Expected) -> str:
-    """Describes an expected change in one line."""
+    """Returns one line about an expected change."""
     return f"expected since {entry.since}: {entry.reason}{f' (accepted {entry.accepted})' if entry.accepted else ''}"
 
 
 def details(each: Outcome) -> list[str]:
-    """Lines on one series: what opened it, expected changes, change points, and the basis of its verdict."""
+    """Returns lines on one series: what opened it, expected changes, change points, the reason of the verdict."""
     series, known = each.series, each.judgement
     lines = []
     lines += [] if series.opened is None else [f"a new series: {opening(series.opened)}"]
@@ -173,7 +173,7 @@ def details(each: Outcome) -> list[str]:
 
 
 def without_ruptures() -> str:
-    """Says in one line what to install if change points cannot be found."""
+    """Returns one line that says what to install for finding change points."""
     return (
         f"change points: not looked for, since Python {platform.python_version()} ({sys.executable}) has no module "
         "ruptures: install hvdb[history] or ruptures for it (pip), or name another Python (HVD_PYTHON)"
@@ -193,12 +193,8 @@ def text(report: Report) -> str:
     return "\n".join([tables.text_table(header(report.metric), rows(report.outcomes)), *map(printable.terminal, lines)])
 
 
-def _bound(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
 def _judgement(series: Series, index: int, known: Judgement, reason: str) -> dict[str, Any]:
-    ends = (known.high, known.low)  # a high cost is a low figure
+    ends = (known.high, known.low)  # a high cost means a low figure
     return {
         "run": series.runs[index].uuid,
         "verdict": known.verdict.value,
@@ -210,8 +206,8 @@ def _judgement(series: Series, index: int, known: Judgement, reason: str) -> dic
         "newest": series.figure(series.costs[index]),
         "prediction_interval": [None if math.isinf(end) else series.figure(end) for end in ends],
         "slowdown": known.slowdown,
-        "low": _bound(known.slowdown_low),
-        "high": _bound(known.slowdown_high),
+        "low": finite(known.slowdown_low),
+        "high": finite(known.slowdown_high),
         "p_worse": known.p_worse,
         "p_fine": known.p_fine,
     }
@@ -225,7 +221,7 @@ def _changes(each: Outcome) -> list[dict[str, Any]] | None:
         run = each.series.runs[change.index]
         value, low, high = change.growth
         where = {"run": run.uuid, "started_utc": run.started_utc}
-        found.append({**where, "growth": value, "low": _bound(low), "high": _bound(high)})
+        found.append({**where, "growth": value, "low": finite(low), "high": finite(high)})
     return found
 
 
@@ -253,7 +249,7 @@ def _series(each: Outcome) -> dict[str, Any]:
 
 
 def json_text(report: Report) -> str:
-    """Returns the report as in results/history.schema.json. Unbounded ends of intervals are null."""
+    """Returns the report in the form of results/history.schema.json. Unbounded ends of intervals are null."""
     document = {
         "format": "hvdb-history",
         "version": FORMAT_VERSION,

@@ -1,7 +1,7 @@
-"""Writes a document as one self-contained HTML file: it has no script, and loads no font or picture.
+"""Writes a document as one self-contained HTML file, which has no script and loads no font or picture.
 
-Every text goes through printable.html(). The only links are those of the table of contents, whose targets are section
-numbers. The content security policy blocks anything that a mistake in this file might let through.
+Every text goes through printable.html(). Only the table of contents has links, whose targets are section numbers. The
+content security policy is a second barrier, in case of a mistake in this file.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hvdb.printable import html
 
 MOST_BYTES = 2_000_000
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-# The colours --blue to --yellow are those of figure.py. On a dark page some are lighter so that they stand out, and
-# yellow is darker so that intervals stand out on it.
+# The colours --blue to --yellow come from figure.py. On a dark page some colours are lighter so that they stand out,
+# and yellow is darker so that intervals stand out on it.
 STYLE = """
 :root { color-scheme: light dark; --paper: #ffffff; --panel: #f5f6f8; --ink: #222222; --muted: #646464;
   --faint: #d9d9d9; --blue: #0072b2; --vermilion: #d55e00; --green: #009e73;

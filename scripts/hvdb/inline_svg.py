@@ -1,4 +1,4 @@
-"""Embeds a figure of matplotlib as SVG into an HTML page: its text stays text, and it uses the page's colours."""
+"""Turns a figure of matplotlib into SVG inside an HTML page. The figure's text stays text, in the page's colours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
-# Colours of figure.py -> the page's variables, which have other values on a dark page.
+# Colours of figure.py -> the page's variables, whose values differ on a dark page.
 COLOURS = {
     "#222222": "var(--ink)",
     "#767676": "var(--muted)",
@@ -25,7 +25,7 @@ _COLOUR = re.compile("|".join(COLOURS))
 _FONT = re.compile(r"'DejaVu Sans( Mono)?'")
 _TARGET = re.compile(r"url\(#([\w-]+)\)")
 _LONG_NUMBER = re.compile(r"(\.\d\d)\d+")
-_PLACES = ("d", "x", "y")  # attributes in points: two decimals are finer than any screen
+_PLACES = ("d", "x", "y")  # attributes in points; two decimals are finer than any screen
 _DROPPED = ("metadata", "style")
 
 
@@ -35,10 +35,10 @@ def _page_style(style: str) -> str:
 
 
 def embedded(svg: str, about: str, prefix: str) -> str:
-    """Turns an SVG file of matplotlib into an element of a page. about: text for screen readers.
+    """Turns the SVG text of a figure of matplotlib into an element of a page. about: text for screen readers.
 
-    prefix: begins its ids, which must differ from those of other figures. Ids are renumbered, because matplotlib's
-    differ from run to run; ids that nothing refers to are dropped.
+    prefix: the beginning of the figure's ids, unique on the page. Ids are renumbered, because matplotlib's ids differ
+    from run to run. Ids to which nothing refers are dropped.
     """
     root = ElementTree.fromstring(svg)
     for element in root.iter():
@@ -67,18 +67,13 @@ def embedded(svg: str, about: str, prefix: str) -> str:
         if name in numbered:
             element.set("id", numbered[name])
     width = root.get("width")
-    root.attrib = {
-        "viewBox": root.get("viewBox"),
-        "style": f"max-width: {width}",
-        "role": "img",
-        "aria-label": about,
-    }
+    root.attrib = {"viewBox": root.get("viewBox"), "style": f"max-width: {width}", "role": "img", "aria-label": about}
     return ElementTree.tostring(root, encoding="unicode")
 
 
 def drawn(draw: Callable[[Path], Path], about: str, prefix: str) -> str:
-    """Lets `draw` write a .svg file and returns it as embedded(). Errors: those of `draw`."""
-    from hvdb import figure  # imported late: it is slow, pages without figures do not need it, and it sets styles
+    """Lets `draw` write a .svg file and returns embedded() of its text. Errors: those of `draw`."""
+    from hvdb import figure  # imported late, because it is slow and pages without figures do not need it
 
     settings = {"svg.fonttype": "none", "savefig.transparent": True}
     with figure.plt.rc_context(settings), tempfile.TemporaryDirectory(prefix="hvdb-") as folder:

@@ -1,4 +1,4 @@
-"""Lock files against a second program of hvdb. Standard library only, because hvdb.campaign runs on login nodes."""
+"""Lock files, which keep out a second process of hvdb. Standard library only: hvdb.campaign runs on login nodes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[int]:
-    """Holds the lock of the file `path`, which is created if needed. Yields its descriptor.
+def held(path: Path, taken: Exception) -> Iterator[int]:
+    """Holds a lock on the file `path`, which is created if needed. Yields the file's descriptor.
 
     A child process that inherits the descriptor also holds the lock, even after its parent was killed. On a file system
-    without locks, the lock excludes nobody. Errors: BlockingIOError if another program holds it; OSError if the file
+    without locks, the lock excludes nobody. Errors: `taken` if another process holds the lock; OSError if the file
     cannot be written.
     """
-    with path.open("w") as file:
+    with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise
+            raise taken from None
         except OSError:
             pass
         yield file.fileno()

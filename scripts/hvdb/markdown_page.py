@@ -36,6 +36,6 @@ def _sections(sections: Iterable[Section], level: int) -> Iterator[str]:
 
 
 def text(page: Document) -> str:
-    """The page as Markdown, with a newline at its end. Figures are left out, because tables have their numbers."""
+    """Returns the page as Markdown, with a newline at its end and without figures, whose numbers tables have."""
     head = [f"# {printable.markdown(cut(page.title))}", "", printable.markdown(cut(page.lead)), ""]
     return "\n".join([*head, *_sections(page.sections, 2)])

@@ -1,8 +1,8 @@
-"""Merges stores into one. Idempotent: merging rows that the output already has does not change the file.
+"""Merges stores into one output. Idempotent: merging rows that the output already has does not change the output.
 
-The merge opens each input read-only, checks all of it, and copies its rows to a working file beside the output. That
-file then becomes the output, or its rows are added to the output in one transaction. After a fault, a full disk or a
-kill at any point the output holds either all new rows or none.
+The merge opens each input read-only, checks the whole input, and copies its rows to a working file beside the output.
+The working file then becomes the output, or its rows are added to the output in one transaction. After a fault, a full
+disk or a kill at any point the output has either all new rows or none.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from hvdb.errors import StoreError
 
 __all__ = ["LEFTOVER_REASON", "Outcome", "Plan", "merge", "plan"]
 
-# A .partial file that changed this recently probably belongs to a running job, because jobs save every few seconds.
+# A .partial file that changed within this time probably belongs to a running job, because jobs save every few seconds.
 ALIVE_SECONDS = 120.0
-# A .partial file with a lock is in use, whatever its age, so the merge hardly waits for it.
+# A .partial file with a lock is in use, however old it is, so the merge hardly waits for the lock.
 LEFTOVER_WAIT_SECONDS = 0.2
-# A large output has larger pages: blobs of some hundred steps fill them well, and SQLite manages fewer of them.
+# A large output gets larger pages: blobs of some hundred steps fill these well, and SQLite manages fewer pages.
 LARGE_BYTES, LARGE_PAGE_BYTES, PAGE_BYTES = 64 << 20, 16384, 4096
 CACHE_KIB = 65536
 # Limits for reading ahead: number of files, and MiB of one file.
@@ -38,7 +38,7 @@ WORKING_SUFFIX = ".merging"
 
 @dataclass
 class Plan:
-    """The files to read. `named` must be intact; `found` (leftovers of killed jobs) may still be in use."""
+    """The files to read. Files in `named` must be intact. Files in `found` (leftovers of killed jobs) may be in use."""
 
     named: list[Path]
     found: list[Path] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Plan:
 class Outcome:
     """The result of a merge: counts of runs, and lines to print.
 
-    added: runs new in the output; present: runs that were there before; incomplete: runs written with status
+    added: new runs in the output; present: runs that the output already had; incomplete: runs written with status
     'incomplete'; superseded: unfinished runs that a later state of the same run replaced; left_out: one line per file
     that was not merged. coll_added, coll_present: like added and present, for sessions of collectives.
     """
@@ -65,7 +65,7 @@ class Outcome:
 
 
 def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan:
-    """Returns the files to read: `inputs` (of a folder the .db files) and the `.partial` files of killed jobs there.
+    """Returns the files to read: `inputs` (of a folder, the .db files) and killed jobs' `.partial` files beside them.
 
     A `.partial` file that changed within the last two minutes is ignored unless `inputs` names it.
     Errors: StoreError for a folder without stores, or if the output is among the inputs.
@@ -120,11 +120,7 @@ def _gone(leftover: Path) -> str:
 
 
 def merge(
-    output: Path,
-    inputs: Iterable[Path],
-    *,
-    skip_damaged: bool = False,
-    step: progress.Step = progress.silent,
+    output: Path, inputs: Iterable[Path], *, skip_damaged: bool = False, step: progress.Step = progress.silent
 ) -> Outcome:
     """Adds all runs of `inputs` (files, or folders of them) to `output`, which is created if it does not exist.
 
@@ -188,7 +184,7 @@ def _run(
 
 
 def _readable_headers(paths: list[Path], skip_damaged: bool, left_out: list[str]) -> list[Path]:
-    """Checks the headers of all files before reading any, so that one error names all files that cannot be merged."""
+    """Checks all headers before reading any file, so that one error names all files that cannot be merged."""
     good, faults = [], []
     for path in paths:
         try:
@@ -212,7 +208,7 @@ def _readable_headers(paths: list[Path], skip_damaged: bool, left_out: list[str]
 def _take(
     collected: _Collector, path: Path, found: bool, skip_damaged: bool, notes: list[str], left_out: list[str]
 ) -> bool:
-    """Returns False if the file was left out; `notes` or `left_out` then holds the reason."""
+    """Collects one file. Returns False if the file was left out; the reason is then in `notes` or `left_out`."""
     try:
         collected.take(path, LEFTOVER_WAIT_SECONDS if found else store.WAIT_SECONDS)
         if found:
@@ -231,14 +227,14 @@ def _take(
 class _Collector:
     """The working file, with the existing output attached, and the lists of rows collected so far.
 
-    The working file has no journal file and is not synced, because nobody else reads it and a fault deletes it.
+    The working file has no journal file and is not synced, because no other program reads it and a fault deletes it.
     """
 
     def __init__(self, working: Path, output: Path, page_bytes: int) -> None:
         self._output = output
         self.output_checked: tuple[int, int, int] | None = None
         self._file_of: dict[str, str] = {}
-        # These two map the table of a record to UUIDs.
+        # _present and _added map the table of a record to UUIDs.
         self._present: dict[str, set[str]] = {record.table: set() for record in untrusted.RECORDS}
         self._added: dict[str, set[str]] = {record.table: set() for record in untrusted.RECORDS}
         self._superseded: set[str] = set()
@@ -255,7 +251,7 @@ class _Collector:
     def _attach_output(self) -> None:
         self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * store.WAIT_SECONDS)}")
         try:
-            # Nothing is written here, but a killed merge may have left a journal, whose roll-back needs mode rw.
+            # This connection writes nothing, but a killed merge may have left a journal, whose roll-back needs mode rw.
             self._connection.execute("ATTACH ? AS present", (f"{self._output.resolve().as_uri()}?mode=rw",))
         except untrusted.DAMAGE as error:
             raise store.fault(self._output, error) from error
@@ -269,13 +265,13 @@ class _Collector:
         return self._file_of.get(uuid, str(self._output))
 
     def take(self, path: Path, wait_seconds: float) -> None:
-        """Collects one input. Errors: StoreError, also if it changes while it is read; NotComparable; sqlite3.Error."""
+        """Collects one input. Errors: StoreError, also if the input changes meanwhile; NotComparable; sqlite3.Error."""
         with store.attached(self._connection, path, "incoming", wait_seconds) as require_unchanged:
             try:
                 taken = absorb(self._connection, Place("incoming", lambda _: str(path)), self._places)
             except sqlite3.OperationalError as error:
                 if store.needs_rollback(error) and store.journal_of(path).exists():
-                    # Another program has begun to write to the input since it was opened.
+                    # Another program has begun to write to the input after the merge opened it.
                     raise store.changed(path) from error
                 raise
             # SQLite's locks keep writers out. But a running job does not lock its .partial file, and on some cluster
@@ -290,7 +286,7 @@ class _Collector:
         self._superseded |= set(taken.superseded)
 
     def is_new(self) -> bool:
-        """Returns True if the working file holds rows that the output lacks."""
+        """Returns True if the working file has rows that the output does not have."""
         return bool(self._file_of)
 
     def outcome(self, notes: list[str], left_out: list[str]) -> Outcome:
@@ -316,7 +312,7 @@ class _Collector:
 
 
 class _ReadAhead:
-    """Loads the next files into the operating system's cache, in a thread, while the caller processes one.
+    """Loads the next files into the operating system's cache, in a thread, while the caller processes a file.
 
     The thread closes each file before SQLite opens it, because closing drops the process's POSIX locks on the file.
     """
@@ -341,7 +337,7 @@ class _ReadAhead:
 
 
 def _load(path: Path) -> None:
-    """Reads the first part of the file and discards it. Never throws: the later open reports any fault."""
+    """Reads and discards the first part of the file. Never throws, because the later open reports any fault."""
     block = bytearray(1 << 20)
     try:
         with path.open("rb", buffering=0) as file:
@@ -355,14 +351,14 @@ def _load(path: Path) -> None:
 def _publish(
     working: Path, output: Path, file_of: Callable[[str], str], is_new: bool, checked: tuple[int, int, int] | None
 ) -> None:
-    """Renames the working file to the output, or adds its rows to the output if that exists.
+    """Renames the working file to the output. If the output exists, adds the working file's rows to it instead.
 
     checked: the output's store.state() at the time of the check; None if there was no output.
     """
     if not output.exists():
         _sync(working)
         try:
-            os.link(working, output)  # unlike rename, never replaces a file that another program has created meanwhile
+            os.link(working, output)  # unlike rename, never replaces a file that another program created meanwhile
         except FileExistsError:
             pass
         except OSError:  # a file system without hard links
@@ -375,9 +371,9 @@ def _publish(
 
 
 def _add(working: Path, output: Path, file_of: Callable[[str], str], checked: tuple[int, int, int] | None) -> None:
-    """Adds the working file's rows to the output in one transaction, unless another program has added them meanwhile.
+    """Adds the working file's rows to the output in one transaction. Leaves out rows that another program has added.
 
-    Checks the output again if it is another file than the one checked, or has been written to since.
+    Checks the output again if the output was replaced or written since the last check.
     """
     store.require_safe_to_open(output)
     uri = f"{output.resolve().as_uri()}?mode=rw"
@@ -409,7 +405,7 @@ def _sync(path: Path) -> None:
 
 
 def _remove_dead_working_files(output: Path) -> list[str]:
-    """Deletes working files of killed merges on this host. Returns notes on them and on those of other hosts."""
+    """Deletes working files of killed merges on this host. Returns notes on these and on other hosts' working files."""
     notes = []
     start = f"{output.name}."
     for path in sorted(output.parent.iterdir()) if output.parent.is_dir() else []:

@@ -13,7 +13,7 @@ from hvdb.coll_results import Panel, Point, Series, bus_factor, bus_rate
 
 WIDTH, PANEL_HEIGHT = 11.5, 2.9  # inches
 HEAD, FOOT = 0.95, 0.75
-# Sides differ in markers as well as in colours. When the colours repeat, the lines are dash-dotted.
+# Sides differ both in markers and in colours. When the colours repeat, the lines are dash-dotted.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "p", ">", "h", "*")
 LOOKS = tuple(
     (figure.CYCLE[i % len(figure.CYCLE)], marker, "-" if i < len(figure.CYCLE) else "-.")
@@ -23,7 +23,7 @@ Look = tuple[str, str, str]
 UNITS = ("", "K", "M", "G", "T", "P")
 
 Value = Callable[[int, float], float]
-"""(size in bytes, microseconds) -> what is drawn."""
+"""(size in bytes, microseconds) -> the y value in the plot."""
 
 
 def size_text(size: float) -> str:
@@ -56,10 +56,10 @@ def _bound(axes: Axes, points: Sequence[Point], value: Value, colour: str, name:
 
 
 def _draw(axes: Axes, members: Sequence[Series], names: Mapping[int, str], value: Value) -> None:
-    bounded: set[int] = set()  # sources whose bound is drawn; all sides of a source have the same bound
+    bounded: set[int] = set()  # sources with a drawn bound; all sides of a source have one bound
     for number, series in enumerate(members):
         look = LOOKS[number % len(LOOKS)]
-        # The label needs the name of the file only if two sides in the panel have the same name.
+        # The label needs the file's name only if two sides in the panel have the same name.
         twice = sum(other.name == series.name for other in members) > 1
         start = f"{names[series.source]}: " if twice else ""
         points = sorted(series.points, key=lambda point: point.size)

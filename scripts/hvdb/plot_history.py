@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from hvdb import figure, history_report, printable
 from hvdb.expected import moment
 from hvdb.history import Outcome
-from hvdb.runs import Run
+from hvdb.runs import Run, grouped
 from hvdb.thresholds import COST
 from hvdb.verdict import Verdict
 
@@ -21,7 +21,7 @@ WIDTH, PANEL_HEIGHT = 11.5, 3.1  # inches
 HEAD, FOOT = 0.95, 0.75
 MOST_DATES = 6
 MOST_NOTED = 12  # texts in one panel
-# Series differ by marker as well as by colour.
+# Series differ both in markers and in colours.
 SERIES_LOOKS = ((figure.BLUE, "o"), (figure.PURPLE, "s"), (figure.GREEN, "^"), (figure.SKY, "D"))
 VERDICT_LOOKS = {
     Verdict.PASS: (figure.GREEN, "*"),
@@ -108,10 +108,8 @@ class _Panel:
 
 
 def draw(outcomes: Sequence[Outcome], path: Path) -> Path:
-    """Writes the figure to `path` (.png or .svg) and returns it. Errors: as figure.save()."""
-    panels: dict[str, list[Outcome]] = {}
-    for each in outcomes:
-        panels.setdefault(each.series.name, []).append(each)
+    """Writes the figure to `path` (.png or .svg) and returns `path`. Errors: as figure.save()."""
+    panels = grouped(outcomes, lambda each: each.series.name)
     height = HEAD + FOOT + PANEL_HEIGHT * len(panels)
     fig, axes = figure.new(len(panels), 1, WIDTH, height)
     fig.subplots_adjust(left=0.075, right=0.83, top=1 - HEAD / height, bottom=FOOT / height, hspace=0.42)

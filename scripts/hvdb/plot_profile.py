@@ -1,4 +1,4 @@
-"""Plots a per-layer profile: the step in execution order, the share of each kind of operation, the costliest ones."""
+"""Plots a per-layer profile: the step in execution order, each kind's share of the time, the costliest operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KIND_COLOURS = (figure.BLUE, figure.ORANGE, figure.GREEN, figure.VERMILION, figu
 
 
 def label(name: str, longest: int = 30) -> str:
-    """Returns a readable name, cut in the middle if it is long: 'fc.backward_data' -> 'fc bwd data'."""
+    """Returns a readable name ('fc.backward_data' -> 'fc bwd data'). Cuts a long name in the middle."""
     name = printable.terminal(name)
     for long, short in (("backward_weights", "bwd weights"), ("backward_data", "bwd data"), ("backward", "bwd")):
         name = name.replace(f"_{long}", f" {short}").replace(f".{long}", f" {short}")
@@ -63,15 +63,7 @@ def _bars(axes: Axes, labels: list[str], seconds: list[float], colours: list[str
     axes.set_xlabel("ms per step")
     axes.grid(axis="y", visible=False)
     for position, value, note in zip(positions, seconds, notes, strict=True):
-        axes.annotate(
-            note,
-            (1e3 * value, position),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-            color=figure.MUTED,
-        )
+        figure.note(axes, note, (1e3 * value, position), (4, 0), va="center", fontsize=8, color=figure.MUTED)
 
 
 def draw(run: Run, path: Path) -> Path:

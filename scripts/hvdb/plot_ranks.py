@@ -17,18 +17,18 @@ from hvdb.slow_ranks import CONFIDENCE, Findings, log_ratios
 
 # People with any common kind of colour blindness can distinguish blue and vermilion, see figure.py.
 DIVERGING = LinearSegmentedColormap.from_list("faster_slower", [figure.BLUE, "#FFFFFF", figure.VERMILION])
-MOST_COLUMNS = 1000  # columns of a heat map; more samples are drawn as medians of neighbours
+MOST_COLUMNS = 1000  # columns of a heat map; if there are more samples, columns are medians of neighbours
 MOST_NAMED = 32  # most ranks with names on the axis, and most nodes with names beside the heat map
-NAMED_AMONG_MANY = 4  # slow ranks that are named if there are more ranks
+NAMED_AMONG_MANY = 4  # most slow ranks with names if there are more than MOST_NAMED ranks
 HEIGHT, WIDTH = 6.6, 11.5  # inches
 LOOKS = {"slow": (figure.VERMILION, "s"), "may be slow": (figure.ORANGE, "^"), "ok": (figure.BLUE, "o")}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """The data to draw: own work in seconds (ranks, samples), and the host of each rank (empty: unknown).
+    """The data to draw. seconds: own work (ranks, samples). hosts: of each rank; empty if unknown.
 
-    threshold: a slow rank is slower by at least this fraction. most_columns: of the heat map; see columns().
+    threshold: a slow rank is slower by at least this fraction. most_columns: limit of the heat map; see columns().
     """
 
     title: str
@@ -55,12 +55,12 @@ def columns(ratios: np.ndarray, most: int = MOST_COLUMNS) -> np.ndarray:
 
 
 def limit(percent: np.ndarray, threshold: float) -> float:
-    """The end of the colour scale in %: nearly all of `percent` lie within it; at least twice the threshold."""
+    """Returns the end of the colour scale in %: above nearly all of `percent`, and at least twice the threshold."""
     return float(max(200 * threshold, np.percentile(np.abs(percent), 99)))
 
 
 def _looks(findings: Findings, hosts: list[str]) -> dict[str, list[int]]:
-    """Groups the ranks by how they are drawn (a key of LOOKS)."""
+    """Groups the ranks by their marker in the plot (a key of LOOKS)."""
     slow = {rank for rank, host in enumerate(hosts) if host in findings.slow_nodes} | set(findings.slow_ranks)
     unclear = set(findings.unclear_ranks)
     others = set(range(len(findings.ranks))) - slow - unclear
@@ -121,15 +121,13 @@ def _intervals(axes: Axes, picture: Picture, findings: Findings, looks: dict[str
         axes.set_ylabel(f"{len(order)} ranks, the slowest on top")
         for rank in [rank for rank in order if rank in looks.get("slow", [])][:NAMED_AMONG_MANY]:
             at = (100 * findings.ranks[rank].low, places[rank])
-            axes.annotate(
-                f"rank {rank}", at, xytext=(-4, 0), textcoords="offset points", ha="right", va="center", fontsize=7.5
-            )
+            figure.note(axes, f"rank {rank}", at, (-4, 0), ha="right", va="center", fontsize=7.5)
     axes.grid(axis="y", visible=False)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, handletextpad=0.2, columnspacing=1.2)
 
 
 def draw(picture: Picture, findings: Findings, path: Path, run_id: str) -> Path:
-    """Writes the figure of one run to `path` (.png or .svg) and returns it. Errors: as figure.save()."""
+    """Writes the figure of one run to `path` (.png or .svg) and returns `path`. Errors: as figure.save()."""
     words = [
         *textwrap.wrap(printable.terminal(picture.title), 115)[:2],
         f"own work: {picture.kind}; lines: {100 * CONFIDENCE:g} % intervals; dashed: {100 * picture.threshold:g} %",

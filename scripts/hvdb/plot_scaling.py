@@ -17,7 +17,7 @@ from hvdb.bootstrap import Estimate
 from hvdb.efficiency import Cell
 from hvdb.published import PublishedPoint
 
-# Published series that are drawn: set-up -> marker. There is one per network generation; the data has more.
+# Published series in the plot: set-up -> marker. These are one per network generation; the data has more.
 PUBLISHED_SERIES = {"roce25-rdma-nccl": "o", "tcp40-nccl": "s", "roce25-128": "^", "roce25-512": "D"}
 HOLLOW = {
     "linestyle": "none",
@@ -27,14 +27,14 @@ HOLLOW = {
     "markeredgewidth": 1.2,
 }
 # The axis of the efficiency ends between LEAST_TOP and MOST_TOP. It shows at most SHOWN_OF_BOUND of an interval above
-# the highest point, and leaves ROOM. Values above the axis become an arrow with a number, so that one wide interval
-# does not flatten the other curves. All in %.
+# the highest point, and leaves ROOM above that. A value above the axis becomes an arrow with a number, so that one wide
+# interval does not flatten the other curves. All values are in %.
 LEAST_TOP, MOST_TOP, SHOWN_OF_BOUND, ROOM = 106.0, 200.0, 25.0, 6.0
 # Heights in inches: title, both rows of panels, ticks and label of the axis, footer, one more line under the title.
 HEAD_INCHES, PANELS_INCHES, TICKS_INCHES, FOOTER_INCHES, LINE_INCHES = 1.0, 4.6, 0.6, 0.3, 0.17
-# (colour, marker) of the configurations, in order; after the last one, the first is used again.
+# (colour, marker) of the configurations, in order. After the last pair, the first pair is used again.
 CURVE_STYLES = [(colour, marker) for marker in ("o", "v", "X") for colour in figure.CYCLE]
-# Properties in which curves of one network may differ -> how to name their values.
+# Properties in which curves of one network may differ -> the name of a value.
 DISTINCTIONS: dict[str, Callable[[Any], str]] = {
     "device": str,
     "schedule": lambda schedule: "not reducing" if schedule == "none" else schedule,
@@ -48,7 +48,7 @@ DISTINCTIONS: dict[str, Callable[[Any], str]] = {
 
 
 def _curves(cells: Sequence[Cell]) -> dict[tuple, list[Cell]]:
-    """Cells by configuration, sorted by ranks. If one rank both reduced and ran alone, the baseline is kept."""
+    """Returns cells by configuration, sorted by ranks. A solo run takes the place of a full run on one rank."""
     curves: dict[tuple, dict[int, Cell]] = {}
     for cell in cells:
         points = curves.setdefault(tuple(cell.configuration.values()), {})
@@ -58,9 +58,9 @@ def _curves(cells: Sequence[Cell]) -> dict[tuple, list[Cell]]:
 
 
 def labels(panels: Sequence[Sequence[dict]]) -> list[list[str]]:
-    """Names each configuration of each panel: the compute type, and the properties in which curves of one panel differ.
+    """Names each configuration of each panel by compute type and by the properties in which curves of a panel differ.
 
-    Equal names mean one configuration, whatever the network. Within a panel all names differ.
+    Curves with one name have one configuration, also in different panels. Within a panel all names differ.
     """
     differing = [name for name in DISTINCTIONS if any(len({one[name] for one in panel}) > 1 for panel in panels)]
 
@@ -77,7 +77,7 @@ def styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def efficiency_axis(cells: Sequence[Cell], points: Sequence[PublishedPoint]) -> tuple[float, float]:
-    """Bottom and top of the axis of the efficiency in %: all points and bounds, within LEAST_TOP and MOST_TOP."""
+    """Returns bottom and top of the axis of the efficiency in %. The top lies between LEAST_TOP and MOST_TOP."""
     ours = [cell.efficiency for cell in cells if cell.efficiency is not None]
     values = [100.0, *(100.0 * e.value for e in ours), *(_percent(p) for p in points if p.efficiency is not None)]
     lowest = min([*values, *(100.0 * e.low for e in ours if e.low is not None)])
@@ -97,16 +97,16 @@ def _with_interval(
     values = np.array([figure_.value for figure_ in figures]) * scale
     low = np.array([f.value if f.low is None else f.low for f in figures]) * scale
     high = np.array([f.value if f.high is None else f.high for f in figures]) * scale
-    # a percentile interval need not contain the point, and a bar must not be negative
+    # a percentile interval may not contain the point, but a bar must not be negative
     errors = [np.maximum(values - low, 0), np.maximum(high - values, 0)]
     axes.errorbar(ranks, values, yerr=errors, capsize=3.5, linewidth=1.8, markersize=6.5, zorder=4, **style)
 
 
 def _beside(ranks: int, highest: int, colour: str) -> dict[str, Any]:
-    """Places the name of a curve's last point: to its right, or above it if the panel ends there."""
+    """Places the name of a curve's last point to the right of the point, or above the point if the panel ends there."""
     room = 2 * ranks <= highest
-    place = {"xytext": (9, -4)} if room else {"xytext": (3, 8), "ha": "right"}
-    return {**place, "textcoords": "offset points", "color": colour, "fontweight": "bold"}
+    place = {"offset": (9, -4)} if room else {"offset": (3, 8), "ha": "right"}
+    return {**place, "color": colour, "fontweight": "bold"}
 
 
 def _rates(axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[PublishedPoint], highest: int) -> None:
@@ -118,7 +118,7 @@ def _rates(axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[
         _with_interval(axes, ranks, [c.images_per_second for c in cells], 1.0, color=colour, marker=marker)
         last = cells[-1]
         at = (last.ranks, last.images_per_second.value)
-        axes.annotate(tables.number(at[1]), at, **_beside(last.ranks, highest, colour))
+        figure.note(axes, tables.number(at[1]), at, **_beside(last.ranks, highest, colour))
     rate = {(p.setup): p for p in points if p.images_per_second is not None}
     for setup, marker in PUBLISHED_SERIES.items():
         point = rate.get(setup)
@@ -149,32 +149,26 @@ def _efficiencies(
         if point.setup in PUBLISHED_SERIES and point.efficiency is not None:
             value = _percent(point)
             axes.plot([point.gpus], [value], marker=PUBLISHED_SERIES[point.setup], zorder=3, **HOLLOW)
-            axes.annotate(
-                f"{value:g}",
-                (point.gpus, value),
-                xytext=(0, -14),
-                textcoords="offset points",
-                ha="center",
-                fontsize=7.5,
-                color=figure.MUTED,
+            figure.note(
+                axes, f"{value:g}", (point.gpus, value), (0, -14), ha="center", fontsize=7.5, color=figure.MUTED
             )
 
 
 def _name_efficiency(axes: Axes, cell: Cell, top: float, beside: dict[str, Any], *, is_last: bool) -> None:
-    """Writes the last point's value beside it. A value above the axis is written beside an arrow at the top."""
+    """Writes the value of a curve's last point beside it; a value above the axis, beside an arrow at the top."""
     value, high = 100.0 * cell.efficiency.value, 100.0 * (cell.efficiency.high or 0.0)
-    style = {"textcoords": "offset points", "color": beside["color"]}
     if value > top:
-        axes.annotate(f"↑ {value:.1f} %", (cell.ranks, top), xytext=(5, -10), fontweight="bold", **style)
+        words = f"↑ {value:.1f} %"
+        figure.note(axes, words, (cell.ranks, top), (5, -10), fontweight="bold", color=beside["color"])
         return
     if is_last and cell.ranks > 1:
-        axes.annotate(f"{value:.1f} %", (cell.ranks, value), **beside)
+        figure.note(axes, f"{value:.1f} %", (cell.ranks, value), **beside)
     if high > top:
-        axes.annotate(f"↑ {high:.0f}", (cell.ranks, top), xytext=(3, -8), fontsize=7.5, **style)
+        figure.note(axes, f"↑ {high:.0f}", (cell.ranks, top), (3, -8), fontsize=7.5, color=beside["color"])
 
 
 def _arrange(fig: Figure, handles: dict[str, Line2D], head: float) -> None:
-    """Puts the legend under the panels in as many columns as fit; the figure grows by the legend's height."""
+    """Puts the legend under the panels in as many columns as fit. The figure grows by the legend's height."""
     for columns in (3, 2, 1):
         legend = fig.legend(
             list(handles.values()),
@@ -197,7 +191,7 @@ def _arrange(fig: Figure, handles: dict[str, Line2D], head: float) -> None:
 
 
 def draw(cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path) -> Path:
-    """Draws the figure and writes it to `path`, which it returns; `cells` as from efficiency.cells(), at least one."""
+    """Writes the figure to `path` and returns `path`. cells: at least one, from efficiency.cells()."""
     models = list(dict.fromkeys(cell.model for cell in cells))
     beside = [p for p in points if p.model in models and p.setup in PUBLISHED_SERIES]
     highest = max([cell.ranks for cell in cells] + [p.gpus for p in beside])

@@ -1,4 +1,4 @@
-"""Plots the losses of efficiency as a waterfall from the ideal down to the measured value, one panel per full run."""
+"""Plots the losses of efficiency as a waterfall from the ideal to the measured value. Each full run has a panel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from hvdb import figure, printable, report, tables
 from hvdb.runs import Run
 
-# component -> colour, in order from top to bottom. 'efficiency' is the bar at the end.
+# component -> colour, in the order of the steps from left to right. The bar 'efficiency' follows at the end.
 STEPS = {
     "interference": figure.ORANGE,
     "stragglers": figure.PURPLE,
@@ -24,13 +24,13 @@ STEPS = {
 
 
 def levels(run: Run) -> list[tuple[str, float, float]]:
-    """Returns (component, from %, to %) of each step of the waterfall, in order; the last 'to' is the efficiency.
+    """Returns (component, from %, to %) of each step of the waterfall, in order.
 
     The fractions of a decomposition and the efficiency sum to 1, so the waterfall ends exactly at the efficiency.
     """
     height = 100.0
     fall = []
-    # an unknown component comes before the residual, so that the steps still end at the efficiency
+    # unknown components come before the residual, so that the steps still end at the efficiency
     unknown = [name for name in run.decomposition if name not in STEPS and name != "efficiency"]
     for name in [*list(STEPS)[:-1], *unknown, "residual"]:
         part = run.decomposition.get(name)
@@ -42,7 +42,7 @@ def levels(run: Run) -> list[tuple[str, float, float]]:
 
 
 def amount(percent: float, milliseconds: float) -> str:
-    """Returns the loss of a part in % of the step and in ms. As in the program's table, a gain is negative."""
+    """Returns the loss of a part as text, in % of the step and in ms. A gain is negative, as in the program's table."""
     shown = f"{percent:.1f}"
     return f"{'0.0' if float(shown) == 0 else shown}\n{round(milliseconds) + 0} ms"
 
@@ -57,30 +57,23 @@ def _panel(axes: Axes, run: Run) -> None:
     fall = levels(run)
     axes.bar(0, 100, color=figure.FAINT, width=0.72)
     labels = ["ideal"]
-    axes.annotate("100", (0, 100), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=8.5)
+    figure.note(axes, "100", (0, 100), (0, 4), ha="center", fontsize=8.5)
     lowest = highest = 100.0
     for position, (name, above, below) in enumerate(fall, start=1):
         colour = STEPS.get(name, figure.INK)
         part = run.decomposition[name]
         axes.plot([position - 1.36, position + 0.36], [above, above], color=figure.MUTED, linewidth=0.8)
+        ink = figure.MUTED if part.unresolved else figure.INK
         if part.unresolved:  # no bar, but the level still changes, so that the steps end at the efficiency
             axes.plot([position, position], [above, below], color=figure.MUTED, linewidth=0.8)
         else:
             axes.bar(position, below - above, bottom=above, color=colour, width=0.72)
         if part.low is not None and part.high is not None:
             error = [[max(0.0, 100 * (part.high - part.fraction))], [max(0.0, 100 * (part.fraction - part.low))]]
-            ink = figure.MUTED if part.unresolved else figure.INK
             axes.errorbar(position, below, yerr=error, color=ink, capsize=3, linewidth=1)
         top = max(above, below, below + 100 * max(0.0, part.fraction - (part.low or part.fraction)))
-        axes.annotate(
-            "not\nresolved" if part.unresolved else amount(100 * part.fraction, 1000 * part.seconds),
-            (position, top),
-            xytext=(0, 4),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8,
-            color=figure.MUTED if part.unresolved else figure.INK,
-        )
+        lost = "not\nresolved" if part.unresolved else amount(100 * part.fraction, 1000 * part.seconds)
+        figure.note(axes, lost, (position, top), (0, 4), ha="center", fontsize=8, color=ink)
         highest = max(highest, top)
         lowest = min(lowest, below, below - 100 * max(0.0, (part.high or part.fraction) - part.fraction))
         labels.append(tick(name))
@@ -89,19 +82,12 @@ def _panel(axes: Axes, run: Run) -> None:
         [len(fall) - 0.36, len(fall) + 1.36], [fall[-1][2] if fall else 100] * 2, color=figure.MUTED, linewidth=0.8
     )
     axes.bar(len(fall) + 1, 100 * reached.fraction, color=figure.BLUE, width=0.72)
-    axes.annotate(
-        f"{100 * reached.fraction:.1f} %",
-        (len(fall) + 1, 100 * reached.fraction),
-        xytext=(0, 4),
-        textcoords="offset points",
-        ha="center",
-        fontweight="bold",
-        color=figure.BLUE,
-    )
+    at = (len(fall) + 1, 100 * reached.fraction)
+    figure.note(axes, f"{at[1]:.1f} %", at, (0, 4), ha="center", fontweight="bold", color=figure.BLUE)
     labels.append(tick("efficiency"))
     axes.set_xticks(range(len(labels)), labels, rotation=0, fontsize=7)
     axes.grid(axis="x", visible=False)
-    # The axis does not start at 0, so that small losses can be seen; its label says so.
+    # The axis does not start at 0, so that small losses can be seen. The axis's label says this.
     floor = max(0.0, 10.0 * ((min(lowest, 100 * reached.fraction) - 8) // 10))
     axes.set_ylim(floor, highest + 0.18 * (highest - floor))
     step = 1000.0 * run.step_seconds if run.step_seconds is not None else None
@@ -120,7 +106,7 @@ def _panel(axes: Axes, run: Run) -> None:
 
 
 def draw(runs: Sequence[Run], path: Path) -> Path:
-    """Writes the figure to `path` and returns it. At least one run; each must have an 'efficiency' part."""
+    """Writes the figure to `path` and returns `path`. runs: at least one; each must have an 'efficiency' part."""
     columns = 2 if len(runs) > 1 else 1
     rows = -(-len(runs) // columns)
     width = 7.3 * columns if columns > 1 else 8.6

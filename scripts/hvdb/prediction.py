@@ -1,14 +1,14 @@
-"""Compares a new observation with earlier ones of its series, without assuming a distribution.
+"""Compares a new observation with earlier observations of its series, without assuming a distribution.
 
-If nothing has changed, all n + 1 observations are exchangeable: each of them is the k-th largest with the same
-probability. So a new one lies above the k-th largest of the earlier ones with a probability of at most k / (n + 1), and
-fewer than 19 earlier ones can never bound a new one at 5 %.
+If nothing has changed, all n + 1 observations are exchangeable: each observation is the k-th largest with the same
+probability. So a new observation lies above the k-th largest of the earlier observations with a probability of at most
+k / (n + 1). Fewer than 19 earlier observations can never bound a new observation at 5 %.
 Source: H. David and H. Nagaraja, Order Statistics, 2003, section 7.3 (prediction intervals).
 
 There are two one-sided tests, each with Holm's procedure over all series of a call:
-REGRESSION: the new observation lies above the prediction interval, and above the earlier ones' median by more than the
-threshold. PASS: it lies below the prediction interval of the earlier ones after these are made slower by the threshold.
-Otherwise INCONCLUSIVE.
+REGRESSION: the new observation lies above the prediction interval, and above the median of the earlier observations by
+more than the threshold. PASS: the new observation lies below the prediction interval of the earlier observations after
+these are made slower by the threshold. Otherwise INCONCLUSIVE.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvdb import verdict
+from hvdb import exact, verdict
 from hvdb.verdict import ALPHA, Verdict
 
 _ROUNDING = 1 + 1e-12
@@ -29,12 +29,13 @@ _ROUNDING = 1 + 1e-12
 class Judgement:
     """The result for the newest observation of one series; observations are logs of costs.
 
-    earlier: number of earlier observations. missing: how many more a verdict needs at least; 0 if there are enough.
-    median: of the earlier ones, None if there are none. low, high: prediction interval; an unchanged series passes each
-    end in ALPHA of cases at most, and an end is infinite if there are too few earlier ones.
-    slowdown: compared with `median` (0.03: 3 % more cost), with its interval: the shifts of the earlier observations
-    that would put the newest one inside the prediction interval.
-    p_worse, p_fine: of "no slower than earlier ones" and "slower by the threshold", before Holm's correction.
+    earlier: number of earlier observations. missing: number of further observations that a verdict needs; 0 if there
+    are enough.
+    median: of the earlier observations; None if there are none. low, high: prediction interval. An unchanged series
+    passes each end in at most ALPHA of cases; an end is infinite if there are too few earlier observations.
+    slowdown: relative to `median` (0.03: 3 % more cost). slowdown_low, slowdown_high: the shifts of the earlier
+    observations that would put the newest observation inside the prediction interval.
+    p_worse, p_fine: p-values of "no slower than before" and "slower by the threshold", before Holm's correction.
     """
 
     verdict: Verdict
@@ -52,17 +53,17 @@ class Judgement:
 
 
 def fewest(level: float) -> int:
-    """Returns the fewest earlier observations that can bound a new one at `level`, one-sided: 1 / (n + 1) <= level."""
+    """Returns the fewest earlier observations that bound a new observation at `level`: 1 / (n + 1) <= level."""
     return max(1, math.ceil(1 / (level * _ROUNDING)) - 1)
 
 
 def p_above(earlier: np.ndarray, new: float) -> float:
-    """Returns the p-value of "`new` is one of `earlier` (n,)" against "it lies above them"."""
+    """Returns the p-value of "`new` has the distribution of `earlier` (n,)" against "`new` lies above `earlier`"."""
     return float(1 + np.count_nonzero(earlier >= new)) / (len(earlier) + 1)
 
 
 def interval(earlier: np.ndarray, level: float) -> tuple[float, float]:
-    """Bounds, each passed by a new observation with a probability of at most `level`; infinite if n is too small."""
+    """Returns bounds, infinite if n is small. A new observation passes each with a probability of at most `level`."""
     place = math.floor(level * (len(earlier) + 1) * _ROUNDING)
     if place < 1:
         return -math.inf, math.inf
@@ -84,7 +85,7 @@ def judge(
 ) -> dict[str, Judgement]:
     """Returns one judgement for each series.
 
-    observed: series -> log costs of the earlier sessions (n,), n >= 0, and of the new one; finite.
+    observed: series -> finite log costs of the earlier sessions (n,), n >= 0, and of the new session.
     thresholds: series -> slowdown that is tolerated, above 0.
     """
     counts = {name: len(earlier) for name, (earlier, _) in observed.items()}
@@ -112,13 +113,9 @@ def judge(
             low=low,
             high=high,
             slowdown=slowdown,
-            slowdown_low=_expm1(new - high),
-            slowdown_high=_expm1(new - low),
+            slowdown_low=exact.growth(new - high),
+            slowdown_high=exact.growth(new - low),
             p_worse=p_worse[name],
             p_fine=p_fine[name],
         )
     return judged
-
-
-def _expm1(log_ratio: float) -> float:
-    return log_ratio if math.isinf(log_ratio) else math.expm1(log_ratio)

@@ -1,7 +1,7 @@
-"""Makes text from others (in a store, or a file name) safe for the place where it is shown.
+"""Makes text from strangers (in a store, or a file name) safe for the place where it is shown.
 
-A store may come from a stranger: its text must not move the cursor of a terminal, break a Markdown table, become HTML
-or be read as a formula by matplotlib. There is one function for each place.
+The text must not move the cursor of a terminal, break a Markdown table, become HTML, or become a formula of matplotlib.
+There is one function for each place.
 
 Standard library only: hvdb.campaign uses it on login nodes.
 """
@@ -17,7 +17,7 @@ from typing import TextIO
 
 from hvdb.errors import HvdbError
 
-# Longest text in a plot; a longer one could need a bitmap of any size.
+# Longest text in a plot. Without a limit, a text could need a bitmap of any size.
 LONGEST_LABEL = 120
 LONGEST_FILE_NAME = 60
 
@@ -47,18 +47,18 @@ def say(line: object, stream: TextIO | None = None) -> None:
 
 
 def markdown(text: object) -> str:
-    """Returns `text` as one line of Markdown that shows exactly that text: no markup, HTML, formula or link."""
+    """Returns `text` as one line of Markdown that shows exactly `text`: no markup, HTML, formula or link."""
     return _MARKUP.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), terminal(text))
 
 
 def code(text: object) -> str:
-    """Returns `text` as a code span if all its characters are safe in one, also within a table; else as markdown()."""
+    """Returns `text` as a code span if all its characters are safe in a span within a table; else as markdown()."""
     text = terminal(text)
     return f"`{text}`" if _PLAIN_CODE.fullmatch(text) else markdown(text)
 
 
 def code_block(lines: Iterable[object]) -> list[str]:
-    """Returns the lines of a Markdown code block, whose fence is longer than any run of backticks in `lines`."""
+    """Returns the lines of a Markdown code block. The fence is longer than any run of backticks in `lines`."""
     shown = [terminal(line) for line in lines]
     runs = [len(run) for line in shown for run in re.findall("`+", line)]
     fence = "`" * max([3, *(1 + run for run in runs)])
@@ -66,7 +66,7 @@ def code_block(lines: Iterable[object]) -> list[str]:
 
 
 def html(text: object) -> str:
-    """Returns `text` as one line of HTML that shows exactly that text, in an element or in a quoted attribute."""
+    """Returns `text` as one line of HTML that shows exactly `text`, in an element or in a quoted attribute."""
     return escape(terminal(text), quote=True)
 
 

@@ -16,20 +16,20 @@ from hvdb.errors import HvdbError
 
 
 def end_in_order_when_told() -> None:
-    """From now on, SIGTERM and SIGHUP raise KeyboardInterrupt, after which run() and its caller clean up."""
+    """Makes SIGTERM and SIGHUP raise KeyboardInterrupt from now on. run() and its caller then clean up."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)
 
 
 def shown(words: Sequence[str], variables: Mapping[str, str]) -> str:
-    """Returns the command in the form that a shell takes."""
+    """Returns the command as a line for a shell."""
     settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     return " ".join([*settings, shlex.join(words)])
 
 
 class RunFailed(HvdbError):
-    """why: what happened, without the command."""
+    """why: the fault, without the command."""
 
     def __init__(self, why: str, command: str) -> None:
         super().__init__(f"the run {why}: {command}")
@@ -47,13 +47,13 @@ def run(
     """Runs `words` without a shell and without input. Adds `variables` to the caller's environment.
 
     output: receives standard output and standard error (default: the caller's). inherited: descriptors that the process
-    keeps open. Errors: RunFailed if it fails or takes longer than `timeout_seconds`; OSError if it cannot be started.
+    keeps open. Errors: RunFailed if it fails or takes longer than `timeout_seconds`; OSError if it cannot start.
     """
     environment = {**os.environ, **variables}
     if os.geteuid() == 0:
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-    # A session of its own, so that the launcher and all ranks can be ended together and none is left behind.
+    # The launcher gets a session of its own, so that _end() reaches all of its ranks too.
     process = subprocess.Popen(
         words,
         env=environment,
@@ -76,9 +76,9 @@ def run(
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Ends the group's processes: by SIGTERM, so that the store is closed, and by SIGKILL after 15 s.
+    """Ends the process's group: by SIGTERM, so that the program closes the store, and after 15 s by SIGKILL.
 
-    An interrupt during this time kills them at once.
+    An interrupt during this time kills the group at once.
     """
     with contextlib.suppress(ProcessLookupError):  # raised when no process is left
         try:
@@ -90,7 +90,7 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def _signal(process: subprocess.Popen, number: int, patience_seconds: float) -> None:
-    """Sends the signal and waits. Errors: ProcessLookupError as soon as the process's group is empty."""
+    """Sends the signal to the process's group and waits. Errors: ProcessLookupError as soon as the group is empty."""
     os.killpg(process.pid, number)
     end = time.monotonic() + patience_seconds
     while time.monotonic() < end:

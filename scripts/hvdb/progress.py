@@ -1,7 +1,7 @@
-"""Shows progress on a terminal: what is being done, how much of it, and the time left. Standard library only.
+"""Shows progress on a terminal: the name of the work, the finished part, and the time left. Standard library only.
 
-The line goes to standard error if that is a terminal, appears after two seconds, and is removed at the end. Other
-output must not be written while the line may be shown: end the `with` first.
+The line appears on standard error after two seconds, if that is a terminal, and is removed at the end. The caller must
+not write other output before the `with` has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REDRAW_SECONDS = 0.5
 ERASE = "\r\x1b[K"  # moves to the beginning of the line and clears it
 
 Step = Callable[[float, float], None]
-"""Called with (done, total) in any unit that both have, from any thread."""
+"""A function to call with (done, total), both in the same unit, from any thread."""
 
 
 def silent(done: float, total: float) -> None:
@@ -38,7 +38,7 @@ def duration(seconds: float) -> str:
 def text(what: str, elapsed: float, done: float, total: float, at_most: float | None = None) -> str:
     """Returns the line after `elapsed` seconds. Pure.
 
-    at_most: most seconds that the whole work takes. Without it, the time left is computed from the part that is done.
+    at_most: most seconds that the whole work takes. Without at_most, the time left follows from the finished part.
     """
     words = [what]
     if total > 0:
@@ -54,7 +54,7 @@ def text(what: str, elapsed: float, done: float, total: float, at_most: float | 
 
 @contextmanager
 def shown(what: str, at_most: float | None = None, stream: TextIO | None = None) -> Iterator[Step]:
-    """Yields a Step that updates the line. `what` is a text of this program, never of a store.
+    """Yields a Step that updates the line. what: a text of this program, never text from a store.
 
     at_most: as for text(). stream: standard error by default.
     """

@@ -1,4 +1,4 @@
-"""Published results that are shown beside ours, from results/published.csv. Each row names its source."""
+"""Published results from results/published.csv, to show beside ours. Each row names its source."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from pathlib import Path
 
 from hvdb import data
 
+_TEXTS = ("setup", "hardware", "network", "reduction", "model", "baseline_setup", "claim", "source")
+
 
 @dataclass(frozen=True)
 class PublishedPoint:
     """One published figure. images_per_second: of the whole world; efficiency: 0..1.
 
     `efficiency_stated` is the value in the source; `rounding` is half a unit of its last digit (0.005 for "90 %").
-    `efficiency` is the stated value, or else computed from the source's rates. `link_gbit`: line rate of a node's
-    network. `claim`: the claim that the figure belongs to (hvdb reproduce), or "".
+    `efficiency` is computed from the source's rates if it has both, else the stated value. `link_gbit`: line rate of a
+    node's network. `claim`: the claim to which the figure belongs (hvdb reproduce), or "".
     """
 
     setup: str
@@ -37,7 +39,7 @@ class PublishedPoint:
 
 
 def load(path: Path = data.PUBLISHED) -> list[PublishedPoint]:
-    """All rows in file order. The efficiency is recomputed from the rates of the baseline set-up if both exist."""
+    """Returns all rows in file order. Computes an efficiency if the rates of the set-up and of its baseline exist."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     rate = {(row["setup"], row["model"]): _number(row["images_per_second"]) for row in rows}
@@ -49,22 +51,15 @@ def load(path: Path = data.PUBLISHED) -> list[PublishedPoint]:
         computed = own / int(row["gpus"]) / base if own and base else None
         points.append(
             PublishedPoint(
-                setup=row["setup"],
-                hardware=row["hardware"],
-                network=row["network"],
+                **{name: row[name] for name in _TEXTS},
                 link_gbit=_number(row["link_gbit"]),
-                reduction=row["reduction"],
                 gpus=int(row["gpus"]),
                 gpus_per_node=int(row["gpus_per_node"]) if row["gpus_per_node"] else None,
                 batch_per_gpu=int(row["batch_per_gpu"]),
-                model=row["model"],
                 images_per_second=own,
                 efficiency_stated=None if stated is None else stated / 100.0,
                 rounding=_half_a_digit(row["efficiency_percent"]),
                 efficiency=computed if computed is not None else (None if stated is None else stated / 100.0),
-                baseline_setup=row["baseline_setup"],
-                claim=row["claim"],
-                source=row["source"],
             )
         )
     return points

@@ -44,7 +44,7 @@ def amount(finding: Finding) -> str:
 
 
 def title(examined: Examined) -> str:
-    """Describes the run in one line."""
+    """Returns one line about the run."""
     run, samples = examined.run, examined.seconds.shape[1]
     words = [tables.title(run.model), *tables.marks(run.columns), f"batch {run.batch_size}", run.compute_type]
     if models := run.fact("gpu.name"):
@@ -57,7 +57,7 @@ def title(examined: Examined) -> str:
 
 
 def rows(examined: Examined) -> list[tuple[str, ...]]:
-    """Returns one tuple of strings per rank, under HEADER, the slowest first. ms: the median of its own work."""
+    """Returns one tuple of strings per rank, for HEADER, slowest rank first. ms: the median of the rank's own work."""
     nodes = {host: str(number) for number, host in enumerate(dict.fromkeys(examined.hosts))}
     medians = 1000.0 * np.median(examined.seconds, axis=1)
     made = []
@@ -78,20 +78,20 @@ def rows(examined: Examined) -> list[tuple[str, ...]]:
 
 
 def _doubt(finding: Finding, threshold: float) -> str:
-    """Says why a rank that is slower by `threshold` or more is not accused."""
+    """Returns the reason why a rank that is slower by `threshold` or more is not called slow."""
     if finding.low < threshold:
         return f"its interval reaches below {100 * threshold:g} %; more samples may tell"
     return "the others differ from each other too much, or too few of its samples are independent"
 
 
 def _some(lines: Sequence[str], what: str) -> list[str]:
-    """Returns at most SHOWN_RANKS of `lines`, and a line that says how many more there are."""
+    """Returns at most SHOWN_RANKS of `lines`. If there are more, adds a line with the number of further lines."""
     more = len(lines) - SHOWN_RANKS
     return [*lines[:SHOWN_RANKS], *([f"and {more} more {what}"] if more > 0 else [])]
 
 
 def conclusions(examined: Examined, threshold: float) -> list[str]:
-    """Returns the closing lines: which ranks are slow or may be slow, or that none is."""
+    """Returns the closing lines: which ranks are slow or may be slow, or that no rank is slow."""
     found = examined.findings
 
     def name(rank: int) -> str:

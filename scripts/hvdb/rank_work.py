@@ -1,4 +1,4 @@
-"""Extracts each rank's own work from a stored run, and finds slow ranks and nodes in it."""
+"""Extracts each rank's own work from a stored run, and finds slow ranks and nodes by this work."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbErr
 from hvdb.runs import Run
 from hvdb.slow_ranks import FEWEST_STEPS, MAJORITY, Findings
 
-# The kinds of samples that contain only a rank's own work, and why they do.
+# The kinds of samples that contain only a rank's own work, and the reason for each kind.
 OWN_WORK = {
     "compute_seconds": "forward and backward, which wait for no other rank; the steps of all ranks take equally long "
     "where each waits for the slowest",
     "step_seconds": "whole steps, which wait for no other rank in phase none",
 }
-# DEVICE_FACTS: GPUs are different devices if one of these facts differs. REASON_FACTS may explain why one of several
+# DEVICE_FACTS: facts in which GPUs of different models differ. REASON_FACTS: facts that may explain why one of several
 # equal GPUs is slow.
 DEVICE_FACTS = ("gpu.name", "gpu.compute_capability", "gpu.multiprocessors", "gpu.memory_bytes")
 REASON_FACTS = ("gpu.power_limit_watts", "gpu.max_sm_mhz", "gpu.max_memory_mhz", "gpu.ecc", "gpu.driver", "gpu.engines")
@@ -35,7 +35,7 @@ class CannotTell(HvdbError):
 class Examined:
     """A run, the own work of its ranks in seconds (ranks, samples), and the findings about it.
 
-    hosts, devices: of each rank; hosts is empty if the store lacks one. notes: further facts that a reader must know.
+    hosts, devices: of each rank; hosts is empty if the store misses a rank's host. notes: caveats for the reader.
     """
 
     run: Run
@@ -54,7 +54,7 @@ class Examined:
 
 
 def kind_of(run: Run) -> str:
-    """Returns the kind of samples that contains a rank's own work. Errors: CannotTell if the run has none."""
+    """Returns the kind of samples that contains only a rank's own work. Errors: CannotTell if there is none."""
     if "compute_seconds" in run.samples:
         return "compute_seconds"
     if "step_seconds" not in run.samples:
@@ -68,7 +68,7 @@ def kind_of(run: Run) -> str:
 
 
 def matrix(run: Run, kind: str, by_rank: dict[int, np.ndarray]) -> np.ndarray:
-    """Returns the samples of all ranks in seconds (ranks, samples), cut to the shortest rank. Errors: CannotTell."""
+    """Returns the samples of all ranks in seconds (ranks, samples), cut to the fewest of a rank. Errors: CannotTell."""
     if missing := run.world_size - len(by_rank):
         first = next(rank for rank in range(run.world_size) if rank not in by_rank)
         raise CannotTell(f"{kind} of {missing} of its {run.world_size} ranks is missing, the first is rank {first}")
@@ -82,7 +82,7 @@ def matrix(run: Run, kind: str, by_rank: dict[int, np.ndarray]) -> np.ndarray:
 
 
 def require_equal_devices(run: Run) -> None:
-    """Raises NotComparable if the GPUs are of several models: the store does not say which rank has which."""
+    """Raises NotComparable if the GPUs are of several models, because the store does not map ranks to GPUs."""
     for key in DEVICE_FACTS:
         if BETWEEN_RANKS in run.fact(key):
             raise NotComparable(
@@ -126,7 +126,7 @@ def examine(run: Run, kind: str, by_rank: dict[int, np.ndarray], threshold: floa
 def examine_all(
     wanted: Sequence[Run], threshold: float, seed: int = 1
 ) -> Iterator[tuple[Run, Examined | CannotTell | NotComparable]]:
-    """Yields each run with the result of examine(), or with the error why there is none. Errors: StoreError."""
+    """Yields each run with the result of examine(), or with the error that examine() raised. Errors: StoreError."""
     kinds: dict[str, str] = {}
     for run in wanted:
         try:

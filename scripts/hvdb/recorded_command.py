@@ -1,8 +1,8 @@
-"""Reads the command line of a stored run. The line may come from a stranger; only words in the lists below are used.
+"""Reads the command line of a stored run. The line may come from a stranger, so only words in the lists below are used.
 
 bench/store/provenance.cpp writes: [cd FOLDER &&] [env NAME=value ...] [launcher and its options] hvd_bench options.
-parse() takes the launcher's name and the listed options and variables. None of them can name a file. The person who
-runs it again names the program and all files. No shell is used.
+parse() takes the launcher's name and the listed options and variables, which cannot name a file. The person who runs
+the command again names the program and all files. No shell is used.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ FLAGS = frozenset(
     "auxiliary-head no-winograd fp16-allreduce no-cuda-graph no-launch-ahead no-overlap deterministic tune "
     "tune-schedule no-nccl-registration share-gpus efficiency profile no-check".split()
 )
-# Options for output, which the person who runs it again chooses -> whether a value follows.
+# Options for output, which the person who runs the command again chooses -> True if a value follows.
 OUTPUTS = {"db": True, "no-db": False, "json": False, "quiet": False, "record-replay": True}
-# Options that name a file that a rerun needs; the person who runs it again names a file of his own.
+# Options that name a file that a rerun needs. The person who runs the command again names a file of his own.
 FILES = ("replay", "tuning-folder", "timeline-filename")
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 _NOTHING = re.compile(r"")
-# Words that say where to place ranks. They are listed, because mpirun also has words that read a file
+# Words that say where to place ranks. The words are listed, because mpirun also has words that read a file
 # (rankfile:file=..., seq), and accepts any abbreviation of a word, in upper or lower case.
 _OBJECT = "(?:slot|core|hwthread|l[123]cache|numa|package|socket|node|board|none|fill)"
 _MODIFIER = (
@@ -86,7 +86,7 @@ LAUNCHERS = {
     },
 }
 
-# Variables that are taken from a record: they tune a library, and cannot name a file, plug-in or program.
+# Variables that are taken from a record. Each tunes a library, and cannot name a file, plug-in or program.
 VARIABLES = frozenset(
     "CUDA_VISIBLE_DEVICES DNNL_DEFAULT_FPMATH_MODE DNNL_MAX_CPU_ISA DNNL_PRIMITIVE_CACHE_CAPACITY FI_PROVIDER "
     "GLIBC_TUNABLES GOMP_CPU_AFFINITY GOMP_SPINCOUNT HOROVOD_CACHE_CAPACITY HOROVOD_CYCLE_TIME "
@@ -104,7 +104,7 @@ VARIABLES = frozenset(
 )
 # A "/" is allowed only in a network (10.0.0.0/16), so that even a listed variable cannot name a file.
 _VALUE = re.compile(r"(?:[A-Za-z0-9_.,:;=^+*{}()@% \[\]-]|(?<=[0-9])/(?=[0-9]))*")
-# Variables with the meaning of an option of mpirun, which could name a file in the same way.
+# Variables with the meaning of an option of mpirun. Like the option, such a variable could name a file.
 _PLACES = frozenset(
     "OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_rmaps_base_mapping_policy "
     "PRTE_MCA_rmaps_default_mapping_policy".split()
@@ -112,7 +112,7 @@ _PLACES = frozenset(
 
 
 class Unknown(ValueError):
-    """A part of the command line is not known; the text says which."""
+    """A part of the command line is not known. The error's text names the part."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def parse(command_line: str) -> Recorded:
 
 
 def _variables(words: list[str]) -> tuple[dict[str, str], list[str], tuple[str, ...]]:
-    """Returns the variables that are taken, the words after them, and a line for each variable that is left out."""
+    """Returns the usable variables, the words after all variables, and a line for each variable that is left out."""
     count = 1 if words[:1] == ["env"] else 0
     taken, left_out = {}, []
     while count < len(words) and (match := re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", words[count], re.DOTALL)):
@@ -189,7 +189,7 @@ def _launcher(words: list[str], rest: Iterator[str]) -> tuple[str, ...]:
 
 
 def _options(rest: Iterator[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Returns the program's options that are taken, and those that name files."""
+    """Returns the usable options of the program, and the options that name files."""
     taken, files = [], {}
     for word in rest:
         name, equals, value = word.partition("=")
@@ -215,10 +215,10 @@ def _options(rest: Iterator[str]) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def command(recorded: Recorded, program: Path, store_file: Path, files: Mapping[str, Path]) -> list[str]:
-    """The words to run. files: option in FILES -> the file to use instead of the recorded one. A trace goes beside the
-    store.
+    """Returns the words to run. files: option in FILES -> the file to use instead of the recorded file. A trace goes
+    beside the store.
 
-    Errors: HvdbError if --replay was recorded and `files` does not have it.
+    Errors: HvdbError if --replay was recorded and `files` has no file for it.
     """
     if "replay" in recorded.files and "replay" not in files:
         raise HvdbError(f"the run replays the file '{recorded.files['replay']}': name your copy of it with --replay")

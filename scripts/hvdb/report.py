@@ -30,9 +30,9 @@ COMPONENTS = {
 MOST_SUBJECTS = 12  # configurations with questions and answers; the tables have all configurations
 MOST_PANELS = 6  # panels of a figure
 SHOWN_RANKS = 8
-# A figure of 512 ranks takes 0.4 MB with 100 columns, most of it for the heat map.
+# A figure of 512 ranks takes 0.4 MB with 100 columns. Most of this is the heat map.
 MOST_HEAT_MAPS, HEAT_MAP_COLUMNS = 3, 100
-# Columns that must be equal for two runs to be compared by the cost of their reductions.
+# Two runs can be compared by the cost of their reductions only if these columns are equal.
 REDUCTION_COLUMNS = ("device", "allreduce_type", "schedule", "comm", "data_plane", "world_size", "nodes", "traced")
 
 
@@ -60,13 +60,13 @@ class Measured:
 
     @property
     def reducing(self) -> list[tuple[Cell, Run]]:
-        """The subjects on several ranks that are examined in detail, each with its newest run."""
+        """Returns the subjects on several ranks to examine in detail, each with its newest run."""
         several = [cell for cell in self.subjects if cell.kind == "full" and cell.ranks > 1]
         return [(cell, self.newest(cell)) for cell in several[:MOST_SUBJECTS]]
 
 
 Ranks = Mapping[str, Examined | HvdbError]
-"""UUID of a run -> what its ranks are like, or why that cannot be told."""
+"""UUID of a run -> the comparison of its ranks, or the error why there is none."""
 
 
 def _evidence(measured: Measured, ranks: Ranks) -> list[Evidence]:
@@ -212,10 +212,7 @@ def _others(runs: Sequence[Run]) -> list[Block]:
         shares = ["-" if p is None else f"{100 * p.fraction:.1f}{' ?' if p.unresolved else ''}" for p in parts]
         rows.append((run.short_id, f"{name(run)}, {world(run)}", *shares))
     header = ("run", "of", *(f"{title} %" for title in COMPONENTS.values()))
-    return [
-        Paragraph("The other runs, in % of the step; ?: not resolved."),
-        Table(header, rows, first_is_code=True),
-    ]
+    return [Paragraph("The other runs, in % of the step; ?: not resolved."), Table(header, rows, first_is_code=True)]
 
 
 def _waterfall(measured: Measured, title: str) -> list[Section]:
@@ -299,7 +296,7 @@ def document(
 ) -> Document:
     """Returns the report.
 
-    found: all runs of the stores, which are listed. selection: the runs that count; `parts`: the same by system.
+    found: all runs of the stores, to list. selection: the runs that count. parts: the selected runs by system.
     ranks: the examined runs. profiled: runs whose operations may be shown.
     """
     evidence = [one for measured in parts for one in _evidence(measured, ranks)]

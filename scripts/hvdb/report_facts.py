@@ -1,9 +1,9 @@
-"""The report's sections that list what the store holds: operations, traces, memory, runs, provenance, differences."""
+"""The report's sections of stored facts: operations, traces, memory, runs, provenance, differences."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hvdb import layer_profile, systems, tables
@@ -15,7 +15,7 @@ from hvdb.systems import System
 MIB = 1024.0 * 1024.0
 MOST_PROFILES = 4
 COSTLIEST = 15
-MOST_VALUES = 3  # values that are shown for a fact that differs between runs
+MOST_VALUES = 3  # most values shown for one fact
 TIMELINE_OPTION, TIMELINE_VARIABLE = "--timeline-filename", "HOROVOD_TIMELINE"
 WORK_HEADER = ("ms", "% of profile", "rate")
 BOUND_HEADER = ("bound ms", "x bound")
@@ -27,7 +27,7 @@ def world(run: Run) -> str:
 
 
 def name(run: Run) -> str:
-    """Returns the network's name and the properties that set the run apart from ordinary measurements."""
+    """Returns the network's name and tables.marks() of the run."""
     return ", ".join([tables.title(run.model), *tables.marks(run.columns)])
 
 
@@ -75,7 +75,7 @@ def _profile(run: Run, *, with_figure: bool) -> Section:
 
 
 def operations(found: Sequence[Run]) -> list[Section]:
-    """Returns the newest profile of each network, beside the bounds of the device if they are known."""
+    """Returns the newest profile of each network, beside the bounds of the device if these are known."""
     profiled = layer_profile.newest(found)
     if not profiled:
         return []
@@ -98,7 +98,7 @@ def _timeline(command_line: str) -> str | None:
 
 
 def timelines(found: Sequence[Run]) -> list[Section]:
-    """Lists where traces were written. The names may come from a stranger, so they are text and never links."""
+    """Lists the files of traces. The names may come from a stranger, so the names are text and never links."""
     named = {run.session_uuid: (run, _timeline(run.session["command_line"])) for run in found}
     rows = [(run.short_id, name(run), file) for run, file in named.values() if file]
     if not rows:
@@ -111,7 +111,7 @@ def timelines(found: Sequence[Run]) -> list[Section]:
 
 
 def differences(found: Sequence[System]) -> list[Section]:
-    """Lists the differences between the first system and each other one."""
+    """Lists the differences between the first system and each other system."""
     parts = []
     for other in found[1:]:
         one, two, differing = systems.differences(found[0], other)
@@ -132,7 +132,7 @@ def differences(found: Sequence[System]) -> list[Section]:
 
 
 def memory(found: Sequence[Run]) -> list[Section]:
-    """Lists, for each run, the rank with the highest peak over the baseline."""
+    """Lists, for each run, the rank whose memory peak is highest above its baseline."""
     rows = []
     for run in found:
         known = [rank for rank in run.ranks if rank["planned_bytes"] and rank["peak_bytes"]]
@@ -158,40 +158,25 @@ def memory(found: Sequence[Run]) -> list[Section]:
     return [Section("Memory", [Table(header, rows, first_is_code=True)])]
 
 
+_RUNS: dict[str, Callable[[Run], str]] = {
+    "run": lambda run: run.short_id,
+    "model": name,
+    "phase": lambda run: run.phase,
+    "world": world,
+    "batch x image": lambda run: f"{run.batch_size} x {run.image_size}",
+    "compute/reduce type": lambda run: f"{run.compute_type}/{run.allreduce_type}",
+    "schedule": lambda run: run.schedule,
+    "transport": lambda run: f"{run.comm} ({run.data_plane})",
+    "steps (warm-up + measured)": lambda run: f"{run.warmup_steps} + {run.measured_steps}",
+    "stopped because": lambda run: run.stop_reason or "-",
+    "status": lambda run: f"{run.status}: {run.status_reason}" if run.status_reason else run.status,
+    "checks": lambda run: run.checks or "-",
+}
+
+
 def runs(found: Sequence[Run]) -> Section:
-    """Lists all runs and how each ended."""
-    header = (
-        "run",
-        "model",
-        "phase",
-        "world",
-        "batch x image",
-        "compute/reduce type",
-        "schedule",
-        "transport",
-        "steps (warm-up + measured)",
-        "stopped because",
-        "status",
-        "checks",
-    )
-    rows = [
-        (
-            r.short_id,
-            name(r),
-            r.phase,
-            world(r),
-            f"{r.batch_size} x {r.image_size}",
-            f"{r.compute_type}/{r.allreduce_type}",
-            r.schedule,
-            f"{r.comm} ({r.data_plane})",
-            f"{r.warmup_steps} + {r.measured_steps}",
-            r.stop_reason or "-",
-            r.status if not r.status_reason else f"{r.status}: {r.status_reason}",
-            r.checks or "-",
-        )
-        for r in found
-    ]
-    return Section("Runs", [Table(header, rows, first_is_code=True)])
+    """Lists all runs and how each run ended."""
+    return Section("Runs", [Table(tuple(_RUNS), tables.rows(_RUNS, found), first_is_code=True)])
 
 
 def provenance(found: Sequence[Run]) -> Section:
@@ -212,5 +197,5 @@ def commands(found: Sequence[Run]) -> Section:
 
 
 def bullets(lines: Sequence[str]) -> list[Bullets]:
-    """Returns one block with the lines, or no block if there are none."""
+    """Returns one block with the lines, or no block if there are no lines."""
     return [Bullets(lines)] if lines else []

@@ -1,9 +1,9 @@
-"""A published claim, its measurements, the prediction of a simple model, and the verdict, as text and plain data."""
+"""Renders a published claim, its measurements, a simple model's prediction, and the verdict as text and plain data."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hvdb import claims, data, printable, ring_model, tables
@@ -15,7 +15,7 @@ HEADER = ("model", "GPUs", "claim %", "model expects %", "measured % [95 %]", "j
 
 
 def commands(claim: Claim) -> list[str]:
-    """Returns the commands to run on that many GPUs, from the checkout's root or, if hvdb is installed, anywhere."""
+    """Returns the commands that measure the claim, run in the checkout's root or, if hvdb is installed, anywhere."""
     folder = f"runs/{claim.name}"
     campaign, merge, reproduce = map(data.called, ("campaign", "merge", "reproduce"))
     return [
@@ -51,48 +51,30 @@ def _row(line: Line) -> tuple[str, ...]:
     )
 
 
-def _input_rows(found: Sequence[Line]) -> list[tuple[str, ...]]:
-    rows = []
-    for line in found:
-        if line.deciding:
-            i, b = line.inputs, line.expected
-            claimed = line.point.efficiency_stated or 0.0
-            inside = b.at_least - (line.point.rounding or 0) <= claimed <= b.at_most + (line.point.rounding or 0)
-            rows.append(
-                (
-                    tables.title(line.point.model),
-                    str(i.gpus),
-                    f"{ring_model.BYTES_PER_PARAMETER * i.parameters / 1e6:.1f}",
-                    f"{i.gbit_per_second:g}",
-                    f"{i.images_per_second:g}",
-                    str(i.batch),
-                    f"{1000 * b.step_seconds:.0f}",
-                    f"{1000 * b.backward_seconds:.0f}",
-                    f"{1000 * b.ring_seconds:.0f}",
-                    "inside" if inside else ("below" if claimed < b.at_least else "above"),
-                    line.point.setup,
-                )
-            )
-    return rows
+def _claim_lies(line: Line) -> str:
+    claimed, rounding = line.point.efficiency_stated or 0.0, line.point.rounding or 0
+    if line.expected.at_least - rounding <= claimed <= line.expected.at_most + rounding:
+        return "inside"
+    return "below" if claimed < line.expected.at_least else "above"
 
 
-INPUT_HEADER = (
-    "model",
-    "GPUs",
-    "S (MB)",
-    "B (Gbit/s)",
-    "images/s of one",
-    "batch",
-    "step (ms)",
-    "backward (ms)",
-    "ring (ms)",
-    "claim lies",
-    "published set-up",
-)
+_INPUTS: dict[str, Callable[[Line], str]] = {
+    "model": lambda line: tables.title(line.point.model),
+    "GPUs": lambda line: str(line.inputs.gpus),
+    "S (MB)": lambda line: f"{ring_model.BYTES_PER_PARAMETER * line.inputs.parameters / 1e6:.1f}",
+    "B (Gbit/s)": lambda line: f"{line.inputs.gbit_per_second:g}",
+    "images/s of one": lambda line: f"{line.inputs.images_per_second:g}",
+    "batch": lambda line: str(line.inputs.batch),
+    "step (ms)": lambda line: f"{1000 * line.expected.step_seconds:.0f}",
+    "backward (ms)": lambda line: f"{1000 * line.expected.backward_seconds:.0f}",
+    "ring (ms)": lambda line: f"{1000 * line.expected.ring_seconds:.0f}",
+    "claim lies": _claim_lies,
+    "published set-up": lambda line: line.point.setup,
+}
 
 
 def others(claim: Claim, cells: Sequence[Cell], found: Sequence[Line], device: str) -> list[str]:
-    """One line for each measured efficiency of the claim's networks that is no test of the claim, and why."""
+    """Returns a line for each measured efficiency of the claim's networks that is not a test of the claim, with why."""
     used = {line.run_ids for line in found}
     points = claims.points_of(claim, [line.point for line in found])
     said = []
@@ -141,7 +123,7 @@ def text(claim: Claim, found: Sequence[Line], notes: Sequence[str], left_out: Se
     out += [f"  {formula}" for formula in ring_model.FORMULA]
     out += [f"  share = {options.backward_share:.3f}; S: fp32 gradients; B: line rate of a node's link"]
     out += ["  A claim below its range: the link was slower than its line rate (as TCP often is), or more cost time."]
-    out += [tables.text_table(INPUT_HEADER, _input_rows(found))]
+    out += [tables.text_table(tuple(_INPUTS), tables.rows(_INPUTS, [line for line in found if line.deciding]))]
     if notes:
         out += ["", "Measured here, but no test of the claim:", *(f"  {printable.terminal(note)}" for note in notes)]
     out += [f"left out: {printable.terminal(line)}" for line in left_out]

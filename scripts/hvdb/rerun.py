@@ -1,4 +1,4 @@
-"""Runs a stored run again from its record and compares the two."""
+"""Runs a stored run again from its record and compares the two runs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hvdb.runs import Run
 
 @dataclass(frozen=True)
 class Comparison:
-    """The second run compared with the first: `ratio` of images per second (1: equally fast), and the differences."""
+    """The second run compared with the first run. ratio: of images per second, second to first (1: equally fast)."""
 
     ratio: Estimate
     configuration: list[Difference]
     provenance: list[Difference]
-    same_answer: bool | None  # gradient checksums are equal; None if the steps differ, because then it means nothing
+    same_answer: bool | None  # True if gradient checksums are equal; None if they cannot be compared
     steps: tuple[str, str]  # steps of each phase, for each of the two sessions
 
     @property
@@ -34,10 +34,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Place:
-    """Where and with what to run again. The person who runs it names all files; the record names none.
+    """Where and with what to run again. The person who runs the command names all files. The record names no file.
 
-    program: hvd_bench; None: HVD_BENCH, that of this package (data.hvd_bench), or the first on the PATH.
-    replay, tuning_folder: needed for a run whose record names such a file.
+    program: hvd_bench; None: $HVD_BENCH, this package's program (data.hvd_bench), or the first on the PATH. replay,
+    tuning_folder: needed for a run whose record names such a file.
     """
 
     directory: Path | None = None
@@ -59,7 +59,7 @@ class Command:
 
 
 def built_from(run: Run) -> str:
-    """Returns one line on the sources of the run's program."""
+    """Returns one line about the sources of the run's program."""
     commit, state = run.fact("git.commit"), run.fact("git.state")
     if not re.fullmatch("[0-9a-f]{7,64}", commit):  # checked because a person may copy the command
         return "built from: no commit is recorded"
@@ -68,7 +68,7 @@ def built_from(run: Run) -> str:
 
 
 def find_program(named: Path | None = None) -> Path:
-    """Returns the hvd_bench to run: `named`, or the installed one. Errors: HvdbError if there is none."""
+    """Returns the hvd_bench to run: `named`, else the installed program. Errors: HvdbError if there is none."""
     if named:
         if not (named.is_file() and os.access(named, os.X_OK)):
             raise HvdbError(f"--program: no program at {named}: run scripts/build, or name another")
@@ -84,7 +84,7 @@ def find_program(named: Path | None = None) -> Path:
 def command_at(place: Place, run: Run, store_file: Path) -> Command:
     """Returns the command that runs the record's command line again at `place`, with results in `store_file`.
 
-    Errors: HvdbError if the record contains anything that is not known to be safe, or if `place` lacks a file.
+    Errors: HvdbError if a part of the record is not known to be safe, or if `place` misses a file.
     """
     line = run.session["command_line"]
     try:
@@ -110,13 +110,13 @@ def command_at(place: Place, run: Run, store_file: Path) -> Command:
 
 
 def _labels_cycled(run: Run, recorded: recorded_command.Recorded) -> bool:
-    """Whether the run dates from before labels could be new in every step; such records do not mention labels."""
+    """Returns True for a run from before --labels, which used cycled labels and has no record of them."""
     said = run.fact("data.labels") or any(option.startswith("--labels=") for option in recorded.options)
     return not said and run.columns["device"] != "replay"
 
 
 def _has_option(program: Path, option: str) -> bool:
-    """Whether the file `program`, which may be older than this file, contains the text `option`. Does not run it."""
+    """Returns True if the file `program`, which may be old, contains the text `option`. Does not run the program."""
     try:
         return option.encode() in program.read_bytes()
     except OSError:
@@ -124,7 +124,7 @@ def _has_option(program: Path, option: str) -> bool:
 
 
 def counterpart(run: Run, candidates: list[Run]) -> Run:
-    """The run of a new session that repeats `run`: same phase, model and world. Errors: HvdbError if there is none."""
+    """Returns the candidate with the phase, model and number of ranks of `run`. Errors: HvdbError if there is none."""
     for other in candidates:
         if (other.phase, other.model, other.world_size) == (run.phase, run.model, run.world_size):
             return other
@@ -136,18 +136,18 @@ def counterpart(run: Run, candidates: list[Run]) -> Run:
 
 
 def _steps(run: Run, session: list[Run]) -> str:
-    """The steps of every phase of the run's session; all phases count, because they share one set of weights."""
+    """Returns the steps of every phase of the run's session. All phases count, because they share weights."""
     phases = sorted((other for other in session if other.session_uuid == run.session_uuid), key=lambda r: r.phase)
     return ", ".join(f"{other.phase} {other.warmup_steps + other.measured_steps}" for other in phases)
 
 
 def compare(first: Run, first_store: list[Run], second: Run, second_store: list[Run]) -> Comparison:
-    """Compares `second` with `first`. Each comes with the runs of its store.
+    """Compares `second` with `first`. first_store, second_store: all runs of the stores of `first` and `second`.
 
-    Errors: NotComparable if only one is traced, or only one is simulated.
+    Errors: NotComparable if only one run is traced, or only one is simulated.
     """
     comparable.require_same_kind([first, second], "rerun")
-    # images/s is proportional to 1 / step time; a difference in batch size is reported as well
+    # images/s is proportional to batch size / step time; `configuration` reports a difference in batch size
     images = second.columns["batch_size"] / first.columns["batch_size"]
     faster = pool([ratio(step_time(first), step_time(second))]).scaled(images)
     steps = (_steps(first, first_store), _steps(second, second_store))

@@ -1,8 +1,8 @@
-"""Bounds from the simplest model of a ring all-reduce, which are shown beside published or measured figures.
+"""Bounds from the simplest model of a ring all-reduce. They are shown beside published or measured figures.
 
 A ring moves 2 (N - 1) / N times the gradient's size S through every link. Between nodes, the slowest link is a node's
-network link of bandwidth B, whatever number of GPUs the node has. The model ignores latency, protocol and interference,
-so the real time is longer. Source of the ring's cost: Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009).
+network link of bandwidth B, however many GPUs the node has. The model ignores latency, protocol and interference, so
+the real time is longer. Source of the ring's cost: Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Seconds per step, and the efficiencies (0..1) between which the model expects the real efficiency."""
+    """Seconds per step, and the range of efficiencies (0..1) in which the model expects the real efficiency."""
 
     ring_seconds: float
     step_seconds: float
@@ -45,7 +45,7 @@ class Bounds:
 
 
 def bounds(inputs: Inputs) -> Bounds:
-    """Computes the model. All inputs are positive; with N = 1 there is nothing to reduce."""
+    """Computes the model's bounds. All inputs are positive. With N = 1 nothing is reduced."""
     gradient_bytes = BYTES_PER_PARAMETER * inputs.parameters
     bytes_per_second = inputs.gbit_per_second * 1e9 / 8
     ring = 2 * (inputs.gpus - 1) / inputs.gpus * gradient_bytes / bytes_per_second

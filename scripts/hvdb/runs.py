@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hvdb import progress, store, values
 from hvdb.errors import HvdbError, NotComparable
 
+Item, Key = TypeVar("Item"), TypeVar("Key")
+
 
 @dataclass(frozen=True)
 class Fact:
-    """One row of provenance. `in_fingerprint`: a change of the fact can change the result."""
+    """One row of provenance. in_fingerprint: True if a change of the fact can change the result."""
 
     value: str
     in_fingerprint: bool
@@ -25,7 +27,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of a profiled step: mean `seconds`, `flops` and `bytes` per step and rank."""
+    """One operation of a profiled step. seconds, flops, bytes: means per step and rank."""
 
     seq: int
     node: str
@@ -39,7 +41,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Component:
-    """One part of the full run's step time: the `fraction` of the step (0..1) with its interval, and its `seconds`."""
+    """One part of the full run's step time. fraction: of the step (0..1); low, high: its interval."""
 
     fraction: float
     seconds: float
@@ -48,15 +50,15 @@ class Component:
 
     @property
     def unresolved(self) -> bool:
-        """Whether the interval contains 0, so that the run does not show whether the part is there. A part that was 0
-        in every round is resolved: it is not there."""
+        """True if the interval contains 0, so that the run does not show whether the part exists. A part that was 0 in
+        every round is resolved, because it does not exist."""
         return self.low is not None and self.high is not None and self.low <= 0 <= self.high and self.low < self.high
 
 
 @dataclass
 class Samples:
     """Samples of one kind: the highest and lowest over the ranks added so far, float64, in seconds per step (loss:
-    dimensionless). Cut to the shortest rank, because ranks of a killed job may have unequal counts.
+    dimensionless). Cut to the rank with the fewest, because a killed job's ranks may have unequal counts.
     """
 
     highest: np.ndarray
@@ -72,7 +74,7 @@ class Samples:
 
 @dataclass
 class Run:
-    """One row of table run with everything that belongs to it.
+    """One row of table run, with the rows of the other tables that belong to the run.
 
     columns: the row, by column name (units as in the schema).
     samples: kind -> its samples over ranks. Memory does not grow with the number of ranks.
@@ -90,7 +92,7 @@ class Run:
     operations: list[Operation] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
-        # Called only if normal lookup fails: run.model is run.columns["model"].
+        # Python calls this only if the normal lookup fails: run.model is run.columns["model"].
         columns = self.__dict__.get("columns", {})
         if name in columns:
             return columns[name]
@@ -98,7 +100,7 @@ class Run:
 
     @property
     def short_id(self) -> str:
-        """The first eight characters of the UUID, as printed in plot footers."""
+        """The first eight characters of the UUID, as in the footers of plots."""
         return self.columns["uuid"][:8]
 
     def fact(self, key: str) -> str:
@@ -115,7 +117,7 @@ class Run:
         return value if 0 < value < math.inf else None
 
     def step_seconds_series(self) -> np.ndarray:
-        """Step time per sample in seconds: the maximum over ranks, sample by sample. Empty without samples."""
+        """Returns the step time per sample in seconds: the maximum over ranks. Empty without samples."""
         return self.highest("step_seconds")
 
     def highest(self, kind: str) -> np.ndarray:
@@ -147,24 +149,14 @@ def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[s
             run.samples[kind] = Samples(numbers, numbers)
     for part in connection.execute("SELECT * FROM decomposition WHERE run_uuid = ?", (uuid,)):
         run.decomposition[part["component"]] = Component(part["fraction"], part["seconds"], part["low"], part["high"])
-    run.operations = [
-        Operation(
-            o["seq"],
-            o["node"],
-            o["kind"],
-            o["implementation"],
-            bool(o["library"]),
-            o["seconds"],
-            o["flops"],
-            o["bytes"],
-        )
-        for o in connection.execute("SELECT * FROM operation WHERE run_uuid = ? ORDER BY seq", (uuid,))
-    ]
+    columns = "seq, node, kind, implementation, library, seconds, flops, bytes"
+    for row in connection.execute(f"SELECT {columns} FROM operation WHERE run_uuid = ? ORDER BY seq", (uuid,)):
+        run.operations.append(Operation(*row[:4], bool(row["library"]), *row[5:]))
     return run
 
 
 def _size(path: Path) -> int:
-    """Returns the size in bytes, or 0 if it cannot be read; opening the file then reports why."""
+    """Returns the size in bytes. Returns 0 on an error, which the later opening of the file reports."""
     try:
         return path.stat().st_size
     except OSError:
@@ -172,11 +164,11 @@ def _size(path: Path) -> int:
 
 
 def load(paths: Iterable[Path | str], step: progress.Step = progress.silent) -> list[Run]:
-    """Returns all runs of the stores, oldest first. A run that is in several stores is returned once.
+    """Returns all runs of the stores, oldest first. Returns a run that is in several stores only once.
 
     step: called with (bytes done, bytes in all) after each run.
-    Errors: StoreError for a file that is no complete store of our schema; NotComparable if two runs with one UUID have
-    different contents.
+    Errors: StoreError for a file that is not a complete store of our schema; NotComparable if two runs with one UUID
+    have different contents.
     """
     found: dict[str, Run] = {}
     files = list(map(Path, paths))
@@ -197,22 +189,31 @@ def load(paths: Iterable[Path | str], step: progress.Step = progress.silent) -> 
 
 
 def samples_of_ranks(wanted: Iterable[tuple[Run, str]]) -> Iterator[tuple[Run, dict[int, np.ndarray]]]:
-    """Yields for each (run, kind of sample) the run, and rank -> its samples as stored, (count,) of float64.
+    """Yields for each (run, kind of sample) the run, and rank -> the rank's samples as stored, (count,) of float64.
 
-    Unlike load(), it keeps the ranks apart; only one run is in memory at a time. Runs come store by store, because
-    every store is opened once. Units: as Samples. Errors: StoreError, also for a store that has changed since it was
-    loaded.
+    Unlike load(), this keeps the ranks apart, with only one run in memory at a time. Opens every store once, so the
+    runs come store by store. Units: as Samples. Errors: StoreError, also for a store that changed after load().
     """
-    by_source: dict[Path, list[tuple[Run, str]]] = {}
-    for run, kind in wanted:
-        by_source.setdefault(run.source, []).append((run, kind))
-    for source, members in by_source.items():
+    for source, members in grouped(wanted, lambda each: each[0].source).items():
         with store.open_readonly(source) as connection:
             for run, kind in members:
                 rows = connection.execute(
                     "SELECT rank, data FROM sample WHERE run_uuid = ? AND kind = ? ORDER BY rank", (run.uuid, kind)
                 )
                 yield run, {row["rank"]: np.frombuffer(row["data"], dtype="<f8") for row in rows}
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Groups `items` by key(item). Groups and their members stay in the order of `items`."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def by_session(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Groups runs by the UUIDs of their sessions."""
+    return grouped(runs, lambda run: run.session_uuid)
 
 
 def find(runs: list[Run], prefix: str) -> Run:

@@ -1,4 +1,4 @@
-"""Parses what one side of a gate runs, from the user's text: `[NAME=value ...] [module:NAME ...] [PROGRAM] options`.
+"""Parses the user's text for one side of a gate: `[NAME=value ...] [module:NAME ...] [PROGRAM] options`.
 
     'OMP_WAIT_POLICY=active'               another environment
     'LD_LIBRARY_PATH=/opt/onednn/lib'      another library
@@ -7,7 +7,7 @@
     'commit:main'                          the program of another commit, built in a worktree of its own
     '--schedule negotiated'                other options
 
-The text comes from the user's own command line, not from a store; it is split into words, and no shell reads it.
+The text comes from the user's own command line, not from a store. No shell reads the text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from hvdb import process
 from hvdb.errors import HvdbError
 
-# Options that a cell or a side must not set: the gate decides where results go, and does not measure traced runs.
+# Options that a cell or a side must not set. The gate sets where results go, and does not measure traced runs.
 _OWN = ("--db", "--no-db", "--json", "--quiet", "--timeline-filename", "--profile")
 _BUILD_SECONDS = 3600
 
@@ -33,8 +33,8 @@ _BUILD_SECONDS = 3600
 class Side:
     """The parts of a side's text. program: None for the installed hvd_bench.
 
-    text: the same words in one spelling. A commit is replaced by its hash, because a branch may move before the gate
-    continues.
+    text: the words in one spelling. A commit's hash takes the place of its name, because a branch may move before the
+    gate continues.
     """
 
     text: str
@@ -46,7 +46,7 @@ class Side:
 
 
 def parse(text: str, name: str) -> Side:
-    """Parses the text of a side. name: the option that `text` was given to, for messages. Errors: HvdbError."""
+    """Parses the text of a side. name: the option whose value is `text`, for messages. Errors: HvdbError."""
     words = split_words(text, name)
     variables: dict[str, str] = {}
     modules: list[str] = []
@@ -72,7 +72,7 @@ def parse(text: str, name: str) -> Side:
 
 
 def _program(word: str, name: str) -> Path:
-    """Returns the program that `word` names, found as a shell would find it. Errors: HvdbError if there is none."""
+    """Finds the program `word` as a shell would find it. Errors: HvdbError if there is none."""
     path = Path(word).expanduser() if "/" in word else Path(shutil.which(word) or word)
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise HvdbError(f"{name}: there is no program '{word}' {'' if '/' in word else 'on the PATH'}".rstrip())
@@ -80,7 +80,7 @@ def _program(word: str, name: str) -> Path:
 
 
 def split_words(text: str, name: str) -> list[str]:
-    """Returns the words of `text`, split as a shell would. Errors: HvdbError."""
+    """Splits `text` into words as a shell would. Errors: HvdbError."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -93,7 +93,7 @@ def split_options(text: str, name: str) -> tuple[str, ...]:
 
 
 def require_options(words: Sequence[str], name: str) -> tuple[str, ...]:
-    """Returns `words` if they are options and none of them concerns where results go. Errors: HvdbError."""
+    """Returns `words` if they are options and none of them is the gate's own. Errors: HvdbError."""
     for word in words:
         if option_of(word) in _OWN:
             raise HvdbError(f"{name}: {option_of(word)} is the gate's own; leave it out")
@@ -103,25 +103,25 @@ def require_options(words: Sequence[str], name: str) -> tuple[str, ...]:
 
 
 def option_of(word: str) -> str:
-    """Returns the name of the option that `word` gives, in its usual spelling: --max-time for --max_time=5."""
+    """Returns the name of the option in `word`, in its usual spelling: --max-time for --max_time=5."""
     return word.partition("=")[0].replace("_", "-")
 
 
 def in_surroundings(side: Side, words: Sequence[str]) -> list[str]:
-    """Returns `words` with the side's variables and modules, for a launcher that may start them on another node."""
+    """Returns `words` behind the side's variables and modules, for a launcher that starts ranks on other nodes."""
     if side.variables:
         words = ["env", *(f"{name}={value}" for name, value in side.variables.items()), *words]
     if not side.modules:
         return list(words)
-    # `module` is a function of the login shell. Names and words are arguments, so the shell does not read them as code.
+    # `module` is a function of the login shell. Names and words are arguments, so the shell does not run them as code.
     load = 'count=$1; shift; module load "${@:1:count}" && shift "$count" && exec "$@"'
     return ["bash", "-lc", load, "hvdb", str(len(side.modules)), *side.modules, *words]
 
 
 def built(side: Side, folder: Path) -> Path:
-    """Returns the program of the side's commit, built below `folder` unless it exists there already.
+    """Returns the program of the side's commit. Builds it below `folder` if it does not exist there.
 
-    Builds with scripts/build of that commit, which takes minutes. Errors: HvdbError.
+    Builds with scripts/build of the commit, which takes minutes. Errors: HvdbError.
     """
     about = f"commit:{side.commit}"
     tree = folder.absolute() / side.commit

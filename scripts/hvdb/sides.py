@@ -1,8 +1,8 @@
-"""The two sides of a comparison as observations, from one run or from a pair of runs.
+"""The two sides of a comparison as observations. An observation comes from one run or from a pair of runs.
 
 A gate labels its runs: label.gate.cell, label.gate.side (a or b) and label.gate.pair (a number). Runs without these
-labels are compared as two groups. Since these were not measured in turn, any drift of the machine between the groups
-is part of the result.
+labels are compared as two groups. The groups were not measured in turn, so any drift of the machine between them is
+part of the result.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import numpy as np
 from hvdb import comparable, efficiency
 from hvdb.errors import NotComparable
 from hvdb.exact import Effect, paired_effect, unpaired_effect
-from hvdb.runs import Run
+from hvdb.runs import Run, by_session, grouped
 
 CELL, SIDE, PAIR, PLAN = "label.gate.cell", "label.gate.side", "label.gate.pair", "label.gate.plan"
-# Facts that differ between any two runs, so that a difference means nothing.
+# Beginnings of facts that differ between any two runs, so that a difference means nothing.
 VOLATILE = ("label.", "command.", "measurement.", "os.load", "memory.available_bytes")
-# Columns that must be equal on both sides of a cell; otherwise the ratio of costs per image means nothing.
+# Columns that must be equal on both sides of a cell. Otherwise the ratio of costs per image means nothing.
 WORK_COLUMNS = ("model", "image_size", "auxiliary_head", "world_size", "phase", "origin", "traced")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One configuration on both sides. paired: a[i] and b[i] were measured in turn; otherwise the counts may differ."""
+    """One configuration on both sides. paired: True if a[i] and b[i] were measured in turn; else counts may differ."""
 
     name: str
     a: list[Run]
@@ -38,25 +38,22 @@ class Cell:
 
 
 def log_cost(run: Run) -> float:
-    """Log of one rank's seconds per image: median step time / batch size. Errors: HvdbError without samples."""
+    """Returns the log of a rank's seconds per image (median step time / batch size). Errors: HvdbError."""
     return math.log(efficiency.step_time(run).value / run.columns["batch_size"])
 
 
 def log_ratios(cell: Cell) -> np.ndarray:
-    """Returns log(cost per image of b / that of a) for each pair of a paired cell, (pairs,). Positive: b is slower."""
+    """Returns log(b's cost per image / a's) for each pair of a paired cell, (pairs,). Positive: b is slower."""
     return np.array([log_cost(b) - log_cost(a) for a, b in zip(cell.a, cell.b, strict=True)])
 
 
 def sessions(runs: Iterable[Run]) -> list[Run]:
-    """Returns the main run of each session in the order of time: that of phase full, else the only run.
+    """Returns the main run of each session in the order of time: the run of phase full, else the only run.
 
-    Errors: NotComparable for a session with several such runs.
+    Errors: NotComparable for a session with several candidates for the main run.
     """
-    members: dict[str, list[Run]] = {}
-    for run in runs:
-        members.setdefault(run.session_uuid, []).append(run)
     found = []
-    for session, group in members.items():
+    for session, group in by_session(runs).items():
         speaking = [run for run in group if run.phase == "full"] or group
         if len(speaking) > 1:
             raise NotComparable(f"session {session} holds {len(speaking)} runs of phase {speaking[0].phase}; give one")
@@ -67,8 +64,8 @@ def sessions(runs: Iterable[Run]) -> list[Run]:
 def labelled(stored: Iterable[Run]) -> list[Cell]:
     """Returns paired cells from the gate's labels, in the order in which they were first measured.
 
-    A pair counts if each side was measured once and completely; left_out says how many others there are, by side.
-    Errors: NotComparable if the two sides of a cell did different work, or the runs of one side differ in fingerprint.
+    A pair counts if each side was measured once and completely. Cell.left_out counts the other pairs, by side.
+    Errors: NotComparable if the two sides of a cell did different work, or if runs of one side differ in fingerprint.
     """
     made = [run for run in stored if CELL in run.provenance]
     usable = {run.uuid for run in efficiency.select(made).runs}
@@ -104,14 +101,14 @@ def _paired(name: str, pairs: dict[int, dict[str, list[Run]]]) -> Cell:
 
 
 def pair_number(run: Run) -> int:
-    """Returns the number of the run's pair. Errors: NotComparable if its label is no number."""
+    """Returns the number of the run's pair. Errors: NotComparable if the run's label is not a number."""
     if not re.fullmatch("[0-9]{1,6}", run.fact(PAIR)):
         raise NotComparable(f"run {run.short_id}: {PAIR} '{run.fact(PAIR)}' is not a number of a pair")
     return int(run.fact(PAIR))
 
 
 def by_configuration(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Cell], list[str]]:
-    """Returns unpaired cells of the configurations that both sides have, and a line for each that one side lacks.
+    """Returns unpaired cells of the configurations that both sides have, and a line per configuration of one side only.
 
     Errors: NotComparable if the runs of one side of a cell differ in fingerprint.
     """
@@ -134,7 +131,7 @@ def by_configuration(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Cell], li
 
 
 _KEY = (*comparable.CURVE_COLUMNS, "world_size", "nodes", "phase")
-# Columns that every name contains, with unit or words. Other columns are added if configurations differ in them.
+# Columns that every name contains, with unit or words. A name has another column only if configurations differ in it.
 _NAMED = {
     "model": "{}",
     "batch_size": "batch {}",
@@ -151,10 +148,7 @@ def configurations(runs: Sequence[Run]) -> dict[tuple, list[Run]]:
 
     Errors: as sessions().
     """
-    found: dict[tuple, list[Run]] = {}
-    for run in sessions(runs):
-        found.setdefault(tuple(run.columns[name] for name in _KEY), []).append(run)
-    return found
+    return grouped(sessions(runs), lambda run: tuple(run.columns[name] for name in _KEY))
 
 
 def names(keys: Sequence[tuple]) -> dict[tuple, str]:
@@ -175,7 +169,7 @@ def _require_poolable_sides(cell: Cell) -> None:
 
 
 def _require_same_work(cell: Cell) -> None:
-    """Errors: NotComparable if the two sides did not do the same work per image, or if kinds of runs are mixed."""
+    """Errors: NotComparable if the runs differ in WORK_COLUMNS."""
     for run in (*cell.a, *cell.b):
         for column in WORK_COLUMNS:
             first = cell.a[0]
@@ -187,9 +181,9 @@ def _require_same_work(cell: Cell) -> None:
 
 
 def moved(cell: Cell, confidence: float) -> dict[str, Effect]:
-    """Growth of each term of the decomposition from A to B, as a fraction of A's median step time, with its interval.
+    """Returns each term of the decomposition -> its growth from A to B, as a fraction of A's median step time.
 
-    Largest growth first; 'alone' is the step time of one rank by itself. Empty unless all runs were measured with
+    Largest growth first. 'alone' is the step time of one rank by itself. Empty if a run was measured without
     --efficiency.
     """
     terms = {run.uuid: _seconds(run) for run in (*cell.a, *cell.b)}
@@ -210,9 +204,9 @@ def _seconds(run: Run) -> dict[str, float]:
 
 
 def differences(cell: Cell) -> list[comparable.Difference]:
-    """Returns the facts and columns in which the first runs of the two sides differ, those of the fingerprint first.
+    """Returns the facts and columns in which the first runs of the two sides differ, the fingerprint's facts first.
 
-    Facts that differ between any two runs are left out (VOLATILE).
+    Leaves out VOLATILE facts, which differ between any two runs.
     """
     a, b = cell.a[0], cell.b[0]
     found = [*comparable.configuration_differences(a, b), *comparable.differences(a, b)]
@@ -220,12 +214,12 @@ def differences(cell: Cell) -> list[comparable.Difference]:
 
 
 def first(cell: Cell, pairs: int) -> Cell:
-    """Returns `cell` with its first `pairs` pairs, on which a verdict rests."""
+    """Returns `cell` with only its first `pairs` pairs, the basis of a verdict."""
     return replace(cell, a=cell.a[:pairs], b=cell.b[:pairs])
 
 
 def newest(cell: Cell, most: int) -> Cell:
-    """`cell` with the newest `most` runs of each side of an unpaired cell; left_out says how many were dropped."""
+    """Returns an unpaired cell with only the newest `most` runs of each side. left_out counts the dropped runs."""
     left_out = [
         f"{len(side_runs) - most} older runs of {name}"
         for name, side_runs in (("A", cell.a), ("B", cell.b))

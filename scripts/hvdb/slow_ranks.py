@@ -1,10 +1,10 @@
-"""Finds the ranks or nodes that are slower than the others: arrays of times in, findings out.
+"""Finds the ranks or nodes that are slower than the others, from arrays of times.
 
-Every time is compared with the median of the other members (ranks or nodes) in the same step, so that noise common to
-all cancels. A member's slowness is the median of these ratios over the steps. A member is accused only if both hold:
+Every time is divided by the median time of the other members (ranks or nodes) in the same step, so that noise common to
+all members cancels. A member's slowness is the median of these ratios over the steps. A member is called slow only if:
 
-- It is an outlier: its modified z-score (median and MAD over members) is above the score that healthy members reach.
-- The slowness matters: the lower end of its interval is at or above a threshold.
+- The member is an outlier: its modified z-score (median and MAD over members) is above what healthy members reach.
+- And the slowness matters: the lower end of its interval is at or above a threshold.
 
 Sources: B. Iglewicz and D. Hoaglin, How to Detect and Handle Outliers, 1993 (the modified z-score); P. Westfall and
 S. Young, Resampling-Based Multiple Testing, 1993 (the largest score of a healthy run as reference for every score);
@@ -22,25 +22,25 @@ import numpy as np
 
 CONFIDENCE = 0.99
 DEVIATE = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-# Fraction of healthy runs in which any member is accused. At least four members are scored, so at most one healthy
-# member in a hundred is accused.
+# Fraction of healthy runs in which any member is called slow. At least four members get a score, so at most one healthy
+# member in a hundred is called slow.
 FALSE_ALARMS = 0.03
 MAJORITY = 4
 FEWEST_STEPS = 10
-PIECE = 2**20  # numbers compared at once, so that a million steps need little more memory than their times
-# Bounds on the number of runs that critical_score() simulates, and how many random numbers it draws in total.
+PIECE = 2**20  # numbers in one piece, so that a million steps need little more memory than their times
+# Bounds on the number of runs that critical_score() simulates, and the total number of random numbers it draws.
 FEWEST_RUNS, MOST_RUNS, DRAWN = 2**13, 2**16, 2**22
 MAD_TO_DEVIATION = 1.4826  # standard deviation over MAD of a normal distribution
-# Standard errors below 0.01 % are raised to it. Only times without any noise have such small errors.
+# Smaller standard errors are raised to 0.01 %. Only times without any noise have smaller errors.
 LEAST_ERROR = 1e-4
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Compares one rank or node with the others. `slower`, `low` and `high` are fractions: 0.05 is 5 % slower.
+    """Compares one rank or node with the others. slower, low and high are fractions: 0.05 is 5 % slower.
 
     low, high: interval of `slower` with CONFIDENCE. score: modified z-score, None with fewer than MAJORITY members.
-    slow: the member is accused. unclear: it is slower by the threshold or more, but not accused.
+    slow: True if the member is called slow. unclear: slower by the threshold or more, but not called slow.
     """
 
     slower: float
@@ -53,9 +53,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """The findings about one run. `ranks`: [rank]. `nodes`: by host; empty if there is one node, or one rank per node.
+    """The findings about one run. ranks: [rank]. nodes: by host; empty if there is one node, or one rank per node.
 
-    slow_nodes: hosts on which all ranks are slow. slow_ranks and unclear_ranks: such ranks on the other hosts.
+    slow_nodes: hosts on which all ranks are slow. slow_ranks, unclear_ranks: slow and unclear ranks on all other hosts.
     """
 
     ranks: list[Finding]
@@ -66,15 +66,15 @@ class Findings:
 
     @property
     def slowest_first(self) -> list[int]:
-        """All ranks, the slowest first."""
+        """All ranks, the slowest rank first."""
         return sorted(range(len(self.ranks)), key=lambda rank: -self.ranks[rank].slower)
 
 
 def _medians_of_others(values: np.ndarray) -> np.ndarray:
-    """For each entry of `values` (members, steps), the median over the other members in the same step. Same shape."""
+    """Returns, with the shape of `values` (members, steps), the median over the other members in the same step."""
     members = len(values)
     low = (members - 2) // 2
-    # Only three positions are needed in sorted order, which is much faster than sorting everything.
+    # Only three positions are needed, and finding these is much faster than sorting everything.
     ordered = np.partition(values, range(low, min(low + 3, members)), axis=0)
 
     def among_others(position: int) -> np.ndarray:
@@ -99,7 +99,8 @@ def log_ratios(seconds: np.ndarray) -> np.ndarray:
 def _lag_one_autocorrelation(series: np.ndarray) -> float:
     """Returns the lag-one autocorrelation of the ranks of `series` (steps,), in [0, 0.9]; 0 for fewer than 8 steps.
 
-    Ranks (in the statistical sense) are used so that outliers do not hide it. Corrected for the bias at small counts.
+    Uses ranks (in the statistical sense), so that outliers do not hide the correlation. Corrects the bias at small
+    counts.
     Source: Kendall, Biometrika 41 (1954).
     """
     count = len(series)
@@ -112,12 +113,12 @@ def _lag_one_autocorrelation(series: np.ndarray) -> float:
 
 
 def _median_intervals(series: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns lower and upper end of the interval of each row's median, and whether the row is long enough for one.
+    """Returns lower and upper end of the interval of each row's median, and True for rows that are long enough.
 
     The ends are order statistics (the interval of the sign test, which assumes no distribution). The number of steps is
-    reduced to the number of independent steps that an AR(1) series with the same lag-one autocorrelation is worth.
-    Simulated: 99 % intervals contain the true median in at least 98 % of series, but in 94 % of series of only ten
-    steps at autocorrelation 0.6.
+    replaced by the number of independent steps with the information of an AR(1) series of the same lag-one
+    autocorrelation. Simulated: 99 % intervals contain the true median in at least 98 % of series, but in 94 % of series
+    of only ten steps at autocorrelation 0.6.
     """
     steps = series.shape[1]
     rho = np.array([0.0 if row.min() == row.max() else _lag_one_autocorrelation(row) for row in series])
@@ -131,9 +132,9 @@ def _median_intervals(series: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def scores(values: np.ndarray, errors: np.ndarray | float = 0.0) -> np.ndarray:
-    """Modified z-scores along the last axis: deviation from the median, over the deviation that the MAD estimates.
+    """Returns modified z-scores along the last axis: deviation from the median / standard deviation by the MAD.
 
-    errors: standard errors of `values`. The divisor is at least this large, so that equal members have no large scores.
+    errors: standard errors of `values`. The divisor is at least the error, so that equal members get no large scores.
     """
     deviations = values - np.median(values, axis=-1, keepdims=True)
     spread = MAD_TO_DEVIATION * np.median(np.abs(deviations), axis=-1, keepdims=True)
@@ -144,7 +145,7 @@ def scores(values: np.ndarray, errors: np.ndarray | float = 0.0) -> np.ndarray:
 def critical_score(members: int, seed: int = 1) -> float:
     """Returns the score that the largest of `members` healthy members exceeds in a fraction FALSE_ALARMS of runs.
 
-    Found by simulation; healthy members differ by a normal distribution of any width.
+    Simulates healthy members, which differ by a normal distribution. Its width does not matter.
     """
     rng = np.random.default_rng(seed)
     runs = min(MOST_RUNS, max(FEWEST_RUNS, DRAWN // members))
@@ -159,9 +160,9 @@ def critical_score(members: int, seed: int = 1) -> float:
 def compare(seconds: np.ndarray, threshold: float, seed: int = 1) -> list[Finding]:
     """Returns one finding for each row of `seconds` (members, steps): times above zero, two members or more.
 
-    threshold: a slow member is slower by at least this fraction. With fewer than MAJORITY members nobody can tell which
-    is the usual one; then the slowest is accused if its interval lies above the threshold and above the intervals of
-    all others.
+    threshold: a slow member is slower by at least this fraction. Fewer than MAJORITY members do not show which member
+    is usual. In that case the slowest is called slow if its interval lies above the threshold and above all other
+    intervals.
     """
     series = log_ratios(seconds)
     middle = np.median(series, axis=1)
@@ -189,7 +190,7 @@ def compare(seconds: np.ndarray, threshold: float, seed: int = 1) -> list[Findin
 
 
 def examine(seconds: np.ndarray, hosts: Sequence[str], threshold: float, seed: int = 1) -> Findings:
-    """Compares the ranks of `seconds` (ranks, steps), and their nodes if some have several ranks.
+    """Compares the ranks of `seconds` (ranks, steps), and their nodes if a node has several ranks.
 
     hosts: [rank]; empty if unknown. The time of a node is the median over its ranks, step by step.
     """

@@ -1,6 +1,6 @@
-"""Opens a store file read-only, after checking that it is a store, that it is complete and that its schema is known.
+"""Opens a store file read-only. First checks that the file is a complete store with a known schema.
 
-Standard library only, except for the check of the values, because hvdb.campaign runs on login nodes.
+Uses only the standard library, because hvdb.campaign runs on login nodes. The check of the values needs numpy.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from hvdb.errors import StoreError
 from hvdb.untrusted import APPLICATION_ID, DAMAGE, journal_of
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
-# How long a reader waits for a program that is writing the file at this moment.
+# Time that a reader waits for a program that is writing the file.
 WAIT_SECONDS = 10.0
-# Limit on the processor time of a store's check: a constant, and more by its size. Measured: 100 MB/s and more.
+# Limit on the processor time of a store's check: a constant plus size / rate. Measured rate: 100 MB/s and more.
 CHECK_SECONDS, CHECK_BYTES_PER_SECOND = 60.0, 5e6
 
 
 class InUse(StoreError):
-    """Another program uses the file: a job that still runs."""
+    """Another program, a running job, uses the file."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """The facts in the first 100 bytes of a store. `bytes`: the size that the file should have, 0 if not stored.
+    """The facts in the first 100 bytes of a store. bytes: the size that the file should have; 0 if not stored.
 
-    plain: written with a rollback journal and in UTF-8, as hvd_bench does. Reading other kinds may create files beside
-    them.
+    plain: True if written with a rollback journal and in UTF-8, as hvd_bench does. Reading a store that is not plain
+    may create files beside it.
     """
 
     application_id: int
@@ -45,12 +45,12 @@ class Header:
 
 
 def is_partial(path: Path) -> bool:
-    """Returns true for `<store>.<session uuid>.partial`, the working file of a job that has not published its runs."""
+    """Returns True for `<store>.<session uuid>.partial`, the working file of a job that has not published its runs."""
     return path.suffix == ".partial"
 
 
 def is_database(path: Path) -> bool:
-    """Returns true for a file that begins as an SQLite file does. Errors: OSError if it exists and cannot be read."""
+    """Returns True for a file that begins like an SQLite file. Errors: OSError if it exists but cannot be read."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -58,10 +58,10 @@ def is_database(path: Path) -> bool:
 
 
 def read_header(path: Path) -> Header:
-    """Returns the header of an SQLite file. Never call it while this process has the file open, because closing a file
-    drops the POSIX locks that SQLite holds on it.
+    """Returns the header of an SQLite file. Never call this while this process has the file open, because closing a
+    file drops SQLite's POSIX locks on the file.
 
-    Errors: StoreError if there is no such file, or it is empty, unreadable or not an SQLite file.
+    Errors: StoreError if the file does not exist, is empty, is unreadable, or is not an SQLite file.
     Source: https://www.sqlite.org/fileformat.html, "The Database Header".
     """
     try:
@@ -84,18 +84,18 @@ def read_header(path: Path) -> Header:
         return int.from_bytes(head[offset : offset + size], "big")
 
     page = 65536 if number(16, 2) == 1 else number(16, 2)
-    sized = number(24) == number(92)  # if not, an old library wrote the file, and the page count may be wrong
+    sized = number(24) == number(92)  # if unequal, an old library wrote the file, and the page count may be wrong
     plain = head[18:20] == b"\x01\x01" and number(56) in (0, 1)
     return Header(number(68), number(60), page * number(28) if sized else 0, plain)
 
 
 def require_ours(path: Path) -> None:
-    """Checks a store by its header only, so that a thousand files take little time.
+    """Checks only the header and size of a store, so that a thousand files take little time.
 
-    Errors: StoreError unless `path` is a store with a known schema and has the size that it states.
+    Errors: StoreError if `path` is not a store with a known schema, or is shorter than its header says.
     """
     header = require_safe_to_open(path)
-    journal = journal_of(path).exists()  # before the size, so that a transaction that ends now is no error
+    journal = journal_of(path).exists()  # read before the size, so that a transaction that ends now is not an error
     seen = state(path)
     if seen is None:
         raise StoreError(f"{path}: no such file")  # it was renamed a moment ago
@@ -108,7 +108,7 @@ def require_ours(path: Path) -> None:
 
 
 def require_safe_to_open(path: Path) -> Header:
-    """Like require_ours(), for a file that others may be writing: does not check its length. Returns the header."""
+    """Like require_ours(), for a file that others may be writing: does not check the length. Returns the header."""
     header = read_header(path)
     _require_known(header.application_id, header.version, path)
     if not header.plain:
@@ -135,12 +135,12 @@ def _require_own_journal(path: Path) -> None:
 
 
 def check(connection: sqlite3.Connection, path: Path, database: str = "main", *, thorough: bool = True) -> None:
-    """Raises StoreError unless `database` of `connection`, which is `path`, holds a complete store with a known schema
-    and possible values (values.py). Every reader and merge call this function, so they refuse the same files.
+    """Raises StoreError if `database` of `connection`, which is `path`, is not a complete store with a known schema and
+    possible values (values.py). Every reader and merge call this function, so all of them refuse the same files.
 
-    thorough=False: checks the tables only, which takes milliseconds for any size and does not need numpy.
+    thorough=False: checks only the tables, which takes milliseconds for any size and does not need numpy.
     """
-    seen = state(path)  # None if its job has just renamed it
+    seen = state(path)  # None if the job has just renamed the file
     seconds = CHECK_SECONDS + (seen[1] if seen else 0) / CHECK_BYTES_PER_SECOND
     try:
         with untrusted.deadline(connection, seconds):
@@ -166,7 +166,7 @@ def fault(path: Path, error: Exception) -> StoreError:
     """Turns an error of SQLite about `path` (one of DAMAGE) into an error that says what to do."""
     text = untrusted.in_words(error)
     if needs_rollback(error):
-        return changed(path)  # there was no journal when the file was opened, so somebody began to write since
+        return changed(path)  # the file had no journal when it was opened, so a program has begun to write since then
     if "locked" in text or "busy" in text:
         return InUse(f"{path}: in use ({text}): its job still writes; try again when it has ended")
     if "unable to open" in text:  # SQLite also says this about a damaged schema
@@ -177,12 +177,12 @@ def fault(path: Path, error: Exception) -> StoreError:
 
 
 def changed(path: Path) -> InUse:
-    """Returns the error for a file that was written to while it was read."""
+    """Returns the error for a file that changed during reading."""
     return InUse(f"{path}: changed while it was read; try again when its job has ended")
 
 
 def state(path: Path) -> tuple[int, int, int] | None:
-    """Inode, size and modification time, which change when anybody writes to the file. None if there is no file."""
+    """Returns inode, size and modification time, which a write to the file changes. None without a file."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -191,19 +191,19 @@ def state(path: Path) -> tuple[int, int, int] | None:
 
 
 def needs_rollback(error: Exception) -> bool:
-    """Returns whether SQLite found a hot journal, which a read-only connection cannot roll back."""
+    """Returns True if SQLite found a hot journal, which a read-only connection cannot roll back."""
     name = getattr(error, "sqlite_errorname", None)  # exists since Python 3.11
     return name == "SQLITE_READONLY_ROLLBACK" if name else "readonly database" in str(error)
 
 
 @contextmanager
 def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
-    """Calls open_it(URI) for `path`, read-only; the file itself is never changed.
+    """Calls open_it(URI) to open `path` read-only. Never changes the file itself.
 
-    A job that was killed while it wrote leaves a hot journal. SQLite must roll the journal back before it can read,
-    which is a write. Only in this case, a private copy of both files is opened instead. SQLite distinguishes a hot
-    journal from that of a program that is writing by the locks. A running job takes no locks on its own working file
-    (cluster file systems may have none), so a copy is used only if nothing changed while it was made.
+    A job that was killed while writing leaves a hot journal. Before SQLite can read, it must roll the journal back,
+    which is a write. Only in this case, a private copy of both files is opened instead. SQLite tells a hot journal from
+    the journal of a writing program by the locks. A running job takes no locks on its own working file (cluster file
+    systems may have no locks), so a copy is used only if neither file changed during copying.
     """
     with ExitStack() as stack:
         try:
@@ -234,7 +234,7 @@ def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def open_readonly(path: Path | str, *, thorough: bool = True) -> Iterator[sqlite3.Connection]:
-    """Yields a checked connection that cannot write. The file itself is never changed. thorough: see check().
+    """Yields a checked connection that cannot write. Never changes the file itself. thorough: see check().
 
     Errors: StoreError; InUse if another program holds the file for longer than WAIT_SECONDS.
     """
@@ -253,7 +253,7 @@ def open_readonly(path: Path | str, *, thorough: bool = True) -> Iterator[sqlite
     try:
         with _readable(path, connect):
             connection.row_factory = sqlite3.Row
-            # one snapshot for the check and for the reads after it
+            # one snapshot for the check and for the later reads
             connection.isolation_level = None
             connection.execute("BEGIN")
             check(connection, path, thorough=thorough)
@@ -272,9 +272,10 @@ def attached(
 ) -> Iterator[Callable[[], None]]:
     """Attaches the store `path` read-only as `name` and checks it; detaches it at the end.
 
-    The connection must be in autocommit mode, opened with uri=True, and outside a transaction. Inside the `with` it is
-    in a transaction, so that the check and the reads see one state; the caller commits or rolls back. Yields a function
-    that raises InUse if the file was nevertheless written to since; call it before using what was read.
+    The connection must be in autocommit mode, opened with uri=True, and outside a transaction. Inside the `with` the
+    connection is in a transaction, so that the check and the reads see one state. The caller commits or rolls back.
+    Yields a function that raises InUse if a program has nevertheless written to the file. Call it before using the
+    data.
     Errors: as open_readonly().
     """
     require_ours(path)
@@ -291,7 +292,7 @@ def attached(
             try:
                 check(connection, path, name)
             except StoreError:
-                require_unchanged()  # because half of a write looks like damage
+                require_unchanged()  # because a half-finished write looks like damage
                 raise
             yield require_unchanged
         finally:
@@ -301,7 +302,7 @@ def attached(
 
 
 def _detach(connection: sqlite3.Connection, path: Path, name: str) -> None:
-    """Detaches `name`, if it is attached. Since SQLite 3.46 this fails while somebody writes to the file: InUse."""
+    """Detaches `name` if attached. Since SQLite 3.46 this raises InUse while another program writes to the file."""
     if name not in (row[1] for row in connection.execute("PRAGMA database_list")):
         return
     try:
@@ -311,7 +312,7 @@ def _detach(connection: sqlite3.Connection, path: Path, name: str) -> None:
 
 
 def _begin(connection: sqlite3.Connection, path: Path, name: str) -> tuple[int, int, int] | None:
-    """Begins to read at a moment when nobody writes. Returns the file's state at that moment."""
+    """Begins a transaction at a moment when no program writes. Returns the file's state at that moment."""
     for _ in range(20):
         before = state(path)
         connection.execute("BEGIN")
@@ -326,7 +327,7 @@ def _begin(connection: sqlite3.Connection, path: Path, name: str) -> tuple[int, 
 
 
 def create(path: Path, page_bytes: int = 4096) -> sqlite3.Connection:
-    """Creates an empty store at `path`, which must not exist. The caller closes the connection.
+    """Creates an empty store at `path`, which must not exist. The caller closes the returned connection.
 
     The store has the lowest schema version; untrusted.make_tables() raises it.
     """

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+LONGEST_TEXT = 300
+
 
 class Malformed(ValueError):
-    """A value that our programs do not write. The text says what is wrong with it."""
+    """A value that our programs never write. The error's text says what is wrong with the value."""
 
 
 def _reject(word: str) -> None:
@@ -53,7 +55,7 @@ def above_zero(value: object, highest: float, what: str) -> float:
     return float(value)
 
 
-def text(value: object, what: str, longest: int) -> str:
+def text(value: object, what: str, longest: int = LONGEST_TEXT) -> str:
     """Returns `value` if it is a text of at most `longest` characters. Errors: Malformed."""
     if not isinstance(value, str) or len(value) > longest:
         raise Malformed(f"{what} is not a text of at most {longest} characters")

@@ -1,6 +1,6 @@
 """Groups runs by the systems on which they were measured, and finds the differences between two systems.
 
-A system is a kind of machine. If runs of one configuration differ in anything else that can change a result (a library,
+A system is a kind of machine. If runs of one configuration differ in another fact that can change a result (a library,
 a commit, a variable), they also belong to different systems. Runs of two systems are never pooled.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hvdb import comparable
 from hvdb.comparable import CURVE_COLUMNS, Difference
 from hvdb.errors import NotComparable
-from hvdb.runs import Run
+from hvdb.runs import Run, by_session, grouped
 
 MACHINE_FACTS = ("cpu.model", "cpu.sockets", "cpu.cores", "gpu.name", "os.machine")
 LETTERS = "ABCDEFGH"
@@ -22,7 +22,7 @@ SHOWN_FACTS = 3
 
 @dataclass(frozen=True)
 class System:
-    """letter: names the system. besides: facts that distinguish it from others, without those of the machine."""
+    """letter: the system's name. besides: facts that distinguish systems, without the facts of the machine."""
 
     letter: str
     runs: list[Run]
@@ -30,7 +30,7 @@ class System:
 
     @property
     def description(self) -> str:
-        """Processor, GPU and the facts that distinguish the system, as far as the store has them."""
+        """Processor, GPU and the facts that distinguish the system, if the store has them."""
         run = self.runs[-1]
         cores = run.fact("cpu.cores")
         machine = [run.fact("cpu.model"), f"{cores} cores" if cores else "", run.fact("gpu.name")]
@@ -41,7 +41,7 @@ class System:
 
 
 def _setting_apart(leads: Sequence[Run]) -> list[str]:
-    """Returns facts that can change a result and that differ between runs of one configuration and number of ranks."""
+    """Returns facts that can change a result and differ between runs of one configuration and number of ranks."""
     first: dict[tuple, Run] = {}
     found: set[str] = set()
     for lead in leads:
@@ -52,20 +52,14 @@ def _setting_apart(leads: Sequence[Run]) -> list[str]:
 
 
 def of(runs: Sequence[Run], *, pooled: bool = False) -> list[System]:
-    """Returns the systems of `runs`, by first appearance; if `pooled`, one system for all runs.
+    """Returns the systems of `runs` in the order of first appearance; if `pooled`, one system for all runs.
 
     Errors: NotComparable if there are more systems than a report can name.
     """
-    sessions: dict[str, list[Run]] = {}
-    for run in runs:
-        sessions.setdefault(run.session_uuid, []).append(run)
-    leads = {uuid: max(members, key=lambda run: PHASES.index(run.phase)) for uuid, members in sessions.items()}
+    leads = {uuid: max(own, key=lambda run: PHASES.index(run.phase)) for uuid, own in by_session(runs).items()}
     besides = [] if pooled else _setting_apart(list(leads.values()))
     keys = [] if pooled else [*MACHINE_FACTS, *besides]
-    found: dict[tuple[str, ...], list[Run]] = {}
-    for run in runs:
-        lead = leads[run.session_uuid]
-        found.setdefault(tuple(lead.fact(key) for key in keys), []).append(run)
+    found = grouped(runs, lambda run: tuple(map(leads[run.session_uuid].fact, keys)))
     if len(found) > len(LETTERS):
         raise NotComparable(
             f"the runs are of {len(found)} systems that differ in {', '.join(besides[:6]) or 'their machines'}, and "
@@ -76,7 +70,7 @@ def of(runs: Sequence[Run], *, pooled: bool = False) -> list[System]:
 
 
 def alike(first: System, second: System) -> tuple[Run, Run]:
-    """Two runs that are as similar as possible: if possible of one configuration, phase and number of ranks."""
+    """Returns a run of each system, as similar as possible in configuration, phase and number of ranks."""
 
     def key(run: Run, columns: Sequence[str]) -> tuple:
         return tuple(run.columns[name] for name in columns)

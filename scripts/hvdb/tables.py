@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from hvdb import printable
 from hvdb.bootstrap import Estimate
 from hvdb.efficiency import Cell
 from hvdb.published import PublishedPoint, headline
 
-MODEL_TITLES = {
-    "inception3": "Inception V3",
-    "resnet50": "ResNet-50",
-    "resnet101": "ResNet-101",
-    "vgg16": "VGG-16",
-}
-EFFICIENCY_HEADER = (
-    "model",
-    "batch/rank",
-    "image",
-    "type",
-    "schedule",
-    "ranks",
-    "images/s [95 %]",
-    "efficiency % [95 %]",
-    "no reduction %",
-    "ring bound %",
-    "sessions",
-    "runs",
-)
-
+Item = TypeVar("Item")
+MODEL_TITLES = {"inception3": "Inception V3", "resnet50": "ResNet-50", "resnet101": "ResNet-101", "vgg16": "VGG-16"}
 
 # Texts of figures: "", "-", "-0.4", "12.3 GB/s", "1 of 2", "98.1 [96.5, 99.7]", "100 (baseline)"
 FIGURE = re.compile(r"-?|-?\d[\d.,]*( \S+)?( \d+)?( [\[(].*)?")
@@ -39,7 +20,7 @@ SHRUNK = re.compile(r"(.+)-div(\d+)")
 
 
 def title(model: str) -> str:
-    """Returns the network's usual spelling, and a remark if it is a replay with smaller gradients."""
+    """Returns the network's usual name, with a remark for a replay with smaller gradients."""
     words = ""
     while shrunk := SHRUNK.fullmatch(model):
         model, words = shrunk[1], f" with 1/{shrunk[2]} of its gradients{words}"
@@ -47,7 +28,7 @@ def title(model: str) -> str:
 
 
 def marks(configuration: Mapping[str, Any]) -> list[str]:
-    """Properties that set a row apart from ordinary measurements of training; every table and plot shows them."""
+    """Returns the properties in which a row is not an ordinary measurement of training, to show them everywhere."""
     device = configuration["device"]
     found = {
         "traced": configuration["traced"],
@@ -66,7 +47,7 @@ def number(value: float) -> str:
 
 
 def estimate(figure: Estimate | None, scale: float = 1.0, form: Any = number) -> str:
-    """`value [low, high]`; `value (lowest .. highest)` with too few sessions for an interval; `value`; or '-'."""
+    """Returns `value [low, high]`; `value (lowest .. highest)` if too few sessions for an interval; `value`; '-'."""
     if figure is None:
         return "-"
     figure = figure.scaled(scale)
@@ -86,28 +67,31 @@ def _percent_estimate(figure: Estimate | None) -> str:
     return estimate(figure, 100.0, lambda value: f"{value:.1f}")
 
 
+def rows(columns: Mapping[str, Callable[[Item], str]], items: Iterable[Item]) -> list[tuple[str, ...]]:
+    """Returns one row for each of `items`. columns: the header of a column -> the text of an item."""
+    return [tuple(text(item) for text in columns.values()) for item in items]
+
+
+_EFFICIENCY: dict[str, Callable[[Cell], str]] = {
+    "model": lambda cell: ", ".join([title(cell.model), *marks(cell.configuration)]),
+    "batch/rank": lambda cell: str(cell.configuration["batch_size"]),
+    "image": lambda cell: str(cell.configuration["image_size"]),
+    "type": lambda cell: cell.configuration["compute_type"],
+    "schedule": lambda cell: "alone" if cell.kind == "solo" else cell.configuration["schedule"],
+    "ranks": lambda c: str(c.ranks) if c.allocation == c.ranks else f"{c.ranks} of {c.allocation}",
+    "images/s [95 %]": lambda cell: estimate(cell.images_per_second),
+    "efficiency % [95 %]": lambda c: "100 (baseline)" if c.kind == "solo" else _percent_estimate(c.efficiency),
+    "no reduction %": lambda cell: _percent_estimate(cell.no_reduction),
+    "ring bound %": lambda cell: percent(cell.ring_bound),
+    "sessions": lambda cell: str(cell.sessions),
+    "runs": lambda cell: " ".join(run[:8] for run in cell.run_ids[:3]),
+}
+EFFICIENCY_HEADER = tuple(_EFFICIENCY)
+
+
 def efficiency_rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
-    """Returns one tuple of strings per cell, in the order of EFFICIENCY_HEADER."""
-    rows = []
-    for cell in cells:
-        c = cell.configuration
-        rows.append(
-            (
-                ", ".join([title(cell.model), *marks(c)]),
-                str(c["batch_size"]),
-                str(c["image_size"]),
-                c["compute_type"],
-                "alone" if cell.kind == "solo" else c["schedule"],
-                str(cell.ranks) if cell.allocation == cell.ranks else f"{cell.ranks} of {cell.allocation}",
-                estimate(cell.images_per_second),
-                "100 (baseline)" if cell.kind == "solo" else _percent_estimate(cell.efficiency),
-                _percent_estimate(cell.no_reduction),
-                percent(cell.ring_bound),
-                str(cell.sessions),
-                " ".join(run[:8] for run in (cell.run_ids if len(cell.run_ids) <= 3 else cell.run_ids[:3])),
-            )
-        )
-    return rows
+    """Returns one row per cell, for EFFICIENCY_HEADER."""
+    return rows(_EFFICIENCY, cells)
 
 
 EFFICIENCY_NOTES = (
@@ -121,33 +105,30 @@ EFFICIENCY_NOTES = (
 )
 
 
+_PUBLISHED: dict[str, Callable[[PublishedPoint], str]] = {
+    "model": lambda point: title(point.model),
+    "GPUs": lambda point: str(point.gpus),
+    "images/s": lambda point: "-" if point.images_per_second is None else f"{point.images_per_second:.1f}",
+    "efficiency %": lambda point: percent(point.efficiency_stated),
+    "network": lambda point: point.network,
+    "reduction": lambda point: point.reduction,
+    "hardware": lambda point: point.hardware,
+}
+PUBLISHED_HEADER = tuple(_PUBLISHED)
+
+
 def published_rows(points: Sequence[PublishedPoint], models: Sequence[str]) -> list[tuple[str, ...]]:
-    """Returns the published points of these models: model, GPUs, images/s, efficiency %, network, reduction."""
-    return [
-        (
-            title(point.model),
-            str(point.gpus),
-            "-" if point.images_per_second is None else f"{point.images_per_second:.1f}",
-            percent(point.efficiency_stated),
-            point.network,
-            point.reduction,
-            point.hardware,
-        )
-        for model in models
-        for point in headline(list(points), model)
-    ]
-
-
-PUBLISHED_HEADER = ("model", "GPUs", "images/s", "efficiency %", "network", "reduction", "hardware")
+    """Returns one row per published point of these models, for PUBLISHED_HEADER."""
+    return [row for model in models for row in rows(_PUBLISHED, headline(list(points), model))]
 
 
 def numeric_columns(rows: Sequence[Sequence[str]], columns: int) -> list[bool]:
-    """Returns for each column whether it holds figures, which are aligned to the right."""
+    """Returns True for each column of figures, which are aligned to the right."""
     return [all(FIGURE.fullmatch(row[i]) for row in rows) for i in range(columns)]
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns aligned columns with two spaces between them; figures to the right, words to the left. Made printable."""
+    """Returns columns with two spaces between them, made printable. Figures go to the right, words to the left."""
     table = [tuple(map(printable.terminal, row)) for row in (header, *rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
     right = numeric_columns(rows, len(header))
@@ -159,7 +140,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, first_is_code: bool = False) -> str:
-    """A Markdown table that shows the text of `rows` unchanged; with `first_is_code`, the first column as code."""
+    """Returns a Markdown table that shows the text of `rows` unchanged. first_is_code: the first column is code."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     for row in rows:
         cells = [printable.markdown(cell) for cell in row]

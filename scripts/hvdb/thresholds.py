@@ -1,4 +1,4 @@
-"""Tolerated slowdowns: one default, and rules for some cells from a file that a team keeps beside its code.
+"""Tolerated slowdowns: a default, and rules for some cells from a file that a team keeps beside its code.
 
     [[threshold]]
     model = "vgg16"   # optional: only this network
@@ -7,7 +7,7 @@
     percent = 5
     reason = "its first layer is bound by memory, which spreads more on our runner"
 
-The first rule that fits a cell counts. gate and compare judge only the cost and ignore rules of other metrics.
+The first rule that fits a cell counts. gate and compare judge only the cost, so they ignore rules of other metrics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hvdb import toml_tables
 from hvdb.runs import Run
 
 DEFAULT = 0.02
-# "cost": seconds per image. "efficiency": that over the seconds per image of one rank alone, so 1 / efficiency.
+# "cost": seconds per image. "efficiency": seconds per image / seconds per image of one rank alone = 1 / efficiency.
 COST, EFFICIENCY = METRICS = ("cost", "efficiency")
 _MOST_RULES = 100
 
@@ -42,13 +42,13 @@ class Rule:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The tolerated slowdown where no rule fits, and the rules."""
+    """default: the tolerated slowdown of a cell without a rule. rules: the first that fits a cell counts."""
 
     default: float = DEFAULT
     rules: tuple[Rule, ...] = ()
 
     def rule(self, run: Run) -> Rule:
-        """Returns the rule for the cell of `run`."""
+        """Returns the first rule that fits `run`, else a rule with the default."""
         return next((rule for rule in self.rules if rule.fits(run)), Rule(self.default))
 
 
@@ -60,7 +60,7 @@ def tolerated(value: object) -> float:
 
 
 def rules(found: Sequence[Mapping[str, Any]], unit: str, metric: str = COST) -> tuple[Rule, ...]:
-    """Returns the rules of `metric` from tables of plain values. unit: 'percent', or 'slowdown' for ratios.
+    """Returns the rules of `metric` from tables of plain values. unit: the key, 'percent', or 'slowdown' for ratios.
 
     Errors: ValueError, also for a faulty rule of another metric.
     """

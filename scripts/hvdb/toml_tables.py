@@ -1,4 +1,4 @@
-"""Reads the TOML files that a team keeps beside its code: lists of tables with one name, whose values are checked."""
+"""Reads the TOML files that a team keeps beside its code. A file is a list of tables with one name."""
 
 from __future__ import annotations
 

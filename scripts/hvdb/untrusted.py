@@ -1,4 +1,4 @@
-"""Reads SQLite files that a stranger may have made. Evaluates no expression of a file; its tables must be ours.
+"""Reads SQLite files that a stranger may have made. Evaluates no expression of a file. The tables must be ours.
 
 Uses only the standard library, because hvdb.campaign runs on login nodes. Functions return a fault as text.
 Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files".
@@ -20,13 +20,13 @@ from pathlib import Path
 from hvdb import data
 
 APPLICATION_ID = 0x68766462  # 'hvdb'
-# Every schema version that readers know, and the file that adds its tables to those of the previous version.
+# Schema version -> the file that adds this version's tables to the tables of the previous version.
 SCHEMAS = {1: data.SCHEMA, 2: data.SCHEMA_2}
 
 
 @dataclass(frozen=True)
 class Record:
-    """A unit of storing and merging: one row of `table`, which has a `uuid`, and its rows in child tables.
+    """A unit of storing and merging: one row of `table`, which has a `uuid`, and the row's rows in child tables.
 
     version: the first schema version with these tables. key: the column of the child tables that holds the UUID.
     children: child table -> the columns that order its rows.
@@ -54,9 +54,9 @@ COLL = Record(
     {"coll_provenance": "key", "coll_cell": "seq", "coll_sample": "seq, kind"},
 )
 RECORDS = (RUN, COLL)
-# sqlite3 raises these for a damaged file. Its messages quote the file and may not be UTF-8.
+# sqlite3 raises these errors for a damaged file. Their messages quote the file and may not be UTF-8.
 DAMAGE = (sqlite3.Error, UnicodeDecodeError)
-# The longest text or blob that is read. It has room for one kind of samples of 33 million steps.
+# The longest text or blob that is read. Such a blob has room for one kind of samples of 33 million steps.
 LONGEST_BYTES = 256 << 20
 LIMITS = {
     "SQLITE_LIMIT_LENGTH": LONGEST_BYTES,
@@ -66,14 +66,14 @@ LIMITS = {
     "SQLITE_LIMIT_TRIGGER_DEPTH": 1,
     "SQLITE_LIMIT_LIKE_PATTERN_LENGTH": 100,
 }
-# Our schema never contains this word, not even in a comment, so a schema that contains it is a stranger's.
+# Our schema never contains the word "collate", not even in a comment. A schema with this word comes from a stranger.
 COLLATION = re.compile(r"\bcollate\b", re.IGNORECASE)
 SUPER_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 
 def harden(connection: sqlite3.Connection) -> None:
-    """Call before the first query. Afterwards, if table_fault() finds no fault, SQLite evaluates no expression of an
-    opened or attached file. It also ignores CHECK constraints, because the author of the file chose them.
+    """Call this before the first query. Afterwards, if table_fault() finds no fault, SQLite evaluates no expression of
+    an opened or attached file. SQLite also ignores CHECK constraints, because the author of the file chose them.
     """
     for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "ignore_check_constraints = ON", "mmap_size = 0"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -84,7 +84,7 @@ def harden(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def deadline(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
-    """Statements inside end with sqlite3.OperationalError('interrupted') after `seconds` of processor time."""
+    """Ends statements in the `with` after `seconds` of processor time, with sqlite3.OperationalError('interrupted')."""
     end = time.process_time() + seconds
     connection.set_progress_handler(lambda: time.process_time() > end, 1000)
     try:
@@ -111,8 +111,8 @@ def records(connection: sqlite3.Connection, database: str = "main") -> tuple[Rec
 
 
 def make_tables(connection: sqlite3.Connection, version: int) -> None:
-    """Upgrades 'main', a store or an empty file, to this schema version if its own is lower. Runs in the caller's
-    transaction. Errors: sqlite3.Error.
+    """Upgrades 'main', a store or an empty file, to schema version `version` if it has a lower version. Runs in the
+    caller's transaction. Errors: sqlite3.Error.
     """
     for number, file in SCHEMAS.items():
         if version_of(connection) < number <= version:
@@ -121,7 +121,7 @@ def make_tables(connection: sqlite3.Connection, version: int) -> None:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Yields the statements of a script one by one, because sqlite3's executescript() would commit first."""
+    """Yields the statements of a script one by one. sqlite3's executescript() would commit the transaction first."""
     piece = ""
     for line in script.splitlines(keepends=True):
         piece += line
@@ -132,7 +132,7 @@ def _statements(script: str) -> Iterator[str]:
 
 @cache
 def columns(version: int = max(SCHEMAS)) -> dict[str, tuple[str, ...]]:
-    """Returns table -> its columns in this schema version. A table is the same in all versions that have it."""
+    """Returns table -> its columns in this schema version. A table has the same columns in all versions."""
     return {table: tuple(column[0] for column in found) for table, found in _layout(version).items()}
 
 
@@ -152,7 +152,7 @@ def _columns(connection: sqlite3.Connection, database: str, table: str) -> tuple
 
 
 def unknown_version(version: int) -> str | None:
-    """Returns the reason why a store of this schema version cannot be read; None if it can."""
+    """Returns the reason why a store of this schema version cannot be read; None if it can be read."""
     if version in SCHEMAS:
         return None
     known = ", ".join(map(str, SCHEMAS))
@@ -162,10 +162,10 @@ def unknown_version(version: int) -> str | None:
 
 
 def table_fault(connection: sqlite3.Connection, version: int, database: str = "main") -> str | None:
-    """Returns how the file's tables differ from those of this schema version; None if they are the same.
+    """Returns how the file's tables differ from the tables of this schema version; None if they are the same.
 
-    Additional views, virtual tables, triggers, generated columns and indexes are refused, because SQLite would evaluate
-    their expressions. Collations are refused, because they decide which texts are equal. Errors: DAMAGE.
+    Refuses additional views, virtual tables, triggers, generated columns and indexes, because SQLite would evaluate
+    their expressions. Refuses collations, because a collation decides which texts are equal. Errors: DAMAGE.
     """
     known = _layout(version)
     found = set()
@@ -189,15 +189,15 @@ def table_fault(connection: sqlite3.Connection, version: int, database: str = "m
 
 
 def journal_of(path: Path) -> Path:
-    """Returns the path of SQLite's journal. It lies beside the file to which a link points, not beside the link."""
+    """Returns the path of SQLite's journal. For a link, the journal lies beside the link's target."""
     return Path(f"{os.path.realpath(path)}-journal")
 
 
 def journal_fault(journal: Path) -> str | None:
-    """Returns the reason why SQLite must not open this journal; None if it may, or if there is no journal.
+    """Returns the reason why SQLite must not open this journal; None if SQLite may, or if there is no journal.
 
-    SQLite would wait for ever for a pipe. If a journal ends with the name of a super-journal, SQLite deletes that file
-    when it rolls back, so a stranger's journal could delete any file. hvd_bench never writes such a journal.
+    SQLite would wait for ever for a pipe. When SQLite rolls back a journal that ends with the name of a super-journal,
+    it deletes the file of that name, so a stranger's journal could delete any file. hvd_bench never writes such a name.
 
     Source: https://www.sqlite.org/fileformat.html, "The Rollback Journal". Errors: OSError.
     """
@@ -215,7 +215,7 @@ def journal_fault(journal: Path) -> str | None:
 
 
 def printable(text: str, longest: int = 160) -> str:
-    """Returns `text` on one line, with '?' for unprintable characters, cut off if it is long."""
+    """Returns `text` on one line, with '?' for unprintable characters. Cuts a long text."""
     shown = "".join(c if c.isprintable() else "?" for c in text)
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."
 

@@ -1,6 +1,6 @@
-"""Checks the values of a store, whoever wrote it. There is one rule per column; all readers and merge use this module.
+"""Checks the values of a store from any writer. Each column has one rule. All readers and merge use this module.
 
-A file brings its own CHECK constraints and column types, so these are not trusted.
+A file brings its own CHECK constraints and column types, so this module does not trust those.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from hvdb.coll_results import OPERATIONS, REDUCTIONS, TYPES
 from hvdb.untrusted import COLL, RUN
 
 MOST_INT32, MOST_INT64 = 2**31 - 1, 2**63 - 1
-# Seconds: no step is shorter than a picosecond, and no run lasts 30 years. Work per step: far more than any machine's.
+# No step is shorter than a picosecond, no run lasts 30 years, and no machine does so much work (FLOPs, bytes) per step.
 SHORTEST_STEP, LONGEST, MOST_WORK = 1e-12, 1e9, 1e24
 MOST_RATIO = 1e6
-# The kind of a figure's bootstrap replicates is the figure's name with this suffix. The program stores this many of
-# each (kStoredReplicates in bench/measure/resample.h), once for all ranks.
+# The kind of a figure's bootstrap replicates is the figure's name with this suffix. The program stores REPLICATES
+# replicates of each figure (kStoredReplicates in bench/measure/resample.h), once for all ranks.
 REPLICATES_OF, REPLICATES = "_replicates", 200
 # Samples are checked in pieces of this size, so that memory does not grow with the store.
 PIECE_BYTES = 8 << 20
@@ -73,169 +73,112 @@ SECONDS = _number(0.0, LONGEST, "a time in seconds")
 WORK = _number(0.0, MOST_WORK, "a finite amount of work")
 # A fraction of a step may be negative (a gain), and a widened interval may reach below zero.
 SHARE = _number(-LONGEST, LONGEST, "a finite number")
-# A rate has no upper bound if the interval of the time reaches down to zero.
+# A rate has no upper bound, because the interval of the time may reach down to zero.
 RATE = Rule("typeof({c}) IN ('integer', 'real') AND {c} > 0", "above zero")
 ANY_NUMBER = Rule("typeof({c}) IN ('integer', 'real')", "a number")
 PACKED = Rule("typeof({c}) = 'blob' AND length({c}) = 8.0 * count", "a blob of 8 bytes for each of its count")
-# Elements and bytes of one operation: far above any memory.
+# Elements and bytes of one operation. The limit is far above any memory.
 SIZE = _whole(0, 1 << 60)
 RATIO = _number(0.0, MOST_RATIO, "a ratio from zero")
 COLL_KINDS = ("seconds", "transfer_seconds", "skew_seconds", "last_rank", "round")
 
-RULES: dict[str, dict[str, Rule]] = {
-    "session": {"uuid": UUID, "started_utc": TEXT, "command_line": TEXT},
+# Table -> rule -> the names of its columns.
+_COLUMNS: dict[str, dict[Rule, str]] = {
+    "session": {UUID: "uuid", TEXT: "started_utc command_line"},
     "run": {
-        "uuid": UUID,
-        "session_uuid": UUID,
-        "origin": _one_of("measured", "simulated"),
-        "phase": _one_of("full", "none", "solo"),
-        "status": _one_of("running", "complete", "incomplete"),
-        "status_reason": TEXT,
-        "started_utc": TEXT,
-        "finished_utc": _or_null(TEXT),
-        "model": SHORT_TEXT,
-        "batch_size": ABOVE_ZERO,
-        "image_size": ABOVE_ZERO,
-        "auxiliary_head": YES_OR_NO,
-        "device": _one_of("cpu", "cuda", "replay", "reference"),
-        "compute_type": TEXT,
-        "allreduce_type": TEXT,
-        "schedule": _one_of("static", "sharded", "negotiated", "none"),
-        "comm": TEXT,
-        "data_plane": TEXT,
-        "world_size": COUNT_OF_RANKS,
-        "allocation_size": COUNT_OF_RANKS,
-        "nodes": COUNT_OF_RANKS,
-        "threads": _whole(0, MOST_INT32),
-        "seed": ANY_WHOLE,
-        "traced": YES_OR_NO,
-        "batches_per_iter": ABOVE_ZERO,
-        "warmup_steps": FROM_ZERO,
-        "measured_steps": FROM_ZERO,
-        "stop_reason": TEXT,
+        UUID: "uuid session_uuid",
+        _one_of("measured", "simulated"): "origin",
+        _one_of("full", "none", "solo"): "phase",
+        _one_of("running", "complete", "incomplete"): "status",
+        _one_of("cpu", "cuda", "replay", "reference"): "device",
+        _one_of("static", "sharded", "negotiated", "none"): "schedule",
+        TEXT: "status_reason started_utc compute_type allreduce_type comm data_plane stop_reason checks fingerprint",
+        SHORT_TEXT: "model",
+        COUNT_OF_RANKS: "world_size allocation_size nodes",
+        _whole(0, MOST_INT32): "threads",
+        ANY_WHOLE: "seed",
+        YES_OR_NO: "auxiliary_head traced",
+        ABOVE_ZERO: "batch_size image_size batches_per_iter",
+        FROM_ZERO: "warmup_steps measured_steps",
         # NULL means "not measured"
-        "step_seconds": _or_null(STEP),
-        "step_seconds_low": _or_null(SHARE),
-        "step_seconds_high": _or_null(STEP),
-        "images_per_second": _or_null(RATE),
-        "images_per_second_low": _or_null(RATE),
-        "images_per_second_high": _or_null(RATE),
-        "confidence": _number(0.0, 1.0, "a share from 0 to 1"),
-        "parameters": BYTES,
-        "gradient_bytes": BYTES,
-        "flops_per_image": _or_null(WORK),
-        "plan_hash": _or_null(TEXT),
-        "buckets": BYTES,
-        "final_loss": _or_null(ANY_NUMBER),  # infinite if the run's loss check failed
-        "checks": TEXT,
-        "fingerprint": TEXT,
+        _or_null(TEXT): "finished_utc plan_hash",
+        _or_null(STEP): "step_seconds step_seconds_high",
+        _or_null(SHARE): "step_seconds_low",
+        _or_null(RATE): "images_per_second images_per_second_low images_per_second_high",
+        _or_null(WORK): "flops_per_image",
+        BYTES: "parameters gradient_bytes buckets",
+        _or_null(ANY_NUMBER): "final_loss",  # infinite if the run's loss check failed
+        _number(0.0, 1.0, "a share from 0 to 1"): "confidence",
     },
-    "provenance": {"run_uuid": UUID, "key": TEXT, "value": TEXT, "in_fingerprint": YES_OR_NO},
+    "provenance": {UUID: "run_uuid", TEXT: "key value", YES_OR_NO: "in_fingerprint"},
     "rank": {
-        "run_uuid": UUID,
-        "rank": _whole(0, MOST_INT32),
-        "host": TEXT,
-        "local_rank": _whole(0, MOST_INT32),
-        "planned_bytes": BYTES,
-        "baseline_bytes": BYTES,
-        "peak_bytes": BYTES,
-        "gradient_checksum": _or_null(TEXT),
+        UUID: "run_uuid",
+        _whole(0, MOST_INT32): "rank local_rank",
+        TEXT: "host",
+        BYTES: "planned_bytes baseline_bytes peak_bytes",
+        _or_null(TEXT): "gradient_checksum",
     },
-    "sample": {
-        "run_uuid": UUID,
-        "rank": _whole(0, MOST_INT32),
-        "kind": NAME,
-        "count": FROM_ZERO,
-        "data": PACKED,
-    },
-    "decomposition": {
-        "run_uuid": UUID,
-        "component": NAME,
-        "fraction": SHARE,
-        "seconds": SHARE,
-        "low": _or_null(SHARE),
-        "high": _or_null(SHARE),
-    },
+    "sample": {UUID: "run_uuid", _whole(0, MOST_INT32): "rank", NAME: "kind", FROM_ZERO: "count", PACKED: "data"},
+    "decomposition": {UUID: "run_uuid", NAME: "component", SHARE: "fraction seconds", _or_null(SHARE): "low high"},
     "operation": {
-        "run_uuid": UUID,
-        "seq": FROM_ZERO,
-        "node": TEXT,
-        "kind": TEXT,
-        "implementation": TEXT,
-        "library": YES_OR_NO,
-        "seconds": SECONDS,
-        "flops": WORK,
-        "bytes": WORK,
+        UUID: "run_uuid",
+        FROM_ZERO: "seq",
+        TEXT: "node kind implementation",
+        YES_OR_NO: "library",
+        SECONDS: "seconds",
+        WORK: "flops bytes",
     },
     "coll_session": {
-        "uuid": UUID,
-        "status": _one_of("complete", "incomplete"),
-        "status_reason": TEXT,
-        "started_utc": TEXT,
-        "finished_utc": TEXT,
-        "device": _one_of("cpu", "cuda"),
-        "comm": TEXT,
-        "ranks": COUNT_OF_RANKS,
-        "nodes": COUNT_OF_RANKS,
-        "oversubscribed": YES_OR_NO,
-        "blocking": _whole(0, 3),
-        "warm": YES_OR_NO,
-        "model": SHORT_TEXT,
-        "target_interval": _number(0.0, 1.0, "a share from 0 to 1"),
-        "buffer_bytes": FROM_ZERO,
-        "cache_bytes": FROM_ZERO,
-        "clock_seconds": SECONDS,
-        "fingerprint": TEXT,
+        UUID: "uuid",
+        _one_of("complete", "incomplete"): "status",
+        TEXT: "status_reason started_utc finished_utc comm fingerprint",
+        _one_of("cpu", "cuda"): "device",
+        COUNT_OF_RANKS: "ranks nodes",
+        YES_OR_NO: "oversubscribed warm",
+        _whole(0, 3): "blocking",
+        SHORT_TEXT: "model",
+        _number(0.0, 1.0, "a share from 0 to 1"): "target_interval",
+        FROM_ZERO: "buffer_bytes cache_bytes",
+        SECONDS: "clock_seconds",
     },
-    "coll_provenance": {"session_uuid": UUID, "key": TEXT, "value": TEXT, "in_fingerprint": YES_OR_NO},
+    "coll_provenance": {UUID: "session_uuid", TEXT: "key value", YES_OR_NO: "in_fingerprint"},
     "coll_cell": {
-        "session_uuid": UUID,
-        "seq": FROM_ZERO,
-        "operation": _one_of(*OPERATIONS),
-        "type": _one_of(*TYPES),
-        "reduction": _one_of(*REDUCTIONS),
-        "bytes": SIZE,
-        "count": SIZE,
-        "root": _whole(-1, MOST_INT32),
-        "in_place": YES_OR_NO,
-        "ragged": YES_OR_NO,
-        "side": TEXT,
-        "algorithm": TEXT,
-        "data_plane": TEXT,
-        "registered": YES_OR_NO,
-        "samples": ABOVE_ZERO,
-        "operations_per_sample": ABOVE_ZERO,
-        "seconds": _or_null(STEP),
-        "seconds_low": _or_null(SECONDS),
-        "seconds_high": _or_null(STEP),
-        "transfer_seconds": SECONDS,
-        "skew_seconds": SECONDS,
-        "last_rank": _whole(0, MOST_INT32),
-        "last_rank_share": _number(0.0, 1.0, "a share from 0 to 1"),
-        "algorithm_bytes_per_second": WORK,
-        "bus_bytes_per_second": WORK,
-        "bound": _or_null(RATIO),
-        "ratio": _or_null(RATIO),
-        "ratio_low": _or_null(RATIO),
-        "ratio_high": _or_null(RATIO),
-        "wrong": _or_null(FROM_ZERO),
-        "settled": YES_OR_NO,
-        "stop_reason": TEXT,
+        UUID: "session_uuid",
+        FROM_ZERO: "seq",
+        _one_of(*OPERATIONS): "operation",
+        _one_of(*TYPES): "type",
+        _one_of(*REDUCTIONS): "reduction",
+        SIZE: "bytes count",
+        _whole(-1, MOST_INT32): "root",
+        YES_OR_NO: "in_place ragged registered settled",
+        TEXT: "side algorithm data_plane stop_reason",
+        ABOVE_ZERO: "samples operations_per_sample",
+        _or_null(STEP): "seconds seconds_high",
+        _or_null(SECONDS): "seconds_low",
+        SECONDS: "transfer_seconds skew_seconds",
+        _whole(0, MOST_INT32): "last_rank",
+        _number(0.0, 1.0, "a share from 0 to 1"): "last_rank_share",
+        WORK: "algorithm_bytes_per_second bus_bytes_per_second",
+        _or_null(RATIO): "bound ratio ratio_low ratio_high",
+        _or_null(FROM_ZERO): "wrong",
     },
     "coll_sample": {
-        "session_uuid": UUID,
-        "seq": FROM_ZERO,
-        "kind": _one_of(*COLL_KINDS),
-        "count": FROM_ZERO,
-        "data": PACKED,
+        UUID: "session_uuid",
+        FROM_ZERO: "seq count",
+        _one_of(*COLL_KINDS): "kind",
+        PACKED: "data",
     },
+}
+RULES = {
+    table: {column: rule for rule, columns in rules.items() for column in columns.split()}
+    for table, rules in _COLUMNS.items()
 }
 
 
 def fault(connection: sqlite3.Connection, database: str = "main") -> str | None:
-    """Describes what is wrong with the values of an opened or attached store, in printable words; None if nothing is.
+    """Returns what is wrong with the values of an opened or attached store, in printable words; None if they are valid.
 
-    Call it after untrusted.table_fault(). Errors: untrusted.DAMAGE.
+    Call this after untrusted.table_fault(). Errors: untrusted.DAMAGE.
     """
     for table in untrusted.tables(untrusted.version_of(connection, database)):
         if why := _against_rules(connection, database, table) or _text(connection, database, table):
@@ -249,7 +192,8 @@ def fault(connection: sqlite3.Connection, database: str = "main") -> str | None:
 
 def _against_rules(connection: sqlite3.Connection, database: str, table: str) -> str | None:
     cases = " ".join(
-        f"WHEN NOT coalesce({rule.sql.format(c=column)}, 0) THEN '{column}'" for column, rule in RULES[table].items()
+        f"WHEN NOT coalesce({RULES[table][column].sql.format(c=column)}, 0) THEN '{column}'"
+        for column in untrusted.columns()[table]
     )
     found = connection.execute(
         f"SELECT wrong FROM (SELECT CASE {cases} END AS wrong FROM {database}.{table}) WHERE wrong IS NOT NULL LIMIT 1"
@@ -266,8 +210,9 @@ def _against_rules(connection: sqlite3.Connection, database: str, table: str) ->
 
 
 def _text(connection: sqlite3.Connection, database: str, table: str) -> str | None:
-    """Describes a column whose text is not UTF-8 or contains a NUL, at which programs in C would cut it."""
-    texts = [column for column, rule in RULES[table].items() if rule in (TEXT, SHORT_TEXT, _or_null(TEXT))]
+    """Returns a fault for a text that is not UTF-8 or contains a NUL, at which programs in C would cut the text."""
+    kinds = (TEXT, SHORT_TEXT, _or_null(TEXT))
+    texts = [column for column in untrusted.columns()[table] if RULES[table][column] in kinds]
     if not texts:
         return None
     factory = connection.text_factory
@@ -291,7 +236,7 @@ def _is_utf8(value: bytes) -> bool:
 
 
 def _relations(connection: sqlite3.Connection, database: str) -> str | None:
-    """Describes rows of different tables that contradict one another."""
+    """Returns a fault for rows of different tables that contradict one another."""
 
     def first(query: str) -> tuple | None:
         return connection.execute(query).fetchone()
@@ -339,13 +284,13 @@ def _relations(connection: sqlite3.Connection, database: str) -> str | None:
 
 
 def _samples(connection: sqlite3.Connection, database: str) -> str | None:
-    """Describes a sample that is no time or not finite. A loss may have any value: the run records its own check."""
+    """Returns a fault for a sample that is not a time or not finite. A loss may have any value."""
     rows = connection.execute(f"SELECT run_uuid, rank, kind, data FROM {database}.sample WHERE kind <> 'loss'")
     return _packed(rows, "run {}, rank {}")
 
 
 def _packed(rows: Iterable[tuple], owner: str) -> str | None:
-    """What is wrong with packed samples. rows: two columns that `owner` names, kind, data."""
+    """Returns a fault for packed samples. rows: (two columns that `owner` names, kind, data)."""
     piece: dict[str, list[tuple]] = {}
     size = 0
     for first, second, kind, data in rows:
@@ -369,7 +314,7 @@ def _piece(piece: dict[str, list[tuple]], owner: str) -> str | None:
 
 
 def _collectives(connection: sqlite3.Connection, database: str) -> str | None:
-    """What the tables of `hvd_bench coll` say about each other, and their samples."""
+    """Returns a fault for tables of `hvd_bench coll` that contradict one another, or for their samples."""
     cells = f"{database}.coll_cell AS cell JOIN {database}.coll_session AS session ON session.uuid = cell.session_uuid"
     samples = f"{database}.coll_sample AS sample LEFT JOIN {database}.coll_cell AS cell USING (session_uuid, seq)"
     one_end = "(cell.{0}_low IS NULL) <> (cell.{0}_high IS NULL)"
@@ -391,14 +336,14 @@ def _collectives(connection: sqlite3.Connection, database: str) -> str | None:
 
 
 def _bounds(kind: str) -> tuple[float, float, str]:
-    """Returns the lowest and highest value for samples of this kind, and words that describe any other value."""
+    """Returns the lowest and highest valid sample of this kind, and words for an invalid sample."""
     figure = kind.removesuffix(REPLICATES_OF)
     if kind in ("last_rank", "round"):
-        return 0.0, float(MOST_INT64), "no number of a rank or round"
+        return 0.0, float(MOST_INT64), "not a number of a rank or round"
     if figure == "seconds" or figure.endswith("_seconds"):
-        return (SHORTEST_STEP if figure == "step_seconds" else 0.0), LONGEST, "no time"
+        return (SHORTEST_STEP if figure == "step_seconds" else 0.0), LONGEST, "not a time"
     if kind == f"efficiency{REPLICATES_OF}":
-        return 0.0, LONGEST, "no efficiency"
+        return 0.0, LONGEST, "not an efficiency"
     return -np.inf, np.inf, "not finite"
 
 

@@ -1,12 +1,12 @@
-"""Decides whether side B is slower than side A by more than a threshold, with errors bounded over all cells and looks.
+"""Decides whether side B is slower than side A by more than a threshold, with bounded errors over all cells and looks.
 
 A cell is one configuration. Its observations are log ratios of the cost per image, B to A: positive means that B is
 slower. Two one-sided exact tests decide. REGRESSION: "B is slower by at most the threshold" is rejected. PASS: "B is
 slower by at least the threshold" is rejected. Otherwise INCONCLUSIVE.
 
-More pairs may be measured for undecided cells, at looks that are planned beforehand. Each look may spend alpha / looks,
-and Holm's procedure divides that among the cells. So the probability that any REGRESSION verdict is wrong is at most
-alpha, and likewise for PASS, if the observations meet the assumptions in exact.py.
+After each look at the data, undecided cells may get more pairs. The number of looks is planned beforehand. Each look
+may spend alpha / looks, and Holm's procedure divides this share among the cells. So the probability that any REGRESSION
+verdict is wrong is at most alpha, and likewise for PASS, if the observations meet the assumptions in exact.py.
 Source: Holm, Scandinavian Journal of Statistics 6 (1979); Schuirmann 1987 for two one-sided tests.
 """
 
@@ -28,7 +28,7 @@ from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbErr
 ALPHA = 0.05
 CONFIDENCE = 0.95
 LOOKS = 3
-# The smallest detectable slowdown is the one that is found with this probability.
+# A slowdown counts as detectable if it is found with this probability.
 POWER = 0.9
 RESAMPLES = 1000
 
@@ -44,10 +44,10 @@ class Judgement:
     """The result for one cell. Ratios are slowdowns of B: 0.03 means that B takes 3 % longer per image.
 
     slowdown, low, high: Hodges-Lehmann estimate and its exact 95 % interval; an end is infinite with too few pairs.
-    p_worse, p_fine: p-values of "slower by at most the threshold" and "at least", before Holm's correction.
+    p_worse, p_fine: p-values of "slower by at most the threshold" and of "at least", before Holm's correction.
     find_detectable: computes `detectable`.
     spread: standard deviation of the pairs' log ratios, None for one pair or unpaired runs.
-    observations: number of runs of A and of B that were used.
+    observations: number of used runs of A and of B.
     """
 
     verdict: Verdict
@@ -63,14 +63,14 @@ class Judgement:
 
     @cached_property
     def detectable(self) -> float | None:
-        """The smallest slowdown that would have been found with probability POWER; None if none would."""
+        """The smallest slowdown that would have been found with probability POWER; None if there is none."""
         return self.find_detectable()
 
 
 def plan_looks(cells: int, cap: int, alpha: float = ALPHA, looks: int = LOOKS) -> tuple[int, ...]:
-    """Returns the numbers of pairs at which the cells are judged, ascending; the last is `cap`.
+    """Returns the numbers of pairs after which the cells are judged, ascending. The last number is `cap`.
 
-    A verdict is possible at each of them. There are fewer looks if `cap` is too small for `looks`.
+    Each look can give a verdict. There are fewer looks if `cap` is too small for `looks`.
     Errors: HvdbError if not even `cap` pairs can lead to a verdict.
     """
     for count in range(looks, 0, -1):
@@ -88,7 +88,7 @@ def holm(p_values: Mapping[str, float], level: float) -> set[str]:
     """Returns the hypotheses that Holm's procedure rejects with a family-wise error of `level`."""
     rejected: set[str] = set()
     for rank, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
-        if p_values[name] > level / (len(p_values) - rank) * (1 + 1e-12):  # the factor lets 1/20 count as 5 %
+        if p_values[name] > level / (len(p_values) - rank) * (1 + 1e-12):  # the factor absorbs rounding of 1/20
             break
         rejected.add(name)
     return rejected
@@ -98,7 +98,7 @@ class Trial:
     """Judges cells look by look and remembers the decisions of earlier looks. One thread."""
 
     def __init__(self, thresholds: Mapping[str, float], looks: int, alpha: float = ALPHA) -> None:
-        """thresholds: cell -> tolerated slowdown, above 0 (0.02: 2 %). looks: number of looks that are planned."""
+        """thresholds: cell -> tolerated slowdown, above 0 (0.02: 2 %). looks: number of planned looks."""
         self._thresholds = dict(thresholds)
         self._level = alpha / looks
         self._decided: dict[str, Judgement] = {}
@@ -109,7 +109,7 @@ class Trial:
         return [cell for cell in self._thresholds if cell not in self._decided]
 
     def look(self, ratios: Mapping[str, np.ndarray]) -> dict[str, Judgement]:
-        """Judges every cell. Cells that are decided already keep their judgement.
+        """Judges every cell. A decided cell keeps its judgement.
 
         ratios: undecided cell -> log ratios B / A of the cost per image (pairs,), at least one and finite.
         """
@@ -132,9 +132,9 @@ def judge_unpaired(
 
 
 def _decide(measured: Mapping[str, Judgement], level: float) -> dict[str, Judgement]:
-    """Adds verdicts by Holm's procedure, once for each direction. Judgements with a verdict keep it.
+    """Adds verdicts by Holm's procedure, once for each direction. A judgement with a verdict keeps its verdict.
 
-    A hypothesis that was rejected at an earlier look counts as p = 0; that look has accounted for its error.
+    A hypothesis that was rejected at an earlier look counts as p = 0, because that look has accounted for the error.
     """
 
     def p_value(each: Judgement, direction: Verdict) -> float:
@@ -155,18 +155,14 @@ def _decide(measured: Mapping[str, Judgement], level: float) -> dict[str, Judgem
     return judged
 
 
-def _slowdown(log_ratio: float) -> float:
-    return log_ratio if math.isinf(log_ratio) else math.expm1(log_ratio)
-
-
 def _undecided(effect: exact.Effect, threshold: float, **others: Any) -> Judgement:
-    """effect: of the log ratios. others: the remaining fields of Judgement."""
+    """Returns a judgement without a verdict. effect: of the log ratios. others: the remaining fields of Judgement."""
     return Judgement(
         verdict=Verdict.INCONCLUSIVE,
         threshold=threshold,
-        slowdown=_slowdown(effect.value),
-        low=_slowdown(effect.low),
-        high=_slowdown(effect.high),
+        slowdown=exact.growth(effect.value),
+        low=exact.growth(effect.low),
+        high=exact.growth(effect.high),
         **others,
     )
 
@@ -211,10 +207,10 @@ def _detectable_unpaired(a: np.ndarray, b: np.ndarray, threshold: float, level: 
 
 
 def detectable(ratios: np.ndarray, threshold: float, level: float, seed: int = 1) -> float | None:
-    """Returns the smallest slowdown that as many pairs with the same spread show as REGRESSION with probability POWER.
+    """Returns the smallest slowdown that equally many pairs of equal spread show as REGRESSION with probability POWER.
 
-    The deviations of `ratios` (pairs,) from their centre are resampled with random signs. level: of the one-sided
-    test. None if so few pairs cannot show any slowdown.
+    Resamples the deviations of `ratios` (pairs,) from their centre with random signs. level: of the one-sided test.
+    None if there are too few pairs to show any slowdown.
     """
     count = len(ratios)
     if count < exact.fewest_pairs(level):
@@ -228,7 +224,7 @@ def detectable(ratios: np.ndarray, threshold: float, level: float, seed: int = 1
 
 
 def exit_code(verdicts: Sequence[Verdict]) -> int:
-    """1 if any cell is a REGRESSION, else 3 if any is INCONCLUSIVE, else 0. Errors: ValueError without cells."""
+    """Returns 1 if a cell is a REGRESSION, else 3 if one is INCONCLUSIVE, else 0. Errors: ValueError without cells."""
     if not verdicts:
         raise ValueError("a verdict on no cell would pass whatever happened")
     if Verdict.REGRESSION in verdicts:

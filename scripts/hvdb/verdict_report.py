@@ -1,7 +1,7 @@
 """Renders the verdicts of a gate or a comparison as a table, Markdown, JSON and JUnit XML.
 
-Figures are images/s of the whole world. Slowdowns, thresholds and spreads are in percent in tables and ratios (0.03) in
-JSON. Terms of the decomposition are in percent (JSON: fraction) of A's step time.
+Figures are images/s of the whole world. Slowdowns, thresholds and spreads are percentages in tables and ratios (0.03)
+in JSON. Terms of the decomposition are percentages (in JSON: fractions) of A's step time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -23,17 +23,6 @@ from hvdb.verdict import Judgement, Verdict
 
 # Version of the JSON document (results/verdict.schema.json). A change that can break a reader needs a new number.
 FORMAT_VERSION = 1
-HEADER = (
-    "cell",
-    "A images/s",
-    "B images/s",
-    "slowdown of B % [95 %]",
-    "threshold %",
-    "detectable %",
-    "spread %",
-    "runs",
-    "verdict",
-)
 NOTES = (
     "slowdown: Hodges-Lehmann estimate of the cost per image, B to A; below 0 B is faster. Its interval is for one cell"
     " and one look; a verdict allows for all cells and looks, so a cell can be INCONCLUSIVE although its"
@@ -46,9 +35,9 @@ NOTES = (
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Everything that is shown about one cell. terms: see sides.moved(); differences: see sides.differences().
+    """The results to show about one cell. terms: see sides.moved(). differences: see sides.differences().
 
-    reason: why its threshold has its value, if a rule gives a reason.
+    reason: why the cell's threshold has its value; "" without a reason.
     """
 
     cell: sides.Cell
@@ -60,7 +49,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The result of a command. title: the command. missing: lines about cells that one side lacks (no outcomes)."""
+    """The result of a command. title: the command. missing: lines about cells that only one side has."""
 
     title: str
     outcomes: Sequence[Outcome]
@@ -68,7 +57,7 @@ class Report:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """One verdict for each cell. A cell that one side lacks is INCONCLUSIVE."""
+        """One verdict for each cell. A cell that only one side has is INCONCLUSIVE."""
         return [each.judgement.verdict for each in self.outcomes] + [Verdict.INCONCLUSIVE] * len(self.missing)
 
     @property
@@ -83,7 +72,7 @@ class Report:
 
 
 def summary(title: str, verdicts: Sequence[Verdict]) -> str:
-    """Summarises all verdicts: the worst one, and the number of each."""
+    """Summarises all verdicts: the worst verdict, and the count of each verdict."""
     worst = next(v for v in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.PASS) if v in verdicts)
     counts = ", ".join(f"{verdicts.count(v)} {v.value}" for v in Verdict if v in verdicts)
     return f"{title}: {worst.value} ({counts})"
@@ -107,27 +96,28 @@ def _interval(effect: Effect | Judgement, value: float) -> str:
     return f"{_percent(value)} [{', '.join(ends)}]"
 
 
-def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    """Returns one tuple of strings per cell, in the order of HEADER."""
-    return [
-        (
-            each.cell.name,
-            tables.number(_rate(each.cell.a)),
-            tables.number(_rate(each.cell.b)),
-            _interval(each.judgement, each.judgement.slowdown),
-            f"{100 * each.judgement.threshold:g}",
-            _percent(each.judgement.detectable).lstrip("+"),
-            _percent(each.judgement.spread).lstrip("+"),
-            _runs(each),
-            each.judgement.verdict.value,
-        )
-        for each in outcomes
-    ]
-
-
 def _runs(each: Outcome) -> str:
     a, b = each.judgement.observations
     return f"{a} pair{'s' if a > 1 else ''}" if each.cell.paired else f"{a} + {b}"
+
+
+_COLUMNS: dict[str, Callable[[Outcome], str]] = {
+    "cell": lambda each: each.cell.name,
+    "A images/s": lambda each: tables.number(_rate(each.cell.a)),
+    "B images/s": lambda each: tables.number(_rate(each.cell.b)),
+    "slowdown of B % [95 %]": lambda each: _interval(each.judgement, each.judgement.slowdown),
+    "threshold %": lambda each: f"{100 * each.judgement.threshold:g}",
+    "detectable %": lambda each: _percent(each.judgement.detectable).lstrip("+"),
+    "spread %": lambda each: _percent(each.judgement.spread).lstrip("+"),
+    "runs": _runs,
+    "verdict": lambda each: each.judgement.verdict.value,
+}
+HEADER = tuple(_COLUMNS)
+
+
+def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
+    """Returns one row per cell, for HEADER."""
+    return tables.rows(_COLUMNS, outcomes)
 
 
 def resolved(terms: dict[str, Effect]) -> dict[str, Effect]:
@@ -136,7 +126,7 @@ def resolved(terms: dict[str, Effect]) -> dict[str, Effect]:
 
 
 def details(each: Outcome) -> list[str]:
-    """Returns lines on one cell: which terms moved, how the sides differ, what was left out."""
+    """Returns lines on one cell: the terms that moved, the differences of the sides, the runs that were left out."""
     lines = [f"threshold: {each.reason}"] if each.reason else []
     moved = resolved(each.terms)
     for name, effect in moved.items():
@@ -177,12 +167,13 @@ def markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _finite(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
+    """Returns a value for JSON: None for an infinite end of an interval."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Returns the document as in results/verdict.schema.json. Unbounded ends of intervals are null."""
+    """Returns the document in the form of results/verdict.schema.json. Unbounded ends of intervals are null."""
     return {
         "format": "hvdb-verdict",
         "version": FORMAT_VERSION,
@@ -199,7 +190,7 @@ def _cell(each: Outcome) -> dict[str, Any]:
     judgement["detectable"] = each.judgement.detectable
     judgement["verdict"] = each.judgement.verdict.value
     judgement["observations"] = list(each.judgement.observations)
-    judgement |= {end: _finite(judgement[end]) for end in ("low", "high")}
+    judgement |= {end: finite(judgement[end]) for end in ("low", "high")}
     return {
         "cell": each.cell.name,
         "paired": each.cell.paired,
@@ -207,7 +198,7 @@ def _cell(each: Outcome) -> dict[str, Any]:
         **judgement,
         "reason": each.reason,
         "terms": {
-            name: {"value": effect.value, "low": _finite(effect.low), "high": _finite(effect.high)}
+            name: {"value": effect.value, "low": finite(effect.low), "high": finite(effect.high)}
             for name, effect in each.terms.items()
         },
         "differences": [dataclasses.asdict(difference) for difference in each.differences],
@@ -222,7 +213,8 @@ def json_text(report: Report) -> str:
 
 
 def junit(report: Report) -> str:
-    """JUnit XML with one test case per cell. REGRESSION is a failure; INCONCLUSIVE and a missing side are errors."""
+    """Returns JUnit XML with a test case per cell: REGRESSION is a failure; INCONCLUSIVE and a missing side are
+    errors."""
     found, kind = report.verdicts, f"hvdb.{report.title}"
     suite = ElementTree.Element(
         "testsuite",

@@ -1,7 +1,7 @@
-"""Writes files that exist completely or not at all: writes a new file beside the old one and renames it.
+"""Writes files that exist completely or not at all: writes a new file beside the old file and renames the new file.
 
-A full disk or a kill leaves the old file unchanged. This module uses only the standard library and nothing else of
-hvdb, because the bundle for GPU hosts (scripts/maintain/bundle) has only this module of it.
+A full disk or a kill leaves the old file unchanged. This module uses only the standard library and no other module of
+hvdb, because the bundle for GPU hosts (scripts/maintain/bundle) has only this module of hvdb.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ _UNFINISHED = ".unfinished"
 
 
 def _fresh_name(target: Path) -> Path:
-    """Returns a new name beside `target`, different each time."""
+    """Returns the path of a new file beside `target`, with a different name each time."""
     return target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}{_UNFINISHED}")
 
 
 def is_unfinished(file: Path) -> bool:
-    """Returns whether `file` has a name as replacing() uses. Unless it is being written, such a file was left by a
-    kill."""
+    """Returns True if `file` has a name from replacing(). A kill may leave such a file."""
     return file.name.startswith(".") and file.suffix == _UNFINISHED
 
 
 @contextlib.contextmanager
 def replacing(file: Path, mode: int | None = None) -> Iterator[Path]:
-    """Yields the name of a new, empty file to write; it becomes `file` at the end of the `with`.
+    """Yields the path of a new, empty file to write, which becomes `file` at the end of the `with`.
 
-    Follows links; writes directly to a device or a pipe. `mode`: the permissions of the file (default: those of the
+    Follows links. Writes directly to a device or a pipe. mode: the permissions of the file (default: those of the
     previous file). Errors: OSError, whose filename is `file`; errors about other files stay unchanged.
     """
     target = Path(os.path.realpath(file))
@@ -46,7 +45,7 @@ def replacing(file: Path, mode: int | None = None) -> Iterator[Path]:
                 yield target
                 return
             mode = stat.S_IMODE(target.stat().st_mode) if mode is None else mode
-        # With O_EXCL, the call fails if a file or a link with this name exists already.
+        # With O_EXCL, the call fails if a file or a link with this name already exists.
         os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else 0o600))
         try:
             yield fresh

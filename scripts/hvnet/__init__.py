@@ -1,1 +1,1 @@
-"""Measures hvd_bench on a network of known bandwidth and latency, which is made on one machine."""
+"""Measures hvd_bench on an artificial network of known bandwidth and latency on one machine."""

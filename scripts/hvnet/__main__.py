@@ -1,11 +1,11 @@
-"""Efficiency and exposed communication on a network of known bandwidth and latency, beside the formula.
+"""Measures efficiency and exposed communication on a network of known bandwidth and latency, beside the formula.
 
-Makes network namespaces with shaped links on this machine, runs hvd_bench across them with sleeping for compute, and
-prints what was measured beside what the ring formula gives, with the ratio. The communication is real; the compute is
-not, so that two cores can stand for eight nodes.
+Makes network namespaces with shaped links on this machine, and runs hvd_bench across them. Prints the measured times
+beside the times of the ring formula, with the ratio. The communication is real. The compute is only a sleep, so that
+two cores are enough for eight nodes.
 
-With `-- PROGRAM ARGUMENT ...` this program runs instead, under mpirun on every node of each network; {bench} stands
-for hvd_bench: scripts/network_bench --nodes 4 --rate-mbit 1000 -- {bench} coll --find-crossovers
+With `-- PROGRAM ARGUMENT ...`, runs PROGRAM instead, under mpirun on every node of each network. The word {bench} is
+replaced by hvd_bench: scripts/network_bench --nodes 4 --rate-mbit 1000 -- {bench} coll --find-crossovers
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import os
 import subprocess
 import sys
@@ -22,51 +21,37 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hvdb import edge, store
-from hvdb.errors import HvdbError, StoreError
+from hvdb.commands import number
+from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError, StoreError
 from hvnet import network
 from hvnet.formula import PAYLOAD_SHARE, Expected, Work, expected
 from hvnet.measure import Calibration, Measured, Settings, calibrate, link_of, run
 from hvnet.network import Network, Wiring
 
-EXIT_GOOD = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_SKIPPED = 3
 _ROOT = Path(__file__).resolve().parents[2]
 _MIB = 1 << 20
-# Range of a link's rate and latency: calibrating a slower or more distant link takes minutes (hvnet.probe).
+# Range of a link's rate and latency. Calibrating a link outside this range takes minutes (hvnet.probe).
 _MBIT = (0.5, 1e5)
 _MICROSECONDS = (0.0, 1e5)
 _MOST_NODES = 1000
 _MOST_MIB = 65536.0
 _MOST_MS = 1e5
-# Two cores carry about 2 Gbit/s of shaped traffic in total. Beyond that, the processor and not the network limits.
+# Two cores carry about 2 Gbit/s of shaped traffic in total. Above this rate the processor is the limit.
 _USABLE_MBIT = 2000
 _ROW = "{:>5} {:>7} {:>9} {:>10} {:>8} {:>17} {:>6} {:>18} {:>6} {:>17} {:>6}"
 
 
-_ALGORITHMS = ("auto", "ring", "doubling", "hierarchical", "mpi")  # the options of --algorithm that work between hosts
+_ALGORITHMS = ("auto", "ring", "doubling", "hierarchical", "mpi")  # values of --algorithm that work between hosts
 
 
 def _number(low: float, high: float) -> Callable[[str], float]:
-    """Returns a parser for numbers in this interval, whole numbers if `low` is one. NaN is refused."""
-    kind = type(low)
-
-    def parse(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not low <= value <= high:
-            what = "whole number" if kind is int else "number"
-            raise argparse.ArgumentTypeError(f"'{text}' is not a {what} from {low:g} to {high:g}")
-        return value
-
-    return parse
+    """Returns a parser for numbers from `low` to `high`, whole numbers if `low` is an int. The parser refuses NaN."""
+    what = "whole number" if isinstance(low, int) else "number"
+    return number(lambda value: low <= value <= high, f"{{}} is not a {what} from {low:g} to {high:g}", type(low))
 
 
 def _list_of(parse: Callable[[str], float]) -> Callable[[str], list[float]]:
-    """Returns a parser for a list with commas."""
+    """Returns a parser for a comma-separated list."""
     return lambda text: [parse(word) for word in text.split(",")]
 
 
@@ -129,7 +114,7 @@ def _require_outside(option: str, path: Path) -> None:
 
 
 def _require_bench(path: Path) -> None:
-    """Errors: HvdbError unless `path` is an hvd_bench that can run inside the namespaces."""
+    """Errors: HvdbError if `path` is not an hvd_bench that can run inside the namespaces."""
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise HvdbError(f"no program at {path}: run scripts/build, or name it with --bench")
     _require_outside("--bench", path)
@@ -142,7 +127,7 @@ def _require_bench(path: Path) -> None:
 
 
 def _require_store(path: Path) -> None:
-    """Errors: HvdbError unless hvd_bench can create the file or add to it, and the file outlives the measurement."""
+    """Errors: HvdbError if hvd_bench cannot create the file or add to it, or if the measurement would remove it."""
     _require_outside("--db", path)
     if not path.parent.is_dir():
         raise HvdbError(f"--db: there is no directory {path.parent}")
@@ -156,7 +141,7 @@ def _require_store(path: Path) -> None:
 
 
 def _pair(measured: float, wanted: float, scale: float) -> tuple[str, str]:
-    """Returns 'measured / formula' and their ratio, or '-' if the formula gives almost 0."""
+    """Returns 'measured / formula' and the ratio of the two; '-' as the ratio if the formula gives almost 0."""
     ratio = f"{measured / wanted:.2f}" if wanted > 1e-4 else "-"
     return f"{scale * measured:.1f} / {scale * wanted:.1f}", ratio
 
@@ -203,7 +188,7 @@ def _cases(arguments: argparse.Namespace) -> list[tuple[Work, str]]:
 
 
 def _measure(arguments: argparse.Namespace, wiring: Wiring, folder: Path, kept: Path, document: list[dict]) -> int:
-    """Measures all cases on one network and adds them to `document`. Returns how many failed. Errors: HvdbError."""
+    """Measures all cases on one network. Adds them to `document`. Returns the number of failures. Errors: HvdbError."""
     failures = 0
     with Network(wiring, arguments.bench.with_name("delay_switch"), folder) as net:
         calibration = calibrate(net)
@@ -245,12 +230,12 @@ def _measure_all(arguments: argparse.Namespace, folder: Path) -> int:
         wiring = Wiring(*wires)
         try:
             failures += _measure(arguments, wiring, folder, kept, document)
-        except HvdbError as error:  # earlier results are printed nevertheless
+        except HvdbError as error:  # so that earlier results are still printed
             failures += 1
             edge.tell("network_bench", f"network_bench: {wiring.text}: {error}", sys.stderr)
     if arguments.json:
         print(json.dumps({"cases": document, "payload_share": PAYLOAD_SHARE}, indent=2))
-    return EXIT_FAILED if failures else EXIT_GOOD
+    return EXIT_CHECK_FAILED if failures else EXIT_GOOD
 
 
 def _run_command(arguments: argparse.Namespace, folder: Path) -> int:
@@ -278,7 +263,7 @@ def _main(argv: list[str]) -> int:
         switch = arguments.bench.with_name("delay_switch")
         if reason := network.why_not(max(arguments.latency_us) > 0, switch):
             print(f"network_bench: skipped: {reason}", file=sys.stderr)
-            return EXIT_SKIPPED
+            return EXIT_INCONCLUSIVE
         if sum(max(arguments.nodes) * [max(arguments.rate_mbit)]) > _USABLE_MBIT * (os.cpu_count() or 1) / 2:
             print("network_bench: so many nodes at such a rate may be more than this machine carries", file=sys.stderr)
         return network.enter([sys.executable, "-B", "-m", "hvnet", "--inside", *argv])

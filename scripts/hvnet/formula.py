@@ -1,8 +1,8 @@
 """Predicts the time of a step on a network of known bandwidth and latency. Pure arithmetic, no measurement.
 
 A ring all-reduce of S bytes over N ranks takes 2 (N - 1) steps of S / N bytes each. Every step costs one latency and
-the time of its bytes on the wire (docs/algorithms.md). Buckets are reduced one after another, and none before backward
-has made it ready. Reductions that are not done when backward ends are exposed.
+the time of its bytes on the wire (docs/algorithms.md). Buckets are reduced one after another, each not before the
+backward pass has made it ready. Reduction time after the end of backward is exposed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Fraction of an Ethernet frame of 1,514 bytes (14 of Ethernet, 20 of IPv4, 32 of TCP with time stamps) that is data.
-# The shaper (tc-tbf) counts all 1,514 bytes; it has no preamble and gap as a real wire has.
+# Data bytes / frame bytes. An Ethernet frame of 1,514 bytes has 66 bytes of headers (14 of Ethernet, 20 of IPv4, 32 of
+# TCP with time stamps). The shaper (tc-tbf) counts all 1,514 bytes, but not the preamble and gap of a real wire.
 PAYLOAD_SHARE = 1448 / 1514
 
 
@@ -30,8 +30,8 @@ class Link:
 @dataclass(frozen=True)
 class Work:
     """A step that sleeps `compute_seconds`, of which two thirds are backward, and reduces `buckets` equal buckets of
-    `bucket_bytes`. overlapped: bucket i is ready after (i + 1) / buckets of backward; otherwise all are ready at its
-    end."""
+    `bucket_bytes`. overlapped: True if bucket i is ready after (i + 1) / buckets of backward; else all buckets are
+    ready at the end of backward."""
 
     compute_seconds: float
     bucket_bytes: int
@@ -52,7 +52,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Expected:
-    """The prediction for one step. reduce_seconds: time for all buckets if there were nothing else to do."""
+    """The prediction for one step. reduce_seconds: time to reduce all buckets without a pause."""
 
     step_seconds: float
     exposed_seconds: float
@@ -68,7 +68,7 @@ def ring_seconds(link: Link, ranks: int, size: float) -> float:
 
 
 def queue_end(ready: Sequence[float], service: Sequence[float]) -> float:
-    """Returns when the last job of a queue is done. Each job starts when it is ready and its predecessor is done."""
+    """Returns the end of a queue's last job. A job starts when it is ready and its predecessor is done."""
     done = 0.0
     for at, seconds in zip(ready, service, strict=True):
         done = max(done, at) + seconds
@@ -89,9 +89,9 @@ def expected(link: Link, ranks: int, work: Work) -> Expected:
 
 
 def replay_text(work: Work, name: str, network: str) -> str:
-    """Returns the step as a profile for hvd_bench --replay (models/replay). The profile says that nobody recorded it.
+    """Returns the step as a profile for hvd_bench --replay (models/replay). The profile says that it is made up.
 
-    `network` describes the network in words. It is part of the profile, and so of the run's fingerprint.
+    network: the network in words, which becomes part of the profile and so of the run's fingerprint.
     """
     lines = [
         "hvd-replay 1",

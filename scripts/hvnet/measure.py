@@ -1,4 +1,4 @@
-"""Runs hvd_bench across a shaped network, and reads the time of a step from its store."""
+"""Runs hvd_bench across a shaped network, and reads the time of a step from the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MIB = 1 << 20
 
 
 class RunFailed(HvdbError):
-    """hvd_bench failed; the text is its message."""
+    """hvd_bench failed. The error's text is hvd_bench's message."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def calibrate(network: Network) -> Calibration:
 
 
 def link_of(network: Network, calibration: Calibration) -> Link:
-    """Returns the facts about the links: the rate that was set, and the latency that was measured on the idle link."""
+    """Returns the links' properties: the rate that was set, and the latency that was measured on the idle link."""
     return Link(network.wiring.rate_mbit * 1e6, calibration.latency_seconds)
 
 
@@ -81,7 +81,7 @@ class Settings:
 
 
 def run(network: Network, work: Work, settings: Settings, name: str, folder: Path, store: Path) -> Measured:
-    """Runs `hvd_bench --efficiency` once, with `work` as its compute. Adds to `store`. Errors: RunFailed."""
+    """Runs `hvd_bench --efficiency` once, with `work` as its compute. Adds the runs to `store`. Errors: RunFailed."""
     profile = folder / f"{name}.replay"
     profile.write_text(replay_text(work, name, network.wiring.text))
     command = [

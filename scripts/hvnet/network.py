@@ -1,10 +1,10 @@
-"""Network namespaces on one switch. Every link is shaped to a rate, and has a latency if asked for.
+"""Network namespaces on one switch. Every link is shaped to a rate. The caller may add a latency.
 
-Everything lives inside one outer set of namespaces (network, mount, PID), which this program enters first. When the
-first process in them ends, for whatever reason, the kernel removes all of them. Nothing outside is changed.
+Everything is inside one outer set of namespaces (network, mount, PID), which this program enters first. When the first
+process in the outer set ends, the kernel removes all namespaces. Nothing outside changes.
 
-Rate: tc-tbf on both ends of every link. Latency: the switch is delay_switch (bench/net) instead of a bridge, because
-many kernels lack sch_netem.
+tc-tbf on both ends of every link limits the rate. For latency the switch is delay_switch (bench/net) instead of a
+bridge, because many kernels do not have sch_netem.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ SUBNET = "10.77.0.0/16"
 _PR_SET_PDEATHSIG = 1
 COVERED = Path("/run")  # see prepare()
 _HEAD = "10.77.255.254"  # address of mpirun, in the outer namespace
-# With a smaller burst, tbf splits every offloaded segment in software (measured at 1 Gbit/s: 4 times slower with 16
-# kB). The long queue loses no packets, like a lossless fabric.
+# With a smaller burst than 128 kB, tbf splits every offloaded segment in software (measured at 1 Gbit/s: 4 times slower
+# with 16 kB). The long queue loses no packets, like a lossless fabric.
 _SHAPE = ("tbf", "burst", "128kb", "limit", "16mb", "rate")
 
 _TCP = (
-    # BBR paces by its own estimate of the bandwidth, which is wrong for a token bucket.
+    # reno, because BBR paces by its own estimate of the bandwidth, which is wrong for a token bucket.
     "net.ipv4.tcp_congestion_control=reno",
-    # Windows are wide from the beginning and stay wide while compute sleeps, so that they limit nothing.
+    # TCP windows are wide from the beginning and stay wide while compute sleeps, so that they do not limit the rate.
     "net.ipv4.tcp_slow_start_after_idle=0",
     "net.ipv4.tcp_rmem=4096 4194304 33554432",
     "net.ipv4.tcp_wmem=4096 4194304 4194304",
 )
 
-# The remote shell for Open MPI, where a host is the name of a node. Each node has its own host name and /dev/shm, so
-# that ranks of two nodes cannot share memory. It does not use `ip netns exec`, which remounts /sys and needs more
-# rights.
+# The remote shell for Open MPI. A host is the name of a node. Each node has its own host name and /dev/shm, so that
+# ranks of two nodes cannot share memory. nsenter is used, because `ip netns exec` remounts /sys and needs more rights.
 _AGENT = """#!/bin/sh
 node=$1
 shift
@@ -79,7 +78,7 @@ def _unshare() -> list[str]:
 
 
 def why_not(latency: bool, switch: Path) -> str:
-    """Says why this network cannot be made here; "" if it can."""
+    """Returns the reason why this machine cannot make this network; "" if it can."""
     missing = [name for name in ("unshare", "nsenter", "ip", "tc", "mpirun") if shutil.which(name) is None]
     if missing:
         return f"no {', '.join(missing)} here (Debian: apt-get install iproute2 util-linux openmpi-bin)"
@@ -95,14 +94,14 @@ def why_not(latency: bool, switch: Path) -> str:
 
 
 def _die_with_parent() -> None:
-    """Called in a child between fork and exec: the kernel kills the child when this process ends. Source: prctl(2)."""
+    """Makes the kernel kill the calling child when this process ends. Call between fork and exec. Source: prctl(2)."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def enter(command: list[str]) -> int:
-    """Runs `command` inside the outer namespaces. Returns its exit code. SIGINT and SIGTERM end everything inside.
+    """Runs `command` inside the outer namespaces. Returns the exit code. SIGINT and SIGTERM end everything inside.
 
-    unshare itself ignores both signals, but all processes inside end when it is killed.
+    unshare itself ignores both signals, but all processes inside end when unshare is killed.
     """
     with subprocess.Popen([*_unshare(), *command], preexec_fn=_die_with_parent, start_new_session=True) as inside:
         stopped: list[int] = []
@@ -118,8 +117,8 @@ def enter(command: list[str]) -> int:
 
 
 def prepare() -> Path:
-    """Call once, inside: mounts a file system on /run that disappears with the mount namespace. It holds the names of
-    network namespaces and all temporary files, including those of Open MPI. Returns a folder in it."""
+    """Mounts a file system on /run that disappears with the mount namespace. Call once, inside the outer namespaces.
+    It is for the names of network namespaces and all temporary files, also Open MPI's. Returns a folder in it."""
     _do(f"mount -t tmpfs -o mode=755 tmpfs {COVERED}")
     (COVERED / "netns").mkdir()
     folder = COVERED / "hvnet"
@@ -140,7 +139,7 @@ def address(node: int) -> str:
 
 
 class Network:
-    """The network exists inside the `with`. Nodes are named net1, net2, ...; `folder` holds its own files."""
+    """The network exists inside the `with`. The nodes' names are net1, net2, ... folder: for the network's files."""
 
     def __init__(self, wiring: Wiring, switch: Path, folder: Path) -> None:
         self.wiring = wiring
@@ -172,7 +171,7 @@ class Network:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Removes the network for the next one inside the same namespaces. The kernel would remove the last one."""
+        """Removes the network, to make room for the next network in the same outer namespaces."""
         quiet = {"check": False, "stderr": subprocess.DEVNULL}
         if self._switch is not None:
             self._switch.kill()
@@ -227,7 +226,7 @@ class Network:
             _do(" ".join(["tc", *where, "qdisc add dev", device, "root", *_SHAPE, f"{self.wiring.rate_mbit:g}mbit"]))
 
     def inside(self, node: str, *command: str) -> list[str]:
-        """Returns the command that runs `command` in one node's network."""
+        """Returns the command that runs `command` in the network namespace of `node`."""
         return ["nsenter", f"--net=/run/netns/{node}", *command]
 
     def mpirun(self, ranks_per_node: int) -> list[str]:
@@ -250,7 +249,7 @@ class Network:
 
 
 def wait_until_connected(network: Network, probe: list[str], seconds: float = 10) -> None:
-    """Waits until `probe` (a command) succeeds, because a bridge's port forwards only a moment after it came up."""
+    """Waits until the command `probe` succeeds, because a bridge's port begins to forward a moment after it came up."""
     end = time.monotonic() + seconds
     while subprocess.run(probe, capture_output=True, check=False).returncode != 0:
         if time.monotonic() > end:

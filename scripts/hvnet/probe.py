@@ -15,11 +15,11 @@ import time
 
 _PORT = 7077
 _PINGS = 200
-_UNCOUNTED = 20  # first pings, which are slower: addresses are resolved and processors wake up
+_UNCOUNTED = 20  # first pings, which are slower, because addresses are resolved and processors wake up
 
 
 def serve() -> None:
-    """Runs for ever: echoes datagrams; reads each stream to its end and answers with one byte."""
+    """Runs for ever. Echoes datagrams. Reads each stream to its end and answers with one byte."""
     listener = socket.create_server(("", _PORT))
     threading.Thread(target=_swallow, args=(listener,), daemon=True).start()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as echo:
@@ -52,7 +52,7 @@ def one_way_seconds(host: str) -> float:
 
 
 def bytes_per_second(host: str, size: int) -> float:
-    """Returns the payload rate of one TCP stream of `size` bytes, until the other side has read the last byte."""
+    """Returns the payload rate of one TCP stream of `size` bytes, until the server has read the last byte."""
     block = bytes(1 << 16)
     with socket.create_connection((host, _PORT), timeout=60) as stream:
         begin = time.perf_counter()

@@ -1,6 +1,6 @@
 """Counts test cases in ctest's JUnit file. Prints `passed failed skipped` and, on standard error, the failed entries.
 
-ctest has one entry per program; the output of GoogleTest and unittest says how many cases the program ran. An entry
+ctest has one entry per program. The output of GoogleTest or unittest says how many cases a program ran. An entry
 without this output counts as one case. An entry that ctest calls failed counts as at least one failure.
 """
 
@@ -32,13 +32,13 @@ class Counts:
 
 
 def _first(pattern: re.Pattern[str], text: str) -> int:
-    # Use the first match only, because a program under mpirun may print its summary once per rank.
+    # Only the first match counts, because a program under mpirun may print its summary once per rank.
     match = pattern.search(text)
     return int(match[1]) if match else 0
 
 
 def count_output(output: str) -> Counts | None:
-    """Returns the counts that GoogleTest or unittest printed in `output`; None if neither did."""
+    """Returns the counts that GoogleTest or unittest printed in `output`; None if there are none."""
     if GTEST_RAN.search(output):
         ran, failed = _first(GTEST_RAN, output), _first(GTEST_FAILED, output)
         skipped = _first(GTEST_SKIPPED, output)

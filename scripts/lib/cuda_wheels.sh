@@ -1,8 +1,8 @@
 # Sourced by install_deps --cuda. Makes a CUDA Toolkit with cuDNN and NCCL from NVIDIA's wheels on PyPI, for machines
-# without a toolkit. It is enough to compile and link the GPU code and to run its tests without a GPU.
+# without a toolkit. This toolkit is enough to compile and link the GPU code and to run its tests without a GPU.
 # shellcheck shell=bash
 
-# The versions that the GPU code is tested with. Python wheels are used so that NVIDIA's repository need not be set up.
+# The versions with which the GPU code is tested. Python wheels spare the user the set-up of NVIDIA's repository.
 hvd_cuda_wheels=(
   nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88  # the compiler
   nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85                   # headers and the runtime library
@@ -14,7 +14,7 @@ hvd_cuda_size="1.2 GB to download, 1.7 GB on disk"
 
 hvd_system_prefixes=(/usr/local /usr)
 
-# hvd_has_header HEADER PREFIX...: succeeds if the header is below one of the prefixes, searched as CMake does.
+# hvd_has_header HEADER PREFIX...: succeeds if the header is below one of the prefixes, in a folder that CMake searches.
 hvd_has_header() {
   local header=$1 prefix file
   shift
@@ -27,7 +27,7 @@ hvd_has_header() {
 }
 
 # hvd_machine_has_cuda: prints the nvcc of CUDA 12 or newer that CMake would find, if the headers of cuDNN and NCCL are
-# there too. Otherwise says which of these is missing.
+# there too. Otherwise names the missing header.
 hvd_machine_has_cuda() {
   local nvcc release prefixes
   nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc) || return 1
@@ -49,11 +49,11 @@ hvd_cuda_header() {
   return 1
 }
 
-# hvd_cuda_is_there FOLDER: succeeds if exactly these wheels were installed there.
+# hvd_cuda_is_there FOLDER: succeeds if FOLDER contains exactly hvd_cuda_wheels.
 hvd_cuda_is_there() { [ "$(cat "$1/wheels.txt" 2>/dev/null)" = "${hvd_cuda_wheels[*]}" ]; }
 
-# hvd_flatten_wheels SITE_PACKAGES FOLDER: merges the folders of the wheels into one toolkit, and adds the library names
-# that a linker looks for (wheels contain only libcudart.so.13, for example).
+# hvd_flatten_wheels SITE_PACKAGES FOLDER: merges the folders of the wheels into one toolkit. Adds the library names
+# that a linker looks for, because wheels contain, for example, only libcudart.so.13.
 hvd_flatten_wheels() {
   local package file
   for package in cu13 cudnn nccl; do cp -al "$1/nvidia/$package/." "$2/" || return 1; done

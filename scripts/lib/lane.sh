@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Background steps of scripts/test --all: builds and clang-tidy, one after another. At idle priority they use only the
-# processor time that the tests leave; tests mostly wait, while these steps compute.
+# Background steps of scripts/test --all: builds and clang-tidy, one after another. At idle priority these steps use
+# only the processor time that the tests leave. The tests mostly wait.
 #
 # lane.sh LOGS idle|normal STEP...: writes output to LOGS/STEP.log, and "STATUS SECONDS" to LOGS/STEP.end at its end.
 set -euo pipefail
@@ -9,7 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/shell.sh"
 
 asan_build() { scripts/build asan -DHVD_WERROR=ON; }
 
-# Builds only tests of code with its own threads; HVD_TSAN_TESTS and HVD_TSAN_LABELS select them.
+# Builds only the tests of code with threads of our own. HVD_TSAN_TESTS and HVD_TSAN_LABELS select these tests.
 tsan_build() {
   cmake --preset tsan -DHVD_WITH_ONEDNN=OFF -DHVD_WITH_MPI=OFF -DHVD_WERROR=ON || return 1
   local targets listed='s/^ *Test *#[0-9]*: \([^ ]*\)$/\1/p'  # the pattern leaves out tests marked "(Disabled)"
@@ -18,8 +18,8 @@ tsan_build() {
   cmake --build build/tsan --target $targets
 }
 
-# Lists the C++ sources that a build directory compiles, without CUDA's and without generated files. A folder's unit has
-# one line per source. The longest units come first, so that none of them runs alone at the end.
+# Lists the C++ sources that a build directory compiles, without CUDA sources and generated files. A folder's unit has
+# one line per source. The longest units come first, so that no long unit runs alone at the end.
 sources() {  # BUILD_DIR
   "$HVD_PYTHON" -c 'import json, sys
 paths = {entry["file"] for entry in json.load(open(sys.argv[1] + "/compile_commands.json"))}
@@ -27,8 +27,8 @@ ours = [path for path in sorted(paths) if path.endswith((".cpp", ".cxx")) and no
 print(*sorted(ours, key=lambda path: -len(open(path).readlines())), sep="\n")' "$1"
 }
 
-# clang-tidy parses like clang and turns its warnings (including -Wthread-safety) into errors, so nothing else needs to
-# be compiled. It checks one folder at a time, so that headers are parsed only once per folder.
+# clang-tidy parses like clang and turns clang's warnings (including -Wthread-safety) into errors, so no other build
+# with clang is needed. It checks one folder at a time, so that headers are parsed only once per folder.
 tidy() {
   local folders=build/tidy-folders
   cmake --preset tidy -B "$folders" -DCMAKE_UNITY_BUILD=ON -DHVD_WERROR=ON || return 1
@@ -42,7 +42,7 @@ logs=$1 priority=$2
 shift 2
 if [ "$priority" = idle ]; then
   chrt --idle --pid 0 $$ 2>/dev/null || renice -n 19 $$ >/dev/null
-  # Some kernels first divide the processor between sessions; there, priorities count only within a session.
+  # Some kernels first divide the processor between sessions, so that priorities count only within a session.
   { echo 19 >/proc/self/autogroup; } 2>/dev/null || true
 fi
 for name in "$@"; do

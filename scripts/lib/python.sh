@@ -1,12 +1,12 @@
-# Sourced. Sets HVD_PYTHON to a Python 3.10 or newer that has numpy and matplotlib: the one in HVD_PYTHON if it is set,
-# else that of build/python in a checkout (scripts/install_deps --tests), else the first suitable one on the PATH and in
-# the system's folders. The first python3 on a PATH often lacks them (pyenv, conda, a module).
+# Sourced. Sets HVD_PYTHON to the first Python 3.10 or newer with numpy and matplotlib among: $HVD_PYTHON, the
+# checkout's build/python (scripts/install_deps --tests), the PATH, the system's folders. The first python3 on the PATH
+# often has no numpy or matplotlib (pyenv, conda, a module).
 # shellcheck shell=bash
 
-# Python looks for modules in the current folder first, which may hold a stranger's files, so this entry is removed.
+# Removes the current folder, which may contain a stranger's files, from the path on which Python looks for modules.
 HVD_PYTHON_PATH='import sys; sys.path[:] = filter(None, sys.path)'
 
-# The packages are only searched, because importing matplotlib takes a second.
+# Only searches for the packages, because importing matplotlib takes a second.
 HVD_PYTHON_CHECK="$HVD_PYTHON_PATH"'; import importlib.util as u
 sys.exit(sys.version_info < (3, 10) or not (u.find_spec("numpy") and u.find_spec("matplotlib")))'
 
@@ -29,8 +29,8 @@ hvd_choose_python() {
   return 2
 }
 
-# hvd_exec_with PYTHON MODULE ARGS...: replaces the shell by `PYTHON -m MODULE ARGS...`. The folder above this one is on
-# the module path instead of the current folder.
+# hvd_exec_with PYTHON MODULE ARGS...: replaces the shell by `PYTHON -m MODULE ARGS...`. The folder above lib/ is on the
+# module path instead of the current folder.
 hvd_exec_with() {
   local packages python=$1
   packages=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -62,7 +62,7 @@ hvd_exec_plain() {
 }
 
 # hvd_exec COMMAND ARGS...: replaces the shell by `python -m hvdb COMMAND ARGS...`. Login nodes have few packages, so
-# `campaign` needs only Python 3.11 (tomllib), and hvdb without a command needs any Python 3.10 or newer.
+# `campaign` needs only Python 3.11 (tomllib), and hvdb without a command needs only Python 3.10.
 hvd_exec() {
   case ${1:-} in
     campaign) hvd_exec_plain 11 hvdb "$@" ;;

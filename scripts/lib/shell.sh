@@ -22,9 +22,9 @@ hvd_duration() {
   fi
 }
 
-# Open MPI refuses to run as root and to start more ranks than cores; both are normal in a container and on a laptop.
-# Open MPI 5 places ranks through PRRTE, which reads its own variables. Set only the necessary variables, because those
-# that tune MPI are part of a run's fingerprint.
+# Open MPI refuses to run as root, and to start more ranks than cores. Containers and laptops need both. Open MPI 5
+# places ranks through PRRTE, which reads its own variables. Only necessary variables are set, because variables that
+# tune MPI are part of a run's fingerprint.
 hvd_prepare_mpi() {
   if [ "$(id -u)" -eq 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

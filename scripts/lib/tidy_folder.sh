@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs clang-tidy on one translation unit of a folder, for the lane of scripts/test: tidy_folder.sh BUILD_DIR UNIT.
 set -euo pipefail
-# A folder's unit includes the folder's sources, so these count as headers. The analyzer must follow paths through them,
-# but not through the standard library's headers, which would take most of its time.
+# A folder's unit includes the folder's sources, so clang-tidy takes the sources for headers. The analyzer must follow
+# paths through these sources. Following paths through the standard library's headers would take most of its time.
 analyzer=()
 for word in -analyzer-opt-analyze-headers -analyzer-config c++-stdlib-inlining=false -analyzer-config max-nodes=75000; do
   analyzer+=(--extra-arg=-Xclang "--extra-arg=$word")

@@ -1,1 +1,1 @@
-"""Scripts for the maintainers of this project, one line each in README.md here."""
+"""Scripts for the maintainers of this project. README.md has one line about each."""

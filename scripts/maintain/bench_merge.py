@@ -1,10 +1,10 @@
-"""How fast scripts/merge is, and how much memory it takes: makes job files, merges them, checks the result, prints.
+"""Measures time and memory of scripts/merge: makes job files, merges them, checks the result, prints.
 
-The job files are SYNTHETIC and say so everywhere a reader may look: origin 'simulated', the command line, the host
-names, the checks, a provenance fact. They are written to a folder that is removed at the end.
+The job files are SYNTHETIC and say this everywhere a reader may look: origin 'simulated', the command line, the host
+names, the checks, a provenance fact. They are in a folder that is removed at the end.
 
-The files' pages are dropped from the operating system's cache before the merge, so that they are read from the disk.
-Needs only Python 3.10; the merge itself runs in the Python that scripts/merge chooses.
+The files are dropped from the operating system's cache before the merge, so that the merge reads them from the disk.
+This program needs only Python 3.10. The merge itself runs in the Python that scripts/merge chooses.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Merged:
-    """Cost of one merge: wall and processor seconds, peak resident set of its process in MiB."""
+    """Cost of one merge: wall and processor seconds, peak resident set of the process in MiB."""
 
     seconds: float
     processor_seconds: float
@@ -56,7 +56,7 @@ class Merged:
 
 
 def make_template(path: Path, ranks: int, steps: int) -> None:
-    """Writes the samples of one run, from which job files are copied: (ranks x kinds) blobs of `steps` doubles."""
+    """Writes the samples of one run, which every job file copies: (ranks x kinds) blobs of `steps` doubles."""
     numbers = random.Random(1)
     connection = store.create(path)
     with connection:
@@ -132,7 +132,7 @@ def make_job(path: Path, template: Path, number: int, ranks: int, steps: int) ->
 
 
 def drop_from_cache(paths: Sequence[Path]) -> None:
-    """Flushes the files and asks the operating system to drop their pages (it may not, on some file systems)."""
+    """Flushes the files and asks the operating system to drop their pages, which some file systems do not do."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -143,7 +143,7 @@ def drop_from_cache(paths: Sequence[Path]) -> None:
 
 
 def run_merge(output: Path, jobs: Path) -> Merged:
-    """Runs scripts/merge as a user does. Errors: SystemExit with its message if it fails."""
+    """Runs scripts/merge as a user does. Errors: SystemExit with the message of a merge that failed."""
     begun = time.monotonic()
     process = subprocess.Popen(
         [str(SCRIPTS / "merge"), "-o", str(output), str(jobs)],
@@ -160,7 +160,7 @@ def run_merge(output: Path, jobs: Path) -> Merged:
 
 
 def faults_of(output: Path, expected: dict[str, int], ranks: int, steps: int) -> list[str]:
-    """Describes what is wrong with the merged store; empty if nothing is."""
+    """Returns a line for each fault of the merged store."""
     with store.open_readonly(output) as connection:
         found = {row[0]: row[1] for row in connection.execute("SELECT uuid, seed FROM run")}
         if found != expected:

@@ -1,7 +1,7 @@
-"""How often the stored intervals of repeated sessions hold the truth; `benchmarks DIR coverage` runs them.
+"""Counts how often intervals of repeated sessions contain the truth. `benchmarks DIR coverage` runs the sessions.
 
-The truth is not known: for each session it is the median of the other sessions. That median varies too, so intervals
-that hold the truth in 95 % of cases hold it in about 94 % (with twenty sessions).
+The truth is unknown, so for each session the median of the other sessions takes its place. This median varies too: with
+twenty sessions, intervals that contain the truth in 95 % of cases contain the median in about 94 %.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hvdb.runs import Component
 
 @dataclass(frozen=True)
 class Coverage:
-    """One part of the step time. median, spread and half_width are fractions of it."""
+    """One part of the step time. median, spread and half_width are fractions of the step time."""
 
     held: int  # number of intervals that contain the median of the other sessions
     sessions: int  # number of sessions with an interval
@@ -31,10 +31,10 @@ class Coverage:
 
 
 def coverage(parts: Sequence[Component]) -> Coverage | None:
-    """Computes the coverage of `parts`: the same part of each session. Parts without an interval do not count.
+    """Computes the coverage of `parts`, which are one part from each session. Parts without an interval do not count.
 
-    Returns None if fewer than two count, or if all are the same value with intervals of zero width, because such
-    intervals always contain it.
+    Returns None if fewer than two parts count. Also returns None if all parts have one value and intervals of zero
+    width, because such intervals always contain the value.
     """
     known = [(part.low, part.fraction, part.high) for part in parts if part.low is not None and part.high is not None]
     if len(known) < 2 or (len({value for _, value, _ in known}) == 1 and all(low == high for low, _, high in known)):

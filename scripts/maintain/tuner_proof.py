@@ -1,8 +1,8 @@
-"""Compares the choices of --tune-schedule with the best setting of its space; `benchmarks DIR tuner` runs it.
+"""Compares the choices of --tune-schedule with the best setting of its space. `benchmarks DIR tuner` runs this.
 
 For each schedule the search runs several times with a replay file, so that only the communication is real. Then every
-setting of the space runs in rounds of random order. The best setting is the one with the smallest median over the even
-rounds. Its step time is then compared with those of the searches' choices, as medians over the odd rounds.
+setting of the space runs in rounds of random order. The best setting has the smallest median over the even rounds. Its
+step time is compared with the step times of the searches' choices, as medians over the odd rounds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hvnet.measure import calibrate
 from hvnet.network import Network, Wiring
 
 _MIB = 1 << 20
-# Each list holds the default and then the values that the search also tries (bench/train/schedule_search.cpp).
+# Each list has the default, then the other values that the search tries (bench/train/schedule_search.cpp).
 _BUCKETS_MB = ("25", "6.25", "100")
 _SEGMENTS_KB = ("256", "64", "1024")
 _THRESHOLDS_MB = ("128", "32", "512")
@@ -47,7 +47,7 @@ class Setting:
 
 @dataclass
 class Search:
-    """The setting that one --tune-schedule chose, and how long the search took, in seconds."""
+    """One run of --tune-schedule: its choice, and its duration in seconds."""
 
     chosen: Setting
     seconds: float
@@ -66,7 +66,7 @@ def space(schedule: str, gradient_bytes: int, nodes: int) -> list[Setting]:
     """Returns every setting that the search may choose. The default comes first."""
 
     def sizes(values: tuple[str, ...]) -> list[str]:
-        """Returns the values, but only one that holds all gradients, because larger ones have the same effect."""
+        """Returns the values, but only one with room for all gradients, because larger values have the same effect."""
         whole = [value for value in values if float(value) * _MIB >= gradient_bytes]
         return [value for value in values if value not in whole or value == whole[0]]
 
@@ -82,7 +82,7 @@ def space(schedule: str, gradient_bytes: int, nodes: int) -> list[Setting]:
 
 
 def chosen_setting(provenance: dict[str, str], schedule: str, nodes: int) -> Setting:
-    """Returns the options that a tuned run ended with, in the order of space()."""
+    """Returns the final options of a tuned run, in the order of space()."""
 
     def number(key: str, unit: float) -> str:
         return f"{float(provenance[key]) / unit:g}"
@@ -99,8 +99,8 @@ def chosen_setting(provenance: dict[str, str], schedule: str, nodes: int) -> Set
 
 
 def judge(result: Result) -> tuple[Setting, list[tuple[Setting, float]]]:
-    """Returns the best setting by the even rounds, and for each search its choice and a ratio: the median step time of
-    the choice over that of the best setting, both from the odd rounds.
+    """Returns the best setting by the even rounds, and for each search its choice and a ratio: the choice's median step
+    time over the best setting's, both from the odd rounds.
 
     Errors: HvdbError if a search chose a setting outside the space.
     """
@@ -123,7 +123,7 @@ class Runner:
         self._start += ["--no-db", "--json", "--no-check"]
 
     def run(self, *options: str) -> dict:
-        """Runs hvd_bench and returns its JSON document. Errors: HvdbError with the last line of its standard error."""
+        """Runs hvd_bench and returns its JSON document. Errors: HvdbError with the last line of standard error."""
         command = [*self._start, *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
         if done.returncode != 0:

@@ -62,7 +62,7 @@ TEST(GpuChoice, CudaWithoutOneIsRefusedInOneLine) {
             std::string::npos);
 }
 
-/// The set-up of two processes of mpirun whose options are `words`.
+/// Returns the Setup of two processes of mpirun whose command line is `words`.
 bench::Setup settled(const std::vector<std::string>& words, FakeGpus& gpus) {
   Options options = parse_command_line(words, {}).options;
   check_launch(detect_launch({{"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "0"}}), options, true);

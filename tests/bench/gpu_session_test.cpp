@@ -1,5 +1,5 @@
-// Whole sessions on fake GPUs: N ranks as threads, a fake NCCL, a fake network. Every test also checks that the fakes
-// report no fault, such as a race, memory freed in use, or an object that outlives its GPU.
+// Runs whole sessions on fake GPUs: N ranks as threads, a fake NCCL, a fake network. Every test also checks that the
+// fakes report no fault, such as a race, memory freed in use, or an object that outlives its GPU.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -113,7 +113,8 @@ TEST(GpuSession, AnOverflowWhileTheLossScaleSettlesIsNoFault) {
   EXPECT_NE(run(options, others).error.find("is not a finite number on rank"), std::string::npos);
 }
 
-// In fp16 a sum could overflow, so the loss is divided first. NCCL's own mean is not offloaded to NVLS.
+// In fp16 a sum could overflow, so the session divides the loss by the number of ranks. It does not ask NCCL for a
+// mean, because NVLS does not support NCCL's mean in fp16.
 TEST(GpuSession, Fp16DividesInTheLossAndSums) {
   std::string weights;
   for (const DataType compute : {DataType::kF32, DataType::kF16}) {
@@ -435,7 +436,7 @@ TEST(GpuSession, APeerThatFailsLosesNothingThatBothHaveMeasured) {
   std::map<std::string, RunRecord> saved;
   SessionObserver observer;
   observer.save = [&](const RunRecord& record) { saved[record.uuid] = record; };
-  int visits = 0;  // visits of phases; each ends with a sample of every rank
+  int visits = 0;  // number of phases visited; each ends with a sample of every rank
   observer.progress = [&](const Progress& progress) {
     if (progress.stage == "measuring" && ++visits == 5) *gpus.faults.fails_now = true;
   };

@@ -152,7 +152,7 @@ TEST(NcclLog, KeepsTheUsersSettings) {
   EXPECT_EQ(::getenv("NCCL_DEBUG_FILE"), nullptr);
 }
 
-// Writes as NCCL does: opens the file by its name and appends lines.
+// The test writes the log as NCCL does: it opens the file by its name and appends lines.
 TEST(NcclLog, IsReadWhileItIsWritten) {
   const NcclLog log(Environment{});
   ASSERT_STREQ(::getenv("NCCL_DEBUG"), "INFO");

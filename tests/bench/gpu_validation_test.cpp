@@ -1,4 +1,4 @@
-// `hvd_bench validate` as whole sessions on fake GPUs: N ranks as threads, one of which updates differently.
+// Runs `hvd_bench validate` as whole sessions on fake GPUs: N ranks as threads. One rank updates its weights wrongly.
 #include <gtest/gtest.h>
 
 #include "bench/cli/validate_options.h"
@@ -14,7 +14,7 @@ using Kind = ValidationFinding::Kind;
 
 Options validation_options(int ranks) {
   Options options = test::gpu_options(ranks);
-  // The threshold is a factor. No pause of a busy machine makes a rank this much slower in every step.
+  // A rank counts as slow if it is 900 times slower. No pause of a busy machine makes a rank so slow in every step.
   options.validate = ValidateOptions{.steps = 10, .threshold = 900};
   settle_validation(options);
   return options;

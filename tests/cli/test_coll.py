@@ -181,7 +181,7 @@ class Coll(ProgramTest):
         time.sleep(0.5)  # by now rank 0 waits for rank 1 and does not check for signals
         os.kill(running.rank_pid(0), signal.SIGTERM)
         result = running.finish(timeout=30)
-        self.assertIn("before the operations in progress could end; what was measured is printed", result.err)
+        self.assertIn("stopped in the middle of an operation by SIGTERM; the results so far are printed", result.err)
         self.assertIn("# INCOMPLETE           : stopped by SIGTERM", result.out)
         self.assertEqual(json.loads(self.json.read_text())["status"], "incomplete")
         self.require_stored_incomplete("SIGTERM")

@@ -148,7 +148,7 @@ class Ranks(ProgramTest):
         self.assertIn("rank 1 (host", warnings[0].split("roll call: ")[1])
         # The table must follow the error on standard error, and must be in the store.
         behind = result.err.split(result.errors[0])[1]
-        self.assertIn("\ncollectives that the ranks entered last:\nrank 0 (host ", behind)
+        self.assertIn("\nthe last collectives that each rank entered:\nrank 0 (host ", behind)
         self.assertRegex(behind, r"\nrank 1 \(host \S+\): \w+ \d+.*, entered [0-9.]+ s ago, ")
         tables = self.query("SELECT value FROM provenance WHERE key = 'engine.flight_record'")
         self.assertEqual(len(tables), self.query("SELECT count(*) FROM run")[0][0])
@@ -185,7 +185,7 @@ class Joining(ProgramTest):
         with ThreadPoolExecutor() as both:  # both runs at the same time, because starting MPI may take 30 s
             results = both.map(execute, (per_rank(first, second) for second in (["true"], ["sleep", "100"])))
         for result in results:
-            self.refused(result, 5, "not all of these processes joined", "OMPI_COMM_WORLD_SIZE=2")
+            self.refused(result, 5, "some of these processes did not join the MPI world", "OMPI_COMM_WORLD_SIZE=2")
             self.assertIn("raise --startup-deadline-seconds", result.errors[0])
         self.assertEqual(list(self.folder.iterdir()), [])
 

@@ -15,7 +15,7 @@ using comm::Bytes;
 using comm::Communicator;
 
 std::string same_everywhere(Communicator& communicator, std::uint64_t value) {
-  // Where two ranks differ in a bit, the AND clears the bit in one of the halves.
+  // If two ranks differ in a bit, the AND clears this bit in the first word or in the second.
   std::array<std::uint64_t, 2> words{value, ~value};
   communicator.control().all_reduce_bits(words, BitOp::kAnd, soon());
   return words[0] == value && words[1] == ~value ? "" : "ranks have different bits";
@@ -50,11 +50,11 @@ std::string check_all_reduce(Communicator& communicator, const AllReduceCase& c)
     if (!buffer.intact() || !separate.intact()) problem = "wrote past the end";
     hash = digest({result, bytes});
   }
-  // Ranks agree on the hash before they compare, so that a rank that finds a fault does not leave the others waiting.
+  // same_everywhere() is collective, so even a rank that has already found a fault calls it.
   const std::string differ = same_everywhere(communicator, hashes[0]);
   if (problem.empty()) problem = differ;
   if (problem.empty() && hashes[0] != hashes[1]) problem = "two runs have different bits";
-  // All ranks have the same bits here, so rank 0 alone compares with the reference.
+  // All ranks have the same bits here, so only rank 0 compares its result with the reference.
   if (problem.empty() && rank == 0) problem = compare_reduced(result, {0, c.count}, {c.dtype, c.op, size});
   return problem.empty() ? "" : c.text() + ": " + problem;
 }
@@ -65,7 +65,7 @@ std::string check_all_reduce_matrix(Communicator& communicator, bool large) {
     for (const std::size_t count : {0U, 1U, 7U, 1000U, 20011U}) {
       for (std::size_t type = 0; type < kDataTypes; ++type) {
         for (std::size_t op = 0; op < kReduceOps; ++op) {
-          // All pairs of type and operation have 7 elements. Other lengths need one operation per type.
+          // Runs every pair of type and operation with 7 elements. Other lengths run one operation per type.
           if (count != 7 && op != (type + count) % kReduceOps) continue;
           cases.push_back({count, static_cast<DataType>(type), static_cast<ReduceOp>(op), memory});
         }
@@ -92,7 +92,7 @@ std::string check_control_plane(Communicator& communicator) {
   const int rank = communicator.topology().rank;
   control.barrier(soon());
 
-  for (const std::size_t length : {1U, 16U, 5000U}) {  // the last is longer than a slot
+  for (const std::size_t length : {1U, 16U, 5000U}) {  // 5000 words are longer than a slot
     std::vector<std::uint64_t> ones(length, ~0ULL);
     std::vector<std::uint64_t> zeros(length, 0);
     for (std::size_t i = 0; i < length; ++i) {
@@ -136,7 +136,7 @@ std::string check_control_plane(Communicator& communicator) {
 std::string check_data_broadcast(Communicator& communicator, std::size_t bytes) {
   const int rank = communicator.topology().rank;
   const int last = communicator.topology().size - 1;
-  // The path of the bytes does not depend on their number, so large broadcasts start from the first and last rank only.
+  // Large messages take the same path as small ones, so large broadcasts start from only the first and the last rank.
   for (int root = 0; root <= last; root += bytes > 100000 ? std::max(last, 1) : 1) {
     std::vector<std::byte> expected(bytes);
     for (std::size_t i = 0; i < bytes; i += sizeof(std::uint64_t)) {

@@ -1,5 +1,5 @@
-// Checks that run over any Communicator, with ranks as threads (loopback) or processes (MPI). Each returns an empty
-// string or a description of the fault. Every rank of the world must make the same calls.
+// Checks that run over any Communicator, with ranks as threads (loopback) or processes (MPI). Each check
+// returns an empty string or a description of the fault. Every rank of the world must make the same calls.
 #pragma once
 
 #include <cstddef>
@@ -19,14 +19,14 @@ struct AllReduceCase {
   [[nodiscard]] std::string text() const;
 };
 
-/// All-reduces known pseudo-random data twice and compares with an independent serial computation in higher precision.
-/// Also checks that all ranks and both runs have the same bits, and that nothing beyond `count` changed.
+/// All-reduces known pseudo-random data twice and compares the result with a serial computation in higher precision.
+/// Also checks that all ranks and both runs get the same bits, and that no memory beyond `count` elements changed.
 std::string check_all_reduce(comm::Communicator& communicator, const AllReduceCase& one);
 
-/// Runs every type and operation over awkward counts, plain and registered, in place and out of place.
+/// Runs every type and operation with 0 to 20011 elements, in plain and registered memory, in place and out of place.
 std::string check_all_reduce_matrix(comm::Communicator& communicator, bool large);
 
-/// Runs barrier, bits, gather (unequal lengths, longer than a slot) and broadcasts from every root.
+/// Runs a barrier, all_reduce_bits, gathers of unequal lengths (one longer than a slot), and broadcasts of each root.
 std::string check_control_plane(comm::Communicator& communicator);
 
 std::string check_data_broadcast(comm::Communicator& communicator, std::size_t bytes);

@@ -1,4 +1,4 @@
-// A test without races for each fault that the fault injection found.
+// Each test repeats, without races, a fault that fault_injection_test found.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -30,7 +30,7 @@ std::string error_after_flip(std::uint64_t message, std::size_t bit,
   auto world = comm::make_wrapped_loopback(2, {}, 1, [&](int rank, std::unique_ptr<comm::Transport> inner) {
     return std::make_unique<FaultyTransport>(std::move(inner), faults[static_cast<std::size_t>(rank)]);
   });
-  const std::jthread other([&] { collective(*world[1]); });  // does not wait: a send returns at once
+  const std::jthread other([&] { collective(*world[1]); });  // returns at once, because a send does not wait
   try {
     collective(*world[0]);
   } catch (const Error& error) {
@@ -59,7 +59,7 @@ TEST(DamagedLength, InsideAPackedMessageIsAMismatchAndNotAReadBeyondIt) {
 }
 
 TEST(Abort, FailsCollectivesThatNeedNobody) {
-  // Rank 0 only sends, so it notices the abort only if the collective checks for one.
+  // Rank 0 waits for no message, so it notices the abort only if the collective checks for aborts.
   auto world = comm::make_loopback(2, {}, 1);
   world[0]->control().abort("over");
   std::vector<int> data(2);

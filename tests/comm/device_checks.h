@@ -1,5 +1,5 @@
 // Checks the operations of a device plane, on fake or real GPUs, against values computed one by one in double
-// precision. A Bench is owned by its rank's thread.
+// precision. The thread of a rank owns that rank's Bench.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -83,7 +83,7 @@ inline double epsilon(DataType type) {
 /// The largest magnitude that value_of() gives for floating-point types.
 inline constexpr double kLargest = 5;
 
-/// Small values, so that sums and products over five ranks are exact in all types.
+/// Returns small values, so that sums and products over five ranks are exact in all types.
 inline double value_of(int rank, std::size_t i, DataType type, ReduceOp op) {
   const auto r = static_cast<std::size_t>(rank);
   if (op == ReduceOp::kProduct) return static_cast<double>(1 + (r + i) % 2);
@@ -117,8 +117,8 @@ inline std::size_t offset(const Counts& counts, int rank) {
   return sum(Counts(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(rank)));
 }
 
-/// Makes inputs on its own stream, enqueues operations after them, and checks the results when all have finished.
-/// Allocates all memory before it enqueues anything: an allocation may wait for the GPU, whose work waits for a peer.
+/// Writes inputs on its own stream, enqueues operations after them, and checks all results when the work has finished.
+/// Allocates all memory first: an allocation may wait for the GPU, and work on the GPU may wait for a peer.
 class Bench {
  public:
   /// Collective: every rank must construct its Bench.
@@ -134,7 +134,7 @@ class Bench {
     communicator.control().barrier(soon());
   }
 
-  /// `count` elements of device memory. check() fails if the guard bytes behind them change.
+  /// Returns `count` elements of device memory. check() fails if the guard bytes behind the elements change.
   std::byte* filled(std::size_t count, const Values& values) {
     const std::size_t bytes = count * size_of(type_), all = align_up(bytes + kGuardBytes, kAlign), begin = used_;
     used_ += all;
@@ -200,8 +200,8 @@ inline Values mine(const Bench& bench, int rank, ReduceOp op = ReduceOp::kSum) {
   return [=, type = bench.type()](std::size_t i) { return value_of(rank, i, type, op); };
 }
 
-/// The largest error of an average: NCCL multiplies every addend by the rounded reciprocal and sums. Each step is off
-/// by at most half an epsilon of a value of at most kLargest.
+/// Returns the largest error of an average. NCCL multiplies every addend by the rounded reciprocal of the rank count,
+/// then adds. Each multiplication and addition is off by at most epsilon / 2 times kLargest.
 inline double tolerance_of(const Bench& bench, World world, ReduceOp op) {
   return op == ReduceOp::kAverage ? (world.size + 1) / 2.0 * epsilon(bench.type()) * kLargest : 0;
 }
@@ -271,7 +271,7 @@ inline void all_to_all(Bench& bench, World world, const std::function<std::size_
   }
 }
 
-/// Unequal counts: 1, 4, 0, 3, 6.
+/// Returns unequal counts: 1, 4, 0, 3, 6 for five ranks.
 inline Counts ragged(int size) {
   Counts counts;
   for (int rank = 0; rank < size; ++rank) counts.push_back(static_cast<std::size_t>(3 * rank + 1) % 7);
@@ -285,8 +285,8 @@ inline constexpr DataType kAllTypes[] = {DataType::kF32,  DataType::kF64, DataTy
 inline constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
                                        ReduceOp::kProduct};
 
-/// Runs every operation on elements of `type`: with equal, unequal and no counts, in place and not. All operations are
-/// enqueued before the check waits for any.
+/// Runs every operation on elements of `type` with equal, unequal and zero counts, in place and out of place. Enqueues
+/// all operations before it waits for the first.
 inline void check_all(comm::DeviceCommunicator& communicator, DataType type) {
   const World world{communicator.topology().rank, communicator.topology().size};
   Bench bench(communicator, type);
@@ -307,8 +307,8 @@ inline void check_all(comm::DeviceCommunicator& communicator, DataType type) {
   bench.check();
 }
 
-/// Captures ragged operations, each on the results of the one before it, in a graph and launches it several times. With
-/// three ranks or more, rank 2 has no elements to give.
+/// Captures operations with unequal counts in a graph and launches the graph several times. Each operation reads the
+/// results of the operation before. With three ranks or more, rank 2 contributes no elements.
 inline void check_graph(comm::DeviceCommunicator& communicator) {
   const World world{communicator.topology().rank, communicator.topology().size};
   gpu::GpuRuntime& gpu = communicator.runtime();
@@ -345,7 +345,7 @@ inline void check_graph(comm::DeviceCommunicator& communicator) {
     }
     ASSERT_EQ(load(element(3, r), kType), whole(r)) << "launch " << factor;
   };
-  launch(1, enqueue);  // the first run connects the libraries, which a capture does not allow
+  launch(1, enqueue);  // this run makes NCCL's connections, which a capture does not allow
   gpu::Capture capture(gpu, plane.stream());
   enqueue();
   const gpu::Graph graph = capture.finish();
@@ -353,7 +353,7 @@ inline void check_graph(comm::DeviceCommunicator& communicator) {
   communicator.control().barrier(soon());
 }
 
-/// The error that `call` throws, as "code: text"; empty if it throws none.
+/// Returns the error that `call` throws as "code: text", or "" if `call` throws none.
 inline std::string error_of(const std::function<void()>& call) {
   try {
     call();

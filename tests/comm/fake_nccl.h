@@ -1,13 +1,13 @@
 // A fake NCCL for N ranks of one process, each with a fake GPU. A collective is work on the fake streams; it ends when
-// all ranks have reached it. As in the real NCCL:
+// all ranks have reached it. The fake behaves as the real NCCL does:
 // - A communicator is non-blocking: a call may be in progress for a while, and its collectives are enqueued afterwards.
 // - state() shows faults of peers.
 // - An abort ends the communicator's collectives at once, but returns only when no graph holds the communicator, as
 //   commDestroySync() of NCCL 2.18 to 2.30 does.
-// - A message moves when sender and receiver have reached it. Messages of one group move side by side, others one after
-//   another, so a send without its receive blocks the stream for ever.
+// - A message moves when its sender and its receiver have reached it. Messages of one group move side by side. Messages
+//   outside a group move one after another, so a send without its receive blocks the stream for ever.
 // A collective in a graph must come from the same capture on all ranks. Destroying a communicator that a graph still
-// holds is an error here, while the real NCCL hangs.
+// holds is an error in the fake, while the real NCCL hangs.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@
 
 namespace hvd::test {
 
-/// One element of an array of fp32, fp16 or bf16.
+/// These read and write one element of type fp32, fp16 or bf16.
 float load_element(const std::byte* from, DataType type);
 void store_element(std::byte* to, float value, DataType type);
 
@@ -35,15 +35,15 @@ struct FakeNcclOptions {
   bool fail_unique_id = false;
   int fail_register_code = 0;  ///< if not 0, enroll() fails with this code
   int wrong_sums = 0;          ///< this many reductions give a wrong result
-  /// cancel() also waits until this is set. null: cancel() waits for graphs only.
+  /// cancel() also waits until this flag is set. null: cancel() waits only for graphs.
   std::shared_ptr<std::atomic<bool>> cancel_may_return;
-  /// Number of turns of the world that a collective takes, given the communicator's limit of CTAs. null: 0.
+  /// Returns how many turns of the world a collective takes under the communicator's limit of CTAs. null: 0 turns.
   std::function<int(int max_ctas)> turns;
 };
 
 class FakeNccl;
 
-/// State that the ranks share.
+/// The state of the fake NCCL that all ranks share.
 class FakeNcclHub {
  public:
   explicit FakeNcclHub(FakeWorld& world) : world_(world) {}
@@ -55,7 +55,7 @@ class FakeNcclHub {
   int end(const std::vector<std::weak_ptr<FakeNccl>>& libraries);
   /// Number of calls of cancel() that have not returned.
   [[nodiscard]] int aborting() const { return aborting_.load(); }
-  /// How often NCCL 2.28 would have started a thread on some rank to enqueue collectives.
+  /// Number of threads that NCCL 2.28 would have started to enqueue collectives, on all ranks together.
   [[nodiscard]] int threads_started() const { return threads_started_.load(); }
   [[nodiscard]] FakeWorld& world() noexcept { return world_; }
 
@@ -80,7 +80,7 @@ class FakeNcclHub {
 
 class FakeNccl final : public comm::nccl::Api {
  public:
-  /// One per rank. Borrows `hub` and `gpu`.
+  /// Each rank makes its own object. Borrows `hub` and `gpu`.
   FakeNccl(FakeNcclHub& hub, FakeRuntime& gpu, FakeNcclOptions options = {});
   ~FakeNccl() override;
 
@@ -127,11 +127,11 @@ class FakeNccl final : public comm::nccl::Api {
     gpu::StreamView stream;
   };
   static const char* name_of(Kind kind);
-  /// Performs an operation for all ranks at once, when all have reached it.
+  /// Performs an operation for all ranks at once. Call when all ranks have reached the operation.
   static void perform(Kind kind, const std::vector<comm::nccl::CallArguments>& parts, bool wrong);
   comm::nccl::Result take(comm::nccl::Comm comm, const Call& call);
   Member* find(comm::nccl::Comm comm);
-  /// Enqueues a group, or a call outside a group: collectives one after another, messages side by side.
+  /// Enqueues the calls of a group, or one call outside a group. Collectives run in order, messages side by side.
   void enqueue(Member& member, const std::vector<Call>& calls);
   void enqueue_collective(Member& member, const Call& call);
   void enqueue_messages(Member& member, const std::vector<Call>& messages);
@@ -139,8 +139,8 @@ class FakeNccl final : public comm::nccl::Api {
   FakeNcclHub& hub_;
   FakeRuntime& gpu_;
   FakeNcclOptions options_;
-  bool grouping_ = false;    // used by the owner's thread only
-  Member* group_ = nullptr;  // used by the owner's thread only: the communicator of the group; null: none yet
+  bool grouping_ = false;    // only the owner's thread uses it
+  Member* group_ = nullptr;  // the open group's communicator, or null; only the owner's thread uses it
   Mutex mutex_;
   std::map<void*, std::unique_ptr<Member>> members_ HVD_GUARDED_BY(mutex_);
   std::map<void*, gpu::DeviceMemory> memory_ HVD_GUARDED_BY(mutex_);

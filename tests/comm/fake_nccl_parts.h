@@ -12,7 +12,7 @@ namespace hvd::test {
 struct FakeNcclHub::Round {
   std::vector<comm::nccl::CallArguments> parts;  // [rank]
   std::vector<bool> here;
-  std::vector<std::uint64_t> capture;  // [rank] number of this call among the rank's captured ones; 0: not captured
+  std::vector<std::uint64_t> capture;  // [rank] number of this call among the rank's captured calls; 0: not captured
   bool done = false;
   int turns = 0;  // turns that must pass before the collective is over
 };
@@ -20,19 +20,21 @@ struct FakeNcclHub::Round {
 /// One end of a message.
 struct FakeNcclHub::End {
   comm::nccl::CallArguments what;
-  std::uint64_t capture = 0;  // number of this message among the captured ones of its lane; 0: not captured
+  std::uint64_t capture = 0;  // number of this message among the captured messages of its lane; 0: not captured
   bool met = false;
 };
 
-/// Messages from one rank to another: sends or receives that wait for the other end. At least one queue is empty.
+/// Messages from one rank to another: sends that wait for their receive, or receives that wait for their send. At least
+/// one of the two queues is empty.
 struct FakeNcclHub::Lane {
   std::deque<std::shared_ptr<End>> sends, receives;
 
-  /// Moves the messages that have both ends. Errors, which break the GPU and name `label`: the ends differ.
+  /// Moves the messages whose send and receive are both here. If a send and its receive differ, throws an error that
+  /// names `label` and breaks the GPU.
   void meet(const std::string& label);
 };
 
-/// One communicator, with all its ranks.
+/// One communicator, shared by all its ranks.
 struct FakeNcclHub::Group {
   Mutex mutex;  // locked by work, which already holds the world's mutex
   int size = 0;

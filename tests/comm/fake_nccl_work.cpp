@@ -13,7 +13,7 @@ using comm::nccl::CallArguments;
 
 std::size_t bytes_of(const CallArguments& part) { return part.count * size_of(part.dtype); }
 
-/// Share `index` of memory that holds one share for each rank.
+/// Returns share `index` of the input, which holds one share for each rank.
 const std::byte* share_of(const CallArguments& part, std::size_t index) {
   return static_cast<const std::byte*>(part.in) + index * bytes_of(part);
 }
@@ -21,7 +21,8 @@ const std::byte* share_of(const CallArguments& part, std::size_t index) {
 /// Overwrites memory that real reductions leave undefined.
 void spoil(void* memory, std::size_t bytes) { std::memset(memory, 0x5A, bytes); }
 
-/// Combines in rank order, as every ring does for a given world. Shapes: inputs[r] is rank r's, all flat (what.count).
+/// Reduces in rank order. NCCL's rings also reduce in one fixed order per world. Shapes: inputs[r] is the input of rank
+/// r; every input and output is flat (what.count).
 void combine(const std::vector<const std::byte*>& inputs, const std::vector<std::byte*>& outputs,
              const CallArguments& what, bool wrong) {
   const int divisor = what.op == ReduceOp::kAverage ? static_cast<int>(inputs.size()) : 1;
@@ -216,7 +217,7 @@ void FakeNccl::enqueue_messages(Member& member, const std::vector<Call>& message
     return [group, aborted, ends, label] {
       const MutexLock poll_lock(group->mutex);
       if (*aborted) {
-        for (const auto& [lane, end] : ends) {  // the caller may now free their memory
+        for (const auto& [lane, end] : ends) {  // the caller may now free the messages' memory
           std::erase(lane->sends, end);
           std::erase(lane->receives, end);
         }

@@ -1,9 +1,9 @@
-// Worlds of threads in which one thing goes wrong at a random point of random collectives. Every rank must return in
-// time, with the right answer or an Error. A seed decides the world, the collectives and the fault; the threads still
+// Runs worlds of threads with one fault each, at a random point of random collectives. Every rank must return in time,
+// with the right answer or an Error. A seed decides the world, the collectives and the fault; the threads still
 // race. HVD_FAULT_SEED is the first seed (default 1), HVD_FAULT_RUNS the number of seeds (300; nightly 10,000).
 //
-// Not found: a message whose content changes while its length stays. The engine has no checksums and relies on those of
-// TCP, InfiniBand and memory. For such a message the test asserts only that no rank crashes or hangs.
+// If the content of a message changes but its length does not, the engine cannot find the fault: it has no checksums
+// and relies on the checksums of TCP, InfiniBand and memory. The test then asserts only that no rank crashes or hangs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,13 +30,13 @@ using namespace std::chrono_literals;
 using comm::Communicator;
 
 /// Deadline for worlds in which some rank waits for a message that never comes. On a busy machine a healthy rank may
-/// miss it; the other ranks then report that rank, which is no failure of the test.
+/// miss the deadline. The other ranks then report that rank, which is not a failure of the test.
 constexpr auto kShortDeadline = 50ms;
 constexpr auto kLongDeadline = 60s;
-/// The time of two roll calls (faults.cpp), plus a reserve for busy machines with sanitizers. A rank may need at most
-/// the short deadline plus this. The long deadline is far longer.
+/// A rank may need at most the short deadline plus kSlack: the time of two roll calls (faults.cpp) and a reserve for
+/// busy machines with sanitizers. The long deadline is far longer.
 constexpr auto kSlack = 15s;
-/// Number of worlds at a time. Most of them sleep.
+/// Number of worlds that run at the same time. Most of their threads sleep.
 constexpr int kWorldsAtOnce = 16;
 
 enum class Kind : std::uint8_t {
@@ -123,7 +123,7 @@ Plan plan_of(std::uint64_t seed) {
   plan.fault = static_cast<FaultKind>(below(kFaultKinds));
   plan.notices = static_cast<Notices>(below(3));
   plan.victim = static_cast<int>(below(static_cast<std::uint64_t>(plan.ranks)));
-  // Small numbers are more likely, because a world has from 3 to some hundred points.
+  // Small points are more likely than large ones, because some worlds have only 3 points and others some hundred.
   plan.point = below(1U << below(7));
   return plan;
 }
@@ -141,7 +141,7 @@ std::string run_data(Communicator& c, const Plan& plan, std::size_t index) {
   const int me = c.topology().rank;
   const auto ranks = static_cast<std::size_t>(n);
   const auto mine_at = static_cast<std::size_t>(me);
-  // Shares differ: rank r's has count + r elements.
+  // The share of rank r has count + r elements.
   std::vector<std::size_t> counts(ranks);
   std::iota(counts.begin(), counts.end(), step.count);
   const std::size_t total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
@@ -231,7 +231,7 @@ std::string run_control(Communicator& c, const Plan& plan, std::size_t index) {
   const Step& step = plan.steps[index];
   const int me = c.topology().rank;
   comm::ControlPlane& control = c.control();
-  // A rank's message has count + rank bytes.
+  // The message of rank r has count + r bytes.
   const auto message = [&](int rank) { return message_of(rank, index, step.count + static_cast<std::size_t>(rank)); };
   bool right = true;
   if (step.kind == Kind::kBarrier) {
@@ -288,11 +288,11 @@ Outcome run_rank(Communicator& c, const Plan& plan, RankFaults& faults) {
       c.control().abort(error.what());
       return outcome;
     }
-    // A rank that needs longer than this was not told of the fault and waited for its deadline.
+    // A rank that takes longer than `limit` was not told of the fault and waited for its deadline.
     const auto limit = (plan.somebody_waits() ? kShortDeadline : 0ms) + kSlack;
     if (Clock::now() - start > 2 * limit) outcome.fault = in("took too long");  // a step has up to two collectives
   }
-  if (!outcome.error.empty()) {  // in a failed world every further collective must fail at once
+  if (!outcome.error.empty()) {  // after an error every later collective must fail at once
     try {
       run_step(c, plan, 0);
       outcome.fault = "a collective succeeded after " + outcome.error;

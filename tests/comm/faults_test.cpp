@@ -1,4 +1,4 @@
-// Deadlines, aborts, roll calls and disagreements, with ranks as threads.
+// Tests deadlines, aborts, roll calls and disagreements, with ranks as threads.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -22,7 +22,7 @@ double seconds_of(const std::function<void()>& body) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Runs `body`. Returns the Error that it threw as "<code>: <text>".
+/// Runs `body`. Returns the Error that `body` threw as "<code>: <text>".
 std::string error_of(const std::function<void()>& body) {
   try {
     body();
@@ -54,8 +54,8 @@ TEST_P(MissingRank, EndsTheOthersAtTheDeadlineAndIsNamed) {
     }
   });
   EXPECT_LT(elapsed, 5.0);
-  // Every rank names the missing rank, even if it waited for another rank. It finds the missing rank in a roll call, or
-  // a peer's abort names it.
+  // Every rank names the missing rank, even a rank that waited for another one. A rank finds the missing rank in a roll
+  // call, or a peer's abort names the missing rank.
   for (std::size_t r = 0; r < 3; ++r) {
     EXPECT_TRUE(has(results[r], "peer_lost: ")) << results[r];
     EXPECT_TRUE(has(results[r], "all_reduce 1 (400000 bytes) for rank 3 (host ")) << results[r];
@@ -96,7 +96,7 @@ TEST(Abort, WakesSleepersOfAllNodesFastWithTheReason) {
     elapsed += std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
     EXPECT_LT(elapsed, 1.0);
     for (std::size_t r = 0; r < 3; ++r) EXPECT_EQ(results[r], "peer_lost: loss is not a number on rank 3");
-    // Later waits fail at once too.
+    // Later waits fail at once with the same error.
     EXPECT_EQ(error_of([&] { world[0]->control().barrier(Deadline::after(60s)); }),
               "peer_lost: loss is not a number on rank 3");
   }
@@ -109,13 +109,13 @@ TEST(RollCall, CollectsWhatTheOthersDo) {
     std::atomic<bool> over{false};
     {
       std::vector<std::jthread> threads;
-      threads.emplace_back([&] {  // rank 1 is idle and answers
+      threads.emplace_back([&] {  // rank 1 is idle and answers roll calls
         while (!over) {
           world[1]->control().answer_roll_call("step 17, computing");
           std::this_thread::sleep_for(1ms);
         }
       });
-      threads.emplace_back([&] {  // rank 2 waits inside a collective, and the wait answers for it
+      threads.emplace_back([&] {  // rank 2 waits inside a collective, which answers roll calls
         error_of([&] { world[2]->control().barrier(Deadline::after(60s)); });
       });
       answers = world[0]->control().roll_call("step 18, waiting for bucket 3", 700ms);  // rank 3 does not answer

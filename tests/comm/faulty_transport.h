@@ -1,4 +1,4 @@
-// A transport that does one thing wrong, at a point that its owner chose. The rank's Communicator owns the transport
+// A transport that injects one fault, at a point that its owner chose. The rank's Communicator owns the transport
 // and uses it on the rank's thread. Notices may come from any thread.
 #pragma once
 
@@ -28,7 +28,7 @@ enum class FaultKind : std::uint8_t {
 };
 inline constexpr std::uint32_t kFaultKinds = 7;
 
-/// Decides which notices about faults are delivered. A real transport may lose notices, too.
+/// Decides which notices about faults are delivered, because a real transport may lose notices.
 enum class Notices : std::uint8_t { kArrive, kSomeLost, kTwice };
 
 /// Thrown on a rank that is killed. Not an Error, so that nothing catches it before the rank's thread ends.
@@ -38,12 +38,12 @@ struct Killed {};
 struct RankFaults {
   FaultKind kind = FaultKind::kNone;
   Notices notices = Notices::kArrive;
-  std::uint64_t point = 0;  ///< calls of pass() (kill), or messages sent (cut, truncate, lengthen, flip), before it
+  std::uint64_t point = 0;  ///< number of calls of pass() (kill) or of sends (all others) before the fault
   std::uint64_t seed = 0;
   std::optional<std::size_t> bit;  ///< the bit to invert; none: the seed chooses
   bool happened = false;
 
-  /// Call before each collective; the transport calls it too, before each of its calls. Errors: Killed.
+  /// The rank calls pass() before each collective, the transport before each of its own calls. Errors: Killed.
   void pass();
   /// A random number that depends only on the seed and `counter`.
   [[nodiscard]] std::uint64_t draw(std::uint64_t counter) const;

@@ -62,7 +62,8 @@ bool is_ours(int fd) {
          std::string(target.data()).find("/dev/shm/hvd_bench.") == 0;
 }
 
-/// Checks that there was one call since the last check, for this rank's part at `offset`. Returns the fault or "".
+/// Checks that this rank called posix_fallocate() once since the last check, for its own part, which begins at
+/// `offset`. Returns the fault or "".
 std::string check_one(std::size_t offset, std::size_t file_bytes) {
   const std::vector<Taken> calls = std::exchange(taken(), {});
   if (calls.size() != 1) return "this rank took memory " + std::to_string(calls.size()) + " times, not once";
@@ -81,7 +82,7 @@ std::string check_own_part(const comm::Topology& where) {
                    bytes * static_cast<std::size_t>(where.local_size));
 }
 
-/// Checks that all pages of `memory` lie on `node`, if the kernel allows the query. Returns the fault or empty text.
+/// Checks that all pages of `memory` lie on `node`, if the kernel allows the query. Returns the fault or "".
 std::string check_node(std::span<std::byte> memory, int node) {
   if (node < 0) return "";
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -136,7 +137,7 @@ int check_all(comm::Communicator& c) {
 extern "C" int posix_fallocate(int fd, off_t offset, off_t length) {
   const auto take = [&] { return ::fallocate(fd, 0, offset, length) == 0 ? 0 : errno; };
   if (!is_ours(fd)) return take();
-  ::flock(fd, LOCK_EX);  // so that the count includes no pages of other ranks
+  ::flock(fd, LOCK_EX);  // so that no other rank's pages are counted
   const int node = current_node();
   const struct stat before = status_of(fd);
   const int code = take();

@@ -1,4 +1,4 @@
-// N ranks as threads of the test. Each has a fake GPU and a fake NCCL over a loopback communicator.
+// Runs N ranks as threads of the test. Each rank has a fake GPU and a fake NCCL over a loopback communicator.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct GpuWorldOptions {
   std::vector<FakeNcclOptions> nccl;  ///< [rank]; ranks beyond its end get the default
   std::vector<std::string> uuids;     ///< [rank]; ranks beyond its end get their own
   comm::NcclOptions communicator;
-  /// > 0: pretended nodes of this many ranks; connect() makes the communicator that reduces in two levels.
+  /// If > 0, nodes of this many ranks are pretended, and connect() makes a communicator that reduces in two levels.
   int ranks_per_node = 0;
   std::chrono::milliseconds deadline{20000};
 };
@@ -63,7 +63,7 @@ struct GpuOutcome {
   }
 };
 
-/// The NCCL operations that `rank` began, in order. The first is the trial.
+/// Returns the NCCL operations that `rank` began, in order. The first is the trial reduction at start-up.
 [[nodiscard]] inline std::vector<std::string> begun(const GpuOutcome& outcome, int rank) {
   const std::string prefix = "rank " + std::to_string(rank) + " begins ";
   std::vector<std::string> lines;
@@ -73,7 +73,7 @@ struct GpuOutcome {
   return lines;
 }
 
-/// [rank] The rank's communicators: `node` among the ranks of its node, `across` among its local rank on all nodes.
+/// The communicators of each rank, [rank]: `node` joins the ranks of a node, `across` one local rank of all nodes.
 struct LoopbackLevels {
   LoopbackLevels(int size, int ranks_per_node) {
     for (int first = 0; first < size; first += ranks_per_node) {

@@ -1,4 +1,4 @@
-// Memory for a check of a collective, plain or registered, with guard bytes behind it. Each rank has one per buffer.
+// Plain or registered memory for a check of a collective, with guard bytes behind it. Each rank owns its buffers.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace hvd::test {
 
 enum class Memory : std::uint8_t { kPlain, kRegistered };
 
-/// The deadline of a check. It is generous because a test machine may be busy.
+/// The deadline of a check. The deadline is long because a test machine may be busy.
 inline Deadline soon() { return Deadline::after(std::chrono::seconds(60)); }
 
 class GuardedBuffer {
@@ -23,7 +23,8 @@ class GuardedBuffer {
   static constexpr std::byte kGuard{0xa5};
   static constexpr std::size_t kGuardBytes = 64;
 
-  /// Collective if registered: registered memory has one size, `capacity`, the largest `bytes` of any rank.
+  /// With registered memory the constructor is collective, and every rank must give the same `capacity`: the largest
+  /// `bytes` of any rank.
   GuardedBuffer(comm::Communicator& communicator, Memory memory, std::size_t bytes, std::size_t capacity)
       : bytes_(bytes) {
     if (memory == Memory::kRegistered) {

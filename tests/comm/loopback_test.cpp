@@ -1,4 +1,4 @@
-// Every algorithm, with ranks as threads, on one node and on pretended nodes.
+// Tests every algorithm with ranks as threads, on one node and on pretended nodes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class LoopbackWorld : public ::testing::TestWithParam<World> {
 };
 
 TEST_P(LoopbackWorld, AllReduceMatrix) {
-  // Three ranks: not a power of two, and quick enough under ThreadSanitizer.
+  // Only three ranks run the large cases: three is not a power of two, and quick enough under ThreadSanitizer.
   const bool large = GetParam().size == 3;
   expect_good([&](comm::Communicator& c) { return check_all_reduce_matrix(c, large); });
 }
@@ -59,8 +59,8 @@ TEST_P(LoopbackWorld, DataBroadcast) {
   });
 }
 
-/// Every algorithm in every world of 1 to 9 ranks that it supports: on one node, with one rank per node, and with nodes
-/// of equal and unequal sizes.
+/// Returns every algorithm with every supported world of 1 to 9 ranks: on one node, with one rank per node, and with
+/// nodes of equal and unequal sizes.
 std::vector<World> worlds() {
   std::vector<World> result;
   for (int size = 1; size <= 9; ++size) {
@@ -74,14 +74,14 @@ std::vector<World> worlds() {
   }
   result.push_back({4, 0, Algorithm::kAuto});
   result.push_back({3, 1, Algorithm::kHierarchical});
-  // With the smallest segments there are many blocks and many rounds, where other sizes need few.
+  // The smallest segment size gives many blocks and many rounds. The default size gives few.
   for (const Algorithm algorithm : {Algorithm::kSharedMemory, Algorithm::kRing}) {
     for (const int size : {2, 3, 5}) result.push_back({size, 0, algorithm, 1024});
   }
   return result;
 }
 
-/// The worlds for operations on shares, for which "rabenseifner" chooses the same algorithm as "doubling".
+/// Returns the worlds for operations on shares. Leaves out "rabenseifner", which then runs the algorithm of "doubling".
 std::vector<World> worlds_of_shares() {
   std::vector<World> result = worlds();
   std::erase_if(result, [](const World& world) { return world.algorithm == Algorithm::kRabenseifner; });
@@ -230,7 +230,7 @@ TEST(Loopback, RegisteredMemoryIsZeroedAlignedAndReducedAtAnOffset) {
     for (const std::byte b : bytes) {
       if (b != std::byte{0}) return "not zeroed";
     }
-    // Ranks may use different offsets. This may be slower, but the sum must be the same.
+    // Ranks may use different offsets. The operation may then be slower, but its sum must be right.
     const std::size_t offset = 64 * static_cast<std::size_t>(c.topology().rank);
     auto* values = reinterpret_cast<float*>(bytes.data() + offset);
     for (std::size_t i = 0; i < 100000; ++i) values[i] = static_cast<float>(c.topology().rank + 1);
@@ -282,7 +282,7 @@ std::vector<Disagreement> disagreements() {
   return {
       {"all_reduce 1: rank 0 (host node0) has 100 fp32 (sum), rank 2 (host node0) has 101 fp32 (sum)",
        [=](auto& data, bool last, auto deadline) { data.all_reduce(out(), last ? 101 : 100, f32, sum, deadline); }},
-      {"has 100 fp32 (sum), rank 2 (host node0) has 100000 fp32 (sum)",  // these sizes move by different algorithms
+      {"has 100 fp32 (sum), rank 2 (host node0) has 100000 fp32 (sum)",  // the two counts take different algorithms
        [=](auto& data, bool last, auto deadline) { data.all_reduce(out(), last ? 100000 : 100, f32, sum, deadline); }},
       {"has 50000 fp32 (sum), rank 2 (host node0) has 50000 fp32 (product)",
        [=](auto& data, bool last, auto deadline) {

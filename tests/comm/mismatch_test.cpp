@@ -1,5 +1,5 @@
-// Disagreements that only some ranks can find. All ranks must still end at once, although the engine does not abort
-// after a mismatch. Planes and engines run with ranks as threads; deadlines are far longer than a rank may take.
+// Tests disagreements that only some ranks can find. All ranks must still end at once, although the engine does not
+// abort after a mismatch. Planes and engines run with ranks as threads. Deadlines are far longer than a rank may take.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -22,7 +22,7 @@ namespace {
 using namespace std::chrono_literals;
 using comm::Communicator;
 
-/// A deadline that no rank may have to wait for.
+/// Returns a deadline so late that a rank which waits for it fails the test.
 Deadline far_off() { return Deadline::after(60s); }
 /// Longest time that a world which ends at once may take on a busy machine.
 constexpr auto kQuick = 25s;

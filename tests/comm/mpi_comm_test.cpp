@@ -106,7 +106,7 @@ int check_allocation(Communicator& c) {
     const bool good = error.code() == Errc::kOutOfMemory && text.find("MiB; /dev/shm has ") != std::string::npos;
     if (!good) return say(c, "allocate", text);
   }
-  // The allocation failed on all ranks alike, so they are still in step.
+  // The allocation failed on all ranks alike, so the ranks are still in step.
   c.control().barrier(Deadline::after(20s));
   return say(c, "after it",
              test::check_all_reduce(c, {100003, DataType::kF32, ReduceOp::kSum, test::Memory::kRegistered}));
@@ -173,7 +173,7 @@ int send_unequal(Communicator& c) {
   std::printf("rank %d saw %s\n", c.topology().rank, text.c_str());
   if (!good) return say(c, "unequal", text);
   std::fflush(stdout);
-  // Once a rank has left without MPI_Finalize, the launcher ends the others; they may still have to print.
+  // When a rank leaves without MPI_Finalize, the launcher ends the other ranks, which may still have to print.
   std::this_thread::sleep_for(2s);
   return 0;
 }

@@ -1,6 +1,6 @@
-// Runs the checks of device memory operations, which also run on the fakes, on real GPUs with the real NCCL. Ranks are
-// threads. The test needs one GPU per rank, or one GPU for two ranks with NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1 in
-// the environment; without these it is skipped and gives the reason.
+// Runs the checks of device_checks.h, which also run on the fakes, on real GPUs with the real NCCL. Ranks are threads.
+// The test needs one GPU per rank, or one GPU for two ranks with NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1 in the
+// environment. On other machines the test is skipped with the reason.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using namespace device;
 
 constexpr std::size_t kRanksAtMost = 4;
 
-/// Runs `body` with two ranks or more, or skips the test and gives the reason.
+/// Runs `body` with two ranks or more, or skips the test with the reason.
 void on_gpus(const std::function<void(comm::DeviceCommunicator&)>& body) {
   const gpu::DeviceList list = gpu::list_devices();
   if (list.devices.empty()) GTEST_SKIP() << list.reason;

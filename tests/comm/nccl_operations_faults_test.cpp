@@ -1,4 +1,4 @@
-// Operations on device memory that are refused, and how each operation ends when a rank stays away or is lost.
+// Tests which operations on device memory are refused, and how each operation ends if a rank stays away or is lost.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ TEST(NcclOperations, RefuseWrongCountsAndStayUsable) {
       EXPECT_EQ(error_of([&] { plane.all_to_all(out, equal(size, 3), in, good, DataType::kF32, soon()); }),
                 "invalid_argument: rank " + std::to_string(rank.rank) + " (host " +
                     communicator->topology().hosts.front() + ", GPU " + std::to_string(rank.rank) +
-                    " (fake)): all_to_all: sends itself 2 elements and expects 3");
+                    " (fake)): all_to_all: this rank sends itself 2 elements, but expects 3");
       Counts huge = equal(size, 2);
       huge.front() = ~std::size_t{0};
       if (size > 1) {
@@ -59,7 +59,7 @@ TEST(NcclOperations, ReduceNoInt16ButMoveIt) {
     const auto memory = plane.allocate(1000, soon());
     std::byte *const in = memory->bytes().data(), *const out = in + 500;
     const std::string expected =
-        "unsupported: NCCL cannot reduce int16, for it has no such type: reduce int32 instead, or memory of the host";
+        "unsupported: NCCL cannot reduce int16, because NCCL has no such type; reduce int32, or host memory";
     const auto refused = [&](const std::function<void()>& call) { EXPECT_EQ(error_of(call), expected); };
     refused([&] { plane.all_reduce(in, 5, DataType::kI16, ReduceOp::kSum, soon()); });
     refused([&] { plane.all_reduce_into(out, in, 5, DataType::kI16, ReduceOp::kMax, soon()); });
@@ -92,8 +92,7 @@ TEST(NcclOperations, InTwoLevelsAreRefusedButForReductions) {
     EXPECT_EQ(error_of([&] { plane.all_to_all(out, counts, in, counts, DataType::kF32, soon()); }),
               refused("all_to_all"));
     EXPECT_EQ(error_of([&] { plane.all_reduce(in, 5, DataType::kI16, ReduceOp::kSum, soon()); }),
-              "unsupported: NCCL cannot reduce int16, for it has no such type: reduce int32 instead, or memory of the "
-              "host");
+              "unsupported: NCCL cannot reduce int16, because NCCL has no such type; reduce int32, or host memory");
     Bench bench(*communicator, DataType::kI8);
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
       all_reduce(bench, {rank.rank, 4}, 300, op, true);
@@ -186,7 +185,7 @@ TEST(NcclOperations, AMessageThatNobodyReceivesHoldsUpItsSenderUntilTheDeadline)
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-// The fake must block where NCCL would. Only then do the tests above fail for a plane that sends without a group.
+// The fake must block where NCCL would block. Otherwise the tests above would pass for sends without a group.
 TEST(FakeNccl, MessagesThatAreNotGroupedGoOneByOne) {
   for (const bool grouped : {false, true}) {
     const GpuOutcome outcome = on_gpu_ranks(2, {}, [grouped](GpuRank& rank) {

@@ -1,5 +1,5 @@
-// Reduce-scatter, all-gather, all-to-all and all-reduce on device memory: their results, the calls of NCCL that they
-// make, and their capture in a graph.
+// Tests reduce-scatter, all-gather, all-to-all and all-reduce on device memory: their results, their calls of NCCL, and
+// their capture in a graph.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// Small broadcasts on one node. Their root does not wait, so a disagreement is found later than in other operations.
+// Tests small broadcasts on one node. The root does not wait, so ranks may find disagreements only later.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,7 +21,7 @@ using comm::Communicator;
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
 
-/// The error that `call` throws; empty if it throws none.
+/// Returns the error that `call` throws, or "" if `call` throws none.
 template <class Call>
 std::string error_of(const Call& call) {
   try {
@@ -32,7 +32,7 @@ std::string error_of(const Call& call) {
   return "";
 }
 
-/// Empty if all ranks are in step and compute the right result.
+/// Returns "" if all ranks are in step and compute the right result.
 std::string in_step(Communicator& c) {
   return check_all_reduce(c, {100, DataType::kF32, ReduceOp::kSum, Memory::kPlain});
 }

@@ -88,10 +88,10 @@ std::string compare_integers(const std::byte* result, Elements of, const Reduced
   return {};
 }
 
-// Bound of sums: each of the (n - 1) additions, the two roundings of the average (reciprocal and product) and the
-// rounding of the stored result is off by at most u relative to a partial result, which is at most sum |x|. Bound of
-// products: each of the (n - 1) products, stored, changes the result by a factor of at most (1 + u) (1 + u32). Partial
-// products are normal numbers, so these factors multiply; (n + 2) factors of 1 + u are larger.
+// Bound of sums: there are (n - 1) additions, two roundings of the average (reciprocal and product) and one rounding of
+// the stored result. Each is off by at most u relative to a partial result, which is at most sum |x|.
+// Bound of products: each of the (n - 1) stored products changes the result by a factor of at most (1 + u) (1 + u32).
+// Partial products are normal numbers, so the product of these factors is less than (1 + u)^(n + 2).
 std::string compare_floats(const std::byte* result, Elements of, const Reduced& c) {
   const long double roundings = c.ranks + 2;
   const long double relative = std::pow(1.0L + roundoff(c.dtype), roundings) - 1.0L;

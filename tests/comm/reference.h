@@ -1,5 +1,5 @@
-// Known pseudo-random inputs of any rank, and a naive reduction of them in higher precision or exact integers. The
-// checks of the collectives compare with these. Pure functions, any thread.
+// Known pseudo-random inputs of any rank, and a naive reduction of these inputs in higher precision or exact integers.
+// The checks of the collectives compare with the naive reduction. Pure functions, any thread.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,8 @@ std::uint64_t digest(std::span<const std::byte> bytes);
 /// Writes elements `of` of rank's input to a reduction. Shape: at (of.count).
 void write_input(std::byte* at, Elements of, DataType dtype, ReduceOp op, int rank);
 
-/// Returns an empty string if `result` holds elements `of` of the reduction over all ranks: exact for integers, min and
-/// max, else within the bound of the roundings that any order of combination makes. Shape: result (of.count).
+/// Returns an empty string if `result` equals elements `of` of the reduction over all ranks. Integers, min and max must
+/// be exact. Other results must lie within a bound that holds for every order of additions. Shape: result (of.count).
 std::string compare_reduced(const std::byte* result, Elements of, const Reduced& what);
 
 }  // namespace hvd::test

@@ -154,7 +154,7 @@ std::string check_same_bits_as_all_reduce(Communicator& communicator, const Shar
 }
 
 std::string check_share_matrix(Communicator& communicator) {
-  constexpr std::size_t kLarge = 40009;  // total elements; even of one byte each, they do not fit into a slot
+  constexpr std::size_t kLarge = 40009;  // total elements; longer than a slot even with one byte each
   const auto n = static_cast<std::size_t>(communicator.topology().size);
   std::vector<std::size_t> ragged;
   std::vector<std::size_t> large;
@@ -184,7 +184,7 @@ std::string check_share_matrix(Communicator& communicator) {
   }
   for (const ShareCase& one : cases) {
     std::string problem = check_reduce_scatter(communicator, one);
-    // All-gather and all-to-all take no ReduceOp, so they run for one operation only.
+    // All-gather and all-to-all take no ReduceOp, so they run for only one operation.
     const bool first_op = one.op == ReduceOp::kSum || one.counts.front() != 5;
     if (problem.empty() && first_op) problem = check_all_gather(communicator, one);
     if (problem.empty() && first_op && !one.in_place) problem = check_all_to_all(communicator, one);

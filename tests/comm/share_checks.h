@@ -30,7 +30,8 @@ std::string check_all_to_all(comm::Communicator& communicator, const ShareCase& 
 /// A rank's share must have the same bits as that part of an all-reduce of the same input.
 std::string check_same_bits_as_all_reduce(comm::Communicator& communicator, const ShareCase& one);
 
-/// Runs every type and operation over equal, ragged, zero and one-sided shares, plain and registered, in place and not.
+/// Runs every type and operation with equal, unequal, zero and one-sided shares, in plain and registered memory, in
+/// place and out of place.
 std::string check_share_matrix(comm::Communicator& communicator);
 
 }  // namespace hvd::test

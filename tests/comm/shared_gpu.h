@@ -1,5 +1,5 @@
-// A test double for two ranks on one GPU, which NCCL refuses before 2.30. It reduces their device memory through CUDA
-// IPC and the host. It is slow and plain: every rank reads the memory of all ranks and sums it in rank order.
+// Replaces NCCL in tests of two ranks on one GPU, which NCCL refuses before 2.30. SharedGpu reduces device memory of
+// the ranks through CUDA IPC and the host: every rank copies the memory of all ranks and adds it in rank order.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace hvd::test {
 
-/// Collective: every rank gives a message of one length and gets the messages of all, [rank]. Also a barrier.
+/// Collective and a barrier: every rank gives a message of the same length and gets the messages of all ranks, [rank].
 using Exchange = std::function<std::vector<comm::Bytes>(std::span<const std::byte>, Deadline)>;
 Exchange exchange_over(comm::Communicator& host);
 
@@ -29,8 +29,8 @@ class PeerMemory {
 };
 /// For ranks that are threads of one process, where addresses are the same.
 std::unique_ptr<PeerMemory> make_same_process_memory();
-/// For ranks that are processes on the GPU of `runtime`. Errors, also of its methods: unsupported without CUDA; backend
-/// with CUDA's reason. Source: CUDA Runtime API, cudaIpcGetMemHandle.
+/// For ranks that are processes on the GPU of `runtime`. Errors of the function and of the object's methods:
+/// unsupported without CUDA; backend with CUDA's reason. Source: CUDA Runtime API, cudaIpcGetMemHandle.
 std::unique_ptr<PeerMemory> make_cuda_ipc(gpu::GpuRuntime& runtime);
 
 class SharedGpu {
@@ -42,7 +42,7 @@ class SharedGpu {
   SharedGpu(Place place, gpu::GpuRuntime& runtime, PeerMemory& peers, Exchange exchange);
 
   /// Collective, in place. `memory` is a whole allocation of `dtype` elements whose writes have finished. Returns when
-  /// it holds the result. Errors: those of PeerMemory, the exchange and the GpuRuntime; timeout.
+  /// `memory` holds the result. Errors: those of PeerMemory, the exchange and the GpuRuntime; timeout.
   void all_reduce(std::span<std::byte> memory, DataType dtype, ReduceOp op, Deadline deadline);
 
  private:

@@ -1,4 +1,4 @@
-// Tests the test double for two ranks on one GPU: its sums on a fake GPU, and the two processes that it runs in.
+// Tests the stand-in for NCCL with two ranks on one GPU: its sums on a fake GPU, and the two processes that it runs in.
 #include "tests/comm/shared_gpu.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tests that a process which ends early removes its names from /dev/shm and no others, and that no rank writes to
+// Tests that a process which ends early removes its names from /dev/shm but no other names, and that no rank writes to
 // another rank's new memory.
 #include "engine/comm/shm/shared_memory.h"
 
@@ -29,7 +29,7 @@ bool there(const std::string& name) {
 TEST(SharedMemory, AProcessRemovesItsOwnNamesAndNoOthers) {
   const std::string pid = std::to_string(::getpid());
   const std::string mine = "/hvd_bench." + pid + ".a";
-  const std::string another = "/hvd_bench." + pid + "0.a";  // of another process, whose id begins with ours
+  const std::string another = "/hvd_bench." + pid + "0.a";  // another process, whose id begins with this one's
   const SharedMemory first = SharedMemory::create(mine, 4096);
   const SharedMemory second = SharedMemory::create(another, 4096);
   remove_shared_names();

@@ -1,4 +1,4 @@
-// A library with NCCL's symbols that reports version 2.17.1, older than what is accepted. Nothing in it works.
+// A library with NCCL's symbols that reports version 2.17.1, which the engine refuses as too old. No function works.
 // NOLINTBEGIN(readability-identifier-naming): NCCL's names
 extern "C" {
 

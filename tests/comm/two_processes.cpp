@@ -101,7 +101,7 @@ std::vector<comm::Bytes> exchange(int rank, int socket, std::span<const std::byt
   ::_exit(0);  // skips the test's destructors and reports, which belong to the parent
 }
 
-/// The text that the child sent, or how it ended if it sent none.
+/// Returns the text that the child sent, or how the child ended if it sent none.
 std::string outcome_of(pid_t child, const Socket& from, Deadline deadline) {
   std::string text;
   bool late = false;

@@ -1,5 +1,5 @@
-// Sums that are sent between nodes in 16 bits: their largest error, that all ranks hold the same bits, and that nothing
-// is rounded where nothing is sent.
+// Tests sums that are sent between nodes in 16 bits: errors stay below the bound, all ranks get the same bits, and
+// values that are not sent are not rounded.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ float rounded(float value, DataType half) {
   return half == DataType::kF16 ? fp16_to_float(float_to_fp16(value)) : bf16_to_float(float_to_bf16(value));
 }
 
-/// Values from -1 to 1, some of them subnormal in fp16.
+/// Returns values from -1 to 1, some of them subnormal in fp16.
 float value_of(int rank, std::size_t index) {
   const Philox chance(7, static_cast<std::uint64_t>(rank));
   const float value = 2.0F * chance.uniform(index) - 1.0F;
@@ -71,7 +71,7 @@ void expect_equal_bits(const std::vector<float>& one, const std::vector<float>& 
 
 class WireBound : public ::testing::TestWithParam<World> {};
 
-// From docs/algorithms.md, Arithmetic: a ring of m members rounds each element m times on its way. Doubling rounds it
+// From docs/algorithms.md, Arithmetic: a ring of m members rounds each element m times. Doubling rounds each element
 // once per round and once before the first round. Each rounding is off by at most u of its value, or by 2^-25 where
 // fp16 is subnormal. fp32 adds its own roundings.
 TEST_P(WireBound, HoldsAndAllRanksHaveTheSameBits) {

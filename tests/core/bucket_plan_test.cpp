@@ -41,9 +41,9 @@ std::string message_of(const std::vector<GradientInfo>& gradients, DataType dtyp
 }
 
 TEST(BucketPlan, ClosesABucketWhenItHasEnoughGapsIncluded) {
-  // 40 bytes of fc fill the first bucket. conv2 and bias, elements 16-52, have 148 bytes, more than 140.
+  // 40 bytes of fc fill the first bucket. conv2 and bias, elements 16-52, have 148 bytes, more than a bucket of 140.
   EXPECT_EQ(ranges(plan(four(), 140, 40)), "0-1@0+10 1-3@16+37 3-4@64+100 ");
-  // With a first bucket of one byte more, fc alone is too small: fc and conv2 cover 36 elements.
+  // If the first bucket needs 41 bytes, fc alone is too small: fc and conv2 together cover 36 elements.
   EXPECT_EQ(ranges(plan(four(), 140, 41)), "0-2@0+36 2-4@48+116 ");
 }
 
@@ -119,7 +119,7 @@ TEST(BucketPlan, RandomPlansCoverEveryGradientOnceInContiguousRanges) {
       if (bucket.last < gradients.size()) {
         ASSERT_GE(bucket.count * 4, enough);
       }
-      if (bucket.last - bucket.first > 1) {  // without its last member the bucket was too small
+      if (bucket.last - bucket.first > 1) {  // without its last gradient the bucket was too small
         const GradientInfo& before = gradients[bucket.last - 2];
         ASSERT_LT((before.offset + before.count - bucket.offset) * 4, enough);
       }

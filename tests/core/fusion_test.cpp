@@ -16,6 +16,17 @@ Request tensor(const std::string& name, std::int64_t bytes, DataType dtype = Dat
   return {name, dtype, op, {bytes / static_cast<std::int64_t>(size_of(dtype))}};
 }
 
+/// The names of the batches point into `agreed`.
+std::vector<Batch> fuse(const std::vector<Request>& agreed, const FusionOptions& options) {
+  std::vector<FusionItem> items;
+  std::vector<std::string_view> names;
+  for (const Request& request : agreed) {
+    items.push_back(item_of(request, {}));
+    names.push_back(request.name);
+  }
+  return fuse_names(items, names, {}, options);
+}
+
 /// The names of each batch, such as "a+b c".
 std::string plan(const std::vector<Request>& agreed, std::size_t threshold, bool look_ahead = true,
                  std::size_t align = 1) {

@@ -140,7 +140,7 @@ class Scenario {
     }
   }
 
-  /// Lets rank `r` submit or shut down at random; called once per tick and also in the middle of a cycle.
+  /// Lets rank `r` submit or shut down at random. Called once per tick, and with `mid_cycle` also within a cycle.
   void act(std::size_t r) {
     Rank& rank = ranks_[r];
     if (rank.stopped) return;
@@ -164,7 +164,7 @@ class Scenario {
     }
   }
 
-  /// Submits as the engine does: by the place in the cache if there is one and the form is the same as last time. The
+  /// Submits as the engine does: by its place in the cache if the tensor has a place and its form has not changed. The
   /// tag is the tensor's number.
   void submit(std::size_t r, std::size_t n) {
     Rank& rank = ranks_[r];
@@ -275,7 +275,7 @@ class Scenario {
     });
   }
 
-  /// Compares the histories of all ranks, but the contents of one random rank only, because that takes long.
+  /// Compares the cache histories of all ranks, but the contents of only one random rank, because contents take long.
   void compare_caches() {
     const ResponseCache& first = world_[0].cache();
     ASSERT_LE(first.size(), params_.capacity);

@@ -1,5 +1,4 @@
-// N negotiators in one process, moved through a cycle together. Plain vectors take the place of the control plane
-// between the ranks.
+// Moves N negotiators of one process through a cycle together. Plain vectors replace the control plane.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,8 +32,8 @@ class LockstepWorld {
   }
 
   /// Runs one whole cycle. `between` runs after each phase and may submit tensors there. If ranks ask for different
-  /// collectives, or for bits of different length, real ranks would hang. Here std::bad_variant_access or a test
-  /// failure shows this.
+  /// collectives, or for bits of different length, real ranks would hang. cycle() throws std::bad_variant_access or
+  /// fails the test instead.
   std::vector<CycleDone> cycle(const std::function<void()>& between = {}) {
     std::vector<Action> actions;
     for (Negotiator& rank : ranks_) actions.push_back(rank.begin_cycle());

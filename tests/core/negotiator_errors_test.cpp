@@ -1,4 +1,4 @@
-// Negotiations that must fail with one text on all ranks: ranks that disagree, bad submissions, corrupt messages.
+// Tests negotiations that must fail with one text on all ranks: ranks that disagree, bad submissions, corrupt messages.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -128,7 +128,7 @@ TEST(NegotiatorErrors, RanksWithOtherOptionsFindOutInTheFirstExchange) {
 }
 
 TEST(NegotiatorErrors, AnUnrequestedAnswerIsInvalidArgumentAndNoMismatch) {
-  // All ranks find a real mismatch at once, so the engine tells no other rank. Only rank 1 sees this error.
+  // All ranks find a real mismatch, so the engine tells no other rank of it. Only rank 1 finds the error tested here.
   Negotiator zero(0, 2, options());
   Negotiator other(1, 2, options());
   Negotiator mine(1, 2, options());

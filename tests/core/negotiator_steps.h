@@ -26,7 +26,7 @@ inline NegotiatorOptions options(std::size_t capacity = 1024, std::size_t thresh
   return result;
 }
 
-/// Runs a cycle, expects the same batches on all ranks, and prints them: "a+b c !d" (! failed).
+/// Runs a cycle, expects the same batches on all ranks, and prints them: "a+b c !d", where "!" marks a failed batch.
 inline std::string step(LockstepWorld& world) {
   EXPECT_TRUE(world.all_want_cycle());
   const auto done = world.cycle();

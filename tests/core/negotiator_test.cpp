@@ -1,5 +1,5 @@
-// Hand-written scenarios of two or three ranks. lockstep_test.cpp has random scenarios, negotiator_errors_test.cpp has
-// scenarios that must fail.
+// Tests hand-written scenarios of one to three ranks. lockstep_test.cpp has random scenarios, and scenarios that must
+// fail are in negotiator_errors_test.cpp.
 #include "engine/core/negotiator.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(Negotiator, RankZerosOrderOfFirstRequestsHoldsOnAllRanks) {
   EXPECT_EQ(step(world), "b+a+c");
   for (const char* name : {"a", "c", "b"}) world[0].submit(tensor(name));
   for (const char* name : {"c", "a", "b"}) world[1].submit(tensor(name));
-  EXPECT_EQ(step(world), "b+a+c");  // in the order of insertion, because both are cached
+  EXPECT_EQ(step(world), "b+a+c");  // cached tensors come in the order of their insertion
 }
 
 TEST(Negotiator, TheFirstExchangeIsTwoHeaderWordsAndOneBitPerEntry) {
@@ -85,7 +85,7 @@ TEST(Negotiator, ACachedRequestIsSubmittedByItsPlaceUntilTheEntryChanges) {
   LockstepWorld world(2, options(2));
   world.submit_everywhere(tensor("a"));
   step(world);
-  EXPECT_FALSE(world[0].submit_cached({}));  // has no place in the cache yet
+  EXPECT_FALSE(world[0].submit_cached({}));  // the tensor has no place in the cache yet
   std::vector<CachedAt> at;
   for (std::size_t r = 0; r < 2; ++r) at.push_back(world[r].submit(tensor("a")).value());
   step(world);
@@ -101,7 +101,7 @@ TEST(Negotiator, ACachedRequestIsSubmittedByItsPlaceUntilTheEntryChanges) {
   at[0] = world[0].submit(tensor("a", {5})).value();
   at[1] = world[1].submit(tensor("a", {5})).value();
   step(world);
-  for (const char* name : {"b", "c"}) {  // evicts a
+  for (const char* name : {"b", "c"}) {  // these cycles evict a
     world.submit_everywhere(tensor(name));
     step(world);
   }
@@ -229,7 +229,7 @@ TEST(Negotiator, EvictionOfAnEntryThatIsPendingSendsItToTheCoordinator) {
   LockstepWorld world(2, options(1));
   world.submit_everywhere(tensor("a"));
   EXPECT_EQ(step(world), "a");
-  world[0].submit(tensor("a"));  // a hit, on rank 0 only
+  world[0].submit(tensor("a"));  // a hit on only rank 0
   world.submit_everywhere(tensor("b"));
   EXPECT_EQ(step(world), "b");  // evicts a
   EXPECT_EQ(world[0].cache().bit("a"), std::nullopt);

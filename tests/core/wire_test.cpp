@@ -159,7 +159,7 @@ Message some_responses() {
   return coordinator.respond();
 }
 
-/// Every truncation must throw an Error. A flipped bit may give another valid message or an Error, nothing else.
+/// Every truncation must throw an Error. A flipped bit may give only another valid message or an Error.
 void fuzz(const Message& good, std::uint64_t seed, const std::function<void(const Message&)>& read) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   read(good);

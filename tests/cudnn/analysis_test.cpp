@@ -1,6 +1,6 @@
 // Tests the analysis. For every network, level and oracle (from one that serves everything to one that serves only
 // single convolutions), a program covers each node once in a legal order. For small networks, the groups of the program
-// compute what the graph says, in double.
+// are run in double and compute what the graph says.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -123,9 +123,9 @@ TEST(Analysis, LevelOneFusesAroundWhatIsStored) {
   EXPECT_EQ(table.at("own: norm_apply"), 4);
   EXPECT_EQ(table.at("cudnn: conv"), 53);
   EXPECT_EQ(table.at("cudnn: wgrad"), 53);
-  // 52 data gradients: 32 inside blocks, where the backward passes of the batch norms also undo the rectifiers; 16 at
-  // the inputs of blocks, which add the other diff of the input (15 inputs come from a relu, one from the max pool);
-  // and 4 that run alone, each the first of two data gradients in a block with a convolutional shortcut.
+  // 52 data gradients: 32 inside blocks, where the backward passes of the batch norms also do the rectifiers' backward;
+  // 16 at the inputs of blocks, which add the other diff of the input (15 inputs come from a relu, one from the max
+  // pool); and 4 that run alone, each the first of two data gradients in a block with a convolutional shortcut.
   EXPECT_EQ(table.at("cudnn: dgrad"), 36);
   EXPECT_EQ(table.at("cudnn: dgrad+add+drelu"), 15);
   EXPECT_EQ(table.at("cudnn: dgrad+add"), 1);
@@ -200,7 +200,7 @@ TEST(Analysis, RefusesAConvolutionThatNobodyServes) {
 TEST(Analysis, WritesBranchesIntoTheirConcatenation) {
   const Graph graph = differentiate(build_model({.model = "inception3", .batch_size = 2}));
   ServesAll oracle;
-  // In fp32 neither gradients nor padded weights are copied, so every copy would be one of a concatenation.
+  // In fp32 neither gradients nor padded weights are copied, so any copy would belong to a concatenation.
   const Program program =
       analysed(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = {.level = 1}}, oracle);
   std::size_t concats = 0;
@@ -259,8 +259,8 @@ TEST(AnalysisPadding, TheFirstConvolutionReadsAsManyChannelsAsTensorCoresWant) {
 
 TEST(AnalysisPadding, ImagesThatSomethingElseReadsStayAsTheyAre) {
   GraphBuilder b("pooled_images", 2, 8, 5);
-  const TensorId pooled = b.max_pool("pool", b.images(), models::testing::square(2, 2, 0));
-  const TensorId read = b.conv("conv", b.images(), 8, models::testing::square(3, 2, 1), true);
+  const TensorId pooled = b.max_pool("pool", b.images(), square(2, 2, 0));
+  const TensorId read = b.conv("conv", b.images(), 8, square(3, 2, 1), true);
   const TensorId all = b.concat("concat", std::array{read, pooled});
   b.softmax_cross_entropy("loss", b.fully_connected("fc", b.global_avg_pool("avgpool", all), 5));
   const Graph graph = differentiate(std::move(b).build());
@@ -328,7 +328,7 @@ void compare_with_reference(const Graph& forward, const AnalysisOptions& options
   }
   const double expected_loss = rank.forward_backward();
   std::vector<int> last = last_readers(program);
-  for (const NodeId id : graph.losses) {  // no group reads a loss, but this function does: keep it
+  for (const NodeId id : graph.losses) {  // keeps the losses, which this function reads, although no group does
     for (std::size_t value = 0; value < last.size(); ++value) {
       if (program.values[value].tensor == graph.node(id).outputs[0]) last[value] = -1;
     }
@@ -384,15 +384,11 @@ TEST(AnalysisArithmetic, SmallNetworksAtAllLevelsWhateverIsServed) {
 // With Images::kColumns the images are stored as columns only if a single convolution reads them and the output of this
 // convolution is not a slice, because a matrix product cannot write a slice. Otherwise their channels are padded.
 TEST(AnalysisArithmetic, ImagesThatAreNoColumnsArePadded) {
-  const auto square = [](int kernel, int pad) {
-    return Window{
-        .kernel_h = kernel, .kernel_w = kernel, .pad_top = pad, .pad_bottom = pad, .pad_left = pad, .pad_right = pad};
-  };
   const auto network = [&](bool twice) {
     GraphBuilder b(twice ? "two_readers" : "joined", 3, 8, 5);
-    const TensorId first = b.relu("relu", b.conv("conv", b.images(), 6, square(3, 1), true));
+    const TensorId first = b.relu("relu", b.conv("conv", b.images(), 6, square(3, 1, 1), true));
     const TensorId other =
-        twice ? b.conv("conv2", b.images(), 6, square(1, 0), true) : b.max_pool("max", first, square(3, 1));
+        twice ? b.conv("conv2", b.images(), 6, square(1, 1, 0), true) : b.max_pool("max", first, square(3, 1, 1));
     const TensorId joined = twice ? b.add("sum", first, other) : b.concat("concat", std::array{first, other});
     b.softmax_cross_entropy("loss", b.fully_connected("fc", joined, 5));
     return std::move(b).build();

@@ -32,8 +32,8 @@ TEST(Batches, ImagesThatComeAgainCrossOnce) {
   std::fill(machine.images.begin(), machine.images.end(), 0.0F);
   const double zeroes = loss(2, 0);
   EXPECT_NE(zeroes, expected);
-  EXPECT_EQ(loss(1, 0), expected);  // the GPU kept the images; those of the host do not matter
-  EXPECT_EQ(loss(0, 0), zeroes);    // content 0 is always copied from the host
+  EXPECT_EQ(loss(1, 0), expected);  // the GPU kept the images of content 1; the host's do not matter
+  EXPECT_EQ(loss(0, 0), zeroes);    // the images of content 0 are always copied from the host
   EXPECT_NE(loss(1, 1), expected);  // another step has another dropout mask
   // Batches beyond the number that the GPU keeps, or beyond its memory, are copied in every step.
   for (std::uint64_t content = 3; content < 8; ++content) EXPECT_EQ(loss(content, 0), zeroes);
@@ -42,7 +42,7 @@ TEST(Batches, ImagesThatComeAgainCrossOnce) {
   EXPECT_EQ(loss(6, 0), expected);
 }
 
-/// Returns labels for step `number` that differ from those of the steps before and after.
+/// Returns labels for step `number` that differ from the labels of the steps before and after.
 std::vector<std::int32_t> labels_of_step(const Machine& machine, std::uint64_t number, std::int64_t classes) {
   std::vector<std::int32_t> labels(machine.labels.size());
   for (std::size_t i = 0; i < labels.size(); ++i) {
@@ -75,7 +75,7 @@ TEST(Batches, LabelsAreThoseOfTheStepWhoeverKeepsTheImages) {
   EXPECT_EQ(loss(keeping, 1, 3), losses[3]) << "images from where they were kept";
 }
 
-// Does as the training loop: loads the next batch, with its labels, while a step runs.
+// Like the training loop, loads the next batch, with its labels, while a step runs.
 TEST(Batches, ALaunchedStepKeepsItsLabelsWhenTheNextIsLoaded) {
   ServesAll oracle;
   const Graph forward = models::testing::tiny_vgg(2);

@@ -32,8 +32,8 @@ struct Difference {
   }
 };
 
-/// Compares two sets of one vector per slot bit by bit. Returns one line with the first difference and counts of
-/// differences. Empty: all bits are equal.
+/// Compares two lists of vectors, one vector per slot, bit by bit. Returns one line with the first difference and the
+/// number of differences. Empty: all bits are equal.
 inline std::string first_difference(std::span<const ArenaSlot> slots, const std::vector<std::vector<float>>& got,
                                     const std::vector<std::vector<float>>& expected) {
   if (got.size() != slots.size() || expected.size() != slots.size()) return "not one vector per parameter";

@@ -5,12 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
+#include <string>
 
 #include "models/cudnn/engines.h"
 #include "models/graph/autodiff.h"
 #include "models/zoo/zoo.h"
+#include "tests/cudnn/devices.h"
 #include "tests/cudnn/fusions.h"
 
 namespace hvd::models::cudnn::testing::execution_test {
@@ -18,14 +18,12 @@ namespace {
 
 TEST(Execution, EnginesAreBuiltAgainFromTheirNumbers) {
   if (const std::string reason = planner_unsupported_reason(); !reason.empty()) GTEST_SKIP() << reason;
-  std::ifstream file(HVD_DEVICES "/h200.json");
-  std::ostringstream h200;
-  h200 << file.rdbuf();
+  const std::string h200 = device_properties("h200");
   const auto library = Library::load();
-  const Target target(*library, h200.str());
+  const Target target(*library, h200);
   // Builds convolutions with their epilogues, forward and backward, with every engine that was compiled in advance.
   const Graph graph = differentiate(build_model({.model = "vgg16", .batch_size = 64}));
-  const Plan plan = make_planner(h200.str())->plan(graph, {.fusion = reading(Images::kPadded, 1), .candidates = 64});
+  const Plan plan = make_planner(h200)->plan(graph, {.fusion = reading(Images::kPadded, 1), .candidates = 64});
   std::size_t built = 0;
   for (std::size_t e = 0; e < plan.engines.size(); ++e) {
     const auto first = std::find(plan.engine_of.begin(), plan.engine_of.end(), static_cast<int>(e));

@@ -83,7 +83,7 @@ TwoSteps two_steps(const Wish& wish) {
   return result;
 }
 
-// The engines are timed on images with the same gaps as those of the step.
+// The engines are timed on images that have the same gaps as the step's images.
 TEST(ExecutorArithmetic, TuningOnImagesWithChannelsOfZeroesChangesNoBit) {
   for (const ComputeType compute : {ComputeType::kTf32, ComputeType::kFp16, ComputeType::kBf16}) {
     for (const DataType gradient : std::set{storage(compute), DataType::kF32}) {
@@ -103,7 +103,7 @@ TEST(ExecutorArithmetic, TuningOnImagesWithChannelsOfZeroesChangesNoBit) {
   }
 }
 
-// Tests the bounds that step_gpu_test.cpp uses for a GPU with the fake GPU, whose arithmetic is known.
+// Tests, on the fake GPU, whose arithmetic is known, the bounds that step_gpu_test.cpp uses for a real GPU.
 TEST(ExecutorArithmetic, TheRoundingModelHoldsInEveryTypeAndSeesErrors) {
   ServesAll oracle;
   for (RoundingModel& model : rounding_models()) {
@@ -146,7 +146,7 @@ Graph small_network(const std::string& model) {
   return build_model({.model = model, .batch_size = 2, .image_size = size, .classes = 10, .auxiliary_head = false});
 }
 
-/// Returns the number of launches of `group`. One launch makes all copies without gaps. A copy with gaps has its own.
+/// Returns the number of launches of `group`. One launch makes all copies without gaps. A copy with gaps is one more.
 std::size_t calls_of(const Program& program, const Group& group) {
   if (group.operations[0].type != OpType::kCopy) return 1;
   const auto gaps = [&](ValueId id) { return program.value(id).parent != kNoValue; };
@@ -160,7 +160,7 @@ std::size_t calls_of(const Program& program, const Group& group) {
 class ExecutorOrder : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
-  // All levels only on the smallest network: the other networks show no further differences between levels.
+  // All levels run only on the smallest network, because the other networks add no further cases.
   for (int level = GetParam() == "resnet50" ? 0 : 2; level <= 2; ++level) {
     SCOPED_TRACE(level);
     ServesAll oracle;

@@ -1,4 +1,4 @@
-// A fake cuBLASLt. It multiplies column-major matrices on the host and computes the epilogues that the executor uses.
+// A fake cuBLASLt, which multiplies column-major matrices on the host and computes the epilogues of the executor.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -39,7 +39,7 @@ DataType data_type(cudaDataType_t type) {
 Layout& layout(cublasLtMatrixLayout_t handle) { return *reinterpret_cast<Layout*>(handle); }
 Description& description(cublasLtMatmulDesc_t handle) { return *reinterpret_cast<Description*>(handle); }
 
-/// The product op(A) op(B) with an epilogue.
+/// A batch of products op(A) op(B) with an epilogue.
 struct Product {
   Description of;
   Layout a, b, d;

@@ -1,6 +1,6 @@
 // Tests what a step does if work that the plan relies on fails on the device: engines that fail when finalised or when
-// first launched, products that do not run, memory that is too small to time engines. Uses the fakes of machine.h;
-// Wish::script says what they refuse.
+// first launched, products that do not run, memory that is too small to time engines. Uses the fakes of machine.h.
+// Wish::script says what the fakes refuse.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -139,7 +139,7 @@ TEST(Fallback, GroupsThatNoEngineRunsGoDownALevel) {
   }
 }
 
-// Only the groups with the refused signature fall back. The others keep their level.
+// Only the groups with the refused signature fall back. The other groups keep their level.
 TEST(Fallback, OnlyTheGroupsConcernedGoDown) {
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(4)};
@@ -152,7 +152,7 @@ TEST(Fallback, OnlyTheGroupsConcernedGoDown) {
   wish.script = [&](Recorder& recorder) {
     refused.clear();
     recorder.refuses_plan = [&](std::int64_t engine, const Operations& operations) {
-      return with_statistics(engine, operations) && refused.insert(engine).second;  // both engines of the first group
+      return with_statistics(engine, operations) && refused.insert(engine).second;  // refuses both engines of one group
     };
   };
   {
@@ -170,7 +170,7 @@ TEST(Fallback, OnlyTheGroupsConcernedGoDown) {
   compare_with_reference(wish, oracle);
 }
 
-// The engines of level 2 fail when finalised, those of level 1 when launched.
+// The engines of level 2 fail when finalised. The engines of level 1 fail when launched.
 TEST(Fallback, GoesDownToSingleOperations) {
   ServesAll oracle;
   for (const Graph& forward : {tiny_resnet(4), tiny_inception(3), models::testing::tiny_vgg(3)}) {
@@ -286,7 +286,7 @@ TEST(Fallback, EqualGpusThatPlanDifferentlyAreNamed) {
     std::string other = mine;
     const std::size_t first = other.find("group ");
     const std::size_t second = other.find("group ", first + 1);
-    const std::size_t at = second == std::string::npos ? first : second;  // the first call has one hash, the next all
+    const std::size_t at = second == std::string::npos ? first : second;  // call 1 has one hash, call 2 all groups
     if (second == std::string::npos) longest = std::max(longest, mine.size());
     other.replace(at, other.find('\n', at) - at, "group cudnn; conv of something else");
     return std::vector<std::string>{mine, mine, other};
@@ -464,7 +464,7 @@ TEST(Fallback, ACandidateThatFailsWhenItIsTimedIsLeftOut) {
 }
 
 // The fake GPU's time is the number of launches, so all algorithms take equally long and the first would win. The
-// answer of `agree` names another one, and that one must run.
+// answer of `agree` names another algorithm, which must run.
 TEST(Fallback, ProductsRunTheAlgorithmThatWon) {
   ServesAll oracle;
   const std::filesystem::path folder = own_folder("hvd_products");

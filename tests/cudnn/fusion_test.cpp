@@ -97,7 +97,7 @@ TEST(Fusion, AWayToFuseThatDoesNotFitOnAnotherRankIsLeftOut) {
   EXPECT_NE(notes.find("not used, for want of memory: level 2, "), std::string::npos) << notes;
 }
 
-// If the first way to fuse wins, winners that the other way stored later do not change its engines.
+// If the first way to fuse wins, winners that the other way stored later do not change the engines of the first.
 TEST(Fusion, RunsAgainWhatItTimed) {
   const std::filesystem::path folder = own_folder("hvd_executor_again");
   std::filesystem::remove_all(folder);
@@ -202,7 +202,7 @@ TEST(ColumnsOfImages, GiveWayOnAllRanksOfAKind) {
     const Machine machine(wish, oracle);
     EXPECT_FALSE(multiplies_columns(machine));
   }
-  for (const bool equal : {true, false}) {  // whether the GPUs of the two ranks are equal
+  for (const bool equal : {true, false}) {  // true: the two ranks have equal GPUs
     Wish wish = columns_wish(false);
     int calls = 0;
     wish.executor.share = [&](const std::string& mine) {

@@ -35,14 +35,14 @@ std::uint64_t hash_of(const std::vector<std::string>& text, std::size_t begin, s
   return hasher.value();
 }
 
-/// The first line of a part, and the line after its last, in a text of `lines` lines cut into kParts parts. The last
-/// part has no end, so a longer text differs in its last part.
+/// Return the first line of a part, and the line after the part's last line, in a text of `lines` lines cut into kParts
+/// parts. The last part has no end, so a longer text differs in its last part.
 std::size_t part_begin(std::size_t lines, std::size_t part) { return lines * part / kParts; }
 std::size_t part_end(std::size_t lines, std::size_t part) {
   return part + 1 == kParts ? static_cast<std::size_t>(-1) : part_begin(lines, part + 1);
 }
 
-/// Returns the digests of the parts of `text`. The cuts are those of the earlier text, which has `lines` lines.
+/// Returns the digests of the parts of `text`, which is cut like the earlier text of `lines` lines.
 std::array<std::string, kParts> parts_of(const std::vector<std::string>& text, std::size_t lines) {
   std::array<std::string, kParts> parts;
   for (std::size_t i = 0; i < kParts; ++i) {

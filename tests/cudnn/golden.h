@@ -1,6 +1,6 @@
 // A text file with digests of long texts. It has one line per text: "NAME: FIGURE NUMBER ... lines 812 hash
-// 0123456789abcdef parts 0123 4567 ...". The parts are digests of sixteen pieces of the text. They show in which piece
-// a text first differs, although the old text is not kept. The test owns the object; one thread uses it.
+// 0123456789abcdef parts 0123 4567 ...". The parts are digests of sixteen pieces of the text. These digests show in
+// which piece a text first differs, although the old text is not kept. The test owns the object; one thread uses it.
 #pragma once
 
 #include <map>
@@ -12,10 +12,10 @@ namespace hvd::models::cudnn::testing {
 
 struct GoldenOptions {
   std::string file;         ///< path of the file of digests
-  std::string first_line;   ///< the file must begin with it: versions of test and cuDNN that made the digests
+  std::string first_line;   ///< the file must begin with this line: versions of the test and of cuDNN
   std::string texts;        ///< folder to which each text is written, as NAME.txt
   std::string before = {};  ///< folder of texts of an earlier commit, to show the first line that differs; empty: none
-  bool write = false;       ///< digests that differ are written to the file and are not reported
+  bool write = false;       ///< digests that differ are written to the file instead of being reported
 };
 
 class Golden {

@@ -32,7 +32,7 @@ class GoldenTest : public ::testing::Test {
             .before = {},
             .write = write};
   }
-  /// Writes the file with one digest, that of 100 lines.
+  /// Writes the file with one digest, the digest of a text of 100 lines.
   void written() const { Golden(options(true)).check("a case", "groups 5 bytes 640", lines(100)); }
 
   const std::filesystem::path folder_ =

@@ -12,13 +12,11 @@
 //   HVD_GUARD_BEFORE=FOLDER                            shows the first line that differs from the texts in FOLDER.
 //                                                      Another commit wrote them to its build folder,
 //                                                      tests/cudnn/guard
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
@@ -30,6 +28,7 @@
 #include "models/cudnn/plan_cache.h"
 #include "models/graph/autodiff.h"
 #include "models/zoo/zoo.h"
+#include "tests/cudnn/devices.h"
 #include "tests/cudnn/golden.h"
 #include "tests/cudnn/plan_text.h"
 #include "tests/cudnn/program_check.h"
@@ -47,13 +46,6 @@ bool wanted(const char* variable) { return std::getenv(variable) != nullptr; }
 std::string given(const char* variable) {
   const char* const value = std::getenv(variable);
   return value == nullptr ? "" : value;
-}
-
-std::string file_text(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return std::move(text).str();
 }
 
 /// Returns a network whose weights start at zero. Nothing is computed, so drawing random weights would waste time.
@@ -103,7 +95,7 @@ class Sink final : public GradientSink {
   test::CallLog& log_;
 };
 
-/// Returns the calls of a step on a fake GPU, from its construction to its destruction: an eager step, a captured one,
+/// Returns the calls of a step on a fake GPU, from its construction to its destruction: an eager step, a captured step,
 /// and loads of images that are new, kept on the GPU, and already loaded. Nothing is computed.
 std::vector<std::string> step_lines(const Graph& graph, const Planning& planning, const ExecutorOptions& options) {
   test::FakeWorld world(1);
@@ -180,11 +172,7 @@ class Guard : public ::testing::Test {
     golden().reset();
   }
   void SetUp() override {
-    if (const std::string reason = planner_unsupported_reason(); !reason.empty()) GTEST_SKIP() << reason;
-    if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
-      GTEST_SKIP() << "no libcuda.so.1 (a driver, or the stub of the CUDA Toolkit): engines compiled at run time "
-                      "cannot answer";
-    }
+    if (const std::string reason = no_planner(); !reason.empty()) GTEST_SKIP() << reason;
     if (golden() == nullptr) {
       golden() = std::make_unique<Golden>(
           GoldenOptions{.file = HVD_GUARD_GOLDEN,
@@ -198,7 +186,7 @@ class Guard : public ::testing::Test {
 
   static Planner& planner(const std::string& device) {
     std::unique_ptr<Planner>& its = planners()[device];
-    if (!its) its = make_planner(file_text(std::string(HVD_DEVICES) + "/" + device + ".json"));
+    if (!its) its = make_planner(device_properties(device));
     return *its;
   }
   static std::map<std::string, std::unique_ptr<Planner>>& planners() {
@@ -241,7 +229,7 @@ TEST_F(Guard, EveryPlanAndStepIsWhatItWas) {
     for (const std::string& model : kNetworks) {
       const Graph graph = network(model);
       for (const PlanOptions& options : every_option()) {
-        // The step derives its calls from the plan alone, on either GPU. For the second, the defaults are enough.
+        // A step's calls depend only on the plan, not on the GPU. The second GPU needs only the defaults.
         const bool step = device == "h200" || options.fusion == Fusion{};
         check_plan(device, graph, options, step);
       }
@@ -254,10 +242,10 @@ TEST_F(Guard, EveryPlanAndStepIsWhatItWas) {
 /// How many of the recorded winners a plan finds by signature, file name, and the texts of engines and ways to fuse.
 /// Without a driver cuDNN omits some engines, so not every winner is among the candidates here.
 struct Found {
-  std::size_t own = 0, borrowed = 0;         ///< winners in the plan's own file; usable ones in other programs' files
-  std::size_t asked = 0, known = 0;          ///< signatures of cuDNN's groups; those of them that have a winner
-  std::size_t chosen = 0;                    ///< signatures whose winner is among the candidates
-  std::string kept_way = "none";             ///< index, among the ways to fuse that are tried, of the file's way
+  std::size_t own = 0, borrowed = 0;  ///< winners in the plan's own file; usable winners in other programs' files
+  std::size_t asked = 0, known = 0;   ///< signatures of cuDNN's groups; number of these that have a winner
+  std::size_t chosen = 0;             ///< signatures whose winner is among the candidates
+  std::string kept_way = "none";      ///< index of the file's way to fuse, among the ways that are tried
   std::vector<std::uint64_t> products = {};  ///< signatures of the matrix products that have a winner
 };
 

@@ -1,5 +1,5 @@
 // Runs a Program in double precision, one operation after the other. The result is what a GPU must compute, however the
-// operations are fused. Shares the arithmetic of the reference backend (reference/ops.h), not its walk over the graph.
+// operations are fused. Uses the reference's arithmetic (reference/ops.h), but not its walk over the graph.
 #pragma once
 
 #include <cstdint>

@@ -83,14 +83,14 @@ struct Tensor {
   std::vector<double> values;
   Memory memory;
 
-  /// Not initialised: for a kernel's output.
+  /// Makes a tensor that is not initialised, for a kernel's output.
   Tensor(DataType of, const Shape& dims, Gap gap = {})
       : type(of),
         shape(dims),
         pitch(channels() + gap.elements),
         values(static_cast<std::size_t>(dims.count())),
         memory(static_cast<std::size_t>(rows() * pitch) * size_of(of)) {}
-  /// Contains `given`, rounded to the type.
+  /// Makes a tensor with the values of `given`, rounded to the type.
   Tensor(DataType of, const Shape& dims, const std::vector<double>& given, Gap gap = {}) : Tensor(of, dims, gap) {
     std::vector<std::byte> bytes = memory.read<std::byte>();
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -99,7 +99,7 @@ struct Tensor {
     }
     to_device(memory.as<void>(), bytes.data(), bytes.size());
   }
-  /// Contains random values of the standard normal distribution.
+  /// Makes a tensor with random values of the standard normal distribution.
   Tensor(DataType of, const Shape& dims, std::uint64_t stream, Gap gap = {})
       : Tensor(of, dims, models::testing::random_values(dims.count(), stream), gap) {}
 

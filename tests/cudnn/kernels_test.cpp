@@ -1,6 +1,6 @@
 // Compares our kernels with the reference: launches, vector widths, and all kernels of a batch norm. Built twice: for
 // the host (host_memory.cpp) and for a GPU (cuda_memory.cpp; skipped, with the reason, without a GPU). element_test.cpp
-// tests the arithmetic per element, sums_test.cpp the kernels whose threads work together.
+// tests the arithmetic per element. sums_test.cpp and softmax_test.cpp test the kernels whose threads work together.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +10,8 @@
 
 #include "models/synthetic.h"
 #include "tests/cudnn/kernel_memory.h"
+#include "tests/cudnn/pooled_shape.h"
+#include "tests/cudnn/random_norm.h"
 
 namespace hvd::models::cudnn::kernels::kernels_test {
 namespace {
@@ -71,11 +73,6 @@ TEST_P(KernelTest, BatchNormInPieces) {
   }
 }
 
-Shape pooled_shape(const Shape& x, const Window& w) {
-  return {x[0], (x[1] + w.pad_top + w.pad_bottom - w.kernel_h) / w.stride_h + 1,
-          (x[2] + w.pad_left + w.pad_right - w.kernel_w) / w.stride_w + 1, x[3]};
-}
-
 /// The epilogue of a pool's backward pass: adds earlier diffs, then applies the backward of a rectifier.
 struct Behind {
   Tensor add, test;
@@ -93,8 +90,9 @@ const std::vector<Window> kWindows{
 TEST_P(KernelTest, WindowsBecomeRows) {
   for (const Window& window : {Window{7, 7, 2, 2, 3, 3, 3, 3}, Window{3, 3, 1, 1, 1, 1, 1, 1}, Window{3, 3, 2, 2},
                                Window{3, 2, 1, 3, 2, 0, 1, 0}}) {
-    for (const Shape& images : {Shape{3, 31, 29, 3}, Shape{1, 9, 400, 3}}) {  // the second needs several blocks a line
-      const Tensor x(GetParam(), images, 1, Gap{images[0] - 1});              // the second has no gaps
+    // The second shape needs several blocks per line, and gets no gaps.
+    for (const Shape& images : {Shape{3, 31, 29, 3}, Shape{1, 9, 400, 3}}) {
+      const Tensor x(GetParam(), images, 1, Gap{images[0] - 1});
       const Shape y = pooled_shape(x.shape, window);
       const std::int64_t taps = std::int64_t{3} * window.kernel_h * window.kernel_w;
       // The widths: written as vectors, written one by one, and more elements than a block has threads.
@@ -171,22 +169,6 @@ TEST_P(KernelTest, GlobalAverages) {
     dx.expect_near("global average backward", 1);
   }
 }
-
-/// A batch norm with random vectors. apply() computes one element in double.
-struct RandomNorm {
-  Tensor mean, inv_std, gamma, beta;
-  RandomNorm(std::int64_t channels, std::uint64_t stream)
-      : mean(DataType::kF32, {channels}, stream),
-        inv_std(DataType::kF32, {channels}, stream + 1),
-        gamma(DataType::kF32, {channels}, stream + 2),
-        beta(DataType::kF32, {channels}, stream + 3) {}
-  [[nodiscard]] Norm norm() const {
-    return {mean.memory.as(), inv_std.memory.as(), gamma.memory.as(), beta.memory.as()};
-  }
-  [[nodiscard]] double apply(double x, std::size_t c) const {
-    return (x - mean.values[c]) * inv_std.values[c] * gamma.values[c] + beta.values[c];
-  }
-};
 
 TEST_P(KernelTest, SumsOfBatchNorms) {
   for (const std::int64_t channels : {std::int64_t{72}, std::int64_t{6}}) {

@@ -265,7 +265,7 @@ TEST(GroupCost, CountsWhatIsComputedAndWhatCrossesMemory) {
   constexpr double kMade = 2 * 8 * 8 * 6;
   EXPECT_DOUBLE_EQ(group_cost(graph, program, conv).flops, 2 * kMade * 27 + kMade + kMade);
   EXPECT_DOUBLE_EQ(group_cost(graph, program, conv).bytes, 2 * (2 * 8 * 8 * 3 + 6 * 27 + 6 + kMade));
-  // The cost of the whole step is that of its products and at most 10 % more.
+  // The whole step costs as much as its products, plus at most 10 %.
   double products = 0, step = 0;
   for (const Node& node : graph.nodes) {
     const bool counts = node.kind == OpKind::kConv || node.kind == OpKind::kFullyConnected ||

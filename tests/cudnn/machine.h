@@ -36,7 +36,7 @@ inline Backends fake_backends() {
   return {.cudnn = Library::with(fake_cudnn()), .cublaslt = CublasLt::with(fake_cublaslt()), .kernels = host_kernels()};
 }
 
-/// Plans as the planner does, but asks `oracle` instead of a library. Every cuDNN group gets two candidates, without
+/// Plans as the planner does, but asks `oracle` instead of a library. Every cuDNN group gets two candidates, except
 /// those in `options.failed`. A group without candidates is refused.
 inline Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle& oracle) {
   const auto left = [&options](const Program& program, const Group& group) {
@@ -72,7 +72,7 @@ inline Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle
 struct Wish {
   Graph forward;
   PlanOptions plan = {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = reading(Images::kPadded)};
-  std::vector<Fusion> fusions = {};  ///< candidates for Planning::fusions; empty: only that of `plan`
+  std::vector<Fusion> fusions = {};  ///< candidates for Planning::fusions; empty: only the fusion of `plan`
   ExecutorOptions executor = {.seed = kSeed};
   std::size_t device_bytes = std::size_t{256} << 20;
   int threads = 1;                             ///< threads that finalise cuDNN plans; each calls the script's refusals
@@ -150,7 +150,7 @@ class Machine {
   FakeWorld world;
   FakeRuntime gpu;
   Recorder recorder;
-  Plan plan;  ///< the last one made
+  Plan plan;  ///< the last plan made
   int plans = 0;
   std::vector<std::size_t> ready;
   gpu::DeviceMemory gradients;

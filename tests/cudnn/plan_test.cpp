@@ -7,18 +7,16 @@
 // prints Planner::questions() after the tables.
 #include "models/cudnn/plan.h"
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "models/graph/autodiff.h"
 #include "models/zoo/zoo.h"
+#include "tests/cudnn/devices.h"
 #include "tests/cudnn/fusions.h"
 #include "tests/cudnn/program_check.h"
 #include "tests/models/testing.h"
@@ -26,28 +24,17 @@
 namespace hvd::models::cudnn::testing::plan_test {
 namespace {
 
-std::string device(const std::string& name) {
-  std::ifstream file(std::string(HVD_DEVICES) + "/" + name + ".json");
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 /// All tests share one planner per GPU, which remembers cuDNN's answers.
 class PlanTest : public ::testing::TestWithParam<std::string> {
  protected:
   static void TearDownTestSuite() { planners().clear(); }
   static Planner& planner() {
     std::unique_ptr<Planner>& its = planners()[GetParam()];
-    if (!its) its = make_planner(device(GetParam()));
+    if (!its) its = make_planner(device_properties(GetParam()));
     return *its;
   }
   void SetUp() override {
-    if (const std::string reason = planner_unsupported_reason(); !reason.empty()) GTEST_SKIP() << reason;
-    if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
-      GTEST_SKIP() << "no libcuda.so.1 (a driver, or the stub of the CUDA Toolkit): engines compiled at run time "
-                      "cannot answer";
-    }
+    if (const std::string reason = no_planner(); !reason.empty()) GTEST_SKIP() << reason;
   }
 
  private:
@@ -59,8 +46,8 @@ class PlanTest : public ::testing::TestWithParam<std::string> {
 
 Graph network(const std::string& model) { return differentiate(build_model({.model = model, .batch_size = 64})); }
 
-// Counted by hand, see analysis_test.cpp: all convolutions, those followed by a batch norm, and the data gradients that
-// can also make the backward sums of a batch norm.
+// Counted by hand, see analysis_test.cpp: all convolutions, convolutions before a batch norm, and the data gradients
+// that can also make the backward sums of a batch norm.
 struct Expected {
   int convolutions, normed, sums;
 };
@@ -230,7 +217,7 @@ TEST_P(PlanTest, DeterministicModeLeavesNondeterministicEnginesOut) {
     }
     return count;
   };
-  // In tf32 some engines sum weight gradients in any order. Many candidates make sure that one of these is among them.
+  // In tf32 some engines sum weight gradients in any order. 64 candidates are enough to include one of these engines.
   const PlanOptions options{.compute = ComputeType::kTf32,
                             .gradient = DataType::kF32,
                             .fusion = reading(Images::kPadded, 0),
@@ -279,9 +266,9 @@ TEST_P(PlanTest, Fp32UsesNoTensorCoresAndTf32Does) {
   EXPECT_GT(2 * with, tf32.engines.size());
 }
 
-// If planned engines fail, the planner asks cuDNN's other lists, and at last falls back to a lower level.
+// If planned engines fail, the planner asks for cuDNN's other lists. If all fail, the group falls back.
 TEST_P(PlanTest, EnginesThatFailedAreNotPlannedAgain) {
-  const auto planner = make_planner(device(GetParam()));
+  const auto planner = make_planner(device_properties(GetParam()));
   const Graph graph = network("vgg16");
   PlanOptions options{.fusion = reading(Images::kPadded, 1)};
   const std::string concerned = planner->plan(graph, options).engines.at(0).signature;

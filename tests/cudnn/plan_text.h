@@ -1,6 +1,6 @@
 // Writes a plan as lines of text, for tests that compare the plan with an earlier one: launches in order with their
 // work, engines and places in memory. The text contains no names of C++ types and no enumeration values, so that
-// renaming does not change it. It contains signature(), because files of winners are keyed by signatures. Pure.
+// renaming does not change it. The text contains signature(), because files of winners are keyed by signatures. Pure.
 #pragma once
 
 #include <string>

@@ -14,7 +14,7 @@ bool makes(const Group& group, ValueId id) {
   });
 }
 
-// Makes the checks of violations() in one pass over the groups.
+// Makes the checks that violations() promises, in one pass over the groups.
 class Checker {
  public:
   Checker(const Graph& graph, const Program& program)

@@ -1,4 +1,4 @@
-// Checks the structure of a program against its graph. Pure: the check reads both and keeps nothing.
+// Checks the structure of a program against its graph. Pure: the check reads program and graph, and keeps nothing.
 #pragma once
 
 #include <string>

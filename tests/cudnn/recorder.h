@@ -1,5 +1,5 @@
-// Stands between the executor and the libraries that it calls. The recorder notes every launch with the memory that the
-// launch reads and writes, and enqueues it on the fake GPU's stream. The stream computes it on the host in order.
+// Sits between the executor and the libraries that the executor calls. The recorder notes every launch with the memory
+// that the launch reads and writes, and enqueues it on the fake GPU's stream, which computes on the host.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace hvd::models::cudnn::testing {
 using test::Range;
 
 struct Call {
-  std::string what;  ///< "cudnn conv+statistics", "cublaslt", "own pointwise"
+  std::string what;  ///< e.g. "cudnn conv+statistics", "cublaslt", "own pointwise"
   std::vector<Range> reads, writes;
   bool operator==(const Call& other) const;
 };
@@ -39,7 +39,7 @@ class Recorder {
   std::vector<Call> calls;
   /// If true, launches are noted and ordered but compute nothing.
   bool dry = false;
-  /// If true, cuDNN's convolutions round their operands to tf32. (cuBLASLt gets this with every product.)
+  /// If true, cuDNN's convolutions round their operands to tf32. (Each product tells cuBLASLt whether to do so.)
   bool tf32 = false;
   /// Engines with this index fail when they are finalised.
   std::int64_t broken_engine = -1;

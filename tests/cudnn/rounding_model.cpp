@@ -22,19 +22,20 @@ constexpr std::uint64_t kShaken = 8;
 // A bound is a factor times the root mean square error of the shaken references. Each of their weights has one error
 // with standard deviation `unit`. The factor has two parts.
 //
-// Arithmetic: the error of rounding to nearest is uniform within at most `unit`, so its variance is at most
-// unit^2 / 3. A layer of a step rounds four operands, where a shaken reference changes one: the weight, the input, the
-// product, and the output of the next batch norm or rectifier. Each contributes equally to a sum's error, because the
-// terms of a sum are independent, whether all weights or all inputs are off. The variance of the errors is therefore
-// 4/3 of that of the references. A step that truncates has the same variance. Elements that a rectifier decides
-// differently (rounding_model.h) add less: their error grows as the root of the rounding's, by (4/3)^(1/4).
+// Arithmetic: the error of rounding to nearest is uniform within at most `unit`, so its variance is at most unit^2 / 3.
+// A layer of a step rounds four operands: the weight, the input, the product, and the output of the next batch norm or
+// rectifier. A shaken reference changes only one of these. Each operand contributes equally to a sum's error, because
+// the terms of a sum are independent, whether all weights or all inputs are off. The variance of a step's errors is
+// therefore 4/3 of the variance of the references' errors. A step that truncates has the same variance. Elements that a
+// rectifier decides differently (rounding_model.h) add less: their error grows as the root of the rounding's, by
+// (4/3)^(1/4).
 //
 // Statistics: a step's squared error divided by the mean squared error of kShaken references has an F distribution with
 // d and kShaken * d degrees of freedom, if an error has d independent directions. A tensor of n elements has d = n - 1,
 // because the gradients of the biases of the five classes add up to zero, and at most d = 31, because few elements are
 // decided differently, and each changes many others. All gradients together have d >= 31. A run compares about 1,400
-// tensors, 50 times all gradients and 50 losses (d = 1). The roots of the quantiles F(d, 8 d; 1 - p) below come from
-// 20 million draws. They assume normal errors, also for the elements that are decided differently.
+// tensors, 50 times all gradients and 50 losses (d = 1). The roots of the quantiles F(d, 8 d; 1 - p) below come from 20
+// million draws. These quantiles assume normal errors, also for the elements that are decided differently.
 constexpr double kLayerRoundings = 4.0 / 3;
 constexpr double kWholeQuantile = 1.55;  ///< d = 31, p = 1e-4
 /// Root of the quantile of one tensor, for p = 1e-5.
@@ -46,14 +47,14 @@ double tensor_quantile(std::size_t elements) {
   }
   return 3.32;  // five elements; the networks below have no smaller tensor
 }
-// A loss is one number, so its quantile is that of Student's t with eight degrees of freedom. The shift by truncation
-// is not random: it makes each product smaller, and with the products the logits of a network without batch norm.
+// A loss is one number, so its quantile is that of Student's t with eight degrees of freedom. Truncation shifts a loss
+// in one direction: it makes each product smaller, and with the products the logits of a network without batch norm.
 // bounds() allows one rounding of the loss for this shift.
 constexpr double kLossQuantile = 5.04;  ///< d = 1, p = 1e-3
 // The roundings of a sum in fp32. K terms added in sequence are off by sqrt(K) roundings, and the longest product in
 // these networks has 3 x 3 x 32 = 288 terms. Sums over pixels have up to 4,096 terms, but threads add these in a tree
-// of 12 levels, which rounds less often. A batch norm over few pixels magnifies errors. This constant does not include
-// that effect, because there is no useful bound for it.
+// of 12 levels, which makes fewer roundings than 288 terms in sequence. A batch norm over few pixels magnifies errors.
+// This constant does not include that magnification, because there is no useful bound for it.
 constexpr double kFp32SumRoundings = 17;
 
 constexpr double kDoubleRounding = 1e-12;

@@ -2,14 +2,14 @@
 // step_gpu_test.cpp checks a GPU against the bounds, executor_test.cpp the fake GPU, whose arithmetic is known.
 //
 // Where a rectifier reads nearly zero, or two values in a pooling window are nearly equal, rounding may decide which
-// elements pass. An element decided differently is no error, but changes gradients by far more than a rounding does.
-// (On an H200 in fp32 the gradient of mixed2.b3.bn.beta in tiny_inception(16, 35, 32) was off by 3.054e-5:
+// elements pass. An element decided differently is not an error, but changes gradients by far more than a rounding
+// does. (On an H200 in fp32 the gradient of mixed2.b3.bn.beta in tiny_inception(16, 35, 32) was off by 3.054e-5:
 // mixed2.b3.relu reads an element of -1.85e-7, which had become positive, and the element's diff is 3.054e-5.) In fp32
-// few elements are so close, and for small networks some seeds have none (smallest_margin()). With these seeds the
-// gradients of a correct step are off by roundings alone. In 16 bits and tf32 a few elements in a thousand are decided
-// differently, with any seed. They dominate the gradients' error, which therefore grows as the root of the rounding:
-// tiny_resnet's gradients are off by 8% in fp16, on the fake GPU and on an H200 alike, and by 22% in bf16. The bound of
-// each tensor is therefore measured, with references in double whose weights are changed by one random rounding each.
+// few elements are so close, and for small networks some seeds have none (smallest_margin()). With these seeds only
+// roundings affect the gradients of a correct step. In 16 bits and tf32 a few elements in a thousand are decided
+// differently, with any seed. These elements dominate the gradients' error, which therefore grows as the root of the
+// rounding: tiny_resnet's gradients are off by 8% in fp16, on the fake GPU and on an H200, and by 22% in bf16. Each
+// tensor's bound is therefore measured, with references in double whose weights are changed by one random rounding.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class RoundingModel {
   struct Verdict {
     std::string wrong;  ///< a few lines about errors above their bounds; empty: none
     double loss = 0, whole = 0, tensor = 0;
-    /// "loss 0.04, all gradients 0.71, the worst gradient 0.66 of what is allowed"
+    /// E.g. "loss 0.04, all gradients 0.71, the worst gradient 0.66 of what is allowed"
     [[nodiscard]] std::string room() const;
   };
   /// Judges a step whose products or tensors are rounded by `unit`. Calls `gradient` once for each parameter.

@@ -1,4 +1,4 @@
-// A stand-in for cuDNN in tests of versions. It reports the version that the build sets; all other functions fail.
+// A stand-in for cuDNN in tests of versions. It reports the version set by the build. All other functions fail.
 #include <cstddef>
 #include <cstdio>
 

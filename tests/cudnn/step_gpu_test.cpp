@@ -1,5 +1,5 @@
 // Tests the training step on a real GPU (label gpu; skipped, with the reason, without a GPU). For each type and fusion
-// level, each tensor's gradient is compared with the reference in double, with bounds that the fake GPU keeps too
+// level, each tensor's gradient is compared with the reference in double, with bounds that the fake GPU also keeps
 // (rounding_model.h). Loss curves of the levels must stay close. In deterministic mode, a step must equal the same step
 // repeated and the same step captured, bit for bit.
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ struct Type {
   std::string name;
   DataType compute;
   bool tf32;
-  double rounding;      ///< of products or of tensors, whichever is coarser
+  double rounding;      ///< rounding of products or of tensors, whichever is coarser
   double curve_spread;  ///< allowed distance of loss curves, relative to the first loss; see CurvesOnGpu
 };
 const std::vector<Type> kTypes{{"fp32", DataType::kF32, false, kFp32Rounding, 0.007},
@@ -87,8 +87,8 @@ class StepOnGpu : public ::testing::TestWithParam<int> {
   }
 };
 
-/// Returns the ways to fuse that are tested at `level`. Level 0, the reference for the others, has only padded images.
-/// Levels 1 and 2 are tested with the default images and with padded ones.
+/// Returns the ways to fuse that are tested at `level`. Level 0, the reference for levels 1 and 2, has only padded
+/// images. Levels 1 and 2 are tested with the default images and with padded images.
 std::vector<Fusion> fusions_at(int level) {
   switch (level) {
     case 0: return {reading(Images::kPadded, 0)};
@@ -124,7 +124,7 @@ TEST_P(StepOnGpu, GradientsAreTheReferencesInEveryType) {
   }
 }
 
-/// Repeats a step on one GpuStep. Returns where its bits first differ from those of the first step; empty: nowhere.
+/// Repeats a step on one GpuStep. Returns where bits first differ from the first step's bits; empty: nowhere.
 std::string repeated(const Type& type, const CudnnOptions& options) {
   const Graph forward = tiny_inception(16, 35, 32);
   const models::testing::Rank data(forward, {});
@@ -191,11 +191,11 @@ INSTANTIATE_TEST_SUITE_P(Levels, StepOnGpu, ::testing::Values(0, 1, 2),
 
 // Runs twenty steps on one batch at a learning rate at which training is not chaotic. Measured with the oneDNN backend:
 // at 3e-5 the loss never rises, and falls from 3.4 to 0.014 in fp32 and to 0.055 in bf16 (whose weights are too coarse
-// for some of the updates). At 1e-4 curves differ twice as much, and from 1e-3 on they rise and cross. The loss of
-// runs whose first weights are off by one rounding of the type (two to three seeds each) differs from that of the run
-// with exact weights by at most 0.0079 in fp32 (0.2% of the first loss), 0.055 in fp16 and tf32 (1.6%), and 0.177 in
-// bf16 (5.2%).
-// Levels differ by roundings of every tensor, so three times as much is allowed (Type::curve_spread).
+// for some of the updates). At 1e-4 curves differ twice as much as at 3e-5, and from 1e-3 on they rise and cross. The
+// loss of runs whose first weights are off by one rounding of the type (two to three seeds each) differs from the loss
+// of the run with exact weights by at most 0.0079 in fp32 (0.2% of the first loss), 0.055 in fp16 and tf32 (1.6%), and
+// 0.177 in bf16 (5.2%). Levels differ by roundings of every tensor, so three times these differences are allowed
+// (Type::curve_spread).
 class CurvesOnGpu : public StepOnGpu {};
 
 TEST_P(CurvesOnGpu, TwentyStepsOfTheLevelsStayTogether) {

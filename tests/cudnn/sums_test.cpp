@@ -1,59 +1,22 @@
-// Compares the kernels whose threads work together, sums over rows (norm.cu) and the softmax (loss.cu), with results in
-// double. Built for the host and for a GPU, as kernels_test.cpp.
-//
-// Bounds: a sum of K terms in fp32 is off by sqrt(K) roundings of the sum of the absolute terms. Each operation on the
-// sum adds one rounding in fp32, and storing the result adds one of its type.
+// Compares sums over rows (norm.cu), whose threads work together, with results in double. Built for the host and for a
+// GPU, like kernels_test.cpp. Bounds: fp32_bounds.h.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
-#include "tests/cudnn/kernel_memory.h"
+#include "tests/cudnn/fp32_bounds.h"
+#include "tests/cudnn/random_norm.h"
 
 namespace hvd::models::cudnn::kernels::sums_test {
 namespace {
 
-constexpr double kEpsilon = 0x1.0p-23;  // distance in fp32 from 1 to the next larger number
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-/// Returns the largest error of rounding `value` to `type`.
-double stored(DataType type, double value) {
-  return rounding(type) * std::abs(value) + (type == DataType::kF16 ? 0x1.0p-25 : 0x1.0p-134);
-}
-
-/// A sum in double and the error bound of the same sum in fp32. `size` is the sum of the absolute terms. `undecided` is
-/// the absolute error from elements that rounding may send either way through a rectifier.
-struct Sum {
-  double value = 0, size = 0, terms = 0, undecided = 0;
-  void add(double term) {
-    value += term;
-    size += std::abs(term);
-    terms += 1;
-  }
-  /// Returns the bound for terms that are themselves off by `roundings` roundings each.
-  [[nodiscard]] double bound(double roundings = 1) const {
-    return kEpsilon * (std::sqrt(terms) + roundings) * size + undecided;
-  }
-};
-
-void expect_within(const std::vector<double>& got, const std::vector<double>& expected,
-                   const std::vector<double>& bounds, const char* what) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], bounds[i]) << what << ' ' << i;
-}
-
-std::vector<double> doubles(const Memory& memory) {
-  const std::vector<float> values = memory.read();
-  return {values.begin(), values.end()};
-}
-
 struct Case {
   std::int64_t rows, channels, gap;
 };
-// One row, few rows, and many with a remainder in every block; channels with and without wide vectors; gaps and none.
+// One row, few rows, and many rows with a remainder in every block; wide vectors or not; gaps or none.
 const std::vector<Case> kCases{{1, 3, 0},   {1, 2048, 0},  {7, 64, 8},   {31, 3, 5},   {257, 64, 0},
                                {33, 64, 1}, {97, 2048, 8}, {1000, 3, 0}, {1000, 12, 4}};
 
@@ -61,7 +24,7 @@ std::string text(const Case& of) {
   return std::to_string(of.rows) + " rows of " + std::to_string(of.channels) + " and " + std::to_string(of.gap);
 }
 
-/// The sums and sums of squares of each channel in double.
+/// The sums of each channel's elements and of their squares, in double.
 struct ChannelSums {
   std::vector<Sum> sums, squares;
   explicit ChannelSums(const Tensor& x)
@@ -169,7 +132,7 @@ TEST_P(SumsTest, StatisticsAreFinalisedInTheSameLaunch) {
       return made;
     };
     // The bits may differ: a compiler may fuse different multiplications and additions in the two kernels, and the
-    // variance, a difference, magnifies such roundings.
+    // variance, a difference, magnifies these roundings.
     const auto at_once = finalised(true), in_turn = finalised(false);
     std::vector<std::vector<double>> bounds(in_turn.size());
     for (std::size_t c = 0; c < in_turn[0].size(); ++c) {
@@ -201,7 +164,7 @@ TEST_P(SumsTest, BatchNormsAreFinalised) {
       std::vector<double> sums(drawn.size()), square_sums(drawn.size());
       for (std::size_t c = 0; c < drawn.size(); ++c) {
         const double mean = 4 * drawn[c];
-        // Channels in turn have a positive variance, none, and a negative one, which rounded sums may give.
+        // The variance is positive, zero and negative in turn. Rounded sums may give a negative variance.
         const double variance = c % 3 == 0 ? 0.25 + drawn[c] * drawn[c] : c % 3 == 1 ? 0 : -1e-3 * mean * mean;
         sums[c] = n * mean;
         square_sums[c] = n * (mean * mean + (count > 1 ? variance : 0));
@@ -246,19 +209,6 @@ TEST_P(SumsTest, BatchNormsAreFinalised) {
   }
 }
 
-/// The vectors of a batch norm, filled with random values.
-struct NormTensors {
-  Tensor mean, inv_std, gamma, beta;
-  explicit NormTensors(const Shape& vector)
-      : mean(DataType::kF32, vector, 3),
-        inv_std(DataType::kF32, vector, 4),
-        gamma(DataType::kF32, vector, 5),
-        beta(DataType::kF32, vector, 6) {}
-  [[nodiscard]] Norm norm() const {
-    return {mean.memory.as(), inv_std.memory.as(), gamma.memory.as(), beta.memory.as()};
-  }
-};
-
 /// A batch norm's backward pass in double, with the error bounds of fp32.
 struct ExpectedBackward {
   std::vector<Sum> dbeta, dgamma;
@@ -266,7 +216,7 @@ struct ExpectedBackward {
   std::vector<bool> undecided;  ///< [element] the rectifier's input is so near zero that rounding decides its sign
 };
 
-ExpectedBackward expected_backward(const Tensor& x, const Tensor& dy, const NormTensors& norm, bool rectified) {
+ExpectedBackward expected_backward(const Tensor& x, const Tensor& dy, const RandomNorm& norm, bool rectified) {
   const auto channels = static_cast<std::size_t>(x.channels());
   ExpectedBackward expected{std::vector<Sum>(channels), std::vector<Sum>(channels), dy.values,
                             std::vector<bool>(dy.values.size())};
@@ -290,7 +240,7 @@ TEST_P(SumsTest, BatchNormsBackward) {
   for (const Case& of : kCases) {
     const Shape shape{of.rows, of.channels}, vector{of.channels};
     const Tensor x(GetParam(), shape, 1, Gap{of.gap}), dy(GetParam(), shape, 2, Gap{of.gap});
-    const NormTensors norm(vector);
+    const RandomNorm norm(of.channels, 3);
     const auto n = static_cast<double>(of.rows);
     for (const bool rectified : {false, true}) {
       const ExpectedBackward expected = expected_backward(x, dy, norm, rectified);
@@ -345,141 +295,12 @@ TEST_P(SumsTest, BatchNormsBackward) {
   }
 }
 
-// ---- Softmax cross-entropy ----
-
-/// Losses and probabilities of a batch in double, with the error bounds of fp32.
-struct ExpectedLoss {
-  std::vector<double> rows, row_bounds, probabilities, bounds;
-};
-
-ExpectedLoss expected_loss(const Tensor& logits, const std::vector<std::int32_t>& labels) {
-  ExpectedLoss expected;
-  const auto classes = static_cast<std::size_t>(logits.channels());
-  for (std::size_t row = 0; row < labels.size(); ++row) {
-    const double* const x = &logits.values[row * classes];
-    const double largest = *std::max_element(x, x + classes);
-    double sum = 0, distance = 0;  // distance / sum: mean of largest - x, to which the error of exp() is proportional
-    for (std::size_t c = 0; c < classes; ++c) {
-      const double e = std::exp(x[c] - largest);
-      sum += e;
-      if (e > 0) distance += e * (largest - x[c]);
-    }
-    // exp() is off by 2 units in the last place (CUDA C++ Programming Guide, table of mathematical functions).
-    const double sum_off = kEpsilon * (std::sqrt(static_cast<double>(classes)) + 2 + distance / sum);
-    for (std::size_t c = 0; c < classes; ++c) {
-      const double p = std::exp(x[c] - largest) / sum;
-      expected.probabilities.push_back(p);
-      expected.bounds.push_back(p > 0 ? p * (sum_off + kEpsilon * (3 + largest - x[c])) + 0x1.0p-126 : 0x1.0p-126);
-    }
-    const double below = largest - x[static_cast<std::size_t>(labels[row])];
-    expected.rows.push_back(std::log(sum) + below);
-    expected.row_bounds.push_back(sum_off + kEpsilon * (std::log(sum) + below));
-  }
-  return expected;
-}
-
-/// The results of one launch.
-struct Loss {
-  Memory labels, row_losses, loss, probabilities;
-  Loss(const Tensor& logits, const std::vector<std::int32_t>& of)
-      : labels(of), row_losses(of.size() * 4), loss(4), probabilities(logits.values.size() * 4) {
-    softmax_cross_entropy(logits.matrix(), labels.as<std::int32_t>(), row_losses.as(), loss.as(), probabilities.as(),
-                          nullptr);
-  }
-};
-
-std::vector<std::int32_t> some_labels(std::int64_t rows, std::int64_t classes) {
-  std::vector<std::int32_t> labels;
-  for (std::int64_t row = 0; row < rows; ++row) labels.push_back(static_cast<std::int32_t>(row * 271 % classes));
-  return labels;
-}
-
-void expect_loss(const Tensor& logits, const std::vector<std::int32_t>& labels) {
-  const Loss got(logits, labels);
-  const ExpectedLoss expected = expected_loss(logits, labels);
-  expect_within(doubles(got.row_losses), expected.rows, expected.row_bounds, "row");
-  expect_within(doubles(got.probabilities), expected.probabilities, expected.bounds, "probability");
-  Sum all;
-  double rows_off = 0;
-  for (std::size_t row = 0; row < labels.size(); ++row) {
-    all.add(expected.rows[row]);
-    rows_off += expected.row_bounds[row];
-  }
-  EXPECT_NEAR(doubles(got.loss)[0], all.value / all.terms, (all.bound() + rows_off) / all.terms);
-
-  const float weight = 0.4F, scale = 1024;
-  const Memory loss_scale(std::vector<float>{scale});
-  const Tensor dlogits(logits.type, logits.shape, Gap{logits.pitch - logits.channels()});
-  softmax_cross_entropy_backward(got.probabilities.as(), got.labels.as<std::int32_t>(), weight, loss_scale.as(),
-                                 dlogits.matrix(), nullptr);
-  std::vector<double> diffs = doubles(got.probabilities), bounds;
-  for (std::size_t row = 0; row < labels.size(); ++row) {
-    diffs[row * static_cast<std::size_t>(logits.channels()) + static_cast<std::size_t>(labels[row])] -= 1;
-  }
-  for (double& diff : diffs) {
-    diff *= static_cast<double>(weight) * static_cast<double>(scale) / all.terms;
-    bounds.push_back(2 * kEpsilon * std::abs(diff) + stored(logits.type, diff));
-  }
-  expect_within(dlogits.read(), diffs, bounds, "dlogit");
-}
-
-TEST_P(SumsTest, SoftmaxCrossEntropy) {
-  for (const std::int64_t classes : {1, 10, 1000, 1001}) {
-    for (const std::int64_t rows : {1, 5}) {
-      for (const std::int64_t gap : {0, 7}) {
-        SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(classes) + " and " + std::to_string(gap));
-        expect_loss(Tensor(GetParam(), {rows, classes}, 1, Gap{gap}), some_labels(rows, classes));
-      }
-    }
-  }
-}
-
-TEST_P(SumsTest, LogitsWhoseExponentialsOverflow) {
-  constexpr std::int64_t kClasses = 300;
-  const Shape shape{2, kClasses};
-  const std::vector<std::int32_t> labels = some_labels(2, kClasses);
-  std::vector<double> wide = models::testing::random_values(shape.count(), 1);
-  for (double& x : wide) x *= 1e4;  // exp(x) overflows from 88.7 on; fp16 ends at 65504
-  expect_loss(Tensor(GetParam(), shape, wide), labels);
-  for (const double level : {60000.0, 0.0, -60000.0}) {
-    std::vector<double> flat(wide.size(), level);
-    expect_loss(Tensor(GetParam(), shape, flat), labels);
-    flat[0] = level + 100;  // class 0, the label of row 0, gets nearly all the probability
-    flat[kClasses] = -kInfinity;
-    expect_loss(Tensor(GetParam(), shape, flat), labels);
-  }
-}
-
-TEST_P(SumsTest, WhatHasNoLossIsNaN) {
-  const Shape shape{3, 300};
-  const auto row_losses = [&](const std::vector<double>& logits, const std::vector<std::int32_t>& labels) {
-    const Loss got(Tensor(GetParam(), shape, logits), labels);
-    EXPECT_TRUE(std::isnan(got.loss.read().at(0)));
-    return doubles(got.row_losses);
-  };
-  const std::vector<double> good = models::testing::random_values(shape.count(), 1);
-  for (const std::int32_t label : {-1, 300}) {
-    const std::vector<double> rows = row_losses(good, {0, label, 299});
-    EXPECT_TRUE(std::isfinite(rows.at(0)) && std::isnan(rows.at(1)) && std::isfinite(rows.at(2))) << label;
-  }
-  for (const double bad : {kInfinity, std::nan("")}) {
-    std::vector<double> logits = good;
-    logits[299] = bad;
-    const std::vector<double> rows = row_losses(logits, {0, 1, 2});
-    EXPECT_TRUE(std::isnan(rows.at(0)) && std::isfinite(rows.at(1)) && std::isfinite(rows.at(2))) << bad;
-  }
-}
-
-/// Runs in one type only, because the tests take seconds on the host.
+/// Runs in one type only, because the test takes seconds on the host.
 class LongSumsTest : public KernelTest {};
 
 TEST_P(LongSumsTest, MoreRowsThanAllBlocksHoldAtFirst) {
   const Tensor x(GetParam(), {20600, 51}, 1);  // 396 blocks of 20 rows hold 7920 rows at first
   expect_statistics(x, ChannelSums(x));
-}
-
-TEST_P(LongSumsTest, AMeanOverMoreRowsThanThreads) {
-  expect_loss(Tensor(GetParam(), {259, 3}, 1), some_labels(259, 3));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, SumsTest, every_type(), type_name);

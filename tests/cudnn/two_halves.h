@@ -1,5 +1,5 @@
 // Checks that two ranks, each with half a batch and with averaged gradients, take the same step as one rank with the
-// whole batch. Holds only for networks without batch norm, because its statistics are those of one rank's batch.
+// whole batch. Use it only for networks without batch norm, whose statistics come from one rank's batch.
 #pragma once
 
 #include <chrono>

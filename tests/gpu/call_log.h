@@ -25,9 +25,9 @@ class CallLog {
   CallLog& operator=(const CallLog&) = delete;
   ~CallLog();
 
-  /// Adds a line of the caller's.
+  /// Adds a line that the caller wrote.
   void say(std::string line) { lines_.push_back(std::move(line)); }
-  /// "copy s0: p1+0:400 > d7+256:400"; d and p are blocks of device memory and of pinned memory.
+  /// A line is such as "copy s0: p1+0:400 > d7+256:400". d and p are blocks of device memory and of pinned memory.
   [[nodiscard]] const std::vector<std::string>& lines() const noexcept { return lines_; }
 
  private:
@@ -43,7 +43,7 @@ class CallLog {
   FakeRuntime& gpu_;
   std::map<std::pair<char, const void*>, std::string> names_;
   std::map<const std::byte*, Block> blocks_;  // by first address
-  std::map<char, int> used_;                  // by kind: numbers given
+  std::map<char, int> used_;                  // [kind] how many numbers are given
   std::vector<std::string> lines_;
 };
 

@@ -1,4 +1,4 @@
-// The CUDA Runtime. Without a GPU it must say that there is none; with a GPU it must behave as the fake does.
+// Tests the GpuRuntime over CUDA. Without a GPU it must report that there is none. On a GPU it must behave as the fake.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -23,7 +23,7 @@ std::shared_ptr<std::byte> heap_storage(std::size_t bytes) {
   return storage;
 }
 
-/// Pages of zeroes that take no memory until they are written.
+/// Returns pages of zeroes that take no memory until they are written.
 std::shared_ptr<std::byte> address_space(std::size_t bytes) {
   void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (pages == MAP_FAILED) throw Error(Errc::kOutOfMemory, "no address space for the memory of a fake GPU");
@@ -32,7 +32,7 @@ std::shared_ptr<std::byte> address_space(std::size_t bytes) {
 
 }  // namespace
 
-/// A capture in progress: numbered work, and for each piece the numbers of the work that it waits for.
+/// A capture in progress: numbered pieces of work, and for each piece the numbers of the pieces that it waits for.
 struct FakeRuntime::Recording {
   struct Node {
     std::shared_ptr<const Work> work;
@@ -49,7 +49,7 @@ struct FakeRuntime::Recording {
 struct FakeRuntime::FakeStream {
   std::size_t line = 0;
   bool high_priority = false;
-  std::vector<OpRef> tail;  // the work that the next work waits for
+  std::vector<OpRef> tail;  // work that the stream's next work waits for
   std::shared_ptr<Recording> recording;
   std::vector<std::size_t> recorded_tail;
 };
@@ -58,7 +58,7 @@ struct FakeRuntime::FakeEvent {
   bool timing = false;
   OpRef op;
   std::weak_ptr<Recording> recording;  // the capture in which it was last recorded
-  bool edge = false;                   // its last recording was inside a capture
+  bool edge = false;                   // true: it was last recorded inside a capture
   std::vector<std::size_t> recorded;
 };
 
@@ -122,8 +122,9 @@ std::span<std::byte> FakeRuntime::make_block(std::size_t bytes, bool device, std
   if (bytes == 0) refuse("zero bytes for " + std::string(what));
   const MutexLock lock(mutex_);
   if (device && bytes > device_.memory_bytes - used_) {
-    throw Error(Errc::kOutOfMemory, label() + ": no memory for " + std::string(what) + ": " + std::to_string(bytes) +
-                                        " bytes asked for, " + std::to_string(device_.memory_bytes - used_) + " free");
+    throw Error(Errc::kOutOfMemory, label() + ": not enough memory for " + std::string(what) + ": " +
+                                        std::to_string(bytes) + " bytes requested, " +
+                                        std::to_string(device_.memory_bytes - used_) + " free");
   }
   if (device) used_ += bytes;
   Block block{dry_ ? address_space(bytes + kAlign) : heap_storage(bytes + kAlign), bytes, device};
@@ -213,7 +214,7 @@ void FakeRuntime::destroy(gpu::EventView event) noexcept {
 }
 void FakeRuntime::destroy(gpu::GraphView graph) noexcept {
   tell({.what = "destroy graph", .object = graph.native});
-  // Destroyed after the lock is released: the graph's work may own objects whose destructors lock.
+  // `gone` must outlive the lock, because the graph's work may own objects whose destructors lock.
   std::unique_ptr<FakeGraph> gone;
   const MutexLock lock(mutex_);
   const auto found = graphs_.find(graph.native);

@@ -1,5 +1,5 @@
 // A gpu::GpuRuntime without a GPU: streams, events and graphs over a FakeWorld. To find mistakes it is stricter than
-// CUDA: addresses must lie in its own memory, a stream must be used with its own GPU, and an event must have been
+// CUDA: addresses must lie in memory of this GPU, a stream must belong to this GPU, and an event must have been
 // recorded before a capture waits for it.
 #pragma once
 
@@ -20,18 +20,18 @@ struct FakeOptions {
   std::string uuid;           ///< if empty, the GPU gets its own uuid
   std::string name = "fake";  ///< the name that the driver would report
   int visible = 1;            ///< number of GPUs that the process is said to see
-  /// For logs of the calls of steps that are too large for this host: memory is address space without pages until it is
-  /// written, and copies and fills do nothing.
+  /// For call logs of steps that are too large for this host. If true, memory has no pages until it is written, and
+  /// copies and fills do nothing.
   bool dry = false;
 };
 
-/// One call that changes something on the GPU, or a finished() that returns true.
+/// One call that changes something on the GPU, or a call of finished() that returned true.
 struct FakeCall {
   std::string what;              ///< "allocate", "record"; for work its label
   const void* stream = nullptr;  ///< null: the call has none
   const void* object = nullptr;  ///< the event or graph, or the stream that is made or destroyed
   std::vector<Range> reads = {}, writes = {};
-  std::string detail = {};  ///< for people: the purpose of memory
+  std::string detail = {};  ///< the purpose of allocated memory, for people who read a log
 };
 
 class FakeRuntime final : public gpu::GpuRuntime {
@@ -49,13 +49,13 @@ class FakeRuntime final : public gpu::GpuRuntime {
   [[nodiscard]] FakeWorld& world() noexcept { return world_; }
   /// Every later query and wait fails, as after an illegal access in a kernel.
   void break_down(std::string why) { world_.break_device(id_, std::move(why)); }
-  /// Called with every call, in order. May be null. Set it before other threads use the GPU; it must not call the GPU.
+  /// Gets every call, in order. May be null. Must not call the GPU. Set on_call before other threads use the GPU.
   std::function<void(const FakeCall&)> on_call;
-  /// launch() calls this first, so that a test can let it not return. May be null.
+  /// launch() calls this function first, so that a test can make launch() hang. May be null.
   std::function<void()> on_launch;
-  /// begin_capture() calls this first; null: nothing.
+  /// begin_capture() calls this function first. May be null.
   std::function<void()> on_capture;
-  /// scale_refusal() returns this.
+  /// scale_refusal() returns this text.
   std::string no_scaling;
   /// Number of streams, events, graphs and memory blocks that still have an owner.
   [[nodiscard]] std::size_t objects();
@@ -81,7 +81,7 @@ class FakeRuntime final : public gpu::GpuRuntime {
   void begin_capture(gpu::StreamView stream) override;
   [[nodiscard]] gpu::Graph end_capture(gpu::StreamView stream) override;
   void abandon_capture(gpu::StreamView stream) noexcept override;
-  /// Counts everything that is no copy, fill or event as a kernel.
+  /// Counts everything except copies, fills and events as a kernel.
   [[nodiscard]] std::optional<gpu::GraphShape> shape(gpu::GraphView graph) override;
   void launch(gpu::GraphView graph, gpu::StreamView stream) override;
   void destroy(const gpu::DeviceBlock& block) noexcept override;

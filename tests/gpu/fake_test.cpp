@@ -1,5 +1,5 @@
-// Tests the fake GPU. If a real GPU may run work in any order, the fake must also run it in the harmful order. If a
-// real GPU must keep an order, the fake must keep it as well.
+// Tests the fake GPU. Where a real GPU may run work in any order, the fake must run the harmful order in some seeds.
+// Where a real GPU must keep an order, the fake must keep the same order.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -123,7 +123,7 @@ TEST(FakeGpu, CopiesReadTheirSourceLate) {
   EXPECT_EQ(as_int(device), 2);
 }
 
-enum class Ending : std::uint8_t { kOpen, kJoined, kJoinedAndMore /**< work behind both */ };
+enum class Ending : std::uint8_t { kOpen, kJoined, kJoinedAndMore /**< more work after the join */ };
 
 /// Captures a fork, work on both streams, and the join unless `ending` is kOpen.
 gpu::Graph capture_fork(OneGpu& one, const gpu::Stream& first, const gpu::Stream& second, const gpu::DeviceMemory& a,
@@ -266,7 +266,7 @@ TEST(FakeGpu, MemoryHasABoundAndAnOwner) {
   FakeRuntime gpu(world, 3, {.memory_bytes = 1000, .uuid = {}});
   auto most = gpu.allocate(900, "the arena");
   EXPECT_EQ(error_of([&] { (void)gpu.allocate(200, "the workspace"); }),
-            "out_of_memory: GPU 3 (fake): no memory for the workspace: 200 bytes asked for, 100 free");
+            "out_of_memory: GPU 3 (fake): not enough memory for the workspace: 200 bytes requested, 100 free");
   most.reset();
   EXPECT_EQ(gpu.memory().free_bytes, 1000U);
   EXPECT_NE(error_of([&] { (void)gpu.allocate(0, "nothing"); }).find("invalid_argument"), std::string::npos);

@@ -8,7 +8,7 @@
 namespace hvd::test {
 namespace {
 
-// Largest number of turns that a query lets the world take. With 0 turns, a query does not see the end of work at once.
+// A query lets the world take a random number of turns below this limit. With 0 turns a query may miss the end of work.
 constexpr std::uint64_t kMostTurns = 16;
 // Some streams are slow, so that streams end in an order far from the one in which they got their work.
 constexpr std::uint64_t kSlow = 1, kFast = 40;
@@ -84,7 +84,7 @@ void FakeWorld::check_races(const OpRef& op) {
   const auto touch = [&](Range range, bool write) {
     for (const Access& earlier : accesses_) {
       if (!overlap(earlier.range, range) || !(write || earlier.write)) continue;
-      if (seen(earlier.line, earlier.count, op->clock)) continue;  // also true if both are the same work
+      if (seen(earlier.line, earlier.count, op->clock)) continue;  // also true if `op` itself made this access
       violations_.push_back("race: '" + earlier.label + "' " + (earlier.write ? "writes" : "reads") + " and '" +
                             op->work->label + "' " + (write ? "writes" : "reads") +
                             " the same memory, and neither waits for the other");

@@ -1,7 +1,7 @@
-// The scheduler of the fake GPUs. It runs the work of all GPUs on the CPU. Each piece of work runs after the work that
-// it waits for; otherwise the order is free. Work runs only when a caller asks whether some work is over: then a seed
-// chooses among the work that may run. Work declares the memory that it reads and writes. If two pieces touch the same
-// bytes, one of them writes, and no dependency orders them, a race is reported, in whichever order they ran.
+// The scheduler of the fake GPUs. It runs the work of all GPUs on the CPU. Each piece of work runs after the pieces
+// that it waits for. Apart from that the order is free. Work runs only when a caller asks if some piece is over. A seed
+// then chooses among the pieces that may run. Work declares the memory that it reads and writes. If two pieces touch
+// the same bytes, one of them writes, and no dependency orders them, a race is reported, in whichever order they ran.
 //
 // Threads: any. One lock guards the whole FakeWorld.
 #pragma once
@@ -62,7 +62,7 @@ class FakeWorld {
   // -- for FakeRuntime -----------------------------------------------------------------------------------
   std::size_t add_device();
   std::size_t add_line();
-  /// Work enqueued later on `device` is ordered after everything that the host of `device` has seen finish.
+  /// The new work also waits for all work that the host of `device` has seen finish.
   OpRef enqueue(std::size_t device, std::size_t line, std::shared_ptr<const Work> work, std::vector<OpRef> waits_for);
   /// Takes a few turns, then returns whether `op` is over. Errors: backend if work of `device` failed.
   bool finished(std::size_t device, const OpRef& op);

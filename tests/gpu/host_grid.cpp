@@ -33,7 +33,8 @@ void leave_for(Place& from, Place& to) {
   }
   swapcontext(&from.context, &to.context);
 }
-/// Call on arrival at `here`. Stores the bounds of the left stack in `whence`: needed for the thread's own stack.
+/// Call after each switch to `here`. Stores in `whence` the bounds of the stack that was left: nothing else gives the
+/// bounds of the thread's own stack.
 void arrived(const Place& here, Place& whence) {
   if (__sanitizer_finish_switch_fiber != nullptr) {
     __sanitizer_finish_switch_fiber(here.fake_stack, &whence.stack, &whence.stack_bytes);

@@ -1,6 +1,6 @@
 // A CUDA grid on the host. Blocks run one after another. The threads of a block are fibers of the calling thread; at a
-// barrier the next fiber runs. The order is fixed, so results repeat. A kernel that lacks a barrier gives other results
-// in the second order. Not emulated: warps (no kernel of this project uses them), and blocks that run concurrently.
+// barrier the next fiber runs. The order is fixed, so results repeat. A kernel that lacks a barrier gives different
+// results under the two orders. Not emulated: warps, which no kernel of this project uses, and concurrent blocks.
 //
 // Threads: any; each calling thread has its own grids.
 #pragma once
@@ -37,7 +37,7 @@ class WithThreadOrder {
 /// not all threads of a block reach a barrier, or if they wait at different source lines.
 void run_grid(const char* what, dim3 blocks, unsigned threads, const std::function<void()>& thread);
 
-/// Stands for __syncthreads(). Call only inside run_grid(). `line` is the source line.
+/// Replaces __syncthreads(). Call only inside run_grid(). `line` is the source line of the call.
 void synchronize_threads(int line);
 
 }  // namespace hvd::test

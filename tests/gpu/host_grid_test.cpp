@@ -1,4 +1,4 @@
-// The host's grid must run kernels as a GPU does, and must show a missing barrier.
+// Tests that the host's grid runs kernels as a GPU does, and that it shows a missing barrier.
 #include "tests/gpu/host_grid.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(HostGrid, EveryThreadOfEveryBlockRunsOnce) {
   EXPECT_EQ(runs, std::vector<int>(runs.size(), 1));
 }
 
-/// Sums each thread's neighbours twice. The last thread of a block takes the first as its neighbour.
+/// Sums each thread's neighbours twice. The last thread of a block takes the first thread as its neighbour.
 void sums_of_neighbours(unsigned* out, bool with_barriers) {
   __shared__ unsigned shared[kThreads];
   shared[threadIdx.x] = threadIdx.x + 1000 * blockIdx.x;

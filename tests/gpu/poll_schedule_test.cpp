@@ -14,7 +14,7 @@ using std::chrono::microseconds;
 
 constexpr microseconds kSlack = 60us;  // a nap takes this much longer than asked for
 constexpr microseconds kLook = 2us;
-constexpr microseconds kFirst = 52us;  // every wait is awake for this long at first
+constexpr microseconds kFirst = 52us;  // every wait first polls without naps for this long
 
 struct Wait {
   microseconds late;   // from the end of the work until it is noticed

@@ -1,4 +1,4 @@
-// The kernel that scales, compiled for the host: it gives every element once, and the bits of hvd::scale().
+// Tests the scaling kernel, compiled for the host: it must scale every element once and give the bits of hvd::scale().
 #include "engine/base/scale.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace hvd::scale_test {
 namespace {
 
-/// Random bits: NaN, infinities and subnormal values among them.
+/// Returns random bits, with NaN, infinities and subnormal values among them.
 std::vector<std::byte> random_bytes(std::size_t bytes) {
   std::vector<std::byte> data(bytes);
   for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<std::byte>(Philox(1, 2).block(i)[0]);

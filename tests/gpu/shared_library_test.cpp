@@ -24,7 +24,7 @@ gpu::WantedLibrary wanted() {
           .how_to_get = "install Maths 9"};
 }
 
-/// A new, empty folder of this name.
+/// Makes a new, empty folder with this name.
 fs::path fresh_folder(const char* name) {
   fs::path folder = fs::path(::testing::TempDir()) / name;
   fs::remove_all(folder);

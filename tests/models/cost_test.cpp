@@ -43,7 +43,8 @@ TEST(Cost, AForwardPassCountsOnlyConvolutionsAndFullyConnectedLayers) {
   EXPECT_EQ(forward_macs_per_image(tiny()), 4 * 4 * 6 * 27 + 96 * 5);
 }
 
-// A step has three times the multiply-adds of a forward pass, less the first layer's data gradient, and few others.
+// A step has three times the multiply-adds of a forward pass, without those of the first layer's data gradient, and few
+// other operations.
 TEST(Cost, OfAStepIsThreeForwardPasses) {
   for (const ModelInfo& model : model_catalogue()) {
     const Graph graph = differentiate(build_model({.model = model.name, .batch_size = 2}));

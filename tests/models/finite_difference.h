@@ -20,7 +20,7 @@ struct Scalar {
 /// Step that balances truncation (h^2) and rounding (epsilon / h). The cube root of epsilon is 6e-6.
 inline constexpr double kStep = 1e-5;
 
-/// D(h) = (f(x + h) - f(x - h)) / 2h, and a bound of its error.
+/// The quotient D(h) = (f(x + h) - f(x - h)) / 2h, and a bound of its error.
 /// Truncation: D(h) = f' + c h^2 + O(h^4), so |D(2h) - D(h)| = 3 c h^2 bounds it with a margin of three.
 /// Rounding: a sum of terms of total magnitude M that each took `chain` operations is off by at most
 /// chain * epsilon * M; two such values are divided by 2h (D(2h) adds half of that again).

@@ -10,7 +10,7 @@ namespace {
 
 using testing::expect_error;
 
-// Checks a plan by brute force, unlike the planner: every pair of buffers, every byte range.
+// Checks a plan by brute force: every pair of buffers, every byte range. The planner works differently.
 void expect_valid(const std::vector<BufferUse>& buffers, const MemoryPlan& plan, std::size_t align) {
   ASSERT_EQ(plan.offsets.size(), buffers.size());
   for (std::size_t i = 0; i < buffers.size(); ++i) {

@@ -41,7 +41,8 @@ TEST_P(ReducedNetwork, GradientEqualsTheDirectionalDerivative) {
   ASSERT_TRUE(std::isfinite(loss));
   EXPECT_EQ(rank.sink.ready.size(), forward.parameters.size());
 
-  // Every tensor moves along its own gradient plus noise of the same norm, so that no tensor is drowned by another.
+  // Every tensor moves along its own gradient plus noise of the same norm, so that every tensor changes the loss
+  // visibly.
   const auto gradients = rank.gradients();
   std::vector<float> noise(gradients.size());
   fill_normal(Philox(5), 0, noise);

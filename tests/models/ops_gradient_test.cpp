@@ -44,7 +44,7 @@ struct WindowCase {
   Shape x, y;
 };
 
-// Strides, padding on some sides only, flat and tall kernels, windows that leave a remainder.
+// The cases have strides, padding on only some sides, flat and tall kernels, and windows that leave a remainder.
 const WindowCase kWindows[] = {
     {"same 3x3",
      {.kernel_h = 3, .kernel_w = 3, .pad_top = 1, .pad_bottom = 1, .pad_left = 1, .pad_right = 1},

@@ -159,7 +159,7 @@ TEST(ReferenceStep, GradientArenaHasTheAskedForType) {
       rank.step->read_gradient(p, values);
       for (std::size_t i = 0; i < slot.count; ++i) {
         const double expected = exact.gradients()[slot.offset + i];
-        // 2^-24 more, because a double goes through float on its way to 16 bits and back.
+        // Adds 2^-24, because a double is rounded to float on its way to 16 bits.
         EXPECT_NEAR(values[i], expected, (c.relative_error + 0x1p-24) * std::max(std::abs(expected), c.smallest));
       }
     }

@@ -221,7 +221,7 @@ TEST(ReplayRecorder, TakesTheMedianAndLeavesTheWaitOutOfTheUpdate) {
     sleep_seconds(0.01);
     recorder.gradient_ready(1);
     recorder.end_backward();
-    sleep_seconds(0.1);  // stands for the wait for the reduction
+    sleep_seconds(0.1);  // in place of the wait for the reduction
     recorder.begin_update();
     sleep_seconds(0.005);
     recorder.end_update();

@@ -57,7 +57,7 @@ double winograd_amplification() {
     }
     largest = std::max(largest, sum / 3);
   }
-  return largest;  // the square for one dimension equals the value for two dimensions
+  return largest;  // no square root: the value for two dimensions is the square of that for one
 }
 
 std::vector<double> winograd_bound(double terms, const Tensor& magnitude) {

@@ -45,7 +45,8 @@ BatchNormResult batch_norm(const BatchNormAttr& attr, const Tensor& x, const Ten
 struct BatchNormDiffs {
   Tensor dx, dgamma, dbeta;
 };
-/// `x`, `gamma` and `dy` are exact. `mean` and `inv_std` are in double; the library's own have the bound of their sums.
+/// `x`, `gamma` and `dy` are exact. `mean` and `inv_std` are computed in double. The library's own values have the
+/// error bound of their sums.
 BatchNormDiffs batch_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& inv_std,
                                    const Tensor& dy);
 

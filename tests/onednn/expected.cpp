@@ -20,7 +20,7 @@ double terms_of(const Graph& graph, const Node& of) {
     case OpKind::kConv:
     case OpKind::kFullyConnected: {
       const Shape& weights = shape(of.inputs[1]);
-      return static_cast<double>(weights.count() / weights[0]) + 1;  // and the bias
+      return static_cast<double>(weights.count() / weights[0]) + 1;  // + 1 for the bias
     }
     case OpKind::kConvBackwardData: {
       const Shape& weights = shape(of.inputs[0]);
@@ -188,7 +188,7 @@ void Recomputation::norm_backward() {
   give(2, std::move(r.dbeta), false);
 }
 
-/// Passes on input `of_diff` where the first input is positive. In the forward pass both are the same input.
+/// Passes on input `of_diff` where the first input is positive. In the forward pass `of_diff` is 0.
 void Recomputation::rectifier(std::size_t of_diff) {
   Tensor out = output();
   if (of_diff == 0) {
@@ -252,7 +252,7 @@ void Recomputation::softmax() {
     const auto values = std::span(logits.data).subspan(row * classes, classes);
     const auto [smallest, largest] = std::minmax_element(values.begin(), values.end());
     const double widest = *largest - *smallest;
-    // Rounding (x - max) gives exp an absolute error in its exponent. The sum and the quotient round too.
+    // Rounding (x - max) gives exp an absolute error in its exponent. The sum and the quotient add roundings.
     for (std::size_t i = row * classes; i < (row + 1) * classes; ++i)
       p.bound[i] = p.data[i] * kEpsilon * (2 * widest + 4);
   }
@@ -263,7 +263,7 @@ void Recomputation::softmax_backward() {
   const double weight = std::get<LossAttr>(node_.attr).weight;
   Tensor dx = output();
   reference::softmax_cross_entropy_backward(weight, in(0).in(), with_.labels, dx.out());
-  // p - 1 rounds once in units of 1; the factor rounds twice.
+  // p - 1 is rounded once, relative to 1. The factor is rounded twice.
   dx.bound.assign(dx.data.size(), 2 * kEpsilon * weight / static_cast<double>(dx.shape[0]));
   give(0, std::move(dx));
 }

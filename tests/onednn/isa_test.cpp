@@ -1,4 +1,4 @@
-// Names of instruction sets: those of both major versions of oneDNN, and of values newer than this program.
+// Tests names of instruction sets: the sets of both major versions of oneDNN, and sets newer than this program.
 #include "models/onednn/isa.h"
 
 #include <gtest/gtest.h>

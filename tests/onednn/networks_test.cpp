@@ -43,8 +43,8 @@ constexpr DataType kBF16 = DataType::kBF16;
 
 /// Two convolutions: one with stride 2 and a kernel that covers several rows of padding, one with stride 1 and a bias.
 /// Their images are as large as in the whole networks, because bf16 weight gradients are computed in bands of rows only
-/// for large images. No average pool follows them: all its gradients are one number, and the rounding errors of a sum
-/// of equal numbers do not cancel as the bound assumes (bounds.h).
+/// for large images. No average pool follows them: all gradients that a pool passes back are one number, and the
+/// rounding errors of a sum of equal numbers do not cancel as the bound assumes (bounds.h).
 Graph large_images() {
   using testing::square;
   GraphBuilder b("large_images", 2, 320, 10);
@@ -65,7 +65,7 @@ TEST_P(LargeImages, WeightGradientsInBandsAgreeWithTheReference) {
                   << failure.bound;
   }
 
-  // If the gradients were computed in bands, the profile has operations that sum them.
+  // If weight gradients were computed in bands, the profile lists operations that sum the bands.
   const HeapArena arena = make_heap_arena();
   const auto step =
       make_onednn_step(large_images(), {.compute = kBF16, .gradient = GetParam(), .profile = true}, arena.allocate);

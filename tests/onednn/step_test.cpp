@@ -241,7 +241,7 @@ TEST(OnednnStep, ABroadcastStateContinuesAlike) {
   for (std::size_t i = 0; i < a.step->slots().size(); ++i) EXPECT_EQ(a.gradient(i), b.gradient(i));
 }
 
-// The update writes bf16 copies of the weights in pieces, state_changed() as a whole. Both must be equal.
+// The update writes bf16 copies of the weights in pieces, state_changed() writes whole copies. Both must be equal.
 void expect_copies_of_the_update_to_be_whole(const ModelSpec& spec, int threads) {
   if (const std::string reason = onednn_unsupported_reason(DataType::kBF16); !reason.empty()) GTEST_SKIP() << reason;
   Trainer trained(spec, {.compute = DataType::kBF16, .threads = threads, .seed = 1});
@@ -264,8 +264,8 @@ TEST(OnednnStep, TheUpdateWritesWholeCopiesOfVgg) {
       {.model = "vgg16", .batch_size = 2, .image_size = 32, .classes = 10, .auxiliary_head = false}, 1);
 }
 
-// Compares the first loss with the reference; no earlier step adds errors. Forward errors grow by at most the condition
-// of the network, and VGG-16 has no batch norm to amplify them. The depth is 16, and sums have up to 4608 terms.
+// Compares the loss of the first step with the reference, because later losses contain errors of earlier steps. Forward
+// errors grow at most by the network's condition: VGG-16 has no batch norm. Depth 16, sums of up to 4608 terms.
 TEST(OnednnStep, TheLossEqualsTheReferences) {
   const ModelSpec spec{.model = "vgg16", .batch_size = 4, .image_size = 32, .classes = 10, .auxiliary_head = false};
   Trainer ours(spec);

@@ -114,7 +114,8 @@ class Comparer {
     return values;
   }
 
-  /// Compares the tensor if the library keeps it, and continues with the library's values; else with the reference's.
+  /// If the library keeps the tensor, compares it and continues with the library's values. Otherwise continues with the
+  /// reference's values.
   void check(const Node& of, Expected given) {
     const TensorId id = given.id;
     Tensor& expected = given.tensor;
@@ -129,7 +130,7 @@ class Comparer {
       actual = library_values(value, desc.shape);
       stored_in_compute_type = stored_in_compute_type && compute_ == DataType::kBF16;
     } else {
-      known_[id] = std::move(expected);  // fused away: continues with its bound
+      known_[id] = std::move(expected);  // fused away: continues with the reference's values and their bound
       return;
     }
     Disagreement worst{.node = of.name, .tensor = desc.name, .error = 0, .bound = 0};

@@ -68,7 +68,7 @@ TEST_P(TiledCopyLayouts, EqualsTheLibrarysReorder) {
   reorder(plain, logical.get(), stored, from.get());
   reorder(stored, from.get(), wanted, expected.get());
 
-  // Packs in pieces, the last one first: no piece may overwrite what another wrote.
+  // Packs in pieces, the last piece first: no piece may overwrite what another piece wrote.
   for (std::size_t strip = plan->strips(); strip-- > 0;) {
     for (std::size_t last = plan->tiles(); last > 0;) {
       const std::size_t first = last - std::min<std::size_t>(last, 3);
@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(, TiledCopyLayouts,
                                            // The copy has more padding than the stored weights.
                                            Case{"forwardPadded", {48, 80, 1, 1}, Tag::abcd, Tag::AcdB16b64a2b},
                                            Case{"dataPadded", {48, 80, 1, 1}, Tag::abcd, Tag::ABcd16a16b2a},
-                                           // Both have padding.
+                                           // Both layouts have padding.
                                            Case{"storedPadded", {40, 24, 3, 3}, Tag::ABcd16b16a, Tag::AcdB16b32a2b},
                                            Case{"connectedPlain", {128, 96}, Tag::ab, Tag::AB16b64a2b},
                                            Case{"connected", {128, 96}, Tag::AB16b64a, Tag::AB16b64a2b},

@@ -1,4 +1,4 @@
-// Measures what Winograd's algorithm costs in accuracy, and checks that it can be left out.
+// Measures how much accuracy Winograd's algorithm costs, and checks that an option turns the algorithm off.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -75,7 +75,7 @@ double relative_error(const std::vector<double>& got, const std::vector<double>&
 
 // Compares whole gradients for several batches. Rounding may change the sign of a rectifier's input, or the place of a
 // pool's maximum. Then the gradients of all earlier layers differ by far more than rounding, with and without
-// Winograd's algorithm. The test uses the median batch, in which this does not happen.
+// Winograd's algorithm. The test uses the median batch, in which neither happens.
 TEST(Winograd, WholeGradientsWithItAndWithoutItAgreeWithTheReference) {
   constexpr std::size_t kBatches = 9;
   std::vector<double> with, without;

@@ -51,11 +51,11 @@ TEST(NcclAbort, ReturnsAtOnceAndEndsWhenTheGraphIsGone) {
   EXPECT_EQ(comm::unfinished_aborts(), 0);
 }
 
-/// The outcome of two ranks. Before step 4, with a graph in flight on both, rank 1 runs `fault` and rank 0 `prepare`.
 struct AbortOutcome {
   GpuOutcome outcome;
   std::vector<std::string> left;  // errors that StuckRank::leave was called with, on both ranks
 };
+/// Runs two ranks. Before step 4, while each has a graph in flight, rank 1 runs `fault` and rank 0 runs `prepare`.
 AbortOutcome run(const std::vector<FakeNcclOptions>& nccl, StuckRank stuck,
                  const std::function<void(GpuRank&)>& prepare,
                  const std::function<void(GpuRank&, DeviceEngine&)>& fault,
@@ -183,7 +183,7 @@ TEST(DeviceAbort, ATrainingThreadThatIsStuckBehindTheLibraryIsLeftBehind) {
       }
     } catch (const Error&) {
       for (const Deadline patience = Deadline::after(kSoon); rank.rank == 0 && !told && !patience.passed();) {
-        std::this_thread::sleep_for(1ms);  // stands for cudaFree
+        std::this_thread::sleep_for(1ms);  // in place of cudaFree
       }
       throw;
     }

@@ -1,6 +1,6 @@
-// DeviceEngine on real GPUs with the real NCCL. Ranks are threads with one GPU each. Gradients are copies of data on
-// the device, so the test needs no kernels of this project. With one GPU it needs NCCL 2.30 or newer and
-// NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment. Otherwise it is skipped and gives the reason.
+// Tests DeviceEngine on real GPUs with the real NCCL. Ranks are threads with one GPU each. Gradients are copies of data
+// on the device, so the test needs no kernels of this project. With one GPU it needs NCCL 2.30 or newer and
+// NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment. On other machines it is skipped with the reason.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -170,7 +170,7 @@ TEST(DeviceEngineOnAGpu, StepsLaunchedAheadComeInOrder) {
   EXPECT_EQ(ahead, kSteps - 3);  // all but two eager steps and a capture
 }
 
-/// Skips where this machine cannot run it.
+/// Runs `body` on every rank, or skips the test if this machine cannot run it.
 void on_gpus(const std::function<void(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus)>& body) {
   const char* const shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   const bool share_gpus = shared != nullptr && std::string(shared) == "1";

@@ -1,5 +1,5 @@
-// Steps on fake GPUs: work must run in order, and a captured step must compute the same as an eager one. Every test
-// also checks that the fakes report no fault, such as a race or a wrong order of destruction.
+// Runs steps on fake GPUs. Work must run in order, and a captured step must compute the same as an eager step. Every
+// test also checks that the fakes report no fault, such as a race or a wrong order of destruction.
 #include "engine/runtime/device_engine.h"
 
 #include <gtest/gtest.h>
@@ -149,7 +149,7 @@ TEST(DeviceEngine, ARankThatCannotConnectAnewEndsAll) {
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
-/// The last events of rank 0 in the log, with their positions.
+/// Returns the events of rank 0 in the log, each with the position of its last occurrence.
 std::map<std::string, std::size_t> last_step_of_rank_0(const std::vector<std::string>& log) {
   std::map<std::string, std::size_t> positions;
   for (std::size_t i = 0; i < log.size(); ++i) {
@@ -158,7 +158,7 @@ std::map<std::string, std::size_t> last_step_of_rank_0(const std::vector<std::st
   return positions;
 }
 
-/// Number of seeds in which the first bucket's reduction began before the last gradient was made.
+/// Returns the number of seeds in which the first bucket's reduction began before the last gradient was made.
 int seeds_with_overlap(bool overlap, bool graph) {
   int seen = 0;
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
@@ -196,7 +196,7 @@ TEST(DeviceEngine, BucketsAreReducedInPlanOrderForEveryBackwardOrder) {
     network.step();
     EXPECT_EQ(network.parameters(), expected_parameters(2, 1, network.gradients()));
   });
-  // If ranks reduced different buckets together, the fake GPUs would break.
+  // If ranks reduced different buckets together, the fake GPUs would report errors.
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
@@ -215,7 +215,7 @@ TEST(DeviceEngine, NegotiatesWhateverTheOrderOnEachRank) {
   }
 }
 
-// docs/gpu.md says what a kernel that packs many gradients in one launch could save on a GPU.
+// docs/gpu.md explains why no kernel packs many gradients in one launch.
 TEST(DeviceEngine, NegotiatedGradientsAreCopiedOnlyWhereTheyComeOutOfOrder) {
   for (const bool in_order : {true, false}) {
     std::atomic<bool> copied = false;
@@ -223,7 +223,7 @@ TEST(DeviceEngine, NegotiatedGradientsAreCopiedOnlyWhereTheyComeOutOfOrder) {
       DeviceEngine engine(rank.connect(), small_buckets(Schedule::kNegotiated), {});
       Network network(rank, engine);
       if (!in_order) {
-        // Every other gradient comes first, with enough time to negotiate these alone.
+        // The even gradients come first. The pause before the odd ones is long enough to negotiate them.
         std::stable_partition(network.order_.begin(), network.order_.end(), [](std::size_t i) { return i % 2 == 0; });
         network.before_gradient_ = [](std::size_t i) {
           if (i == 1) std::this_thread::sleep_for(200ms);
@@ -239,7 +239,8 @@ TEST(DeviceEngine, NegotiatedGradientsAreCopiedOnlyWhereTheyComeOutOfOrder) {
   }
 }
 
-// A batch of gradients out of order hands over all its runs together. NCCL starts a thread per batch, not per run.
+// A batch out of order has several runs of adjacent gradients. NCCL gets all runs of a batch in one group, so it starts
+// one thread per batch instead of one per run.
 TEST(DeviceEngine, NegotiatedRunsOfABatchAreHandedOverTogether) {
   constexpr std::size_t kLong = 40000, kCount = 6;  // 160 kB each: large enough for a reduction of its own
   constexpr int kSteps = 4;
@@ -261,7 +262,7 @@ TEST(DeviceEngine, NegotiatedRunsOfABatchAreHandedOverTogether) {
       rank.gpu.fill(arena.data(), std::byte{0}, arena.size(), compute);
       engine.run_step(compute, {[&] {
                                   for (const std::size_t i : {0, 2, 4}) engine.gradient_ready(i);
-                                  std::this_thread::sleep_for(100ms);  // lets these be negotiated alone
+                                  std::this_thread::sleep_for(100ms);  // lets 0, 2 and 4 be negotiated alone
                                   for (const std::size_t i : {1, 3, 5}) engine.gradient_ready(i);
                                 },
                                 [] {}});
@@ -357,7 +358,7 @@ TEST(DeviceEngine, LaunchesOneStepAheadAndNoMore) {
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-// Rank 0 trains alone in between, as in phase solo. Graphs of the same step must still belong together.
+// Rank 0 takes steps alone between common steps, as in phase solo. The graphs of a common step must still match.
 TEST(DeviceEngine, ARankMayTakeStepsAloneInBetween) {
   const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});

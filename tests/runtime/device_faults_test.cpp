@@ -1,5 +1,5 @@
-// Steps on fake GPUs: all ranks must end when one is lost, hangs, gives up, or has a failing library or GPU. Every test
-// also checks that the fakes report no fault, such as a race or a wrong order of destruction.
+// Runs steps on fake GPUs. All ranks must end when a rank is lost, hangs, gives up, or has a failing library or GPU.
+// Every test also checks that the fakes report no fault, such as a race or a wrong order of destruction.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,8 +23,8 @@ struct FaultWay {
 
 class DeviceFaults : public ::testing::TestWithParam<FaultWay> {
  protected:
-  /// Runs steps on three ranks. Rank 1 calls `fault` before step 4 and leaves. `deadline` holds from the first step on;
-  /// start-up's deadline holds before.
+  /// Runs steps on three ranks. Rank 1 calls `fault` before step 4 and leaves. `deadline` applies to the steps, and the
+  /// default deadline to start-up.
   static GpuOutcome run(const std::function<void(GpuRank&)>& fault, Patience deadline,
                         const std::function<void(GpuRank&)>& linger = {}) {
     GpuWorldOptions options;
@@ -39,7 +39,7 @@ class DeviceFaults : public ::testing::TestWithParam<FaultWay> {
           try {
             fault(rank);
           } catch (const Error& error) {
-            engine.abandon(error.what());  // only has an effect with a step in flight
+            engine.abandon(error.what());  // has an effect only while a step is in flight
             throw;
           }
           if (linger) linger(rank);
@@ -66,7 +66,7 @@ TEST_P(DeviceFaults, ALostPeerEndsTheRunWithItsName) {
     EXPECT_EQ(outcome.errors[rank].find('\n'), std::string::npos);
   }
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
-  // These are the ranks that use NCCL.
+  // With nodes, only the ranks of the first node use NCCL, because rank 2 is alone on its node.
   for (int rank = 0; rank < (GetParam().ranks_per_node > 0 ? GetParam().ranks_per_node : 3); ++rank) {
     EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), "abort " + std::to_string(rank)), 1) << outcome.text();
   }
@@ -88,7 +88,7 @@ TEST_P(DeviceFaults, AFaultOfTheLibraryNamesRankAndStep) {
 TEST_P(DeviceFaults, APeerThatGivesUpIsHeardWithoutTheLibrary) {
   const GpuOutcome outcome = run([](GpuRank&) { throw Error(Errc::kIo, "the disk is full"); }, 20s);
   for (const std::size_t rank : {0U, 2U}) {
-    const std::string why = GetParam().ahead ? "the disk is full" : "it ends because of an error of its own";
+    const std::string why = GetParam().ahead ? "the disk is full" : "it ends because of its own error";
     EXPECT_NE(outcome.errors[rank].find("rank 1 (host node0) gave up: " + why), std::string::npos) << outcome.text();
   }
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();

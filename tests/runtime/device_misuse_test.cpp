@@ -1,4 +1,5 @@
-// Mistakes of a DeviceEngine's caller, and work that its plane cannot do: each is named, and the engine stays usable.
+// Tests mistakes of a DeviceEngine's caller, and work that its plane cannot do. Each error must name the mistake and
+// leave the engine usable.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,7 +44,8 @@ TEST(DeviceMisuse, CallersMistakesAreNamed) {
     EXPECT_EQ(error_of([&] { (void)engine.finish_step(); }), "finish_step: no step has been run");
     network.before_gradient_ = [&](std::size_t i) {
       if (i != 3) return;
-      EXPECT_EQ(error_of([&] { engine.gradient_ready(2); }), "gradient_ready: 'layer2.weight' was ready already");
+      EXPECT_EQ(error_of([&] { engine.gradient_ready(2); }),
+                "gradient_ready: 'layer2.weight' is already marked as ready");
       EXPECT_EQ(error_of([&] { engine.gradient_ready(99); }), "gradient_ready(99): there are 12 gradients");
     };
     network.step();
@@ -108,8 +110,6 @@ TEST(DeviceMisuse, AWorkThatDoesNotJoinItsStreamsIsRefused) {
   });
   EXPECT_NE(outcome.errors[0].find("without a join: nothing waits for 'stray'"), std::string::npos) << outcome.text();
 }
-
-// -- faults --------------------------------------------------------------------------------------------------
 
 }  // namespace
 }  // namespace hvd::test::device_misuse_test

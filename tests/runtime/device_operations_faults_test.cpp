@@ -45,7 +45,7 @@ TEST(DeviceTickets, WhatADeviceCannotDoIsRefusedBeforeAnythingIsSent) {
       const auto refused = [](const std::string& text, const std::function<void()>& call) {
         EXPECT_EQ(device::error_of(call), "unsupported: " + text);
       };
-      refused("reduce_scatter_async: tensor 'a': NCCL cannot reduce int16; reduce int32, or memory of the host",
+      refused("reduce_scatter_async: tensor 'a': NCCL cannot reduce int16; reduce int32, or host memory",
               [&] { engine.reduce_scatter_async("a", data, shape, DataType::kI16, ReduceOp::kSum); });
       if (ranks_per_node > 0) {
         const std::string why =
@@ -56,7 +56,7 @@ TEST(DeviceTickets, WhatADeviceCannotDoIsRefusedBeforeAnythingIsSent) {
         refused("reduce_scatter" + why, [&] { engine.reduce_scatter_async("a", data, shape, kF32, ReduceOp::kSum); });
       }
       rank.gpu.no_scaling = "this build has no kernels";
-      refused("all_reduce_async: tensor 'a' has factors, and this build has no kernels", [&] {
+      refused("all_reduce_async: tensor 'a': scale factors are not supported: this build has no kernels", [&] {
         engine.all_reduce_async("a", data, shape, kF32, ReduceOp::kSum, {2, 1});
       });
       engine.wait(engine.all_reduce_async("a", data, shape, kF32, ReduceOp::kSum));
@@ -84,7 +84,7 @@ TEST(DeviceTickets, ARankWithoutMemoryForAnOutputEndsAllWithItsWords) {
         on.engine().take_output(on.engine().all_gather_async("rows", data, Shape{1 << 20}, DataType::kU8)));
   });
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
-  const std::string why = "no memory for the output of all_gather of tensor 'rows': 2097152 bytes asked for";
+  const std::string why = "not enough memory for the output of all_gather of tensor 'rows': 2097152 bytes requested";
   EXPECT_TRUE(outcome.errors[1].starts_with("out_of_memory: ")) << outcome.text();
   EXPECT_NE(outcome.errors[1].find(why), std::string::npos) << outcome.text();
   EXPECT_TRUE(outcome.errors[0].starts_with("peer_lost: ")) << outcome.text();

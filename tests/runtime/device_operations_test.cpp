@@ -96,7 +96,7 @@ void check_moves(Tickets& on, DataType type, int round) {
   EXPECT_EQ(gathered.rows, rows);
   expect_output("all_gather", gathered, all.size(), {type, [&](std::size_t i) { return all[i]; }});
 
-  // First, splits that only the sending rank knows; then, the same number of rows to each rank.
+  // First sends splits that only the sending rank knows, then the same number of rows to each rank.
   for (const bool even : {false, true}) {
     const auto split = [&](int from, int to) { return std::int64_t{even ? 2 : (from * 2 + to + round) % 3}; };
     const auto row_of = [&](int from, int to) { return rows_before(to, [&](int r) { return split(from, r); }); };
@@ -155,7 +155,7 @@ TEST_P(DeviceOperations, GiveWhatTheReferenceSays) {
 INSTANTIATE_TEST_SUITE_P(All, DeviceOperations,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::ValuesIn(kAllTypes)));
 
-/// Reduces random values with factors that need rounding. Fake NCCL adds in the host's order, so the bits are equal.
+/// Reduces random values with factors that need rounding. Fake NCCL adds in the same order as the host.
 std::vector<std::byte> scaled_results(Engine& engine, std::byte* data, std::size_t count, DataType type) {
   const Scale scale{1 / 3.0, 0.7};
   const Shape rows{static_cast<std::int64_t>(count)};

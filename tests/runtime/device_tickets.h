@@ -1,5 +1,5 @@
 // For tests of operations with tickets on fake GPUs: one rank's engine and memory, and the comparison of its results.
-// The test's rank owns the object and calls it from its thread.
+// Each rank's thread owns and calls its own Tickets.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ inline void expect_values(const std::string& what, std::span<const std::byte> go
   }
 }
 
-/// Checks an output on a device. It must lie in device memory, and have none if it is empty.
+/// Checks an output on a device. The output must lie in device memory, or have no memory if it is empty.
 inline void expect_output(const std::string& what, const Output& output, std::size_t count, const Expected& want) {
   EXPECT_TRUE(output.bytes.empty()) << what;
   EXPECT_EQ(static_cast<bool>(output.device), count > 0) << what;

@@ -1,4 +1,4 @@
-// The engine over loopback: sums must be right under every schedule, for any order in which gradients become ready.
+// Tests the engine over loopback: sums must be right under every schedule, for any order of ready gradients.
 #include "engine/runtime/engine.h"
 
 #include <gtest/gtest.h>
@@ -116,8 +116,8 @@ TEST(Engine, TheScheduleMayChangeBetweenSteps) {
   }));
 }
 
-/// The sharded schedule gives each rank's shares the bits of the static one, and gather_shares() gives them to all: on
-/// one node, and over pretended nodes where the algorithm is ring (docs/algorithms.md).
+/// Under the sharded schedule, each rank's shares have the bits of the static schedule, and gather_shares() sends the
+/// shares to all ranks. Tests one node, and pretended nodes with the ring algorithm (docs/algorithms.md).
 TEST(Engine, ShardedBucketsHaveTheBitsOfTheStaticSchedule) {
   struct World {
     int size;
@@ -270,7 +270,7 @@ TEST(Engine, ContiguousNegotiatedGradientsAreNotCopied) {
   }));
 }
 
-/// Reduces values whose sum depends on the order of addition twice, each time in new engines.
+/// Reduces values whose sum depends on the order of addition. Repeats the reduction in new engines.
 TEST(Engine, ResultsAreBitIdenticalOnAllRanksAndRunAfterRun) {
   for (const Schedule schedule : {Schedule::kStatic, Schedule::kNegotiated}) {
     std::vector<std::vector<float>> results;
@@ -286,7 +286,7 @@ TEST(Engine, ResultsAreBitIdenticalOnAllRanksAndRunAfterRun) {
         engine.begin_step();
         for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
         engine.finish_step();
-        // The gaps between gradients do not count. Whether they are summed too depends on the batches.
+        // Leaves out the gaps between gradients, because only some batches sum the gaps.
         for (const core::GradientInfo& gradient : gradients) {
           const float* const begin = arena + gradient.offset;
           of_rank[static_cast<std::size_t>(rank)].insert(of_rank[static_cast<std::size_t>(rank)].end(), begin,
@@ -343,14 +343,14 @@ TEST(Engine, CallersMistakesAreToldAndHarmless) {
     twins[1].name = twins[0].name;
     throws("layer0.weight", [&] { engine.set_gradients(twins, memory.data(), DataType::kF32, ReduceOp::kSum); });
     engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
-    throws("set already", [&] { engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum); });
+    throws("already set", [&] { engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum); });
     throws("no step has begun", [&] { engine.gradient_ready(0); });
     throws("no step has begun", [&] { engine.finish_step(); });
     engine.begin_step();
     throws("not finished", [&] { engine.begin_step(); });
     throws("there are 3 gradients", [&] { engine.gradient_ready(3); });
     engine.gradient_ready(0);
-    throws("layer0.weight' was ready already", [&] { engine.gradient_ready(0); });
+    throws("layer0.weight' is already marked as ready", [&] { engine.gradient_ready(0); });
     engine.gradient_ready(2);
     throws("layer1.weight' was never marked", [&] { engine.finish_step(); });
     engine.gradient_ready(1);

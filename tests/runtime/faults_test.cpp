@@ -1,4 +1,4 @@
-// When ranks disagree, hang, leave or give up, every rank must get an error in time that names the rank at fault.
+// When ranks disagree, hang, leave or give up, every rank must get in time an error that names the rank at fault.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -238,7 +238,7 @@ TEST(Faults, AStalledTensorIsToldWithTheRanksThatDidNotSubmitIt) {
       return engine.all_reduce_async("tensor" + std::to_string(tensor), &ones[tensor], scalar, DataType::kF32,
                                      ReduceOp::kSum);
     };
-    // Each rank has a tensor that the other has not, so both go on negotiating and nothing completes.
+    // Each rank has a tensor that the other rank lacks, so both ranks go on negotiating and nothing completes.
     const Ticket first = submit(static_cast<std::size_t>(rank));
     warnings.await();
     const Ticket second = submit(static_cast<std::size_t>(1 - rank));
@@ -375,7 +375,7 @@ TEST(Faults, AfterTheFirstErrorEveryCallThrowsItAndTheDestructorReturns) {
     float x = 0;
     const std::array<std::int64_t, 1> one{1};
     expect_same([&] { engine.all_reduce_async("x", &x, one, DataType::kF32, ReduceOp::kSum); });
-    EXPECT_FALSE(engine.data_plane().empty());  // after a failure, the provenance of the run is still there
+    EXPECT_FALSE(engine.data_plane().empty());  // data_plane() still describes the run after a failure
     engine.abort("once more");
   });
   test::expect_all_good(outcomes);

@@ -51,7 +51,7 @@ void expect_error(Errc code, const char* part, Act act) {
 TEST(Operations, GatherTakesRowsOfEveryLength) {
   on_worlds([](Engine& engine, int rank) {
     for (int round = 0; round < 6; ++round) {
-      // Every size occurs in two successive rounds, so that the second uses the cache. Rank 1 sometimes has no rows.
+      // Two successive rounds have the same sizes, so that the second uses the cache. Rank 1 sometimes has no rows.
       const auto rows_of = [round](int r) { return (r * 3 + round / 2) % 4; };
       const std::vector<std::int32_t> mine(static_cast<std::size_t>(rows_of(rank)) * 2, rank * 10 + round);
       const Output output =

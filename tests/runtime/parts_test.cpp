@@ -1,4 +1,4 @@
-// The parts of the engine that need no peers: marks, tickets, queue, fusion layout, roll call, file names.
+// Tests the parts of the engine that need no peers: marks, tickets, queue, fusion layout, roll call, file names.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -157,7 +157,7 @@ TEST(Fusion, InPlaceOnlyWhereTensorsTouchAndLieAsLaidOut) {
   std::array<Piece, 2> swapped{{{memory.data() + 64, 64, 0}, {memory.data(), 64, 0}}};
   lay_out(swapped, 64);
   EXPECT_FALSE(in_place(swapped));
-  // The bytes between the two tensors are not the engine's.
+  // The bytes between the two tensors do not belong to the engine.
   std::array<Piece, 2> gap{{{memory.data(), 60, 0}, {memory.data() + 64, 10, 0}}};
   lay_out(gap, 64);
   EXPECT_FALSE(in_place(gap));

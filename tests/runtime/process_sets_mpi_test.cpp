@@ -73,7 +73,7 @@ TEST(ProcessSetsOverMpi, OverlappingAndDisjointSetsAtOnce) {
   }
 }
 
-/// Rank 0 comes late, because it waits for another engine, which the calls of the other ranks must not block.
+/// Rank 0 comes late, because it first waits for another engine. The other ranks' calls must not block that engine.
 TEST(ProcessSetsOverMpi, ASetIsMadeWhileAnotherEngineWorks) {
   const int rank = world_rank();
   Engine all = negotiated(comm::make_mpi());
@@ -116,7 +116,7 @@ TEST(ProcessSetsOverMpi, ACommunicatorOfTheProgramsOwn) {
     MPI_Comm_free(&half);
     Engine engine = negotiated(std::move(communicator));
     EXPECT_EQ(engine.size(), 2);
-    EXPECT_EQ(engine.rank(), rank < 2 ? 1 : 0);  // in the order of the communicator
+    EXPECT_EQ(engine.rank(), rank < 2 ? 1 : 0);  // ranks keep the order of the communicator
     EXPECT_EQ(sum_over(engine, static_cast<float>(rank)), rank % 2 == 0 ? 2.0F : 4.0F);
     if (comm::mpi_threads_supported()) {
       int one = 1;

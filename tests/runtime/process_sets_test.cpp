@@ -1,4 +1,5 @@
-// Several engines at once, on subsets of ranks. Sets are not ordered, and sums are over the members only.
+// Runs several engines at once on subsets of ranks. Ranks may use their sets in any order. Each sum covers only the
+// members of its set.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// N ranks as threads of the test. Each has its own engine over loopback communicators.
+// Runs N ranks as threads of the test. Each rank has its own engine over loopback communicators.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 
 namespace hvd::test {
 
-/// The Error that a rank's body threw; empty if it threw none.
+/// The Error that a rank's body threw. Empty if the body threw none.
 struct Outcome {
   std::optional<Errc> code;
   std::string text;
@@ -63,7 +63,8 @@ inline void expect_all_good(const std::vector<Outcome>& outcomes) {
   }
 }
 
-/// The deadline is short enough that a test of a lost peer ends soon, and long enough for two loaded cores under TSan.
+/// Returns options with a deadline that is short enough for tests of lost peers, and long enough for two loaded cores
+/// under ThreadSanitizer.
 inline EngineOptions patient_options(Schedule schedule) {
   EngineOptions options;
   options.schedule = schedule;
@@ -99,7 +100,7 @@ inline float expected_sum(int size, std::uint64_t step, std::size_t index) {
   return sum;
 }
 
-/// Small buckets and a small threshold, so that some forty gradients make many batches.
+/// Returns options with small buckets and a small threshold, so that some forty gradients make many batches.
 inline EngineOptions many_batches(Schedule schedule) {
   EngineOptions options = patient_options(schedule);
   options.buckets.first_bucket_bytes = 256;

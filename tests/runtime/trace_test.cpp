@@ -15,7 +15,7 @@
 namespace hvd::trace_test {
 namespace {
 
-/// Checks the JSON grammar (RFC 8259) only, not the meaning.
+/// Checks only the grammar of JSON (RFC 8259), not the meaning.
 class JsonChecker {
  public:
   explicit JsonChecker(std::string_view text) : text_(text) {}

@@ -15,7 +15,7 @@ from unittest import mock
 
 from harness import FolderTest
 
-from hvdb import coll_results
+from hvdb import coll_results, strict_json
 from hvdb.errors import HvdbError
 from maintain.collpeers import __main__ as command
 from maintain.collpeers import cells, judge, libraries, machine, page, record, samples
@@ -113,7 +113,7 @@ class SamplesTest(unittest.TestCase):
             with self.subTest(row=str(row)[:80]), self.assertRaises(samples.Malformed) as caught:
                 self.read(row)
             self.assertNotIn("\x1b", str(caught.exception))
-        with self.assertRaisesRegex(samples.Malformed, "stands twice"):
+        with self.assertRaisesRegex(samples.Malformed, "occurs twice"):
             self.read(self.GOOD, self.GOOD)
 
 
@@ -225,7 +225,7 @@ class RecordTest(FolderTest):
             with self.subTest(rows=str(rows[-1])[:80]), self.assertRaisesRegex(HvdbError, f"line {line} is not of"):
                 record.read(self.file)
         self.file.write_text("".join(json.dumps(row) + "\n" for row in (good, launch, launch)))
-        with self.assertRaisesRegex(HvdbError, "line 3 .* stands twice"):
+        with self.assertRaisesRegex(HvdbError, "line 3 .* occurs twice"):
             record.read(self.file)
         for content, why in ((b"\xff\n", "line 1 is not of"), (b"\xff", "holds no plan"), (b"", "holds no plan")):
             self.file.write_bytes(content)
@@ -236,7 +236,7 @@ class RecordTest(FolderTest):
         asked = [f"reduce_scatter/fp32/{cells.MOST_BYTES - 4 * i}/out/99999" for i in range(samples.MOST_CELLS)]
         result = samples.Result((1e-9 / 3,) * samples.MOST_SAMPLES, 1 << 62)
         plan = Plan(**{**vars(PLAN), "cells": asked})
-        launch = Launch(0, "cores", "ours", "x" * record.LONGEST_TEXT, dict.fromkeys(asked, result))
+        launch = Launch(0, "cores", "ours", "x" * strict_json.LONGEST_TEXT, dict.fromkeys(asked, result))
         record.begin(self.file, plan)
         record.append(self.file, launch)
         self.assertEqual(record.read(self.file), (plan, [launch]))

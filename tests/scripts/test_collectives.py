@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
+from PIL import Image
+
 from harness import SCRIPTS, FolderTest, call, execute
 
 from hvdb import coll_results, figure, plot_coll
@@ -208,7 +210,7 @@ class DrawTest(FilesTest):
     def test_text_of_a_stranger_is_no_formula(self) -> None:
         file = self.file({**DOCUMENT, "results": [{**ROW, "variant": "$\\frac{$ \x1b[2J"}]}, "$\\sum$.json")
         self.assertEqual(self.call(str(file), str(self.file(DOCUMENT)))[0], 0)
-        self.assertIn("from $\\sum$, a", figure.png_text(self.folder / "all_reduce.png")["Description"])
+        self.assertIn("from $\\sum$, a", Image.open(self.folder / "all_reduce.png").text["Description"])
 
     def test_files_of_one_name_are_told_apart(self) -> None:
         sources = [Source(Path(name)) for name in ("x/a.json", "y/a.json", "b.json")]

@@ -149,7 +149,7 @@ class CollectTest(FolderCase):
         file = self.folder / "other.txt"
         for text in ("something", "hvd-replay 1\nmodel x", "hvd-replay 1\nbackward_end_seconds x\nupdate_seconds 1"):
             file.write_text(text)
-            with self.assertRaisesRegex(HvdbError, "is no recorded step"):
+            with self.assertRaisesRegex(HvdbError, "is not a recorded step"):
                 collect.write_replays(file, self.folder)
 
     def test_a_round_measures_every_source_and_sides_change_places(self) -> None:

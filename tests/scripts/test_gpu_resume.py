@@ -203,10 +203,10 @@ class ResumeTest(Visited):
     def test_a_directory_that_is_none(self) -> None:
         out = self.folder / "out"
         out.symlink_to("out")  # a link to itself
-        self.refused("out is no directory: name another")
+        self.refused("out is not a directory: name another")
         out.unlink()
         out.write_text("")
-        self.refused("out is no directory: name another")
+        self.refused("out is not a directory: name another")
 
     def test_winners_of_another_visit_are_there_before_anything_runs(self) -> None:
         for name, text in (("a.winners", "of old"), ("b.winners", "of old"), ("notes.txt", "")):

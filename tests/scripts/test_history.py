@@ -11,6 +11,7 @@ from unittest import mock
 import jsonschema
 import numpy as np
 import tomllib
+from PIL import Image
 
 from harness import FolderTest, call
 from synthetic_store import REPOSITORY, SessionSpec, make
@@ -334,7 +335,7 @@ class OutputTest(HistoryCase):
         self.file.write_text('[[expected]]\nsince = 2026-01-02\nreason = "$\\\\frac$ \\u001b[2J"\n')
         for name in ("history.png", "history.svg"):
             self.history(self.db, "--annotations", self.file, "--plot", self.folder / name, code=0)
-        described = figure.png_text(self.folder / "history.png")["Description"]
+        described = Image.open(self.folder / "history.png").text["Description"]
         self.assertEqual(set(described.split()[1:]), {run["full"] for run in made})
         drawn = (self.folder / "history.svg").read_text()
         self.assertNotIn("\x1b", drawn)

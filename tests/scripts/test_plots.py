@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+from PIL import Image
+
 from harness import SharedFolderTest
 from synthetic_store import REPOSITORY, SessionSpec, make, operation
 
@@ -46,7 +48,7 @@ class PlotTest(SharedFolderTest):
         cls.measured = report.Measured(system, cls.cells)
 
     def ids(self, path: Path) -> set[str]:
-        text = figure.png_text(path)["Description"]
+        text = Image.open(path).text["Description"]
         self.assertTrue(text.startswith("runs: "))
         return set(text[len("runs: ") :].split())
 

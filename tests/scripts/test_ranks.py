@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 from test_hostile_text import CONTROLS, HOSTILE
 
 from harness import FolderTest, call, execute
 from synthetic_store import SessionSpec, make
 
-from hvdb import figure, plot_ranks, rank_work, runs, slow_ranks
+from hvdb import plot_ranks, rank_work, runs, slow_ranks
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 
@@ -424,7 +425,7 @@ class StoreTest(FolderTest):
         out, _ = self.call("--out", self.folder / "out", "--format", "png", "--format", "svg", code=1)
         files = [self.folder / "out" / f"ranks_full_{uuid[:8]}.{form}" for form in ("png", "svg")]
         self.assertEqual(out.splitlines()[-2:], list(map(str, files)))
-        self.assertEqual(figure.png_text(files[0])["Description"], f"runs: {uuid}")
+        self.assertEqual(Image.open(files[0]).text["Description"], f"runs: {uuid}")
         self.assertIn(uuid, files[1].read_text(encoding="utf-8"))
 
     def test_many_ranks_and_samples(self) -> None:

@@ -86,6 +86,7 @@ class DockerfileTest(unittest.TestCase):
         for library, package in (
             ("libdnnl.so.2", "libdnnl2"),
             ("libmpi.so", "openmpi-bin"),
+            ("libfmt.so", "libfmt9"),
             ("libsqlite3.so", "libsqlite3-0"),
         ):
             if library in linked:
@@ -303,7 +304,7 @@ class SpackTest(unittest.TestCase):
 
     def test_it_says_what_the_build_needs(self) -> None:
         needed = {words[0].split("@")[0] for words, _ in self.said["depends_on"]}
-        self.assertLessEqual({"c", "cxx", "cmake", "ninja", "mpi", "onednn", "cli11", "sqlite"}, needed)
+        self.assertLessEqual({"c", "cxx", "cmake", "ninja", "mpi", "onednn", "cli11", "fmt", "sqlite"}, needed)
         minimum = re.search(r"cmake_minimum_required\(VERSION (\S+)\)", (REPOSITORY / "CMakeLists.txt").read_text())[1]
         self.assertIn((f"cmake@{minimum}:",), [words for words, _ in self.said["depends_on"]])
 

@@ -1,6 +1,6 @@
-// Maps any number of members to a power of two of places, for algorithms that exchange at distances 1, 2, 4, ...
-// With n members and m places, the first n - m places hold two members each: place p holds members 2p and 2p + 1, and
-// the even member acts for both. Every other place holds one member. One operation owns a Folding.
+// Maps n members to m places, for algorithms that exchange at distances 1, 2, 4, ... m is the largest power of two up
+// to n. Each of the first n - m places has two members: place p has members 2p and 2p + 1, and member 2p acts for both.
+// Every other place has one member. One operation owns a Folding.
 #pragma once
 
 #include <bit>
@@ -44,10 +44,10 @@ class Folding {
   }
 
  private:
-  std::vector<int> ranks_;  ///< [place]: the rank that acts there
+  std::vector<int> ranks_;  ///< [place]: the rank that acts for this place
   std::size_t place_ = 0;
   bool acts_ = true;
-  int partner_ = -1;  ///< rank of the other member of the pair; -1: this member has a place of its own
+  int partner_ = -1;  ///< rank of the other member of the pair; -1: this member has no partner
 };
 
 }  // namespace hvd::comm

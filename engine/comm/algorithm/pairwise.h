@@ -23,7 +23,7 @@ void pairwise_all_gather(Transport& transport, const Members& members, std::byte
 
 /// Reduces all members' inputs; each member gets its own share of the result. The inputs are combined in the order of
 /// members 0, 1, ..., n - 1. Shapes: in (offsets.back()), out (share.count). `out` may be this member's share within
-/// `in`. `scratch` grows to one share per member. The caller must keep it after an error: MPI may still write to it.
+/// `in`. `scratch` grows to one share per member. Keep `scratch` after an error: MPI may still write to it.
 void pairwise_reduce_scatter(Transport& transport, const Members& members, std::byte* out, const std::byte* in,
                              Offsets offsets, const Reduction& share, std::vector<std::byte>& scratch,
                              const Wait& wait);

@@ -14,13 +14,13 @@ namespace hvd::comm {
 
 class RecursiveDoubling {
  public:
-  /// Sets into = op(first, second). The function knows the message's size.
+  /// Sets into = op(first, second). The function must know the size of the message.
   using Combine = std::function<void(std::byte* into, const std::byte* first, const std::byte* second)>;
 
   explicit RecursiveDoubling(Transport& transport) : transport_(transport) {}
 
   /// Works in place on every member. The operand of the lower place comes first, so that all members get the same bits.
-  /// Works for any number of members: folding.h pairs those beyond a power of two with a neighbour.
+  /// Works for any number of members: folding.h pairs members if their number is not a power of two.
   void all_reduce(const Members& members, std::span<std::byte> data, const Combine& combine, const Wait& wait);
   void all_reduce(const Members& members, std::byte* data, std::size_t count, DataType dtype, ReduceOp op, int divisor,
                   const Wait& wait);

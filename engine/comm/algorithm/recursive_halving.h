@@ -1,5 +1,5 @@
 // Recursive halving (reduce-scatter), recursive doubling of shares (all-gather), and Rabenseifner's all-reduce, which
-// runs one after the other. Each of the two takes log2(n) exchanges and sends no more bytes than a ring.
+// runs halving and then doubling. Halving and doubling take log2(n) exchanges each and send no more bytes than a ring.
 // See docs/algorithms.md. Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
 // MPICH", 2005, https://doi.org/10.1177/1094342005051521.
 #pragma once
@@ -20,16 +20,18 @@ class RecursiveHalving {
 
   /// Works in place: afterwards this member's share of `data` holds the reduction over all members, and the rest is
   /// undefined. Shapes: data (offsets.back()); `whole.count` is offsets.back(). The number of members must be a power
-  /// of two. Members n/2 apart combine first, then n/4, ..., 1; the lower member's operand comes first.
+  /// of two. Members at distance n/2 combine first, then those at n/4, ..., 1. The lower member's data are the first
+  /// operand.
   void reduce_scatter(const Members& members, std::byte* data, Offsets offsets, const Reduction& whole,
                       const Wait& wait);
-  /// Works in place: `data` holds this member's share before, all shares afterwards. Members: a power of two.
+  /// Works in place: `data` contains this member's share before the call, and all shares after it. The number of
+  /// members must be a power of two.
   void all_gather(const Members& members, std::byte* data, Offsets offsets, std::size_t element, const Wait& wait);
-  /// Works in place, for any number of members: folding.h pairs those beyond a power of two with a neighbour.
+  /// Works in place, for any number of members: folding.h pairs members if their number is not a power of two.
   void all_reduce(const Members& members, std::byte* data, const Reduction& whole, const Wait& wait);
 
  private:
-  /// Sends `mine` while it receives `theirs`; both ends know both sizes.
+  /// Sends `mine` and receives `theirs` at the same time; both ranks know both sizes.
   void exchange(int partner, std::span<const std::byte> mine, std::span<std::byte> theirs, const Wait& wait);
   std::span<std::byte> scratch(std::size_t bytes);
 

@@ -8,7 +8,7 @@
 namespace hvd::comm {
 namespace {
 
-/// Number of receives that are posted ahead of the segment being reduced, to keep the network busy meanwhile.
+/// Number of receives posted ahead of the segment that is reduced, so that the network stays busy meanwhile.
 constexpr std::size_t kAhead = 4;
 
 }  // namespace
@@ -22,8 +22,8 @@ struct Ring::Schedule {
   Reduction reduction;
   std::byte* wire;  ///< the values that are sent, laid out as `data`; equal to `data` if nothing is rounded
   DataType wire_type;
-  std::size_t segment;   ///< elements
-  std::size_t segments;  ///< per step
+  std::size_t segment;   ///< elements per segment
+  std::size_t segments;  ///< segments per step
 
   [[nodiscard]] std::size_t steps() const { return members.size() - 1; }
   [[nodiscard]] std::size_t items() const { return steps() * segments; }
@@ -58,7 +58,7 @@ struct Ring::Schedule {
 
 namespace {
 
-/// A queue of tickets in the order in which they were posted. Completed ones are removed at the front.
+/// A queue of tickets in the order in which they were posted. Completed tickets are removed from the front.
 class Tickets {
  public:
   explicit Tickets(Transport& transport) : transport_(transport) {}

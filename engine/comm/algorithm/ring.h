@@ -27,7 +27,7 @@ class Ring {
 
   /// Works in place, with equal arguments on all members. Piece c is summed in the order of members c, c+1, ..., c-1,
   /// for every segment size. The last of these members applies the divisor.
-  /// `wire`: the type of the values that are sent. It is the reduction's type, or fp16 or bf16 if that is fp32. With
+  /// `wire`: the type of the values that are sent: the reduction's type or, if that type is fp32, fp16 or bf16. With
   /// fp16 or bf16, partial sums are rounded at each hop and added in fp32, and all members get the rounded result.
   /// Errors: those of Transport.
   void all_reduce(const Members& members, std::byte* data, const Reduction& reduction, DataType wire, const Wait& wait);
@@ -39,9 +39,9 @@ class Ring {
 
   Transport& transport_;
   std::size_t segment_bytes_;
-  // These are kept after a failed call: a late message may still be written to them.
+  // These vectors are kept after a failed call: a late message may still be written to them.
   std::vector<std::byte> scratch_;  ///< segments that have arrived
-  std::vector<std::byte> wire_;     ///< the whole message in the wire's type, if that is not the reduction's type
+  std::vector<std::byte> wire_;     ///< the whole message in the type `wire`, if that is not the reduction's type
   std::vector<float> widened_;      ///< one segment, converted to fp32
 };
 

@@ -10,7 +10,7 @@
 namespace hvd::comm {
 namespace {
 
-/// Number of segments of one share that are in flight at a time, to keep the network busy while one is combined.
+/// Number of segments of one share that are in flight at a time, so that the network stays busy.
 constexpr std::size_t kGroup = 4;
 
 /// The order in which segments are sent. A group of kGroup segments of every share goes through all steps, then the
@@ -41,8 +41,8 @@ struct Stream {
 
 }  // namespace
 
-// Sends `source(i)` to the right neighbour and receives item i from the left one into `target(i)`. Item i is posted
-// once item i - kGroup is received, combined and sent; `source(i)` may be the data of that item.
+// Sends `source(i)` to the right neighbour and receives item i from the left neighbour into `target(i)`. Item i is
+// posted once item i - kGroup is received, combined and sent; `source(i)` may be the data of item i - kGroup.
 template <class Source, class Target, class Arrived>
 void ShareRing::travel(const Members& members, std::size_t items, Source source, Target target, Arrived arrived,
                        const Wait& wait) {
@@ -70,15 +70,15 @@ void ShareRing::travel(const Members& members, std::size_t items, Source source,
   }
 }
 
-// In step s a member sends its partial sum of share me - s and receives the one of share me - s - 1. In the last step
-// it receives its own share from member me - 1, which combined it last.
+// In step s a member sends its partial sum of share me - s and receives the partial sum of share me - s - 1. In the
+// last step it receives its own share from member me - 1, which combined it last.
 void ShareRing::reduce_scatter(const Members& members, std::byte* out, const std::byte* in, Offsets offsets,
                                const Reduction& share, const Wait& wait) {
   const std::size_t element = size_of(share.dtype);
   const std::size_t n = members.size();
   const std::size_t segment = std::max<std::size_t>(1, segment_bytes_ / element);
   const Stream stream{offsets, segment, n};
-  // The scratch has two halves: one for the items that arrive, one for the items before them, which are being sent on.
+  // The scratch has two halves: one for the items that arrive, one for the previous items, which are being sent on.
   scratch_.resize(std::max(scratch_.size(), 2 * kGroup * segment * element));
   const auto slot = [&](std::size_t i) { return scratch_.data() + i % (2 * kGroup) * segment * element; };
   const auto source = [&](std::size_t i) -> std::span<const std::byte> {

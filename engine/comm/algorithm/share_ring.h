@@ -1,5 +1,6 @@
-// Ring reduce-scatter and all-gather of shares that may differ in size. Both need memory for a few segments only, for
-// shares of any size. See docs/algorithms.md. Each rank has one object, used by one thread; it borrows the transport.
+// Ring reduce-scatter and all-gather of shares that may differ in size. Both need scratch memory for only a few
+// segments, whatever the size of the shares. See docs/algorithms.md. One object per rank, used by one thread; borrows
+// the transport.
 #pragma once
 
 #include <cstddef>

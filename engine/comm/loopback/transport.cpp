@@ -1,5 +1,7 @@
 #include "engine/comm/loopback/transport.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -53,10 +55,9 @@ void ThreadTransport::deliver(int from, Inbox& mine) {
     receives.pop_front();
     open_.erase(receive.ticket);
     if (message.size() != receive.bytes.size()) {
-      throw Error(Errc::kMismatch, "rank " + std::to_string(from) + " sent " + std::to_string(message.size()) +
-                                       " bytes to rank " + std::to_string(rank_) + ", which expected " +
-                                       std::to_string(receive.bytes.size()) +
-                                       ": all ranks must make the same calls in the same order");
+      throw Error(Errc::kMismatch, fmt::format("rank {} sent {} bytes to rank {}, which expected {}: all ranks must "
+                                               "make the same calls in the same order",
+                                               from, message.size(), rank_, receive.bytes.size()));
     }
     std::copy(message.begin(), message.end(), receive.bytes.begin());
   }

@@ -58,7 +58,7 @@ class ThreadTransport final : public Transport {
   std::shared_ptr<Inboxes> inboxes_;
   int rank_;
   Faults& faults_;
-  Ticket next_ = 1;                          // ticket 0 stands for any send, which completes at once
+  Ticket next_ = 1;                          // ticket 0 means any send, which completes at once
   std::vector<std::deque<Receive>> posted_;  ///< [sender]
   std::map<Ticket, int> open_;               ///< sender of each receive that is not delivered yet
 };

@@ -1,5 +1,6 @@
 #include "engine/comm/mpi/check.h"
 
+#include <fmt/format.h>
 #include <mpi.h>
 
 #include <array>
@@ -23,8 +24,8 @@ void check(int code, const char* call, const char* file, int line) {
   int length = 0;
   const bool known = MPI_Error_string(code, text.data(), &length) == MPI_SUCCESS;
   const char* name = std::strrchr(file, '/');
-  throw Error(Errc::kBackend, std::string(call) + " failed: " + (known ? text.data() : "unknown MPI error") + " (" +
-                                  (name == nullptr ? file : name + 1) + ":" + std::to_string(line) + ")");
+  throw Error(Errc::kBackend, fmt::format("{} failed: {} ({}:{})", call, known ? text.data() : "unknown MPI error",
+                                          name == nullptr ? file : name + 1, line));
 }
 
 }  // namespace hvd::comm

@@ -1,5 +1,6 @@
 // Ranks as MPI processes: determines which ranks share a host, makes the segment of each host, and builds the
 // RankState.
+#include <fmt/format.h>
 #include <mpi.h>
 #include <unistd.h>
 
@@ -102,8 +103,8 @@ Layout find_layout(MPI_Comm world, MPI_Comm node, bool pretended) {
   return {rank, node_of, std::move(hosts)};
 }
 
-/// Makes the node's control segment. Every rank takes its own cell, so that the cell lies on the rank's NUMA node.
-/// Collective over the node; fails on all of its ranks, with the text of the lowest rank that failed, or on none.
+/// Makes the node's control segment. Every rank commits its own cell, so that the cell is on the rank's NUMA node.
+/// Collective over the node. If a rank fails, all ranks of the node throw the error of the lowest rank that failed.
 std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
   int local_rank = 0;
   int local_size = 0;
@@ -111,7 +112,7 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
   check(MPI_Comm_size(node, &local_size), "MPI_Comm_size");
   const std::size_t bytes = Segment::bytes_for(local_size);
   const auto now = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
-  FixedText name = fixed_text("/hvd_bench." + std::to_string(getpid()) + "." + hex64(now));
+  FixedText name = fixed_text(fmt::format("/hvd_bench.{}.{}", getpid(), hex64(now)));
   check(MPI_Bcast(name.data(), static_cast<int>(name.size()), MPI_CHAR, 0, node), "MPI_Bcast");
 
   std::shared_ptr<SharedMemory> memory;
@@ -139,15 +140,15 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
   attempt([&] { memory->commit(mine.offset, mine.bytes); });
   int failed = problem.empty() ? local_size : local_rank;
   check(MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MIN, node), "MPI_Allreduce");
-  if (local_rank == 0) SharedMemory::unlink(name.data());  // now that all are attached: a crash leaves nothing behind
+  if (local_rank == 0) SharedMemory::unlink(name.data());  // all ranks have attached: a crash leaves nothing behind
   if (failed == local_size) return memory;
   tell(failed);
   throw Error(Errc::kOutOfMemory, problem);
 }
 
 /// Waits until every rank has called meet(). Afterwards the caller may make a blocking MPI call while it holds the
-/// environment's mutex. Other engines of the process then stop, but no rank waits for them before it makes the same
-/// call. Errors: timeout. The environment is then abandoned, because the barrier cannot be completed.
+/// environment's mutex. Other engines of the process stop meanwhile, but no rank waits for them before it makes the
+/// same call. Errors: timeout. The environment is then abandoned, because the barrier cannot be completed.
 void meet(MPI_Comm ranks, MpiEnvironment& environment, const Patience& patience) {
   constexpr auto kNap = std::chrono::microseconds(200);
   const Deadline deadline = patience.from_now();
@@ -165,9 +166,9 @@ void meet(MPI_Comm ranks, MpiEnvironment& environment, const Patience& patience)
     if (done != 0) return;
     if (deadline.passed()) {
       environment.abandon();  // MPI_Finalize would wait for the barrier, which cannot be cancelled
-      throw Error(Errc::kTimeout, "not all ranks called make_mpi() or make_mpi_set() within " +
-                                      std::to_string(patience.timeout.count()) +
-                                      " ms; the call is collective: every rank must make it");
+      throw Error(Errc::kTimeout, fmt::format("not all ranks called make_mpi() or make_mpi_set() within {} ms; the "
+                                              "call is collective: every rank must make it",
+                                              patience.timeout.count()));
     }
     std::this_thread::sleep_for(kNap);
   }
@@ -188,8 +189,9 @@ void compare_lists(std::span<const int> list, Mutex& calls) {
   }
   const auto other = std::find_if(all.begin(), all.end(), [&](std::uint64_t hash) { return hash != all.front(); });
   if (other == all.end()) return;
-  throw Error(Errc::kMismatch, "process set: ranks 0 and " + std::to_string(other - all.begin()) +
-                                   " gave different lists of ranks; give the same list on all ranks");
+  throw Error(Errc::kMismatch,
+              fmt::format("process set: ranks 0 and {} gave different lists of ranks; give the same list on all ranks",
+                          other - all.begin()));
 }
 
 std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, bool pretended,

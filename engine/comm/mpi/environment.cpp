@@ -1,5 +1,7 @@
 #include "engine/comm/mpi/environment.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cstdlib>
 #include <mutex>
@@ -70,7 +72,7 @@ std::string MpiEnvironment::library() const {
   text = text.substr(0, text.find_first_of(",\n"));
   for (const char* framework : {"pml", "btl"}) {
     const char* forced = std::getenv((std::string("OMPI_MCA_") + framework).c_str());
-    text += std::string(", ") + framework + " " + (forced == nullptr ? "default" : forced);
+    text += fmt::format(", {} {}", framework, forced == nullptr ? "default" : forced);
   }
   return text;
 }

@@ -30,7 +30,7 @@ class MpiEnvironment {
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
   /// "Open MPI v4.1.4, pml default, btl tcp,self".
   [[nodiscard]] std::string library() const;
-  /// Hold this mutex around MPI calls while other threads may make MPI calls: we request only MPI_THREAD_SERIALIZED.
+  /// Hold this mutex around MPI calls if other threads may call MPI: only MPI_THREAD_SERIALIZED is requested.
   [[nodiscard]] Mutex& calls() noexcept { return calls_; }
 
  private:

@@ -18,7 +18,7 @@ std::unique_ptr<Communicator> make_mpi(MPI_Comm ranks, const CommOptions& option
                                        const Patience& patience = kMeetPatience);
 
 /// Returns true if the program may call MPI while an engine exists (MPI_THREAD_MULTIPLE). Otherwise it may call MPI
-/// only before it makes its first engine and after it destroys the last. Call after MPI has started. Any thread.
+/// only before it makes its first engine and after it destroys its last engine. Call after MPI has started. Any thread.
 bool mpi_threads_supported();
 
 }  // namespace hvd::comm

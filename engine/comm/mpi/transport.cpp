@@ -29,11 +29,11 @@ constexpr auto kFirstNap = 5us;
 constexpr auto kLongNap = 200us;
 /// A rank that has waited longer than 50 ms sleeps for 1/256 of that time between polls, because each poll goes through
 /// all of MPI's connections. The rank then notices the message late by at most 1/256 of its wait. If ranks share
-/// processors, it polls less often (1/16), because the polls take processor time from the rank that it waits for.
+/// processors, it sleeps longer (1/16 of that time), because polls take processor time from the awaited rank.
 constexpr std::int64_t kNapShare = 256;
 constexpr std::int64_t kCrowdedNapShare = 16;
 constexpr auto kLongestNap = 5ms;
-/// Time between two checks of notices and the deadline, because MPI_Improbe takes time.
+/// Time between two checks of notices and the deadline. A check calls MPI_Improbe, which takes time.
 constexpr auto kLookRound = 2ms;
 
 std::optional<MPI_Datatype> mpi_type(DataType dtype) {
@@ -99,7 +99,7 @@ MpiTransport::~MpiTransport() {
     return;
   }
   for (Outgoing& one : *outgoing_) {
-    // The analyser does not follow requests through containers; notify() started it.
+    // notify() started this request. The analyser does not follow requests through containers.
     MPI_Wait(&one.request, MPI_STATUS_IGNORE);  // NOLINT(clang-analyzer-optin.mpi.MPI-Checker)
   }
   data_.reset();  // this needs the mutex, because other engines of this process may call MPI
@@ -202,7 +202,7 @@ void MpiTransport::wait_for(PostedRequest& operation, const Wait& wait) {
 }
 
 void MpiTransport::cancel_all() noexcept {
-  // The caller may free the buffers of open operations after the error, so that no late message may be written to them.
+  // After the error the caller may free the buffers of open operations. No late message may be written to them.
   const MutexLock lock(mutex_);
   for (auto& [ticket, operation] : operations_) {
     for (MPI_Request& request : operation.requests) {

@@ -1,5 +1,5 @@
-// Messages over MPI. A wait polls MPI_Test and sleeps between polls, because MPI's own waits spin and the cores
-// belong to the compute. A mutex serialises the calls, so that any thread may send notices.
+// Messages over MPI. A wait polls MPI_Test and sleeps between polls, because MPI's own waits spin and the compute needs
+// the cores. A mutex serialises the calls, so that any thread may send notices.
 #pragma once
 
 #include <mpi.h>
@@ -23,7 +23,7 @@ namespace hvd::comm {
 class MpiTransport final : public Transport {
  public:
   /// Borrows `faults`. Both communicators span the world; `notices` is used for notices only. `crowded`: ranks of this
-  /// node share processors, so that a waiting rank must leave processor time to the others.
+  /// node share processors, so that a waiting rank must leave processor time to the other ranks.
   MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Faults& faults,
                bool crowded);
   ~MpiTransport() override;
@@ -42,7 +42,7 @@ class MpiTransport final : public Transport {
  private:
   struct PostedRequest {
     int peer = -1;
-    std::vector<MPI_Request> requests;  ///< several if the message exceeds MPI's int counts
+    std::vector<MPI_Request> requests;  ///< several if the message is too long for MPI's int counts
   };
   struct Outgoing {
     std::vector<std::byte> bytes;
@@ -58,7 +58,7 @@ class MpiTransport final : public Transport {
   MpiComm notices_;
   Faults& faults_;
   const bool crowded_;
-  Mutex& mutex_;  ///< the environment's: one for all transports of the process
+  Mutex& mutex_;  ///< the environment's mutex, shared by all transports of the process
   Ticket next_ = 1;
   std::map<Ticket, PostedRequest> operations_;  ///< only the owner's thread uses this
   std::unique_ptr<std::list<Outgoing>> outgoing_ HVD_GUARDED_BY(mutex_) = std::make_unique<std::list<Outgoing>>();

@@ -1,9 +1,9 @@
-// The functions of NCCL that we call, in our own types, so that no caller includes nccl.h and a test can replace NCCL.
-// No policy here: no function waits or retries.
+// The functions of NCCL that this project calls, in its own types, so that no caller includes nccl.h and a test can
+// replace NCCL. No policy here: no function waits or retries.
 //
 // Communicators are non-blocking: every call may return kInProgress. The caller must then call state() until the result
-// differs, before it uses the communicator or the stream again.
-// Threads: as NCCL's. One thread at a time uses a communicator, but other threads may call state() and cancel(). The
+// is no longer kInProgress, before it uses the communicator or the stream again.
+// Threads: as in NCCL. One thread at a time uses a communicator, but other threads may call state() and cancel(). The
 // caller must hold no lock during cancel() or destroy().
 #pragma once
 
@@ -27,7 +27,7 @@ struct Version {
   auto operator<=>(const Version&) const = default;  // NOLINT(modernize-use-nullptr)
   [[nodiscard]] std::string text() const;            ///< "2.28.9"
 };
-/// Decodes ncclGetVersion(): 1000 * major + 100 * minor + patch up to 2.8, 10000 * major + ... since 2.9.
+/// Decodes ncclGetVersion(): 1000 * major + 100 * minor + patch up to NCCL 2.8, 10000 * major + ... since 2.9.
 Version version_from_number(int number) noexcept;
 
 /// NCCL documents non-blocking communicators with maxCTAs since 2.17. This code was written for NCCL 2.18 and newer.
@@ -54,14 +54,14 @@ struct CommConfig {
   int max_ctas = 0;  ///< maximum thread blocks per collective; 0: NCCL's choice
 };
 
-/// Arguments of one call. `in` and `out` point to device memory and are equal or do not overlap, with one exception: if
-/// one of them holds `count` elements per rank, in the order of ranks, the other may be this rank's share of it. NCCL
-/// supports both forms of operations in place.
+/// Arguments of one call. `in` and `out` point to device memory. They are equal or do not overlap, with one exception:
+/// if one of them has `count` elements per rank, in the order of ranks, the other may be this rank's share of the
+/// elements. NCCL supports both forms of operations in place.
 struct CallArguments {
   const void* in = nullptr;         ///< unused by receive
   void* out = nullptr;              ///< unused by send; reduce: may be null if this rank is not the root
   std::size_t count = 0;            ///< elements; reduce_scatter and all_gather: elements of one rank's share
-  DataType dtype = DataType::kF32;  ///< not kI16, which NCCL lacks
+  DataType dtype = DataType::kF32;  ///< not kI16, which NCCL does not have
   ReduceOp op = ReduceOp::kSum;     ///< all_reduce, reduce, reduce_scatter
   int root = 0;                     ///< broadcast, reduce
   int peer = 0;                     ///< send, receive; may be this rank
@@ -88,9 +88,10 @@ class Api {
   /// `comm`, because commDestroySync() waits for the graphs even during an abort (NCCL 2.18 to 2.30).
   virtual Result cancel(Comm comm) = 0;
 
-  // NCCL takes the calls that one thread makes between these two as one group. For a non-blocking communicator it
-  // starts one thread per group, and without a group one thread per call (2.28.9). The calls are enqueued only after
-  // end_group() has returned and state() is no longer kInProgress. After begin_group(), always call end_group().
+  // NCCL takes the calls that one thread makes between begin_group() and end_group() as one group. For a non-blocking
+  // communicator NCCL starts one thread per group, or one thread per call outside a group (2.28.9). The calls are
+  // enqueued only after end_group() has returned and state() is no longer kInProgress. Always call end_group() after
+  // begin_group().
   virtual Result begin_group() = 0;
   virtual Result end_group() = 0;
 
@@ -114,7 +115,8 @@ class Api {
 };
 
 /// Looks for libnccl in the places that gpu::candidates() lists for every library. Errors: unsupported if none is found
-/// (one line lists the places), if it lacks a function or is older than kOldestVersion, or if this build has no NCCL.
+/// (one line lists the places), if a function is missing, if it is older than kOldestVersion, or in a build without
+/// NCCL.
 std::unique_ptr<Api> load(const gpu::LibrarySearch& search);
 
 }  // namespace hvd::comm::nccl

@@ -1,5 +1,7 @@
 #include "engine/comm/nccl/hierarchical.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -18,7 +20,7 @@ constexpr const char* kSharesRefusal =
     "in two levels there are all_reduce and broadcast only; use plain NCCL between nodes (--comm nccl)";
 
 [[noreturn]] void refuse(const char* operation) {
-  throw Error(Errc::kUnsupported, std::string(operation) + ": " + kSharesRefusal);
+  throw Error(Errc::kUnsupported, fmt::format("{}: {}", operation, kSharesRefusal));
 }
 
 }  // namespace
@@ -32,7 +34,6 @@ Pieces divide_all_reduce(std::size_t count, int local_size, bool even) {
 HierarchicalPlane::HierarchicalPlane(const Levels& levels, gpu::GpuRuntime& runtime, std::shared_ptr<Api> api,
                                      const NcclOptions& options, Deadline deadline)
     : levels_(levels), runtime_(runtime), here_(here_of(levels.world.topology(), runtime)) {
-  const auto begin = Clock::now();
   std::optional<Trial> trial;
   try {
     agree_on_evenness(deadline);
@@ -48,7 +49,6 @@ HierarchicalPlane::HierarchicalPlane(const Levels& levels, gpu::GpuRuntime& runt
     if (inside_) runtime.drain(stream());
     throw;
   }
-  creation_time_ = Clock::now() - begin;
 }
 
 HierarchicalPlane::~HierarchicalPlane() {
@@ -169,7 +169,7 @@ void HierarchicalPlane::broadcast(void* data, std::size_t bytes, int root, Deadl
 void HierarchicalPlane::copy(void* to, const void* from, std::size_t bytes) { inside_->copy(to, from, bytes); }
 
 void HierarchicalPlane::complete(std::string_view what, Deadline deadline) {
-  runtime_.synchronize(stream(), deadline, here_ + ": " + std::string(what), [this] {
+  runtime_.synchronize(stream(), deadline, fmt::format("{}: {}", here_, what), [this] {
     check();
     levels_.world.control().throw_if_aborted();
   });
@@ -177,8 +177,8 @@ void HierarchicalPlane::complete(std::string_view what, Deadline deadline) {
 }
 
 std::string HierarchicalPlane::description() const {
-  return "hierarchical(" + inside_->description() + " in the node; " +
-         (inter_node_ ? levels_.across.data().description() : "local rank 0") + " between nodes)";
+  return fmt::format("hierarchical({} in the node; {} between nodes)", inside_->description(),
+                     inter_node_ ? levels_.across.data().description() : "local rank 0");
 }
 
 std::string_view HierarchicalPlane::capture_refusal() const {
@@ -194,8 +194,9 @@ void HierarchicalPlane::check() {
   try {
     inter_node_->check();
   } catch (const Error& error) {
-    throw_if_world_aborted(here_ + ": " + error.what());  // throws the world's reason instead, if there is one
-    throw Error(error.code(), here_ + ": " + error.what());
+    const std::string text = fmt::format("{}: {}", here_, error.what());
+    throw_if_world_aborted(text);  // throws the world's reason instead, if there is one
+    throw Error(error.code(), text);
   }
 }
 
@@ -259,8 +260,9 @@ HostLevels split_levels(std::unique_ptr<Communicator> world) {
   const Topology& where = hosts.world->topology();
   if (where.nodes == 1) return hosts;
   if (hosts.world->backend() != "mpi") {
-    throw Error(Errc::kUnsupported, "a reduction in two levels takes its messages between nodes from MPI, not from " +
-                                        std::string(hosts.world->backend()) + ": launch with mpirun or srun");
+    throw Error(Errc::kUnsupported, fmt::format("a reduction in two levels takes its messages between nodes from MPI, "
+                                                "not from {}: launch with mpirun or srun",
+                                                hosts.world->backend()));
   }
   hosts.node = make_mpi_subset(where.node, false);
   hosts.across = make_mpi_subset(where.local_rank, true);

@@ -1,12 +1,12 @@
-// All-reduce in two levels: NCCL inside the node, messages of the host between nodes. Serves to measure how much NCCL's
-// own transport between nodes gains (docs/gpu.md, "In two levels"); it is not meant to be faster.
+// All-reduce in two levels: NCCL inside the node, messages of the host between nodes. This plane shows how much NCCL's
+// own transport between nodes gains (docs/gpu.md, "In two levels"). It is not meant to be faster than NCCL.
 //
 //   stream  reduce-scatter ─ copy out ─●gate┊ waits ┊─ copy in ─ all-gather
 //   InterNodeReducer's thread                  └► ring between nodes ┘
 //
 // If all nodes have equally many ranks, every local rank reduces its share between nodes; otherwise local rank 0
 // reduces everything. The choice and the order of every sum depend only on the world and the count.
-// broadcast() goes through the host. All other operations throw unsupported, because plain NCCL has them.
+// broadcast() goes through the host. All other operations throw unsupported; plain NCCL has them.
 // Threads: those of nccl::Plane.
 #pragma once
 
@@ -29,8 +29,8 @@ Pieces divide_all_reduce(std::size_t count, int local_size, bool even);
 
 class HierarchicalPlane final : public DevicePlane {
  public:
-  /// The communicators of this rank; borrowed. `node` holds the ranks of its node, ordered by local rank. `across`
-  /// holds the ranks with its local rank, ordered by node.
+  /// The communicators of this rank; borrowed. `node` has the ranks of this node, ordered by local rank. `across` has
+  /// the ranks with this rank's local rank, ordered by node.
   struct Levels {
     Communicator& world;
     Communicator& node;
@@ -43,7 +43,7 @@ class HierarchicalPlane final : public DevicePlane {
 
   std::unique_ptr<RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) override;
   void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) override;
-  /// This function and the next two throw unsupported, on all ranks alike.
+  /// This function and the next two throw unsupported on all ranks.
   void reduce_scatter(void* out, const void* in, Counts counts, DataType dtype, ReduceOp op,
                       Deadline deadline) override;
   void all_gather(void* out, const void* in, Counts counts, DataType dtype, Deadline deadline) override;
@@ -62,13 +62,12 @@ class HierarchicalPlane final : public DevicePlane {
   bool await_abort(Deadline deadline) noexcept override { return !inside_ || inside_->await_abort(deadline); }
   void reconnect(const NcclOptions& options, Deadline deadline) override;
   [[nodiscard]] bool registers_memory() const override { return inside_->registers_memory(); }
-  [[nodiscard]] std::chrono::nanoseconds creation_time() const override { return creation_time_; }
 
  private:
   void agree_on_evenness(Deadline deadline);
   /// Throws the reason if a rank of the world has aborted. `status` answers roll calls.
   void throw_if_world_aborted(const std::string& status);
-  /// Returns the world's reason to abort, else this rank's own, for ranks that wait in `node` or `across`.
+  /// Returns the reason of an abort, for ranks that wait in `node` or `across`: the world's, or else this rank's own.
   std::string reason_to_give_up();
   /// Returns pinned memory of at least `bytes`. One block suffices, because one stream uses it in order.
   std::byte* staging(std::size_t bytes);
@@ -77,9 +76,8 @@ class HierarchicalPlane final : public DevicePlane {
   gpu::GpuRuntime& runtime_;
   const std::string here_;
   bool even_ = false;
-  std::chrono::nanoseconds creation_time_{0};
   std::atomic<bool> aborted_{false};
-  std::vector<gpu::PinnedMemory> staging_;  // new work uses the last; work enqueued earlier may still use the others
+  std::vector<gpu::PinnedMemory> staging_;  // new work uses the last block; earlier work may still use the other blocks
   std::unique_ptr<Plane> inside_;
   std::unique_ptr<InterNodeReducer> inter_node_;  // null if this rank reduces nothing between nodes
 };

@@ -1,5 +1,7 @@
 #include "engine/comm/nccl/inter_node_reducer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Time between two checks for messages of peers.
+/// Time between two checks for roll calls and aborts of peers.
 constexpr auto kLook = 20ms;
 
 }  // namespace
@@ -74,7 +76,8 @@ void InterNodeReducer::run() {
     }
   } catch (const std::exception& error) {
     const auto* const ours = dynamic_cast<const Error*>(&error);
-    const std::string text = std::string("between nodes (ranks counted by node): ") + error.what();
+    const std::string text =
+        fmt::format("reduction between nodes (rank numbers here are node numbers): {}", error.what());
     across_.control().abort(error.what());
     const MutexLock lock(mutex_);
     reducing_ = false;
@@ -95,14 +98,14 @@ void InterNodeReducer::reduce(const Entry& entry) {
 
 void InterNodeReducer::await_stream(const Entry& entry) {
   while (!entry.gate->await_reached(std::min(entry.job.deadline.when(), Clock::now() + kLook))) {
-    across_.control().answer_roll_call("waiting for the GPU to have reduced inside the node");
+    across_.control().answer_roll_call("waiting until the GPU has finished the reduction inside the node");
     across_.control().throw_if_aborted();
     if (entry.job.deadline.passed()) {
       const Topology& where = across_.topology();
-      throw Error(Errc::kTimeout, "the GPU of host " + where.hosts.at(static_cast<std::size_t>(where.rank)) +
-                                      " has not reduced inside the node by the deadline: a rank there is late, or a "
-                                      "kernel hangs; see which, or raise " +
-                                      entry.job.deadline.set_by());
+      throw Error(Errc::kTimeout,
+                  fmt::format("the GPU of host {} did not finish the reduction inside the node by the deadline: a rank "
+                              "of that node is late, or a kernel hangs; find out which, or raise {}",
+                              where.hosts.at(static_cast<std::size_t>(where.rank)), entry.job.deadline.set_by()));
     }
   }
 }

@@ -61,7 +61,7 @@ class InterNodeReducer {
   Communicator& across_;
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Entry> entries_ HVD_GUARDED_BY(mutex_);  // the thread works on the first one
+  std::deque<Entry> entries_ HVD_GUARDED_BY(mutex_);  // the thread works on the first entry
   std::optional<Error> failure_ HVD_GUARDED_BY(mutex_);
   bool reducing_ HVD_GUARDED_BY(mutex_) = false;  // the thread uses the memory of the first entry
   bool over_ HVD_GUARDED_BY(mutex_) = false;

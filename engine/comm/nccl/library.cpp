@@ -1,4 +1,5 @@
 // The real NCCL, loaded at run time, so that one binary runs with any version that the host has.
+#include <fmt/format.h>
 #include <nccl.h>
 
 #include <cstring>
@@ -21,7 +22,7 @@ gpu::WantedLibrary wanted_nccl() {
           .root = &gpu::LibrarySearch::nccl_root,
           .build_path = HVD_NCCL_LIBRARY,
           .wheel_folders = {"nvidia/nccl/lib"},
-          .how_to_get = "install NCCL " + kOldestVersion.text() + " or newer for this CUDA version"};
+          .how_to_get = fmt::format("install NCCL {} or newer for this CUDA version", kOldestVersion.text())};
 }
 
 struct Functions {
@@ -43,7 +44,7 @@ struct Functions {
   decltype(&::ncclAllGather) all_gather = nullptr;
   decltype(&::ncclSend) send = nullptr;
   decltype(&::ncclRecv) receive = nullptr;
-  // These four exist since NCCL 2.19; null in older versions.
+  // These four functions exist since NCCL 2.19; with older versions the pointers are null.
   ncclResult_t (*mem_alloc)(void**, std::size_t) = nullptr;
   ncclResult_t (*mem_free)(void*) = nullptr;
   ncclResult_t (*comm_register)(ncclComm_t, void*, std::size_t, void**) = nullptr;
@@ -63,7 +64,7 @@ ncclDataType_t native(DataType type) {
     case DataType::kI64: return ncclInt64;
     case DataType::kU8: return ncclUint8;
     case DataType::kI8: return ncclInt8;
-    case DataType::kI16: break;  // NCCL lacks this type, so the plane never passes it
+    case DataType::kI16: break;  // NCCL does not have this type, so the plane never passes it
   }
   return ncclNumTypes;
 }
@@ -204,8 +205,8 @@ std::unique_ptr<Api> load(const gpu::LibrarySearch& search) {
   const Version version = version_from_number(number);
   if (!complete || version < kOldestVersion) {
     gpu::refuse_library(wanted, file,
-                        "is NCCL " + version.text() + ", older than " + kOldestVersion.text() +
-                            (complete ? "" : " or without a function that it should have"));
+                        fmt::format("is NCCL {}, older than {}{}", version.text(), kOldestVersion.text(),
+                                    complete ? "" : " or without a function that it should have"));
   }
   return std::make_unique<Library>(functions, version, file.name());
 }

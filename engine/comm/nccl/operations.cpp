@@ -1,4 +1,6 @@
 // The operations of the NCCL data plane, made of NCCL's calls.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -9,7 +11,7 @@
 namespace hvd::comm::nccl {
 namespace {
 
-/// Returns the type to give to NCCL for moving data. NCCL lacks int16, so int16 travels as fp16, of the same size.
+/// Returns the type to give to NCCL for moving data. NCCL has no int16; fp16 has the same size.
 DataType moved_as(DataType dtype) { return dtype == DataType::kI16 ? DataType::kF16 : dtype; }
 
 bool all_equal(Counts counts) {
@@ -17,15 +19,16 @@ bool all_equal(Counts counts) {
 }
 
 std::string with_bytes(const char* operation, std::size_t count, DataType dtype) {
-  return std::string(operation) + " (" + std::to_string(count * size_of(dtype)) + " bytes)";
+  return fmt::format("{} ({} bytes)", operation, count * size_of(dtype));
 }
 
 }  // namespace
 
 void require_reducible(DataType dtype) {
   if (dtype != DataType::kI16) return;
-  throw Error(Errc::kUnsupported, "NCCL cannot reduce " + std::string(name(dtype)) +
-                                      ", for it has no such type: reduce int32 instead, or memory of the host");
+  throw Error(
+      Errc::kUnsupported,
+      fmt::format("NCCL cannot reduce {}, because NCCL has no such type; reduce int32, or host memory", name(dtype)));
 }
 
 void Plane::copy_own_share(void* out, const void* in, std::size_t count, DataType dtype) {
@@ -108,8 +111,9 @@ void Plane::all_to_all(void* out, Counts receive_counts, const void* in, Counts 
   const auto from = offsets_of(send_counts), to = offsets_of(receive_counts);
   const auto me = static_cast<std::size_t>(where.rank);
   if (send_counts[me] != receive_counts[me]) {
-    throw Error(Errc::kInvalidArgument, here_ + ": all_to_all: sends itself " + std::to_string(send_counts[me]) +
-                                            " elements and expects " + std::to_string(receive_counts[me]));
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("{}: all_to_all: this rank sends itself {} elements, but expects {}", here_,
+                            send_counts[me], receive_counts[me]));
   }
   if (alone()) return copy_own_share(out, in, receive_counts.front(), dtype);
   const auto* const sent = static_cast<const std::byte*>(in);

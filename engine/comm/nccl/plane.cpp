@@ -1,5 +1,7 @@
 #include "engine/comm/nccl/plane.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <system_error>
@@ -16,13 +18,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long the aborting thread waits for the owner's current call to return. The call normally only enqueues. If it
-/// takes longer, it waits for work that only the abort ends.
+/// How long the aborting thread waits for the owner's current call to return. The call normally only enqueues. If the
+/// call takes longer, it waits for work that only the abort ends.
 constexpr auto kCourtesy = 500ms;
 /// How long NCCL's abort may take to stop its threads and free its memory, if no graph holds the communicator.
 constexpr auto kLetGo = 5s;
 
-/// Number of aborts of this process that have not returned. The only mutable global: their threads outlive every owner.
+/// Number of aborts of this process that have not returned. This is the only mutable global, because the threads of the
+/// aborts outlive every owner.
 std::atomic<int>& running_aborts() {
   static std::atomic<int> count{0};
   return count;
@@ -34,7 +37,7 @@ std::size_t rounded_up(std::size_t bytes) { return align_up(bytes, kAlignBytes);
 
 std::string seconds_text(Clock::time_point since) {
   const auto tenths = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - since).count() / 100;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+  return fmt::format("{}.{} s", tenths / 10, tenths % 10);
 }
 
 }  // namespace
@@ -90,7 +93,7 @@ class Plane::Memory final : public RegisteredMemory {
     void* data = nullptr;
     if (const Result result = plane_.api_->allocate(rounded_up(bytes), data); result.status != Status::kDone) {
       plane_.unregistered_ = "ncclMemAlloc: " + plane_.explain(result);
-      return;  // the caller tries plain memory; its error says how much is free
+      return;  // the caller tries plain memory, whose error says how much is free
     }
     memory_ = {static_cast<std::byte*>(data), bytes};
     enroll();
@@ -101,11 +104,6 @@ class Plane::Memory final : public RegisteredMemory {
   std::span<std::byte> memory_;
   Registration registration_;
 };
-
-std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime) {
-  return "rank " + std::to_string(where.rank) + " (host " + where.hosts.at(static_cast<std::size_t>(where.rank)) +
-         ", " + runtime.label() + ")";
-}
 
 Plane::Plane(Communicator& host, gpu::GpuRuntime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
              std::string here, Deadline deadline)
@@ -124,10 +122,10 @@ Plane::~Plane() {
     throw_if_aborted();
     host_.control().throw_if_aborted();
     disconnect(options_.deadline.from_now());
-  } catch (...) {  // a peer has not finished; no caller can take the error
+  } catch (...) {  // a peer has not finished; a destructor cannot throw the error
     abort();
   }
-  // If a graph still holds the communicator, which the plane cannot destroy, the aborting thread outlives the plane.
+  // The plane cannot destroy graphs. If a graph still holds the communicator, the aborting thread outlives the plane.
   static_cast<void>(await_abort(Deadline::after(wait_timed_out() ? 0s : kLetGo)));
 }
 
@@ -137,7 +135,6 @@ bool Plane::wait_timed_out() const {
 }
 
 void Plane::connect(Deadline deadline) {
-  const auto begin = Clock::now();
   std::optional<Trial> trial;  // declared here, so that its memory is freed after drain()
   try {
     trial.emplace(runtime_);
@@ -150,7 +147,6 @@ void Plane::connect(Deadline deadline) {
     static_cast<void>(await_abort(Deadline::after(kLetGo)));
     throw;
   }
-  creation_time_ = Clock::now() - begin;
 }
 
 void Plane::disconnect(Deadline deadline) {
@@ -181,11 +177,13 @@ void Plane::reconnect(const NcclOptions& options, Deadline deadline) {
 
 bool Plane::registers_memory() const { return !alone() && options_.register_memory && unregistered_.empty(); }
 
-std::string Plane::no_registration() const { return "NCCL " + api_->version().text() + " has no registration"; }
+std::string Plane::no_registration() const {
+  return fmt::format("NCCL {} has no registration", api_->version().text());
+}
 
 bool Plane::alone() const { return host_.topology().size == 1; }
 
-std::string Plane::doing(const std::string& what) const { return here_ + ": " + what; }
+std::string Plane::doing(const std::string& what) const { return fmt::format("{}: {}", here_, what); }
 
 UniqueId Plane::agree_on_id(Deadline deadline) {
   UniqueId id{};
@@ -197,7 +195,7 @@ UniqueId Plane::agree_on_id(Deadline deadline) {
     } else {
       const std::string trouble = doing("ncclGetUniqueId: " + api_->explain(result, {}));
       const auto bytes = std::as_bytes(std::span(trouble));
-      message.assign(id.size(), std::byte{0});  // a message longer than an id holds an error text behind the id
+      message.assign(id.size(), std::byte{0});  // a message longer than an id has an error text after the id
       message.insert(message.end(), bytes.begin(), bytes.end());
     }
   }
@@ -221,7 +219,7 @@ void Plane::create(Deadline deadline) {
     const MutexLock lock(mutex_);
     comm_ = made;
   }
-  wait_for_call(result, "ncclCommInitRankConfig of " + std::to_string(where.size) + " ranks", deadline);
+  wait_for_call(result, fmt::format("ncclCommInitRankConfig of {} ranks", where.size), deadline);
 }
 
 template <class Call>
@@ -250,8 +248,8 @@ std::string Plane::explain(Result result) {
 }
 
 void Plane::wait_for_call(Result result, const std::string& what, Deadline deadline) {
-  // Creation and the first collectives take some 0.1 to 10 s. A later call takes some 20 us, in which NCCL starts a
-  // thread that enqueues. Therefore the first checks do not sleep in between.
+  // Creation and the first collectives take about 0.1 to 10 s. A later call takes about 20 us, in which NCCL starts a
+  // thread that enqueues. Therefore the first checks follow each other without a sleep.
   const auto begin = Clock::now();
   gpu::PollSchedule poll_schedule(begin);
   for (; result.status == Status::kInProgress; result = state()) {
@@ -259,10 +257,10 @@ void Plane::wait_for_call(Result result, const std::string& what, Deadline deadl
     host_.control().answer_roll_call(doing(what));
     host_.control().throw_if_aborted();
     if (deadline.passed()) {
-      throw Error(Errc::kTimeout, doing(what + " did not finish within " + seconds_text(begin) +
-                                        ": a rank is not there, or the network between them does not work "
-                                        "(NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME); or raise " +
-                                        deadline.set_by()));
+      throw Error(Errc::kTimeout,
+                  doing(fmt::format("{} did not finish within {}: a rank is not there, or the network between them "
+                                    "does not work (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME); or raise {}",
+                                    what, seconds_text(begin), deadline.set_by())));
     }
     if (const auto nap = poll_schedule.next_sleep(Clock::now()); nap.count() > 0) {
       std::this_thread::sleep_for(nap);
@@ -278,7 +276,7 @@ void Plane::refuse(Result result, const std::string& what) {
   const std::string explanation = explain(result);
   host_.control().throw_if_aborted();  // throws a peer's reason instead, if one has arrived
   throw Error(result.remote ? Errc::kPeerLost : Errc::kBackend,
-              doing(what + ": " + explanation + (result.remote ? "; a peer is lost or gave up" : "")));
+              doing(fmt::format("{}: {}{}", what, explanation, result.remote ? "; a peer is lost or gave up" : "")));
 }
 
 void Plane::throw_if_aborted() {
@@ -289,7 +287,7 @@ std::unique_ptr<RegisteredMemory> Plane::allocate(std::size_t bytes, Deadline de
   throw_if_aborted();
   runtime_.make_current();
   auto memory = std::make_unique<Memory>(*this, bytes);
-  if (!alone()) wait_for_call(state(), "registering " + std::to_string(bytes) + " bytes", deadline);
+  if (!alone()) wait_for_call(state(), fmt::format("registering {} bytes", bytes), deadline);
   runtime_.fill(memory->bytes().data(), std::byte{0}, bytes, stream_);
   complete("zeroing memory", deadline);
   return memory;
@@ -301,7 +299,7 @@ void Plane::enqueue(Function function, const std::string& name, const CallArgume
   require_reducible(what.dtype);  // operations that only move data never pass kI16: see moved_as()
   runtime_.make_current();
   const Result result = call([&](Comm comm) { return ((*api_).*function)(comm, what, stream_); });
-  const std::string text = name + " (" + std::to_string(what.count * size_of(what.dtype)) + " bytes)";
+  const std::string text = fmt::format("{} ({} bytes)", name, what.count * size_of(what.dtype));
   if (grouped_ && result.status != Status::kFailed) return;
   wait_for_call(result, text, deadline);
 }
@@ -347,8 +345,8 @@ std::string Plane::description() const {
   std::string text = "nccl " + api_->version().text();
   text += !options_.register_memory ? ", memory not registered"
           : unregistered_.empty()   ? ", memory registered"
-                                    : ", memory not registered (" + unregistered_ + ")";
-  if (options_.max_ctas > 0) text += ", at most " + std::to_string(options_.max_ctas) + " CTAs";
+                                    : fmt::format(", memory not registered ({})", unregistered_);
+  if (options_.max_ctas > 0) text += fmt::format(", at most {} CTAs", options_.max_ctas);
   return text;
 }
 
@@ -372,7 +370,7 @@ void Plane::abort() noexcept {
       std::this_thread::sleep_for(200us);
     }
     static_cast<void>(api->cancel(gone));
-    running_aborts().fetch_sub(1);  // before the waiting threads are notified
+    running_aborts().fetch_sub(1);  // do this before the waiting threads are notified
     const MutexLock lock(ending->mutex);
     ending->aborting = false;
     ending->changed.notify_all();
@@ -380,7 +378,7 @@ void Plane::abort() noexcept {
   running_aborts().fetch_add(1);
   try {
     std::thread(work).detach();         // the abort may never return, so no thread joins it
-  } catch (const std::system_error&) {  // no thread can be started: abort on this one
+  } catch (const std::system_error&) {  // no thread can be started: abort on this thread
     work();
   }
 }
@@ -399,6 +397,11 @@ bool Plane::await_abort(Deadline deadline) noexcept {
 
 namespace hvd::comm {
 
+std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime) {
+  return fmt::format("rank {} (host {}, {})", where.rank, where.hosts.at(static_cast<std::size_t>(where.rank)),
+                     runtime.label());
+}
+
 int unfinished_aborts() noexcept { return nccl::running_aborts().load(); }
 
 std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::GpuRuntime& runtime,
@@ -406,7 +409,7 @@ std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host
                                               Deadline deadline) {
   nccl::check_world(*host, runtime, api.get(), options, deadline);
   auto group = std::make_unique<DeviceCommunicator>("nccl", std::move(host), runtime, api.get());
-  const std::string here = nccl::here_of(group->topology(), runtime);
+  const std::string here = here_of(group->topology(), runtime);
   group->set_plane(std::make_unique<nccl::Plane>(group->host(), runtime, std::move(api), options, here, deadline));
   return group;
 }

@@ -1,8 +1,9 @@
 // The NCCL data plane: decides when and how long to wait for NCCL, and what an error says. It calls NCCL through Api
 // and the GPU through gpu::GpuRuntime, so it includes no header of NCCL or CUDA.
 //
-// Threads: only the owner's, except check(), abort() and await_abort(). abort() starts a thread that calls NCCL. The
-// owner may be inside a call meanwhile; later calls of the owner throw. No lock is held during a call that can wait.
+// Threads: only the owner's thread may call, except that any thread may call check(), abort() and await_abort().
+// abort() starts a thread that calls NCCL. The owner may be inside a call meanwhile; later calls of the owner throw. No
+// lock is held during a call that can wait.
 #pragma once
 
 #include <atomic>
@@ -14,9 +15,6 @@
 #include "engine/comm/device_communicator.h"
 
 namespace hvd::comm::nccl {
-
-/// Returns text such as "rank 1 (host b, GPU 0 (NVIDIA H200))".
-std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime);
 
 /// Errors: unsupported if NCCL cannot reduce `dtype`. The text is the same on all ranks that pass the same type.
 void require_reducible(DataType dtype);
@@ -50,10 +48,9 @@ class Plane final : public DevicePlane {
   bool await_abort(Deadline deadline) noexcept override;
   void reconnect(const NcclOptions& options, Deadline deadline) override;
   [[nodiscard]] bool registers_memory() const override;
-  [[nodiscard]] std::chrono::nanoseconds creation_time() const override { return creation_time_; }
 
-  // The next two are for planes that insert work between the parts of an all-reduce. They operate in place and only
-  // enqueue. Errors: those of all_reduce().
+  // The next two functions are for planes that insert work between the parts of an all-reduce. They operate in place
+  // and only enqueue. Errors: those of all_reduce().
   /// Reduces `count` elements to rank `root`. On the other ranks `data` is undefined afterwards.
   void reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, int root, Deadline deadline);
   /// Like broadcast(), but only enqueues.
@@ -75,7 +72,7 @@ class Plane final : public DevicePlane {
   void enqueue(Function function, const std::string& name, const CallArguments& what, Deadline deadline);
   /// Passes the operations that `calls` enqueues to NCCL as one group. Errors call the group `name`.
   void group(const std::function<void()>& calls, const std::string& name, Deadline deadline);
-  /// A world of one copies its own share instead of calling NCCL.
+  /// A world of one rank copies its own share instead of calling NCCL.
   void copy_own_share(void* out, const void* in, std::size_t count, DataType dtype);
   UniqueId agree_on_id(Deadline deadline);
   [[nodiscard]] std::string no_registration() const;
@@ -108,9 +105,8 @@ class Plane final : public DevicePlane {
   NcclOptions options_;
   const std::string here_;
   gpu::Stream stream_;
-  std::chrono::nanoseconds creation_time_{0};
   bool grouped_ = false;         // inside together()
-  std::string unregistered_;     // why memory is not registered; empty if it is registered or there is none yet
+  std::string unregistered_;     // why memory is not registered; empty if it is registered or not yet allocated
   std::vector<Memory*> memory_;  // all memory from allocate() that is not yet destroyed
 
   const std::shared_ptr<Ending> ending_ = std::make_shared<Ending>();

@@ -1,5 +1,7 @@
 #include "engine/comm/nccl/rank_gpus.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -9,16 +11,9 @@
 #include "engine/base/error.h"
 
 namespace hvd::comm::nccl {
-namespace {
-
-std::string rank_at(std::size_t rank, const std::vector<std::string>& hosts) {
-  return "rank " + std::to_string(rank) + " (host " + hosts.at(rank) + ")";
-}
-
-}  // namespace
 
 Bytes RankGpu::to_bytes() const {
-  const std::string text = gpu_uuid + '\n' + gpu_label + '\n' + std::to_string(visible_gpus) + '\n' + version + '\n';
+  const std::string text = fmt::format("{}\n{}\n{}\n{}\n", gpu_uuid, gpu_label, visible_gpus, version);
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
 }
@@ -52,11 +47,11 @@ std::string shared_gpu(const std::vector<RankGpu>& gpus, const std::vector<std::
     if (fresh) continue;
     const RankGpu& gpu = gpus[rank];
     const auto here = std::count(hosts.begin(), hosts.end(), hosts[rank]);
-    std::string text = rank_at(found->second, hosts) + " and " + rank_at(rank, hosts) + " were both given " +
-                       gpu.gpu_label + ", " + gpu.gpu_uuid + ": " + std::to_string(here) +
-                       " ranks run on this host, and rank " + std::to_string(rank) + " sees " +
-                       std::to_string(gpu.visible_gpus) + (gpu.visible_gpus == 1 ? " GPU" : " GPUs") +
-                       "; NCCL needs one GPU per rank: ";
+    const std::string text = fmt::format(
+        "{} and {} were both given {}, {}: {} ranks run on this host, and rank {} sees {} {}; NCCL needs one GPU per "
+        "rank: ",
+        rank_at(found->second, hosts), rank_at(rank, hosts), gpu.gpu_label, gpu.gpu_uuid, here, rank, gpu.visible_gpus,
+        gpu.visible_gpus == 1 ? "GPU" : "GPUs");
     return text + (here > gpu.visible_gpus
                        ? "start no more ranks per host than it has GPUs, or let every rank see all of them (srun "
                          "--gpus-per-node=N --gpu-bind=none; mpirun without a common CUDA_VISIBLE_DEVICES)"
@@ -68,8 +63,8 @@ std::string shared_gpu(const std::vector<RankGpu>& gpus, const std::vector<std::
 std::string version_difference(const std::vector<RankGpu>& gpus, const std::vector<std::string>& hosts) {
   for (std::size_t rank = 1; rank < gpus.size(); ++rank) {
     if (gpus[rank].version == gpus[0].version) continue;
-    return rank_at(rank, hosts) + " loaded NCCL " + gpus[rank].version + ", " + rank_at(0, hosts) + " " +
-           gpus[0].version + ": give all ranks the same (HVD_NCCL_ROOT, LD_LIBRARY_PATH)";
+    return fmt::format("{} loaded NCCL {}, {} {}: give all ranks the same (HVD_NCCL_ROOT, LD_LIBRARY_PATH)",
+                       rank_at(rank, hosts), gpus[rank].version, rank_at(0, hosts), gpus[0].version);
   }
   return {};
 }

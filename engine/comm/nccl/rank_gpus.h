@@ -17,7 +17,7 @@ struct RankGpu {
   std::string version;    ///< NCCL's version
 
   [[nodiscard]] Bytes to_bytes() const;
-  /// Errors: mismatch if `bytes` are not what to_bytes() wrote.
+  /// Errors: mismatch if to_bytes() did not write `bytes`.
   static RankGpu parse(const Bytes& bytes);
 };
 

@@ -1,5 +1,7 @@
 #include "engine/comm/nccl/trial.h"
 
+#include <fmt/format.h>
+
 #include "engine/base/error.h"
 #include "engine/comm/nccl/rank_gpus.h"
 
@@ -8,7 +10,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kCount = 1024 + 6;  // not divisible into equal shares, so that a rest is tested too
+constexpr std::size_t kCount = 1024 + 6;  // not divisible into equal shares, so that the rest is tested as well
 
 }  // namespace
 
@@ -42,9 +44,9 @@ void Trial::run(DevicePlane& plane, const Topology& where, const std::string& he
     float expected = 0;
     for (int rank = 0; rank < where.size; ++rank) expected += value_of(rank, i);
     if (values[i] == expected) continue;
-    throw Error(Errc::kCheckFailed, here + ": NCCL summed element " + std::to_string(i) + " of a trial to " +
-                                        std::to_string(values[i]) + " instead of " + std::to_string(expected) +
-                                        ": try NCCL_P2P_DISABLE=1 or NCCL_ALGO=Ring, and report it to NVIDIA");
+    throw Error(Errc::kCheckFailed, fmt::format("{}: NCCL summed element {} of a trial to {:f} instead of {:f}: try "
+                                                "NCCL_P2P_DISABLE=1 or NCCL_ALGO=Ring, and report it to NVIDIA",
+                                                here, i, values[i], expected));
   }
 }
 

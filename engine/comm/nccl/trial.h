@@ -1,4 +1,4 @@
-// Steps before training: ranks compare GPUs and NCCL versions, and try a reduction.
+// Checks before training: ranks compare GPUs and NCCL versions, and try a reduction.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ namespace hvd::comm::nccl {
 void check_world(Communicator& host, gpu::GpuRuntime& runtime, const Api* api, const NcclOptions& options,
                  Deadline deadline);
 
-/// One reduction whose sum is known. It makes NCCL connect before the first step, and detects wrong connections. Owns
-/// the memory of the reduction; after an error keep the object until the stream has no work left.
+/// One reduction whose sum is known. The reduction makes NCCL connect before the first step, and detects wrong
+/// connections. Owns the memory of the reduction; after an error keep the object until the stream has no work left.
 class Trial {
  public:
   explicit Trial(gpu::GpuRuntime& runtime);

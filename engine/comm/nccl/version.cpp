@@ -1,10 +1,10 @@
+#include <fmt/format.h>
+
 #include "engine/comm/nccl/api.h"
 
 namespace hvd::comm::nccl {
 
-std::string Version::text() const {
-  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
-}
+std::string Version::text() const { return fmt::format("{}.{}.{}", major, minor, patch); }
 
 Version version_from_number(int number) noexcept {
   const int unit = number >= 20000 ? 10000 : 1000;

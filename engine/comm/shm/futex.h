@@ -1,4 +1,4 @@
-// Lets threads sleep on a 32-bit word that may lie in memory shared between processes. Source: futex(2).
+// Lets threads sleep on a 32-bit word that may be in memory shared between processes. Source: futex(2).
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 
 namespace hvd::comm {
 
-/// Sleeps while `word` is `expected`, at most `timeout`. May return early: the caller loops.
+/// Sleeps while `word` is `expected`, for at most `timeout`. May return early: the caller loops.
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
                 std::chrono::nanoseconds timeout) noexcept;
 void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept;

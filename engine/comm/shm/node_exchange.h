@@ -1,15 +1,15 @@
 // Reduce-scatter, all-gather, all-to-all and broadcast between the ranks of one node. Every rank makes its input
-// readable, and reads its part of the others' inputs. One object per rank, used by one thread; borrows the NodeGroup
-// and the Regions. See docs/algorithms.md.
+// readable, and reads its part of the other ranks' inputs. One object per rank, used by one thread; borrows the
+// NodeGroup and the Regions. See docs/algorithms.md.
 //
-// Inputs become readable in one of three ways. All ranks choose the same one, because all compare the same posted data:
-// - Inputs that fit into the slots travel there, with one synchronisation.
+// Inputs become readable in one of three ways. All ranks choose the same way, because all compare the same posted data:
+// - Inputs that fit into the slots are copied there, with one synchronisation.
 // - Inputs in one registered region are read in place. A second synchronisation keeps their owners from changing them
 //   too early.
 // - All other inputs go block by block through two alternating staging halves, with one synchronisation per block. A
 //   rank that arrives at block k + 1 has read block k, so block k + 2 may overwrite it.
 //
-// Errors of all operations: those of NodeGroup; mismatch if ranks disagree, with one text and before data move.
+// Errors of all operations: those of NodeGroup; mismatch if ranks disagree, with one text, before any data move.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ class NodeExchange {
   /// Out of place; does not copy `in` to `out` first. Shapes: in, out (whole.count). No overlap.
   void all_reduce(std::byte* out, const std::byte* in, const Reduction& whole, const Wait& wait);
   /// Shape: data (bytes). `root` is a local rank; all ranks of the world must be on this node. Up to kNoteBytes the
-  /// root does not wait for the others, and reports a disagreement in its next operation.
+  /// root does not wait for the other ranks, and reports a disagreement in its next operation.
   void broadcast(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
   /// Needs one synchronisation. `root` is a rank of the world. Errors: mismatch unless all ranks give equal arguments.
@@ -51,7 +51,7 @@ class NodeExchange {
  private:
   /// Arguments that must be equal on all ranks.
   struct Arguments {
-    std::size_t count;  ///< 0 if ranks need not agree on it
+    std::size_t count;  ///< 0 if ranks need not agree on the count
     DataType dtype;
     std::uint32_t op;
   };
@@ -101,7 +101,7 @@ class NodeExchange {
   NodeGroup& group_;
   const Regions& regions_;
   /// Bytes per staging block. A block should stay in the second-level cache between the copy in and the copy out. For
-  /// 16 MiB of ordinary memory, two ranks on two cores took 0.77 to 0.87 of the time that they took with 4 MiB blocks.
+  /// 16 MiB of ordinary memory, two ranks on two cores took 0.77 to 0.87 of their time with blocks of 4 MiB.
   std::size_t block_bytes_ = 0;
   std::optional<NodeMemory> staging_;  ///< two blocks per rank
   std::size_t blocks_ = 0;             ///< blocks staged so far, equal on all ranks

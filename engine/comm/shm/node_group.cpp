@@ -1,5 +1,6 @@
 #include "engine/comm/shm/node_group.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -23,12 +24,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Long enough for a running peer to answer, and short enough not to slow the compute down.
+/// Time to spin before a sleep: enough for a running peer to answer, and too short to slow the compute down.
 constexpr auto kSpin = 10us;
-/// Checks of ready() before the first reading of the clock, which takes 21 ns.
+/// Number of checks of ready() before the first reading of the clock, which takes 21 ns.
 constexpr int kFirstLooks = 16;
-/// A sleeping rank wakes up to check for aborts of other nodes and for dead peers. It sleeps for an eighth of the time
-/// that it has waited, within these bounds. A check costs some 40 us, which adds up for hundreds of ranks on a machine.
+/// A sleeping rank wakes up to check for aborts of other nodes and for dead peers. Each sleep takes an eighth of the
+/// time that the rank has waited, within these bounds. A check takes about 40 us, which adds up for hundreds of ranks.
 constexpr std::chrono::nanoseconds kShortestSlice = 20ms;
 constexpr std::chrono::nanoseconds kLongestSlice = 50ms;
 
@@ -100,7 +101,7 @@ void NodeGroup::await(Counter& counter, int awaited, const Wait& wait, Ready rea
     } while (!faults_.aborted() && Clock::now() < until);
   } else {
     // The awaited rank may need this processor. With one yield, an all-reduce of 1 KB by 4 ranks on 2 cores took 0.82
-    // of its time without (8 B: 0.86, 1 MiB: 0.98); 4 and 16 yields were no better.
+    // of its time without a yield (8 B: 0.86, 1 MiB: 0.98); 4 and 16 yields were no better.
     sched_yield();
   }
   while (!ready()) {
@@ -121,7 +122,7 @@ void NodeGroup::throw_late(std::span<const int> local_ranks, const Wait& wait) {
     missing.push_back(global(local_rank));
     const std::uint32_t process = segment_.process_of(local_rank, rank());
     if (process == 0 || process_state(process) != 'T') continue;
-    detail += (detail.empty() ? "process " : "; process ") + std::to_string(process) + " is stopped";
+    detail += fmt::format("{}process {} is stopped", detail.empty() ? "" : "; ", process);
   }
   // If there are other nodes, a rank that has not arrived may be waiting for one of them on behalf of this node.
   faults_.give_up(wait, missing, layout_.topology.nodes == 1, detail);
@@ -155,7 +156,7 @@ void NodeGroup::sync(const Wait& wait) {
   mine.notes = std::exchange(noted_, 0);
   notes_ = 0;
   mine.sequence.store(++sequence_, std::memory_order_release);
-  bump(my_cell().arrived);  // wakes sleepers; blame_late() reads it after the deadline
+  bump(my_cell().arrived);  // wakes sleepers; blame_late() reads the counter after the deadline
   for (int r = 0; r < size(); ++r) {
     const std::atomic<std::uint32_t>& its = slot(r).descriptor.sequence;
     await(
@@ -174,14 +175,14 @@ void NodeGroup::check_same_operation(const Wait& wait) const {
   for (int r = 0; r < size(); ++r) {
     if (slot(r).descriptor.operation == mine.operation) continue;
     const auto its = segment_.cell(r).flights.last(1);
-    throw_mismatch(layout_.describe(global(rank())) + " is in " + wait.text() + ", but " + layout_.describe(global(r)) +
-                   " is in " + (its.empty() ? "another operation" : its.front().text()) +
-                   ": all ranks must make the same calls in the same order");
+    throw_mismatch(fmt::format("{} is in {}, but {} is in {}: all ranks must make the same calls in the same order",
+                               layout_.describe(global(rank())), wait.text(), layout_.describe(global(r)),
+                               its.empty() ? "another operation" : its.front().text()));
   }
 }
 
-// A note is overwritten only after two more synchronisations, so the sender need not wait: a rank that arrives at the
-// first has read all notes, and a rank that arrives at the second has compared them.
+// The sender need not wait, because a note is overwritten only after two more synchronisations. A rank that arrives at
+// the first one has read all notes. A rank that arrives at the second one has compared them.
 void NodeGroup::send_note(std::span<std::byte> message, int sender, const Wait& wait) {
   if (notes_ == kNotes) sync(wait);
   faults_.throw_if_aborted();
@@ -216,7 +217,7 @@ void NodeGroup::throw_note_mismatch(int sender, std::size_t index, const Wait& w
     sync(wait);
   } catch (const Error& error) {
     if (error.code() == Errc::kMismatch || faults_.aborted()) throw;
-    faults_.throw_mismatch(difference(sender, rank(), set, index));  // the deadline has passed
+    faults_.throw_mismatch(difference(sender, rank(), set, index));  // only the deadline has passed
   }
   HVD_ASSERT(false);  // sync() compares the hashes of the notes
 }
@@ -228,21 +229,21 @@ void NodeGroup::throw_different_notes() const {
       if (!same(note_of(0, set, index), note_of(r, set, index))) throw_mismatch(difference(0, r, set, index));
     }
   }
-  throw_mismatch("the ranks of " + layout_.describe(global(0)) + "'s host made different broadcasts");
+  throw_mismatch(fmt::format("the ranks of {}'s host made different broadcasts", layout_.describe(global(0))));
 }
 
 std::string NodeGroup::difference(int one, int other, std::uint32_t set, std::size_t index) const {
   const Note* const its = note_of(one, set, index);
   const Note* const others = note_of(other, set, index);
   const auto text = [&](int local_rank, const Note* note) {
-    return rank_name(*this, local_rank) + (note == nullptr
-                                               ? " makes another call"
-                                               : " has " + std::to_string(note->bytes) + " bytes from rank " +
-                                                     std::to_string(global(static_cast<int>(note->sender))));
+    const std::string name = rank_name(*this, local_rank);
+    if (note == nullptr) return name + " makes another call";
+    return fmt::format("{} has {} bytes from rank {}", name, note->bytes, global(static_cast<int>(note->sender)));
   };
-  const std::uint64_t operation = (its != nullptr ? its : others)->sequence;
-  return "broadcast " + std::to_string(operation) + ": " + text(one, its) + ", " + text(other, others) +
-         "; all ranks must make the same calls with the same arguments";
+  const Note* const either = its != nullptr ? its : others;
+  HVD_ASSERT(either != nullptr);
+  return fmt::format("broadcast {}: {}, {}; all ranks must make the same calls with the same arguments",
+                     either->sequence, text(one, its), text(other, others));
 }
 
 void NodeGroup::prepare_work() {
@@ -273,7 +274,7 @@ NodeMemory NodeGroup::allocate(std::size_t bytes_per_rank, const Wait& wait) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t limit = (std::size_t{1} << 62) / static_cast<std::size_t>(size());
   if (bytes_per_rank > limit) {
-    throw Error(Errc::kInvalidArgument, "cannot allocate " + std::to_string(bytes_per_rank) + " bytes per rank");
+    throw Error(Errc::kInvalidArgument, fmt::format("cannot allocate {} bytes per rank", bytes_per_rank));
   }
   const std::size_t stride = std::max<std::size_t>(1, (bytes_per_rank + page - 1) / page) * page;
   return kind_ == Kind::kThreads ? allocate_for_threads(stride, wait) : allocate_for_processes(stride, wait);
@@ -306,8 +307,8 @@ NodeMemory NodeGroup::allocate_for_processes(std::size_t stride, const Wait& wai
   const std::size_t offset = stride * static_cast<std::size_t>(rank());
   ++allocations_;
   const auto name = [&] {
-    return "/hvd_bench." + std::to_string(segment_.cell(0).process.load()) + "." +
-           hex64(segment_.header().token.load(std::memory_order_acquire)) + "." + std::to_string(allocations_);
+    return fmt::format("/hvd_bench.{}.{}.{}", segment_.cell(0).process.load(),
+                       hex64(segment_.header().token.load(std::memory_order_acquire)), allocations_);
   };
   // Local rank 0 removes the name once all ranks have mapped the memory, and also after any failure.
   struct NameGuard {
@@ -317,7 +318,7 @@ NodeMemory NodeGroup::allocate_for_processes(std::size_t stride, const Wait& wai
     }
   } guard;
   std::shared_ptr<SharedMemory> memory;
-  // Every rank reports the error of its step, if any, as text in its slot. So either all ranks throw or none.
+  // Every rank reports the error of its step, if any, as text in its slot. So either all ranks throw, or no rank does.
   const auto agree = [&](auto&& step) {
     std::string problem;
     try {
@@ -345,7 +346,7 @@ NodeMemory NodeGroup::allocate_for_processes(std::size_t stride, const Wait& wai
   agree([&] {
     if (rank() != 0) attach(SharedMemory::open(name(), total));
   });
-  // All ranks have mapped the memory. Without a name, the kernel frees it when the last process ends, however it ends.
+  // All ranks have mapped the memory. Without a name, the kernel frees it when the last process ends or crashes.
   if (!guard.name.empty()) SharedMemory::unlink(std::exchange(guard.name, {}));
   agree([&] { memory->commit(offset, stride); });
   memory->populate();

@@ -30,8 +30,8 @@ struct NodeMemory {
   }
 };
 
-/// Passes memory from local rank 0 to the other ranks if ranks are threads. All ranks of a node own it, so that it
-/// still exists if local rank 0 leaves with an error before the others have called get(). Any thread.
+/// Passes memory from local rank 0 to the other ranks if ranks are threads. All ranks of a node own the Handover, so
+/// that it still exists if local rank 0 leaves with an error before the other ranks have called get(). Any thread.
 class Handover {
  public:
   void put(std::shared_ptr<SharedMemory> memory) {
@@ -68,18 +68,19 @@ class NodeGroup {
   /// The slot of any local rank for the last synchronisation.
   [[nodiscard]] const Slot& slot(int local_rank) const { return segment_.cell(local_rank).slots[sequence_ % 2]; }
 
-  /// Returns when all local ranks have arrived. Checks that they are all in the same operation.
+  /// Returns when all local ranks have arrived. Checks that all of them are in the same operation.
   /// Errors: mismatch; those of Faults::check() and Faults::give_up().
   void sync(const Wait& wait);
 
-  /// Sends `message` of local rank `sender` to all others. The sender does not wait for the readers. A reader that
-  /// detects a disagreement about size or sender waits for the next sync() of the others, in which all ranks throw the
-  /// same text. If the others do not arrive before the deadline, the reader aborts and throws the text alone.
+  /// Sends `message` of local rank `sender` to all other ranks. The sender does not wait for the readers. A reader that
+  /// detects a disagreement about size or sender waits for the next sync() of the other ranks, in which all ranks throw
+  /// the same text. If the other ranks do not arrive before the deadline, only the reader throws the text, and aborts.
   /// Shape: up to kNoteBytes. All ranks of the world must be on this node.
   /// Errors: mismatch, naming two ranks and what they have; those of Faults::check() and Faults::give_up().
   void send_note(std::span<std::byte> message, int sender, const Wait& wait);
 
-  /// Local rank 0 resets the work of the next synchronisation. work() returns the work of the last one.
+  /// prepare_work() resets the Work of the next synchronisation; only local rank 0 calls it. work() returns the Work of
+  /// the last synchronisation.
   void prepare_work();
   [[nodiscard]] Work& work() { return segment_.header().work[sequence_ % 2]; }
   /// Marks this rank as busy with a chunk (from 1) or idle (0), so that an error can name the ranks that are late.
@@ -120,7 +121,7 @@ class NodeGroup {
   [[nodiscard]] static std::uint64_t note_number(std::uint32_t set, std::size_t index) {
     return std::uint64_t{set} * kNotes + index + 1;
   }
-  /// Returns null if the rank has not made this call.
+  /// Returns null if the rank has not written this note.
   [[nodiscard]] const Note* note_of(int local_rank, std::uint32_t set, std::size_t index) const {
     const Note& its = note(local_rank, set, index);
     return its.number.load(std::memory_order_acquire) == note_number(set, index) ? &its : nullptr;

@@ -1,5 +1,7 @@
 #include "engine/comm/shm/node_reduce.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -11,12 +13,12 @@
 namespace hvd::comm {
 namespace {
 
-/// Each claim is an atomic operation on one cache line. With smaller chunks the claims would take noticeable time.
+/// Smallest chunk that a rank claims. A claim is an atomic operation on one cache line; smaller chunks need too many.
 constexpr std::size_t kMinChunkBytes = std::size_t{16} << 10;
-/// Half of a present second-level cache, divided over the buffers that are live at a time.
+/// Half of a common second-level cache. The buffers that are in use at the same time share these bytes.
 constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
 
-/// Tables on the heap. Their allocation takes no noticeable time, because the operations that use them are large.
+/// These tables are on the heap. Their allocation takes no noticeable time beside large operations.
 using Inputs = std::vector<const std::byte*>;
 using Outputs = std::vector<std::byte*>;
 
@@ -98,8 +100,7 @@ void NodeReducer::reduce_in_place(std::span<std::byte* const> parts, const Reduc
   const std::size_t chunk = std::max(kShareAlign, chunk_bytes / element / kShareAlign * kShareAlign);
   const std::size_t total = chunk_count(reduction.count, chunk);
   if (total > UINT32_MAX / 2) {
-    throw Error(Errc::kInvalidArgument,
-                "segment_bytes is too small for " + std::to_string(reduction.count) + " elements");
+    throw Error(Errc::kInvalidArgument, fmt::format("segment_bytes is too small for {} elements", reduction.count));
   }
 
   Work& work = group_.work();
@@ -127,10 +128,11 @@ std::byte* NodeReducer::staging(int local_rank, std::size_t half, const Wait& wa
   return staging_->part(local_rank) + half * block_bytes_;
 }
 
-// For each block k, a rank copies its data in and waits until all ranks have. Then it reduces its own share, copies in
-// block k + 1, waits until all ranks have reduced block k, and copies out the results. Its own share is never staged,
-// because it reads and writes that share in its own buffer. Block k + 2 may use the staging half of block k, because a
-// rank copies it in after all have reduced block k, and says so (`filled`) after it has copied block k out.
+// For each block k, a rank copies its data in and waits until all ranks have copied theirs. Then it reduces its own
+// share, copies in block k + 1, waits until all ranks have reduced block k, and copies out the results. A rank's own
+// share is never staged, because the rank reads and writes it in its own buffer. Block k + 2 may use the staging half
+// of block k: a rank copies block k + 2 in after all ranks have reduced block k, and advances `filled` after it has
+// copied block k out.
 void NodeReducer::reduce_staged(std::byte* data, const Reduction& reduction, const Wait& wait) {
   const auto n = static_cast<std::size_t>(group_.size());
   const auto me = static_cast<std::size_t>(group_.rank());

@@ -16,7 +16,7 @@ namespace hvd::comm {
 
 class NodeReducer {
  public:
-  /// Where a rank's data lies: number of a registered region and offset in it in bytes. Region 0 if not registered.
+  /// The place of a rank's data: number of a registered region, and offset in that region in bytes. Region 0: none.
   struct Place {
     std::uint64_t region = 0;
     std::uint64_t offset = 0;
@@ -28,24 +28,24 @@ class NodeReducer {
   /// Sets the maximum bytes of a chunk that a rank claims. Call between operations, with the same value on all ranks.
   void set_segment(std::size_t bytes) { segment_bytes_ = bytes; }
 
-  /// Up to kSlotBytes. Every rank copies its data into its slot and sums all slots itself, which takes one
+  /// For up to kSlotBytes. Every rank copies its data into its slot and sums all slots itself, which takes one
   /// synchronisation. Errors of all methods: mismatch if ranks disagree; those of NodeGroup.
   void reduce_small(std::byte* data, const Reduction& reduction, const Wait& wait);
-  /// Like reduce_small(), but only local rank 0 gets the sum, and it does not divide.
+  /// Like reduce_small(), but only local rank 0 gets the sum, which is not divided.
   void reduce_small_to_leader(std::byte* data, const Reduction& reduction, const Wait& wait);
   void broadcast_small(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
-  /// Tells the other ranks where this rank's data lie, and returns the places of all data, [local rank]. The span is
+  /// Tells the other ranks the place of this rank's data, and returns the places of all data, [local rank]. The span is
   /// valid until this rank's next call. Data that are not registered are copied into the slot if they fit.
   std::span<const Place> exchange_places(Place mine, const std::byte* data, const Reduction& reduction,
                                          const Wait& wait);
   /// Like reduce_small(); call right after exchange_places(). Synchronises again only if some data are registered.
   void reduce_posted(std::byte* data, const Reduction& reduction, const Wait& wait);
 
-  /// `parts[r]` is the address of local rank r's buffer in this rank's mapping. Any running rank claims chunks, so a
+  /// `parts[r]` is the address of local rank r's buffer in this rank's mapping. Every running rank claims chunks, so a
   /// rank that loses its processor slows the operation but does not stall it. Call right after exchange_places().
   void reduce_in_place(std::span<std::byte* const> parts, const Reduction& reduction, const Wait& wait);
-  /// For any memory: pipelined through two staging blocks per rank.
+  /// For any memory. The data pass through two staging blocks per rank, as a pipeline.
   void reduce_staged(std::byte* data, const Reduction& reduction, const Wait& wait);
   void broadcast_staged(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
@@ -63,7 +63,7 @@ class NodeReducer {
   std::optional<NodeMemory> staging_;
   std::uint32_t blocks_ = 0;  ///< staging blocks filled so far, equal on all ranks
   std::vector<Place> places_;
-  std::vector<const std::byte*> inputs_;  ///< for small messages, which a heap allocation would slow down
+  std::vector<const std::byte*> inputs_;  ///< kept, because an allocation would slow down small messages
 };
 
 }  // namespace hvd::comm

@@ -1,5 +1,5 @@
-// The registered memory of one rank that still has an owner; finds the region in which a buffer lies. Owned jointly by
-// the data plane and the memory that it returned; one thread.
+// Lists one rank's registered memory that is in use, and finds the region that contains a buffer. The data plane and
+// the RegisteredMemory objects that it returned own this list together. One thread.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class Regions {
   std::uint64_t add(std::size_t bytes, NodeMemory memory);
   void remove(std::uint64_t number) { regions_.erase(number); }
   [[nodiscard]] const Region* find(std::uint64_t number) const;
-  /// Returns the place of [data, data + bytes) in `local_rank`'s part of a region, or region 0 if no part holds it all.
+  /// Returns the place of [data, data + bytes) in `local_rank`'s part of a region, or region 0 if none contains it.
   [[nodiscard]] NodeReducer::Place locate(const std::byte* data, std::size_t bytes, int local_rank) const;
 
  private:

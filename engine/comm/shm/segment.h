@@ -25,9 +25,9 @@ struct alignas(kCacheUnit) Counter {
   std::atomic<std::uint32_t> sleepers{0};
 };
 
-/// A rank's arguments of an operation. The rank writes them before it arrives; others read them after that.
+/// A rank's arguments of an operation. The rank writes them before it arrives; other ranks read them afterwards.
 struct Descriptor {
-  /// Number of the synchronisation; stored last. It shares a cache line with the fields below, which are read with it.
+  /// Number of the synchronisation; stored last. It shares a cache line with the fields below, which are read next.
   std::atomic<std::uint32_t> sequence{0};
   std::uint64_t operation = 0;  ///< hash of the operation's name, to detect ranks that are in different operations
   std::uint64_t count = 0;      ///< elements, or bytes of a message
@@ -50,8 +50,7 @@ inline constexpr std::size_t kNoteBytes = std::size_t{2} << 10;
 /// Maximum number of notes between two synchronisations.
 inline constexpr std::size_t kNotes = 8;
 
-/// A small broadcast; only its readers wait. Each rank records size and sender in its own cell; the sender adds the
-/// payload.
+/// A small broadcast, in which only readers wait. Each rank records size and sender; the sender adds the payload.
 struct alignas(kCacheUnit) Note {
   std::atomic<std::uint64_t> number{0};  ///< number of this note, from 1; stored last
   std::uint64_t sequence = 0;            ///< number of the operation
@@ -60,14 +59,14 @@ struct alignas(kCacheUnit) Note {
   std::array<std::byte, kNoteBytes> payload;
 };
 
-/// The memory of one rank. It begins at a page, so that it can lie on the NUMA node of its rank.
+/// The memory of one rank. A cell begins at a page, so that it can be on the NUMA node of its rank.
 struct alignas(kPageBytes) Cell {
-  Counter arrived;                         ///< number of synchronisations reached
+  Counter arrived;                         ///< number of synchronisations that this rank reached
   Counter told;                            ///< notes sent
   Counter filled;                          ///< staging blocks copied in
   Counter reduced;                         ///< staging blocks whose share is reduced
-  std::atomic<std::uint32_t> working{0};   ///< chunk index + 1 while reducing a claimed chunk
-  std::atomic<std::uint32_t> answered{0};  ///< last roll call answered
+  std::atomic<std::uint32_t> working{0};   ///< chunk index + 1 while reducing a chunk, else 0
+  std::atomic<std::uint32_t> answered{0};  ///< number of the last roll call that this rank answered
   SharedText status;
   std::atomic<std::uint32_t> process{0};  ///< process id; 0 for a thread, or if not yet known
   std::atomic<std::uint64_t> pid_namespace{0};
@@ -84,7 +83,7 @@ struct Work {
 
 struct alignas(kPageBytes) Header {
   std::atomic<std::uint32_t> abort_state{0};  ///< 0 none, 1 reason being written, 2 reason readable
-  std::atomic<std::uint32_t> roll_call{0};    ///< number of the latest call
+  std::atomic<std::uint32_t> roll_call{0};    ///< number of the latest roll call
   std::atomic<std::uint64_t> token{0};        ///< makes names of shared memory unique
   SharedText reason;
   std::array<Work, 2> work;  ///< used alternately like the slots

@@ -1,6 +1,7 @@
 #include "engine/comm/shm/shared_memory.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -23,10 +24,10 @@ std::string error_text(int code) { return std::generic_category().message(code);
 
 std::string mebibytes(std::size_t bytes) {
   const std::size_t tenths = (bytes * 10 + (1U << 19)) >> 20;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " MiB";
+  return fmt::format("{}.{} MiB", tenths / 10, tenths % 10);
 }
 
-// MADV_POPULATE_WRITE, since Linux 5.14. Headers older than Debian 12's lack the name.
+// MADV_POPULATE_WRITE, since Linux 5.14. Headers older than those of Debian 12 do not define the name.
 constexpr int kPopulateWrite = 23;
 
 }  // namespace
@@ -34,7 +35,7 @@ constexpr int kPopulateWrite = 23;
 SharedMemory SharedMemory::anonymous(std::size_t bytes) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) {
-    throw Error(Errc::kOutOfMemory, "cannot allocate " + mebibytes(bytes) + ": " + error_text(errno));
+    throw Error(Errc::kOutOfMemory, fmt::format("cannot allocate {}: {}", mebibytes(bytes), error_text(errno)));
   }
   return {-1, static_cast<std::byte*>(base), bytes};
 }
@@ -45,20 +46,20 @@ SharedMemory SharedMemory::map(int fd, std::size_t bytes, const std::string& nam
     const int code = errno;
     close(fd);
     throw Error(Errc::kOutOfMemory,
-                "cannot map " + mebibytes(bytes) + " of shared memory " + name + ": " + error_text(code));
+                fmt::format("cannot map {} of shared memory {}: {}", mebibytes(bytes), name, error_text(code)));
   }
   return {fd, static_cast<std::byte*>(base), bytes};
 }
 
 SharedMemory SharedMemory::create(const std::string& name, std::size_t bytes) {
   const int fd = shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  if (fd < 0) throw Error(Errc::kIo, "cannot create shared memory " + name + ": " + error_text(errno));
+  if (fd < 0) throw Error(Errc::kIo, fmt::format("cannot create shared memory {}: {}", name, error_text(errno)));
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
     const int code = errno;
     close(fd);
     unlink(name);
     throw Error(Errc::kOutOfMemory,
-                "cannot size shared memory " + name + " to " + mebibytes(bytes) + ": " + error_text(code));
+                fmt::format("cannot size shared memory {} to {}: {}", name, mebibytes(bytes), error_text(code)));
   }
   try {
     return map(fd, bytes, name);
@@ -70,7 +71,7 @@ SharedMemory SharedMemory::create(const std::string& name, std::size_t bytes) {
 
 SharedMemory SharedMemory::open(const std::string& name, std::size_t bytes) {
   const int fd = shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0);
-  if (fd < 0) throw Error(Errc::kIo, "cannot open shared memory " + name + ": " + error_text(errno));
+  if (fd < 0) throw Error(Errc::kIo, fmt::format("cannot open shared memory {}: {}", name, error_text(errno)));
   return map(fd, bytes, name);
 }
 
@@ -94,18 +95,18 @@ void SharedMemory::commit(std::size_t offset, std::size_t bytes) const {
   struct statvfs info {};
   std::string there;
   if (fstatvfs(fd_, &info) == 0) {
-    there = "; /dev/shm has " + mebibytes(info.f_bavail * info.f_frsize) + " left of " +
-            mebibytes(info.f_blocks * info.f_frsize);
+    there = fmt::format("; /dev/shm has {} left of {}", mebibytes(info.f_bavail * info.f_frsize),
+                        mebibytes(info.f_blocks * info.f_frsize));
   }
-  throw Error(Errc::kOutOfMemory, "not enough shared memory: the ranks of this host need " + mebibytes(size_) + there +
-                                      " (" + error_text(code) +
-                                      "); enlarge it (docker run --shm-size, mount -o remount,size=... /dev/shm) or "
-                                      "use fewer ranks per host");
+  throw Error(Errc::kOutOfMemory,
+              fmt::format("not enough shared memory: the ranks of this host need {}{} ({}); enlarge it (docker run "
+                          "--shm-size, mount -o remount,size=... /dev/shm) or use fewer ranks per host",
+                          mebibytes(size_), there, error_text(code)));
 }
 
 void remove_shared_names() noexcept {
   try {
-    const std::string mine = "hvd_bench." + std::to_string(getpid()) + ".";
+    const std::string mine = fmt::format("hvd_bench.{}.", getpid());
     std::error_code problem;
     for (std::filesystem::directory_iterator entry("/dev/shm", problem), end; !problem && entry != end;
          entry.increment(problem)) {

@@ -1,5 +1,5 @@
-// A short text that one rank writes and others read at any time. A sequence lock excludes torn reads. The words are
-// atomic, so that ThreadSanitizer accepts the lock.
+// A short text that one rank writes and other ranks read at any time. A sequence lock excludes torn reads. The words
+// are atomic, so that ThreadSanitizer accepts the lock.
 #pragma once
 
 #include <algorithm>

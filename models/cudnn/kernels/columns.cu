@@ -4,18 +4,18 @@
 namespace hvd::models::cudnn::kernels {
 namespace {
 
-constexpr int kMostPixels = 256;  // per block, on one line of the result
+constexpr int kMostPixels = 256;  // output pixels per block, on one line of the result
 constexpr int kWarp = 32;
 
 // The input of a block: `pixels` windows side by side, which cover `lines` lines of `span` elements each. In shared
-// memory, lines are `pitch` elements apart. `readers` threads read a line.
+// memory, lines are `pitch` elements apart. `readers` threads read each line.
 struct Tile {
   int pixels = 0, lines = 0, span = 0, pitch = 0, readers = 0;
 };
 
 // Chooses the pitch so that few reads of shared memory conflict. Neighbouring threads read neighbouring vectors of a
 // window, 16 bytes apart, which lie in 8 of the 32 banks. With this pitch, the vectors in the next line of the window
-// begin one bank further. In the three networks, at most three reads then meet in one bank.
+// window, 16 bytes apart, which lie in 8 of the 32 banks. With this pitch, the vectors in the next line of the window
 template <class T>
 int pitch_of(int span, int in_line) {
   constexpr int kVector = 16, kBank = 4, kBytes = sizeof(T);
@@ -37,7 +37,7 @@ Tile tile_of(const Window& window, const Image& x, const Image& out) {
   int pixels = static_cast<int>(std::min<std::int64_t>(out.w, kMostPixels));
   while (pixels > 1 && !fits(pitch(pixels))) --pixels;
   const auto blocks = (static_cast<int>(out.w) + pixels - 1) / pixels;
-  pixels = (static_cast<int>(out.w) + blocks - 1) / blocks;  // the same number for each block
+  pixels = (static_cast<int>(out.w) + blocks - 1) / blocks;  // the same number of pixels for each block
   return {.pixels = pixels,
           .lines = window.kernel_h,
           .span = span(pixels),
@@ -69,9 +69,9 @@ __device__ void read_tile(T* shared, const Tile& tile, const Image& x, std::int6
   }
 }
 
-// A block makes the rows of `tile.pixels` neighbouring pixels on one line of the result. It reads every element of the
-// image about once from memory, line by line, and then many times from shared memory. A thread keeps its vector of the
-// window and goes from pixel to pixel.
+// A block makes the rows of `tile.pixels` neighbouring pixels on one line of the result. The block reads every element
+// of the image about once from memory, line by line, and then many times from shared memory. A thread keeps its vector
+// of the window and goes from pixel to pixel.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     columns_kernel(const HVD_GRID_CONSTANT Window window, const HVD_GRID_CONSTANT Image x,

@@ -1,4 +1,4 @@
-// Selects the element type and vector width of element.h's functors from types and addresses known at run time.
+// Selects the element type and vector width of functors (element.h) from types and addresses known at run time.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ using gpu::launch_blocks;
 #endif
 
 inline constexpr std::int64_t kMostBlocks = 1 << 20;         // for longer ranges, each thread takes several elements
-inline constexpr std::int64_t kMostBlocksPerList = 1 << 12;  // the same, per list of for_each_of_each()
+inline constexpr std::int64_t kMostBlocksPerList = 1 << 12;  // the same limit, for each list of for_each_of_each()
 
 inline unsigned blocks_for(std::int64_t count, std::int64_t most) {
   return static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, most));
@@ -42,9 +42,9 @@ void for_each(const Body& body, std::int64_t count, Stream stream, const char* k
 }
 
 // Each thread of a row body takes kRowsPerThread rows, so that loading its channels, if the body has any, costs little.
-// It takes fewer if there would be less than kBlocksToFill blocks. With channels, these are as many as an H200 holds at
-// one time, four on each multiprocessor: a matrix of 26 MB takes 14.5 us, but 16 us with 2048 blocks. Without channels
-// there are several times as many.
+// A thread takes fewer rows if there would be fewer than kBlocksToFill blocks. For bodies with channels, this is the
+// number of blocks that an H200 holds at one time, four on each multiprocessor: a matrix of 26 MB takes 14.5 us, but 16
+// us with 2048 blocks. Bodies without channels get several times as many blocks.
 template <class Body>
 inline constexpr bool kKeepsChannels = !std::is_same_v<typename Body::Channels, Nothing>;
 template <class Body>
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, Body::kBlocks)
   while (place.row < rows) {
     typename Body::Row loaded[kAtOnce];
     HVD_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {  // past the end, read the first row again: without a branch, the reads overlap
+    for (int i = 0; i < kAtOnce; ++i) {  // past the end, reads the first row again: reads without a branch overlap
       const std::int64_t row = place.row + i * rows_at_once;
       loaded[i] = body.load(Place{row < rows ? row : place.row, place.channel});
     }

@@ -1,5 +1,6 @@
 #include "engine/base/hash.h"
 #include "models/cudnn/kernels/grid.cuh"
+#include "models/cudnn/kernels/input_element.h"
 
 namespace hvd::models::cudnn::kernels {
 

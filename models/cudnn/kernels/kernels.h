@@ -1,10 +1,10 @@
 // Our own kernels, for the work in a training step that cuDNN and cuBLASLt do not do. Most functions are one launch;
-// sums over rows are two. Kernels are limited by memory, so each reads and writes every tensor once. Callers need no
-// CUDA header. Every function enqueues on `stream` and does not wait; pointers are device pointers unless stated
-// otherwise. Errors: backend, with the CUDA runtime's message, if a launch is refused; invalid_argument for shapes that
-// a kernel does not support.
+// sums over rows are two launches. Kernels are limited by memory, so each reads and writes every tensor once. Callers
+// need no CUDA header. Every function enqueues on `stream` and does not wait. Pointers are device pointers unless
+// stated otherwise. Errors: backend, with the CUDA runtime's message, if a launch is refused; invalid_argument for
+// shapes that a kernel does not support.
 //
-// The element headers do the work on one element. Tests compile them for the host and compare with the reference.
+// The element headers do the work on one element. Tests compile these headers for the host and check the results.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace hvd::models::cudnn::kernels {
 
 using Stream = CUstream_st*;  // cudaStream_t
 
-/// A view of {rows, channels} elements. A row is a pixel, or a sample if there are no pixels. Rows begin `pitch`
+/// A view of {rows, channels} elements. A row is a pixel, or a sample in tensors without pixels. Rows begin `pitch`
 /// elements apart, which is more than `channels` for a slice of a concatenation.
 struct Matrix {
   void* data = nullptr;
@@ -28,7 +28,7 @@ struct Matrix {
   std::int64_t rows = 0, channels = 0, pitch = 0;
 };
 
-/// Batch norm: (x - mean) * inv_std * gamma + beta. Vectors of `channels` fp32 elements; mean == nullptr: none.
+/// Batch norm: (x - mean) * inv_std * gamma + beta. Vectors have `channels` fp32 elements. mean == nullptr: no norm.
 struct Norm {
   const float *mean = nullptr, *inv_std = nullptr, *gamma = nullptr, *beta = nullptr;
 };
@@ -40,12 +40,12 @@ struct Dropout {
   std::uint64_t seed = 0;            ///< StepOptions::seed
   std::uint64_t stream = 0;          ///< DropoutAttr::stream
   std::int64_t rows_per_sample = 1;  ///< pixels of a sample
-  /// Training step, and global index of the first sample. On the device, so that a captured graph reads new values.
+  /// Training step, and global index of the first sample. In device memory, so that a captured graph reads new values.
   const std::uint64_t *step = nullptr, *first_sample = nullptr;
 };
 
-/// out = mask(dropout(relu(sum of norm(input) + bias))), each part optional, in this order. Rows and channels of all
-/// matrices are equal; types are equal.
+/// out = mask(dropout(relu(sum of norm(input) + bias))). Each part is optional. All matrices have equal rows, channels
+/// and types.
 struct Pointwise {
   static constexpr int kMaxInputs = 8;
   Matrix out;
@@ -81,23 +81,23 @@ struct Image {
 };
 /// Largest window that columns() supports, in elements of all its channels.
 inline constexpr std::int64_t kMostWindowElements = 4096;
-/// Writes to row p of `out` the window of output pixel p, {kernel_h, kernel_w, channels of x}. Elements outside of the
-/// image are zero, and so are the channels of `out` after the window. `out` has h and w of the convolution's output.
+/// Writes the window of output pixel p, {kernel_h, kernel_w, channels of x}, to row p of `out`. Elements outside of the
+/// image are zero, as are the channels of `out` after the window. `out` has h and w of the convolution's output.
 /// Errors: invalid_argument for a window of more than kMostWindowElements.
 void columns(const Window& window, const Image& x, const Image& out, Stream stream);
-/// `where`: {n, oh, ow, channels}, uint8, the index of the first maximum in its window, counted row by row.
+/// `where`: {n, oh, ow, channels}, uint8, the index of each window's first maximum, counted row by row.
 void max_pool(const Window& window, const Image& x, const Image& y, std::uint8_t* where, Stream stream);
 void avg_pool(const Window& window, const Image& x, const Image& y, Stream stream);
 /// `y`: {n, channels}.
 void global_avg_pool(const Image& x, const Matrix& y, Stream stream);
 
-/// Work on a diff (gradient of an activation) before it is written: adds earlier diffs, then a rectifier's backward.
+/// Work on a diff (gradient of an activation) before it is written: first adds earlier diffs, then masks by `test`.
 struct Epilogue {
   Matrix add = {};   ///< data == nullptr: none
   Matrix test = {};  ///< data == nullptr: none
   Norm test_norm = {};
 };
-/// dx[i] = sum of dy over the windows with their maximum at i and, if `pooled` (the output) is given, pooled > 0.
+/// dx[i] = sum of dy over windows with their maximum at i; if `pooled` (the output) is given, only where pooled > 0.
 void max_pool_backward(const Window& window, const std::uint8_t* where, const Image& dy, const Image& dx,
                        const Matrix& pooled, const Epilogue& epilogue, Stream stream);
 void avg_pool_backward(const Window& window, const Image& dy, const Image& dx, const Epilogue& epilogue, Stream stream);
@@ -123,7 +123,7 @@ struct NormFinalize {
   float epsilon = 0, momentum = 0;
 };
 void norm_finalize(const NormFinalize& work, Stream stream);
-/// statistics() and norm_finalize() in one. Ignores work.sum and work.square_sum.
+/// Does statistics() and norm_finalize() together. Ignores work.sum and work.square_sum.
 void norm_statistics(const Matrix& x, const NormFinalize& work, void* workspace, Stream stream);
 
 /// A batch norm's backward, in two passes. If `rectified`, dy counts as 0 where norm(x) is not positive.
@@ -135,9 +135,9 @@ struct NormBackward {
   DataType gradient_type = DataType::kF32;
   float *a = nullptr, *b = nullptr, *c = nullptr;  ///< written by the first pass, read by the second
 };
-/// The first pass: dgamma, dbeta, a, b and c.
+/// Runs the first pass: writes dgamma, dbeta, a, b and c.
 void norm_backward_weights(const NormBackward& work, void* workspace, Stream stream);
-/// The second pass: dx = a * dy + b * x + c.
+/// Runs the second pass: dx = a * dy + b * x + c.
 void norm_backward_apply(const NormBackward& work, const Matrix& dx, Stream stream);
 
 // ---- Loss and update ----
@@ -150,34 +150,34 @@ void softmax_cross_entropy(const Matrix& logits, const std::int32_t* labels, flo
 void softmax_cross_entropy_backward(const float* probabilities, const std::int32_t* labels, float weight,
                                     const float* loss_scale, const Matrix& dlogits, Stream stream);
 
-/// Numbers that the host sets for a step. In device memory, so that a captured graph reads new values.
+/// Numbers that the host sets for a step. They are in device memory, so that a captured graph reads new values.
 struct StepScalars {
   float learning_rate = 0, momentum = 0, weight_decay = 0;
   float gradient_scale = 1;  ///< 1 / world size if the engine does not average
   std::uint64_t step = 0, first_sample = 0;
 };
-/// The factor of the loss that keeps 16-bit gradients in range. On the device: the host learns of overflows too late.
+/// The factor of the loss that keeps 16-bit gradients in range. On the device, as a host learns of overflows too late.
 struct LossScale {
   float scale = 1;
   std::int32_t overflow = 0;    ///< not 0: a gradient of this step is not finite
-  std::int32_t good_steps = 0;  ///< since the scale last changed
+  std::int32_t good_steps = 0;  ///< number of good steps since the scale last changed
   std::int32_t skipped = 0;     ///< number of steps skipped so far
 };
 struct Sgd {
-  float* weights = nullptr;   ///< fp32 master
+  float* weights = nullptr;   ///< fp32 master weights
   float* momentum = nullptr;  ///< fp32
   const void* gradients = nullptr;
   DataType gradient_type = DataType::kF32;
   void* copy = nullptr;  ///< 16-bit weights that the operations read; nullptr: they read the master
   DataType copy_type = DataType::kF16;
-  const std::uint8_t* decays = nullptr;  ///< one per 64 elements: not 0 if weight decay applies to them
+  const std::uint8_t* decays = nullptr;  ///< one per 64 elements: not 0 if weight decay applies to these
   std::int64_t count = 0;                ///< elements of the arenas, a multiple of 64
   const StepScalars* scalars = nullptr;
-  const LossScale* loss_scale = nullptr;  ///< after an overflow sgd() changes nothing
+  const LossScale* loss_scale = nullptr;  ///< if `overflow` is set, sgd() changes nothing
 };
 /// g = gradient_scale / loss_scale * gradient + decay * w; m = momentum * m + g; w -= learning_rate * m; copy = w.
 void sgd(const Sgd& work, Stream stream);
-/// Sets loss_scale->overflow to 1 if any of `count` gradients (a multiple of 64) is infinite or NaN, else keeps it.
+/// Sets loss_scale->overflow to 1 if any of `count` gradients (a multiple of 64) is infinite or NaN, else leaves it.
 void find_overflow(const void* gradients, DataType type, std::int64_t count, LossScale* loss_scale, Stream stream);
 /// Call after the update. Halves the scale after an overflow, and doubles it after `growth_interval` good steps in a
 /// row, within [1, 2^24]; then clears the overflow. Source: Micikevicius et al., arXiv:1710.03740, section 3.2.
@@ -185,8 +185,8 @@ void adjust_loss_scale(LossScale* loss_scale, std::int32_t growth_interval, Stre
 
 // ---- Input ----
 
-/// Makes the batch of models/synthetic.h's synthetic_batch() on the device. Labels are equal bit for bit. Images differ
-/// by the rounding of log, cos and the matrix's type. Gaps between the matrix's rows keep their contents.
+/// Makes the batch of models/synthetic.h's synthetic_batch() on the device. Labels equal the host's bit for bit. Images
+/// differ from the host's by the rounding of log, cos and the matrix's type. Gaps between rows keep their contents.
 struct Synthetic {
   std::uint64_t seed = 1;
   std::int64_t image_elements = 0, classes = 0, samples = 0;

@@ -1,9 +1,12 @@
+#include <cmath>
+
 #include "models/cudnn/kernels/grid.cuh"
+#include "models/cudnn/kernels/loss_element.h"
 
 namespace hvd::models::cudnn::kernels {
 namespace {
 
-// Combines the values of a block's threads in a fixed order. All threads must call this, and all get the result.
+// Combines the values of a block's threads in a fixed order. All threads must call it, and all get the result.
 template <class Combine>
 __device__ float combined(float value, float (&shared)[kThreads], const Combine& combine) {
   shared[threadIdx.x] = value;
@@ -24,7 +27,7 @@ struct Sum {
   __device__ float operator()(float a, float b) const { return a + b; }
 };
 
-// One block per row. It passes over the row three times, while the row stays in cache.
+// One block per row. The block passes over its row three times, while the row stays in cache.
 template <class T>
 __global__ void softmax_kernel(const HVD_GRID_CONSTANT Matrix logits, const std::int32_t* labels, float* row_losses,
                                float* probabilities) {

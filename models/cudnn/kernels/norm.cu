@@ -5,20 +5,20 @@
 namespace hvd::models::cudnn::kernels {
 namespace {
 
-// A block covers `lanes` vectors of channels. Blocks that cover the same channels take the rows in turn: each takes
-// `threads_down` * Term::kRowsAtOnce neighbouring rows at a time. The sums of its threads are added in the order of the
-// threads. How rows are divided depends on the matrix only, never on the GPU.
+// A block covers `lanes` vectors of channels. Blocks that cover the same channels take the rows in turn: each block
+// takes `threads_down` * Term::kRowsAtOnce neighbouring rows at a time. The sums of a block's threads are added in the
+// order of the threads. The division of rows depends only on the matrix, never on the GPU.
 //
-// On an H200 all blocks run at the same time. They go from the last row to the first. The launch before wrote the last
-// rows last, so these are still in the L2 cache. The first rows are read last here, so the next launch, which begins
-// with them, finds them in the cache too. (H200, ResNet-101's batch norms at batch 256: the sums of backward take
-// 4.7 ms instead of 5.6 ms, together with the next pass 10.4 ms instead of 11.7 ms.)
+// On an H200 all blocks run at the same time. Blocks go from the last row to the first. The previous launch wrote the
+// last rows last, so those rows are still in the L2 cache. The first rows are read last here, so the next launch, which
+// begins with the first rows, also finds these in the cache. (H200, ResNet-101's batch norms at batch 256: the sums of
+// backward take 4.7 ms instead of 5.6 ms from first to last; with the next pass, 10.4 ms instead of 11.7 ms.)
 constexpr std::int64_t kMostLanes = 64;
-constexpr std::int64_t kMostBlocksOfSums = 396;  // an H200 holds three of 256 threads per multiprocessor
+constexpr std::int64_t kMostBlocksOfSums = 396;  // an H200 holds three blocks of 256 threads per multiprocessor
 constexpr std::int64_t kLeastTurns = 2;
 
 struct Cut {
-  int lanes = 1, threads_down = 1;  ///< vectors of channels per block, and threads for each
+  int lanes = 1, threads_down = 1;  ///< vectors of channels per block, and threads for each vector
   std::int64_t column_blocks = 1, row_blocks = 1;
 };
 
@@ -45,7 +45,7 @@ __device__ void add_rows(const Term& term, const Cut& cut, std::int64_t block, i
   for (std::int64_t row = rows - 1 - block * turn - down; row >= 0; row -= cut.row_blocks * turn) {
     typename Term::Row loaded[kAtOnce];
     HVD_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {  // as in for_each_row_kernel()
+    for (int i = 0; i < kAtOnce; ++i) {  // past the end, reads the first row again
       const std::int64_t its_row = row - std::int64_t{i} * cut.threads_down;
       loaded[i] = term.load(Place{its_row >= 0 ? its_row : row, channel});
     }

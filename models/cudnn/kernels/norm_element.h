@@ -1,6 +1,9 @@
 // Batch norm's work on one channel or one vector of elements, and the terms of sums over rows. See element.h.
 #pragma once
 
+#include <cmath>
+#include <cstdint>
+
 #include "models/cudnn/kernels/element.h"
 
 namespace hvd::models::cudnn::kernels {
@@ -65,7 +68,7 @@ struct NormBackwardApplyBody {
   Matrix dx;
   static constexpr int kWidth = V, kRowsAtOnce = 2, kBlocks = kRectified ? 3 : 4;
   struct Channels {
-    NormAt<V> norm;  ///< norm.scale is loaded from `a`, which is equal
+    NormAt<V> norm;  ///< norm.scale is loaded from `a`, which has the same values
     float b[V], c[V];
   };
   using Row = NormBackwardRow<T, V>;
@@ -93,7 +96,7 @@ struct NormBackwardApplyBody {
   }
 };
 
-// Terms of sums over rows, one or two numbers per element. A term is a row body (element.h) with add(), not store().
+// Terms of sums over rows, one or two numbers per element. A term is a row body with add() instead of store().
 template <class T, int V>
 struct StatisticsTerm {
   Matrix x;

@@ -1,5 +1,6 @@
 #include "engine/base/hash.h"
 #include "models/cudnn/kernels/grid.cuh"
+#include "models/cudnn/kernels/pointwise_element.h"
 
 namespace hvd::models::cudnn::kernels {
 namespace {
@@ -29,10 +30,10 @@ struct CopyAllBody {
   }
 };
 
-// Returns true if a NormSumBody can do `work`. Moves an input with a batch norm to the front, as that body needs it.
+// Returns true if NormSumBody can do `work`. Moves an input with a batch norm to the front, as NormSumBody needs it.
 bool is_norm_sum(Pointwise& work) {
   if (work.inputs > 2 || work.bias != nullptr || work.dropout.used || work.test_norm.mean != nullptr) return false;
-  if (work.inputs == 2 && work.norm[0].mean == nullptr) {  // a sum of two does not depend on their order
+  if (work.inputs == 2 && work.norm[0].mean == nullptr) {  // a sum of two numbers does not depend on their order
     std::swap(work.input[0], work.input[1]);
     std::swap(work.norm[0], work.norm[1]);
   }

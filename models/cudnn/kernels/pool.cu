@@ -1,10 +1,11 @@
+#include "models/cudnn/kernels/avg_pool_element.h"
 #include "models/cudnn/kernels/grid.cuh"
-#include "models/cudnn/kernels/pool_element.h"
+#include "models/cudnn/kernels/max_pool_element.h"
 
 namespace hvd::models::cudnn::kernels {
 namespace {
 
-// Throws if the window is too large for `where`, which holds an index in the window in one byte.
+// Throws if the window is too large for `where`, which has one byte for an index in the window.
 void check_window(const Window& window) {
   if (window.kernel_h * window.kernel_w <= 256) return;
   throw Error(Errc::kInvalidArgument, "kernel max_pool: a window of " + std::to_string(window.kernel_h) + " x " +

@@ -1,4 +1,5 @@
 #include "models/cudnn/kernels/grid.cuh"
+#include "models/cudnn/kernels/sgd_element.h"
 
 namespace hvd::models::cudnn::kernels {
 

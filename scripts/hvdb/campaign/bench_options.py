@@ -1,4 +1,4 @@
-"""The options of hvd_bench that a spec may pass on, and those that a campaign decides itself.
+"""The options of hvd_bench that a spec may pass on, and the options that a campaign sets itself.
 
 tests/slurm checks the names of options against `hvd_bench --help`.
 """
@@ -82,10 +82,10 @@ DECIDED = {
     "record-replay": "nothing: one file cannot hold many cells",
     "timeline-filename": "nothing: one file cannot hold many cells",
 }
-# hvd_bench --max-time: its default and its range.
+# Default and range of hvd_bench --max-time.
 DEFAULT_MAX_TIME_SECONDS = 300
 MAX_TIME_SECONDS = (1, 10_000_000)
-NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # as hvd_bench parses it: no signs, spaces or underscores
+NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # as hvd_bench parses numbers: no signs, spaces or underscores
 
 
 def read(table: Table) -> tuple[tuple[str, str], ...]:

@@ -1,4 +1,4 @@
-"""The lines at the head of a job script that the scheduler reads. Pure. Sources: sbatch(1), bsub(1)."""
+"""Builds the lines at the head of a job script that the scheduler reads. Pure. Sources: sbatch(1), bsub(1)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _sbatch(site: Site, job: Job, layout: Layout) -> list[str]:
     words += [f"--{name}={value}" for name, value in named.items() if value]
     words += [f"--nodes={job.nodes}", f"--ntasks-per-node={ranks}"]
     if site.node.gpus:
-        # If the job has the node to itself, request all its GPUs, so that ranks see all of them whatever their number.
+        # If the job has the node to itself, request all GPUs of the node, so that the ranks see all of them.
         words.append(f"--gpus-per-node={site.node.gpus if submit.exclusive else ranks}")
     if site.launch.cores_per_rank:
         words.append(f"--cpus-per-task={site.launch.cores_per_rank}")

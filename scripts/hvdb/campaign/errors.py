@@ -1,4 +1,4 @@
-"""Errors that a person can act on."""
+"""Errors of campaigns, on which a person can act."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hvdb.errors import EXIT_CHECK_FAILED, HvdbError
 
 
 class CampaignError(HvdbError):
-    """Bad input, or an operation that the system refused. One line says what, where, and what to do next."""
+    """Bad input, or an operation that the system refused. One line says what is wrong, where, and what to do next."""
 
 
 class SubmissionStopped(CampaignError):

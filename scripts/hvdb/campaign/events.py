@@ -1,7 +1,7 @@
 """Reads the logs that jobs write while they run: events/<job>.r<repetition>.<attempt>.log, one line per event.
 
-slurm/job_body.sh writes each line with one write, so that a kill at any moment leaves whole lines. Only the
-last line may be cut off; it is then ignored.
+slurm/job_body.sh writes each line with one write, so that a kill at any moment leaves whole lines. Only the last line
+of a log may be cut off. The reader ignores a line that is cut off.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ NAME = re.compile(r"(?P<job>n\d+(?:-p\d+)?(?:-r\d+)?)\.r(?P<repetition>\d+)\.(?P
 class Attempt:
     """One start of one repetition of a job.
 
-    codes: cell -> exit code of its last launch in this attempt. running: the cell that has begun and not ended.
-    finished: the fields of the last line; None while the attempt runs, and if it was killed.
+    codes: cell -> exit code of its last launch in this attempt. running: the cell that has begun but not ended.
+    finished: the fields of the last line; None while the attempt runs, and if the attempt was killed.
     """
 
     job: str
@@ -34,10 +34,10 @@ class Attempt:
     running: str | None = None
     signals: list[str] = field(default_factory=list)
     finished: dict[str, str] | None = None
-    words: str = ""  # the text of the last line besides its fields
+    words: str = ""  # the text of the last line without its fields
 
     def how_it_ended(self) -> str:
-        """Says in words how the attempt ended, for an attempt that no scheduler knows any more."""
+        """Returns in words how the attempt ended. Only for an attempt that the scheduler no longer lists."""
         if self.finished is None:
             during = f" during cell {self.running}" if self.running else ""
             warned = f" after {self.signals[-1]}" if self.signals else ""
@@ -82,7 +82,7 @@ def _take(attempt: Attempt, line: str) -> None:
 
 
 def parse(path: Path, text: str) -> Attempt | None:
-    """The attempt that `text`, the content of `path`, describes; None if the file name has another form. Pure."""
+    """Returns the attempt that `text`, the content of `path`, describes; None if the file's name is not NAME. Pure."""
     match = NAME.fullmatch(path.name)
     if not match:
         return None
@@ -96,7 +96,7 @@ def parse(path: Path, text: str) -> Attempt | None:
 
 
 def read(folder: Path) -> list[Attempt]:
-    """All attempts in `folder`, oldest first. Ignores pipes and the like, because reading one would wait for ever."""
+    """Returns all attempts in `folder`, oldest first. Ignores pipes, because reading a pipe could block."""
     found: list[Attempt] = []
     for path in sorted(filter(Path.is_file, folder.glob("*.log"))):
         attempt = parse(path, path.read_text(encoding="utf-8", errors="replace"))

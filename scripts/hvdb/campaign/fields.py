@@ -1,4 +1,4 @@
-"""Reads TOML tables: every key must be known and every value of the right type, or one line says where not."""
+"""Reads TOML tables. An unknown key or a value of the wrong type gives an error of one line that says where it is."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parse(text: str, source: str) -> dict[str, Any]:
 
 
 def document(text: str) -> dict[str, Any]:
-    """Returns the TOML document in `text`. Errors: ValueError, also for integers beyond 64 bits, TOML's promise."""
+    """Returns the TOML document in `text`. Errors: ValueError, also for integers beyond the 64 bits of TOML."""
     try:
         data = tomllib.loads(text)
         _require_64_bits(data, "")
@@ -70,7 +70,7 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 
 class Table:
-    """A TOML table that is being read. Ask for every key, then call close(), which refuses all other keys.
+    """A TOML table that is being read. The caller asks for every known key, then calls close(), which refuses the rest.
 
     Errors of all methods: CampaignError naming the file, the key, what was found and what is allowed.
     """
@@ -107,7 +107,7 @@ class Table:
         return value
 
     def text(self, key: str, default: Any = REQUIRED, *, pattern: str = "", means: str = "") -> str:
-        """Returns a string. With `pattern`, all of it must match; `means` describes the pattern in words."""
+        """Returns a string. With `pattern`, the whole string must match; `means` describes the pattern in words."""
         value = self._take(key, str, default)
         if "\n" in value:
             raise self.fail(key, "holds a line break")
@@ -150,7 +150,7 @@ class Table:
         return seconds
 
     def texts(self, key: str, default: Any = REQUIRED, *, words: Sequence[str] | None = None) -> tuple[str, ...]:
-        """Returns a list of strings. With `words`, the list must be non-empty and hold different ones of them."""
+        """Returns a list of strings. With `words`, the list must be non-empty, of different strings from `words`."""
         values = tuple(self._typed(key, value, str) for value in self._take(key, list, default))
         if any("\n" in value for value in values):
             raise self.fail(key, "holds a line break")
@@ -175,7 +175,7 @@ class Table:
             raise self.fail(key, f"holds {twice[0]!r} twice")
 
     def table(self, key: str, *, required: bool = False) -> Table:
-        """Returns a table inside this one; an empty one if it is missing."""
+        """Returns the table `key` inside this table; an empty table if there is none."""
         data = self._take(key, dict, REQUIRED if required else {})
         return Table(data, self._source, self._name(key))
 
@@ -189,7 +189,7 @@ class Table:
         return dict.fromkeys(models, self.integer(key, low=low, high=high))
 
     def scalars(self) -> dict[str, str | int | float | bool]:
-        """Returns everything in this table, which may hold strings, numbers and flags only."""
+        """Returns everything in this table, which may contain only strings, numbers and flags."""
         for key, value in self._data.items():
             self._asked.append(key)
             if not isinstance(value, str | int | float | bool):

@@ -1,4 +1,4 @@
-"""A campaign's folder on disk: the files that generate writes and that the other commands read."""
+"""A campaign's folder on disk: the files that the command generate writes and the campaign's other commands read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRAM = called("campaign")
 
 @dataclass(frozen=True)
 class CellEntry:
-    """One cell in the manifest. seconds: the most that it may take."""
+    """One cell in the manifest. seconds: the longest time that the cell may take."""
 
     hash: str
     role: str
@@ -36,7 +36,7 @@ class CellEntry:
 
 @dataclass(frozen=True)
 class JobEntry:
-    """One job script. cells: repetition -> cells. gate: the other jobs wait for this one."""
+    """One job script. cells: repetition -> cells. gate: the other jobs wait for this job."""
 
     name: str
     nodes: int
@@ -112,21 +112,21 @@ def _manifest_data(plan: Plan, layout: Layout, hvd_bench: Path) -> dict[str, Any
 
 
 def files(plan: Plan, layout: Layout, hvd_bench: Path) -> dict[Path, str]:
-    """All files that generate writes. The manifest is last, because without it the folder is no campaign. Pure."""
+    """Returns all files to write. The manifest is last, because it makes the folder a campaign. Pure."""
     found = {layout.script(job.name): script.text(plan, job, layout, hvd_bench) for job in plan.jobs}
     found[layout.manifest] = json.dumps(_manifest_data(plan, layout, hvd_bench), indent=1) + "\n"
     return found
 
 
 def resolved(folder: Path) -> Path:
-    """The resolved path. Unlike folder.resolve() it does not raise if a link names itself; opening it fails later."""
+    """Returns the resolved path. Unlike folder.resolve(), does not raise for a link to itself."""
     return Path(os.path.realpath(folder))
 
 
 def write(plan: Plan, layout: Layout, hvd_bench: Path, spec_text: str, *, replace: bool) -> None:
-    """Writes the folder; each file appears whole or not at all. hvd_bench: absolute path of the jobs' program.
+    """Writes the folder. Each file appears whole or not at all. hvd_bench: absolute path of the jobs' program.
 
-    Errors: CampaignError when the folder holds another campaign and not `replace`, or cannot be written.
+    Errors: CampaignError if the folder contains another campaign and `replace` is false, or cannot be written.
     """
     try:
         contents = {
@@ -189,45 +189,31 @@ def _manifest(data: dict[str, Any], folder: Path) -> Manifest:
             f"{folder}: was generated as {data['folder']}, and its scripts write there; generate it again here "
             "(what its stores hold counts)"
         )
-    submit = data["submit"]
-    jobs = tuple(
-        JobEntry(
-            name=job["name"],
-            nodes=job["nodes"],
-            walltime_seconds=job["walltime_seconds"],
-            gate=job["gate"],
-            cells={int(r): tuple(CellEntry(*cell) for cell in cells) for r, cells in job["cells"].items()},
-        )
-        for job in data["jobs"]
-    )
+    jobs = []
+    for job in data["jobs"]:
+        cells = {int(r): tuple(CellEntry(*cell) for cell in cells) for r, cells in job["cells"].items()}
+        jobs.append(JobEntry(**{**job, "cells": cells}))
+    submit = {key: tuple(value) if isinstance(value, list) else value for key, value in data["submit"].items()}
     return Manifest(
-        name=data["name"],
-        site=data["site"],
-        scheduler=data["scheduler"],
-        submit=Submit(**{key: tuple(value) if isinstance(value, list) else value for key, value in submit.items()}),
-        spec_hash=data["spec_hash"],
-        site_hash=data["site_hash"],
-        job_prefix=data["job_prefix"],
+        **{key: data[key] for key in ("name", "site", "scheduler", "spec_hash", "site_hash", "job_prefix")},
+        submit=Submit(**submit),
         layout=Layout(folder),
-        jobs=jobs,
+        jobs=tuple(jobs),
     )
 
 
 @contextlib.contextmanager
 def locked(layout: Layout) -> Iterator[int]:
-    """Holds a lock so that only one submit or resume of a campaign runs at a time. Errors: CampaignError if it is held.
+    """Holds a lock so that only one submit or resume of a campaign runs at a time. Errors: CampaignError if taken.
 
-    Yields the descriptor that holds the lock. A child process with this descriptor holds the lock as well: if the
-    caller of a submission is killed, others stay locked out until the scheduler has answered.
+    Yields the descriptor that holds the lock. A child process that inherits the descriptor holds the lock too: if the
+    process that submits is killed, other processes stay locked out until its child, the scheduler's program, ends.
     """
     path = layout.folder / "lock"
+    taken = CampaignError(f"{layout.folder}: another {PROGRAM} is submitting here, or running jobs; wait for its end")
     with contextlib.ExitStack() as stack:
         try:
-            lock = stack.enter_context(locks.held(path))
-        except BlockingIOError:
-            raise CampaignError(
-                f"{layout.folder}: another {PROGRAM} is submitting here, or running jobs; wait for its end"
-            ) from None
+            lock = stack.enter_context(locks.held(path, taken))
         except OSError as error:
             raise CampaignError(f"{path}: cannot be written: {error.strerror}") from None
         yield lock  # where locks do not work, job names still prevent double submission

@@ -19,18 +19,18 @@ def _srun(site: Site, shape: Shape) -> list[str]:
     words = [*site.launch.command, f"--nodes={shape.nodes}", f"--ntasks={shape.ranks}"]
     words.append(f"--ntasks-per-node={shape.ranks_per_node}")
     if shape.ragged:
-        words.append("--distribution=block,Pack")  # fills nodes one after another; the last one gets the rest
+        words.append("--distribution=block,Pack")  # fills nodes one after another; the last node gets the rest
     if site.launch.cores_per_rank:
-        # Since Slurm 22.05, srun does not inherit this from the job.
+        # Since Slurm 22.05, srun does not inherit --cpus-per-task from the job.
         words.append(f"--cpus-per-task={site.launch.cores_per_rank}")
     return [*words, *site.launch.options, *site.launch.binding]
 
 
 def _jsrun(site: Site, shape: Shape) -> list[str]:
-    """Builds resource sets: -n is their number, -r the number on a host; -a, -c, -g are ranks, cores, GPUs of each.
+    """Builds resource sets: -n is their number, -r the number on a host; -a, -c, -g are a set's ranks, cores, GPUs.
 
-    Normally there is one set per node with all its ranks, so that ranks see one another's GPUs. This cannot describe a
-    last node with fewer ranks. In that case, or if the site asks for it, there is one set per rank.
+    Normally there is one set per node with all its ranks, so that ranks see one another's GPUs. If the last node has
+    fewer ranks than the other nodes, or if the site says so, there is one set per rank.
     """
     cores, gpus = site.launch.cores_per_rank, 1 if site.node.gpus else 0
     if shape.ragged or site.launch.resource_sets == "rank":

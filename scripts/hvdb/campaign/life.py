@@ -1,4 +1,4 @@
-"""Commands submit, resume and cancel: hand each missing cell to the scheduler exactly once."""
+"""Does the work of submit, resume and cancel. Each missing cell goes to the scheduler exactly once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hvdb.campaign.scheduler import Active, Unit
 
 @dataclass(frozen=True)
 class Order:
-    """One submission: a job and those of its repetitions that lack a cell and are neither queued nor running."""
+    """One submission: a job, and its repetitions that miss a cell and are neither queued nor running."""
 
     job: JobEntry
     repetitions: tuple[int, ...]
@@ -30,7 +30,7 @@ class Order:
 def lacking_orders(manifest: Manifest, held: set[str], active: dict[Unit, Active], only: Sequence[str]) -> list[Order]:
     """Returns what has to be submitted, smallest jobs first. Pure.
 
-    only: names of jobs; empty: all. Other jobs wait for the gating job as long as that one still has work.
+    only: names of jobs; empty: all. The other jobs wait for the gating job as long as the gating job still has work.
     """
     gate_open = not any(
         job.gate and (_lacks(job, repetition, held) or (job.name, repetition) in active)
@@ -52,7 +52,7 @@ def _lacks(job: JobEntry, repetition: int, held: set[str]) -> bool:
 
 
 def require_jobs(manifest: Manifest, only: Iterable[str]) -> None:
-    """Checks the names in `only`. Errors: CampaignError for a name that is no job."""
+    """Checks the names in `only`. Errors: CampaignError for a name that is not a job."""
     names = [job.name for job in manifest.jobs]
     for name in only:
         if name not in names:
@@ -62,7 +62,7 @@ def require_jobs(manifest: Manifest, only: Iterable[str]) -> None:
 def held_cells(
     manifest: Manifest, more: Sequence[Path], step: progress.Step = progress.silent
 ) -> tuple[set[str], list[str]]:
-    """Returns the cells in the campaign's own stores and in `more`. step: progress of reading its own stores.
+    """Returns the cells in the campaign's own stores and in `more`. step: progress of reading the own stores.
 
     Errors: CampaignError if one of `more` cannot be read.
     """
@@ -76,7 +76,7 @@ def held_cells(
 
 
 class Journal:
-    """submissions.jsonl: what was submitted, for people and for status. Readers must tolerate a damaged last line."""
+    """submissions.jsonl: the list of submissions, for people and for status. Its last line may be damaged."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._path = manifest.layout.submissions
@@ -109,21 +109,17 @@ class Journal:
                 entry = json.loads(line)
                 found |= {(entry["job"], repetition) for repetition in entry["repetitions"]}
             except (ValueError, KeyError, TypeError, RecursionError):
-                continue  # a line that a kill cut off, or damaged otherwise
+                continue  # this line was cut off by a kill, or damaged otherwise
         return found
 
 
 def submit(
-    manifest: Manifest,
-    orders: Sequence[Order],
-    active: dict[Unit, Active],
-    lock: int,
-    tell: Callable[[str], None],
+    manifest: Manifest, orders: Sequence[Order], active: dict[Unit, Active], lock: int, tell: Callable[[str], None]
 ) -> None:
-    """Submits `orders` to the scheduler, or runs them here if there is none.
+    """Submits `orders` to the scheduler, or runs them here if there is no scheduler.
 
     lock: the descriptor of folder.locked. tell: called at once with a line about each order.
-    Errors: CampaignError for the first order that is refused (SubmissionStopped if one was accepted before).
+    Errors: CampaignError for the first refused order (SubmissionStopped if an earlier order was accepted).
     """
     if manifest.scheduler == "none":
         _run_here(manifest, orders, tell)
@@ -173,13 +169,13 @@ def _run_here(manifest: Manifest, orders: Sequence[Order], tell: Callable[[str],
 
 
 def active_units(manifest: Manifest) -> dict[Unit, Active]:
-    """Returns which jobs of the campaign are queued or running. Errors: CampaignError if that cannot be found out."""
+    """Returns the jobs of the campaign that are queued or running. Errors: CampaignError if the query fails."""
     with progress.shown("asking what is queued or running"):
         return Local(manifest).active() if manifest.scheduler == "none" else scheduler.of(manifest).active()
 
 
 def cancel(manifest: Manifest, active: dict[Unit, Active], only: Sequence[str]) -> list[str]:
-    """Cancels the jobs that are queued or running (of the names in `only`). Returns a line for each."""
+    """Cancels the queued and running jobs; with `only`, just the jobs of these names. Returns a line for each job."""
     chosen = {unit: job for unit, job in active.items() if not only or unit[0] in only}
     if chosen:
         machine = Local(manifest) if manifest.scheduler == "none" else scheduler.of(manifest)

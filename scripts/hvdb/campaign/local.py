@@ -20,12 +20,12 @@ PATIENCE_SECONDS = 90  # time for running jobs to store their results
 
 
 def _lives(pid: int, script: Path) -> bool:
-    """Returns whether process `pid` is a shell that runs `script`."""
+    """Returns True if process `pid` is a shell that runs `script`."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         try:
-            os.kill(pid, 0)  # without /proc, assume that a process with this number is the one
+            os.kill(pid, 0)  # without /proc, assume that a process with this number is the shell
         except OSError:
             return False
         return not Path("/proc/self/cmdline").exists()
@@ -39,7 +39,7 @@ class Local:
         self._manifest = manifest
 
     def active(self) -> dict[Unit, Active]:
-        """Returns what runs on this host now, according to the jobs' own logs."""
+        """Returns the jobs that run on this host now, according to the jobs' own logs."""
         found = {}
         for unit, attempt in events.latest(events.read(self._manifest.layout.events)).items():
             script = self._manifest.layout.script(attempt.job)
@@ -64,7 +64,7 @@ class Local:
             time.sleep(0.1)
 
     def run(self, job: JobEntry) -> tuple[int, bool]:
-        """Runs one job to its end. Returns its exit code, and whether a signal to this program ended it in order."""
+        """Runs one job to its end. Returns the job's exit code, and True if this program passed a signal to the job."""
         script = self._manifest.layout.script(job.name)
         log = self._manifest.layout.logs / f"{job.name}.out"
         with log.open("ab") as output:
@@ -77,9 +77,9 @@ class Local:
 
 @contextmanager
 def _passing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Turns the first Ctrl-C or similar signal into the warning that a scheduler sends; forwards later ones unchanged.
+    """Sends the child a scheduler's warning for the first signal, such as Ctrl-C; forwards later signals unchanged.
 
-    Yields the list of signals that have come.
+    Yields the list of the signals received so far.
     """
     seen: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Turns (spec, site) into jobs and their cells. Pure: no files, no clock; the spec's order seed fixes all order."""
+"""Turns (spec, site) into jobs and their cells. Pure: no files, no clock. The spec's order seed fixes the order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Cell:
-    """One launch of hvd_bench. `hash` covers all fields except `role`, which follows from the others."""
+    """One launch of hvd_bench. `hash` covers all fields except `role`, which follows from the other fields."""
 
     role: str
     shape: Shape
@@ -71,7 +71,7 @@ class Cell:
 class Job:
     """One allocation (per repetition), and the cells that run in it.
 
-    cells: repetition -> cells, in the order in which they run. seconds: most time for all cells of one repetition.
+    cells: repetition -> cells, in the order in which they run. seconds: longest time of all cells of one repetition.
     """
 
     name: str
@@ -82,18 +82,18 @@ class Job:
 
     @property
     def node_hours(self) -> float:
-        """Most node hours that all repetitions together may use."""
+        """The most node hours that all repetitions together may use."""
         return self.nodes * self.walltime_seconds * len(self.cells) / 3600
 
     def shapes(self) -> list[Shape]:
-        """Returns every shape that occurs, smallest first."""
+        """Returns every shape of the job's cells, smallest first."""
         found = {cell.shape for cells in self.cells.values() for cell in cells}
         return sorted(found, key=lambda shape: shape.ranks)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All jobs, smallest allocation first. left_out: one line for each thing that the spec implies but is not run."""
+    """All jobs, smallest allocation first. left_out: a line for each case that the spec implies but the plan omits."""
 
     spec: Spec
     site: Site
@@ -153,7 +153,7 @@ def shapes(spec: Spec, site: Site) -> tuple[list[Shape], list[str]]:
 
 
 class _CellMaker:
-    """Makes cells of one spec on one site. They differ only in the methods' arguments."""
+    """Makes cells of one spec on one site. The cells differ only in the arguments of the methods."""
 
     def __init__(self, spec: Spec, site: Site, allocation_nodes: int) -> None:
         self._spec = spec
@@ -163,7 +163,7 @@ class _CellMaker:
     def cell(
         self, role: str, shape: Shape, batch: int, model: str, dtype: str, seed: int, allreduce: str, schedule: str
     ) -> Cell:
-        """One cell of repetition 1. A single rank reduces nothing, so it gets the first schedule and all-reduce
+        """Returns a cell of repetition 1. One rank reduces nothing, so it gets the first schedule and all-reduce
         type."""
         spec = self._spec
         alone = shape.ranks == 1
@@ -186,7 +186,7 @@ class _CellMaker:
         )
 
     def block(self, model: str, dtype: str, seed: int, batches: dict[Shape, int], one_node: Shape) -> list[Cell]:
-        """Returns the scale cells of `batches` (shape -> images per rank) and their baselines, which stay together."""
+        """Returns the scale cells of `batches` (shape -> images per rank) and their one-node baselines."""
         cells = []
         for shape, batch in batches.items():
             for allreduce in self._spec.allreduce_dtypes:
@@ -205,7 +205,7 @@ class _CellMaker:
 def _strong_batches(
     spec: Spec, model: str, all_shapes: list[Shape], left_out: dict[str, None]
 ) -> tuple[dict[Shape, int], int]:
-    """Returns the images per rank of strong scaling by shape, and those of its one-rank baseline."""
+    """Returns the images per rank of strong scaling by shape, and the images of its one-rank baseline."""
     assert spec.strong is not None
     whole, most = spec.strong.global_batch[model], spec.strong.max_batch_per_rank
     batches = {}
@@ -221,8 +221,8 @@ def _strong_batches(
 
 
 def _blocks(spec: Spec, site: Site, nodes: int, all_shapes: list[Shape], left_out: dict[str, None]) -> list[list[Cell]]:
-    """Returns the blocks of the allocation of `nodes` nodes. A block holds cells that belong together; each cell is in
-    the first block that needs it."""
+    """Returns the blocks of the allocation of `nodes` nodes. A block is a list of cells that belong together. Each cell
+    is in the first block that needs it."""
     maker = _CellMaker(spec, site, nodes)
     full = ranks_per_node(spec, site)
     one_node = Shape(full, 1, full)
@@ -260,7 +260,7 @@ def _new(cells: Iterable[Cell], seen: set[str]) -> list[Cell]:
 def _packed(
     spec: Spec, site: Site, nodes: int, blocks: list[list[Cell]], time: CellTime
 ) -> list[tuple[list[list[Cell]], float]]:
-    """Splits `blocks`, in order, into as few parts as the longest walltime allows; each part with its seconds."""
+    """Splits `blocks`, in order, into as few parts as the longest walltime allows. Returns parts with their seconds."""
     parts: list[tuple[list[list[Cell]], float]] = []
     for block in blocks:
         seconds = sum(time.seconds(cell) for cell in block)
@@ -279,7 +279,7 @@ def _packed(
 
 
 def _ordered(spec: Spec, name: str, blocks: list[list[Cell]], repetition: int) -> tuple[Cell, ...]:
-    """Shuffles the blocks, and the cells of each, so that a drift of the machine affects all kinds of cells alike.
+    """Shuffles the blocks, and the cells of each block, so that a drift of the machine affects all kinds of cells.
 
     Blocks stay whole, so that a job that is cut short has baselines for the cells that it ran.
     """
@@ -293,7 +293,7 @@ def _ordered(spec: Spec, name: str, blocks: list[list[Cell]], repetition: int) -
 def make(spec: Spec, site: Site, pilot: Pilot | None = None) -> Plan:
     """Returns the jobs of `spec` on `site`; with `pilot`, walltimes follow from measured times.
 
-    Errors: CampaignError (a rank count that does not fit, a ragged one, a block longer than the longest job).
+    Errors: CampaignError (a rank count that does not fit or is ragged, a block longer than the longest job).
     """
     all_shapes, left_out_counts = shapes(spec, site)
     left_out: dict[str, None] = dict.fromkeys(left_out_counts)

@@ -1,7 +1,7 @@
-"""Calls the scheduler's programs: submit, query, cancel. Pure functions parse all of their output.
+"""Calls the scheduler's programs to submit, query and cancel. Pure functions parse the programs' output.
 
-Jobs are found by name, which contains the campaign and the job. The scheduler therefore knows a submission before this
-program does: even if it is killed at any moment, no job is submitted twice.
+This program finds jobs by name, which contains the campaign and the job, so a job is known as soon as the scheduler has
+it. No job is submitted twice, even if this program is killed at any moment.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import os
 import re
 import shutil
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from hvdb.campaign.directives import array_text
 from hvdb.campaign.errors import CampaignError
@@ -25,7 +25,7 @@ QUEUED, RUNNING = "queued", "running"
 
 @dataclass(frozen=True)
 class Active:
-    """One repetition of a job that the scheduler still has. id: for cancelling. seconds_left: None if unknown."""
+    """One repetition of a job that is queued or running. id: for cancelling. seconds_left: None if unknown."""
 
     id: str
     state: str
@@ -36,15 +36,22 @@ class Active:
 Unit = tuple[str, int]  # job name, repetition
 
 
-class Scheduler(Protocol):
+class Scheduler(ABC):
     """The interface of Slurm and LSF. Errors of all methods: CampaignError."""
 
+    def __init__(self, manifest: Manifest, lock: int | None = None) -> None:
+        self._manifest = manifest
+        self._lock = lock
+
+    @abstractmethod
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
-        """Submits the job's script; with `after`, it starts once those jobs have ended well. Returns its id."""
+        """Submits the job's script. The job starts after the jobs `after` have succeeded. Returns the job's id."""
 
+    @abstractmethod
     def active(self) -> dict[Unit, Active]:
-        """Returns which jobs of this campaign are queued or running."""
+        """Returns the jobs of this campaign that are queued or running."""
 
+    @abstractmethod
     def cancel(self, ids: Sequence[str]) -> None:
         """Cancels these jobs; running jobs are warned first."""
 
@@ -92,7 +99,7 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _hand_in(manifest: Manifest, job: JobEntry, words: Sequence[str], lock: int | None) -> str:
-    """Submits the script of `job` with more `words`, by argument or standard input. Returns the scheduler's answer."""
+    """Submits the script of `job`, by argument or standard input, with the options `words`. Returns the answer."""
     script = manifest.layout.script(job.name)
     by_argument = manifest.submit.by == "argument"
     command = [*manifest.submit.command, *words, *([str(script)] if by_argument else [])]
@@ -105,12 +112,8 @@ def _hand_in(manifest: Manifest, job: JobEntry, words: Sequence[str], lock: int 
     return done.stdout
 
 
-class Slurm:
+class Slurm(Scheduler):
     """sbatch, squeue, scancel."""
-
-    def __init__(self, manifest: Manifest, lock: int | None = None) -> None:
-        self._manifest = manifest
-        self._lock = lock
 
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
         words = ["--parsable"]
@@ -138,7 +141,7 @@ class Slurm:
 
 
 def _unit(name: str, index: str, prefix: str) -> Unit | None:
-    """Returns the job and repetition for a scheduler's (job name, array index); None for a job of another campaign."""
+    """Returns (job, repetition) for a scheduler's job name and array index; None for a job of another campaign."""
     if not name.startswith(prefix):
         return None
     job = name.removeprefix(prefix)
@@ -172,18 +175,14 @@ def parse_squeue(text: str, prefix: str) -> dict[Unit, Active]:
     return found
 
 
-class Lsf:
+class Lsf(Scheduler):
     """bsub, bjobs, bkill."""
-
-    def __init__(self, manifest: Manifest, lock: int | None = None) -> None:
-        self._manifest = manifest
-        self._lock = lock
 
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
         words = []
         if self._manifest.submit.array:
             indices = array_text(list(repetitions), self._manifest.submit.array_limit)
-            # LSF wants the limit behind the bracket: name[1-5]%2.
+            # LSF expects the limit behind the bracket: name[1-5]%2.
             span, percent, limit = indices.partition("%")
             words += ["-J", f"{self._manifest.job_prefix}{job.name}[{span}]{percent}{limit}"]
         if after:

@@ -1,4 +1,4 @@
-"""Builds the text of a job script. Pure: (plan, job, layout, program) in, text out."""
+"""Builds the text of a job script from plan, job, layout and program. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hvdb.campaign.plan import Job, Plan
 
 PROGRAM = data.called("campaign")
 
-# How the script learns its identity: (scheduler id, repetition in an array, restarts). LSF's restart count does not
-# distinguish a first start from a rerun in all versions, so the start time is used instead.
+# Shell text for the job's identity: (scheduler id, repetition in an array, restarts). Some versions of LSF do not
+# tell a rerun from a first start by the restart count, so the start time is used instead.
 IDENTITY = {
     "slurm": (
         f"${{SLURM_ARRAY_JOB_ID:-${{SLURM_JOB_ID:?is not set: {PROGRAM} submits this}}}}",
@@ -70,7 +70,7 @@ def _settings(plan: Plan, job: Job, layout: Layout, hvd_bench: Path) -> list[str
         _assignment("folder", layout.folder),
         _assignment("hvd_bench", hvd_bench),
         _assignment("order_seed", plan.spec.order_seed),
-        # Without a scheduler nothing limits a job, so its walltime is 0 (no limit).
+        # Without a scheduler nothing limits a job, so the walltime is 0 (no limit).
         _assignment("walltime_seconds", 0 if plan.site.scheduler == "none" else job.walltime_seconds),
         _assignment("warning_seconds", plan.site.walltime.warning_seconds),
         _assignment("pass_on_term", "yes" if plan.site.scheduler == "none" else "no"),

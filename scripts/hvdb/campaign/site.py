@@ -1,4 +1,4 @@
-"""Site profiles, which say where to measure, as plain data. slurm/sites has the profiles that are part of hvd_bench."""
+"""Site profiles, which say where to measure, as plain data. hvd_bench's own profiles are in slurm/sites."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_BASES = 8
 
 @dataclass(frozen=True)
 class Node:
-    """One node. Zeros mean unknown or none: then nothing is requested and nothing is checked."""
+    """One node. If a number is 0 (unknown or none), it is neither requested nor checked."""
 
     cores: int
     gpus: int
@@ -98,10 +98,10 @@ class Site:
 
     @property
     def surroundings(self) -> str:
-        """8 hexadecimal digits over the surroundings of a run: how ranks are started and bound, and their variables.
+        """8 hexadecimal digits over how ranks are started and bound, and over their environment variables.
 
-        Requests to the scheduler are left out. Modules are left out too, because hvd_bench stores the libraries in its
-        fingerprint.
+        The digits do not depend on requests to the scheduler, nor on modules, because hvd_bench's fingerprint covers
+        the loaded libraries.
         """
         return digest([dataclasses.asdict(self.launch), self.program.environment], 8)
 
@@ -197,7 +197,7 @@ def _walltime(table: Table) -> Walltime:
 
 
 def from_data(data: dict[str, Any], source: str) -> Site:
-    """Returns a site from a TOML document whose base has been merged in. Errors: CampaignError."""
+    """Returns a site from a TOML document into which its base is already merged. Errors: CampaignError."""
     table = Table(data, source)
     table.text("base", "")
     scheduler = table.word("scheduler", SCHEDULERS)
@@ -225,7 +225,7 @@ def known() -> list[str]:
 
 
 def merged(over: dict[str, Any], under: dict[str, Any]) -> dict[str, Any]:
-    """`under` with values replaced by those of `over`, table by table; program.environment is merged likewise."""
+    """Returns `under`, overridden by the values of `over`, table by table, also inside program.environment."""
     result = dict(under)
     for key, value in over.items():
         beneath = result.get(key)
@@ -234,7 +234,7 @@ def merged(over: dict[str, Any], under: dict[str, Any]) -> dict[str, Any]:
 
 
 def _path(name: str, beside: Path | None) -> Path:
-    """The file of a site: one that is part of hvd_bench, or a path (relative to `beside`, if the site is a base)."""
+    """Returns the file of a site: one of hvd_bench's own, or a path (relative to `beside` if the site is a base)."""
     if name in known():
         return SITES / f"{name}.toml"
     path = Path(name) if beside is None else beside / name
@@ -274,7 +274,7 @@ def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
         value = document(f"value = {text}")["value"]
     except ValueError:
         value = text
-    if isinstance(there, str) and not isinstance(value, str):  # for example an account of digits only, or a time
+    if isinstance(there, str) and not isinstance(value, str):  # for example a time, or an account of digits
         value = text
     over: Any = value
     for part in reversed(parts):
@@ -283,7 +283,7 @@ def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
 
 
 def read(name: str, assignments: Sequence[str] = ()) -> Site:
-    """The site called `name`, or in the file `name`, with the `assignments` of --set. Errors: CampaignError."""
+    """Returns the site called `name`, or in the file `name`, with the `assignments` of --set. Errors: CampaignError."""
     data, source = _with_base(name, load)
     for assignment in assignments:
         data = assigned(data, assignment)

@@ -41,7 +41,7 @@ class Spec:
     name: str
     models: tuple[str, ...]
     ranks: tuple[int, ...]
-    ranks_given: bool  # the spec gives them: then a count that does not fit is an error; else it is left out
+    ranks_given: bool  # True: a count that does not fit is an error; False: such a count is left out
     dtypes: tuple[str, ...]
     allreduce_dtypes: tuple[str, ...]
     schedules: tuple[str, ...]
@@ -58,11 +58,11 @@ class Spec:
 
     @property
     def hash(self) -> str:
-        """16 hexadecimal digits over all fields above. Comments and layout of the file do not affect it."""
+        """16 hexadecimal digits over all fields above. Comments and layout of the file do not affect the digits."""
         return digest(dataclasses.asdict(self))
 
     def max_time_seconds(self) -> float:
-        """Returns the most seconds that one launch may measure."""
+        """Returns the longest time, in seconds, that one launch may measure."""
         return float(dict(self.options).get("max-time", bench_options.DEFAULT_MAX_TIME_SECONDS))
 
 
@@ -76,8 +76,7 @@ def _models(table: Table) -> tuple[str, ...]:
 
 def _strong(table: Table, models: tuple[str, ...]) -> Strong:
     strong = Strong(
-        global_batch=table.per_model("global_batch", models),
-        max_batch_per_rank=table.integer("max_batch_per_rank", 0),
+        global_batch=table.per_model("global_batch", models), max_batch_per_rank=table.integer("max_batch_per_rank", 0)
     )
     table.close()
     return strong
@@ -127,7 +126,7 @@ def known() -> list[str]:
 
 
 def file(name: Path) -> Path:
-    """Returns the file of the spec of this name that is part of hvd_bench, else `name` itself."""
+    """Returns the file of hvd_bench's own spec `name` if there is one, else `name` itself."""
     return SPECS / f"{name}.toml" if str(name) in known() else name
 
 

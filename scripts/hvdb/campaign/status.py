@@ -1,4 +1,4 @@
-"""The status of a campaign: every cell in one state, as a table for people and as JSON for programs. Pure."""
+"""The status of a campaign: the state of every cell, as a table for people and as JSON for programs. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class UnitState:
-    """One repetition of one job. state: done, running, queued, or a sentence that says how it ended."""
+    """One repetition of one job. state: done, running, queued, ended or not submitted. note: how it ended."""
 
     job: str
     repetition: int
@@ -43,7 +43,7 @@ class UnitState:
 
 @dataclass(frozen=True)
 class Standing:
-    """The whole campaign. counts: cells by state. seconds and node_hours: most that the unfinished cells need."""
+    """The whole campaign. counts: cells by state. node_hours_left: the most that the unfinished cells need."""
 
     name: str
     site: str
@@ -94,7 +94,7 @@ def standing(
     submitted: set[Unit],
     notes: Sequence[str] = (),
 ) -> Standing:
-    """Puts every cell of the campaign in one state, according to stores, scheduler, events and journal."""
+    """Returns the state of every cell of the campaign, according to stores, scheduler, events and journal."""
     totals: Counter[str] = Counter()
     jobs: dict[str, dict[str, int]] = {}
     units, failures = [], []
@@ -134,7 +134,7 @@ def standing(
 
 
 def as_data(standing: Standing) -> dict[str, object]:
-    """Returns the data for --json: the fields of Standing, and whether everything is done."""
+    """Returns the data for --json: the fields of Standing, and `complete`."""
     return {**dataclasses.asdict(standing), "complete": standing.complete}
 
 

@@ -1,7 +1,7 @@
-"""Reads from a campaign's stores which cells are done and how long launches took. Read-only.
+"""Finds the done cells, and the times of launches, in a campaign's stores. Writes nothing.
 
-A cell is held when some session carries its hash (provenance 'label.cell') and every run of that session is complete.
-`hvd_bench stored cell FILE...` says the same inside a job; tests/slurm compares the two.
+A cell is done if a session carries the cell's hash (provenance 'label.cell') and every run of that session is complete.
+Inside a job, `hvd_bench stored cell FILE...` applies the same rule; tests/slurm compares the two programs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hvdb.errors import StoreError
 Result = TypeVar("Result")
 
 KEY = "label.cell"
-# Limit on the processor time of the queries to one store; even a large store needs only a hundredth of it.
+# Limit on the processor time of the queries to one store. Even a large store needs only a hundredth of this time.
 QUERY_SECONDS = 60.0
 
 SESSIONS = """
@@ -50,7 +50,7 @@ def of_campaign(folder: Path) -> list[Path]:
 
 
 def held(paths: Sequence[Path], step: progress.Step = progress.silent) -> tuple[set[str], list[str]]:
-    """Returns the hashes of all cells that `paths` hold, and a line per unreadable file (its cells do not count).
+    """Returns the hashes of all done cells in `paths`, and a line per unreadable file, whose cells do not count.
 
     step: called with (files done, files in all) after each file.
     """
@@ -61,14 +61,14 @@ def held(paths: Sequence[Path], step: progress.Step = progress.silent) -> tuple[
             rows = _query(path, lambda opened: opened.execute(SESSIONS, (KEY,)).fetchall())
             cells |= {row[0] for row in rows if isinstance(row[0], str)}
         except StoreError as fault:
-            if path.exists():  # if not, its job has just renamed it
+            if path.exists():  # if not, the job that wrote the file has just renamed it
                 notes.append(f"{fault}; its cells count as lacking")
         step(done, len(paths))
     return cells, notes
 
 
 def _seconds(path: Path, first: object, last: object) -> float:
-    """Returns the seconds between two times. Errors: StoreError if they are not two times in ascending order."""
+    """Returns the seconds from `first` to `last`. Errors: StoreError if these are not two times in ascending order."""
     try:
         seconds = _between(str(first), str(last))
     except (ValueError, TypeError, OverflowError):
@@ -83,7 +83,7 @@ def _between(first: str, last: str) -> float:
 
 
 def pilot(paths: Iterable[Path]) -> Pilot:
-    """Returns how long the launches in `paths` took, the longest time for each kind. Errors: CampaignError."""
+    """Returns the longest time of each kind of launch in the stores `paths`. Errors: CampaignError."""
     found: dict[PilotKey, float] = {}
     for path in paths:
         try:

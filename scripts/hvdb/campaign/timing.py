@@ -1,4 +1,4 @@
-"""Estimates how long cells and jobs take at most: from hvd_bench's own limit, or from the measured times of a pilot."""
+"""Estimates the longest time of cells and jobs, from hvd_bench's own limit or from the measured times of a pilot."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hvdb.campaign.spec import Spec
 if TYPE_CHECKING:
     from hvdb.campaign.plan import Cell
 
-PILOT_SAFETY = 1.5  # allows for other allocations and node counts; hvd_bench's own limit also applies
+PILOT_SAFETY = 1.5  # allows for allocations and node counts that differ from the pilot's
 ROUND_TO_SECONDS = 60
 
 
 @dataclass(frozen=True)
 class PilotKey:
-    """The properties, besides the number of ranks, that decide how long a launch measures."""
+    """The properties on which the measuring time of a launch depends. The exact number of ranks is not one of them."""
 
     model: str
     batch_size: int
@@ -28,7 +28,7 @@ class PilotKey:
 
 @dataclass(frozen=True)
 class Pilot:
-    """Measured launches by key: the most seconds from the start of the first run to the end of the last one."""
+    """Measured launches by key: the most seconds from the start of a launch's first run to the end of its last run."""
 
     seconds: dict[PilotKey, float]
 
@@ -42,7 +42,7 @@ class CellTime:
         self._pilot = pilot
 
     def seconds(self, cell: Cell) -> float:
-        """Returns the most seconds of one launch."""
+        """Returns the longest time of one launch, in seconds."""
         measuring = self._cap
         if self._pilot is not None:
             key = PilotKey(cell.model, cell.batch_size, cell.dtype, cell.shape.ranks > 1)

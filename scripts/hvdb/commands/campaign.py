@@ -6,6 +6,7 @@ import argparse
 import functools
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from hvdb import data, edge, printable, progress
@@ -33,10 +34,12 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, text: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=text, description=text, epilog=EPILOG)
+    def command(name: str, work: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        own = commands.add_parser(name, help=text, description=text, epilog=EPILOG)
+        own.set_defaults(work=work)
+        return own
 
-    generate = command("generate", "Write the job scripts of a spec for a site.")
+    generate = command("generate", run_generate, "Write the job scripts of a spec for a site.")
     generate.add_argument("spec", type=Path, metavar="SPEC", help=f"{', '.join(spec.known())}, or a TOML file")
     generate.add_argument("--site", required=True, help=f"{', '.join(site.known())}, or a TOML file")
     generate.add_argument("--out", type=Path, metavar="FOLDER", help="of the campaign; made if it is not there")
@@ -49,18 +52,18 @@ def parser() -> argparse.ArgumentParser:
         ("submit", "Hand all jobs in for the first time."),
         ("resume", "Hand in what the stores lack and nothing is at work on."),
     ):
-        hand_in = command(name, text)
+        hand_in = command(name, run_hand_in, text)
         hand_in.add_argument("folder", type=Path, metavar="FOLDER")
         hand_in.add_argument("--only", action="append", default=[], metavar="JOB", help="this job, at once")
         hand_in.add_argument("--dry-run", action="store_true", help="print what would be handed in")
         _add_stores(hand_in)
 
-    show = command("status", "Say what is done, queued, running and failed, and how much time is left.")
+    show = command("status", run_status, "Say what is done, queued, running and failed, and how much time is left.")
     show.add_argument("folder", type=Path, metavar="FOLDER")
     show.add_argument("--json", action="store_true", help="one JSON document")
     _add_stores(show)
 
-    stop = command("cancel", "End what is queued or running; running jobs store what they have first.")
+    stop = command("cancel", run_cancel, "End what is queued or running; running jobs store what they have first.")
     stop.add_argument("folder", type=Path, metavar="FOLDER")
     stop.add_argument("--only", action="append", default=[], metavar="JOB")
     return made
@@ -89,7 +92,7 @@ def _print_plan(made: plan.Plan) -> None:
 
 
 def _program(name: str) -> Path:
-    """The absolute path of the jobs' program, from the site's program.hvd_bench. Errors: CampaignError."""
+    """Returns the absolute path of the jobs' program. name: the site's program.hvd_bench. Errors: CampaignError."""
     if name == data.BENCH:
         if found := data.hvd_bench():
             return found
@@ -122,7 +125,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
     layout = Layout(folder.resolved(arguments.out))
     program = _program(machine.program.hvd_bench)
     folder.write(made, layout, program, file.read_text(encoding="utf-8"), replace=arguments.replace)
-    _print_plan(made)  # after everything is written, because printing fails if nobody reads the output
+    _print_plan(made)  # printed last, because printing fails if nobody reads the output
     print(printable.terminal(f"written to {layout.folder}; next: {PROGRAM} submit {arguments.out}"))
     return EXIT_GOOD
 
@@ -166,7 +169,7 @@ def _active_or_note(manifest: folder.Manifest, notes: list[str]) -> dict[Unit, A
 def run_status(arguments: argparse.Namespace) -> int:
     """Prints the status of the campaign. Returns 1 if cells have failed."""
     manifest = folder.read(arguments.folder)
-    # Ask in this order: a job that ends meanwhile is then seen as done, not as lost.
+    # Ask the scheduler first and read the stores last: a job that ends meanwhile then shows as done, not as lost.
     notes: list[str] = []
     active = _active_or_note(manifest, notes)
     attempts = events.latest(events.read(manifest.layout.events))
@@ -180,21 +183,12 @@ def run_cancel(arguments: argparse.Namespace) -> int:
     """Cancels the jobs that are queued or running."""
     manifest = folder.read(arguments.folder)
     life.require_jobs(manifest, arguments.only)
-    # Takes no lock: on a site without a scheduler, the foreground run holds the lock for as long as it runs.
+    # cancel takes no lock: on a site without a scheduler, the foreground run holds the lock for as long as it runs.
     lines = life.cancel(manifest, life.active_units(manifest), arguments.only)
     print("\n".join(map(printable.terminal, lines)) if lines else "nothing is queued or running")
     return EXIT_GOOD
 
 
-COMMANDS = {
-    "generate": run_generate,
-    "submit": run_hand_in,
-    "resume": run_hand_in,
-    "status": run_status,
-    "cancel": run_cancel,
-}
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """Runs one of the commands and returns its exit code. Errors: CampaignError."""
-    return COMMANDS[arguments.command](arguments)
+    """Runs the command and returns the exit code. Errors: CampaignError."""
+    return arguments.work(arguments)

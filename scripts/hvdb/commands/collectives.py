@@ -14,7 +14,7 @@ from hvdb.commands import new_parser
 from hvdb.errors import EXIT_GOOD, HvdbError
 
 MOST_PANELS = 24  # per figure
-MOST_SIDES = 48  # per diagram; its legend has no room for more
+MOST_SIDES = 48  # per diagram; a legend has no room for more
 ID_LETTERS = 8  # number of characters of a UUID in a label
 
 
@@ -53,8 +53,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def names_of(sources: Sequence[Source]) -> dict[int, str]:
-    """Returns index in `sources` -> label of the source. The label is the file's name without folder and suffix if that
-    is unique, otherwise the whole path. The start of the session's UUID follows if a store has several sessions.
+    """Returns index in `sources` -> label of the source. The label is the file's name without folder and suffix if this
+    name is unique, otherwise the whole path. If a store has several sessions, the start of the session's UUID follows.
     """
     stems = Counter(file.stem for file in {source.file for source in sources})
     names = [source.file.stem if stems[source.file.stem] == 1 else str(source.file) for source in sources]

@@ -1,4 +1,4 @@
-"""`hvdb compare`: judges recorded runs: the pairs of a gate's store, or two stores beside each other."""
+"""hvdb compare: judges recorded runs, which are the pairs of a gate's store, or the runs of two stores."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hvdb.sides import Cell
 from hvdb.thresholds import Thresholds
 from hvdb.verdict_report import Outcome, Report
 
-# With more runs, the exact test takes long and gives no better answer.
+# With more than this number of runs, the exact test takes long and gives no better answer.
 MOST_RUNS = 50
 
 
 def judge_unpaired(cells: Sequence[Cell], tolerances: Thresholds, expected: Sequence[str]) -> list[Outcome]:
     """Judges cells whose sides were measured separately. expected: patterns of facts that may differ between the sides.
 
-    Errors: NotComparable if anything else differs that can change the result.
+    Errors: NotComparable if another fact differs that can change the result.
     """
     for cell in cells:
         unexpected = [
@@ -45,7 +45,7 @@ def judge_unpaired(cells: Sequence[Cell], tolerances: Thresholds, expected: Sequ
 
 
 def _of_a_gate(file: Path) -> list[Outcome]:
-    """Recomputes the verdicts of the gate that filled the store `file` from its pairs. Errors: HvdbError."""
+    """Recomputes a gate's verdicts from the pairs in the store `file`, which the gate filled. Errors: HvdbError."""
     found = selection.load([file])
     plans = {run.fact(sides.PLAN) for run in found}
     if plans <= {""}:

@@ -10,7 +10,7 @@ from hvdb.commands import new_parser
 from hvdb.errors import EXIT_GOOD, HvdbError
 
 SHELLS = ("bash", "zsh", "tcsh")
-# In bash, shtab 1.5.5 (Debian 12) offers only the first choice of an argument. Later versions do not have these texts.
+# Repairs for shtab 1.5.5 (Debian 12), which in bash offers only an argument's first choice. Later versions differ.
 REPAIRS = {
     '="${current_action}_choices"': '="${current_action}_choices[@]"',
     '$(compgen -W "${current_action_choices}"': '$(IFS=" "; compgen -W "${current_action_choices}"',
@@ -52,7 +52,7 @@ def _whole() -> argparse.ArgumentParser:
 
 
 def _mark_files(parser: argparse.ArgumentParser, file: dict[str, str], folder: dict[str, str]) -> None:
-    """Tells shtab which arguments are paths, by their type and metavar."""
+    """Tells shtab which arguments are paths. An argument's type and metavar show that."""
     for action in parser._actions:
         if isinstance(action.choices, dict):
             for one in action.choices.values():

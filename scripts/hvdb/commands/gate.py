@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdb import data, edge, gate, gate_plan, process, progress, rerun, side_command, verdict
-from hvdb.commands import judging
+from hvdb.commands import judging, number
 from hvdb.errors import EXIT_GOOD, HvdbError
 from hvdb.gate_plan import Plan
 from hvdb.verdict_report import Report
@@ -22,8 +22,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
 def _cells(texts: Sequence[str]) -> dict[str, str]:
     """Returns name -> options for each --cell. Errors: HvdbError."""
     cells: dict[str, str] = {}
-    for number, text in enumerate(texts, 1):
-        name, options = f"cell-{number}", text
+    for place, text in enumerate(texts, 1):
+        name, options = f"cell-{place}", text
         if text and not text.startswith("-"):
             name, _, options = text.partition("=")
         if not _NAME.fullmatch(name):
@@ -35,24 +35,16 @@ def _cells(texts: Sequence[str]) -> dict[str, str]:
     return cells
 
 
-def _pairs(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,3}", text) or not 1 <= int(text) <= gate_plan.MOST_PAIRS:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of pairs from 1 to {gate_plan.MOST_PAIRS}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.1 <= value <= 86400:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds from 0.1 to 86400")
-    return value
+_pairs = number(
+    lambda value: 1 <= value <= gate_plan.MOST_PAIRS,
+    f"{{}} is not a number of pairs from 1 to {gate_plan.MOST_PAIRS}",
+    int,
+)
+_seconds = number(lambda value: 0.1 <= value <= 86400, "{} is not a number of seconds from 0.1 to 86400")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Takes `--b --seed=2` as `--b=--seed=2`: plain argparse takes a value that begins with '-' for another option."""
+    """Reads `--b --seed=2` as `--b=--seed=2`. Plain argparse would read a value that begins with '-' as an option."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         words = list(sys.argv[1:] if args is None else args)

@@ -1,4 +1,4 @@
-"""hvdb history: compares the newest session of each series with the earlier ones, and finds where series changed."""
+"""hvdb history: compares each series' newest session with the earlier sessions, and finds where series changed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _require_sense(arguments: argparse.Namespace) -> None:
-    """Errors: HvdbError for options that contradict one another and for files that cannot be written."""
+    """Checks the options. Errors: HvdbError if they contradict one another or if a file cannot be written."""
     outputs = [file for file in (arguments.json, arguments.plot) if file]
     inputs = [file for file in (*arguments.stores, arguments.annotations, arguments.thresholds) if file]
     judging.require_free_outputs(outputs, inputs)
@@ -79,7 +79,7 @@ def _require_sense(arguments: argparse.Namespace) -> None:
 
 
 def _sessions(found: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
-    """The run of each session that belongs to a series; prints what is left out. Errors: HvdbError, NotComparable."""
+    """Returns the run of each session in a series. Prints which runs are left out. Errors: HvdbError, NotComparable."""
 
     def leave_out(kept: list[Run], before: Sequence[Run], what: str) -> list[Run]:
         if lost := len(before) - len(kept):
@@ -103,7 +103,7 @@ def _sessions(found: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
 
 
 def _named(arguments: argparse.Namespace, store: Path | None, sessions: Sequence[Run]) -> set[str] | None:
-    """UUIDs of the sessions that --new names; None without --new. Errors: HvdbError if it names none or several."""
+    """Returns the UUIDs of the sessions of --new; None without --new. Errors: HvdbError if none or several match."""
     if arguments.new is None:
         return None
     if store:
@@ -119,7 +119,7 @@ def _named(arguments: argparse.Namespace, store: Path | None, sessions: Sequence
 
 
 def _accept(outcomes: Sequence[Outcome], reason: str, file: Path) -> None:
-    """Adds one entry for each network and number of ranks that was judged, from the first of the judged sessions on."""
+    """Adds one entry for each judged (network, number of ranks). It applies from the first judged session on."""
     judged = [each.series.runs[each.judged] for each in outcomes if each.judged is not None]
     first: dict[tuple[str, int], Run] = {}
     for run in sorted(judged, key=expected.moment):

@@ -1,4 +1,4 @@
-"""Functions that gate, compare and history share: options for thresholds and output files, and printing verdicts."""
+"""Functions that gate, compare and history share: options for thresholds and output files; printing of verdicts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def tolerances(arguments: argparse.Namespace, metric: str = thresholds.COST) -> 
 
 
 def require_free_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
-    """Call before anything is measured. Errors: HvdbError if one of `outputs` cannot be written or is an input."""
+    """Errors: HvdbError if one of `outputs` cannot be written or is an input. Call this before measuring."""
     taken = {os.path.realpath(file) for file in inputs}
     for file in outputs:
         if os.path.realpath(file) in taken:
@@ -91,7 +91,7 @@ def show(report: Report, arguments: argparse.Namespace) -> int:
 
 
 def load(paths: Sequence[Path], command: str = "compare") -> list[Run]:
-    """The runs of `paths` that may be compared; prints what is left out. Errors: HvdbError if none is left."""
+    """Returns the runs of `paths` that may be compared. Prints what is left out. Errors: HvdbError without runs."""
     chosen = efficiency.select(selection.load(paths))
     for line in chosen.left_out:
         edge.tell(command, f"left out: {re.sub(r' [(]--.*?[)]', '', line)}")

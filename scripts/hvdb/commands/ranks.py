@@ -13,36 +13,19 @@ from typing import Any
 import numpy as np
 
 from hvdb import comparable, efficiency, printable, rank_report, rank_work, runs, tables
-from hvdb.commands import new_parser
+from hvdb.commands import new_parser, number
 from hvdb.commands import selection as choice
-from hvdb.errors import (
-    EXIT_CHECK_FAILED,
-    EXIT_GOOD,
-    EXIT_INCONCLUSIVE,
-    EXIT_NOT_COMPARABLE,
-    HvdbError,
-)
+from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, EXIT_NOT_COMPARABLE, HvdbError
 from hvdb.rank_report import SHOWN_RANKS
 from hvdb.rank_work import Examined
 from hvdb.runs import Run
 from hvdb.slow_ranks import CONFIDENCE
 
-# The exit code for several runs is the first of these codes that one of the runs has.
+# The exit code for several runs is the first code in this list that one of the runs has.
 EXITS = (EXIT_CHECK_FAILED, EXIT_NOT_COMPARABLE, EXIT_INCONCLUSIVE, EXIT_GOOD)
 
-
-def _percent(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1000:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a percentage above 0")
-    return value
-
-
-def _seed(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is below 0")
-    return value
+_percent = number(lambda value: 0 < value < 1000, "{} is not a percentage above 0")
+_seed = number(lambda value: value >= 0, "{} is not a whole number from 0", int)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -82,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def newest(found: Sequence[Run]) -> list[Run]:
-    """The newest of `found` (oldest first) for each configuration, phase and number of ranks, in the same order."""
+    """Returns the newest run for each configuration, phase and number of ranks. found and result: oldest first."""
     columns = (*comparable.CURVE_COLUMNS, "phase", "world_size", "allocation_size", "nodes")
     last: dict[tuple, Run] = {}
     for run in found:
@@ -93,17 +76,13 @@ def newest(found: Sequence[Run]) -> list[Run]:
 
 
 def select(found: Sequence[Run], arguments: argparse.Namespace) -> efficiency.Selection:
-    """The runs to examine, and a line for each reason why others are left out. Errors: HvdbError if none are left."""
+    """Returns the runs to examine, and a line for each reason why runs are left out. Errors: HvdbError without runs."""
     if arguments.run:
         return efficiency.Selection([runs.find(list(found), prefix) for prefix in arguments.run], [])
     wanted = [run for run in found if arguments.phase in (None, run.phase)]
     several = [run for run in wanted if run.world_size > 1 or arguments.phase == "solo"]
     kept = efficiency.select(
-        several,
-        traced=arguments.traced,
-        origin=arguments.origin,
-        incomplete=arguments.incomplete,
-        validations=True,
+        several, traced=arguments.traced, origin=arguments.origin, incomplete=arguments.incomplete, validations=True
     )
     chosen = newest(kept.runs)
     left_out = list(kept.left_out)

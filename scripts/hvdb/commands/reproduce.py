@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from hvdb import claims, data, efficiency, published, reproduce
 from hvdb.claims import Options
-from hvdb.commands import new_parser, selection
+from hvdb.commands import new_parser, number, selection
 from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, NotComparable
-from hvdb.runs import Run
+from hvdb.runs import Run, by_session, grouped
 
 EXITS = {
     claims.REPRODUCED: EXIT_GOOD,
@@ -30,21 +31,8 @@ def _rate(words: str) -> tuple[str, float]:
     return name, _positive(value)
 
 
-def _positive(words: str) -> float:
-    try:
-        value = float(words)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{words}': expected a number above 0")
-    return value
-
-
-def _share(words: str) -> float:
-    value = _positive(words)
-    if value >= 1.0:
-        raise argparse.ArgumentTypeError(f"'{words}': expected a share between 0 and 1")
-    return value
+_positive = number(lambda value: 0.0 < value < math.inf, "{}: expected a number above 0")
+_share = number(lambda value: 0.0 < value < 1.0, "{}: expected a share between 0 and 1")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -100,18 +88,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
-    """Groups `runs` by the fingerprints of their sessions. Used for runs that decide nothing and are only listed."""
-    sessions: dict[str, list[Run]] = {}
-    for run in runs:
-        sessions.setdefault(run.session_uuid, []).append(run)
-    kinds: dict[frozenset[str], list[Run]] = {}
-    for session in sessions.values():
-        kinds.setdefault(frozenset(run.fingerprint for run in session), []).extend(session)
-    return list(kinds.values())
+    """Groups `runs` by the fingerprints of their sessions. For runs that are listed but do not affect the verdict."""
+    kinds = grouped(by_session(runs).values(), lambda session: frozenset(run.fingerprint for run in session))
+    return [[run for session in sessions for run in session] for sessions in kinds.values()]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the verdict as text or JSON; returns the exit code. Without a store: "not measured here"."""
+    """Prints the verdict as text or JSON; returns the exit code. Without a store the verdict is "not measured here"."""
     claim = claims.find(arguments.claim)
     stores = arguments.db or data.recorded_stores()
     options = Options(

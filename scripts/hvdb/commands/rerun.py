@@ -8,15 +8,10 @@ import tempfile
 from pathlib import Path
 
 from hvdb import efficiency, printable, process, rerun, runs, tables
-from hvdb.commands import new_parser, selection
+from hvdb.commands import new_parser, number, selection
 from hvdb.errors import EXIT_GOOD, EXIT_NOT_COMPARABLE, HvdbError
 
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e8:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number of seconds")
-    return value
+_seconds = number(lambda value: 0 < value < 1e8, "{} is not a positive number of seconds")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""The options that choose runs of one or more stores, which efficiency, plot and report share."""
+"""Options that select runs from one or more stores. The commands efficiency, plot and report share them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def load(stores: Sequence[Path], *, may_be_none: bool = False) -> list[runs.Run]:
     """Calls runs.load() and shows its progress on the terminal.
 
-    If the stores hold results of collectives and no run, raises HvdbError; with may_be_none it only prints a line on
-    standard error.
+    Errors: HvdbError if the stores contain results of collectives but no run. With may_be_none, this only prints a line
+    on standard error.
     """
     with progress.shown(f"reading {len(stores)} store{'' if len(stores) == 1 else 's'}") as step:
         found = runs.load(stores, step)
@@ -51,7 +51,7 @@ def load(stores: Sequence[Path], *, may_be_none: bool = False) -> list[runs.Run]
 
 
 def pick(arguments: argparse.Namespace, *, may_be_none: bool = False) -> tuple[list[runs.Run], efficiency.Selection]:
-    """Returns all runs of the stores, and the selected ones. may_be_none: as in load().
+    """Returns all runs of the stores, and the selected runs. may_be_none: as in load().
 
     Errors: HvdbError, StoreError, NotComparable.
     """
@@ -83,7 +83,7 @@ def choose(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Se
 
 
 def require_cells(cells: Sequence[efficiency.Cell], selection: efficiency.Selection) -> None:
-    """Errors: HvdbError if there are no cells; its text says what was left out."""
+    """Errors: HvdbError if there are no cells. The error's text says what was left out."""
     if not cells:
         reasons = "; ".join(selection.left_out) or "the stores hold no runs"
         raise HvdbError(f"nothing to show: left out {reasons}" if selection.left_out else f"nothing to show: {reasons}")

@@ -6,7 +6,7 @@
     <name>/glibc          for hosts whose glibc is older than the programs need
     <name>/scripts        gpu_check and what it calls
 
-CUDA, cuDNN and NCCL are never taken along: they belong to the host's driver. Called by the CMake target `bundle`.
+The bundle never contains CUDA, cuDNN and NCCL, which must fit the host's driver. The CMake target `bundle` calls this.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ sys.path.insert(0, str(SOURCE / "scripts"))
 from maintain.gpucheck import ctest  # noqa: E402
 
 GLIBC = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl|BrokenLocale))\.so(\.\d+)?$")
-# These belong to the host, because they fit its driver.
+# Libraries that the host must have, because they must fit its driver.
 HOST = re.compile(r"lib(cuda|cudart|cudnn|nccl|cublas|cufft|curand|cusolver|cusparse|cupti|nv)")
-# Libraries that only Open MPI's plugins need. Plugins that need others (UCX, libfabric, verbs, PSM) are left out.
+# Libraries that only Open MPI's plugins need. Plugins that need UCX, libfabric, verbs or PSM are left out.
 PLUGIN_HELPER = re.compile(r"libmca_common_")
 GLIBC_FILES = ("ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0")
 GLIBC_FILES += ("libresolv.so.2", "libutil.so.1")
@@ -40,7 +40,7 @@ FOLDERS = ("scripts/maintain/gpucheck", "scripts/maintain/peers", "scripts/lib")
 
 
 class BundleError(RuntimeError):
-    """A file or library is missing on this machine; the text names it."""
+    """A file or library is missing on this machine. The error's text names it."""
 
 
 def output_of(*command: str | Path) -> str:
@@ -52,7 +52,7 @@ def output_of(*command: str | Path) -> str:
 
 
 def libraries_of(file: Path) -> dict[str, Path]:
-    """Returns all shared libraries that the loader of this machine finds for `file`, by the name that `file` gives."""
+    """Returns name -> path of all shared libraries that this machine's loader finds for `file`."""
     found = {}
     for line in output_of("ldd", file).splitlines():
         name, arrow, rest = line.strip().partition(" => ")
@@ -70,7 +70,7 @@ def foreign(libraries: dict[str, Path]) -> dict[str, Path]:
 
 
 def glibc_version_of(file: Path) -> tuple[int, ...]:
-    """Returns the newest glibc version that `file` needs; (0,) if it needs none."""
+    """Returns the newest glibc version that `file` needs; (0,) if `file` does not need glibc."""
     versions = re.findall(r"Name: GLIBC_([0-9.]+)", output_of("readelf", "-V", "-W", file))
     return max((tuple(int(n) for n in version.split(".")) for version in versions), default=(0,))
 
@@ -91,7 +91,7 @@ class Bundle:
         shutil.copy2(source.resolve(), copy)
         copy.chmod(0o755)
         output_of("strip", "--strip-unneeded", copy)
-        # RPATH, because unlike RUNPATH it also applies to libraries that plugins need.
+        # RPATH, because RUNPATH does not apply to libraries that plugins need.
         output_of(self._patchelf, "--force-rpath", "--set-rpath", rpath, copy)
         self.objects.append(source.resolve())
 
@@ -107,7 +107,7 @@ class Bundle:
                 self.binary(path, f"lib/{name}", "$ORIGIN")
 
     def plugins(self, source: Path, target: str) -> list[str]:
-        """Copies the plugins in `source` whose libraries are all in the bundle. Returns the names of those left out."""
+        """Copies the plugins in `source` whose libraries are all in the bundle. Returns the other plugins' names."""
         have = {path.name for path in (self.folder / "lib").iterdir()}
         (self.folder / target).mkdir()
         left = []
@@ -173,7 +173,7 @@ def add_mpi(bundle: Bundle, mpirun: Path | None) -> list[str]:
     shutil.copytree(texts, bundle.folder / "share/openmpi")
     shutil.copytree(settings, bundle.folder / "etc/openmpi")
     left = []
-    if (client := plugins / "mca_pmix_ext3x.so").exists():  # this Open MPI uses a separate PMIx library
+    if (client := plugins / "mca_pmix_ext3x.so").exists():  # True if this Open MPI uses a separate PMIx library
         pmix = libraries_of(client)
         bundle.libraries(foreign(pmix))
         home = pmix["libpmix.so.2"].resolve().parent

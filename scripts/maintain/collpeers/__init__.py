@@ -1,1 +1,1 @@
-"""Measures the engine's collectives beside those of other libraries: docs/peers.md."""
+"""Measures the engine's collectives beside other libraries' collectives: docs/peers.md."""

@@ -1,7 +1,7 @@
-"""Measures the engine's collectives beside those of MPIs, oneCCL and Gloo: docs/peers.md.
+"""Measures the engine's collectives beside the collectives of MPIs, oneCCL and Gloo: docs/peers.md.
 
-`run` launches every library in turn, in random order, and stores all samples in FILE. Started again with the same
-arguments, it continues. `report` judges a file.
+`run` launches every library in turn, in random order, and stores all samples in FILE. A second `run` with the same
+arguments continues. `report` judges a file.
 Exit code: 0 done, 1 the engine gave wrong results or failed, 2 usage, input or output, 7 interrupted.
 """
 
@@ -23,7 +23,7 @@ from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
 
 ENGINE = libraries.ROOT / "build" / "release" / "bin" / "engine_collectives"
 MOST_MINUTES = 100_000
-ROUND_RESERVE = 1.1  # a round is expected to take at most this many times as long as the longest earlier one
+ROUND_RESERVE = 1.1  # expected longest time of a round / longest time of an earlier round
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def require_memory(plan: Plan) -> None:
-    """Errors: HvdbError if the ranks' pools of buffers could take more than half of the memory that is available."""
+    """Errors: HvdbError if the ranks' pools of buffers could take more than half of the available memory."""
     need = cells.pool_bytes(plan.cells, plan.pool_bytes) * max(plan.classes.values())
     free = machine.available_bytes()
     if 2 * need > free:
@@ -78,7 +78,7 @@ def require_writable(file: Path) -> None:
 
 
 def chosen_cells(arguments: argparse.Namespace, most_ranks: int) -> list[str]:
-    """Returns the cells to measure. Set broad loses its largest cell if that would take too much memory.
+    """Returns the cells to measure. Leaves out the largest cell of set broad if it would take too much memory.
 
     Errors: HvdbError.
     """
@@ -138,10 +138,10 @@ def planned(arguments: argparse.Namespace) -> tuple[Plan, dict[str, libraries.Li
 def measure(
     plan: Plan, used: dict[str, libraries.Library], file: Path, end_seconds: float | None = None
 ) -> list[Launch]:
-    """Makes the launches that the file does not hold yet. Returns all launches. Errors: HvdbError, OSError.
+    """Makes the launches that are not yet in the file. Returns all launches. Errors: HvdbError, OSError.
 
-    end_seconds: a time of time.monotonic(). A round begins only if it is expected to end before that time, judging by
-    the longest round of this run so far. The first round always begins.
+    end_seconds: a time of time.monotonic(). A round begins only if it should end before that time, judging by the
+    longest round of this run so far. The first round always begins.
     """
     options = ["--samples", str(plan.samples), "--cell-seconds", str(plan.cell_seconds)]
     options += ["--pool-bytes", str(plan.pool_bytes)]
@@ -174,7 +174,7 @@ class Rounds:
         self._begun = self._longest = 0.0
 
     def may_begin(self, number: int, now: float) -> bool:
-        """Returns whether a launch of round `number` may begin. A round that has begun is always completed."""
+        """Returns True if a launch of round `number` may begin. A round that has begun is always completed."""
         if number == self._round:
             return True
         if self._round is not None:
@@ -184,7 +184,7 @@ class Rounds:
 
 
 def exit_code(launches: Sequence[Launch]) -> int:
-    """Returns 1 if the engine failed or was wrong in any launch."""
+    """Returns 1 if the engine failed or gave wrong results in any launch, else 0."""
     bad = any(
         one.failure is not None or any(result.wrong for result in one.results.values())
         for one in launches
@@ -200,7 +200,7 @@ def run(arguments: argparse.Namespace) -> int:
         end_seconds = None
         if arguments.minutes is not None:
             if not 0 < arguments.minutes < MOST_MINUTES:
-                raise HvdbError(f"--minutes is no number above 0 and below {MOST_MINUTES}")
+                raise HvdbError(f"--minutes is not a number above 0 and below {MOST_MINUTES}")
             end_seconds = time.monotonic() + 60 * arguments.minutes
         if arguments.json:
             require_writable(arguments.json)

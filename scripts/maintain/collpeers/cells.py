@@ -1,7 +1,7 @@
 """The cells to measure, as text OPERATION/TYPE/BYTES/in|out/CALLS, and lists of cells. Pure.
 
-BYTES is the size of the larger of input and output of one call. CALLS is the number of calls that make one sample; each
-call has its own buffer. bench/peers/cell.cpp reads the same text.
+BYTES is the larger of input size and output size of one call. CALLS is the number of calls in one sample; each call has
+its own buffer. bench/peers/cell.cpp reads the same text.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _CELL = re.compile(rf"({'|'.join(OPERATIONS)})/({'|'.join(TYPE_BYTES)})/(\d{{1,1
 LONGEST_CELL = 60
 MOST_BYTES = 1 << 33  # bench/peers/cell.cpp, kMostBytes
 
-# Bytes of the parameters in fp32; parameter counts from models/zoo, which equal torchvision's published figures.
+# Bytes of the parameters in fp32. The parameter counts come from models/zoo and equal torchvision's published figures.
 GRADIENTS = {"inception3": 4 * 23_834_568, "resnet101": 4 * 44_549_160, "vgg16": 4 * 138_357_544}
 SIZES = (8, 1 << 10, 32 << 10, 1 << 20, 16 << 20)
-_WHOLE = ("all_reduce", "broadcast")  # each rank has all elements, so one element is enough
+_WHOLE = ("all_reduce", "broadcast")  # operations in which each rank has all elements, so one element is enough
 BROAD_SIZES = (64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20)
 UNEVEN_BYTES = 1_000_012  # 250,003 elements of 4 bytes: not divisible by 2 or 4 ranks
 
 
 def calls_for(size: int) -> int:
-    """Calls per sample: enough that a sample of small messages takes much longer than the clock and the barrier."""
+    """Returns the calls per sample. A sample of small messages must take much longer than clock and barrier."""
     return 100 if size <= 4 << 10 else 20 if size <= 64 << 10 else 4 if size <= 1 << 20 else 1
 
 
@@ -86,9 +86,9 @@ def parse(text: str) -> tuple[str, str, int, str, int] | None:
 
 
 def chosen(words: Sequence[str], most_ranks: int = 2) -> list[str]:
-    """Returns the cells that `words` name, as sets or as cells, each once. Errors: HvdbError naming an unknown word.
+    """Returns the cells that `words` name, as sets or as cells, each once. Errors: HvdbError for an unknown word.
 
-    In cells of set broad, each of `most_ranks` ranks has at least one element.
+    Of set broad, returns only cells in which each of `most_ranks` ranks has at least one element.
     """
     found: dict[str, None] = {}
     for word in words:
@@ -103,13 +103,13 @@ def chosen(words: Sequence[str], most_ranks: int = 2) -> list[str]:
 
 
 def has_shares(text: str, ranks: int) -> bool:
-    """Returns whether each rank has at least one element of a call."""
+    """Returns True if each rank has at least one element of a call."""
     parsed = parse(text)
     return parsed is not None and (parsed[0] in (*_WHOLE, "barrier") or parsed[2] >= ranks * TYPE_BYTES[parsed[1]])
 
 
 def pool_bytes(texts: Sequence[str], rotated: int) -> int:
-    """Returns the bytes of a rank's two pools of buffers, in and out, as measure_all() in
+    """Returns the bytes of a rank's two pools of buffers, in and out, like measure_all() in
     bench/peers/collectives.cpp."""
     parsed = [one for one in map(parse, texts) if one]
     size_in = max([rotated, *(size * calls for _, _, size, _, calls in parsed)])
@@ -118,7 +118,7 @@ def pool_bytes(texts: Sequence[str], rotated: int) -> int:
 
 
 def title(text: str) -> str:
-    """A cell for tables: "all_reduce fp32 1,024 B x 1000"; "inception3" if the size is that of its gradients."""
+    """Returns a cell for tables: "all_reduce fp32 1,024 B x 1000". Names a network whose gradients have this size."""
     parsed = parse(text)
     if parsed is None:
         return text

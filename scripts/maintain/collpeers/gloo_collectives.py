@@ -1,9 +1,9 @@
-"""Measures the collectives of PyTorch's Gloo by the rules of bench/peers, which it loads as a shared library.
+"""Measures the collectives of PyTorch's Gloo by the rules of bench/peers, which are a shared library.
 
     python gloo_collectives.py RULES RANKS any|PROCESSORS --shared-page FILE ...
 
-It forks RANKS processes, each bound to one of the PROCESSORS, for example 0,2,4; with `any` they are not bound. It runs
-in the Python of build/peers/torch, which has no hvdb. Exit code: that of the first rank that fails, else 0.
+The program forks RANKS processes. Each is bound to one of the PROCESSORS, for example 0,2,4; with `any`, to none. The
+program runs in the Python of build/peers/torch, which has no hvdb. Exit code: of the first rank that fails, else 0.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Library(ctypes.Structure):
 
 
 class Gloo:
-    """One rank: owns its pools of memory and performs the calls. Used by one thread."""
+    """One rank, which owns its pools of memory and performs the calls. Used by one thread."""
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
@@ -98,7 +98,7 @@ class Gloo:
             dist.all_to_all_single(out, given, [mine] * self._size, call.counts[: self._size])
 
     def perform(self, _: object, call: ctypes._Pointer) -> int:
-        """Performs one call. Catches all exceptions, because none may leave a callback from C."""
+        """Performs one call. Catches all exceptions, because no exception may leave a callback from C."""
         even = call.contents.count % self._size == 0
         if call.contents.operation in (REDUCE_SCATTER, ALL_GATHER) and not even:
             return UNSUPPORTED  # Gloo requires equal shares here
@@ -157,7 +157,7 @@ def main() -> int:
         code = os.waitstatus_to_exitcode(status)
         if code != 0 and worst == 0:
             worst = abs(code)
-        if code not in (0, 1):  # the other ranks would wait for a rank that is gone
+        if code not in (0, 1):  # the other ranks would wait for the rank that has ended
             for other in children:
                 os.kill(other, signal.SIGKILL)
     return worst

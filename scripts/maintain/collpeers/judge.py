@@ -1,9 +1,9 @@
 """Decides which peer is the best in a cell, and whether the engine ("ours") is slower than that peer. Pure.
 
-The unit is the round: one launch of each library, with the median over its samples as result. The best peer of a cell
-is chosen on the even rounds and compared on the odd ones. Choosing and comparing on the same rounds would count the
-luck of the chosen peer against ours. The ratio of a round is ours / peer. Its interval over rounds is exact (sign-flip
-test on ranks, hvdb.exact), and infinite with fewer than six odd rounds.
+The unit is the round: one launch of each library, whose result is the median over its samples. The best peer of a cell
+is chosen on the even rounds and compared on the odd rounds. Choosing and comparing on the same rounds would count the
+luck of the chosen peer against ours. The ratio of a round is ours / peer. The interval of the ratio over rounds is
+exact (sign-flip test on ranks, hvdb.exact). It is infinite with fewer than six odd rounds.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import numpy as np
 from hvdb import exact
 
 CONFIDENCE = 0.95
-MARGIN = 1.05  # a cell whose interval ends below this ratio is at most 5 % slower
+MARGIN = 1.05  # a cell whose interval ends at or below this ratio is at most 5 % slower
 FASTER, WITHIN, UNDECIDED, SLOWER = "faster", "not slower within 5 %", "undecided", "slower"
 NOT_JUDGED = "not judged"
 ORDER = (SLOWER, UNDECIDED, WITHIN, FASTER)  # order of display: losses first
 
 Rounds = Mapping[int, float]
-"""Round -> seconds of a sample, the median over the samples of that round's launch."""
+"""Round -> seconds of a sample: the median over the samples of the launch in this round."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """ours / peer with its 95 % interval. rounds: how many were compared. seconds: medians over these rounds."""
+    """ratio: ours / peer; low, high: its 95 % interval. rounds: number of compared rounds. Seconds are medians."""
 
     cell: str
     peer: str
@@ -41,20 +41,20 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
-        """The verdict from the interval alone: FASTER below 1, SLOWER above 1, else WITHIN if it ends below MARGIN."""
+        """FASTER if the interval lies below 1, SLOWER if above 1, else WITHIN if it ends by MARGIN, else UNDECIDED."""
         if self.high < 1 or self.low > 1:
             return FASTER if self.high < 1 else SLOWER
         return WITHIN if self.high <= MARGIN else UNDECIDED
 
     @property
     def bounded(self) -> bool:
-        """Whether there were enough rounds for an interval."""
+        """True if there were enough rounds for an interval."""
         return math.isfinite(self.high)
 
 
 def best_peer(peers: Mapping[str, Rounds]) -> str | None:
-    """Returns the peer with the lowest median over the even rounds, among peers with at least half as many even rounds
-    as any other has."""
+    """Returns the peer with the lowest median over the even rounds. A peer must have at least half as many even rounds
+    as the peer with the most."""
     even = {name: [s for i, s in rounds.items() if i % 2 == 0] for name, rounds in peers.items()}
     most = max((len(seconds) for seconds in even.values()), default=0)
     medians = {name: float(np.median(s)) for name, s in even.items() if s and 2 * len(s) >= most}
@@ -62,7 +62,7 @@ def best_peer(peers: Mapping[str, Rounds]) -> str | None:
 
 
 def judge(cell: str, ours: Rounds, peers: Mapping[str, Rounds]) -> Judgement | None:
-    """Compares ours with the best peer. Returns None if no peer has the cell, or if no odd round has both."""
+    """Compares ours with the best peer. Returns None if no peer has the cell, or no odd round has both sides."""
     peer = best_peer(peers)
     if peer is None:
         return None
@@ -78,23 +78,23 @@ def judge(cell: str, ours: Rounds, peers: Mapping[str, Rounds]) -> Judgement | N
 
 
 def losses_first(judgements: Iterable[Judgement]) -> list[Judgement]:
-    """Slower cells first, the largest ratio first within each verdict."""
+    """Returns slower cells first; within each verdict, the largest ratio first."""
     return sorted(judgements, key=lambda j: (ORDER.index(j.verdict), -j.ratio, j.cell))
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Cells by verdict. planned: all cells; those that were wrong, failed or have no interval count as well."""
+    """Cells by verdict. planned: number of all cells, also of cells that were wrong, failed or have no interval."""
 
     verdicts: Mapping[str, int]
     planned: int
 
     def share_not_above(self) -> float:
-        """Returns the fraction of the planned cells whose interval exists and does not lie above 1."""
+        """Returns the fraction of the planned cells that have an interval that does not lie above 1."""
         return self.share_shown() + self.verdicts[UNDECIDED] / self.planned
 
     def share_shown(self) -> float:
-        """Returns the fraction of the planned cells that are shown to be not slower: faster, or within the margin."""
+        """Returns the fraction of the planned cells that are faster or within the margin."""
         return (self.verdicts[FASTER] + self.verdicts[WITHIN]) / self.planned
 
 
@@ -112,7 +112,7 @@ def mean_ratio(judgements: Iterable[Judgement]) -> float | None:
 
 
 def median_interval(values: Iterable[float]) -> tuple[float, float] | None:
-    """The order-statistics interval of the median, without any distribution; None for fewer than six values.
+    """Returns the order-statistics interval of the median (of any distribution); None for fewer than six values.
 
     The k-th lowest and the k-th highest of n values miss the median if fewer than k values lie on one side of it.
     """

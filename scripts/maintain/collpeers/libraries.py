@@ -1,4 +1,4 @@
-"""The libraries that are measured: where each one is, how to compile its program, and how to start its ranks."""
+"""The libraries to measure: where each library is, how to compile its program, and how to start its ranks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hvdb.errors import HvdbError
 
 ROOT = Path(__file__).resolve().parents[3]
 PEERS = ROOT / "build" / "peers"  # scripts/install_deps --peers
-PROGRAMS = ROOT / "build" / "peer_programs"  # belongs to this checkout; build/peers may be a link to another's
+PROGRAMS = ROOT / "build" / "peer_programs"  # belongs to this checkout, unlike build/peers, which may be a link
 SOURCES = ROOT / "bench" / "peers"
 RULES = ("collectives.cpp", "cell.cpp", "exact.cpp", "shared_page.cpp")
-OURS = ("ours", "ours_plain")  # in registered memory, in ordinary memory
+OURS = ("ours", "ours_plain")  # our engine in registered memory and in ordinary memory
 COMPILE_SECONDS = 600.0
 START_SECONDS = 60.0
 LONGEST_OUTPUT = 64 << 20
@@ -31,11 +31,11 @@ OPEN_MPI = {CORES: ["--bind-to", "core"], OVERSUBSCRIBED: ["--oversubscribe", "-
 MPICH = {CORES: ["-bind-to", "core"], OVERSUBSCRIBED: []}
 INTEL = {CORES: ["-genv", "I_MPI_PIN", "1"], OVERSUBSCRIBED: ["-genv", "I_MPI_PIN", "0"]}
 
-# Variants of a library with a setting that makes a waiting rank give up its core. The setting helps only where ranks
-# share cores. Other libraries have no variant: Open MPI yields there by default (mpi_yield_when_idle), Gloo sleeps in
-# its sockets, and MPICH's MPIR_CVAR_POLLS_BEFORE_YIELD and MPIR_CVAR_ENABLE_HEAVY_YIELD did not change its times.
+# Variants of a library with a setting that makes a waiting rank give up its core. The setting helps only if ranks share
+# cores. Other libraries have no variant: Open MPI yields by default if ranks share cores (mpi_yield_when_idle), Gloo
+# sleeps in its sockets, MPICH's MPIR_CVAR_POLLS_BEFORE_YIELD and MPIR_CVAR_ENABLE_HEAVY_YIELD did not help.
 YIELDING = {
-    "intelmpi_yield": {"I_MPI_THREAD_YIELD": "3"},  # sleeps; the default only yields
+    "intelmpi_yield": {"I_MPI_THREAD_YIELD": "3"},  # a waiting rank sleeps; by default it only yields
     "oneccl_yield": {"CCL_YIELD": "sched_yield"},  # default: pause; other values: none and sleep
 }
 
@@ -44,7 +44,7 @@ YIELDING = {
 class Library:
     """launcher: the words before the number of ranks. placing: class -> the launcher's words that place the ranks.
 
-    source: file of bench/peers that `compiler` compiles into `program`. None: the program must exist already.
+    source: file of bench/peers that `compiler` compiles into `program`; None: the program must already exist.
     """
 
     title: str
@@ -64,7 +64,7 @@ class Library:
         return [self.program]
 
     def command(self, kind: str, ranks: int, arguments: Sequence[str]) -> list[str]:
-        """Returns the command that starts `ranks` ranks of the measuring program in class CORES or OVERSUBSCRIBED."""
+        """Returns the command that starts `ranks` ranks of the measuring program. kind: CORES or OVERSUBSCRIBED."""
         started = [*self.launcher, "-np", str(ranks), *self.placing[kind], str(self.program)]
         return [*started, *self.options, *arguments]
 
@@ -85,12 +85,12 @@ class Gloo(Library):
 
 
 def is_measured_in(name: str, kind: str) -> bool:
-    """Returns whether a library is measured in a class: variants that yield only where ranks share cores."""
+    """Returns True if a library is measured in a class. Variants that yield are measured only if ranks share cores."""
     return kind == OVERSUBSCRIBED or name not in YIELDING
 
 
 def version(library: Library) -> str:
-    """The version, and the first digits of the SHA-256 of the library's files, which must be built. Errors:
+    """Returns the version, and the first digits of the SHA-256 of the library's files, which must exist. Errors:
     HvdbError."""
     digest = hashlib.sha256()
     for file in library.measured:
@@ -111,7 +111,7 @@ def _first_line(words: Sequence[str]) -> str:
 
 
 def _installed(name: str) -> str:
-    """Returns the names of the wheels in build/peers/NAME. Errors: FileNotFoundError if it is not installed."""
+    """Returns the names of the wheels in build/peers/NAME. Errors: FileNotFoundError if NAME is not installed."""
     return (PEERS / name / "wheels.txt").read_text(encoding="utf-8").strip()[:200]
 
 
@@ -161,7 +161,7 @@ def _system_mpirun() -> str:
 
 
 def _open_mpi_4(forced_ring: bool) -> Library:
-    """Returns Debian's Open MPI. The variant with a forced segmented ring is faster where ranks share cores."""
+    """Returns Debian's Open MPI. A forced segmented ring is faster than Open MPI's choice if ranks share cores."""
     mpirun = _system_mpirun()
     ring = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1", "OMPI_MCA_coll_tuned_allreduce_algorithm": "5"}
     return Library(
@@ -183,7 +183,7 @@ def _ours(program: Path, memory: str) -> Library:
 
 
 def found(ours: Path) -> tuple[dict[str, Library], dict[str, str]]:
-    """Returns the installed libraries by name, and for each other library why it is missing."""
+    """Returns the installed libraries by name, and name -> reason for each missing library."""
     made: dict[str, Library] = {}
     missing: dict[str, str] = {}
     makers = {
@@ -234,13 +234,13 @@ def build(library: Library) -> None:
 
 
 def is_told(line: str) -> bool:
-    """Returns whether a line of a launch's output can explain why the launch failed."""
+    """Returns True if a line of a launch's output can explain why the launch failed."""
     return not line.startswith("{") and re.search(r"\w", line) is not None and re.search("warn", line, re.I) is None
 
 
 def last_words(text: str) -> str:
-    """Returns the line of a launch's output that explains best why it failed: the last line of a measuring program that
-    does not blame another rank, else the last line that is neither a result nor a warning. Empty if there is none."""
+    """Returns the line of a launch's output that explains best why the launch failed: the last line of a measuring
+    program that does not blame another rank, else the last line that is neither a result nor a warning, else ""."""
     lines = [" ".join(line.split()) for line in text.splitlines() if is_told(line)]
     programs = [line for line in lines if re.match(r"(rank \d+|\w+_collectives): ", line)]
     first_hand = [line for line in programs if not line.endswith("another rank failed")]
@@ -250,7 +250,7 @@ def last_words(text: str) -> str:
 def launch(
     library: Library, kind: str, ranks: int, words: Sequence[str], cells: Sequence[str], seconds: float
 ) -> tuple[dict[str, samples.Result], str | None]:
-    """Makes one launch of at most `seconds`. Returns the results so far, and why it failed (None if it did not).
+    """Makes one launch of at most `seconds`. Returns the results, and the reason of a failure (None if there was none).
 
     words: options of bench/peers/collectives.h, without --shared-page.
     """
@@ -270,7 +270,7 @@ def launch(
         with printed.open("rb") as output:
             text = output.read(LONGEST_OUTPUT).decode(errors="replace")
         words = last_words(text)
-        late = failure is not None and failure.startswith("took longer")  # its last line then says only that
+        late = failure is not None and failure.startswith("took longer")  # the last line of output then says only that
         if failure is not None and words and not late:
             failure = f"{failure[:100]}: {words}"
         try:

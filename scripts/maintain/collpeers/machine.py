@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PROCESSORS = Path("/sys/devices/system/cpu")
-CACHE_BYTES = 32 << 20  # used if the system does not tell
+CACHE_BYTES = 32 << 20  # used if the system does not tell the size
 MEMORY = Path("/proc/meminfo")
 
 
 def _read(file: Path) -> str:
-    """Returns the text of a file of the system; empty if it cannot be read."""
+    """Returns the text of a file of the system; "" if the file cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -21,7 +21,7 @@ def _read(file: Path) -> str:
 
 
 def one_per_core(processors: Iterable[int], folder: Path = PROCESSORS) -> list[int]:
-    """The first hardware thread of each core of `processors`. A processor of unknown core counts as a core."""
+    """Returns the first hardware thread of each core of `processors`. A processor of unknown core counts as a core."""
     first: dict[tuple[str, str], int] = {}
     for number in sorted(processors):
         topology = folder / f"cpu{number}" / "topology"
@@ -42,7 +42,7 @@ def cache_bytes() -> int:
 
 
 def available_bytes(file: Path = MEMORY) -> int:
-    """Returns the memory that programs can get without swapping: MemAvailable, which counts the page cache as free."""
+    """Returns the memory available to programs without swapping: MemAvailable, which counts the page cache as free."""
     for line in _read(file).splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable" and value.strip().removesuffix("kB").strip().isdecimal():

@@ -19,7 +19,7 @@ HEADER = ("cell", "ours us", "best peer us", "best peer", "ours / peer [95 %]", 
 
 
 def rounds_of(launches: Sequence[Launch], kind: str, library: str, cell: str) -> dict[int, float]:
-    """Round -> median seconds of a sample. Empty if any result of the cell was wrong: it is then not compared."""
+    """Returns round -> median seconds of a sample. Empty if any result of the cell was wrong: not compared."""
     found = [
         (one.round, one.results[cell])
         for one in launches
@@ -43,7 +43,7 @@ def judgements(plan: Plan, launches: Sequence[Launch], kind: str, ours: str) -> 
 def not_judged(
     plan: Plan, launches: Sequence[Launch], kind: str, ours: str, found_there: Sequence[Judgement]
 ) -> list[tuple[str, str]]:
-    """Returns (cell, why) for each cell without an interval. found_there: judgements() of the same class and memory."""
+    """Returns (cell, reason) for each cell without an interval. found_there: judgements() of this class and memory."""
     judged = {one.cell: one for one in found_there}
     wrong = wrong_results(launches)
     found = []
@@ -61,7 +61,7 @@ def not_judged(
 
 
 def wrong_results(launches: Sequence[Launch]) -> dict[tuple[str, str, str], int]:
-    """Returns (class, library, cell) -> number of wrong elements, where it is not 0."""
+    """Returns (class, library, cell) -> number of wrong elements, without zeros."""
     found: dict[tuple[str, str, str], int] = {}
     for one in launches:
         for cell, result in one.results.items():
@@ -72,7 +72,7 @@ def wrong_results(launches: Sequence[Launch]) -> dict[tuple[str, str, str], int]
 
 
 def failures(launches: Sequence[Launch]) -> dict[tuple[str, str], list[str]]:
-    """Returns (class, library) -> why its launches failed."""
+    """Returns (class, library) -> the reasons why launches of the library failed."""
     found: dict[tuple[str, str], list[str]] = {}
     for one in launches:
         if one.failure is not None:
@@ -139,7 +139,7 @@ def _gradients(found: Sequence[Judgement]) -> list[str]:
 
 
 def _not_judged_lines(found: Sequence[tuple[str, str]], planned: int) -> list[str]:
-    """Returns a line per reason. Cells with too few rounds are left out, because the table has them."""
+    """Returns a line per reason. Leaves out cells with too few rounds, because the table has these cells."""
     reasons: dict[str, list[str]] = {}
     for cell, why in found:
         if not why.startswith("too few"):
@@ -150,7 +150,7 @@ def _not_judged_lines(found: Sequence[tuple[str, str]], planned: int) -> list[st
 
 def text(plan: Plan, launches: Sequence[Launch]) -> str:
     """Returns lines for a terminal: a table per class and memory of ours, then wrong results and failures. The caller
-    must make them printable."""
+    must make the lines printable."""
     block = len(block_of(plan))
     lines = [f"{plan.machine}; {len(launches)} of {block * plan.rounds} launches, {block} a round"]
     lines += [f"{name}: {version}" for name, version in plan.libraries.items()]
@@ -171,7 +171,7 @@ def text(plan: Plan, launches: Sequence[Launch]) -> str:
 
 
 def series(plan: Plan, launches: Sequence[Launch]) -> list[dict[str, Any]]:
-    """Returns each library's median over all its rounds in each cell, and the median's interval (None without one)."""
+    """Returns each library's median over all its rounds in each cell, and the median's interval, or None."""
     made = []
     for kind, library in block_of(plan):
         for cell in plan.cells:
@@ -184,7 +184,7 @@ def series(plan: Plan, launches: Sequence[Launch]) -> list[dict[str, Any]]:
 
 
 def document(plan: Plan, launches: Sequence[Launch]) -> dict[str, Any]:
-    """The document for JSON. seconds: per sample of CALLS calls. An infinite end of an interval becomes null."""
+    """Returns the document for JSON. seconds: per sample of CALLS calls. Infinite ends of intervals become null."""
     rows, summaries = [], []
     for kind in plan.classes:
         for ours in (name for name in libraries.OURS if name in plan.libraries):

@@ -1,30 +1,28 @@
 """The file of a comparison: a line of JSON with the plan, then one line per launch, in the order of launches.
 
-Launches are appended, so a comparison that was stopped can continue. The file may come from a stranger, so every field
-is checked. A writer holds the file's lock.
+Launches are appended, so a stopped comparison can continue. The file may come from a stranger, so every field is
+checked. A writer must hold the file's lock.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import random
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import cells, libraries, samples
 from .samples import Result
-from hvdb import strict_json
+from hvdb import locks, strict_json
 from hvdb.errors import HvdbError
-from hvdb.strict_json import Malformed
+from hvdb.strict_json import Malformed, text, whole
 
 FORMAT = "hvd coll_peers 1"
-LONGEST_TEXT = 300
-MOST_ROUNDS = 1_000  # with more rounds, computing the exact intervals would take too long
+MOST_ROUNDS = 1_000  # with more rounds than this, the exact intervals would take too long
 MOST_NAMES = 100
 LAUNCH_SECONDS = 60.0
 
@@ -33,8 +31,7 @@ LAUNCH_SECONDS = 60.0
 class Plan:
     """classes: name -> ranks. libraries: name -> version. pool_bytes: buffers rotate through at least this many bytes.
 
-    launch_seconds: a launch that takes longer is ended and keeps the cells that it has measured; 0: see
-    limit_seconds().
+    launch_seconds: limit of a launch, which keeps the cells measured by then; 0: see limit_seconds().
     """
 
     machine: str
@@ -51,7 +48,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Turn:
-    """A launch to make. seed: determines its order of cells."""
+    """A launch to make. seed: determines the order of the launch's cells."""
 
     round: int
     kind: str
@@ -61,7 +58,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch that was made. failure: why it did not complete, or None if it did."""
+    """A launch that was made. failure: why the launch did not complete; None if it did."""
 
     round: int
     kind: str
@@ -71,8 +68,8 @@ class Launch:
 
 
 def limit_seconds(plan: Plan) -> float:
-    """Returns the most seconds that a launch may take. By default, the time of the samples is doubled: checks, filling
-    the buffers and a sample that began in time may take as long again."""
+    """Returns the longest time of a launch in seconds. By default, twice the time of the samples: checks, filling the
+    buffers and a sample that began in time may together take as long as the samples."""
     return plan.launch_seconds or LAUNCH_SECONDS + 2 * (plan.cell_seconds + 5) * len(plan.cells)
 
 
@@ -82,7 +79,7 @@ def block_of(plan: Plan) -> list[tuple[str, str]]:
 
 
 def turns(plan: Plan) -> list[Turn]:
-    """Returns all launches. Each round has every class and its libraries once, in an order drawn from the seed.
+    """Returns all launches. Each round has every library of every class once, in an order drawn from the seed.
 
     Pure.
     """
@@ -95,37 +92,33 @@ def turns(plan: Plan) -> list[Turn]:
     return made
 
 
-def _text(value: object, what: str, longest: int = LONGEST_TEXT) -> str:
-    return strict_json.text(value, what, longest)
-
-
 def _named(value: object, what: str, most: int = MOST_NAMES, longest: int = 40) -> dict[str, Any]:
     if not isinstance(value, dict) or not 0 < len(value) <= most:
-        raise Malformed(f"{what} is no table of 1 to {most} names")
-    return {_text(name, f"a name in {what}", longest): entry for name, entry in value.items()}
+        raise Malformed(f"{what} is not a table of 1 to {most} names")
+    return {text(name, f"a name in {what}", longest): entry for name, entry in value.items()}
 
 
 def plan_of(row: dict[str, Any]) -> Plan:
     """Reads the first line. Errors: Malformed."""
     if row.pop("format", None) != FORMAT:
         raise Malformed(f"another format than {FORMAT}")
-    row.setdefault("launch_seconds", 0)  # records from before 2026-11-24 lack it
+    row.setdefault("launch_seconds", 0)  # records from before 2026-11-24 do not have it
     if set(row) != set(Plan.__dataclass_fields__):
         raise Malformed("other keys than those of a plan")
     texts = row["cells"]
     if not isinstance(texts, list) or not 0 < len(texts) <= samples.MOST_CELLS or not all(map(samples.is_cell, texts)):
-        raise Malformed("cells is no list of cells")
+        raise Malformed("cells is not a list of cells")
     return Plan(
-        _text(row["machine"], "machine"),
-        {name: samples.whole(n, 1, 1 << 20, "ranks") for name, n in _named(row["classes"], "classes").items()},
-        {name: _text(v, "a version") for name, v in _named(row["libraries"], "libraries").items()},
+        text(row["machine"], "machine"),
+        {name: whole(n, 1, 1 << 20, "ranks") for name, n in _named(row["classes"], "classes").items()},
+        {name: text(v, "a version") for name, v in _named(row["libraries"], "libraries").items()},
         texts,
-        samples.whole(row["rounds"], 1, MOST_ROUNDS, "rounds"),
-        samples.whole(row["samples"], 1, samples.MOST_SAMPLES, "samples"),
-        samples.whole(row["cell_seconds"], 0, 3600, "cell_seconds"),
-        samples.whole(row["pool_bytes"], 0, cells.MOST_BYTES, "pool_bytes"),
-        samples.whole(row["seed"], 0, 1 << 62, "seed"),
-        samples.whole(row["launch_seconds"], 0, 1 << 20, "launch_seconds"),
+        whole(row["rounds"], 1, MOST_ROUNDS, "rounds"),
+        whole(row["samples"], 1, samples.MOST_SAMPLES, "samples"),
+        whole(row["cell_seconds"], 0, 3600, "cell_seconds"),
+        whole(row["pool_bytes"], 0, cells.MOST_BYTES, "pool_bytes"),
+        whole(row["seed"], 0, 1 << 62, "seed"),
+        whole(row["launch_seconds"], 0, 1 << 20, "launch_seconds"),
     )
 
 
@@ -133,11 +126,11 @@ def launch_of(row: dict[str, Any], plan: Plan) -> Launch:
     """Reads the line of a launch. Errors: Malformed."""
     if set(row) != set(Launch.__dataclass_fields__):
         raise Malformed("other keys than those of a launch")
-    number = samples.whole(row["round"], 0, plan.rounds - 1, "round")
-    kind, library = _text(row["kind"], "kind"), _text(row["library"], "library")
+    number = whole(row["round"], 0, plan.rounds - 1, "round")
+    kind, library = text(row["kind"], "kind"), text(row["library"], "library")
     if kind not in plan.classes or library not in plan.libraries:
         raise Malformed("a launch that was not planned")
-    failure = None if row["failure"] is None else _text(row["failure"], "failure")
+    failure = None if row["failure"] is None else text(row["failure"], "failure")
     results = {}
     given = _named(row["results"], "results", samples.MOST_CELLS, cells.LONGEST_CELL) if row["results"] else {}
     for cell, found in given.items():
@@ -148,18 +141,18 @@ def launch_of(row: dict[str, Any], plan: Plan) -> Launch:
 
 
 def read(file: Path) -> tuple[Plan, list[Launch]]:
-    """Reads the file, without a last line that a kill cut off. Errors: HvdbError naming the line; OSError."""
+    """Reads the file, without a last line that a kill cut off. Errors: HvdbError, which names the line; OSError."""
     plan, launches, seen = None, [], set()
     for number, line in enumerate(_lines(file), start=1):
         try:
-            row = samples.load(line)
+            row = strict_json.load(line, samples.LONGEST_LINE)
             if plan is None:
                 plan = plan_of(row)
                 continue
             launch = launch_of(row, plan)
             turn = (launch.round, launch.kind, launch.library)
             if turn in seen:
-                raise Malformed("a launch that stands twice")
+                raise Malformed("a launch that occurs twice")
             seen.add(turn)
             launches.append(launch)
         except Malformed as error:
@@ -184,21 +177,15 @@ def _append(file: Path, row: dict[str, Any]) -> None:
         os.fsync(opened.fileno())
 
 
-@contextlib.contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Locks the file against other writers; creates it if missing. Errors: HvdbError if it is locked; OSError."""
-    with file.open("a", encoding="utf-8") as opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise HvdbError(f"{file}: another run writes it; wait for its end, or name another file") from error
-        yield
+def locked(file: Path) -> AbstractContextManager[int]:
+    """Locks the file against other writers. Creates a missing file. Errors: HvdbError if it is locked; OSError."""
+    return locks.held(file, HvdbError(f"{file}: another run writes it; wait for its end, or name another file"))
 
 
 def begin(file: Path, plan: Plan) -> list[Launch]:
-    """Creates the file, or returns the launches that it holds already, without a last line that was cut off.
+    """Creates the file. Returns the launches of a file that exists, after removing a last line that was cut off.
 
-    Errors: HvdbError if the file holds another plan; OSError.
+    Errors: HvdbError if the file has another plan; OSError.
     """
     if not file.exists() or file.stat().st_size == 0:
         _append(file, {"format": FORMAT, **asdict(plan)})

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from . import cells
 from hvdb import strict_json
@@ -19,7 +18,7 @@ LONGEST_LINE = 32 << 20  # enough for a launch with the most cells and samples
 
 @dataclass(frozen=True)
 class Result:
-    """One cell of one launch. seconds: of the slowest rank, per sample; empty if the library lacks the operation.
+    """One cell of one launch. seconds: of the slowest rank, per sample; empty if the library has no such operation.
 
     wrong: number of wrong elements in all results, over all ranks and samples.
     """
@@ -28,21 +27,16 @@ class Result:
     wrong: int
 
 
-def load(line: str) -> dict[str, Any]:
-    """Parses a line as a JSON object. Errors: Malformed."""
-    return strict_json.load(line, LONGEST_LINE)
-
-
 def result(seconds: object, wrong: object) -> Result:
     """Checks the values of a result. Errors: Malformed."""
     if not isinstance(seconds, list) or len(seconds) > MOST_SAMPLES:
-        raise Malformed("seconds is no list of samples")
+        raise Malformed("seconds is not a list of samples")
     times = tuple(above_zero(value, 1e6, "a number of seconds") for value in seconds)
     return Result(times, whole(wrong, 0, 1 << 62, "wrong"))
 
 
 def printed(text: str, asked: Collection[str], ranks: int) -> dict[str, Result]:
-    """Reads what a launch printed: cell -> its result. Skips lines of the launcher, which do not begin with a brace.
+    """Reads a launch's output: cell -> its result. Skips lines of the launcher, which do not begin with a brace.
 
     Errors: Malformed, also for a cell that was not asked for or that occurs twice.
     """
@@ -50,13 +44,13 @@ def printed(text: str, asked: Collection[str], ranks: int) -> dict[str, Result]:
     for line in text.splitlines():
         if not line.startswith("{"):
             continue
-        row = load(line)
+        row = strict_json.load(line, LONGEST_LINE)
         if set(row) != {"cell", "ranks", "wrong", "seconds"}:
             raise Malformed("keys other than cell, ranks, wrong and seconds")
         if not isinstance(row["cell"], str) or row["cell"] not in asked:
             raise Malformed("a cell that was not asked for")
         if row["cell"] in found:
-            raise Malformed("a cell that stands twice")
+            raise Malformed("a cell that occurs twice")
         if whole(row["ranks"], 1, 1 << 20, "ranks") != ranks:
             raise Malformed(f"{row['ranks']} ranks instead of {ranks}")
         found[row["cell"]] = result(row["seconds"], row["wrong"])
@@ -64,5 +58,5 @@ def printed(text: str, asked: Collection[str], ranks: int) -> dict[str, Result]:
 
 
 def is_cell(text: object) -> bool:
-    """Returns whether a value of a record is the text of a cell."""
+    """Returns True if a value of a record is the text of a cell."""
     return isinstance(text, str) and len(text) <= cells.LONGEST_CELL and cells.parse(text) is not None

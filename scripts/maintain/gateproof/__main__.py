@@ -1,4 +1,4 @@
-"""Measures how often gates are wrong, and how small a slowdown they find: docs/gate.md, "Error rates".
+"""Measures how often gates are wrong, and how small a slowdown gates find: docs/gate.md, "Error rates".
 
 `collect` measures pairs of equal sides, and pairs of sides that differ by a known fraction. `pack` makes their stores
 small enough to keep. `evaluate` draws gates from the pairs.

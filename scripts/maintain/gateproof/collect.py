@@ -1,8 +1,8 @@
 """Measures pairs of equal sides, and pairs whose side B is slower by a known fraction, for a given time.
 
-A round has several pairs of each cell with equal sides and one pair for each level of slowdown, so that all of them see
-the same state of the machine. Slowdowns are made by lengthening the update of a recorded step, because nothing overlaps
-with the update: backward and the engine's thread are done by then.
+A round has several pairs of each cell with equal sides and one pair for each level of slowdown, so that all pairs of a
+round see one state of the machine. A slowdown is a longer update in a recorded step. Nothing overlaps with the update,
+because backward and the engine's thread are done before it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hvdb.thresholds import Thresholds
 LEVELS = (0.01, 0.02, 0.03, 0.05, 0.10)
 PAIRS = 12
 TIMEOUT_SECONDS = 120.0
-# Pairs of equal sides per round, for the replayed cell and for the cell that really computes, which takes longer.
+# Pairs of equal sides per round: for the replayed cell, and for the cell that really computes, which takes longer.
 REPLAYED, COMPUTED = 6, 1
 REPLAY_FILE = "step.txt"
 REPLAY = f"--replay {REPLAY_FILE} --model resnet101 --ranks 2 --replay-shrink 16 --num-warmup-batches 2 --num-iters 14"
@@ -30,7 +30,7 @@ SMALL = "--model resnet50 --image-size 32 --batch-size 1 --classes 10 --threads 
 
 @dataclass(frozen=True)
 class Source:
-    """Pairs with one plan. pairs: number of pairs of each cell in one round."""
+    """Pairs with one plan. pairs: cell -> number of its pairs in one round."""
 
     plan: Plan
     store: Path
@@ -38,7 +38,7 @@ class Source:
 
 
 def slow_replay(level: float) -> str:
-    """Returns the file name of the recorded step that is slower by `level`."""
+    """Returns the file name of the recorded step with a slowdown of `level`."""
     return f"step-plus-{100 * level:.0f}.txt"
 
 
@@ -58,7 +58,7 @@ def write_replays(recorded: Path, folder: Path) -> None:
         values = dict(line.split(" ", 1) for line in lines[start + 1 :])
         backward, update = float(values["backward_end_seconds"]), float(values["update_seconds"])
     except (ValueError, KeyError) as error:
-        raise HvdbError(f"{recorded}: is no recorded step ({error!r}); see hvd_bench --record-replay") from None
+        raise HvdbError(f"{recorded}: is not a recorded step ({error!r}); see hvd_bench --record-replay") from None
     step = float(values["forward_seconds"]) + backward + update
     for name, longer in ((REPLAY_FILE, 0.0), *((slow_replay(level), level * step) for level in LEVELS)):
         changed = [
@@ -69,7 +69,7 @@ def write_replays(recorded: Path, folder: Path) -> None:
 
 
 def sources(folder: Path, slowed: bool) -> list[Source]:
-    """Returns what a round measures. slowed: include sides that differ, besides equal ones."""
+    """Returns the pairs of a round. slowed: include pairs of different sides, besides pairs of equal sides."""
 
     def source(name: str, b: str, pairs: Mapping[str, int]) -> Source:
         plan = Plan(
@@ -92,9 +92,9 @@ def sources(folder: Path, slowed: bool) -> list[Source]:
 def collect(
     program: Path, folder: Path, seconds: float, slowed: bool = True, clock: Callable[[], float] = time.monotonic
 ) -> int:
-    """Measures whole rounds in `folder`, which holds the recorded steps, for `seconds`. Returns their number.
+    """Measures whole rounds in `folder`, where the recorded steps are, for `seconds`. Returns the number of rounds.
 
-    Adds to stores that exist already. Errors: HvdbError if a run fails or another process uses a store.
+    Adds to existing stores. Errors: HvdbError if a run fails or another process uses a store.
     """
     program = program.absolute()
     begun, rounds = clock(), 0

@@ -1,8 +1,8 @@
 """Computes error rates and power of gates from recorded pairs.
 
-Gates are drawn one after another from the pairs in their order of time. Each gate judges its pairs as `hvdb gate` does
-and ends at the look that decides; the next gate begins with the next pair. No pair is used by two gates of one rate, so
-gates are as independent as pairs are.
+Gates are drawn one after another from the pairs in their order of time. Each gate judges its pairs as `hvdb gate` does,
+and ends at the look that decides. The next gate begins with the next pair. No two gates of one rate use the same pair,
+so gates are as independent as pairs are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Series:
-    """Log ratios B / A of the cost per image, shape (pairs,), in the order of time. state: name of the folder."""
+    """Log ratios B / A of the cost per image (pairs,), in the order of time. state: name of the folder."""
 
     state: str
     cell: str
@@ -63,8 +63,7 @@ class Rate:
 
 
 def gate(ratios: np.ndarray, pairs: int = PAIRS) -> tuple[Verdict, int]:
-    """Runs one gate on the first of `ratios`, at most `pairs` of them. Returns its verdict and the pairs that it
-    used."""
+    """Runs one gate on at most the first `pairs` of `ratios`. Returns the verdict and the number of used pairs."""
     looks = verdict.plan_looks(1, pairs)
     trial = Trial({"cell": THRESHOLD}, len(looks))
     for look in looks:
@@ -85,7 +84,7 @@ def gates(ratios: np.ndarray, pairs: int = PAIRS) -> list[Verdict]:
 
 
 def windows(ratios: np.ndarray, pairs: int, largest_spread: float) -> list[np.ndarray]:
-    """Groups of `pairs` consecutive pairs whose standard deviation is at most `largest_spread`."""
+    """Returns groups of `pairs` consecutive pairs whose standard deviation is at most `largest_spread`."""
     cut = [ratios[begin : begin + pairs] for begin in range(0, len(ratios) - pairs + 1, pairs)]
     return [some for some in cut if np.std(some, ddof=1) <= largest_spread]
 
@@ -108,16 +107,16 @@ def _named(level: float) -> str:
 
 
 def _spread(ratios: np.ndarray) -> str:
-    """The standard deviation, and in brackets the value without outliers (from the quartiles, for normal ratios)."""
+    """Returns the standard deviation, and in brackets its estimate from the quartiles, which ignores outliers."""
     quartiles = np.percentile(ratios, [25, 75])
     return f"{100 * np.std(ratios, ddof=1):.1f} ({100 * (quartiles[1] - quartiles[0]) / 1.349:.1f})"
 
 
 def errors_table(series: Sequence[Series]) -> str:
-    """Tabulates the verdicts on equal sides, and on sides with B slowed by exactly the threshold, where PASS and
-    REGRESSION are both wrong.
+    """Tabulates the verdicts on equal sides, and on sides whose B is slower by exactly the threshold, where both PASS
+    and REGRESSION are wrong.
 
-    The last column counts gates that begin at every pair. They share pairs, so it has no interval.
+    The last column counts gates that begin at every pair. These gates share pairs, so the column has no interval.
     """
     header = (
         "machine, cell",
@@ -154,7 +153,7 @@ def errors_table(series: Sequence[Series]) -> str:
 
 
 def power_table(series: Sequence[Series], injected: Sequence[tuple[float, Series]]) -> str:
-    """REGRESSION among gates whose pairs were shifted by log(1 + x), and among gates whose sides really differ."""
+    """Tabulates REGRESSION among gates whose pairs were shifted by log(1 + x), and among gates with a real slowdown."""
     header = (
         "machine, cell",
         "slowdown",
@@ -180,7 +179,7 @@ def power_table(series: Sequence[Series], injected: Sequence[tuple[float, Series
 
 
 def shape_table(series: Sequence[Series]) -> str:
-    """The power against the distance of the slowdown from the threshold, in standard deviations of a gate's pairs."""
+    """Tabulates the power by distance of the slowdown from the threshold, in standard deviations of a gate's pairs."""
     header = ("pairs", "example", "standard deviations above the threshold", "REGRESSION")
     rows = []
     for pairs, level, spread in ((12, 0.03, 0.008), (10, 0.05, 0.015)):
@@ -193,7 +192,7 @@ def shape_table(series: Sequence[Series]) -> str:
 
 
 def spread_table(series: Sequence[Series]) -> str:
-    """Tabulates the power against the spread of the pairs: groups by standard deviation, shifted by log(1 + x)."""
+    """Tabulates the power by spread of the pairs. Groups of pairs with a limited spread are shifted by log(1 + x)."""
     header = ("pairs", "spread at most", *(f"REGRESSION at {_named(level)}" for level in LEVELS))
     rows = []
     for pairs, spread in ((12, 0.008), (10, 0.015), (12, 0.015), (12, 0.03), (12, math.inf)):

@@ -1,4 +1,4 @@
-"""Load on the machine while pairs are measured: processes that compute and pause alternately, at random times."""
+"""Puts load on the machine during a measurement: processes that compute and pause in turn, for random times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _disturb(seed: int) -> None:
 
 @contextlib.contextmanager
 def running(seed: int = 1) -> Iterator[None]:
-    """Disturbs the machine inside the context: PROCESSES processes, each busy and idle for MEAN_SECONDS on average."""
+    """Disturbs the machine inside the `with`: PROCESSES processes are busy, then idle, for MEAN_SECONDS on average."""
     made = [multiprocessing.Process(target=_disturb, args=(seed + i,), daemon=True) for i in range(PROCESSES)]
     for process in made:
         process.start()

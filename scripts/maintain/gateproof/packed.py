@@ -1,4 +1,4 @@
-"""Keeps stores of pairs in a small form: step times only, compressed."""
+"""Makes small copies of stores of pairs: only step times, compressed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def stores(folder: Path) -> dict[str, Path]:
 
 
 def pack(folder: Path, out: Path) -> None:
-    """Writes the recorded steps and the stores of `folder`, with step times as their only samples, into `out`.
+    """Writes the recorded steps and the stores of `folder` into `out`. The copies' only samples are step times.
 
-    Errors: HvdbError if there is no store, or one is damaged; OSError.
+    Errors: HvdbError if there is no store, or if a store is damaged; OSError.
     """
     if out.exists() and out.samefile(folder):
         raise HvdbError(f"{out}: is the folder that is read; name another one")
@@ -49,7 +49,7 @@ def pack(folder: Path, out: Path) -> None:
 
 @contextlib.contextmanager
 def unpacked(store: Path) -> Iterator[Path]:
-    """Yields the store, unpacked into a temporary file if it is packed. Errors: HvdbError if it is damaged; OSError."""
+    """Yields the store; if packed, unpacked into a temporary file. Errors: HvdbError if it is damaged; OSError."""
     if not store.name.endswith(SUFFIX):
         yield store
         return

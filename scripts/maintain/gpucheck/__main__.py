@@ -1,8 +1,8 @@
 """One command for a GPU host: checks, measures beside PyTorch, and leaves one folder (and a tar of it) to commit.
 
-Needs no network and installs nothing. Each part has its time limit; one that fails or cannot run does not stop the
-others, and what is finished is kept whatever ends the call. A later call with the same folder goes on where the last
-one stopped. docs/gpu_check.md says how to bring it to a host.
+Needs no network and installs nothing. Each part has its time limit. A part that fails or cannot run does not stop the
+other parts. Finished parts are kept, whatever ends the call. A later call with the same folder goes on where the last
+call stopped. docs/gpu_check.md says how to bring gpu_check to a host.
 
 Exit code: 0 every part ran and is good, 1 a part failed, 2 usage or output, 3 something did not run (no GPU, no time),
 7 interrupted before or after the parts.
@@ -25,22 +25,22 @@ from pathlib import Path
 
 from . import host
 from .comparing import write_verdict
-from .files import copy_whole, is_unfinished, replace_text
 from .ledger import Ledger
 from .parts import CALL_MINUTES, CALLS, Part, parts_for, parts_of_call, visit_text
 from .place import Place, find_place
 from .runner import Progress, run_parts
 from .schedule import Result, duration, exit_code, plan, to_do
 from .visit import ON_THE_CPU, ON_THE_GPU, Visit
+from hvdb import whole_file
 
 ROOT = Path(__file__).resolve().parents[3]
 MACHINE = "machine.json"
-WINNERS = "*.winners"  # named after network, type, cuDNN and GPU; programs ignore files of another cuDNN or GPU
+WINNERS = "*.winners"  # NETWORK-TYPE-CUDNN-GPU; programs ignore files of another cuDNN or GPU
 MOST_MINUTES = 1e6
 
 
 def parse_arguments() -> tuple[argparse.Namespace, list[Part]]:
-    """Returns the options and the parts that were asked for. Exits with 2 on a wrong argument, as argparse does."""
+    """Returns the options and the requested parts. Exits with 2 on a wrong argument, as argparse does."""
     parser = argparse.ArgumentParser(
         prog="gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -60,7 +60,7 @@ def parse_arguments() -> tuple[argparse.Namespace, list[Part]]:
     parser.add_argument(
         "--libraries", action="store_true", help="print an LD_LIBRARY_PATH with NVIDIA's libraries here"
     )
-    options = parser.parse_intermixed_args()  # options may stand between the directory and the parts
+    options = parser.parse_intermixed_args()  # so that options may come between the directory and the parts
     known = parts_for(ON_THE_GPU if options.device == "cuda" else ON_THE_CPU)
     names = [part.estimate.part for part in known]
     for pattern in options.parts:
@@ -87,7 +87,7 @@ def budget_of(options: argparse.Namespace) -> float | None:
 
 
 def listing(parts: list[Part], ledger: Ledger | None, budget: float | None, again: bool) -> str:
-    """Lists every part with its estimate, its result so far, and whether the next call would run it."""
+    """Lists every part with its estimate and its result so far, and marks the parts that the next call would run."""
     known = {o.part: o for o in ledger.outcomes()} if ledger else {}
     rest = to_do([part.estimate for part in parts], ledger.results() if ledger else {}, again)
     chosen = plan(rest, budget)
@@ -123,12 +123,12 @@ def make_visit(place: Place, out: Path, options: argparse.Namespace, gpu: host.G
 
 
 def winners_to_copy(given: Path | None, ours: Path) -> list[Path]:
-    """Returns the files of fastest engines in `given` that `ours` lacks."""
+    """Returns the files of fastest engines that are in `given` but not in `ours`."""
     return [file for file in sorted(given.glob(WINNERS)) if not (ours / file.name).exists()] if given else []
 
 
 def write_machine(visit: Visit, options: argparse.Namespace, winners: int, before: list[dict]) -> None:
-    """Writes machine.json: the facts about the host, the options, the number of copied winners; one entry per call."""
+    """Writes machine.json. Each call adds an entry: facts about the host, options, the number of copied winners."""
     manifest = visit.place.root / "manifest.json"
     facts = {
         "started_utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -140,15 +140,15 @@ def write_machine(visit: Visit, options: argparse.Namespace, winners: int, befor
         "bundle_commit": json.loads(manifest.read_text(encoding="utf-8"))["commit"] if manifest.exists() else None,
         **host.machine_facts(visit.folders),
     }
-    replace_text(visit.out / MACHINE, json.dumps([*before, facts], indent=1) + "\n")
+    whole_file.write_text(visit.out / MACHINE, json.dumps([*before, facts], indent=1) + "\n")
     if report := host.smi_report():
-        replace_text(visit.out / "nvidia-smi.txt", report)
+        whole_file.write_text(visit.out / "nvidia-smi.txt", report)
 
 
 def earlier_calls(out: Path, gpu: host.Gpu | None) -> list[dict]:
-    """Returns the entries of machine.json. Errors: ValueError if gpu_check did not make the folder, or if its results
-    are of another GPU."""
-    if all(is_unfinished(path) for path in out.iterdir()):
+    """Returns the entries of machine.json. Errors: ValueError if gpu_check did not make the folder, or if the folder
+    has results of another GPU."""
+    if all(whole_file.is_unfinished(path) for path in out.iterdir()):
         return []
     try:
         calls = json.loads((out / MACHINE).read_text(encoding="utf-8"))
@@ -162,7 +162,7 @@ def earlier_calls(out: Path, gpu: host.Gpu | None) -> list[dict]:
 
 
 def archive(out: Path) -> Path:
-    """Writes a tar of the folder beside it."""
+    """Writes a tar of the folder beside the folder."""
     target = out.with_name(out.name + ".tar.gz")
     with tarfile.open(target, "w:gz") as tar:
         tar.add(out, out.name)
@@ -171,7 +171,7 @@ def archive(out: Path) -> Path:
 
 def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
     """Runs the parts. Errors: OSError, ValueError; KeyboardInterrupt before and after the parts."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # end of a job or a connection: keep results as after Ctrl-C
+    for number in (signal.SIGTERM, signal.SIGHUP):  # at the end of a job or a connection, keep results as after Ctrl-C
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)
     gpu = host.find_gpu() if options.device == "cuda" else None
@@ -185,18 +185,18 @@ def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise ValueError(f"{out} is no directory: name another") from None
+        raise ValueError(f"{out} is not a directory: name another") from None
     calls = earlier_calls(out, gpu)
-    for left in filter(is_unfinished, list(out.iterdir())):  # files of a call that was killed
+    for left in filter(whole_file.is_unfinished, list(out.iterdir())):  # left by a call that was killed
         left.unlink()
     ledger = Ledger(out, [part.estimate for part in parts], call=len(calls) + 1)
     visit = make_visit(place, out, options, gpu, progress)
     winners = winners_to_copy(options.winners, visit.winners)
-    write_machine(visit, options, len(winners), calls)  # first, because it marks the directory as made by gpu_check
+    write_machine(visit, options, len(winners), calls)  # first, to mark the directory as gpu_check's
     progress.say(f"{gpu.name if gpu else 'no GPU: this tests the command alone'}, results in {out}")
     for file in winners:
         visit.winners.mkdir(exist_ok=True)
-        copy_whole(file, visit.winners / file.name)
+        whole_file.copy(file, visit.winners / file.name)
     not_yet = f"no time: {duration(budget)} were given" if budget else "not reached"
     try:
         run_parts(visit, parts, budget, progress, ledger, options.again)
@@ -207,7 +207,7 @@ def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
     closing = "\n" + ledger.text(not_yet) + write_verdict(visit)
     if any(outcome.result is Result.NOT_YET for outcome in outcomes):
         closing += f"the same command again goes on with what is missing (--minutes, or all of it): {out}\n"
-    with contextlib.suppress(BrokenPipeError):  # the exit code depends on the parts, not on the reader of the output
+    with contextlib.suppress(BrokenPipeError):  # the exit code must not depend on the reader of the output
         try:
             print(closing, end="", flush=True)
         finally:
@@ -244,11 +244,11 @@ def main() -> int:
         if sys.stdout is None:
             raise ValueError("standard output is closed; redirect it to a file")
         code = answer(options, parts)
-        sys.stdout.flush()  # otherwise a full disk would show only when the interpreter ends
+        sys.stdout.flush()  # otherwise a full disk would show only at the interpreter's end
     except KeyboardInterrupt:
         code, fault = 7, "interrupted; what is finished stays in the directory"
     except BrokenPipeError:
-        pass  # the reader (head, less) has seen enough
+        pass  # the reader (head, less) closed the pipe
     except (OSError, ValueError) as error:
         code, fault = 2, str(error)
     if fault:
@@ -256,7 +256,7 @@ def main() -> int:
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except OSError:  # Python writes pending output when it ends, and changes the exit code to 120 if that fails
+    except OSError:  # otherwise Python would write pending output at exit, fail, and return 120
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 

@@ -1,4 +1,4 @@
-"""The parts that check: the host, the GPU's properties, the tests, and compute-sanitizer over the kernels' tests."""
+"""The parts that check the host, the GPU's properties, the tests, and the kernels' tests under compute-sanitizer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from . import commands, host
 from .comparing import compile_ahead
 from .ctest import GpuTest
-from .files import replace_text
 from .visit import CannotRun, PartFailed, Visit
+from hvdb import whole_file
 
-# Bytes that torch.compile may use for a network at the quick comparisons' batch, and bytes that are reserved for it
-# beside the tests.
+# Bytes of GPU memory that torch.compile may use for a network at the quick comparisons' batch, and bytes that are
+# reserved for each such compilation beside the tests.
 _PEER_MEMORY, _PEER_ROOM = 21e9, 24e9
 NO_TESTS = "this build has no tests of label gpu"
 
 
 def doctor(visit: Visit) -> str:
-    """Runs hvd_bench doctor, which lists what is here and what is missing."""
+    """Runs hvd_bench doctor, which lists what the host has and what is missing."""
     done = visit.run("doctor", [visit.program("hvd_bench"), "doctor"])
     if done.code != 0:
         raise PartFailed(done.last_line())
@@ -28,7 +28,7 @@ def doctor(visit: Visit) -> str:
 
 
 def devices(visit: Visit) -> str:
-    """Stores the GPU's properties, from which plans can be made on a machine without it."""
+    """Stores the GPU's properties, from which a machine without this GPU can make plans."""
     if visit.gpu is None:
         raise CannotRun("no GPU")
     program = visit.program("cudnn_device")
@@ -39,9 +39,9 @@ def devices(visit: Visit) -> str:
     try:
         properties = json.loads(done.output[done.output.index("{") :])
     except ValueError as error:
-        raise PartFailed(f"what cuDNN said is no JSON: {error}") from None
+        raise PartFailed(f"what cuDNN said is not JSON: {error}") from None
     file = visit.out / f"{name}.json"
-    replace_text(file, json.dumps(properties, indent=1) + "\n")
+    whole_file.write_text(file, json.dumps(properties, indent=1) + "\n")
     return f"{file.name}: {properties.get('deviceName', 'a GPU without a name')}"
 
 
@@ -77,7 +77,7 @@ def run_test(visit: Visit, test: GpuTest) -> tuple[int, int, list[str]]:
 
 
 def run_all(visit: Visit, tests: list[GpuTest], skips: bool = True) -> str:
-    """Runs the tests one after another. Errors: as _counts(); without `skips`, CannotRun if any case was skipped."""
+    """Runs the tests one after another. Errors: as _counts(); CannotRun if `skips` is false and a case was skipped."""
     results = [run_test(visit, test) for test in tests]
     text = _counts(results)
     if not skips and any(result[1] for result in results):
@@ -86,7 +86,7 @@ def run_all(visit: Visit, tests: list[GpuTest], skips: bool = True) -> str:
 
 
 def _counts(results: list[tuple[int, int, list[str]]]) -> str:
-    """Returns the counts as text. Errors: PartFailed if a case failed, CannotRun if all were skipped."""
+    """Returns the counts as text. Errors: PartFailed if a case failed, CannotRun if all cases were skipped."""
     passed, skipped = sum(r[0] for r in results), sum(r[1] for r in results)
     failed = [name for r in results for name in r[2]]
     text = f"{passed} passed, {len(failed)} failed, {skipped} skipped"
@@ -98,8 +98,8 @@ def _counts(results: list[tuple[int, int, list[str]]]) -> str:
 
 
 def gpu_tests(visit: Visit) -> str:
-    """Runs all tests of label gpu at once, and beside them the compilations for which torch.compile needs minutes. Both
-    mostly wait for compilers, and nothing is measured here."""
+    """Runs all tests of label gpu at once, and beside them the compilations for which torch.compile needs minutes.
+    Tests and compilations mostly wait for compilers, and nothing is measured here."""
     tests = visit.place.gpu_tests()
     if not tests:
         raise CannotRun(NO_TESTS)
@@ -114,7 +114,7 @@ def gpu_tests(visit: Visit) -> str:
             compiling = [compilers.submit(compile_ahead, visit, *peer, cache, _PEER_MEMORY) for peer in peers]
             results = list(pool.map(lambda test: run_test(visit, test), tests))
             compiled = sum(each.result() for each in compiling)
-        except BaseException:  # an interrupt: the threads still wait for the programs that they started
+        except BaseException:  # after an interrupt, the threads still wait for their programs
             compilers.shutdown(wait=False, cancel_futures=True)
             commands.end_all()
             raise
@@ -123,8 +123,8 @@ def gpu_tests(visit: Visit) -> str:
 
 
 def sanitizer(tool: str) -> Callable[[Visit], str]:
-    """Returns a part that runs a tool of compute-sanitizer over the tests with "kernel" in their name, or over all
-    tests of label gpu if there are none."""
+    """Returns a part that runs a tool of compute-sanitizer over the tests with "kernel" in their name. If there are
+    none, over all tests of label gpu."""
 
     def run(visit: Visit) -> str:
         if visit.gpu is None:
@@ -135,7 +135,7 @@ def sanitizer(tool: str) -> Callable[[Visit], str]:
         chosen = [test for test in tests if "kernel" in test.name] or tests
         if not chosen:
             raise CannotRun(NO_TESTS)
-        # The launcher of a bundle starts the program as a child, which the tool follows by itself.
+        # "all", because the launcher of a bundle starts the program as a child.
         start = [visit.sanitizer, "--tool", tool, "--target-processes", "all", "--error-exitcode", "9"]
         checked = [GpuTest(f"{tool}-{t.name}", [*start, *t.command], 10 * t.seconds, t.environment) for t in chosen]
         return run_all(visit, checked)

@@ -1,4 +1,4 @@
-"""Starts programs with a time limit, stores their output, and leaves none of their children running."""
+"""Starts programs with a time limit, stores the output, and ends the programs' children."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_starting = threading.Lock()  # one fork at a time, so that no thread does anything else between fork and exec
+_starting = threading.Lock()  # one fork at a time
 _running: set[subprocess.Popen[bytes]] = set()
 
 
 @dataclass(frozen=True)
 class Done:
-    """How a program ended. `code` is None if the time limit ended it."""
+    """How a program ended. code: None if the time limit ended the program."""
 
     code: int | None
     seconds: float
     output: str
 
     def last_line(self) -> str:
-        """Returns the last line of the output, which usually says why a program gave up."""
+        """Returns the last line of the output, which usually says why a program failed."""
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
         return lines[-1][:200] if lines else "it wrote nothing"
 
@@ -39,11 +39,11 @@ def run(
     environment: Mapping[str, str] | None = None,
     root: Path | None = None,
 ) -> Done:
-    """Runs `command` in a process group of its own, for at most `seconds`. `log` gets the command and its output. Any
-    thread may call it, but must live as long as the program. An interrupt reaches only the main thread: see end_all().
+    """Runs `command` in a process group of its own, for at most `seconds`. log: gets the command and its output. Any
+    thread may call this, but must live as long as the program. Interrupts reach only the main thread: see end_all().
 
-    Paths below `root` are written relative to it. Errors: OSError if the log cannot be written. A program that cannot
-    be started counts as ended with code 127.
+    Paths below `root` are written relative to `root`. Errors: OSError if the log cannot be written. A program that
+    cannot start counts as ended with code 127.
     """
     begun = time.monotonic()
     shown = shlex.join(command)
@@ -82,7 +82,7 @@ def run(
 
 
 def end_all() -> None:
-    """Asks all programs that run() has started, in any thread, to end. Each run() then does the rest."""
+    """Asks all programs that run() has started in any thread to end. Each run() then kills what does not end."""
     with _starting:
         for process in _running:
             with contextlib.suppress(ProcessLookupError):
@@ -96,14 +96,14 @@ except (OSError, AttributeError):  # not Linux
 
 
 def _end_with_parent() -> None:
-    """In the child: requests SIGTERM for when gpu_check is killed, so that nothing stays on the GPU (Linux only)."""
+    """Makes the kernel send SIGTERM to the calling child if gpu_check is killed, to free the GPU (Linux)."""
     pr_set_pdeathsig = 1  # linux/prctl.h
     if _prctl is not None:
         _prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 def _end_group(process: subprocess.Popen[bytes], grace_seconds: float = 5.0) -> None:
-    """Asks the process group to end, and kills processes that do not."""
+    """Asks the process group to end, and kills processes that do not end."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):

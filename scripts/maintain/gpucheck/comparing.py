@@ -1,4 +1,4 @@
-"""The parts that train beside PyTorch (scripts/maintain/peers/compare_gpu.py), and the verdict over all of them."""
+"""The parts that train beside PyTorch (scripts/maintain/peers/compare_gpu.py), and the verdict over all these parts."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class Kind:
         return f"{self.name}-{dtype}-{model}"
 
 
-# Both sides use one batch size, for which 80 GB have memory twice. PyTorch uses its fastest variant that runs, and
-# times ten algorithms per convolution, its default.
+# Both sides use one batch size. 80 GB have room for both sides at this size. PyTorch uses the first variant that runs,
+# and times ten algorithms per convolution, PyTorch's default.
 QUICK_BATCH = 256
 _ALGORITHMS = ("--benchmark-limit", "10")
 _OPTIONS = (
     *("--first-variant-only", "--batches", str(QUICK_BATCH), *_ALGORITHMS),
     *"--turns 16 --turn-seconds 0.5 --search-seconds 0.5".split(),
 )
-# On an H200, 34 to 51 s with what was compiled during the tests. The time of max-autotune is a guess.
+# On an H200, quick takes 34 to 51 s with the results of compile_ahead(). The time of max-autotune is a guess.
 QUICK = Kind("quick", "beside torch.compile, batch 256", 45, 300, ("compile", "graph"), 180)
 AUTOTUNE = Kind("autotune", "beside torch.compile, max-autotune, batch 256", 270, 400, ("autotune",), 300)
 KINDS = (QUICK, AUTOTUNE)
 
 
 def compile_ahead(visit: Visit, dtype: str, model: str, cache: Path, memory_bytes: float) -> bool:
-    """Fills the compile cache of torch.compile for the quick comparison. Returns whether it completed. Any thread."""
+    """Fills the compile cache of torch.compile for the quick comparison. Returns True if it completed. Any thread."""
     command = [visit.python(), str(visit.place.peers() / "gpu_torch.py"), "--model", model, "--dtype", dtype]
     command += ["--variant", "compile", "--batch", str(QUICK_BATCH), *_ALGORITHMS, "--compile-cache", str(cache)]
     if visit.gpu is not None:
@@ -76,14 +76,14 @@ def comparison(kind: Kind, dtype: str, model: str) -> Callable[[Visit], str]:
             command += ["--winners", str(visit.winners)]
         if visit.sizes.device == "cuda":
             command += ["--clocks", str(clocks)]
-        # PyTorch finds its libraries itself; our program is told where to look.
+        # PyTorch finds its libraries by itself. Our program needs the library path.
         command += ["--library-path", visit.environment.get("LD_LIBRARY_PATH", ""), *visit.sizes.comparison]
         partial.unlink(missing_ok=True)
         before = host.gpu_state()
         done = visit.run(name, command, ours=False)
         visit.note(f"{name}: {before} | {host.gpu_state()}")
         row = _row(partial)
-        if row and (row["best"] or not file.exists()):  # an earlier result stays until there is a better one
+        if row and (row["best"] or not file.exists()):  # a failed comparison does not replace a result
             partial.replace(file)
             if clocks.exists():
                 clocks.replace(visit.out / f"{name}.clocks.csv")
@@ -102,7 +102,7 @@ def _row(file: Path) -> dict | None:
 
 
 def _said(done: commands.Done, row: dict | None, shortened: bool) -> str:
-    """The result as text. Errors: PartFailed with the reason, CannotRun if no variant of PyTorch ran, CutShort."""
+    """Returns the result as text. Errors: PartFailed with the reason, CannotRun if PyTorch did not run, CutShort."""
     missing = "; ".join(row["missing_variants"]) if row else ""
     if done.code not in (0, 3) or row is None:
         raise PartFailed("; ".join(row["troubles"]) if row and row["troubles"] else done.last_line())
@@ -118,8 +118,8 @@ def _said(done: commands.Done, row: dict | None, shortened: bool) -> str:
 
 
 def write_verdict(visit: Visit) -> str:
-    """Writes verdict.txt: all comparisons in the folder, their bounds, and the verdicts. Returns its text, or "" if
-    there is no comparison."""
+    """Writes verdict.txt: all comparisons in the folder, their bounds, and the verdicts. Returns the file's text, or ""
+    if there is no comparison."""
     files = [str(file) for kind in KINDS for file in sorted(visit.out.glob(f"{kind.name}-*.json"))]
     if not files:
         return ""

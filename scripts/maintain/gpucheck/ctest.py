@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 LABEL = "gpu"
-ROOT_MARK = "{root}"  # stands for the bundle's folder in the bundle's file
+ROOT_MARK = "{root}"  # in the bundle's file, replaced by the bundle's folder
 
 
 @dataclass(frozen=True)
 class GpuTest:
-    """One entry of ctest. `seconds` is its time limit."""
+    """One entry of ctest. seconds: the time limit of the test."""
 
     name: str
     command: list[str]
@@ -37,7 +37,7 @@ def parse(listing: str) -> list[GpuTest]:
 
 
 def of_build(build: Path, ctest: str = "ctest") -> list[GpuTest]:
-    """The tests of a build folder. Errors: OSError without ctest, subprocess.CalledProcessError, ValueError as
+    """Returns the tests of a build folder. Errors: OSError without ctest, subprocess.CalledProcessError, ValueError as
     parse()."""
     command = [ctest, "--test-dir", str(build), "--show-only=json-v1", "-L", f"^{LABEL}$"]
     return parse(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
@@ -49,7 +49,7 @@ def write(tests: list[GpuTest], file: Path) -> None:
 
 
 def read(file: Path, root: Path) -> list[GpuTest]:
-    """Reads the tests of a bundle's file, and replaces ROOT_MARK by the bundle's folder."""
+    """Reads the tests of a bundle's file. Replaces ROOT_MARK by the bundle's folder."""
 
     def placed(text: str) -> str:
         return text.replace(ROOT_MARK, str(root))

@@ -1,4 +1,4 @@
-"""Finds what the host has: a GPU, NVIDIA's libraries, a Python with PyTorch, tools. Uses no network and no packages."""
+"""Finds the host's GPU, NVIDIA's libraries, a Python with PyTorch, and tools. Uses no network and no packages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-# A folder with one of these libraries must be known to the loader.
+# Names of the libraries whose folders the loader must know.
 WANTED = re.compile(r"lib(cudnn|nccl|cublasLt|nvrtc)\.so\.\d+$")
-IN_USE = re.compile(WANTED.pattern.rstrip("$"))  # the name after links are resolved: libcudnn.so.9.19.0
+IN_USE = re.compile(WANTED.pattern.rstrip("$"))  # file names after resolving links: libcudnn.so.9.19.0
 TOOLKITS = ("/usr/local/cuda*/lib64", "/usr/local/cuda*/lib", "/opt/nvidia/*/lib64", "/usr/lib/x86_64-linux-gnu")
 # Folders in a Python's site-packages: wheels of CUDA 11 and 12, wheels of CUDA 13, and PyTorch's own copies.
 WHEELS = ("nvidia/*/lib", "nvidia/lib", "torch/lib")
@@ -90,7 +90,7 @@ def says(command: list[str], seconds: float = 60.0) -> str:
 
 
 def find_torch(given: str | None) -> tuple[str, str] | str:
-    """A Python with PyTorch and its version, or one line that says why there is none. If `given`, tries only that."""
+    """Returns a Python with PyTorch and the version, or a line that says why there is none. given: tries only this."""
     names = [given] if given else [*filter(None, [os.environ.get("HVD_PYTHON")]), sys.executable, *PYTHONS]
     pythons = dict.fromkeys(path for name in names if (path := shutil.which(name)))
     for python in pythons:
@@ -109,14 +109,14 @@ def _site_packages(python: str) -> list[str]:
 
 
 def _folders_in_use(python: str) -> list[str]:
-    """Folders of the libraries that `python`'s PyTorch has loaded. Empty if it has none or links them statically."""
+    """Returns the folders of the libraries that `python`'s PyTorch loads. Empty without PyTorch, or if it is static."""
     files = [Path(line) for line in says([python, "-c", LOADED], 120.0).splitlines() if line.startswith("/")]
     return list(dict.fromkeys(str(file.parent) for file in files if IN_USE.match(file.name)))
 
 
 def library_folders(pythons: list[str], patterns: tuple[str, ...] = TOOLKITS) -> list[str]:
-    """Returns folders with cuDNN, NCCL, cuBLASLt or NVRTC. First come those that PyTorch loads, so that both sides of a
-    comparison run on the same libraries; then the Pythons' wheels; then the CUDA toolkits of this host."""
+    """Returns folders with cuDNN, NCCL, cuBLASLt or NVRTC. First come the folders that PyTorch uses, so that both sides
+    of a comparison run on the same libraries. Then come the Pythons' wheels, then the CUDA toolkits of this host."""
     sites = [site for python in pythons for site in _site_packages(python)]
     places = [f"{site}/{wheel}" for site in sites for wheel in WHEELS]
     found: dict[str, str] = {}
@@ -139,16 +139,16 @@ def find_sanitizer(pythons: list[str]) -> str | None:
 
 
 def compile_cache() -> Path:
-    """This user's folder for the results of torch.compile. It outlives the call and is not part of the results."""
+    """Returns this user's folder for the output of torch.compile. The folder outlives the call and is not a result."""
     folder = Path(tempfile.gettempdir()) / f"hvd_bench-torch-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():  # unsafe, because programs are loaded from it
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():  # because PyTorch loads programs from it
         return Path(tempfile.mkdtemp(prefix="hvd_bench-torch-"))
     return folder
 
 
 def machine_facts(folders: list[str]) -> dict[str, object]:
-    """Returns the facts about the machine that a reader of the results needs, as far as the machine tells them."""
+    """Returns the facts about the machine that a reader of the results needs."""
     return {
         "kernel": platform.platform(),
         "glibc": " ".join(platform.libc_ver()),
@@ -168,11 +168,11 @@ def machine_facts(folders: list[str]) -> dict[str, object]:
 
 
 def gpu_state() -> str:
-    """Returns clocks, temperature, power and throttling at this moment in one line; "" without nvidia-smi."""
+    """Returns the present clocks, temperature, power and throttling in one line; "" without nvidia-smi."""
     queries = "clocks.sm,clocks.mem,temperature.gpu,power.draw,utilization.gpu,clocks_throttle_reasons.active"
     return says(["nvidia-smi", f"--query-gpu={queries}", "--format=csv,noheader"], 20.0).strip()
 
 
 def smi_report() -> str:
-    """Returns the full report of nvidia-smi and how the GPUs are connected; "" without nvidia-smi."""
+    """Returns the full report of nvidia-smi and the connections between GPUs; "" without nvidia-smi."""
     return says(["nvidia-smi", "-q"]) + says(["nvidia-smi", "topo", "-m"])

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from .files import replace_text
 from .schedule import Estimate, Outcome, Result, table
+from hvdb import whole_file
 
 FILE = "summary.json"
 
 
 class Ledger:
-    """Is written after every change, so that no result is lost however the call ends. One thread."""
+    """Writes its files after every change, so that no result is lost however the call ends. One thread."""
 
     def __init__(self, out: Path, parts: Sequence[Estimate], call: int = 1) -> None:
-        """Reads the results of earlier calls in `out`. `call` is the number of this call.
+        """Reads the results of earlier calls in `out`. call: the number of this call.
 
-        Errors: ValueError if the summary was not written by gpu_check, OSError."""
+        Errors: ValueError if gpu_check did not write the summary, OSError."""
         self._out = out
         self._parts = parts
         self._known: dict[str, Outcome] = {}
@@ -38,13 +38,13 @@ class Ledger:
         return {part: outcome.result for part, outcome in self._known.items()}
 
     def outcomes(self, not_yet: str = "") -> list[Outcome]:
-        """The requested parts in their order, and other parts of earlier calls. `not_yet`: why some did not run."""
+        """Returns other parts of earlier calls, then the requested parts. not_yet: why a part did not run."""
         asked = [self._known.get(e.part, Outcome(e.part, Result.NOT_YET, 0.0, not_yet, e.seconds)) for e in self._parts]
         names = {outcome.part for outcome in asked}
         return [o for o in self._known.values() if o.part not in names] + asked
 
     def put(self, outcome: Outcome) -> None:
-        """Replaces what is known about this part."""
+        """Replaces the outcome of this part."""
         self._known[outcome.part] = outcome
         self.write()
 
@@ -55,5 +55,5 @@ class Ledger:
     def write(self, not_yet: str = "") -> None:
         """Writes both files."""
         rows = [{**asdict(outcome), "result": outcome.result.value} for outcome in self.outcomes(not_yet)]
-        replace_text(self._out / FILE, json.dumps(rows, indent=1) + "\n")
-        replace_text(self._out / "summary.txt", self.text(not_yet))
+        whole_file.write_text(self._out / FILE, json.dumps(rows, indent=1) + "\n")
+        whole_file.write_text(self._out / "summary.txt", self.text(not_yet))

@@ -1,4 +1,4 @@
-"""The part that runs two ranks on one GPU with the real NCCL (2.30 or newer), and tests its capture and its abort."""
+"""The part that runs two ranks on one GPU with the real NCCL (2.30 or newer), and tests NCCL's capture and abort."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .visit import CannotRun, PartFailed, Visit
 
 NEEDED = 23000  # 2.30.0 as a number of ncclGetVersion()
 FILE = "libnccl.so.2"
-# Few thread blocks, because the kernels of both ranks must be on the GPU at the same time.
+# NCCL may use only a few thread blocks, because the kernels of both ranks must be on the GPU at the same time.
 MAX_CTAS = 4
 ENVIRONMENT = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": str(MAX_CTAS), "NCCL_DEBUG": "WARN"}
 STARTUP_SECONDS, DEADLINE_SECONDS = 60, 15
-# Longer than both deadlines and the 45 s that a stuck rank has to leave (StuckRank), so that the program can report.
+# Longer than both deadlines and the 45 s in which a stuck rank must end (StuckRank), so that the program can report.
 WATCH_SECONDS = STARTUP_SECONDS + DEADLINE_SECONDS + 55.0
 _ASK = """import ctypes, sys
 version = ctypes.c_int()
@@ -39,7 +39,7 @@ def version_text(version: int) -> str:
 
 
 def unpacked(given: Path, scratch: Path) -> Path:
-    """The folder with the library: `given` itself, or `scratch` with the library from a wheel. Errors: CannotRun."""
+    """Returns the folder with the library: `given`, or `scratch` with the library of a wheel. Errors: CannotRun."""
     if given.is_dir():
         return given
     try:
@@ -53,7 +53,7 @@ def unpacked(given: Path, scratch: Path) -> Path:
 
 
 def find(given: Path | None, folders: list[str], scratch: Path) -> Path:
-    """Returns the folder of an NCCL that is new enough: only `given`, or the first of `folders`. Errors: CannotRun."""
+    """Returns the folder of a new enough NCCL: `given`, else the first in `folders`. Errors: CannotRun."""
     places = [unpacked(given, scratch)] if given else [Path(folder) for folder in folders]
     seen = []
     for place in places:
@@ -67,8 +67,8 @@ def find(given: Path | None, folders: list[str], scratch: Path) -> Path:
 
 
 def two_ranks_on_one_gpu(visit: Visit) -> str:
-    """Runs the engine's tests on GPUs, trains with two processes, and checks how one process ends that has lost the
-    other, all with an NCCL that lets ranks share a GPU."""
+    """Runs the engine's tests on GPUs, trains with two processes, and checks how a process ends that has lost the other
+    process. NCCL is a version that lets ranks share a GPU."""
     if visit.gpu is None:
         raise CannotRun("no GPU")
     with tempfile.TemporaryDirectory(prefix="hvd_bench-nccl-") as scratch:
@@ -81,7 +81,7 @@ def two_ranks_on_one_gpu(visit: Visit) -> str:
             raise CannotRun("this build has no tests of the engine with label gpu")
         shared = [GpuTest(f"nccl-{t.name}", t.command, t.seconds, {**t.environment, **environment}) for t in tests]
         tested = checks.run_all(visit, shared, skips=False)
-        # Two processes train with a captured graph. Then one of them is stopped; the other must abort and report it.
+        # Two processes train with a captured graph. Then one is stopped; the other one must abort and report this.
         launcher = visit.place.program("mpirun") or shutil.which("mpirun")
         if launcher is None:
             raise PartFailed(f"NCCL {version}: tests {tested}; there is no mpirun for two processes")

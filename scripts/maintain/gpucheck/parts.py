@@ -1,4 +1,4 @@
-"""The parts of a visit of three calls, in order. Each part stores its texts in the folder and returns one line."""
+"""The parts of a visit of three calls, in order. Each part stores its output in the folder and returns one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .schedule import CLOSING_SECONDS, Estimate, duration
 from .visit import Sizes, Visit
 
 CALLS = (1, 2, 3)
-CALL_MINUTES = 9.0  # of a call, on a host that allows ten
+CALL_MINUTES = 9.0  # time of a call, on a host that allows ten minutes
 
 _Cell = tuple[str, str]  # a type and a network
 
@@ -46,20 +46,20 @@ def _each(
     cells: Sequence[_Cell],
     call: int = 1,
 ) -> list[Part]:
-    """Makes one part for each cell with `make`. `estimate`: expected seconds, and time limit."""
+    """Makes one part for each cell with `make`. estimate: (expected seconds, time limit in seconds)."""
     return [
         Part(Estimate(f"{name}-{dtype}-{model}", *estimate), f"{model} in {dtype}, {about}", make(dtype, model), call)
         for dtype, model in cells
     ]
 
 
-# Measured on an H200 with 16 processors (2.8, 11.4, 2.4 s), with a margin; the value for initcheck is a guess.
+# With a margin over times on an H200 with 16 processors (2.8, 11.4, 2.4 s). The value for initcheck is a guess.
 _SANITIZER_SECONDS = {"memcheck": 5, "racecheck": 15, "initcheck": 20, "synccheck": 5}
 
 
 def _first_call(sizes: Sizes, cells: Sequence[_Cell]) -> list[Part]:
-    """Returns the parts without PyTorch: our program alone, then the tests, during which torch.compile fills its cache
-    for later calls."""
+    """Returns the parts without PyTorch: first our program alone, then the tests. During the tests torch.compile fills
+    its cache for later calls."""
     parts = [
         Part(Estimate("devices", 1, 60), "device properties, as tests/cudnn/devices has them", checks.devices),
         Part(Estimate("doctor", 2, 60), "hvd_bench doctor", checks.doctor),
@@ -113,7 +113,7 @@ def parts_for(sizes: Sizes) -> list[Part]:
 
 
 def parts_of_call(parts: Sequence[Part], call: int) -> list[Part]:
-    """Returns the parts of `call`, then the parts of earlier calls, which run only if time is left."""
+    """Returns the parts of `call`, then the parts of earlier calls, which run only if there is time left."""
     return [part for part in parts if part.call == call] + [part for part in parts if part.call < call]
 
 

@@ -1,4 +1,4 @@
-"""Where the programs are: in a bundle, or in a build folder of the repository."""
+"""Finds the programs: in a bundle, or in a build folder of the repository."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PRESETS = ("cuda", "release")
 
 @dataclass(frozen=True)
 class Place:
-    """`root` is the bundle's folder or the repository's."""
+    """root: the folder of the bundle or of the repository."""
 
     root: Path
     programs: Path

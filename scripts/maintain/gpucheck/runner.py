@@ -29,7 +29,7 @@ class Progress:
         return time.monotonic() - self._begun
 
     def say(self, text: str) -> None:
-        """Prints one line at once. Ignores errors, because the visit goes on even if nobody can read the output."""
+        """Prints one line without delay. Ignores errors, because the visit goes on even without a reader."""
         left = max(0.0, self.expected_end - self.elapsed())
         if self._budget is not None:
             left = min(left, max(0.0, self._budget - self.elapsed()))
@@ -38,7 +38,7 @@ class Progress:
 
 
 def run_part(visit: Visit, part: Part, seconds: float) -> tuple[Result, float, str]:
-    """Runs a part. Returns its result, its seconds and the reason. Never raises for a failure of a part."""
+    """Runs a part. Returns the part's result, its seconds and the reason. Never raises for a failure of a part."""
     begun = time.monotonic()
     visit.part, visit.part_ends, visit.shortened = part.estimate.part, begun + seconds, seconds < part.estimate.limit
     try:
@@ -59,7 +59,7 @@ def run_part(visit: Visit, part: Part, seconds: float) -> tuple[Result, float, s
 
 
 def plan_text(chosen: Sequence[Estimate], budget: float | None) -> str:
-    """Says in one line which parts a call is about to run."""
+    """Returns one line about the parts that a call is about to run."""
     total = sum(estimate.seconds for estimate in chosen)
     of = "" if budget is None else f" of {duration(budget)}"
     names = ", ".join(f"{estimate.part} {estimate.seconds:.0f} s" for estimate in chosen)
@@ -69,7 +69,7 @@ def plan_text(chosen: Sequence[Estimate], budget: float | None) -> str:
 def run_parts(
     visit: Visit, parts: list[Part], budget: float | None, progress: Progress, ledger: Ledger, again: bool
 ) -> None:
-    """Runs the unfinished parts that fit, in order. The ledger records each one when it begins and when it ends."""
+    """Runs the unfinished parts that fit, in order. The ledger records the beginning and the end of each part."""
     rest = to_do([part.estimate for part in parts], ledger.results(), again)
     planned = plan(rest, budget)
     progress.say(plan_text([estimate for estimate in rest if estimate.part in planned], budget))

@@ -1,4 +1,4 @@
-"""Decides which parts fit into the time that is left, and holds their results. Pure: time is a number."""
+"""Decides which parts fit into the time left, and tabulates their results. Pure: time is a number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Result(Enum):
     GOOD = "good"
     FAILED = "FAILED"
     CANNOT = "cannot run"
-    CUT = "cut off"  # the call ended first: it was killed, interrupted, or its --minutes were over
+    CUT = "cut off"  # the call ended before the part: killed, interrupted, or out of --minutes
     NOT_YET = "not yet"
 
 
@@ -25,7 +25,7 @@ FINISHED = (Result.GOOD, Result.FAILED)  # a later call does not repeat parts wi
 
 @dataclass(frozen=True)
 class Outcome:
-    """One line of the closing table."""
+    """The outcome of a part: one line of the closing table."""
 
     part: str
     result: Result
@@ -51,9 +51,9 @@ def to_do(parts: Sequence[Estimate], before: Mapping[str, Result], again: bool) 
 
 
 def plan(parts: Sequence[Estimate], budget: float | None) -> list[str]:
-    """Returns the parts that fit, in their order, which is by value. A part that does not fit is skipped.
+    """Returns the parts that fit. `parts` come in order of value. A part that does not fit is skipped.
 
-    `budget` is in seconds, None for no limit.
+    budget: in seconds; None: no limit.
     """
     if budget is None:
         return [estimate.part for estimate in parts]
@@ -67,9 +67,9 @@ def plan(parts: Sequence[Estimate], budget: float | None) -> list[str]:
 
 
 def next_part(rest: Sequence[Estimate], planned: Collection[str], left: float) -> Estimate | None:
-    """Returns the first part of `rest` that may start with `left` seconds to go; None ends the call.
+    """Returns the first part of `rest` that may start with `left` seconds left; None ends the call.
 
-    A planned part may start if half of its estimate is left. An unplanned part may start if the planned ones still fit
+    A planned part may start if half of its estimate is left. An unplanned part may start if the planned parts still fit
     after it.
     """
     startable = [e for e in rest if e.part in planned and left >= 0.5 * e.seconds]
@@ -78,12 +78,12 @@ def next_part(rest: Sequence[Estimate], planned: Collection[str], left: float) -
 
 
 def seconds_left(elapsed: float, budget: float | None) -> float:
-    """Returns the seconds that are left for the parts."""
+    """Returns the seconds left for the parts."""
     return math.inf if budget is None else budget - CLOSING_SECONDS - elapsed
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
-    """Returns 0 if every part ran and is good, 1 if one failed, 3 if none failed but some did not run."""
+    """Returns 0 if every part ran and is good, 1 if a part failed, 3 if no part failed but a part did not run."""
     if any(outcome.result is Result.FAILED for outcome in outcomes):
         return 1
     return 0 if outcomes and all(outcome.result is Result.GOOD for outcome in outcomes) else 3
@@ -107,7 +107,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def missing_text(outcomes: Collection[Outcome]) -> str:
-    """Returns one line with the parts that did not run to their end; "" if all did."""
+    """Returns one line with the parts that did not run to their end; "" if there are none."""
     missing = [o for o in outcomes if o.result not in FINISHED]
     if not missing:
         return ""

@@ -1,9 +1,9 @@
-"""Runs a command of two ranks under mpirun, stops rank 1 once it measures, and checks how rank 0 ends.
+"""Runs a command of two ranks under mpirun, stops rank 1 when the command measures, and checks how rank 0 ends.
 
     python stop_a_rank.py SECONDS COMMAND...
 
 Exit code: 0 if the command ended by itself within SECONDS, with exit code 5 and a line that names rank 1. Otherwise 1,
-and the last line says what happened instead. The ranks must run under Open MPI, which sets OMPI_COMM_WORLD_RANK.
+and the last line says what happened. The ranks must run under Open MPI, which sets OMPI_COMM_WORLD_RANK.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOST = 5  # the program's exit code for a lost rank
 
 
 def processes(mark: str, rank: int | None = None) -> list[int]:
-    """Returns the process ids of the run with this mark; with `rank`, only those of that rank."""
+    """Returns the ids of the processes with this mark; with `rank`, only of processes of this rank."""
     wanted = {f"{MARK}={mark}".encode()}
     wanted |= set() if rank is None else {f"OMPI_COMM_WORLD_RANK={rank}".encode()}
     found = []
@@ -36,14 +36,14 @@ def processes(mark: str, rank: int | None = None) -> list[int]:
 
 
 def send(number: signal.Signals, pids: list[int]) -> None:
-    """Sends a signal to those processes that still run."""
+    """Sends a signal to those of the processes that still run."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def watch(command: list[str], seconds: float) -> str:
-    """Runs the check. Returns "" if the command ended as it should, else what happened."""
+    """Runs the check. Returns "" if the command ended correctly, else what happened."""
     mark = uuid.uuid4().hex
     environment = {**os.environ, MARK: mark}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -73,7 +73,7 @@ def watch(command: list[str], seconds: float) -> str:
 
 
 def main() -> int:
-    """Runs the command line. SIGTERM raises SystemExit, so that no stopped rank is left behind."""
+    """Runs the command line. SIGTERM raises SystemExit, so that watch() kills a stopped rank."""
 
     def end(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second SIGTERM must not interrupt the clean-up

@@ -16,7 +16,7 @@ OUT_OF_MEMORY = 8  # the exit code of train_step_bench
 
 @dataclass(frozen=True)
 class Ways:
-    """Several runs of each network in the main type, one after another. Together they make one part."""
+    """Several runs of each network in the main type, one after another. The runs of a network are one part."""
 
     name: str
     about: str
@@ -43,7 +43,7 @@ def _stored(visit: Visit) -> list[str]:
 
 
 def speed(done: Done, said: str = r"total images/sec: ([0-9.]+)") -> str:
-    """Returns the speed as text, "1234 img/s". Errors: PartFailed with the last line if the output has no speed."""
+    """Returns the speed in the output as text, "1234 img/s". Errors: PartFailed with the last line if there is none."""
     speed = re.search(said, done.output)
     if done.code != 0 or speed is None:
         raise PartFailed(done.last_line())
@@ -51,7 +51,7 @@ def speed(done: Done, said: str = r"total images/sec: ([0-9.]+)") -> str:
 
 
 def training(dtype: str, model: str, batch: int | None = None) -> Callable[[Visit], str]:
-    """A part that trains as a user does, at `batch` or the visit's batch size. The bound is stored with the run."""
+    """Returns a part that trains as a user does, at `batch` or the visit's batch size, and stores the bound."""
 
     def run(visit: Visit) -> str:
         images = str(batch or visit.sizes.batch)
@@ -64,7 +64,7 @@ def training(dtype: str, model: str, batch: int | None = None) -> Callable[[Visi
 
 
 def resnet50(batch: int) -> Callable[[Visit], str]:
-    """Like training(), for the network of MLPerf's result, which used 8 H200, data loading and all-reduce."""
+    """Like training(), for the network of MLPerf's result. MLPerf's run used 8 H200, data loading and all-reduce."""
 
     def run(visit: Visit) -> str:
         return f"{training(visit.sizes.main_dtype, 'resnet50', batch)(visit)}; {MLPERF}"
@@ -91,8 +91,8 @@ def replay(model: str) -> Callable[[Visit], str]:
     return run
 
 
-# Ways in which the first convolution reads the images. They alternate, because VGG-16's gain from "columns" was seen
-# only beside a collapsed loss.
+# Ways in which the first convolution reads the images, in the order of the runs. The ways alternate, because an earlier
+# gain of VGG-16 from "columns" came with a collapsed loss.
 CHOICES = ("columns", "padded", "padded", "columns")
 SWEEP = (64, 128, 384, 512)  # batch sizes besides 256, which all other parts use
 
@@ -112,7 +112,7 @@ def _step_speed(done: Done) -> str:
 
 
 def profile(dtype: str, model: str) -> Callable[[Visit], str]:
-    """Returns a part that times every operation, in steps that run without a graph."""
+    """Returns a part that times every operation, in steps without a CUDA graph."""
 
     def run(visit: Visit) -> str:
         rows = ("--profile", "--profile-rows", "1000", "--steps", "8")
@@ -123,7 +123,7 @@ def profile(dtype: str, model: str) -> Callable[[Visit], str]:
 
 
 def choices(dtype: str, model: str) -> Callable[[Visit], str]:
-    """A part that times a step with each of CHOICES in turn, because only whole steps show whether a choice pays."""
+    """Returns a part that times a step with each of CHOICES in turn. Only whole steps show whether a choice pays."""
 
     def run(visit: Visit) -> str:
         said = []

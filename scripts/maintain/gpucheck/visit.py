@@ -14,20 +14,20 @@ from .place import Place
 
 
 class PartFailed(Exception):
-    """The thing that the part checks is wrong on this host."""
+    """What the part checks is wrong on this host."""
 
 
 class CannotRun(Exception):
-    """Something that the part needs is missing."""
+    """The part needs something that this host does not have."""
 
 
 class CutShort(Exception):
-    """The part ran, but the call left it less time than it needs."""
+    """The part ran, but the call left less time than the part needs."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the work. Those for a CPU are small, because they only test gpu_check itself."""
+    """Sizes of the work. The sizes for a CPU are small, because they only test gpu_check itself."""
 
     device: str
     models: tuple[str, ...]
@@ -36,11 +36,11 @@ class Sizes:
     batch: int
     resnet50_batches: tuple[int, ...]  # batch sizes to compare with MLPerf
     choices: tuple[tuple[str, str], ...]  # (type, network) whose CHOICES are compared
-    autotuned: tuple[tuple[str, str], ...]  # compared with max-autotune: the first in call 2, the others in call 3
+    autotuned: tuple[tuple[str, str], ...]  # compared with max-autotune: the first in call 2, the rest in call 3
     training: tuple[str, ...]  # options of hvd_bench
     replay: tuple[str, ...]
     comparison: tuple[str, ...]  # last options of compare_gpu.py
-    tunes: bool  # hvd_bench and train_step_bench share the fastest engines that either has found
+    tunes: bool  # True: hvd_bench and train_step_bench find and share the fastest engines
 
 
 MODELS = ("resnet101", "vgg16", "inception3")
@@ -80,7 +80,7 @@ ON_THE_CPU = Sizes(
 
 @dataclass
 class Visit:
-    """One call of gpu_check. Used by one thread, except run() and the functions that it calls, while a part runs."""
+    """One call of gpu_check. Used by one thread; while a part runs, any thread may call run()."""
 
     place: Place
     out: Path
@@ -93,7 +93,7 @@ class Visit:
     nccl: Path | None = None  # folder or wheel with NCCL 2.30, as given by the user
     part: str = ""
     part_ends: float = 0.0  # on the monotonic clock
-    shortened: bool = False  # the part has less than its own time limit
+    shortened: bool = False  # True if the part has less than its own time limit
     environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -127,7 +127,7 @@ class Visit:
         return self.torch[0]
 
     def left(self) -> float:
-        """Returns the seconds that are left for the part. Errors: PartFailed if none are left."""
+        """Returns the seconds left for the part. Errors: PartFailed if no time is left."""
         left = self.part_ends - time.monotonic()
         if left <= 0:
             raise PartFailed("the time was over")
@@ -142,8 +142,8 @@ class Visit:
         environment: dict[str, str] | None = None,
         ours: bool = True,
     ) -> commands.Done:
-        """Runs `command` within the part's time; its output goes to `name`.txt. If `ours`, the program finds NVIDIA's
-        libraries by LD_LIBRARY_PATH; else it finds them by itself. Errors: PartFailed if the part's time is over."""
+        """Runs `command` within the part's time. Output goes to `name`.txt. ours: True for our programs, which need
+        LD_LIBRARY_PATH to find NVIDIA's libraries. Errors: PartFailed if the part's time is over."""
         left = self.left()
         self.say(f"{self.part}: {name}")
         variables = {**(self.environment if ours else {}), **(environment or {})}

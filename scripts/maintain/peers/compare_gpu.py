@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Training speed on the GPU: this project's cuDNN backend beside PyTorch's, on the same GPU, in turns.
 
-For each network and type: every variant of gpu_torch.py runs alone, at the best batch of the first, which is found by
-going through --batches until memory ends or nothing is won; the fastest is the peer. Ours searches from half of that
-batch on. Then the two take turns (A B B A ...), each at its own best batch and, where those differ, both at the peer's.
-The ratio is that of the median seconds per image, with a bootstrap interval over the turns. Images stay, labels are new
-in every step; in both, the loss must be finite and must not collapse below a thousandth of its first. At the end comes
-a verdict against --target, by the stored samples; --report gives it again, for the files of several runs.
+For each network and type, the first variant of gpu_torch.py goes through --batches until memory ends or a larger batch
+gains nothing. The other variants run at its best batch. Each variant runs alone, and the fastest is the peer. Ours
+searches its best batch from half of the peer's batch on. Then the two sides take turns (A B B A ...), each at its own
+best batch, and, if the batches differ, both at the peer's. The ratio compares the median seconds per image, with a
+bootstrap interval over the turns. Images stay, labels are new in every step. Both losses must be finite and stay above
+a thousandth of their first value. At the end comes a verdict against --target, by the stored samples. --report repeats
+it for files of several runs.
 
     compare_gpu.py --bench build/release/bin/train_step_bench --json gpu.json --store hvd_bench.db
     compare_gpu.py --report gpu.json --store hvd_bench.db
@@ -34,14 +35,14 @@ from gpu_rows import Found, Pair, Row, Turns, read_rows, write_rows
 from serving import PeerError, Server, take_turns
 
 HERE = Path(__file__).resolve().parent
-LEAST_GAIN = 1.02  # least ratio of images per second by which a larger batch must win
+LEAST_GAIN = 1.02  # a larger batch must have at least this many times the images per second
 OUT_OF_MEMORY = 8  # the exit code of both sides
 SMALLEST_BATCH = 8
 BATCHES = (64, 128, 256, 512)
 MODELS = ("resnet101", "vgg16", "inception3")
 DTYPES = ("fp32", "tf32", "fp16", "bf16")
 VARIANTS = ("eager", "graph", "compile", "autotune")
-RESERVE_SECONDS = 90.0  # part of --seconds that is reserved for the steps after PyTorch's variants: search and turns
+RESERVE_SECONDS = 90.0  # reserved from --seconds for our search and the turns
 
 
 def steps_for(seconds: float, per_step: float) -> int:
@@ -51,16 +52,15 @@ def steps_for(seconds: float, per_step: float) -> int:
 def best_batch(
     server: Server, batches: Sequence[int], seconds: float, found: Found, left: Callable[[], float] = lambda: 1e9
 ) -> None:
-    """Tries `batches` one after another, beginning with the first, which the server already uses. Leaves the server at
-    the best batch and fills `found`.
+    """Tries `batches` one after another. The server already uses the first batch. Leaves the server at the best batch
+    and fills `found`.
 
-    `left` returns the seconds that are left. Errors: PeerError if the server ends, or cannot return to a batch that it
-    had.
+    left: returns the seconds left. Errors: PeerError if the server ends, or cannot return to an earlier batch.
     """
     begun, standing = left(), 0
     for batch in batches:
         now = left()
-        if standing and now < begun - now:  # a larger batch takes at least as long as all earlier ones together
+        if standing and now < begun - now:  # a larger batch takes as long as all earlier batches together
             found.stopped = f"no time for batch {batch}"
             break
         if standing and (refusal := server.batch(batch)):
@@ -84,11 +84,11 @@ def best_batch(
     if found.batch != standing:
         if refusal := server.batch(found.batch):
             raise PeerError(f"{server.name} cannot return to batch {found.batch}: {refusal}")
-        found.first_loss = server.loss()  # a change of batch starts with new weights
+        found.first_loss = server.loss()  # after a change of batch, weights are new
 
 
 class Comparison:
-    """The processes of one network in one type, and their results. `run()` fills `row` step by step."""
+    """The processes of one network in one type, and their results. run() fills `row` step by step."""
 
     def __init__(self, options: argparse.Namespace, model: str, dtype: str, log: IO[bytes] | None) -> None:
         self._options = options
@@ -133,7 +133,7 @@ class Comparison:
     def _search(
         self, make: Callable[[int], Server], batches: Sequence[int], found: Found, running: ExitStack
     ) -> Server:
-        """A server at the best of `batches`. If memory is too small for the first, tries half of it, and so on."""
+        """Returns a server at the best of `batches`. Halves the first until memory is large enough."""
         first = batches[0]
         while True:
             try:
@@ -149,10 +149,10 @@ class Comparison:
         return server
 
     def _fastest_peer(self, running: ExitStack) -> tuple[Server, Found] | None:
-        """Runs every variant in turn, alone on the GPU, and leaves the fastest running; None if none runs.
+        """Runs every variant in turn, alone on the GPU. Returns the fastest, which keeps running; None if none runs.
 
-        The first variant searches its best batch, and the others use the same one, because each batch costs them
-        minutes of compiling, or another search for algorithms."""
+        The first variant searches its best batch. The other variants use this batch, because each further batch would
+        cost minutes of compiling, or another search for algorithms."""
         options, row = self._options, self.row
         best: Found | None = None
         kept: Server | None = None
@@ -162,7 +162,7 @@ class Comparison:
                 kept = None
             found = Found(f"torch {variant}")
             row.variants.append(found)
-            alone = running.enter_context(ExitStack())  # ends the server if it does not end by itself
+            alone = running.enter_context(ExitStack())  # ends a server that does not end by itself
             try:
                 batches = (best.batch,) if best else options.batches
                 server = self._search(lambda batch, v=variant: self._torch(v, batch), batches, found, alone)
@@ -189,7 +189,7 @@ class Comparison:
         row, options = self.row, self._options
         with ExitStack() as running:
             try:
-                # Start the peer first, because its share of the memory is limited; ours uses what is left.
+                # The peer starts first, because its share of the memory is limited. Ours uses the rest.
                 if (fastest := self._fastest_peer(running)) is None:
                     return
                 peer, best = fastest
@@ -242,9 +242,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--store", type=Path, help="a store of hvd_bench, for the bounds of its runs on this GPU")
     parser.add_argument("--target", type=float, default=TARGET, help="of the verdict, times the peer's images/s")
     parser.add_argument("--python", default=sys.executable, help="interpreter that has torch")
-    parser.add_argument("--library-path", default="", help="LD_LIBRARY_PATH of ours: where NVIDIA's libraries lie")
-    parser.add_argument("--models", nargs="+", help=f"default: {' '.join(MODELS)}; with --report: none that lacks")
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, help="default: fp16; with --report: none that lacks")
+    parser.add_argument("--library-path", default="", help="LD_LIBRARY_PATH of ours: where NVIDIA's libraries are")
+    parser.add_argument("--models", nargs="+", help=f"default: {' '.join(MODELS)}; with --report: must be there")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, help="default: fp16; with --report: must be there")
     parser.add_argument("--variants", nargs="+", default=["eager", "graph"], choices=VARIANTS)
     parser.add_argument("--first-variant-only", action="store_true", help="the peer is the first variant that runs")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: tests this program only")
@@ -299,7 +299,7 @@ def measure(options: argparse.Namespace, bounds: list[Bound]) -> list[Row]:
 
 def main() -> int:
     options = parse_arguments()
-    # Raises SystemExit, so that no server is left on the GPU.
+    # SIGTERM raises SystemExit, so that no server is left on the GPU.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     expected = [(model, dtype) for model in options.models or () for dtype in options.dtypes or ()]
     try:

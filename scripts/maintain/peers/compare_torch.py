@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Training speed of this project's oneDNN backend beside PyTorch's, on this machine, interleaved.
 
-PyTorch first runs in four forms: plain and channels-last layout, each eager and with `torch.compile`. The fastest of
-them is the peer. It then runs beside ours, in turns that did not choose it. Our fp32 also runs without Winograd, which
-PyTorch does not use. A form that fails is left out, and the reason is kept.
+PyTorch first runs in four forms: plain and channels-last layout, each eager and with `torch.compile`. The fastest form
+is the peer. The peer then runs beside ours, in new turns. Our fp32 also runs without Winograd, which PyTorch does not
+use. A form that fails is left out, and the reason is stored.
 
-All are persistent processes that answer step counts and take turns (A B B A ...), so that what else happens on the
-machine hits all of them. Ratios are of median step times, with a bootstrap interval over the turns; fewer than six
-turns have none.
+All sides are persistent processes that train on request and take turns (A B B A ...), so that a disturbance of the
+machine hits all sides. Ratios compare median step times, with a bootstrap interval over the turns. Fewer than six turns
+give no interval.
 
     compare_torch.py --bench build/release/bin/train_step_bench --json peers.json
 
-Exit codes: 0 all compared, 1 a comparison failed (the others are kept), 2 usage.
+Exit codes: 0 all compared, 1 a comparison failed (the other comparisons are kept), 2 usage.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Row:
     low: float | None  # of a 95 % interval; None: too few turns for an interval
     high: float | None
     seconds: dict[str, list[float]]  # process -> seconds per step, in order of the turns
-    chosen_from: dict[str, list[float]]  # form of PyTorch -> the same, from the turns that chose the peer
+    chosen_from: dict[str, list[float]]  # form of PyTorch -> seconds per step, from the turns that chose the peer
     missing: dict[str, str]  # forms of PyTorch that failed, and why
-    versions: dict[str, str]  # the description that each process gives of itself
+    versions: dict[str, str]  # process -> its description of itself
     direct_img_s: float | None = None  # ours without Winograd; None: not measured
     direct_ratio: float | None = None  # ours without Winograd over the peer
     direct_low: float | None = None
@@ -68,7 +68,7 @@ FORMS = {  # forms of PyTorch: name -> options of torch_train.py
 
 def start(name: str, command: list[str], threads: int) -> Server:
     """Starts a process. Errors: PeerError."""
-    # Passive waiting, so that a process that is not having its turn does not spin on the others' cores.
+    # Passive waiting, so that a process does not spin on the cores during another process's turn.
     try:
         return Server(name, command, {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"})
     except OSError as error:
@@ -77,7 +77,7 @@ def start(name: str, command: list[str], threads: int) -> Server:
 
 @contextlib.contextmanager
 def running(commands: dict[str, list[str]], threads: int) -> Iterator[list[Server]]:
-    """Starts the processes one after another. An error inside kills them, because they may be busy for minutes."""
+    """Starts the processes in turn. An error inside the `with` kills them, because they may be busy for minutes."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(start(name, command, threads)) for name, command in commands.items()]
 
@@ -86,11 +86,11 @@ def running(commands: dict[str, list[str]], threads: int) -> Iterator[list[Serve
 class Choice:
     name: str  # the form with the lowest median step time
     seconds: dict[str, list[float]]  # seconds per step of each form that completed
-    missing: dict[str, str]  # the other forms, and why they failed
+    missing: dict[str, str]  # form -> why it failed
 
 
 def choose(forms: dict[str, list[str]], threads: int, turns: int, steps: int) -> Choice:
-    """Measures the forms, which run at the same time but compute in turns. Errors: PeerError if all of them fail."""
+    """Measures the forms, which run at the same time but compute in turns. Errors: PeerError if all forms fail."""
     seconds: dict[str, list[float]] = {}
     missing: dict[str, str] = {}
     servers: dict[str, Server] = {}

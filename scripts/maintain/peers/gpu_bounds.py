@@ -33,12 +33,12 @@ class Bound:
         return 1 / self.seconds_per_image
 
     def peak_seconds_per_image(self) -> float:
-        """Returns the seconds per image that the arithmetic takes at the peak, which is a FLOP utilisation of one."""
+        """Returns the seconds per image of the arithmetic at the peak rate, which is a FLOP utilisation of 1."""
         return self.flops_per_image / self.peak_flops
 
 
 def read_bounds(store: Path) -> list[Bound]:
-    """Reads the bounds of all runs in the store that have one. Errors: ValueError if it is no store of hvd_bench."""
+    """Reads the bounds of the runs in the store. Errors: ValueError if `store` is not a store of hvd_bench."""
     try:
         connection = sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)
         try:
@@ -68,7 +68,7 @@ def _bound(model: str, dtype: str, batch: int, fact: dict[str, str]) -> Bound:
 
 
 def nearest(bounds: Sequence[Bound], model: str, dtype: str, batch: int) -> Bound | None:
-    """Returns the bound at this batch, or else at the nearest one. Weights are read once a step, so the bound per image
-    depends only a little on the batch."""
+    """Returns the bound at this batch, or else at the nearest batch. Weights are read once a step, so the bound per
+    image depends only a little on the batch."""
     fitting = [bound for bound in bounds if (bound.model, bound.dtype) == (model, dtype)]
     return min(fitting, key=lambda bound: abs(math.log(bound.batch / batch)), default=None)

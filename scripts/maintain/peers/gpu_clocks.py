@@ -1,5 +1,5 @@
-"""Logs clocks, power and throttling of the GPU every 100 ms while two sides take turns on it. nvidia-smi writes the
-samples; each is assigned to the side whose turn it was. A faster side may only have had a higher clock."""
+"""Logs clocks, power and throttling of the GPU every 100 ms while two sides take turns on the GPU, because a higher
+clock may explain a faster side. nvidia-smi writes the samples. Each sample belongs to the side whose turn it was."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from serving import end_with_parent
 PERIOD_MS = 100
 COLUMNS = ("sm_mhz", "memory_mhz", "power_w", "celsius", "utilization_percent", "throttle_reasons")
 _FIELDS = "timestamp,clocks.sm,clocks.mem,{power},temperature.gpu,utilization.gpu,clocks_throttle_reasons.active"
-# power.draw.instant is the present power. power.draw is an average over one second on newer GPUs; older drivers know
+# power.draw.instant is the present power. On newer GPUs power.draw is an average over one second. Older drivers know
 # only power.draw.
 POWER = ("power.draw.instant", "power.draw")
 # Bits of nvmlClocksEventReason* in nvml.h, without "idle" and "clocks set by hand".
@@ -36,12 +36,12 @@ REASONS = {
 
 
 def _device() -> str:
-    """Returns the GPU that both sides use, as nvidia-smi -i takes it: number or UUID."""
+    """Returns the GPU that both sides use, in the form of nvidia-smi -i: number or UUID."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
 
 
 def _asked(query: str) -> str:
-    """Returns nvidia-smi's answer; "" if it is missing or does not know a field."""
+    """Returns nvidia-smi's answer; "" if nvidia-smi is missing or does not know a field."""
     command = ["nvidia-smi", "-i", _device(), f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
@@ -52,7 +52,7 @@ def _asked(query: str) -> str:
 
 @dataclass(frozen=True)
 class Sample:
-    """`side`: whose turn it was, "" between turns. `values`: in the order of COLUMNS, as nvidia-smi wrote them."""
+    """side: the side whose turn it was; "" between turns. values: in the order of COLUMNS, as nvidia-smi wrote them."""
 
     side: str
     timestamp: str  # the host's local time
@@ -60,8 +60,8 @@ class Sample:
 
 
 def parse(raw: str, turns: Sequence[tuple[str, float, float]]) -> list[Sample]:
-    """Parses samples. `raw`: lines of nvidia-smi, maybe with a broken last one. `turns`: side, begin, end (Unix
-    time)."""
+    """Parses samples. raw: lines of nvidia-smi, maybe with a broken last line. turns: (side, begin, end) in Unix
+    time."""
     samples = []
     for line in raw.splitlines():
         stamp, *values = (word.strip() for word in line.split(","))
@@ -85,7 +85,7 @@ def _numbers(samples: Sequence[Sample], column: str) -> list[float]:
 
 
 def summary(samples: Sequence[Sample], side: str) -> str:
-    """Summarises the samples of a side in one line; "" if there are none."""
+    """Returns a summary of the samples of a side in one line; "" if there are no samples."""
     own = [sample for sample in samples if sample.side == side]
     if not own:
         return ""
@@ -106,7 +106,7 @@ def summary(samples: Sequence[Sample], side: str) -> str:
 
 
 class ClockLog:
-    """Takes samples inside the `with`. Without a file or without nvidia-smi it does nothing. One thread."""
+    """Takes samples inside the `with`. Does nothing without a file or without nvidia-smi. One thread."""
 
     def __init__(self, file: Path | None, model: str, dtype: str) -> None:
         self._file, self._model, self._dtype = file, model, dtype
@@ -153,7 +153,7 @@ class ClockLog:
         self._write()
 
     def _write(self) -> None:
-        """Adds the samples to the file, below a line that says where they come from."""
+        """Adds the samples to the file, below a line about their origin."""
         assert self._file is not None
         started = datetime.datetime.fromtimestamp(self._turns[0][1], datetime.timezone.utc) if self._turns else "-"
         gpu = _asked("name,uuid,driver_version,power.limit,clocks.max.sm")

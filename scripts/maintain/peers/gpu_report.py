@@ -13,7 +13,7 @@ HEADING = "model      type      ours img/s batch    peer img/s batch   ratio  95
 
 
 def verdict(ratio: Ratio, target: float) -> str:
-    """Decides by the interval alone: if it contains the target, the result is undecided."""
+    """Decides by the interval alone. If the interval contains the target, the result is undecided."""
     if ratio.low is None or ratio.high is None:
         return "undecided"
     if ratio.low >= target:
@@ -27,7 +27,7 @@ def _percent(ratio: Ratio) -> str:
 
 
 def bound_text(pair: Pair, model: str, dtype: str, bounds: Sequence[Bound]) -> str:
-    """Compares our speed with its bound, in words."""
+    """Returns a text that compares our speed with the bound."""
     bound = nearest(bounds, model, dtype, pair.ours.batch)
     if bound is None:
         return "no bound: hvd_bench has stored none of this network in this type (--store)"
@@ -47,7 +47,7 @@ def _refusals(found: Found) -> list[str]:
 
 
 def row_lines(row: Row, bounds: Sequence[Bound]) -> list[str]:
-    """Returns one line under HEADING, and indented lines that explain it."""
+    """Returns one line under HEADING, and indented lines that explain this line."""
     pair = row.best
     found = pair.ratio() if pair else None
     ratio = f"{found.ratio:>8.2f}  {found.interval_text():<15}" if found else f"{'-':>8}  {'':<15}"
@@ -70,8 +70,8 @@ def row_lines(row: Row, bounds: Sequence[Bound]) -> list[str]:
 
 
 def decisive(rows: Iterable[Row]) -> Row | None:
-    """Returns the row with the fastest peer among the rows of one network and type. Quick rows count only if there are
-    no others.
+    """Returns the row with the fastest peer among the rows of one network and type. Quick rows count only if all rows
+    are quick.
 
     A row with trouble (for example a loss that collapsed) is not used."""
     measured = [row for row in rows if row.best and not row.troubles]
@@ -80,7 +80,7 @@ def decisive(rows: Iterable[Row]) -> Row | None:
 
 
 def verdict_lines(rows: Sequence[Row], expected: Sequence[tuple[str, str]], target: float) -> list[str]:
-    """Returns one line for each (network, type) in `expected`, and for any other that was measured."""
+    """Returns one line for each (network, type) in `expected` or in `rows`."""
     cells = list(dict.fromkeys([*expected, *((row.model, row.dtype) for row in rows)]))
     lines = [f"against {target:.2f} x the fastest peer, by the 95 % interval (undecided: it holds {target:.2f}):"]
     for model, dtype in cells:

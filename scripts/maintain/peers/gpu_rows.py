@@ -1,5 +1,5 @@
-"""The results of compare_gpu.py in their stored form: one row per network and type. When rows are read, ratios are
-computed anew from the stored samples."""
+"""The results of compare_gpu.py in their stored form: one row per network and type. Readers compute ratios anew from
+the stored samples."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from serving import Ratio, ratio_of
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from hvdb import whole_file
 
-COLLAPSED = 1e-3  # fraction of the first loss: gradients then vanish, and a GPU may run faster
+COLLAPSED = 1e-3  # fraction of the first loss; below it gradients vanish, and a GPU may run faster
 
 
 @dataclass
 class Found:
-    """The best batch of one server, and the images per second at every batch that was tried."""
+    """The best batch of one server, and the images per second at every batch in the search."""
 
     name: str
     batch: int = 0
     img_s: float = 0.0
-    first_loss: float | None = None  # at the best batch, directly after the server changed to it
+    first_loss: float | None = None  # at the best batch, directly after the change to this batch
     tried: dict[int, float] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)  # batch -> the server's message that memory is too small
-    stopped: str = ""  # why the search ended, or why there was none
+    stopped: str = ""  # why the search ended, or why there was no search
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Turns:
     first_loss: float | None
     last_loss: float | None
     seconds_per_step: list[float]
-    clocks: str = ""  # clocks of the GPU in these turns, in words; "" if not logged
+    clocks: str = ""  # the GPU's clocks in these turns, in words; "" if not logged
 
     def img_s(self) -> float:
         """Returns the images per second, from the median of the turns."""
@@ -53,7 +53,7 @@ class Turns:
         return [seconds / self.batch for seconds in self.seconds_per_step]
 
     def loss_trouble(self) -> str:
-        """Says why these turns do not count: a loss is not finite or has collapsed. "" if they count."""
+        """Returns why these turns do not count: a loss is not finite or has collapsed. "" if they count."""
         first, last = (math.nan if loss is None else loss for loss in (self.first_loss, self.last_loss))
         for when, loss in (("first", first), ("last", last)):
             if not math.isfinite(loss):
@@ -72,18 +72,18 @@ class Pair:
     turns: int
 
     def ratio(self) -> Ratio:
-        """Returns the ratio of images per second, ours to the peer's."""
+        """Returns the ratio of our images per second to the peer's."""
         return ratio_of(self.ours.seconds_per_image(), self.peer.seconds_per_image(), self.turns)
 
     def share_of(self, seconds_per_image: float) -> Ratio:
-        """Ratio of our speed to a speed that was not measured, such as a bound. The interval comes from ours alone."""
+        """Returns our speed / a speed that was not measured, such as a bound. Its interval comes from ours alone."""
         ours = self.ours.seconds_per_image()
         return ratio_of(ours, [seconds_per_image] * len(ours), self.turns)
 
 
 @dataclass
 class Row:
-    """One network in one type. `quick`: measured at one batch size only, beside the first variant that ran."""
+    """One network in one type. quick: True if measured only at one batch size, beside the first variant that ran."""
 
     model: str
     dtype: str
@@ -91,18 +91,18 @@ class Row:
     variants: list[Found] = field(default_factory=list)
     ours_search: Found | None = None
     best: Pair | None = None  # each side at its own best batch
-    same: Pair | None = None  # both at the peer's best batch; None if equal to `best`, or if ours lacks memory for it
+    same: Pair | None = None  # both at the peer's best batch; None if equal to `best`, or if ours has no memory
     troubles: list[str] = field(default_factory=list)
     missing_variants: list[str] = field(default_factory=list)
 
     def judge_losses(self) -> None:
-        """Adds to `troubles` what the stored losses show, also for rows that were stored under an older rule."""
+        """Adds faults of the stored losses to `troubles`, also for rows that were stored under an older rule."""
         sides = [side for pair in (self.best, self.same) if pair for side in (pair.ours, pair.peer)]
         self.troubles += [text for side in sides if (text := side.loss_trouble()) and text not in self.troubles]
 
 
 def _plain(value: object) -> object:
-    """Returns the value in a form that JSON has: NaN and infinity become None."""
+    """Returns the value in a form that JSON can store: NaN and infinity become None."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -113,7 +113,7 @@ def _plain(value: object) -> object:
 
 
 def write_rows(rows: Sequence[Row], file: Path) -> None:
-    """Replaces the file at once, so that a reader never sees half of it. Errors: OSError."""
+    """Replaces the file in one step, so that a reader never sees half of a file. Errors: OSError."""
     plain = []
     for row in rows:
         data = asdict(row)

@@ -1,18 +1,18 @@
-"""One PyTorch training process on the GPU, driven from outside: the peer that our GPU steps are compared with.
+"""One PyTorch training process on the GPU, driven from outside: the peer of our GPU steps.
 
-It speaks the protocol of serving.py; a question for steps is answered with one number, the mean seconds per step from
-an idle device to an idle device. What PyTorch's tuning guide advises is on: channels_last, autocast with GradScaler in
-fp16, cudnn.benchmark, a fused optimiser, images that stay on the device. Labels are new in every step; weights begin as
-ours, and learn at the same rate. The variants, of which the best is the peer:
+The process speaks the protocol of serving.py. Its answer for steps is one number, the mean seconds per step from an
+idle device to an idle device. The advice of PyTorch's tuning guide is followed: channels_last, autocast with GradScaler
+in fp16, cudnn.benchmark, a fused optimiser, images that stay on the device. Labels are new in every step. Weights begin
+like ours and learn at the same rate. The best of these variants is the peer:
 
     eager     operation by operation
     graph     the whole step as one CUDA graph (fp16: without the update where the optimiser cannot scale by itself)
     compile   torch.compile, mode reduce-overhead: fused operations in CUDA graphs
     autotune  torch.compile, mode max-autotune: also times kernels of its own for every operation, for minutes
 
-Where a variant cannot run here, the last line on standard error says why.
+If a variant cannot run here, the last line on standard error says why.
 
---device cpu runs eager and compile at small sizes where there is no GPU: it tests this program, and nothing else.
+--device cpu runs eager and compile at small sizes without a GPU, only to test this program.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
 # graphs ask for at least three, and for eleven with DistributedDataParallel.
 WARM_UP_STEPS = 11
 
-# Smaller than the default 65536: if the first step overflowed, the fused optimiser would leave its momentum unwritten.
+# Smaller than the default 65536. If the first step overflowed, the fused optimiser would leave its momentum unwritten.
 FIRST_SCALE = 1024.0
-# Texts in the errors of PyTorch and cuDNN when memory is exhausted.
+# Texts in the errors of PyTorch and cuDNN that mean exhausted memory.
 NO_MEMORY = ("out of memory", "ALLOC_FAILED", "Unable to find a valid cuDNN algorithm")
 
 
 def make_sgd(parameters: list[nn.Parameter], learning_rate: float) -> tuple[torch.optim.Optimizer, str]:
-    """Returns SGD with momentum in the fastest form that this version has, and the name of the form."""
+    """Returns SGD with momentum in the fastest form of this PyTorch version, and the name of the form."""
     for form in ("fused", "foreach"):
         try:
             extra = {form: True}
@@ -57,7 +57,7 @@ def make_sgd(parameters: list[nn.Parameter], learning_rate: float) -> tuple[torc
 
 
 def set_precision(dtype: str, algorithms: int) -> None:
-    """Sets the precision. `algorithms`: number of cuDNN's algorithms that are timed for each convolution; 0: all."""
+    """Sets the precision. algorithms: number of cuDNN algorithms to time for each convolution; 0: all."""
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     torch.backends.cudnn.allow_tf32 = dtype == "tf32"
     torch.backends.cudnn.benchmark = True
@@ -66,7 +66,7 @@ def set_precision(dtype: str, algorithms: int) -> None:
 
 
 def make_scaler(enabled: bool) -> object:
-    """Returns a GradScaler. `torch.amp` has it since 2.3; newer versions warn about the older name."""
+    """Returns a GradScaler. torch.amp has GradScaler since 2.3; newer versions warn about the older name."""
     if hasattr(torch.amp, "GradScaler"):
         return torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE, enabled=enabled)
     return torch.cuda.amp.GradScaler(init_scale=FIRST_SCALE, enabled=enabled)
@@ -90,7 +90,7 @@ class GpuTrainer:
             if not any(words in str(error) for words in NO_MEMORY):
                 raise
             reason = str(error).split(". ")[0]
-        self._release()  # after the handler, because inside it the error's frames still hold the tensors
+        self._release()  # after the handler, because inside the handler the error's frames still hold the tensors
         return reason
 
     def loss(self) -> float:
@@ -149,7 +149,7 @@ class GpuTrainer:
         lower = AUTOCAST.get(self._options.dtype)
         if lower is None:
             return contextlib.nullcontext()
-        # Without the cache of weights that were cast to 16 bit, because it must not live on inside a captured graph.
+        # No cache of weights that were cast to 16 bit, because the cache must not live on inside a captured graph.
         return torch.autocast(self._device.type, dtype=lower, cache_enabled=False)
 
     def _forward_backward(self) -> None:
@@ -169,7 +169,7 @@ class GpuTrainer:
         self._update()
 
     def _capture(self, whole: bool) -> str:
-        """Captures a step into one CUDA graph. Returns a note on what stayed outside the graph."""
+        """Captures a step into one CUDA graph. Returns a note on the operations that stayed outside the graph."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -211,7 +211,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def missing_for_compile(device: str) -> str:
-    """Says what torch.compile lacks here, as far as that is known beforehand; "" if nothing."""
+    """Returns what torch.compile needs but this host does not have; "" if nothing is known to be missing."""
     if not hasattr(torch, "compile"):
         return f"PyTorch {torch.__version__} does not have it"
     if device == "cuda" and importlib.util.find_spec("triton") is None:
@@ -222,7 +222,7 @@ def missing_for_compile(device: str) -> str:
 
 
 def build(trainer: GpuTrainer, options: argparse.Namespace) -> str | None:
-    """Builds the trainer as GpuTrainer.batch() does. Errors: ValueError, also for any error of torch.compile."""
+    """Calls GpuTrainer.batch(). Errors: ValueError, also for any error of torch.compile."""
     if options.variant not in COMPILE_MODES:
         return trainer.batch(options.batch)
     try:
@@ -232,7 +232,7 @@ def build(trainer: GpuTrainer, options: argparse.Namespace) -> str | None:
 
 
 def obstacle(options: argparse.Namespace) -> str:
-    """Says why this variant cannot run here; "" if it can."""
+    """Returns the reason why this variant cannot run here; "" if it can."""
     if options.device == "cuda" and not torch.cuda.is_available():
         return f"PyTorch {torch.__version__} finds no GPU"
     if options.variant == "graph" and options.device == "cpu":

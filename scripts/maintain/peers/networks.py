@@ -1,7 +1,7 @@
-"""The networks of models/zoo in PyTorch, and the labels that they train with. They are defined here because torchvision
-is often missing where PyTorch is installed.
+"""The networks of models/zoo in PyTorch, and their labels. The networks are defined here because torchvision is often
+missing where PyTorch is installed.
 
-Their parameter counts are checked against the published ones before anything is timed.
+Before anything is timed, the parameter counts are compared with the published counts.
 """
 
 from __future__ import annotations
@@ -11,16 +11,11 @@ import argparse
 import torch
 from torch import Tensor, nn
 
-PUBLISHED_PARAMETERS = {
-    "vgg16": 138_357_544,
-    "resnet50": 25_557_032,
-    "resnet101": 44_549_160,
-    "inception3": 23_834_568,
-}
+PUBLISHED_PARAMETERS = {"vgg16": 138_357_544, "resnet50": 25_557_032, "resnet101": 44_549_160, "inception3": 23_834_568}
 DEFAULT_IMAGE = {"vgg16": 224, "resnet50": 224, "resnet101": 224, "inception3": 299}
 CLASSES = 1000
 LEARNING_RATE = 1e-3  # bench/micro/training_bench.h
-LABELS = ("fresh", "cycled")  # new in every step, or the same in every step, which a network then memorises
+LABELS = ("fresh", "cycled")  # new in every step, or the same in every step, which a network memorises
 SLOTS = 16  # number of label batches that may be on their way to a GPU
 
 
@@ -90,7 +85,7 @@ def unit(inputs: int, outputs: int, kernel: int | tuple[int, int], stride: int =
 
 
 class Branches(nn.Module):
-    """Runs every branch on the same input and concatenates their channels."""
+    """Runs every branch on the same input and concatenates the branches' channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -174,9 +169,8 @@ def parameter_count(network: nn.Module) -> int:
 
 @torch.no_grad()
 def initialise(network: nn.Module, model: str) -> None:
-    """Initialises with the distributions of models/init.cpp: He normal for convolutions; for fully connected layers
-    Glorot uniform, but in VGG-16 normal with a deviation of 0.01; biases 0. PyTorch initialises batch norms to 1 and
-    0."""
+    """Initialises with the distributions of models/init.cpp: He normal for convolutions, Glorot uniform for fully
+    connected layers (VGG-16: normal with deviation 0.01), 0 for biases. PyTorch initialises batch norms to 1 and 0."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
@@ -191,8 +185,8 @@ def initialise(network: nn.Module, model: str) -> None:
 
 
 def checked_network(model: str, image: int, classes: int = CLASSES) -> nn.Module:
-    """Returns the network in training mode, initialised like ours. Errors: ValueError if its parameter count differs
-    from the published one."""
+    """Returns the network in training mode, initialised like ours. Errors: ValueError if the parameter count differs
+    from the published count."""
     network = build(model, image, classes).train()
     count = parameter_count(network)
     if (image, classes) == (DEFAULT_IMAGE[model], CLASSES) and count != PUBLISHED_PARAMETERS[model]:
@@ -212,7 +206,7 @@ class Labels:
     """One batch of labels at a fixed place on the device. One thread.
 
     draw() uploads new labels before each step, outside captured graphs, as our trainers do. A network that sees the
-    same labels again memorises them, and with vanishing gradients its steps may be faster on a GPU."""
+    same labels again memorises them. Its gradients vanish, and its steps may be faster on a GPU."""
 
     def __init__(self, images: int, device: torch.device, rule: str) -> None:
         """`rule` is one of LABELS."""
@@ -234,7 +228,7 @@ class Labels:
         slot = self._steps % SLOTS
         self._steps += 1
         if uploaded := self._uploaded[slot]:
-            uploaded.synchronize()  # waits for the upload of SLOTS steps ago
+            uploaded.synchronize()  # waits for the upload from SLOTS steps ago
         new = torch.randint(0, CLASSES, self.tensor.shape, generator=self._generator, out=self._slots[slot])
         self.tensor.copy_(new, non_blocking=True)
         if self._on_gpu:

@@ -2,11 +2,11 @@
 
 A training process writes one line "ready TEXT", then answers each line of its standard input with one line:
 
-    N         the seconds of N training steps: one number per step, or one mean for all of them
+    N         the seconds per step of N training steps: one number per step, or one mean
     loss      the loss of the last step
     batch N   "ready TEXT" once it trains batches of N images, or "no REASON" (no memory)
 
-A process ends when its input does. bench/micro/train_step_bench.cpp implements the protocol in C++.
+A process ends when its input ends. bench/micro/train_step_bench.cpp implements the protocol in C++.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ANSWER_SECONDS = 600.0
 
 
 class PeerError(RuntimeError):
-    """A training process ended or did not answer in time. `code` is its exit code, None if it was late."""
+    """A training process ended or did not answer in time. code: its exit code; None if the process was late."""
 
     def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)
@@ -41,8 +41,8 @@ class PeerError(RuntimeError):
 class Server:
     """A training process that this program drives. One thread.
 
-    Errors: PeerError if the process ends or is late; by then it has been killed. If there is a `log`, which takes its
-    standard error, the text contains the last line of the log.
+    Errors: PeerError if the process ends, or if it is late and therefore killed. log: takes the process's standard
+    error; the error's text contains the last line of the log.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Server:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{question}\n".encode())
-        except (BrokenPipeError, ValueError):  # the process ended, or this program ended it before
+        except (BrokenPipeError, ValueError):  # the process has ended
             raise self._ended() from None
         return self._line(seconds)
 
@@ -100,7 +100,7 @@ class Server:
         return float(self._ask("loss"))
 
     def batch(self, images: int, seconds: float = START_SECONDS) -> str | None:
-        """Makes the process train batches of this many images from now on. Returns None, or why it cannot."""
+        """Makes the process train batches of `images` images from now on. Returns None, or the reason why it cannot."""
         answer = self._ask(f"batch {images}", seconds)
         if answer.startswith("no "):
             return answer.removeprefix("no ")
@@ -121,7 +121,7 @@ class Server:
         return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
     def _end(self) -> int:
-        """Closes the process's input, kills it if it does not end within a minute, and returns its exit code."""
+        """Closes the process's input. Kills the process if it does not end within a minute. Returns its exit code."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
@@ -136,7 +136,7 @@ class Server:
         self._end()
 
     def close(self) -> None:
-        """Ends the process; this takes no time if it is not busy."""
+        """Ends the process, at once if the process is not busy."""
         self._end()
 
     def __enter__(self) -> Server:
@@ -150,8 +150,8 @@ class Server:
 
 
 def end_with_parent() -> None:
-    """Called in the child: requests SIGTERM for when the comparison is killed, because the child may read the end of
-    its input only minutes later (Linux)."""
+    """Makes the kernel send SIGTERM to the calling child if the comparison is killed (Linux). The end of its input
+    alone would end the child only minutes later."""
     pr_set_pdeathsig = 1  # linux/prctl.h
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
@@ -168,7 +168,7 @@ class Trainer(Protocol):
 
 
 def answer(trainer: Trainer, questions: Iterable[str], out: IO[str]) -> None:
-    """Runs the training process's end of the protocol until the questions end."""
+    """Answers the questions of the protocol in a training process until the questions end."""
 
     def say(text: str) -> None:
         out.write(text + "\n")
@@ -194,8 +194,8 @@ def take_turns(
     steps: list[int],
     around: Callable[[str], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> list[list[float]]:
-    """Returns the seconds per step of each server, in order of the turns: A B, B A, A B, ... with `steps` each.
-    `around` is entered for each turn, with the name of its server."""
+    """Returns the seconds per step of each server, in the order of the turns: A B, B A, A B, ... steps: per turn, of
+    each server. around: makes a context manager for each turn, from the name of the turn's server."""
     seconds: list[list[float]] = [[] for _ in servers]
     order = list(range(len(servers)))
     for turn in range(turns):
@@ -207,7 +207,7 @@ def take_turns(
 
 @dataclass
 class Ratio:
-    """How many times faster ours is than the peer; `low` and `high` of a 95 % interval, None with too few turns."""
+    """ratio: speed of ours / speed of the peer. low, high: 95 % interval; None with too few turns."""
 
     ratio: float
     low: float | None
@@ -220,10 +220,10 @@ class Ratio:
 def ratio_interval(
     ours: list[float], peer: list[float], turns: int, draws: int = 4000, seed: int = 1
 ) -> tuple[float | None, float | None]:
-    """Returns the 95 % bootstrap interval of median(peer) / median(ours), both in seconds, in order of their turns.
+    """Returns the 95 % bootstrap interval of median(peer) / median(ours). ours, peer: seconds, in order of the turns.
 
-    Whole turns are resampled, both sides together, so that disturbances of a turn cancel. Returns (None, None) for
-    fewer than FEWEST_TURNS.
+    Resamples whole turns, both sides together, so that disturbances of a turn cancel. Returns (None, None) for fewer
+    than FEWEST_TURNS turns.
     """
     if turns < FEWEST_TURNS:
         return None, None
@@ -242,5 +242,5 @@ def ratio_interval(
 
 
 def ratio_of(ours: list[float], peer: list[float], turns: int) -> Ratio:
-    """Returns the ratio of the medians of two lists of seconds, with its interval."""
+    """Returns the ratio of the medians of two lists of seconds, with the ratio's interval."""
     return Ratio(statistics.median(peer) / statistics.median(ours), *ratio_interval(ours, peer, turns))

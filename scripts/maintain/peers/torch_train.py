@@ -1,8 +1,8 @@
-"""One PyTorch CPU training process, driven from outside: the peer that our steps are compared with.
+"""One PyTorch CPU training process, driven from outside: the peer of our steps.
 
-It speaks the protocol of serving.py, and its ready line tells parameters and version. A step is forward, loss,
-backward, SGD with momentum and weight decay. Labels are new in every step; weights begin as ours, and learn at the
-same rate.
+The process speaks the protocol of serving.py. Its ready line has the parameter count and the version. A step is
+forward, loss, backward, SGD with momentum and weight decay. Labels are new in every step. Weights begin like ours and
+learn at the same rate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SLOWEST_BLAS_GFLOPS = 15.0
 
 
 def matrix_gflops() -> float:
-    """Returns the GFLOP/s per core of an fp32 matrix product, by processor time, so that other load does not matter."""
+    """Returns the GFLOP/s per core of an fp32 matrix product, by processor time, which other load does not change."""
     n = 768
     a = torch.randn(n, n)
     seconds = []
@@ -89,8 +89,8 @@ def main() -> int:
     options = parse_arguments()
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
-    # With one thread and a batch below 16, PyTorch 1.13 computes 1x1 convolutions with BLAS. Debian's reference BLAS
-    # makes it ten times slower, so that it would be no fair peer.
+    # With one thread and a batch below 16, PyTorch 1.13 computes 1x1 convolutions with BLAS. With Debian's reference
+    # BLAS that is ten times slower, so PyTorch would not be a fair peer.
     if (gflops := matrix_gflops()) < SLOWEST_BLAS_GFLOPS:
         print(
             f"this PyTorch multiplies matrices at {gflops:.1f} GFLOP/s per core: take one with a fast BLAS "

@@ -25,6 +25,7 @@ class HvdBench(CMakePackage):
     depends_on("ninja", type="build")
     depends_on("git", type="build")  # the commit is part of a run's provenance
     depends_on("cli11@2.1:")
+    depends_on("fmt@9:")
     depends_on("sqlite@3.37:")  # STRICT tables
     depends_on("mpi", when="+mpi")
     depends_on("onednn@2.6:", when="+onednn")

@@ -1,0 +1,14 @@
+// The output shape of pools and convolutions.
+#pragma once
+
+#include "models/graph/graph.h"
+
+namespace hvd::models::cudnn::kernels {
+
+/// Returns the shape of a pool's output for images of shape `x`, {n, h, w, channels}.
+inline Shape pooled_shape(const Shape& x, const Window& w) {
+  return {x[0], (x[1] + w.pad_top + w.pad_bottom - w.kernel_h) / w.stride_h + 1,
+          (x[2] + w.pad_left + w.pad_right - w.kernel_w) / w.stride_w + 1, x[3]};
+}
+
+}  // namespace hvd::models::cudnn::kernels
