@@ -131,10 +131,11 @@ void register_training(Registrar add, Options& o) {
             "auto (default: a GPU if one can be used), cpu, cuda, or reference (naive, slow, for tests)",
             [&o](const std::string& text) { o.device = parse_device(text); });
   add.integer("--threads", "Compute threads per rank (default: the rank's share of the cores)", 1, 4096, o.threads);
-  add.value("--seed", "N", "Of weights and images (default: 1)", [&o](const std::string& text) {
+  add.value("--seed", "N", "Seed of weights and images (default: 1)", [&o](const std::string& text) {
     o.seed = static_cast<std::uint64_t>(parse_integer("--seed", text, 0, std::numeric_limits<std::int64_t>::max()));
   });
-  add.value("--labels", "RULE", "fresh (default): new in every step; cycled: kept with the images, as in old records",
+  add.value("--labels", "RULE",
+            "fresh (default): new labels in every step; cycled: each image keeps its label, as in old records",
             [&o](const std::string& text) { o.label_rule = parse_label_rule(text); });
   add.number("--learning-rate", "X",
              "For one rank (default: 0.01); over 200 steps it grows with the ranks, to 0.02 at most", 0, 1000,
@@ -185,7 +186,7 @@ void register_reduction(Registrar add, Options& o, Given& given) {
   add.number("--deadline-seconds", "S", "Deadline of every wait for another rank after the first steps (default: 60)",
              0.1, 86400, [&o](double x) { o.engine.deadline.timeout = milliseconds(1000 * x); });
   add.number("--startup-deadline-seconds", "S",
-             "Deadline of waits until then, while ranks join, build the network, tune and take their first steps "
+             "Deadline of waits during start-up, while ranks join, build the network, tune and take their first steps "
              "(default: 300, or --deadline-seconds if that is longer)",
              0.1, 86400, [&o, &given](double x) {
                o.startup_deadline.timeout = milliseconds(1000 * x);
@@ -194,22 +195,24 @@ void register_reduction(Registrar add, Options& o, Given& given) {
 }
 
 void register_gpu(Registrar add, GpuOptions& o) {
-  add.group("On GPUs (a run on the CPU takes no notice)");
-  add.integer("--fusion-level", "Operations fused at the most: 0 none, 1 pointwise, 2 batch norm as well (default)", 0,
+  add.group("On GPUs (ignored on CPUs)");
+  add.integer("--fusion-level", "What may be fused: 0 nothing, 1 pointwise operations, 2 also batch norms (default)", 0,
               2, o.fusion_level);
   add.flag("--no-cuda-graph", "Enqueue every step instead of launching it as one graph",
            [&o] { o.schedule.graph = false; });
-  add.flag("--no-launch-ahead", "Launch a graph only when the one before it is over",
+  add.flag("--no-launch-ahead", "Launch a step's graph only after the previous step has finished",
            [&o] { o.schedule.ahead = false; });
-  add.flag("--no-overlap", "Reduce when backward is over", [&o] { o.schedule.overlap = false; });
+  add.flag("--no-overlap", "Reduce gradients only after the backward pass", [&o] { o.schedule.overlap = false; });
   add.flag("--deterministic", "Equal bits from run to run: only operations that add in a fixed order",
            [&o] { o.deterministic = true; });
-  add.number("--loss-scale", "X", "Of fp16 (default: dynamic)", 1, 1 << 24, [&o](double x) { o.loss_scale = x; });
-  add.flag("--tune", "Time candidates for operations and ways to fuse them first (up to minutes); all use rank 0's",
+  add.number("--loss-scale", "X", "Factor of the loss in fp16 (default: dynamic)", 1, 1 << 24,
+             [&o](double x) { o.loss_scale = x; });
+  add.flag("--tune", "First time cuDNN engines and fusions (up to minutes); all ranks use the winners of rank 0",
            [&o] { o.tune = true; });
-  add.folder("--tuning-folder", "Where --tune and, on CPUs too, --tune-schedule keep what won and look for it",
+  add.folder("--tuning-folder",
+             "Folder in which --tune and --tune-schedule (also on CPUs) keep winners and look for them",
              o.tuning_folder);
-  add.integer("--nccl-max-ctas", "Thread blocks per reduction at most (default: NCCL's choice)", 1, 64,
+  add.integer("--nccl-max-ctas", "Largest number of thread blocks per reduction (default: NCCL's choice)", 1, 64,
               o.nccl.max_ctas);
   add.flag("--no-nccl-registration", "Plain memory for gradients, not registered with NCCL",
            [&o] { o.nccl.register_memory = false; });
@@ -230,7 +233,7 @@ void register_measurement(Registrar add, Options& o) {
              [&o](double x) { o.max_time = std::chrono::seconds(static_cast<std::int64_t>(x)); });
   add.flag("--efficiency", "Measure one rank alone and all ranks without reduction as well, interleaved",
            [&o] { o.efficiency = true; });
-  add.flag("--profile", "Time every operation, on a GPU beside its bound (never compare such a run with others)",
+  add.flag("--profile", "Time every operation; on a GPU, also show its bound (never compare such a run with others)",
            [&o] { o.profile = true; });
   add.flag("--no-check", "Do not compare the reduced gradients with an independent sum", [&o] { o.check = false; });
 }

@@ -173,7 +173,7 @@ std::string launch_note(const RunRecord& run, bool ahead) {
       "the step) %s",
       milliseconds(step), milliseconds(mean(slowest.host)), 100 * (mean(slowest.host) / mean(slowest.step) - 1),
       milliseconds(by_launch), 100 * by_launch / step,
-      ahead ? "goes on while the one before it runs" : "is part of that");
+      ahead ? "overlaps with the previous step" : "is part of that time");
 }
 
 }  // namespace

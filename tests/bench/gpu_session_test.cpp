@@ -242,12 +242,12 @@ TEST(GpuSession, TheRecordSaysHowStepsWereLaunched) {
   EXPECT_EQ(fact(ahead.runs[0], "gpu.option.graph"), "yes");
   EXPECT_EQ(fact(ahead.runs[0], "gpu.option.launch_ahead"), "yes");
   EXPECT_TRUE(ahead.runs[0].provenance.at("gpu.option.launch_ahead").in_fingerprint);
-  EXPECT_TRUE(note_of(ahead).ends_with(" of the step) goes on while the one before it runs")) << note_of(ahead);
+  EXPECT_TRUE(note_of(ahead).ends_with(" of the step) overlaps with the previous step")) << note_of(ahead);
   options.gpu.schedule.ahead = false;
   FakeGpus waited_for(2);
   const SessionResult waited = good(options, waited_for);
   EXPECT_EQ(fact(waited.runs[0], "gpu.option.launch_ahead"), "no");
-  EXPECT_TRUE(note_of(waited).ends_with(" of the step) is part of that")) << note_of(waited);
+  EXPECT_TRUE(note_of(waited).ends_with(" of the step) is part of that time")) << note_of(waited);
   options.gpu.schedule.ahead = true;
   options.engine.schedule = Schedule::kNegotiated;
   FakeGpus negotiated(2);
