@@ -70,7 +70,7 @@ class BadInput(FolderTest):
             with self.subTest(value):
                 data = struct.pack("<3d", 1.0, value, 1.0)
                 self.change("UPDATE sample SET data = ?, count = 3 WHERE kind = 'step_seconds'", data)
-                self.refused("a.db: damaged: run .*step_seconds holds .* no time", "efficiency", self.db)
+                self.refused("a.db: damaged: run .*step_seconds holds .* not a time", "efficiency", self.db)
 
     def test_a_loss_may_be_no_number(self) -> None:
         self.change(
