@@ -13,12 +13,6 @@ std::size_t Draws::below(std::size_t bound) {
   return static_cast<std::size_t>(((std::uint64_t{words[1]} << 32) | words[0]) % bound);
 }
 
-std::vector<std::size_t> block_starts(std::size_t n, std::size_t length, Draws& draws) {
-  std::vector<std::size_t> starts((n + length - 1) / length);
-  for (std::size_t& start : starts) start = draws.below(n);
-  return starts;
-}
-
 void resample_blocks(std::span<const double> samples, std::size_t length, Draws& draws, std::vector<double>& out) {
   const std::size_t n = samples.size();
   out.clear();

@@ -25,11 +25,8 @@ class Draws {
   std::uint64_t counter_ = 0;
 };
 
-/// Returns start indices of the blocks of one resample of `n` samples: ceil(n / length) indices in [0, n).
-/// Sample `i` of the resample is sample (starts[i / length] + i % length) % n.
-std::vector<std::size_t> block_starts(std::size_t n, std::size_t length, Draws& draws);
-
-/// Writes one resample of the size of `samples` into `out`. Blocks wrap around the end of `samples`.
+/// Writes one resample of the size of `samples` into `out`: blocks of `length` consecutive samples, which wrap around
+/// the end of `samples`.
 void resample_blocks(std::span<const double> samples, std::size_t length, Draws& draws, std::vector<double>& out);
 
 /// Returns the central interval that contains the fraction `confidence` of `values`. Sorts `values`.

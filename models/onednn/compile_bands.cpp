@@ -65,10 +65,11 @@ std::vector<Compiler::Band> Compiler::weight_gradient_bands(NodeId id, const Con
                       .dst = Md({1, y[3], outputs, y[2]}, Type::bf16, Tag::nhwc)};
     const dnnl::engine& engine = program_.engine();
     const auto algorithm = dnnl::algorithm::convolution_direct;
-    const ConvForward forward = conv_forward(engine, algorithm, operands, geometry, attributes());
+    const ConvForward forward = conv_forward(engine, algorithm, operands, geometry, own_scratchpad());
     operands.weights = bands.empty() ? Md({w[0], w[3], w[1], w[2]}, Type::f32, Tag::any)
                                      : bands[0].backward_weights.diff_weights_desc();
-    const ConvBackwardWeights pd = conv_backward_weights(engine, algorithm, operands, geometry, attributes(), forward);
+    const ConvBackwardWeights pd =
+        conv_backward_weights(engine, algorithm, operands, geometry, own_scratchpad(), forward);
     if (pd.impl_info_str() != implementation) return {};
     bands.push_back({.backward_weights = pd, .first_input = begin + above, .first_output = first, .outputs = outputs});
   }

@@ -35,7 +35,7 @@ void Compiler::conv(NodeId id) {
   const bool images = of.inputs[0] == graph_.images;
   const Geometry geometry = geometry_of(std::get<Window>(of.attr));
   const NodeId relu = fused_relu_[static_cast<std::size_t>(id)];
-  dnnl::primitive_attr attr = attributes();
+  dnnl::primitive_attr attr = own_scratchpad();
   if (relu != kNoNode) append_relu(attr);
 
   const Md weights_any({w[0], w[3], w[1], w[2]}, type_, Tag::any);
@@ -51,7 +51,7 @@ void Compiler::conv(NodeId id) {
     if (!images) {
       data = conv_backward_data(engine, algorithm,
                                 {.src = operands.src, .weights = weights_any, .bias = nullptr, .dst = operands.dst},
-                                geometry, attributes(), forward);
+                                geometry, own_scratchpad(), forward);
     }
     // fp32: the gradient gets the layout of the weights, so that the update is one flat pass. bf16: the library chooses
     // the gradient's layout, and the fp32 master weights get the same layout.
@@ -60,7 +60,7 @@ void Compiler::conv(NodeId id) {
     ConvBackwardWeights weights = conv_backward_weights(
         engine, algorithm,
         {.src = forward.src_desc(), .weights = diff_weights, .bias = operands.bias, .dst = operands.dst}, geometry,
-        attributes(), forward);
+        own_scratchpad(), forward);
     return std::make_unique<ConvPlan>(ConvPlan{forward, data, weights, bias, std::nullopt, {}});
   };
   std::unique_ptr<ConvPlan> plan;
@@ -81,7 +81,7 @@ void Compiler::conv(NodeId id) {
     const Type arena = parameters_.gradient_type() == DataType::kBF16 ? Type::bf16 : Type::f32;
     plan->weights_as_product =
         matmul(engine, Md({w[0], pixels}, Type::bf16, Tag::ba), Md({pixels, w[3]}, Type::bf16, Tag::ab),
-               Md({w[0], w[3]}, arena, Tag::ab), attributes());
+               Md({w[0], w[3]}, arena, Tag::ab), own_scratchpad());
     parameters_.set_layout(of.inputs[1], Md({w[0], w[3], 1, 1}, Type::f32, Tag::abcd));
   } else {
     plan->bands = weight_gradient_bands(id, *plan);

@@ -142,7 +142,7 @@ void Compiler::relu_backward(NodeId id) {
 }
 
 void Compiler::masked_by_sign(NodeId id, const TensorView& y, const TensorView& diff, const TensorView& into) {
-  const ReluBackward pd = onednn::relu_backward(program_.engine(), y.desc, attributes());
+  const ReluBackward pd = onednn::relu_backward(program_.engine(), y.desc, own_scratchpad());
   primitive(id, pd, dnnl::eltwise_backward(pd),
             {{DNNL_ARG_DST, y}, {DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_DIFF_SRC, into}});
 }

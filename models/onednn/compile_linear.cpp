@@ -38,7 +38,7 @@ void Compiler::linear(NodeId id) {
   Dims weight_dims{w[0], w.count() / w[0]};
   if (dims_of(from.desc).size() == 4) weight_dims = {w[0], w[3], w[1], w[2]};
   const Md weights_any(weight_dims, type_, Tag::any);
-  dnnl::primitive_attr attr = attributes();
+  dnnl::primitive_attr attr = own_scratchpad();
   if (relu != kNoNode) append_relu(attr);
 
   const dnnl::engine& engine = program_.engine();
@@ -58,11 +58,11 @@ void Compiler::linear(NodeId id) {
                                .weights = diff_weights,
                                .bias = &bias,
                                .dst = wide ? with_type(diff_dst, Type::f32) : diff_dst},
-                              attributes(), forward);
+                              own_scratchpad(), forward);
   std::optional<LinearBackwardData> backward_data = linear_backward_data(
       engine,
       {.src = from.desc, .weights = f32 ? forward.weights_desc() : weights_any, .bias = nullptr, .dst = diff_dst},
-      attributes(), forward);
+      own_scratchpad(), forward);
   parameters_.set_layout(of.inputs[1],
                          f32 ? forward.weights_desc() : with_type(backward_weights.diff_weights_desc(), Type::f32));
   parameters_.set_layout(of.inputs[2], bias);

@@ -11,7 +11,7 @@ void Compiler::norm(NodeId id) {
   const NodeId relu = fused_relu_[static_cast<std::size_t>(id)];
   const TensorView x = value(of.inputs[0]);
   const NormForward pd =
-      norm_forward(program_.engine(), x.desc, static_cast<float>(attr.epsilon), relu != kNoNode, attributes());
+      norm_forward(program_.engine(), x.desc, static_cast<float>(attr.epsilon), relu != kNoNode, own_scratchpad());
   const Md channels = row_major(shape(of.inputs[1]));
   parameters_.set_layout(of.inputs[1], channels);
   parameters_.set_layout(of.inputs[2], channels);
@@ -80,7 +80,7 @@ void Compiler::norm_backward_node(NodeId id) {
   const TensorView x = value(of.inputs[0]);
   const NormBackward pd =
       norm_backward(program_.engine(), x.desc, x.desc, static_cast<float>(std::get<BatchNormAttr>(of.attr).epsilon),
-                    plan.fuse_relu, attributes(), plan.forward);
+                    plan.fuse_relu, own_scratchpad(), plan.forward);
   const TensorView diff = in_layout(of.inputs[4], pd.diff_dst_desc());
   const Md channels = row_major(shape(of.inputs[1]));
   const std::vector<std::pair<TensorId, TensorView>> written{

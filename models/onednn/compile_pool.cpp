@@ -37,7 +37,7 @@ void Compiler::pool(NodeId id) {
   // The output gets the layout of the input, because the library is fast in this case.
   const Tag tag = activation_tag(from.desc, type_);
   const Md dst(result_dims, type_, tag == Tag::undef ? Tag::any : tag);
-  const PoolForward pd = pool_forward(program_.engine(), algorithm, from.desc, dst, geometry, attributes());
+  const PoolForward pd = pool_forward(program_.engine(), algorithm, from.desc, dst, geometry, own_scratchpad());
   const auto& plan = pools_[id] = std::make_unique<PoolPlan>(
       PoolPlan{.forward = pd, .algorithm = algorithm, .geometry = geometry, .workspace = {}});
   TensorView result;
@@ -73,7 +73,7 @@ void Compiler::pool_backward_node(NodeId id) {
   const bool global = of.kind == OpKind::kGlobalAvgPoolBackward;
   const TensorId diff_id = of.inputs.back();
   const PoolBackward pd = pool_backward(program_.engine(), plan.algorithm, plan.forward.src_desc(),
-                                        plan.forward.dst_desc(), plan.geometry, attributes(), plan.forward);
+                                        plan.forward.dst_desc(), plan.geometry, own_scratchpad(), plan.forward);
   TensorView diff;
   if (global) {
     const Shape& y = shape(diff_id);

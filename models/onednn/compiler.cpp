@@ -97,7 +97,7 @@ TensorView Compiler::in_layout(TensorId id, const Md& wanted) {
     if (copy.desc == wanted) return copy;
   }
   const TensorView copy = program_.new_value(graph_.tensor(id).name + ":copy", wanted);
-  reorder(base, copy, graph_.tensor(id).name);
+  program_.append(program_.reorder(graph_.tensor(id).name, base, copy));
   copies_[id].push_back(copy);
   return copy;
 }
@@ -137,25 +137,6 @@ TensorView Compiler::output(TensorId id, const Md& desc, const std::vector<Tenso
   const TensorView fresh = program_.new_value(graph_.tensor(id).name, desc);
   set_value(id, fresh);
   return fresh;
-}
-
-dnnl::primitive_attr Compiler::attributes() const {
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  return attr;
-}
-
-void Compiler::reorder(const TensorView& from, const TensorView& to, const std::string& node_name) {
-  const dnnl::engine& engine = program_.engine();
-  const dnnl::reorder::primitive_desc pd(engine, from.desc, engine, to.desc, attributes());
-  BoundOperation operation{.node = node_name, .kind = "reorder", .implementation = pd.impl_info_str()};
-  operation.bytes = static_cast<double>(from.desc.get_size() + to.desc.get_size());
-  operation.primitive = dnnl::reorder(pd);
-  operation.arguments = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
-  if (pd.scratchpad_desc().get_size() > 0) {
-    operation.arguments.push_back({DNNL_ARG_SCRATCHPAD, program_.scratchpad(pd.scratchpad_desc())});
-  }
-  program_.append(std::move(operation));
 }
 
 BoundOperation& Compiler::describe(BoundOperation& operation, NodeId id) const {

@@ -77,8 +77,6 @@ class Compiler {
   /// Returns a place for output `id` of node `at`: the first of `reusable` that is not read later, or a new buffer.
   TensorView output(TensorId id, const Md& desc, const std::vector<TensorView>& reusable, NodeId at);
   [[nodiscard]] std::size_t elements(const Md& desc) const;  ///< number of elements of the compute type, with padding
-  void reorder(const TensorView& from, const TensorView& to, const std::string& node_name);
-  [[nodiscard]] dnnl::primitive_attr attributes() const;
   BoundOperation& describe(BoundOperation& operation, NodeId id) const;
   BoundOperation& primitive(NodeId id, const dnnl::primitive_desc_base& pd, const dnnl::primitive& made,
                             std::vector<Argument> arguments);

@@ -82,18 +82,7 @@ TensorView Parameters::derived(TensorId value, const Md& desc) {
     of.tiled.emplace_back(*std::move(tiled), copy.buffer);
     return copy;
   }
-  const dnnl::engine& engine = program_.engine();
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  const dnnl::reorder::primitive_desc pd(engine, of.desc, engine, desc, attr);
-  BoundOperation operation{.node = of.weight->name, .kind = "reorder", .implementation = pd.impl_info_str()};
-  operation.bytes = static_cast<double>(of.desc.get_size() + desc.get_size());
-  operation.primitive = dnnl::reorder(pd);
-  operation.arguments = {{DNNL_ARG_FROM, {of.weight, of.desc}}, {DNNL_ARG_TO, copy}};
-  if (pd.scratchpad_desc().get_size() > 0) {
-    operation.arguments.push_back({DNNL_ARG_SCRATCHPAD, program_.scratchpad(pd.scratchpad_desc())});
-  }
-  program_.append_refresh(std::move(operation));
+  program_.append_refresh(program_.reorder(of.weight->name, {of.weight, of.desc}, copy));
   return copy;
 }
 

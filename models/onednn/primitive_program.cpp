@@ -39,6 +39,18 @@ TensorView PrimitiveProgram::scratchpad(const Md& desc) {
   return {&scratchpad_, desc};
 }
 
+BoundOperation PrimitiveProgram::reorder(std::string node, const TensorView& from, const TensorView& to) {
+  const dnnl::reorder::primitive_desc pd(engine_, from.desc, engine_, to.desc, own_scratchpad());
+  BoundOperation operation{.node = std::move(node), .kind = "reorder", .implementation = pd.impl_info_str()};
+  operation.bytes = static_cast<double>(from.desc.get_size() + to.desc.get_size());
+  operation.primitive = dnnl::reorder(pd);
+  operation.arguments = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
+  if (pd.scratchpad_desc().get_size() > 0) {
+    operation.arguments.push_back({DNNL_ARG_SCRATCHPAD, scratchpad(pd.scratchpad_desc())});
+  }
+  return operation;
+}
+
 BoundOperation& PrimitiveProgram::append(BoundOperation operation) {
   return operations_.emplace_back(std::move(operation));
 }

@@ -45,6 +45,13 @@ struct TensorView {
   explicit operator bool() const noexcept { return buffer != nullptr; }
 };
 
+/// Returns the attributes of every primitive: the caller provides the scratchpad.
+inline dnnl::primitive_attr own_scratchpad() {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attr;
+}
+
 /// The values that change from step to step; our own kernels use them.
 struct StepInput {
   const Batch* batch = nullptr;
@@ -83,6 +90,8 @@ class PrimitiveProgram {
   /// Returns the buffer that all primitives use as scratchpad, and makes it large enough for `desc`.
   TensorView scratchpad(const Md& desc);
 
+  /// Makes the operation, named `node`, that copies `from` to the layout and type of `to`. Appends nothing.
+  [[nodiscard]] BoundOperation reorder(std::string node, const TensorView& from, const TensorView& to);
   /// Appends an operation to the step.
   BoundOperation& append(BoundOperation operation);
   /// Returns the operation that was appended last.

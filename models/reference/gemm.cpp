@@ -51,4 +51,14 @@ void gemm(const GemmSize& size, const MatrixA& a, const MatrixB& b, const Matrix
   }
 }
 
+std::vector<double> transposed(std::span<const double> in, std::int64_t rows, std::int64_t columns) {
+  std::vector<double> out(in.size());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < columns; ++c) {
+      out[static_cast<std::size_t>(c * rows + r)] = in[static_cast<std::size_t>(r * columns + c)];
+    }
+  }
+  return out;
+}
+
 }  // namespace hvd::models::reference

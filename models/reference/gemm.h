@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace hvd::models::reference {
 
@@ -24,5 +26,8 @@ struct GemmSize {
 /// Computes C += A B. Thanks to the strides, convolutions need no copies: neighbouring output columns of one image row
 /// are matrix rows that are `stride * channels` apart.
 void gemm(const GemmSize& size, const MatrixA& a, const MatrixB& b, const MatrixC& c);
+
+/// Returns the transpose of a {rows, columns} matrix.
+std::vector<double> transposed(std::span<const double> in, std::int64_t rows, std::int64_t columns);
 
 }  // namespace hvd::models::reference

@@ -16,15 +16,6 @@ namespace {
 
 std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
-// Returns the transpose of a {rows, columns} matrix.
-std::vector<double> transposed(std::span<const double> in, std::int64_t rows, std::int64_t columns) {
-  std::vector<double> out(in.size());
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < columns; ++c) out[size(c * rows + r)] = in[size(r * columns + c)];
-  }
-  return out;
-}
-
 }  // namespace
 
 void fully_connected(const In& x, const In& w, const In& bias, const Out& y) {

@@ -75,19 +75,6 @@ void for_each_tap(const Window& window, const Shape& x, const Shape& y, const Vi
   }
 }
 
-// Returns the weights {out, kh, kw, in} as {kh, kw, in, out}: the forward product needs contiguous output channels.
-std::vector<double> output_channels_last(const In& w) {
-  const std::int64_t out = w.shape[0];
-  const std::int64_t rest = w.shape.count() / out;
-  std::vector<double> transposed(w.data.size());
-  for (std::int64_t o = 0; o < out; ++o) {
-    for (std::int64_t i = 0; i < rest; ++i) {
-      transposed[static_cast<std::size_t>(i * out + o)] = w.data[static_cast<std::size_t>(o * rest + i)];
-    }
-  }
-  return transposed;
-}
-
 // Returns the number of real elements under each output position of a pooling window, {oh, ow}.
 std::vector<double> window_counts(const Window& window, const Shape& x, const Shape& y) {
   const Shape one_x{1, x[1], x[2], 1};
@@ -106,7 +93,8 @@ void conv(const Window& window, const In& x, const In& w, const In& bias, const 
   for (std::size_t i = 0; i < y.data.size(); ++i) {
     y.data[i] = bias.data.empty() ? 0.0 : bias.data[i % static_cast<std::size_t>(out)];
   }
-  const std::vector<double> weights = output_channels_last(w);
+  // Turn the weights {out, kh, kw, in} into {kh, kw, in, out}: the product needs contiguous output channels.
+  const std::vector<double> weights = transposed(w.data, out, w.shape.count() / out);
   for_each_run(window, x.shape, y.shape, [&](const Run& run) {
     gemm({.m = run.columns, .n = out, .k = in},
          {.data = x.data.data() + run.x, .row_stride = window.stride_w * in, .column_stride = 1},

@@ -44,7 +44,7 @@ class Endings : public testing::Test {
   }
 
   const test::Folder folder_;
-  const std::string session_ = new_uuid();
+  std::string session_ = new_uuid();
 };
 
 TEST_F(Endings, ASaveThatFailsIsSaidOnceAndMadeGood) {

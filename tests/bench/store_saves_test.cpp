@@ -76,7 +76,7 @@ std::uint64_t written_bytes() {
   std::ifstream file("/proc/self/io");
   std::string key;
   std::uint64_t value = 0;
-  while (file_ >> key >> value && key != "wchar:") {
+  while (file >> key >> value && key != "wchar:") {
   }
   return value;
 }

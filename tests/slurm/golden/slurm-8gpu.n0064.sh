@@ -44,4 +44,34 @@ launcher_for() {  # RANKS
   esac
 }
 
-# sha256 of the list of cells: 3d3d09196e53347e1ae2f189a5c30f7e388cd5c4c9ab1bbd270cdfcd0d8db8a3
+cells=10
+run_cells() {  # in random order, from the order seed
+  case $repetition in
+    1)
+      cell 3fdf7171678a2910 scale    512 283 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --efficiency --max-time 120
+      cell 420294e9c5d295f9 scale    512 283 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --efficiency --max-time 120
+      cell 83c8b56c41cd9766 one_node 8 182 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell e18d7cc3a55c99ce one_rank 1 181 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell 2c80bffda6d7ed0c one_node 8 182 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --max-time 120
+      cell 8fcb94e4090b9d31 one_node 8 182 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell 5ea2838323045fae one_rank 1 181 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell 09d486a26d4d07ef scale    512 283 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --efficiency --max-time 120
+      cell a312ce47d6ac62c0 one_node 8 182 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --max-time 120
+      cell d6d58ec9bdf2b011 scale    512 283 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --efficiency --max-time 120
+      ;;
+    2)
+      cell 7844bffcf67eff13 one_rank 1 181 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell 4347e7e3c92d8c4b scale    512 283 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --efficiency --max-time 120
+      cell 1357286ce6f5aaf1 scale    512 283 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --efficiency --max-time 120
+      cell 2aab8973392a1b69 one_node 8 182 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --max-time 120
+      cell fc35b5c4af7649a8 one_node 8 182 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell 22ae31f4d5128f34 one_rank 1 181 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell f86f8f5eee71dd57 scale    512 283 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --efficiency --max-time 120
+      cell 3475496eed217627 one_node 8 182 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cuda --max-time 120
+      cell e7187e7933f17b6c scale    512 283 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --efficiency --max-time 120
+      cell fa36fcdf451fe981 one_node 8 182 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cuda --max-time 120
+      ;;
+    *) give_up "there is no repetition $repetition in this job" ;;
+  esac
+}
+

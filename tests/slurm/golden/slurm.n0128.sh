@@ -42,4 +42,34 @@ launcher_for() {  # RANKS
   esac
 }
 
-# sha256 of the list of cells: 890da36ee5690bbbae82e13e01322078cae0133fda02a27d8942d3ff43ea2052
+cells=10
+run_cells() {  # in random order, from the order seed
+  case $repetition in
+    1)
+      cell aec4c6015fb7dd95 scale    512 283 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cpu --efficiency --max-time 120
+      cell 6e4d9c36a31ff8e6 one_rank 1 181 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cpu --max-time 120
+      cell 2fcb38f6d765024b one_node 4 181 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cpu --max-time 120
+      cell d31813b67094c4aa one_node 4 181 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cpu --max-time 120
+      cell eee0ce150b8fb6d6 scale    512 283 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cpu --efficiency --max-time 120
+      cell 479d8e435e4d7931 scale    512 283 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cpu --efficiency --max-time 120
+      cell a8fe0898bc2caa5f scale    512 283 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cpu --efficiency --max-time 120
+      cell 3367d4c8a9ce261a one_rank 1 181 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cpu --max-time 120
+      cell 37fa7655eb791303 one_node 4 181 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cpu --max-time 120
+      cell 1f9f5a85177f539f one_node 4 181 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cpu --max-time 120
+      ;;
+    2)
+      cell aaa49a54ad1912d9 scale    512 283 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cpu --efficiency --max-time 120
+      cell 5ae2a2ba8c6b0ef4 one_rank 1 181 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cpu --max-time 120
+      cell b6494c2b92005d82 one_node 4 181 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cpu --max-time 120
+      cell 51ba166d40af7c2c one_node 4 181 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cpu --max-time 120
+      cell 37865d075e112566 scale    512 283 --model vgg16 --batch-size 64 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cpu --efficiency --max-time 120
+      cell 2ffbf89e684e1712 scale    512 283 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cpu --efficiency --max-time 120
+      cell 90366f325f4f866c one_node 4 181 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule negotiated --seed 1 --device cpu --max-time 120
+      cell 77b29b2a79d01289 one_rank 1 181 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cpu --max-time 120
+      cell 818994bd8cc152b0 one_node 4 181 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cpu --max-time 120
+      cell c72d0abd8f4575d1 scale    512 283 --model inception3 --batch-size 32 --dtype fp32 --allreduce-dtype fp32 --schedule static --seed 1 --device cpu --efficiency --max-time 120
+      ;;
+    *) give_up "there is no repetition $repetition in this job" ;;
+  esac
+}
+
