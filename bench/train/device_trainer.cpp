@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <string_view>
 #include <utility>
 
+#include "bench/train/rank_group.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
 #include "models/graph/autodiff.h"
@@ -102,14 +102,21 @@ void DeviceTrainer::build(GpuBackend& backend, int threads) {
   } else if (facts_.bound = step_bound(graph, name, setup_.compute, gpu.tf32); !facts_.bound) {
     facts_.notes.push_back("no bound: there is no data sheet here of " + name + " in " + setup_.compute_name());
   }
+  const auto exchange = [this](const std::string& mine) {
+    std::vector<std::string> texts;
+    for (int rank = 0; rank < engine_.size(); ++rank) {
+      texts.push_back(comm::text_of(engine_.broadcast_message(std::as_bytes(std::span(mine)), rank)));
+    }
+    return texts;
+  };
   const models::CudnnOptions cudnn{.tf32 = gpu.tf32,
                                    .fusion = {.level = gpu.fusion_level},
                                    .deterministic = gpu.deterministic,
                                    .loss_scale = gpu.loss_scale,
                                    .tune = gpu.tune,
                                    .winners_folder = gpu.tuning_folder,
-                                   .agree = agreement(),
-                                   .share = sharing()};
+                                   .exchange = engine_.size() > 1 ? models::ExchangeTexts(exchange) : nullptr,
+                                   .rank = engine_.rank()};
   models::StepOptions options = step_options();
   options.threads = threads;
   try {
@@ -119,36 +126,14 @@ void DeviceTrainer::build(GpuBackend& backend, int threads) {
     step_ = std::move(step);
     facts_.engines = on_device_->engines();
     for (std::string& note : on_device_->notes()) facts_.notes.push_back(std::move(note));
+  } catch (const models::ErrorOfAllRanks& error) {
+    throw AgreedError(error.code(), "host " + engine_.topology().hosts.at(error.rank()) + ", " + error.what());
   } catch (const Error& error) {
     if (error.code() != Errc::kOutOfMemory) throw;
     const auto rank = static_cast<std::size_t>(engine_.rank());
     throw Error(Errc::kOutOfMemory, "rank " + std::to_string(rank) + " (host " + engine_.topology().hosts.at(rank) +
                                         ", " + runtime_.label() + "): " + error.what());
   }
-}
-
-models::AgreeOnWinners DeviceTrainer::agreement() const {
-  if (engine_.size() == 1) return {};
-  return [&engine = engine_](const std::string& mine) {
-    return comm::text_of(engine.broadcast_message(std::as_bytes(std::span(mine)), 0));
-  };
-}
-
-models::ShareWithRanks DeviceTrainer::sharing() const {
-  if (engine_.size() == 1) return {};
-  return [&engine = engine_](const std::string& mine) {
-    std::string all;  // the texts of all ranks, each ended by '\0'
-    for (const comm::Bytes& one : engine.gather(std::as_bytes(std::span(mine)))) {
-      all.append(comm::text_of(one)).push_back('\0');
-    }
-    const std::string told = comm::text_of(engine.broadcast_message(std::as_bytes(std::span(all)), 0));
-    std::vector<std::string> reports;
-    for (std::string_view left(told); !left.empty();) {
-      reports.emplace_back(left.substr(0, left.find('\0')));
-      left.remove_prefix(reports.back().size() + 1);
-    }
-    return reports;
-  };
 }
 
 void DeviceTrainer::forward_backward(Sink& sink) {

@@ -63,10 +63,6 @@ class DeviceTrainer final : public Trainer {
   void set_schedule(Schedule schedule) override { device_.set_schedule(schedule); }
   void apply_deadline() override;
   void build(GpuBackend& backend, int threads);
-  /// Returns the function that makes all ranks run the engines that are fastest on rank 0. Empty if there is one rank.
-  [[nodiscard]] models::AgreeOnWinners agreement() const;
-  /// Returns the function that tells every rank which engines fail on some rank. Empty if there is one rank.
-  [[nodiscard]] models::ShareWithRanks sharing() const;
   void forward_backward(Sink& sink);
   void update();
   void record_times(const Sink& sink, const DeviceReport& report);

@@ -64,8 +64,8 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
                                .gradient_prescale = options.gradient_prescale,
                                .tune = cudnn.tune,
                                .winners_folder = cudnn.winners_folder,
-                               .agree = cudnn.agree,
-                               .share = cudnn.share},
+                               .exchange = cudnn.exchange,
+                               .rank = cudnn.rank},
                               runtime, backends, compiled, allocate);
 }
 

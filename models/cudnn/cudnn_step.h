@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "engine/gpu/shared_library.h"
 #include "models/cudnn/analyse.h"
 #include "models/device_step.h"
@@ -18,12 +19,20 @@
 
 namespace hvd::models {
 
-/// Collective. Takes the text of this rank's fastest engines or fusion. Returns one rank's text, which all ranks use.
-/// Every rank calls it equally often. An error that it throws ends make_cudnn_step().
-using AgreeOnWinners = std::function<std::string(const std::string& mine)>;
+/// Collective. Takes this rank's text and returns the texts of all ranks, by rank. An error that it throws ends
+/// make_cudnn_step().
+using ExchangeTexts = std::function<std::vector<std::string>(const std::string& mine)>;
 
-/// Collective, like AgreeOnWinners. Takes this rank's text and returns the texts of all ranks, by rank.
-using ShareWithRanks = std::function<std::vector<std::string>(const std::string& mine)>;
+/// An error that make_cudnn_step() throws on every rank, with the same text: "rank 1: " and why rank 1 cannot go on.
+class ErrorOfAllRanks : public Error {
+ public:
+  ErrorOfAllRanks(std::size_t rank, Errc code, const std::string& why)
+      : Error(code, "rank " + std::to_string(rank) + ": " + why), rank_(rank) {}
+  [[nodiscard]] std::size_t rank() const noexcept { return rank_; }
+
+ private:
+  std::size_t rank_;
+};
 
 struct CudnnOptions {
   bool tf32 = false;  ///< with compute = fp32: tensor cores multiply inputs rounded to tf32
@@ -39,14 +48,11 @@ struct CudnnOptions {
   bool tune = false;
   /// Folder of the files of winners (plan_cache.h), which are read and written. Empty: there are no files.
   std::string winners_folder = {};
-  /// Null: each rank uses its own winners. If `winners_folder` or `tune` is set, called for each plan that is tried,
-  /// with the winners known so far, and again after each timing of engines. Also called for each other fusion that is
-  /// timed. A rank that cannot use the answer, because its GPU or cuDNN is another, keeps its own winners.
-  AgreeOnWinners agree = {};
-  /// Null: there is no other rank. Called for each plan that is tried, so that ranks with equal GPUs leave out the same
-  /// failed engines and run the same launches. Also called for each other fusion that is tried, so that all ranks leave
-  /// out a fusion that needs more memory than one of them has.
-  ShareWithRanks share = {};
+  /// Null: there is no other rank. Otherwise all ranks call it equally often. They exchange, for each fusion, the
+  /// winners that rank 0 knows, then a report on each rank's plan, and with `tune` the winners and times that rank 0
+  /// measured.
+  ExchangeTexts exchange = {};
+  int rank = 0;  ///< this rank's place in the answer of `exchange`
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
   /// Where cuDNN and cuBLASLt are searched for.
   gpu::LibrarySearch libraries = {};
@@ -57,7 +63,7 @@ struct CudnnOptions {
 /// so the step cannot be captured. Errors: unsupported, if cuDNN or cuBLASLt is missing, cuDNN has the wrong version,
 /// the GPU lacks the type, this build has no kernels for the GPU, or no engine runs some convolution or product, not
 /// even unfused; mismatch, if ranks with equal GPUs plan differently; out_of_memory, with what is needed and the batch
-/// that fits; backend.
+/// that fits; backend. If an error arises while ranks look for a plan, all ranks throw it, as ErrorOfAllRanks.
 std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& options, const CudnnOptions& cudnn,
                                             gpu::GpuRuntime& runtime, const ArenaAllocator& allocate);
 

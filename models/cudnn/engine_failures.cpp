@@ -1,55 +1,18 @@
 #include "models/cudnn/engine_failures.h"
 
 #include <algorithm>
+#include <exception>
 #include <sstream>
-#include <string_view>
 
-#include "engine/base/hash.h"
 #include "models/cudnn/plan.h"
 
 namespace hvd::models::cudnn {
 namespace {
 
-constexpr std::string_view kGroup = "group ", kFailed = "failed ";
 // An entry about columns of images has these texts in place of a signature and of an engine's text.
 constexpr const char *kColumnsOfImages = "columns of images", *kCublasLt = "cublaslt";
-
-std::string machine_text(const Plan& plan) { return plan.device + ", cuDNN " + plan.cudnn; }
-
-/// The contents of a report_text().
-struct Report {
-  std::string machine;
-  std::vector<std::string> groups;
-  EngineFailures found;
-};
-
-Report parse_report(const std::string& text) {
-  Report report;
-  std::istringstream lines(text);
-  std::getline(lines, report.machine);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(kGroup)) {
-      report.groups.push_back(line.substr(kGroup.size()));
-    } else if (line.starts_with(kFailed)) {
-      std::istringstream parts(line.substr(kFailed.size()));
-      std::string signature, choice, why;
-      std::getline(parts, signature, '\t');
-      std::getline(parts, choice, '\t');
-      std::getline(parts, why);
-      report.found[signature][choice] = why;
-    }
-  }
-  return report;
-}
-
-std::string difference_text(const Report& a, std::size_t rank_a, const Report& b, std::size_t rank_b) {
-  const auto [in_a, in_b] = std::mismatch(a.groups.begin(), a.groups.end(), b.groups.begin(), b.groups.end());
-  const auto told = [](const Report& of, auto at) { return at == of.groups.end() ? "none" : "\"" + *at + "\""; };
-  return "rank " + std::to_string(rank_a) + " and rank " + std::to_string(rank_b) + " have equal GPUs (" + a.machine +
-         ") and plan different steps: launch " + std::to_string(in_a - a.groups.begin()) + " is " + told(a, in_a) +
-         " on the first and " + told(b, in_b) +
-         " on the second; give both hosts the same driver, CUDA Toolkit and cuDNN";
-}
+// First character of a rank's text. kDone: the work is done. kError + n: the error with code n ended the work.
+constexpr char kDone = '.', kError = 'A';
 
 }  // namespace
 
@@ -77,35 +40,86 @@ bool merge_failures(EngineFailures& to, const EngineFailures& from) {
   return fresh;
 }
 
-std::string report_text(const Plan& plan, const EngineFailures& found, Detail detail) {
-  std::string text = machine_text(plan) + "\n";
-  Hasher hasher;
-  for (const Group& group : plan.program.groups) {
-    const std::string of = signature(plan.program, group);
-    if (detail == Detail::kGroups) text.append(kGroup).append(of).append("\n");
-    hasher.text(of);
+void throw_unreadable(std::size_t rank) {
+  throw ErrorOfAllRanks(rank, Errc::kMismatch,
+                        "what it says of its engines cannot be read; start the same program on all ranks");
+}
+
+std::vector<std::string> on_all_ranks(const ExchangeTexts& exchange, const std::function<std::string()>& work) {
+  if (!exchange) return {work()};
+  std::string mine;
+  try {
+    mine = kDone + work();
+  } catch (const std::exception& error) {
+    const auto* const known = dynamic_cast<const Error*>(&error);
+    mine = static_cast<char>(kError + static_cast<int>(known == nullptr ? Errc::kBackend : known->code()));
+    mine += error.what();
   }
-  if (detail == Detail::kHash) text.append(kGroup).append(hex64(hasher.value())).append("\n");
-  for (const auto& [signature, choices] : found) {
+  std::vector<std::string> texts = exchange(mine);
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    const int code = texts[rank].empty() ? -1 : texts[rank].front() - kError;
+    const bool failed = code >= 0 && code <= static_cast<int>(Errc::kBackend);  // the last code
+    if (failed) throw ErrorOfAllRanks(rank, static_cast<Errc>(code), texts[rank].substr(1));
+    if (!texts[rank].starts_with(kDone)) throw_unreadable(rank);
+    texts[rank].erase(0, 1);
+  }
+  return texts;
+}
+
+std::string machine_text(const Plan& plan) { return plan.device + ", cuDNN " + plan.cudnn; }
+
+std::string report_text(const Report& report) {
+  std::string text = report.machine + "\n" + report.program + "\n";
+  for (const auto& [signature, choices] : report.failures) {
     for (const auto& [choice, why] : choices) {
-      text.append(kFailed).append(signature).append("\t").append(choice).append("\t").append(why).append("\n");
+      std::string line = signature + "\t" + choice + "\t" + why;
+      std::replace(line.begin(), line.end(), '\n', ' ');
+      text += line + "\n";
     }
   }
   return text;
 }
 
-Findings read_reports(const std::vector<std::string>& reports, const Plan& plan) {
-  Findings findings;
-  std::map<std::string, std::pair<std::size_t, Report>> first_of;  // by machine: its first rank and report
-  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    Report report = parse_report(reports[rank]);
-    findings.any = findings.any || !report.found.empty();
-    if (report.machine == machine_text(plan)) merge_failures(findings.failures, report.found);
-    const auto [first, is_first] = first_of.try_emplace(report.machine, rank, report);
-    if (is_first || !findings.difference.empty() || report.groups == first->second.second.groups) continue;
-    findings.difference = difference_text(first->second.second, first->second.first, report, rank);
+std::vector<Report> parse_reports(const std::vector<std::string>& texts) {
+  std::vector<Report> reports(texts.size());
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    Report& report = reports[rank];
+    std::istringstream lines(texts[rank]);
+    std::string signature, choice, why;
+    bool good = std::getline(lines, report.machine) && std::getline(lines, report.program) && !report.program.empty();
+    while (good && std::getline(lines, signature, '\t')) {
+      good = std::getline(lines, choice, '\t') && std::getline(lines, why);
+      report.failures[signature][choice] = why;
+    }
+    if (!good) throw_unreadable(rank);
   }
-  return findings;
+  return reports;
+}
+
+bool agree(const std::vector<Report>& reports, bool again) {
+  bool equal = true;
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+    const Report& its = reports[rank];
+    const auto first = std::find_if(reports.begin(), reports.end(),
+                                    [&](const Report& report) { return report.machine == its.machine; });
+    equal = equal && its.program == first->program && its.failures == first->failures;
+    if (again && !its.failures.empty()) {
+      const auto& [signature, engines] = *its.failures.begin();
+      const auto& [engine, why] = *engines.begin();
+      throw ErrorOfAllRanks(rank, Errc::kBackend,
+                            "engine " + engine + " does not run " + signature + " on " + its.machine + " (" + why +
+                                ") in a second plan, made without the engines that had failed before; use a lower "
+                                "--fusion-level, or leave out this GPU");
+    }
+    if (again && its.program != first->program) {
+      throw ErrorOfAllRanks(rank, Errc::kMismatch,
+                            "its plan (" + its.program + ") differs from that of rank " +
+                                std::to_string(first - reports.begin()) + " (" + first->program +
+                                "), whose GPU is equal (" + its.machine +
+                                "); give both hosts the same driver, CUDA Toolkit and cuDNN");
+    }
+  }
+  return equal;
 }
 
 }  // namespace hvd::models::cudnn

@@ -1,11 +1,14 @@
-// cuDNN engines that failed to run on a GPU, and the reports in which ranks tell one another about them, so that ranks
-// with equal GPUs make equal plans. Plain data; pure.
+// cuDNN engines that failed to run on a GPU, and how ranks agree to leave them out. Each rank finds a plan that runs
+// and sends one report to all ranks. All ranks draw the same conclusion from the reports. Pure, except on_all_ranks().
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
+
+#include "models/cudnn/cudnn_step.h"
 
 namespace hvd::models::cudnn {
 
@@ -24,18 +27,27 @@ const std::string* columns_failure(const EngineFailures& failures);
 /// Adds to `to` those entries of `from` that `to` does not have yet. Returns true if there were any.
 bool merge_failures(EngineFailures& to, const EngineFailures& from);
 
-/// How a report describes a plan's groups: as a hash, which shows whether plans differ, or in full (some hundred KB).
-enum class Detail : std::uint8_t { kHash, kGroups };
-/// Returns a rank's report: its GPU and cuDNN version, its plan's groups, and failures found since the plan was made.
-std::string report_text(const Plan& plan, const EngineFailures& found, Detail detail);
+/// Collective. Returns the texts that `work` returns on all ranks, by rank. If `work` throws on any rank, every rank
+/// throws ErrorOfAllRanks with the error of the lowest such rank. If `exchange` is null, errors of `work` pass
+/// unchanged.
+std::vector<std::string> on_all_ranks(const ExchangeTexts& exchange, const std::function<std::string()>& work);
+/// Throws mismatch, as ErrorOfAllRanks. Call it on all ranks if the text that `rank` sent cannot be read.
+[[noreturn]] void throw_unreadable(std::size_t rank);
 
-struct Findings {
-  bool any = false;         ///< some rank found a failure, so all ranks plan again
-  EngineFailures failures;  ///< failures on GPUs of the same kind as `plan`'s, with the same cuDNN
-  /// One line about the first two ranks with equal GPUs and cuDNN but different groups. Empty: there are none.
-  std::string difference;
+/// What a rank tells the others about its plan.
+struct Report {
+  std::string machine;      ///< machine_text()
+  std::string program;      ///< program_hash(), in hexadecimal
+  EngineFailures failures;  ///< found since the last report
 };
-/// `reports`: by rank, including this rank's report. `any` and `difference` are the same on all ranks.
-Findings read_reports(const std::vector<std::string>& reports, const Plan& plan);
+/// The plan's GPU and cuDNN. If these are equal on two ranks, their plans must be equal.
+std::string machine_text(const Plan& plan);
+std::string report_text(const Report& report);
+/// Errors: see throw_unreadable().
+std::vector<Report> parse_reports(const std::vector<std::string>& texts);
+/// Returns false if two ranks with equal machines report different failures or programs. All ranks then plan once more,
+/// without the engines that failed on their machine. `again`: these reports are on the second plans. Errors for second
+/// plans, as ErrorOfAllRanks: backend, if an engine failed again; mismatch, if programs differ.
+bool agree(const std::vector<Report>& reports, bool again);
 
 }  // namespace hvd::models::cudnn

@@ -10,6 +10,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
+#include "engine/base/hash.h"
 #include "models/cudnn/step_weights.h"
 
 namespace hvd::models::cudnn {
@@ -89,7 +90,7 @@ EngineSelection::EngineSelection(const Graph& graph, const Planning& planning, c
       compiled_(compiled) {}
 
 Plan EngineSelection::run() {
-  SettledPlan candidate = *settled(planning_.fusions.at(0), MemoryDemand::kMustFit);
+  SettledPlan candidate = settled(planning_.fusions.at(0));
   if (planning_.fusions.size() > 1) candidate = fastest(std::move(candidate));
   notes_ = std::move(candidate.notes);
   compiled_.choose_products(candidate.winners);  // a plan that was tried later may have changed them
@@ -98,88 +99,100 @@ Plan EngineSelection::run() {
   return std::move(candidate.plan);
 }
 
-std::optional<EngineSelection::SettledPlan> EngineSelection::settled(const Fusion& fusion, MemoryDemand demand) {
-  std::optional<Plan> plan = settle(fusion, demand);
-  if (!plan) return std::nullopt;
-  SettledPlan candidate{.plan = *std::move(plan), .failures = failures_, .notes = {}, .winners = kept_};
-  if (measure_) candidate.winners = tune(candidate.plan, candidate.failures);
+EngineSelection::SettledPlan EngineSelection::settled(const Fusion& fusion) {
+  SettledPlan candidate{.plan = settle(fusion), .failures = failures_, .notes = {}, .winners = {}};
+  candidate.winners = options_.tune ? tune(candidate.plan, candidate.failures) : in_use(candidate.plan, kept_);
   candidate.notes = notes_;
   return candidate;
 }
 
-// All ranks take the same branches, because `agree` gives them the same kept fusion and results of comparisons.
-EngineSelection::SettledPlan EngineSelection::fastest(SettledPlan first) {
+// All ranks take the same branches: they use the kept fusion and the comparisons of rank 0, and if one rank has too
+// little memory, all ranks throw.
+EngineSelection::SettledPlan EngineSelection::fastest(SettledPlan best) {
   const auto& fusions = planning_.fusions;
-  const auto place = [&](const std::string& fusion) {
-    const auto found = std::find_if(fusions.begin(), fusions.end(), [&](const Fusion& f) { return text(f) == fusion; });
-    return static_cast<std::size_t>(found - fusions.begin());
+  const auto if_it_fits = [&best](const Fusion& fusion, const auto& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      if (error.code() != Errc::kOutOfMemory) throw;
+      best.notes.push_back("not used, for want of memory: " + text(fusion));
+    }
   };
-  const auto no_memory = [](const Fusion& fusion) { return "not used, for want of memory: " + text(fusion); };
-  if (const std::size_t kept = place(kept_fusion_); kept < fusions.size()) {
-    if (kept == 0) return first;
-    if (std::optional<SettledPlan> candidate = settled(fusions[kept], MemoryDemand::kIfItFits))
-      return *std::move(candidate);
-    first.notes.push_back(no_memory(fusions[kept]));
-    return first;
+  for (const Fusion& fusion : fusions) {
+    if (text(fusion) != kept_fusion_) continue;
+    if (fusion != fusions.front()) if_it_fits(fusion, [&] { best = settled(fusion); });
+    return best;
   }
-  if (!options_.tune) return first;
-  const Plan plan_of_first = first.plan;
-  const std::vector<Winner> winners_of_first = first.winners;
-  SettledPlan best = std::move(first);
+  if (!options_.tune) return best;
+  const SettledPlan first = best;
+  const auto time = [](const SettledPlan& of) {
+    return milliseconds_text(*of.microseconds) + " with " + text(fusion_that_runs(of.plan.options));
+  };
   for (std::size_t i = 1; i < fusions.size(); ++i) {
-    std::optional<SettledPlan> other = settled(fusions[i], MemoryDemand::kIfItFits);
-    if (!other) {
-      best.notes.push_back(no_memory(fusions[i]));
-      continue;
-    }
-    const bool differs = program_hash(other->plan) != program_hash(best.plan);  // else the plans are equal
-    bool timed = true;
-    for (SettledPlan* candidate : {&best, &*other}) {
-      if (differs && !candidate->microseconds) candidate->microseconds = step_microseconds(candidate->plan);
-      timed = timed && (!differs || candidate->microseconds);
-    }
-    if (somewhere(!timed)) {
-      best.notes.push_back(no_memory(fusions[i]));
-      continue;
-    }
-    std::string mine, note;
-    if (differs) {
-      if (*other->microseconds < *best.microseconds) mine = text(fusions[i]);
-      note = "a step takes " + milliseconds_text(*best.microseconds) + " with " +
-             text(fusion_that_runs(best.plan.options)) + ", " + milliseconds_text(*other->microseconds) + " with " +
-             text(fusion_that_runs(other->plan.options));
-    }
-    if (place(options_.agree ? options_.agree(mine) : mine) == i) best = *std::move(other);
-    if (!note.empty()) best.notes.push_back(std::move(note));
+    if_it_fits(fusions[i], [&] {
+      SettledPlan other = settled(fusions[i]);
+      const bool faster = is_faster(other, best);
+      SettledPlan& winner = faster ? other : best;
+      if (other.microseconds) winner.notes.push_back("a step takes " + time(best) + ", " + time(other));
+      if (faster) best = std::move(other);
+    });
   }
-  keep_fusion(plan_of_first, winners_of_first, text(best.plan.options.fusion));
+  keep_fusion(first, text(best.plan.options.fusion));
   return best;
 }
 
-bool EngineSelection::somewhere(bool here) const {
-  if (!options_.share) return here;
-  const std::vector<std::string> ranks = options_.share(here ? "here" : "");
-  return std::any_of(ranks.begin(), ranks.end(), [](const std::string& rank) { return !rank.empty(); });
+bool EngineSelection::is_faster(SettledPlan& other, SettledPlan& best) {
+  constexpr const char *kFaster = "faster", *kNotFaster = "not faster";
+  const std::vector<std::string> ranks = on_all_ranks(options_.exchange, [&] {
+    if (program_hash(other.plan) == program_hash(best.plan)) return kNotFaster;  // the plans are equal
+    for (SettledPlan* candidate : {&best, &other}) {
+      if (!candidate->microseconds) candidate->microseconds = step_microseconds(candidate->plan);
+    }
+    return *other.microseconds < *best.microseconds ? kFaster : kNotFaster;
+  });
+  if (ranks.front() != kFaster && ranks.front() != kNotFaster) throw_unreadable(0);
+  return ranks.front() == kFaster;
 }
 
-std::optional<Plan> EngineSelection::settle(const Fusion& fusion, MemoryDemand demand) {
-  for (;;) {
-    Plan plan = planning_.plan(graph_, fusion, failures_);
-    plan.cublaslt = compiled_.cublaslt().version();
-    measure_ = choose_kept(plan);
-    EngineFailures found;
-    bool runs = false, fits = true;
-    try {
-      runs = try_out(plan, found);
-    } catch (const Error& error) {
-      if (demand == MemoryDemand::kMustFit || error.code() != Errc::kOutOfMemory) throw;
-      fits = false;
-      found.clear();
+Plan EngineSelection::planned(const Fusion& fusion) const {
+  Plan plan = planning_.plan(graph_, fusion, failures_);
+  plan.cublaslt = compiled_.cublaslt().version();
+  return plan;
+}
+
+Plan EngineSelection::settle(const Fusion& fusion) {
+  notes_.clear();
+  Plan plan;
+  Winners kept = of_rank_0(plan, [&] {
+    plan = planned(fusion);
+    return known_winners(plan);
+  });
+  kept_ = std::move(kept.list);
+  kept_fusion_ = std::move(kept.fusion);
+  for (bool again = false;; again = true) {
+    const std::vector<Report> reports = parse_reports(on_all_ranks(options_.exchange, [&] {
+      if (again) plan = planned(fusion);
+      settle_here(plan);
+      return report_text({machine_text(plan), hex64(program_hash(plan)), unreported_});
+    }));
+    unreported_.clear();
+    for (const Report& report : reports) {
+      if (report.machine == machine_text(plan)) merge_failures(failures_, report.failures);
     }
-    if (share(plan, found)) continue;
-    if (demand == MemoryDemand::kIfItFits && somewhere(!fits)) return std::nullopt;
-    HVD_ASSERT(runs);
-    return plan;
+    if (agree(reports, again)) return plan;
+  }
+}
+
+void EngineSelection::settle_here(Plan& plan) {
+  for (;; plan = planned(plan.options.fusion)) {
+    measure_ = choose_winners(plan, kept_) > 0;
+    compiled_.choose_products(kept_);
+    EngineFailures found;
+    const bool runs = try_out(plan, found);
+    if (runs && found.empty()) return;
+    const bool is_new = merge_failures(failures_, found);
+    HVD_ASSERT(is_new);  // else the next plan would be the same
+    merge_failures(unreported_, found);
   }
 }
 
@@ -228,71 +241,58 @@ bool EngineSelection::try_engine(Plan& plan, std::size_t e, TrialMemory& trial_m
   return false;
 }
 
-bool EngineSelection::share(const Plan& plan, const EngineFailures& found) {
-  Findings findings{.any = !found.empty(), .failures = found, .difference = {}};
-  if (options_.share) {
-    findings = read_reports(options_.share(report_text(plan, found, Detail::kHash)), plan);
-    if (!findings.any && !findings.difference.empty()) {  // the condition has the same value on all ranks
-      findings = read_reports(options_.share(report_text(plan, found, Detail::kGroups)), plan);
-    }
-  }
-  const bool fresh = merge_failures(failures_, findings.failures);
-  HVD_ASSERT(fresh || findings.failures.empty());  // else planning again would give the same plan
-  if (findings.any) return true;
-  if (!findings.difference.empty()) throw Error(Errc::kMismatch, findings.difference);
-  return false;
-}
-
 // ---- Timing ----
 
-EngineSelection::Tuning EngineSelection::agreed(const Plan& plan, Tuning mine) const {
-  if (!options_.agree) return mine;
-  const std::string said = options_.agree(std::string(mine.measure ? kMeasure : kKeep) + mine.winners.fusion + "\n" +
-                                          winners_text(plan, mine.winners));
-  mine.measure = said.starts_with(kMeasure);
-  const std::size_t begin = std::min(said.size(), kKeep.size()), end = std::min(said.find('\n', begin), said.size());
-  Winners all = parse_winners(std::string_view(said).substr(std::min(end + 1, said.size())), plan);
-  if (all.why_not.empty()) mine.winners.list = std::move(all.list);
-  // The fusion counts even if it comes from a rank on another GPU, because all ranks must take the same branches.
-  mine.winners.fusion = said.substr(begin, end - begin);
-  return mine;
+Winners EngineSelection::of_rank_0(const Plan& plan, const std::function<Winners()>& find) const {
+  Winners mine;
+  const std::vector<std::string> ranks = on_all_ranks(options_.exchange, [&] {
+    mine = find();
+    return options_.rank == 0 ? winners_text(plan, mine) : "";
+  });
+  Winners first = parse_winners(ranks.front(), plan);
+  if (first.foreign) first.list = std::move(mine.list);  // all ranks use its fusion, to take the same branches
+  if (!first.foreign && !first.why_not.empty()) throw_unreadable(0);
+  return first;
 }
 
-bool EngineSelection::choose_kept(Plan& plan) {
-  notes_.clear();
-  if (!options_.tune && options_.winners_folder.empty()) return false;
-  Tuning tuning;
+Winners EngineSelection::known_winners(const Plan& plan) {
+  Winners known;
   if (!options_.winners_folder.empty()) {
-    Winners& kept = tuning.winners = load_winners(winners_path(plan), plan);
-    if (!kept.why_not.empty() && std::filesystem::exists(winners_path(plan))) {
-      notes_.push_back(winners_path(plan) + ": not used: " + kept.why_not);
+    if (first_file_.empty()) first_file_ = winners_path(plan);
+    known = load_winners(winners_path(plan), plan);
+    if (!known.why_not.empty() && std::filesystem::exists(winners_path(plan))) {
+      notes_.push_back(winners_path(plan) + ": not used: " + known.why_not);
     }
-    for (Winner& winner : borrow_winners(options_.winners_folder, plan, kept.list)) {
-      kept.list.push_back(std::move(winner));
+    for (Winner& winner : borrow_winners(options_.winners_folder, plan, known.list)) {
+      known.list.push_back(std::move(winner));
     }
   }
   for (const Winner& winner : found_) {  // winners from files take precedence
     const auto is = [&](const Winner& other) { return other.signature == winner.signature; };
-    if (std::none_of(tuning.winners.list.begin(), tuning.winners.list.end(), is)) {
-      tuning.winners.list.push_back(winner);
-    }
+    if (std::none_of(known.list.begin(), known.list.end(), is)) known.list.push_back(winner);
   }
-  tuning.measure = choose_winners(plan, tuning.winners.list) > 0 && options_.tune;
-  tuning = agreed(plan, std::move(tuning));
-  for (EnginePlan& engine : plan.engines) engine.chosen = 0;  // forget winners that the ranks did not agree on
-  choose_winners(plan, tuning.winners.list);
-  compiled_.choose_products(tuning.winners.list);
-  kept_ = in_use(plan, tuning.winners.list);
-  kept_fusion_ = tuning.winners.fusion;
-  return tuning.measure;
+  return known;
 }
 
 std::vector<Winner> EngineSelection::tune(Plan& plan, EngineFailures& found) {
-  std::vector<Winner> winners;
   EngineFailures refused;  // engines refused while timed, perhaps for want of memory: these may still be chosen
-  Plan timed = plan;
+  const auto find = [&] { return Winners{measure_ ? timed_here(plan, found, refused) : in_use(plan, kept_), {}, {}}; };
+  const std::vector<Winner> winners = of_rank_0(plan, find).list;
+  choose_winners(plan, winners);
+  compiled_.choose_products(winners);
+  const bool runs = compiled_.finalize(plan, found);
+  HVD_ASSERT(runs);  // the engine that ran before timing is among the candidates
+  merge_failures(found, refused);
+  if (!measure_ || winners.empty()) return winners;
+  save(winners_path(plan), plan, {.list = winners, .fusion = kept_fusion_, .why_not = {}});
+  found_.insert(found_.end(), winners.begin(), winners.end());
+  return winners;
+}
+
+std::vector<Winner> EngineSelection::timed_here(Plan timed, EngineFailures& found, EngineFailures& refused) {
+  std::vector<Winner> winners;
   std::set<std::uint64_t> known;
-  for (const Winner& winner : in_use(plan, kept_)) known.insert(winner.signature);
+  for (const Winner& winner : in_use(timed, kept_)) known.insert(winner.signature);
   for (EnginePlan& engine : timed.engines) {
     if (!known.contains(signature_hash(engine.signature))) continue;
     engine.choices = {engine.choices[engine.chosen]};  // an earlier run has timed the other choices
@@ -310,14 +310,6 @@ std::vector<Winner> EngineSelection::tune(Plan& plan, EngineFailures& found) {
     notes_.push_back(std::string("engines were not timed, for want of memory (") + error.what() +
                      "): those that cuDNN and cuBLASLt name first are used, or winners of earlier runs");
   }
-  winners = agreed(plan, {false, {.list = std::move(winners), .fusion = kept_fusion_, .why_not = {}}}).winners.list;
-  choose_winners(plan, winners);
-  compiled_.choose_products(winners);
-  const bool runs = compiled_.finalize(plan, found);
-  HVD_ASSERT(runs);  // the engine that ran before timing is among the candidates
-  merge_failures(found, refused);
-  if (!winners.empty()) save(plan, {.list = winners, .fusion = kept_fusion_, .why_not = {}});
-  found_.insert(found_.end(), winners.begin(), winners.end());
   return winners;
 }
 
@@ -368,51 +360,45 @@ std::vector<Winner> EngineSelection::measured(const Plan& plan, EngineFailures& 
 
 // Times the step in the form in which it will run: as a captured graph. Two steps are enqueued before the capture,
 // because libraries load kernels at their first use.
-std::optional<double> EngineSelection::step_microseconds(const Plan& plan) {
+double EngineSelection::step_microseconds(const Plan& plan) {
   constexpr int kEager = 2, kRounds = 5, kSteps = 4;
-  try {
-    TrialStep trial_step(*this, plan);
-    for (int i = 0; i < kEager; ++i) trial_step.enqueue();
-    trial_step.trial_memory.wait("steps to be timed");
-    gpu::Capture capture(runtime_, trial_step.trial_memory.stream());
-    trial_step.enqueue();
-    const gpu::Graph graph = capture.finish();
-    const gpu::Event begin = runtime_.make_event(gpu::Timing::kOn), end = runtime_.make_event(gpu::Timing::kOn);
-    std::vector<double> rounds;
-    for (int round = 0; round <= kRounds; ++round) {  // the first round does not count
-      runtime_.record(begin, trial_step.trial_memory.stream());
-      for (int i = 0; i < kSteps; ++i) runtime_.launch(graph, trial_step.trial_memory.stream());
-      runtime_.record(end, trial_step.trial_memory.stream());
-      trial_step.trial_memory.wait("timing a step");
-      const double all = std::chrono::duration<double, std::micro>(runtime_.elapsed(begin, end)).count();
-      if (round > 0) rounds.push_back(all / kSteps);
-    }
-    std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
-    return rounds[kRounds / 2];
-  } catch (const Error& error) {
-    if (error.code() != Errc::kOutOfMemory) throw;
-    return std::nullopt;
+  TrialStep trial_step(*this, plan);
+  for (int i = 0; i < kEager; ++i) trial_step.enqueue();
+  trial_step.trial_memory.wait("steps to be timed");
+  gpu::Capture capture(runtime_, trial_step.trial_memory.stream());
+  trial_step.enqueue();
+  const gpu::Graph graph = capture.finish();
+  const gpu::Event begin = runtime_.make_event(gpu::Timing::kOn), end = runtime_.make_event(gpu::Timing::kOn);
+  std::vector<double> rounds;
+  for (int round = 0; round <= kRounds; ++round) {  // the first round does not count
+    runtime_.record(begin, trial_step.trial_memory.stream());
+    for (int i = 0; i < kSteps; ++i) runtime_.launch(graph, trial_step.trial_memory.stream());
+    runtime_.record(end, trial_step.trial_memory.stream());
+    trial_step.trial_memory.wait("timing a step");
+    const double all = std::chrono::duration<double, std::micro>(runtime_.elapsed(begin, end)).count();
+    if (round > 0) rounds.push_back(all / kSteps);
   }
+  std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
+  return rounds[kRounds / 2];
 }
 
 // Keeps the winners already in the file, because the file may hold more winners than this run has used.
-void EngineSelection::keep_fusion(const Plan& plan, const std::vector<Winner>& winners,
-                                  const std::string& fusion) const {
+void EngineSelection::keep_fusion(const SettledPlan& first, const std::string& fusion) const {
   if (options_.winners_folder.empty()) return;
-  Winners file = load_winners(winners_path(plan), plan);
-  if (file.list.empty()) file.list = winners;
+  Winners file = load_winners(first_file_, first.plan);
+  if (file.list.empty()) file.list = first.winners;
   file.fusion = fusion;
-  save(plan, file);
+  save(first_file_, first.plan, file);
 }
 
-void EngineSelection::save(const Plan& plan, const Winners& winners) const {
+void EngineSelection::save(const std::string& path, const Plan& plan, const Winners& winners) const {
   if (options_.winners_folder.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(options_.winners_folder, error);
   if (error) {
     throw Error(Errc::kIo, "cannot make the folder of winners " + options_.winners_folder + ": " + error.message());
   }
-  save_winners(winners_path(plan), plan, winners);
+  save_winners(path, plan, winners);
 }
 
 std::string EngineSelection::winners_path(const Plan& plan) const {

@@ -1,17 +1,15 @@
 // Finds a plan that runs on the present GPU, before a step is made. Engines are finalised and launched once. If no
 // engine of a group runs, the graph is planned again without these engines, so that the group falls back (analyse.h).
-// This repeats until all groups run, and fails if a single convolution does not run. Ranks tell one another which
-// engines failed, so that ranks with equal GPUs get equal plans. On request, candidate engines are timed, and then
-// whole steps with other fusions (Planning::fusions).
+// This repeats until all groups run, and fails if a single convolution does not run. Each rank does this alone. Then
+// ranks exchange reports, so that equal GPUs get equal plans (engine_failures.h). On request, candidate engines are
+// timed, and then whole steps with other fusions (Planning::fusions).
 //
 // All device memory used here is freed before the step allocates its own memory. One thread; the GPU must be current.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "models/cudnn/compiled_engines.h"
@@ -27,7 +25,7 @@ class EngineSelection {
                   gpu::GpuRuntime& runtime, gpu::StreamView stream, const kernels::Table& kernels,
                   CompiledEngines& compiled);
 
-  /// Returns the plan, with its chosen engines finalised. Collective if callbacks are. Errors: see make_cudnn_step().
+  /// Returns the plan, with its chosen engines finalised. Collective. Errors: see make_cudnn_step().
   [[nodiscard]] Plan run();
   /// One line for each request that could not be met and for each timing. Leaves out the plan's own fallbacks and the
   /// notes of CompiledEngines.
@@ -36,12 +34,6 @@ class EngineSelection {
  private:
   class TrialMemory;
   class TrialStep;
-  // First line of the text that ranks agree on. kMeasure and kKeep have the same length.
-  static constexpr std::string_view kMeasure = "time\n", kKeep = "keep\n";
-  struct Tuning {
-    bool measure = false;
-    Winners winners;
-  };
   /// A plan whose groups all run, and how it was found.
   struct SettledPlan {
     Plan plan;
@@ -50,35 +42,37 @@ class EngineSelection {
     std::vector<Winner> winners;
     std::optional<double> microseconds = {};  ///< duration of a step, if it was timed
   };
-  /// What happens if a rank has too little memory for a plan: kMustFit throws out_of_memory, kIfItFits returns none.
-  enum class MemoryDemand : std::uint8_t { kMustFit, kIfItFits };
-
-  /// Returns a plan with `fusion` whose groups all run. If timing is requested, the plan's engines have been timed.
-  std::optional<SettledPlan> settled(const Fusion& fusion, MemoryDemand demand);
-  /// Returns a plan with `fusion` whose groups all run.
-  std::optional<Plan> settle(const Fusion& fusion, MemoryDemand demand);
-  /// Returns `first`, or the plan with another fusion that is known or measured to be faster.
-  SettledPlan fastest(SettledPlan first);
-  /// Returns true if `here` is true on any rank. Collective.
-  [[nodiscard]] bool somewhere(bool here) const;
-  /// Times forward and backward, launched as a captured graph. Returns none if there is too little memory.
-  [[nodiscard]] std::optional<double> step_microseconds(const Plan& plan);
-  /// Returns the answer of `agree` to `mine`. Keeps the winners of `mine` if the answer is for another GPU.
-  [[nodiscard]] Tuning agreed(const Plan& plan, Tuning mine) const;
-  /// Chooses the winners known from files or this run. Returns true if candidates are to be timed.
-  bool choose_kept(Plan& plan);
+  /// Collective. Returns a plan with `fusion` whose groups all run. If timing is requested, its engines have been
+  /// timed. Errors: out_of_memory, on all ranks, if one of them has too little memory.
+  SettledPlan settled(const Fusion& fusion);
+  /// Collective. Returns a plan with `fusion` whose groups all run on every rank with this GPU.
+  Plan settle(const Fusion& fusion);
+  /// Replaces `plan` by plans without failed engines, until all groups run on this rank.
+  void settle_here(Plan& plan);
+  /// Collective. Returns `best`, or the plan with another fusion that is known or measured to be faster.
+  SettledPlan fastest(SettledPlan best);
+  /// Collective. Returns whether a step of `other` takes less time than one of `best` on rank 0.
+  bool is_faster(SettledPlan& other, SettledPlan& best);
+  /// Duration of forward and backward, launched as a captured graph.
+  [[nodiscard]] double step_microseconds(const Plan& plan);
+  [[nodiscard]] Plan planned(const Fusion& fusion) const;
+  /// Collective. All ranks call `find`, which may set `plan`. Returns rank 0's winners, or this rank's winners if rank
+  /// 0 has another GPU or cuDNN.
+  [[nodiscard]] Winners of_rank_0(const Plan& plan, const std::function<Winners()>& find) const;
+  /// Returns the winners known from files and from this run. Adds a note about a file that cannot be used.
+  Winners known_winners(const Plan& plan);
   /// Returns true if every group has an engine that runs. Adds engines that do not run to `found`. If known winners
   /// need more memory than there is, uses cuDNN's first candidates instead.
   bool try_out(Plan& plan, EngineFailures& found);
   bool launch_all(Plan& plan, EngineFailures& found);
   bool try_engine(Plan& plan, std::size_t e, TrialMemory& trial_memory, EngineFailures& found);
-  /// Collective: adds the failures of all ranks with this GPU to `failures_`. Returns true if any rank found a failure.
-  /// Errors: mismatch, on all ranks, if ranks with equal GPUs have different plans.
-  bool share(const Plan& plan, const EngineFailures& found);
+  /// Collective. Chooses the engines that are the fastest on rank 0.
   std::vector<Winner> tune(Plan& plan, EngineFailures& found);
+  /// Times the engines that have no winner in `kept_`. Returns none if there is too little memory.
+  std::vector<Winner> timed_here(Plan timed, EngineFailures& found, EngineFailures& refused);
   [[nodiscard]] std::vector<Winner> measured(const Plan& plan, EngineFailures& found);
-  void save(const Plan& plan, const Winners& winners) const;
-  void keep_fusion(const Plan& plan, const std::vector<Winner>& winners, const std::string& fusion) const;
+  void save(const std::string& path, const Plan& plan, const Winners& winners) const;
+  void keep_fusion(const SettledPlan& first, const std::string& fusion) const;
   [[nodiscard]] std::string winners_path(const Plan& plan) const;
   void note_failures(const Plan& plan, const EngineFailures& found);
 
@@ -89,11 +83,13 @@ class EngineSelection {
   gpu::StreamView stream_;
   const kernels::Table& kernels_;
   CompiledEngines& compiled_;
-  EngineFailures failures_;  // from all rounds and ranks
-  bool measure_ = false;
-  std::vector<Winner> kept_;   // winners that choose_kept() chose
+  EngineFailures failures_;    // failures in all plans so far, on all ranks with this GPU
+  EngineFailures unreported_;  // those of `failures_` that this rank has not reported to the other ranks yet
+  bool measure_ = false;       // some engine of the plan has no winner in `kept_`
+  std::vector<Winner> kept_;   // winners known before, for the fusion that is being settled
   std::vector<Winner> found_;  // winners that were timed in this run
   std::string kept_fusion_;    // the fusion that was the fastest in an earlier run (Winners::fusion)
+  std::string first_file_;     // winners_path() of the first plan, for Winners::fusion
   std::vector<std::string> notes_;
 };
 

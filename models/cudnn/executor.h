@@ -19,8 +19,8 @@ struct ExecutorOptions {
   double gradient_prescale = 1.0;  ///< see StepOptions
   bool tune = false;
   std::string winners_folder = {};
-  AgreeOnWinners agree = {};
-  ShareWithRanks share = {};
+  ExchangeTexts exchange = {};
+  int rank = 0;
 };
 
 struct Planning {

@@ -126,10 +126,11 @@ Winners parse_winners(std::string_view text, const Plan& plan) {
   const auto expect = [&](const std::string& wanted) { return std::getline(lines, line) && line == wanted; };
   const auto unusable = [](std::string why) { return Winners{.list = {}, .why_not = std::move(why)}; };
   if (!expect(std::string(kFirstLine))) return unusable("it is not a winners file of this version");
-  if (!expect(libraries_line(plan))) return unusable("it was measured with \"" + line + "\"");
-  if (!expect("device " + plan.device)) return unusable("it was measured on \"" + line + "\"");
-  if (!std::getline(lines, line) || !line.starts_with("program ")) return unusable("line 4 is damaged");
   Winners winners;
+  if (!expect(libraries_line(plan))) winners.why_not = "it was measured with \"" + line + "\"";
+  if (!expect("device " + plan.device) && winners.why_not.empty())
+    winners.why_not = "it was measured on \"" + line + "\"";
+  if (!std::getline(lines, line) || !line.starts_with("program ")) return unusable("line 4 is damaged");
   for (int number = 5; std::getline(lines, line); ++number) {
     if (number == 5 && line.starts_with(kFusion)) {
       winners.fusion = line.substr(kFusion.size());
@@ -139,12 +140,13 @@ Winners parse_winners(std::string_view text, const Plan& plan) {
     if (!parse_winner(line, winner)) return unusable("line " + std::to_string(number) + " is damaged");
     winners.list.push_back(std::move(winner));
   }
+  winners.foreign = !winners.why_not.empty();
+  if (winners.foreign) winners.list.clear();
   return winners;
 }
 
 std::vector<Winner> borrow_winners(const std::string& folder, const Plan& plan, const std::vector<Winner>& winners) {
-  std::set<std::uint64_t> wanted, there;
-  for (const EnginePlan& engine : plan.engines) wanted.insert(signature_hash(engine.signature));
+  std::set<std::uint64_t> there;
   for (const Winner& winner : winners) there.insert(winner.signature);
   std::vector<std::string> paths;
   std::error_code error;  // set if the folder does not exist yet or cannot be read to its end
@@ -156,8 +158,7 @@ std::vector<Winner> borrow_winners(const std::string& folder, const Plan& plan, 
   std::vector<Winner> borrowed;
   for (const std::string& path : paths) {
     for (Winner& winner : load_winners(path, plan).list) {
-      const bool useful = !winner.algorithm.empty() || wanted.contains(winner.signature);
-      if (useful && there.insert(winner.signature).second) borrowed.push_back(std::move(winner));
+      if (there.insert(winner.signature).second) borrowed.push_back(std::move(winner));
     }
   }
   return borrowed;

@@ -40,9 +40,11 @@ std::string chosen_text(const Plan& plan);
 
 struct Winners {
   std::vector<Winner> list;
-  /// text() of the fastest of Planning::fusions. Only in the file of the first fusion's program. Empty: not timed.
+  /// text() of the fastest of Planning::fusions. Only in the file of the program that is planned first. Empty: not
+  /// timed.
   std::string fusion = {};
-  std::string why_not;  ///< why the text cannot be used (other version or GPU, damage); then `list` is empty
+  std::string why_not;   ///< why the text cannot be used (other version or GPU, damage); then `list` is empty
+  bool foreign = false;  ///< the text is sound, but of another version or GPU
 };
 std::string winners_text(const Plan& plan, const Winners& winners);
 /// Does not throw. If the text cannot be used, sets `why_not`, and the caller measures again.
@@ -56,8 +58,8 @@ std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners);
 void save_winners(const std::string& path, const Plan& plan, const Winners& winners);
 /// If the file cannot be opened, the result has an empty list and the reason in `why_not`.
 Winners load_winners(const std::string& path, const Plan& plan);
-/// Returns winners that other programs stored in `folder` for this plan's groups and for products, except signatures
-/// that `winners` has. Reads files in order of their names. Skips files of other versions or GPUs and damaged files.
+/// Returns winners that other programs stored in `folder`, except signatures that `winners` has. Reads files in order
+/// of their names. Skips files of other versions or GPUs and damaged files.
 std::vector<Winner> borrow_winners(const std::string& folder, const Plan& plan, const std::vector<Winner>& winners);
 /// Returns the winners that are chosen in `plan`, and all winners for products.
 std::vector<Winner> in_use(const Plan& plan, const std::vector<Winner>& winners);

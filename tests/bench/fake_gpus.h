@@ -30,6 +30,7 @@ struct FakeStepFaults {
   int fails_on = -1;            ///< the GPU whose kernels fail once `fails_now` is set; -1: none
   std::shared_ptr<std::atomic<bool>> fails_now = std::make_shared<std::atomic<bool>>(false);
   std::string out_of_memory;            ///< if not empty, making the step throws kOutOfMemory with this text
+  std::string last_rank_fails;          ///< if not empty, all ranks throw this text as the last rank's error
   bool first_overflows = false;         ///< the first step's gradients are infinite, and its update does nothing
   bool ignores_agreed_engines = false;  ///< all GPUs but the first keep their own fastest engines
   std::vector<double> losses;           ///< by step, the last one repeated; if empty, the step's number is the loss
@@ -49,10 +50,10 @@ class FakeStep final : public models::DeviceStep {
         stream_(gpu.make_stream(gpu::Priority::kNormal)) {
     if (cudnn.tune) {  // each GPU finds its own engine to be the fastest
       engines_ = "engine " + std::to_string(gpu.device().index);
-      const std::string agreed = cudnn.agree ? cudnn.agree(engines_) : engines_;
-      if (!faults_.ignores_agreed_engines) engines_ = agreed;
+      const std::vector<std::string> all = cudnn.exchange ? cudnn.exchange(engines_) : std::vector{engines_};
+      if (!faults_.ignores_agreed_engines) engines_ = all.at(0);
     }
-    if (cudnn.share) reports_ = cudnn.share("report of GPU " + std::to_string(gpu.device().index));
+    if (cudnn.exchange) reports_ = cudnn.exchange("report of GPU " + std::to_string(gpu.device().index));
     std::size_t offset = 0;
     for (std::size_t i = 0; i < kCounts.size(); ++i) {
       slots_.push_back({.name = "layer" + std::to_string(i),
@@ -282,6 +283,9 @@ class FakeGpus final : public bench::GpuBackend {
                                                 const models::CudnnOptions& cudnn, gpu::GpuRuntime& runtime,
                                                 const models::ArenaAllocator& allocate) override {
     if (!faults.out_of_memory.empty()) throw Error(Errc::kOutOfMemory, faults.out_of_memory);
+    if (!faults.last_rank_fails.empty()) {
+      throw models::ErrorOfAllRanks(cudnn.exchange({}).size() - 1, Errc::kMismatch, faults.last_rank_fails);
+    }
     if (runtime.device().index == 0) asked = cudnn;
     return std::make_unique<FakeStep>(dynamic_cast<FakeRuntime&>(runtime), allocate, faults, options, cudnn);
   }

@@ -12,7 +12,6 @@
 #include "bench/cli/report.h"
 #include "bench/train/message.h"
 #include "bench/train/session.h"
-#include "engine/base/hash.h"
 #include "models/replay/replay.h"
 #include "tests/bench/gpu_sessions.h"
 
@@ -202,39 +201,6 @@ TEST(GpuSession, TheRecordSaysHowStepsWereLaunched) {
   options.profile = true;
   FakeGpus profiled(1);
   EXPECT_EQ(fact(good_run(options, profiled).runs[0], "gpu.option.graph"), "no");
-}
-
-TEST(GpuSession, AllRanksRunTheEnginesThatTheFirstFoundToBeTheFastest) {
-  Options options = gpu_options(3);
-  options.gpu.tune = true;
-  FakeGpus gpus(3);
-  const SessionResult result = good_run(options, gpus);
-  const RunRecord& run = result.runs[0];
-  EXPECT_EQ(fact(run, "gpu.winners"), "engine 0");
-  EXPECT_FALSE(run.provenance.at("gpu.winners").in_fingerprint);
-  EXPECT_EQ(fact(run, "gpu.engines"), hex64(Hasher().text("engine 0").value())) << "one value: all ranks'";
-  EXPECT_EQ(fact(run, "gpu.option.tune"), "yes");
-}
-
-TEST(GpuSession, EachRankHearsWhatTheOthersFoundOfTheirEngines) {
-  FakeGpus gpus(3);
-  const SessionResult result = good_run(gpu_options(3), gpus);
-  for (int gpu = 0; gpu < 3; ++gpu) {
-    const std::string report = "report of GPU " + std::to_string(gpu);
-    EXPECT_EQ(std::count(result.notes.begin(), result.notes.end(), report), 1) << report;
-  }
-}
-
-TEST(GpuSession, DifferentEnginesAreSaid) {
-  Options options = gpu_options(2);
-  options.gpu.tune = true;
-  FakeGpus gpus(2);
-  gpus.faults.ignores_agreed_engines = true;
-  const SessionResult result = good_run(options, gpus);
-  const auto said = std::count_if(result.notes.begin(), result.notes.end(), [](const std::string& note) {
-    return note.starts_with("caution: the ranks' GPUs differ in engines: ");
-  });
-  EXPECT_EQ(said, 1);
 }
 
 TEST(GpuSession, FiguresHaveTheirBoundsBeside) {

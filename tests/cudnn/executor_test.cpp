@@ -8,136 +8,20 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
-#include <iostream>
 #include <memory>
 #include <set>
 
-#include "models/cudnn/step_memory.h"
 #include "models/zoo/zoo.h"
 #include "tests/cudnn/fusions.h"
 #include "tests/cudnn/machine.h"
 #include "tests/cudnn/networks.h"
 #include "tests/cudnn/oracles.h"
 #include "tests/cudnn/program_check.h"
-#include "tests/cudnn/rounding_model.h"
 
 namespace hvd::models::cudnn::testing::executor_test {
 namespace {
 
 using namespace std::chrono_literals;
-
-// fp32 rounds so little that every wrongly bound tensor is noticed.
-TEST(ExecutorArithmetic, EveryLevelWhateverIsServedInFp32) {
-  for (const Graph& forward :
-       {models::testing::every_operation(4), models::testing::tiny_vgg(3), tiny_resnet(4), tiny_inception(3)}) {
-    for (int level = 0; level <= 2; ++level) {
-      ServesAll all;
-      ServesSingleConvolutions single;
-      ServesNoBackwardSums plain;
-      ServesAtRandom random(3);
-      for (EngineOracle* oracle : std::initializer_list<EngineOracle*>{&all, &single, &plain, &random}) {
-        SCOPED_TRACE(forward.model + ", level " + std::to_string(level));
-        Wish wish{.forward = forward};
-        wish.plan.fusion.level = level;
-        compare_with_reference(wish, *oracle);
-      }
-    }
-  }
-}
-
-TEST(ExecutorArithmetic, SixteenBitTypesAndTheirMasterWeights) {
-  ServesAll oracle;
-  for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16}) {
-    for (const DataType gradient : {storage(compute), DataType::kF32}) {
-      for (const Graph& forward : {models::testing::tiny_vgg(4), tiny_inception(6, 19), tiny_resnet(6, 32)}) {
-        for (int level = 0; level <= 2; ++level) {
-          SCOPED_TRACE(forward.model + ", " + std::string(name(compute)) + ", level " + std::to_string(level));
-          Wish wish{.forward = forward};
-          wish.plan = {.compute = compute, .gradient = gradient, .fusion = reading(Images::kPadded, level)};
-          wish.executor.loss_scale = 128;
-          compare_with_reference(wish, oracle);
-        }
-      }
-    }
-  }
-}
-
-/// Losses and gradients of two steps, and a weight after them.
-struct TwoSteps {
-  std::vector<double> losses;
-  std::vector<std::vector<std::byte>> gradients;
-  std::vector<float> first_weight;
-};
-
-TwoSteps two_steps(const Wish& wish) {
-  ServesAll oracle;
-  Machine machine(wish, oracle);
-  TwoSteps result;
-  for (std::uint64_t number = 0; number < 2; ++number) {
-    result.losses.push_back(machine.step->forward_backward(machine.batch(number), machine.sink));
-    result.gradients.push_back(machine.gradient_bits());
-    machine.step->update({.learning_rate = 0.01, .momentum = 0.9});
-  }
-  result.first_weight = machine.parameter(machine.step->slots().size() - 1);
-  return result;
-}
-
-// The engines are timed on images that have the same gaps as the step's images.
-TEST(ExecutorArithmetic, TuningOnImagesWithChannelsOfZeroesChangesNoBit) {
-  for (const ComputeType compute : {ComputeType::kTf32, ComputeType::kFp16, ComputeType::kBf16}) {
-    for (const DataType gradient : std::set{storage(compute), DataType::kF32}) {
-      for (const Graph& forward : {models::testing::tiny_vgg(2), tiny_inception(2), tiny_resnet(2)}) {
-        SCOPED_TRACE(forward.model + ", " + std::string(name(compute)));
-        Wish wish{.forward = forward};
-        wish.plan = {.compute = compute, .gradient = gradient, .fusion = reading(Images::kPadded)};
-        wish.executor.loss_scale = 128;
-        const TwoSteps untuned = two_steps(wish);
-        wish.executor.tune = true;
-        const TwoSteps tuned = two_steps(wish);
-        EXPECT_EQ(tuned.losses, untuned.losses);
-        EXPECT_EQ(tuned.gradients, untuned.gradients);
-        EXPECT_EQ(tuned.first_weight, untuned.first_weight);
-      }
-    }
-  }
-}
-
-// Tests, on the fake GPU, whose arithmetic is known, the bounds that step_gpu_test.cpp uses for a real GPU.
-TEST(ExecutorArithmetic, TheRoundingModelHoldsInEveryTypeAndSeesErrors) {
-  ServesAll oracle;
-  for (RoundingModel& model : rounding_models()) {
-    for (const ComputeType compute : {ComputeType::kFp32, ComputeType::kTf32, ComputeType::kFp16, ComputeType::kBf16}) {
-      SCOPED_TRACE(model.forward().model + ", " + std::string(name(compute)));
-      EXPECT_EQ(model.blind(rounding(compute)), "");
-      // Every level with padded images, and levels 1 and 2 also with the default images.
-      std::vector<Fusion> fusions;
-      for (int level = 0; level <= 2; ++level) {
-        fusions.push_back(reading(Images::kPadded, level));
-        if (level > 0) fusions.push_back({.level = level});
-      }
-      for (const Fusion& fusion : fusions) {
-        const std::string level = text(fusion);
-        Wish wish{.forward = model.forward()};
-        wish.plan = {.compute = compute, .gradient = storage(compute), .fusion = fusion};
-        wish.executor = {.seed = model.seed(), .loss_scale = 128};
-        Machine machine(wish, oracle);
-        const double loss = machine.step->forward_backward(machine.batch(), machine.sink);
-        const auto verdict = model.judge(rounding(compute), loss, [&](std::size_t p) { return machine.gradient(p); });
-        EXPECT_EQ(verdict.wrong, "") << level;
-        std::cout << model.forward().model << ", " << name(compute) << ", " << level << ": " << verdict.room() << "\n";
-        // The model must notice a gradient that is written one element too early.
-        const std::size_t last = machine.step->slots().size() - 1;
-        const auto shifted = model.judge(rounding(compute), loss, [&](std::size_t p) {
-          std::vector<float> values = machine.gradient(p);
-          if (p == last) std::rotate(values.begin(), values.begin() + 1, values.end());
-          return values;
-        });
-        EXPECT_NE(shifted.wrong.find("of " + machine.step->slots()[last].name), std::string::npos) << shifted.wrong;
-      }
-    }
-  }
-}
 
 // ---- Order and addresses, on the networks of the benchmark ----
 
@@ -422,82 +306,7 @@ TEST(Executor, WeightsThatWereBroadcastAreUsed) {
   EXPECT_NEAR(after, std::log(5.0), 1e-6);  // with weights of zero, all five classes are equally likely
 }
 
-// ---- Engines ----
-
-TEST(Executor, TimesTheCandidatesOnceAndKeepsTheWinners) {
-  const std::filesystem::path folder = own_folder("hvd_executor_winners");
-  std::filesystem::remove_all(folder);
-  ServesAll oracle;
-  Wish wish{.forward = tiny_resnet(2)};
-  wish.executor.tune = true;
-  wish.executor.winners_folder = folder.string();
-  double loss = 0;
-  {
-    Machine machine(wish, oracle);
-    loss = machine.step->forward_backward(machine.batch(), machine.sink);
-    const Winners kept = load_winners((folder / winners_file_name(machine.plan)).string(), machine.plan);
-    EXPECT_EQ(kept.why_not, "");
-    const auto products = std::count_if(kept.list.begin(), kept.list.end(),
-                                        [](const Winner& winner) { return !winner.algorithm.empty(); });
-    EXPECT_EQ(kept.list.size(), machine.plan.engines.size() + static_cast<std::size_t>(products));
-    EXPECT_EQ(products, 3) << "the last layer, forward and backward";
-  }
-  Wish plain = wish;
-  plain.executor = {.seed = kSeed};
-  Machine untuned(plain, oracle);
-  EXPECT_EQ(untuned.step->forward_backward(untuned.batch(), untuned.sink), loss);  // timing does not change the step
-  std::filesystem::remove_all(folder);
-}
-
-/// Returns the winners of a rank for which the other candidate of each pair was faster.
-std::string swapped(std::string text) {
-  const std::string first = " 1[2=5]";
-  const std::string second = " 2[]";
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    const bool is_first = text.compare(at, first.size(), first) == 0;
-    if (!is_first && text.compare(at, second.size(), second) != 0) continue;
-    text.replace(at, is_first ? first.size() : second.size(), is_first ? second : first);
-  }
-  return text;
-}
-
-TEST(Executor, RanksRunTheEnginesThatOneOfThemFound) {
-  ServesAll oracle;
-  Wish wish{.forward = tiny_resnet(2)};
-  wish.executor.tune = true;
-  std::vector<std::string> said;
-  wish.executor.agree = [&](const std::string& mine) {
-    said.push_back(mine);
-    return mine;
-  };
-  const std::string timed = Machine(wish, oracle).step->engines();
-  ASSERT_EQ(said.size(), 2U) << "what is kept, what was timed";
-
-  std::size_t call = 0;
-  wish.executor.agree = [&](const std::string&) { return call++ == 0 ? said[0] : swapped(said[1]); };
-  Machine told(wish, oracle);
-  EXPECT_EQ(call, 2U);
-  EXPECT_NE(swapped(timed), timed);
-  EXPECT_EQ(told.step->engines(), swapped(timed));
-  told.step->forward_backward(told.batch(), told.sink);  // runs with the workspace that these engines need
-
-  // A rank on another kind of GPU times together with the first rank, and uses its own winners.
-  wish.executor.agree = [&](const std::string& mine) {
-    std::string text = mine;
-    return swapped(text.replace(text.find("device fake"), 11, "device other"));
-  };
-  const std::string own = Machine(wish, oracle).step->engines();
-  EXPECT_EQ(own.size(), timed.size());
-
-  // If the first rank has stored winners of an earlier run, no rank times, and all use these winners.
-  call = 0;
-  wish.executor.agree = [&](const std::string&) {
-    ++call;
-    return "keep\n" + swapped(said[1]).substr(5);
-  };
-  EXPECT_EQ(Machine(wish, oracle).step->engines(), swapped(timed));
-  EXPECT_EQ(call, 1U);
-}
+// ---- Profile ----
 
 TEST(Executor, AProfileHasEveryLaunchWithWhatItMustComputeAndMove) {
   ServesAll oracle;
@@ -518,82 +327,6 @@ TEST(Executor, AProfileHasEveryLaunchWithWhatItMustComputeAndMove) {
     EXPECT_EQ(profile[i].library, group.provider != Provider::kOwn);
   }
   EXPECT_EQ(profile.front().implementation, "cudnn:1[2=5]");
-}
-
-// ---- Errors: too little memory, unusable libraries, types that a GPU lacks ----
-
-TEST(Executor, SaysHowMuchIsNeededAndWhichBatchFits) {
-  ServesAll oracle;
-  // cuBLASLt's workspace takes 32 of the 36 MiB.
-  const Wish wish{.forward = tiny_resnet(512, 32), .device_bytes = std::size_t{36} << 20};
-  models::testing::expect_error(
-      Errc::kOutOfMemory,
-      {"GPU 0 (fake): batch 512 needs ", " MiB of device memory, 36 MiB are free; batch ", " fits (--batch-size)"},
-      [&] { const Machine machine(wish, oracle); });
-}
-
-TEST(StepMemory, CountsWhatGrowsWithTheBatch) {
-  const MemoryNeed need{.fixed = 100 << 20, .per_image = 10 << 20, .batch = 64};
-  EXPECT_EQ(too_big_text(need, 500 << 20),
-            "batch 64 needs 740 MiB of device memory, 500 MiB are free; batch 40 fits (--batch-size)");
-  EXPECT_EQ(too_big_text(need, 105 << 20),
-            "batch 64 needs 740 MiB of device memory, 105 MiB are free; not even batch 1 fits: is something else using "
-            "this GPU?");
-}
-
-TEST(Libraries, ThatAreMissingOrWrongAreNamed) {
-  gpu::LibrarySearch search;
-  search.cudnn_root = search.cublas_root = "/nowhere";
-  models::testing::expect_error(Errc::kUnsupported,
-                                {"cuDNN could not be loaded (there is no /nowhere/lib/libcudnn.so.9, ",
-                                 ", /nowhere/libcudnn.so): install cuDNN", "LD_LIBRARY_PATH or HVD_CUDNN_ROOT"},
-                                [&] { static_cast<void>(Library::load(search)); });
-  models::testing::expect_error(Errc::kUnsupported,
-                                {"cuBLASLt could not be loaded (there is no /nowhere/lib/libcublasLt.so.",
-                                 "): install the CUDA", "LD_LIBRARY_PATH or HVD_CUBLAS_ROOT"},
-                                [&] { static_cast<void>(CublasLt::load(search)); });
-  const char* const maths = "/lib/x86_64-linux-gnu/libm.so.6";
-  if (!std::filesystem::exists(maths)) GTEST_SKIP() << "no " << maths;
-  const std::filesystem::path wrong = std::filesystem::path(::testing::TempDir()) / "not_cuda";
-  std::filesystem::remove_all(wrong);
-  std::filesystem::create_directories(wrong);
-  for (const char* const file : {"libcudnn.so", "libcublasLt.so"}) {
-    std::filesystem::create_symlink(maths, wrong / file);
-  }
-  search.cudnn_root = search.cublas_root = wrong;
-  models::testing::expect_error(Errc::kUnsupported,
-                                {"not_cuda/libcudnn.so lacks the backend API of cuDNN 8.9 or 9: install"},
-                                [&] { static_cast<void>(Library::load(search)); });
-  models::testing::expect_error(Errc::kUnsupported, {"not_cuda/libcublasLt.so lacks functions of cuBLASLt"},
-                                [&] { static_cast<void>(CublasLt::load(search)); });
-}
-
-TEST(TypeRefusal, NamesWhatTheGpuLacks) {
-  gpu::Device v100, h200;
-  v100.name = "V100";
-  v100.compute_major = 7;
-  h200.name = "H200";
-  h200.compute_major = 9;
-  EXPECT_EQ(type_refusal(h200, ComputeType::kBf16, 80), "");
-  EXPECT_EQ(type_refusal(v100, ComputeType::kFp16, 70), "");
-  EXPECT_EQ(type_refusal(v100, ComputeType::kBf16, 70),
-            "V100 has compute capability 7.0; bf16 needs 8.0: use --dtype fp16 or fp32");
-  EXPECT_EQ(
-      type_refusal(v100, ComputeType::kFp16, 80),
-      "V100 has compute capability 7.0, and this build has kernels from 8.0 on: configure it with a CUDA Toolkit 12 "
-      "and -DCMAKE_CUDA_ARCHITECTURES=70");
-  gpu::Device p100, t4;
-  p100.name = "P100";
-  p100.compute_major = 6;
-  t4.name = "T4";
-  t4.compute_major = 7;
-  t4.compute_minor = 5;
-  EXPECT_EQ(type_refusal(p100, ComputeType::kFp32, 60), "");
-  EXPECT_EQ(type_refusal(p100, ComputeType::kTf32, 60),
-            "P100 has compute capability 6.0; tf32 needs 8.0: use --dtype fp16 or fp32");
-  EXPECT_EQ(type_refusal(t4, ComputeType::kFp16, 80),
-            "T4 has compute capability 7.5, and this build has kernels from 8.0 on: configure it with "
-            "-DCMAKE_CUDA_ARCHITECTURES=75");
 }
 
 }  // namespace

@@ -310,7 +310,7 @@ class Execution {
 
 Fake* fake(cudnnBackendDescriptor_t descriptor) { return static_cast<Fake*>(descriptor); }
 kernels::Stream& stream() {
-  static kernels::Stream stream = nullptr;
+  static thread_local kernels::Stream stream = nullptr;
   return stream;
 }
 

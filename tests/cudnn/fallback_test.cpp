@@ -1,10 +1,8 @@
 // Tests what a step does if work that the plan relies on fails on the device: engines that fail when finalised or when
-// first launched, products that do not run, memory that is too small to time engines. Uses the fakes of machine.h.
-// Wish::script says what the fakes refuse.
+// first launched, products that do not run. Uses the fakes of machine.h. Wish::script says what they refuse.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 #include <string>
 #include <vector>
@@ -230,76 +228,6 @@ TEST(Fallback, AnEngineThatBreaksTheGpuIsNamed) {
   EXPECT_EQ(launches, 3);
 }
 
-// ---- Ranks ----
-
-/// Returns the report of another rank with an equal GPU, on which no engine of `signature` runs.
-std::string report_with(const std::string& mine, const std::string& signature) {
-  std::string text = mine;
-  for (const char* engine : {"1[2=5]", "2[]"}) {
-    text += "failed " + signature + "\t" + engine + "\tas another rank found\n";
-  }
-  return text;
-}
-
-TEST(Fallback, WhatOneRankFindsAllRanksLeaveOut) {
-  ServesAll oracle;
-  Wish wish{.forward = tiny_resnet(4)};
-  std::string signature_of_one;
-  {
-    const Machine alone(wish, oracle);
-    for (const EnginePlan& engine : alone.plan.engines) {
-      if (engine.signature.find("statistics") != std::string::npos) signature_of_one = engine.signature;
-    }
-  }
-  ASSERT_NE(signature_of_one, "");
-  int calls = 0;
-  wish.executor.share = [&](const std::string& mine) {
-    return std::vector<std::string>{mine, ++calls == 1 ? report_with(mine, signature_of_one) : mine};
-  };
-  const Machine machine(wish, oracle);
-  EXPECT_EQ(calls, 2) << "once per plan";
-  for (const EnginePlan& engine : machine.plan.engines) EXPECT_NE(engine.signature, signature_of_one);
-  EXPECT_NE(joined(machine.step->notes()).find("level 2, conv+statistics: as another rank found"), std::string::npos)
-      << joined(machine.step->notes());
-}
-
-TEST(Fallback, ARankOnAnotherGpuPlansForItself) {
-  ServesAll oracle;
-  Wish wish{.forward = tiny_resnet(4)};
-  int calls = 0;
-  wish.executor.share = [&](const std::string& mine) {
-    std::string other = mine;
-    other.replace(other.find("fake"), 4, "else");
-    other.resize(other.rfind("group "));  // without the last group, so that the plan is another one
-    return std::vector<std::string>{mine, ++calls == 1 ? report_with(other, "cudnn; conv") : other};
-  };
-  const Machine machine(wish, oracle);
-  EXPECT_EQ(calls, 2) << "all plan again together";
-  EXPECT_EQ(joined(machine.step->notes()), "");
-}
-
-TEST(Fallback, EqualGpusThatPlanDifferentlyAreNamed) {
-  ServesAll oracle;
-  Wish wish{.forward = tiny_resnet(4)};
-  std::size_t longest = 0;
-  wish.executor.share = [&](const std::string& mine) {
-    std::string other = mine;
-    const std::size_t first = other.find("group ");
-    const std::size_t second = other.find("group ", first + 1);
-    const std::size_t at = second == std::string::npos ? first : second;  // call 1 has one hash, call 2 all groups
-    if (second == std::string::npos) longest = std::max(longest, mine.size());
-    other.replace(at, other.find('\n', at) - at, "group cudnn; conv of something else");
-    return std::vector<std::string>{mine, mine, other};
-  };
-  models::testing::expect_error(Errc::kMismatch,
-                                {"rank 0 and rank 2 have equal GPUs (fake, cuDNN 9.19.0) and plan different steps: "
-                                 "launch 1 is \"",
-                                 "on the first and \"cudnn; conv of something else\" on the second; give both"},
-                                [&] { const Machine machine(wish, oracle); });
-  EXPECT_GT(longest, 0U);
-  EXPECT_LT(longest, 100U);  // bytes that every rank sends to all others at every start
-}
-
 // ---- Products ----
 
 TEST(Fallback, TheNextAlgorithmRunsAProductThatTheFirstDoesNot) {
@@ -372,134 +300,6 @@ TEST(Fallback, AProductThatNothingRunsIsAnErrorThatSaysAll) {
                                 {"cuBLASLt 13.1.0 has no algorithm for linear+bias", "3x",
                                  " in fp32 (cublasLtMatmul: CUBLAS_STATUS_NOT_SUPPORTED"},
                                 [&] { const Machine machine(wish, oracle); });
-}
-
-// ---- Timing ----
-
-TEST(Fallback, WithoutMemoryToTimeEnginesTheFirstOnesRun) {
-  ServesAll oracle;
-  Wish wish{.forward = tiny_resnet(2)};
-  std::string engines;
-  double loss = 0;
-  {
-    Machine machine(wish, oracle);
-    const gpu::MemoryState memory = machine.gpu.memory();
-    wish.device_bytes = memory.total_bytes - memory.free_bytes + (std::size_t{1} << 20);
-    engines = machine.step->engines();
-    loss = machine.step->forward_backward(machine.batch(), machine.sink);
-  }
-  const std::filesystem::path folder = own_folder("hvd_untimed");
-  std::filesystem::remove_all(folder);
-  wish.executor.tune = true;
-  wish.executor.winners_folder = folder.string();
-  const auto script = [](Recorder& recorder) { recorder.second_workspace = std::size_t{64} << 20; };
-  {
-    Wish roomy = wish;
-    roomy.device_bytes = std::size_t{256} << 20;
-    roomy.executor.winners_folder.clear();
-    roomy.script = script;
-    const Machine machine(roomy, oracle);  // with enough memory, the engines are timed
-    const std::string notes = joined(machine.step->notes());
-    EXPECT_TRUE(notes.starts_with("engines: ") && notes.ends_with(" s to time them\n")) << notes;
-  }
-  wish.script = script;
-  int agreed = 0;
-  wish.executor.agree = [&](const std::string& mine) {
-    ++agreed;
-    return mine;
-  };
-  Machine machine(wish, oracle);
-  const std::string notes = joined(machine.step->notes());
-  EXPECT_NE(notes.find("engines were not timed, for want of memory (GPU 0 (fake): batch 2 needs "), std::string::npos)
-      << notes;
-  EXPECT_EQ(machine.step->engines(), engines);
-  EXPECT_EQ(machine.step->forward_backward(machine.batch(), machine.sink), loss);
-  EXPECT_EQ(agreed, 2) << "the other ranks wait for it";
-  EXPECT_FALSE(std::filesystem::exists(folder)) << "nothing was measured";
-}
-
-TEST(Fallback, WinnersOfAnEarlierRunThatDoNotFitGiveWay) {
-  ServesAll oracle;
-  const std::filesystem::path folder = own_folder("hvd_wide_winners");
-  std::filesystem::remove_all(folder);
-  Wish wish{.forward = tiny_resnet(2)};
-  wish.script = [](Recorder& recorder) { recorder.second_workspace = std::size_t{64} << 20; };
-  std::string engines;
-  {
-    Wish untimed = wish;
-    Machine machine(untimed, oracle);
-    const gpu::MemoryState memory = machine.gpu.memory();
-    wish.device_bytes = memory.total_bytes - memory.free_bytes + (std::size_t{1} << 20);
-    engines = machine.step->engines();
-    std::vector<Winner> wide;
-    for (const EnginePlan& engine : machine.plan.engines) {
-      wide.push_back({.signature = signature_hash(engine.signature), .choice = {.engine = 2}, .microseconds = 1});
-    }
-    std::filesystem::create_directories(folder);
-    save_winners((folder / winners_file_name(machine.plan)).string(), machine.plan, {.list = wide, .why_not = {}});
-  }
-  wish.executor.winners_folder = folder.string();
-  const Machine machine(wish, oracle);
-  const std::string notes = joined(machine.step->notes());
-  EXPECT_NE(notes.find("engines that were the fastest in an earlier run are not used, for want of memory (GPU 0 "),
-            std::string::npos)
-      << notes;
-  EXPECT_EQ(machine.step->engines(), engines);
-  std::filesystem::remove_all(folder);
-}
-
-TEST(Fallback, ACandidateThatFailsWhenItIsTimedIsLeftOut) {
-  ServesAll oracle;
-  Wish wish{.forward = tiny_resnet(2)};
-  wish.executor.tune = true;
-  wish.script = [](Recorder& recorder) {
-    recorder.refuses_launch = [](std::int64_t engine, const Operations&) { return engine == 2; };
-    recorder.refuses_product = [](int algorithm, int) { return algorithm == 2; };
-  };
-  Machine machine(wish, oracle);
-  EXPECT_EQ(machine.step->engines().find(" 2[]"), std::string::npos) << machine.step->engines();
-  const std::string notes = joined(machine.step->notes());
-  EXPECT_NE(notes.find("engine 2[] does not run: cudnnBackendExecute("), std::string::npos) << notes;
-  machine.step->forward_backward(machine.batch(), machine.sink);
-}
-
-// The fake GPU's time is the number of launches, so all algorithms take equally long and the first would win. The
-// answer of `agree` names another algorithm, which must run.
-TEST(Fallback, ProductsRunTheAlgorithmThatWon) {
-  ServesAll oracle;
-  const std::filesystem::path folder = own_folder("hvd_products");
-  std::filesystem::remove_all(folder);
-  Wish wish{.forward = tiny_resnet(2)};
-  wish.executor.tune = true;
-  wish.executor.winners_folder = folder.string();
-  const std::string second = "lt:0000000000000002";
-  wish.executor.agree = [&](const std::string& mine) {
-    std::string text = mine;
-    for (std::size_t at = 0; (at = text.find("lt:", at)) != std::string::npos; at += second.size()) {
-      text.replace(at, second.size(), second);
-    }
-    return text;
-  };
-  const auto runs_second = [](Machine& machine) {
-    machine.step->forward_backward(machine.batch(), machine.sink);
-    const auto& calls = machine.recorder.calls;
-    return std::all_of(calls.begin(), calls.end(), [](const Call& call) {
-      return !call.what.starts_with("cublaslt") || call.what.ends_with("algorithm 2");
-    });
-  };
-  std::string engines;
-  {
-    Machine machine(wish, oracle);
-    EXPECT_TRUE(runs_second(machine));
-    engines = machine.step->engines();
-  }
-  // A later run times nothing and uses the stored winners.
-  wish.executor.tune = false;
-  wish.executor.agree = {};
-  Machine machine(wish, oracle);
-  EXPECT_TRUE(runs_second(machine));
-  EXPECT_EQ(machine.step->engines(), engines);
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Tests how ways to fuse are timed against one another, stored, and agreed on by ranks. Uses the fakes of machine.h.
+// Tests how ways to fuse are timed against one another and stored. Uses the fakes of machine.h.
 #include "models/cudnn/fusion.h"
 
 #include <gtest/gtest.h>
@@ -80,23 +80,6 @@ TEST(Fusion, AWayToFuseThatDoesNotFitIsLeftOut) {
   machine.step->forward_backward(machine.batch(), machine.sink);
 }
 
-TEST(Fusion, AWayToFuseThatDoesNotFitOnAnotherRankIsLeftOut) {
-  ServesAll oracle;
-  Wish wish{.forward = tiny_resnet(2)};
-  wish.fusions = {{.level = 0}, {.level = 2}};
-  wish.executor.tune = true;
-  std::size_t asked = 0;
-  wish.executor.share = [&](const std::string& mine) {
-    asked += mine.empty() ? 1 : 0;
-    return std::vector<std::string>{mine, mine.empty() ? "here" : mine};
-  };
-  Machine machine(wish, oracle);
-  EXPECT_EQ(asked, 1U);
-  EXPECT_NE(machine.step->description().find("level 0"), std::string::npos);
-  const std::string notes = joined(machine.step->notes());
-  EXPECT_NE(notes.find("not used, for want of memory: level 2, "), std::string::npos) << notes;
-}
-
 // If the first way to fuse wins, winners that the other way stored later do not change the engines of the first.
 TEST(Fusion, RunsAgainWhatItTimed) {
   const std::filesystem::path folder = own_folder("hvd_executor_again");
@@ -109,45 +92,13 @@ TEST(Fusion, RunsAgainWhatItTimed) {
   const std::string timed = Machine(wish, oracle).step->engines();
   wish.executor.tune = false;
   EXPECT_EQ(Machine(wish, oracle).step->engines(), timed);
-  // If the ranks agree on no stored winners, winners that only this rank has stored are not used.
-  wish.executor.agree = [&](const std::string& mine) {
-    const std::size_t first = mine.find(" 1[2=5]");
-    return first == std::string::npos ? mine : mine.substr(0, mine.find("winner "));  // without the winners
-  };
+  // If rank 0 has stored no winners, winners that only this rank has stored are not used.
+  wish.executor.exchange = [&](const std::string& mine) { return std::vector{mine.substr(0, mine.find("winner "))}; };
   wish.fusions = {{.level = 2}};
   const std::string told = Machine(wish, oracle).step->engines();
   wish.executor = {.seed = kSeed};
   EXPECT_EQ(told, Machine(wish, oracle).step->engines());
   std::filesystem::remove_all(folder);
-}
-
-TEST(Fusion, RanksFuseAsOneOfThemFound) {
-  ServesAll oracle;
-  Wish wish{.forward = tiny_resnet(2)};
-  wish.fusions = {{.level = 2}, {.level = 0}};
-  wish.executor.tune = true;
-  std::vector<std::string> said;
-  wish.executor.agree = [&](const std::string& mine) {
-    said.push_back(mine);
-    return mine;
-  };
-  EXPECT_NE(Machine(wish, oracle).step->description().find("level 2"), std::string::npos);
-  ASSERT_EQ(said.size(), 5U) << "of each way what is kept and what was timed; and no other way is faster";
-  EXPECT_EQ(said.back(), "");
-  std::size_t call = 0;
-  wish.executor.agree = [&](const std::string&) {
-    return ++call == said.size() ? text(wish.fusions[1]) : said[call - 1];
-  };
-  EXPECT_NE(Machine(wish, oracle).step->description().find("level 0"), std::string::npos);
-  EXPECT_EQ(call, said.size());
-  // If the first rank has stored a way to fuse, even for another GPU, all ranks use this way and time nothing.
-  call = 0;
-  wish.executor.agree = [&](const std::string&) {
-    ++call;
-    return "keep\n" + text(wish.fusions[1]) + "\nwinners of another GPU\n";
-  };
-  EXPECT_NE(Machine(wish, oracle).step->description().find("level 0"), std::string::npos);
-  EXPECT_EQ(call, 2U);
 }
 
 // ---- Images as columns, where cuBLASLt refuses the products ----
@@ -188,32 +139,6 @@ TEST(ColumnsOfImages, GiveWayToPaddedOnes) {
   EXPECT_NE(notes.find("images are padded, not columns: cuBLASLt 13.1.0 has no algorithm for "), std::string::npos)
       << notes;
   EXPECT_EQ(notes.find("--dtype"), std::string::npos) << notes;
-}
-
-TEST(ColumnsOfImages, GiveWayOnAllRanksOfAKind) {
-  ServesAll oracle;
-  std::string found;
-  {
-    Wish wish = columns_wish(true);
-    wish.executor.share = [&](const std::string& mine) {
-      if (found.empty()) found = mine;
-      return std::vector<std::string>{mine, mine};
-    };
-    const Machine machine(wish, oracle);
-    EXPECT_FALSE(multiplies_columns(machine));
-  }
-  for (const bool equal : {true, false}) {  // true: the two ranks have equal GPUs
-    Wish wish = columns_wish(false);
-    int calls = 0;
-    wish.executor.share = [&](const std::string& mine) {
-      std::string other = ++calls == 1 ? found : mine;
-      if (!equal) other.replace(other.find("fake"), 4, "else");
-      return std::vector<std::string>{mine, other};
-    };
-    const Machine machine(wish, oracle);
-    EXPECT_EQ(calls, 2) << "all plan again together";
-    EXPECT_EQ(multiplies_columns(machine), !equal);
-  }
 }
 
 TEST(ColumnsOfImages, AreTriedAgainByARunThatTakesWhatWasKept) {

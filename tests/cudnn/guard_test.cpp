@@ -254,6 +254,9 @@ Found find_winners(Plan& plan, const std::vector<Fusion>& ways) {
   plan.cublaslt = "13.1.0";  // the version of the recorded winners
   const Winners own = load_winners(folder + "/" + winners_file_name(plan), plan);
   std::vector<Winner> all = borrow_winners(folder, plan, own.list);
+  std::set<std::uint64_t> wanted;
+  for (const EnginePlan& engine : plan.engines) wanted.insert(signature_hash(engine.signature));
+  std::erase_if(all, [&](const Winner& of) { return of.algorithm.empty() && !wanted.contains(of.signature); });
   Found found{.own = own.list.size(), .borrowed = all.size(), .asked = plan.engines.size()};
   all.insert(all.end(), own.list.begin(), own.list.end());
   std::set<std::uint64_t> signatures;

@@ -1,12 +1,16 @@
 #include "tests/cudnn/recorder.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "engine/base/assert.h"
 
 namespace hvd::models::cudnn::testing {
 namespace {
+
+thread_local Recorder* of_thread = nullptr;
+std::atomic<Recorder*> newest{nullptr};
 
 bool same(const std::vector<Range>& a, const std::vector<Range>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
@@ -19,10 +23,11 @@ bool Call::operator==(const Call& other) const {
   return what == other.what && same(reads, other.reads) && same(writes, other.writes);
 }
 
-Recorder*& Recorder::current() {
-  static Recorder* current = nullptr;
-  return current;
-}
+Recorder::Recorder(test::FakeRuntime& gpu) : gpu_(gpu) { newest = of_thread = this; }
+
+Recorder::~Recorder() { newest = of_thread = nullptr; }
+
+Recorder* Recorder::current() { return of_thread != nullptr ? of_thread : newest.load(); }
 
 void Recorder::launch(void* stream, Call call, std::function<void()> body) {
   std::vector<Range> reads = call.reads;

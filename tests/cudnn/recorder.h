@@ -25,13 +25,14 @@ struct Call {
 
 class Recorder {
  public:
-  explicit Recorder(test::FakeRuntime& gpu) : gpu_(gpu) { current() = this; }
+  explicit Recorder(test::FakeRuntime& gpu);
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
-  ~Recorder() { current() = nullptr; }
+  ~Recorder();
 
-  /// The recorder that the function tables below call. It is static because C functions get no context pointer.
-  static Recorder*& current();
+  /// The recorder that the function tables below call: the newest of the calling thread, or, if this thread has made
+  /// none, the newest of all threads. It is static because C functions get no context pointer.
+  static Recorder* current();
 
   void launch(void* stream, Call call, std::function<void()> body);
   [[nodiscard]] test::FakeRuntime& gpu() noexcept { return gpu_; }

@@ -1,5 +1,6 @@
 // Bounds for the errors that rounding causes in a step's loss and gradients, and seeds for which these bounds hold.
-// step_gpu_test.cpp checks a GPU against the bounds, executor_test.cpp the fake GPU, whose arithmetic is known.
+// step_gpu_test.cpp checks a GPU against the bounds, executor_arithmetic_test.cpp the fake GPU, whose arithmetic is
+// known.
 //
 // Where a rectifier reads nearly zero, or two values in a pooling window are nearly equal, rounding may decide which
 // elements pass. An element decided differently is not an error, but changes gradients by far more than a rounding
