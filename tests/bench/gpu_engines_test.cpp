@@ -6,31 +6,21 @@
 #include "bench/train/rank_group.h"
 #include "bench/train/session.h"
 #include "engine/base/hash.h"
-#include "tests/bench/fake_gpus.h"
 #include "tests/bench/gpu_sessions.h"
 
 namespace hvd::bench::gpu_engines_test {
 namespace {
 
+using test::fact;
 using test::FakeGpus;
+using test::good_run;
 using test::gpu_options;
-
-SessionResult session(const Options& options, FakeGpus& gpus) {
-  SessionResult result = run_session(options, {}, {}, &gpus);
-  for (const std::string& violation : gpus.violations()) ADD_FAILURE() << violation;
-  return result;
-}
-
-std::string fact(const RunRecord& run, const std::string& key) {
-  const auto found = run.provenance.find(key);
-  return found == run.provenance.end() ? "" : found->second.value;
-}
 
 TEST(GpuEngines, AllRanksRunTheEnginesThatTheFirstFoundToBeTheFastest) {
   Options options = gpu_options(3);
   options.gpu.tune = true;
   FakeGpus gpus(3);
-  const SessionResult result = session(options, gpus);
+  const SessionResult result = good_run(options, gpus);
   const RunRecord& run = result.runs[0];
   EXPECT_EQ(fact(run, "gpu.winners"), "engine 0");
   EXPECT_FALSE(run.provenance.at("gpu.winners").in_fingerprint);
@@ -40,7 +30,7 @@ TEST(GpuEngines, AllRanksRunTheEnginesThatTheFirstFoundToBeTheFastest) {
 
 TEST(GpuEngines, EachRankGetsTheTextsOfAllRanks) {
   FakeGpus gpus(3);
-  const SessionResult result = session(gpu_options(3), gpus);
+  const SessionResult result = good_run(gpu_options(3), gpus);
   for (int gpu = 0; gpu < 3; ++gpu) {
     const std::string report = "report of GPU " + std::to_string(gpu);
     EXPECT_EQ(std::count(result.notes.begin(), result.notes.end(), report), 1) << report;
@@ -52,7 +42,7 @@ TEST(GpuEngines, DifferentEnginesAreSaid) {
   options.gpu.tune = true;
   FakeGpus gpus(2);
   gpus.faults.ignores_agreed_engines = true;
-  const SessionResult result = session(options, gpus);
+  const SessionResult result = good_run(options, gpus);
   const auto said = std::count_if(result.notes.begin(), result.notes.end(), [](const std::string& note) {
     return note.starts_with("caution: the ranks' GPUs differ in engines: ");
   });

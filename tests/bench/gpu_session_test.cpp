@@ -13,70 +13,26 @@
 #include "bench/train/message.h"
 #include "bench/train/session.h"
 #include "models/replay/replay.h"
-#include "tests/bench/fake_gpus.h"
 #include "tests/bench/gpu_sessions.h"
 
 namespace hvd::bench::gpu_session_test {
 namespace {
 
 namespace fs = std::filesystem;
+using test::expect_parts_within_steps;
+using test::fact;
 using test::FakeGpus;
 using test::FakeStep;
+using test::good_run;
 using test::gpu_options;
-
-struct Outcome {
-  SessionResult result;
-  std::map<std::string, RunRecord> saved;  ///< the last save of every run
-  std::string error;                       ///< "code: text"; empty if the session ended well
-};
-
-Outcome run(const Options& options, FakeGpus& gpus) {
-  Outcome outcome;
-  SessionObserver observer;
-  observer.save = [&](const RunRecord& record) { outcome.saved[record.uuid] = record; };
-  int runs = 0;
-  try {
-    outcome.result = run_session(
-        options, observer, [&](RunRecord& record) { record.uuid = std::to_string(++runs); }, &gpus);
-  } catch (const Error& error) {
-    outcome.error = std::string(name(error.code())) + ": " + error.what();
-  }
-  return outcome;
-}
-
-/// Runs a session that must end well.
-SessionResult good(const Options& options, FakeGpus& gpus) {
-  Outcome outcome = run(options, gpus);
-  EXPECT_EQ(outcome.error, "");
-  for (const std::string& violation : gpus.violations()) ADD_FAILURE() << violation;
-  return std::move(outcome.result);
-}
-
-std::string fact(const RunRecord& run, const std::string& key) {
-  const auto found = run.provenance.find(key);
-  return found == run.provenance.end() ? "" : found->second.value;
-}
+using test::note_with;
+using test::run_gpus;
 
 std::string weights_of(const RunRecord& run) { return run.checks.substr(run.checks.find("weights ")); }
 
-void expect_parts_within_steps(const RunRecord& run) {
-  for (const RankRecord& rank : run.ranks) {
-    const RankSamples& s = rank.samples;
-    for (const StepSeries& series : kStepSeries) ASSERT_EQ((s.*series.of_rank).size(), s.step.size());
-    for (std::size_t i = 0; i < s.step.size(); ++i) {
-      EXPECT_GT(s.compute[i], 0);
-      EXPECT_GT(s.update[i], 0);
-      EXPECT_GE(s.step[i] + 1e-12, s.compute[i] + s.exposed[i] + s.update[i]);
-      EXPECT_GT(s.launch[i], 0);
-      EXPECT_GT(s.host[i], fact(run, "gpu.option.launch_ahead") == "yes" ? 0 : s.launch[i]);
-      EXPECT_GT(s.loss[i], i > 0 ? s.loss[i - 1] : 0) << "the number of the step";
-    }
-  }
-}
-
 TEST(GpuSession, OneGpu) {
   FakeGpus gpus(1);
-  const SessionResult result = good(gpu_options(1), gpus);
+  const SessionResult result = good_run(gpu_options(1), gpus);
   ASSERT_EQ(result.runs.size(), 1U);
   const RunRecord& run = result.runs[0];
   EXPECT_EQ(run.status, RunStatus::kComplete);
@@ -87,11 +43,9 @@ TEST(GpuSession, OneGpu) {
   EXPECT_DOUBLE_EQ(run.images_per_second->value, 2 / run.step_seconds->value);
   expect_parts_within_steps(run);
   EXPECT_EQ(std::count(result.notes.begin(), result.notes.end(), "not served at a: level 2, conv+b"), 1);
-  const auto graph = std::find_if(result.notes.begin(), result.notes.end(),
-                                  [](const std::string& note) { return note.starts_with("a step is one graph of "); });
-  ASSERT_NE(graph, result.notes.end());
-  EXPECT_NE(graph->find(" nodes in a row: "), std::string::npos) << *graph;
-  EXPECT_EQ(graph->find("priority"), std::string::npos) << *graph;
+  const std::string graph = note_with(result, "a step is one graph of ");
+  test::expect_contains(graph, " nodes in a row: ");
+  EXPECT_EQ(graph.find("priority"), std::string::npos) << graph;
   EXPECT_EQ(fact(run, "gpu.cuda_driver"), "13.0");
   EXPECT_EQ(fact(run, "compute.backend"), "fake step");
   EXPECT_TRUE(run.provenance.at("gpu.name").in_fingerprint);
@@ -104,12 +58,12 @@ TEST(GpuSession, AnOverflowWhileTheLossScaleSettlesIsNoFault) {
   gpus.faults.first_overflows = true;
   Options options = gpu_options(2);
   options.compute = DataType::kF16;
-  EXPECT_NE(good(options, gpus).runs.at(0).checks.find("100 % of 388 elements"), std::string::npos);
+  EXPECT_NE(good_run(options, gpus).runs.at(0).checks.find("100 % of 388 elements"), std::string::npos);
 
   FakeGpus others(2);
   others.faults.first_overflows = true;
   options.gpu.loss_scale = 1024;  // with a given scale the step cannot be repeated
-  EXPECT_NE(run(options, others).error.find("is not a finite number on rank"), std::string::npos);
+  EXPECT_NE(run_gpus(options, others).error.find("is not a finite number on rank"), std::string::npos);
 }
 
 // In fp16 a sum could overflow, so the session divides the loss by the number of ranks. It does not ask NCCL for a
@@ -121,7 +75,7 @@ TEST(GpuSession, Fp16DividesInTheLossAndSums) {
     Options options = gpu_options(2);
     options.compute = compute;
     options.allreduce = compute;
-    const RunRecord run = good(options, gpus).runs.at(0);
+    const RunRecord run = good_run(options, gpus).runs.at(0);
     EXPECT_EQ(run.allreduce_type, compute == DataType::kF16 ? "fp16" : "fp32");
     EXPECT_NE(run.checks.find("100 % of 388 elements"), std::string::npos) << run.checks;
     for (const std::string& line : gpus.hub().log()) EXPECT_EQ(line.find("a mean"), std::string::npos) << line;
@@ -134,16 +88,13 @@ TEST(GpuSession, Fp16DividesInTheLossAndSums) {
 
 TEST(GpuSession, SaysWhichNetworkNcclChoseAndWhereARankIsWrong) {
   FakeGpus gpus(2);
-  std::map<std::string, RunRecord> saved;
   SessionObserver observer;
   observer.nccl_log = [] { return std::string("h:1:2 [0] NCCL INFO Using network Socket\n"); };
-  observer.save = [&](const RunRecord& record) { saved[record.uuid] = record; };
-  const SessionResult result = run_session(
-      gpu_options(2), observer, [](RunRecord& record) { record.uuid = "1"; }, &gpus);
+  const SessionResult result = good_run(gpu_options(2), gpus, observer);
   EXPECT_EQ(fact(result.runs.at(0), "nccl.network"), "Socket");
   EXPECT_EQ(std::count(result.notes.begin(), result.notes.end(), "NCCL's network: Socket"), 1);
   EXPECT_EQ(fact(result.runs.at(0), "caution.one_visible_gpu"), "");
-  EXPECT_EQ(fact(good(gpu_options(2), gpus).runs.at(0), "nccl.network"), "unknown");
+  EXPECT_EQ(fact(good_run(gpu_options(2), gpus).runs.at(0), "nccl.network"), "unknown");
 }
 
 TEST(GpuSession, TwoLevelsOnOneNodeAreOne) {
@@ -151,20 +102,17 @@ TEST(GpuSession, TwoLevelsOnOneNodeAreOne) {
   Options options = gpu_options(2);
   options.comm = CommBackend::kNccl;
   options.gpu.two_levels = true;
-  const SessionResult result = good(options, gpus);
+  const SessionResult result = good_run(options, gpus);
   ASSERT_EQ(result.runs.size(), 1U);
   EXPECT_EQ(result.runs[0].comm, "nccl");
-  const bool said = std::any_of(result.notes.begin(), result.notes.end(), [](const std::string& note) {
-    return note.find("--comm hierarchical on one node") != std::string::npos;
-  });
-  EXPECT_TRUE(said);
+  EXPECT_NE(note_with(result, "--comm hierarchical on one node"), "");
 }
 
 TEST(GpuSession, EfficiencyOfTwoRanks) {
   FakeGpus gpus(2);
   Options options = gpu_options(2);
   options.efficiency = true;
-  const SessionResult result = good(options, gpus);
+  const SessionResult result = good_run(options, gpus);
   ASSERT_EQ(result.runs.size(), 3U);
   const RunRecord& solo = result.runs[0];
   const RunRecord& full = result.runs[2];
@@ -192,14 +140,14 @@ TEST(GpuSession, GraphAndEagerAndNegotiatedTrainAlike) {
       FakeGpus gpus(3, 7);
       Options options = gpu_options(3);
       options.gpu.schedule = {.overlap = overlap, .graph = graph, .ahead = ahead};
-      weights.push_back(weights_of(good(options, gpus).runs[0]));
+      weights.push_back(weights_of(good_run(options, gpus).runs[0]));
     }
   }
   FakeGpus gpus(3, 8);
   Options options = gpu_options(3);
   options.engine.schedule = Schedule::kNegotiated;
   options.engine.negotiation.fusion.threshold_bytes = 900;
-  weights.push_back(weights_of(good(options, gpus).runs[0]));
+  weights.push_back(weights_of(good_run(options, gpus).runs[0]));
   for (const std::string& each : weights) EXPECT_EQ(each, weights[0]);
 }
 
@@ -207,9 +155,9 @@ TEST(GpuSession, TrainsOnTheImagesOfItsSeed) {
   FakeGpus images(1);
   FakeGpus other_images(1);
   Options options = gpu_options(1);
-  const std::string weights = weights_of(good(options, images).runs[0]);
+  const std::string weights = weights_of(good_run(options, images).runs[0]);
   options.seed = 2;
-  EXPECT_NE(weights_of(good(options, other_images).runs[0]), weights);
+  EXPECT_NE(weights_of(good_run(options, other_images).runs[0]), weights);
 }
 
 TEST(GpuSession, KnobsReachTheStepAndTheRecord) {
@@ -219,7 +167,7 @@ TEST(GpuSession, KnobsReachTheStepAndTheRecord) {
   options.gpu.fusion_level = 1;
   options.gpu.deterministic = true;
   options.gpu.tuning_folder = "winners";
-  const RunRecord run = good(options, gpus).runs[0];
+  const RunRecord run = good_run(options, gpus).runs[0];
   EXPECT_EQ(run.compute_type, "tf32");
   EXPECT_TRUE(gpus.asked.tf32);
   EXPECT_TRUE(gpus.asked.deterministic);
@@ -230,41 +178,36 @@ TEST(GpuSession, KnobsReachTheStepAndTheRecord) {
 }
 
 TEST(GpuSession, TheRecordSaysHowStepsWereLaunched) {
-  const auto note_of = [](const SessionResult& result) {
-    const auto found = std::find_if(result.notes.begin(), result.notes.end(), [](const std::string& note) {
-      return note.find(" ms by the GPU's events (") != std::string::npos;
-    });
-    return found == result.notes.end() ? "" : *found;
-  };
+  constexpr const char* kTimed = " ms by the GPU's events (";
   Options options = gpu_options(2);
   FakeGpus captured(2);
-  const SessionResult ahead = good(options, captured);
+  const SessionResult ahead = good_run(options, captured);
   EXPECT_EQ(fact(ahead.runs[0], "gpu.option.graph"), "yes");
   EXPECT_EQ(fact(ahead.runs[0], "gpu.option.launch_ahead"), "yes");
   EXPECT_TRUE(ahead.runs[0].provenance.at("gpu.option.launch_ahead").in_fingerprint);
-  EXPECT_TRUE(note_of(ahead).ends_with(" of the step) overlaps with the previous step")) << note_of(ahead);
+  EXPECT_TRUE(note_with(ahead, kTimed).ends_with(" of the step) overlaps with the previous step"));
   options.gpu.schedule.ahead = false;
   FakeGpus waited_for(2);
-  const SessionResult waited = good(options, waited_for);
+  const SessionResult waited = good_run(options, waited_for);
   EXPECT_EQ(fact(waited.runs[0], "gpu.option.launch_ahead"), "no");
-  EXPECT_TRUE(note_of(waited).ends_with(" of the step) is part of that time")) << note_of(waited);
+  EXPECT_TRUE(note_with(waited, kTimed).ends_with(" of the step) is part of that time"));
   options.gpu.schedule.ahead = true;
   options.engine.schedule = Schedule::kNegotiated;
   FakeGpus negotiated(2);
-  const RunRecord enqueued = good(options, negotiated).runs[0];
+  const RunRecord enqueued = good_run(options, negotiated).runs[0];
   EXPECT_EQ(fact(enqueued, "gpu.option.graph"), "no");
   EXPECT_EQ(fact(enqueued, "gpu.option.launch_ahead"), "no");
   options = gpu_options(1);
   options.profile = true;
   FakeGpus profiled(1);
-  EXPECT_EQ(fact(good(options, profiled).runs[0], "gpu.option.graph"), "no");
+  EXPECT_EQ(fact(good_run(options, profiled).runs[0], "gpu.option.graph"), "no");
 }
 
 TEST(GpuSession, FiguresHaveTheirBoundsBeside) {
   FakeGpus gpus(2);
   Options options = gpu_options(2);
   options.profile = true;
-  const SessionResult result = good(options, gpus);
+  const SessionResult result = good_run(options, gpus);
   const RunRecord& run = result.runs[0];
   const std::string text = closing_text(result, {});
   const auto count = [&](const std::string& what) {
@@ -287,7 +230,8 @@ TEST(GpuSession, FiguresHaveTheirBoundsBeside) {
 
   options.profile = false;
   FakeGpus others(2);
-  EXPECT_EQ(closing_text(good(options, others), {}).find("operations on rank 0"), std::string::npos) << "on request";
+  EXPECT_EQ(closing_text(good_run(options, others), {}).find("operations on rank 0"), std::string::npos)
+      << "on request";
 }
 
 TEST(GpuSession, AReplayProfileComesFromEvents) {
@@ -295,7 +239,7 @@ TEST(GpuSession, AReplayProfileComesFromEvents) {
   FakeGpus gpus(2);
   Options options = gpu_options(2);
   options.record_replay_file = file.string();
-  good(options, gpus);
+  good_run(options, gpus);
   std::ifstream in(file);
   std::ostringstream text;
   text << in.rdbuf();
@@ -310,125 +254,6 @@ TEST(GpuSession, AReplayProfileComesFromEvents) {
   }
   EXPECT_GE(profile.backward_end_seconds, last);
   EXPECT_GT(profile.update_seconds, 0);
-}
-
-// -- faults that must be found --------------------------------------------------------------------------------
-
-TEST(GpuSession, GradientsThatChangeAfterTheyWereReadyFailTheCheck) {
-  FakeGpus gpus(2);
-  gpus.faults.writes_late = true;
-  Options options = gpu_options(2);
-  options.gpu.schedule.overlap = false;  // with overlap this is a race, with any outcome
-  const Outcome outcome = run(options, gpus);
-  EXPECT_EQ(outcome.error.find("check_failed: rank 0: gradient of layer0, from its element 0"), 0U) << outcome.error;
-}
-
-TEST(GpuSession, WeightsThatDriftApartFailTheCheckAtTheEnd) {
-  FakeGpus gpus(2);
-  gpus.faults.weights_drift = true;
-  const Outcome outcome = run(gpu_options(2), gpus);
-  EXPECT_EQ(outcome.error.find("check_failed: "), 0U) << outcome.error;
-  EXPECT_NE(outcome.error.find("weights differ between ranks"), std::string::npos) << outcome.error;
-  ASSERT_EQ(outcome.saved.size(), 1U);
-  EXPECT_EQ(outcome.saved.begin()->second.status, RunStatus::kIncomplete);
-}
-
-TEST(GpuSession, OutOfMemorySaysWhereAndWhatFits) {
-  FakeGpus gpus(2);
-  gpus.faults.out_of_memory = "batch 512 needs 91234 MiB of device memory, 80000 MiB are free; batch 448 fits";
-  const Outcome outcome = run(gpu_options(2), gpus);
-  EXPECT_EQ(outcome.error.find("out_of_memory: rank "), 0U) << outcome.error;
-  EXPECT_NE(outcome.error.find("GPU "), std::string::npos) << outcome.error;
-  EXPECT_NE(outcome.error.find("batch 448 fits"), std::string::npos) << outcome.error;
-  EXPECT_TRUE(outcome.saved.empty());
-}
-
-TEST(GpuSession, TwoRanksOnOneGpuAreToldHowToLaunch) {
-  FakeGpus gpus(1);
-  const Outcome outcome = run(gpu_options(2), gpus);
-  EXPECT_EQ(outcome.error.find("invalid_argument: rank 0"), 0U) << outcome.error;
-  EXPECT_NE(outcome.error.find("were both given"), std::string::npos) << outcome.error;
-  EXPECT_NE(outcome.error.find("no more ranks per host than it has GPUs"), std::string::npos) << outcome.error;
-}
-
-TEST(GpuSession, AGpuThatCannotBeOpenedEndsAllRanks) {
-  FakeGpus gpus(3);
-  gpus.broken_gpu = 2;
-  const Outcome outcome = run(gpu_options(3), gpus);
-  EXPECT_EQ(outcome.error, "backend: GPU 2 has fallen off the bus");
-}
-
-TEST(GpuSession, WithoutNcclOneGpuTrainsAndTwoAreRefused) {
-  FakeGpus gpus(2);
-  gpus.no_nccl = "NCCL could not be loaded";
-  EXPECT_EQ(run(gpu_options(1), gpus).error, "");
-  EXPECT_EQ(run(gpu_options(2), gpus).error, "unsupported: NCCL could not be loaded");
-}
-
-// The error must also end the step that is in flight.
-TEST(GpuSession, ABatchThatCannotBeLoadedIsSaidOnAllRanks) {
-  for (const int ranks : {1, 2}) {
-    FakeGpus gpus(ranks);
-    gpus.faults.load_fails_at = 40;
-    gpus.faults.load_fails_on = ranks - 1;
-    Options options = gpu_options(ranks);
-    options.num_iters = 1000;
-    const Outcome outcome = run(options, gpus);
-    EXPECT_NE(outcome.error.find("the copy of batch 40 failed"), std::string::npos) << outcome.error;
-    EXPECT_EQ(gpus.violations(), std::vector<std::string>());
-  }
-}
-
-TEST(GpuSession, AGpuThatFailsInAStepLosesNothingMeasured) {
-  for (const int ranks : {1, 2}) {
-    FakeGpus gpus(ranks);
-    gpus.faults.breaks_at = 40;  // after the check, warm-up and recorded steps, which take some 20 launches
-    Options options = gpu_options(ranks);
-    options.num_iters = 1000;
-    const Outcome outcome = run(options, gpus);
-    EXPECT_NE(outcome.error.find("an illegal memory access"), std::string::npos) << outcome.error;
-    ASSERT_EQ(outcome.saved.size(), 1U);
-    EXPECT_EQ(outcome.saved.begin()->second.status, RunStatus::kIncomplete);
-  }
-}
-
-// Rank 1's GPU fails while samples are taken. Rank 0 must store the samples that both ranks have taken before.
-TEST(GpuSession, APeerThatFailsLosesNothingThatBothHaveMeasured) {
-  FakeGpus gpus(2);
-  gpus.faults.fails_on = 1;
-  Options options = gpu_options(2);
-  options.efficiency = true;
-  options.num_iters = 1'000'000;
-  std::map<std::string, RunRecord> saved;
-  SessionObserver observer;
-  observer.save = [&](const RunRecord& record) { saved[record.uuid] = record; };
-  int visits = 0;  // number of phases visited; each ends with a sample of every rank
-  observer.progress = [&](const Progress& progress) {
-    if (progress.stage == "measuring" && ++visits == 5) *gpus.faults.fails_now = true;
-  };
-  int runs = 0;
-  std::string error;
-  try {
-    run_session(
-        options, observer, [&](RunRecord& record) { record.uuid = std::to_string(++runs); }, &gpus);
-  } catch (const Error& caught) {
-    error = caught.what();
-  }
-  EXPECT_NE(error.find("an illegal memory access"), std::string::npos) << error;
-  ASSERT_EQ(saved.size(), 3U) << "solo, none, full";
-  std::size_t samples = 0;
-  for (const auto& [uuid, record] : saved) {
-    EXPECT_EQ(record.status, RunStatus::kIncomplete);
-    EXPECT_FALSE(record.status_reason.empty());
-    const std::size_t world = record.phase == Phase::kSolo ? 1 : 2;
-    ASSERT_EQ(record.ranks.size(), world);
-    for (const RankRecord& rank : record.ranks) {
-      EXPECT_EQ(rank.samples.step.size(), record.ranks[0].samples.step.size());
-    }
-    samples += record.ranks[0].samples.step.size();
-    expect_parts_within_steps(record);
-  }
-  EXPECT_GT(samples, 0U);
 }
 
 }  // namespace

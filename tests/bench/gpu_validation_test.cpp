@@ -2,8 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "bench/cli/validate_options.h"
-#include "bench/train/session.h"
-#include "tests/bench/fake_gpus.h"
 #include "tests/bench/gpu_sessions.h"
 
 namespace hvd::bench::gpu_validation_test {
@@ -21,8 +19,7 @@ Options validation_options(int ranks) {
 }
 
 SessionResult validated(const Options& options, FakeGpus& gpus) {
-  SessionResult result = run_session(options, {}, {}, &gpus);
-  for (const std::string& violation : gpus.violations()) ADD_FAILURE() << violation;
+  SessionResult result = test::good_run(options, gpus);
   EXPECT_TRUE(result.validation.has_value());
   return result;
 }

@@ -79,6 +79,15 @@ class Files(ProgramTest):
             self.assertEqual(list(self.folder.iterdir()), [other])
             other.unlink()
 
+    def test_a_timeline_is_json(self) -> None:
+        for schedule in ("static", "negotiated"):
+            name = str(self.folder / f"{schedule}.json")
+            line = [*TINY, "--ranks", "2", "--schedule", schedule, "--timeline-filename", name, "--no-db"]
+            self.assertEqual(run(*line).code, 0)
+            for rank in (0, 1):
+                trace = (self.folder / f"{schedule}.{rank}.json").read_text()
+                self.assertTrue(json.loads(trace), trace)
+
     def test_outputs_that_are_one_file(self) -> None:
         """Two outputs that are the same file, by any spelling or link, must be refused before anything is measured."""
         (self.folder / "sub").mkdir()

@@ -29,8 +29,7 @@ std::string AllReduceCase::text() const {
 }
 
 std::string check_all_reduce(Communicator& communicator, const AllReduceCase& c) {
-  const int size = communicator.topology().size;
-  const int rank = communicator.topology().rank;
+  const int size = communicator.topology().size, rank = communicator.topology().rank;
   const std::size_t bytes = c.count * size_of(c.dtype);
   std::vector<std::byte> mine(bytes);
   write_input(mine.data(), {0, c.count}, c.dtype, c.op, rank);
@@ -88,13 +87,11 @@ std::string check_all_reduce_matrix(Communicator& communicator, bool large) {
 
 std::string check_control_plane(Communicator& communicator) {
   comm::ControlPlane& control = communicator.control();
-  const int size = communicator.topology().size;
-  const int rank = communicator.topology().rank;
+  const int size = communicator.topology().size, rank = communicator.topology().rank;
   control.barrier(soon());
 
   for (const std::size_t length : {1U, 16U, 5000U}) {  // 5000 words are longer than a slot
-    std::vector<std::uint64_t> ones(length, ~0ULL);
-    std::vector<std::uint64_t> zeros(length, 0);
+    std::vector<std::uint64_t> ones(length, ~0ULL), zeros(length, 0);
     for (std::size_t i = 0; i < length; ++i) {
       ones[i] = ~(1ULL << (static_cast<unsigned>(rank) % 64U));
       zeros[i] = 1ULL << (static_cast<unsigned>(rank) % 64U);
@@ -134,8 +131,7 @@ std::string check_control_plane(Communicator& communicator) {
 }
 
 std::string check_data_broadcast(Communicator& communicator, std::size_t bytes) {
-  const int rank = communicator.topology().rank;
-  const int last = communicator.topology().size - 1;
+  const int rank = communicator.topology().rank, last = communicator.topology().size - 1;
   // Large messages take the same path as small ones, so large broadcasts start from only the first and the last rank.
   for (int root = 0; root <= last; root += bytes > 100000 ? std::max(last, 1) : 1) {
     std::vector<std::byte> expected(bytes);

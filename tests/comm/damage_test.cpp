@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine/base/error.h"
 #include "engine/comm/loopback/world.h"
+#include "tests/base/errors.h"
 #include "tests/comm/faulty_transport.h"
 
 namespace hvd::test::damage_test {
@@ -31,31 +31,24 @@ std::string error_after_flip(std::uint64_t message, std::size_t bit,
     return std::make_unique<FaultyTransport>(std::move(inner), faults[static_cast<std::size_t>(rank)]);
   });
   const std::jthread other([&] { collective(*world[1]); });  // returns at once, because a send does not wait
-  try {
-    collective(*world[0]);
-  } catch (const Error& error) {
-    return std::string(name(error.code())) + ": " + error.what();
-  }
-  return "no error";
+  return error_of([&] { collective(*world[0]); });
 }
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST(DamagedLength, OfAMessageIsAMismatchAndNotAnAllocation) {
   const std::string gathered = error_after_flip(0, 60, [](Communicator& c) {  // adds 2^60 bytes to the length
     c.control().gather(comm::Bytes(5), Deadline::after(10s));
   });
-  EXPECT_TRUE(has(gathered, "mismatch: a message of rank 1 (host node1) in gather 1")) << gathered;
+  expect_contains(gathered, "mismatch: a message of rank 1 (host node1) in gather 1");
   const std::string sent =
       error_after_flip(0, 60, [](Communicator& c) { c.control().broadcast(comm::Bytes(5), 1, Deadline::after(10s)); });
-  EXPECT_TRUE(has(sent, "mismatch: a message of rank 1 (host node1) in broadcast 1 claims")) << sent;
+  expect_contains(sent, "mismatch: a message of rank 1 (host node1) in broadcast 1 claims");
 }
 
 TEST(DamagedLength, InsideAPackedMessageIsAMismatchAndNotAReadBeyondIt) {
   const std::string error = error_after_flip(1, 20, [](Communicator& c) {  // adds 1 MiB to the length
     c.control().gather(comm::Bytes(5), Deadline::after(10s));
   });
-  EXPECT_TRUE(has(error, "claims 1048581 bytes, but can have 5 at most")) << error;
+  expect_contains(error, "claims 1048581 bytes, but can have 5 at most");
 }
 
 TEST(Abort, FailsCollectivesThatNeedNobody) {

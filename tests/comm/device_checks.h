@@ -15,7 +15,7 @@
 #include "engine/base/align.h"
 #include "engine/base/error.h"
 #include "engine/comm/device_communicator.h"
-#include "tests/comm/fake_nccl.h"
+#include "tests/base/elements.h"
 
 namespace hvd::test::device {
 
@@ -24,50 +24,6 @@ using Counts = std::vector<std::size_t>;
 using Values = std::function<double(std::size_t)>;
 
 inline Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
-
-// -- elements ------------------------------------------------------------------------------------------------
-
-template <class T>
-inline void put(std::byte* to, double value) {
-  const auto element = static_cast<T>(value);
-  std::memcpy(to, &element, sizeof element);
-}
-
-inline void store(std::byte* to, double value, DataType type) {
-  switch (type) {
-    case DataType::kF32:
-    case DataType::kF16:
-    case DataType::kBF16: return store_element(to, static_cast<float>(value), type);
-    case DataType::kF64: return put<double>(to, value);
-    case DataType::kI32: return put<std::int32_t>(to, value);
-    case DataType::kI64: return put<std::int64_t>(to, value);
-    case DataType::kU8: return put<std::uint8_t>(to, value);
-    case DataType::kI8: return put<std::int8_t>(to, value);
-    case DataType::kI16: return put<std::int16_t>(to, value);
-  }
-}
-
-template <class T>
-inline double get(const std::byte* from) {
-  T element;
-  std::memcpy(&element, from, sizeof element);
-  return static_cast<double>(element);
-}
-
-inline double load(const std::byte* from, DataType type) {
-  switch (type) {
-    case DataType::kF32:
-    case DataType::kF16:
-    case DataType::kBF16: return load_element(from, type);
-    case DataType::kF64: return get<double>(from);
-    case DataType::kI32: return get<std::int32_t>(from);
-    case DataType::kI64: return get<std::int64_t>(from);
-    case DataType::kU8: return get<std::uint8_t>(from);
-    case DataType::kI8: return get<std::int8_t>(from);
-    case DataType::kI16: return get<std::int16_t>(from);
-  }
-  return 0;
-}
 
 /// The type's epsilon; 0 for integers.
 inline double epsilon(DataType type) {
@@ -106,8 +62,6 @@ inline double reduced(int size, std::size_t i, DataType type, ReduceOp op) {
   return epsilon(type) > 0 ? result / size : std::trunc(result / size);
 }
 
-// -- one rank's memory ---------------------------------------------------------------------------------------
-
 inline std::size_t sum(const Counts& counts) {
   std::size_t total = 0;
   for (const std::size_t count : counts) total += count;
@@ -141,7 +95,7 @@ class Bench {
     if (used_ > kBytes) throw Error(Errc::kOutOfMemory, "a test needs more than " + std::to_string(kBytes) + " bytes");
     std::byte* const source = &source_->bytes[begin];
     std::memset(source, kGuard, all);
-    for (std::size_t i = 0; i < count; ++i) store(source + i * size_of(type_), values(i), type_);
+    for (std::size_t i = 0; i < count; ++i) store_element(source + i * size_of(type_), values(i), type_);
     gpu_.copy(&device_->bytes[begin], source, all, compute_);
     gpu_.record(ready_, compute_);
     gpu_.wait(plane_.stream(), ready_);
@@ -160,7 +114,7 @@ class Bench {
     checks_.emplace_back([what, from, count, values, tolerance, type = type_] {
       for (std::size_t i = 0; i < count; ++i) {
         const double expected = values(i);
-        ASSERT_NEAR(load(from + i * size_of(type), type), expected, tolerance)
+        ASSERT_NEAR(load_element(from + i * size_of(type), type), expected, tolerance)
             << what << ", element " << i << " of " << count << " " << name(type);
       }
     });
@@ -333,7 +287,7 @@ inline void check_graph(comm::DeviceCommunicator& communicator) {
   };
   const auto launch = [&](int factor, const std::function<void()>& step) {
     for (std::size_t i = 0; i < total; ++i) {
-      store(element(0, i), factor * value_of(world.rank, i, kType, ReduceOp::kSum), kType);
+      store_element(element(0, i), factor * value_of(world.rank, i, kType, ReduceOp::kSum), kType);
     }
     plane.copy(device(0), element(0, 0), total * sizeof(float));
     step();
@@ -341,9 +295,10 @@ inline void check_graph(comm::DeviceCommunicator& communicator) {
     plane.complete("the graph", soon());
     const auto whole = [&](std::size_t i) { return factor * reduced(world.size, i, kType, ReduceOp::kSum); };
     for (std::size_t i = 0; i < counts[left]; ++i) {
-      ASSERT_EQ(load(element(2, i), kType), whole(offset(counts, static_cast<int>(left)) + i)) << "launch " << factor;
+      ASSERT_EQ(load_element(element(2, i), kType), whole(offset(counts, static_cast<int>(left)) + i))
+          << "launch " << factor;
     }
-    ASSERT_EQ(load(element(3, r), kType), whole(r)) << "launch " << factor;
+    ASSERT_EQ(load_element(element(3, r), kType), whole(r)) << "launch " << factor;
   };
   launch(1, enqueue);  // this run makes NCCL's connections, which a capture does not allow
   gpu::Capture capture(gpu, plane.stream());
@@ -351,16 +306,6 @@ inline void check_graph(comm::DeviceCommunicator& communicator) {
   const gpu::Graph graph = capture.finish();
   for (int factor = 2; factor <= 4; ++factor) launch(factor, [&] { gpu.launch(graph, plane.stream()); });
   communicator.control().barrier(soon());
-}
-
-/// Returns the error that `call` throws as "code: text", or "" if `call` throws none.
-inline std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return std::string(name(error.code())) + ": " + error.what();
-  }
-  return {};
 }
 
 }  // namespace hvd::test::device

@@ -7,34 +7,11 @@
 #include <thread>
 #include <utility>
 
-#include "engine/base/float16.h"
 #include "tests/comm/fake_nccl_parts.h"
 
 namespace hvd::test {
-
-float load_element(const std::byte* from, DataType type) {
-  if (type == DataType::kF32) {
-    float value = 0;
-    std::memcpy(&value, from, sizeof value);
-    return value;
-  }
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, from, sizeof bits);
-  return type == DataType::kF16 ? fp16_to_float(bits) : bf16_to_float(bits);
-}
-
-void store_element(std::byte* to, float value, DataType type) {
-  if (type == DataType::kF32) {
-    std::memcpy(to, &value, sizeof value);
-    return;
-  }
-  const std::uint16_t bits = type == DataType::kF16 ? float_to_fp16(value) : float_to_bf16(value);
-  std::memcpy(to, &bits, sizeof bits);
-}
-
 namespace {
 
-using comm::nccl::CallArguments;
 using comm::nccl::Comm;
 using comm::nccl::CommConfig;
 using comm::nccl::Registration;
@@ -245,34 +222,6 @@ Result FakeNccl::end_group() {
   if (member->in_progress > 0) return {.status = Status::kInProgress, .code = kInProgress};
   enqueue(*member, std::exchange(member->late, {}));
   return kDone;
-}
-
-Result FakeNccl::all_reduce(Comm comm, const CallArguments& what, gpu::StreamView stream) {
-  return take(comm, {Kind::kAllReduce, what, stream});
-}
-
-Result FakeNccl::broadcast(Comm comm, const CallArguments& what, gpu::StreamView stream) {
-  return take(comm, {Kind::kBroadcast, what, stream});
-}
-
-Result FakeNccl::reduce(Comm comm, const CallArguments& what, gpu::StreamView stream) {
-  return take(comm, {Kind::kReduce, what, stream});
-}
-
-Result FakeNccl::reduce_scatter(Comm comm, const CallArguments& what, gpu::StreamView stream) {
-  return take(comm, {Kind::kReduceScatter, what, stream});
-}
-
-Result FakeNccl::all_gather(Comm comm, const CallArguments& what, gpu::StreamView stream) {
-  return take(comm, {Kind::kAllGather, what, stream});
-}
-
-Result FakeNccl::send(Comm comm, const CallArguments& what, gpu::StreamView stream) {
-  return take(comm, {Kind::kSend, what, stream});
-}
-
-Result FakeNccl::receive(Comm comm, const CallArguments& what, gpu::StreamView stream) {
-  return take(comm, {Kind::kReceive, what, stream});
 }
 
 Result FakeNccl::allocate(std::size_t bytes, void*& data) {

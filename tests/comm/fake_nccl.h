@@ -24,10 +24,6 @@
 
 namespace hvd::test {
 
-/// These read and write one element of type fp32, fp16 or bf16.
-float load_element(const std::byte* from, DataType type);
-void store_element(std::byte* to, float value, DataType type);
-
 struct FakeNcclOptions {
   comm::nccl::Version version{.major = 2, .minor = 28, .patch = 9};
   bool can_register = true;
@@ -36,9 +32,9 @@ struct FakeNcclOptions {
   int fail_register_code = 0;  ///< if not 0, enroll() fails with this code
   int wrong_sums = 0;          ///< this many reductions give a wrong result
   /// cancel() also waits until this flag is set. null: cancel() waits only for graphs.
-  std::shared_ptr<std::atomic<bool>> cancel_may_return;
+  std::shared_ptr<std::atomic<bool>> cancel_may_return = {};
   /// Returns how many turns of the world a collective takes under the communicator's limit of CTAs. null: 0 turns.
-  std::function<int(int max_ctas)> turns;
+  std::function<int(int max_ctas)> turns = {};
 };
 
 class FakeNccl;
@@ -80,42 +76,52 @@ class FakeNcclHub {
 
 class FakeNccl final : public comm::nccl::Api {
  public:
+  using Arguments = comm::nccl::CallArguments;
+  using Comm = comm::nccl::Comm;
+  using Registration = comm::nccl::Registration;
+  using Result = comm::nccl::Result;
+
   /// Each rank makes its own object. Borrows `hub` and `gpu`.
   FakeNccl(FakeNcclHub& hub, FakeRuntime& gpu, FakeNcclOptions options = {});
   ~FakeNccl() override;
 
   [[nodiscard]] comm::nccl::Version version() const override { return options_.version; }
   [[nodiscard]] std::string name() const override { return "fake"; }
-  [[nodiscard]] std::string explain(comm::nccl::Result result, comm::nccl::Comm comm) const override;
-  comm::nccl::Result unique_id(comm::nccl::UniqueId& id) override;
-  comm::nccl::Result init_rank(comm::nccl::Comm& comm, const comm::nccl::UniqueId& id,
-                               const comm::nccl::CommConfig& config) override;
-  comm::nccl::Result state(comm::nccl::Comm comm) override;
-  comm::nccl::Result finalize(comm::nccl::Comm comm) override;
-  comm::nccl::Result destroy(comm::nccl::Comm comm) override;
-  comm::nccl::Result cancel(comm::nccl::Comm comm) override;
-  comm::nccl::Result begin_group() override;
-  comm::nccl::Result end_group() override;
-  comm::nccl::Result all_reduce(comm::nccl::Comm comm, const comm::nccl::CallArguments& what,
-                                gpu::StreamView stream) override;
-  comm::nccl::Result broadcast(comm::nccl::Comm comm, const comm::nccl::CallArguments& what,
-                               gpu::StreamView stream) override;
-  comm::nccl::Result reduce(comm::nccl::Comm comm, const comm::nccl::CallArguments& what,
-                            gpu::StreamView stream) override;
-  comm::nccl::Result reduce_scatter(comm::nccl::Comm comm, const comm::nccl::CallArguments& what,
-                                    gpu::StreamView stream) override;
-  comm::nccl::Result all_gather(comm::nccl::Comm comm, const comm::nccl::CallArguments& what,
-                                gpu::StreamView stream) override;
-  comm::nccl::Result send(comm::nccl::Comm comm, const comm::nccl::CallArguments& what,
-                          gpu::StreamView stream) override;
-  comm::nccl::Result receive(comm::nccl::Comm comm, const comm::nccl::CallArguments& what,
-                             gpu::StreamView stream) override;
+  [[nodiscard]] std::string explain(Result result, Comm comm) const override;
+  Result unique_id(comm::nccl::UniqueId& id) override;
+  Result init_rank(Comm& comm, const comm::nccl::UniqueId& id, const comm::nccl::CommConfig& config) override;
+  Result state(Comm comm) override;
+  Result finalize(Comm comm) override;
+  Result destroy(Comm comm) override;
+  Result cancel(Comm comm) override;
+  Result begin_group() override;
+  Result end_group() override;
+  Result all_reduce(Comm comm, const Arguments& what, gpu::StreamView stream) override {
+    return take(comm, {Kind::kAllReduce, what, stream});
+  }
+  Result broadcast(Comm comm, const Arguments& what, gpu::StreamView stream) override {
+    return take(comm, {Kind::kBroadcast, what, stream});
+  }
+  Result reduce(Comm comm, const Arguments& what, gpu::StreamView stream) override {
+    return take(comm, {Kind::kReduce, what, stream});
+  }
+  Result reduce_scatter(Comm comm, const Arguments& what, gpu::StreamView stream) override {
+    return take(comm, {Kind::kReduceScatter, what, stream});
+  }
+  Result all_gather(Comm comm, const Arguments& what, gpu::StreamView stream) override {
+    return take(comm, {Kind::kAllGather, what, stream});
+  }
+  Result send(Comm comm, const Arguments& what, gpu::StreamView stream) override {
+    return take(comm, {Kind::kSend, what, stream});
+  }
+  Result receive(Comm comm, const Arguments& what, gpu::StreamView stream) override {
+    return take(comm, {Kind::kReceive, what, stream});
+  }
   [[nodiscard]] bool can_register() const override { return options_.can_register; }
-  comm::nccl::Result allocate(std::size_t bytes, void*& data) override;
-  comm::nccl::Result free(void* data) override;
-  comm::nccl::Result enroll(comm::nccl::Comm comm, std::span<std::byte> memory,
-                            comm::nccl::Registration& registration) override;
-  comm::nccl::Result withdraw(comm::nccl::Comm comm, comm::nccl::Registration registration) override;
+  Result allocate(std::size_t bytes, void*& data) override;
+  Result free(void* data) override;
+  Result enroll(Comm comm, std::span<std::byte> memory, Registration& registration) override;
+  Result withdraw(Comm comm, Registration registration) override;
 
  private:
   struct Member;
@@ -123,14 +129,14 @@ class FakeNccl final : public comm::nccl::Api {
   enum class Kind : std::uint8_t { kAllReduce, kBroadcast, kReduce, kReduceScatter, kAllGather, kSend, kReceive };
   struct Call {
     Kind kind;
-    comm::nccl::CallArguments what;
+    Arguments what;
     gpu::StreamView stream;
   };
   static const char* name_of(Kind kind);
   /// Performs an operation for all ranks at once. Call when all ranks have reached the operation.
-  static void perform(Kind kind, const std::vector<comm::nccl::CallArguments>& parts, bool wrong);
-  comm::nccl::Result take(comm::nccl::Comm comm, const Call& call);
-  Member* find(comm::nccl::Comm comm);
+  static void perform(Kind kind, const std::vector<Arguments>& parts, bool wrong);
+  Result take(Comm comm, const Call& call);
+  Member* find(Comm comm);
   /// Enqueues the calls of a group, or one call outside a group. Collectives run in order, messages side by side.
   void enqueue(Member& member, const std::vector<Call>& calls);
   void enqueue_collective(Member& member, const Call& call);

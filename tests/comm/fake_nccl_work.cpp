@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "engine/comm/reduce.h"
+#include "tests/base/elements.h"
 #include "tests/comm/fake_nccl_parts.h"
 
 namespace hvd::test {

@@ -72,8 +72,7 @@ struct Step {
 
 struct Plan {
   std::uint64_t seed = 0;
-  int ranks = 2;
-  int per_node = 0;
+  int ranks = 2, per_node = 0;
   comm::CommOptions options;
   std::vector<Step> steps;
   FaultKind fault = FaultKind::kNone;
@@ -137,8 +136,7 @@ int value(int rank, std::size_t step, std::size_t i) {
 template <class T>
 std::string run_data(Communicator& c, const Plan& plan, std::size_t index) {
   const Step& step = plan.steps[index];
-  const int n = plan.ranks;
-  const int me = c.topology().rank;
+  const int n = plan.ranks, me = c.topology().rank;
   const auto ranks = static_cast<std::size_t>(n);
   const auto mine_at = static_cast<std::size_t>(me);
   // The share of rank r has count + r elements.

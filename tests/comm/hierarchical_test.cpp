@@ -13,12 +13,15 @@
 #include <vector>
 
 #include "engine/comm/nccl/inter_node_reducer.h"
+#include "tests/base/errors.h"
 #include "tests/comm/gpu_ranks.h"
 
 namespace hvd::test::hierarchical_test {
 namespace {
 
 using namespace std::chrono_literals;
+
+Deadline soon() { return Deadline::after(20s); }
 
 TEST(Pieces, AreSharesOfWholeLinesAndARest) {
   const auto text = [](std::size_t count, int local_size, bool even) {
@@ -37,26 +40,13 @@ struct World {
   int size, ranks_per_node;
 };
 
-/// Returns small integers, whose sums and means are exact in all types.
-float exact_value(int rank, std::size_t i) { return static_cast<float>(static_cast<int>(i % 9) - 4 * rank); }
 /// Returns values whose sums depend on the order of summation.
 float rough_value(int rank, std::size_t i) {
   return std::sin(static_cast<float>(17 * i + 1) * static_cast<float>(rank + 3));
 }
 
-void produce(FakeRuntime& gpu, std::span<std::byte> memory, DataType type, gpu::StreamView stream,
-             const std::function<float(std::size_t)>& value) {
-  gpu.kernel(stream, "produce", {}, {memory}, [memory, type, value] {
-    const std::size_t element = size_of(type);
-    for (std::size_t i = 0; i < memory.size() / element; ++i) store_element(&memory[i * element], value(i), type);
-  });
-}
-
 GpuWorldOptions world_options(const World& world, std::uint64_t seed) {
-  GpuWorldOptions options;
-  options.seed = seed;
-  options.ranks_per_node = world.ranks_per_node;
-  return options;
+  return {.seed = seed, .ranks_per_node = world.ranks_per_node};
 }
 
 class TwoLevels : public ::testing::TestWithParam<std::tuple<World, DataType, ReduceOp>> {};
@@ -65,40 +55,24 @@ TEST_P(TwoLevels, ReduceAnyCountInStreamOrder) {
   const auto [world, type, op] = GetParam();
   const std::vector<std::size_t> counts{1, 63, 300, 130, 1000};  // the host's buffer must grow several times
   for (std::uint64_t seed = 0; seed < 3; ++seed) {
-    const GpuOutcome outcome =
-        on_gpu_ranks(world.size, world_options(world, seed), [&, world = world, type = type, op = op](GpuRank& rank) {
-          const auto communicator = rank.connect();
-          comm::DevicePlane& plane = communicator->device();
-          const Deadline deadline = Deadline::after(20s);
-          const auto compute = rank.gpu.make_stream(gpu::Priority::kNormal);
-          std::vector<std::unique_ptr<comm::RegisteredMemory>> all;
-          std::vector<gpu::Event> ready;
-          for (const std::size_t count : counts) {  // enqueues all reductions before the rank waits for the first
-            const std::span<std::byte> memory =
-                all.emplace_back(plane.allocate(count * size_of(type), deadline))->bytes();
-            produce(rank.gpu, memory, type, compute, [&rank](std::size_t i) { return exact_value(rank.rank, i); });
-            rank.gpu.record(ready.emplace_back(rank.gpu.make_event(gpu::Timing::kOff)), compute);
-            rank.gpu.wait(plane.stream(), ready.back());
-            plane.all_reduce(memory.data(), count, type, op, deadline);
-          }
-          plane.complete("the test's reductions", deadline);
-          for (const auto& memory : all) {
-            for (std::size_t i = 0; i < memory->bytes().size() / size_of(type); ++i) {
-              float expected = 0;
-              for (int r = 0; r < world.size; ++r) expected += exact_value(r, i);
-              if (op == ReduceOp::kAverage) expected /= static_cast<float>(world.size);
-              ASSERT_EQ(load_element(&memory->bytes()[i * size_of(type)], type), expected)
-                  << "element " << i << " of " << memory->bytes().size() / size_of(type) << ", seed " << seed;
-            }
-          }
-        });
-    ASSERT_TRUE(outcome.good()) << outcome.text().substr(0, 3000);
-    const auto ended = [&](const char* how) {
-      return std::count_if(outcome.log.begin(), outcome.log.end(),
-                           [&](const auto& line) { return line.starts_with(how); });
+    const auto body = [&, world = world, type = type, op = op](GpuRank& rank, comm::DeviceCommunicator& communicator) {
+      comm::DevicePlane& plane = communicator.device();
+      const auto compute = rank.gpu.make_stream(gpu::Priority::kNormal);
+      std::vector<std::unique_ptr<comm::RegisteredMemory>> all;
+      std::vector<gpu::Event> ready;
+      for (const std::size_t count : counts) {  // enqueues all reductions before the rank waits for the first
+        const std::span<std::byte> memory = all.emplace_back(plane.allocate(count * size_of(type), soon()))->bytes();
+        produce(rank, memory, type, compute);
+        rank.gpu.record(ready.emplace_back(rank.gpu.make_event(gpu::Timing::kOff)), compute);
+        rank.gpu.wait(plane.stream(), ready.back());
+        plane.all_reduce(memory.data(), count, type, op, soon());
+      }
+      plane.complete("the test's reductions", soon());
+      for (const auto& memory : all) expect_reduced(memory->bytes(), world.size, type, op);
     };
-    EXPECT_EQ(ended("abort"), 0) << outcome.text();
-    EXPECT_EQ(ended("finalize"), ended("destroy"));
+    const GpuOutcome outcome = on_connected_ranks(world.size, world_options(world, seed), body);
+    EXPECT_EQ(logged(outcome, "abort"), 0) << outcome.text();
+    EXPECT_EQ(logged(outcome, "finalize"), logged(outcome, "destroy"));
   }
 }
 
@@ -115,18 +89,16 @@ INSTANTIATE_TEST_SUITE_P(Uneven, TwoLevels,
 
 TEST(Hierarchical, MeansInFp16DoNotOverflow) {
   constexpr std::size_t kCount = 300;
-  const GpuOutcome outcome = on_gpu_ranks(4, world_options({4, 2}, 1), [](GpuRank& rank) {
-    const auto communicator = rank.connect();
-    comm::DevicePlane& plane = communicator->device();
-    const auto memory = plane.allocate(kCount * size_of(DataType::kF16), Deadline::after(20s));
-    produce(rank.gpu, memory->bytes(), DataType::kF16, plane.stream(), [](std::size_t) { return 40000.0F; });
-    plane.all_reduce(memory->bytes().data(), kCount, DataType::kF16, ReduceOp::kAverage, Deadline::after(20s));
-    plane.complete("the test's reduction", Deadline::after(20s));
+  on_connected_ranks(4, world_options({4, 2}, 1), [](GpuRank& rank, comm::DeviceCommunicator& communicator) {
+    comm::DevicePlane& plane = communicator.device();
+    const auto memory = plane.allocate(kCount * size_of(DataType::kF16), soon());
+    produce(rank.gpu, memory->bytes(), DataType::kF16, plane.stream(), [](std::size_t) { return 40000; });
+    plane.all_reduce(memory->bytes().data(), kCount, DataType::kF16, ReduceOp::kAverage, soon());
+    plane.complete("the test's reduction", soon());
     for (std::size_t i = 0; i < kCount; ++i) {
-      ASSERT_EQ(load_element(&memory->bytes()[i * 2], DataType::kF16), 40000.0F) << "element " << i;
+      ASSERT_EQ(load_element(&memory->bytes()[i * 2], DataType::kF16), 40000) << "element " << i;
     }
   });
-  EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
 TEST(Hierarchical, TheOrderOfSumsIsTheSameInEveryRunAndOnEveryRank) {
@@ -135,80 +107,64 @@ TEST(Hierarchical, TheOrderOfSumsIsTheSameInEveryRunAndOnEveryRank) {
     std::mutex mutex;
     std::vector<std::vector<std::byte>> results;
     for (std::uint64_t seed = 0; seed < 4; ++seed) {
-      const GpuOutcome outcome = on_gpu_ranks(world.size, world_options(world, seed), [&](GpuRank& rank) {
-        const auto communicator = rank.connect();
-        comm::DevicePlane& plane = communicator->device();
-        const auto memory = plane.allocate(kCount * sizeof(float), Deadline::after(20s));
+      const auto body = [&](GpuRank& rank, comm::DeviceCommunicator& communicator) {
+        comm::DevicePlane& plane = communicator.device();
+        const auto memory = plane.allocate(kCount * sizeof(float), soon());
         produce(rank.gpu, memory->bytes(), DataType::kF32, plane.stream(),
                 [&rank](std::size_t i) { return rough_value(rank.rank, i); });
-        plane.all_reduce(memory->bytes().data(), kCount, DataType::kF32, ReduceOp::kSum, Deadline::after(20s));
-        plane.complete("the test's reduction", Deadline::after(20s));
+        plane.all_reduce(memory->bytes().data(), kCount, DataType::kF32, ReduceOp::kSum, soon());
+        plane.complete("the test's reduction", soon());
         const std::lock_guard lock(mutex);
         results.emplace_back(memory->bytes().begin(), memory->bytes().end());
-      });
-      ASSERT_TRUE(outcome.good()) << outcome.text();
+      };
+      on_connected_ranks(world.size, world_options(world, seed), body);
     }
     for (const auto& result : results) EXPECT_EQ(result, results.front()) << world.size << " ranks";
   }
 }
 
 TEST(Hierarchical, BroadcastDescriptionAndCapture) {
-  const GpuOutcome outcome = on_gpu_ranks(4, world_options({4, 2}, 1), [](GpuRank& rank) {
-    const auto communicator = rank.connect();
-    EXPECT_EQ(communicator->backend(), "hierarchical");
-    comm::DevicePlane& plane = communicator->device();
-    const auto memory = plane.allocate(5, Deadline::after(20s));
+  on_connected_ranks(4, world_options({4, 2}, 1), [](GpuRank& rank, comm::DeviceCommunicator& communicator) {
+    EXPECT_EQ(communicator.backend(), "hierarchical");
+    comm::DevicePlane& plane = communicator.device();
+    const auto memory = plane.allocate(5, soon());
     for (int root = 0; root < 4; ++root) {
       std::memset(memory->bytes().data(), 7 + rank.rank, 5);
-      plane.broadcast(memory->bytes().data(), 5, root, Deadline::after(20s));
+      plane.broadcast(memory->bytes().data(), 5, root, soon());
       EXPECT_EQ(memory->bytes()[4], std::byte(7 + root));
     }
     EXPECT_EQ(plane.description(),
               "hierarchical(nccl 2.28.9, memory registered in the node; doubling over threads between nodes)");
-    const auto values = plane.allocate(1000, Deadline::after(20s));
+    const auto values = plane.allocate(1000, soon());
+    const auto reduce = [&] { plane.all_reduce(values->bytes().data(), 250, DataType::kF32, ReduceOp::kSum, soon()); };
     {
       gpu::Capture capture(rank.gpu, plane.stream());
-      try {
-        plane.all_reduce(values->bytes().data(), 250, DataType::kF32, ReduceOp::kSum, Deadline::after(20s));
-        ADD_FAILURE() << "captured";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), Errc::kInvalidArgument);
-        EXPECT_NE(std::string(error.what()).find("a captured stream cannot wait for the host"), std::string::npos);
-      }
+      expect_error(Errc::kInvalidArgument, "a captured stream cannot wait for the host", reduce);
     }
-    plane.all_reduce(values->bytes().data(), 250, DataType::kF32, ReduceOp::kSum, Deadline::after(20s));
-    plane.complete("after a capture that was refused", Deadline::after(20s));
+    reduce();
+    plane.complete("after a capture that was refused", soon());
   });
-  EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
 TEST(Hierarchical, OneNodeIsNcclAlone) {
-  const GpuOutcome outcome = on_gpu_ranks(2, world_options({2, 2}, 1), [](GpuRank& rank) {
-    const auto communicator = rank.connect();
-    EXPECT_EQ(communicator->backend(), "nccl");
-    EXPECT_EQ(communicator->device().capture_refusal(), "");
+  on_connected_ranks(2, world_options({2, 2}, 1), [](GpuRank&, comm::DeviceCommunicator& communicator) {
+    EXPECT_EQ(communicator.backend(), "nccl");
+    EXPECT_EQ(communicator.device().capture_refusal(), "");
   });
-  EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
 TEST(Hierarchical, SeveralNodesNeedMpi) {
   auto world = comm::make_loopback(2, {}, 1);
   EXPECT_EQ(comm::split_levels(comm::make_solo()).node, nullptr);
-  try {
-    (void)comm::split_levels(std::move(world[0]));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "a reduction in two levels takes its messages between nodes from MPI, not from loopback: launch with "
-              "mpirun or srun");
-  }
+  EXPECT_EQ(error_of([&] { return comm::split_levels(std::move(world[0])); }),
+            "unsupported: a reduction in two levels takes its messages between nodes from MPI, not from loopback: "
+            "launch with mpirun or srun");
 }
 
 // -- faults --------------------------------------------------------------------------------------------------
 
 TEST(Hierarchical, AWrongSumIsFoundBeforeTraining) {
-  FakeNcclOptions wrong;
-  wrong.wrong_sums = 1;
+  const FakeNcclOptions wrong{.wrong_sums = 1};
   GpuWorldOptions options = world_options({4, 2}, 1);
   options.nccl = {wrong, wrong, {}, {}};
   const GpuOutcome outcome = on_gpu_ranks(4, options, [](GpuRank& rank) { (void)rank.connect(); });
@@ -256,7 +212,7 @@ TEST(InterNodeReducer, OpensTheGateOfAJobOnlyWhenItsReductionHasEnded) {
   comm::nccl::InterNodeReducer reducer(between);
   const auto inside = std::make_shared<gpu::HostGate>(), queued = std::make_shared<gpu::HostGate>();
   inside->reach();
-  const comm::nccl::InterNodeReducer::Job job{.deadline = Deadline::after(20s)};
+  const comm::nccl::InterNodeReducer::Job job{.deadline = soon()};
   reducer.submit(job, inside);
   reducer.submit(job, queued);
   between.await_begin();
@@ -273,22 +229,18 @@ TEST(Hierarchical, ALostRankInsideANodeEndsAll) {
     const GpuOutcome outcome = on_gpu_ranks(4, world_options({4, 2}, seed), [](GpuRank& rank) {
       const auto communicator = rank.connect();
       comm::DevicePlane& plane = communicator->device();
-      const auto memory = plane.allocate(4000, Deadline::after(20s));
-      communicator->control().barrier(Deadline::after(20s));
+      const auto memory = plane.allocate(4000, soon());
+      communicator->control().barrier(soon());
       if (rank.rank == 3) {
         rank.hub.lose_a_rank();
         plane.abort();
         throw Error(Errc::kIo, "the disk is full");
       }
-      try {
-        plane.all_reduce(memory->bytes().data(), 1000, DataType::kF32, ReduceOp::kSum, Deadline::after(20s));
-        plane.complete("step 3", Deadline::after(20s));
-        ADD_FAILURE() << "reduced without rank 3";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), Errc::kPeerLost) << error.what();
-        // The rank found the loss itself, or heard of it from the first rank that gave up.
-        EXPECT_NE(std::string(error.what()).find(" (host node"), std::string::npos) << error.what();
-      }
+      // The rank finds the loss itself, or hears of it from the first rank that gives up.
+      expect_error(Errc::kPeerLost, " (host node", [&] {
+        plane.all_reduce(memory->bytes().data(), 1000, DataType::kF32, ReduceOp::kSum, soon());
+        plane.complete("step 3", soon());
+      });
       plane.abort();
       rank.gpu.synchronize(plane.stream(), Deadline::after(5s), "what was aborted");
       EXPECT_THROW(plane.check(), Error);
@@ -304,8 +256,8 @@ GpuOutcome without_rank_3(const World& world, std::chrono::milliseconds deadline
   return on_gpu_ranks(world.size, world_options(world, 1), [&](GpuRank& rank) {
     const auto communicator = rank.connect();
     comm::DevicePlane& plane = communicator->device();
-    const auto memory = plane.allocate(4000, Deadline::after(20s));
-    communicator->control().barrier(Deadline::after(20s));
+    const auto memory = plane.allocate(4000, soon());
+    communicator->control().barrier(soon());
     if (rank.rank == 3) {
       std::this_thread::sleep_for(4 * deadline);
       return;
@@ -356,14 +308,9 @@ TEST(Hierarchical, ARankThatNeverComesInsideANodeHoldsUpItsPeersUntilTheDeadline
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
-/// Returns the reason of the abort, or "" if the world has not been aborted.
-std::string abort_reason(comm::Communicator& communicator) {
-  try {
-    communicator.control().throw_if_aborted();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
+/// Returns the error of the abort, or "" if the world has not been aborted.
+std::string abort_error(comm::Communicator& communicator) {
+  return error_of([&] { communicator.control().throw_if_aborted(); });
 }
 
 // Any rank may abort the world, on any node.
@@ -372,11 +319,11 @@ TEST(Hierarchical, AnAbortOfTheWorldReachesNodeAndAcross) {
   const GpuOutcome outcome = on_gpu_ranks(4, world_options({4, 2}, 1), [&](GpuRank& rank) {
     comm::ControlPlane& world = rank.host->control();
     comm::nccl::HierarchicalPlane plane({.world = *rank.host, .node = *rank.node, .across = *rank.across}, rank.gpu,
-                                        rank.nccl, {}, Deadline::after(20s));
+                                        rank.nccl, {}, soon());
     try {
-      world.barrier(Deadline::after(20s));
+      world.barrier(soon());
       if (rank.rank == kWhoTells) world.abort("the disk is full");
-      for (const Deadline patience = Deadline::after(20s); !patience.passed(); std::this_thread::sleep_for(1ms)) {
+      for (const Deadline patience = soon(); !patience.passed(); std::this_thread::sleep_for(1ms)) {
         world.answer_roll_call("waits for it");
         world.throw_if_aborted();
       }
@@ -385,8 +332,8 @@ TEST(Hierarchical, AnAbortOfTheWorldReachesNodeAndAcross) {
       EXPECT_STREQ(error.what(), "the disk is full");
     }
     plane.abort();
-    EXPECT_EQ(abort_reason(*rank.node), "the disk is full");
-    EXPECT_EQ(abort_reason(*rank.across), "the disk is full");
+    EXPECT_EQ(abort_error(*rank.node), "peer_lost: the disk is full");
+    EXPECT_EQ(abort_error(*rank.across), "peer_lost: the disk is full");
   });
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
@@ -395,23 +342,22 @@ TEST(Hierarchical, AnAbortOfTheWorldReachesNodeAndAcross) {
 TEST(Hierarchical, ALeavingRankHasReadTheAbortOfOtherNodes) {
   const GpuOutcome outcome = on_gpu_ranks(2, world_options({2, 1}, 1), [&](GpuRank& rank) {
     comm::nccl::HierarchicalPlane plane({.world = *rank.host, .node = *rank.node, .across = *rank.across}, rank.gpu,
-                                        rank.nccl, {}, Deadline::after(20s));
-    rank.host->control().barrier(Deadline::after(20s));
+                                        rank.nccl, {}, soon());
+    rank.host->control().barrier(soon());
     if (rank.rank == 1) {
-      rank.across->control().barrier(Deadline::after(20s));  // rank 0 has aborted by now
+      rank.across->control().barrier(soon());  // rank 0 has aborted by now
       plane.abort();
-      EXPECT_EQ(abort_reason(*rank.node), "the disk is full");
+      EXPECT_EQ(abort_error(*rank.node), "peer_lost: the disk is full");
     } else {
       rank.host->control().abort("the disk is full");
-      rank.across->control().barrier(Deadline::after(20s));
+      rank.across->control().barrier(soon());
     }
   });
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
 TEST(Hierarchical, ARankThatFailsWhileConnectingEndsAllNodes) {
-  FakeNcclOptions broken;
-  broken.fail_unique_id = true;
+  const FakeNcclOptions broken{.fail_unique_id = true};
   GpuWorldOptions options = world_options({4, 2}, 1);
   options.nccl = {{}, {}, broken, {}};  // rank 2 is the first rank of the second node
   const auto begin = Clock::now();

@@ -8,6 +8,7 @@
 
 #include "engine/comm/chunks.h"
 #include "engine/comm/communicator.h"
+#include "tests/base/errors.h"
 #include "tests/comm/collective_checks.h"
 #include "tests/comm/loopback_world.h"
 #include "tests/comm/share_checks.h"
@@ -18,8 +19,7 @@ namespace {
 using comm::Algorithm;
 
 struct World {
-  int size;
-  int ranks_per_node;
+  int size, ranks_per_node;
   Algorithm algorithm;
   std::size_t segment_bytes = comm::CommOptions{}.segment_bytes;
 };
@@ -35,8 +35,7 @@ class LoopbackWorld : public ::testing::TestWithParam<World> {
     comm::CommOptions options;
     options.algorithm = GetParam().algorithm;
     options.segment_bytes = GetParam().segment_bytes;
-    const auto results = run_loopback(GetParam().size, options, GetParam().ranks_per_node, body);
-    for (std::size_t r = 0; r < results.size(); ++r) EXPECT_EQ(results[r], "") << "rank " << r;
+    test::expect_good(run_loopback(GetParam().size, options, GetParam().ranks_per_node, body));
   }
 };
 
@@ -106,10 +105,9 @@ TEST(LoopbackBits, ReduceScatterOnOneNodeIsAPartOfTheAllReduce) {
       uneven.front() += std::exchange(uneven.back(), 0);
       for (const auto& counts : {near_equal(total, size), uneven}) {
         for (const DataType dtype : {DataType::kF32, DataType::kBF16}) {
-          const auto results = run_loopback(size, {}, 0, [&](comm::Communicator& c) {
+          expect_good(run_loopback(size, {}, 0, [&](comm::Communicator& c) {
             return check_same_bits_as_all_reduce(c, {counts, dtype, ReduceOp::kAverage, Memory::kPlain, false});
-          });
-          for (const auto& result : results) EXPECT_EQ(result, "");
+          }));
         }
       }
     }
@@ -123,11 +121,10 @@ TEST(LoopbackBits, ReduceScatterInARingIsAPartOfTheAllReduceWithEqualCuts) {
   for (const int size : {2, 3, 4, 7}) {
     for (const std::size_t total : {100U, 5000U, 100003U}) {
       for (const DataType dtype : {DataType::kF32, DataType::kBF16}) {
-        const auto results = run_loopback(size, options, 0, [&](comm::Communicator& c) {
+        expect_good(run_loopback(size, options, 0, [&](comm::Communicator& c) {
           return check_same_bits_as_all_reduce(
               c, {near_equal(total, size), dtype, ReduceOp::kAverage, Memory::kPlain, false});
-        });
-        for (const auto& result : results) EXPECT_EQ(result, "");
+        }));
       }
     }
   }
@@ -139,27 +136,25 @@ TEST(LoopbackBits, ReduceScatterByHalvingIsAPartOfRabenseifners) {
   for (const int size : {2, 4, 8}) {
     auto uneven = near_equal(5000, size);
     uneven.front() += std::exchange(uneven.back(), 0);
-    const auto results = run_loopback(size, options, 0, [&](comm::Communicator& c) {
+    expect_good(run_loopback(size, options, 0, [&](comm::Communicator& c) {
       return check_same_bits_as_all_reduce(c, {uneven, DataType::kBF16, ReduceOp::kSum, Memory::kPlain, false});
-    });
-    for (const auto& result : results) EXPECT_EQ(result, "");
+    }));
   }
 }
 
 TEST(LoopbackBits, AllReduceOutOfPlaceIsTheOneInPlace) {
   for (const std::size_t count : {100U, 50003U}) {
-    const auto results = run_loopback(3, {}, 0, [&](comm::Communicator& c) -> std::string {
+    expect_good(run_loopback(3, {}, 0, [&](comm::Communicator& c) -> std::string {
       std::vector<float> data(count);
       for (std::size_t i = 0; i < count; ++i) {
         data[i] = 1.0F / static_cast<float>(i + 3 * static_cast<std::size_t>(c.topology().rank) + 1);
       }
       std::vector<float> into(count);
-      const auto deadline = Deadline::after(std::chrono::seconds(20));
+      const Deadline deadline = soon();
       c.data().all_reduce_into(into.data(), data.data(), count, DataType::kF32, ReduceOp::kAverage, deadline);
       c.data().all_reduce(data.data(), count, DataType::kF32, ReduceOp::kAverage, deadline);
       return into == data ? "" : "other bits";
-    });
-    for (const auto& result : results) EXPECT_EQ(result, "");
+    }));
   }
 }
 
@@ -182,8 +177,7 @@ class LoopbackControl : public ::testing::TestWithParam<std::pair<int, int>> {};
 
 TEST_P(LoopbackControl, EveryOperation) {
   const auto [size, per_node] = GetParam();
-  const auto results = run_loopback(size, {}, per_node, check_control_plane);
-  for (std::size_t r = 0; r < results.size(); ++r) EXPECT_EQ(results[r], "") << "rank " << r;
+  expect_good(run_loopback(size, {}, per_node, check_control_plane));
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, LoopbackControl,
@@ -191,19 +185,11 @@ INSTANTIATE_TEST_SUITE_P(Worlds, LoopbackControl,
                                            std::pair{2, 1}, std::pair{5, 2}, std::pair{7, 3}, std::pair{9, 1}));
 
 TEST(Loopback, DescriptionTellsWhatRan) {
-  const auto describe = [](int size, int per_node, std::size_t count) {
-    return run_loopback(size, {}, per_node, [count](comm::Communicator& c) {
-      std::vector<float> data(count, 1.0F);
-      c.data().all_reduce(data.data(), count, DataType::kF32, ReduceOp::kSum,
-                          Deadline::after(std::chrono::seconds(20)));
-      return c.data().description();
-    })[0];
-  };
-  EXPECT_EQ(describe(2, 0, 100), "shm");
-  EXPECT_EQ(describe(2, 1, 100), "doubling over threads");
-  EXPECT_EQ(describe(2, 1, 100000), "ring over threads");
-  EXPECT_EQ(describe(4, 2, 100), "hierarchical(shm+doubling over threads)");
-  EXPECT_EQ(describe(4, 2, 1000000), "hierarchical(shm+ring over threads)");
+  EXPECT_EQ(description_after(100, 2, 0), "shm");
+  EXPECT_EQ(description_after(100, 2, 1), "doubling over threads");
+  EXPECT_EQ(description_after(100000, 2, 1), "ring over threads");
+  EXPECT_EQ(description_after(100, 4, 2), "hierarchical(shm+doubling over threads)");
+  EXPECT_EQ(description_after(1000000, 4, 2), "hierarchical(shm+ring over threads)");
 }
 
 TEST(Loopback, TopologyOfPretendedNodes) {
@@ -222,7 +208,7 @@ TEST(Loopback, TopologyOfPretendedNodes) {
 
 TEST(Loopback, RegisteredMemoryIsZeroedAlignedAndReducedAtAnOffset) {
   const auto results = run_loopback(3, {}, 0, [](comm::Communicator& c) -> std::string {
-    const auto deadline = Deadline::after(std::chrono::seconds(20));
+    const Deadline deadline = soon();
     const auto memory = c.data().allocate(4000003, deadline);
     const auto bytes = memory->bytes();
     if (bytes.size() != 4000003) return "size";
@@ -244,8 +230,8 @@ TEST(Loopback, RegisteredMemoryIsZeroedAlignedAndReducedAtAnOffset) {
 }
 
 TEST(Loopback, MixedRegisteredAndPlainBuffersAgree) {
-  const auto results = run_loopback(2, {}, 0, [](comm::Communicator& c) -> std::string {
-    const auto deadline = Deadline::after(std::chrono::seconds(20));
+  expect_good(run_loopback(2, {}, 0, [](comm::Communicator& c) -> std::string {
+    const Deadline deadline = soon();
     const auto first = c.data().allocate(1 << 20, deadline);
     const auto second = c.data().allocate(1 << 20, deadline);
     std::vector<float> plain(100000, 1.0F);
@@ -260,8 +246,7 @@ TEST(Loopback, MixedRegisteredAndPlainBuffersAgree) {
       }
     }
     return "";
-  });
-  for (const auto& result : results) EXPECT_EQ(result, "");
+  }));
 }
 
 /// A call that the last rank makes differently, and the error that all ranks must report.
@@ -326,12 +311,7 @@ std::vector<Disagreement> disagreements() {
 TEST(LoopbackDisagreement, IsOneTextOnAllRanksAndTheNextOperationWorks) {
   for (const Disagreement& one : disagreements()) {
     const auto results = run_loopback(3, {}, 0, [&](comm::Communicator& c) -> std::string {
-      std::string text = "nothing was found";
-      try {
-        one.call(c.data(), c.topology().rank == 2, Deadline::after(std::chrono::seconds(20)));
-      } catch (const Error& error) {
-        text = std::string(name(error.code())) + ": " + error.what();
-      }
+      const std::string text = error_of([&] { one.call(c.data(), c.topology().rank == 2, soon()); });
       // After the faulty call all ranks are still in step, for data in slots and for data in blocks.
       for (const std::size_t count : {100U, 50000U}) {
         const std::string after = check_all_reduce(c, {count, DataType::kF32, ReduceOp::kSum, Memory::kPlain});
@@ -349,7 +329,7 @@ TEST(LoopbackDisagreement, IsOneTextOnAllRanksAndTheNextOperationWorks) {
 TEST(LoopbackDisagreement, ABroadcastRootIsToldOfAMismatchOnAnotherNode) {
   const auto results = run_loopback(4, {}, 2, [](comm::Communicator& c) -> std::string {
     std::vector<float> data(100);
-    c.data().broadcast(data.data(), 400, c.topology().rank % 2, Deadline::after(std::chrono::seconds(20)));
+    c.data().broadcast(data.data(), 400, c.topology().rank % 2, soon());
     return "";
   });
   for (const auto& result : results) EXPECT_NE(result.find("as the root"), std::string::npos) << result;
@@ -358,39 +338,26 @@ TEST(LoopbackDisagreement, ABroadcastRootIsToldOfAMismatchOnAnotherNode) {
 TEST(Loopback, RefusesBuffersThatOverlapAndCountsThatNoMemoryHolds) {
   for (const int per_node : {0, 1}) {
     const auto results = run_loopback(2, {}, per_node, [](comm::Communicator& c) -> std::string {
-      const auto deadline = Deadline::after(std::chrono::seconds(20));
+      const Deadline deadline = soon();
       std::vector<float> data(300);
       const std::vector<std::size_t> counts{100, 100};
       comm::DataPlane& plane = c.data();
-      const auto refused = [](const auto& call, std::string_view text) {
-        try {
-          call();
-        } catch (const Error& error) {
-          return error.code() == Errc::kInvalidArgument && std::string(error.what()).find(text) != std::string::npos;
-        }
-        return false;
+      const auto refused = [](std::string_view part, const auto& call) {
+        expect_error(Errc::kInvalidArgument, part, call);
       };
       const auto sum = ReduceOp::kSum;
       const auto f32 = DataType::kF32;
       // `beside` is one element after the place of the rank's own share.
       float* const beside = data.data() + 100 * c.topology().rank + 1;
-      if (!refused([&] { plane.reduce_scatter(beside, data.data(), counts, f32, sum, deadline); }, "overlap") ||
-          !refused([&] { plane.all_gather(data.data(), beside, counts, f32, deadline); }, "overlap") ||
-          !refused([&] { plane.all_to_all(data.data(), counts, beside, counts, f32, deadline); }, "overlap") ||
-          !refused([&] { plane.all_reduce_into(data.data(), beside, 200, f32, sum, deadline); }, "overlap")) {
-        return "overlap was accepted";
-      }
+      refused("overlap", [&] { plane.reduce_scatter(beside, data.data(), counts, f32, sum, deadline); });
+      refused("overlap", [&] { plane.all_gather(data.data(), beside, counts, f32, deadline); });
+      refused("overlap", [&] { plane.all_to_all(data.data(), counts, beside, counts, f32, deadline); });
+      refused("overlap", [&] { plane.all_reduce_into(data.data(), beside, 200, f32, sum, deadline); });
       const auto negative = static_cast<std::size_t>(-1);
-      const std::vector<std::size_t> huge{negative, 0};
-      if (!refused([&] { plane.all_reduce(data.data(), negative, f32, sum, deadline); }, "negative?") ||
-          !refused([&] { plane.all_gather(data.data(), data.data(), huge, f32, deadline); }, "negative?")) {
-        return "a count of -1 was accepted";
-      }
-      const std::vector<std::size_t> one_count{200};
-      if (!refused([&] { plane.all_gather(data.data(), data.data(), one_count, f32, deadline); },
-                   "one count per rank")) {
-        return "one count for two ranks was accepted";
-      }
+      const std::vector<std::size_t> huge{negative, 0}, one_count{200};
+      refused("negative?", [&] { plane.all_reduce(data.data(), negative, f32, sum, deadline); });
+      refused("negative?", [&] { plane.all_gather(data.data(), data.data(), huge, f32, deadline); });
+      refused("one count per rank", [&] { plane.all_gather(data.data(), data.data(), one_count, f32, deadline); });
       return check_all_reduce(c, {1000, f32, sum, Memory::kPlain});
     });
     for (const auto& result : results) EXPECT_EQ(result, "");
@@ -419,14 +386,8 @@ TEST(AlgorithmNames, RoundTripAndListTheChoices) {
                             Algorithm::kMpiAllreduce, Algorithm::kRecursiveDoubling, Algorithm::kRabenseifner}) {
     EXPECT_EQ(comm::parse_algorithm(comm::name(a)), a);
   }
-  try {
-    comm::parse_algorithm("tree");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kInvalidArgument);
-    EXPECT_NE(std::string(error.what()).find("auto, shm, ring, hierarchical, mpi, doubling, rabenseifner"),
-              std::string::npos);
-  }
+  expect_error(Errc::kInvalidArgument, "auto, shm, ring, hierarchical, mpi, doubling, rabenseifner",
+               [] { comm::parse_algorithm("tree"); });
 }
 
 }  // namespace

@@ -17,26 +17,20 @@ class NcclOperations : public ::testing::TestWithParam<std::tuple<int, DataType>
 
 TEST_P(NcclOperations, AreRightAndInStreamOrder) {
   const auto [size, type] = GetParam();
-  GpuWorldOptions options;
-  options.seed = static_cast<std::uint64_t>(size) * kDataTypes + static_cast<std::uint64_t>(type);
-  const GpuOutcome outcome = on_gpu_ranks(size, options, [type = type](GpuRank& rank) {
-    const auto communicator = rank.connect();
-    check_all(*communicator, type);
-  });
-  ASSERT_TRUE(outcome.good()) << outcome.text().substr(0, 3000);
+  on_connected_ranks(size, {.seed = static_cast<std::uint64_t>(size) * kDataTypes + static_cast<std::uint64_t>(type)},
+                     [type = type](GpuRank&, auto& communicator) { check_all(communicator, type); });
 }
 
 INSTANTIATE_TEST_SUITE_P(All, NcclOperations,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4, 5), ::testing::ValuesIn(kAllTypes)));
 
 TEST(NcclOperations, AreTheseCallsAndOneThreadEach) {
-  const GpuOutcome outcome = on_gpu_ranks(3, {}, [](GpuRank& rank) {
-    const auto communicator = rank.connect();
-    Bench bench(*communicator, DataType::kF32);
+  const GpuOutcome outcome = on_connected_ranks(3, {}, [](GpuRank& rank, comm::DeviceCommunicator& communicator) {
+    Bench bench(communicator, DataType::kF32);
     const World world{rank.rank, 3};
-    communicator->control().barrier(soon());
+    communicator.control().barrier(soon());
     const int before = rank.hub.threads_started();
-    communicator->control().barrier(soon());
+    communicator.control().barrier(soon());
     all_reduce(bench, world, 300, ReduceOp::kAverage, true);
     all_reduce(bench, world, 200, ReduceOp::kSum, false);
     reduce_scatter(bench, world, equal(3, 5), ReduceOp::kSum, false);
@@ -46,11 +40,10 @@ TEST(NcclOperations, AreTheseCallsAndOneThreadEach) {
     all_to_all(bench, world, [](int from, int to) { return from == 1 && to == 2 ? 0 : 3; });
     bench.check();
     const gpu::DeviceMemory memory = rank.gpu.allocate(7, "a broadcast");
-    communicator->device().broadcast(memory->bytes.data(), 7, 1, soon());
-    communicator->control().barrier(soon());
+    communicator.device().broadcast(memory->bytes.data(), 7, 1, soon());
+    communicator.control().barrier(soon());
     EXPECT_EQ(rank.hub.threads_started() - before, 3 * 8);
   });
-  EXPECT_TRUE(outcome.good()) << outcome.text();
   for (int rank = 0; rank < 3; ++rank) {
     const std::string messages = rank == 1   ? "2 sends and 3 receives"
                                  : rank == 2 ? "3 sends and 2 receives"
@@ -64,10 +57,8 @@ TEST(NcclOperations, AreTheseCallsAndOneThreadEach) {
 
 TEST(NcclOperations, GoIntoAGraph) {
   for (const int size : {2, 3, 5}) {
-    GpuWorldOptions options;
-    options.seed = static_cast<std::uint64_t>(size);
-    const GpuOutcome outcome = on_gpu_ranks(size, options, [](GpuRank& rank) { check_graph(*rank.connect()); });
-    EXPECT_TRUE(outcome.good()) << outcome.text();
+    on_connected_ranks(size, {.seed = static_cast<std::uint64_t>(size)},
+                       [](GpuRank&, auto& communicator) { check_graph(communicator); });
   }
 }
 

@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/shm/segment.h"
+#include "tests/base/errors.h"
 #include "tests/comm/collective_checks.h"
 #include "tests/comm/loopback_world.h"
 
@@ -20,17 +21,6 @@ namespace {
 using comm::Communicator;
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
-
-/// Returns the error that `call` throws, or "" if `call` throws none.
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return std::string(name(error.code())) + ": " + error.what();
-  }
-  return "";
-}
 
 /// Returns "" if all ranks are in step and compute the right result.
 std::string in_step(Communicator& c) {
@@ -58,7 +48,7 @@ TEST(Notes, ArriveWhoeverSendsThemAndWhoeverIsLate) {
       }
       return "";
     });
-    for (const auto& result : results) EXPECT_EQ(result, "");
+    expect_good(results);
   }
 }
 
@@ -75,7 +65,7 @@ TEST(Notes, TheirSenderDoesNotWait) {
     sent = true;
     return value == 5 ? "" : "wrong";
   });
-  for (const auto& result : results) EXPECT_EQ(result, "");
+  expect_good(results);
 }
 
 TEST(Notes, ADifferentSizeIsFoundByAllAtTheirNextSynchronisation) {

@@ -28,6 +28,13 @@ std::vector<T> reduce(const std::vector<std::vector<T>>& inputs, DataType dtype,
   return out;
 }
 
+float wide(std::uint16_t half, DataType type) {
+  return type == DataType::kF16 ? fp16_to_float(half) : bf16_to_float(half);
+}
+std::uint16_t narrow(float value, DataType type) {
+  return type == DataType::kF16 ? float_to_fp16(value) : float_to_bf16(value);
+}
+
 TEST(Reduce, HandComputedValues) {
   EXPECT_EQ(reduce<float>({{1, -2, 3}, {4, 5, -6}}, DataType::kF32, ReduceOp::kSum), (std::vector<float>{5, 3, -3}));
   EXPECT_EQ(reduce<float>({{1, -2, 3}, {4, 5, -6}}, DataType::kF32, ReduceOp::kAverage, 2),
@@ -68,18 +75,15 @@ TEST(Reduce, IntegersWrapWithoutUndefinedBehaviour) {
 TEST(Reduce, EveryHalfPrecisionPatternSurvivesConversion) {
   std::vector<std::uint16_t> all(65536);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
-  const auto fp16 = reduce<std::uint16_t>({all}, DataType::kF16, ReduceOp::kSum);
-  const auto bf16 = reduce<std::uint16_t>({all}, DataType::kBF16, ReduceOp::kSum);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    EXPECT_EQ(fp16[i], float_to_fp16(fp16_to_float(all[i]))) << i;
-    EXPECT_EQ(bf16[i], float_to_bf16(bf16_to_float(all[i]))) << i;
+  for (const DataType type : {DataType::kF16, DataType::kBF16}) {
+    const auto got = reduce<std::uint16_t>({all}, type, ReduceOp::kSum);
+    for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(got[i], narrow(wide(all[i], type), type)) << i;
   }
 }
 
 // Sums of many pairs cover rounding ties, subnormal results and infinite results of the vectorised store.
 TEST(Reduce, HalfPrecisionSumsRoundLikeTheScalarConversions) {
-  std::vector<std::uint16_t> a;
-  std::vector<std::uint16_t> b;
+  std::vector<std::uint16_t> a, b;
   std::uint32_t state = 12345;
   for (int i = 0; i < 300000; ++i) {
     state = state * 1664525U + 1013904223U;
@@ -89,20 +93,15 @@ TEST(Reduce, HalfPrecisionSumsRoundLikeTheScalarConversions) {
     b.push_back(i % 2 == 0 ? static_cast<std::uint16_t>(state >> 16)
                            : static_cast<std::uint16_t>((a.back() ^ 0x8000U) + (state >> 30)));
   }
-  const auto fp16 = reduce<std::uint16_t>({a, b}, DataType::kF16, ReduceOp::kSum);
-  const auto bf16 = reduce<std::uint16_t>({a, b}, DataType::kBF16, ReduceOp::kSum);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const float half = fp16_to_float(a[i]) + fp16_to_float(b[i]);
-    const float brain = bf16_to_float(a[i]) + bf16_to_float(b[i]);
-    if (std::isnan(half)) {
-      EXPECT_TRUE(std::isnan(fp16_to_float(fp16[i])));
-    } else {
-      ASSERT_EQ(fp16[i], float_to_fp16(half)) << i;
-    }
-    if (std::isnan(brain)) {
-      EXPECT_TRUE(std::isnan(bf16_to_float(bf16[i])));
-    } else {
-      ASSERT_EQ(bf16[i], float_to_bf16(brain)) << i;
+  for (const DataType type : {DataType::kF16, DataType::kBF16}) {
+    const auto got = reduce<std::uint16_t>({a, b}, type, ReduceOp::kSum);
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      const float sum = wide(a[i], type) + wide(b[i], type);
+      if (std::isnan(sum)) {
+        EXPECT_TRUE(std::isnan(wide(got[i], type)));
+      } else {
+        ASSERT_EQ(got[i], narrow(sum, type)) << i;
+      }
     }
   }
 }
@@ -112,9 +111,7 @@ TEST(Reduce, OrderIsLeftToRightAndOutputsMayBeInputs) {
   EXPECT_EQ(reduce<float>({{1e8F}, {1.0F}, {-1e8F}}, DataType::kF32, ReduceOp::kSum)[0], 0.0F);
   EXPECT_EQ(reduce<float>({{1e8F}, {-1e8F}, {1.0F}}, DataType::kF32, ReduceOp::kSum)[0], 1.0F);
   for (const std::size_t count : {1U, 63U, 1024U, 5000U}) {
-    std::vector<float> a(count, 1.0F);
-    std::vector<float> b(count, 2.0F);
-    std::vector<float> c(count, 4.0F);
+    std::vector<float> a(count, 1.0F), b(count, 2.0F), c(count, 4.0F);
     const auto bytes = [](std::vector<float>& v) { return reinterpret_cast<std::byte*>(v.data()); };
     const std::array<std::byte*, 3> outputs{bytes(a), bytes(b), bytes(c)};
     const std::array<const std::byte*, 3> inputs{bytes(a), bytes(b), bytes(c)};

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
-#include "engine/base/float16.h"
+#include "tests/base/elements.h"
 
 namespace hvd::test {
 namespace {
@@ -21,30 +23,14 @@ double random_unit(int rank, std::size_t i) {
   return static_cast<double>(random_bits(rank, i) >> 11) * 0x1p-52 - 1.0;  // [-1, 1)
 }
 
-template <class T>
-void put(std::byte* at, std::size_t i, T value) {
-  std::memcpy(at + i * sizeof(T), &value, sizeof(T));
-}
-template <class T>
-T get(const std::byte* at, std::size_t i) {
-  T value;
-  std::memcpy(&value, at + i * sizeof(T), sizeof(T));
-  return value;
+bool is_floating(DataType dtype) {
+  return dtype == DataType::kF32 || dtype == DataType::kF64 || dtype == DataType::kF16 || dtype == DataType::kBF16;
 }
 
 /// For products, values have magnitudes between 1/2 and 2, so that no partial product leaves the range of fp16.
 double random_real(ReduceOp op, int rank, std::size_t i) {
   const double unit = random_unit(rank, i);
   return op == ReduceOp::kProduct ? std::copysign(std::exp2(std::fmod(8 * unit, 1.0)), unit) : unit;
-}
-
-long double read_float(const std::byte* at, std::size_t i, DataType dtype) {
-  switch (dtype) {
-    case DataType::kF32: return get<float>(at, i);
-    case DataType::kF64: return get<double>(at, i);
-    case DataType::kF16: return fp16_to_float(get<std::uint16_t>(at, i));
-    default: return bf16_to_float(get<std::uint16_t>(at, i));
-  }
 }
 
 /// The type's unit roundoff.
@@ -66,7 +52,7 @@ std::string compare_integers(const std::byte* result, Elements of, const Reduced
     const auto value = [&](int rank) {
       std::array<std::byte, sizeof(T)> bytes{};
       write_input(bytes.data(), {of.first + i, 1}, c.dtype, c.op, rank);
-      return get<T>(bytes.data(), 0);
+      return std::bit_cast<T>(bytes);
     };
     T expected = value(0);
     for (int r = 1; r < c.ranks; ++r) {
@@ -83,7 +69,8 @@ std::string compare_integers(const std::byte* result, Elements of, const Reduced
       }
     }
     if (c.op == ReduceOp::kAverage) expected = static_cast<T>(static_cast<std::int64_t>(expected) / c.ranks);
-    if (get<T>(result, i) != expected) return "element " + std::to_string(of.first + i) + " is not the exact result";
+    if (std::memcmp(result + i * sizeof expected, &expected, sizeof expected) != 0)
+      return "element " + std::to_string(of.first + i) + " is not the exact result";
   }
   return {};
 }
@@ -104,7 +91,7 @@ std::string compare_floats(const std::byte* result, Elements of, const Reduced& 
     for (int r = 0; r < c.ranks; ++r) {
       std::array<std::byte, sizeof(double)> bytes{};
       write_input(bytes.data(), {of.first + i, 1}, c.dtype, c.op, r);
-      const long double x = read_float(bytes.data(), 0, c.dtype);
+      const long double x = load_element(bytes.data(), c.dtype);
       sum += x;
       product *= x;
       magnitude += std::fabs(x);
@@ -128,7 +115,7 @@ std::string compare_floats(const std::byte* result, Elements of, const Reduced& 
       }
     }
     if (c.ranks == 1) bound = 0;
-    const long double got = read_float(result, i, c.dtype);
+    const long double got = load_element(result + i * size_of(c.dtype), c.dtype);
     if (!(std::fabs(got - expected) <= bound)) {
       return "element " + std::to_string(of.first + i) + " is " + std::to_string(static_cast<double>(got)) +
              ", expected " + std::to_string(static_cast<double>(expected)) + " within " +
@@ -154,36 +141,22 @@ std::uint64_t digest(std::span<const std::byte> bytes) {
 }
 
 void write_input(std::byte* at, Elements of, DataType dtype, ReduceOp op, int rank) {
-  for (std::size_t i = 0; i < of.count; ++i) {
-    const auto bits = [&] { return random_bits(rank, of.first + i); };
-    const auto real = [&] { return random_real(op, rank, of.first + i); };
-    switch (dtype) {
-      case DataType::kF32: put(at, i, static_cast<float>(real())); break;
-      case DataType::kF64: put(at, i, real()); break;
-      case DataType::kF16: put(at, i, float_to_fp16(static_cast<float>(real()))); break;
-      case DataType::kBF16: put(at, i, float_to_bf16(static_cast<float>(real()))); break;
-      case DataType::kI32: put(at, i, static_cast<std::int32_t>(bits())); break;
-      case DataType::kI64: put(at, i, static_cast<std::int64_t>(bits())); break;
-      case DataType::kU8: put(at, i, static_cast<std::uint8_t>(bits())); break;
-      case DataType::kI8: put(at, i, static_cast<std::int8_t>(bits())); break;
-      case DataType::kI16: put(at, i, static_cast<std::int16_t>(bits())); break;
+  for (std::size_t i = of.first; i < of.first + of.count; ++i, at += size_of(dtype)) {
+    if (is_floating(dtype)) {
+      store_element(at, random_real(op, rank, i), dtype);
+    } else {
+      const std::uint64_t bits = random_bits(rank, i);  // an integer gets the low bytes
+      std::memcpy(at, &bits, size_of(dtype));
     }
   }
 }
 
 std::string compare_reduced(const std::byte* result, Elements of, const Reduced& c) {
-  switch (c.dtype) {
-    case DataType::kI32: return compare_integers<std::int32_t>(result, of, c);
-    case DataType::kI64: return compare_integers<std::int64_t>(result, of, c);
-    case DataType::kU8: return compare_integers<std::uint8_t>(result, of, c);
-    case DataType::kI8: return compare_integers<std::int8_t>(result, of, c);
-    case DataType::kI16: return compare_integers<std::int16_t>(result, of, c);
-    case DataType::kF32:
-    case DataType::kF64:
-    case DataType::kF16:
-    case DataType::kBF16: return compare_floats(result, of, c);
-  }
-  return "unknown type";
+  if (is_floating(c.dtype)) return compare_floats(result, of, c);
+  return with_element_of(c.dtype, [&](auto element) -> std::string {
+    if constexpr (std::is_integral_v<decltype(element)>) return compare_integers<decltype(element)>(result, of, c);
+    return "not an integer";
+  });
 }
 
 }  // namespace hvd::test

@@ -106,11 +106,9 @@ std::string check_all_gather(Communicator& communicator, const ShareCase& c) {
 
 std::string check_all_to_all(Communicator& communicator, const ShareCase& c) {
   const int rank = communicator.topology().rank;
-  const std::size_t n = c.counts.size();
-  const std::size_t element = size_of(c.dtype);
+  const std::size_t n = c.counts.size(), element = size_of(c.dtype);
   const auto count = [&](std::size_t from, std::size_t to) { return c.counts[from] * (to % 3 + from % 2) / 2; };
-  std::vector<std::size_t> sent;
-  std::vector<std::size_t> received;
+  std::vector<std::size_t> sent, received;
   for (std::size_t r = 0; r < n; ++r) {
     sent.push_back(count(static_cast<std::size_t>(rank), r));
     received.push_back(count(r, static_cast<std::size_t>(rank)));
@@ -156,8 +154,7 @@ std::string check_same_bits_as_all_reduce(Communicator& communicator, const Shar
 std::string check_share_matrix(Communicator& communicator) {
   constexpr std::size_t kLarge = 40009;  // total elements; longer than a slot even with one byte each
   const auto n = static_cast<std::size_t>(communicator.topology().size);
-  std::vector<std::size_t> ragged;
-  std::vector<std::size_t> large;
+  std::vector<std::size_t> ragged, large;
   for (std::size_t r = 0; r < n; ++r) {
     ragged.push_back(r % 4 == 1 ? 0 : 3 * r + 1);
     large.push_back(r % 4 == 2 ? 0 : kLarge / n + 131 * r);

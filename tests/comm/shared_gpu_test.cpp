@@ -11,15 +11,14 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "tests/comm/fake_nccl.h"
+#include "tests/base/threads.h"
+#include "tests/comm/gpu_ranks.h"
 #include "tests/comm/two_processes.h"
 
 namespace hvd::test::shared_gpu_test {
 namespace {
 
 using namespace std::chrono_literals;
-
-float value_of(int rank, std::size_t i) { return static_cast<float>(static_cast<int>(i % 9) - 4 * rank); }
 
 class SharedGpuSums : public ::testing::TestWithParam<std::tuple<DataType, ReduceOp>> {};
 
@@ -31,26 +30,19 @@ TEST_P(SharedGpuSums, AreThoseOfBothRanks) {
     {
       FakeRuntime gpu(world, 0);  // both ranks use it
       auto hosts = comm::make_loopback(2);
-      std::vector<std::jthread> ranks;
-      for (int rank = 0; rank < 2; ++rank) {
-        ranks.emplace_back([&, rank, type = type, op = op] {
-          const auto peers = make_same_process_memory();
-          SharedGpu shared({.rank = rank, .size = 2}, gpu, *peers,
-                           exchange_over(*hosts[static_cast<std::size_t>(rank)]));
-          const gpu::DeviceMemory memory = gpu.allocate(count * element, "gradients");
-          for (int repeat = 0; repeat < 3; ++repeat) {
-            for (std::size_t i = 0; i < count; ++i) {
-              store_element(&memory->bytes[i * element], value_of(rank, i), type);
-            }
-            shared.all_reduce(memory->bytes, type, op, Deadline::after(20s));
-            for (std::size_t i = 0; i < count; ++i) {
-              const float sum = value_of(0, i) + value_of(1, i);
-              ASSERT_EQ(load_element(&memory->bytes[i * element], type), op == ReduceOp::kAverage ? sum / 2 : sum) << i;
-            }
+      on_threads(2, [&, type = type, op = op](std::size_t r) {
+        const int rank = static_cast<int>(r);
+        const auto peers = make_same_process_memory();
+        SharedGpu shared({.rank = rank, .size = 2}, gpu, *peers, exchange_over(*hosts[r]));
+        const gpu::DeviceMemory memory = gpu.allocate(count * element, "gradients");
+        for (int repeat = 0; repeat < 3; ++repeat) {
+          for (std::size_t i = 0; i < count; ++i) {
+            store_element(&memory->bytes[i * element], exact_value(rank, i), type);
           }
-        });
-      }
-      ranks.clear();
+          shared.all_reduce(memory->bytes, type, op, Deadline::after(20s));
+          expect_reduced(memory->bytes, 2, type, op);
+        }
+      });
     }
     EXPECT_EQ(world.violations(), std::vector<std::string>());
   }

@@ -8,22 +8,17 @@
 
 #include <algorithm>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "engine/base/error.h"
 #include "engine/comm/communicator.h"
+#include "tests/base/errors.h"
+#include "tests/base/threads.h"
 
 namespace hvd::comm::shared_memory_test {
 namespace {
 
 bool there(const std::string& name) {
-  try {
-    (void)SharedMemory::open(name, 4096);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
+  return hvd::test::error_of([&] { return SharedMemory::open(name, 4096); }).empty();
 }
 
 TEST(SharedMemory, AProcessRemovesItsOwnNamesAndNoOthers) {
@@ -52,19 +47,14 @@ TEST(SharedMemory, NobodyTouchesTheMemoryThatARankIsGiven) {
   constexpr std::size_t kBytes = std::size_t{8} << 20;
   auto ranks = make_loopback(2);
   std::vector<std::ptrdiff_t> before(ranks.size()), after(ranks.size());
-  {
-    std::vector<std::jthread> threads;
-    for (std::size_t r = 0; r < ranks.size(); ++r) {
-      threads.emplace_back([&, r] {
-        const auto memory = ranks[r]->data().allocate(kBytes, Deadline::after(std::chrono::seconds(20)));
-        before[r] = touched_pages(memory->bytes());
-        ranks[r]->control().barrier(Deadline::after(std::chrono::seconds(20)));
-        std::fill(memory->bytes().begin(), memory->bytes().end(), std::byte{1});
-        after[r] = touched_pages(memory->bytes());
-        ranks[r]->control().barrier(Deadline::after(std::chrono::seconds(20)));
-      });
-    }
-  }
+  hvd::test::on_threads(ranks.size(), [&](std::size_t r) {
+    const auto memory = ranks[r]->data().allocate(kBytes, Deadline::after(std::chrono::seconds(20)));
+    before[r] = touched_pages(memory->bytes());
+    ranks[r]->control().barrier(Deadline::after(std::chrono::seconds(20)));
+    std::fill(memory->bytes().begin(), memory->bytes().end(), std::byte{1});
+    after[r] = touched_pages(memory->bytes());
+    ranks[r]->control().barrier(Deadline::after(std::chrono::seconds(20)));
+  });
   const auto pages = static_cast<std::ptrdiff_t>(kBytes) / ::sysconf(_SC_PAGESIZE);
   EXPECT_EQ(before, (std::vector<std::ptrdiff_t>{0, 0}));
   EXPECT_EQ(after, (std::vector<std::ptrdiff_t>{pages, pages}));

@@ -33,8 +33,7 @@ float value_of(int rank, std::size_t index) {
 }
 
 struct World {
-  int size;
-  int ranks_per_node;
+  int size, ranks_per_node;
   Algorithm algorithm;
   std::size_t count;
 };
@@ -128,8 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, WireBound,
 
 // In fp16, 1 + 2^-11 - 2^-20 is rounded to 1, but an addend that is not sent is not rounded before it is added.
 TEST(Wire, ARingRoundsWhatTravelsAndAddsInFp32) {
-  const float first = 1.0F + 0x1p-10F;
-  const float second = 1.0F + 0x1p-11F - 0x1p-20F;
+  const float first = 1.0F + 0x1p-10F, second = 1.0F + 0x1p-11F - 0x1p-20F;
   const Values values = reduce({2, 1, Algorithm::kRing, 128}, DataType::kF16, ReduceOp::kSum,
                                [&](int rank, std::size_t) { return rank == 0 ? first : second; });
   for (const auto& rank : values) {
@@ -181,12 +179,7 @@ TEST(Wire, TheDescriptionNamesTheType) {
   const auto describe = [](int size, int per_node, std::size_t count, DataType wire) {
     comm::CommOptions options;
     options.wire = wire;
-    return run_loopback(size, options, per_node, [count](comm::Communicator& c) {
-      std::vector<float> data(count, 1.0F);
-      c.data().all_reduce(data.data(), count, DataType::kF32, ReduceOp::kSum,
-                          Deadline::after(std::chrono::seconds(20)));
-      return c.data().description();
-    })[0];
+    return description_after(count, size, per_node, options);
   };
   EXPECT_EQ(describe(2, 1, 100000, DataType::kF16), "ring over threads, fp16 on the wire");
   EXPECT_EQ(describe(4, 2, 100, DataType::kBF16), "hierarchical(shm+doubling over threads, bf16 on the wire)");

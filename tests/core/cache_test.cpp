@@ -100,8 +100,7 @@ TEST(ResponseCache, CapacityZeroIsOff) {
 }
 
 TEST(ResponseCache, HistoryTellsCachesApart) {
-  ResponseCache a(4);
-  ResponseCache b(4);
+  ResponseCache a(4), b(4);
   EXPECT_EQ(a.history(), b.history());
   for (ResponseCache* cache : {&a, &b}) {
     cache->insert(tensor("x"));

@@ -120,8 +120,7 @@ std::vector<std::vector<std::string>> naive(std::vector<Request> left, std::size
     const Request first = left.front();
     left.erase(left.begin());
     batches.push_back({first.name});
-    std::size_t fused = first.bytes();
-    std::size_t skipped = 0;
+    std::size_t fused = first.bytes(), skipped = 0;
     for (std::size_t i = 0; i < left.size();) {
       const std::size_t bytes = left[i].bytes();
       if (left[i].dtype == first.dtype && left[i].op == first.op && fused + bytes <= threshold) {

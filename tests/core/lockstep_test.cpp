@@ -302,10 +302,7 @@ class Scenario {
   test::LockstepWorld world_;
   std::vector<Rank> ranks_;
   std::map<std::pair<std::size_t, std::size_t>, std::vector<Request>> forms_;  // (name, round) -> [rank]
-  std::size_t mismatches_ = 0;
-  std::size_t orphans_ = 0;
-  std::size_t gathers_ = 0;
-  std::size_t by_place_ = 0;
+  std::size_t mismatches_ = 0, orphans_ = 0, gathers_ = 0, by_place_ = 0;
   bool finished_ = false;
 };
 
@@ -314,13 +311,8 @@ class Lockstep : public ::testing::TestWithParam<int> {};
 TEST_P(Lockstep, EveryRankExecutesTheSameAndNobodyHangs) {
   const int ranks = GetParam();
   const std::uint64_t seeds = ranks <= 7 ? 800 : ranks <= 64 ? 80 : 16;
-  std::size_t mismatches = 0;
-  std::size_t orphans = 0;
-  std::size_t gathers = 0;
-  std::size_t by_place = 0;
-  std::uint64_t fast = 0;
-  std::uint64_t coordinated = 0;
-  std::uint64_t invalidated = 0;
+  std::size_t mismatches = 0, orphans = 0, gathers = 0, by_place = 0;
+  std::uint64_t fast = 0, coordinated = 0, invalidated = 0;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     const std::size_t capacities[] = {0, 1, 3, 1024};
     Params params;

@@ -1,4 +1,4 @@
-// Helpers of the tests that step a negotiation by hand: requests, options, one cycle as text, the text of an error.
+// Helpers of the tests that step a negotiation by hand: requests, options, one cycle as text.
 // Every function is pure or works on the world that the test owns.
 #pragma once
 
@@ -9,11 +9,14 @@
 #include <utility>
 #include <vector>
 
-#include "engine/base/error.h"
 #include "engine/core/negotiator.h"
+#include "tests/base/errors.h"
 #include "tests/core/lockstep_world.h"
 
 namespace hvd::core::test {
+
+using hvd::test::error_of;
+using hvd::test::expect_error;
 
 inline Request tensor(const std::string& name, std::vector<std::int64_t> shape = {4}) {
   return {name, DataType::kF32, ReduceOp::kSum, std::move(shape)};
@@ -37,17 +40,6 @@ inline std::string step(LockstepWorld& world) {
     for (const std::string_view name : batch.names) text.append(name == batch.names.front() ? "" : "+").append(name);
   }
   return text;
-}
-
-template <class Act>
-std::string message_of(Errc code, Act act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code);
-    return error.what();
-  }
-  return "no error";
 }
 
 inline Request of_kind(Collective kind, std::vector<std::int64_t> shape = {4}) {

@@ -15,8 +15,8 @@
 namespace hvd::core::negotiator_test {
 namespace {
 
+using test::error_of;
 using test::LockstepWorld;
-using test::message_of;
 using test::of_kind;
 using test::options;
 using test::step;
@@ -90,8 +90,8 @@ TEST(Negotiator, ACachedRequestIsSubmittedByItsPlaceUntilTheEntryChanges) {
   for (std::size_t r = 0; r < 2; ++r) at.push_back(world[r].submit(tensor("a")).value());
   step(world);
   for (std::size_t r = 0; r < 2; ++r) EXPECT_TRUE(world[r].submit_cached(at[r]));
-  EXPECT_EQ(message_of(Errc::kInvalidArgument, [&] { world[0].submit_cached(at[0]); }),
-            "tensor 'a' is already pending on rank 0: wait for it before submitting it again");
+  EXPECT_EQ(error_of([&] { world[0].submit_cached(at[0]); }),
+            "invalid_argument: tensor 'a' is already pending on rank 0: wait for it before submitting it again");
   EXPECT_EQ(step(world), "a");
   EXPECT_EQ(world[0].stats().coordinated, 1U);
 
@@ -111,8 +111,8 @@ TEST(Negotiator, ACachedRequestIsSubmittedByItsPlaceUntilTheEntryChanges) {
   at[1] = world[1].submit(tensor("c")).value();
   step(world);
   world[1].request_shutdown();
-  EXPECT_EQ(message_of(Errc::kInvalidArgument, [&] { world[1].submit_cached(at[1]); }),
-            "tensor 'c' submitted on rank 1 after this rank asked to shut down");
+  EXPECT_EQ(error_of([&] { world[1].submit_cached(at[1]); }),
+            "invalid_argument: tensor 'c' submitted on rank 1 after this rank asked to shut down");
 }
 
 TEST(Negotiator, TagsComeBackToEachRank) {

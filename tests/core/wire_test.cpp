@@ -13,10 +13,13 @@
 #include "engine/base/error.h"
 #include "engine/core/bucket_plan.h"
 #include "engine/core/coordinator.h"
+#include "tests/base/errors.h"
 
 namespace hvd::core::wire_test {
 namespace {
 
+using hvd::test::error_of;
+using hvd::test::expect_error;
 using Message = std::vector<std::byte>;
 
 TEST(Wire, IsLittleEndian) {
@@ -57,13 +60,8 @@ TEST(Wire, ErrorsSayWhatAndWhere) {
   const Message bytes(3);
   WireReader in(bytes, "the letter");
   in.u8();
-  try {
-    in.u32();
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kInvalidArgument);
-    EXPECT_STREQ(error.what(), "the letter is corrupt at byte 1 of 3: it is truncated");
-  }
+  EXPECT_EQ(error_of([&] { return in.u32(); }),
+            "invalid_argument: the letter is corrupt at byte 1 of 3: it is truncated");
 }
 
 TEST(Wire, AHugeCountDoesNotAllocate) {
@@ -212,12 +210,7 @@ TEST(Fuzz, GradientLists) {
 TEST(Coordinator, MessagesOfAnEarlierVersionAreNamedAndNotParsed) {
   const auto told = [](Message message, std::uint8_t tag, const auto& read) {
     message.front() = std::byte{tag};
-    try {
-      read(message);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return error_of([&] { read(message); });
   };
   Coordinator coordinator(2);
   const std::string request = told(some_requests(), 0xA1, [&](const Message& message) { coordinator.add(1, message); });
@@ -232,13 +225,8 @@ TEST(Coordinator, ARepeatedRequestNamesTheRank) {
   const Request a{"a", DataType::kF32, ReduceOp::kSum, {4}};
   const Request* const once[] = {&a};
   coordinator.add(1, encode_requests(once, false));
-  try {
-    coordinator.add(1, encode_requests(once, false));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("of rank 1"), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find("repeats tensor 'a'"), std::string::npos) << error.what();
-  }
+  expect_error(Errc::kInvalidArgument, {"of rank 1", "repeats tensor 'a'"},
+               [&] { coordinator.add(1, encode_requests(once, false)); });
 }
 
 TEST(RankSet, PrintsRanges) {

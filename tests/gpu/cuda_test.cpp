@@ -2,13 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "engine/base/error.h"
 #include "engine/base/scale.h"
 #include "engine/gpu/runtime.h"
+#include "tests/base/elements.h"
+#include "tests/base/errors.h"
 
 namespace hvd::cuda_test {
 namespace {
@@ -20,13 +20,8 @@ Deadline soon() { return Deadline::after(30s); }
 TEST(CudaRuntime, WithoutAGpuSaysWhy) {
   const gpu::DeviceList list = gpu::list_devices();
   if (!list.devices.empty()) GTEST_SKIP() << "there is a GPU";
-  try {
-    const auto runtime = gpu::make_cuda_runtime(0);
-    FAIL() << "a runtime without a GPU";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kUnsupported);
-    EXPECT_EQ(std::string(error.what()), "no GPU can be used: " + list.reason);
-  }
+  EXPECT_EQ(test::error_of([] { return gpu::make_cuda_runtime(0); }),
+            "unsupported: no GPU can be used: " + list.reason);
 }
 
 TEST(DeviceList, NamesADriverThatIsTooOld) {
@@ -59,16 +54,7 @@ TEST_F(OnGpu, ScalesWithTheBitsOfTheHost) {
     const std::size_t bytes = kCount * size_of(type);
     std::vector<std::byte> expected(bytes);
     for (std::size_t i = 0; i < kCount; ++i) {
-      const double value = 1.0 / static_cast<double>(i + 1) - 0.01;
-      const std::span<std::byte> element(&expected[i * size_of(type)], size_of(type));
-      if (type == DataType::kF64) {
-        std::memcpy(element.data(), &value, element.size());
-      } else if (const auto single = static_cast<float>(value); type == DataType::kF32) {
-        std::memcpy(element.data(), &single, element.size());
-      } else {
-        const std::uint16_t half = type == DataType::kF16 ? float_to_fp16(single) : float_to_bf16(single);
-        std::memcpy(element.data(), &half, element.size());
-      }
+      test::store_element(&expected[i * size_of(type)], 1.0 / static_cast<double>(i + 1) - 0.01, type);
     }
     std::memcpy(data, expected.data(), bytes);
     runtime_->copy(device->bytes.data(), data, bytes, stream);
@@ -139,15 +125,8 @@ TEST_F(OnGpu, AMissingJoinIsRefused) {
 
 TEST_F(OnGpu, TooMuchMemorySaysHowMuch) {
   const gpu::MemoryState state = runtime_->memory();
-  try {
-    (void)runtime_->allocate(2 * state.total_bytes, "the moon");
-    FAIL() << "twice the memory was had";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kOutOfMemory);
-    EXPECT_NE(std::string(error.what()).find("for the moon: " + std::to_string(state.total_bytes >> 19U) + " MiB"),
-              std::string::npos)
-        << error.what();
-  }
+  test::expect_error(Errc::kOutOfMemory, "for the moon: " + std::to_string(state.total_bytes >> 19U) + " MiB",
+                     [&] { return runtime_->allocate(2 * state.total_bytes, "the moon"); });
 }
 
 }  // namespace

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <set>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/scale.h"
+#include "tests/gpu/fake_runtime_parts.h"
 
 namespace hvd::test {
 namespace {
@@ -31,43 +31,6 @@ std::shared_ptr<std::byte> address_space(std::size_t bytes) {
 }
 
 }  // namespace
-
-/// A capture in progress: numbered pieces of work, and for each piece the numbers of the pieces that it waits for.
-struct FakeRuntime::Recording {
-  struct Node {
-    std::shared_ptr<const Work> work;
-    std::size_t line = 0;
-    std::vector<std::size_t> waits_for;
-    FakeEvent* outside = nullptr;
-    bool high_priority = false;
-  };
-  FakeStream* origin = nullptr;
-  std::vector<Node> nodes;
-  std::map<FakeStream*, std::size_t> lines;  // lines of the graph, one per stream that takes part
-};
-
-struct FakeRuntime::FakeStream {
-  std::size_t line = 0;
-  bool high_priority = false;
-  std::vector<OpRef> tail;  // work that the stream's next work waits for
-  std::shared_ptr<Recording> recording;
-  std::vector<std::size_t> recorded_tail;
-};
-
-struct FakeRuntime::FakeEvent {
-  bool timing = false;
-  OpRef op;
-  std::weak_ptr<Recording> recording;  // the capture in which it was last recorded
-  bool edge = false;                   // true: it was last recorded inside a capture
-  std::vector<std::size_t> recorded;
-};
-
-struct FakeRuntime::FakeGraph {
-  std::vector<Recording::Node> nodes;
-  std::size_t lines = 0;
-  std::vector<std::size_t> line_of;  // [line of the graph] its line in the world
-  OpRef last;                        // the end of the last launch
-};
 
 FakeRuntime::FakeRuntime(FakeWorld& world, int index, FakeOptions options)
     : world_(world), id_(world.add_device()), dry_(options.dry) {
@@ -364,115 +327,6 @@ std::chrono::nanoseconds FakeRuntime::elapsed(gpu::EventView begin, gpu::EventVi
   const auto turns = static_cast<std::int64_t>(world_.done_at(last_recording(end))) -
                      static_cast<std::int64_t>(world_.done_at(last_recording(begin)));
   return std::chrono::microseconds(turns);
-}
-
-// -- graphs ------------------------------------------------------------------------------------------------
-
-bool FakeRuntime::capturing(gpu::StreamView stream) {
-  const MutexLock lock(mutex_);
-  return find(stream).recording != nullptr;
-}
-
-void FakeRuntime::begin_capture(gpu::StreamView stream) {
-  if (on_capture) on_capture();
-  tell({.what = "begin capture", .stream = stream.native});
-  const MutexLock lock(mutex_);
-  FakeStream& its = find(stream);
-  if (its.recording) refuse("a stream that is captured already");
-  its.recording = std::make_shared<Recording>();
-  its.recording->origin = &its;
-  its.recording->lines.emplace(&its, 0);
-  its.recorded_tail.clear();
-}
-
-void FakeRuntime::drop_recording(FakeStream& stream) {
-  const std::shared_ptr<Recording> recording = stream.recording;
-  if (!recording) return;
-  for (const auto& [joined, line] : recording->lines) {
-    joined->recording = nullptr;
-    joined->recorded_tail.clear();
-  }
-}
-
-gpu::Graph FakeRuntime::end_capture(gpu::StreamView stream) {
-  auto graph = std::make_unique<FakeGraph>();
-  const gpu::GraphView view{graph.get()};
-  tell({.what = "end capture", .stream = stream.native, .object = view.native});
-  const MutexLock lock(mutex_);
-  FakeStream& its = find(stream);
-  if (!its.recording || its.recording->origin != &its) refuse("the capture did not begin on this stream");
-  const std::shared_ptr<Recording> recording = its.recording;
-  std::set<std::size_t> joined(its.recorded_tail.begin(), its.recorded_tail.end());
-  for (auto node = joined.rbegin(); node != joined.rend(); ++node) {
-    const auto& before = recording->nodes[*node].waits_for;
-    // The inserted numbers are all smaller than *node, so this loop visits them too.
-    joined.insert(before.begin(), before.end());
-  }
-  std::string missing;
-  for (const auto& [other, line] : recording->lines) {
-    for (const std::size_t node : other->recorded_tail) {
-      if (joined.count(node) == 0) missing = recording->nodes[node].work->label;
-    }
-  }
-  drop_recording(its);
-  if (!missing.empty()) refuse("end of a capture without a join: nothing waits for '" + missing + "'");
-  graph->nodes = recording->nodes;
-  graph->lines = recording->lines.size();
-  for (std::size_t i = 0; i < graph->lines; ++i) graph->line_of.push_back(world_.add_line());
-  graphs_.emplace(view.native, std::move(graph));
-  return {*this, view};
-}
-
-std::optional<gpu::GraphShape> FakeRuntime::shape(gpu::GraphView graph) {
-  const MutexLock lock(mutex_);
-  const std::vector<Recording::Node>& nodes = find(graph).nodes;
-  gpu::GraphShape shape;
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    const std::string& label = nodes[i].work->label;
-    if (label == "copy") {
-      ++shape.copies;
-    } else if (label == "fill") {
-      ++shape.fills;
-    } else if (label == "event") {
-      ++shape.events;
-    } else {
-      ++shape.kernels;
-      shape.high_priority += nodes[i].high_priority ? 1 : 0;
-    }
-    const std::vector<std::size_t> before = i == 0 ? std::vector<std::size_t>{} : std::vector{i - 1};
-    shape.in_a_row = shape.in_a_row && nodes[i].waits_for == before;
-  }
-  return shape;
-}
-
-void FakeRuntime::abandon_capture(gpu::StreamView stream) noexcept {
-  tell({.what = "abandon capture", .stream = stream.native});
-  const MutexLock lock(mutex_);
-  const auto found = streams_.find(stream.native);
-  if (found != streams_.end()) drop_recording(*found->second);
-}
-
-void FakeRuntime::launch(gpu::GraphView graph, gpu::StreamView stream) {
-  if (on_launch) on_launch();
-  tell({.what = "launch", .stream = stream.native, .object = graph.native});
-  const MutexLock lock(mutex_);
-  FakeStream& its = find(stream);
-  FakeGraph& launched = find(graph);
-  if (its.recording) refuse("a graph is launched into a captured stream");
-  std::vector<OpRef> before = std::move(its.tail);
-  if (launched.last) before.push_back(launched.last);
-  const OpRef begin = world_.enqueue(id_, its.line, nullptr, std::move(before));
-  std::vector<OpRef> ops;
-  std::vector<OpRef> all{begin};
-  for (const Recording::Node& node : launched.nodes) {
-    std::vector<OpRef> waits_for{begin};
-    for (const std::size_t earlier : node.waits_for) waits_for.push_back(ops[earlier]);
-    ops.push_back(world_.enqueue(id_, launched.line_of[node.line], node.work, std::move(waits_for)));
-    if (node.outside != nullptr) node.outside->op = ops.back();
-    all.push_back(ops.back());
-  }
-  launched.last = world_.enqueue(id_, its.line, nullptr, std::move(all));
-  its.tail = {launched.last};
 }
 
 }  // namespace hvd::test

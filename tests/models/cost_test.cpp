@@ -26,10 +26,7 @@ NodeCost cost_of(const Graph& graph, const std::string& name) {
 TEST(Cost, OfConvolutionsByHand) {
   const Graph graph = tiny();
   // The output is 2x4x4x6. Each element takes 3*3*3 multiply-adds, including those on padding, and one bias.
-  const double macs = 2 * 4 * 4 * 6 * 27;
-  const double in = 2 * 8 * 8 * 3;
-  const double out = 2 * 4 * 4 * 6;
-  const double weights = 6 * 27;
+  const double macs = 2 * 4 * 4 * 6 * 27, in = 2 * 8 * 8 * 3, out = 2 * 4 * 4 * 6, weights = 6 * 27;
   EXPECT_EQ(cost_of(graph, "conv").flops, 2 * macs + out);
   EXPECT_EQ(cost_of(graph, "conv").bytes, 4 * (in + weights + 6 + out));
   EXPECT_EQ(cost_of(graph, "conv.backward_weights").flops, 2 * macs + out);

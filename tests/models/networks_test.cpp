@@ -18,8 +18,7 @@ constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
 
 struct Reduced {
   const char* model;
-  std::int64_t batch_size;
-  std::int64_t image_size;
+  std::int64_t batch_size, image_size;
 };
 
 class ReducedNetwork : public ::testing::TestWithParam<Reduced> {};

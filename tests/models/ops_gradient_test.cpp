@@ -71,10 +71,8 @@ TEST(OpGradient, Conv) {
     SCOPED_TRACE(c.name);
     constexpr std::int64_t kOut = 5;
     const Shape ys = with_channels(c.y, kOut);
-    const Shape ws{kOut, c.window.kernel_h, c.window.kernel_w, c.x[3]};
-    const Shape bs{kOut};
-    Values x = random_values(c.x.count(), 1);
-    Values w = random_values(ws.count(), 2);
+    const Shape ws{kOut, c.window.kernel_h, c.window.kernel_w, c.x[3]}, bs{kOut};
+    Values x = random_values(c.x.count(), 1), w = random_values(ws.count(), 2);
     Values bias = random_values(bs.count(), 3);
     const Values r = random_values(ys.count(), 4);
     const auto f = [&] {
@@ -82,9 +80,7 @@ TEST(OpGradient, Conv) {
       conv(c.window, {x, c.x}, {w, ws}, {bias, bs}, {y, ys});
       return weighted_sum(r, y);
     };
-    Values dw = zeros(ws);
-    Values dbias = zeros(bs);
-    Values dx = zeros(c.x);
+    Values dw = zeros(ws), dbias = zeros(bs), dx = zeros(c.x);
     conv_backward_weights(c.window, {x, c.x}, {r, ys}, {dw, ws}, {dbias, bs});
     conv_backward_data(c.window, {w, ws}, {r, ys}, {dx, c.x});
     const double chain = static_cast<double>(ws.count()) / kOut;
@@ -98,12 +94,10 @@ TEST(OpGradient, Conv) {
 }
 
 TEST(OpGradient, FullyConnected) {
-  const Shape ys{3, 4};
-  const Shape bs{4};
+  const Shape ys{3, 4}, bs{4};
   for (const auto& [xs, ws] :
        {std::pair{Shape{3, 40}, Shape{4, 40}}, std::pair{Shape{3, 2, 2, 5}, Shape{4, 2, 2, 5}}}) {
-    Values x = random_values(xs.count(), 1);
-    Values w = random_values(ws.count(), 2);
+    Values x = random_values(xs.count(), 1), w = random_values(ws.count(), 2);
     Values bias = random_values(bs.count(), 3);
     const Values r = random_values(ys.count(), 4);
     const auto f = [&, &x_shape = xs, &w_shape = ws] {
@@ -111,9 +105,7 @@ TEST(OpGradient, FullyConnected) {
       fully_connected({x, x_shape}, {w, w_shape}, {bias, bs}, {y, ys});
       return weighted_sum(r, y);
     };
-    Values dx = zeros(xs);
-    Values dw = zeros(ws);
-    Values dbias = zeros(bs);
+    Values dx = zeros(xs), dw = zeros(ws), dbias = zeros(bs);
     fully_connected_backward_weights({x, xs}, {r, ys}, {dw, ws}, {dbias, bs});
     fully_connected_backward_data({w, ws}, {r, ys}, {dx, xs});
     expect_gradient("x", x, dx, f, 40);
@@ -123,17 +115,11 @@ TEST(OpGradient, FullyConnected) {
 }
 
 TEST(OpGradient, BatchNorm) {
-  const Shape xs{2, 3, 2, 3};
-  const Shape cs{3};
+  const Shape xs{2, 3, 2, 3}, cs{3};
   const BatchNormAttr attr{.epsilon = 1e-3, .momentum = 0.1};
-  Values x = random_values(xs.count(), 1);
-  Values gamma = random_values(3, 2);
-  Values beta = random_values(3, 3);
+  Values x = random_values(xs.count(), 1), gamma = random_values(3, 2), beta = random_values(3, 3);
   const Values r = random_values(xs.count(), 4);
-  Values mean = zeros(cs);
-  Values inv_std = zeros(cs);
-  Values running_mean = zeros(cs);
-  Values running_var = zeros(cs);
+  Values mean = zeros(cs), inv_std = zeros(cs), running_mean = zeros(cs), running_var = zeros(cs);
   const auto f = [&] {
     Values y = zeros(xs);
     batch_norm(attr, {x, xs}, {gamma, cs}, {beta, cs},
@@ -141,9 +127,7 @@ TEST(OpGradient, BatchNorm) {
     return weighted_sum(r, y);
   };
   f();
-  Values dx = zeros(xs);
-  Values dgamma = zeros(cs);
-  Values dbeta = zeros(cs);
+  Values dx = zeros(xs), dgamma = zeros(cs), dbeta = zeros(cs);
   batch_norm_backward({{x, xs}, {gamma, cs}, {mean, cs}, {inv_std, cs}, {r, xs}}, {dx, xs}, {dgamma, cs}, {dbeta, cs});
   Values dgamma_alone = zeros(cs);  // the first layer of a graph needs no dx
   batch_norm_backward({{x, xs}, {gamma, cs}, {mean, cs}, {inv_std, cs}, {r, xs}}, {}, {dgamma_alone, cs}, {dbeta, cs});
@@ -193,8 +177,7 @@ TEST(OpGradient, MaxAndAveragePool) {
 }
 
 TEST(OpGradient, GlobalAveragePool) {
-  const Shape xs{2, 3, 4, 3};
-  const Shape ys{2, 3};
+  const Shape xs{2, 3, 4, 3}, ys{2, 3};
   Values x = random_values(xs.count(), 1);
   const Values r = random_values(ys.count(), 2);
   const auto f = [&] {
@@ -208,19 +191,15 @@ TEST(OpGradient, GlobalAveragePool) {
 }
 
 TEST(OpGradient, AddConcatAndAccumulate) {
-  const Shape as{1, 2, 2, 3};
-  const Shape bs{1, 2, 2, 2};
-  const Shape ys{1, 2, 2, 5};
-  Values a = random_values(as.count(), 1);
-  Values b = random_values(bs.count(), 2);
+  const Shape as{1, 2, 2, 3}, bs{1, 2, 2, 2}, ys{1, 2, 2, 5};
+  Values a = random_values(as.count(), 1), b = random_values(bs.count(), 2);
   const Values r = random_values(ys.count(), 3);
   const auto joined = [&] {
     Values y = zeros(ys);
     concat(std::array<In, 2>{In{a, as}, In{b, bs}}, {y, ys});
     return weighted_sum(r, y);
   };
-  Values da = zeros(as);
-  Values db = zeros(bs);
+  Values da = zeros(as), db = zeros(bs);
   concat_backward({r, ys}, std::array<Out, 2>{Out{da, as}, Out{db, bs}});
   expect_gradient("concat, first", a, da, joined, 2);
   expect_gradient("concat, second", b, db, joined, 2);

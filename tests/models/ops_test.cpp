@@ -80,18 +80,14 @@ TEST(ReferenceConv, EqualsItsDefinition) {
 }
 
 TEST(ReferenceConv, AddsItsBias) {
-  const Values x{1, 2};
-  const Values w{3, 4};
-  const Values bias{10, 20};
+  const Values x{1, 2}, w{3, 4}, bias{10, 20};
   Values y(4);
   conv({}, {x, {1, 1, 2, 1}}, {w, {2, 1, 1, 1}}, {bias, {2}}, {y, {1, 1, 2, 2}});
   EXPECT_EQ(y, (Values{13, 24, 16, 28}));
 }
 
 TEST(ReferenceFullyConnected, ByHand) {
-  const Values x{1, 2, 3, 4};
-  const Values w{1, 0, 0, 1, 1, 1};
-  const Values bias{0, 0, 5};
+  const Values x{1, 2, 3, 4}, w{1, 0, 0, 1, 1, 1}, bias{0, 0, 5};
   Values y(6);
   fully_connected({x, {2, 2}}, {w, {3, 2}}, {bias, {3}}, {y, {2, 3}});
   EXPECT_EQ(y, (Values{1, 2, 8, 3, 4, 12}));
@@ -99,8 +95,7 @@ TEST(ReferenceFullyConnected, ByHand) {
 
 TEST(ReferencePooling, PaddingCountsAsMinusInfinityAndIsLeftOutOfAverages) {
   const Window window{.kernel_h = 2, .kernel_w = 2, .stride_h = 2, .stride_w = 2, .pad_top = 1, .pad_left = 1};
-  const Shape x_shape{1, 3, 3, 1};
-  const Shape y_shape{1, 2, 2, 1};
+  const Shape x_shape{1, 3, 3, 1}, y_shape{1, 2, 2, 1};
   const Values x{-1, -2, -3, -4, -5, -6, -7, -8, -9};
   Values y(4);
   max_pool(window, {x, x_shape}, {y, y_shape});
@@ -110,11 +105,8 @@ TEST(ReferencePooling, PaddingCountsAsMinusInfinityAndIsLeftOutOfAverages) {
 }
 
 TEST(ReferencePooling, TheFirstMaximumTakesTheDiff) {
-  const Shape x_shape{1, 2, 2, 1};
-  const Shape y_shape{1, 1, 1, 1};
-  const Values x{1, 3, 3, 3};
-  const Values y{3};
-  const Values dy{5};
+  const Shape x_shape{1, 2, 2, 1}, y_shape{1, 1, 1, 1};
+  const Values x{1, 3, 3, 3}, y{3}, dy{5};
   Values dx(4);
   max_pool_backward({.kernel_h = 2, .kernel_w = 2}, {x, x_shape}, {y, y_shape}, {dy, y_shape}, {dx, x_shape});
   EXPECT_EQ(dx, (Values{0, 5, 0, 0}));
@@ -122,13 +114,8 @@ TEST(ReferencePooling, TheFirstMaximumTakesTheDiff) {
 
 TEST(ReferenceBatchNorm, ByHand) {
   const Values x{1, 3};  // mean 2, biased variance 1, unbiased 2
-  const Values gamma{2};
-  const Values beta{10};
-  Values y(2);
-  Values mean(1);
-  Values inv_std(1);
-  Values running_mean{0};
-  Values running_var{1};
+  const Values gamma{2}, beta{10};
+  Values y(2), mean(1), inv_std(1), running_mean{0}, running_var{1};
   batch_norm({.epsilon = 3, .momentum = 0.25}, {x, {2, 1, 1, 1}}, {gamma, {1}}, {beta, {1}},
              {.y = {y, {2, 1, 1, 1}},
               .mean = {mean, {1}},
@@ -143,11 +130,8 @@ TEST(ReferenceBatchNorm, ByHand) {
 }
 
 TEST(ReferenceConcat, JoinsAndSplitsChannels) {
-  const Values a{1, 2, 3, 4};
-  const Values b{5, 6};
-  const Shape a_shape{1, 1, 2, 2};
-  const Shape b_shape{1, 1, 2, 1};
-  const Shape y_shape{1, 1, 2, 3};
+  const Values a{1, 2, 3, 4}, b{5, 6};
+  const Shape a_shape{1, 1, 2, 2}, b_shape{1, 1, 2, 1}, y_shape{1, 1, 2, 3};
   Values y(6);
   concat(std::vector<In>{{a, a_shape}, {b, b_shape}}, {y, y_shape});
   EXPECT_EQ(y, (Values{1, 2, 5, 3, 4, 6}));

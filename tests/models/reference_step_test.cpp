@@ -56,8 +56,7 @@ TEST(ReferenceStep, LossIsTheWeightedSumOfTheHeads) {
     graph.nodes[static_cast<std::size_t>(graph.losses[1])].attr = LossAttr{.weight = weight};
     return Rank(graph, kDouble).forward_backward();
   };
-  const double main_only = loss_with_weight(0);
-  const double auxiliary = loss_with_weight(1) - main_only;
+  const double main_only = loss_with_weight(0), auxiliary = loss_with_weight(1) - main_only;
   EXPECT_GT(auxiliary, 0.1);
   EXPECT_NEAR(loss_with_weight(0.4), main_only + 0.4 * auxiliary, 1e-14);
 }
@@ -197,8 +196,7 @@ TEST(ReferenceStep, StateToBroadcastHoldsWeightsAndRunningStatistics) {
   }
   target.step->state_changed();
   const std::size_t count = target.step->slots()[0].count;
-  std::vector<float> sent(count);
-  std::vector<float> received(count);
+  std::vector<float> sent(count), received(count);
   source.step->read_parameter(0, sent);
   target.step->read_parameter(0, received);
   EXPECT_EQ(received, sent);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <ctime>
 #include <thread>
+#include <tuple>
 
 #include "models/arena_types.h"
 #include "tests/models/small_graphs.h"
@@ -31,22 +32,16 @@ ReplayProfile sample() {
 }
 
 void expect_equal(const ReplayProfile& a, const ReplayProfile& b) {
-  EXPECT_EQ(a.model, b.model);
-  EXPECT_EQ(a.batch_size, b.batch_size);
-  EXPECT_EQ(a.image_size, b.image_size);
-  EXPECT_EQ(a.device, b.device);
-  EXPECT_EQ(a.compute_type, b.compute_type);
-  EXPECT_EQ(a.source_run, b.source_run);
-  EXPECT_EQ(a.forward_seconds, b.forward_seconds);
-  EXPECT_EQ(a.backward_end_seconds, b.backward_end_seconds);
-  EXPECT_EQ(a.update_seconds, b.update_seconds);
+  const auto facts = [](const ReplayProfile& p) {
+    return std::tie(p.model, p.batch_size, p.image_size, p.device, p.compute_type, p.source_run, p.forward_seconds,
+                    p.backward_end_seconds, p.update_seconds);
+  };
+  EXPECT_EQ(facts(a), facts(b));
   ASSERT_EQ(a.gradients.size(), b.gradients.size());
-  for (std::size_t i = 0; i < a.gradients.size(); ++i) {
-    EXPECT_EQ(a.gradients[i].name, b.gradients[i].name);
-    EXPECT_EQ(a.gradients[i].count, b.gradients[i].count);
-    EXPECT_EQ(a.gradients[i].submit_seconds, b.gradients[i].submit_seconds);
-    EXPECT_EQ(a.gradients[i].ready_seconds, b.gradients[i].ready_seconds);
-  }
+  const auto of = [](const ReplayProfile::Gradient& g) {
+    return std::tie(g.name, g.count, g.submit_seconds, g.ready_seconds);
+  };
+  for (std::size_t i = 0; i < a.gradients.size(); ++i) EXPECT_EQ(of(a.gradients[i]), of(b.gradients[i])) << i;
 }
 
 TEST(ReplayText, RoundTripsExactly) {

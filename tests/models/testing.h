@@ -4,19 +4,20 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "engine/base/error.h"
 #include "engine/base/philox.h"
 #include "models/graph/autodiff.h"
 #include "models/synthetic.h"
 #include "models/train_step.h"
+#include "tests/base/errors.h"
 
 namespace hvd::models::testing {
+
+using hvd::test::expect_error;
 
 /// Standard normal values; the same (count, stream) gives the same values.
 inline std::vector<double> random_values(std::int64_t count, std::uint64_t stream) {
@@ -67,19 +68,5 @@ struct Rank {
   std::uint64_t first = 0;
   RecordingSink sink;
 };
-
-/// Runs `call` and expects an Error of `code` whose text contains all of `parts`.
-inline void expect_error(Errc code, const std::vector<std::string>& parts, const std::function<void()>& call) {
-  try {
-    call();
-    ADD_FAILURE() << "no error was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(name(error.code()), name(code)) << error.what();
-    for (const std::string& part : parts) {
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
-          << "'" << part << "' is not in: " << error.what();
-    }
-  }
-}
 
 }  // namespace hvd::models::testing

@@ -76,8 +76,7 @@ struct ChannelError {
 
 ChannelError channel_error(const Tensor& x, std::size_t channels, std::size_t c, double mean, double inv_std) {
   const std::size_t samples = x.data.size() / channels;
-  double magnitude = 0;
-  double squares = 0;
+  double magnitude = 0, squares = 0;
   for (std::size_t i = 0; i < samples; ++i) {
     const double value = x.data[i * channels + c];
     magnitude += std::abs(value);
@@ -100,8 +99,7 @@ ChannelError channel_error(const Tensor& x, std::size_t channels, std::size_t c,
 BatchNormResult batch_norm(const BatchNormAttr& attr, const Tensor& x, const Tensor& gamma, const Tensor& beta) {
   const std::size_t channels = gamma.data.size();
   BatchNormResult r{.y = zeros(x.shape), .mean = zeros(gamma.shape), .inv_std = zeros(gamma.shape)};
-  Tensor running_mean = zeros(gamma.shape);
-  Tensor running_var = zeros(gamma.shape);
+  Tensor running_mean = zeros(gamma.shape), running_var = zeros(gamma.shape);
   reference::batch_norm(attr, x.in(), gamma.in(), beta.in(),
                         {.y = r.y.out(),
                          .mean = r.mean.out(),
@@ -110,12 +108,10 @@ BatchNormResult batch_norm(const BatchNormAttr& attr, const Tensor& x, const Ten
                          .running_var = running_var.out()});
   r.y.bound.resize(r.y.data.size());
   for (std::size_t c = 0; c < channels; ++c) {
-    const double mean = r.mean.data[c];
-    const double inv_std = r.inv_std.data[c];
+    const double mean = r.mean.data[c], inv_std = r.inv_std.data[c];
     const ChannelError error = channel_error(x, channels, c, mean, inv_std);
     for (std::size_t i = c; i < x.data.size(); i += channels) {
-      const double shifted = std::abs(x.data[i] - mean);
-      const double scale = std::abs(gamma.data[c]) * inv_std;
+      const double shifted = std::abs(x.data[i] - mean), scale = std::abs(gamma.data[c]) * inv_std;
       r.y.bound[i] = scale * (error.mean + kEpsilon * (std::abs(mean) + shifted)) +
                      scale * shifted * (0.5 * error.variance + 3 * kEpsilon) +
                      kEpsilon * (std::abs(r.y.data[i]) + std::abs(beta.data[c]));
@@ -126,8 +122,7 @@ BatchNormResult batch_norm(const BatchNormAttr& attr, const Tensor& x, const Ten
 
 BatchNormDiffs batch_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& inv_std,
                                    const Tensor& dy) {
-  const std::size_t channels = gamma.data.size();
-  const std::size_t samples = x.data.size() / channels;
+  const std::size_t channels = gamma.data.size(), samples = x.data.size() / channels;
   const auto n = static_cast<double>(samples);
   BatchNormDiffs r{.dx = zeros(x.shape), .dgamma = zeros(gamma.shape), .dbeta = zeros(gamma.shape)};
   reference::batch_norm_backward(
@@ -155,8 +150,7 @@ BatchNormDiffs batch_norm_backward(const Tensor& x, const Tensor& gamma, const T
     r.dgamma.bound[c] = std::sqrt(n) * kEpsilon * sum_product + operand_error;
     const double scale = std::abs(gamma.data[c]) * inv_std.data[c];
     for (std::size_t i = c; i < x.data.size(); i += channels) {
-      const double normal = (x.data[i] - mean.data[c]) * inv_std.data[c];
-      const double dgamma = r.dgamma.data[c];
+      const double normal = (x.data[i] - mean.data[c]) * inv_std.data[c], dgamma = r.dgamma.data[c];
       const double dbeta = r.dbeta.data[c];
       const double inner = std::abs(dy.data[i]) + std::abs(dbeta) / n + std::abs(normal * dgamma) / n;
       r.dx.bound[i] =

@@ -11,6 +11,7 @@
 #include "models/synthetic.h"
 #include "models/train_step.h"
 #include "models/zoo/zoo.h"
+#include "tests/models/testing.h"
 
 namespace hvd::models::memory_test {
 namespace {
@@ -20,11 +21,6 @@ std::size_t peak_bytes() {
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::size_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
 }
-
-class NoSink final : public GradientSink {
- public:
-  void gradient_ready(std::size_t /*parameter*/) override {}
-};
 
 TEST(OnednnMemory, PeakIsAtMostATenthAboveTheReport) {
   const ModelSpec spec{
@@ -36,7 +32,7 @@ TEST(OnednnMemory, PeakIsAtMostATenthAboveTheReport) {
   const HeapArena arena = make_heap_arena();
   const std::size_t before = peak_bytes();
   const auto step = make_onednn_step(std::move(graph), {}, arena.allocate);
-  NoSink sink;
+  testing::RecordingSink sink;
   for (std::uint64_t i = 0; i < 2; ++i) {
     (void)step->forward_backward({.images = images, .labels = labels, .first_sample = 0, .step = i}, sink);
     step->update({});

@@ -21,6 +21,13 @@ struct Case {
   DataType compute, gradient;
 };
 
+void expect_agreement(const testing::Comparison& result) {
+  for (const auto& failure : result.failures) {
+    ADD_FAILURE() << failure.node << ": " << failure.tensor << " is off by " << failure.error << ", bound "
+                  << failure.bound;
+  }
+}
+
 class NetworkOperations : public ::testing::TestWithParam<Case> {};
 
 TEST_P(NetworkOperations, AgreeWithTheReferenceWithinTheirRounding) {
@@ -32,10 +39,7 @@ TEST_P(NetworkOperations, AgreeWithTheReferenceWithinTheirRounding) {
             << result.worst_ratio << " at " << result.worst << "\n";
   EXPECT_TRUE(result.equal_to_step) << "memory reuse or an operation in place changes the result";
   EXPECT_GT(result.tensors, 50U);
-  for (const auto& failure : result.failures) {
-    ADD_FAILURE() << failure.node << ": " << failure.tensor << " is off by " << failure.error << ", bound "
-                  << failure.bound;
-  }
+  expect_agreement(result);
 }
 
 constexpr DataType kF32 = DataType::kF32;
@@ -60,10 +64,7 @@ TEST_P(LargeImages, WeightGradientsInBandsAgreeWithTheReference) {
   if (const std::string reason = onednn_unsupported_reason(kBF16); !reason.empty()) GTEST_SKIP() << reason;
   const testing::Comparison result = testing::compare_operations(large_images(), kBF16, GetParam());
   EXPECT_TRUE(result.equal_to_step);
-  for (const auto& failure : result.failures) {
-    ADD_FAILURE() << failure.node << ": " << failure.tensor << " is off by " << failure.error << ", bound "
-                  << failure.bound;
-  }
+  expect_agreement(result);
 
   // If weight gradients were computed in bands, the profile lists operations that sum the bands.
   const HeapArena arena = make_heap_arena();

@@ -11,6 +11,7 @@
 #include "models/onednn/primitive_program.h"
 #include "models/onednn/threads.h"
 #include "models/synthetic.h"
+#include "tests/models/testing.h"
 #include "tests/onednn/expected.h"
 
 namespace hvd::models::testing {
@@ -20,11 +21,6 @@ using onednn::Md;
 using onednn::TensorView;
 using Type = dnnl::memory::data_type;
 using Tag = dnnl::memory::format_tag;
-
-class NoSink final : public GradientSink {
- public:
-  void gradient_ready(std::size_t /*parameter*/) override {}
-};
 
 class Comparer {
  public:
@@ -51,7 +47,7 @@ class Comparer {
                     labels_);
     const Batch batch{.images = pixels, .labels = labels_, .first_sample = 0, .step = 0};
     program_.set_external(compiler_.images(), pixels.data());
-    NoSink sink;
+    RecordingSink sink;
     onednn::StepInput input{.batch = &batch, .loss = 0};
     program_.run(input, sink, false);
     compare_with_step(batch, input.loss);
@@ -73,7 +69,7 @@ class Comparer {
     const auto step = make_onednn_step(
         graph_, {.compute = compute_, .gradient = parameters_.gradient_type(), .threads = 1, .seed = kSeed},
         arena.allocate);
-    NoSink sink;
+    RecordingSink sink;
     const double step_loss = step->forward_backward(batch, sink);
     const auto kept = parameters_.gradient_arena();
     result_.equal_to_step = step_loss == loss && std::equal(kept.begin(), kept.end(), step->gradient_arena().begin(),

@@ -62,9 +62,7 @@ AbortOutcome run(const std::vector<FakeNcclOptions>& nccl, StuckRank stuck,
                  const std::function<void(GpuRank&, DeviceEngine*)>& leave = {}) {
   AbortOutcome outcome;
   std::mutex mutex;
-  GpuWorldOptions options;
-  options.nccl = nccl;
-  outcome.outcome = on_gpu_ranks(2, options, [&](GpuRank& rank) {
+  outcome.outcome = on_gpu_ranks(2, {.nccl = nccl}, [&](GpuRank& rank) {
     DeviceEngine* its = nullptr;
     StuckRank own = stuck;
     own.leave = [&](const Error& why) {
@@ -153,8 +151,7 @@ TEST(DeviceAbort, ATrainingThreadThatIsStuckInCudaIsLeftBehind) {
 
 // The training thread is not stuck, so it leaves, and samples are saved as after any error.
 TEST(DeviceAbort, ALibraryThatDoesNotComeBackHoldsNobodyUp) {
-  FakeNcclOptions stays;
-  stays.cancel_may_return = std::make_shared<std::atomic<bool>>(false);
+  const FakeNcclOptions stays{.cancel_may_return = std::make_shared<std::atomic<bool>>(false)};
   const auto begin = Clock::now();
   const AbortOutcome outcome = run({stays}, {.leave = {}, .library_patience = 200ms}, kNothing,
                                    [](GpuRank& rank, DeviceEngine&) { rank.hub.lose_a_rank(); });
@@ -166,12 +163,9 @@ TEST(DeviceAbort, ALibraryThatDoesNotComeBackHoldsNobodyUp) {
 
 // If the training thread is stuck freeing GPU memory, the engine must call StuckRank::leave, which ends the process.
 TEST(DeviceAbort, ATrainingThreadThatIsStuckBehindTheLibraryIsLeftBehind) {
-  FakeNcclOptions stays;
-  stays.cancel_may_return = std::make_shared<std::atomic<bool>>(false);
+  const FakeNcclOptions stays{.cancel_may_return = std::make_shared<std::atomic<bool>>(false)};
   std::atomic<bool> told = false;
-  GpuWorldOptions options;
-  options.nccl = {stays};
-  const GpuOutcome outcome = on_gpu_ranks(2, options, [&](GpuRank& rank) {
+  const GpuOutcome outcome = on_gpu_ranks(2, {.nccl = {stays}}, [&](GpuRank& rank) {
     StuckRank stuck{.leave = [&](const Error&) { told = true; }, .patience = 500ms, .library_patience = 100ms};
     if (rank.rank == 1) stuck.leave = {};
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), kCapturedFromTheStart, stuck);

@@ -1,17 +1,14 @@
-// Tests DeviceEngine on real GPUs with the real NCCL. Ranks are threads with one GPU each. Gradients are copies of data
-// on the device, so the test needs no kernels of this project. With one GPU it needs NCCL 2.30 or newer and
-// NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment. On other machines it is skipped with the reason.
+// Tests DeviceEngine on real GPUs with the real NCCL. Gradients are copies of data on the device, so the test needs no
+// kernels of this project.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/runtime/device_engine.h"
+#include "tests/comm/real_gpus.h"
 #include "tests/runtime/ranks.h"
 
 namespace hvd::test::device_engine_gpu_test {
@@ -21,53 +18,30 @@ using namespace std::chrono_literals;
 
 constexpr int kRanks = 2;
 
-/// Returns the reason why this machine cannot run the test, or an empty text if it can.
-std::string missing(bool share_gpus) {
-  const gpu::DeviceList list = gpu::list_devices();
-  if (list.devices.empty()) return list.reason;
-  if (list.devices.size() < kRanks && !share_gpus) {
-    return "one GPU, and NCCL_MULTI_RANK_GPU_ENABLE is not 1 (it needs NCCL 2.30)";
-  }
-  try {
-    (void)comm::nccl::load({});
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
-}
-
-std::unique_ptr<comm::DeviceCommunicator> connect(std::unique_ptr<comm::Communicator> host, gpu::GpuRuntime& runtime,
-                                                  bool share_gpus, Deadline deadline) {
-  comm::NcclOptions nccl;
-  nccl.share_gpus = share_gpus;
-  if (share_gpus) nccl.max_ctas = 4;  // the kernels of both ranks must be on the GPU at the same time
-  return comm::make_nccl(std::move(host), runtime, comm::nccl::load({}), nccl, deadline);
-}
-
 /// Tests tickets whose outputs the engine allocates, and factors if this build has the kernel that scales.
-void check_tickets(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus) {
-  const auto runtime = gpu::make_cuda_runtime(share_gpus ? 0 : rank);
+void check_tickets(gpu::GpuRuntime& runtime, std::unique_ptr<comm::DeviceCommunicator> communicator) {
+  const int rank = communicator->topology().rank;
   const Deadline deadline = Deadline::after(60s);
-  Engine engine(connect(std::move(host), *runtime, share_gpus, deadline), patient_options(Schedule::kNegotiated));
-  runtime->make_current();
+  Engine engine(std::move(communicator), patient_options(Schedule::kNegotiated));
+  runtime.make_current();
   using Shape = std::vector<std::int64_t>;
   constexpr std::size_t kCount = 6, kBytes = kCount * sizeof(float);
   constexpr auto kF32 = DataType::kF32;
-  const gpu::Stream stream = runtime->make_stream(gpu::Priority::kNormal);
-  const gpu::DeviceMemory memory = runtime->allocate(2 * kBytes, "tensors");
-  const gpu::PinnedMemory staging = runtime->allocate_pinned(2 * kBytes, "tensors");
+  const gpu::Stream stream = runtime.make_stream(gpu::Priority::kNormal);
+  const gpu::DeviceMemory memory = runtime.allocate(2 * kBytes, "tensors");
+  const gpu::PinnedMemory staging = runtime.allocate_pinned(2 * kBytes, "tensors");
   auto* const values = reinterpret_cast<float*>(staging->bytes.data());
   std::byte* const in = memory->bytes.data();
   std::byte* const out = in + kBytes;
   for (std::size_t i = 0; i < kCount; ++i) values[i] = static_cast<float>(10 * rank) + static_cast<float>(i);
-  runtime->copy(in, values, kBytes, stream);
-  runtime->synchronize(stream, deadline, "the tensor");
+  runtime.copy(in, values, kBytes, stream);
+  runtime.synchronize(stream, deadline, "the tensor");
   const auto read = [&](std::span<const std::byte> result) {
-    runtime->copy(values, result.data(), result.size(), stream);
-    runtime->synchronize(stream, deadline, "the result");
+    runtime.copy(values, result.data(), result.size(), stream);
+    runtime.synchronize(stream, deadline, "the result");
     return std::vector<float>(values, values + result.size() / sizeof(float));
   };
-  const Scale scale = runtime->scale_refusal().empty() ? Scale{2, 0.5} : Scale{};
+  const Scale scale = runtime.scale_refusal().empty() ? Scale{2, 0.5} : Scale{};
   engine.wait(engine.all_reduce_into_async("sum", out, in, Shape{6}, kF32, ReduceOp::kSum, scale));
   EXPECT_EQ(read({out, kBytes}), (std::vector<float>{10, 12, 14, 16, 18, 20}));
   const Output share =
@@ -81,35 +55,35 @@ void check_tickets(int rank, std::unique_ptr<comm::Communicator> host, bool shar
   EXPECT_EQ(read({in, kBytes}).front(), static_cast<float>(10 * rank));
 }
 
-void train(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus, Schedule schedule) {
-  const auto runtime = gpu::make_cuda_runtime(share_gpus ? 0 : rank);
+void train(gpu::GpuRuntime& runtime, std::unique_ptr<comm::DeviceCommunicator> communicator, Schedule schedule) {
+  const int rank = communicator->topology().rank;
   const Deadline deadline = Deadline::after(60s);
   EngineOptions options = patient_options(schedule);
   options.buckets = {.bucket_bytes = 600, .first_bucket_bytes = 200};
-  DeviceEngine engine(connect(std::move(host), *runtime, share_gpus, deadline), options, {});
-  runtime->make_current();
+  DeviceEngine engine(std::move(communicator), options, {});
+  runtime.make_current();
 
   const auto gradients = make_gradients(12);
   const std::size_t elements = arena_elements(gradients);
   const std::span<std::byte> arena = engine.engine().allocate(elements * sizeof(float));
-  const gpu::Stream stream = runtime->make_stream(gpu::Priority::kNormal);
-  const gpu::DeviceMemory source = runtime->allocate(arena.size(), "this rank's gradients");
-  const gpu::PinnedMemory host_copy = runtime->allocate_pinned(arena.size(), "gradients");
+  const gpu::Stream stream = runtime.make_stream(gpu::Priority::kNormal);
+  const gpu::DeviceMemory source = runtime.allocate(arena.size(), "this rank's gradients");
+  const gpu::PinnedMemory host_copy = runtime.allocate_pinned(arena.size(), "gradients");
   auto* const values = reinterpret_cast<float*>(host_copy->bytes.data());
   for (std::size_t i = 0; i < elements; ++i) values[i] = contribution(rank, 0, i);
-  runtime->copy(source->bytes.data(), values, arena.size(), stream);
-  runtime->synchronize(stream, deadline, "the gradients");
+  runtime.copy(source->bytes.data(), values, arena.size(), stream);
+  runtime.synchronize(stream, deadline, "the gradients");
   engine.set_gradients(gradients, arena.data(), DataType::kF32, ReduceOp::kSum);
 
   const DeviceEngine::Work work{[&] {
                                   for (std::size_t i = 0; i < gradients.size(); ++i) {
                                     const std::size_t offset = gradients[i].offset * sizeof(float);
-                                    runtime->copy(arena.data() + offset, source->bytes.data() + offset,
-                                                  gradients[i].count * sizeof(float), stream);
+                                    runtime.copy(arena.data() + offset, source->bytes.data() + offset,
+                                                 gradients[i].count * sizeof(float), stream);
                                     engine.gradient_ready(i);
                                   }
                                 },
-                                [&] { runtime->copy(values, arena.data(), arena.size(), stream); }};
+                                [&] { runtime.copy(values, arena.data(), arena.size(), stream); }};
   for (int step = 0; step < 5; ++step) {
     std::memset(values, 0, arena.size());
     engine.run_step(stream, work);
@@ -170,32 +144,13 @@ TEST(DeviceEngineOnAGpu, StepsLaunchedAheadComeInOrder) {
   EXPECT_EQ(ahead, kSteps - 3);  // all but two eager steps and a capture
 }
 
-/// Runs `body` on every rank, or skips the test if this machine cannot run it.
-void on_gpus(const std::function<void(int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus)>& body) {
-  const char* const shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-  const bool share_gpus = shared != nullptr && std::string(shared) == "1";
-  if (const std::string reason = missing(share_gpus); !reason.empty()) GTEST_SKIP() << reason;
-  auto hosts = comm::make_loopback(kRanks);
-  std::vector<std::jthread> ranks;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    ranks.emplace_back([&, rank, host = std::move(hosts[static_cast<std::size_t>(rank)])]() mutable {
-      try {
-        body(rank, std::move(host), share_gpus);
-      } catch (const Error& error) {
-        ADD_FAILURE() << "rank " << rank << ": " << error.what();
-      }
-    });
-  }
-}
-
-TEST(DeviceTicketsOnGpus, AreOfDeviceMemory) { on_gpus(check_tickets); }
+TEST(DeviceTicketsOnGpus, AreOfDeviceMemory) { on_gpus(kRanks, check_tickets); }
 
 class DeviceEngineOnGpus : public ::testing::TestWithParam<Schedule> {};
 
 TEST_P(DeviceEngineOnGpus, ReducesEagerAndCaptured) {
-  on_gpus([](int rank, std::unique_ptr<comm::Communicator> host, bool share_gpus) {
-    train(rank, std::move(host), share_gpus, GetParam());
-  });
+  on_gpus(kRanks,
+          [](gpu::GpuRuntime& runtime, auto communicator) { train(runtime, std::move(communicator), GetParam()); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, DeviceEngineOnGpus, ::testing::Values(Schedule::kStatic, Schedule::kNegotiated));

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/base/errors.h"
 #include "tests/runtime/device_network.h"
 
 namespace hvd::test::device_engine_test {
@@ -30,11 +31,9 @@ TEST_P(DeviceSteps, GiveTheSumsOfAllRanks) {
   const auto [size, way] = GetParam();
   constexpr int kSteps = 6;
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
-    GpuWorldOptions options;
-    options.seed = seed;
-    options.ranks_per_node = way.ranks_per_node;
     const bool through_host = way.ranks_per_node > 0 && size > way.ranks_per_node;
-    const GpuOutcome outcome = on_gpu_ranks(size, options, [&, size = size, way = way](GpuRank& rank) {
+    const GpuWorldOptions options{.seed = seed, .ranks_per_node = way.ranks_per_node};
+    expect_good(on_gpu_ranks(size, options, [&, size = size, way = way](GpuRank& rank) {
       DeviceEngine engine(rank.connect(), small_buckets(way.schedule), {.overlap = way.overlap, .graph = way.graph});
       Network network(rank, engine);
       for (int step = 0; step < kSteps; ++step) {
@@ -59,8 +58,7 @@ TEST_P(DeviceSteps, GiveTheSumsOfAllRanks) {
       } else {
         EXPECT_EQ(got, expected_parameters(size, kSteps, network.gradients())) << "seed " << seed;
       }
-    });
-    ASSERT_TRUE(outcome.good()) << "seed " << seed << "\n" << outcome.text().substr(0, 2000);
+    }));
   }
 }
 
@@ -75,9 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          Mode{Schedule::kNegotiated, true, true, 2})));
 
 TEST(DeviceEngine, SaysWhyReductionsInTwoLevelsAreNotCaptured) {
-  GpuWorldOptions options;
-  options.ranks_per_node = 1;
-  const GpuOutcome outcome = on_gpu_ranks(2, options, [](GpuRank& rank) {
+  expect_good(on_gpu_ranks(2, {.ranks_per_node = 1}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {.eager_steps = 1});
     EXPECT_EQ(engine.graph_refusal(),
               "hierarchical reductions pass through the host, which no CUDA graph can hold: every step is enqueued");
@@ -86,8 +82,7 @@ TEST(DeviceEngine, SaysWhyReductionsInTwoLevelsAreNotCaptured) {
     // Under kNone nothing is reduced through the host, so the step can be captured.
     engine.set_schedule(Schedule::kNone);
     for (int step = 0; step < 3; ++step) EXPECT_EQ(network.step().graph, step > 0);
-  });
-  EXPECT_TRUE(outcome.good()) << outcome.text();
+  }));
   const GpuOutcome one_level = on_gpu_ranks(2, {}, [](GpuRank& rank) {
     EXPECT_EQ(DeviceEngine(rank.connect(), small_buckets(Schedule::kStatic), {}).graph_refusal(), "");
   });
@@ -99,9 +94,7 @@ class DeviceChanges : public ::testing::TestWithParam<int> {};
 
 TEST_P(DeviceChanges, BetweenStepsLoseNothing) {
   constexpr int kSteps = 4;  // steps per setting: two eager ones, a capture, a launch
-  GpuWorldOptions options;
-  options.ranks_per_node = GetParam();
-  const GpuOutcome outcome = on_gpu_ranks(4, options, [&](GpuRank& rank) {
+  expect_good(on_gpu_ranks(4, {.ranks_per_node = GetParam()}, [&](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
     Network network(rank, engine);
     int steps = 0;
@@ -130,8 +123,7 @@ TEST_P(DeviceChanges, BetweenStepsLoseNothing) {
     engine.reconnect({});
     train(true, kGradients, kGradients);
     EXPECT_EQ(network.parameters(), expected_parameters(4, steps, network.gradients()));
-  });
-  EXPECT_TRUE(outcome.good()) << outcome.text().substr(0, 3000);
+  }));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DeviceChanges, ::testing::Values(0, 2));
@@ -162,10 +154,8 @@ std::map<std::string, std::size_t> last_step_of_rank_0(const std::vector<std::st
 int seeds_with_overlap(bool overlap, bool graph) {
   int seen = 0;
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
-    GpuWorldOptions options;
-    options.seed = seed;
     std::size_t first_bucket = 0;
-    const GpuOutcome outcome = on_gpu_ranks(2, options, [&](GpuRank& rank) {
+    const GpuOutcome outcome = on_gpu_ranks(2, {.seed = seed}, [&](GpuRank& rank) {
       DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {.overlap = overlap, .graph = graph});
       Network network(rank, engine);
       for (int step = 0; step < 3; ++step) network.step();
@@ -202,16 +192,13 @@ TEST(DeviceEngine, BucketsAreReducedInPlanOrderForEveryBackwardOrder) {
 
 TEST(DeviceEngine, NegotiatesWhateverTheOrderOnEachRank) {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
-    GpuWorldOptions options;
-    options.seed = seed;
-    const GpuOutcome outcome = on_gpu_ranks(3, options, [](GpuRank& rank) {
+    expect_good(on_gpu_ranks(3, {.seed = seed}, [](GpuRank& rank) {
       DeviceEngine engine(rank.connect(), small_buckets(Schedule::kNegotiated), {});
       Network network(rank, engine);
       std::rotate(network.order_.begin(), network.order_.begin() + 3 * rank.rank, network.order_.end());
       for (int step = 0; step < 3; ++step) network.step();
       EXPECT_EQ(network.parameters(), expected_parameters(3, 3, network.gradients()));
-    });
-    ASSERT_TRUE(outcome.good()) << outcome.text();
+    }));
   }
 }
 
@@ -219,7 +206,7 @@ TEST(DeviceEngine, NegotiatesWhateverTheOrderOnEachRank) {
 TEST(DeviceEngine, NegotiatedGradientsAreCopiedOnlyWhereTheyComeOutOfOrder) {
   for (const bool in_order : {true, false}) {
     std::atomic<bool> copied = false;
-    const GpuOutcome outcome = on_gpu_ranks(2, {}, [&](GpuRank& rank) {
+    expect_good(on_gpu_ranks(2, {}, [&](GpuRank& rank) {
       DeviceEngine engine(rank.connect(), small_buckets(Schedule::kNegotiated), {});
       Network network(rank, engine);
       if (!in_order) {
@@ -233,8 +220,7 @@ TEST(DeviceEngine, NegotiatedGradientsAreCopiedOnlyWhereTheyComeOutOfOrder) {
         if (network.step().engine.copy > std::chrono::nanoseconds::zero()) copied = true;
       }
       EXPECT_EQ(network.parameters(), expected_parameters(2, 3, network.gradients()));
-    });
-    ASSERT_TRUE(outcome.good()) << outcome.text();
+    }));
     EXPECT_EQ(copied, !in_order);
   }
 }
@@ -246,7 +232,7 @@ TEST(DeviceEngine, NegotiatedRunsOfABatchAreHandedOverTogether) {
   constexpr int kSteps = 4;
   std::atomic<int> started = 0;
   std::atomic<std::size_t> batches = 0;
-  const GpuOutcome outcome = on_gpu_ranks(2, {}, [&](GpuRank& rank) {
+  expect_good(on_gpu_ranks(2, {}, [&](GpuRank& rank) {
     EngineOptions options = small_buckets(Schedule::kNegotiated);
     options.negotiation.fusion.threshold_bytes = std::size_t{64} << 20;
     DeviceEngine engine(rank.connect(), options, {});
@@ -271,14 +257,13 @@ TEST(DeviceEngine, NegotiatedRunsOfABatchAreHandedOverTogether) {
     engine.engine().barrier();
     if (rank.rank == 0) started = rank.hub.threads_started() - before;
     rank.gpu.synchronize(compute, Deadline::after(20s), "the steps");
-  });
-  ASSERT_TRUE(outcome.good()) << outcome.text();
+  }));
   EXPECT_EQ(static_cast<std::size_t>(started), batches.load());  // counts both ranks
   EXPECT_LT(batches, 2 * kSteps * kCount) << "one thread for each run, as without a group";
 }
 
 TEST(DeviceEngine, SchedulesMaySwitchBetweenSteps) {
-  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+  expect_good(on_gpu_ranks(2, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {.eager_steps = 1});
     Network network(rank, engine);
     for (int round = 0; round < 3; ++round) {
@@ -291,8 +276,7 @@ TEST(DeviceEngine, SchedulesMaySwitchBetweenSteps) {
     engine.drop_graphs();
     engine.set_schedule(Schedule::kStatic);
     EXPECT_TRUE(network.step().graph);
-  });
-  EXPECT_TRUE(outcome.good()) << outcome.text();
+  }));
 }
 
 class DeviceStepsAhead : public ::testing::TestWithParam<std::tuple<int, Mode>> {};
@@ -301,10 +285,8 @@ TEST_P(DeviceStepsAhead, GiveTheSumsOfAllRanks) {
   const auto [size, way] = GetParam();
   constexpr std::size_t kSteps = 9;
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
-    GpuWorldOptions options;
-    options.seed = seed;
-    options.ranks_per_node = way.ranks_per_node;
-    const GpuOutcome outcome = on_gpu_ranks(size, options, [&, size = size, way = way](GpuRank& rank) {
+    const GpuWorldOptions options{.seed = seed, .ranks_per_node = way.ranks_per_node};
+    expect_good(on_gpu_ranks(size, options, [&, size = size, way = way](GpuRank& rank) {
       DeviceEngine engine(rank.connect(), small_buckets(way.schedule), {.overlap = way.overlap, .graph = way.graph});
       Network network(rank, engine);
       const std::vector<DeviceReport> reports = network.steps_ahead(kSteps);
@@ -318,8 +300,7 @@ TEST_P(DeviceStepsAhead, GiveTheSumsOfAllRanks) {
         EXPECT_GT(reports[step].step.count(), 0) << "step " << step;
       }
       EXPECT_EQ(network.parameters(), expected_parameters(size, kSteps, network.gradients())) << "seed " << seed;
-    });
-    ASSERT_TRUE(outcome.good()) << "seed " << seed << "\n" << outcome.text().substr(0, 2000);
+    }));
   }
 }
 
@@ -331,7 +312,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          Mode{Schedule::kStatic, true, true, 1})));
 
 TEST(DeviceEngine, LaunchesOneStepAheadAndNoMore) {
-  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+  expect_good(on_gpu_ranks(2, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
     Network network(rank, engine);
     const auto launch_is_refused = [&] {
@@ -354,13 +335,12 @@ TEST(DeviceEngine, LaunchesOneStepAheadAndNoMore) {
     engine.set_options({.ahead = false});
     for (const DeviceReport& report : network.steps_ahead(6)) EXPECT_FALSE(report.ahead);
     EXPECT_EQ(network.parameters(), expected_parameters(2, 10, network.gradients()));
-  });
-  EXPECT_TRUE(outcome.good()) << outcome.text();
+  }));
 }
 
 // Rank 0 takes steps alone between common steps, as in phase solo. The graphs of a common step must still match.
 TEST(DeviceEngine, ARankMayTakeStepsAloneInBetween) {
-  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
+  expect_good(on_gpu_ranks(2, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
     Network network(rank, engine);
     for (int round = 0; round < 3; ++round) {
@@ -369,8 +349,7 @@ TEST(DeviceEngine, ARankMayTakeStepsAloneInBetween) {
       if (rank.rank == 0) network.steps_ahead(3);
       engine.set_schedule(Schedule::kStatic);
     }
-  });
-  EXPECT_TRUE(outcome.good()) << outcome.text();
+  }));
 }
 
 // The steps that a rank took alone, as in phase solo, must not count when the engine names the rank that is behind.
@@ -391,9 +370,7 @@ TEST(DeviceEngine, ARankThatHasTakenStepsAloneIsNamedAllTheSame) {
     network.steps_ahead(3);
   });
   for (const std::size_t rank : {1U, 2U}) {
-    EXPECT_NE(outcome.errors[rank].find("rank 0 (host node0) is furthest behind: after step 11, nothing in flight"),
-              std::string::npos)
-        << outcome.text();
+    expect_contains(outcome.errors[rank], "rank 0 (host node0) is furthest behind: after step 11, nothing in flight");
   }
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }

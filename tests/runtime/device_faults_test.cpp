@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "engine/runtime/device_engine.h"
+#include "tests/base/errors.h"
 #include "tests/runtime/device_network.h"
 
 namespace hvd::test::device_faults_test {
@@ -27,9 +28,7 @@ class DeviceFaults : public ::testing::TestWithParam<FaultWay> {
   /// default deadline to start-up.
   static GpuOutcome run(const std::function<void(GpuRank&)>& fault, Patience deadline,
                         const std::function<void(GpuRank&)>& linger = {}) {
-    GpuWorldOptions options;
-    options.ranks_per_node = GetParam().ranks_per_node;
-    return on_gpu_ranks(3, options, [&](GpuRank& rank) {
+    return on_gpu_ranks(3, {.ranks_per_node = GetParam().ranks_per_node}, [&](GpuRank& rank) {
       DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic),
                           {.graph = GetParam().graph, .eager_steps = GetParam().ahead ? 0 : 2});
       Network network(rank, engine);
@@ -78,8 +77,7 @@ TEST_P(DeviceFaults, AFaultOfTheLibraryNamesRankAndStep) {
   EXPECT_LT(Clock::now() - begin, 15s);
   for (const std::string& error : outcome.errors) {
     EXPECT_EQ(error.find("peer_lost: rank "), 0U) << outcome.text();
-    EXPECT_NE(error.find("communication failed: remote process exited or there was a network error"), std::string::npos)
-        << error;
+    expect_contains(error, "communication failed: remote process exited or there was a network error");
     EXPECT_NE(error.find("step "), std::string::npos) << error;
   }
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
@@ -101,15 +99,12 @@ TEST_P(DeviceFaults, AHangingPeerIsNamedAtTheDeadline) {
   EXPECT_LT(Clock::now() - begin, 15s);
   for (const std::size_t rank : {0U, 2U}) {
     EXPECT_EQ(outcome.errors[rank].find("peer_lost: rank "), 0U) << outcome.text();
-    EXPECT_NE(outcome.errors[rank].find("step 4 is in flight on the GPU, in or before bucket 0 (layer0.weight"),
-              std::string::npos)
-        << outcome.text();
+    expect_contains(outcome.errors[rank], "step 4 is in flight on the GPU, in or before bucket 0 (layer0.weight");
     EXPECT_NE(outcome.errors[rank].find("--patience"), std::string::npos) << outcome.text();
     const std::string idle = GetParam().ahead
                                  ? "step 3 has finished on its GPU, but the training thread has not continued"
                                  : "after step 3, nothing in flight on its GPU";
-    EXPECT_NE(outcome.errors[rank].find("rank 1 (host node0) is furthest behind: " + idle), std::string::npos)
-        << outcome.text();
+    expect_contains(outcome.errors[rank], "rank 1 (host node0) is furthest behind: " + idle);
   }
   EXPECT_NE(outcome.errors[1], "");
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();

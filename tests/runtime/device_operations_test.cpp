@@ -131,25 +131,24 @@ class DeviceOperations : public ::testing::TestWithParam<std::tuple<int, DataTyp
 /// Tests every operation and every reduction. The second round uses cached responses.
 TEST_P(DeviceOperations, GiveWhatTheReferenceSays) {
   const auto [size, type] = GetParam();
-  GpuWorldOptions options;
-  options.seed = static_cast<std::uint64_t>(size) * kDataTypes + static_cast<std::uint64_t>(type);
-  const GpuOutcome outcome = on_gpu_ranks(size, options, [type = type](GpuRank& rank) {
-    Tickets on(rank);
-    const bool reducible = type != DataType::kI16 || on.size() == 1;
-    for (int round = 0; round < 2; ++round) {
-      check_moves(on, type, round);
-      for (const ReduceOp op : kAllOps) {
-        if (!reducible) continue;
-        check_all_reduces(on, type, op, {}, "");
-        check_reduce_scatters(on, type, op, {}, "");
-        if (device::epsilon(type) == 0) continue;  // integers cannot have factors
-        check_all_reduces(on, type, op, {2, 0.25}, ", scaled");
-        check_reduce_scatters(on, type, op, {2, 0.25}, ", scaled");
-      }
-    }
-    EXPECT_GT(on.engine().cycle_stats().fast_cycles, 0U);
-  });
-  ASSERT_TRUE(outcome.good()) << outcome.text().substr(0, 3000);
+  expect_good(on_gpu_ranks(size,
+                           {.seed = static_cast<std::uint64_t>(size) * kDataTypes + static_cast<std::uint64_t>(type)},
+                           [type = type](GpuRank& rank) {
+                             Tickets on(rank);
+                             const bool reducible = type != DataType::kI16 || on.size() == 1;
+                             for (int round = 0; round < 2; ++round) {
+                               check_moves(on, type, round);
+                               for (const ReduceOp op : kAllOps) {
+                                 if (!reducible) continue;
+                                 check_all_reduces(on, type, op, {}, "");
+                                 check_reduce_scatters(on, type, op, {}, "");
+                                 if (device::epsilon(type) == 0) continue;  // integers cannot have factors
+                                 check_all_reduces(on, type, op, {2, 0.25}, ", scaled");
+                                 check_reduce_scatters(on, type, op, {2, 0.25}, ", scaled");
+                               }
+                             }
+                             EXPECT_GT(on.engine().cycle_stats().fast_cycles, 0U);
+                           }));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DeviceOperations,
@@ -176,13 +175,12 @@ TEST(DeviceTickets, ScalingGivesTheBitsOfTheHost) {
         std::vector<std::byte> data(kCount * size_of(type));
         host[static_cast<std::size_t>(rank)] = scaled_results(engine, data.data(), kCount, type);
       }));
-      const GpuOutcome outcome = on_gpu_ranks(size, {}, [&](GpuRank& rank) {
+      expect_good(on_gpu_ranks(size, {}, [&](GpuRank& rank) {
         Tickets on(rank);
         std::byte* const data = on.filled(kCount, type, [](std::size_t) { return 0.0; });
         EXPECT_EQ(scaled_results(on.engine(), data, kCount, type), host[static_cast<std::size_t>(rank.rank)])
             << name(type) << ", " << size << " ranks";
-      });
-      ASSERT_TRUE(outcome.good()) << outcome.text();
+      }));
     }
   }
 }
@@ -191,18 +189,15 @@ TEST(DeviceTickets, ScalingGivesTheBitsOfTheHost) {
 TEST(DeviceTickets, MixInAnyOrder) {
   constexpr std::uint32_t kSeed = 21;
   SCOPED_TRACE("seed " + std::to_string(kSeed));
-  const GpuOutcome outcome = on_gpu_ranks(3, {}, [](GpuRank& rank) {
+  expect_good(on_gpu_ranks(3, {}, [](GpuRank& rank) {
     constexpr std::size_t kTensors = 30;
     constexpr auto kType = DataType::kF32;
     Tickets on(rank);
     Engine& engine = on.engine();
     std::vector<std::byte*> data(kTensors);
     std::vector<Ticket> tickets(kTensors);
-    std::vector<std::size_t> order(kTensors);
-    std::iota(order.begin(), order.end(), 0);
-    std::shuffle(order.begin(), order.end(), std::mt19937(kSeed + static_cast<std::uint32_t>(rank.rank)));
     const Shape shape{6};
-    for (const std::size_t t : order) {
+    for (const std::size_t t : shuffled(kTensors, kSeed + static_cast<std::uint32_t>(rank.rank))) {
       std::byte* const p = data[t] = on.filled(6, kType, [&](std::size_t) { return rank.rank; });
       const std::string name = "t" + std::to_string(t);
       switch (t % 5) {
@@ -231,14 +226,13 @@ TEST(DeviceTickets, MixInAnyOrder) {
         default: expect(6, [&](std::size_t i) { return exchanged[i]; }); break;
       }
     }
-  });
-  EXPECT_TRUE(outcome.good()) << outcome.text().substr(0, 3000);
+  }));
 }
 
 /// Tests every kind of disagreement. Afterwards the engine must still work.
 TEST(DeviceTickets, FailWithTheSameTextIfRanksDisagreeAndTheEngineGoesOn) {
   std::array<std::vector<std::string>, 3> texts;
-  const GpuOutcome outcome = on_gpu_ranks(3, {}, [&](GpuRank& rank) {
+  expect_good(on_gpu_ranks(3, {}, [&](GpuRank& rank) {
     Tickets on(rank);
     Engine& engine = on.engine();
     const bool odd = rank.rank == 1;
@@ -248,7 +242,7 @@ TEST(DeviceTickets, FailWithTheSameTextIfRanksDisagreeAndTheEngineGoesOn) {
     const Shape shape{12}, rows{6, 2}, other{3, 4};
     const std::array<GroupTensor, 2> group{{{data, odd ? rows : shape}, {out, shape}}};
     const auto fails = [&](Ticket ticket) {
-      const std::string text = device::error_of([&] { static_cast<void>(engine.take_output(ticket)); });
+      const std::string text = error_of([&] { return engine.take_output(ticket); });
       EXPECT_TRUE(text.starts_with("mismatch: ")) << text;
       texts.at(static_cast<std::size_t>(rank.rank)).push_back(text);
     };
@@ -268,8 +262,7 @@ TEST(DeviceTickets, FailWithTheSameTextIfRanksDisagreeAndTheEngineGoesOn) {
     expect_values("out", {out, 12 * sizeof(float)}, 12, {kF32, [](std::size_t) { return 5.0; }});
     const Ticket fine = engine.reduce_scatter_async("op", data, rows, kF32, ReduceOp::kSum, {2, 3});
     expect_output("afterwards", engine.take_output(fine), 4, {kF32, [](std::size_t) { return 18.0; }});
-  });
-  EXPECT_TRUE(outcome.good()) << outcome.text().substr(0, 3000);
+  }));
   ASSERT_EQ(texts[0].size(), 18U);
   EXPECT_EQ(texts[0], texts[1]);
   EXPECT_EQ(texts[0], texts[2]);
@@ -278,11 +271,11 @@ TEST(DeviceTickets, FailWithTheSameTextIfRanksDisagreeAndTheEngineGoesOn) {
 /// Uses tickets between steps on the GPU. They must not change the results of the steps.
 TEST(DeviceTickets, GoBetweenTheStepsOfATraining) {
   constexpr int kSteps = 5;
-  const GpuOutcome outcome = on_gpu_ranks(3, {}, [](GpuRank& rank) {
+  expect_good(on_gpu_ranks(3, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
     Network network(rank, engine);
     const gpu::DeviceMemory memory = rank.gpu.allocate(3 * sizeof(float), "a test");
-    for (std::size_t i = 0; i < 3; ++i) device::store(&memory->bytes[i * sizeof(float)], rank.rank, DataType::kF32);
+    for (std::size_t i = 0; i < 3; ++i) store_element(&memory->bytes[i * sizeof(float)], rank.rank, DataType::kF32);
     for (int step = 0; step < kSteps; ++step) {
       EXPECT_EQ(network.step().graph, step >= 2);
       Engine& plain = engine.engine();
@@ -291,8 +284,7 @@ TEST(DeviceTickets, GoBetweenTheStepsOfATraining) {
       expect_output("mean", output, 1, {DataType::kF32, [](std::size_t) { return 2.0; }, 1e-6});
     }
     EXPECT_EQ(network.parameters(), expected_parameters(3, kSteps, network.gradients()));
-  });
-  EXPECT_TRUE(outcome.good()) << outcome.text().substr(0, 3000);
+  }));
 }
 
 }  // namespace

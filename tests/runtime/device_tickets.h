@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/runtime/engine.h"
+#include "tests/base/errors.h"
 #include "tests/comm/device_checks.h"
 #include "tests/comm/gpu_ranks.h"
 #include "tests/runtime/ranks.h"
@@ -31,7 +32,7 @@ class Tickets {
   std::byte* filled(std::size_t count, DataType type, const device::Values& values) {
     memory_.push_back(gpu_.allocate(std::max<std::size_t>(count * size_of(type), 1), "a test"));
     std::byte* const data = memory_.back()->bytes.data();
-    for (std::size_t i = 0; i < count; ++i) device::store(data + i * size_of(type), values(i), type);
+    for (std::size_t i = 0; i < count; ++i) store_element(data + i * size_of(type), values(i), type);
     return data;
   }
   [[nodiscard]] Engine& engine() { return *engine_; }
@@ -56,7 +57,7 @@ inline void expect_values(const std::string& what, std::span<const std::byte> go
                           const Expected& want) {
   ASSERT_EQ(got.size(), count * size_of(want.type)) << what;
   for (std::size_t i = 0; i < count; ++i) {
-    ASSERT_NEAR(device::load(&got[i * size_of(want.type)], want.type), want.values(i), want.tolerance)
+    ASSERT_NEAR(load_element(&got[i * size_of(want.type)], want.type), want.values(i), want.tolerance)
         << what << ", element " << i << " of " << count << " " << name(want.type);
   }
 }

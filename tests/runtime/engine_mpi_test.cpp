@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "tests/base/errors.h"
 #include "tests/runtime/ranks.h"
 
 namespace hvd::engine_mpi_test {
@@ -30,24 +31,20 @@ TEST_P(EngineOverMpi, StepsGiveTheSumsOfAnIndependentComputation) {
   options.buckets.first_bucket_bytes = 256;
   options.buckets.bucket_bytes = 4096;
   Engine engine(comm::make_mpi(), options);
-  const auto gradients = test::make_gradients(200);
-  const auto memory = engine.allocate(test::arena_elements(gradients) * sizeof(float));
-  auto* const arena = reinterpret_cast<float*>(memory.data());
-  engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+  test::GradientArena arena(engine, 200);
   for (std::uint64_t step = 0; step < 20; ++step) {
     engine.begin_step();
-    for (std::size_t g = 0; g < gradients.size(); ++g) {
-      const std::size_t end = gradients[g].offset + gradients[g].count;
-      for (std::size_t i = gradients[g].offset; i < end; ++i) arena[i] = test::contribution(engine.rank(), step, i);
+    for (std::size_t g = 0; g < arena.gradients.size(); ++g) {
+      const std::size_t end = arena.gradients[g].offset + arena.gradients[g].count;
+      for (std::size_t i = arena.gradients[g].offset; i < end; ++i) {
+        arena.values[i] = test::contribution(engine.rank(), step, i);
+      }
       engine.gradient_ready(g);
     }
-    const StepReport report = engine.finish_step();
-    EXPECT_EQ(report.batches > 0, engine.size() > 1);
-    for (const core::GradientInfo& gradient : gradients) {
-      for (std::size_t i = gradient.offset; i < gradient.offset + gradient.count; ++i) {
-        ASSERT_EQ(arena[i], test::expected_sum(engine.size(), step, i)) << gradient.name << " in step " << step;
-      }
-    }
+    EXPECT_EQ(engine.finish_step().batches > 0, engine.size() > 1);
+    arena.for_each_element([&](std::size_t i) {
+      ASSERT_EQ(arena.values[i], test::expected_sum(engine.size(), step, i)) << "element " << i << " in step " << step;
+    });
   }
 }
 
@@ -80,23 +77,15 @@ TEST(Mpi, APlanMismatchIsAnErrorOnEveryRankWithTheSameText) {
   auto gradients = test::make_gradients(4);
   if (engine.rank() == 1) gradients[2].name = "another";
   const auto memory = engine.allocate(4096);
-  try {
-    engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kMismatch);
-    EXPECT_NE(std::string(error.what()).find("rank 1 (host "), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find("'layer2.weight' here, 'another' there"), std::string::npos);
-  }
+  test::expect_error(Errc::kMismatch, {"rank 1 (host ", "'layer2.weight' here, 'another' there"},
+                     [&] { engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum); });
 }
 
 TEST(Mpi, TwoEnginesSideBySide) {
   Engine sums(comm::make_mpi(), test::patient_options(Schedule::kNegotiated));
   Engine maxima(comm::make_mpi(), test::patient_options(Schedule::kNegotiated));
   float x = static_cast<float>(sums.rank() + 1), y = x;
-  const std::array<std::int64_t, 1> one{1};
-  const Ticket a = sums.all_reduce_async("v", &x, one, DataType::kF32, ReduceOp::kSum);
-  const Ticket b = maxima.all_reduce_async("v", &y, one, DataType::kF32, ReduceOp::kMax);
+  const Ticket a = test::submit(sums, "v", x), b = test::submit(maxima, "v", y, ReduceOp::kMax);
   maxima.wait(b);
   sums.wait(a);
   EXPECT_EQ(x, static_cast<float>(sums.size() * (sums.size() + 1) / 2));

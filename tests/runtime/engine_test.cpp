@@ -10,52 +10,43 @@
 #include <random>
 #include <utility>
 
+#include "tests/base/errors.h"
 #include "tests/runtime/ranks.h"
 
 namespace hvd::engine_test {
 namespace {
 
-using test::arena_elements;
 using test::contribution;
 using test::expect_all_good;
 using test::expected_sum;
+using test::GradientArena;
 using test::make_gradients;
 using test::many_batches;
 using test::on_ranks;
 using test::patient_options;
 using test::shuffled;
 
-/// Runs `steps` steps. Gradients become ready in the rank's own order, at its own times. Returns the arena.
-std::vector<float> run_steps(Engine& engine, int rank, int steps, std::size_t gradient_count) {
-  const auto gradients = make_gradients(gradient_count);
-  const std::size_t elements = arena_elements(gradients);
-  auto* const arena = reinterpret_cast<float*>(engine.allocate(elements * sizeof(float)).data());
-  engine.set_gradients(gradients, reinterpret_cast<std::byte*>(arena), DataType::kF32, ReduceOp::kSum);
-  std::vector<float> last(elements);
+/// Runs `steps` steps. Gradients become ready in the rank's own order, at its own times.
+void run_steps(Engine& engine, int rank, int steps, std::size_t gradient_count) {
+  const GradientArena arena(engine, gradient_count);
   for (int step = 0; step < steps; ++step) {
     const auto seed = static_cast<std::uint32_t>(step * 131 + rank);
     std::mt19937 random(seed);
     engine.begin_step();
-    for (const std::size_t g : shuffled(gradients.size(), seed)) {
-      for (std::size_t i = gradients[g].offset; i < gradients[g].offset + gradients[g].count; ++i) {
-        arena[i] = contribution(rank, static_cast<std::uint64_t>(step), i);
+    for (const std::size_t g : shuffled(gradient_count, seed)) {
+      const core::GradientInfo& gradient = arena.gradients[g];
+      for (std::size_t i = gradient.offset; i < gradient.offset + gradient.count; ++i) {
+        arena.values[i] = contribution(rank, static_cast<std::uint64_t>(step), i);
       }
       if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
       engine.gradient_ready(g);
     }
     engine.finish_step();
-    std::copy(arena, arena + elements, last.begin());
-    for (const core::GradientInfo& gradient : gradients) {
-      for (std::size_t i = gradient.offset; i < gradient.offset + gradient.count; ++i) {
-        const float expected = expected_sum(engine.size(), static_cast<std::uint64_t>(step), i);
-        if (last[i] != expected) {
-          throw Error(Errc::kCheckFailed, "step " + std::to_string(step) + ", " + gradient.name + ": " +
-                                              std::to_string(last[i]) + ", expected " + std::to_string(expected));
-        }
-      }
-    }
+    arena.for_each_element([&](std::size_t i) {
+      const float expected = expected_sum(engine.size(), static_cast<std::uint64_t>(step), i);
+      ASSERT_EQ(arena.values[i], expected) << "step " << step << ", element " << i;
+    });
   }
-  return last;
 }
 
 struct Case {
@@ -81,15 +72,10 @@ INSTANTIATE_TEST_SUITE_P(Engine, Schedules,
 
 TEST(Engine, NoneLeavesTheGradientsAlone) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kNone), [](Engine& engine, int rank) {
-    const auto gradients = make_gradients(5);
-    const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
-    engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
-    auto* const arena = reinterpret_cast<float*>(memory.data());
-    arena[0] = static_cast<float>(rank + 1);
-    engine.begin_step();
-    for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
-    const StepReport report = engine.finish_step();
-    EXPECT_EQ(arena[0], static_cast<float>(rank + 1));
+    GradientArena arena(engine, 5);
+    arena.values[0] = static_cast<float>(rank + 1);
+    const StepReport report = arena.step();
+    EXPECT_EQ(arena.values[0], static_cast<float>(rank + 1));
     EXPECT_EQ(report.batches, 0U);
     EXPECT_EQ(report.bytes, 0U);
   }));
@@ -97,19 +83,16 @@ TEST(Engine, NoneLeavesTheGradientsAlone) {
 
 TEST(Engine, TheScheduleMayChangeBetweenSteps) {
   expect_all_good(on_ranks(2, many_batches(Schedule::kStatic), [](Engine& engine, int rank) {
-    const auto gradients = make_gradients(9);
-    const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
-    auto* const arena = reinterpret_cast<float*>(memory.data());
-    engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+    GradientArena arena(engine, 9);
     for (const Schedule schedule :
          {Schedule::kStatic, Schedule::kNegotiated, Schedule::kNone, Schedule::kNegotiated, Schedule::kStatic}) {
       engine.set_schedule(schedule);
-      arena[0] = static_cast<float>(rank + 1);
+      arena.values[0] = static_cast<float>(rank + 1);
       engine.begin_step();
       EXPECT_THROW(engine.set_schedule(Schedule::kStatic), Error);
-      for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+      arena.mark_all();
       const StepReport report = engine.finish_step();
-      EXPECT_EQ(arena[0], schedule == Schedule::kNone ? static_cast<float>(rank + 1) : 3.0F);
+      EXPECT_EQ(arena.values[0], schedule == Schedule::kNone ? static_cast<float>(rank + 1) : 3.0F);
       EXPECT_EQ(report.batches == 0, schedule == Schedule::kNone);
       EXPECT_EQ(report.control.count() == 0, schedule != Schedule::kNegotiated);
     }
@@ -120,8 +103,7 @@ TEST(Engine, TheScheduleMayChangeBetweenSteps) {
 /// shares to all ranks. Tests one node, and pretended nodes with the ring algorithm (docs/algorithms.md).
 TEST(Engine, ShardedBucketsHaveTheBitsOfTheStaticSchedule) {
   struct World {
-    int size;
-    int ranks_per_node = 0;
+    int size, ranks_per_node = 0;
   };
   for (const auto& [size, ranks_per_node] :
        {World{1}, World{2}, World{3}, World{5}, World{2, 1}, World{4, 2}, World{5, 2}, World{6, 3}}) {
@@ -131,37 +113,28 @@ TEST(Engine, ShardedBucketsHaveTheBitsOfTheStaticSchedule) {
     if (ranks_per_node > 0) loopback.comm.algorithm = comm::Algorithm::kRing;
     std::vector<std::vector<std::size_t>> owners(static_cast<std::size_t>(size));
     const auto body = [&, size = size](Engine& engine, int rank) {
-      const auto gradients = make_gradients(41);
-      const std::size_t elements = arena_elements(gradients);
-      const auto memory = engine.allocate(elements * sizeof(float));
-      auto* const arena = reinterpret_cast<float*>(memory.data());
-      engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+      GradientArena arena(engine, 41);
       const Philox chance(11, static_cast<std::uint64_t>(rank));
       const auto step = [&](Schedule schedule) {
         engine.set_schedule(schedule);
-        for (std::size_t i = 0; i < elements; ++i) arena[i] = chance.uniform(i);
-        engine.begin_step();
-        for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
-        return engine.finish_step();
+        for (std::size_t i = 0; i < arena.elements; ++i) arena.values[i] = chance.uniform(i);
+        return arena.step();
       };
       step(Schedule::kStatic);
-      const std::vector<float> whole(arena, arena + elements);
+      const std::vector<float> whole(arena.values, arena.values + arena.elements);
       const StepReport report = step(Schedule::kSharded);
       EXPECT_EQ(report.control.count(), 0);
       EXPECT_EQ(report.batches, size == 1 ? 0 : engine.plan().buckets.size());
       for (const comm::Range& share : engine.shares()) {
         for (std::size_t i = share.begin; i < share.end(); ++i) {
-          ASSERT_EQ(arena[i], whole[i]) << "element " << i << " of rank " << rank;
+          ASSERT_EQ(arena.values[i], whole[i]) << "element " << i << " of rank " << rank;
           owners[static_cast<std::size_t>(rank)].push_back(i);
-          arena[i] = 2 * whole[i];  // gather_shares() must send this new value
+          arena.values[i] = 2 * whole[i];  // gather_shares() must send this new value
         }
       }
-      engine.gather_shares(memory.data(), DataType::kF32);
-      for (const core::GradientInfo& gradient : gradients) {
-        for (std::size_t i = gradient.offset; i < gradient.offset + gradient.count; ++i) {
-          ASSERT_EQ(arena[i], 2 * whole[i]) << "element " << i << " on rank " << rank;
-        }
-      }
+      engine.gather_shares(arena.memory, DataType::kF32);
+      arena.for_each_element(
+          [&](std::size_t i) { ASSERT_EQ(arena.values[i], 2 * whole[i]) << "element " << i << " on rank " << rank; });
     };
     expect_all_good(on_ranks(size, many_batches(Schedule::kStatic), body, loopback));
     std::vector<std::size_t> all;
@@ -174,28 +147,22 @@ TEST(Engine, ShardedBucketsHaveTheBitsOfTheStaticSchedule) {
 /// With a new plan, Engine::shares(), the reduction and the gathering must all follow the plan.
 TEST(Engine, SharesFollowANewPlan) {
   expect_all_good(on_ranks(3, many_batches(Schedule::kSharded), [](Engine& engine, int rank) {
-    const auto gradients = make_gradients(41);
-    const std::size_t elements = arena_elements(gradients);
-    const auto memory = engine.allocate(elements * sizeof(float));
-    auto* const arena = reinterpret_cast<float*>(memory.data());
-    engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+    GradientArena arena(engine, 41);
     const std::size_t before = engine.shares().size();
     for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{512}}) {
       engine.set_buckets({.bucket_bytes = bytes, .first_bucket_bytes = bytes});
       const auto shares = engine.shares();
       EXPECT_EQ(shares.size(), engine.plan().buckets.size());
       EXPECT_NE(shares.size(), before);
-      for (std::size_t i = 0; i < elements; ++i) arena[i] = contribution(rank, bytes, i);
-      engine.begin_step();
-      for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
-      engine.finish_step();
+      for (std::size_t i = 0; i < arena.elements; ++i) arena.values[i] = contribution(rank, bytes, i);
+      arena.step();
       for (const comm::Range& share : shares) {
-        for (std::size_t i = share.begin; i < share.end(); ++i) ASSERT_EQ(arena[i], expected_sum(3, bytes, i)) << i;
+        for (std::size_t i = share.begin; i < share.end(); ++i) {
+          ASSERT_EQ(arena.values[i], expected_sum(3, bytes, i)) << i;
+        }
       }
-      engine.gather_shares(memory.data(), DataType::kF32);
-      for (const core::GradientInfo& gradient : gradients) {
-        ASSERT_EQ(arena[gradient.offset], expected_sum(3, bytes, gradient.offset)) << gradient.name;
-      }
+      engine.gather_shares(arena.memory, DataType::kF32);
+      arena.for_each_element([&](std::size_t i) { ASSERT_EQ(arena.values[i], expected_sum(3, bytes, i)) << i; });
     }
   }));
 }
@@ -239,14 +206,10 @@ TEST(Engine, RanksOfOneNodeWithDifferentSegmentsAreToldApart) {
 
 TEST(Engine, TheReportCountsBytesAndBatches) {
   expect_all_good(on_ranks(2, many_batches(Schedule::kStatic), [](Engine& engine, int) {
-    const auto gradients = make_gradients(20);
-    const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
-    engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
+    GradientArena arena(engine, 20);
     std::size_t bytes = 0;
     for (const core::Bucket& bucket : engine.plan().buckets) bytes += bucket.count * sizeof(float);
-    engine.begin_step();
-    for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
-    const StepReport report = engine.finish_step();
+    const StepReport report = arena.step();
     EXPECT_EQ(report.batches, engine.plan().buckets.size());
     EXPECT_GT(report.batches, 2U);
     EXPECT_EQ(report.bytes, bytes);
@@ -258,14 +221,8 @@ TEST(Engine, TheReportCountsBytesAndBatches) {
 /// The gradients of a negotiated batch form a contiguous range of the arena here, so nothing is copied.
 TEST(Engine, ContiguousNegotiatedGradientsAreNotCopied) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int) {
-    const auto gradients = make_gradients(20);
-    const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
-    engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
-    for (int step = 0; step < 5; ++step) {
-      engine.begin_step();
-      for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
-      EXPECT_EQ(engine.finish_step().copy.count(), 0);
-    }
+    GradientArena arena(engine, 20);
+    for (int step = 0; step < 5; ++step) EXPECT_EQ(arena.step().copy.count(), 0);
     EXPECT_GT(engine.cycle_stats().cycles, 0U);
   }));
 }
@@ -277,21 +234,15 @@ TEST(Engine, ResultsAreBitIdenticalOnAllRanksAndRunAfterRun) {
     for (int run = 0; run < 2; ++run) {
       std::vector<std::vector<float>> of_rank(4);
       expect_all_good(on_ranks(4, patient_options(schedule), [&](Engine& engine, int rank) {
-        const auto gradients = make_gradients(30);
-        const std::size_t elements = arena_elements(gradients);
-        auto* const arena = reinterpret_cast<float*>(engine.allocate(elements * sizeof(float)).data());
+        GradientArena arena(engine, 30, ReduceOp::kAverage);
         const Philox random(5, static_cast<std::uint64_t>(rank));
-        for (std::size_t i = 0; i < elements; ++i) arena[i] = random.normal(i) * std::exp2(random.normal(i + 7));
-        engine.set_gradients(gradients, reinterpret_cast<std::byte*>(arena), DataType::kF32, ReduceOp::kAverage);
-        engine.begin_step();
-        for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
-        engine.finish_step();
-        // Leaves out the gaps between gradients, because only some batches sum the gaps.
-        for (const core::GradientInfo& gradient : gradients) {
-          const float* const begin = arena + gradient.offset;
-          of_rank[static_cast<std::size_t>(rank)].insert(of_rank[static_cast<std::size_t>(rank)].end(), begin,
-                                                         begin + gradient.count);
+        for (std::size_t i = 0; i < arena.elements; ++i) {
+          arena.values[i] = random.normal(i) * std::exp2(random.normal(i + 7));
         }
+        arena.step();
+        // Leaves out the gaps between gradients, because only some batches sum the gaps.
+        std::vector<float>& mine = of_rank[static_cast<std::size_t>(rank)];
+        arena.for_each_element([&](std::size_t i) { mine.push_back(arena.values[i]); });
       }));
       results.insert(results.end(), of_rank.begin(), of_rank.end());
     }
@@ -305,40 +256,28 @@ TEST(Engine, ResultsAreBitIdenticalOnAllRanksAndRunAfterRun) {
 TEST(Engine, TwoEnginesLiveInOneProcessAndOneThread) {
   auto first = comm::make_loopback(2);
   auto second = comm::make_loopback(2);
-  std::vector<std::jthread> threads;
   std::atomic<int> good{0};
-  for (std::size_t rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank, a = std::move(first[rank]), b = std::move(second[rank])]() mutable {
-      Engine sums(std::move(a), patient_options(Schedule::kNegotiated));
-      Engine largest(std::move(b), patient_options(Schedule::kNegotiated));
-      float x = static_cast<float>(rank + 1), y = x;
-      const std::array<std::int64_t, 1> one{1};
-      const Ticket sum = sums.all_reduce_async("v", &x, one, DataType::kF32, ReduceOp::kSum);
-      const Ticket max = largest.all_reduce_async("v", &y, one, DataType::kF32, ReduceOp::kMax);
-      largest.wait(max);
-      sums.wait(sum);
-      if (x == 3.0F && y == 2.0F) ++good;
-    });
-  }
-  threads.clear();
+  test::on_threads(2, [&](std::size_t rank) {
+    Engine sums(std::move(first[rank]), patient_options(Schedule::kNegotiated));
+    Engine largest(std::move(second[rank]), patient_options(Schedule::kNegotiated));
+    float x = static_cast<float>(rank + 1), y = x;
+    const Ticket sum = test::submit(sums, "v", x), max = test::submit(largest, "v", y, ReduceOp::kMax);
+    largest.wait(max);
+    sums.wait(sum);
+    if (x == 3.0F && y == 2.0F) ++good;
+  });
   EXPECT_EQ(good.load(), 2);
 }
 
 TEST(Engine, CallersMistakesAreToldAndHarmless) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kStatic), [](Engine& engine, int) {
     const auto throws = [](const char* part, const auto& call) {
-      try {
-        call();
-        ADD_FAILURE() << "no error: " << part;
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), Errc::kInvalidArgument);
-        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-      }
+      test::expect_error(Errc::kInvalidArgument, part, call);
     };
     throws("set_gradients() first", [&] { engine.begin_step(); });
     throws("set_gradients() first", [&] { static_cast<void>(engine.plan()); });
     const auto gradients = make_gradients(3);
-    const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
+    const auto memory = engine.allocate(test::arena_elements(gradients) * sizeof(float));
     auto twins = gradients;
     twins[1].name = twins[0].name;
     throws("layer0.weight", [&] { engine.set_gradients(twins, memory.data(), DataType::kF32, ReduceOp::kSum); });

@@ -6,21 +6,20 @@
 #include <latch>
 
 #include "engine/base/mutex.h"
+#include "tests/base/errors.h"
 #include "tests/runtime/ranks.h"
 
 namespace hvd::faults_test {
 namespace {
 
 using std::chrono::milliseconds;
-using test::arena_elements;
+using test::expect_contains;
+using test::GradientArena;
 using test::make_gradients;
 using test::on_ranks;
 using test::Outcome;
 using test::patient_options;
-
-void expect_contains(const std::string& text, std::string_view part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
-}
+using test::submit;
 
 EngineOptions impatient_options(Schedule schedule) {
   EngineOptions options = patient_options(schedule);
@@ -31,10 +30,9 @@ EngineOptions impatient_options(Schedule schedule) {
 /// Longest time from a missed deadline to the error: a roll call, and delays on loaded cores.
 constexpr milliseconds kSlack{4000};
 
-std::span<std::byte> start(Engine& engine, const std::vector<core::GradientInfo>& gradients) {
-  const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
-  engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
-  return memory;
+void expect_ended(const Outcome& outcome, Errc code, std::string_view part) {
+  EXPECT_EQ(outcome.code, code) << outcome.text;
+  expect_contains(outcome.text, part);
 }
 
 struct Submission {
@@ -59,8 +57,7 @@ std::vector<Outcome> submit_differently(const std::vector<Submission>& submissio
           tickets[rank] = {error.code(), error.what()};
         }
         float one = 1;
-        const std::array<std::int64_t, 1> scalar{1};
-        engine.wait(engine.all_reduce_async("after", &one, scalar, DataType::kF32, ReduceOp::kSum));
+        engine.wait(submit(engine, "after", one));
         EXPECT_EQ(one, static_cast<float>(submissions.size()));
       }));
   return tickets;
@@ -85,7 +82,7 @@ TEST(Faults, APlanMismatchNamesRankHostAndTensorWithBothValuesOnEveryRank) {
   const auto outcomes = on_ranks(3, patient_options(Schedule::kStatic), [](Engine& engine, int rank) {
     auto gradients = make_gradients(10);
     if (rank == 2) gradients[4].count += 1;
-    start(engine, gradients);
+    engine.set_gradients(gradients, engine.allocate(10000).data(), DataType::kF32, ReduceOp::kSum);
   });
   const auto gradients = make_gradients(10);
   for (const Outcome& outcome : outcomes) {
@@ -100,24 +97,18 @@ TEST(Faults, APlanMismatchNamesRankHostAndTensorWithBothValuesOnEveryRank) {
 TEST(Faults, APlanMismatchOfBucketSizesIsFoundToo) {
   auto communicators = comm::make_loopback(2);
   std::array<Outcome, 2> outcomes;
-  {
-    std::vector<std::jthread> threads;
-    for (std::size_t rank = 0; rank < 2; ++rank) {
-      threads.emplace_back([&, rank, communicator = std::move(communicators[rank])]() mutable {
-        EngineOptions options = patient_options(Schedule::kStatic);
-        options.buckets.first_bucket_bytes = rank == 0 ? 4 : 512;
-        try {
-          Engine engine(std::move(communicator), options);
-          start(engine, make_gradients(10));
-        } catch (const Error& error) {
-          outcomes[rank] = {error.code(), error.what()};
-        }
-      });
+  test::on_threads(2, [&](std::size_t rank) {
+    EngineOptions options = patient_options(Schedule::kStatic);
+    options.buckets.first_bucket_bytes = rank == 0 ? 4 : 512;
+    try {
+      Engine engine(std::move(communicators[rank]), options);
+      const GradientArena arena(engine, 10);
+    } catch (const Error& error) {
+      outcomes[rank] = {error.code(), error.what()};
     }
-  }
-  EXPECT_EQ(outcomes[0].code, Errc::kMismatch);
+  });
+  expect_ended(outcomes[0], Errc::kMismatch, "rank 1 (host ");
   EXPECT_EQ(outcomes[0].text, outcomes[1].text);
-  expect_contains(outcomes[0].text, "rank 1 (host ");
   expect_contains(outcomes[0].text, "bucket");
 }
 
@@ -141,8 +132,7 @@ TEST_P(Hang, ARankThatNeverBecomesReadyIsNamedWithItsActivity) {
     std::latch others(size - 1);
     std::vector<milliseconds> took(static_cast<std::size_t>(size));
     const auto outcomes = on_ranks(size, impatient_options(GetParam()), [&](Engine& engine, int rank) {
-      const auto gradients = make_gradients(4);
-      start(engine, gradients);
+      GradientArena arena(engine, 4);
       engine.set_activity("backward of layer4.2.conv3", 17);
       engine.begin_step();
       if (rank == 1) {
@@ -151,7 +141,7 @@ TEST_P(Hang, ARankThatNeverBecomesReadyIsNamedWithItsActivity) {
       }
       engine.set_activity("waiting for gradients", 17);
       const auto begin = Clock::now();
-      for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+      arena.mark_all();
       try {
         engine.finish_step();
       } catch (const Error&) {
@@ -164,8 +154,7 @@ TEST_P(Hang, ARankThatNeverBecomesReadyIsNamedWithItsActivity) {
     for (int rank = 0; rank < size; ++rank) {
       if (rank == 1) continue;
       const auto index = static_cast<std::size_t>(rank);
-      EXPECT_EQ(outcomes[index].code, Errc::kPeerLost) << outcomes[index].text;
-      expect_contains(outcomes[index].text, "rank 1 (host ");
+      expect_ended(outcomes[index], Errc::kPeerLost, "rank 1 (host ");
       expect_contains(outcomes[index].text, "step 17, backward of layer4.2.conv3");
       EXPECT_GT(took[index], milliseconds(500));
       EXPECT_LT(took[index], milliseconds(600) + kSlack);
@@ -210,12 +199,11 @@ TEST_P(Stall, IsToldOnceByOneRankAndNamesTheMissingOne) {
   const int late = GetParam();
   Warnings warnings;
   test::expect_all_good(on_ranks(3, warnings.options(Schedule::kStatic), [&](Engine& engine, int rank) {
-    const auto gradients = make_gradients(4);
-    start(engine, gradients);
+    GradientArena arena(engine, 4);
     engine.set_activity("backward of layer4.2.conv3", 17);
     engine.begin_step();
     if (rank == late) warnings.await();
-    for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+    arena.mark_all();
     engine.finish_step();
   }));
   const auto lines = warnings.lines();
@@ -231,17 +219,13 @@ INSTANTIATE_TEST_SUITE_P(Faults, Stall, testing::Values(0, 2));
 
 TEST(Faults, AStalledTensorIsToldWithTheRanksThatDidNotSubmitIt) {
   Warnings warnings;
-  const std::array<std::int64_t, 1> scalar{1};
   test::expect_all_good(on_ranks(2, warnings.options(Schedule::kNegotiated), [&](Engine& engine, int rank) {
     std::array<float, 2> ones{1, 1};
-    const auto submit = [&](std::size_t tensor) {
-      return engine.all_reduce_async("tensor" + std::to_string(tensor), &ones[tensor], scalar, DataType::kF32,
-                                     ReduceOp::kSum);
-    };
+    const auto submit_tensor = [&](std::size_t t) { return submit(engine, "tensor" + std::to_string(t), ones[t]); };
     // Each rank has a tensor that the other rank lacks, so both ranks go on negotiating and nothing completes.
-    const Ticket first = submit(static_cast<std::size_t>(rank));
+    const Ticket first = submit_tensor(static_cast<std::size_t>(rank));
     warnings.await();
-    const Ticket second = submit(static_cast<std::size_t>(1 - rank));
+    const Ticket second = submit_tensor(static_cast<std::size_t>(1 - rank));
     engine.wait(first);
     engine.wait(second);
   }));
@@ -293,8 +277,7 @@ TEST(Faults, ADeadlineSetLaterHoldsFromThenOnAndIsNamed) {
       throw;
     }
   });
-  EXPECT_EQ(outcomes[0].code, Errc::kPeerLost) << outcomes[0].text;
-  expect_contains(outcomes[0].text, "for rank 1 (host ");
+  expect_ended(outcomes[0], Errc::kPeerLost, "for rank 1 (host ");
   expect_contains(outcomes[0].text, "or raise --patience");
 }
 
@@ -302,8 +285,7 @@ TEST(Faults, ADeadlineSetLaterHoldsFromThenOnAndIsNamed) {
 TEST(Faults, ATensorThatNoOtherRankSubmitsRunsIntoTheDeadline) {
   const auto outcomes = on_ranks(2, impatient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
     float x = 1;
-    const std::array<std::int64_t, 1> one{1};
-    engine.wait(engine.all_reduce_async(rank == 0 ? "mine" : "yours", &x, one, DataType::kF32, ReduceOp::kSum));
+    engine.wait(submit(engine, rank == 0 ? "mine" : "yours", x));
   });
   for (const Outcome& outcome : outcomes) {
     EXPECT_TRUE(outcome.code == Errc::kTimeout || outcome.code == Errc::kPeerLost) << outcome.text;
@@ -336,16 +318,14 @@ TEST(Faults, AbortReachesAPeerThatWaitsLongBeforeItsDeadline) {
 TEST(Faults, ARankThatLeavesInAStepReleasesItsPeersAtOnce) {
   const auto begin = Clock::now();
   const auto outcomes = on_ranks(2, patient_options(Schedule::kStatic), [](Engine& engine, int rank) {
-    const auto gradients = make_gradients(4);
-    start(engine, gradients);
+    GradientArena arena(engine, 4);
     engine.begin_step();
     if (rank == 1) throw Error(Errc::kIo, "disk full");
-    for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+    arena.mark_all();
     engine.finish_step();
   });
   EXPECT_LT(Clock::now() - begin, kSlack);
-  EXPECT_EQ(outcomes[0].code, Errc::kPeerLost);
-  expect_contains(outcomes[0].text, "rank 1 (host ");
+  expect_ended(outcomes[0], Errc::kPeerLost, "rank 1 (host ");
   EXPECT_EQ(outcomes[1].code, Errc::kIo);
 }
 
@@ -358,13 +338,10 @@ TEST(Faults, AfterTheFirstErrorEveryCallThrowsItAndTheDestructorReturns) {
     }
     std::string first;
     const auto expect_same = [&](const auto& call) {
-      try {
-        call();
-        ADD_FAILURE() << "no error";
-      } catch (const Error& error) {
-        if (first.empty()) first = error.what();
-        EXPECT_EQ(error.what(), first);
-      }
+      const std::string error = test::error_of(call);
+      EXPECT_NE(error, "");
+      if (first.empty()) first = error;
+      EXPECT_EQ(error, first);
     };
     expect_same([&] { engine.barrier(); });
     failed.count_down();
@@ -373,8 +350,7 @@ TEST(Faults, AfterTheFirstErrorEveryCallThrowsItAndTheDestructorReturns) {
     expect_same([&] { engine.allocate(64); });
     expect_same([&] { engine.begin_step(); });
     float x = 0;
-    const std::array<std::int64_t, 1> one{1};
-    expect_same([&] { engine.all_reduce_async("x", &x, one, DataType::kF32, ReduceOp::kSum); });
+    expect_same([&] { submit(engine, "x", x); });
     EXPECT_FALSE(engine.data_plane().empty());  // data_plane() still describes the run after a failure
     engine.abort("once more");
   });
@@ -384,17 +360,14 @@ TEST(Faults, AfterTheFirstErrorEveryCallThrowsItAndTheDestructorReturns) {
 TEST(Faults, ATicketInFlightIsReleasedByAFailure) {
   const auto outcomes = on_ranks(2, impatient_options(Schedule::kNegotiated), [&](Engine& engine, int rank) {
     std::array<float, 2> x{};
-    const std::array<std::int64_t, 1> one{1};
-    const Ticket ticket = engine.all_reduce_async("both", x.data(), one, DataType::kF32, ReduceOp::kSum);
-    engine.wait(ticket);
+    engine.wait(submit(engine, "both", x[0]));
     if (rank == 1) {
       engine.abort("enough");
       return;
     }
-    engine.wait(engine.all_reduce_async("lonely", &x[1], one, DataType::kF32, ReduceOp::kSum));
+    engine.wait(submit(engine, "lonely", x[1]));
   });
-  EXPECT_EQ(outcomes[0].code, Errc::kPeerLost);
-  expect_contains(outcomes[0].text, "enough");
+  expect_ended(outcomes[0], Errc::kPeerLost, "enough");
 }
 
 /// Rank 0's engine thread is waiting for rank 1 when rank 0 aborts.
@@ -408,8 +381,7 @@ TEST(Faults, AbortWorksWhileTheThreadWaitsForAPeer) {
       return;
     }
     float x = 1;
-    const std::array<std::int64_t, 1> one{1};
-    const Ticket ticket = engine.all_reduce_async("lonely", &x, one, DataType::kF32, ReduceOp::kSum);
+    const Ticket ticket = submit(engine, "lonely", x);
     std::this_thread::sleep_for(milliseconds(50));
     engine.abort("told to stop");
     aborted.count_down();
@@ -425,9 +397,8 @@ TEST(Faults, AbortWorksWhileTheThreadWaitsForAPeer) {
 TEST(Faults, TheDestructorFinishesWhatIsInFlight) {
   std::array<float, 2> data{1, 2};
   test::expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [&](Engine& engine, int rank) {
-    const std::array<std::int64_t, 1> one{1};
     if (rank == 1) std::this_thread::sleep_for(milliseconds(20));
-    engine.all_reduce_async("x", &data.at(static_cast<std::size_t>(rank)), one, DataType::kF32, ReduceOp::kSum);
+    submit(engine, "x", data.at(static_cast<std::size_t>(rank)));
   }));
   EXPECT_EQ(data[0], 3.0F);
   EXPECT_EQ(data[1], 3.0F);

@@ -12,12 +12,14 @@
 
 #include "engine/base/float16.h"
 #include "engine/base/scale.h"
+#include "tests/base/errors.h"
 #include "tests/runtime/ranks.h"
 
 namespace hvd::operations_test {
 namespace {
 
 using test::expect_all_good;
+using test::expect_error;
 using test::on_ranks;
 using test::patient_options;
 using Shape = std::vector<std::int64_t>;
@@ -34,17 +36,6 @@ void on_worlds(const std::function<void(Engine&, int)>& body) {
   for (const int size : {1, 2, 5}) {
     SCOPED_TRACE(std::to_string(size) + " ranks");
     expect_all_good(on_ranks(size, patient_options(Schedule::kNegotiated), body));
-  }
-}
-
-template <class Act>
-void expect_error(Errc code, const char* part, Act act) {
-  try {
-    act();
-    ADD_FAILURE() << "no error: " << part;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
   }
 }
 
@@ -349,7 +340,7 @@ TEST(Operations, SmallCollectivesRunAfterEarlierTickets) {
   on_worlds([](Engine& engine, int rank) {
     const auto size = static_cast<std::size_t>(engine.size());
     float early = 1;
-    const Ticket ticket = engine.all_reduce_async("early", &early, Shape{}, DataType::kF32, ReduceOp::kSum);
+    const Ticket ticket = test::submit(engine, "early", early);
     std::vector<std::size_t> counts(size, 2);
     counts.at(0) = 0;
     const std::vector<std::int32_t> mine(counts[static_cast<std::size_t>(rank)], rank);
@@ -379,11 +370,8 @@ TEST(Operations, AllKindsMixInAnyOrder) {
     for (std::uint32_t round = 0; round < 4; ++round) {
       std::vector<std::vector<float>> data(kTensors, std::vector<float>(8, static_cast<float>(rank)));
       std::vector<Ticket> tickets(kTensors);
-      std::vector<std::size_t> order(kTensors);
-      std::iota(order.begin(), order.end(), 0);
-      std::shuffle(order.begin(), order.end(), std::mt19937(kSeed + round * 4 + static_cast<std::uint32_t>(rank)));
       const Shape shape{8};
-      for (const std::size_t t : order) {
+      for (const std::size_t t : test::shuffled(kTensors, kSeed + round * 4 + static_cast<std::uint32_t>(rank))) {
         const std::string name = "t" + std::to_string(t);
         float* const p = data[t].data();
         switch (t % 5) {
@@ -415,15 +403,16 @@ TEST(Operations, InvalidArgumentsLeaveTheEngineUsable) {
     std::array<float, 16> data{};
     const std::vector<std::size_t> two_each(3, 2);
     const std::size_t negative = ~std::size_t{0} - 4;
-    expect_error(Errc::kInvalidArgument, "is the count negative?",
-                 [&] { engine.all_reduce(data.data(), negative, DataType::kF32, ReduceOp::kSum); });
-    expect_error(Errc::kInvalidArgument, "all_gather: input (8 bytes) and output (24 bytes) overlap",
-                 [&] { engine.all_gather(data.data(), data.data() + 1, two_each, DataType::kF32); });
-    expect_error(Errc::kInvalidArgument, "reduce_scatter: input (24 bytes) and output (8 bytes) overlap", [&] {
-      engine.reduce_scatter(data.data() + 1, data.data(), two_each, DataType::kF32, ReduceOp::kSum);
-    });
-    expect_error(Errc::kInvalidArgument, "all_to_all: input (24 bytes) and output (24 bytes) overlap",
-                 [&] { engine.all_to_all(data.data() + 1, two_each, data.data(), two_each, DataType::kF32); });
+    constexpr auto kF32 = DataType::kF32;
+    float* const p = data.data();
+    const auto invalid = [](const char* part, const auto& act) { expect_error(Errc::kInvalidArgument, part, act); };
+    invalid("is the count negative?", [&] { engine.all_reduce(p, negative, kF32, ReduceOp::kSum); });
+    invalid("all_gather: input (8 bytes) and output (24 bytes) overlap",
+            [&] { engine.all_gather(p, p + 1, two_each, kF32); });
+    invalid("reduce_scatter: input (24 bytes) and output (8 bytes) overlap",
+            [&] { engine.reduce_scatter(p + 1, p, two_each, kF32, ReduceOp::kSum); });
+    invalid("all_to_all: input (24 bytes) and output (24 bytes) overlap",
+            [&] { engine.all_to_all(p + 1, two_each, p, two_each, kF32); });
     data.fill(1);
     engine.all_reduce(data.data(), data.size(), DataType::kF32, ReduceOp::kSum);
     EXPECT_EQ(data.back(), 3.0F);

@@ -12,6 +12,7 @@
 #include "engine/runtime/tickets.h"
 #include "engine/runtime/trace.h"
 #include "engine/runtime/work_queue.h"
+#include "tests/base/errors.h"
 
 namespace hvd::parts_test {
 namespace {
@@ -238,13 +239,8 @@ TEST(Timeline, RankGoesBeforeTheExtension) {
 TEST(Timeline, AnUnwritablePathIsAnErrorAtOnce) {
   comm::Topology topology;
   topology.hosts = {"here"};
-  try {
-    TraceWriter writer("/nonexistent-folder/t.json", topology);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Errc::kIo);
-    EXPECT_NE(std::string(error.what()).find("/nonexistent-folder/t.0.json"), std::string::npos);
-  }
+  test::expect_error(Errc::kIo, "/nonexistent-folder/t.0.json",
+                     [&] { TraceWriter writer("/nonexistent-folder/t.json", topology); });
 }
 
 TEST(Timeline, AFullDiskIsToldWhenClosing) {

@@ -17,6 +17,7 @@
 #include "engine/base/error.h"
 #include "engine/base/philox.h"
 #include "engine/runtime/engine.h"
+#include "tests/base/threads.h"
 
 namespace hvd::test {
 
@@ -38,22 +39,16 @@ inline std::vector<Outcome> on_ranks(int size, const EngineOptions& options,
                                      const LoopbackOptions& loopback = {}) {
   auto communicators = comm::make_loopback(size, loopback.comm, loopback.ranks_per_node);
   std::vector<Outcome> outcomes(static_cast<std::size_t>(size));
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      const auto index = static_cast<std::size_t>(rank);
-      threads.emplace_back([&, rank, index, communicator = std::move(communicators[index])]() mutable {
-        try {
-          Engine engine(std::move(communicator), options);
-          body(engine, rank);
-        } catch (const Error& error) {
-          outcomes[index] = {error.code(), error.what()};
-        } catch (const std::exception& error) {
-          outcomes[index] = {Errc::kCheckFailed, std::string("not an hvd::Error: ") + error.what()};
-        }
-      });
+  on_threads(outcomes.size(), [&](std::size_t rank) {
+    try {
+      Engine engine(std::move(communicators[rank]), options);
+      body(engine, static_cast<int>(rank));
+    } catch (const Error& error) {
+      outcomes[rank] = {error.code(), error.what()};
+    } catch (const std::exception& error) {
+      outcomes[rank] = {Errc::kCheckFailed, std::string("not an hvd::Error: ") + error.what()};
     }
-  }
+  });
   return outcomes;
 }
 
@@ -86,6 +81,44 @@ inline std::vector<core::GradientInfo> make_gradients(std::size_t count) {
 
 inline std::size_t arena_elements(const std::vector<core::GradientInfo>& gradients) {
   return gradients.back().offset + gradients.back().count;
+}
+
+/// Gradients of unequal sizes that the engine reduces, and the memory that holds them.
+struct GradientArena {
+  GradientArena(Engine& owner, std::size_t gradient_count, ReduceOp op = ReduceOp::kSum)
+      : engine(owner),
+        gradients(make_gradients(gradient_count)),
+        elements(arena_elements(gradients)),
+        memory(engine.allocate(elements * sizeof(float)).data()),
+        values(reinterpret_cast<float*>(memory)) {
+    engine.set_gradients(gradients, memory, DataType::kF32, op);
+  }
+  void mark_all() {
+    for (std::size_t g = 0; g < gradients.size(); ++g) engine.gradient_ready(g);
+  }
+  StepReport step() {
+    engine.begin_step();
+    mark_all();
+    return engine.finish_step();
+  }
+  /// Calls `use` with the index of every element that belongs to a gradient.
+  template <class Use>
+  void for_each_element(const Use& use) const {
+    for (const core::GradientInfo& gradient : gradients) {
+      for (std::size_t i = gradient.offset; i < gradient.offset + gradient.count; ++i) use(i);
+    }
+  }
+
+  Engine& engine;
+  std::vector<core::GradientInfo> gradients;
+  std::size_t elements;
+  std::byte* memory;
+  float* values;
+};
+
+/// Submits a tensor of one element.
+inline Ticket submit(Engine& engine, const std::string& name, float& value, ReduceOp op = ReduceOp::kSum) {
+  return engine.all_reduce_async(name, &value, {}, DataType::kF32, op);
 }
 
 /// The value that rank `rank` contributes to element `index` of the arena in `step`: small integers, whose sums are

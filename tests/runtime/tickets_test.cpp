@@ -16,13 +16,12 @@
 namespace hvd::tickets_test {
 namespace {
 
-using test::arena_elements;
 using test::expect_all_good;
-using test::make_gradients;
 using test::many_batches;
 using test::on_ranks;
 using test::patient_options;
 using test::shuffled;
+using Shape = std::vector<std::int64_t>;
 
 TEST(EngineTickets, TensorsMeetByNameWhateverTheOrderOfSubmission) {
   expect_all_good(on_ranks(4, many_batches(Schedule::kNegotiated), [](Engine& engine, int rank) {
@@ -32,7 +31,7 @@ TEST(EngineTickets, TensorsMeetByNameWhateverTheOrderOfSubmission) {
       std::vector<Ticket> tickets(kTensors);
       for (const std::size_t t : shuffled(kTensors, round * 100 + static_cast<std::uint32_t>(rank))) {
         data[t].assign(t + 1, static_cast<double>((rank + 1) * static_cast<int>(t + round)));
-        const std::array<std::int64_t, 1> shape{static_cast<std::int64_t>(t + 1)};
+        const Shape shape{static_cast<std::int64_t>(t + 1)};
         tickets[t] = engine.all_reduce_async("tensor" + std::to_string(t), data[t].data(), shape, DataType::kF64,
                                              t % 2 == 0 ? ReduceOp::kSum : ReduceOp::kMax);
       }
@@ -59,8 +58,7 @@ TEST(EngineTickets, APackedAndAnInPlaceRankUnderstandEachOther) {
       std::vector<Ticket> tickets;
       for (std::size_t t = 0; t < 16; ++t) {
         const std::size_t place = rank == 0 ? t : 31 - 2 * t;  // in units of 64 elements
-        const std::array<std::int64_t, 1> shape{64};
-        tickets.push_back(engine.all_reduce_async("t" + std::to_string(t), memory.data() + 64 * place, shape,
+        tickets.push_back(engine.all_reduce_async("t" + std::to_string(t), memory.data() + 64 * place, Shape{64},
                                                   DataType::kF32, ReduceOp::kSum));
       }
       for (const Ticket ticket : tickets) engine.wait(ticket);
@@ -77,23 +75,19 @@ TEST(EngineTickets, APackedAndAnInPlaceRankUnderstandEachOther) {
 TEST(EngineTickets, TicketsAndStepsMix) {
   for (const Schedule schedule : {Schedule::kStatic, Schedule::kNegotiated}) {
     expect_all_good(on_ranks(2, patient_options(schedule), [&](Engine& engine, int rank) {
-      const auto gradients = make_gradients(6);
-      const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
-      engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
-      const std::array<std::int64_t, 1> one{1};
+      test::GradientArena arena(engine, 6);
       for (int step = 0; step < 10; ++step) {
-        float loss = static_cast<float>(rank);
-        float late = static_cast<float>(rank);
-        const Ticket before = engine.all_reduce_async("loss", &loss, one, DataType::kF32, ReduceOp::kSum);
+        float loss = static_cast<float>(rank), late = static_cast<float>(rank);
+        const Ticket before = test::submit(engine, "loss", loss);
         engine.begin_step();
         Ticket inside = 0;
         if (schedule == Schedule::kStatic) {
-          EXPECT_THROW(engine.all_reduce_async("late", &late, one, DataType::kF32, ReduceOp::kSum), Error);
+          EXPECT_THROW(test::submit(engine, "late", late), Error);
         } else {
-          inside = engine.all_reduce_async("late", &late, one, DataType::kF32, ReduceOp::kSum);
+          inside = test::submit(engine, "late", late);
         }
         EXPECT_THROW(engine.barrier(), Error);
-        for (std::size_t g = gradients.size(); g-- > 0;) engine.gradient_ready(g);
+        for (std::size_t g = arena.gradients.size(); g-- > 0;) engine.gradient_ready(g);
         engine.finish_step();
         engine.wait(before);
         EXPECT_EQ(loss, 1.0F);
@@ -134,9 +128,8 @@ TEST(EngineTickets, SmallCollectives) {
 TEST(EngineTickets, ACommandFollowsTheTicketsBeforeIt) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
     std::vector<float> data(8, static_cast<float>(rank));
-    const std::array<std::int64_t, 1> shape{8};
     if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    const Ticket ticket = engine.all_reduce_async("x", data.data(), shape, DataType::kF32, ReduceOp::kSum);
+    const Ticket ticket = engine.all_reduce_async("x", data.data(), Shape{8}, DataType::kF32, ReduceOp::kSum);
     engine.barrier();
     EXPECT_TRUE(engine.done(ticket));
     engine.wait(ticket);
@@ -147,18 +140,12 @@ TEST(EngineTickets, ACommandFollowsTheTicketsBeforeIt) {
 /// No rank waits between the calls, so the ranks' threads reach them at different times.
 TEST(EngineTickets, TicketsStepsAndCommandsKeepTheCallersOrder) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kStatic), [](Engine& engine, int) {
-    const auto gradients = make_gradients(1);
-    const auto memory = engine.allocate(arena_elements(gradients) * sizeof(float));
-    engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
-    const std::array<std::int64_t, 1> one{1};
+    test::GradientArena arena(engine, 1);
     for (int round = 0; round < 100; ++round) {
-      float before_step = 1;
-      float before_command = 1;
-      const Ticket first = engine.all_reduce_async("first", &before_step, one, DataType::kF32, ReduceOp::kSum);
-      engine.begin_step();
-      engine.gradient_ready(0);
-      engine.finish_step();
-      const Ticket second = engine.all_reduce_async("second", &before_command, one, DataType::kF32, ReduceOp::kSum);
+      float before_step = 1, before_command = 1;
+      const Ticket first = test::submit(engine, "first", before_step);
+      arena.step();
+      const Ticket second = test::submit(engine, "second", before_command);
       engine.barrier();
       EXPECT_TRUE(engine.done(first));
       EXPECT_TRUE(engine.done(second));
