@@ -1,5 +1,7 @@
 #include "bench/coll/cells.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "bench/coll/operation.h"
@@ -54,9 +56,9 @@ std::vector<Cell> make_cells(const CollOptions& options, int ranks, bool one_mem
   std::vector<Cell> cells;
   const std::vector<Problem> problems = make_problems(options, ranks);
   if (problems.empty()) {
-    throw Error(Errc::kInvalidArgument, "coll: " + std::string(name(options.collectives.front())) + " has no form " +
-                                            (options.place == Place::kInPlace ? "in place" : "out of place") +
-                                            "; leave --place out");
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("coll: {} has no form {}; leave --place out", name(options.collectives.front()),
+                            options.place == Place::kInPlace ? "in place" : "out of place"));
   }
   const bool lacking = options.gpus && std::any_of(problems.begin(), problems.end(), [](const Problem& problem) {
                          return reduces(problem.collective) && problem.type == DataType::kI16;
@@ -105,9 +107,6 @@ std::string memory_objection(const CollOptions& options, const std::vector<Cell>
   const std::size_t smallest = std::max<std::size_t>(1, options.sizes.empty() ? 1 : options.sizes.front());
   const auto buffers_per_byte =
       std::max<std::size_t>(1, align_up(largest_footprint(cells, ranks), largest) / largest);  // input and output
-  const std::string need = std::to_string(arenas) + " buffers of " + bytes_text(static_cast<double>(each)) + " on " +
-                           std::to_string(budget.ranks) + " rank(s) of " + budget.place + ", and " +
-                           bytes_text(static_cast<double>(budget.free_bytes)) + " is free; ";
   const auto largest_size = [&](std::size_t kept_cold) {
     return available > kept_cold ? std::min(largest, (available - kept_cold) / buffers_per_byte) : 0;
   };
@@ -119,16 +118,17 @@ std::string memory_objection(const CollOptions& options, const std::vector<Cell>
   const std::string warm = options.warm ? "" : " with --warm (which keeps buffers in caches)";
   std::string advice;
   if (!keep_cold && fits_warm < least) {
-    advice = sweep ? "use fewer ranks on this host, or a smaller -b: up to " + std::to_string(fits_warm) +
-                         " bytes would fit" + warm
-                   : "use fewer ranks on this host, or instead of --from-model -e " + std::to_string(fits_warm) +
-                         ", which would fit" + warm;
+    advice = sweep ? fmt::format("a smaller -b: up to {} bytes would fit{}", fits_warm, warm)
+                   : fmt::format("instead of --from-model -e {}, which would fit{}", fits_warm, warm);
+    advice = "use fewer ranks on this host, or " + advice;
   } else if (!sweep) {
     advice = "--warm would fit (it keeps buffers in caches)";
   } else {
-    advice = "-e " + std::to_string(keep_cold ? fits_cold : fits_warm) + (keep_cold ? "" : warm) + " would fit";
+    advice = fmt::format("-e {}{} would fit", keep_cold ? fits_cold : fits_warm, keep_cold ? "" : warm);
   }
-  return "coll: these sizes need " + need + advice;
+  return fmt::format("coll: these sizes need {} buffers of {} on {} rank(s) of {}, and {} is free; {}", arenas,
+                     bytes_text(static_cast<double>(each)), budget.ranks, budget.place,
+                     bytes_text(static_cast<double>(budget.free_bytes)), advice);
 }
 
 }  // namespace hvd::bench::coll

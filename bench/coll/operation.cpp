@@ -1,5 +1,7 @@
 #include "bench/coll/operation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -98,8 +100,8 @@ Arena::Arena(std::size_t bytes, Places places) : places_(places) {
   const std::size_t rounded = align_up(std::max(bytes, kPage), kPage);
   plain_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, rounded)));
   if (!plain_) {
-    throw Error(Errc::kOutOfMemory, "coll: the system refuses " + std::to_string(rounded) +
-                                        " bytes for buffers; give a smaller -e, or --warm");
+    throw Error(Errc::kOutOfMemory,
+                fmt::format("coll: the system refuses {} bytes for buffers; give a smaller -e, or --warm", rounded));
   }
   bytes_ = {plain_.get(), rounded};
 }

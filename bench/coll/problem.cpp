@@ -1,5 +1,7 @@
 #include "bench/coll/problem.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -121,12 +123,12 @@ double bus_factor(Collective collective, int ranks) noexcept {
 
 std::vector<std::size_t> sizes_of(const SizeRange& range) {
   if (range.first > range.last) {
-    throw Error(Errc::kInvalidArgument, "-b " + std::to_string(range.first) + " is above -e " +
-                                            std::to_string(range.last) + " (bytes); give -b at most -e");
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("-b {} is above -e {} (bytes); give -b at most -e", range.first, range.last));
   }
   if (range.step == 0 && range.factor < 2) {
     throw Error(Errc::kInvalidArgument,
-                "-f " + std::to_string(range.factor) + ": sizes grow by a factor of at least 2, or by -i bytes");
+                fmt::format("-f {}: sizes grow by a factor of at least 2, or by -i bytes", range.factor));
   }
   if (range.first == 0 && range.last > 0 && range.step == 0) {
     throw Error(Errc::kInvalidArgument, "-b 0 does not grow by a factor; give -i BYTES, or -b of at least 1");
@@ -137,10 +139,9 @@ std::vector<std::size_t> sizes_of(const SizeRange& range) {
     if (range.step > 0 ? at > range.last - std::min(range.step, range.last) : at > range.last / range.factor) break;
     sizes.push_back(range.step > 0 ? at + range.step : at * range.factor);
     if (sizes.size() > kMostSizes) {
-      throw Error(Errc::kInvalidArgument, "-i " + std::to_string(range.step) + " gives more than " +
-                                              std::to_string(kMostSizes) + " sizes from -b " +
-                                              std::to_string(range.first) + " to -e " + std::to_string(range.last) +
-                                              " (bytes); give a larger step");
+      throw Error(Errc::kInvalidArgument,
+                  fmt::format("-i {} gives more than {} sizes from -b {} to -e {} (bytes); give a larger step",
+                              range.step, kMostSizes, range.first, range.last));
     }
   }
   return sizes;

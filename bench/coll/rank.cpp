@@ -1,5 +1,6 @@
 #include "bench/coll/rank.h"
 
+#include <fmt/format.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
@@ -24,8 +25,8 @@ std::span<const std::byte> bytes_of(const std::vector<T>& values) {
 template <class T>
 std::vector<T> values_of(const comm::Bytes& message, std::size_t count) {
   if (message.size() != count * sizeof(T)) {
-    throw Error(Errc::kBackend, "coll: a rank answered with " + std::to_string(message.size()) + " bytes instead of " +
-                                    std::to_string(count * sizeof(T)));
+    throw Error(Errc::kBackend,
+                fmt::format("coll: a rank answered with {} bytes instead of {}", message.size(), count * sizeof(T)));
   }
   std::vector<T> values(count);
   if (count > 0) std::memcpy(values.data(), message.data(), message.size());
@@ -82,8 +83,8 @@ RunSettings settings_of(const CollOptions& options) {
           {"--find-crossovers", options.find_crossovers ? "on" : "off"},
           {"--tuning-folder", options.tuning_folder.empty() ? "not given" : "given"},
           {"the communicators", list_of(options.variants, [](const Variant& each) {
-             return each.name + ":" + std::string(comm::name(each.comm.algorithm)) + ":" +
-                    std::to_string(each.comm.segment_bytes) + (each.registered ? ":registered" : ":plain");
+             return fmt::format("{}:{}:{}:{}", each.name, comm::name(each.comm.algorithm), each.comm.segment_bytes,
+                                each.registered ? "registered" : "plain");
            })}};
 }
 

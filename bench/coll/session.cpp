@@ -1,5 +1,7 @@
 #include "bench/coll/session.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 #include <optional>
@@ -122,9 +124,8 @@ class Leader {
     const bool due = narrated_ ? Clock::now() - *narrated_ >= kBetween : !schedule_.samples(last.cell).empty();
     if (!observer_.narrate || !due) return;
     narrated_ = Clock::now();
-    observer_.narrate("coll: measuring, round " + std::to_string(schedule_.round()) + ", " +
-                      std::to_string(schedule_.finished()) + " of " + std::to_string(rank_.cells().size()) +
-                      " cells have enough samples\n");
+    observer_.narrate(fmt::format("coll: measuring, round {}, {} of {} cells have enough samples\n", schedule_.round(),
+                                  schedule_.finished(), rank_.cells().size()));
   }
 
   void read_clocks() {
@@ -229,7 +230,7 @@ std::exception_ptr hand_over(const CollResult& result, const CollObserver& obser
     std::rethrow_exception(first);
   } catch (const Error& error) {
     throw Error(error.code(),
-                std::string(error.what()) + "; not everything that was measured could be written: " + more);
+                fmt::format("{}; not everything that was measured could be written: {}", error.what(), more));
   }
 }
 

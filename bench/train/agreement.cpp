@@ -1,5 +1,7 @@
 #include "bench/train/agreement.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 #include <string_view>
@@ -18,22 +20,19 @@ namespace {
 /// Returns "NAME is A on ... and B on ..." for the first line that differs; empty if all lines are equal.
 std::string difference(std::string_view root, std::string_view other, const std::string& root_name,
                        const std::string& other_name) {
-  const auto told = [&](std::string_view first, std::string_view second) {
-    const auto value = [](std::string_view line) { return std::string(split_line(line).second); };
-    return std::string(split_line(first).first) + " is " + value(first) + " on " + root_name + " and " + value(second) +
-           " on " + other_name;
-  };
   while (!root.empty() || !other.empty()) {
     const std::string_view first = take_line(root);
     const std::string_view second = take_line(other);
-    if (first != second) return told(first, second);
+    if (first == second) continue;
+    const auto [name, value] = split_line(first);
+    return fmt::format("{} is {} on {} and {} on {}", name, value, root_name, split_line(second).second, other_name);
   }
   return {};
 }
 
 std::string judge(const std::vector<comm::Bytes>& all, const comm::Topology& topology) {
   const auto rank_name = [&](std::size_t rank) {
-    return "rank " + std::to_string(rank) + " (host " + topology.hosts.at(rank) + ")";
+    return fmt::format("rank {} (host {})", rank, topology.hosts.at(rank));
   };
   std::string verdict;
   std::size_t others = 0;
@@ -46,9 +45,11 @@ std::string judge(const std::vector<comm::Bytes>& all, const comm::Topology& top
     }
   }
   if (verdict.empty()) return {};
-  if (others > 0) verdict += ", and " + std::to_string(others) + " more differ from rank 0";
-  return "the ranks were not started alike: " + verdict +
-         "; give all of them the same program, options and HOROVOD_* variables (mpirun -x NAME forwards one)";
+  if (others > 0) verdict += fmt::format(", and {} more differ from rank 0", others);
+  return fmt::format(
+      "the ranks were not started alike: {}; give all of them the same program, options and HOROVOD_* variables "
+      "(mpirun -x NAME forwards one)",
+      verdict);
 }
 
 /// Returns the error text for ranks with different layouts. `all`: [rank]; the maker's line, then one per parameter.
@@ -59,8 +60,7 @@ std::string judge_layouts(const std::vector<comm::Bytes>& all, const comm::Topol
     const std::string first = comm::text_of(all[0]), second = comm::text_of(all[r]);
     std::string_view root = first, other = second;
     const auto place = [&](std::size_t rank, std::string_view& text) {
-      return "rank " + std::to_string(rank) + " (host " + topology.hosts.at(rank) + ", " +
-             std::string(take_line(text)) + ")";
+      return fmt::format("rank {} (host {}, {})", rank, topology.hosts.at(rank), take_line(text));
     };
     const std::string root_name = place(0, root), other_name = place(r, other);
     if (root == other) continue;
@@ -70,10 +70,11 @@ std::string judge_layouts(const std::vector<comm::Bytes>& all, const comm::Topol
       ++others;
     }
   }
-  if (others > 0) told += ", and " + std::to_string(others) + " more ranks differ from rank 0";
-  return "the ranks store their parameters in different layouts: " + told +
-         "; gradients are summed as they lie in memory: use processors of one kind, or give all ranks one " +
-         "ONEDNN_MAX_CPU_ISA (mpirun -x NAME forwards it)";
+  if (others > 0) told += fmt::format(", and {} more ranks differ from rank 0", others);
+  return fmt::format(
+      "the ranks store their parameters in different layouts: {}; gradients are summed as they lie in memory: use "
+      "processors of one kind, or give all ranks one ONEDNN_MAX_CPU_ISA (mpirun -x NAME forwards it)",
+      told);
 }
 
 /// Collective. Rank 0 calls judge() with the texts of all ranks, and all ranks return what judge() returned.
@@ -92,7 +93,7 @@ std::string yes_no(bool value) { return value ? "on" : "off"; }
 RunSettings common_wishes(const Options& options, const Setup& setup) {
   const EngineOptions& engine = options.engine;
   return {
-      {"the program", std::string(build_info().version) + " of commit " + std::string(build_info().git_commit)},
+      {"the program", fmt::format("{} of commit {}", build_info().version, build_info().git_commit)},
       {"--model", setup.model.model},
       {"--device", std::string(setup.device_name())},
       {"--batch-size", std::to_string(setup.model.batch_size)},

@@ -1,5 +1,7 @@
 #include "bench/train/crossovers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -36,7 +38,7 @@ std::size_t below(std::size_t smallest, std::size_t default_bytes) {
 
 /// `up_to` 0 means that the algorithm is never used.
 std::string range_text(std::string_view algorithm, std::size_t up_to) {
-  return up_to == 0 ? std::string() : std::string(algorithm) + " up to " + size_text(up_to) + ", ";
+  return up_to == 0 ? std::string() : fmt::format("{} up to {}, ", algorithm, size_text(up_to));
 }
 
 }  // namespace
@@ -90,8 +92,9 @@ std::string crossover_text(const comm::Thresholds& thresholds) {
   const std::string reductions =
       range_text("doubling", thresholds.doubling_bytes) + range_text("rabenseifner", thresholds.rabenseifner_bytes);
   const std::string shares = range_text("direct", thresholds.direct_bytes);
-  return "all_reduce: " + (reductions.empty() ? "ring" : reductions + "above that ring") +
-         "; reduce_scatter and all_gather: " + (shares.empty() ? "ring" : shares + "above that ring");
+  return fmt::format("all_reduce: {}{}; reduce_scatter and all_gather: {}{}", reductions,
+                     reductions.empty() ? "ring" : "above that ring", shares,
+                     shares.empty() ? "ring" : "above that ring");
 }
 
 std::string crossover_path(const std::string& folder, const CrossoverCase& of) {
@@ -100,9 +103,8 @@ std::string crossover_path(const std::string& folder, const CrossoverCase& of) {
 
 std::string crossover_file(const CrossoverCase& of, const comm::Thresholds& thresholds) {
   CrossoverCase lines = of;
-  lines.emplace_back(kThresholds, std::to_string(thresholds.doubling_bytes) + " " +
-                                      std::to_string(thresholds.rabenseifner_bytes) + " " +
-                                      std::to_string(thresholds.direct_bytes));
+  lines.emplace_back(kThresholds, fmt::format("{} {} {}", thresholds.doubling_bytes, thresholds.rabenseifner_bytes,
+                                              thresholds.direct_bytes));
   return key_lines(lines);
 }
 

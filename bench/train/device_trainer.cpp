@@ -1,5 +1,7 @@
 #include "bench/train/device_trainer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -100,7 +102,8 @@ void DeviceTrainer::build(GpuBackend& backend, int threads) {
   if (gpu.nccl.share_gpus) {
     facts_.notes.emplace_back("no bound: the data sheet is of a GPU, not of a share of one");
   } else if (facts_.bound = step_bound(graph, name, setup_.compute, gpu.tf32); !facts_.bound) {
-    facts_.notes.push_back("no bound: there is no data sheet here of " + name + " in " + setup_.compute_name());
+    facts_.notes.push_back(
+        fmt::format("no bound: there is no data sheet here of {} in {}", name, setup_.compute_name()));
   }
   const auto exchange = [this](const std::string& mine) {
     std::vector<std::string> texts;
@@ -131,8 +134,8 @@ void DeviceTrainer::build(GpuBackend& backend, int threads) {
   } catch (const Error& error) {
     if (error.code() != Errc::kOutOfMemory) throw;
     const auto rank = static_cast<std::size_t>(engine_.rank());
-    throw Error(Errc::kOutOfMemory, "rank " + std::to_string(rank) + " (host " + engine_.topology().hosts.at(rank) +
-                                        ", " + runtime_.label() + "): " + error.what());
+    throw Error(Errc::kOutOfMemory, fmt::format("rank {} (host {}, {}): {}", rank, engine_.topology().hosts.at(rank),
+                                                runtime_.label(), error.what()));
   }
 }
 

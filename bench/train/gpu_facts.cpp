@@ -1,8 +1,9 @@
 #include "bench/train/gpu_facts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -45,7 +46,7 @@ constexpr const char* kDistance = "distance";
 constexpr const char* kLinkRate = "link_gigabytes_per_second";
 
 std::string cuda_version(int number) {
-  return number <= 0 ? "" : std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+  return number <= 0 ? "" : fmt::format("{}.{}", number / 1000, number % 1000 / 10);
 }
 
 std::string positive(double value) { return value > 0 ? json_number(value) : ""; }
@@ -77,8 +78,8 @@ Complaint complaint(const std::vector<GpuDescription>& ranks, const Says& says) 
   return found;
 }
 std::string who(const Complaint& complaint) {
-  return "rank " + std::to_string(complaint.first) +
-         (complaint.ranks > 1 ? " and " + std::to_string(complaint.ranks - 1) + " more" : "");
+  const std::string rank = fmt::format("rank {}", complaint.first);
+  return complaint.ranks > 1 ? fmt::format("{} and {} more", rank, complaint.ranks - 1) : rank;
 }
 
 void add_place_cautions(const std::vector<GpuDescription>& ranks, Provenance& provenance) {
@@ -88,16 +89,17 @@ void add_place_cautions(const std::vector<GpuDescription>& ranks, Provenance& pr
   });
   if (alone.ranks > 0) {
     add_caution(provenance, "one_visible_gpu",
-                who(alone) + " sees one GPU though " + alone.text +
-                    " ranks run on its host: NCCL may lose NVLink; let every rank see all GPUs of its host (srun "
-                    "--gpus-per-node with --gpu-bind=none, not --gpus-per-task; no CUDA_VISIBLE_DEVICES per rank)");
+                fmt::format("{} sees one GPU though {} ranks run on its host: NCCL may lose NVLink; let every rank see "
+                            "all GPUs of its host (srun --gpus-per-node with --gpu-bind=none, not --gpus-per-task; no "
+                            "CUDA_VISIBLE_DEVICES per rank)",
+                            who(alone), alone.text));
   }
   const Complaint far = complaint(ranks, [](const GpuDescription& gpu) { return value_of(gpu, kDistance); });
   if (far.ranks > 0) {
     add_caution(provenance, "gpu_far_from_cpus",
-                who(far) + " may run on " + far.text +
-                    ": bind ranks to the processors near their GPUs (srun "
-                    "--cpu-bind, mpirun --map-by)");
+                fmt::format("{} may run on {}: bind ranks to the processors near their GPUs (srun --cpu-bind, mpirun "
+                            "--map-by)",
+                            who(far), far.text));
   }
 }
 
@@ -122,7 +124,7 @@ GpuDescription describe_gpu(const gpu::Device& device, const BoardFacts& board, 
   GpuDescription gpu{
       {"gpu.name", device.name},
       {"gpu.uuid", device.uuid},
-      {"gpu.compute_capability", std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor)},
+      {"gpu.compute_capability", fmt::format("{}.{}", device.compute_major, device.compute_minor)},
       {"gpu.multiprocessors", std::to_string(device.multiprocessors)},
       {"gpu.memory_bytes", std::to_string(device.memory_bytes)},
       {"gpu.driver", board.driver},
@@ -175,10 +177,10 @@ GpuFacts merge_gpu_facts(const std::vector<GpuDescription>& ranks) {
     for (const auto& [value, rank] : values) all += (all.empty() ? "" : "; ") + value;
     facts.provenance.insert({key, {all, fact.in_fingerprint}});
     if (!fact.alike || values.size() == 1) continue;
-    facts.notes.push_back("caution: the ranks' GPUs differ in " + key.substr(key.find('.') + 1) + ": " +
-                          values[0].first + " on rank 0, " + values[1].first + " on rank " +
-                          std::to_string(values[1].second) + (values.size() > 2 ? ", and others" : "") +
-                          "; all wait for the slowest");
+    facts.notes.push_back(
+        fmt::format("caution: the ranks' GPUs differ in {}: {} on rank 0, {} on rank {}{}; all wait for the slowest",
+                    key.substr(key.find('.') + 1), values[0].first, values[1].first, values[1].second,
+                    values.size() > 2 ? ", and others" : ""));
   }
   return facts;
 }

@@ -1,11 +1,12 @@
 #include "bench/train/gpu_surroundings.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <charconv>
 #include <cstdint>
-#include <cstdio>
 #include <numeric>
 
 #include "bench/store/host_facts.h"
@@ -69,17 +70,13 @@ double adapter_rate(std::string_view adapter, const std::filesystem::path& sys) 
   return leading_number(first_line(sys / "class/net" / name / "speed")) / kThousand / kBits;
 }
 
-std::string rounded(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), value < 10 ? "%.1f" : "%.0f", value);
-  return text.data();
-}
+std::string rounded(double value) { return value < 10 ? fmt::format("{:.1f}", value) : fmt::format("{:.0f}", value); }
 
 }  // namespace
 
 std::string NcclNetwork::text() const {
   if (name.empty()) return "unknown";
-  return adapters.empty() ? name : name + " (" + joined(adapters, ", ") + ")";
+  return adapters.empty() ? name : fmt::format("{} ({})", name, joined(adapters, ", "));
 }
 
 std::string NcclNetwork::paths_text() const { return joined(paths, "; "); }
@@ -126,7 +123,7 @@ Link gpu_link(const BoardFacts& board) {
   // GB/s of one lane in one direction, indexed by PCIe generation.
   constexpr std::array kPerLane{0.0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563};
   const auto generation = static_cast<std::size_t>(std::max(0, board.pcie_generation));
-  return {"PCIe " + std::to_string(generation) + " x" + std::to_string(board.pcie_width),
+  return {fmt::format("PCIe {} x{}", generation, board.pcie_width),
           generation < kPerLane.size() ? kPerLane.at(generation) * board.pcie_width : 0};
 }
 
@@ -143,7 +140,7 @@ std::string distance(const std::vector<int>& mine, const std::string& near) {
   if (mine.empty() || theirs.empty()) return {};
   const bool meet = std::any_of(mine.begin(), mine.end(),
                                 [&](int cpu) { return std::find(theirs.begin(), theirs.end(), cpu) != theirs.end(); });
-  return meet ? "" : "CPUs " + cpu_list(mine) + ", and its GPU is near " + near;
+  return meet ? "" : fmt::format("CPUs {}, and its GPU is near {}", cpu_list(mine), near);
 }
 
 double bus_gigabytes_per_second(int ranks, const std::vector<double>& bytes, const std::vector<double>& seconds) {
@@ -159,9 +156,10 @@ std::string bandwidth_caution(const Link& link, int ranks, const std::vector<dou
                               const std::vector<double>& seconds) {
   const double bus = bus_gigabytes_per_second(ranks, bytes, seconds);
   if (bus <= 0 || link.gigabytes_per_second <= 0 || bus >= kFarBelow * link.gigabytes_per_second) return {};
-  return "reductions alone move " + rounded(bus) + " GB/s (bus bandwidth), far below the " +
-         rounded(link.gigabytes_per_second) + " GB/s of " + link.name +
-         ": see nccl.network and nccl.paths in the run's facts, and try NCCL_DEBUG=INFO and nccl-tests";
+  return fmt::format(
+      "reductions alone move {} GB/s (bus bandwidth), far below the {} GB/s of {}: see nccl.network and nccl.paths in "
+      "the run's facts, and try NCCL_DEBUG=INFO and nccl-tests",
+      rounded(bus), rounded(link.gigabytes_per_second), link.name);
 }
 
 }  // namespace hvd::bench

@@ -1,8 +1,9 @@
 #include "bench/train/gradient_check.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <limits>
 
@@ -59,10 +60,8 @@ Expected add_up(std::span<const std::span<const std::byte>> local, DataType type
 }
 
 std::string difference(std::size_t index, double got, double wanted, double bound) {
-  char text[200];
-  std::snprintf(text, sizeof text, "element %zu is %.9g, an independent reduction gives %.9g (rounding allows %.2g)",
-                index, got, wanted, bound);
-  return text;
+  return fmt::format("element {} is {:.9g}, an independent reduction gives {:.9g} (rounding allows {:.2g})", index, got,
+                     wanted, bound);
 }
 
 // Number of elements in a message that holds the pieces back to back.
@@ -87,8 +86,7 @@ std::string compare_message(std::span<const GradientPiece> pieces, const std::ve
     if (std::string wrong = compare_piece(local, reduced, type, trainer.sum_type(), Trainer::kReduction);
         !wrong.empty()) {
       const models::ArenaSlot& slot = step.slots()[piece.parameter];
-      return "gradient of " + slot.name + ", from its element " + std::to_string(piece.offset - slot.offset) + ": " +
-             wrong;
+      return fmt::format("gradient of {}, from its element {}: {}", slot.name, piece.offset - slot.offset, wrong);
     }
     at += bytes;
   }
@@ -163,8 +161,7 @@ std::string compare_piece(std::span<const std::span<const std::byte>> local, std
       const auto bad = std::find_if(local.begin(), local.end(), [&](std::span<const std::byte> rank) {
         return !std::isfinite(element_value(rank, type, i));
       });
-      return "element " + std::to_string(i) + " is not a finite number on rank " + std::to_string(bad - local.begin()) +
-             " before the reduction";
+      return fmt::format("element {} is not a finite number on rank {} before the reduction", i, bad - local.begin());
     }
     if (!(std::abs(got - wanted) <= bound)) return difference(i, got, wanted, bound);
   }
@@ -185,10 +182,8 @@ CheckOutcome check_reduction(Trainer& trainer, std::uint64_t seed) {
 
   std::size_t all = 0;
   for (const models::ArenaSlot& slot : step.slots()) all += slot.count;
-  char text[120];
-  std::snprintf(text, sizeof text, "gradients equal an independent sum (%.0f %% of %zu elements)",
-                100.0 * static_cast<double>(total_elements(pieces)) / static_cast<double>(all), all);
-  return {true, text};
+  const double share = 100.0 * static_cast<double>(total_elements(pieces)) / static_cast<double>(all);
+  return {true, fmt::format("gradients equal an independent sum ({:.0f} % of {} elements)", share, all)};
 }
 
 std::string checksum_difference(std::span<const std::vector<std::uint64_t>> ranks,
@@ -209,8 +204,9 @@ std::string checksum_difference(std::span<const std::vector<std::uint64_t>> rank
     if (i > 0) text += i + 1 == differ.size() ? " and " : ", ";
     text += std::to_string(differ[i]);
   }
-  if (differ.size() > kNamed) text += " and " + std::to_string(differ.size() - kNamed) + " more";
-  return text + (differ.size() == 1 ? " differs" : " differ") + " from rank 0 in " + slots[first_parameter].name;
+  if (differ.size() > kNamed) text += fmt::format(" and {} more", differ.size() - kNamed);
+  return fmt::format("{} {} from rank 0 in {}", text, differ.size() == 1 ? "differs" : "differ",
+                     slots[first_parameter].name);
 }
 
 }  // namespace hvd::bench

@@ -1,8 +1,8 @@
 #include "bench/train/host_trainer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -81,13 +81,10 @@ void HostTrainer::take_share() {
     most_momentum = std::max(most_momentum, momentum);
   }
   const auto mebibytes_of = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  std::array<char, 240> text{};
-  std::snprintf(text.data(), text.size(),
-                "sharded: each rank holds %.2f MiB of gradients, %.2f of weights, and at most %.2f of momentum%s",
-                mebibytes_of(memory.gradients), mebibytes_of(weights), mebibytes_of(most_momentum),
-                setup_.interleaved ? " (all of it: phases solo and none update all weights)" : "");
-  std::string note = text.data();
-  facts_.notes.push_back(std::move(note));
+  facts_.notes.push_back(fmt::format(
+      "sharded: each rank holds {:.2f} MiB of gradients, {:.2f} of weights, and at most {:.2f} of momentum{}",
+      mebibytes_of(memory.gradients), mebibytes_of(weights), mebibytes_of(most_momentum),
+      setup_.interleaved ? " (all of it: phases solo and none update all weights)" : ""));
 }
 
 void HostTrainer::follow_plan() {
@@ -150,10 +147,9 @@ void HostTrainer::build(const models::StepOptions& options, const models::ArenaA
   } catch (const std::bad_alloc&) {
     // The memory that is free now, after unwinding, is what the ranks had to share.
     refuse_if_too_big(forecast, engine_.topology().local_size, available_bytes());
-    throw Error(Errc::kOutOfMemory, "batch " + std::to_string(setup_.model.batch_size) +
-                                        ": no memory for the network on " +
-                                        engine_.topology().hosts.at(static_cast<std::size_t>(engine_.rank())) +
-                                        "; use a smaller --batch-size");
+    throw Error(Errc::kOutOfMemory, fmt::format("batch {}: no memory for the network on {}; use a smaller --batch-size",
+                                                setup_.model.batch_size,
+                                                engine_.topology().hosts.at(static_cast<std::size_t>(engine_.rank()))));
   }
 }
 

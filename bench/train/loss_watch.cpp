@@ -1,8 +1,8 @@
 #include "bench/train/loss_watch.h"
 
-#include <array>
+#include <fmt/format.h>
+
 #include <cmath>
-#include <cstdio>
 
 namespace hvd::bench {
 namespace {
@@ -10,10 +10,8 @@ namespace {
 constexpr double kCollapsed = 1e-3;  // fraction of the first step's loss
 
 std::string loss_text(double value) {
-  if (std::isnan(value)) return "nan";  // printf would also print the sign
-  std::array<char, 40> text{};
-  std::snprintf(text.data(), text.size(), "%.4g", value);
-  return text.data();
+  if (std::isnan(value)) return "nan";  // fmt::format() would also print the sign
+  return fmt::format("{:.4g}", value);
 }
 
 }  // namespace
@@ -27,9 +25,10 @@ void LossWatch::add(const std::vector<Answer>& answers, std::uint64_t first_step
       if (i >= answers[r].samples.loss.size()) continue;
       const double loss = answers[r].samples.loss[i];
       if (!std::isfinite(loss) && !failed()) {
-        problem_ = "the loss of rank " + std::to_string(r) + " was " + loss_text(loss) + " in training step " +
-                   std::to_string(step) + (first_ ? ", and " + loss_text(*first_) + " in the first" : "") +
-                   ": training has diverged, so nothing more was measured; lower --learning-rate";
+        problem_ = fmt::format(
+            "the loss of rank {} was {} in training step {}{}: training has diverged, so nothing more was measured; "
+            "lower --learning-rate",
+            r, loss_text(loss), step, first_ ? fmt::format(", and {} in the first", loss_text(*first_)) : "");
       }
       sum += loss;
       ++ranks;
@@ -45,10 +44,10 @@ void LossWatch::add(const std::vector<Answer>& answers, std::uint64_t first_step
 
 std::string LossWatch::caution() const {
   if (!first_ || !(lowest_ < kCollapsed * *first_)) return {};
-  return "the loss has collapsed, from " + loss_text(*first_) + " to " + loss_text(lowest_) + " in training step " +
-         std::to_string(lowest_at_) +
-         ": the network has memorised its labels, and with vanishing gradients its steps may be faster than real ones; "
-         "leave out --labels cycled, or lower --learning-rate";
+  return fmt::format(
+      "the loss has collapsed, from {} to {} in training step {}: the network has memorised its labels, and with "
+      "vanishing gradients its steps may be faster than real ones; leave out --labels cycled, or lower --learning-rate",
+      loss_text(*first_), loss_text(lowest_), lowest_at_);
 }
 
 }  // namespace hvd::bench

@@ -1,9 +1,9 @@
 #include "bench/train/memory.h"
 
+#include <fmt/format.h>
 #include <malloc.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <mutex>
 #include <string>
@@ -39,11 +39,7 @@ std::int64_t group_left() {
   return limit > 0 && used >= 0 ? std::max<std::int64_t>(0, limit - used) : -1;
 }
 
-std::string gigabytes(double bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f GB", bytes / kGigabyte);
-  return text;
-}
+std::string gigabytes(double bytes) { return fmt::format("{:.1f} GB", bytes / kGigabyte); }
 
 }  // namespace
 
@@ -88,10 +84,10 @@ MemoryForecast forecast_memory(const models::Graph& graph, const models::StepOpt
 void refuse_profile_too_big(std::int64_t gradient_bytes, int ranks, std::int64_t free_bytes) {
   const double needed = static_cast<double>(gradient_bytes) * ranks;
   if (free_bytes <= 0 || needed <= static_cast<double>(free_bytes)) return;
-  throw Error(Errc::kOutOfMemory, "the gradients of the replay profile need " + gigabytes(needed) + " for the " +
-                                      std::to_string(ranks) + " rank(s) of this host, and " +
-                                      gigabytes(static_cast<double>(free_bytes)) +
-                                      " are free; use fewer ranks per host or another profile");
+  throw Error(Errc::kOutOfMemory,
+              fmt::format("the gradients of the replay profile need {} for the {} rank(s) of this host, and {} are "
+                          "free; use fewer ranks per host or another profile",
+                          gigabytes(needed), ranks, gigabytes(static_cast<double>(free_bytes))));
 }
 
 void refuse_if_too_big(const MemoryForecast& forecast, int ranks, std::int64_t free_bytes) {
@@ -102,13 +98,13 @@ void refuse_if_too_big(const MemoryForecast& forecast, int ranks, std::int64_t f
   const auto fits = static_cast<std::int64_t>(0.9 * for_images /
                                               static_cast<double>(std::max<std::int64_t>(1, forecast.per_image_bytes)));
   const std::string ranks_here =
-      ranks == 1 ? "" : ", " + gigabytes(needed) + " for the " + std::to_string(ranks) + " ranks of this host";
+      ranks == 1 ? "" : fmt::format(", {} for the {} ranks of this host", gigabytes(needed), ranks);
   const std::string advice =
-      fits >= 1 ? "about --batch-size " + std::to_string(fits) + " would fit"
+      fits >= 1 ? fmt::format("about --batch-size {} would fit", fits)
                 : "not even one image per rank fits: use fewer ranks per host or a smaller --image-size";
-  throw Error(Errc::kOutOfMemory, "batch " + std::to_string(forecast.batch_size) + " needs at least " +
-                                      gigabytes(forecast.total_bytes()) + " per rank" + ranks_here + ", and " +
-                                      gigabytes(static_cast<double>(free_bytes)) + " are free; " + advice);
+  throw Error(Errc::kOutOfMemory, fmt::format("batch {} needs at least {} per rank{}, and {} are free; {}",
+                                              forecast.batch_size, gigabytes(forecast.total_bytes()), ranks_here,
+                                              gigabytes(static_cast<double>(free_bytes)), advice));
 }
 
 }  // namespace hvd::bench

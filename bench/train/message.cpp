@@ -1,5 +1,7 @@
 #include "bench/train/message.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -130,7 +132,7 @@ void append(RankSamples& samples, const RankSamples& more) {
 std::string stop_text(const std::vector<Answer>& answers, const std::vector<std::string>& hosts) {
   for (std::size_t r = 0; r < answers.size(); ++r) {
     if (answers[r].signal.empty()) continue;
-    return "stopped by " + answers[r].signal + " on rank " + std::to_string(r) + " (" + hosts.at(r) + ")";
+    return fmt::format("stopped by {} on rank {} ({})", answers[r].signal, r, hosts.at(r));
   }
   return {};
 }

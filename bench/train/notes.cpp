@@ -1,8 +1,8 @@
 #include "bench/train/notes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdarg>
-#include <cstdio>
 #include <numeric>
 
 #include "bench/measure/median.h"
@@ -11,20 +11,11 @@
 namespace hvd::bench {
 namespace {
 
-[[gnu::format(printf, 1, 2)]] std::string formatted(const char* format, ...) {
-  char text[400];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  return text;
-}
-
 double milliseconds(double seconds) { return 1e3 * seconds; }
 
 std::string percent(const Estimate& estimate) {
-  if (!estimate.has_interval()) return formatted("%.1f %%", 100 * estimate.value);
-  return formatted("%.1f %% [%.1f, %.1f]", 100 * estimate.value, 100 * estimate.low, 100 * estimate.high);
+  if (!estimate.has_interval()) return fmt::format("{:.1f} %", 100 * estimate.value);
+  return fmt::format("{:.1f} % [{:.1f}, {:.1f}]", 100 * estimate.value, 100 * estimate.low, 100 * estimate.high);
 }
 
 // Returns a note on the phase whose step time has the widest interval, if that interval is wider than the target.
@@ -38,11 +29,10 @@ std::string precision_note(std::span<const RunRecord> runs, const Findings& find
   if (worst == nullptr || findings.target_half_width <= 0) return {};
   const double half_width = relative_half_width(*worst->step_seconds);
   if (half_width <= findings.target_half_width) return {};
-  return formatted(
-      "caution: the measurement ended (%s) with an interval of +- %.1f %% for the step time of phase %s; the target is "
-      "+- %g %%; give it more with --max-time",
-      worst->stop_reason.c_str(), 100 * half_width, std::string(name(worst->phase)).c_str(),
-      100 * findings.target_half_width);
+  return fmt::format(
+      "caution: the measurement ended ({}) with an interval of +- {:.1f} % for the step time of phase {}; the target "
+      "is +- {:g} %; give it more with --max-time",
+      worst->stop_reason, 100 * half_width, name(worst->phase), 100 * findings.target_half_width);
 }
 
 std::string rounds_note(const Findings& findings) {
@@ -51,9 +41,8 @@ std::string rounds_note(const Findings& findings) {
     return "caution: the efficiency comes from one round of its phases, so that it has no interval; give it more with "
            "--max-time";
   }
-  return formatted(
-      "caution: the efficiency comes from %zu rounds of its phases; from fewer than %zu its interval "
-      "is often too narrow",
+  return fmt::format(
+      "caution: the efficiency comes from {} rounds of its phases; from fewer than {} its interval is often too narrow",
       findings.rounds, kFewestRoundsToBelieve);
 }
 
@@ -98,23 +87,25 @@ std::string memory_note(const RunRecord& run) {
     }
   }
   if (rank == nullptr) return {};
-  return formatted("memory per rank: peak %.0f MB, plan %.0f MB + program %.0f MB, ratio %.2f (rank %d, the highest)",
-                   static_cast<double>(rank->peak_bytes) / 1e6, static_cast<double>(rank->planned_bytes) / 1e6,
-                   static_cast<double>(rank->baseline_bytes) / 1e6, worst, rank->rank);
+  return fmt::format(
+      "memory per rank: peak {:.0f} MB, plan {:.0f} MB + program {:.0f} MB, ratio {:.2f} (rank {}, the highest)",
+      static_cast<double>(rank->peak_bytes) / 1e6, static_cast<double>(rank->planned_bytes) / 1e6,
+      static_cast<double>(rank->baseline_bytes) / 1e6, worst, rank->rank);
 }
 
 std::string exposed_note(const RunRecord& full, const RunRecord* none, const std::optional<Expectation>& expected,
                          bool spare_core) {
   const double engine = shortest_wait(full);
-  std::string text = formatted("exposed communication per step: %.2f ms by the engine's clock", milliseconds(engine));
+  std::string text =
+      fmt::format("exposed communication per step: {:.2f} ms by the engine's clock", milliseconds(engine));
   if (none != nullptr) {
-    text +=
-        formatted(", %.2f ms as full minus none", milliseconds(full.step_seconds->value - none->step_seconds->value));
+    const double difference = full.step_seconds->value - none->step_seconds->value;
+    text += fmt::format(", {:.2f} ms as full minus none", milliseconds(difference));
   }
   if (expected) {
-    text += formatted(", %.2f ms expected (queue of the buckets)", milliseconds(expected->exposed_seconds));
+    text += fmt::format(", {:.2f} ms expected (queue of the buckets)", milliseconds(expected->exposed_seconds));
     if (expected->exposed_seconds > 0)
-      text += formatted(", measured / expected %.2f", engine / expected->exposed_seconds);
+      text += fmt::format(", measured / expected {:.2f}", engine / expected->exposed_seconds);
   }
   if (!spare_core)
     text += "; with no core left over the engine works in the compute's time, which is 'compute slowed by overlap'";
@@ -124,9 +115,9 @@ std::string exposed_note(const RunRecord& full, const RunRecord* none, const std
 // Lists the parts of (step time of phase full - step time of phase none) besides the exposed communication.
 std::string reconciliation_note(const RunRecord& full) {
   const double unexplained = seconds_of(full, "stragglers") + seconds_of(full, "residual");
-  return formatted(
-      "step time of full minus none: exposed communication, and compute slowed by overlap %+.2f ms, update %+.2f ms, "
-      "unexplained %+.2f ms",
+  return fmt::format(
+      "step time of full minus none: exposed communication, and compute slowed by overlap {:+.2f} ms, update {:+.2f} "
+      "ms, unexplained {:+.2f} ms",
       milliseconds(seconds_of(full, "overlap_slowdown")), milliseconds(seconds_of(full, "update")),
       milliseconds(unexplained));
 }
@@ -139,7 +130,8 @@ std::string efficiency_note(const RunRecord& full, const RunRecord& none, const 
     const OverlapModel model{expected->exposed_seconds, expected->overlapped_seconds};
     const double step = expected_step_seconds(none.step_seconds->value, model, spare_core);
     const double bound = solo.step_seconds->value / step;
-    text += formatted(", expected %.1f %%, measured / expected %.3f", 100 * bound, measured.efficiency.value / bound);
+    text +=
+        fmt::format(", expected {:.1f} %, measured / expected {:.3f}", 100 * bound, measured.efficiency.value / bound);
     if (!spare_core) text += " (no core is left over for the engine: its reductions take compute time)";
   }
   return text;
@@ -149,8 +141,8 @@ std::string independent_note(const RunRecord& full, const EfficiencyAnalysis& me
   const Estimate& rate = measured.against_independent;
   if (full.world_size > 1) return "against independent ranks (phase none): " + percent(rate);
   std::string text =
-      formatted("step time %s / none, interleaved in one process: %.4f", full.schedule.c_str(), 1 / rate.value);
-  if (rate.has_interval()) text += formatted(" [%.4f, %.4f]", 1 / rate.high, 1 / rate.low);
+      fmt::format("step time {} / none, interleaved in one process: {:.4f}", full.schedule, 1 / rate.value);
+  if (rate.has_interval()) text += fmt::format(" [{:.4f}, {:.4f}]", 1 / rate.high, 1 / rate.low);
   return text;
 }
 
@@ -167,10 +159,10 @@ std::string launch_note(const RunRecord& run, bool ahead) {
   };
   const RankSamples& slowest = std::max_element(run.ranks.begin(), run.ranks.end(), faster)->samples;
   const double step = run.step_seconds->value, by_launch = median(max_over_ranks(launch));
-  return formatted(
-      "step time: %.3f ms by the GPU's events (images/s come from these), %.3f ms on average from end to end by the "
-      "host's clock (%+.1f %% over the mean by events), waits and loading included; launching it (%.3f ms, %.1f %% of "
-      "the step) %s",
+  return fmt::format(
+      "step time: {:.3f} ms by the GPU's events (images/s come from these), {:.3f} ms on average from end to end by "
+      "the host's clock ({:+.1f} % over the mean by events), waits and loading included; launching it ({:.3f} ms, "
+      "{:.1f} % of the step) {}",
       milliseconds(step), milliseconds(mean(slowest.host)), 100 * (mean(slowest.host) / mean(slowest.step) - 1),
       milliseconds(by_launch), 100 * by_launch / step,
       ahead ? "overlaps with the previous step" : "is part of that time");

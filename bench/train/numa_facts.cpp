@@ -1,5 +1,7 @@
 #include "bench/train/numa_facts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -51,14 +53,15 @@ std::string ranks_by_nodes(const std::vector<std::string>& nodes_of_rank) {
   }
   std::string text;
   for (const auto& [nodes, members] : groups) {
-    text += (text.empty() ? "" : "; ") + nodes + (members.size() == 1 ? ": rank " : ": ranks ") + cpu_list(members);
+    text += fmt::format("{}{}: {} {}", text.empty() ? "" : "; ", nodes, members.size() == 1 ? "rank" : "ranks",
+                        cpu_list(members));
   }
   return text;
 }
 
 std::string place(std::size_t rank, std::size_t more, const std::string& nodes, const std::string& host) {
-  return "rank " + std::to_string(rank) + (more > 0 ? " and " + std::to_string(more) + " more" : "") +
-         " may run on NUMA " + nodes + " of host " + host;
+  return fmt::format("rank {}{} may run on NUMA {} of host {}", rank, more > 0 ? fmt::format(" and {} more", more) : "",
+                     nodes, host);
 }
 
 }  // namespace
@@ -70,8 +73,7 @@ NumaReport numa_report(bool first_of_host, const Environment& environment) {
 }
 
 std::string to_text(const NumaReport& report) {
-  std::string text(kCpus);
-  text.append("=").append(cpu_list(report.cpus)).append("\n");
+  const std::string text = fmt::format("{}={}\n", kCpus, cpu_list(report.cpus));
   return report.layout.source.empty() ? text : text + to_text(report.layout);
 }
 
@@ -110,10 +112,10 @@ NumaFacts judge_numa(const std::vector<NumaReport>& ranks, const std::vector<std
   if (crossing.empty()) return facts;
   const std::size_t first = crossing.front();
   add_caution(facts.provenance, "rank_across_numa_nodes",
-              place(first, crossing.size() - 1, nodes_of_rank[first], names[first]) +
-                  ": memory stays on the node whose processor touches it first, and processors of other nodes read it "
-                  "more slowly; " +
-                  (kind.threads ? "start the ranks as processes, and " : "") + std::string(binding_advice()));
+              fmt::format("{}: memory stays on the node whose processor touches it first, and processors of other "
+                          "nodes read it more slowly; {}{}",
+                          place(first, crossing.size() - 1, nodes_of_rank[first], names[first]),
+                          kind.threads ? "start the ranks as processes, and " : "", binding_advice()));
   return facts;
 }
 

@@ -1,5 +1,6 @@
 #include "bench/train/rank_kind.h"
 
+#include <fmt/format.h>
 #include <gnu/libc-version.h>
 
 #include <algorithm>
@@ -26,7 +27,7 @@ std::string first_difference(std::string_view lines, std::string_view first) {
     const std::string_view mine = take_line(lines), theirs = take_line(first);
     if (mine == theirs) continue;
     const auto [name, value] = split_line(mine);
-    return std::string(name) + " is " + std::string(value) + ", not " + std::string(split_line(theirs).second);
+    return fmt::format("{} is {}, not {}", name, value, split_line(theirs).second);
   }
   return {};
 }
@@ -86,7 +87,7 @@ std::vector<std::string> group_titles(std::span<const RankKind> kinds,
   for (const std::vector<std::size_t>& group : groups) {
     std::string_view lines = kinds[group.front()].lines;
     std::string title(split_line(lines.substr(0, lines.find('\n'))).second);
-    if (!titles.empty()) title += " (" + first_difference(lines, kinds.front().lines) + ")";
+    if (!titles.empty()) title += fmt::format(" ({})", first_difference(lines, kinds.front().lines));
     titles.push_back(std::move(title));
   }
   return titles;

@@ -1,5 +1,7 @@
 #include "bench/train/ranks.h"
 
+#include <fmt/format.h>
+
 #include <exception>
 #include <thread>
 #include <vector>
@@ -38,21 +40,22 @@ WorldKind world_of(const Options& options, const Launch& launch) {
 
 void check_world(const Launch& launch, int world_size, const Options& options) {
   if (launch.size <= 1 || world_size != 1 || in_process(options)) return;
-  throw Error(
-      Errc::kInvalidArgument,
-      launch.evidence + ": " + std::to_string(launch.size) +
-          " processes were started together, but MPI made each a separate world of one (the launcher and this " +
-          "MPI library do not speak the same PMI); launch with: " + how_to_launch(launch.evidence, launch.size));
+  throw Error(Errc::kInvalidArgument,
+              fmt::format("{}: {} processes were started together, but MPI made each a separate world of one (the "
+                          "launcher and this MPI library do not speak the same PMI); launch with: {}",
+                          launch.evidence, launch.size, how_to_launch(launch.evidence, launch.size)));
 }
 
 std::string rank_objection(const Launch& launch, int world_rank) {
   if (launch.launcher == Launcher::kNone || launch.rank == world_rank) return {};
   if (launch.rank_evidence.ends_with('=')) {
-    return launch.evidence + " without " + launch.rank_evidence.substr(0, launch.rank_evidence.size() - 1) +
-           ": this launcher does not say which rank is which; use mpirun, srun --mpi=pmix or jsrun";
+    return fmt::format(
+        "{} without {}: this launcher does not say which rank is which; use mpirun, srun --mpi=pmix or jsrun",
+        launch.evidence, launch.rank_evidence.substr(0, launch.rank_evidence.size() - 1));
   }
-  return launch.rank_evidence + " of a process that is rank " + std::to_string(world_rank) +
-         " in MPI; unset what the launcher (mpirun, srun, jsrun) did not set";
+  return fmt::format(
+      "{} of a process that is rank {} in MPI; unset what the launcher (mpirun, srun, jsrun) did not set",
+      launch.rank_evidence, world_rank);
 }
 
 void run_rank_threads(int count, const std::function<void(int rank)>& body,
@@ -71,7 +74,7 @@ void run_rank_threads(int count, const std::function<void(int rank)>& body,
       try {
         threads.emplace_back([&run, rank] { run(rank); });
       } catch (const std::exception& error) {
-        cannot_start("rank " + std::to_string(rank) + " cannot be started: " + error.what());
+        cannot_start(fmt::format("rank {} cannot be started: {}", rank, error.what()));
         throw;
       }
     }
@@ -83,8 +86,9 @@ void run_rank_threads(int count, const std::function<void(int rank)>& body,
 Error resource_fault(const std::system_error& error) {
   if (error.code() == std::errc::resource_unavailable_try_again) {
     return {Errc::kBackend,
-            "the system refuses another thread (" + error.code().message() +
-                "); use fewer --threads or --ranks, or raise the limit (ulimit -u, ulimit -v, pids of the container)"};
+            fmt::format("the system refuses another thread ({}); use fewer --threads or --ranks, or raise the limit "
+                        "(ulimit -u, ulimit -v, pids of the container)",
+                        error.code().message())};
   }
   return {Errc::kIo, error.what()};
 }

@@ -1,7 +1,8 @@
 #include "bench/train/records.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "bench/measure/median.h"
@@ -13,11 +14,7 @@
 namespace hvd::bench {
 namespace {
 
-std::string number(double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.9g", value);
-  return text;
-}
+std::string number(double value) { return fmt::format("{:.9g}", value); }
 
 double mean_of_last(const std::vector<RankSamples>& ranks) {
   double sum = 0;

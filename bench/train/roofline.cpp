@@ -1,10 +1,10 @@
 #include "bench/train/roofline.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
-#include <iomanip>
 #include <map>
-#include <sstream>
 
 namespace hvd::bench {
 namespace {
@@ -34,11 +34,7 @@ bool bounded_by_arithmetic(double flops, double bytes, const DeviceRates& rates)
   return flops / rates.flops > bytes / rates.bytes;
 }
 
-std::string percent_text(double part) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(1) << 100 * part << " %";
-  return out.str();
-}
+std::string percent_text(double part) { return fmt::format("{:.1f} %", 100 * part); }
 
 }  // namespace
 
@@ -86,13 +82,10 @@ std::vector<BoundRow> bounds_by_kind(std::span<const models::OperationProfile> o
 
 std::string bounds_table(const std::vector<BoundRow>& rows) {
   constexpr double kMilli = 1e3;
-  std::ostringstream out;
-  out << std::fixed << "launches  measured ms    bound ms   ratio  bound by    operation\n";
+  std::string table = "launches  measured ms    bound ms   ratio  bound by    operation\n";
   const auto line = [&](const BoundRow& row, const char* by) {
-    out << std::setw(8) << row.launches << std::setw(13) << std::setprecision(3) << kMilli * row.seconds
-        << std::setw(12) << kMilli * row.bound << std::setw(8) << std::setprecision(2)
-        << (row.bound > 0 ? row.seconds / row.bound : 0) << "  " << std::left << std::setw(12) << by << row.kind
-        << std::right << "\n";
+    table += fmt::format("{:8}{:13.3f}{:12.3f}{:8.2f}  {:12}{}\n", row.launches, kMilli * row.seconds,
+                         kMilli * row.bound, row.bound > 0 ? row.seconds / row.bound : 0, by, row.kind);
   };
   BoundRow sum{.kind = "all"};
   for (const BoundRow& row : rows) {
@@ -102,7 +95,7 @@ std::string bounds_table(const std::vector<BoundRow>& rows) {
     sum.bound += row.bound;
   }
   line(sum, "");
-  return out.str();
+  return table;
 }
 
 double flop_utilisation(double images_per_second, double flops_per_image, const DeviceRates& rates) {
@@ -112,12 +105,9 @@ double flop_utilisation(double images_per_second, double flops_per_image, const 
 std::string bounds_text(double images_per_second, double flops_per_image, double images_per_step, double step_bound,
                         const DeviceRates& rates) {
   const double most = images_per_step / step_bound;
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(1) << images_per_second
-      << " images/s: " << percent_text(flop_utilisation(images_per_second, flops_per_image, rates))
-      << " of the peak's FLOP/s; unfused roofline " << most << " images/s (" << percent_text(images_per_second / most)
-      << " of it)";
-  return out.str();
+  return fmt::format("{:.1f} images/s: {} of the peak's FLOP/s; unfused roofline {:.1f} images/s ({} of it)",
+                     images_per_second, percent_text(flop_utilisation(images_per_second, flops_per_image, rates)), most,
+                     percent_text(images_per_second / most));
 }
 
 }  // namespace hvd::bench

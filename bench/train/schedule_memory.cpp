@@ -1,5 +1,7 @@
 #include "bench/train/schedule_memory.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -73,15 +75,14 @@ std::string schedule_path(const std::string& folder, const ScheduleCase& of) {
 }
 
 std::string schedule_text(const ScheduleCase& of, const ScheduleSetting& setting) {
-  std::ostringstream values;
-  values << setting.graph << ' ' << setting.overlap << ' ' << setting.bucket_bytes << ' ' << setting.max_ctas << ' '
-         << setting.register_memory;
+  std::string values = fmt::format("{:d} {:d} {} {} {:d}", setting.graph, setting.overlap, setting.bucket_bytes,
+                                   setting.max_ctas, setting.register_memory);
   if (!setting.on_gpu) {
-    values << ' ' << setting.negotiated << ' ' << comm::name(setting.algorithm) << ' ' << setting.segment_bytes << ' '
-           << setting.threshold_bytes << ' ' << setting.cycle_time.count();
+    values += fmt::format(" {:d} {} {} {} {}", setting.negotiated, comm::name(setting.algorithm), setting.segment_bytes,
+                          setting.threshold_bytes, setting.cycle_time.count());
   }
   ScheduleCase lines = of;
-  lines.emplace_back(kChosen, values.str());
+  lines.emplace_back(kChosen, values);
   return key_lines(lines);
 }
 

@@ -1,8 +1,9 @@
 #include "bench/train/schedule_search.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <utility>
 
 #include "bench/measure/median.h"
@@ -30,37 +31,31 @@ std::vector<std::size_t> around(std::size_t bytes, std::size_t all) {
   return sizes;
 }
 
-std::string mebibytes(std::size_t bytes) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.9g", static_cast<double>(bytes) / (1 << 20));
-  return text;
-}
+std::string mebibytes(std::size_t bytes) { return fmt::format("{:.9g}", static_cast<double>(bytes) / (1 << 20)); }
 
 std::string kibibytes(std::size_t bytes) { return mebibytes(bytes * 1024); }
 
 std::string milliseconds(std::chrono::microseconds time) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.9g", static_cast<double>(time.count()) / 1000);
-  return text;
+  return fmt::format("{:.9g}", static_cast<double>(time.count()) / 1000);
 }
 
-/// Describes each knob of this kind of device and schedule. All settings of a search give equally many descriptions.
+/// Describes the setting's position of every knob. All settings of a search have the same number of descriptions.
 std::vector<std::string> parts_of(const ScheduleSetting& setting) {
   if (!setting.on_gpu) {
     std::vector<std::string> parts;
     if (setting.negotiated) {
-      parts.push_back("fusion threshold of " + mebibytes(setting.threshold_bytes) + " MiB");
-      parts.push_back("cycle time of " + milliseconds(setting.cycle_time) + " ms");
+      parts.push_back(fmt::format("fusion threshold of {} MiB", mebibytes(setting.threshold_bytes)));
+      parts.push_back(fmt::format("cycle time of {} ms", milliseconds(setting.cycle_time)));
     } else {
-      parts.push_back("buckets of " + mebibytes(setting.bucket_bytes) + " MiB");
+      parts.push_back(fmt::format("buckets of {} MiB", mebibytes(setting.bucket_bytes)));
     }
-    parts.push_back("algorithm " + std::string(comm::name(setting.algorithm)));
-    parts.push_back("segments of " + kibibytes(setting.segment_bytes) + " KiB");
+    parts.push_back(fmt::format("algorithm {}", comm::name(setting.algorithm)));
+    parts.push_back(fmt::format("segments of {} KiB", kibibytes(setting.segment_bytes)));
     return parts;
   }
   return {setting.graph ? "CUDA graph" : "enqueued steps", setting.overlap ? "overlap" : "no overlap",
-          "buckets of " + mebibytes(setting.bucket_bytes) + " MiB",
-          (setting.max_ctas > 0 ? "at most " + std::to_string(setting.max_ctas) : "NCCL's choice of") + " CTAs",
+          fmt::format("buckets of {} MiB", mebibytes(setting.bucket_bytes)),
+          setting.max_ctas > 0 ? fmt::format("at most {} CTAs", setting.max_ctas) : "NCCL's choice of CTAs",
           setting.register_memory ? "registered memory" : "memory not registered"};
 }
 

@@ -1,8 +1,9 @@
 #include "bench/train/schedule_trials.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -25,7 +26,7 @@ constexpr double kTrialSeconds = 0.5;          // seconds that a visit should ta
 
 /// Returns the provenance key "gpu.schedule.chosen" or "gpu.schedule.tried", on CPUs without "gpu.".
 std::string key_of(const ScheduleSetting& setting, const char* what) {
-  return std::string(setting.on_gpu ? "gpu." : "") + "schedule." + what;
+  return fmt::format("{}schedule.{}", setting.on_gpu ? "gpu." : "", what);
 }
 
 /// Message from rank 0 to all ranks. With kStop, the reason follows as text.
@@ -36,11 +37,7 @@ struct Order {
   std::int64_t steps = 0;
 };
 
-std::string milliseconds_text(double seconds) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.3f ms", 1e3 * seconds);
-  return text;
-}
+std::string milliseconds_text(double seconds) { return fmt::format("{:.3f} ms", 1e3 * seconds); }
 
 /// One rank's part in the search.
 class Rank {
@@ -91,7 +88,7 @@ class Rank {
     try {
       answer.samples.step = bench_.time_steps(setting, steps);
     } catch (const Error& error) {
-      throw Error(error.code(), "--tune-schedule, trying " + setting_text(setting) + ": " + error.what());
+      throw Error(error.code(), fmt::format("--tune-schedule, trying {}: {}", setting_text(setting), error.what()));
     }
     if (bench_.stop_requested) answer.signal = bench_.stop_requested();
     return answer;
@@ -105,26 +102,27 @@ ScheduleChoice described(const ScheduleSearch& search, const ScheduleSetting& st
   ScheduleChoice choice{.setting = search.chosen(), .provenance = {}, .notes = {}};
   std::string tried;
   for (const ScheduleSearch::Trial& trial : search.trials()) {
-    tried += (tried.empty() ? "" : "; ") + setting_text(trial.setting) + ": " +
-             milliseconds_text(median(trial.seconds)) + (trial.chosen ? " (kept)" : "");
+    tried += fmt::format("{}{}: {}{}", tried.empty() ? "" : "; ", setting_text(trial.setting),
+                         milliseconds_text(median(trial.seconds)), trial.chosen ? " (kept)" : "");
   }
   choice.provenance[key_of(start, "chosen")] = {setting_text(choice.setting), false};
   choice.provenance[key_of(start, "tried")] = {tried.empty() ? "nothing: every knob was given or cannot matter" : tried,
                                                false};
   std::string found;
   for (const ScheduleSearch::Gain& gain : search.gains()) {
-    found += (found.empty() ? "" : "; ") + setting_change(gain.from, gain.to) + " (" +
-             milliseconds_text(gain.to_seconds) + " a step instead of " + milliseconds_text(gain.from_seconds) + ")";
+    found +=
+        fmt::format("{}{} ({} a step instead of {})", found.empty() ? "" : "; ", setting_change(gain.from, gain.to),
+                    milliseconds_text(gain.to_seconds), milliseconds_text(gain.from_seconds));
   }
   if (found.empty()) {
     found = "nothing clearly faster than " + setting_text(start);
   } else if (const std::string options = setting_options(choice.setting); !options.empty()) {
     found += ", which is to say " + options;
   }
-  choice.notes.push_back("--tune-schedule found " + found + ", in " + std::to_string(search.visits()) + " visits to " +
-                         std::to_string(search.trials().size()) + " settings that took " +
-                         std::to_string(std::llround(seconds)) + " s" +
-                         (search.left_something_out() ? "; it ended there, so not every knob was turned" : ""));
+  choice.notes.push_back(
+      fmt::format("--tune-schedule found {}, in {} visits to {} settings that took {} s{}", found, search.visits(),
+                  search.trials().size(), std::llround(seconds),
+                  search.left_something_out() ? "; it ended there, so not every knob was turned" : ""));
   return choice;
 }
 
@@ -172,9 +170,10 @@ std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string&
   if (engine.rank() != 0) return choice;
   const std::string path = schedule_path(folder, of);
   choice.provenance[key_of(choice.setting, "chosen")] = {setting_text(choice.setting), false};
-  choice.provenance[key_of(choice.setting, "tried")] = {"nothing: " + path + " has it", false};
-  choice.notes.push_back("--tune-schedule took what an earlier search kept in " + path + ": " +
-                         setting_text(choice.setting) + "; remove that file to search again");
+  choice.provenance[key_of(choice.setting, "tried")] = {fmt::format("nothing: {} has it", path), false};
+  choice.notes.push_back(
+      fmt::format("--tune-schedule took what an earlier search kept in {}: {}; remove that file to search again", path,
+                  setting_text(choice.setting)));
   return choice;
 }
 

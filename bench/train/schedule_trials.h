@@ -28,7 +28,7 @@ struct ScheduleChoice {
 struct TrialBench {
   /// Trains with `setting` until step times have settled, then takes `steps` more steps and returns their seconds.
   std::function<std::vector<double>(const ScheduleSetting& setting, std::int64_t steps)> time_steps;
-  /// Called on rank 0 after a visit. `step_seconds`: median of the slowest rank. `seconds_left`: the most still to come.
+  /// Called on rank 0 after a visit. `step_seconds`: median of the slowest rank. `seconds_left`: an upper limit.
   std::function<void(double step_seconds, double seconds_left)> progress;
   std::function<std::string()> stop_requested;
   /// The search begins no knob after this many seconds; 0: no limit.

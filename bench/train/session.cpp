@@ -1,5 +1,7 @@
 #include "bench/train/session.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -45,7 +47,7 @@ struct Session {
 void write_replay(const std::string& path, const models::ReplayProfile& profile) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out << models::to_text(profile) << std::flush;
-  if (!out) throw Error(Errc::kIo, path + ": cannot write the replay file: " + std::strerror(errno));
+  if (!out) throw Error(Errc::kIo, fmt::format("{}: cannot write the replay file: {}", path, std::strerror(errno)));
 }
 
 // Collective. Every rank gets the same thread count, even if ranks are bound to different cores.
@@ -123,7 +125,7 @@ void close_traces(Engine& engine, SessionResult& result) {
   for (const comm::Bytes& theirs : engine.gather(std::as_bytes(std::span(mine)))) {
     if (!theirs.empty() && faults++ == 0) first = comm::text_of(theirs);
   }
-  if (faults > 1) first += ", and those of " + std::to_string(faults - 1) + " more ranks";
+  if (faults > 1) first += fmt::format(", and those of {} more ranks", faults - 1);
   if (faults > 0) result.faults.push_back(std::move(first));
 }
 

@@ -1,5 +1,7 @@
 #include "bench/train/session_leader.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -131,12 +133,11 @@ void SessionLeader::warm_up() {
     tell_progress("warm-up", phase_run, 0, -1);
   }
   if (loss_.failed()) {
-    findings_.warm_up = "warm-up: " + std::to_string(warm_up_steps_) + " steps, then the loss was not finite";
+    findings_.warm_up = fmt::format("warm-up: {} steps, then the loss was not finite", warm_up_steps_);
   } else if (missing()) {
-    findings_.warm_up = "warm-up: " + std::to_string(warm_up_steps_) + " of " + std::to_string(*exact) +
-                        " steps, then --max-time was over";
+    findings_.warm_up = fmt::format("warm-up: {} of {} steps, then --max-time was over", warm_up_steps_, *exact);
   } else {
-    findings_.warm_up = exact ? std::to_string(*exact) + " warm-up steps as asked for" : "warm-up: " + state.text();
+    findings_.warm_up = exact ? fmt::format("{} warm-up steps as asked for", *exact) : "warm-up: " + state.text();
   }
 }
 
@@ -242,9 +243,9 @@ void SessionLeader::require_time_for_samples(double step_seconds) const {
   const double seconds = static_cast<double>(samples * per_sample) * step_seconds;
   if (seconds <= rule_.maximum_seconds) return;
   throw Error(Errc::kInconclusive,
-              "the first " + std::to_string(samples) + " sample(s) of " + std::to_string(per_sample) +
-                  " steps would take about " + std::to_string(std::llround(seconds)) + " s, longer than --max-time " +
-                  std::to_string(options_.max_time.count()) + "; lower --num-batches-per-iter or raise --max-time");
+              fmt::format("the first {} sample(s) of {} steps would take about {} s, longer than --max-time {}; lower "
+                          "--num-batches-per-iter or raise --max-time",
+                          samples, per_sample, std::llround(seconds), options_.max_time.count()));
 }
 
 std::string SessionLeader::measure_one_phase() {

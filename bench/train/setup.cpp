@@ -1,5 +1,7 @@
 #include "bench/train/setup.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -25,7 +27,7 @@ std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
-  if (!in) throw Error(Errc::kIo, path + ": cannot read the replay file: " + std::strerror(errno));
+  if (!in) throw Error(Errc::kIo, fmt::format("{}: cannot read the replay file: {}", path, std::strerror(errno)));
   return text.str();
 }
 
@@ -39,8 +41,10 @@ bool given(const Options& options, std::string_view option) {
 void refuse_mismatch(const std::string& file, const std::string& what, const std::string& asked,
                      const std::string& recorded) {
   if (asked == recorded) return;
-  throw Error(Errc::kInvalidArgument, what + " " + asked + " contradicts " + file + ", which was recorded with " +
-                                          recorded + "; leave the option out or record another file");
+  throw Error(
+      Errc::kInvalidArgument,
+      fmt::format("{} {} contradicts {}, which was recorded with {}; leave the option out or record another file", what,
+                  asked, file, recorded));
 }
 
 void take_replay(const Options& options, Setup& setup) {
@@ -63,10 +67,11 @@ void take_replay(const Options& options, Setup& setup) {
   setup.model.model = profile.model;
   setup.model.batch_size = profile.batch_size;
   setup.model.image_size = profile.image_size;
-  std::string note = "replay: nothing is computed; the times of a step are those of run " + profile.source_run +
-                     " on " + profile.device + ", only the communication is real";
+  std::string note = fmt::format(
+      "replay: nothing is computed; the times of a step are those of run {} on {}, only the communication is real",
+      profile.source_run, profile.device);
   if (options.replay_shrink > 1) {
-    note += ", with every gradient cut to 1/" + std::to_string(options.replay_shrink) + " of its size";
+    note += fmt::format(", with every gradient cut to 1/{} of its size", options.replay_shrink);
   }
   setup.notes.push_back(std::move(note));
 }
@@ -79,8 +84,8 @@ void take_model(const Options& options, Setup& setup) {
   if (options.batch_size == 0) {
     const bool gpu = setup.device == Device::kCuda;
     setup.model.batch_size = gpu ? kDefaultBatchGpu : kDefaultBatchCpu;
-    setup.notes.push_back("batch of " + std::to_string(setup.model.batch_size) + " images per rank (the " +
-                          (gpu ? "GPU" : "CPU") + "'s default)");
+    setup.notes.push_back(
+        fmt::format("batch of {} images per rank (the {}'s default)", setup.model.batch_size, gpu ? "GPU" : "CPU"));
   }
   if (options.image_size == 0) setup.model.image_size = info.default_image_size;
   if (setup.device == Device::kCpu) {
@@ -95,8 +100,8 @@ void take_model(const Options& options, Setup& setup) {
 bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
   const bool nccl = options.comm == CommBackend::kNccl;
   const std::string comm = options.gpu.two_levels ? "--comm hierarchical" : "--comm nccl";
-  const std::string host_memory = std::string(options.comm == CommBackend::kMpi ? "--comm mpi" : "--comm loopback") +
-                                  " reduces gradients in host memory";
+  const std::string host_memory =
+      fmt::format("--comm {} reduces gradients in host memory", options.comm == CommBackend::kMpi ? "mpi" : "loopback");
   if (options.device == Device::kCpu || options.device == Device::kReference || !options.replay_file.empty()) {
     if (options.device == Device::kCuda) {
       throw Error(Errc::kUnsupported, "--device cuda: a replay computes nothing; leave --device out");
@@ -116,9 +121,9 @@ bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
   if (absence.empty() && options.host_comm) absence = host_memory;
   if (absence.empty()) return true;
   if (options.device == Device::kCuda) {
-    throw Error(Errc::kUnsupported, "--device cuda: " + absence + " (or compute on the CPU: --device cpu)");
+    throw Error(Errc::kUnsupported, fmt::format("--device cuda: {} (or compute on the CPU: --device cpu)", absence));
   }
-  if (nccl) throw Error(Errc::kUnsupported, comm + ": " + absence + "; use --comm mpi or --comm auto");
+  if (nccl) throw Error(Errc::kUnsupported, fmt::format("{}: {}; use --comm mpi or --comm auto", comm, absence));
   if (gpus != nullptr) setup.notes.push_back("computing on the CPU: " + absence);  // without a backend, no note
   return false;
 }
@@ -127,9 +132,10 @@ bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
 void refuse_types(const Options& options, const Setup& setup) {
   if (setup.device == Device::kCuda) return;
   if (options.replay_file.empty() && (options.gpu.tf32 || options.compute == DataType::kF16)) {
-    throw Error(Errc::kUnsupported, "--dtype " + std::string(options.gpu.tf32 ? "tf32" : "fp16") +
-                                        ": needs a GPU, and this run computes on the CPU; use "
-                                        "--dtype fp32 or, where the processor has it, --dtype bf16");
+    throw Error(Errc::kUnsupported,
+                fmt::format("--dtype {}: needs a GPU, and this run computes on the CPU; use --dtype fp32 or, where the "
+                            "processor has it, --dtype bf16",
+                            options.gpu.tf32 ? "tf32" : "fp16"));
   }
 }
 
@@ -143,8 +149,10 @@ void refuse_sharded(const Options& options, const Setup& setup) {
         "--schedule static, or --device cpu");
   }
   if (setup.allreduce != DataType::kF32) {
-    throw Error(Errc::kUnsupported, "--schedule sharded exchanges fp32; leave out --allreduce-dtype " +
-                                        std::string(hvd::name(setup.allreduce)) + " or use --schedule static");
+    throw Error(
+        Errc::kUnsupported,
+        fmt::format("--schedule sharded exchanges fp32; leave out --allreduce-dtype {} or use --schedule static",
+                    hvd::name(setup.allreduce)));
   }
   if (!options.record_replay_file.empty()) {
     throw Error(Errc::kUnsupported,
@@ -162,8 +170,9 @@ void refuse_search(const Setup& setup) {
   }
   if (setup.device == Device::kCuda && setup.schedule != Schedule::kStatic) {
     throw Error(Errc::kInvalidArgument,
-                "--tune-schedule on GPUs tries settings of the static schedule, and this run's is " +
-                    std::string(hvd::name(setup.schedule)) + "; leave one of them out");
+                fmt::format("--tune-schedule on GPUs tries settings of the static schedule, and this run's is {}; "
+                            "leave one of them out",
+                            hvd::name(setup.schedule)));
   }
   if (setup.profile) {
     throw Error(Errc::kInvalidArgument,

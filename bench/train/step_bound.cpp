@@ -1,6 +1,6 @@
 #include "bench/train/step_bound.h"
 
-#include <cstdio>
+#include <fmt/format.h>
 
 #include "engine/base/json.h"
 #include "models/graph/cost.h"
@@ -37,14 +37,13 @@ Provenance bound_facts(const StepBound& bound) {
 std::string bound_line(const RunRecord& run, const StepBound& bound) {
   if (!run.images_per_second) return {};
   const auto images = static_cast<double>(run.batch_size);
-  char work[200];
-  std::snprintf(work, sizeof work,
-                "bound per GPU (data sheet of %s: %.1f TFLOP/s in %s, %.2f TB/s; %.1f GFLOP and %.1f MB per image, "
-                "operations unfused): ",
-                bound.device.c_str(), bound.rates.flops * 1e-12, run.compute_type.c_str(), bound.rates.bytes * 1e-12,
-                bound.flops / images * 1e-9, bound.bytes / images * 1e-6);
-  return work + bounds_text(run.images_per_second->value / run.world_size, bound.flops / images, images, bound.seconds,
-                            bound.rates);
+  return fmt::format(
+      "bound per GPU (data sheet of {}: {:.1f} TFLOP/s in {}, {:.2f} TB/s; {:.1f} GFLOP and {:.1f} MB per image, "
+      "operations unfused): {}",
+      bound.device, bound.rates.flops * 1e-12, run.compute_type, bound.rates.bytes * 1e-12, bound.flops / images * 1e-9,
+      bound.bytes / images * 1e-6,
+      bounds_text(run.images_per_second->value / run.world_size, bound.flops / images, images, bound.seconds,
+                  bound.rates));
 }
 
 std::string bound_table(const RunRecord& run, const StepBound& bound) {

@@ -1,8 +1,8 @@
 #include "bench/train/validator.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <utility>
 
 #include "bench/measure/median.h"
@@ -15,15 +15,9 @@ namespace {
 constexpr std::int64_t kWarmUp = 1;         // untimed steps in addition to Trainer::settling_steps()
 constexpr std::size_t kNamedOfAParty = 16;  // maximum number of ranks of a party that a finding names
 
-std::string percent(double fraction) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f", 100 * fraction);
-  return text.data();
-}
-
 /// Returns "5.1 % [4.6, 5.7]".
 std::string amount(const Slowness& time) {
-  return percent(time.slower) + " % [" + percent(time.low) + ", " + percent(time.high) + "]";
+  return fmt::format("{:.1f} % [{:.1f}, {:.1f}]", 100 * time.slower, 100 * time.low, 100 * time.high);
 }
 
 int most_on_one_host(const std::vector<std::string>& hosts) {
@@ -141,9 +135,10 @@ void Validator::judge_bits() {
     record_.ranks[r].gradient_checksum = result_.ranks[r].gradients;
   }
   for (const std::vector<std::size_t>& group : groups_) judge_bits(group);
-  record_.checks = result_.findings.empty() ? "equal bits on equal ranks: gradients of " +
-                                                  std::to_string(result_.steps) + " steps, weights before and after"
-                                            : "failed: " + result_.findings.front().text;
+  record_.checks =
+      result_.findings.empty()
+          ? fmt::format("equal bits on equal ranks: gradients of {} steps, weights before and after", result_.steps)
+          : "failed: " + result_.findings.front().text;
 }
 
 void Validator::judge_bits(const std::vector<std::size_t>& group) {
@@ -154,10 +149,10 @@ void Validator::judge_bits(const std::vector<std::size_t>& group) {
   for (const Deviation& one : found.named) {
     const std::size_t rank = group[one.member];
     add(ValidationFinding::Kind::kDiffers, {rank},
-        name_of(rank) + " computes other bits than the majority of " + std::to_string(group.size()) +
-            " equal ranks, first in " + snapshot_name(one.snapshot) + ": " +
-            tensors_that_differ(rank, group[found.reference], one.snapshot) +
-            "; if the same rank is named again, suspect its hardware");
+        fmt::format("{} computes other bits than the majority of {} equal ranks, first in {}: {}; if the same rank is "
+                    "named again, suspect its hardware",
+                    name_of(rank), group.size(), snapshot_name(one.snapshot),
+                    tensors_that_differ(rank, group[found.reference], one.snapshot)));
   }
   if (!found.disagreement) return;
   const Disagreement& differ = *found.disagreement;
@@ -169,13 +164,13 @@ void Validator::judge_bits(const std::vector<std::size_t>& group) {
       ranks.push_back(group[party[i]]);
       if (i < kNamedOfAParty) parties += (i == 0 ? "" : ", ") + name_of(group[party[i]]);
     }
-    if (party.size() > kNamedOfAParty) parties += " and " + std::to_string(party.size() - kNamedOfAParty) + " more";
+    if (party.size() > kNamedOfAParty) parties += fmt::format(" and {} more", party.size() - kNamedOfAParty);
   }
   const std::string tensors =
       tensors_that_differ(group[differ.parties[0][0]], group[differ.parties[1][0]], differ.snapshot);
   add(ValidationFinding::Kind::kDisagree, ranks,
-      std::to_string(group.size()) + " equal ranks compute different bits, and no majority says which are right: " +
-          parties + "; first in " + snapshot_name(differ.snapshot) + ": " + tensors);
+      fmt::format("{} equal ranks compute different bits, and no majority says which are right: {}; first in {}: {}",
+                  group.size(), parties, snapshot_name(differ.snapshot), tensors));
 }
 
 void Validator::judge_times() {
@@ -207,17 +202,17 @@ void Validator::judge_times(const std::vector<std::size_t>& group) {
     std::vector<std::size_t> slow;
     for (const std::size_t i : node.ranks) slow.push_back(group[i]);
     add(ValidationFinding::Kind::kSlow, slow,
-        "all " + std::to_string(slow.size()) + " ranks of host " + node.host + " are slow: the host is " +
-            amount(node.time) + " slower than the median of the others");
+        fmt::format("all {} ranks of host {} are slow: the host is {} slower than the median of the others",
+                    slow.size(), node.host, amount(node.time)));
   }
   for (const std::size_t i : found.slow) {
     add(ValidationFinding::Kind::kSlow, {group[i]},
-        name_of(group[i]) + " is " + amount(found.ranks[i]) + " slower than the median of the others");
+        fmt::format("{} is {} slower than the median of the others", name_of(group[i]), amount(found.ranks[i])));
   }
   for (const std::size_t i : found.unclear) {
     add(ValidationFinding::Kind::kUnclear, {group[i]},
-        name_of(group[i]) + " may be slow: " + amount(found.ranks[i]) +
-            " slower than the median of the others; more --steps may tell");
+        fmt::format("{} may be slow: {} slower than the median of the others; more --steps may tell", name_of(group[i]),
+                    amount(found.ranks[i])));
   }
   if (group.size() < kMajority) {
     result_.notes.push_back(std::to_string(group.size()) +
@@ -270,7 +265,7 @@ void Validator::tell_progress() {
 
 std::string Validator::name_of(std::size_t rank) const {
   const ValidatedRank& one = result_.ranks[rank];
-  return "rank " + std::to_string(rank) + " (host " + one.host + (one.gpu.empty() ? "" : ", " + one.gpu) + ")";
+  return fmt::format("rank {} (host {}{}{})", rank, one.host, one.gpu.empty() ? "" : ", ", one.gpu);
 }
 
 std::string Validator::snapshot_name(std::size_t snapshot) const {
@@ -292,7 +287,7 @@ std::string Validator::tensors_that_differ(std::size_t one, std::size_t other, s
   for (std::size_t i = 0; i < mine.size(); ++i) {
     if (mine[i] != theirs[i] && count++ == 0) first = trainer_.train_step().slots()[i].name;
   }
-  return std::to_string(count) + " of " + std::to_string(mine.size()) + " tensors, the first of backward is " + first;
+  return fmt::format("{} of {} tensors, the first of backward is {}", count, mine.size(), first);
 }
 
 }  // namespace hvd::bench
