@@ -76,7 +76,7 @@ struct Wish {
   ExecutorOptions executor = {.seed = kSeed};
   std::size_t device_bytes = std::size_t{256} << 20;
   int threads = 1;                             ///< threads that finalise cuDNN plans; each calls the script's refusals
-  std::string device = "fake";                 ///< the GPU's name
+  const char* device = "fake";                 ///< the GPU's name
   bool alone = true;                           ///< no other thread uses a Machine at the same time
   std::function<void(Recorder&)> script = {};  ///< sets what the libraries refuse, before the step is made
 };
@@ -130,7 +130,9 @@ class Machine {
     step.reset();
     gradients.reset();
     EXPECT_EQ(world.violations(), std::vector<std::string>());
-    if (alone) EXPECT_EQ(fake_cudnn_objects(), objects_before);
+    if (alone) {
+      EXPECT_EQ(fake_cudnn_objects(), objects_before);
+    }
   }
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
