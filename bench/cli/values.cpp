@@ -1,6 +1,7 @@
 #include "bench/cli/values.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -59,9 +60,7 @@ double parse_number(std::string_view where, std::string_view text, double low, d
 std::size_t parse_word(std::string_view where, std::string_view text, const std::vector<std::string>& words) {
   const auto found = std::find(words.begin(), words.end(), text);
   if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
-  std::string list;
-  for (const std::string& word : words) list += (list.empty() ? "" : ", ") + word;
-  refuse(where, text, "one of " + list + did_you_mean(text, words));
+  refuse(where, text, fmt::format("one of {}{}", fmt::join(words, ", "), did_you_mean(text, words)));
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {

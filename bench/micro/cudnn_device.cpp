@@ -8,11 +8,10 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/base/files.h"
 #include "engine/gpu/device.h"
 #include "models/cudnn/descriptor.h"
 
@@ -44,10 +43,9 @@ std::string properties_of_text(const Library& library, const std::string& json) 
 }
 
 std::string content_of(const char* file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  if (!in || !(text << in.rdbuf())) throw Error(Errc::kIo, std::string(file) + ": cannot be read, or is empty");
-  return text.str();
+  std::string text = read_file(file).value_or("");
+  if (text.empty()) throw Error(Errc::kIo, std::string(file) + ": cannot be read, or is empty");
+  return text;
 }
 
 int run(int argc, char** argv) {

@@ -14,6 +14,8 @@
 #include <sstream>
 #include <utility>
 
+#include "engine/base/files.h"
+
 namespace hvd::bench {
 namespace {
 
@@ -23,13 +25,6 @@ std::string_view trim(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
-}
-
-std::string whole(const fs::path& file) {
-  std::ifstream in(file);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
 }
 
 std::int64_t integer(std::string_view text) {
@@ -49,7 +44,7 @@ struct CgroupFolder {
 /// is the root of the mount.
 std::vector<CgroupFolder> cgroup_folders(std::string_view controller) {
   std::vector<CgroupFolder> folders;
-  std::istringstream groups(whole("/proc/self/cgroup"));
+  std::istringstream groups(read_file("/proc/self/cgroup").value_or(""));
   for (std::string line; std::getline(groups, line);) {
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
@@ -113,7 +108,7 @@ Processor parse_cpuinfo(std::string_view cpuinfo) {
   return result;
 }
 
-Processor processor() { return parse_cpuinfo(whole("/proc/cpuinfo")); }
+Processor processor() { return parse_cpuinfo(read_file("/proc/cpuinfo").value_or("")); }
 
 std::size_t last_level_cache(const std::filesystem::path& folder) {
   int last = 0;
@@ -234,7 +229,7 @@ std::string container(const Environment& environment) {
   std::error_code ignored;
   if (fs::exists("/.dockerenv", ignored)) return "docker";
   if (fs::exists("/run/.containerenv", ignored)) return "podman";
-  const std::string groups = whole("/proc/1/cgroup");
+  const std::string groups = read_file("/proc/1/cgroup").value_or("");
   for (const char* kind : {"docker", "kubepods", "containerd", "lxc"}) {
     if (groups.find(kind) != std::string::npos) return kind;
   }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <span>
 #include <sstream>
@@ -136,10 +135,9 @@ std::optional<comm::Thresholds> kept_crossovers(comm::Communicator& communicator
   std::string told;
   if (world.rank == 0) {
     const CrossoverCase of = crossover_case(world, communicator.library());
-    std::ostringstream text;
-    text << std::ifstream(crossover_path(folder, of), std::ios::binary).rdbuf();
+    const std::string text = read_file(crossover_path(folder, of)).value_or("");
     // Send the file without its case, because other ranks may have another processor or library and so another case.
-    if (const auto found = parse_crossovers(text.str(), of)) told = crossover_file({}, *found);
+    if (const auto found = parse_crossovers(text, of)) told = crossover_file({}, *found);
   }
   return parse_crossovers(comm::text_of(communicator.control().broadcast(std::as_bytes(std::span(told)), 0, deadline)),
                           {});

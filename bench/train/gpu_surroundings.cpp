@@ -1,6 +1,7 @@
 #include "bench/train/gpu_surroundings.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -45,12 +46,6 @@ void add_adapters(std::vector<std::string>& adapters, std::string_view text) {
   }
 }
 
-std::string joined(const std::vector<std::string>& list, const char* between) {
-  std::string text;
-  for (const std::string& one : list) text += (text.empty() ? "" : between) + one;
-  return text;
-}
-
 /// Returns the number at the beginning of `text`, or 0 if there is none.
 double leading_number(std::string_view text) {
   double value = 0;
@@ -76,10 +71,10 @@ std::string rounded(double value) { return value < 10 ? fmt::format("{:.1f}", va
 
 std::string NcclNetwork::text() const {
   if (name.empty()) return "unknown";
-  return adapters.empty() ? name : fmt::format("{} ({})", name, joined(adapters, ", "));
+  return adapters.empty() ? name : fmt::format("{} ({})", name, fmt::join(adapters, ", "));
 }
 
-std::string NcclNetwork::paths_text() const { return joined(paths, "; "); }
+std::string NcclNetwork::paths_text() const { return fmt::format("{}", fmt::join(paths, "; ")); }
 
 NcclNetwork parse_nccl_log(std::string_view log) {
   NcclNetwork network;

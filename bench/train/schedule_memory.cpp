@@ -4,7 +4,6 @@
 
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <string_view>
 
@@ -112,10 +111,7 @@ std::optional<ScheduleSetting> parse_schedule(const std::string& text, const Sch
 }
 
 std::optional<ScheduleSetting> kept_schedule(const std::string& folder, const ScheduleCase& of) {
-  std::ifstream file(schedule_path(folder, of), std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return parse_schedule(text.str(), of);
+  return parse_schedule(read_file(schedule_path(folder, of)).value_or(""), of);
 }
 
 void keep_schedule(const std::string& folder, const ScheduleCase& of, const ScheduleSetting& setting) {

@@ -1,6 +1,7 @@
 #include "bench/train/schedule_search.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -112,9 +113,7 @@ void put(const ScheduleSetting& setting, EngineOptions& engine, GpuOptions& gpu,
 }
 
 std::string setting_text(const ScheduleSetting& setting) {
-  std::string text;
-  for (const std::string& part : parts_of(setting)) text += (text.empty() ? "" : ", ") + part;
-  return text;
+  return fmt::format("{}", fmt::join(parts_of(setting), ", "));
 }
 
 std::string setting_options(const ScheduleSetting& setting) {

@@ -6,11 +6,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <optional>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/files.h"
 
 namespace hvd::bench {
 namespace {
@@ -18,17 +18,15 @@ namespace {
 constexpr std::int64_t kDefaultBatchCpu = 8;
 constexpr std::int64_t kDefaultBatchGpu = 64;  // as in Horovod's published figures
 
-std::string read_file(const std::string& path) {
+std::string replay_text(const std::string& path) {
   std::error_code ignored;
   const auto status = std::filesystem::status(path, ignored);
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
     throw Error(Errc::kIo, path + ": is not a regular file; a replay profile is read more than once: save it in one");
   }
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) throw Error(Errc::kIo, fmt::format("{}: cannot read the replay file: {}", path, std::strerror(errno)));
-  return text.str();
+  std::optional<std::string> text = read_file(path);
+  if (!text) throw Error(Errc::kIo, fmt::format("{}: cannot read the replay file: {}", path, std::strerror(errno)));
+  return std::move(*text);
 }
 
 /// Returns true if the user gave `option`. For other options the replay file decides.
@@ -49,7 +47,7 @@ void refuse_mismatch(const std::string& file, const std::string& what, const std
 
 void take_replay(const Options& options, Setup& setup) {
   const std::string& file = options.replay_file;
-  setup.replay = models::parse_replay(read_file(file), file);
+  setup.replay = models::parse_replay(replay_text(file), file);
   const models::ReplayProfile& profile = *setup.replay;
   if (given(options, "--model"))
     refuse_mismatch(file, "--model", models::find_model(options.model).name, profile.model);

@@ -8,11 +8,19 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <system_error>
 
 #include "engine/base/error.h"
 
 namespace hvd {
+
+std::optional<std::string> read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return file && !text.bad() ? std::optional(text.str()) : std::nullopt;
+}
 
 void require_replaceable(const std::string& path) {
   std::error_code unknown;  // ignored: if status() fails, writing fails as well and reports the reason

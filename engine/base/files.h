@@ -1,10 +1,14 @@
-// Replaces files atomically: a reader sees the old content or the new content, never a part.
+// Reads whole files, and replaces files atomically: a reader sees the old content or the new content, never a part.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
 namespace hvd {
+
+/// Returns the bytes of the file `path`, or none if it cannot be opened or read; errno then has the reason.
+std::optional<std::string> read_file(const std::string& path);
 
 /// Makes `text` the content of the file `path`. The text is written to a temporary file in the same folder, which is
 /// then renamed to `path`. A reader never sees half a file, and several processes may call this at once.

@@ -1,6 +1,7 @@
 #include "engine/core/request.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

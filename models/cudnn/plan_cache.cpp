@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
@@ -206,11 +205,9 @@ void save_winners(const std::string& path, const Plan& plan, const Winners& winn
 }
 
 Winners load_winners(const std::string& path, const Plan& plan) {
-  std::ifstream file(path);
-  if (!file) return {.list = {}, .why_not = std::strerror(errno)};
-  std::ostringstream text;
-  text << file.rdbuf();
-  return parse_winners(text.str(), plan);
+  const std::optional<std::string> text = read_file(path);
+  if (!text) return {.list = {}, .why_not = std::strerror(errno)};
+  return parse_winners(*text, plan);
 }
 
 }  // namespace hvd::models::cudnn
