@@ -209,14 +209,14 @@ void sleep_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::du
 TEST(ReplayRecorder, TakesTheMedianAndLeavesTheWaitOutOfTheUpdate) {
   const std::vector<ArenaSlot> slots{{"a", 0, 5, {5}}, {"b", 5, 7, {7}}};
   ReplayRecorder recorder(slots, sample());
-  for (const double slow : {0.0, 0.2, 0.0}) {  // one step in three is disturbed
+  for (const double slow : {0.0, 0.5, 0.0}) {  // one step in three is disturbed
     recorder.begin_step();
     sleep_seconds(0.01 + slow);
     recorder.gradient_ready(0);
     sleep_seconds(0.01);
     recorder.gradient_ready(1);
     recorder.end_backward();
-    sleep_seconds(0.1);  // in place of the wait for the reduction
+    sleep_seconds(0.3);  // in place of the wait for the reduction
     recorder.begin_update();
     sleep_seconds(0.005);
     recorder.end_update();
@@ -228,11 +228,11 @@ TEST(ReplayRecorder, TakesTheMedianAndLeavesTheWaitOutOfTheUpdate) {
   EXPECT_EQ(profile.gradients[1].count, 7U);
   EXPECT_GE(profile.gradients[0].ready_seconds, 0.01);
   EXPECT_GE(profile.gradients[1].ready_seconds, profile.gradients[0].ready_seconds + 0.01);
-  EXPECT_LT(profile.gradients[1].ready_seconds, 0.2);
+  EXPECT_LT(profile.gradients[1].ready_seconds, 0.5);
   EXPECT_EQ(profile.gradients[1].submit_seconds, profile.gradients[1].ready_seconds);
   EXPECT_GE(profile.backward_end_seconds, profile.gradients[1].ready_seconds);
   EXPECT_GE(profile.update_seconds, 0.005);
-  EXPECT_LT(profile.update_seconds, 0.1);
+  EXPECT_LT(profile.update_seconds, 0.3);
   expect_equal(parse_replay(to_text(profile), "x"), profile);
 }
 
