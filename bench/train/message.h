@@ -38,7 +38,7 @@ struct Directive {
   Task task = Task::kEnd;
   Phase phase = Phase::kFull;
   std::int64_t steps = 0;
-  std::int64_t discard = 0;  ///< the samples of this many first steps are not kept
+  std::int64_t discard = 0;  ///< the samples of the first `discard` steps are not kept
   bool new_graphs = false;   ///< kSteps: every rank captures its steps anew, because one rank's capture has changed
   bool failed = false;       ///< kEnd: every rank throws Error{code, text}
   Errc code = Errc::kInterrupted;

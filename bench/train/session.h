@@ -19,7 +19,7 @@
 
 namespace hvd::bench {
 
-/// Progress for a person. Sent at most a few times a second, on rank 0 only.
+/// The progress of a session, to be shown to a person. Sent at most a few times a second, on rank 0 only.
 struct Progress {
   std::string stage;  ///< "building", "warm-up", "measuring"
   std::string phase;  ///< "full", "none", "solo"
@@ -37,10 +37,11 @@ struct SessionObserver {
   std::function<void(const RunRecord&)> save;
   /// Returns the name of the signal that asked the program to stop (SIGTERM, SIGINT, SIGUSR1, ...), or "".
   std::function<std::string()> stop_requested;
-  /// Called on every rank of a run of several processes. `joined`: the processes have become one world, whose waits
-  /// have deadlines. `leaving`: the process is about to leave that world, as every process must. Either may be null.
+  /// Called on every rank of a run of several processes. `joined`: the processes have become one world, and from now on
+  /// waits have deadlines. `leaving`: the process is about to leave that world, after success or error. May be null.
   std::function<void()> joined, leaving;
-  /// Called in a run of several processes, once all ranks have agreed, with the other ranks of this host. May be null.
+  /// Called in a run of several processes, with the other ranks of this host, once all ranks have been found to have
+  /// the same settings. May be null.
   std::function<void(std::vector<comm::Neighbour> neighbours)> met;
   /// EngineOptions::warn for the ranks of this process. May be null.
   std::function<void(std::string_view line)> warn;
