@@ -28,7 +28,7 @@ class DeviceTrainer final : public Trainer {
   std::vector<StepTimes> steps(Phase phase, std::int64_t count) override;
   void skip_steps(Phase phase, std::uint64_t steps) override;
   [[nodiscard]] std::uint64_t settling_steps() const override;
-  /// Returns true because recorded steps contain one more event per gradient.
+  /// Returns true because a step records one more event per gradient while recorder_ is set.
   [[nodiscard]] bool recording_disturbs() const override { return true; }
   void drop_graphs() override { device_.drop_graphs(); }
   [[nodiscard]] std::optional<gpu::GraphShape> graph_shape() const override { return device_.graph_shape(); }
@@ -51,7 +51,7 @@ class DeviceTrainer final : public Trainer {
     StepTimes times;
     DeviceReport report;
   };
-  /// Runs `body`, which trains. If it throws, abandons the steps in flight and sends the error to the peers.
+  /// Runs `body`, which trains. If `body` throws, abandons the steps in flight and sends the error to the peers.
   template <class Body>
   void abandon_steps_on_error(Body&& body);
   /// Enqueues one step on the GPU.

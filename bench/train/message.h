@@ -21,7 +21,7 @@ enum class Task : std::uint8_t {
   kFinalCheck,       ///< one step, then checksums of gradients and parameters
   kMeasureMemory,    ///< return the peak of memory so far, before the checks at the end raise it
   kRelease,          ///< return freed memory to the system and reset the peak of memory
-  kSumWeights,       ///< compute checksums of the weights; every rank keeps its own
+  kSumWeights,       ///< compute checksums of the weights; every rank keeps its own checksums
   kSumStep,          ///< for ranks of Directive::turn: one step, then checksums of its gradients, which the rank keeps
   kReturnChecksums,  ///< return the checksums of one snapshot
   kEnd,              ///< end the session; if `failed`, every rank throws

@@ -29,7 +29,7 @@ enum class CommBackend : std::uint8_t {
   kNone,      ///< every rank trains, nothing is reduced
   kLoopback,  ///< ranks are --ranks threads of this process
   kMpi,
-  kNccl,  ///< between GPUs; the ranks find one another as with kAuto
+  kNccl,  ///< NCCL between GPUs; the ranks find one another as with kAuto
 };
 
 /// Options for runs on GPUs. A run on the CPU ignores most of them.
@@ -39,7 +39,7 @@ struct GpuOptions {
   bool deterministic = false;  ///< use only engines that add in a fixed order
   double loss_scale = 0;       ///< used with fp16 only; 0: dynamic
   bool tune = false;           ///< time the engines of each operation before training
-  std::string tuning_folder;   ///< keeps the fastest engines (GPU) and schedules (GPU, CPU); empty: keeps none
+  std::string tuning_folder;   ///< folder for the fastest engines (GPU) and schedules; empty: nothing is kept
   [[nodiscard]] bool tunes() const { return tune || !tuning_folder.empty(); }
   DeviceOptions schedule;  ///< overlap, graph, ahead
   comm::NcclOptions nccl;

@@ -56,7 +56,7 @@ class RankParts {
   /// Collective. Call it between steps. The following steps use `setting`. Errors: those of the engine's setters.
   void apply(const ScheduleSetting& setting);
   /// Collective. `threads`: compute threads on the CPU. Destroy the trainer before this RankParts.
-  /// Errors: those of the trainers.
+  /// Errors: those of the trainers' constructors.
   [[nodiscard]] std::unique_ptr<Trainer> make_trainer(int threads);
 
  private:

@@ -36,7 +36,7 @@ class RoundPlan {
   /// is measured, and later its time decides whether it counts. Returns 1 on GPUs, because visits are long there, and
   /// 1 if the user asked for a number of samples, because no sample may be discarded at the end.
   [[nodiscard]] std::int64_t unmeasured_steps() const { return judges_first_steps() ? 0 : 1; }
-  /// Returns the least number of rounds before a session may end because an interval is narrow.
+  /// Returns the least number of rounds after which a session may end because its interval is narrow.
   [[nodiscard]] std::size_t minimum_rounds() const { return gpu_ ? 0 : kFewestRounds; }
 
   /// Call after every phase was visited for `samples_per_visit` samples.
@@ -51,7 +51,8 @@ class RoundPlan {
   [[nodiscard]] std::vector<Round> measured(const Logs& logs) const;
 
  private:
-  static constexpr std::int64_t kGpuVisitSamples = 3;  // least number, because the first step is not measured
+  /// Least number of samples of a visit on GPUs, because every visit costs one step that is not measured.
+  static constexpr std::int64_t kGpuVisitSamples = 3;
 
   [[nodiscard]] bool judges_first_steps() const { return !gpu_ && !exact_samples_; }
   /// Returns true if the next round should compare first steps with the other steps of their visits, and `times` leaves

@@ -81,7 +81,7 @@ class ScheduleSearch {
   /// in 83 % of cases, with two turns in 92 %, with three turns in 93 % (tests/bench/schedule_search_test.cpp).
   static constexpr std::size_t kMostTurns = 2;
 
-  /// One setting and its times, measured beside the other settings of its knob.
+  /// One setting and its times. The other settings of its knob were timed in the same rounds.
   struct Trial {
     ScheduleSetting setting;
     Visits seconds;
@@ -109,7 +109,7 @@ class ScheduleSearch {
   [[nodiscard]] std::size_t visits_left() const;
   /// Returns the number of visits that a knob takes, if the next visit is the first of that knob; otherwise 0.
   [[nodiscard]] std::size_t visits_of_new_knob() const;
-  /// Turns no more knobs, because the search takes too long. Call it before the first visit of a knob.
+  /// Makes the search turn no more knobs. Call it if the search takes too long, before the first visit of a knob.
   void leave_out_the_rest();
   /// Returns true if some knob was never turned because of leave_out_the_rest().
   [[nodiscard]] bool left_something_out() const { return left_out_; }
@@ -121,7 +121,7 @@ class ScheduleSearch {
     bool due = true;  ///< the knob was not turned yet, or another knob has made steps faster since
   };
 
-  /// Returns chosen_ with each other position of `knob`.
+  /// Returns the settings that differ from chosen_ only in the position of `knob`.
   [[nodiscard]] std::vector<ScheduleSetting> others(Knob knob) const;
   void begin_knob();
   void confirm();

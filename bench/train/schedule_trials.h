@@ -22,7 +22,7 @@ namespace hvd::bench {
 struct ScheduleChoice {
   ScheduleSetting setting;         ///< set on all ranks
   Provenance provenance;           ///< set on rank 0: gpu.schedule.*, the settings chosen and tried
-  std::vector<std::string> notes;  ///< set on rank 0: one line
+  std::vector<std::string> notes;  ///< set on rank 0: lines about the choice
 };
 
 /// The functions of a rank that the search calls. All except time_steps may be null.
@@ -43,7 +43,8 @@ ScheduleChoice run_search(Engine& engine, ScheduleSearch search, const TrialBenc
 
 /// Collective: returns the choice kept in `folder` for rank 0's case `of`. Returns nothing if there is no such choice.
 std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string& folder, const ScheduleCase& of);
-/// On rank 0: keeps the choice in `folder`, unless `folder` is empty. If that fails, a note in `choice` says why.
+/// On rank 0: keeps the choice in `folder`, unless `folder` is empty. If the folder cannot be written, a note in
+/// `choice` says why.
 void remember_schedule(const std::string& folder, const ScheduleCase& of, ScheduleChoice& choice);
 
 /// Collective: runs run_search() with `parts` and `trainer`. Do not use `parts` and `trainer` for a run afterwards,

@@ -25,7 +25,7 @@ struct Progress {
   std::string phase;  ///< "full", "none", "solo"
   std::int64_t steps = 0;
   double images_per_second = 0;  ///< so far; 0 while unknown
-  double interval = 0;           ///< relative half width of the interval so far; 0 while unknown
+  double interval = 0;           ///< relative half width of the median's interval so far; 0 while unknown
   double seconds_left = 0;       ///< estimate; negative while unknown
 };
 
@@ -58,7 +58,7 @@ struct SessionObserver {
 struct SessionResult {
   std::vector<RunRecord> runs;     ///< phase full last; empty on ranks other than 0
   bool is_root = true;             ///< this process prints and stores
-  std::vector<std::string> notes;  ///< lines for the closing table: choices made, memory, reconciliation
+  std::vector<std::string> notes;  ///< lines for the closing table: choices made, memory, parts of the step time
   std::string operations;          ///< if a GPU was profiled: a table of the measured operations beside their bounds
   std::optional<Validation> validation;  ///< result of `hvd_bench validate`
   std::vector<std::string> faults;       ///< errors after the measurement: files that could not be written
@@ -66,7 +66,7 @@ struct SessionResult {
 
 /// Runs the session. The callback `prepare` fills in provenance and ids of every new record before its first save. If
 /// `gpus` is null, the session runs on the CPU. The default `start` describes a process that was started by hand.
-/// Errors: Error. Runs that had begun are first given to observer.save with status incomplete.
+/// Errors: any Error. Before the Error is thrown, observer.save gets the runs that had begun, with status incomplete.
 SessionResult run_session(const Options& options, const SessionObserver& observer,
                           const std::function<void(RunRecord&)>& prepare, GpuBackend* gpus = nullptr,
                           const ProcessStart& start = {});

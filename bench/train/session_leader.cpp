@@ -26,8 +26,9 @@ using namespace std::chrono_literals;
 constexpr double kSegmentSeconds = 0.5;      // time between two directives; a signal is noticed within this time
 constexpr std::size_t kRecordedSteps = 64;   // gradient-ready times are medians over this many steps
 constexpr std::int64_t kRecordedApart = 10;  // number of recorded steps if recorded steps must not be measured
-constexpr std::int64_t kSettle = kStepsInFlight + 1;  // unmeasured steps after recording: graph launches, and one
-constexpr double kWarmUpShare = 0.2;                  // largest fraction of the session's time for the warm-up
+// Number of unmeasured steps after recording: the first launch of each of the kStepsInFlight graphs, and one more step.
+constexpr std::int64_t kSettle = kStepsInFlight + 1;
+constexpr double kWarmUpShare = 0.2;  // largest fraction of the session's time for the warm-up
 constexpr auto kProgressEvery = 250ms;
 
 std::vector<Phase> phases_of(const Setup& setup) {

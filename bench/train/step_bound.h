@@ -13,7 +13,7 @@
 namespace hvd::bench {
 
 /// The bound of one rank's step if every operation runs alone, reads its inputs once and writes its outputs once. Fused
-/// operations move less, so a step can be faster than `seconds`; a step cannot be faster than flops / peak.
+/// operations move fewer bytes, so a step can be faster than `seconds`; a step cannot be faster than flops / peak.
 struct StepBound {
   std::string device;  ///< the name that the device's driver gives
   DeviceRates rates;   ///< from the device's data sheet

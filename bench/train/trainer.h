@@ -52,9 +52,9 @@ struct GradientPiece {
 
 /// Inspects an untimed step, to check the reduction.
 struct StepProbe {
-  std::span<const GradientPiece> pieces;  ///< ascending; each is copied when it is final and before it is reduced
+  std::span<const GradientPiece> pieces;  ///< ascending; each piece is copied when it is final, before its reduction
   std::span<std::byte> local;             ///< gets copies of the pieces, back to back
-  std::function<void()> reduced;  ///< called when all gradients are reduced and still in the arena; may use the engine
+  std::function<void()> reduced;          ///< called while the arena holds all reduced gradients; may use the engine
 };
 
 class Trainer {
@@ -76,10 +76,11 @@ class Trainer {
   /// Runs `count` steps in `phase` and returns their times in order. A GPU may get a step while the previous step runs.
   virtual std::vector<StepTimes> steps(Phase phase, std::int64_t count);
 
-  /// For a rank that sleeps while other ranks take `steps` steps in `phase`: counts these steps and notes the phase.
+  /// For a rank that sleeps while other ranks take `steps` steps in `phase`: counts these steps and remembers the
+  /// phase.
   virtual void skip_steps(Phase phase, std::uint64_t steps);
 
-  /// If not null, `recorder` takes the times of the following steps; the caller keeps it alive. If
+  /// If not null, `recorder` takes the times of the following steps; the caller keeps `recorder` alive. If
   /// recording_disturbs(), every rank must call drop_graphs() before the next step, because a graph that reduces must
   /// be captured on all ranks at once.
   virtual void record_into(models::ReplayRecorder* recorder) { recorder_ = recorder; }
@@ -96,7 +97,7 @@ class Trainer {
   /// Reduces `bucket` while nothing else runs. Returns the seconds that the reduction takes.
   virtual double reduce_bucket(const core::Bucket& bucket) = 0;
 
-  /// Returns bytes of the gradient arena that the host can read; valid until the next call.
+  /// Returns a part of the gradient arena, in memory that the host can read. The memory is valid until the next call.
   virtual std::span<const std::byte> gradients(std::size_t first_byte, std::size_t bytes) = 0;
   /// Returns a checksum of each reduced gradient in the arena. For use in StepProbe::reduced.
   [[nodiscard]] std::vector<std::uint64_t> gradient_checksums();

@@ -66,7 +66,7 @@ class Validator {
   PhaseLog log_;
   /// [rank][snapshot]: the weights before the first step, the gradients of each step, the weights after the last step.
   std::vector<std::vector<std::uint64_t>> checksums_;
-  std::map<std::size_t, std::vector<Answer>> tensors_;  // per-tensor checksums of the snapshots requested so far
+  std::map<std::size_t, std::vector<Answer>> tensors_;  // [snapshot]: per-tensor checksums, if requested so far
   std::int64_t steps_done_ = 0;
   bool started_ = false;  // the run has started
   Clock::time_point begin_ = Clock::now();
