@@ -52,7 +52,8 @@ std::string judge(const std::vector<comm::Bytes>& all, const comm::Topology& top
       verdict);
 }
 
-/// Returns the error text for ranks with different layouts. `all`: [rank]; the maker's line, then one per parameter.
+/// Returns the error text for ranks with different layouts. `all`: [rank], one line for the maker, then
+/// one line per parameter.
 std::string judge_layouts(const std::vector<comm::Bytes>& all, const comm::Topology& topology) {
   std::string told;
   std::size_t others = 0;

@@ -1,6 +1,6 @@
-// Checks that all ranks of a launch have the same settings. Settings can differ by `mpirun a : b`, by HOROVOD_*
-// variables that were not forwarded to every host, or by an old program on one host. No other check would notice that
-// one rank has a smaller batch or another image size, and the throughput would be wrong.
+// Checks that all ranks of a launch have the same settings. Settings can differ because of `mpirun a : b`,
+// HOROVOD_* variables that were not forwarded to every host, or an old program on one host. No other check would notice
+// that one rank has a smaller batch or another image size, and the throughput would be wrong.
 #pragma once
 
 #include <string>
@@ -37,7 +37,7 @@ struct StoredLayouts {
 };
 StoredLayouts stored_layouts(const models::TrainStep& step);
 
-/// Collective, on the engine. Gradients and weights are exchanged as bytes, so their layouts must be equal.
+/// Collective, on the engine. Ranks exchange gradients and weights as bytes, so the layouts of all ranks must be equal.
 /// Errors: mismatch on all ranks; the text names the parameter, both layouts, the ranks, hosts and processors.
 void require_equal_layouts(Engine& engine, const StoredLayouts& mine);
 

@@ -18,7 +18,7 @@ struct BatchPlace {  ///< the rank that the batches belong to
 class SyntheticBatches {
  public:
   /// Makes `count` batches of `batch_size` images. Batch k holds the images of the global samples from (k * world_size
-  /// + rank) * batch_size on, so that the world sees the same samples for any number of ranks.
+  /// + rank) * batch_size on, so that all ranks together see the same samples, however many ranks there are.
   SyntheticBatches(const models::SyntheticSpec& spec, std::int64_t batch_size, int count, BatchPlace place,
                    models::LabelRule rule = models::LabelRule::kFresh);
 

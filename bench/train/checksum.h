@@ -40,8 +40,8 @@ class Checksum {
   }
 
  private:
-  // Rotates the state, then multiplies it by the golden ratio's odd 64-bit fraction. Every step is a bijection of the
-  // state, so changing one word always changes the sum.
+  // Rotates the state, then multiplies it by the golden ratio's odd 64-bit fraction. For a given word, mix() is a
+  // bijection of the state, so changing one word of the data always changes the sum.
   static constexpr std::uint64_t mix(std::uint64_t state, std::uint64_t word) noexcept {
     return std::rotl(state ^ word, 29) * 0x9E3779B97F4A7C15ULL;
   }

@@ -18,7 +18,7 @@ CoreSet available_cores();
 
 struct CoreShare {
   int threads = 1;              ///< compute threads of every rank: the smallest share over ranks, at least 1
-  bool spare_core = false;      ///< every host has more cores than its ranks have threads, so the engines have a core
+  bool spare_core = false;      ///< every host has more cores than compute threads, so a core is left for the engines
   int ranks_at_once = 1;        ///< ranks per host that can run at once, one core per thread; minimum over hosts, >= 1
   bool oversubscribed = false;  ///< on some host the ranks have more threads than cores
 };
@@ -28,8 +28,9 @@ struct CoreShare {
 /// > 0 is the user's choice and is returned unchanged.
 CoreShare share_cores(std::span<const CoreSet> cores, std::span<const int> nodes, int threads);
 
-/// share_of_messages() is share_cores() with messages as input: all[r] is cores_message() of rank r on host hosts[r].
+/// Returns the calling thread's available_cores() as a message for share_of_messages().
 std::string cores_message();
+/// Like share_cores(), but from messages: all[r] is cores_message() of rank r, which runs on host hosts[r].
 CoreShare share_of_messages(std::span<const comm::Bytes> all, std::span<const std::string> hosts, int threads);
 
 }  // namespace hvd::bench

@@ -30,7 +30,8 @@ std::string size_text(std::size_t bytes) {
   return std::to_string(bytes) + " B";
 }
 
-/// Returns the default threshold, but at most `smallest` - 1 bytes, because sizes below `smallest` were not measured.
+/// Returns the default threshold, but at most `smallest` - 1 bytes: defaults apply only to sizes below `smallest`, the
+/// smallest measured size.
 std::size_t below(std::size_t smallest, std::size_t default_bytes) {
   return std::min(default_bytes, smallest > 0 ? smallest - 1 : 0);
 }

@@ -1,6 +1,6 @@
-// Crossovers are message sizes at which the host data planes switch algorithms between hosts. `hvd_bench coll
-// --find-crossovers` finds crossovers from measured times and keeps them in a folder, one file per case. Later runs
-// with --tuning-folder use the kept crossovers. Only rank 0 reads and writes files.
+// Crossovers are message sizes from which the host data planes use another algorithm for the exchange between hosts.
+// `hvd_bench coll --find-crossovers` finds crossovers from measured times and keeps them in a folder, one file per
+// case. Later runs with --tuning-folder use the kept crossovers. Only rank 0 reads and writes files.
 #pragma once
 
 #include <cstddef>
@@ -18,19 +18,20 @@ namespace hvd::bench {
 using CrossoverCase = std::vector<std::pair<std::string, std::string>>;
 CrossoverCase crossover_case(const comm::Topology& world, const std::string& library);
 
-/// Seconds that one operation of `bytes` takes with each algorithm, > 0.
+/// Seconds (> 0) that one all_reduce of `bytes` takes with each algorithm.
 struct AllReduceTimes {
   std::size_t bytes = 0;
   double doubling = 0, rabenseifner = 0, ring = 0;
 };
-/// Seconds of a reduce_scatter or all_gather with the direct exchange for small messages, and with the ring.
+/// Seconds (> 0) that one reduce_scatter or all_gather of `bytes` takes with the direct exchange, which is meant for
+/// small messages, and with the ring.
 struct ShareTimes {
   std::size_t bytes = 0;
   double direct = 0, ring = 0;
 };
-/// Picks the thresholds for which the sum of log(time) over all sizes is smallest, so that one disturbed size moves a
-/// threshold only a little. Below the smallest measured size, and if there are no sizes, the default thresholds are
-/// kept. Pure. Shapes: sizes in any order.
+/// Picks the thresholds for which the sum of log(time) over all sizes is smallest. With logarithms, a size whose
+/// measurement was disturbed moves a threshold only a little. Below the smallest measured size, and if there are no
+/// sizes, the default thresholds are kept. Pure. Shapes: sizes in any order.
 comm::Thresholds best_thresholds(std::vector<AllReduceTimes> reductions, std::vector<ShareTimes> shares);
 
 /// Returns "all_reduce: doubling up to 64 KiB, rabenseifner up to 1 MiB, above that ring; reduce_scatter and

@@ -17,7 +17,7 @@ namespace hvd::bench {
 static_assert(models::DeviceStep::kLossPlaces >= kStepsInFlight, "a step's slot is its loss's place");
 
 // The sink is called for each gradient while a step is enqueued or captured. A capture runs the step once for each
-// slot. The sink's methods must not throw, so the sink keeps an error, which throw_fault() throws later.
+// DeviceEngine::slot(). The sink's methods must not throw, so the sink keeps an error for throw_fault().
 class DeviceTrainer::Sink final : public models::GradientSink {
  public:
   Sink(DeviceTrainer& trainer, const StepProbe* probe) : trainer_(trainer), probe_(probe) {
@@ -50,7 +50,7 @@ class DeviceTrainer::Sink final : public models::GradientSink {
   [[nodiscard]] const std::vector<double>& submit() const { return submit_; }
 
  private:
-  /// Call this before the gradient is reduced. The reduction waits until the stream has reached these copies.
+  /// Call this before the gradient is submitted for reduction, so that the reduction waits for these copies.
   void copy_pieces(std::size_t parameter, gpu::StreamView stream) {
     const std::size_t element = size_of(trainer_.step_->gradient_type());
     for (; !pieces_.empty() && pieces_.front().parameter == parameter; pieces_ = pieces_.subspan(1)) {
@@ -234,7 +234,8 @@ std::uint64_t DeviceTrainer::settling_steps() const {
 void DeviceTrainer::apply_deadline() { device_.set_deadline(deadline_); }
 
 std::vector<StepTimes> DeviceTrainer::steps(Phase phase, std::int64_t count) {
-  if (recorder_ != nullptr) return Trainer::steps(phase, count);  // one by one: only one set of events for recording
+  // A recorder needs ready_, the only set of events, so recorded steps run one after another.
+  if (recorder_ != nullptr) return Trainer::steps(phase, count);
   std::vector<StepTimes> times;
   abandon_steps_on_error([&] {
     const std::uint64_t first = steps_;

@@ -1,7 +1,7 @@
 // A trainer for steps on a GPU. The DeviceStep only enqueues compute. The DeviceEngine enqueues reductions beside the
-// compute, captures both into one graph if possible, and waits for the end of the step. Times come from the GPU's
-// events. Batches are loaded before a step and outside its times, because input pipelines are not measured. Captured
-// steps are launched one step ahead: the host prepares a step while the GPU runs the previous one.
+// compute, captures compute and reductions into one graph if possible, and waits for the end of the step. Times come
+// from the GPU's events. Batches are loaded before a step and outside its times, because input pipelines are not
+// measured. Captured steps are launched one step ahead: the host prepares a step while the GPU runs the previous one.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ class DeviceTrainer final : public Trainer {
   std::vector<StepTimes> steps(Phase phase, std::int64_t count) override;
   void skip_steps(Phase phase, std::uint64_t steps) override;
   [[nodiscard]] std::uint64_t settling_steps() const override;
-  /// Returns true because recorded steps contain one more event per gradient.
+  /// Returns true because a step records one more event per gradient while recorder_ is set.
   [[nodiscard]] bool recording_disturbs() const override { return true; }
   void drop_graphs() override { device_.drop_graphs(); }
   [[nodiscard]] std::optional<gpu::GraphShape> graph_shape() const override { return device_.graph_shape(); }
@@ -51,14 +51,15 @@ class DeviceTrainer final : public Trainer {
     StepTimes times;
     DeviceReport report;
   };
-  /// Runs `body`, which trains. If it throws, abandons the steps in flight and sends the error to the peers.
+  /// Runs `body`, which trains. If `body` throws, abandons the steps in flight and sends the error to the peers.
   template <class Body>
   void abandon_steps_on_error(Body&& body);
   /// Enqueues one step on the GPU.
   void launch(const models::SgdOptions& sgd, Sink& sink);
   /// Waits for the oldest step in flight.
   Finished finish();
-  /// Returns false before the first use of a batch, because loading the batch may allocate, which waits for the GPU.
+  /// Returns false before the first use of a batch, because loading it may allocate memory, and an allocation waits
+  /// for the GPU.
   [[nodiscard]] bool may_run_ahead() const;
   void set_schedule(Schedule schedule) override { device_.set_schedule(schedule); }
   void apply_deadline() override;
@@ -80,9 +81,9 @@ class DeviceTrainer final : public Trainer {
   bool reducing_ = false;     // a stand-alone reduction is running, and may be waiting for peers
   gpu::PinnedMemory host_buffer_;
   std::array<Marks, kStepsInFlight> marks_;
-  std::vector<gpu::Event> ready_;         // one per gradient, recorded on the compute stream in recorded steps
+  std::vector<gpu::Event> ready_;         // one per gradient, on the compute stream; used while recorder_ is set
   gpu::Event reduce_begin_, reduce_end_;  // recorded on the communication stream
-  Clock::time_point last_end_{};          // host time of the last step's end, or of the request for the following steps
+  Clock::time_point last_end_{};          // when the host saw the last step end, or was asked for the present steps
 };
 
 }  // namespace hvd::bench

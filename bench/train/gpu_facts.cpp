@@ -16,8 +16,8 @@ namespace {
 
 struct Fact {
   std::string_view key;
-  bool in_fingerprint;  // the fact can change a result
-  bool alike;  // the fact should be equal on all ranks; if not, a note says that all ranks wait for the slowest
+  bool in_fingerprint;  // true if the fact can change a result
+  bool alike;  // true if the fact should be equal on all ranks; otherwise a note says that all wait for the slowest
 };
 constexpr std::array kFacts{Fact{"gpu.name", true, true},
                             Fact{"gpu.uuid", false, false},
@@ -40,7 +40,7 @@ constexpr std::array kFacts{Fact{"gpu.name", true, true},
                             Fact{"nccl.network", false, true},
                             Fact{"nccl.paths", false, false},
                             Fact{"gpu.link", false, true}};
-// Keys of facts that ranks send to rank 0 only for its cautions. These facts are not stored.
+// Rank 0 needs the facts with these keys for its cautions. The facts are not stored.
 constexpr const char* kRanksOnHost = "ranks_on_host";
 constexpr const char* kDistance = "distance";
 constexpr const char* kLinkRate = "link_gigabytes_per_second";
@@ -62,7 +62,7 @@ std::string value_of(const GpuDescription& gpu, const char* key) {
   return found == gpu.end() ? "" : found->second;
 }
 
-/// A problem of some ranks: the number of these ranks, the first of them, and that rank's text.
+/// A problem of some ranks: the number of these ranks, the first of them, and the text of this first rank.
 struct Complaint {
   std::size_t ranks = 0, first = 0;
   std::string text;

@@ -16,10 +16,11 @@
 namespace hvd::bench {
 namespace {
 
-/// A reduction with less than this fraction of the link's bandwidth must use something other than the link. Rings over
-/// PCIe reach about half of the link's bandwidth.
+/// A reduction with less than this fraction of the link's bandwidth probably does not use the link. By comparison,
+/// rings over PCIe reach about half of the link's bandwidth.
 constexpr double kFarBelow = 0.25;
-/// A reduction with fewer bytes, or with fewer bytes per rank, is limited by latency and not by the link's bandwidth.
+/// Latency and not the link's bandwidth limits a reduction of fewer than kBandwidthBytes, or of fewer than
+/// kBandwidthShareBytes per rank.
 constexpr double kBandwidthBytes = double{4 << 20}, kBandwidthShareBytes = double{1 << 20};
 
 std::string_view behind(std::string_view line, std::string_view mark) {

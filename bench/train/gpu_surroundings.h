@@ -31,19 +31,21 @@ struct Link {
   std::string name;
   double gigabytes_per_second = 0;  ///< 0: unknown
 };
-/// Returns the sum over the slowest adapters that NCCL lists, one adapter per rank of this host, because a rank may use
-/// only one adapter. `sys`: the folder /sys.
+/// Returns the network as a link. Its rate is the sum of the rates of the slowest adapters that NCCL lists, one adapter
+/// per rank of this host, because a rank may use only one adapter. `sys`: the folder /sys.
 Link network_link(const NcclNetwork& network, int ranks_on_host, const std::filesystem::path& sys = "/sys");
 /// Returns NVLink if an NVLink is active, otherwise PCIe. Pure.
 Link gpu_link(const BoardFacts& board);
 
 /// Returns the kernel's list of processors near the PCI device ("0000:1b:00.0", as CUDA spells it).
 std::string cpus_near(const std::string& pci_bus_id, const std::filesystem::path& sys = "/sys");
-/// Returns "CPUs 0-15, and its GPU is near 64-127" if no processor of `mine` is in `near`, otherwise "". Pure.
+/// Returns "CPUs 0-15, and its GPU is near 64-127" if `near`, a list from cpus_near(), contains no processor of `mine`;
+/// otherwise "". Pure.
 std::string distance(const std::vector<int>& mine, const std::string& near);
 
 /// Returns a caution of one line if reductions in a world of `ranks` are far slower than `link`. Returns "" if
-/// reductions are fast, or if too little is known. `bytes` and `seconds`: [bucket], each bucket reduced alone. Pure.
+/// they are not far slower, or if too little is known. `bytes` and `seconds`: [bucket], each bucket reduced alone.
+/// Pure.
 std::string bandwidth_caution(const Link& link, int ranks, const std::vector<double>& bytes,
                               const std::vector<double>& seconds);
 /// Returns the bus bandwidth of the fastest bucket, as in nccl-tests: 2 (n - 1) / n x bytes / seconds. Pure.

@@ -27,8 +27,8 @@ double element_value(std::span<const std::byte> data, DataType type, std::size_t
 /// Compares one piece of all ranks with the reduced piece. Returns a line on the first element out of bounds, or "".
 ///
 /// Bound: if n values are added in any order and every partial sum is rounded to `sum_type`, the error is at most
-/// (n - 1) u sum|g| to first order (u: unit roundoff; Higham, Accuracy and Stability, section 4.2). An average adds one
-/// more rounding. Two further roundings cover the second order and the rounding of the result.
+/// (n - 1) u sum|g| to first order (u: unit roundoff; Higham, Accuracy and Stability, section 4.2). The bound
+/// adds three more roundings: for the division in an average, for the result, and for the terms of second order.
 std::string compare_piece(std::span<const std::span<const std::byte>> local, std::span<const std::byte> reduced,
                           DataType type, DataType sum_type, ReduceOp op);
 

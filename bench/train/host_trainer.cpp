@@ -54,7 +54,7 @@ class HostTrainer::Sink final : public models::GradientSink {
   }
 
   HostTrainer& trainer_;
-  StepProbe probe_;  // its pieces are those that are not copied yet
+  StepProbe probe_;  // StepProbe::pieces holds only the pieces that are not copied yet
   std::exception_ptr fault_;
 };
 
@@ -145,7 +145,7 @@ void HostTrainer::build(const models::StepOptions& options, const models::ArenaA
                                                 : models::make_onednn_step(std::move(graph), options, allocate);
     batches_.emplace(make_batches());
   } catch (const std::bad_alloc&) {
-    // The memory that is free now, after unwinding, is what the ranks had to share.
+    // Unwinding has freed this rank's memory, so the memory that is free now is the memory that the ranks had to share.
     refuse_if_too_big(forecast, engine_.topology().local_size, available_bytes());
     throw Error(Errc::kOutOfMemory, fmt::format("batch {}: no memory for the network on {}; use a smaller --batch-size",
                                                 setup_.model.batch_size,

@@ -29,16 +29,17 @@ class HostTrainer final : public Trainer {
 
   /// For the sharded schedule: makes this rank update, and keep the momentum of, only its share of the weights.
   void take_share();
-  /// Adopts the shares of the engine's current plan, which Engine::set_buckets() changes. If another rank updated a
-  /// weight before, the momentum of this weight starts at zero on this rank.
+  /// Adopts the shares of the engine's current plan; Engine::set_buckets() changes the plan. The momentum of a weight
+  /// that another rank updated under the previous plan starts at zero on this rank.
   void follow_plan();
-  /// Updates the weights and, under the sharded schedule, gathers them. Adds the durations to `times`.
+  /// Updates the weights. Under the sharded schedule, also gathers the updated weights of all ranks. Adds the durations
+  /// of the update and of the gathering to `times`.
   void update(const models::SgdOptions& sgd, StepTimes& times);
 
-  std::optional<SyntheticBatches> batches_;   // none for replay
+  std::optional<SyntheticBatches> batches_;   // none for a replay
   models::ShardedUpdate* sharded_ = nullptr;  // null if the schedule is not sharded or there is one rank
   std::vector<models::ArenaRange> share_;
-  bool in_shares_ = false;  // the following steps update only this rank's share
+  bool in_shares_ = false;  // true if the following steps update only this rank's share
 };
 
 }  // namespace hvd::bench

@@ -30,7 +30,7 @@ class LossWatch {
  private:
   std::optional<double> first_;  // loss of the first step, mean over ranks
   double lowest_ = 0;            // lowest mean over ranks of any step
-  std::uint64_t lowest_at_ = 0;  // number of that step, from 1
+  std::uint64_t lowest_at_ = 0;  // number of the step with the lowest mean, from 1
   std::string problem_;
 };
 

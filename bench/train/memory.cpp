@@ -27,7 +27,7 @@ std::int64_t host_available() {
   return 0;
 }
 
-// Returns the bytes that the control group may still use; -1 if there is no limit or it cannot be read.
+// Returns the bytes that the control group may still use; -1 if the group has no limit or an unreadable one.
 std::int64_t group_left() {
   const auto number_in = [](const char* path) -> std::int64_t {
     std::ifstream in(path);
@@ -70,7 +70,8 @@ double MemoryForecast::total_bytes() const {
 MemoryForecast forecast_memory(const models::Graph& graph, const models::StepOptions& options) {
   const auto element = static_cast<std::int64_t>(size_of(options.compute));
   const bool master = options.compute != DataType::kF32 && options.compute != DataType::kF64;
-  // Weights in the compute type, momentum and (for 16-bit types) master weights in fp32, gradients in their own type.
+  // Adds the bytes of a weight in the compute type, momentum in fp32, a master weight in fp32 (only for 16-bit compute
+  // types), and a gradient in the gradient type.
   const std::int64_t per_parameter =
       element + 4 + (master ? 4 : 0) + static_cast<std::int64_t>(size_of(options.gradient));
   const models::MemoryPlan plan = models::plan_memory(models::lifetimes(graph, size_of(options.compute)));

@@ -9,7 +9,7 @@
 namespace hvd::bench {
 
 /// Returns the bytes that this process may still allocate: the smaller of the host's free memory (MemAvailable) and
-/// what the control group has left. 0 if neither can be read.
+/// the memory that the process's control group may still use. Returns 0 if neither can be read.
 std::int64_t available_bytes();
 
 /// Resets the peak of the resident set. Returns false if the kernel does not permit it.

@@ -21,7 +21,7 @@ enum class Task : std::uint8_t {
   kFinalCheck,       ///< one step, then checksums of gradients and parameters
   kMeasureMemory,    ///< return the peak of memory so far, before the checks at the end raise it
   kRelease,          ///< return freed memory to the system and reset the peak of memory
-  kSumWeights,       ///< compute checksums of the weights; every rank keeps its own
+  kSumWeights,       ///< compute checksums of the weights; every rank keeps its own checksums
   kSumStep,          ///< for ranks of Directive::turn: one step, then checksums of its gradients, which the rank keeps
   kReturnChecksums,  ///< return the checksums of one snapshot
   kEnd,              ///< end the session; if `failed`, every rank throws
@@ -38,7 +38,7 @@ struct Directive {
   Task task = Task::kEnd;
   Phase phase = Phase::kFull;
   std::int64_t steps = 0;
-  std::int64_t discard = 0;  ///< the samples of this many first steps are not kept
+  std::int64_t discard = 0;  ///< the samples of the first `discard` steps are not kept
   bool new_graphs = false;   ///< kSteps: every rank captures its steps anew, because one rank's capture has changed
   bool failed = false;       ///< kEnd: every rank throws Error{code, text}
   Errc code = Errc::kInterrupted;

@@ -48,7 +48,8 @@ std::string rounds_note(const Findings& findings) {
 
 constexpr double kBeyond = 1.005;  // tolerance for the noise of ranks that only sleep or replay
 
-// Ranks that share a machine and wait for one another cannot be faster than one rank alone. The note warns if they are.
+// A rank that waits for ranks on the same machine cannot be faster than a rank that runs alone. The note warns if the
+// measured efficiency says so.
 std::string beyond_note(const RunRecord& full, const EfficiencyAnalysis& measured) {
   const Estimate& efficiency = measured.efficiency;
   if (full.world_size == 1 || (efficiency.has_interval() ? efficiency.low : efficiency.value) <= kBeyond) return {};
@@ -150,7 +151,8 @@ double mean(const std::vector<double>& values) {
   return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// The host notices the end of a step late, by a varying delay. The delay cancels out in the mean time between two ends.
+// The host notices the end of a step after a varying delay. The delay cancels out in the mean time from the end of one
+// step to the end of the next.
 std::string launch_note(const RunRecord& run, bool ahead) {
   std::vector<std::vector<double>> launch;
   for (const RankRecord& rank : run.ranks) launch.push_back(rank.samples.launch);

@@ -1,5 +1,5 @@
-// The notes below the closing table that explain the figures: memory compared with its plan, exposed communication
-// determined in three ways, efficiency compared with its bound. Rank 0 only; no I/O.
+// Makes the notes that are printed below the closing table and explain its figures: memory compared with its plan,
+// exposed communication determined in three ways, efficiency compared with its bound. Rank 0 only; no I/O.
 #pragma once
 
 #include <span>
@@ -25,8 +25,8 @@ std::optional<Expectation> expectation(const Findings& findings, const core::Buc
 std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Findings& findings,
                                        const core::BucketPlan& plan, const SessionFacts& facts);
 
-/// Returns notes for a run on GPUs, otherwise none: the bound if there is one, the step time by the host's clock
-/// compared with the GPU's, and the contents of the step's graph if there is one.
+/// Returns the notes for a run on GPUs: the bound if there is one, the step time by the host's clock compared with the
+/// step time by the GPU's events, and the contents of the step's graph if there is one. For other runs, returns none.
 std::vector<std::string> gpu_notes(const RunRecord& run, const Trainer& trainer);
 
 }  // namespace hvd::bench

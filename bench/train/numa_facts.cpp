@@ -107,7 +107,8 @@ NumaFacts judge_numa(const std::vector<NumaReport>& ranks, const std::vector<std
   }
   const bool known = std::any_of(nodes_of_rank.begin(), nodes_of_rank.end(),
                                  [](const std::string& nodes) { return nodes != "unknown"; });
-  // Not in the fingerprint, like cpu.affinity, from which this fact follows. Records before 2026-11-25 do not have it.
+  // This fact is not in the fingerprint. It follows from cpu.affinity, which is not in the fingerprint either. Records
+  // before 2026-11-25 do not have this fact.
   if (known) facts.provenance["numa.of_rank"] = {ranks_by_nodes(nodes_of_rank), false};
   if (crossing.empty()) return facts;
   const std::size_t first = crossing.front();

@@ -1,5 +1,5 @@
-// Finds the NUMA nodes on which the ranks of a session may run: facts for the provenance, and a caution if ranks are
-// not bound to one node. Each rank sends a report, and rank 0 judges them. Also used by `hvd_bench coll`.
+// Finds the NUMA nodes on which the ranks of a session may run. Makes facts for the provenance, and a caution if a rank
+// is not bound to one node. Each rank sends a report, and rank 0 judges all reports. Also used by `hvd_bench coll`.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@ namespace hvd::bench {
 /// The report that each rank sends to rank 0.
 struct NumaReport {
   std::vector<int> cpus;  ///< processors on which the rank may run
-  NumaLayout layout;      ///< layout of the host; without nodes and source unless this is the host's first rank
+  NumaLayout layout;      ///< layout of the host, from the host's first rank; empty on the host's other ranks
 };
 /// Reads the calling thread's affinity and, if `first_of_host`, the host's topology. Reading the topology takes
-/// milliseconds, so only one of perhaps hundreds of ranks of a host should do it.
+/// milliseconds, and a host may have hundreds of ranks, so only the first of them should read it.
 NumaReport numa_report(bool first_of_host, const Environment& environment);
 std::string to_text(const NumaReport& report);
 NumaReport parse_numa_report(std::string_view text);
@@ -30,7 +30,7 @@ NumaReport parse_numa_report(std::string_view text);
 /// Properties of all ranks on which the caution depends.
 struct NumaKind {
   bool threads = false;  ///< ranks are threads of one process, so no launcher can bind them one by one
-  bool on_gpus = false;  ///< the ranks use GPU memory: no caution, because gpu_surroundings.h has its own
+  bool on_gpus = false;  ///< the ranks use GPU memory: no caution, because gpu_surroundings.h checks such ranks
 };
 struct NumaFacts {
   Provenance provenance;           ///< numa.topology, numa.of_rank, and the caution, if there is one

@@ -17,7 +17,8 @@ struct BoardFacts {
   int pcie_generation = 0, pcie_width = 0;
 };
 
-/// The NVML functions that board_facts() calls, as in nvml.h (NVML API reference). 0 means success. Any may be null.
+/// The NVML functions that board_facts() calls, as in nvml.h (NVML API reference). They return 0 on success. Any
+/// pointer to a function may be null.
 struct NvmlFunctions {
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;

@@ -12,12 +12,13 @@ namespace hvd::bench {
 
 class OperationLog {
  public:
-  /// Call begin() before and end() after steps that count. `profile` is the mean over all `steps` so far. Both calls
+  /// Call begin() before and end() after steps that count. `profile` is the mean over all `steps` so far. Both profiles
   /// must have the same operations. Errors: HVD_ASSERT if the operations differ.
   void begin(std::vector<models::OperationProfile> profile, std::uint64_t steps);
   void end(const std::vector<models::OperationProfile>& profile, std::uint64_t steps);
 
-  /// Returns rows in execution order, with mean seconds per counted step. Empty without counted steps or a profile.
+  /// Returns rows in execution order, with mean seconds per counted step. Returns no rows
+  /// if no steps counted or there was no profile.
   [[nodiscard]] std::vector<OperationRow> rows() const;
 
  private:

@@ -29,17 +29,17 @@ enum class CommBackend : std::uint8_t {
   kNone,      ///< every rank trains, nothing is reduced
   kLoopback,  ///< ranks are --ranks threads of this process
   kMpi,
-  kNccl,  ///< between GPUs; the ranks find one another as with kAuto
+  kNccl,  ///< NCCL between GPUs; the ranks find one another as with kAuto
 };
 
 /// Options for runs on GPUs. A run on the CPU ignores most of them.
 struct GpuOptions {
-  bool tf32 = false;           ///< --dtype tf32: compute is fp32, with products of rounded inputs
+  bool tf32 = false;           ///< --dtype tf32: fp32, except that inputs of products are rounded to tf32
   int fusion_level = 2;        ///< see models/cudnn/cudnn_step.h
   bool deterministic = false;  ///< use only engines that add in a fixed order
   double loss_scale = 0;       ///< used with fp16 only; 0: dynamic
   bool tune = false;           ///< time the engines of each operation before training
-  std::string tuning_folder;   ///< keeps the fastest engines (GPU) and schedules (GPU, CPU); empty: keeps none
+  std::string tuning_folder;   ///< folder for the fastest engines (GPU) and schedules; empty: nothing is kept
   [[nodiscard]] bool tunes() const { return tune || !tuning_folder.empty(); }
   DeviceOptions schedule;  ///< overlap, graph, ahead
   comm::NcclOptions nccl;
@@ -55,10 +55,10 @@ struct ScheduleTuning {
 /// Options of `hvd_bench validate`, which checks that all ranks compute the same bits, equally fast.
 struct ValidateOptions {
   int steps = 30;           ///< steps whose times are compared; a few steps run before them
-  double threshold = 0.02;  ///< a rank or node counts as slow if it is slower by at least this fraction
+  double threshold = 0.02;  ///< a rank or node is slow if it takes longer than the others by at least this fraction
 };
 
-// One object per process, so members are grouped by subject and not by size.
+// A process has only one Options object, so the members are grouped by subject and not by size.
 struct Options {                  // NOLINT(clang-analyzer-optin.performance.Padding)
   std::vector<std::string> argv;  ///< the command line as given
 
@@ -71,7 +71,7 @@ struct Options {                  // NOLINT(clang-analyzer-optin.performance.Pad
   Device device = Device::kAuto;
   DataType compute = DataType::kF32;
   std::optional<DataType> allreduce;  ///< --allreduce-dtype, --fp16-allreduce; default fp32
-  bool winograd = true;               ///< --no-winograd: fp32 convolutions on the CPU are direct
+  bool winograd = true;               ///< false with --no-winograd: fp32 convolutions on the CPU are direct
   int threads = 0;                    ///< compute threads per rank; 0: this rank's share of the cores
   std::uint64_t seed = 1;
   std::string replay_file;         ///< --replay: play back recorded times instead of computing
@@ -95,15 +95,15 @@ struct Options {                  // NOLINT(clang-analyzer-optin.performance.Pad
   comm::CommOptions comm_options;
   ScheduleTuning tuning;
 
-  std::optional<ValidateOptions> validate;  ///< if set, the options below on measuring are ignored
+  std::optional<ValidateOptions> validate;  ///< if set, the options under "how long to measure" are ignored
 
   // how long to measure
-  std::optional<int> num_warmup_batches;  ///< if given, exactly this many steps; else warm up until steady
+  std::optional<int> num_warmup_batches;  ///< if given, exactly this many steps; else until step times are steady
   int num_batches_per_iter = 1;           ///< steps per sample (Horovod's synthetic benchmark: 10)
   std::optional<int> num_iters;           ///< if given, exactly this many samples; else until the interval is narrow
-  double target_interval = 0.02;          ///< half width of the median's interval, as a fraction of the median
+  double target_interval = 0.02;          ///< target half width of the median's interval, as a fraction of the median
   std::chrono::seconds max_time{300};     ///< limit on the time of the measurement, warm-up included
-  bool efficiency = false;  ///< --efficiency: also measure solo and none, interleaved; print the decomposition
+  bool efficiency = false;  ///< --efficiency: measure phases solo, none and full in turns; print the decomposition
   bool profile = false;     ///< --profile: time every operation (the run is marked traced)
   bool check = true;        ///< --no-check skips the independent check of the reduced gradients
 

@@ -16,7 +16,8 @@ class PhaseLog {
 
   /// Appends the samples of ranks 0 .. ranks-1. All ranks must have the same number of steps.
   void add(const std::vector<Answer>& answers);
-  /// Ends a visit: the samples since the last end. Drops steps that did not fill a sample, because other work follows.
+  /// Ends a visit, which consists of the samples since the previous call. Drops the steps that did not fill a sample,
+  /// because other work follows.
   void end_of_visit();
   /// Removes the first sample of every visit that has more than one sample. Returns the number of removed samples.
   std::size_t discard_first_samples();

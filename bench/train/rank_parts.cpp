@@ -37,7 +37,7 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
     auto nccl = topology.size > 1 ? gpus_->load_nccl(*runtime_) : nullptr;
     gpus = connect(std::move(communicator), std::move(nccl));
   } catch (const std::exception& error) {
-    if (communicator) communicator->control().abort(error.what());  // connect() itself tells the peers
+    if (communicator) communicator->control().abort(error.what());  // otherwise connect() has told the peers
     if (endings.failing) endings.failing();
     throw;
   }

@@ -1,5 +1,5 @@
-// The parts with which one rank trains, and from which its trainer is made. On the CPU: the engine over the rank's
-// communicator. On a GPU: the GPU and the engine that drives it. Used by the rank's thread only.
+// The parts with which one rank trains, and from which its trainer is made. On the CPU the part is the engine over the
+// rank's communicator. On a GPU the parts are the GPU and the engine that drives it. Used by the rank's thread only.
 #pragma once
 
 #include <functional>
@@ -39,7 +39,7 @@ class RankParts {
   [[nodiscard]] const std::string& comm() const { return comm_; }
   /// Returns true if steps become CUDA graphs. The answer is the same in every phase.
   [[nodiscard]] bool graphs() const { return device_ && device_->graphs(); }
-  /// Lists what differs from what the user asked for, one line each.
+  /// Returns one line for each setting that is not as the user asked.
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
   /// Describes the GPU. Call only if on_gpu(). `engines`: NetworkFacts::engines; `nccl_log`: log of this process.
   [[nodiscard]] GpuDescription gpu(const std::string& engines, const std::string& nccl_log = {});
@@ -50,11 +50,13 @@ class RankParts {
   /// Returns the hardware that decides a setting's speed: the GPU as described by gpu(), or the processor and the
   /// number of compute `threads`.
   [[nodiscard]] GpuDescription device(int threads);
-  /// Returns the knobs that the search may turn: knobs at their defaults that have an effect in this world.
+  /// Returns the knobs that the search may turn: knobs that the user left at their defaults and that have an effect in
+  /// this world.
   [[nodiscard]] std::vector<Knob> knobs();
   /// Collective. Call it between steps. The following steps use `setting`. Errors: those of the engine's setters.
   void apply(const ScheduleSetting& setting);
-  /// Collective. `threads`: compute threads on the CPU. Destroy the trainer first. Errors: those of the trainers.
+  /// Collective. `threads`: compute threads on the CPU. Destroy the trainer before this RankParts.
+  /// Errors: those of the trainers' constructors.
   [[nodiscard]] std::unique_ptr<Trainer> make_trainer(int threads);
 
  private:

@@ -22,14 +22,16 @@ WorldKind world_of(const Options& options, const Launch& launch);
 /// each process is a world of its own.
 void check_world(const Launch& launch, int world_size, const Options& options);
 
-/// Returns why the rank that MPI assigned cannot be right, or "" if it can be right. The launcher's rank decides who
-/// prints and stores; MPI's rank decides who has the results.
+/// Returns why the rank that MPI assigned cannot be right, or "" if it can be right. The process with the launcher's
+/// rank 0 prints and stores, and the process with MPI's rank 0 has the results, so every process must
+/// have the same rank in both.
 std::string rank_objection(const Launch& launch, int world_rank);
 
 /// Runs body(r) for each of `count` ranks: rank 0 on the calling thread, and each other rank on a thread of its own.
 /// Returns when all bodies have returned. If the system refuses to start a thread, calls cannot_start() with one line.
 /// cannot_start() must make the running ranks stop waiting for the missing rank. Errors: those of the bodies. If
-/// several bodies throw, the first error that is not peer_lost is thrown: other ranks' errors cause a peer_lost.
+/// several bodies throw, the first error that is not peer_lost is thrown, because an error of one rank makes the other
+/// ranks throw peer_lost.
 void run_rank_threads(int count, const std::function<void(int rank)>& body,
                       const std::function<void(const std::string& reason)>& cannot_start);
 

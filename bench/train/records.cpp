@@ -75,7 +75,8 @@ void add_provenance(RunRecord& run, const Options& options, const Setup& setup, 
   const EngineOptions& engine = options.engine;
   add("compute.backend", trainer.train_step().description(), true);
   if (const StoredLayouts stored = stored_layouts(trainer.train_step()); !stored.layouts.empty()) {
-    // Not in the fingerprint: processor and library determine the layouts. Records before 2026-11-23 have no layouts.
+    // The layouts are not in the fingerprint, because processor and library determine them. Records before 2026-11-23
+    // have no layouts.
     add("compute.layouts", hex64(stored.hash()), false);
   }
   if (options.replay_shrink > 1) add("replay.gradient_divisor", std::to_string(options.replay_shrink), true);

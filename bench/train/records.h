@@ -23,12 +23,12 @@ struct SessionFacts {
   bool spare_core = false;
   bool traced = false;
   bool graphs = false;          ///< steps on GPUs are launched as CUDA graphs
-  int ranks_at_once = 1;        ///< on CPUs CoreShare::ranks_at_once; on GPUs all ranks
+  int ranks_at_once = 1;        ///< CoreShare::ranks_at_once on CPUs; number of all ranks on GPUs
   std::vector<RankKind> kinds;  ///< [rank]; filled in on rank 0 of a validation
   GpuFacts gpus;                ///< facts of all ranks; filled in on rank 0
 };
 
-/// Returns a record with everything except samples, identity and provenance of the host.
+/// Returns a record that lacks only the samples, the identity and the provenance of the host.
 RunRecord describe_run(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
                        Phase phase);
 

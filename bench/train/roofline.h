@@ -33,7 +33,7 @@ struct BoundRow {
   int launches = 0;
   double seconds = 0;       ///< measured, mean per step
   double bound = 0;         ///< seconds
-  bool arithmetic = false;  ///< arithmetic makes up more of the bound than memory traffic
+  bool arithmetic = false;  ///< true if arithmetic limits more than half of the bound
 };
 /// Groups the operations by kind. The kind with the most time comes first.
 std::vector<BoundRow> bounds_by_kind(std::span<const models::OperationProfile> operations, const DeviceRates& rates);

@@ -17,7 +17,8 @@ constexpr std::array<const char*, 3> kPhases{"solo", "none", "full"};
 bool RoundPlan::compares_first_steps(const Times& times) const {
   if (!judges_first_steps() || single_samples_) return false;
   if (rounds_ >= kVisitsToJudge) return verdict_.discard;
-  // Visits have two samples until there are enough visits to judge, and then one. Compare only if all rounds fit.
+  // Visits have two samples until there are enough visits to judge first steps, and one sample afterwards. Compare
+  // first steps only if all missing rounds fit into the time left.
   const auto missing = static_cast<double>(kVisitsToJudge - rounds_ + kFewestRounds - rounds_);
   return times.seconds_left >= missing * times.round_seconds;
 }

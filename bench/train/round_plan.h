@@ -26,34 +26,37 @@ class RoundPlan {
   struct Times {
     double sample_seconds = 0;  ///< seconds per sample in phase full
     double round_seconds = 0;   ///< seconds of a round with one sample per visit
-    double seconds_left = 0;    ///< until the time cap
+    double seconds_left = 0;    ///< seconds until the time cap
     std::size_t samples = 0;    ///< samples of each phase so far
   };
   [[nodiscard]] std::int64_t next_visit(const Times& times) const;
   /// Returns the least number of samples of a complete visit.
   [[nodiscard]] std::int64_t shortest_visit() const { return gpu_ && !exact_samples_ ? kGpuVisitSamples : 1; }
-  /// Returns the number of steps at the start of every visit that are never measured. On CPUs 0: the first step is
-  /// measured, and its time decides whether it counts. On GPUs 1, because their visits are long. If the user asked for
-  /// a number of samples 1, because no sample may be discarded at the end.
+  /// Returns the number of steps at the start of every visit that are never measured. Returns 0 on CPUs: the first step
+  /// is measured, and later its time decides whether it counts. Returns 1 on GPUs, because visits are long there, and
+  /// 1 if the user asked for a number of samples, because no sample may be discarded at the end.
   [[nodiscard]] std::int64_t unmeasured_steps() const { return judges_first_steps() ? 0 : 1; }
-  /// Returns the least number of rounds before a session may end because an interval is narrow.
+  /// Returns the least number of rounds after which a session may end because its interval is narrow.
   [[nodiscard]] std::size_t minimum_rounds() const { return gpu_ ? 0 : kFewestRounds; }
 
   /// Call after every phase was visited for `samples_per_visit` samples.
   void end_of_round(std::int64_t samples_per_visit, const Logs& logs);
   [[nodiscard]] std::size_t rounds() const { return rounds_; }
 
-  /// Removes the first sample of visits from `logs` if first steps take longer. Returns the removed samples per phase.
+  /// Removes the first sample of each visit from `logs` if the first steps of visits take longer than the other steps.
+  /// Returns the number of removed samples per phase.
   [[nodiscard]] std::size_t settle(const Logs& logs) const;
-  /// Says what was decided about first steps and why.
+  /// Returns a text that says whether the first steps of visits were discarded, and why.
   [[nodiscard]] std::string first_steps() const;
   [[nodiscard]] std::vector<Round> measured(const Logs& logs) const;
 
  private:
-  static constexpr std::int64_t kGpuVisitSamples = 3;  // at least this many, because the first step is not measured
+  /// Least number of samples of a visit on GPUs, because every visit costs one step that is not measured.
+  static constexpr std::int64_t kGpuVisitSamples = 3;
 
   [[nodiscard]] bool judges_first_steps() const { return !gpu_ && !exact_samples_; }
-  /// Returns true if `times` leaves time to compare first steps with the other steps of their visits, where wanted.
+  /// Returns true if the next round should compare first steps with the other steps of their visits, and `times` leaves
+  /// enough time for the comparison.
   [[nodiscard]] bool compares_first_steps(const Times& times) const;
 
   bool gpu_;

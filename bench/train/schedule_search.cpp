@@ -13,7 +13,7 @@
 namespace hvd::bench {
 namespace {
 
-/// Factor by which buckets, segments, thresholds and cycle times are made smaller and larger.
+/// The search tries buckets, segments, thresholds and cycle times that are smaller and larger by this factor.
 constexpr std::size_t kSizeFactor = 4;
 /// Numbers of thread blocks per reduction to try. By default NCCL uses up to 32 blocks (NCCL_MAX_CTAS, NCCL 2.28's
 /// documentation). Each block occupies a multiprocessor that the compute could use.

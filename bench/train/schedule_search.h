@@ -1,6 +1,7 @@
-// Searches for the fastest setting of a step, on GPUs and on CPUs, by coordinate descent from the defaults. One knob is
-// turned after another. A knob is turned once more if another knob has made steps faster since. ScheduleSearch only
-// decides; schedule_trials.h trains and measures. Pure.
+// Searches for the fastest setting of a step, on GPUs and on CPUs, by coordinate descent from the defaults. A knob is
+// one part of the setting. The search turns one knob after another. A knob is turned once more if a later turn of
+// another knob made steps faster. ScheduleSearch decides which setting to time next; schedule_trials.h trains and
+// measures. Pure.
 #pragma once
 
 #include <chrono>
@@ -18,7 +19,7 @@ namespace hvd::bench {
 struct ScheduleSetting {
   bool graph = true;             ///< used on GPUs
   bool overlap = true;           ///< used on GPUs
-  std::size_t bucket_bytes = 0;  ///< static schedule
+  std::size_t bucket_bytes = 0;  ///< used by the static schedule
   int max_ctas = 0;              ///< used on GPUs; 0: NCCL's choice
   bool register_memory = true;   ///< used on GPUs
 
@@ -27,14 +28,15 @@ struct ScheduleSetting {
   // on CPUs
   comm::Algorithm algorithm = comm::Algorithm::kAuto;
   std::size_t segment_bytes = 0;
-  std::size_t threshold_bytes = 0;          ///< negotiated schedule
-  std::chrono::microseconds cycle_time{0};  ///< negotiated schedule
+  std::size_t threshold_bytes = 0;          ///< used by the negotiated schedule
+  std::chrono::microseconds cycle_time{0};  ///< used by the negotiated schedule
 
   bool operator==(const ScheduleSetting&) const = default;
 };
 ScheduleSetting gpu_setting(const EngineOptions& engine, const GpuOptions& gpu);
 ScheduleSetting cpu_setting(const EngineOptions& engine, const comm::CommOptions& comm);
-/// Sets the options that the command line would set. Options of the other kind of device (GPU or CPU) stay unchanged.
+/// Sets the options that `setting` stands for, as the command line would. Options of the other kind of device (GPU or
+/// CPU) stay unchanged.
 void put(const ScheduleSetting& setting, EngineOptions& engine, GpuOptions& gpu, comm::CommOptions& comm);
 /// Returns "CUDA graph, overlap, buckets of 25 MiB, NCCL's choice of CTAs, registered memory", or "buckets of 25 MiB,
 /// algorithm auto, segments of 256 KiB".
@@ -56,33 +58,34 @@ enum class Knob : std::uint8_t {
   kCycle
 };
 
-/// Returns the settings that differ from `from` in the position of one knob. `gradient_bytes`: a bucket or threshold of
-/// at least this size holds all gradients.
+/// Returns the settings that differ from `from` only in the position of `knob`. `gradient_bytes`: a bucket or threshold
+/// of at least this size holds all gradients.
 std::vector<ScheduleSetting> alternatives(const ScheduleSetting& from, Knob knob, std::size_t gradient_bytes);
 
-/// Median step time of each visit to a setting, in seconds.
+/// The visits to one setting: for each visit the median step time in seconds.
 using Visits = std::vector<double>;
-/// Returns the index of the setting that should replace settings[0], if any: the setting with the least median, if its
-/// slowest visit was faster than the fastest visit of settings[0] and the medians differ by more than kLeastGain. Each
-/// setting must have the same number of visits.
+/// Returns the index of the setting with the least median over visits, if that setting should replace settings[0]: its
+/// slowest visit was faster than the fastest visit of settings[0], and the two medians differ by more than the fraction
+/// kLeastGain. Returns nothing otherwise. Each setting must have the same number of visits.
 inline constexpr double kLeastGain = 0.01;
 std::optional<std::size_t> replacement(const std::vector<Visits>& settings);
 
 /// A search is a sequence of visits: next() says which setting to time, and add() takes its time.
 class ScheduleSearch {
  public:
-  /// Visits to each setting of a knob. Rounds alternate in direction, so that a drift of the machine does not decide.
+  /// Number of visits to each setting of a knob. Each round visits every setting once. The next round visits them in
+  /// reverse order, so that a machine that becomes slower or faster favours no setting.
   static constexpr std::size_t kRounds = 3;
-  /// Maximum number of turns of one knob. In a simulation of 400 synthetic costs, whose knobs change one another's
-  /// effect by up to 3 %, one turn of each knob came within 3 % of the best setting in 83 % of cases, two turns in
-  /// 92 %, three turns in 93 % (tests/bench/schedule_search_test.cpp).
+  /// Maximum number of turns of one knob. A simulation searched 400 synthetic cost functions, in which a knob changes
+  /// the effect of other knobs by up to 3 %. With one turn of each knob the search came within 3 % of the best setting
+  /// in 83 % of cases, with two turns in 92 %, with three turns in 93 % (tests/bench/schedule_search_test.cpp).
   static constexpr std::size_t kMostTurns = 2;
 
-  /// One setting and its times, measured beside the other settings of its knob.
+  /// One setting and its times. The other settings of its knob were timed in the same rounds.
   struct Trial {
     ScheduleSetting setting;
     Visits seconds;
-    bool chosen = false;  ///< true for the setting that was kept: the previous one or its replacement
+    bool chosen = false;  ///< true if the search kept this setting and no other setting of the knob
   };
   /// A change of a knob that made steps faster.
   struct Gain {
@@ -90,7 +93,7 @@ class ScheduleSearch {
     double from_seconds = 0, to_seconds = 0;  ///< medians over visits
   };
 
-  /// The positions of a knob are those of `start` and those of alternatives().
+  /// The search tries each knob in its position in `start` and in the positions that alternatives() gives.
   ScheduleSearch(const ScheduleSetting& start, const std::vector<Knob>& knobs, std::size_t gradient_bytes);
 
   /// Returns the setting to time next, or null when the search is over.
@@ -102,11 +105,11 @@ class ScheduleSearch {
   [[nodiscard]] const std::vector<Trial>& trials() const { return trials_; }
   [[nodiscard]] const std::vector<Gain>& gains() const { return gains_; }
   [[nodiscard]] std::size_t visits() const { return visits_; }
-  /// Returns the largest number of visits still to come, as far as is known.
+  /// Returns how many visits may still follow at most. Later gains can raise this number.
   [[nodiscard]] std::size_t visits_left() const;
-  /// Returns the number of visits that the knob which begins now will take; 0 in the middle of a knob.
+  /// Returns the number of visits that a knob takes, if the next visit is the first of that knob; otherwise 0.
   [[nodiscard]] std::size_t visits_of_new_knob() const;
-  /// Turns no more knobs, because the search takes too long. Call it at the beginning of a knob.
+  /// Makes the search turn no more knobs. Call it if the search takes too long, before the first visit of a knob.
   void leave_out_the_rest();
   /// Returns true if some knob was never turned because of leave_out_the_rest().
   [[nodiscard]] bool left_something_out() const { return left_out_; }
@@ -118,7 +121,7 @@ class ScheduleSearch {
     bool due = true;  ///< the knob was not turned yet, or another knob has made steps faster since
   };
 
-  /// Returns chosen_ with each other position of `knob`.
+  /// Returns the settings that differ from chosen_ only in the position of `knob`.
   [[nodiscard]] std::vector<ScheduleSetting> others(Knob knob) const;
   void begin_knob();
   void confirm();
@@ -132,7 +135,7 @@ class ScheduleSearch {
   ScheduleSetting chosen_;
   const ScheduleSetting start_;
   std::vector<Trial> settings_of_knob_;  // settings of the present knob; the first is chosen_
-  bool confirming_ = false;              // settings_of_knob_ holds start_ and chosen_
+  bool confirming_ = false;              // true if settings_of_knob_ holds start_ and chosen_, for the last comparison
   bool left_out_ = false;
   std::size_t visit_ = 0;  // number of the visit within the present knob
   std::size_t visits_ = 0;

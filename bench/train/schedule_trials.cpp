@@ -22,7 +22,7 @@ namespace {
 constexpr double kLimitSeconds = 60;
 constexpr std::int64_t kFewestTrialSteps = 3;  // least number of timed steps in a visit
 constexpr std::int64_t kMostTrialSteps = 50;   // largest number of timed steps in a visit
-constexpr double kTrialSeconds = 0.5;          // seconds that a visit should take, between these step counts
+constexpr double kTrialSeconds = 0.5;          // seconds that a visit should take, within the two limits above
 
 /// Returns the provenance key "gpu.schedule.chosen" or "gpu.schedule.tried", on CPUs without "gpu.".
 std::string key_of(const ScheduleSetting& setting, const char* what) {

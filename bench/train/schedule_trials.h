@@ -1,5 +1,6 @@
-// Runs the search for a schedule that schedule_search.h decides. Every rank trains a few steps with the setting that
-// rank 0 sends, and the slowest rank's times count. Each rank's training thread calls these functions.
+// Runs the search for the fastest schedule; schedule_search.h decides which settings are tried. Every rank trains a few
+// steps with the setting that rank 0 sends, and the slowest rank's times count. Each rank's training thread calls these
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +22,15 @@ namespace hvd::bench {
 struct ScheduleChoice {
   ScheduleSetting setting;         ///< set on all ranks
   Provenance provenance;           ///< set on rank 0: gpu.schedule.*, the settings chosen and tried
-  std::vector<std::string> notes;  ///< set on rank 0: one line
+  std::vector<std::string> notes;  ///< set on rank 0: lines about the choice
 };
 
 /// The functions of a rank that the search calls. All except time_steps may be null.
 struct TrialBench {
   /// Trains with `setting` until step times have settled, then takes `steps` more steps and returns their seconds.
   std::function<std::vector<double>(const ScheduleSetting& setting, std::int64_t steps)> time_steps;
-  /// Called on rank 0 after a visit. `step_seconds`: median of the slowest rank. `seconds_left`: an upper limit.
+  /// Called on rank 0 after a visit. `step_seconds`: the slowest rank's median step time in that
+  /// visit. `seconds_left`: upper limit of the time until the search ends.
   std::function<void(double step_seconds, double seconds_left)> progress;
   std::function<std::string()> stop_requested;
   /// The search begins no knob after this many seconds; 0: no limit.
@@ -36,12 +38,13 @@ struct TrialBench {
 };
 
 /// Collective. Only rank 0's `search` is used. Errors: interrupted, as AgreedError, if a rank was asked to stop; errors
-/// of the engine and of `bench`, with a text that says what was being tried.
+/// of the engine and of `bench`, with a text that names the setting that was being tried.
 ScheduleChoice run_search(Engine& engine, ScheduleSearch search, const TrialBench& bench);
 
 /// Collective: returns the choice kept in `folder` for rank 0's case `of`. Returns nothing if there is no such choice.
 std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string& folder, const ScheduleCase& of);
-/// On rank 0: keeps the choice in `folder`, unless `folder` is empty. If that fails, a note in `choice` says why.
+/// On rank 0: keeps the choice in `folder`, unless `folder` is empty. If the folder cannot be written, a note in
+/// `choice` says why.
 void remember_schedule(const std::string& folder, const ScheduleCase& of, ScheduleChoice& choice);
 
 /// Collective: runs run_search() with `parts` and `trainer`. Do not use `parts` and `trainer` for a run afterwards,

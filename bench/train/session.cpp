@@ -168,7 +168,7 @@ void tell_building(const Session& session, Engine& engine) {
 
 // Tries schedules in a world of their own, which is destroyed before the run's world is built. The run then behaves as
 // if the command line had contained the chosen settings. This function does not time cuDNN's engines (--tune), but it
-// uses the engines that the folder keeps.
+// uses the engines that --tuning-folder keeps.
 void choose_schedule(Session& session, comm::Communicator& communicator) {
   Setup setup = session.setup;
   setup.gpu.tune = false;

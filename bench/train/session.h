@@ -19,13 +19,13 @@
 
 namespace hvd::bench {
 
-/// Progress for a person. Sent at most a few times a second, on rank 0 only.
+/// The progress of a session, to be shown to a person. Sent at most a few times a second, on rank 0 only.
 struct Progress {
   std::string stage;  ///< "building", "warm-up", "measuring"
   std::string phase;  ///< "full", "none", "solo"
   std::int64_t steps = 0;
   double images_per_second = 0;  ///< so far; 0 while unknown
-  double interval = 0;           ///< relative half width of the interval so far; 0 while unknown
+  double interval = 0;           ///< relative half width of the median's interval so far; 0 while unknown
   double seconds_left = 0;       ///< estimate; negative while unknown
 };
 
@@ -37,10 +37,11 @@ struct SessionObserver {
   std::function<void(const RunRecord&)> save;
   /// Returns the name of the signal that asked the program to stop (SIGTERM, SIGINT, SIGUSR1, ...), or "".
   std::function<std::string()> stop_requested;
-  /// Called on every rank of a run of several processes. `joined`: the processes have become one world, whose waits
-  /// have deadlines. `leaving`: the process is about to leave that world, as every process must. Either may be null.
+  /// Called on every rank of a run of several processes. `joined`: the processes have become one world, and from now on
+  /// waits have deadlines. `leaving`: the process is about to leave that world, after success or error. May be null.
   std::function<void()> joined, leaving;
-  /// Called in a run of several processes, once all ranks have agreed, with the other ranks of this host. May be null.
+  /// Called in a run of several processes, with the other ranks of this host, once all ranks have been found to have
+  /// the same settings. May be null.
   std::function<void(std::vector<comm::Neighbour> neighbours)> met;
   /// EngineOptions::warn for the ranks of this process. May be null.
   std::function<void(std::string_view line)> warn;
@@ -57,7 +58,7 @@ struct SessionObserver {
 struct SessionResult {
   std::vector<RunRecord> runs;     ///< phase full last; empty on ranks other than 0
   bool is_root = true;             ///< this process prints and stores
-  std::vector<std::string> notes;  ///< lines for the closing table: choices made, memory, reconciliation
+  std::vector<std::string> notes;  ///< lines for the closing table: choices made, memory, parts of the step time
   std::string operations;          ///< if a GPU was profiled: a table of the measured operations beside their bounds
   std::optional<Validation> validation;  ///< result of `hvd_bench validate`
   std::vector<std::string> faults;       ///< errors after the measurement: files that could not be written
@@ -65,7 +66,7 @@ struct SessionResult {
 
 /// Runs the session. The callback `prepare` fills in provenance and ids of every new record before its first save. If
 /// `gpus` is null, the session runs on the CPU. The default `start` describes a process that was started by hand.
-/// Errors: Error. Runs that had begun are first given to observer.save with status incomplete.
+/// Errors: any Error. Before the Error is thrown, observer.save gets the runs that had begun, with status incomplete.
 SessionResult run_session(const Options& options, const SessionObserver& observer,
                           const std::function<void(RunRecord&)>& prepare, GpuBackend* gpus = nullptr,
                           const ProcessStart& start = {});

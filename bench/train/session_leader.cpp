@@ -25,9 +25,10 @@ using namespace std::chrono_literals;
 
 constexpr double kSegmentSeconds = 0.5;      // time between two directives; a signal is noticed within this time
 constexpr std::size_t kRecordedSteps = 64;   // gradient-ready times are medians over this many steps
-constexpr std::int64_t kRecordedApart = 10;  // number of recorded steps if they must not be measured
-constexpr std::int64_t kSettle = kStepsInFlight + 1;  // steps after recording: first launches of graphs, one more
-constexpr double kWarmUpShare = 0.2;                  // largest fraction of the session's time for the warm-up
+constexpr std::int64_t kRecordedApart = 10;  // number of recorded steps if recorded steps must not be measured
+// Number of unmeasured steps after recording: the first launch of each of the kStepsInFlight graphs, and one more step.
+constexpr std::int64_t kSettle = kStepsInFlight + 1;
+constexpr double kWarmUpShare = 0.2;  // largest fraction of the session's time for the warm-up
 constexpr auto kProgressEvery = 250ms;
 
 std::vector<Phase> phases_of(const Setup& setup) {
@@ -323,7 +324,8 @@ void SessionLeader::visit(PhaseRun& phase_run, std::int64_t samples) {
   save_if_due();
 }
 
-// Computing the interval costs some time, so the interval is computed again only when there are 5 % more samples.
+// Computing the interval costs some time, so the interval is computed again only when there are 5 % more samples than
+// at the last computation.
 void SessionLeader::judge(PhaseRun& phase_run) {
   const std::size_t samples = phase_run.log.samples();
   if (samples == 0 || (phase_run.judged_at > 0 && samples < phase_run.judged_at + 1 + phase_run.judged_at / 20)) return;

@@ -29,8 +29,8 @@ struct Findings {
   double target_half_width = 0;                ///< the user's target, relative; 0: the user gave a number of samples
   std::size_t rounds = 0;                      ///< number of rounds from which `efficiency` was computed
   std::string first_steps;                     ///< RoundPlan::first_steps(): the decision about first steps, and why
-  std::vector<double> bucket_seconds;          ///< [bucket], for the bucket reduced alone; empty: not measured
-  std::optional<models::ReplayProfile> ready;  ///< when gradients became ready, without reduction
+  std::vector<double> bucket_seconds;          ///< [bucket], time to reduce the bucket alone; empty: not measured
+  std::optional<models::ReplayProfile> ready;  ///< when gradients became ready, in phase none if it was measured
   std::optional<EfficiencyAnalysis> efficiency;
 };
 
@@ -45,7 +45,8 @@ class SessionLeader {
 
   [[nodiscard]] std::vector<RunRecord> take_runs();  ///< phase full last
   [[nodiscard]] const Findings& findings() const { return findings_; }
-  /// Returns when rank 0's gradients became ready, for a replay. Taken from phase solo if the session has that phase.
+  /// Returns the profile for a replay file: when rank 0's gradients became ready. The profile comes from phase solo if
+  /// the session has that phase.
   [[nodiscard]] models::ReplayProfile recorded() const { return phase_runs_.front().recorder->profile(); }
 
  private:
@@ -57,8 +58,8 @@ class SessionLeader {
     RunRecord record;
     OperationLog operations;
     std::unique_ptr<models::ReplayRecorder> recorder;
-    double step_seconds = 0;    ///< seconds per step in a recent segment, slowest rank; 0: unknown
-    double half_width = 0;      ///< relative half width of the interval when last computed
+    double step_seconds = 0;    ///< seconds per step of the slowest rank in a recent segment; 0: unknown
+    double half_width = 0;      ///< relative half width of the interval, as last computed
     std::size_t judged_at = 0;  ///< number of samples when half_width was computed
   };
 
@@ -108,7 +109,7 @@ class SessionLeader {
   const SessionObserver& observer_;
   const std::function<void(RunRecord&)>& prepare_;
   StoppingRule rule_;                 // declared before rounds_, which is made from rule_
-  std::vector<PhaseRun> phase_runs_;  // solo, none, full; or the only phase
+  std::vector<PhaseRun> phase_runs_;  // phases solo, none and full, or the session's only phase
   RoundPlan rounds_;
   std::string checks_;
   LossWatch loss_;

@@ -1,5 +1,5 @@
-// Describes what a run trains. settle() makes a Setup before anything is built: settle() fills in defaults and refuses
-// impossible options. Plain data, equal on all ranks.
+// Describes what a run trains. Before anything is built, settle() makes a Setup from the options, fills in defaults and
+// refuses impossible options. A Setup is plain data and equal on all ranks.
 #pragma once
 
 #include <chrono>
@@ -23,10 +23,10 @@ struct Setup {
   models::ModelSpec model;  ///< with canonical name, batch size and image size filled in
   Device device = Device::kCpu;
   DataType compute = DataType::kF32;
-  DataType allreduce = DataType::kF32;  ///< as requested. GPU: type of the whole all-reduce; CPU: type between nodes
+  DataType allreduce = DataType::kF32;  ///< requested type: of the whole all-reduce on GPUs, between nodes on CPUs
   DataType gradient = DataType::kF32;   ///< type of the gradient arena
   std::uint64_t seed = 1;
-  models::SgdOptions sgd;  ///< as given, for one rank
+  models::SgdOptions sgd;  ///< the user's values, for one rank
   RateScaling rate_scaling;
   bool winograd = true;  ///< used by device kCpu
   bool profile = false;
@@ -47,7 +47,7 @@ struct Setup {
   /// Type in which gradients are sent between nodes if gradients lie in host memory.
   [[nodiscard]] DataType wire() const { return device == Device::kCuda ? DataType::kF32 : allreduce; }
   [[nodiscard]] bool reduces() const { return schedule != Schedule::kNone; }
-  /// The phase of the warm-up, and the phase of a session that has only one phase.
+  /// The phase in which the session warms up. A session with only one phase measures this phase.
   [[nodiscard]] Phase main_phase() const { return reduces() ? Phase::kFull : Phase::kNone; }
   [[nodiscard]] std::string_view device_name() const;  ///< "cpu", "cuda", "reference", "replay"
   [[nodiscard]] std::string compute_name() const;      ///< "fp32", "tf32", ...

@@ -1,5 +1,5 @@
-// Least time of a whole training step on a device, from the arithmetic and the memory traffic of each operation at the
-// device's rates (roofline.h). Pure.
+// Computes the least time of a whole training step on a device, from the arithmetic and the memory traffic of each
+// operation and the device's rates (roofline.h). Pure.
 #pragma once
 
 #include <optional>
@@ -13,12 +13,12 @@
 namespace hvd::bench {
 
 /// The bound of one rank's step if every operation runs alone, reads its inputs once and writes its outputs once. Fused
-/// operations move less, so a step can be faster than `seconds`; a step cannot be faster than flops / peak.
+/// operations move fewer bytes, so a step can be faster than `seconds`; a step cannot be faster than flops / peak.
 struct StepBound {
   std::string device;  ///< the name that the device's driver gives
   DeviceRates rates;   ///< from the device's data sheet
   double flops = 0, bytes = 0;
-  double seconds = 0;  ///< sum over the operations of the longer of arithmetic and traffic
+  double seconds = 0;  ///< sum over the operations; each counts the longer of its arithmetic and its traffic
 };
 
 /// `graph` must be differentiated; its tensors have type `compute`. Returns nothing if roofline.h does not know the

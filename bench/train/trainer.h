@@ -1,6 +1,6 @@
 // One rank's training: network, data, weights, and the engine that averages its gradients. Runs and times one step at a
-// time. Derived classes implement a step on the CPU (host_trainer.h) or on a GPU (device_trainer.h). Both have the
-// same phases and probes.
+// time. Derived classes implement a step on the CPU (host_trainer.h) or on a GPU (device_trainer.h), with the same
+// phases and probes.
 //
 // One thread owns a Trainer and makes all calls. Construction, start(), reduce_bucket(), step() and steps() are
 // collective: every rank calls them in the same order. In phase solo, step() and steps() are not collective.
@@ -52,9 +52,9 @@ struct GradientPiece {
 
 /// Inspects an untimed step, to check the reduction.
 struct StepProbe {
-  std::span<const GradientPiece> pieces;  ///< ascending; each is copied when it is final and before it is reduced
+  std::span<const GradientPiece> pieces;  ///< ascending; each piece is copied when it is final, before its reduction
   std::span<std::byte> local;             ///< gets copies of the pieces, back to back
-  std::function<void()> reduced;  ///< called when all gradients are reduced and still in the arena; may use the engine
+  std::function<void()> reduced;          ///< called while the arena holds all reduced gradients; may use the engine
 };
 
 class Trainer {
@@ -66,25 +66,27 @@ class Trainer {
   /// Copies rank 0's weights to every rank.
   void start();
 
-  /// Runs one training step in `phase`. `probe` (may be null) inspects it.
+  /// Runs one training step in `phase`. `probe` (may be null) inspects the step.
   ///
   /// Phase full trains: the learning rate is scaled by the world size (learning_rate.h), and gradients are averaged. In
   /// a session with phase full, phases none and solo run at learning rate 0: the work is the same as at any other rate,
-  /// but the ranks' weights stay equal. The ranks' momentum differs then, so the next step of full uses momentum 0.
+  /// but the ranks' weights stay equal. Phases none and solo make the ranks' momentum differ, so the next step of phase
+  /// full uses momentum 0.
   StepTimes step(Phase phase, const StepProbe* probe = nullptr);
   /// Runs `count` steps in `phase` and returns their times in order. A GPU may get a step while the previous step runs.
   virtual std::vector<StepTimes> steps(Phase phase, std::int64_t count);
 
-  /// For a rank that sleeps while other ranks take `steps` steps in `phase`: counts these steps and notes the phase.
+  /// For a rank that sleeps while other ranks take `steps` steps in `phase`: counts these steps and remembers the
+  /// phase.
   virtual void skip_steps(Phase phase, std::uint64_t steps);
 
-  /// If not null, `recorder` takes the times of the following steps; the caller keeps it alive. If
+  /// If not null, `recorder` takes the times of the following steps; the caller keeps `recorder` alive. If
   /// recording_disturbs(), every rank must call drop_graphs() before the next step, because a graph that reduces must
   /// be captured on all ranks at once.
   virtual void record_into(models::ReplayRecorder* recorder) { recorder_ = recorder; }
-  /// Returns true if recorded steps take longer, so that they must not be measured.
+  /// Returns true if recorded steps take longer than other steps. Recorded steps must not be measured then.
   [[nodiscard]] virtual bool recording_disturbs() const { return false; }
-  /// Makes steps whose graphs were captured be captured anew. Does nothing if no step was captured.
+  /// Destroys the captured graphs, so that the following steps are captured anew. Does nothing if there are no graphs.
   virtual void drop_graphs() {}
   /// Shape of the graph of the last phase's steps, if they are launched as a graph.
   [[nodiscard]] virtual std::optional<gpu::GraphShape> graph_shape() const { return std::nullopt; }
@@ -95,7 +97,7 @@ class Trainer {
   /// Reduces `bucket` while nothing else runs. Returns the seconds that the reduction takes.
   virtual double reduce_bucket(const core::Bucket& bucket) = 0;
 
-  /// Returns bytes of the gradient arena that the host can read; valid until the next call.
+  /// Returns a part of the gradient arena, in memory that the host can read. The memory is valid until the next call.
   virtual std::span<const std::byte> gradients(std::size_t first_byte, std::size_t bytes) = 0;
   /// Returns a checksum of each reduced gradient in the arena. For use in StepProbe::reduced.
   [[nodiscard]] std::vector<std::uint64_t> gradient_checksums();
@@ -120,9 +122,9 @@ class Trainer {
   /// Number of this rank's steps that were launched on a GPU while the previous step ran.
   [[nodiscard]] std::uint64_t steps_ahead() const { return steps_ahead_; }
   /// Returns the bytes that this rank plans to use in host or GPU memory: the step's arenas and workspaces, the
-  /// batches, and the engine's fusion buffer. Between processes of one host (`processes`) the sum includes the peers'
-  /// arenas. This rank reduces parts of that shared memory, so it counts in every rank's resident set without using
-  /// more of the host's memory.
+  /// batches, and the engine's fusion buffer. If the ranks are processes (`processes`), the sum includes the arenas
+  /// of the other ranks of the host. This rank reduces parts of those arenas in shared memory. The arenas therefore
+  /// count in every rank's resident set, although the host has them only once.
   [[nodiscard]] virtual std::int64_t planned_bytes(bool processes) const = 0;
   /// Memory use of the GPU on which the rank trains; nothing on a CPU.
   [[nodiscard]] virtual std::optional<MemoryUse> device_memory() { return std::nullopt; }
@@ -133,7 +135,7 @@ class Trainer {
  protected:
   Trainer(const Setup& setup, Engine& engine) : setup_(setup), engine_(engine), deadline_(setup.startup_deadline) {}
 
-  /// Call before a step in `phase`: sets the schedule, and returns the numbers for the update.
+  /// Call before a step in `phase`: sets the schedule, and returns learning rate and momentum for the update.
   models::SgdOptions begin_step_in(Phase phase);
   /// Runs one step. begin_step_in() has set the schedule.
   virtual StepTimes run(const models::SgdOptions& sgd, const StepProbe* probe) = 0;
@@ -143,7 +145,7 @@ class Trainer {
   virtual void apply_deadline();
 
   static double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
-  /// Returns the StepOptions of the setup. The caller sets the threads.
+  /// Returns the StepOptions of the setup. The caller sets the number of threads.
   [[nodiscard]] models::StepOptions step_options() const;
   [[nodiscard]] SyntheticBatches make_batches() const;
   /// Returns the gradients of step_ in the form that the engine needs.

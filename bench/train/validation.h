@@ -31,15 +31,15 @@ struct ValidatedRank {
   std::string gpu;                 ///< identifies the GPU; empty on a CPU
   std::size_t group = 0;           ///< index into Validation::groups
   double seconds = 0;              ///< median time of forward and backward together
-  std::optional<Slowness> time;    ///< compared with the other ranks of its group; none if the rank is alone there
+  std::optional<Slowness> time;    ///< compared with the other ranks of its group; none if the group has one rank
   std::string gradients, weights;  ///< checksums of the last step, 16 hex digits
 };
 
 struct Validation {
-  std::int64_t steps = 0;           ///< steps with checksums, including the warm-up
-  std::int64_t timed_steps = 0;     ///< how many of these steps, the last ones, were timed
-  double threshold = 0;             ///< a rank or node counts as slow if it is slower by at least this fraction
-  int turns = 1;                    ///< number of turns in which a host's ranks computed each step one after another
+  std::int64_t steps = 0;        ///< steps with checksums, including the warm-up
+  std::int64_t timed_steps = 0;  ///< number of timed steps, which are the last of `steps`
+  double threshold = 0;  ///< a rank or node is slow if it takes longer than the others by at least this fraction
+  int turns = 1;         ///< number of groups of a host's ranks; the groups computed each step one after another
   std::vector<std::string> groups;  ///< [group], a description of the group of equal ranks
   std::vector<ValidatedRank> ranks;
   std::vector<ValidationFinding> findings;

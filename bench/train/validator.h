@@ -1,4 +1,4 @@
-// Runs the sequence of a validation on rank 0. Every rank trains the same batches from the same weights without
+// Runs the sequence of a validation on rank 0. Every rank trains on the same batches from the same weights without
 // reductions. Each rank's checksums of gradients and weights, and its step times, are compared with those of equal
 // ranks. The Validator decides; the workers act (rank_group.h).
 //
@@ -64,8 +64,9 @@ class Validator {
   Validation result_;
   RunRecord record_;
   PhaseLog log_;
-  std::vector<std::vector<std::uint64_t>> checksums_;   // [rank][snapshot]: weights, gradients of each step, weights
-  std::map<std::size_t, std::vector<Answer>> tensors_;  // per-tensor checksums of the snapshots requested so far
+  /// [rank][snapshot]: the weights before the first step, the gradients of each step, the weights after the last step.
+  std::vector<std::vector<std::uint64_t>> checksums_;
+  std::map<std::size_t, std::vector<Answer>> tensors_;  // [snapshot]: per-tensor checksums, if requested so far
   std::int64_t steps_done_ = 0;
   bool started_ = false;  // the run has started
   Clock::time_point begin_ = Clock::now();

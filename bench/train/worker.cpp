@@ -25,7 +25,7 @@ Worker::Worker(Trainer& trainer, ProcessFacts process, std::uint64_t seed)
     : trainer_(trainer), process_(std::move(process)), seed_(seed) {}
 
 void Worker::leave_startup(const Directive& directive) {
-  if (directive.turn.number > 0) return;  // only the ranks of earlier turns have taken the step yet
+  if (directive.turn.number > 0) return;  // the ranks of this turn and later turns have yet to take the step
   if (started_up_ || trainer_.main_steps() < trainer_.settling_steps()) return;
   trainer_.end_startup();
   started_up_ = true;
@@ -133,7 +133,7 @@ Answer Worker::measure_memory() {
   answer.planned_bytes = trainer_.planned_bytes(process_.peers_are_processes);
   if (const std::optional<MemoryUse> used = trainer_.device_memory()) {
     answer.baseline_bytes = used->before;
-    answer.peak_bytes = used->now;  // equals the peak, because nothing is freed in between
+    answer.peak_bytes = used->now;  // also the peak, because nothing was freed since `before`
     return answer;
   }
   // Ranks in one process share its resident set, so each counts an equal part.

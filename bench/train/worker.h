@@ -1,5 +1,5 @@
-// One rank of a session: carries out rank 0's directives, in lockstep with the other ranks. Rank 0 also has a Worker.
-// Its SessionLeader or Validator sends the directives to all ranks.
+// One rank of a session: carries out rank 0's directives, in lockstep with the other ranks. On rank 0 a SessionLeader
+// or Validator sends the directives to all ranks, and a Worker carries them out as on every rank.
 //
 // One thread owns a Worker and makes all calls.
 #pragma once
@@ -15,7 +15,7 @@ namespace hvd::bench {
 
 /// Facts about the worker's process.
 struct ProcessFacts {
-  int ranks_here = 1;                           ///< ranks of the session in this process (loopback: all)
+  int ranks_here = 1;                           ///< ranks of the session in this process (all ranks with loopback)
   bool peers_are_processes = false;             ///< other ranks live in other processes
   std::int64_t baseline_bytes = 0;              ///< resident set before any model was built
   std::function<std::string()> stop_requested;  ///< name of the signal that asked to stop; may be null
@@ -32,7 +32,8 @@ class Worker {
   void follow();
 
  private:
-  /// Ends start-up if the first steps are done. A new directive shows that all ranks have answered the previous one.
+  /// Ends start-up if this rank has done its first steps. Then all ranks have done theirs, because rank 0 sends
+  /// `directive` only after all ranks have answered the previous directive.
   void leave_startup(const Directive& directive);
   Answer train(const Directive& directive);
   Answer time_buckets();
