@@ -30,7 +30,7 @@ std::string_view name(Errc code) noexcept;
 /// 5 peer lost or timeout, 6 ranks disagree, 7 interrupted, 8 resource or library fault.
 int exit_code(Errc code) noexcept;
 
-/// `what()` names what failed, where (rank, host, tensor, file), and what to do next, in one line.
+/// `what()` says in one line what failed, where it failed (rank, host, tensor, file), and what to do next.
 class Error : public std::runtime_error {
  public:
   Error(Errc code, const std::string& what) : std::runtime_error(what), code_(code) {}

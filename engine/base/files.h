@@ -1,4 +1,4 @@
-// Replaces files atomically: a reader sees the old content or the new content, never a part.
+// Replaces files atomically: a reader sees the whole old content or the whole new content.
 #pragma once
 
 #include <string>

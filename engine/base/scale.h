@@ -12,7 +12,7 @@
 
 namespace hvd {
 
-/// Bits of a 16-bit float in memory.
+/// Fp16 and Bf16 hold the bits of a 16-bit float as they are in memory.
 struct Fp16 {
   std::uint16_t bits;
 };

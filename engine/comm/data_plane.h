@@ -69,12 +69,13 @@ class GroupData final : public DataPlane {
   std::shared_ptr<Regions> regions_;
   NodeExchange exchange_;
   std::vector<int> all_ranks_;
-  std::vector<int> carriers_;  ///< [node]: rank with this local rank; empty if this rank reduces no share between nodes
+  /// [node]: rank with this rank's local rank. Empty if this rank reduces no share between nodes.
+  std::vector<int> carriers_;
   std::optional<Ring> ring_;
   std::optional<ShareRing> share_ring_;
   std::optional<RecursiveDoubling> doubling_;
   std::optional<RecursiveHalving> halving_;
-  // These vectors are kept after a failed call: a late message may still be written to them.
+  // `scratch_` and `wire_` are kept after a failed call: a late message may still be written to them.
   std::vector<std::byte> scratch_;
   std::vector<std::byte> wire_;  ///< a message converted to CommOptions::wire
   void note_shared_memory() {
@@ -82,7 +83,8 @@ class GroupData final : public DataPlane {
   }
   std::set<std::string> ran_;
   bool ran_shared_memory_ = false;
-  std::vector<std::size_t> offsets_, receive_offsets_;  // of the current operation, kept to save allocations
+  // Both vectors hold offsets of the current operation. They are members to save allocations.
+  std::vector<std::size_t> offsets_, receive_offsets_;
 };
 
 }  // namespace hvd::comm

@@ -1,6 +1,7 @@
-// Detects and reports the faults of a rank and its peers: aborts, dead processes, roll calls and deadline errors. Ranks
-// of one node tell each other through the shared segment, ranks of different nodes through notices of the transport.
-// Every loop that waits for a peer calls check().
+// Detects and reports the faults of a rank and its peers: aborts, dead processes and passed deadlines. After a deadline
+// the ranks may hold a roll call: ranks that do not answer it are at fault. Ranks of one node report faults through the
+// shared segment, ranks of different nodes through notices of the transport. Every loop that waits for a peer calls
+// check().
 //
 // Threads: only the rank's own thread calls check() and give_up(); any thread may call the other methods.
 #pragma once
@@ -61,7 +62,8 @@ class Faults {
   /// Throws peer_lost with the reason if a rank has aborted; mismatch after throw_node_mismatch() on several nodes.
   void throw_if_aborted();
 
-  /// Returns the other ranks of this node whose processes are visible; complete once all have connected. Any thread.
+  /// Returns the other ranks of this node whose processes are visible. The list is complete once all ranks
+  /// of the node have connected. Any thread.
   [[nodiscard]] std::vector<Neighbour> neighbours() const;
 
   /// Registers a callback, which is called once for each collective in which this rank has waited for a quarter of the
@@ -81,7 +83,8 @@ class Faults {
   std::vector<std::optional<std::string>> call_roll(std::string_view status, std::chrono::milliseconds patience,
                                                     OnAbort on_abort);
   /// Checks whether the process of rank `awaited` has ended, if that rank is on this node. If `awaited` is -1, checks
-  /// all ranks of this node. Errors: peer_lost, naming the rank, if two checks in a row find its process ended.
+  /// all ranks of this node. Errors: peer_lost, naming the rank, if two checks in a row find that its process has
+  /// ended.
   void look_for_dead(const Wait& wait, int awaited);
   /// Returns a rank whose process has ended, out of those that look_for_dead() checks; -1: none.
   [[nodiscard]] int dead_neighbour(int awaited) const;
@@ -108,14 +111,17 @@ class Faults {
   std::atomic<bool> out_of_step_{false};  ///< this node's ranks disagreed, and the other nodes were aborted
   Clock::time_point next_look_;           ///< time of the next check for dead processes
   int suspect_ = -1;                      ///< the rank whose process had ended at the last check; -1: none
-  std::uint64_t suspected_in_ = 0;        ///< sequence number of the operation of that check
+  std::uint64_t suspected_in_ = 0;        ///< sequence number of the operation during which `suspect_` was set
   OnStall on_stall_;
-  std::uint64_t warned_in_ = 0;  ///< sequence number of the operation of the last stall warning
+  std::uint64_t warned_in_ = 0;  ///< sequence number of the operation for which this rank last called `on_stall_`
   mutable Mutex mutex_;
-  std::string node_mismatch_ HVD_GUARDED_BY(mutex_);                         ///< error text, if out_of_step_
-  std::vector<std::optional<std::string>> statuses_ HVD_GUARDED_BY(mutex_);  ///< [rank]: answers since the last call
-  std::vector<std::string> last_answers_ HVD_GUARDED_BY(mutex_);             ///< [rank]: last answer to a roll call
-  std::uint32_t seen_call_ HVD_GUARDED_BY(mutex_) = 0;  ///< answers up to this call belong to earlier roll calls
+  std::string node_mismatch_ HVD_GUARDED_BY(mutex_);  ///< error text, if out_of_step_
+  /// [rank]: answers received since this rank's last roll call.
+  std::vector<std::optional<std::string>> statuses_ HVD_GUARDED_BY(mutex_);
+  /// [rank]: last status that a rank of another node sent; empty for ranks of this node.
+  std::vector<std::string> last_answers_ HVD_GUARDED_BY(mutex_);
+  /// Number of the node's latest roll call when this rank's last roll call ended. Answers up to this number are old.
+  std::uint32_t seen_call_ HVD_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace hvd::comm

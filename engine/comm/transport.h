@@ -1,6 +1,6 @@
 // Point-to-point messages of bytes between ranks. The algorithms use MPI or threads only through this interface.
 //
-// Threads: one thread, except that any thread may call notify() and poll_notice().
+// Threads: one thread uses a Transport, except that any thread may call notify() and poll_notice().
 // Messages of one (sender, receiver) pair arrive in the order in which they were sent.
 #pragma once
 
@@ -31,7 +31,7 @@ class Transport {
   /// Starts a send. `bytes` must stay unchanged until the ticket is waited for.
   virtual Ticket send(int to, std::span<const std::byte> bytes) = 0;
   /// Starts a receive. The message must have exactly bytes.size() bytes.
-  /// Errors (also of wait): mismatch if the message is longer, backend if the library fails.
+  /// Errors of receive() and wait(): mismatch if the message is longer, backend if the library fails.
   virtual Ticket receive(int from, std::span<std::byte> bytes) = 0;
   /// Returns true if the operation is finished; after that, the ticket must not be used again. Never blocks.
   virtual bool test(Ticket ticket) = 0;
@@ -40,7 +40,7 @@ class Transport {
   /// be freed. wait() reports a mismatch to the peers, which cannot detect it (Faults::abort_for_mismatch).
   virtual void wait(Ticket ticket, const Wait& wait) = 0;
 
-  /// Best effort, never waits.
+  /// Sends `notice` to rank `to`, and never waits. The notice may be lost.
   virtual void notify(int to, const Notice& notice) noexcept = 0;
   virtual std::optional<Notice> poll_notice() noexcept = 0;
 

@@ -15,10 +15,10 @@ constexpr std::size_t kGroup = 4;
 
 /// The order in which segments are sent. A group of kGroup segments of every share goes through all steps, then the
 /// next group follows. Item i is one segment of one step. All members use the number of segments of the largest share,
-/// so that their streams match. Segments past the end of a shorter share are empty and are not sent.
+/// so that item i means the same on all members. Segments past the end of a shorter share are empty and are not sent.
 struct Stream {
   Offsets offsets;
-  std::size_t segment;  ///< elements
+  std::size_t segment;  ///< elements per segment
   std::size_t steps;
 
   [[nodiscard]] std::size_t shares() const { return offsets.size() - 1; }

@@ -27,7 +27,8 @@ struct Version {
   auto operator<=>(const Version&) const = default;  // NOLINT(modernize-use-nullptr)
   [[nodiscard]] std::string text() const;            ///< "2.28.9"
 };
-/// Decodes ncclGetVersion(): 1000 * major + 100 * minor + patch up to NCCL 2.8, 10000 * major + ... since 2.9.
+/// Decodes the number of ncclGetVersion(): 1000 * major + 100 * minor + patch up to NCCL 2.8, and
+/// 10000 * major + 100 * minor + patch since NCCL 2.9.
 Version version_from_number(int number) noexcept;
 
 /// NCCL documents non-blocking communicators with maxCTAs since 2.17. This code was written for NCCL 2.18 and newer.
@@ -37,7 +38,7 @@ enum class Status : std::uint8_t { kDone, kInProgress, kFailed };
 struct Result {
   Status status = Status::kDone;
   int code = 0;         ///< ncclResult_t
-  bool remote = false;  ///< a peer's fault, as far as NCCL can tell
+  bool remote = false;  ///< true if NCCL reports that a peer caused the error
 };
 
 using UniqueId = std::array<std::byte, 128>;
@@ -82,7 +83,7 @@ class Api {
   /// kDone otherwise.
   virtual Result state(Comm comm) = 0;
   virtual Result finalize(Comm comm) = 0;
-  /// Waits until no CUDA graph holds a collective of `comm`, so destroy these graphs first.
+  /// Destroys `comm`. Waits until no CUDA graph holds a collective of `comm`, so destroy such graphs first.
   virtual Result destroy(Comm comm) = 0;
   /// Calls ncclCommAbort, which ends work in flight at once. It returns only when no CUDA graph holds a collective of
   /// `comm`, because commDestroySync() waits for the graphs even during an abort (NCCL 2.18 to 2.30).
@@ -102,7 +103,7 @@ class Api {
   virtual Result all_gather(Comm comm, const CallArguments& what, gpu::StreamView stream) = 0;
 
   // The stream continues after the peer has made the matching call, with the same count and type. Messages of one group
-  // progress together. Without a group they progress one by one, so two ranks that both send first wait for ever.
+  // progress together. Messages outside a group progress one by one, so two ranks that both send first wait for ever.
   virtual Result send(Comm comm, const CallArguments& what, gpu::StreamView stream) = 0;
   virtual Result receive(Comm comm, const CallArguments& what, gpu::StreamView stream) = 0;
 
@@ -114,9 +115,9 @@ class Api {
   virtual Result withdraw(Comm comm, Registration registration) = 0;
 };
 
-/// Looks for libnccl in the places that gpu::candidates() lists for every library. Errors: unsupported if none is found
-/// (one line lists the places), if a function is missing, if it is older than kOldestVersion, or in a build without
-/// NCCL.
+/// Looks for libnccl in the places that gpu::candidates() lists for every library. Errors: unsupported if no libnccl is
+/// found (the text lists the places in one line), if the library lacks a function or is older than kOldestVersion, or
+/// in a build without NCCL.
 std::unique_ptr<Api> load(const gpu::LibrarySearch& search);
 
 }  // namespace hvd::comm::nccl

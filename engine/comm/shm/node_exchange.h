@@ -2,7 +2,7 @@
 // readable, and reads its part of the other ranks' inputs. One object per rank, used by one thread; borrows the
 // NodeGroup and the Regions. See docs/algorithms.md.
 //
-// Inputs become readable in one of three ways. All ranks choose the same way, because all compare the same posted data:
+// Inputs become readable in one of three ways. All ranks choose the same way, because all use the same posted data:
 // - Inputs that fit into the slots are copied there, with one synchronisation.
 // - Inputs in one registered region are read in place. A second synchronisation keeps their owners from changing them
 //   too early.
@@ -39,13 +39,13 @@ class NodeExchange {
   void all_gather(std::byte* out, const std::byte* in, Offsets offsets, DataType dtype, const Wait& wait);
   /// Shapes: in (from.back()), out (to.back()). No overlap.
   void all_to_all(std::byte* out, Offsets to, const std::byte* in, Offsets from, DataType dtype, const Wait& wait);
-  /// Out of place; does not copy `in` to `out` first. Shapes: in, out (whole.count). No overlap.
+  /// Reduces from `in` to `out`, without copying `in` to `out` first. Shapes: in, out (whole.count). No overlap.
   void all_reduce(std::byte* out, const std::byte* in, const Reduction& whole, const Wait& wait);
-  /// Shape: data (bytes). `root` is a local rank; all ranks of the world must be on this node. Up to kNoteBytes the
-  /// root does not wait for the other ranks, and reports a disagreement in its next operation.
+  /// Shape: data (bytes). `root` is a local rank; all ranks of the world must be on this node. If the message has
+  /// up to kNoteBytes, the root does not wait for the other ranks, and reports a disagreement in its next operation.
   void broadcast(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
-  /// Needs one synchronisation. `root` is a rank of the world. Errors: mismatch unless all ranks give equal arguments.
+  /// Synchronises once. `root` is a rank of the world. Errors: mismatch unless all ranks give equal arguments.
   void check_same_root(std::size_t bytes, int root, const Wait& wait);
 
  private:
@@ -66,7 +66,7 @@ class NodeExchange {
     std::size_t longest = 0;         ///< length of the longest lane of any rank
     std::size_t block = 0;           ///< bytes staged at a time
   };
-  /// A part of what this rank reads from one source.
+  /// A part of the elements that this rank reads from one source.
   struct Piece {
     const std::byte* from;
     Range range;  ///< relative to the source's `wanted`
@@ -101,7 +101,7 @@ class NodeExchange {
   NodeGroup& group_;
   const Regions& regions_;
   /// Bytes per staging block. A block should stay in the second-level cache between the copy in and the copy out. For
-  /// 16 MiB of ordinary memory, two ranks on two cores took 0.77 to 0.87 of their time with blocks of 4 MiB.
+  /// 16 MiB of ordinary memory, two ranks on two cores took 0.77 to 0.87 of the time that blocks of 4 MiB take.
   std::size_t block_bytes_ = 0;
   std::optional<NodeMemory> staging_;  ///< two blocks per rank
   std::size_t blocks_ = 0;             ///< blocks staged so far, equal on all ranks

@@ -29,7 +29,8 @@ constexpr auto kSpin = 10us;
 /// Number of checks of ready() before the first reading of the clock, which takes 21 ns.
 constexpr int kFirstLooks = 16;
 /// A sleeping rank wakes up to check for aborts of other nodes and for dead peers. Each sleep takes an eighth of the
-/// time that the rank has waited, within these bounds. A check takes about 40 us, which adds up for hundreds of ranks.
+/// time that the rank has waited, but at least kShortestSlice and at most kLongestSlice. A check takes about 40 us,
+/// which adds up for hundreds of ranks.
 constexpr std::chrono::nanoseconds kShortestSlice = 20ms;
 constexpr std::chrono::nanoseconds kLongestSlice = 50ms;
 
@@ -182,7 +183,7 @@ void NodeGroup::check_same_operation(const Wait& wait) const {
 }
 
 // The sender need not wait, because a note is overwritten only after two more synchronisations. A rank that arrives at
-// the first one has read all notes. A rank that arrives at the second one has compared them.
+// the first of the two has read all notes. A rank that arrives at the second has compared the notes.
 void NodeGroup::send_note(std::span<std::byte> message, int sender, const Wait& wait) {
   if (notes_ == kNotes) sync(wait);
   faults_.throw_if_aborted();
@@ -206,7 +207,7 @@ void NodeGroup::send_note(std::span<std::byte> message, int sender, const Wait& 
       [&] {
         throw_late({&sender, 1}, wait);
       });
-  // If the sender has arrived without writing the note, it waits for all ranks in another call.
+  // A sender that has arrived at the next synchronisation without writing the note is in another call.
   if (!told() || its.bytes != mine.bytes || its.sender != mine.sender) throw_note_mismatch(sender, index, wait);
   std::memcpy(message.data(), its.payload.data(), message.size());
 }
@@ -217,7 +218,8 @@ void NodeGroup::throw_note_mismatch(int sender, std::size_t index, const Wait& w
     sync(wait);
   } catch (const Error& error) {
     if (error.code() == Errc::kMismatch || faults_.aborted()) throw;
-    faults_.throw_mismatch(difference(sender, rank(), set, index));  // only the deadline has passed
+    // sync() failed only because the deadline has passed.
+    faults_.throw_mismatch(difference(sender, rank(), set, index));
   }
   HVD_ASSERT(false);  // sync() compares the hashes of the notes
 }
@@ -318,7 +320,8 @@ NodeMemory NodeGroup::allocate_for_processes(std::size_t stride, const Wait& wai
     }
   } guard;
   std::shared_ptr<SharedMemory> memory;
-  // Every rank reports the error of its step, if any, as text in its slot. So either all ranks throw, or no rank does.
+  // If a part of the allocation fails on a rank, the rank posts the error as text in its slot. Therefore either all
+  // ranks throw, or no rank throws.
   const auto agree = [&](auto&& step) {
     std::string problem;
     try {

@@ -13,12 +13,13 @@
 namespace hvd::comm {
 namespace {
 
-/// Smallest chunk that a rank claims. A claim is an atomic operation on one cache line; smaller chunks need too many.
+/// Smallest chunk that a rank claims. A claim is an atomic operation on one cache line; smaller chunks need too many
+/// claims.
 constexpr std::size_t kMinChunkBytes = std::size_t{16} << 10;
 /// Half of a common second-level cache. The buffers that are in use at the same time share these bytes.
 constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
 
-/// These tables are on the heap. Their allocation takes no noticeable time beside large operations.
+/// Inputs and Outputs are on the heap: their allocation takes no noticeable time compared with a large operation.
 using Inputs = std::vector<const std::byte*>;
 using Outputs = std::vector<std::byte*>;
 
@@ -123,7 +124,7 @@ void NodeReducer::reduce_in_place(std::span<std::byte* const> parts, const Reduc
 }
 
 std::byte* NodeReducer::staging(int local_rank, std::size_t half, const Wait& wait) {
-  // Two blocks for a rank's input, two for the results of its shares.
+  // A rank has two blocks for its input and two blocks for the results of its shares.
   if (!staging_) staging_ = group_.allocate(4 * block_bytes_, wait);
   return staging_->part(local_rank) + half * block_bytes_;
 }

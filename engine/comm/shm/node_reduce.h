@@ -16,7 +16,8 @@ namespace hvd::comm {
 
 class NodeReducer {
  public:
-  /// The place of a rank's data: number of a registered region, and offset in that region in bytes. Region 0: none.
+  /// The place of a rank's data: number of a registered region, and offset in that region in bytes. Region 0: the data
+  /// are not in a registered region.
   struct Place {
     std::uint64_t region = 0;
     std::uint64_t offset = 0;
@@ -28,7 +29,7 @@ class NodeReducer {
   /// Sets the maximum bytes of a chunk that a rank claims. Call between operations, with the same value on all ranks.
   void set_segment(std::size_t bytes) { segment_bytes_ = bytes; }
 
-  /// For up to kSlotBytes. Every rank copies its data into its slot and sums all slots itself, which takes one
+  /// For data of up to kSlotBytes. Every rank copies its data into its slot and sums all slots itself, which takes one
   /// synchronisation. Errors of all methods: mismatch if ranks disagree; those of NodeGroup.
   void reduce_small(std::byte* data, const Reduction& reduction, const Wait& wait);
   /// Like reduce_small(), but only local rank 0 gets the sum, which is not divided.

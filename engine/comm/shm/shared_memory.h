@@ -11,7 +11,7 @@ class SharedMemory {
  public:
   /// For threads. The memory is zeroed. Errors: out_of_memory.
   static SharedMemory anonymous(std::size_t bytes);
-  /// Creates `name` ("/hvd_bench.1234.0") with mode 0600 and this size, but allocates no memory: see commit().
+  /// Creates `name` ("/hvd_bench.1234.0") with mode 0600 and size `bytes`. Memory is allocated later, by commit().
   /// Errors: io if the name exists or /dev/shm is not usable; out_of_memory.
   static SharedMemory create(const std::string& name, std::size_t bytes);
   /// Errors: io; out_of_memory.
