@@ -10,9 +10,9 @@ namespace hvd {
 
 enum class Errc {
   kInvalidArgument,  ///< bad option, bad shape, bad file content: the caller can fix it
-  kIo,               ///< a file, a directory, a database
+  kIo,               ///< access to a file, a directory or a database failed
   kUnsupported,      ///< this build, processor or device lacks the feature
-  kOutOfMemory,      ///< host, shared or device memory
+  kOutOfMemory,      ///< no more host, shared or device memory
   kTimeout,          ///< a deadline passed and no single rank could be blamed
   kPeerLost,         ///< a rank died, hangs or aborted
   kMismatch,         ///< ranks disagree (bucket plan, tensor shape, type, operation, checksum)

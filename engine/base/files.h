@@ -6,9 +6,9 @@
 
 namespace hvd {
 
-/// Makes `text` the content of the file `path`. The text is written to a temporary file in the same folder, which is
-/// then renamed to `path`. A reader never sees half a file, and several processes may call this at once.
-/// Errors: io, naming the file; the error of require_replaceable().
+/// Makes `text` the content of the file `path`. The text is written to a temporary file in the same folder; that file
+/// is then renamed to `path`. A reader never sees half a file, and several processes may call this at once.
+/// Errors: io, naming the file; those of require_replaceable().
 void replace_file(const std::string& path, std::string_view text);
 
 /// Errors: io if `path` is a folder, a device, a pipe or a socket. Without this check a program run by root could

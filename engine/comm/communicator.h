@@ -54,8 +54,8 @@ struct StalledWait {
 };
 using OnStall = std::function<void(const StalledWait&)>;
 
-/// Part of the abort text of a rank that ended because of its own error. Peers that receive a text
-/// with this part hold no roll call.
+/// Part of the abort text of a rank that ended because of its own error. Peers that receive a text with this part hold
+/// no roll call.
 inline constexpr std::string_view kGaveUp = " gave up: ";
 /// Longest message in bytes that one rank may give to ControlPlane::gather() and broadcast(), in a world of any size.
 inline constexpr std::size_t kLongestMessage = std::size_t{1} << 30;
@@ -65,8 +65,8 @@ class ControlPlane {
   virtual ~ControlPlane() = default;
   /// Combines the words of all ranks by bitwise AND or OR, in place. All ranks give the same number of words.
   virtual void all_reduce_bits(std::span<std::uint64_t> words, BitOp op, Deadline deadline) = 0;
-  /// Rank 0 gets one message per rank, in rank order; other ranks get an empty vector. The messages may have
-  /// different lengths.
+  /// Rank 0 gets one message per rank, in rank order; other ranks get an empty vector. The messages may have different
+  /// lengths.
   /// Errors: invalid_argument on the rank whose message is longer than kLongestMessage, before anything is sent.
   virtual std::vector<Bytes> gather(std::span<const std::byte> message, Deadline deadline) = 0;
   /// Returns the message of rank `root` on every rank. The other ranks need not know the length of this message.
@@ -124,7 +124,7 @@ struct Thresholds {
 
 struct CommOptions {
   Algorithm algorithm = Algorithm::kAuto;
-  std::size_t segment_bytes = std::size_t{256} << 10;  ///< pipelining unit of ring and shared memory
+  std::size_t segment_bytes = std::size_t{256} << 10;  ///< ring and shared memory work in segments of this size
   /// If `wire` is fp16 or bf16, fp32 sums and averages are sent between nodes in that type. Within a node nothing is
   /// rounded.
   DataType wire = DataType::kF32;
@@ -187,7 +187,7 @@ class DataPlane {
   /// Memory that allocate() returned stays valid. Planes with only one algorithm ignore this call.
   /// Errors: invalid_argument if the algorithm cannot run in this world.
   virtual void choose(const CommOptions& /*options*/) {}
-  /// The algorithm that runs, for provenance: "shm", "hierarchical(shm+ring over tcp)", ...
+  /// Returns the algorithms that have run, for provenance: "shm", "hierarchical(shm+ring over tcp)", ...
   [[nodiscard]] virtual std::string description() const = 0;
 };
 
@@ -218,7 +218,8 @@ class Communicator {
 /// Makes a world of one rank, which has nothing to reduce.
 std::unique_ptr<Communicator> make_solo();
 
-/// Makes a world of `size` ranks in this process; give one Communicator to each thread. Element r is rank r.
+/// Makes a world of `size` ranks in this process; give one Communicator to each thread. Element r of the result is for
+/// rank r.
 /// `ranks_per_node` > 0 makes several pretended nodes, so that hierarchical code can be tested without a cluster.
 std::vector<std::unique_ptr<Communicator>> make_loopback(int size, const CommOptions& options = {},
                                                          int ranks_per_node = 0);
@@ -251,10 +252,10 @@ std::unique_ptr<Communicator> make_mpi_subset(int group, bool one_per_node);
 // one set does not block another set. The order of calls matters only within a set.
 
 /// Collective over all of MPI's ranks, which must give the same `ranks`: rank ranks[i] becomes rank i of the new world.
-/// Returns null on ranks that are not in the set. Engines of this process may run meanwhile. This call does not start
-/// MPI: the program must have started MPI, or must have a Communicator of make_mpi().
-/// Errors: those of make_mpi(); on all ranks: invalid_argument if MPI has not been started, or for a list that is
-/// empty, repeats a rank, or names a rank that does not exist; mismatch if the lists differ.
+/// Returns null on ranks that are not in the set. Engines of this process may run during this call. This call does not
+/// start MPI: the program must have started MPI, or must have a Communicator of make_mpi(). Errors: those of
+/// make_mpi(). Further errors, on all ranks: invalid_argument if MPI has not been started, or if `ranks` is empty,
+/// repeats a rank, or names a rank that does not exist; mismatch if the ranks' lists differ.
 std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const CommOptions& options = {},
                                            const Patience& patience = kMeetPatience);
 /// Like make_mpi_set(), for a loopback world of `size` ranks. Element [rank] is null for ranks that are not in the set.

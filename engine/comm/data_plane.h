@@ -46,7 +46,7 @@ class GroupData final : public DataPlane {
   [[nodiscard]] Shares choose_shares(std::size_t bytes) const;
   /// Records the algorithm that ran, for description().
   void note(std::string_view algorithm, std::string_view detail = "");
-  /// Returns the type in which the values of `reduction` are sent between nodes: its own, or CommOptions::wire.
+  /// Returns the type in which the values of `reduction` are sent between nodes: its own type or CommOptions::wire.
   [[nodiscard]] DataType wire_of(const Reduction& reduction) const;
   /// Returns ", bf16 on the wire"; empty if the values of `reduction` are sent in their own type.
   [[nodiscard]] std::string wire_text(const Reduction& reduction) const;
@@ -59,7 +59,8 @@ class GroupData final : public DataPlane {
   void library(std::byte* data, const Reduction& reduction, const Wait& wait);
   void over_transport(Algorithm algorithm, const Members& members, std::byte* data, const Reduction& reduction,
                       const Wait& wait);
-  /// Returns the addresses of the local ranks' buffers in this process, [local rank]; empty unless all are registered.
+  /// Returns the addresses of the local ranks' buffers in this process, [local rank]. Empty unless all these buffers
+  /// are registered.
   std::vector<std::byte*> parts_of(std::byte* data, const Reduction& reduction, const Wait& wait);
   [[nodiscard]] Members everybody() const;
 

@@ -44,8 +44,8 @@ class DevicePlane : public DataPlane {
   /// Call after abort(), and after destroying the graphs. Returns true if the library's abort has returned by the
   /// deadline. If it has not returned, calls that free memory of the GPU may never return: end the process.
   virtual bool await_abort(Deadline deadline) noexcept = 0;
-  /// Returns the reason why a capture cannot include all_reduce(), in one line. The text is empty if a capture
-  /// can include it.
+  /// Returns the reason why a capture cannot include all_reduce(), in one line. The text is empty if a capture can
+  /// include it.
   [[nodiscard]] virtual std::string_view capture_refusal() const { return {}; }
   /// Returns the reason why reduce_scatter(), all_gather() and all_to_all() are unsupported, in one line; empty if they
   /// work.

@@ -23,8 +23,8 @@ constexpr auto kAnswerTime = 300ms;
 /// Time that ranks have to answer a second roll call. It is held if several ranks were silent in the first roll call,
 /// because on a busy machine they may just be late.
 constexpr auto kSecondAnswerTime = 700ms;
-/// Time between two checks for dead processes. A check takes about 40 us per rank. A wait that is shorter
-/// than this time makes no check.
+/// Time between two checks for dead processes. A check takes about 40 us per rank. A wait that is shorter than this
+/// time makes no check.
 constexpr auto kBetweenLooks = 40ms;
 /// A stall is reported after 1/kStallShare of the time to the deadline: late enough not to report a rank that is only
 /// slow, early enough for a person to investigate.

@@ -46,13 +46,13 @@ class Faults {
   /// or if `awaited` is -1 and the process of any rank of this node has ended.
   void check(const Wait& wait, int awaited);
   /// Call this when the deadline has passed while waiting for `missing`. Throws peer_lost if one rank is at fault, else
-  /// timeout. `direct` is true if the ranks of `missing` certainly did not arrive. If false, they may be waiting for
-  /// another rank: give_up() then holds a roll call, and ranks that do not answer are at fault. The text ends with
-  /// `detail`.
+  /// timeout. `direct` is true if the ranks of `missing` certainly did not arrive. If it is false, those ranks may be
+  /// waiting for another rank: give_up() then holds a roll call, and ranks that do not answer are at fault. The text
+  /// ends with `detail`.
   [[noreturn]] void give_up(const Wait& wait, std::span<const int> missing, bool direct, std::string_view detail);
   /// Makes the waits of the peers fail with `text`, which describes a disagreement that the peers may not detect.
   void abort_for_mismatch(std::string_view text) noexcept;
-  /// For a disagreement that this rank detects and other ranks may not. Aborts the peers, then throws mismatch.
+  /// For a disagreement that this rank detects and other ranks may not detect. Aborts the peers, then throws mismatch.
   [[noreturn]] void throw_mismatch(const std::string& text);
   /// For a disagreement that all ranks of this node detect in the same synchronisation. Each of them throws mismatch,
   /// and the leader aborts the other nodes. With several nodes, this rank's later collectives throw mismatch, too.
@@ -62,8 +62,8 @@ class Faults {
   /// Throws peer_lost with the reason if a rank has aborted; mismatch after throw_node_mismatch() on several nodes.
   void throw_if_aborted();
 
-  /// Returns the other ranks of this node whose processes are visible. The list is complete once all ranks
-  /// of the node have connected. Any thread.
+  /// Returns the other ranks of this node whose processes are visible. The list is complete once all ranks of the node
+  /// have connected. Any thread.
   [[nodiscard]] std::vector<Neighbour> neighbours() const;
 
   /// Registers a callback, which is called once for each collective in which this rank has waited for a quarter of the
@@ -71,7 +71,8 @@ class Faults {
   void on_stall(OnStall told) { on_stall_ = std::move(told); }
   /// Returns the flight_table() of this node's ranks, with the last roll-call answers of other nodes' ranks.
   [[nodiscard]] std::string flight_record() const;
-  /// "left all_reduce 16 (400000 bytes) 2.1 s ago"; empty if `rank` is on another node or has entered nothing.
+  /// Returns text such as "left all_reduce 16 (400000 bytes) 2.1 s ago"; empty if `rank` is on another node or has
+  /// entered nothing.
   [[nodiscard]] std::string last_flight(int rank) const;
 
   void abort(std::string_view reason) noexcept;
@@ -115,7 +116,7 @@ class Faults {
   OnStall on_stall_;
   std::uint64_t warned_in_ = 0;  ///< sequence number of the operation for which this rank last called `on_stall_`
   mutable Mutex mutex_;
-  std::string node_mismatch_ HVD_GUARDED_BY(mutex_);  ///< error text, if out_of_step_
+  std::string node_mismatch_ HVD_GUARDED_BY(mutex_);  ///< text of the disagreement if out_of_step_ is true
   /// [rank]: answers received since this rank's last roll call.
   std::vector<std::optional<std::string>> statuses_ HVD_GUARDED_BY(mutex_);
   /// [rank]: last status that a rank of another node sent; empty for ranks of this node.

@@ -60,7 +60,7 @@ class FlightRecord {
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<Clock::rep> entered{0};
     std::atomic<Clock::rep> left{0};      ///< 0: not left yet
-    std::atomic<std::uint64_t> dtype{0};  ///< 1 + DataType; 0: none
+    std::atomic<std::uint64_t> dtype{0};  ///< 1 + DataType; 0: no type
   };
   [[nodiscard]] std::optional<CollectiveInFlight> read(std::uint64_t sequence) const;
 

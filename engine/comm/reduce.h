@@ -37,7 +37,7 @@ void reduce_pair(std::byte* out, const std::byte* first, const std::byte* second
 /// (count), no overlap.
 void convert(std::byte* out, DataType out_type, const std::byte* in, DataType in_type, std::size_t count);
 
-/// Divides every element by `divisor`. A kAverage ends with this.
+/// Divides every element by `divisor`, as the last step of kAverage.
 void divide(std::byte* data, std::size_t count, DataType dtype, int divisor);
 
 }  // namespace hvd::comm

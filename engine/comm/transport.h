@@ -28,7 +28,7 @@ class Transport {
   using Ticket = std::uint64_t;
 
   virtual ~Transport() = default;
-  /// Starts a send. `bytes` must stay unchanged until the ticket is waited for.
+  /// Starts a send. `bytes` must stay unchanged until test() or wait() has reported the end of the send.
   virtual Ticket send(int to, std::span<const std::byte> bytes) = 0;
   /// Starts a receive. The message must have exactly bytes.size() bytes.
   /// Errors of receive() and wait(): mismatch if the message is longer, backend if the library fails.
@@ -37,7 +37,7 @@ class Transport {
   virtual bool test(Ticket ticket) = 0;
   /// Sleeps until the operation is finished. Errors: those of Faults::check and Faults::give_up; after an error the
   /// transport can only be used for notices. No receive stays open after an error, so that the memory of a receive may
-  /// be freed. wait() reports a mismatch to the peers, which cannot detect it (Faults::abort_for_mismatch).
+  /// be freed. wait() reports a mismatch to the peers, which cannot detect the mismatch (Faults::abort_for_mismatch).
   virtual void wait(Ticket ticket, const Wait& wait) = 0;
 
   /// Sends `notice` to rank `to`, and never waits. The notice may be lost.

@@ -22,7 +22,7 @@ struct Members {
 
 class Ring {
  public:
-  /// Borrows `transport`. `segment_bytes` is the pipelining unit.
+  /// Borrows `transport`. A piece is sent in segments of `segment_bytes`, so that sending and reducing overlap.
   Ring(Transport& transport, std::size_t segment_bytes) : transport_(transport), segment_bytes_(segment_bytes) {}
 
   /// Works in place, with equal arguments on all members. Piece c is summed in the order of members c, c+1, ..., c-1,

@@ -42,7 +42,8 @@ struct Stream {
 }  // namespace
 
 // Sends `source(i)` to the right neighbour and receives item i from the left neighbour into `target(i)`. Item i is
-// posted once item i - kGroup is received, combined and sent; `source(i)` may be the data of item i - kGroup.
+// posted after item i - kGroup has been received, combined and sent. Therefore `source(i)` may be the data of item i -
+// kGroup.
 template <class Source, class Target, class Arrived>
 void ShareRing::travel(const Members& members, std::size_t items, Source source, Target target, Arrived arrived,
                        const Wait& wait) {

@@ -14,7 +14,7 @@ namespace hvd::comm {
 
 class ShareRing {
  public:
-  /// `segment_bytes` is the pipelining unit.
+  /// A share is sent in segments of `segment_bytes`, so that sending and reducing overlap.
   ShareRing(Transport& transport, std::size_t segment_bytes) : transport_(transport), segment_bytes_(segment_bytes) {}
 
   /// Share c is combined in the order of members c, c + 1, ..., c - 1, as Ring::all_reduce combines its piece c.

@@ -22,7 +22,7 @@ struct Inbox {
   std::deque<Notice> notices HVD_GUARDED_BY(mutex);
 };
 
-/// The inboxes of all ranks of a world, [rank], shared by its transports.
+/// The inboxes of all ranks of a world, [rank]. All transports of the world share them.
 using Inboxes = std::vector<std::unique_ptr<Inbox>>;
 std::shared_ptr<Inboxes> make_inboxes(int size);
 
@@ -53,7 +53,7 @@ class ThreadTransport final : public Transport {
   /// Drops the open receives. After an error the caller may free the memory of these receives, so no late message may
   /// be written there.
   void forget_receives();
-  /// Copies the messages that have arrived from `from` to the receives posted for that rank, in order.
+  /// Copies the messages that have arrived from rank `from` to the receives posted for rank `from`, in order.
   void deliver(int from, Inbox& mine) HVD_REQUIRES(mine.mutex);
 
   std::shared_ptr<Inboxes> inboxes_;

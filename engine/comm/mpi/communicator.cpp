@@ -46,7 +46,7 @@ class LockedComm {
   explicit LockedComm(MpiEnvironment& environment) : environment_(environment) {}
   ~LockedComm() {
     const MutexLock lock(environment_.calls());
-    if (environment_.abandoned()) static_cast<void>(comm_.release());  // freeing it would wait for a lost peer
+    if (environment_.abandoned()) static_cast<void>(comm_.release());  // MPI_Comm_free would wait for a lost peer
     comm_.reset();
   }
   LockedComm(const LockedComm&) = delete;

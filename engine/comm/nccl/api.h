@@ -1,5 +1,5 @@
-// The functions of NCCL that this project calls, in its own types, so that no caller includes nccl.h and a test can
-// replace NCCL. No policy here: no function waits or retries.
+// The functions of NCCL that this project calls. Their arguments have types of this project, so that no caller includes
+// nccl.h and a test can replace NCCL. No policy here: no function waits or retries.
 //
 // Communicators are non-blocking: every call may return kInProgress. The caller must then call state() until the result
 // is no longer kInProgress, before it uses the communicator or the stream again.
@@ -56,16 +56,16 @@ struct CommConfig {
 };
 
 /// Arguments of one call. `in` and `out` point to device memory. They are equal or do not overlap, with one exception:
-/// if one of them has `count` elements per rank, in the order of ranks, the other may be this rank's share of the
-/// elements. NCCL supports both forms of operations in place.
+/// if one of them has `count` elements per rank, in the order of ranks, the other may be this rank's share of these
+/// elements. NCCL supports equal addresses and own shares as operations in place.
 struct CallArguments {
   const void* in = nullptr;         ///< unused by receive
   void* out = nullptr;              ///< unused by send; reduce: may be null if this rank is not the root
   std::size_t count = 0;            ///< elements; reduce_scatter and all_gather: elements of one rank's share
   DataType dtype = DataType::kF32;  ///< not kI16, which NCCL does not have
-  ReduceOp op = ReduceOp::kSum;     ///< all_reduce, reduce, reduce_scatter
-  int root = 0;                     ///< broadcast, reduce
-  int peer = 0;                     ///< send, receive; may be this rank
+  ReduceOp op = ReduceOp::kSum;     ///< used by all_reduce, reduce, reduce_scatter
+  int root = 0;                     ///< used by broadcast, reduce
+  int peer = 0;                     ///< used by send, receive; may be this rank
 };
 
 class Api {
@@ -85,12 +85,12 @@ class Api {
   virtual Result finalize(Comm comm) = 0;
   /// Destroys `comm`. Waits until no CUDA graph holds a collective of `comm`, so destroy such graphs first.
   virtual Result destroy(Comm comm) = 0;
-  /// Calls ncclCommAbort, which ends work in flight at once. It returns only when no CUDA graph holds a collective of
-  /// `comm`, because commDestroySync() waits for the graphs even during an abort (NCCL 2.18 to 2.30).
+  /// Calls ncclCommAbort, which ends work in flight at once. The call returns only when no CUDA graph holds a
+  /// collective of `comm`, because commDestroySync() waits for the graphs even during an abort (NCCL 2.18 to 2.30).
   virtual Result cancel(Comm comm) = 0;
 
   // NCCL takes the calls that one thread makes between begin_group() and end_group() as one group. For a non-blocking
-  // communicator NCCL starts one thread per group, or one thread per call outside a group (2.28.9). The calls are
+  // communicator NCCL starts one thread per group, or one thread per call outside a group (NCCL 2.28.9). The calls are
   // enqueued only after end_group() has returned and state() is no longer kInProgress. Always call end_group() after
   // begin_group().
   virtual Result begin_group() = 0;

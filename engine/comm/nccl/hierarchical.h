@@ -71,8 +71,8 @@ class HierarchicalPlane final : public DevicePlane {
   /// Returns the reason to send to ranks that wait in `node` or `across`: the reason of the rank of the world that
   /// aborted or, if no rank did, a reason of this rank.
   std::string reason_to_give_up();
-  /// Returns pinned memory of at least `bytes`. One block at a time suffices, because one stream uses
-  /// it, and a stream does its work in order.
+  /// Returns pinned memory of at least `bytes`. One block at a time suffices, because one stream uses it, and a stream
+  /// does its work in order.
   std::byte* staging(std::size_t bytes);
 
   const Levels levels_;

@@ -2,8 +2,8 @@
 // and the GPU through gpu::GpuRuntime, so it includes no header of NCCL or CUDA.
 //
 // Threads: only the owner's thread may call, except that any thread may call check(), abort() and await_abort().
-// abort() starts a thread that calls NCCL. The owner may be inside a call meanwhile; later calls of the owner throw. No
-// lock is held during a call that can wait.
+// abort() starts a thread that calls NCCL. The owner may be inside a call at that time; later calls of the owner throw.
+// No lock is held during a call that can wait.
 #pragma once
 
 #include <atomic>

@@ -72,7 +72,7 @@ NodeGroup::NodeGroup(const Layout& layout, Segment segment, Faults& faults, Kind
   if (kind == Kind::kProcesses) {
     const std::uint64_t pid_namespace = my_pid_namespace();
     my_cell().pid_namespace.store(pid_namespace, std::memory_order_relaxed);
-    if (rank() == 0) {  // the token keeps two communicators of one process from choosing the same names
+    if (rank() == 0) {  // the token keeps two communicators of a process from using one name
       const auto now = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
       segment_.header().token.store(now ^ (pid_namespace << 32), std::memory_order_release);
     }
@@ -125,7 +125,7 @@ void NodeGroup::throw_late(std::span<const int> local_ranks, const Wait& wait) {
     if (process == 0 || process_state(process) != 'T') continue;
     detail += fmt::format("{}process {} is stopped", detail.empty() ? "" : "; ", process);
   }
-  // If there are other nodes, a rank that has not arrived may be waiting for one of them on behalf of this node.
+  // If there are other nodes, a rank that has not arrived may be waiting for another node on behalf of this node.
   faults_.give_up(wait, missing, layout_.topology.nodes == 1, detail);
 }
 
@@ -349,7 +349,8 @@ NodeMemory NodeGroup::allocate_for_processes(std::size_t stride, const Wait& wai
   agree([&] {
     if (rank() != 0) attach(SharedMemory::open(name(), total));
   });
-  // All ranks have mapped the memory. Without a name, the kernel frees it when the last process ends or crashes.
+  // All ranks have mapped the memory. Without a name, the kernel frees the memory when the last process ends or
+  // crashes.
   if (!guard.name.empty()) SharedMemory::unlink(std::exchange(guard.name, {}));
   agree([&] { memory->commit(offset, stride); });
   memory->populate();

@@ -1,8 +1,8 @@
 // Lets the ranks of one node synchronise and send small messages through their segment. One object and thread per rank.
 //
 // Protocol. All ranks perform the same sequence of operations. For synchronisation k, a rank posts into slot (k mod 2)
-// and then arrives. When sync() returns, this rank can read every rank's slot k until it arrives at k + 1. A slot may
-// be written again for k + 2, because a rank that has arrived at k + 1 has read slot k.
+// and then arrives. When sync() returns, this rank can read every rank's slot k until this rank arrives at k + 1. A
+// slot may be written again for k + 2, because a rank that has arrived at k + 1 has read slot k.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 
 namespace hvd::comm {
 
-/// Memory of `stride` bytes per local rank that all local ranks can access.
+/// Memory that all local ranks can access, with `stride` bytes per local rank.
 struct NodeMemory {
   std::shared_ptr<SharedMemory> memory;
   std::size_t stride = 0;

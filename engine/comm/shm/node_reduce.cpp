@@ -129,11 +129,11 @@ std::byte* NodeReducer::staging(int local_rank, std::size_t half, const Wait& wa
   return staging_->part(local_rank) + half * block_bytes_;
 }
 
-// For each block k, a rank copies its data in and waits until all ranks have copied theirs. Then it reduces its own
-// share, copies in block k + 1, waits until all ranks have reduced block k, and copies out the results. A rank's own
-// share is never staged, because the rank reads and writes it in its own buffer. Block k + 2 may use the staging half
-// of block k: a rank copies block k + 2 in after all ranks have reduced block k, and advances `filled` after it has
-// copied block k out.
+// For each block k, a rank copies its data in and waits until all ranks have copied their data in. Then it reduces its
+// own share, copies in block k + 1, waits until all ranks have reduced block k, and copies out the results. A rank's
+// own share is never staged, because the rank reads and writes it in its own buffer. Block k + 2 may use the staging
+// half of block k: a rank copies block k + 2 in after all ranks have reduced block k, and advances `filled` after it
+// has copied block k out.
 void NodeReducer::reduce_staged(std::byte* data, const Reduction& reduction, const Wait& wait) {
   const auto n = static_cast<std::size_t>(group_.size());
   const auto me = static_cast<std::size_t>(group_.rank());
@@ -188,7 +188,7 @@ void NodeReducer::broadcast_staged(std::byte* data, std::size_t bytes, int root,
     std::byte* shared = staging(root, (before + k) % 2, wait);
     const auto done = before + static_cast<std::uint32_t>(k) + 1;
     if (group_.rank() == root) {
-      // Block k - 2 used this half, so all ranks must have copied it out.
+      // Block k - 2 used this half, so all ranks must have copied block k - 2 out.
       if (k >= 2) group_.await_all(&Cell::reduced, done - 2, wait);
       std::memcpy(shared, data + range.begin, range.count);
       group_.advance(&Cell::filled);

@@ -36,8 +36,8 @@ class NodeReducer {
   void reduce_small_to_leader(std::byte* data, const Reduction& reduction, const Wait& wait);
   void broadcast_small(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
-  /// Tells the other ranks the place of this rank's data, and returns the places of all data, [local rank]. The span is
-  /// valid until this rank's next call. Data that are not registered are copied into the slot if they fit.
+  /// Tells the other ranks the place of this rank's data, and returns the places of all ranks' data, [local rank]. The
+  /// span is valid until this rank's next call. Data that are not registered are copied into the slot if they fit.
   std::span<const Place> exchange_places(Place mine, const std::byte* data, const Reduction& reduction,
                                          const Wait& wait);
   /// Like reduce_small(); call right after exchange_places(). Synchronises again only if some data are registered.
@@ -50,7 +50,8 @@ class NodeReducer {
   void reduce_staged(std::byte* data, const Reduction& reduction, const Wait& wait);
   void broadcast_staged(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
-  /// Staging memory of this node, `block_bytes()` per rank and half (0 or 1). Collective on first use.
+  /// Returns the address of `half` (0 or 1) of `local_rank`'s staging memory; each half has block_bytes() bytes.
+  /// Collective on first use.
   std::byte* staging(int local_rank, std::size_t half, const Wait& wait);
   [[nodiscard]] std::size_t block_bytes() const { return block_bytes_; }
 

@@ -27,7 +27,8 @@ struct alignas(kCacheUnit) Counter {
 
 /// A rank's arguments of an operation. The rank writes them before it arrives; other ranks read them afterwards.
 struct Descriptor {
-  /// Number of the synchronisation; stored last. It shares a cache line with the fields below, which are read next.
+  /// Number of the synchronisation; stored last. This number shares a cache line with the fields below, which are read
+  /// next.
   std::atomic<std::uint32_t> sequence{0};
   std::uint64_t operation = 0;  ///< hash of the operation's name, to detect ranks that are in different operations
   std::uint64_t count = 0;      ///< elements, or bytes of a message
@@ -51,7 +52,8 @@ inline constexpr std::size_t kNoteBytes = std::size_t{2} << 10;
 /// Maximum number of notes between two synchronisations.
 inline constexpr std::size_t kNotes = 8;
 
-/// A small broadcast, in which only readers wait. Each rank records size and sender; the sender adds the payload.
+/// A small broadcast, in which only readers wait. Each rank writes size and sender into its own note; the sender also
+/// writes the payload.
 struct alignas(kCacheUnit) Note {
   std::atomic<std::uint64_t> number{0};  ///< number of this note, from 1; stored last
   std::uint64_t sequence = 0;            ///< number of the operation
