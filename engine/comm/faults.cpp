@@ -20,8 +20,8 @@ constexpr auto kNap = 2ms;
 /// Time that ranks have to answer the roll call which finds the rank that the other ranks wait for. Waiting ranks check
 /// for roll calls at least every 50 ms (the longest slice of NodeGroup).
 constexpr auto kAnswerTime = 300ms;
-/// Time that ranks have to answer a second roll call. It is held if several ranks were silent in the first roll call,
-/// because on a busy machine they may just be late.
+/// Time that ranks have to answer a second roll call. The second call is held if several ranks were silent in the
+/// first, because on a busy machine ranks may just be late.
 constexpr auto kSecondAnswerTime = 700ms;
 /// Time between two checks for dead processes. A check takes about 40 us per rank. A wait that is shorter than this
 /// time makes no check.

@@ -57,7 +57,7 @@ struct CommConfig {
 
 /// Arguments of one call. `in` and `out` point to device memory. They are equal or do not overlap, with one exception:
 /// if one of them has `count` elements per rank, in the order of ranks, the other may be this rank's share of these
-/// elements. NCCL supports equal addresses and own shares as operations in place.
+/// elements. NCCL supports both cases, equal addresses and a rank's own share, as operations in place.
 struct CallArguments {
   const void* in = nullptr;         ///< unused by receive
   void* out = nullptr;              ///< unused by send; reduce: may be null if this rank is not the root

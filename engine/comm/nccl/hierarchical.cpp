@@ -196,7 +196,7 @@ void HierarchicalPlane::check() {
     inter_node_->check();
   } catch (const Error& error) {
     const std::string text = fmt::format("{}: {}", here_, error.what());
-    throw_if_world_aborted(text);  // if a rank of the world has aborted, throws its reason instead
+    throw_if_world_aborted(text);  // if a rank of the world has aborted, throws that rank's reason
     throw Error(error.code(), text);
   }
 }

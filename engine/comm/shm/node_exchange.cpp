@@ -14,8 +14,8 @@
 namespace hvd::comm {
 namespace {
 
-/// A lane is the part of a staging block that one reader reads. Lanes begin at multiples of this many bytes, so that
-/// each cache line belongs to one lane.
+/// A lane is the part of a staging block that one reader reads, or that all readers read. Lanes begin at multiples of
+/// this many bytes, so that each cache line belongs to one lane.
 constexpr std::size_t kLaneAlign = 64;
 /// Segments per staging block if ranks outnumber cores; otherwise a block has one segment. With more ranks than cores
 /// every synchronisation costs a wake-up, and larger blocks need fewer of them.
@@ -124,7 +124,8 @@ NodeExchange::Method NodeExchange::method(const Plan& plan) const {
     region = its;
   }
   if (fit) return Method::kSlots;
-  // A rank whose input is empty names no region, and may have freed the region that the other ranks name.
+  // A rank whose input is empty names no region. It may have freed the region that the other ranks name, so no rank
+  // reads in place then.
   registered = registered && std::none_of(plan.given.begin(), plan.given.end(), [](std::size_t n) { return n == 0; });
   return registered ? Method::kRegistered : Method::kStaged;
 }

@@ -101,8 +101,8 @@ class NodeExchange {
   NodeGroup& group_;
   const Regions& regions_;
   /// Bytes per staging block. A block should stay in the second-level cache between the copy in and the copy out. With
-  /// 16 MiB of ordinary memory, two ranks on two cores took 0.77 to 0.87 of the time that they took with blocks of 4
-  /// MiB.
+  /// 16 MiB of ordinary memory, two ranks on two cores took 0.77 to 0.87 of the time that they took with
+  /// blocks of 4 MiB.
   std::size_t block_bytes_ = 0;
   std::optional<NodeMemory> staging_;  ///< two blocks per rank
   std::size_t blocks_ = 0;             ///< blocks staged so far, equal on all ranks

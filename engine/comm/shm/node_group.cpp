@@ -81,7 +81,7 @@ NodeGroup::NodeGroup(const Layout& layout, Segment segment, Faults& faults, Kind
 }
 
 void NodeGroup::bump(Counter& counter) {
-  counter.value.fetch_add(1);  // sequentially consistent with the load of `sleepers` below
+  counter.value.fetch_add(1);  // this and the load of `sleepers` below are sequentially consistent
   if (counter.sleepers.load() != 0) futex_wake_all(counter.value);
 }
 
@@ -102,7 +102,7 @@ void NodeGroup::await(Counter& counter, int awaited, const Wait& wait, Ready rea
     } while (!faults_.aborted() && Clock::now() < until);
   } else {
     // The awaited rank may need this processor. With one yield, an all-reduce of 1 KB by 4 ranks on 2 cores took 0.82
-    // of its time without a yield (8 B: 0.86, 1 MiB: 0.98); 4 and 16 yields were no better.
+    // of the time that it took without a yield (8 B: 0.86, 1 MiB: 0.98). 4 and 16 yields were no better than one.
     sched_yield();
   }
   while (!ready()) {
