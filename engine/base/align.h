@@ -1,4 +1,4 @@
-// Rounds sizes up to a multiple. Pure.
+// Rounds a size up to a multiple of an alignment. Pure.
 #pragma once
 
 #include <cstddef>

@@ -8,6 +8,6 @@ namespace hvd {
 
 }  // namespace hvd
 
-// A macro because it must capture the expression's text.
+// HVD_ASSERT is a macro because it must capture the text of the expression.
 #define HVD_ASSERT(expression) \
   ((expression) ? static_cast<void>(0) : ::hvd::assertion_failed(#expression, __FILE__, __LINE__))

@@ -1,4 +1,4 @@
-// A point in time after which a wait gives up. Every wait in the engine takes one.
+// A point in time after which a wait gives up. Every wait in the engine takes a Deadline.
 #pragma once
 
 #include <time.h>  // NOLINT(modernize-deprecated-headers): clock_gettime()
@@ -10,7 +10,7 @@ namespace hvd {
 
 using Clock = std::chrono::steady_clock;
 
-/// Returns the time of Clock at the last tick of the kernel's timer, which is up to 10 ms old. This call takes 3 ns;
+/// Returns the time, on Clock, at which the kernel's timer last ticked: up to 10 ms ago. This function takes 3 ns;
 /// Clock::now() takes 21 ns, which is measurable in a collective of 150 ns.
 inline Clock::time_point coarse_now() noexcept {
   timespec now{};

@@ -10,9 +10,9 @@ namespace hvd {
 
 enum class Errc {
   kInvalidArgument,  ///< bad option, bad shape, bad file content: the caller can fix it
-  kIo,               ///< a file, a directory, a database
+  kIo,               ///< access to a file, a directory or a database failed
   kUnsupported,      ///< this build, processor or device lacks the feature
-  kOutOfMemory,      ///< host, shared or device memory
+  kOutOfMemory,      ///< no more host, shared or device memory
   kTimeout,          ///< a deadline passed and no single rank could be blamed
   kPeerLost,         ///< a rank died, hangs or aborted
   kMismatch,         ///< ranks disagree (bucket plan, tensor shape, type, operation, checksum)
@@ -30,7 +30,7 @@ std::string_view name(Errc code) noexcept;
 /// 5 peer lost or timeout, 6 ranks disagree, 7 interrupted, 8 resource or library fault.
 int exit_code(Errc code) noexcept;
 
-/// `what()` names what failed, where (rank, host, tensor, file), and what to do next, in one line.
+/// `what()` says in one line what failed, where it failed (rank, host, tensor, file), and what to do next.
 class Error : public std::runtime_error {
  public:
   Error(Errc code, const std::string& what) : std::runtime_error(what), code_(code) {}

@@ -23,7 +23,7 @@ std::optional<std::string> read_file(const std::string& path) {
 }
 
 void require_replaceable(const std::string& path) {
-  std::error_code unknown;  // ignored: if status() fails, writing fails as well and reports the reason
+  std::error_code unknown;  // ignored: if status() fails, writing the file fails and reports why
   const auto status = std::filesystem::status(path, unknown);
   if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) return;
   throw Error(Errc::kIo, fmt::format("{} is a {}; give a file's name", path,

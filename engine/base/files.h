@@ -1,4 +1,4 @@
-// Reads whole files, and replaces files atomically: a reader sees the old content or the new content, never a part.
+// Reads whole files, and replaces files atomically: a reader sees the whole old content or the whole new content.
 #pragma once
 
 #include <optional>
@@ -10,9 +10,9 @@ namespace hvd {
 /// Returns the bytes of the file `path`, or none if it cannot be opened or read; errno then has the reason.
 std::optional<std::string> read_file(const std::string& path);
 
-/// Makes `text` the content of the file `path`. The text is written to a temporary file in the same folder, which is
-/// then renamed to `path`. A reader never sees half a file, and several processes may call this at once.
-/// Errors: io, naming the file; the error of require_replaceable().
+/// Makes `text` the content of the file `path`. The text is written to a temporary file in the same folder; that file
+/// is then renamed to `path`. A reader never sees half a file, and several processes may call this at once.
+/// Errors: io, naming the file; the errors of require_replaceable().
 void replace_file(const std::string& path, std::string_view text);
 
 /// Errors: io if `path` is a folder, a device, a pipe or a socket. Without this check a program run by root could

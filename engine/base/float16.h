@@ -27,7 +27,7 @@ constexpr float fp16_to_float(std::uint16_t bits) noexcept {
     exponent = 1;
     while ((mantissa & 0x400U) == 0) {
       mantissa <<= 1;
-      --exponent;  // may wrap below zero; the bias added at the end corrects this
+      --exponent;  // the unsigned exponent may wrap; adding 112 below wraps it back
     }
     mantissa &= 0x3ffU;
   }
@@ -54,9 +54,9 @@ constexpr std::uint16_t float_to_fp16(float value) noexcept {
   return static_cast<std::uint16_t>(sign | result);
 }
 
-/// Rounds to odd: drops the bits that a float cannot hold, and sets the last bit if a dropped bit was 1. Rounding the
-/// result to a type of at most 22 significant bits gives the same number as rounding `value` directly. Source: Boldo
-/// and Melquiond, "When double rounding is odd", 2005.
+/// Rounds to odd: drops the bits that a float cannot hold, and sets the last kept bit if a dropped bit was 1. Rounding
+/// the result to a type of at most 22 significant bits gives the same number as rounding `value` directly. Source:
+/// Boldo and Melquiond, "When double rounding is odd", 2005.
 constexpr float to_odd_float(double value) noexcept {
   const auto nearest = static_cast<float>(value);
   const auto widened = static_cast<double>(nearest);

@@ -33,7 +33,7 @@ class Hasher {
   std::uint64_t state_ = 0xcbf29ce484222325ULL;
 };
 
-/// 16 lower-case hexadecimal digits.
+/// Returns `value` as 16 lower-case hexadecimal digits.
 std::string hex64(std::uint64_t value);
 
 }  // namespace hvd

@@ -7,7 +7,7 @@
 namespace hvd {
 namespace {
 
-/// Length of the well-formed UTF-8 sequence at the start of `text`; 0 if there is none.
+/// Returns the length of the well-formed UTF-8 sequence at the start of `text`; 0 if `text` starts with none.
 /// Source: Unicode 15, table 3-7 (no overlong forms, no surrogates, nothing beyond U+10FFFF).
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) -> unsigned {

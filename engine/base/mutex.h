@@ -43,7 +43,8 @@ class HVD_SCOPED_CAPABILITY MutexLock {
   Mutex& mutex_;
 };
 
-/// Waits with the mutex held; the caller loops over its own predicate.
+/// The caller of a wait holds the mutex; the wait releases it while it sleeps. A wait may return early, so the caller
+/// repeats it until the caller's own condition is true.
 class CondVar {
  public:
   void wait(Mutex& mutex) HVD_REQUIRES(mutex) {

@@ -13,7 +13,7 @@ class Philox {
  public:
   explicit constexpr Philox(std::uint64_t seed, std::uint64_t stream = 0) noexcept : seed_(seed), stream_(stream) {}
 
-  /// Four independent 32-bit words for `counter`.
+  /// Returns the four independent 32-bit words of `counter`.
   [[nodiscard]] constexpr std::array<std::uint32_t, 4> block(std::uint64_t counter) const noexcept {
     std::array<std::uint32_t, 4> c{static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32),
                                    static_cast<std::uint32_t>(stream_), static_cast<std::uint32_t>(stream_ >> 32)};

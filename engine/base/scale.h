@@ -12,7 +12,7 @@
 
 namespace hvd {
 
-/// Bits of a 16-bit float in memory.
+/// Fp16 and Bf16 hold the bits of a 16-bit float as they are in memory.
 struct Fp16 {
   std::uint16_t bits;
 };
@@ -29,7 +29,8 @@ constexpr Bf16 scaled(Bf16 value, double factor) noexcept {
   return {float_to_bf16(to_odd_float(bf16_to_float(value.bits) * factor))};
 }
 
-/// Calls body(values) with `data` as an array of elements of `dtype`. Errors: invalid_argument for integers.
+/// Calls body(values), where `values` is `data` as an array of elements of `dtype`. Errors: invalid_argument for
+/// integers.
 template <class Body>
 void with_floats(std::byte* data, DataType dtype, const Body& body) {
   switch (dtype) {

@@ -28,7 +28,7 @@ class UniqueHandle {
   void reset(Handle handle = Traits::null()) noexcept {
     if (Handle old = std::exchange(handle_, handle); old != Traits::null() && old != handle) Traits::destroy(old);
   }
-  /// Destroys the handle held so far and returns the address for a C function that writes a new one.
+  /// Destroys the handle held so far. Returns the address at which a C function shall write the new handle.
   [[nodiscard]] Handle* out() noexcept {
     reset();
     return &handle_;

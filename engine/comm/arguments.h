@@ -14,7 +14,8 @@
 
 namespace hvd::comm {
 
-/// Returns the size of a buffer of `count` elements. Errors: invalid_argument if the size exceeds the address space.
+/// Returns the size in bytes of a buffer of `count` elements. Errors: invalid_argument if the size exceeds the address
+/// space.
 inline std::size_t buffer_bytes(std::string_view operation, std::size_t count, DataType dtype) {
   if (count <= SIZE_MAX / 2 / size_of(dtype)) return count * size_of(dtype);
   throw Error(Errc::kInvalidArgument, fmt::format("{} of {} {}: no memory is that large; is the count negative?",
@@ -32,14 +33,15 @@ inline void check_apart(std::string_view operation, std::span<const std::byte> o
                           operation, in.size(), out.size()));
 }
 
-/// Errors: invalid_argument if the number of elements that `rank` sends to itself is not the number that it expects.
+/// Errors: invalid_argument unless `sent`, the elements that `rank` sends to itself, equals `expected`, the elements
+/// that it expects from itself.
 inline void check_own_block(std::size_t rank, std::size_t sent, std::size_t expected) {
   if (sent == expected) return;
   throw Error(Errc::kInvalidArgument,
               fmt::format("all_to_all: rank {} sends itself {} elements, but expects {}", rank, sent, expected));
 }
 
-/// Errors: invalid_argument unless `root` is one of `ranks` ranks.
+/// Errors: invalid_argument unless `root` is in [0, ranks).
 inline void check_root(std::string_view operation, int root, int ranks) {
   if (root >= 0 && root < ranks) return;
   throw Error(Errc::kInvalidArgument, fmt::format("{} from rank {} in a world of {}", operation, root, ranks));
@@ -53,7 +55,7 @@ inline void check_message(std::string_view operation, std::size_t bytes, std::si
                                                   operation, bytes, most));
 }
 
-/// Copies unless `to` and `from` are the same address.
+/// Copies `bytes` bytes, unless `to` and `from` are the same address.
 inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }

@@ -25,7 +25,7 @@ constexpr Range chunk_range(std::size_t total, std::size_t chunk, std::size_t in
   return {begin, std::min(chunk, total - begin)};
 }
 
-/// Calls visit(Range) for [0, total) in pieces of at most `limit`.
+/// Cuts [0, total) into pieces of at most `limit` elements, and calls visit(Range) for each piece.
 template <class Visit>
 void for_each_chunk(std::size_t total, std::size_t limit, Visit&& visit) {
   for (std::size_t begin = 0; begin < total; begin += limit) visit(Range{begin, std::min(limit, total - begin)});
@@ -56,7 +56,7 @@ inline void check_counts(const char* operation, std::span<const std::size_t> cou
 using Offsets = std::span<const std::size_t>;
 
 /// Returns the offset of each rank's share, where the shares are contiguous. The result points into `memory`.
-/// Errors: invalid_argument if the sum is beyond 64 bits.
+/// Errors: invalid_argument if the sum of `counts` exceeds 64 bits.
 inline Offsets offsets_of(std::span<const std::size_t> counts, std::vector<std::size_t>& memory) {
   memory.assign(1, 0);
   memory.reserve(counts.size() + 1);
@@ -66,7 +66,7 @@ inline Offsets offsets_of(std::span<const std::size_t> counts, std::vector<std::
   }
   return memory;
 }
-/// Returns the same offsets as a vector.
+/// Returns the offset of each rank's share in a new vector, like the function above.
 inline std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts) {
   std::vector<std::size_t> offsets;
   offsets_of(counts, offsets);

@@ -3,8 +3,9 @@
 // ranks as threads of one process), mpi (processes), or nccl (device memory: device_communicator.h).
 //
 // Threads: a Communicator is used by one thread at a time (in the program: the engine's thread).
-// Errors: every wait has a Deadline. If it passes: Error{kTimeout or kPeerLost}, whose text names the operation and the
-// rank and host that did not answer. If a peer aborted: Error{kPeerLost} with the peer's reason.
+// Errors: every wait has a Deadline. If the deadline passes, the wait throws Error{kTimeout or kPeerLost}, whose text
+// names the operation and the rank and host that did not answer. If a peer aborted, the wait throws Error{kPeerLost}
+// with the peer's reason.
 // A wait may spin for a few microseconds and then sleeps (futex, nap), because the compute needs the cores.
 #pragma once
 
@@ -48,12 +49,13 @@ std::string rank_at(std::size_t rank, const std::vector<std::string>& hosts);
 /// A collective in which this rank has waited for a long time.
 struct StalledWait {
   std::string text;  ///< "rank 0 (host a) has waited 15.0 s in barrier 3 for rank 1 (host b), which left ... ago"
-  int awaited = -1;  ///< rank that this rank waits for; -1: several
+  int awaited = -1;  ///< rank that this rank waits for; -1: this rank waits for several ranks
   Deadline deadline;
 };
 using OnStall = std::function<void(const StalledWait&)>;
 
-/// Part of the abort text of a rank that ended because of its own error. Peers that see it hold no roll call.
+/// Part of the abort text of a rank that ended because of its own error. Peers that receive a text with this part hold
+/// no roll call.
 inline constexpr std::string_view kGaveUp = " gave up: ";
 /// Longest message in bytes that one rank may give to ControlPlane::gather() and broadcast(), in a world of any size.
 inline constexpr std::size_t kLongestMessage = std::size_t{1} << 30;
@@ -61,12 +63,13 @@ inline constexpr std::size_t kLongestMessage = std::size_t{1} << 30;
 class ControlPlane {
  public:
   virtual ~ControlPlane() = default;
-  /// Bitwise AND or OR over ranks, in place. All ranks give the same length.
+  /// Combines the words of all ranks by bitwise AND or OR, in place. All ranks give the same number of words.
   virtual void all_reduce_bits(std::span<std::uint64_t> words, BitOp op, Deadline deadline) = 0;
-  /// Rank 0 gets one message per rank, in rank order; other ranks get an empty vector. Lengths may differ.
+  /// Rank 0 gets one message per rank, in rank order; other ranks get an empty vector. The messages may have different
+  /// lengths.
   /// Errors: invalid_argument on the rank whose message is longer than kLongestMessage, before anything is sent.
   virtual std::vector<Bytes> gather(std::span<const std::byte> message, Deadline deadline) = 0;
-  /// Returns rank `root`'s message on every rank. The other ranks need not know its length.
+  /// Returns the message of rank `root` on every rank. The other ranks need not know the length of this message.
   /// Errors: those of gather(), for the message of the root; invalid_argument unless `root` is a rank.
   virtual Bytes broadcast(std::span<const std::byte> message, int root, Deadline deadline) = 0;
   virtual void barrier(Deadline deadline) = 0;
@@ -74,7 +77,7 @@ class ControlPlane {
   /// until `patience` is over. Element [rank] is empty if that rank did not answer. Best effort.
   virtual std::vector<std::optional<std::string>> roll_call(std::string_view status,
                                                             std::chrono::milliseconds patience) = 0;
-  /// Answers a roll call if a peer has started one. Cheap; for a thread that is otherwise idle.
+  /// Answers a roll call if a peer has started a roll call. Cheap: a thread may call this again and again while idle.
   virtual void answer_roll_call(std::string_view status) = 0;
   /// Makes all current and future waits of the peers fail at once with Error{kPeerLost, reason}. Never throws.
   virtual void abort(std::string_view reason) noexcept = 0;
@@ -100,7 +103,7 @@ enum class Algorithm : std::uint8_t {
   kRing,               ///< segmented ring over point-to-point messages
   kHierarchical,       ///< shared memory within a node, rings between nodes
   kMpiAllreduce,       ///< MPI_Allreduce
-  kRecursiveDoubling,  ///< for small messages
+  kRecursiveDoubling,  ///< log2(n) exchanges of the whole message; for small messages
   kRabenseifner        ///< recursive halving, then doubling, in log2(n) steps each; sends as many bytes as a ring
 };
 std::string_view name(Algorithm algorithm) noexcept;
@@ -112,18 +115,20 @@ Algorithm parse_algorithm(std::string_view text);
 /// all ranks. docs/algorithms.md explains the trade-off.
 struct Thresholds {
   std::size_t doubling_bytes = std::size_t{32} << 10;  ///< all_reduce: recursive doubling up to this size
-  std::size_t rabenseifner_bytes = 0;                  ///< all_reduce: Rabenseifner's up to this size; a ring above it
-  /// reduce_scatter, all_gather: direct exchange, or halving and doubling, up to this size; a ring above it.
+  std::size_t rabenseifner_bytes = 0;                  ///< all_reduce: kRabenseifner up to this size, kRing above it
+  /// reduce_scatter, all_gather: a ring above this size. Up to this size: halving or doubling if the number of ranks is
+  /// a power of two, direct exchange otherwise.
   std::size_t direct_bytes = std::size_t{32} << 10;
   bool operator==(const Thresholds&) const = default;
 };
 
 struct CommOptions {
   Algorithm algorithm = Algorithm::kAuto;
-  std::size_t segment_bytes = std::size_t{256} << 10;  ///< pipelining unit of ring and shared memory
-  /// fp16 or bf16: fp32 sums and averages are sent between nodes in this type. Within a node nothing is rounded.
+  std::size_t segment_bytes = std::size_t{256} << 10;  ///< ring and shared memory work in segments of this size
+  /// If `wire` is fp16 or bf16, fp32 sums and averages are sent between nodes in that type. Within a node nothing is
+  /// rounded.
   DataType wire = DataType::kF32;
-  int ranks_per_node = 0;  ///< > 0: this many consecutive ranks pretend to be a node, for tests on one host
+  int ranks_per_node = 0;  ///< if > 0: this many consecutive ranks pretend to be a node, for tests on one host
   Thresholds thresholds = {};
 };
 
@@ -139,11 +144,12 @@ using Counts = std::span<const std::size_t>;
 class DataPlane {
  public:
   virtual ~DataPlane() = default;
-  /// Collective: every rank calls it with the same size, in the same order.
+  /// Returns memory of `bytes` bytes. Collective: all ranks make their calls with the same sizes in the same order.
   virtual std::unique_ptr<RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) = 0;
-  /// Reduces `count` elements in place. Any 64-bit count; the same count, dtype and op on all ranks. Works with any
-  /// memory, and is fastest if `data` is in RegisteredMemory at the same offset on all ranks. The order of summation
-  /// depends only on (count, world, algorithm), so the same world gives the same bits in every run and on all ranks.
+  /// Reduces `count` elements in place. `count` may be any 64-bit number. All ranks give the same count, dtype and op.
+  /// Works with any memory, and is fastest if `data` is in RegisteredMemory at the same offset on all ranks. The order
+  /// of summation depends only on (count, world, algorithm), so the same world gives the same bits in every run and on
+  /// all ranks.
   virtual void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) = 0;
   /// Like all_reduce(), out of place: `in` is not changed. `out` and `in` must not overlap.
   virtual void all_reduce_into(void* out, const void* in, std::size_t count, DataType dtype, ReduceOp op,
@@ -167,10 +173,11 @@ class DataPlane {
   virtual void all_to_all(void* out, Counts receive_counts, const void* in, Counts send_counts, DataType dtype,
                           Deadline deadline) = 0;
   virtual void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) = 0;
-  /// Runs `calls`, which may call nothing but all_reduce(), on disjoint memory. A plane may start all reductions after
+  /// Runs `calls`, which may only call all_reduce(), each time on other memory. A plane may start all reductions after
   /// `calls` has returned. Errors: those of the calls.
   virtual void together(const std::function<void()>& calls, Deadline /*deadline*/) { calls(); }
-  /// Copies into or out of memory that allocate() returned, which may be device memory. The ranges must not overlap.
+  /// Copies `bytes` bytes into or out of memory that allocate() returned, even if this is device memory. The ranges
+  /// must not overlap.
   virtual void copy(void* to, const void* from, std::size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
@@ -180,7 +187,7 @@ class DataPlane {
   /// Memory that allocate() returned stays valid. Planes with only one algorithm ignore this call.
   /// Errors: invalid_argument if the algorithm cannot run in this world.
   virtual void choose(const CommOptions& /*options*/) {}
-  /// The algorithm that runs, for provenance: "shm", "hierarchical(shm+ring over tcp)", ...
+  /// Returns the algorithms that have run, for provenance: "shm", "hierarchical(shm+ring over tcp)", ...
   [[nodiscard]] virtual std::string description() const = 0;
 };
 
@@ -200,8 +207,9 @@ class Communicator {
   [[nodiscard]] virtual std::string_view backend() const = 0;
   /// Library and transport for provenance, e.g. "Open MPI v4.1.4, btl vader,tcp".
   [[nodiscard]] virtual std::string library() const = 0;
-  /// Returns a table of the last collectives that the ranks entered. Ranks of this host have recorded them; ranks of
-  /// other hosts have named them in the last roll call. Every line ends with a newline. Empty if no rank entered any.
+  /// Returns a table of the last collectives that the ranks entered. For ranks of this host it shows their flight
+  /// records; for ranks of other hosts, their answers to the last roll call. Every line ends with a newline. The table
+  /// is empty if no rank has entered a collective.
   [[nodiscard]] virtual std::string flight_record() const { return {}; }
   /// The other ranks of this host whose process ids are known. The list is complete after the first collective call.
   [[nodiscard]] virtual std::vector<Neighbour> neighbours() const { return {}; }
@@ -210,7 +218,8 @@ class Communicator {
 /// Makes a world of one rank, which has nothing to reduce.
 std::unique_ptr<Communicator> make_solo();
 
-/// Makes a world of `size` ranks in this process; give one Communicator to each thread. Element r is rank r.
+/// Makes a world of `size` ranks in this process; give one Communicator to each thread. Element r of the result is for
+/// rank r.
 /// `ranks_per_node` > 0 makes several pretended nodes, so that hierarchical code can be tested without a cluster.
 std::vector<std::unique_ptr<Communicator>> make_loopback(int size, const CommOptions& options = {},
                                                          int ranks_per_node = 0);
@@ -233,9 +242,9 @@ inline constexpr Patience kMeetPatience = std::chrono::minutes(5);
 /// call make_mpi() within `patience`. After a timeout MPI is never finalised.
 std::unique_ptr<Communicator> make_mpi(const CommOptions& options = {}, const Patience& patience = kMeetPatience);
 /// Collective over all of MPI's ranks. The ranks that give the same `group` form a world of their own, in the order of
-/// their ranks. The planes are separate from those of make_mpi(), so that another thread may use them. `one_per_node`:
-/// the ranks of a group run on different nodes, real ones or those that CommOptions::ranks_per_node pretends. Errors:
-/// those of make_mpi().
+/// their ranks. The planes of the result are separate from those of make_mpi(), so that one thread may use the planes
+/// of make_mpi() while another thread uses the result. Set `one_per_node` if the ranks of a group are on different
+/// nodes (real nodes, or nodes pretended by CommOptions::ranks_per_node). Errors: those of make_mpi().
 std::unique_ptr<Communicator> make_mpi_subset(int group, bool one_per_node);
 
 // Process sets: each call makes a world of some ranks, which gets its own Engine. Sets may overlap. Sets cannot
@@ -243,10 +252,10 @@ std::unique_ptr<Communicator> make_mpi_subset(int group, bool one_per_node);
 // one set does not block another set. The order of calls matters only within a set.
 
 /// Collective over all of MPI's ranks, which must give the same `ranks`: rank ranks[i] becomes rank i of the new world.
-/// Returns null on ranks that are not in the set. Engines of this process may run meanwhile. This call does not start
-/// MPI: the program must have started MPI, or must have a Communicator of make_mpi().
-/// Errors: those of make_mpi(); on all ranks: invalid_argument if MPI has not been started, or for a list that is
-/// empty, repeats a rank, or names a rank that does not exist; mismatch if the lists differ.
+/// Returns null on ranks that are not in the set. Engines of this process may run during this call. This call does not
+/// start MPI: the program must have started MPI, or must have a Communicator of make_mpi(). Errors: those of
+/// make_mpi(). Further errors, on all ranks: invalid_argument if MPI has not been started, or if `ranks` is empty,
+/// repeats a rank, or names a rank that does not exist; mismatch if the ranks' lists differ.
 std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const CommOptions& options = {},
                                            const Patience& patience = kMeetPatience);
 /// Like make_mpi_set(), for a loopback world of `size` ranks. Element [rank] is null for ranks that are not in the set.
@@ -256,7 +265,7 @@ std::vector<std::unique_ptr<Communicator>> make_loopback_set(int size, std::span
 void check_set(std::span<const int> ranks, int size);
 
 /// For a process that ends without unwinding, for example after a signal. Removes the names of shared memory that this
-/// process made and to which not all peers have attached yet. Any thread.
+/// process made and that not all peers have opened yet. Any thread.
 void remove_shared_names() noexcept;
 
 }  // namespace hvd::comm

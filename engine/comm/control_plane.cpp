@@ -72,7 +72,7 @@ void GroupControl::reduce_block(std::span<std::uint64_t> words, BitOp op, const 
     doubling_->all_reduce(
         leader_members_, std::as_writable_bytes(words),
         [&](std::byte* into, const std::byte* first, const std::byte* second) {
-          // `into` is one of the operands. Their order does not matter for AND and OR.
+          // `into` is `first` or `second`. The order of operands does not matter for AND and OR.
           const std::byte* other = into == first ? second : first;
           combine_bits(reinterpret_cast<std::uint64_t*>(into), reinterpret_cast<const std::uint64_t*>(other),
                        words.size(), op);
@@ -193,7 +193,9 @@ Bytes GroupControl::broadcast(std::span<const std::byte> message, int root, Dead
   const bool on_root_node = static_cast<std::size_t>(layout.topology.node) == root_node;
   const int local_root = on_root_node ? layout.local_rank_of[static_cast<std::size_t>(root)] : 0;
   if (!state_.one_node() && layout.topology.local_rank == local_root) {
-    std::vector<int> speakers = leaders_;  // [node]: the root on the root's node, the leader on every other node
+    // [node]: the rank that sends and receives for its node: the root for the root's node, the leader for any other
+    // node.
+    std::vector<int> speakers = leaders_;
     speakers[root_node] = root;
     const Members members{speakers, static_cast<std::size_t>(layout.topology.node)};
     std::uint64_t length = result.size();

@@ -38,8 +38,9 @@ class GroupControl final : public ControlPlane {
   RankState& state_;
   std::vector<int> leaders_;  ///< [node]
   Members leader_members_;
-  std::optional<RecursiveDoubling> doubling_;  ///< between leaders; none if there is one node
-  std::vector<std::uint64_t> lengths_;         ///< [node], received by gather(); kept after a call that fails
+  std::optional<RecursiveDoubling> doubling_;  ///< between leaders; empty if there is only one node
+  /// [node]: lengths that gather() receives. Kept after a failed call: a late message may still be written here.
+  std::vector<std::uint64_t> lengths_;
 };
 
 }  // namespace hvd::comm

@@ -22,8 +22,9 @@ namespace {
 
 /// A broadcast between nodes sends pieces of this size down the tree.
 constexpr std::size_t kBroadcastBytes = std::size_t{1} << 20;
-/// On one node, an all-reduce of up to this many bytes copies even registered memory, because the copy saves a longer
-/// synchronisation (time in place / time with copies, on two cores of an AMD EPYC: 1.09 at 16 KiB, 0.67 at 32 KiB).
+/// On one node, an all-reduce of up to this many bytes copies even registered memory, because reducing in place needs
+/// more synchronisation than reducing copies (time in place / time with copies, on two cores of an AMD EPYC: 1.09 at 16
+/// KiB, 0.67 at 32 KiB).
 constexpr std::size_t kCopiedBytes = std::size_t{16} << 10;
 
 class NodeRegistered final : public RegisteredMemory {
@@ -108,7 +109,7 @@ bool GroupData::use_shared_memory() const {
     case Algorithm::kAuto:
     case Algorithm::kSharedMemory:
     case Algorithm::kHierarchical:
-    case Algorithm::kMpiAllreduce: return true;  // `mpi` replaces only all_reduce()
+    case Algorithm::kMpiAllreduce: return true;  // kMpiAllreduce replaces only all_reduce()
     case Algorithm::kRing:
     case Algorithm::kRecursiveDoubling:
     case Algorithm::kRabenseifner: return state_.layout.topology.size == 1;
@@ -182,7 +183,8 @@ void GroupData::over_transport(Algorithm algorithm, const Members& members, std:
                                const Wait& wait) {
   const DataType wire = wire_of(reduction);
   if (algorithm == Algorithm::kRing) return ring_->all_reduce(members, data, reduction, wire, wait);
-  // Doubling and halving run entirely in the wire's type: both ends of an exchange combine the values that were sent.
+  // Doubling and halving run entirely in the wire's type: both partners of an exchange combine the values that were
+  // sent.
   const bool rounds = wire != reduction.dtype;
   const Reduction travels = rounds ? Reduction{reduction.count, wire, reduction.op, 1} : reduction;
   std::byte* values = data;
@@ -202,7 +204,7 @@ void GroupData::over_transport(Algorithm algorithm, const Members& members, std:
 }
 
 void GroupData::library(std::byte* data, const Reduction& reduction, const Wait& wait) {
-  // MPI has no fp16 and bf16. The ring reduces these, and description() says so.
+  // MPI has no fp16 and bf16. The ring reduces these two types, and description() then names the ring.
   if (wire_of(reduction) != reduction.dtype ||
       !state_.transport->library_all_reduce(data, reduction.count, reduction.dtype, reduction.op, wait)) {
     note("ring", wire_text(reduction));
@@ -215,8 +217,8 @@ void GroupData::library(std::byte* data, const Reduction& reduction, const Wait&
 std::vector<std::byte*> GroupData::parts_of(std::byte* data, const Reduction& reduction, const Wait& wait) {
   const NodeReducer::Place mine = regions_->locate(data, wait.bytes, state_.group.rank());
   const auto places = reducer_.exchange_places(mine, data, reduction, wait);
-  // All ranks must decide in the same way, so the decision uses only the values that they exchanged. A rank that names
-  // a region has not freed it. So if all ranks name the same region, all of them have it.
+  // All ranks must decide in the same way, so the decision uses only the places that the ranks exchanged. A rank that
+  // names a region has not freed it. So if all ranks name the same region, all of them have it.
   const std::uint64_t number = places.front().region;
   const bool same = std::all_of(places.begin(), places.end(), [&](const auto& p) { return p.region == number; });
   if (number == 0 || !same) return {};
@@ -278,8 +280,9 @@ void GroupData::hierarchical_small(std::byte* data, const Reduction& reduction, 
   reducer_.broadcast_small(data, wait.bytes, 0, wait);
 }
 
-// Each node has as many carriers as the smallest node has ranks. A carrier reduces its share of all local buffers,
-// reduces the result with the carriers of the other nodes, and writes it into all local buffers.
+// A carrier is a rank that reduces one share of the data. Each node has as many carriers as the smallest node has
+// ranks. A carrier reduces its share of all local buffers, reduces the result with the carriers of the other nodes that
+// have the same share, and writes that sum into all local buffers.
 void GroupData::hierarchical_block(std::span<std::byte* const> parts, const Reduction& reduction, const Wait& wait) {
   const auto me = static_cast<std::size_t>(state_.group.rank());
   const auto carriers = static_cast<std::size_t>(state_.layout.min_local_size);
@@ -367,7 +370,7 @@ void GroupData::all_to_all(void* out, Counts receive_counts, const void* in, Cou
   const auto* source = static_cast<const std::byte*>(in);
   check_apart("all_to_all", {target, buffer_bytes("all_to_all", to.back(), dtype)}, {source, bytes});
   const auto me = static_cast<std::size_t>(state_.layout.topology.rank);
-  // With shared memory, all ranks see all counts and detect a difference together.
+  // With shared memory no check is needed here: all ranks see all counts and detect a difference together.
   if (!use_shared_memory()) check_own_block(me, send_counts[me], receive_counts[me]);
   const Wait wait = state_.begin("all_to_all", bytes, deadline, dtype);
   if (use_shared_memory()) {
@@ -389,7 +392,8 @@ void GroupData::broadcast(void* data, std::size_t bytes, int root, Deadline dead
   const auto root_node = static_cast<std::size_t>(layout.node_of[static_cast<std::size_t>(root)]);
   const bool on_root_node = static_cast<std::size_t>(layout.topology.node) == root_node;
   const int speaker = on_root_node ? layout.local_rank_of[static_cast<std::size_t>(root)] : 0;
-  std::vector<int> speakers;  // [node]: the root on the root's node, the leader on every other node
+  // [node]: the rank that sends and receives for its node: the root for the root's node, the leader for any other node.
+  std::vector<int> speakers;
   for (const auto& node : layout.members) speakers.push_back(node.front());
   speakers[root_node] = root;
   for_each_chunk(bytes, kBroadcastBytes, [&](Range range) {

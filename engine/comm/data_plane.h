@@ -46,7 +46,7 @@ class GroupData final : public DataPlane {
   [[nodiscard]] Shares choose_shares(std::size_t bytes) const;
   /// Records the algorithm that ran, for description().
   void note(std::string_view algorithm, std::string_view detail = "");
-  /// Returns the type in which the values of `reduction` are sent between nodes: its own, or CommOptions::wire.
+  /// Returns the type in which the values of `reduction` are sent between nodes: its own type or CommOptions::wire.
   [[nodiscard]] DataType wire_of(const Reduction& reduction) const;
   /// Returns ", bf16 on the wire"; empty if the values of `reduction` are sent in their own type.
   [[nodiscard]] std::string wire_text(const Reduction& reduction) const;
@@ -59,7 +59,8 @@ class GroupData final : public DataPlane {
   void library(std::byte* data, const Reduction& reduction, const Wait& wait);
   void over_transport(Algorithm algorithm, const Members& members, std::byte* data, const Reduction& reduction,
                       const Wait& wait);
-  /// Returns the addresses of the local ranks' buffers in this process, [local rank]; empty unless all are registered.
+  /// Returns the addresses of the local ranks' buffers in this process, [local rank]. Empty unless all these buffers
+  /// are registered.
   std::vector<std::byte*> parts_of(std::byte* data, const Reduction& reduction, const Wait& wait);
   [[nodiscard]] Members everybody() const;
 
@@ -69,12 +70,13 @@ class GroupData final : public DataPlane {
   std::shared_ptr<Regions> regions_;
   NodeExchange exchange_;
   std::vector<int> all_ranks_;
-  std::vector<int> carriers_;  ///< [node]: rank with this local rank; empty if this rank reduces no share between nodes
+  /// [node]: rank with this rank's local rank. Empty if this rank reduces no share between nodes.
+  std::vector<int> carriers_;
   std::optional<Ring> ring_;
   std::optional<ShareRing> share_ring_;
   std::optional<RecursiveDoubling> doubling_;
   std::optional<RecursiveHalving> halving_;
-  // These vectors are kept after a failed call: a late message may still be written to them.
+  // `scratch_` and `wire_` are kept after a failed call: a late message may still be written to them.
   std::vector<std::byte> scratch_;
   std::vector<std::byte> wire_;  ///< a message converted to CommOptions::wire
   void note_shared_memory() {
@@ -82,7 +84,8 @@ class GroupData final : public DataPlane {
   }
   std::set<std::string> ran_;
   bool ran_shared_memory_ = false;
-  std::vector<std::size_t> offsets_, receive_offsets_;  // of the current operation, kept to save allocations
+  // Both vectors hold offsets of the current operation. They are members to save allocations.
+  std::vector<std::size_t> offsets_, receive_offsets_;
 };
 
 }  // namespace hvd::comm

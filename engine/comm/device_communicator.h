@@ -26,8 +26,9 @@ struct NcclOptions {
   Patience deadline{std::chrono::minutes(1)};  ///< for finalisation; other waits get their deadline as an argument
 };
 
-/// Calls enqueue work on stream() in order. Unless capture_refusal() gives a reason, a capture that stream() has joined
-/// records the work. The caller must order stream() with other streams. The host waits only where a docstring says so.
+/// Calls enqueue work on stream() in order. If stream() has joined a capture, the capture records the work, unless
+/// capture_refusal() gives a reason why it cannot. The caller must order stream() with other streams. The host waits
+/// only where a docstring says so.
 class DevicePlane : public DataPlane {
  public:
   /// The stream has high priority, so that communication does not wait for multiprocessors that the compute uses.
@@ -41,17 +42,18 @@ class DevicePlane : public DataPlane {
   /// reduction any more. Afterwards only await_abort() and the destructor may be called.
   virtual void abort() noexcept = 0;
   /// Call after abort(), and after destroying the graphs. Returns true if the library's abort has returned by the
-  /// deadline. If it has not, calls that free memory of the GPU may never return: end the process.
+  /// deadline. If it has not returned, calls that free memory of the GPU may never return: end the process.
   virtual bool await_abort(Deadline deadline) noexcept = 0;
-  /// Returns the reason why a capture cannot include all_reduce(), in one line; empty if it can.
+  /// Returns the reason why a capture cannot include all_reduce(), in one line. The text is empty if a capture can
+  /// include it.
   [[nodiscard]] virtual std::string_view capture_refusal() const { return {}; }
   /// Returns the reason why reduce_scatter(), all_gather() and all_to_all() are unsupported, in one line; empty if they
   /// work.
   [[nodiscard]] virtual std::string_view shares_refusal() const { return {}; }
-  /// Collective. Disconnects the ranks and connects them again with `options`, except that deadline and share_gpus
-  /// stay. Nothing may be enqueued, and no graph may hold a reduction. Memory that allocate() returned stays valid.
-  /// This memory is then registered or not, as `options` says; memory that did not come from NCCL stays unregistered.
-  /// Errors: those of make_nccl(). After an error only the destructor may be called.
+  /// Collective. Disconnects the ranks and connects them again with `options`, except that deadline and share_gpus keep
+  /// their old values. Nothing may be enqueued, and no graph may hold a reduction. Memory that allocate() returned
+  /// stays valid. Afterwards `options` decides whether this memory is registered; memory that did not come from NCCL
+  /// stays unregistered. Errors: those of make_nccl(). After an error only the destructor may be called.
   virtual void reconnect(const NcclOptions& options, Deadline deadline) = 0;
   /// Returns true if memory from allocate() is registered. Returns false in a world of one rank.
   [[nodiscard]] virtual bool registers_memory() const = 0;
@@ -72,8 +74,8 @@ int unfinished_aborts() noexcept;
 
 class DeviceCommunicator final : public Communicator {
  public:
-  /// `backend` must be a string literal. `api` gives the library's name and version; null if no library is used. Call
-  /// set_plane() before data() and device().
+  /// `backend` must be a string literal. `api` gives the library's name and version, and is null without a library.
+  /// Call set_plane() before data() and device().
   DeviceCommunicator(std::string_view backend, std::unique_ptr<Communicator> host, gpu::GpuRuntime& runtime,
                      const nccl::Api* api)
       : backend_(backend),
@@ -103,13 +105,15 @@ class DeviceCommunicator final : public Communicator {
   const std::string library_;
   std::unique_ptr<Communicator> host_;
   std::vector<std::unique_ptr<Communicator>> kept_;
-  std::unique_ptr<DevicePlane> plane_;  // last, so that it is destroyed first
+  // The last member, so that the plane is destroyed before the communicators that it borrows.
+  std::unique_ptr<DevicePlane> plane_;
 };
 
 /// Collective. The result uses the control plane and the topology of `host` and the GPU of `runtime`, which must
 /// outlive the result. Before the ranks start NCCL, they compare GPUs and NCCL versions, so that a wrong launch gives
 /// one clear error line. Then they try a reduction and check its result. For a world of one rank, `api` may be null.
-/// Errors, with the same text on all ranks: invalid_argument for two ranks on one GPU; mismatch for different versions.
+/// Errors, with the same text on all ranks: invalid_argument for two ranks on one GPU; mismatch for different NCCL
+/// versions.
 /// Other errors, also sent to the peers: backend, peer_lost, timeout, check_failed, naming this rank and what failed.
 std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::GpuRuntime& runtime,
                                               std::shared_ptr<nccl::Api> api, const NcclOptions& options,
@@ -117,18 +121,19 @@ std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host
 
 /// The worlds that a rank belongs to in a two-level reduction. `node` and `across` are null if there is one node.
 struct HostLevels {
-  std::unique_ptr<Communicator> world;   ///< control plane and topology
-  std::unique_ptr<Communicator> node;    ///< the ranks of this rank's node, ordered by local rank
-  std::unique_ptr<Communicator> across;  ///< the ranks with this local rank, by node; used by a thread of the plane
+  std::unique_ptr<Communicator> world;  ///< gives the control plane and the topology
+  std::unique_ptr<Communicator> node;   ///< the ranks of this rank's node, ordered by local rank
+  /// The ranks with this rank's local rank, ordered by node. A thread of the plane uses this communicator.
+  std::unique_ptr<Communicator> across;
 };
-/// Collective over MPI's ranks. Has no deadline, because MPI's split has none. Errors: unsupported if `world` has
-/// several nodes and is not an MPI communicator; those of make_mpi().
+/// Collective over MPI's ranks. Has no deadline, because MPI_Comm_split() has no deadline. Errors: unsupported if
+/// `world` has several nodes and is not an MPI communicator; those of make_mpi().
 HostLevels split_levels(std::unique_ptr<Communicator> world);
 
-/// Collective. Like make_nccl(), but NCCL reduces only within a node, and messages of `hosts` reduce between nodes.
+/// Collective. Like make_nccl(), but NCCL reduces only within a node, and `hosts` reduces between nodes by messages.
 /// Made for comparison; see docs/gpu.md. With one node this is the same as make_nccl(). Ranks of one node may be
-/// processes or threads. Ranks of different nodes must be processes, because their streams wait for one another. Tests
-/// with a fake GPU may use threads. Errors: those of make_nccl().
+/// processes or threads. Ranks of different nodes must be processes, because the stream of one rank waits for the
+/// streams of the other ranks. Tests with a fake GPU may use threads for all ranks. Errors: those of make_nccl().
 std::unique_ptr<DeviceCommunicator> make_hierarchical(HostLevels hosts, gpu::GpuRuntime& runtime,
                                                       std::shared_ptr<nccl::Api> api, const NcclOptions& options,
                                                       Deadline deadline);

@@ -20,10 +20,11 @@ constexpr auto kNap = 2ms;
 /// Time that ranks have to answer the roll call which finds the rank that the other ranks wait for. Waiting ranks check
 /// for roll calls at least every 50 ms (the longest slice of NodeGroup).
 constexpr auto kAnswerTime = 300ms;
-/// Time to answer the second roll call, which is held if several ranks were silent, because a busy machine may delay
-/// ranks.
+/// Time that ranks have to answer a second roll call. The second call is held if several ranks were silent in the
+/// first, because on a busy machine ranks may just be late.
 constexpr auto kSecondAnswerTime = 700ms;
-/// Time between two checks for dead processes. A check takes about 40 us per rank. Shorter waits make no check.
+/// Time between two checks for dead processes. A check takes about 40 us per rank. A wait that is shorter than this
+/// time makes no check.
 constexpr auto kBetweenLooks = 40ms;
 /// A stall is reported after 1/kStallShare of the time to the deadline: late enough not to report a rank that is only
 /// slow, early enough for a person to investigate.
@@ -46,7 +47,7 @@ void Faults::throw_if_aborted() {
   }
   if (!aborted()) return;
   const Header& header = segment_.header();
-  // The writer leaves state 1 in well under a microsecond, unless its process died in this state.
+  // State 1 lasts much less than a microsecond, unless the process of the writer died in this state.
   for (int i = 0; i < 100 && header.abort_state.load(std::memory_order_acquire) != 2; ++i) {
     std::this_thread::sleep_for(100us);
   }
@@ -96,7 +97,7 @@ std::string Faults::with_flight(std::string_view status) const {
 }
 
 std::string Faults::flight_record() const {
-  // On a node with more than kFewRanks ranks, each rank gets one line.
+  // The table has up to kEach lines per rank, but only one line per rank on a node with more than kFewRanks ranks.
   constexpr int kFewRanks = 8;
   constexpr std::size_t kEach = 3;
   std::vector<RankFlights> ranks;

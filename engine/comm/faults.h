@@ -1,6 +1,7 @@
-// Detects and reports the faults of a rank and its peers: aborts, dead processes, roll calls and deadline errors. Ranks
-// of one node tell each other through the shared segment, ranks of different nodes through notices of the transport.
-// Every loop that waits for a peer calls check().
+// Detects and reports the faults of a rank and its peers: aborts, dead processes and passed deadlines. After a deadline
+// the ranks may hold a roll call: ranks that do not answer it are at fault. Ranks of one node report faults through the
+// shared segment, ranks of different nodes through notices of the transport. Every loop that waits for a peer calls
+// check().
 //
 // Threads: only the rank's own thread calls check() and give_up(); any thread may call the other methods.
 #pragma once
@@ -45,13 +46,13 @@ class Faults {
   /// or if `awaited` is -1 and the process of any rank of this node has ended.
   void check(const Wait& wait, int awaited);
   /// Call this when the deadline has passed while waiting for `missing`. Throws peer_lost if one rank is at fault, else
-  /// timeout. `direct` is true if the ranks of `missing` certainly did not arrive. If false, they may be waiting for
-  /// another rank: give_up() then holds a roll call, and ranks that do not answer are at fault. The text ends with
-  /// `detail`.
+  /// timeout. `direct` is true if the ranks of `missing` certainly did not arrive. If it is false, those ranks may be
+  /// waiting for another rank: give_up() then holds a roll call, and ranks that do not answer are at fault. The text
+  /// ends with `detail`.
   [[noreturn]] void give_up(const Wait& wait, std::span<const int> missing, bool direct, std::string_view detail);
   /// Makes the waits of the peers fail with `text`, which describes a disagreement that the peers may not detect.
   void abort_for_mismatch(std::string_view text) noexcept;
-  /// For a disagreement that this rank detects and other ranks may not. Aborts the peers, then throws mismatch.
+  /// For a disagreement that this rank detects and other ranks may not detect. Aborts the peers, then throws mismatch.
   [[noreturn]] void throw_mismatch(const std::string& text);
   /// For a disagreement that all ranks of this node detect in the same synchronisation. Each of them throws mismatch,
   /// and the leader aborts the other nodes. With several nodes, this rank's later collectives throw mismatch, too.
@@ -61,7 +62,8 @@ class Faults {
   /// Throws peer_lost with the reason if a rank has aborted; mismatch after throw_node_mismatch() on several nodes.
   void throw_if_aborted();
 
-  /// Returns the other ranks of this node whose processes are visible; complete once all have connected. Any thread.
+  /// Returns the other ranks of this node whose processes are visible. The list is complete once all ranks of the node
+  /// have connected. Any thread.
   [[nodiscard]] std::vector<Neighbour> neighbours() const;
 
   /// Registers a callback, which is called once for each collective in which this rank has waited for a quarter of the
@@ -69,7 +71,8 @@ class Faults {
   void on_stall(OnStall told) { on_stall_ = std::move(told); }
   /// Returns the flight_table() of this node's ranks, with the last roll-call answers of other nodes' ranks.
   [[nodiscard]] std::string flight_record() const;
-  /// "left all_reduce 16 (400000 bytes) 2.1 s ago"; empty if `rank` is on another node or has entered nothing.
+  /// Returns text such as "left all_reduce 16 (400000 bytes) 2.1 s ago"; empty if `rank` is on another node or has
+  /// entered nothing.
   [[nodiscard]] std::string last_flight(int rank) const;
 
   void abort(std::string_view reason) noexcept;
@@ -81,7 +84,8 @@ class Faults {
   std::vector<std::optional<std::string>> call_roll(std::string_view status, std::chrono::milliseconds patience,
                                                     OnAbort on_abort);
   /// Checks whether the process of rank `awaited` has ended, if that rank is on this node. If `awaited` is -1, checks
-  /// all ranks of this node. Errors: peer_lost, naming the rank, if two checks in a row find its process ended.
+  /// all ranks of this node. Errors: peer_lost, naming the rank, if two checks in a row find that its process has
+  /// ended.
   void look_for_dead(const Wait& wait, int awaited);
   /// Returns a rank whose process has ended, out of those that look_for_dead() checks; -1: none.
   [[nodiscard]] int dead_neighbour(int awaited) const;
@@ -108,14 +112,17 @@ class Faults {
   std::atomic<bool> out_of_step_{false};  ///< this node's ranks disagreed, and the other nodes were aborted
   Clock::time_point next_look_;           ///< time of the next check for dead processes
   int suspect_ = -1;                      ///< the rank whose process had ended at the last check; -1: none
-  std::uint64_t suspected_in_ = 0;        ///< sequence number of the operation of that check
+  std::uint64_t suspected_in_ = 0;        ///< sequence number of the operation during which `suspect_` was set
   OnStall on_stall_;
-  std::uint64_t warned_in_ = 0;  ///< sequence number of the operation of the last stall warning
+  std::uint64_t warned_in_ = 0;  ///< sequence number of the operation for which this rank last called `on_stall_`
   mutable Mutex mutex_;
-  std::string node_mismatch_ HVD_GUARDED_BY(mutex_);                         ///< error text, if out_of_step_
-  std::vector<std::optional<std::string>> statuses_ HVD_GUARDED_BY(mutex_);  ///< [rank]: answers since the last call
-  std::vector<std::string> last_answers_ HVD_GUARDED_BY(mutex_);             ///< [rank]: last answer to a roll call
-  std::uint32_t seen_call_ HVD_GUARDED_BY(mutex_) = 0;  ///< answers up to this call belong to earlier roll calls
+  std::string node_mismatch_ HVD_GUARDED_BY(mutex_);  ///< text of the disagreement if out_of_step_ is true
+  /// [rank]: answers received since this rank's last roll call.
+  std::vector<std::optional<std::string>> statuses_ HVD_GUARDED_BY(mutex_);
+  /// [rank]: last status that a rank of another node sent; empty for ranks of this node.
+  std::vector<std::string> last_answers_ HVD_GUARDED_BY(mutex_);
+  /// Number of the node's latest roll call when this rank's last roll call ended. Answers up to this number are old.
+  std::uint32_t seen_call_ HVD_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace hvd::comm

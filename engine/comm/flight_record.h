@@ -1,6 +1,7 @@
 // Records the collectives that one rank entered last, for messages about lost and hanging peers. A FlightRecord is part
-// of the rank's cell of the node's shared segment, so that the node's other ranks can read it after the process has
-// ended. All-zero bytes are an empty record. The rank's own thread writes; any thread of the node may read at any time.
+// of the rank's cell in the node's shared segment, so that other ranks of the node can read the record after the rank's
+// process has ended. All-zero bytes are an empty record. The rank's own thread writes; any thread of the node may read
+// at any time.
 #pragma once
 
 #include <array>
@@ -48,7 +49,7 @@ class FlightRecord {
              Clock::time_point now) noexcept;
   void leave(std::uint64_t sequence, Clock::time_point now) noexcept;
 
-  /// Returns up to `most` collectives, the last collective first. Skips entries that are being overwritten.
+  /// Returns up to `most` collectives, the latest collective first. Skips entries that are being overwritten.
   [[nodiscard]] std::vector<CollectiveInFlight> last(std::size_t most) const;
 
  private:
@@ -59,7 +60,7 @@ class FlightRecord {
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<Clock::rep> entered{0};
     std::atomic<Clock::rep> left{0};      ///< 0: not left yet
-    std::atomic<std::uint64_t> dtype{0};  ///< 1 + DataType; 0: none
+    std::atomic<std::uint64_t> dtype{0};  ///< 1 + DataType; 0: no type
   };
   [[nodiscard]] std::optional<CollectiveInFlight> read(std::uint64_t sequence) const;
 
@@ -67,7 +68,7 @@ class FlightRecord {
   std::array<Entry, kKept> entries_;
 };
 
-/// Marks a collective as left in its destructor, except while an exception propagates.
+/// The destructor marks the collective as left, unless it runs while an exception propagates.
 class InFlight {
  public:
   InFlight() = default;
@@ -85,7 +86,7 @@ class InFlight {
 /// The entries of one rank in a flight table.
 struct RankFlights {
   std::string rank;                         ///< "rank 3 (host b)"
-  std::vector<CollectiveInFlight> flights;  ///< the last collective first
+  std::vector<CollectiveInFlight> flights;  ///< the latest collective first
   std::string says;                         ///< for a rank of another node: its last answer to a roll call
 };
 

@@ -11,7 +11,8 @@ char process_state(std::uint32_t process) noexcept;
 /// Returns true if `process` no longer exists or is a zombie.
 bool has_ended(std::uint32_t process) noexcept;
 
-/// Returns an id of this process's pid namespace; 0 if unknown. Processes with the same id can compare process ids.
+/// Returns an id of this process's pid namespace; 0 if unknown. Two processes in the same pid namespace can compare
+/// process ids.
 std::uint64_t my_pid_namespace() noexcept;
 
 }  // namespace hvd::comm

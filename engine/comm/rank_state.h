@@ -1,4 +1,5 @@
-// The parts that the control plane and the data plane of a rank share. Owned by its Communicator; used by one thread.
+// The parts that the control plane and the data plane of a rank share. The rank's Communicator owns the RankState; one
+// thread uses it.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,8 @@
 namespace hvd::comm {
 namespace {
 
-// Element types: `T` of inputs, `Out` of outputs, `Acc` in arithmetic. The loops vectorise: conversions do not branch.
+// The element types below say how inputs (type `T`) become operands (type `Acc`) and results become outputs (type
+// `Out`). Their conversions do not branch, so that the compiler can vectorise the loops.
 template <class Type>
 struct Plain {
   using T = Type;
@@ -54,7 +55,8 @@ struct FP16 {
   }
 };
 
-// Element types for convert(): Narrowing has fp32 inputs and `Half` outputs, Widening the reverse.
+// Element types for convert(): Narrowing has fp32 inputs and `Half` outputs; Widening has `Half` inputs and fp32
+// outputs.
 template <class Half>
 struct Narrowing {
   using T = float;
@@ -86,7 +88,7 @@ struct Sum {
 struct Product {
   template <class A>
   static A apply(A a, A b) {
-    if constexpr (std::is_integral_v<A>) {  // wraps like Sum
+    if constexpr (std::is_integral_v<A>) {  // integers wrap, as in Sum
       using Wide = std::conditional_t<sizeof(A) == 8, std::uint64_t, std::uint32_t>;
       return static_cast<A>(static_cast<Wide>(a) * static_cast<Wide>(b));
     } else {
@@ -155,8 +157,8 @@ template <class E, class Op>
   }
 }
 
-// One instance of the same loop per instruction set. The target attribute applies to a function, so the loop is forced
-// inline into one function per set. target_clones would use ifuncs, with which ThreadSanitizer cannot start.
+// Each instruction set has a function with its own copy of the loop: a target attribute applies to a whole function, so
+// the loop is forced inline. The attribute target_clones would use ifuncs, with which ThreadSanitizer cannot start.
 template <class E, class Op>
 void generic(const Problem& problem) {
   kernel<E, Op>(problem);

@@ -2,9 +2,9 @@
 // at run time; the bits of the result do not depend on that choice.
 //
 // Arithmetic: fp16 and bf16 are converted to float, reduced in float, and rounded once per call to nearest even.
-// Integers wrap modulo their width. kAverage accumulates like kSum; the caller divides once, at the end, with
-// `divisor` (floats: times the reciprocal; integers: truncating division). For equal operands min and max keep the
-// first operand, so that the order of operands matters for signed zeros and NaN.
+// Integers wrap modulo their width. kAverage accumulates like kSum; the caller passes the world size as `divisor` in
+// the last call only. Floats are then multiplied by the reciprocal of `divisor`; integer division truncates. For equal
+// operands min and max keep the first operand, so the order of operands matters for signed zeros and NaN.
 #pragma once
 
 #include <cstddef>
@@ -33,10 +33,11 @@ void reduce_pair(std::byte* out, const std::byte* first, const std::byte* second
                  ReduceOp op);
 
 /// Converts `in` to the type of `out`. One type must be fp32, the other fp16 or bf16. Conversion to 16 bits rounds to
-/// nearest even, beyond fp16's range to infinity; conversion to fp32 is exact. Shapes: flat (count), no overlap.
+/// nearest even, and gives infinity for values beyond the range of fp16. Conversion to fp32 is exact. Shapes: both flat
+/// (count), no overlap.
 void convert(std::byte* out, DataType out_type, const std::byte* in, DataType in_type, std::size_t count);
 
-/// Sets data /= divisor, as the last step of kAverage.
+/// Divides every element by `divisor`, as the last step of kAverage.
 void divide(std::byte* data, std::size_t count, DataType dtype, int divisor);
 
 }  // namespace hvd::comm

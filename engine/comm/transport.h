@@ -1,6 +1,6 @@
 // Point-to-point messages of bytes between ranks. The algorithms use MPI or threads only through this interface.
 //
-// Threads: one thread, except that any thread may call notify() and poll_notice().
+// Threads: one thread uses a Transport, except that any thread may call notify() and poll_notice().
 // Messages of one (sender, receiver) pair arrive in the order in which they were sent.
 #pragma once
 
@@ -28,19 +28,19 @@ class Transport {
   using Ticket = std::uint64_t;
 
   virtual ~Transport() = default;
-  /// Starts a send. `bytes` must stay unchanged until the ticket is waited for.
+  /// Starts a send. `bytes` must stay unchanged until test() or wait() has reported the end of the send.
   virtual Ticket send(int to, std::span<const std::byte> bytes) = 0;
   /// Starts a receive. The message must have exactly bytes.size() bytes.
-  /// Errors (also of wait): mismatch if the message is longer, backend if the library fails.
+  /// Errors of receive() and wait(): mismatch if the message is longer, backend if the library fails.
   virtual Ticket receive(int from, std::span<std::byte> bytes) = 0;
   /// Returns true if the operation is finished; after that, the ticket must not be used again. Never blocks.
   virtual bool test(Ticket ticket) = 0;
   /// Sleeps until the operation is finished. Errors: those of Faults::check and Faults::give_up; after an error the
   /// transport can only be used for notices. No receive stays open after an error, so that the memory of a receive may
-  /// be freed. wait() reports a mismatch to the peers, which cannot detect it (Faults::abort_for_mismatch).
+  /// be freed. wait() reports a mismatch to the peers, which cannot detect the mismatch (Faults::abort_for_mismatch).
   virtual void wait(Ticket ticket, const Wait& wait) = 0;
 
-  /// Best effort, never waits.
+  /// Sends `notice` to rank `to`, and never waits. The notice may be lost.
   virtual void notify(int to, const Notice& notice) noexcept = 0;
   virtual std::optional<Notice> poll_notice() noexcept = 0;
 

@@ -17,7 +17,7 @@ struct Wait {
   std::uint64_t sequence;      ///< number of the operation in this communicator; equal on all ranks
   std::size_t bytes;
   Deadline deadline;
-  Clock::time_point start = Clock::now();  ///< up to 10 ms early if it is coarse_now()
+  Clock::time_point start = Clock::now();  ///< up to 10 ms early if it was read with coarse_now()
   InFlight in_flight{};
 
   /// "all_reduce 17 (26214400 bytes)".

@@ -1,6 +1,6 @@
-// Maps n members to m places, for algorithms that exchange at distances 1, 2, 4, ... m is the largest power of two up
-// to n. Each of the first n - m places has two members: place p has members 2p and 2p + 1, and member 2p acts for both.
-// Every other place has one member. One operation owns a Folding.
+// Maps n members to m places, for algorithms whose exchanges have distances 1, 2, 4, and so on. The number m is the
+// largest power of two up to n. Each of the first n - m places has two members: place p has members 2p and 2p + 1, and
+// member 2p acts for the pair. Every other place has one member. One operation owns a Folding.
 #pragma once
 
 #include <bit>
@@ -28,7 +28,8 @@ class Folding {
   [[nodiscard]] Members places() const { return {ranks_, place_}; }
   [[nodiscard]] bool acts() const { return acts_; }
 
-  /// Combines each pair's data into the even member's `data`: combine(into, first, second). `scratch`: same size.
+  /// Combines each pair's data into the even member's `data`: combine(into, first, second). `scratch` is as long as
+  /// `data`.
   template <class Combine>
   void fold_in(Transport& transport, std::span<std::byte> data, std::span<std::byte> scratch, Combine&& combine,
                const Wait& wait) const {

@@ -9,13 +9,13 @@
 namespace hvd::comm {
 namespace {
 
-/// Number of peers that a rank exchanges with at the same time. They are enough to hide one late peer, and few enough
-/// that a rank of a large world does not buffer many messages.
+/// Number of peers that a rank exchanges messages with at the same time. With 16 peers, the other exchanges go on while
+/// one peer is late, and a rank of a large world does not buffer many messages.
 constexpr std::size_t kWindow = 16;
 
 /// Sends `source(peer)` to every other member and receives `target(peer)` from that member. Each member starts with its
-/// right neighbour, so that the members do not all send to the same member first. Both know the sizes; empty messages
-/// are not sent.
+/// right neighbour, so that the members do not all send to the same member first. Sender and receiver know the size of
+/// each message; empty messages are not sent.
 template <class Source, class Target>
 void exchange(Transport& transport, const Members& members, Source source, Target target, const Wait& wait) {
   using Tickets = std::array<std::optional<Transport::Ticket>, kWindow>;
@@ -67,7 +67,7 @@ void pairwise_reduce_scatter(Transport& transport, const Members& members, std::
                              const Wait& wait) {
   const std::size_t element = size_of(share.dtype);
   const std::size_t bytes = share.count * element;
-  // scratch: one share per member; this member's own part is unused.
+  // `scratch` has room for one share per member; the room for this member's own input is unused.
   if (scratch.size() < bytes * members.size()) scratch.resize(bytes * members.size());
   exchange(
       transport, members,

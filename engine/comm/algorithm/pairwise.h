@@ -12,7 +12,8 @@
 
 namespace hvd::comm {
 
-/// Sends block p of `in` to member p. Shapes, in elements of `element` bytes: in (from.back()), out (to.back()).
+/// Sends block p of `in` to member p, and receives block p of `out` from member p. Shapes, in elements of `element`
+/// bytes: in (from.back()), out (to.back()).
 void pairwise_all_to_all(Transport& transport, const Members& members, std::byte* out, Offsets to, const std::byte* in,
                          Offsets from, std::size_t element, const Wait& wait);
 

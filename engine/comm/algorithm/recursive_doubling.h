@@ -19,8 +19,8 @@ class RecursiveDoubling {
 
   explicit RecursiveDoubling(Transport& transport) : transport_(transport) {}
 
-  /// Works in place on every member. The operand of the lower place comes first, so that all members get the same bits.
-  /// Works for any number of members: folding.h pairs members if their number is not a power of two.
+  /// Works in place on every member. The data of the lower place are the first operand, so that all members get the
+  /// same bits. Works for any number of members: folding.h pairs members if their number is not a power of two.
   void all_reduce(const Members& members, std::span<std::byte> data, const Combine& combine, const Wait& wait);
   void all_reduce(const Members& members, std::byte* data, std::size_t count, DataType dtype, ReduceOp op, int divisor,
                   const Wait& wait);

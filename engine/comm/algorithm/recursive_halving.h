@@ -20,8 +20,8 @@ class RecursiveHalving {
 
   /// Works in place: afterwards this member's share of `data` holds the reduction over all members, and the rest is
   /// undefined. Shapes: data (offsets.back()); `whole.count` is offsets.back(). The number of members must be a power
-  /// of two. Members at distance n/2 combine first, then those at n/4, ..., 1. The lower member's data are the first
-  /// operand.
+  /// of two. Members at distance n/2 combine first, then those at n/4, ..., 1. In each pair, the data of the lower
+  /// member are the first operand.
   void reduce_scatter(const Members& members, std::byte* data, Offsets offsets, const Reduction& whole,
                       const Wait& wait);
   /// Works in place: `data` contains this member's share before the call, and all shares after it. The number of
@@ -31,7 +31,7 @@ class RecursiveHalving {
   void all_reduce(const Members& members, std::byte* data, const Reduction& whole, const Wait& wait);
 
  private:
-  /// Sends `mine` and receives `theirs` at the same time; both ranks know both sizes.
+  /// Sends `mine` and receives `theirs` at the same time; this rank and `partner` know both sizes.
   void exchange(int partner, std::span<const std::byte> mine, std::span<std::byte> theirs, const Wait& wait);
   std::span<std::byte> scratch(std::size_t bytes);
 

@@ -8,19 +8,21 @@
 namespace hvd::comm {
 namespace {
 
-/// Number of receives posted ahead of the segment that is reduced, so that the network stays busy meanwhile.
+/// Number of receives posted ahead of the segment that is being reduced. They keep the network busy during the
+/// reduction.
 constexpr std::size_t kAhead = 4;
 
 }  // namespace
 
 // The schedule of one all-reduce. Each half (reduce-scatter, all-gather) is a stream of items: item i is segment
-// i % segments of step i / segments. All ranks use the number of segments of the largest piece, so that their streams
-// match. Segments past the end of a shorter piece are empty and are not sent: both ends know the sizes.
+// i % segments of step i / segments. All ranks use the number of segments of the largest piece, so that item i means
+// the same on all ranks. Segments past the end of a shorter piece are empty. They are not sent, because sender and
+// receiver know the sizes.
 struct Ring::Schedule {
   const Members& members;
   std::byte* data;
   Reduction reduction;
-  std::byte* wire;  ///< the values that are sent, laid out as `data`; equal to `data` if nothing is rounded
+  std::byte* wire;  ///< the values to send, in the order of `data`; the same address as `data` if nothing is rounded
   DataType wire_type;
   std::size_t segment;   ///< elements per segment
   std::size_t segments;  ///< segments per step

@@ -22,14 +22,14 @@ struct Members {
 
 class Ring {
  public:
-  /// Borrows `transport`. `segment_bytes` is the pipelining unit.
+  /// Borrows `transport`. A piece is sent in segments of `segment_bytes`, so that sending and reducing overlap.
   Ring(Transport& transport, std::size_t segment_bytes) : transport_(transport), segment_bytes_(segment_bytes) {}
 
   /// Works in place, with equal arguments on all members. Piece c is summed in the order of members c, c+1, ..., c-1,
-  /// for every segment size. The last of these members applies the divisor.
-  /// `wire`: the type of the values that are sent: the reduction's type or, if that type is fp32, fp16 or bf16. With
-  /// fp16 or bf16, partial sums are rounded at each hop and added in fp32, and all members get the rounded result.
-  /// Errors: those of Transport.
+  /// whatever the segment size. Member c-1 applies the divisor.
+  /// `wire` is the type in which values are sent: the reduction's own type or, for an fp32 reduction only, fp16 or
+  /// bf16. If an fp32 reduction sends 16-bit values, partial sums are rounded at each hop and added in fp32, and all
+  /// members get the rounded result. Errors: those of Transport.
   void all_reduce(const Members& members, std::byte* data, const Reduction& reduction, DataType wire, const Wait& wait);
 
  private:
@@ -39,7 +39,7 @@ class Ring {
 
   Transport& transport_;
   std::size_t segment_bytes_;
-  // These vectors are kept after a failed call: a late message may still be written to them.
+  // The three vectors below are kept after a failed call: a late message may still be written to them.
   std::vector<std::byte> scratch_;  ///< segments that have arrived
   std::vector<std::byte> wire_;     ///< the whole message in the type `wire`, if that is not the reduction's type
   std::vector<float> widened_;      ///< one segment, converted to fp32

@@ -15,10 +15,10 @@ constexpr std::size_t kGroup = 4;
 
 /// The order in which segments are sent. A group of kGroup segments of every share goes through all steps, then the
 /// next group follows. Item i is one segment of one step. All members use the number of segments of the largest share,
-/// so that their streams match. Segments past the end of a shorter share are empty and are not sent.
+/// so that item i means the same on all members. Segments past the end of a shorter share are empty and are not sent.
 struct Stream {
   Offsets offsets;
-  std::size_t segment;  ///< elements
+  std::size_t segment;  ///< elements per segment
   std::size_t steps;
 
   [[nodiscard]] std::size_t shares() const { return offsets.size() - 1; }
@@ -42,7 +42,8 @@ struct Stream {
 }  // namespace
 
 // Sends `source(i)` to the right neighbour and receives item i from the left neighbour into `target(i)`. Item i is
-// posted once item i - kGroup is received, combined and sent; `source(i)` may be the data of item i - kGroup.
+// posted after item i - kGroup has been received, combined and sent. Therefore `source(i)` may be the data of item i -
+// kGroup.
 template <class Source, class Target, class Arrived>
 void ShareRing::travel(const Members& members, std::size_t items, Source source, Target target, Arrived arrived,
                        const Wait& wait) {

@@ -1,6 +1,6 @@
-// Ring reduce-scatter and all-gather of shares that may differ in size. Both need scratch memory for only a few
-// segments, whatever the size of the shares. See docs/algorithms.md. One object per rank, used by one thread; borrows
-// the transport.
+// Ring reduce-scatter and all-gather of shares that may differ in size. Both operations need scratch memory for only a
+// few segments, whatever the size of the shares. See docs/algorithms.md. One object per rank, used by one thread;
+// borrows the transport.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@ namespace hvd::comm {
 
 class ShareRing {
  public:
-  /// `segment_bytes` is the pipelining unit.
+  /// A share is sent in segments of `segment_bytes`, so that sending and reducing overlap.
   ShareRing(Transport& transport, std::size_t segment_bytes) : transport_(transport), segment_bytes_(segment_bytes) {}
 
   /// Share c is combined in the order of members c, c + 1, ..., c - 1, as Ring::all_reduce combines its piece c.
   /// Shapes: in (offsets.back()), out (share.count). `out` may be this member's share within `in`.
-  /// Errors of both functions: those of Transport.
+  /// Errors of reduce_scatter() and all_gather(): those of Transport.
   void reduce_scatter(const Members& members, std::byte* out, const std::byte* in, Offsets offsets,
                       const Reduction& share, const Wait& wait);
   /// Shapes: in (this member's share), out (offsets.back()). `in` may be this member's share within `out`.

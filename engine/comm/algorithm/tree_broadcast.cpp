@@ -8,7 +8,7 @@ void tree_broadcast(Transport& transport, const Members& members, std::size_t ro
                     const Wait& wait) {
   const std::size_t n = members.size();
   if (n == 1 || data.empty()) return;
-  const std::size_t place = (members.me + n - root) % n;  // 0 is the root
+  const std::size_t place = (members.me + n - root) % n;  // the root is at place 0
   const auto rank_at = [&](std::size_t p) { return members.ranks[(p + root) % n]; };
   std::size_t reach = 1;  // the lowest set bit of `place` is the distance to its parent
   while (reach < n && (place & reach) == 0) reach *= 2;

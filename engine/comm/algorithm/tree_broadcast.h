@@ -8,7 +8,7 @@
 
 namespace hvd::comm {
 
-/// Sends `data` of the member at place `root` to all members. All members give the same size.
+/// Sends `data` of the member at place `root` to all members. All members give `data` of the same size.
 void tree_broadcast(Transport& transport, const Members& members, std::size_t root, std::span<std::byte> data,
                     const Wait& wait);
 

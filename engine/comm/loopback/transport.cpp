@@ -77,7 +77,8 @@ void ThreadTransport::wait(Ticket ticket, const Wait& wait) {
     await(ticket, wait);
   } catch (const Error& error) {
     forget_receives();
-    if (error.code() == Errc::kMismatch) faults_.abort_for_mismatch(error.what());  // only the receiver detects it
+    // Only the receiver detects a mismatch.
+    if (error.code() == Errc::kMismatch) faults_.abort_for_mismatch(error.what());
     throw;
   } catch (...) {
     forget_receives();

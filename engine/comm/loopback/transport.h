@@ -22,7 +22,7 @@ struct Inbox {
   std::deque<Notice> notices HVD_GUARDED_BY(mutex);
 };
 
-/// The inboxes of all ranks of a world, [rank], shared by its transports.
+/// The inboxes of all ranks of a world, [rank]. All transports of the world share them.
 using Inboxes = std::vector<std::unique_ptr<Inbox>>;
 std::shared_ptr<Inboxes> make_inboxes(int size);
 
@@ -50,15 +50,16 @@ class ThreadTransport final : public Transport {
   };
   [[nodiscard]] Inbox& inbox(int rank) const { return *(*inboxes_)[static_cast<std::size_t>(rank)]; }
   void await(Ticket ticket, const Wait& wait);
-  /// Drops the open receives. After an error the caller may free their memory: no late message may be written to it.
+  /// Drops the open receives. After an error the caller may free the memory of these receives, so no late message may
+  /// be written there.
   void forget_receives();
-  /// Copies the messages that have arrived from `from` to the receives posted for that rank, in order.
+  /// Copies the messages that have arrived from rank `from` to the receives posted for rank `from`, in order.
   void deliver(int from, Inbox& mine) HVD_REQUIRES(mine.mutex);
 
   std::shared_ptr<Inboxes> inboxes_;
   int rank_;
   Faults& faults_;
-  Ticket next_ = 1;                          // ticket 0 means any send, which completes at once
+  Ticket next_ = 1;                          // ticket 0 stands for every send, because sends complete at once
   std::vector<std::deque<Receive>> posted_;  ///< [sender]
   std::map<Ticket, int> open_;               ///< sender of each receive that is not delivered yet
 };

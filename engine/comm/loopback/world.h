@@ -10,7 +10,7 @@
 
 namespace hvd::comm {
 
-/// Returns the transport for `rank`; it owns `inner`.
+/// Returns the transport for `rank`. The returned transport owns `inner`.
 using WrapTransport = std::function<std::unique_ptr<Transport>(int rank, std::unique_ptr<Transport> inner)>;
 
 /// Like make_loopback(), with `wrap` applied to every transport. Errors: those of make_loopback().

@@ -46,7 +46,7 @@ class LockedComm {
   explicit LockedComm(MpiEnvironment& environment) : environment_(environment) {}
   ~LockedComm() {
     const MutexLock lock(environment_.calls());
-    if (environment_.abandoned()) static_cast<void>(comm_.release());  // freeing it would wait for a lost peer
+    if (environment_.abandoned()) static_cast<void>(comm_.release());  // MPI_Comm_free would wait for a lost peer
     comm_.reset();
   }
   LockedComm(const LockedComm&) = delete;
@@ -59,7 +59,8 @@ class LockedComm {
   MpiComm comm_;
 };
 
-/// Splits `world` into nodes: ranks that share memory, or for tests `ranks_per_node` consecutive ranks.
+/// Splits `world` into nodes. A node consists of the ranks that share memory or, if `ranks_per_node` > 0 (for tests),
+/// of that many consecutive ranks.
 MpiComm split_by_node(MPI_Comm world, int rank, int ranks_per_node) {
   MpiComm node;
   if (ranks_per_node > 0) {
@@ -146,9 +147,10 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
   throw Error(Errc::kOutOfMemory, problem);
 }
 
-/// Waits until every rank has called meet(). Afterwards the caller may make a blocking MPI call while it holds the
-/// environment's mutex. Other engines of the process stop meanwhile, but no rank waits for them before it makes the
-/// same call. Errors: timeout. The environment is then abandoned, because the barrier cannot be completed.
+/// Waits until every rank has called meet(). Afterwards the caller may make a blocking collective call of MPI while it
+/// holds the environment's mutex. The mutex stops the other engines of this process during that call. This causes no
+/// deadlock: no rank waits for a stopped engine before that rank has made the same MPI call. Errors: timeout. After a
+/// timeout the environment is abandoned, because the barrier cannot be completed.
 void meet(MPI_Comm ranks, MpiEnvironment& environment, const Patience& patience) {
   constexpr auto kNap = std::chrono::microseconds(200);
   const Deadline deadline = patience.from_now();

@@ -10,10 +10,10 @@
 
 namespace hvd::comm {
 
-/// Collective over `ranks`; existing engines of this process may run meanwhile. The program must have started MPI with
-/// at least MPI_THREAD_SERIALIZED, and must finalise MPI itself after the Communicator is destroyed.
-/// Concurrent calls can deadlock: see make_mpi() in communicator.h.
-/// Errors: invalid_argument for MPI_COMM_NULL; timeout if not all ranks call within `patience`; backend if MPI fails.
+/// Collective over `ranks`; existing engines of this process may run during the call. The program must have started MPI
+/// with at least MPI_THREAD_SERIALIZED, and must finalise MPI itself after the Communicator is destroyed. Concurrent
+/// calls can deadlock: see make_mpi() in communicator.h. Errors: invalid_argument for MPI_COMM_NULL; timeout if not all
+/// ranks call make_mpi() within `patience`; backend if MPI fails.
 std::unique_ptr<Communicator> make_mpi(MPI_Comm ranks, const CommOptions& options = {},
                                        const Patience& patience = kMeetPatience);
 

@@ -29,7 +29,7 @@ constexpr auto kFirstNap = 5us;
 constexpr auto kLongNap = 200us;
 /// A rank that has waited longer than 50 ms sleeps for 1/256 of that time between polls, because each poll goes through
 /// all of MPI's connections. The rank then notices the message late by at most 1/256 of its wait. If ranks share
-/// processors, it sleeps longer (1/16 of that time), because polls take processor time from the awaited rank.
+/// processors, the rank sleeps for 1/16 of that time instead, because polls take processor time from the awaited rank.
 constexpr std::int64_t kNapShare = 256;
 constexpr std::int64_t kCrowdedNapShare = 16;
 constexpr auto kLongestNap = 5ms;
@@ -193,7 +193,8 @@ void MpiTransport::wait_for(PostedRequest& operation, const Wait& wait) {
     }
   } catch (const Error& error) {
     cancel_all();
-    if (error.code() == Errc::kMismatch) faults_.abort_for_mismatch(error.what());  // only the receiver detects it
+    // Only the receiver detects a mismatch.
+    if (error.code() == Errc::kMismatch) faults_.abort_for_mismatch(error.what());
     throw;
   } catch (...) {
     cancel_all();

@@ -22,7 +22,7 @@ namespace hvd::comm {
 
 class MpiTransport final : public Transport {
  public:
-  /// Borrows `faults`. Both communicators span the world; `notices` is used for notices only. `crowded`: ranks of this
+  /// Borrows `faults`. `data` and `notices` span the world; `notices` carries only notices. `crowded`: ranks of this
   /// node share processors, so that a waiting rank must leave processor time to the other ranks.
   MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Faults& faults,
                bool crowded);

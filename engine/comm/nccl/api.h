@@ -1,5 +1,5 @@
-// The functions of NCCL that this project calls, in its own types, so that no caller includes nccl.h and a test can
-// replace NCCL. No policy here: no function waits or retries.
+// The functions of NCCL that this project calls. Their arguments have types of this project, so that no caller includes
+// nccl.h and a test can replace NCCL. No policy here: no function waits or retries.
 //
 // Communicators are non-blocking: every call may return kInProgress. The caller must then call state() until the result
 // is no longer kInProgress, before it uses the communicator or the stream again.
@@ -27,7 +27,8 @@ struct Version {
   auto operator<=>(const Version&) const = default;  // NOLINT(modernize-use-nullptr)
   [[nodiscard]] std::string text() const;            ///< "2.28.9"
 };
-/// Decodes ncclGetVersion(): 1000 * major + 100 * minor + patch up to NCCL 2.8, 10000 * major + ... since 2.9.
+/// Decodes the number of ncclGetVersion(): 1000 * major + 100 * minor + patch up to NCCL 2.8, and
+/// 10000 * major + 100 * minor + patch since NCCL 2.9.
 Version version_from_number(int number) noexcept;
 
 /// NCCL documents non-blocking communicators with maxCTAs since 2.17. This code was written for NCCL 2.18 and newer.
@@ -37,7 +38,7 @@ enum class Status : std::uint8_t { kDone, kInProgress, kFailed };
 struct Result {
   Status status = Status::kDone;
   int code = 0;         ///< ncclResult_t
-  bool remote = false;  ///< a peer's fault, as far as NCCL can tell
+  bool remote = false;  ///< true if NCCL reports that a peer caused the error
 };
 
 using UniqueId = std::array<std::byte, 128>;
@@ -55,16 +56,16 @@ struct CommConfig {
 };
 
 /// Arguments of one call. `in` and `out` point to device memory. They are equal or do not overlap, with one exception:
-/// if one of them has `count` elements per rank, in the order of ranks, the other may be this rank's share of the
-/// elements. NCCL supports both forms of operations in place.
+/// if one of them has `count` elements per rank, in the order of ranks, the other may be this rank's share of these
+/// elements. NCCL supports both cases, equal addresses and a rank's own share, as operations in place.
 struct CallArguments {
   const void* in = nullptr;         ///< unused by receive
   void* out = nullptr;              ///< unused by send; reduce: may be null if this rank is not the root
   std::size_t count = 0;            ///< elements; reduce_scatter and all_gather: elements of one rank's share
   DataType dtype = DataType::kF32;  ///< not kI16, which NCCL does not have
-  ReduceOp op = ReduceOp::kSum;     ///< all_reduce, reduce, reduce_scatter
-  int root = 0;                     ///< broadcast, reduce
-  int peer = 0;                     ///< send, receive; may be this rank
+  ReduceOp op = ReduceOp::kSum;     ///< used by all_reduce, reduce, reduce_scatter
+  int root = 0;                     ///< used by broadcast, reduce
+  int peer = 0;                     ///< used by send, receive; may be this rank
 };
 
 class Api {
@@ -82,14 +83,14 @@ class Api {
   /// kDone otherwise.
   virtual Result state(Comm comm) = 0;
   virtual Result finalize(Comm comm) = 0;
-  /// Waits until no CUDA graph holds a collective of `comm`, so destroy these graphs first.
+  /// Destroys `comm`. Waits until no CUDA graph holds a collective of `comm`, so destroy such graphs first.
   virtual Result destroy(Comm comm) = 0;
-  /// Calls ncclCommAbort, which ends work in flight at once. It returns only when no CUDA graph holds a collective of
-  /// `comm`, because commDestroySync() waits for the graphs even during an abort (NCCL 2.18 to 2.30).
+  /// Calls ncclCommAbort, which ends work in flight at once. The call returns only when no CUDA graph holds a
+  /// collective of `comm`, because commDestroySync() waits for the graphs even during an abort (NCCL 2.18 to 2.30).
   virtual Result cancel(Comm comm) = 0;
 
   // NCCL takes the calls that one thread makes between begin_group() and end_group() as one group. For a non-blocking
-  // communicator NCCL starts one thread per group, or one thread per call outside a group (2.28.9). The calls are
+  // communicator NCCL starts one thread per group, or one thread per call outside a group (NCCL 2.28.9). The calls are
   // enqueued only after end_group() has returned and state() is no longer kInProgress. Always call end_group() after
   // begin_group().
   virtual Result begin_group() = 0;
@@ -102,7 +103,7 @@ class Api {
   virtual Result all_gather(Comm comm, const CallArguments& what, gpu::StreamView stream) = 0;
 
   // The stream continues after the peer has made the matching call, with the same count and type. Messages of one group
-  // progress together. Without a group they progress one by one, so two ranks that both send first wait for ever.
+  // progress together. Messages outside a group progress one by one, so two ranks that both send first wait for ever.
   virtual Result send(Comm comm, const CallArguments& what, gpu::StreamView stream) = 0;
   virtual Result receive(Comm comm, const CallArguments& what, gpu::StreamView stream) = 0;
 
@@ -114,9 +115,9 @@ class Api {
   virtual Result withdraw(Comm comm, Registration registration) = 0;
 };
 
-/// Looks for libnccl in the places that gpu::candidates() lists for every library. Errors: unsupported if none is found
-/// (one line lists the places), if a function is missing, if it is older than kOldestVersion, or in a build without
-/// NCCL.
+/// Looks for libnccl in the places that gpu::candidates() lists for every library. Errors: unsupported if no libnccl is
+/// found (the text lists the places in one line), if the library lacks a function or is older than kOldestVersion, or
+/// in a build without NCCL.
 std::unique_ptr<Api> load(const gpu::LibrarySearch& search);
 
 }  // namespace hvd::comm::nccl

@@ -96,7 +96,8 @@ void HierarchicalPlane::all_reduce(void* data, std::size_t count, DataType dtype
   std::byte* const rest = base + shares * element;
   const std::vector<std::size_t> share_of_each(static_cast<std::size_t>(where.local_size), pieces.share);
   // An average divides once, after the sum over all ranks. In fp16 that sum could overflow, so each node divides before
-  // the sum over nodes: its mean by the number of nodes or, if nodes are uneven, its sum by the number of ranks.
+  // the sum over nodes. If all nodes have equally many ranks, the node divides its mean by the number of nodes;
+  // otherwise it divides its sum by the number of ranks.
   const bool early = op == ReduceOp::kAverage && dtype == DataType::kF16;
   const bool node_means = early && even_;
   const ReduceOp inner = op == ReduceOp::kAverage && !node_means ? ReduceOp::kSum : op;
@@ -195,7 +196,7 @@ void HierarchicalPlane::check() {
     inter_node_->check();
   } catch (const Error& error) {
     const std::string text = fmt::format("{}: {}", here_, error.what());
-    throw_if_world_aborted(text);  // throws the world's reason instead, if there is one
+    throw_if_world_aborted(text);  // if a rank of the world has aborted, throws that rank's reason
     throw Error(error.code(), text);
   }
 }

@@ -1,5 +1,6 @@
-// All-reduce in two levels: NCCL inside the node, messages of the host between nodes. This plane shows how much NCCL's
-// own transport between nodes gains (docs/gpu.md, "In two levels"). It is not meant to be faster than NCCL.
+// All-reduce in two levels: NCCL inside the node, messages of the host between nodes. This plane serves to measure how
+// much faster NCCL's own transport between nodes is (docs/gpu.md, "In two levels"). The plane is not meant to be faster
+// than NCCL.
 //
 //   stream  reduce-scatter ─ copy out ─●gate┊ waits ┊─ copy in ─ all-gather
 //   InterNodeReducer's thread                  └► ring between nodes ┘
@@ -22,7 +23,7 @@ namespace hvd::comm::nccl {
 /// The division of an all-reduce of `count` elements over the local ranks.
 struct Pieces {
   std::size_t share = 0;  ///< elements that each local rank reduces between nodes
-  std::size_t rest = 0;   ///< elements behind the shares; local rank 0 reduces them as well
+  std::size_t rest = 0;   ///< elements after the shares; local rank 0 reduces them as well
 };
 /// Pure. `even`: all nodes have `local_size` ranks.
 Pieces divide_all_reduce(std::size_t count, int local_size, bool even);
@@ -43,7 +44,7 @@ class HierarchicalPlane final : public DevicePlane {
 
   std::unique_ptr<RegisteredMemory> allocate(std::size_t bytes, Deadline deadline) override;
   void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, Deadline deadline) override;
-  /// This function and the next two throw unsupported on all ranks.
+  /// reduce_scatter(), all_gather() and all_to_all() throw unsupported on all ranks.
   void reduce_scatter(void* out, const void* in, Counts counts, DataType dtype, ReduceOp op,
                       Deadline deadline) override;
   void all_gather(void* out, const void* in, Counts counts, DataType dtype, Deadline deadline) override;
@@ -65,11 +66,13 @@ class HierarchicalPlane final : public DevicePlane {
 
  private:
   void agree_on_evenness(Deadline deadline);
-  /// Throws the reason if a rank of the world has aborted. `status` answers roll calls.
+  /// If a rank of the world has aborted, throws the reason. Answers roll calls with `status`.
   void throw_if_world_aborted(const std::string& status);
-  /// Returns the reason of an abort, for ranks that wait in `node` or `across`: the world's, or else this rank's own.
+  /// Returns the reason to send to ranks that wait in `node` or `across`: the reason of the rank of the world that
+  /// aborted or, if no rank did, a reason of this rank.
   std::string reason_to_give_up();
-  /// Returns pinned memory of at least `bytes`. One block suffices, because one stream uses it in order.
+  /// Returns pinned memory of at least `bytes`. One block at a time suffices, because one stream uses it, and a stream
+  /// does its work in order.
   std::byte* staging(std::size_t bytes);
 
   const Levels levels_;

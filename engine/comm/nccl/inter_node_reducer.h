@@ -36,9 +36,9 @@ class InterNodeReducer {
   InterNodeReducer(const InterNodeReducer&) = delete;
   InterNodeReducer& operator=(const InterNodeReducer&) = delete;
 
-  /// The caller has put `gate` on the stream, behind the work that fills the job's memory. The gate opens when the job
-  /// is done and on abort(). If the job fails, the gate stays closed and the stream waits, so that no kernel computes
-  /// with data that are not reduced.
+  /// Before the call, put `gate` on the stream, after the work that fills the job's memory. The gate opens when the job
+  /// is done, or on abort(). If the job fails, the gate stays closed until abort() and the stream waits, so that no
+  /// kernel computes with data that are not reduced.
   void submit(const Job& job, std::shared_ptr<gpu::HostGate> gate);
   /// Returns true while a submitted job is not done.
   [[nodiscard]] bool busy();
@@ -65,7 +65,7 @@ class InterNodeReducer {
   std::optional<Error> failure_ HVD_GUARDED_BY(mutex_);
   bool reducing_ HVD_GUARDED_BY(mutex_) = false;  // the thread uses the memory of the first entry
   bool over_ HVD_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last, because the thread uses all members above
+  std::thread thread_;  // the last member, because the thread uses all members above
 };
 
 }  // namespace hvd::comm::nccl

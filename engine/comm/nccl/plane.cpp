@@ -18,10 +18,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long the aborting thread waits for the owner's current call to return. The call normally only enqueues. If the
-/// call takes longer, it waits for work that only the abort ends.
+/// How long the aborting thread waits for the owner's current call to return. The call normally only enqueues. A call
+/// that takes longer than this waits for work that only the abort ends.
 constexpr auto kCourtesy = 500ms;
-/// How long NCCL's abort may take to stop its threads and free its memory, if no graph holds the communicator.
+/// How long a plane waits for NCCL's abort, which stops NCCL's threads and frees NCCL's memory. The time is enough if
+/// no graph holds the communicator.
 constexpr auto kLetGo = 5s;
 
 /// Number of aborts of this process that have not returned. This is the only mutable global, because the threads of the
@@ -195,7 +196,7 @@ UniqueId Plane::agree_on_id(Deadline deadline) {
     } else {
       const std::string trouble = doing("ncclGetUniqueId: " + api_->explain(result, {}));
       const auto bytes = std::as_bytes(std::span(trouble));
-      message.assign(id.size(), std::byte{0});  // a message longer than an id has an error text after the id
+      message.assign(id.size(), std::byte{0});  // a message longer than an id contains an error text after the id
       message.insert(message.end(), bytes.begin(), bytes.end());
     }
   }

@@ -2,8 +2,8 @@
 // and the GPU through gpu::GpuRuntime, so it includes no header of NCCL or CUDA.
 //
 // Threads: only the owner's thread may call, except that any thread may call check(), abort() and await_abort().
-// abort() starts a thread that calls NCCL. The owner may be inside a call meanwhile; later calls of the owner throw. No
-// lock is held during a call that can wait.
+// abort() starts a thread that calls NCCL. The owner may be inside a call at that time; later calls of the owner throw.
+// No lock is held during a call that can wait.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ void require_reducible(DataType dtype);
 class Plane final : public DevicePlane {
  public:
   /// Collective: creates the communicator and tries a reduction. Borrows `host` and `runtime`. `here` names this rank
-  /// in messages: here_of() for the world, which may have more ranks than `host`.
+  /// in messages. It is here_of() of the world, because `host` may have only a part of the world's ranks.
   Plane(Communicator& host, gpu::GpuRuntime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
         std::string here, Deadline deadline);
   ~Plane() override;
@@ -49,8 +49,8 @@ class Plane final : public DevicePlane {
   void reconnect(const NcclOptions& options, Deadline deadline) override;
   [[nodiscard]] bool registers_memory() const override;
 
-  // The next two functions are for planes that insert work between the parts of an all-reduce. They operate in place
-  // and only enqueue. Errors: those of all_reduce().
+  // reduce() and enqueue_broadcast() are for planes that insert work between the parts of an all-reduce. They operate
+  // in place and only enqueue. Errors: those of all_reduce().
   /// Reduces `count` elements to rank `root`. On the other ranks `data` is undefined afterwards.
   void reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, int root, Deadline deadline);
   /// Like broadcast(), but only enqueues.
@@ -68,7 +68,7 @@ class Plane final : public DevicePlane {
   /// Collective: finalises and destroys the communicator.
   void disconnect(Deadline deadline);
   using Function = Result (Api::*)(Comm, const CallArguments&, gpu::StreamView);
-  /// Enqueues nothing if the count is 0.
+  /// Enqueues `function`, unless the count is 0.
   void enqueue(Function function, const std::string& name, const CallArguments& what, Deadline deadline);
   /// Passes the operations that `calls` enqueues to NCCL as one group. Errors call the group `name`.
   void group(const std::function<void()>& calls, const std::string& name, Deadline deadline);
@@ -105,7 +105,7 @@ class Plane final : public DevicePlane {
   NcclOptions options_;
   const std::string here_;
   gpu::Stream stream_;
-  bool grouped_ = false;         // inside together()
+  bool grouped_ = false;         // true while together() runs
   std::string unregistered_;     // why memory is not registered; empty if it is registered or not yet allocated
   std::vector<Memory*> memory_;  // all memory from allocate() that is not yet destroyed
 

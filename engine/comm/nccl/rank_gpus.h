@@ -21,7 +21,8 @@ struct RankGpu {
   static RankGpu parse(const Bytes& bytes);
 };
 
-/// Return one line with the fault and how to launch instead; empty if there is no fault. Shapes: gpus, hosts [rank].
+/// shared_gpu() and version_difference() return one line that says what is wrong and how to launch instead. The line is
+/// empty if nothing is wrong. Shapes: gpus, hosts [rank].
 std::string shared_gpu(const std::vector<RankGpu>& gpus, const std::vector<std::string>& hosts);
 std::string version_difference(const std::vector<RankGpu>& gpus, const std::vector<std::string>& hosts);
 

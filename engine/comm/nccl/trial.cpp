@@ -10,7 +10,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kCount = 1024 + 6;  // not divisible into equal shares, so that the rest is tested as well
+/// Not divisible into equal shares, so that the elements after the shares are tested.
+constexpr std::size_t kCount = 1024 + 6;
 
 }  // namespace
 

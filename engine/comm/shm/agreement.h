@@ -1,7 +1,7 @@
-// Checks that the ranks of a node make the same call. Compares the descriptors posted at the last synchronisation.
+// Checks that the ranks of a node make the same call, by the descriptors that they posted at the last synchronisation.
 // Every rank compares the same descriptors in the same order. Therefore all ranks throw the same text before any data
 // move, and can go on with the next operation. If there are several nodes, a disagreement aborts the other nodes, and
-// the communicator is unusable afterwards. Called by the thread that owns the NodeGroup.
+// the communicator is unusable afterwards. Only the thread that owns the NodeGroup calls these functions.
 #pragma once
 
 #include <cstdint>

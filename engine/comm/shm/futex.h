@@ -7,7 +7,7 @@
 
 namespace hvd::comm {
 
-/// Sleeps while `word` is `expected`, for at most `timeout`. May return early: the caller loops.
+/// Sleeps while `word` is `expected`, for at most `timeout`. It may return early, so call it in a loop.
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
                 std::chrono::nanoseconds timeout) noexcept;
 void futex_wake_all(std::atomic<std::uint32_t>& word) noexcept;

@@ -14,21 +14,25 @@
 namespace hvd::comm {
 namespace {
 
-/// Lanes begin at multiples of this many bytes, so that each cache line belongs to one lane.
+/// A lane is the part of a staging block that one reader reads, or that all readers read. Lanes begin at multiples of
+/// this many bytes, so that each cache line belongs to one lane.
 constexpr std::size_t kLaneAlign = 64;
-/// Segments per staging block if ranks outnumber cores. A synchronisation then costs a wake-up, so blocks are larger.
+/// Segments per staging block if ranks outnumber cores; otherwise a block has one segment. With more ranks than cores
+/// every synchronisation costs a wake-up, and larger blocks need fewer of them.
 constexpr std::size_t kCrowdedSegments = 16;
 /// A broadcast divides the staging block by this number, because the root fills one block while the readers copy out
-/// the previous one. In 8 parts, 256 KiB (one block) took 0.47 of the time in whole blocks, and 1 MiB (four) took 0.82.
+/// the previous one. With blocks of 1/8, a broadcast of 256 KiB (one whole block) took 0.47 of its time with whole
+/// blocks, and a broadcast of 1 MiB (four whole blocks) took 0.82.
 constexpr std::size_t kBroadcastBlocks = 8;
-/// Maximum size of each half of a node's staging memory. Both fit into a container's /dev/shm (64 MiB by default).
+/// Maximum size of each half of a node's staging memory. Both halves together fit into a container's /dev/shm (64 MiB
+/// by default).
 constexpr std::size_t kMostStagedBytes = std::size_t{8} << 20;
 
 /// An input in registered memory is copied into the slot if it has at most this many bytes. The copy costs less than
 /// the second synchronisation that reading registered memory needs.
 constexpr std::size_t kMostCopied = std::size_t{8} << 10;
 
-/// Maximum bytes that a rank posts in its slot behind a table of `table` bytes.
+/// Returns how many bytes of input a rank may post in its slot after a table of `table` bytes.
 std::size_t most_posted(std::uint64_t region, std::size_t table) {
   const std::size_t most = region == 0 ? kSlotBytes : kMostCopied;
   return most - std::min(table, most);
@@ -57,8 +61,8 @@ void NodeExchange::set_segment(std::size_t bytes) {
   const std::size_t segments = group_.crowded() ? kCrowdedSegments : 1;
   const std::size_t wanted = std::max(bytes < most / segments ? segments * bytes : most, n * kLaneAlign);
   block_bytes_ = wanted / kLaneAlign * kLaneAlign;
-  // On all ranks the next operation that stages allocates new memory. A peer that still reads its last block keeps the
-  // memory alive with its own reference.
+  // The next operation that stages data allocates new memory on all ranks. A peer that still reads its last block keeps
+  // the old memory alive with its own reference.
   staging_.reset();
 }
 
@@ -120,7 +124,8 @@ NodeExchange::Method NodeExchange::method(const Plan& plan) const {
     region = its;
   }
   if (fit) return Method::kSlots;
-  // A rank whose input is empty names no region, and may have freed the region that the other ranks name.
+  // A rank whose input is empty names no region. It may have freed the region that the other ranks name, so no rank
+  // reads in place then.
   registered = registered && std::none_of(plan.given.begin(), plan.given.end(), [](std::size_t n) { return n == 0; });
   return registered ? Method::kRegistered : Method::kStaged;
 }
@@ -248,7 +253,7 @@ void NodeExchange::all_to_all(std::byte* out, Offsets to, const std::byte* in, O
   const std::size_t element = size_of(dtype);
   table_.clear();
   append_counts(table_, from);
-  append_counts(table_, to);  // also the expected counts, so that all ranks can check all pairs
+  append_counts(table_, to);  // post the expected counts, too: all ranks compare them with the sent counts
   post({in, from.back() * element}, {0, dtype, kNoReduction}, table_, wait);
   Plan& plan = new_plan(in, element, 2 * n);
   append_shares(plan.lanes, from);
@@ -337,8 +342,8 @@ void NodeExchange::broadcast(std::byte* data, std::size_t bytes, int root, const
       wait);
 }
 
-// The other ranks read all but the last share of the message from the root, and the root writes the last share to each
-// of them, so that every rank copies the same number of bytes.
+// The message has one share per rank. Every other rank reads all shares but the last from the root, and the root writes
+// the last share to every other rank. Thus every rank copies the same number of bytes.
 void NodeExchange::broadcast_registered(std::byte* data, std::size_t bytes, int root, const Wait& wait) {
   const auto n = static_cast<std::size_t>(group_.size());
   const Region& region = posted_region();

@@ -2,10 +2,10 @@
 // readable, and reads its part of the other ranks' inputs. One object per rank, used by one thread; borrows the
 // NodeGroup and the Regions. See docs/algorithms.md.
 //
-// Inputs become readable in one of three ways. All ranks choose the same way, because all compare the same posted data:
+// Inputs become readable in one of three ways. All ranks choose the same way, because all use the same posted data:
 // - Inputs that fit into the slots are copied there, with one synchronisation.
-// - Inputs in one registered region are read in place. A second synchronisation keeps their owners from changing them
-//   too early.
+// - Inputs in one registered region are read in place. A second synchronisation keeps the owners from changing the
+//   inputs too early.
 // - All other inputs go block by block through two alternating staging halves, with one synchronisation per block. A
 //   rank that arrives at block k + 1 has read block k, so block k + 2 may overwrite it.
 //
@@ -39,13 +39,13 @@ class NodeExchange {
   void all_gather(std::byte* out, const std::byte* in, Offsets offsets, DataType dtype, const Wait& wait);
   /// Shapes: in (from.back()), out (to.back()). No overlap.
   void all_to_all(std::byte* out, Offsets to, const std::byte* in, Offsets from, DataType dtype, const Wait& wait);
-  /// Out of place; does not copy `in` to `out` first. Shapes: in, out (whole.count). No overlap.
+  /// Reduces from `in` to `out`, without copying `in` to `out` first. Shapes: in, out (whole.count). No overlap.
   void all_reduce(std::byte* out, const std::byte* in, const Reduction& whole, const Wait& wait);
-  /// Shape: data (bytes). `root` is a local rank; all ranks of the world must be on this node. Up to kNoteBytes the
-  /// root does not wait for the other ranks, and reports a disagreement in its next operation.
+  /// Shape: data (bytes). `root` is a local rank; all ranks of the world must be on this node. If the message has up to
+  /// kNoteBytes, the root does not wait for the other ranks, and reports a disagreement in its next operation.
   void broadcast(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
-  /// Needs one synchronisation. `root` is a rank of the world. Errors: mismatch unless all ranks give equal arguments.
+  /// Synchronises once. `root` is a rank of the world. Errors: mismatch unless all ranks give equal arguments.
   void check_same_root(std::size_t bytes, int root, const Wait& wait);
 
  private:
@@ -66,7 +66,7 @@ class NodeExchange {
     std::size_t longest = 0;         ///< length of the longest lane of any rank
     std::size_t block = 0;           ///< bytes staged at a time
   };
-  /// A part of what this rank reads from one source.
+  /// A part of the elements that this rank reads from one source.
   struct Piece {
     const std::byte* from;
     Range range;  ///< relative to the source's `wanted`
@@ -77,7 +77,7 @@ class NodeExchange {
   enum class Input : std::uint8_t {
     kShown,   ///< copy the input, unless it is registered and longer than kMostCopied
     kCopied,  ///< copy the input
-    kUnread   ///< no rank reads the input: post only its place
+    kUnread   ///< no rank reads the input: post only the input's place
   };
   void post(std::span<const std::byte> in, const Arguments& arguments, std::span<const std::size_t> table,
             const Wait& wait, Input input = Input::kShown);
@@ -87,7 +87,7 @@ class NodeExchange {
   void check_same_roots(const Wait& wait) const;
   [[nodiscard]] Method method(const Plan& plan) const;
   [[nodiscard]] const Region& posted_region() const;
-  /// Address of a rank's input in `region`, the region that all ranks posted.
+  /// Returns the address of a rank's input in `region`, the region that all ranks posted.
   [[nodiscard]] std::byte* posted_place(const Region& region, int local_rank) const;
   void broadcast_registered(std::byte* data, std::size_t bytes, int root, const Wait& wait);
   /// Empties plan_ for an operation on `in`.
@@ -100,8 +100,9 @@ class NodeExchange {
 
   NodeGroup& group_;
   const Regions& regions_;
-  /// Bytes per staging block. A block should stay in the second-level cache between the copy in and the copy out. For
-  /// 16 MiB of ordinary memory, two ranks on two cores took 0.77 to 0.87 of their time with blocks of 4 MiB.
+  /// Bytes per staging block. A block should stay in the second-level cache between the copy in and the copy out. With
+  /// 16 MiB of ordinary memory, two ranks on two cores took 0.77 to 0.87 of the time that they took with
+  /// blocks of 4 MiB.
   std::size_t block_bytes_ = 0;
   std::optional<NodeMemory> staging_;  ///< two blocks per rank
   std::size_t blocks_ = 0;             ///< blocks staged so far, equal on all ranks

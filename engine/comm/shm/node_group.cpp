@@ -29,7 +29,8 @@ constexpr auto kSpin = 10us;
 /// Number of checks of ready() before the first reading of the clock, which takes 21 ns.
 constexpr int kFirstLooks = 16;
 /// A sleeping rank wakes up to check for aborts of other nodes and for dead peers. Each sleep takes an eighth of the
-/// time that the rank has waited, within these bounds. A check takes about 40 us, which adds up for hundreds of ranks.
+/// time that the rank has waited, but at least kShortestSlice and at most kLongestSlice. A check takes about 40 us,
+/// which adds up for hundreds of ranks.
 constexpr std::chrono::nanoseconds kShortestSlice = 20ms;
 constexpr std::chrono::nanoseconds kLongestSlice = 50ms;
 
@@ -71,7 +72,7 @@ NodeGroup::NodeGroup(const Layout& layout, Segment segment, Faults& faults, Kind
   if (kind == Kind::kProcesses) {
     const std::uint64_t pid_namespace = my_pid_namespace();
     my_cell().pid_namespace.store(pid_namespace, std::memory_order_relaxed);
-    if (rank() == 0) {  // the token keeps two communicators of one process from choosing the same names
+    if (rank() == 0) {  // the token keeps two communicators of a process from using one name
       const auto now = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
       segment_.header().token.store(now ^ (pid_namespace << 32), std::memory_order_release);
     }
@@ -80,7 +81,7 @@ NodeGroup::NodeGroup(const Layout& layout, Segment segment, Faults& faults, Kind
 }
 
 void NodeGroup::bump(Counter& counter) {
-  counter.value.fetch_add(1);  // sequentially consistent with the load of `sleepers` below
+  counter.value.fetch_add(1);  // this and the load of `sleepers` below are sequentially consistent
   if (counter.sleepers.load() != 0) futex_wake_all(counter.value);
 }
 
@@ -101,7 +102,7 @@ void NodeGroup::await(Counter& counter, int awaited, const Wait& wait, Ready rea
     } while (!faults_.aborted() && Clock::now() < until);
   } else {
     // The awaited rank may need this processor. With one yield, an all-reduce of 1 KB by 4 ranks on 2 cores took 0.82
-    // of its time without a yield (8 B: 0.86, 1 MiB: 0.98); 4 and 16 yields were no better.
+    // of the time that it took without a yield (8 B: 0.86, 1 MiB: 0.98). 4 and 16 yields were no better than one.
     sched_yield();
   }
   while (!ready()) {
@@ -124,7 +125,7 @@ void NodeGroup::throw_late(std::span<const int> local_ranks, const Wait& wait) {
     if (process == 0 || process_state(process) != 'T') continue;
     detail += fmt::format("{}process {} is stopped", detail.empty() ? "" : "; ", process);
   }
-  // If there are other nodes, a rank that has not arrived may be waiting for one of them on behalf of this node.
+  // If there are other nodes, a rank that has not arrived may be waiting for another node on behalf of this node.
   faults_.give_up(wait, missing, layout_.topology.nodes == 1, detail);
 }
 
@@ -182,7 +183,7 @@ void NodeGroup::check_same_operation(const Wait& wait) const {
 }
 
 // The sender need not wait, because a note is overwritten only after two more synchronisations. A rank that arrives at
-// the first one has read all notes. A rank that arrives at the second one has compared them.
+// the first of the two has read all notes. A rank that arrives at the second has compared the notes.
 void NodeGroup::send_note(std::span<std::byte> message, int sender, const Wait& wait) {
   if (notes_ == kNotes) sync(wait);
   faults_.throw_if_aborted();
@@ -206,7 +207,7 @@ void NodeGroup::send_note(std::span<std::byte> message, int sender, const Wait& 
       [&] {
         throw_late({&sender, 1}, wait);
       });
-  // If the sender has arrived without writing the note, it waits for all ranks in another call.
+  // A sender that has arrived at the next synchronisation without writing the note is in another call.
   if (!told() || its.bytes != mine.bytes || its.sender != mine.sender) throw_note_mismatch(sender, index, wait);
   std::memcpy(message.data(), its.payload.data(), message.size());
 }
@@ -217,7 +218,8 @@ void NodeGroup::throw_note_mismatch(int sender, std::size_t index, const Wait& w
     sync(wait);
   } catch (const Error& error) {
     if (error.code() == Errc::kMismatch || faults_.aborted()) throw;
-    faults_.throw_mismatch(difference(sender, rank(), set, index));  // only the deadline has passed
+    // sync() failed only because the deadline has passed.
+    faults_.throw_mismatch(difference(sender, rank(), set, index));
   }
   HVD_ASSERT(false);  // sync() compares the hashes of the notes
 }
@@ -318,7 +320,8 @@ NodeMemory NodeGroup::allocate_for_processes(std::size_t stride, const Wait& wai
     }
   } guard;
   std::shared_ptr<SharedMemory> memory;
-  // Every rank reports the error of its step, if any, as text in its slot. So either all ranks throw, or no rank does.
+  // If a part of the allocation fails on a rank, the rank posts the error as text in its slot. Therefore either all
+  // ranks throw, or no rank throws.
   const auto agree = [&](auto&& step) {
     std::string problem;
     try {
@@ -346,7 +349,8 @@ NodeMemory NodeGroup::allocate_for_processes(std::size_t stride, const Wait& wai
   agree([&] {
     if (rank() != 0) attach(SharedMemory::open(name(), total));
   });
-  // All ranks have mapped the memory. Without a name, the kernel frees it when the last process ends or crashes.
+  // All ranks have mapped the memory. Without a name, the kernel frees the memory when the last process ends or
+  // crashes.
   if (!guard.name.empty()) SharedMemory::unlink(std::exchange(guard.name, {}));
   agree([&] { memory->commit(offset, stride); });
   memory->populate();

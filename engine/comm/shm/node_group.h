@@ -1,8 +1,8 @@
 // Lets the ranks of one node synchronise and send small messages through their segment. One object and thread per rank.
 //
 // Protocol. All ranks perform the same sequence of operations. For synchronisation k, a rank posts into slot (k mod 2)
-// and then arrives. When sync() returns, this rank can read every rank's slot k until it arrives at k + 1. A slot may
-// be written again for k + 2, because a rank that has arrived at k + 1 has read slot k.
+// and then arrives. When sync() returns, this rank can read every rank's slot k until this rank arrives at k + 1. A
+// slot may be written again for k + 2, because a rank that has arrived at k + 1 has read slot k.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 
 namespace hvd::comm {
 
-/// Memory of `stride` bytes per local rank that all local ranks can access.
+/// Memory that all local ranks can access, with `stride` bytes per local rank.
 struct NodeMemory {
   std::shared_ptr<SharedMemory> memory;
   std::size_t stride = 0;
@@ -83,7 +83,8 @@ class NodeGroup {
   /// the last synchronisation.
   void prepare_work();
   [[nodiscard]] Work& work() { return segment_.header().work[sequence_ % 2]; }
-  /// Marks this rank as busy with a chunk (from 1) or idle (0), so that an error can name the ranks that are late.
+  /// Marks this rank as busy with chunk number `chunk`, counted from 1, or as idle (0), so that an error can name the
+  /// ranks that are late.
   void set_working(std::uint32_t chunk) { my_cell().working.store(chunk, std::memory_order_relaxed); }
   /// Returns when `total` chunks of work() are done.
   void await_work(std::uint32_t total, const Wait& wait);
@@ -92,15 +93,17 @@ class NodeGroup {
   void advance(Counter Cell::*counter) { bump(my_cell().*counter); }
   static void bump(Counter& counter);
   static void wake(Counter& counter) noexcept;
-  /// Return when `counter` of `local_rank` or of all local ranks has reached `target` (modulo 2^32).
+  /// await_one() returns when `counter` of `local_rank` has reached `target` (modulo 2^32); await_all() returns when
+  /// `counter` of every local rank has.
   void await_one(Counter Cell::*counter, int local_rank, std::uint32_t target, const Wait& wait);
   void await_all(Counter Cell::*counter, std::uint32_t target, const Wait& wait);
 
-  /// For a disagreement that all local ranks detect in what they posted for the last synchronisation.
-  /// Errors: mismatch, always; see Faults::throw_node_mismatch().
+  /// Always throws mismatch; see Faults::throw_node_mismatch(). Call if the data posted for the last synchronisation
+  /// disagree: all local ranks see the same data and make the same call.
   [[noreturn]] void throw_mismatch(const std::string& text) const { faults_.throw_node_mismatch(text); }
 
-  /// Collective. Returns zeroed memory with page-aligned parts. Errors: out_of_memory, on all local ranks.
+  /// Collective. Returns zeroed memory with one page-aligned part per local rank. Errors: out_of_memory, on all local
+  /// ranks.
   NodeMemory allocate(std::size_t bytes_per_rank, const Wait& wait);
 
  private:
@@ -130,7 +133,7 @@ class NodeGroup {
   [[noreturn]] void throw_different_notes() const;
   /// Returns text such as "broadcast 3: rank 0 (host a) has 8 bytes from rank 1, rank 2 ...".
   [[nodiscard]] std::string difference(int one, int other, std::uint32_t set, std::size_t index) const;
-  /// For a reader whose note number `index` differs from that of `sender`. Errors: those of send_note().
+  /// For a reader whose note `index` differs from note `index` of `sender`. Errors: those of send_note().
   [[noreturn]] void throw_note_mismatch(int sender, std::size_t index, const Wait& wait);
   NodeMemory allocate_for_processes(std::size_t stride, const Wait& wait);
   NodeMemory allocate_for_threads(std::size_t stride, const Wait& wait);
@@ -142,8 +145,8 @@ class NodeGroup {
   const bool crowded_;
   std::shared_ptr<Handover> handover_;
   std::uint32_t sequence_ = 0;  ///< number of synchronisations that this rank has reached
-  std::size_t notes_ = 0;       ///< notes since the last synchronisation
-  std::uint64_t noted_ = 0;     ///< hash of these notes
+  std::size_t notes_ = 0;       ///< number of notes since the last synchronisation
+  std::uint64_t noted_ = 0;     ///< hash of the notes since the last synchronisation
   std::uint32_t allocations_ = 0;
 };
 

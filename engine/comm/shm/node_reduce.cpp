@@ -13,12 +13,13 @@
 namespace hvd::comm {
 namespace {
 
-/// Smallest chunk that a rank claims. A claim is an atomic operation on one cache line; smaller chunks need too many.
+/// Smallest chunk that a rank claims. A claim is an atomic operation on one cache line; smaller chunks need too many
+/// claims.
 constexpr std::size_t kMinChunkBytes = std::size_t{16} << 10;
 /// Half of a common second-level cache. The buffers that are in use at the same time share these bytes.
 constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
 
-/// These tables are on the heap. Their allocation takes no noticeable time beside large operations.
+/// Inputs and Outputs are on the heap: their allocation takes no noticeable time compared with a large operation.
 using Inputs = std::vector<const std::byte*>;
 using Outputs = std::vector<std::byte*>;
 
@@ -123,16 +124,16 @@ void NodeReducer::reduce_in_place(std::span<std::byte* const> parts, const Reduc
 }
 
 std::byte* NodeReducer::staging(int local_rank, std::size_t half, const Wait& wait) {
-  // Two blocks for a rank's input, two for the results of its shares.
+  // A rank has two blocks for its input and two blocks for the results of its shares.
   if (!staging_) staging_ = group_.allocate(4 * block_bytes_, wait);
   return staging_->part(local_rank) + half * block_bytes_;
 }
 
-// For each block k, a rank copies its data in and waits until all ranks have copied theirs. Then it reduces its own
-// share, copies in block k + 1, waits until all ranks have reduced block k, and copies out the results. A rank's own
-// share is never staged, because the rank reads and writes it in its own buffer. Block k + 2 may use the staging half
-// of block k: a rank copies block k + 2 in after all ranks have reduced block k, and advances `filled` after it has
-// copied block k out.
+// For each block k, a rank copies its data in and waits until all ranks have copied their data in. Then it reduces its
+// own share, copies in block k + 1, waits until all ranks have reduced block k, and copies out the results. A rank's
+// own share is never staged, because the rank reads and writes it in its own buffer. Block k + 2 may use the staging
+// half of block k: a rank copies block k + 2 in after all ranks have reduced block k, and advances `filled` after it
+// has copied block k out.
 void NodeReducer::reduce_staged(std::byte* data, const Reduction& reduction, const Wait& wait) {
   const auto n = static_cast<std::size_t>(group_.size());
   const auto me = static_cast<std::size_t>(group_.rank());
@@ -187,7 +188,7 @@ void NodeReducer::broadcast_staged(std::byte* data, std::size_t bytes, int root,
     std::byte* shared = staging(root, (before + k) % 2, wait);
     const auto done = before + static_cast<std::uint32_t>(k) + 1;
     if (group_.rank() == root) {
-      // Block k - 2 used this half, so all ranks must have copied it out.
+      // Block k - 2 used this half, so all ranks must have copied block k - 2 out.
       if (k >= 2) group_.await_all(&Cell::reduced, done - 2, wait);
       std::memcpy(shared, data + range.begin, range.count);
       group_.advance(&Cell::filled);

@@ -16,7 +16,8 @@ namespace hvd::comm {
 
 class NodeReducer {
  public:
-  /// The place of a rank's data: number of a registered region, and offset in that region in bytes. Region 0: none.
+  /// The place of a rank's data: number of a registered region, and offset in that region in bytes. Region 0: the data
+  /// are not in a registered region.
   struct Place {
     std::uint64_t region = 0;
     std::uint64_t offset = 0;
@@ -28,15 +29,15 @@ class NodeReducer {
   /// Sets the maximum bytes of a chunk that a rank claims. Call between operations, with the same value on all ranks.
   void set_segment(std::size_t bytes) { segment_bytes_ = bytes; }
 
-  /// For up to kSlotBytes. Every rank copies its data into its slot and sums all slots itself, which takes one
+  /// For data of up to kSlotBytes. Every rank copies its data into its slot and sums all slots itself, which takes one
   /// synchronisation. Errors of all methods: mismatch if ranks disagree; those of NodeGroup.
   void reduce_small(std::byte* data, const Reduction& reduction, const Wait& wait);
   /// Like reduce_small(), but only local rank 0 gets the sum, which is not divided.
   void reduce_small_to_leader(std::byte* data, const Reduction& reduction, const Wait& wait);
   void broadcast_small(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
-  /// Tells the other ranks the place of this rank's data, and returns the places of all data, [local rank]. The span is
-  /// valid until this rank's next call. Data that are not registered are copied into the slot if they fit.
+  /// Tells the other ranks the place of this rank's data, and returns the places of all ranks' data, [local rank]. The
+  /// span is valid until this rank's next call. Data that are not registered are copied into the slot if they fit.
   std::span<const Place> exchange_places(Place mine, const std::byte* data, const Reduction& reduction,
                                          const Wait& wait);
   /// Like reduce_small(); call right after exchange_places(). Synchronises again only if some data are registered.
@@ -49,7 +50,8 @@ class NodeReducer {
   void reduce_staged(std::byte* data, const Reduction& reduction, const Wait& wait);
   void broadcast_staged(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
-  /// Staging memory of this node, `block_bytes()` per rank and half (0 or 1). Collective on first use.
+  /// Returns the address of `half` (0 or 1) of `local_rank`'s staging memory; each half has block_bytes() bytes.
+  /// Collective on first use.
   std::byte* staging(int local_rank, std::size_t half, const Wait& wait);
   [[nodiscard]] std::size_t block_bytes() const { return block_bytes_; }
 

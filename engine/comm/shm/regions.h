@@ -23,7 +23,8 @@ class Regions {
   std::uint64_t add(std::size_t bytes, NodeMemory memory);
   void remove(std::uint64_t number) { regions_.erase(number); }
   [[nodiscard]] const Region* find(std::uint64_t number) const;
-  /// Returns the place of [data, data + bytes) in `local_rank`'s part of a region, or region 0 if none contains it.
+  /// Returns the place of [data, data + bytes) in `local_rank`'s part of a region, or region 0 if no region contains
+  /// that range.
   [[nodiscard]] NodeReducer::Place locate(const std::byte* data, std::size_t bytes, int local_rank) const;
 
  private:

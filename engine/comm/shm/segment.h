@@ -27,13 +27,14 @@ struct alignas(kCacheUnit) Counter {
 
 /// A rank's arguments of an operation. The rank writes them before it arrives; other ranks read them afterwards.
 struct Descriptor {
-  /// Number of the synchronisation; stored last. It shares a cache line with the fields below, which are read next.
+  /// Number of the synchronisation; stored last. This number shares a cache line with the fields below, which are read
+  /// next.
   std::atomic<std::uint32_t> sequence{0};
   std::uint64_t operation = 0;  ///< hash of the operation's name, to detect ranks that are in different operations
   std::uint64_t count = 0;      ///< elements, or bytes of a message
   std::uint32_t dtype = 0;
   std::uint32_t op = 0;
-  std::uint64_t region = 0;  ///< number of the registered region, from 1; 0 if not registered
+  std::uint64_t region = 0;  ///< number of the region that contains the data, from 1; 0 if the data are not registered
   std::uint64_t offset = 0;  ///< bytes from the region's start
   std::uint64_t notes = 0;   ///< hash of the notes since the last synchronisation
   std::uint64_t block = 0;   ///< bytes per staging block or claimed chunk; 0 if the message is one piece
@@ -43,14 +44,16 @@ inline constexpr std::size_t kSlotBytes = std::size_t{32} << 10;
 
 struct alignas(kCacheUnit) Slot {
   Descriptor descriptor;
-  alignas(kCacheUnit / 2) std::array<std::byte, kSlotBytes> payload;  ///< starts in the descriptor's pair of lines
+  /// The payload starts in the same pair of cache lines as the descriptor.
+  alignas(kCacheUnit / 2) std::array<std::byte, kSlotBytes> payload;
 };
 
 inline constexpr std::size_t kNoteBytes = std::size_t{2} << 10;
 /// Maximum number of notes between two synchronisations.
 inline constexpr std::size_t kNotes = 8;
 
-/// A small broadcast, in which only readers wait. Each rank records size and sender; the sender adds the payload.
+/// A small broadcast, in which only readers wait. Each rank writes size and sender into its own note; the sender also
+/// writes the payload.
 struct alignas(kCacheUnit) Note {
   std::atomic<std::uint64_t> number{0};  ///< number of this note, from 1; stored last
   std::uint64_t sequence = 0;            ///< number of the operation
@@ -59,12 +62,12 @@ struct alignas(kCacheUnit) Note {
   std::array<std::byte, kNoteBytes> payload;
 };
 
-/// The memory of one rank. A cell begins at a page, so that it can be on the NUMA node of its rank.
+/// The control memory of one rank. A cell begins at a page, so that it can be on the NUMA node of its rank.
 struct alignas(kPageBytes) Cell {
   Counter arrived;                         ///< number of synchronisations that this rank reached
-  Counter told;                            ///< notes sent
-  Counter filled;                          ///< staging blocks copied in
-  Counter reduced;                         ///< staging blocks whose share is reduced
+  Counter told;                            ///< number of notes sent
+  Counter filled;                          ///< number of staging blocks that this rank has copied in
+  Counter reduced;                         ///< number of staging blocks whose share this rank has reduced
   std::atomic<std::uint32_t> working{0};   ///< chunk index + 1 while reducing a chunk, else 0
   std::atomic<std::uint32_t> answered{0};  ///< number of the last roll call that this rank answered
   SharedText status;
@@ -86,7 +89,7 @@ struct alignas(kPageBytes) Header {
   std::atomic<std::uint32_t> roll_call{0};    ///< number of the latest roll call
   std::atomic<std::uint64_t> token{0};        ///< makes names of shared memory unique
   SharedText reason;
-  std::array<Work, 2> work;  ///< used alternately like the slots
+  std::array<Work, 2> work;  ///< used alternately, like Cell::slots
 };
 
 class Segment {

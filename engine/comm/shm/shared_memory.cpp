@@ -113,7 +113,7 @@ void remove_shared_names() noexcept {
       const std::string name = entry->path().filename().string();
       if (name.starts_with(mine)) SharedMemory::unlink("/" + name);
     }
-  } catch (const std::exception&) {  // out of memory: the names stay
+  } catch (const std::exception&) {  // out of memory: the names are not removed
     return;
   }
 }

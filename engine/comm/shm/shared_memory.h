@@ -11,10 +11,10 @@ class SharedMemory {
  public:
   /// For threads. The memory is zeroed. Errors: out_of_memory.
   static SharedMemory anonymous(std::size_t bytes);
-  /// Creates `name` ("/hvd_bench.1234.0") with mode 0600 and this size, but allocates no memory: see commit().
+  /// Creates `name` ("/hvd_bench.1234.0") with mode 0600 and size `bytes`. Memory is allocated later, by commit().
   /// Errors: io if the name exists or /dev/shm is not usable; out_of_memory.
   static SharedMemory create(const std::string& name, std::size_t bytes);
-  /// Errors: io; out_of_memory.
+  /// Maps the existing `name`. Errors: io; out_of_memory.
   static SharedMemory open(const std::string& name, std::size_t bytes);
   /// Removes the name; mappings stay. Does nothing if the name does not exist.
   static void unlink(const std::string& name) noexcept;
@@ -25,11 +25,11 @@ class SharedMemory {
   SharedMemory& operator=(const SharedMemory&) = delete;
   ~SharedMemory();
 
-  /// Allocates memory for [offset, offset + bytes), so that a full /dev/shm is an error here and not a SIGBUS during a
-  /// step. The pages come from the caller's NUMA node.
+  /// Allocates memory for [offset, offset + bytes), so that a full /dev/shm causes an error here and not a SIGBUS
+  /// during a training step. The pages come from the caller's NUMA node.
   /// Errors: out_of_memory, saying how much is needed and how much there is.
   void commit(std::size_t offset, std::size_t bytes) const;
-  /// Maps the committed pages now, so that the first step has no page faults for them.
+  /// Maps the committed pages now, so that the first training step has no page faults for them.
   void populate() const noexcept;
   [[nodiscard]] std::span<std::byte> bytes() const { return {base_, size_}; }
 

@@ -17,7 +17,7 @@ class SharedText {
  public:
   static constexpr std::size_t kCapacity = 1024;
 
-  /// Only one rank may write. Cuts the text off at kCapacity bytes.
+  /// Cuts the text off at kCapacity bytes. Only one rank may call write().
   void write(std::string_view text) noexcept {
     const std::uint32_t before = version_.load(std::memory_order_relaxed);
     version_.store(before + 1, std::memory_order_relaxed);
