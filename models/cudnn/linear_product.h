@@ -41,7 +41,7 @@ Product without_epilogue(Product product);
 /// The answer of the library's heuristics for a product.
 struct ProductAlgorithms {
   std::vector<cublasLtMatmulAlgo_t> list = {};  ///< algorithms that fit in the workspace, best first
-  std::string why = {};                         ///< reason for the last algorithm left out, or for an empty list
+  std::string why = {};  ///< why an algorithm was left out (the last one), or why the list is empty
 };
 
 /// A product that is ready to run with a given algorithm.

@@ -1,4 +1,4 @@
-// Device memory of one training step: the arenas of a MemoryLayout, and the error text if they do not fit.
+// Device memory of one training step: the arenas of a MemoryLayout, and the error text if the arenas do not fit.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ std::string too_big_text(const MemoryNeed& need, std::size_t free_bytes);
 
 class StepMemory {
  public:
-  /// Allocates all memory and zeroes it on `stream`, except the workspace. `allocate` provides the gradient arena.
-  /// Errors: out_of_memory, before anything is allocated, if `need` is more than the free memory.
+  /// Allocates all memory and, on `stream`, zeroes everything except the workspace. `allocate` provides the gradient
+  /// arena. Errors: out_of_memory, before anything is allocated, if `need` is more than the free memory.
   StepMemory(gpu::GpuRuntime& runtime, const MemoryLayout& layout, const MemoryNeed& need, std::size_t workspace,
              const ArenaAllocator& allocate, gpu::StreamView stream);
 

@@ -1,5 +1,5 @@
-// The weights of a step on the device, and copies of their values to and from the host. The caller waits for these
-// copies, so do not make them in a timed step. One thread; the GPU must be current.
+// The weights of a step on the device, and copies of their values to and from the host. The calling thread waits for
+// these copies, so do not make them in a timed step. One thread; the GPU must be current.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,8 @@ class StepWeights {
   /// Enqueues a copy of the master weights to the 16-bit weights that operations read, if there are any.
   void refresh_copies();
 
-  /// See TrainStep. read_gradient() divides by the loss scale that is on the device now. Between forward_backward() and
-  /// update(), the gradients in memory contain this scale.
+  /// These three functions implement those of TrainStep. read_gradient() divides by the loss scale that is on the
+  /// device now. Between forward_backward() and update(), the gradients in memory are multiplied by this scale.
   void read_parameter(std::size_t parameter, std::span<float> out);
   void write_parameter(std::size_t parameter, std::span<const float> in);
   void read_gradient(std::size_t parameter, std::span<float> out);

@@ -18,7 +18,8 @@ struct PoolBody {
   HVD_HOST_DEVICE Row load(const Place& /*place*/) const { return {}; }
 };
 
-/// The position of pixel `row` of a batch. A batch may have more pixels than 32 bits can count, but one image may not.
+/// The position of pixel `row` of a batch. A batch may have more pixels than 32 bits can count, but one image may not
+/// have so many.
 struct Pixel {
   std::int64_t n;
   int h, w;
