@@ -207,7 +207,7 @@ class Analyser {
   };
   std::map<TensorId, Slice> slices_;              // by forward tensor: its slice of a concatenation
   std::map<NodeId, NormVectors> norms_;           // by forward node: the values of its vectors
-  std::map<TensorId, ValueId> padded_;            // by images or weight: the value with added channels
+  std::map<TensorId, ValueId> padded_;            // by tensor (images or weight): value with added channels
   std::map<NodeId, ValueId> columns_;             // by convolution: the columns of its images
   std::map<TensorId, NodeId> unapplied_;          // by output tensor: the batch norm, which a sum will apply
   std::map<NodeId, ValueId> where_;               // by max-pool node: indices of the maxima

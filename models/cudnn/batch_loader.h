@@ -2,7 +2,7 @@
 // flight. The compute stream only converts the images to the type that operations read. Images that will be used again
 // (Batch::content) stay on the device while memory suffices. Labels and the step's numbers change in every step. The
 // compute stream copies labels and numbers after the previous step, from one of two pinned slots. One thread uses a
-// loader; its GPU must be current.
+// loader; the GPU must be current on this thread.
 #pragma once
 
 #include <array>

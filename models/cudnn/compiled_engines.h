@@ -45,7 +45,7 @@ class CompiledEngines {
   bool finalize(Plan& plan, EngineFailures& failures);
   /// Finalises every candidate, for tune(). Sets plan.workspace_bytes to the largest need of all candidates.
   void finalize_all(Plan& plan, EngineFailures& failures);
-  /// The largest workspace that any chosen plan, product or kernel of ours needs.
+  /// Returns the largest workspace that any chosen plan, product or kernel of ours needs.
   [[nodiscard]] std::size_t workspace_bytes(const Plan& plan) const;
 
   /// Launches the chosen engine of plan.engines[e] on the memory of the first group with this signature. Errors:

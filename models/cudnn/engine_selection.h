@@ -5,7 +5,8 @@
 // (engine_failures.h). On request, candidate engines are timed, and then whole steps with other fusions
 // (Planning::fusions).
 //
-// All device memory used here is freed before the step allocates its own memory. One thread; the GPU must be current.
+// All device memory used here is freed before the step allocates its own memory. One thread uses the object; the GPU
+// must be current on it.
 #pragma once
 
 #include <functional>
@@ -28,8 +29,8 @@ class EngineSelection {
 
   /// Returns the plan, with its chosen engines finalised. Collective. Errors: see make_cudnn_step().
   [[nodiscard]] Plan run();
-  /// One line for each request that could not be met and for each timing. Leaves out the plan's own fallbacks and the
-  /// notes of CompiledEngines.
+  /// Returns one line for each request that could not be met and for each comparison of whole steps' times. The plan's
+  /// own fallbacks and the notes of CompiledEngines are left out.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
 
  private:

@@ -27,7 +27,7 @@ class Handle {
 
   [[nodiscard]] cudnnHandle_t get() const noexcept { return handle_; }
   [[nodiscard]] const Library& library() const noexcept { return *library_; }
-  /// Sets the stream of all later executions. Cheap if `stream` is already set.
+  /// Sets the stream of all later executions. The call is cheap if `stream` is already set.
   void use(kernels::Stream stream);
 
  private:

@@ -61,8 +61,8 @@ class Executor final : public DeviceStep {
 
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
-  /// Waits for enqueued work, which still uses this object's memory. If the work waits for a lost reduction, drain()
-  /// times out.
+  /// Waits for enqueued work, which still uses this object's memory. If the work waits for a reduction that never ends,
+  /// drain() times out.
   ~Executor() override {
     for (const gpu::StreamView stream : {batches_.copy_stream(), compute_.view()}) runtime_.drain(stream);
   }
@@ -323,7 +323,8 @@ std::string type_refusal(const gpu::Device& device, ComputeType type, int kernel
            (capability < kTuring ? "a CUDA Toolkit 12 and " : "") +
            "-DCMAKE_CUDA_ARCHITECTURES=" + std::to_string(capability);
   }
-  // CUDA C++ Programming Guide, "Compute Capabilities": bf16 and tf32 from 8.0, fp16 arithmetic from 5.3.
+  // bf16 and tf32 need compute capability 8.0, fp16 arithmetic needs 5.3. Source: CUDA C++ Programming Guide, "Compute
+  // Capabilities".
   constexpr int kAmpere = 80;
   const bool newer = type == ComputeType::kBf16 || type == ComputeType::kTf32;
   if (newer && capability < kAmpere) {

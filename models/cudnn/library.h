@@ -1,5 +1,5 @@
 // cuDNN's backend API, loaded at run time, so that one binary runs with any cuDNN 8.9 or 9 that the host has. Without
-// cuDNN, the error says in one line what is missing. Enumerations come from the headers at build time. Their values are
+// cuDNN, the error says in one line what is missing. Enumerations come from the headers at build time; the values are
 // equal in all these versions. The values of status codes differ between versions, so our code compares them only with
 // "success".
 //

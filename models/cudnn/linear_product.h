@@ -1,5 +1,6 @@
 // One matrix product of cuBLASLt, bound to addresses: its description, the algorithms that the library's heuristics
-// name for the product, and the call. linear.h chooses the algorithm. One thread; the GPU must be current.
+// name for the product, and the call. linear.h chooses the algorithm. One thread uses the object; the GPU must be
+// current on it.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ std::uint64_t program_hash(const Plan& plan);
 /// For example "resnet101-9f0c2d11a4b3e877-fp16.cudnn-9.19.0.NVIDIA-H200.winners".
 std::string winners_file_name(const Plan& plan);
 
-/// The chosen engine of each signature, in order of first use: "51c7d2aa01f3b964 62[2=5,13=1]; ...".
+/// Returns the chosen engine of each signature, in order of first use: "51c7d2aa01f3b964 62[2=5,13=1]; ...".
 std::string chosen_text(const Plan& plan);
 
 struct Winners {

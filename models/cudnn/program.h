@@ -1,7 +1,7 @@
 // One training step for a GPU as plain data: values (tensors, in memory or inside one group) and groups (operations
 // that run as one launch), in the order in which they run. analyse() (analyse.h) makes a program from a differentiated
 // graph, a Planner (plan.h) finds engines and memory for the program, and the executor runs the program. A program has
-// no library objects and no addresses. Immutable once made; any thread may read it.
+// no library objects and no addresses. A program does not change once it is made, so any thread may read it.
 //
 // Operations are finer than the graph's nodes, because fusion splits nodes. For example, a batch norm may become
 // statistics in the epilogue of the convolution before it, a finalisation, and a pass that also adds and rectifies.
@@ -53,7 +53,7 @@ enum class OpType : std::uint8_t {
   //                        inputs                                           outputs
   kConv,                   // x, w                                             y
   kColumns,                // x                                                {pixels of y, taps}: a row per window
-  kPartialSum,             // parts {p, ...}                                   their sum
+  kPartialSum,             // parts {p, ...}                                   sum of the parts
   kConvBackwardData,       // w, dy                                            dx
   kConvBackwardWeights,    // x, dy                                            dw
   kLinear,                 // x, w                                             y
@@ -61,7 +61,7 @@ enum class OpType : std::uint8_t {
   kLinearBackwardWeights,  // x, dy                                            dw, or {p, dw} for p parts of the rows
   kBias,                   // x, b {c}                                         y
   kBiasGradient,           // dy                                               db {c}
-  kAdd,                    // a, b, ...                                        their sum
+  kAdd,                    // a, b, ...                                        sum of the inputs
   kRelu,                   // x                                                y
   kReluBackward,           // x or y, dy                                       dy where input 0 is positive, else 0
   kStatistics,             // x                                                sum {c}, sum of squares {c}

@@ -18,7 +18,7 @@ class PinnedSlots {
 
   /// Waits until the copies out of the next slot have ended, and returns that slot to be filled. Errors: timeout.
   [[nodiscard]] std::span<std::byte> next(Deadline deadline);
-  /// Call when all copies out of the slot from next() have been enqueued on `stream`.
+  /// Call this function when all copies out of the slot from next() have been enqueued on `stream`.
   void emptied_on(gpu::StreamView stream);
   /// Number of the slot that next() returned last.
   [[nodiscard]] std::size_t index() const noexcept { return index_; }

@@ -20,7 +20,7 @@ struct MemoryNeed {
   std::int64_t batch = 0;
   [[nodiscard]] std::size_t total() const { return fixed + static_cast<std::size_t>(batch) * per_image; }
 };
-/// `input_copies`: fp32 copies of the batch's images that are not part of `layout`. Pure.
+/// `input_copies`: number of fp32 copies of the batch's images that are not part of `layout`. Pure.
 MemoryNeed memory_need(const MemoryLayout& layout, std::int64_t batch, std::size_t workspace, int input_copies);
 /// Returns "batch 512 needs 91234 MiB of device memory, 80000 MiB are free; batch 448 fits". Pure.
 std::string too_big_text(const MemoryNeed& need, std::size_t free_bytes);

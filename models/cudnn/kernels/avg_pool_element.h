@@ -7,7 +7,7 @@
 
 namespace hvd::models::cudnn::kernels {
 
-/// Number of a window's elements along one axis, without padding, because averages exclude padding.
+/// Returns the number of a window's elements along one axis, without padding, because averages exclude padding.
 HVD_HOST_DEVICE inline int extent(int from, int kernel, int size) {
   return (from + kernel < size ? from + kernel : size) - (from > 0 ? from : 0);
 }

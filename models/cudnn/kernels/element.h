@@ -1,13 +1,13 @@
 // Functors that do the work of our kernels on one element or one vector. Each functor is called for every index of a
-// range, in any order. They compile for the GPU (grid.cuh launches them) and for the host, where tests call them in a
-// loop and check the results. The functors of a .cu file are in its header *_element.h. This header has the code that
-// all functors share. Long sums are not functors and are in the .cu files.
+// range, in any order. Functors compile for the GPU (grid.cuh launches them) and for the host, where tests call
+// functors in a loop and check the results. The functors of a .cu file are in its header *_element.h. This header has
+// the code that all functors share. Long sums are not functors and are in the .cu files.
 //
 // Most functors are row bodies, which process the vectors of a matrix. A thread keeps its channels and visits rows.
 //   kWidth, kRowsAtOnce        channels of a vector, and rows that a thread has in flight
 //   kBlocks                    blocks that a multiprocessor must hold at one time, which bounds a thread's registers
 //   Channels channels(channel) loads what all rows share, once per thread
-//   Row load(place)            reads one row; all rows in flight are read before the first is written
+//   Row load(place)            reads one row; all rows in flight are read before the first row is written
 //   store(place, channels, row) computes and writes one row
 #pragma once
 

@@ -87,8 +87,7 @@ void for_each_row(const Body& body, std::int64_t rows, std::int64_t channels, St
   const auto blocks_of = [](std::int64_t threads) { return (threads + kThreads - 1) / kThreads; };
   const std::int64_t all = blocks_of(rows * vectors);
   const std::int64_t some = std::clamp(all / kRowsPerThread<Body>, kBlocksToFill<Body>, kMostBlocks);
-  const std::int64_t blocks =
-      std::max(std::min(all, some), blocks_of(vectors));  // at least a thread per vector of a row
+  const std::int64_t blocks = std::max(std::min(all, some), blocks_of(vectors));  // covers at least one whole row
   launch_blocks(kernel, for_each_row_kernel<Body>, static_cast<unsigned>(blocks), stream, body, rows, vectors,
                 blocks * kThreads / vectors);
 }

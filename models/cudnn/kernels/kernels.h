@@ -1,5 +1,5 @@
-// Our own kernels, for the work in a training step that cuDNN and cuBLASLt do not do. Most functions are one launch;
-// sums over rows are two launches. Memory bandwidth limits the kernels, so a launch reads or writes each tensor only
+// Our own kernels, for the work in a training step that cuDNN and cuBLASLt do not do. Most functions make one launch;
+// sums over rows take two launches. Memory bandwidth limits the kernels, so a launch reads or writes each tensor only
 // once. Callers need no CUDA header. Every function enqueues on `stream` and does not wait. Pointers are device
 // pointers unless stated otherwise. Errors: backend, with the CUDA runtime's message, if a launch is refused;
 // invalid_argument for shapes that a kernel does not support.
@@ -69,7 +69,7 @@ struct Copy {
   DataType from_type = DataType::kF32, to_type = DataType::kF32;
   std::int64_t count = 0;
 };
-inline constexpr std::size_t kMaxCopies = 32;  ///< in one launch
+inline constexpr std::size_t kMaxCopies = 32;  ///< most copies in one launch
 void copy(std::span<const Copy> copies, Stream stream);
 /// Copies a matrix. Pitches and types may differ.
 void copy(const Matrix& from, const Matrix& to, Stream stream);
@@ -94,8 +94,8 @@ void global_avg_pool(const Image& x, const Matrix& y, Stream stream);
 
 /// Work on a diff (gradient of an activation) before it is written: first adds earlier diffs, then masks by `test`.
 struct Epilogue {
-  Matrix add = {};   ///< data == nullptr: none
-  Matrix test = {};  ///< data == nullptr: none
+  Matrix add = {};   ///< data == nullptr: nothing is added
+  Matrix test = {};  ///< data == nullptr: nothing is masked
   Norm test_norm = {};
 };
 /// dx[i] = sum of dy over windows with their maximum at i. If `pooled` (the pool's output) is given, the sum leaves out
@@ -107,8 +107,8 @@ void global_avg_pool_backward(const Matrix& dy, const Image& dx, const Epilogue&
 
 // ---- Batch norm in pieces, and other sums over rows ----
 
-/// Bytes of workspace for `sums` sums over the rows of `x`. Sums over rows have a fixed order: fixed blocks of rows
-/// give partial sums in `workspace`, which are then added in turn.
+/// Returns the bytes of workspace that `sums` sums over the rows of `x` need. Sums over rows have a fixed order: fixed
+/// blocks of rows give partial sums in `workspace`, which are then added in turn.
 std::size_t row_sums_workspace(const Matrix& x, int sums);
 /// sum[c] = sum of x, square_sum[c] = sum of x * x; fp32.
 void statistics(const Matrix& x, float* sum, float* square_sum, void* workspace, Stream stream);
@@ -153,7 +153,7 @@ void softmax_cross_entropy(const Matrix& logits, const std::int32_t* labels, flo
 void softmax_cross_entropy_backward(const float* probabilities, const std::int32_t* labels, float weight,
                                     const float* loss_scale, const Matrix& dlogits, Stream stream);
 
-/// Numbers that the host sets for a step. They are in device memory, so that a captured graph reads new values.
+/// Numbers that the host sets for a step. The numbers are in device memory, so that a captured graph reads new values.
 struct StepScalars {
   float learning_rate = 0, momentum = 0, weight_decay = 0;
   float gradient_scale = 1;  ///< 1 / world size if the engine adds gradients without averaging

@@ -7,7 +7,7 @@
 
 namespace hvd::models::cudnn::kernels {
 
-/// The largest tap so far, and its index in the window.
+/// The largest element of a window so far, and the element's index in the window.
 template <int V>
 struct Largest {
   float value[V];

@@ -19,7 +19,7 @@ constexpr std::int64_t kMostBlocksOfSums = 396;  // an H200 holds three blocks o
 constexpr std::int64_t kLeastTurns = 2;
 
 struct Cut {
-  int lanes = 1, threads_down = 1;  ///< `lanes`: vectors of channels of a block; `threads_down`: threads per vector
+  int lanes = 1, threads_down = 1;  ///< `lanes`: vectors of channels per block; `threads_down`: threads per vector
   std::int64_t column_blocks = 1, row_blocks = 1;
 };
 

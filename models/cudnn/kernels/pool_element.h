@@ -31,7 +31,7 @@ struct Pixel {
   }
 };
 
-/// The rows of one image of a batch. The sizes have 32 bits, because every tap is compared with them.
+/// The rows of one image of a batch. The sizes have 32 bits, because every element of a window is compared with them.
 struct Plane {
   std::int64_t first;  ///< row of the plane's first pixel
   int h, w;
