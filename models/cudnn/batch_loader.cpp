@@ -56,7 +56,7 @@ void BatchLoader::check(const Batch& batch) const {
 void BatchLoader::load(const Batch& batch, Deadline deadline) {
   check(batch);
   load_numbers(batch, deadline);
-  if (batch.content != 0 && batch.content == there_) return;  // they are still there: no operation writes to images
+  if (batch.content != 0 && batch.content == there_) return;  // the images are still there: no operation writes to them
   there_ = 0;
   if (const auto kept = kept_.find(batch.content); kept != kept_.end()) {
     const std::span<std::byte> images = memory_.arenas().images;

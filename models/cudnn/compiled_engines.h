@@ -48,8 +48,8 @@ class CompiledEngines {
   /// Returns the largest workspace that any chosen plan, product or kernel of ours needs.
   [[nodiscard]] std::size_t workspace_bytes(const Plan& plan) const;
 
-  /// Launches the chosen engine of plan.engines[e] on the memory of the first group with this signature. Errors:
-  /// backend, with cuDNN's reason, if the engine does not run although it was finalised.
+  /// Launches the chosen engine of plan.engines[e] on the memory of the first group with the engine's signature.
+  /// Errors: backend, with cuDNN's reason, if the engine does not run although it was finalised.
   void launch_once(const Plan& plan, std::size_t e, const Addresses& addresses, gpu::StreamView stream);
   /// Launches each product once, to find an algorithm that runs. If no algorithm multiplies the columns of images, adds
   /// this failure to `failures` and returns false. Errors: unsupported, if any other product has no algorithm that

@@ -44,7 +44,7 @@ struct CudnnOptions {
   bool other_fusions = true;
   bool deterministic = false;  ///< use only engines that add in a fixed order, so that runs give equal bits
   /// The loss scale, used in fp16 only. 0: a dynamic scale, which starts at 65536, is halved after an overflow, and is
-  /// doubled after 2000 good steps. Any other number: a fixed scale.
+  /// doubled after 2000 steps without overflow. Any other number: a fixed scale.
   double loss_scale = 0;
   /// Time the candidate engines of each group when the step is made, and use the fastest engines. Timing takes seconds
   /// to minutes.
@@ -71,7 +71,7 @@ struct CudnnOptions {
 std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& options, const CudnnOptions& cudnn,
                                             gpu::GpuRuntime& runtime, const ArenaAllocator& allocate);
 
-/// Returns the reason why this build cannot make a step with this machine's libraries, or "" if it can make one on a
+/// Returns the reason why this build cannot make a step with this machine's libraries, or "" if it can make a step on a
 /// GPU.
 std::string cudnn_unsupported_reason(const gpu::LibrarySearch& libraries = {});
 

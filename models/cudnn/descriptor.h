@@ -1,6 +1,6 @@
 // Owner of one descriptor of cuDNN's backend API. A descriptor points at the descriptors that were set as its
 // attributes, so these must outlive it. The classes that build graphs and plans own a descriptor together with its
-// attributes. One thread at a time.
+// attributes. Only one thread at a time may use a descriptor.
 //
 // Every call that fails throws Error{kBackend} with the call's name and the library's reason. Finalising a graph or a
 // plan may fail with "not supported"; code that tries engines catches this error.

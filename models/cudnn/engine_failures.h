@@ -26,14 +26,14 @@ const std::string* find_failure(const EngineFailures& failures, const std::strin
 void note_columns_failure(EngineFailures& failures, const std::string& why);
 /// Returns the reason that note_columns_failure() added, or null.
 const std::string* columns_failure(const EngineFailures& failures);
-/// Adds to `to` those entries of `from` that `to` does not have yet. Returns true if it added any.
+/// Adds to `to` those entries of `from` that `to` does not have yet. Returns true if any entry was added.
 bool merge_failures(EngineFailures& to, const EngineFailures& from);
 
 /// Collective. Returns the texts that `work` returns on all ranks, by rank. If `work` throws on any rank, every rank
 /// throws ErrorOfAllRanks with the error of the lowest rank on which `work` threw. If `exchange` is null, errors of
 /// `work` pass unchanged.
 std::vector<std::string> on_all_ranks(const ExchangeTexts& exchange, const std::function<std::string()>& work);
-/// Throws mismatch, as ErrorOfAllRanks. Call it on all ranks if the text that `rank` sent cannot be read.
+/// Throws mismatch, as ErrorOfAllRanks. Call this function on all ranks if the text that `rank` sent cannot be read.
 [[noreturn]] void throw_unreadable(std::size_t rank);
 
 /// A rank's message to the other ranks about its plan.

@@ -93,7 +93,7 @@ Plan EngineSelection::run() {
   SettledPlan candidate = settled(planning_.fusions.at(0));
   if (planning_.fusions.size() > 1) candidate = fastest(std::move(candidate));
   notes_ = std::move(candidate.notes);
-  compiled_.choose_products(candidate.winners);  // a plan that was tried after `candidate` may have chosen others
+  compiled_.choose_products(candidate.winners);  // a plan that was tried later may have chosen other algorithms
   compiled_.keep_chosen(candidate.plan);
   note_failures(candidate.plan, candidate.failures);
   return std::move(candidate.plan);

@@ -5,8 +5,8 @@
 // (engine_failures.h). On request, candidate engines are timed, and then whole steps with other fusions
 // (Planning::fusions).
 //
-// All device memory used here is freed before the step allocates its own memory. One thread uses the object; the GPU
-// must be current on it.
+// All device memory of the selection is freed before the step allocates its own memory. One thread uses the object,
+// with the GPU current on this thread.
 #pragma once
 
 #include <functional>
@@ -53,7 +53,7 @@ class EngineSelection {
   void settle_here(Plan& plan);
   /// Collective. Returns `best`, or the plan with another fusion that is known or measured to be faster.
   SettledPlan fastest(SettledPlan best);
-  /// Collective. Returns whether a step of `other` takes less time than one of `best` on rank 0.
+  /// Collective. Returns whether a step of `other` takes less time than a step of `best` on rank 0.
   bool is_faster(SettledPlan& other, SettledPlan& best);
   /// Duration of forward and backward, launched as a captured graph.
   [[nodiscard]] double step_microseconds(const Plan& plan);

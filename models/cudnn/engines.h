@@ -41,7 +41,7 @@ std::size_t promised_workspace(const Descriptor& config);
 
 /// One heuristics list of cuDNN for `group`. at() fetches and examines only as many engines as it needs, because each
 /// engine takes cuDNN milliseconds and some lists have dozens of engines. `library` and `target` must outlive this
-/// object. One thread.
+/// object. Only one thread may use it.
 class EngineList {
  public:
   /// Does not throw: if cuDNN refuses the group, the list is empty and why() has the reason.

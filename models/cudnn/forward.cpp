@@ -130,8 +130,8 @@ void Analyser::norm(NodeId id) {
   const TensorId y = of.outputs[0];
   const NodeId add = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kAdd) : kNoNode;
   if (add != kNoNode) {
-    // If this norm makes the last operand of a sum, add() applies the norm, because the sum's other operand exists by
-    // then.
+    // If this norm makes the last operand of a sum, add() applies the norm, because the sum's other operand already
+    // exists at that time.
     const auto& operands = node(add).inputs;
     const bool last = std::all_of(operands.begin(), operands.end(), [&](TensorId operand) { return operand <= y; });
     if (last && operands[0] != operands[1]) return;  // add() makes the norm's statistics and applies the norm

@@ -95,8 +95,8 @@ void Analyser::norm_backward(NodeId id) {
   own_norm_backward(id, delayed == delayed_relu_.end() ? kNoNode : delayed->second);
 }
 
-// Adds the sums of a batch norm's backward over dy to `draft`. The sums give the gradients of the norm's parameters and
-// three vectors, from which the second pass computes dx.
+// Adds to `draft` the sums over dy that a batch norm's backward needs. The sums give the gradients of the norm's
+// parameters and three vectors, from which the second pass computes dx.
 NormSums Analyser::sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Casts& casts) {
   const Node& of = node(norm_backward);
   const NormVectors& vectors = norms_.at(of.forward);

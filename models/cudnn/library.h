@@ -53,7 +53,7 @@ struct Functions {
 class Library {
  public:
   /// Searches the places in gpu::candidates. Errors: unsupported if no library is found, if the library lacks a
-  /// function, or if it is older than kOldestVersion.
+  /// function, or if the library is older than kOldestVersion.
   static std::shared_ptr<const Library> load(const gpu::LibrarySearch& search = {});
   /// Uses the functions that the caller gives, for tests.
   static std::shared_ptr<const Library> with(const Functions& functions);

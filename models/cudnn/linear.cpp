@@ -49,7 +49,7 @@ void prefer(std::vector<cublasLtMatmulAlgo_t>& list, const std::string& winner) 
 struct LinearLibrary::Bound {
   std::shared_ptr<const LinearProduct> product;
   std::string key;
-  Algorithms* algorithms = nullptr;     ///< the list in it is not empty
+  Algorithms* algorithms = nullptr;     ///< `algorithms->list` is not empty
   std::shared_ptr<const Launch> after;  ///< computes the epilogue if the library cannot; else null
 
   [[nodiscard]] Launch launch(const cublasLtMatmulAlgo_t& algorithm) const {

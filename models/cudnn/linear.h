@@ -1,7 +1,7 @@
 // Runs the groups of Provider::kCublasLt: matrix products with bias, ReLU or the bias gradient as epilogue. Addresses
 // are bound once, when a launch is made.
 //
-// cuBLASLt is column-major: it sees a row-major {rows, columns} matrix as {columns, rows}.
+// cuBLASLt is column-major and sees a row-major {rows, columns} matrix as {columns, rows}.
 //   y {n, out} = x {n, f} w {out, f}^T      Y (out x n) = W^T X
 //   dx {n, f} = dy {n, out} w               dX (f x n) = W dY
 //   dw {out, f} = dy^T x                    dW (f x out) = X dY^T, and db = the sums over rows of dy
@@ -18,8 +18,8 @@
 
 namespace hvd::models::cudnn {
 
-/// Owns one handle for all products of a step, and knows the algorithms of each product. The caller's GPU must be
-/// current. One thread.
+/// Owns one handle for all products of a step, and knows the algorithms of each product. Only one thread may use the
+/// object, with the GPU current on this thread.
 class LinearLibrary {
  public:
   explicit LinearLibrary(std::shared_ptr<const CublasLt> library);

@@ -1,6 +1,6 @@
 // One matrix product of cuBLASLt, bound to addresses: its description, the algorithms that the library's heuristics
-// name for the product, and the call. linear.h chooses the algorithm. One thread uses the object; the GPU must be
-// current on it.
+// name for the product, and the call. linear.h chooses the algorithm. One thread uses the object, with the GPU current
+// on this thread.
 #pragma once
 
 #include <cstdint>

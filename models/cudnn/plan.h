@@ -55,7 +55,7 @@ struct PlanOptions {
   /// One workspace serves all groups. Engines that need more workspace than this are not used.
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
   std::size_t candidates = 8;  ///< engines to keep per signature, for timing
-  EngineFailures failed = {};  ///< engines that may not be used; a group that has only these falls back
+  EngineFailures failed = {};  ///< engines that may not be used; a group with no other engine falls back
 };
 
 /// Returns options.fusion, which was requested, without the parts that have failed on this machine.
@@ -95,7 +95,7 @@ std::vector<std::string> fallback_lines(const Graph& graph, const Program& progr
 /// A table for people: one line per kind of group (operations, count, shapes, engines) and per kind of fallback.
 std::string table(const Graph& graph, const Plan& plan);
 
-/// Plans graphs for one GPU and remembers cuDNN's answers. One thread at a time.
+/// Plans graphs for one GPU and remembers cuDNN's answers. Only one thread at a time may use a planner.
 class Planner {
  public:
   virtual ~Planner() = default;

@@ -32,7 +32,7 @@ bool has_driver_library() {
 
 // On an engine compiled at run time, a convolution with statistics in its epilogue takes three times as long as without
 // (H200, cuDNN 9.19, bf16, ResNet-101 at batch 256: 25.4 ms of a step instead of 8.8 ms). A batch norm that reads its
-// input a second time, for the statistics, costs less than these statistics.
+// input a second time, for the statistics, costs less than statistics in the epilogue.
 constexpr const char* kSlowSums = "only compiled at run time, which is slower than a pass of its own";
 bool sums_beside_product(const Group& group) {
   return holds(group, {OpType::kConv}) && holds(group, {OpType::kStatistics});

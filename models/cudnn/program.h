@@ -164,7 +164,8 @@ std::string operations_text(const Group& group);
 std::string nodes_text(const Graph& graph, const Group& group);
 
 /// Returns a text that is equal for groups that do the same work: operations, attributes, shapes, types, strides and
-/// alignment, but no names. Caches of engines use it as their key. A network has far fewer signatures than groups.
+/// alignment, but no names. Caches of engines use the text as their key. A network has far fewer signatures than
+/// groups.
 /// Example: "cudnn; conv 0:128x28x28x128:fp16 1:128x3x3x128:fp16 > 2:128x28x28x128:fp16/256@16 k3x3 s1x1 p1,1,1,1".
 std::string signature(const Program& program, const Group& group);
 

@@ -1,5 +1,6 @@
 // Copies of host data to the device. The host fills a pinned slot, and copies on a stream empty it. There are two
-// slots, so that the host never waits for the copy that it has just enqueued. One thread.
+// slots, so that the host never waits for the copy that it has just enqueued. Only one thread may use an object of
+// these classes.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // The weights of a step on the device, and copies of their values to and from the host. The calling thread waits for
-// these copies, so do not make them in a timed step. One thread uses the object; the GPU must be current on it.
+// these copies, so do not make them in a timed step. One thread uses the object, with the GPU current on this thread.
 #pragma once
 
 #include <cstddef>

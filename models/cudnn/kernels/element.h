@@ -3,7 +3,8 @@
 // functors in a loop and check the results. The functors of a .cu file are in its header *_element.h. This header has
 // the code that all functors share. Long sums are not functors and are in the .cu files.
 //
-// Most functors are row bodies, which process the vectors of a matrix. A thread keeps its channels and visits rows.
+// Most functors are row bodies, which process the vectors of a matrix. A thread keeps its channels and goes from row to
+// row.
 //   kWidth, kRowsAtOnce        channels of a vector, and rows that a thread has in flight
 //   kBlocks                    blocks that a multiprocessor must hold at one time, which bounds a thread's registers
 //   Channels channels(channel) loads what all rows share, once per thread
@@ -88,7 +89,8 @@ struct alignas(V * sizeof(T)) Vector {
 };
 
 // nvcc 13 splits one access to a vector of 8-bit or 16-bit elements into up to seven accesses. A load of 32-bit words
-// stays one access. A store stays one only if the compiler cannot see the words, so store() has inline assembly.
+// stays one access. A store stays one access only if the compiler cannot see the 32-bit words, so store() has inline
+// assembly.
 template <class T, int V>
 HVD_HOST_DEVICE Vector<T, V> load(const void* data, std::int64_t offset) {
   const T* const from = static_cast<const T*>(data) + offset;

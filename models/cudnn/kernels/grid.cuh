@@ -21,7 +21,7 @@ using gpu::launch_blocks;
 #endif
 
 inline constexpr std::int64_t kMostBlocks = 1 << 20;         // for longer ranges, each thread takes several elements
-inline constexpr std::int64_t kMostBlocksPerList = 1 << 12;  // the same limit, for each list of for_each_of_each()
+inline constexpr std::int64_t kMostBlocksPerList = 1 << 12;  // the limit for each list of for_each_of_each()
 
 inline unsigned blocks_for(std::int64_t count, std::int64_t most) {
   return static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, most));

@@ -159,12 +159,12 @@ struct StepScalars {
   float gradient_scale = 1;  ///< 1 / world size if the engine adds gradients without averaging
   std::uint64_t step = 0, first_sample = 0;
 };
-/// The factor of the loss that keeps 16-bit gradients in range. It is on the device, because the host learns of
-/// overflows too late to adjust it.
+/// The factor of the loss that keeps 16-bit gradients in range. The factor is on the device, because the host learns of
+/// overflows too late to adjust the factor.
 struct LossScale {
   float scale = 1;
   std::int32_t overflow = 0;    ///< not 0: a gradient of this step is not finite
-  std::int32_t good_steps = 0;  ///< number of good steps since the scale last changed
+  std::int32_t good_steps = 0;  ///< number of steps without overflow since the scale last changed
   std::int32_t skipped = 0;     ///< number of steps skipped so far
 };
 struct Sgd {
@@ -172,7 +172,7 @@ struct Sgd {
   float* momentum = nullptr;  ///< fp32
   const void* gradients = nullptr;
   DataType gradient_type = DataType::kF32;
-  void* copy = nullptr;  ///< 16-bit weights that the operations read; nullptr: they read the master
+  void* copy = nullptr;  ///< 16-bit weights that operations read; nullptr: operations read `weights`
   DataType copy_type = DataType::kF16;
   const std::uint8_t* decays = nullptr;  ///< one per 64 elements: not 0 if weight decay applies to these elements
   std::int64_t count = 0;                ///< elements of the arenas, a multiple of 64
@@ -184,9 +184,9 @@ void sgd(const Sgd& work, Stream stream);
 /// Sets loss_scale->overflow to 1 if any of `count` gradients (a multiple of 64) is infinite or NaN, else does not
 /// change it.
 void find_overflow(const void* gradients, DataType type, std::int64_t count, LossScale* loss_scale, Stream stream);
-/// Call after the update. Halves the scale after an overflow, and doubles it after `growth_interval` good steps in a
-/// row. The scale stays within [1, 2^24]. Then clears the overflow. Source: Micikevicius et al., arXiv:1710.03740,
-/// section 3.2.
+/// Call this function after the update. Halves the scale after an overflow, and doubles the scale after
+/// `growth_interval` steps in a row without overflow. The scale stays within [1, 2^24]. Finally clears `overflow`.
+/// Source: Micikevicius et al., arXiv:1710.03740, section 3.2.
 void adjust_loss_scale(LossScale* loss_scale, std::int32_t growth_interval, Stream stream);
 
 // ---- Input ----
