@@ -148,7 +148,7 @@ class Analyser {
   /// The graph's operations that follow a diff, and that the launch which makes the diff may include.
   struct GradientUse {
     NodeId accumulate = kNoNode;  ///< the sum that the diff is a part of, if nothing else reads the diff
-    ValueId partner = kNoValue;   ///< a part of that sum that is already made, which the launch may add
+    ValueId partner = kNoValue;   ///< a part of `accumulate` that is already made; the launch may add it
     bool complete = true;         ///< the diff and `partner` complete the sum, or there is no sum
     TensorId whole = kNoTensor;   ///< the completed sum, or the diff if there is no sum; else kNoTensor
     NodeId relu_backward = kNoNode;

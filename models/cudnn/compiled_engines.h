@@ -58,9 +58,9 @@ class CompiledEngines {
   /// Returns the launch of every group, in order, with the chosen engines.
   [[nodiscard]] std::vector<Launch> bind(const Plan& plan, const Addresses& addresses, const OwnContext& context);
 
-  /// Times all finalised candidates and all algorithms of products, on the memory of the first group with each
-  /// signature. The memory may hold any data. Returns the fastest candidate of each signature and product. Adds engines
-  /// that fail to `failures`.
+  /// Times all finalised candidates and all algorithms of products, on the memory of each signature's first group. The
+  /// memory may hold any data. Returns the fastest candidate of each signature and product. Adds engines that fail to
+  /// `failures`.
   [[nodiscard]] std::vector<Winner> tune(const Plan& plan, const Addresses& addresses, gpu::StreamView stream,
                                          EngineFailures& failures);
   /// Makes products use the algorithms in `winners`. choose_winners() does the same for cuDNN's engines.

@@ -45,7 +45,7 @@ struct Report {
 /// Names the plan's GPU and cuDNN version. If two ranks have equal texts, their plans must be equal.
 std::string machine_text(const Plan& plan);
 std::string report_text(const Report& report);
-/// Errors: see throw_unreadable().
+/// Parses one report per rank. Errors: see throw_unreadable().
 std::vector<Report> parse_reports(const std::vector<std::string>& texts);
 /// Returns false if two ranks with equal machine_text() report different failures or programs. All ranks then plan once
 /// more, without the engines that failed on their machine. `again`: the reports are about these second plans. Errors

@@ -55,7 +55,7 @@ class EngineSelection {
   SettledPlan fastest(SettledPlan best);
   /// Collective. Returns whether a step of `other` takes less time than a step of `best` on rank 0.
   bool is_faster(SettledPlan& other, SettledPlan& best);
-  /// Duration of forward and backward, launched as a captured graph.
+  /// Returns the duration of forward and backward, which run as a captured graph.
   [[nodiscard]] double step_microseconds(const Plan& plan);
   [[nodiscard]] Plan planned(const Fusion& fusion) const;
   /// Collective. All ranks call `find`, which may set `plan`. Returns rank 0's winners, or this rank's winners if rank
@@ -87,7 +87,7 @@ class EngineSelection {
   CompiledEngines& compiled_;
   EngineFailures failures_;    // failures in all plans so far, on all ranks with this GPU
   EngineFailures unreported_;  // those of `failures_` that this rank has not reported to the other ranks yet
-  bool measure_ = false;       // some engine of the plan has no winner in `kept_`
+  bool measure_ = false;       // true if a signature of the plan has no winner in `kept_`
   std::vector<Winner> kept_;   // winners known from files or earlier timing, for the fusion that is being settled
   std::vector<Winner> found_;  // winners that were timed in this run
   std::string kept_fusion_;    // the fusion that was the fastest in an earlier run (Winners::fusion)

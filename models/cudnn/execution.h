@@ -1,5 +1,5 @@
-// Runs cuDNN's groups on a GPU: the handle, plans built from the chosen engines, and launches with bound addresses. Use
-// from one thread at a time, on which the GPU is current.
+// Runs cuDNN's groups on a GPU: the handle, plans built from the chosen engines, and launches with bound addresses.
+// Only one thread at a time may use these classes, with the GPU current on this thread.
 #pragma once
 
 #include <cstddef>

@@ -61,8 +61,8 @@ class Library {
   [[nodiscard]] const Functions& call() const noexcept { return functions_; }
   [[nodiscard]] Version version() const noexcept { return version_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// "cuDNN 9.10.2 for CUDA 12 (this program: 13)", for errors. A cuDNN for another CUDA version than this program's is
-  /// not refused.
+  /// Returns a text for errors, for example "cuDNN 9.10.2 for CUDA 12 (this program: 13)". A cuDNN for another CUDA
+  /// version than this program's is not refused.
   [[nodiscard]] std::string description() const;
   /// Explains the calling thread's last call: the name of `status`, and the library's last error text if it has one.
   [[nodiscard]] std::string explain(cudnnStatus_t status) const;

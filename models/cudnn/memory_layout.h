@@ -1,9 +1,9 @@
 // Offsets of a Program's values in device memory. Pure: same program, same offsets.
 //
-// Arenas (docs/architecture.md): parameters, gradients and momentum have one arena each, with equal slots in the order
-// in which backward makes the gradients. A bucket of gradients is therefore one range, and the update is one launch
-// over all slots. All other values that groups leave in memory share one arena, in which values that are never alive
-// together may share bytes.
+// Arenas (docs/architecture.md): parameters, gradients and momentum have one arena each, with the same slots, in the
+// order in which backward makes the gradients. A bucket of gradients is therefore one range, and the update is one
+// launch over all slots. All other values that groups leave in memory share one arena, in which values that are never
+// alive together may share bytes.
 #pragma once
 
 #include <cstddef>

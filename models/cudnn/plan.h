@@ -85,8 +85,8 @@ struct Plan {
 /// Returns the first group that uses plan.engines[engine].
 const Group& first_group(const Plan& plan, std::size_t engine);
 
-/// Makes a Plan without the names of the GPU and of cuDNN. `choices` returns one or more engines for a cuDNN group and
-/// is called once per signature.
+/// Makes a Plan in which only the names of the GPU and of cuDNN are missing. `choices` returns one or more engines for
+/// a cuDNN group and is called once per signature.
 Plan assemble(const Graph& graph, const PlanOptions& options, Program program,
               const std::function<std::vector<EngineChoice>(const Program&, const Group&)>& choices);
 

@@ -32,7 +32,7 @@ enum class Storage : std::uint8_t {
   kPaddedWeight,  ///< copies of weights with added channels; elements that no operation writes stay zero
   kState,         ///< running statistics, fp32
   kGradient,      ///< the gradient arena
-  kScratch,       ///< the arena that values share by liveness; values inside a group take no memory
+  kScratch,       ///< values that are not alive together share its bytes; values inside a group take no memory
 };
 
 struct Value {
@@ -158,9 +158,10 @@ bool holds(const Group& group, std::initializer_list<OpType> types);
 /// Returns true if `group` reads the output of a kColumns operation.
 bool reads_columns(const Program& program, const Group& group);
 
-/// For example "norm_apply+add+relu". Consecutive copies appear once.
+/// Returns the group's operations as text, for example "norm_apply+add+relu". Consecutive copies appear once.
 std::string operations_text(const Group& group);
-/// Names of the nodes whose operations are in `group`, joined by '+'. Operations with `again` set do not count.
+/// Returns the names of the nodes whose operations are in `group`, joined by '+'. Operations with `again` set do not
+/// count.
 std::string nodes_text(const Graph& graph, const Group& group);
 
 /// Returns a text that is equal for groups that do the same work: operations, attributes, shapes, types, strides and

@@ -31,9 +31,9 @@ class StepWeights {
   /// Enqueues a copy of the master weights to the 16-bit weights that operations read, if there are any.
   void refresh_copies();
 
-  /// These three functions do the work of TrainStep's functions of the same names. read_gradient() divides by the loss
-  /// scale that is on the device now. Between forward_backward() and update(), the gradients in memory are multiplied
-  /// by this scale.
+  /// read_parameter(), write_parameter() and read_gradient() do the work of TrainStep's functions of the same names.
+  /// read_gradient() divides by the loss scale that is on the device now. Between forward_backward() and update(), the
+  /// gradients in memory are multiplied by this scale.
   void read_parameter(std::size_t parameter, std::span<float> out);
   void write_parameter(std::size_t parameter, std::span<const float> in);
   void read_gradient(std::size_t parameter, std::span<float> out);
