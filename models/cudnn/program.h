@@ -32,7 +32,7 @@ enum class Storage : std::uint8_t {
   kPaddedWeight,  ///< copies of weights with added channels; elements that no operation writes stay zero
   kState,         ///< running statistics, fp32
   kGradient,      ///< the gradient arena
-  kScratch,       ///< values that are not alive together share its bytes; values inside a group take no memory
+  kScratch,       ///< values not alive together share this arena's bytes; values inside a group take no memory
 };
 
 struct Value {
