@@ -11,7 +11,8 @@
 
 namespace hvd::models::cudnn {
 
-/// Device memory of one training step, as large as MemoryLayout says. In fp32, `weights` and `master` are one memory.
+/// Device memory of one training step, as large as MemoryLayout says. In fp32, `weights` and `master` are the same
+/// memory.
 struct Arenas {
   std::span<std::byte> weights, master, gradients, momentum, state, images, labels, padded_weights, scratch;
   std::span<std::byte> workspace;  ///< shared by all launches
@@ -27,9 +28,9 @@ class Addresses {
   Addresses(const Program& program, const MemoryLayout& layout, DataType storage, const Arenas& arenas)
       : program_(program), layout_(layout), storage_(storage), arenas_(arenas) {}
 
-  /// Address of the first element of `id`, which must be in memory.
+  /// Returns the address of the first element of value `id`. The value must be in memory.
   [[nodiscard]] std::byte* at(ValueId id) const;
-  /// matrix_of() with the address filled in.
+  /// Returns matrix_of() with the address filled in.
   [[nodiscard]] kernels::Matrix matrix(ValueId id) const;
   /// Returns matrix() with the size of the images. `id` must be a value of rank 4.
   [[nodiscard]] kernels::Image image(ValueId id) const;

@@ -106,14 +106,14 @@ void Analyser::add_arena_values() {
         value.storage = Storage::kGradient;
         value.type = options_.gradient;
         break;
-      default: continue;  // other tensors get a value when a group that writes them is drafted
+      default: continue;  // tensors of other roles get a value when a group that writes them is drafted
     }
     value_of_[i] = add_value(std::move(value));
   }
 }
 
 // Stores a concatenation as one value and its inputs as slices of that value. If a tensor is an input twice, only its
-// first place is a slice.
+// first occurrence becomes a slice.
 void Analyser::plan_slices() {
   for (std::size_t i = 0; i < graph_.first_backward; ++i) {
     const Node& concat = graph_.nodes[i];
@@ -240,7 +240,7 @@ void Analyser::record(const Draft& draft, std::string why) {
 
 bool Analyser::offer(Draft& draft) {
   if (std::string why = refusal(draft); !why.empty()) {
-    HVD_ASSERT(draft.group.provider != Provider::kOwn);  // the analysis drafts only groups that have a kernel of ours
+    HVD_ASSERT(draft.group.provider != Provider::kOwn);  // our kernels run every group that is drafted for them
     record(draft, std::move(why));
     take_back(draft);
     return false;

@@ -1,4 +1,4 @@
-// The backward half of the analysis: diffs of activations, and the operations that follow them in one launch.
+// The backward half of the analysis: diffs of activations, and the operations that the launch of a diff also computes.
 #include <algorithm>
 
 #include "engine/base/assert.h"
@@ -26,7 +26,7 @@ void Analyser::backward(NodeId id) {
   }
 }
 
-// ---- Diffs and what follows them in one launch ----
+// ---- Diffs and the operations that the launch of a diff also computes ----
 
 void Analyser::bind_diff(TensorId id, ValueId value) {
   value_of_[static_cast<std::size_t>(id)] = value;
@@ -71,7 +71,8 @@ NodeId Analyser::norm_under(NodeId relu_backward) const {
   return only_forward_reader(tested, OpKind::kRelu) != kNoNode ? producer : kNoNode;
 }
 
-// Returns the longest epilogue first. A launch can add a waiting part even if the sum has other parts yet to come.
+// Lists the longest epilogue first. A launch can add a waiting part of a sum even if more parts of the sum are yet to
+// be made.
 std::vector<Analyser::Epilogue> Analyser::epilogues(const GradientUse& use, Provider provider) const {
   std::vector<Epilogue> list;
   const bool add = use.partner != kNoValue;
@@ -178,8 +179,8 @@ void Analyser::relu_backward(NodeId id) {
   delayed_relu_[norm_backward] = id;
 }
 
-// If only the backward of the batch norm before the rectifier reads the result, the norm's backward also
-// computes `relu_backward`. The norm's backward reads x anyway, and computes from x the value that the rectifier tests.
+// The backward of the batch norm before the rectifier also computes `relu_backward`, if nothing else reads the result
+// of `relu_backward`. The norm's backward reads x anyway, and computes from x the value that the rectifier tests.
 NodeId Analyser::delays_to(NodeId relu_backward) const {
   if (options_.fusion.level == 0) return kNoNode;
   const NodeId next = only_reader(node(relu_backward).outputs[0], OpKind::kBatchNormBackward);
@@ -194,14 +195,14 @@ void Analyser::own_relu_backward(NodeId id) {
   commit(made);
 }
 
-// Pools and dropout: one of our kernels reads one diff and writes one diff.
+// Makes the backward of a pool or a dropout: a launch of our kernel that reads one diff and writes one diff.
 void Analyser::pool_backward(NodeId id, OpType type) {
   const Node& of = node(id);
   const bool max = type == OpType::kMaxPoolBackward;
   const TensorId dx = of.outputs[0];
   const ValueId dy = value_of(of.inputs[max ? 2 : 0]);
-  // If only this max pool reads a rectifier's output, dy reaches only elements equal to the pooled maximum. The sign of
-  // the maximum is then the rectifier's test.
+  // If only this max pool reads a rectifier's output, dy reaches only elements equal to the pooled maximum. The
+  // rectifier's backward can then test the sign of the maximum.
   NodeId undone = kNoNode;
   if (max && options_.fusion.level >= 1) {
     const NodeId producer = graph_.tensor(of.inputs[0]).producer;
@@ -219,7 +220,8 @@ void Analyser::pool_backward(NodeId id, OpType type) {
     return commit(made);
   }
   const GradientUse next = use(dx);
-  // The kernel that draws dropout's masks adds before it draws, so a sum after a dropout is a launch of its own.
+  // The kernel for dropout adds its inputs before it applies the mask. A sum after the mask therefore needs a launch of
+  // its own.
   const std::vector<Epilogue> possible = epilogues(next, Provider::kOwn);
   const bool sum_last = type == OpType::kDropoutBackward && next.partner != kNoValue;
   const Epilogue epilogue = sum_last ? possible.back() : possible.front();
@@ -263,7 +265,7 @@ void Analyser::concat_backward(NodeId id) {
   commit(copies);
 }
 
-// Adds the parts that no earlier launch has added.
+// Adds those parts of the sum that no earlier launch has added.
 void Analyser::accumulate(NodeId id) {
   const Node& of = node(id);
   const TensorId sum = of.outputs[0];

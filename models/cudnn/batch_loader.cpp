@@ -11,7 +11,7 @@ namespace {
 
 std::size_t aligned(std::size_t bytes) { return align_up(bytes, kScratchAlignBytes); }
 
-// Bytes of step and first sample, which are neighbours in StepScalars.
+// Bytes of the fields `step` and `first_sample`, which are neighbours in StepScalars.
 constexpr std::size_t kNumberBytes = 2 * sizeof(std::uint64_t);
 static_assert(offsetof(kernels::StepScalars, first_sample) ==
               offsetof(kernels::StepScalars, step) + sizeof(std::uint64_t));
@@ -56,7 +56,7 @@ void BatchLoader::check(const Batch& batch) const {
 void BatchLoader::load(const Batch& batch, Deadline deadline) {
   check(batch);
   load_numbers(batch, deadline);
-  if (batch.content != 0 && batch.content == there_) return;  // no operation writes to the images
+  if (batch.content != 0 && batch.content == there_) return;  // the images are still there: no operation writes to them
   there_ = 0;
   if (const auto kept = kept_.find(batch.content); kept != kept_.end()) {
     const std::span<std::byte> images = memory_.arenas().images;
@@ -93,7 +93,7 @@ void BatchLoader::cross(const Batch& batch, Deadline deadline) {
   runtime_.record(consumed_.at(k), compute_);
 }
 
-// Converts images to the type that operations read. Padding channels are set to zero once, when allocated.
+// Converts images to the type that operations read. Padding channels are zeroed once, when the memory is allocated.
 void BatchLoader::convert(std::byte* staged) {
   const auto stream = static_cast<kernels::Stream>(compute_.native);
   const std::int64_t channels = images_.channels;
@@ -116,7 +116,7 @@ void BatchLoader::keep(std::uint64_t content) {
     memory = runtime_.allocate(images.size(), "images to be used again");
   } catch (const Error& error) {
     if (error.code() != Errc::kOutOfMemory) throw;
-    full_ = true;  // each use then copies these images from the host
+    full_ = true;  // images that are not kept are copied from the host at each use
     return;
   }
   runtime_.copy(memory->bytes.data(), images.data(), images.size(), compute_);

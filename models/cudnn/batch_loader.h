@@ -1,8 +1,8 @@
-// Brings a batch to the device. A stream of its own copies images, two batches in flight, while the previous step
-// computes. The compute stream only converts images to its type. Images that will be used again (Batch::content) stay
-// on the device while memory suffices. Labels and the step's numbers change in every step. The compute stream copies
-// them, after the previous step, from one of two pinned slots.
-// One thread uses a loader; its GPU must be current.
+// Brings a batch to the device. A separate stream copies images while the previous step computes; two batches may be in
+// flight. The compute stream only converts the images to the type that operations read. Images that will be used again
+// (Batch::content) stay on the device while memory suffices. Labels and the step's numbers change in every step. The
+// compute stream copies labels and numbers after the previous step, from one of two pinned slots. One thread uses a
+// loader; the GPU must be current on this thread.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace hvd::models::cudnn {
 
 class BatchLoader {
  public:
-  /// All arguments must outlive this object. `images`: where operations read the images, in the type that they read.
+  /// All arguments must outlive this object. `images`: the memory and the type in which operations read the images.
   BatchLoader(const Graph& graph, const kernels::Matrix& images, const StepMemory& memory,
               const kernels::Table& kernels, gpu::GpuRuntime& runtime, gpu::StreamView compute);
 
@@ -33,7 +33,7 @@ class BatchLoader {
 
  private:
   void check(const Batch& batch) const;
-  /// Copies step, first sample and labels.
+  /// Copies the step, the first sample and the labels to the device.
   void load_numbers(const Batch& batch, Deadline deadline);
   /// Copies the images from host memory.
   void cross(const Batch& batch, Deadline deadline);
@@ -47,10 +47,10 @@ class BatchLoader {
   gpu::GpuRuntime& runtime_;
   gpu::StreamView compute_;
   gpu::Stream copy_;
-  std::size_t image_bytes_;  // of one batch, in fp32
+  std::size_t image_bytes_;  // images of one batch, in fp32
   gpu::DeviceMemory staging_;
   PinnedSlots image_slots_;
-  PinnedSlots step_slots_;  // the step's numbers, then its labels
+  PinnedSlots step_slots_;  // in each slot: the step's numbers, then the labels
   std::array<gpu::Event, PinnedSlots::kSlots> arrived_, consumed_;
   std::map<std::uint64_t, gpu::DeviceMemory> kept_;  // by Batch::content: images in the form that operations read
   std::uint64_t there_ = 0;                          // Batch::content of the images that operations read now

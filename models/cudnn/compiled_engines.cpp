@@ -69,7 +69,7 @@ void CompiledEngines::build_ahead(const Plan& plan, const std::vector<Candidate>
           try {
             runtime_.make_current();
           } catch (const Error&) {
-            return;  // the other threads do the work
+            return;  // the other threads do this thread's work
           }
           work();
         });
@@ -155,7 +155,8 @@ std::size_t CompiledEngines::workspace_bytes(const Plan& plan) const {
   std::size_t bytes = plan.workspace_bytes;
   for (const Group& group : plan.program.groups) {
     if (group.provider == Provider::kCublasLt) bytes = std::max(bytes, kLinearWorkspaceBytes);
-    // Products may need our workspace: a kernel of ours computes a bias gradient if cuBLASLt has no epilogue for it.
+    // Products may also need workspace for a kernel of ours, which computes a bias gradient if cuBLASLt has no epilogue
+    // for it.
     if (group.provider != Provider::kCudnn) bytes = std::max(bytes, own_workspace(plan.program, group, kernels_));
   }
   return bytes;

@@ -1,6 +1,6 @@
 // Runs a plan's groups on a device: holds the libraries' handles and cuDNN's finalised plans, makes each group's
-// launch, and times candidates. One thread, on which the GPU is current. The object starts helper threads to finalise
-// plans.
+// launch, and times candidates. Use the object on one thread, on which the GPU is current. The object starts helper
+// threads to finalise plans.
 #pragma once
 
 #include <cstddef>
@@ -37,27 +37,30 @@ class CompiledEngines {
 
   [[nodiscard]] Handle& handle() noexcept { return handle_; }
 
-  /// Finalises the chosen engine of signature `e`. If this engine fails or needs more workspace than the cap, adds it
-  /// to `failures` and chooses the first candidate that works. Returns false if none works.
+  /// Finalises the chosen engine of plan.engines[e]. If this engine fails or needs more workspace than the cap, adds it
+  /// to `failures` and chooses the first candidate that works. Returns false if no candidate works.
   bool finalize(Plan& plan, std::size_t e, EngineFailures& failures);
-  /// Finalises the chosen engines of all signatures, even after a failure. Returns false if any has no engine left.
+  /// Finalises the chosen engines of all signatures, even after a failure. Returns false if a signature has no engine
+  /// that works.
   bool finalize(Plan& plan, EngineFailures& failures);
   /// Finalises every candidate, for tune(). Sets plan.workspace_bytes to the largest need of all candidates.
   void finalize_all(Plan& plan, EngineFailures& failures);
-  /// The largest workspace that any chosen plan, product or kernel of ours needs.
+  /// Returns the largest workspace that any chosen plan, product or kernel of ours needs.
   [[nodiscard]] std::size_t workspace_bytes(const Plan& plan) const;
 
-  /// Launches the chosen engine of signature `e` on the memory of the signature's first group. Errors: backend, with
-  /// cuDNN's reason, if the engine does not run although it was finalised.
+  /// Launches the chosen engine of plan.engines[e] on the memory of the first group with the engine's signature.
+  /// Errors: backend, with cuDNN's reason, if the engine does not run although it was finalised.
   void launch_once(const Plan& plan, std::size_t e, const Addresses& addresses, gpu::StreamView stream);
-  /// Launches each product once, which settles the product's algorithm. If none multiplies the columns of images, notes
-  /// that in `failures` and returns false. Errors: unsupported, if no algorithm runs some other product.
+  /// Launches each product once, to find an algorithm that runs. If no algorithm multiplies the columns of images, adds
+  /// this failure to `failures` and returns false. Errors: unsupported, if any other product has no algorithm that
+  /// runs.
   bool try_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream, EngineFailures& failures);
   /// Returns the launch of every group, in order, with the chosen engines.
   [[nodiscard]] std::vector<Launch> bind(const Plan& plan, const Addresses& addresses, const OwnContext& context);
 
-  /// Times all finalised candidates and all algorithms of products, on the memory of the first group with each
-  /// signature. The memory may hold any data. Returns each signature's fastest. Adds engines that fail to `failures`.
+  /// Times all finalised candidates and all algorithms of products, on the memory of each signature's first group. The
+  /// memory may hold any data. Returns the fastest candidate of each signature and product. Adds engines that fail to
+  /// `failures`.
   [[nodiscard]] std::vector<Winner> tune(const Plan& plan, const Addresses& addresses, gpu::StreamView stream,
                                          EngineFailures& failures);
   /// Makes products use the algorithms in `winners`. choose_winners() does the same for cuDNN's engines.
@@ -66,9 +69,9 @@ class CompiledEngines {
   /// plan.workspace_bytes to what the chosen candidates need.
   void keep_chosen(Plan& plan);
 
-  /// The algorithms that run the products, for the record.
+  /// Text with the algorithms that run the products, to be stored with the run.
   [[nodiscard]] std::string products_text() const { return linear_.chosen_text(); }
-  /// Products that do not run as planned, one line each.
+  /// Returns one line for each product that does not run as planned.
   [[nodiscard]] std::vector<std::string> notes() const { return linear_.notes(); }
   [[nodiscard]] const CublasLt& cublaslt() const noexcept { return linear_.library(); }
 
@@ -78,7 +81,8 @@ class CompiledEngines {
   struct Candidate {
     std::size_t engine = 0, choice = 0;
   };
-  /// Result of build(): a plan, or the reason why cuDNN refused it, or any exception that is not an Error.
+  /// Result of build(): `plan`; or `why`, cuDNN's reason to refuse the plan; or `fault`, an exception that is not an
+  /// Error.
   struct Built {
     Finalized plan;
     std::string why;
@@ -88,10 +92,12 @@ class CompiledEngines {
   [[nodiscard]] Built build(const Plan& plan, Candidate candidate) const;
   /// Builds, in parallel, those candidates that are not finalised yet and have not failed.
   void build_ahead(const Plan& plan, const std::vector<Candidate>& candidates, EngineFailures& failures);
-  /// Returns the finalised plan of a candidate. Returns null and adds to `failures` if the candidate cannot be used.
+  /// Returns the finalised plan of a candidate. If the candidate cannot be used, adds it to `failures` and returns
+  /// null.
   Finalized finalized(Plan& plan, std::size_t e, std::size_t choice, EngineFailures& failures);
   [[nodiscard]] Finalized chosen(const Plan& plan, std::size_t e) const;
-  /// Returns the best time per launch of several rounds. Returns none and sets `why` if the first launch is refused.
+  /// Returns the time of one launch in the fastest of several rounds. If the first launch is refused, sets `why` and
+  /// returns nothing.
   [[nodiscard]] std::optional<double> microseconds(const Launch& launch, gpu::StreamView stream, std::string& why);
   [[nodiscard]] std::vector<Winner> tune_products(const Plan& plan, const Addresses& addresses, gpu::StreamView stream);
 
@@ -100,7 +106,7 @@ class CompiledEngines {
   kernels::Table kernels_;
   Handle handle_;
   LinearLibrary linear_;
-  std::map<std::string, Finalized> finalized_;  // by signature and engine: a new plan can reuse these
+  std::map<std::string, Finalized> finalized_;  // by signature and engine: later Plans can reuse these
 };
 
 }  // namespace hvd::models::cudnn

@@ -9,11 +9,11 @@ namespace hvd::models::cudnn {
 
 namespace {
 
-#ifndef HVD_CUBLASLT_LIBRARY  // where CMake found it
+#ifndef HVD_CUBLASLT_LIBRARY  // where CMake found cuBLASLt
 #define HVD_CUBLASLT_LIBRARY ""
 #endif
 
-/// Asks for the CUDA version of this build, because another version would load a second CUDA into the process.
+/// Asks for the cuBLASLt of this build's CUDA version. Another version would load a second CUDA into the process.
 gpu::WantedLibrary wanted_cublaslt() {
   const std::string major = std::to_string(CUBLAS_VER_MAJOR);
   return {.what = "cuBLASLt",

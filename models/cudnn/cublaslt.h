@@ -1,8 +1,8 @@
 // cuBLASLt, loaded at run time like cuDNN (library.h).
 //
 // cuBLASLt is not linked. Its static library has several hundred megabytes, and a program linked to the shared library
-// does not start where that library is missing. cuBLASLt's enumerations and the 64 bytes of an algorithm are equal in
-// CUDA 11 to 13.
+// does not start where the shared library is missing. cuBLASLt's enumerations and the 64-byte struct of an algorithm
+// are the same in CUDA 11 to 13.
 #pragma once
 
 #include <cublasLt.h>
@@ -15,7 +15,7 @@
 
 namespace hvd::models::cudnn {
 
-/// The functions that we call.
+/// The functions of cuBLASLt that we call.
 struct LtFunctions {
   decltype(&::cublasLtGetVersion) get_version = nullptr;
   decltype(&::cublasLtGetStatusString) get_status_string = nullptr;
@@ -43,7 +43,7 @@ class CublasLt {
 
   [[nodiscard]] const LtFunctions& call() const noexcept { return functions_; }
   [[nodiscard]] std::string version() const;  ///< e.g. "13.1.0"
-  /// Errors: backend, naming the call and the library's reason.
+  /// Checks the status that `call` returned. Errors: backend, naming the call and the library's reason.
   void check(cublasStatus_t status, const char* call) const;
 
  private:

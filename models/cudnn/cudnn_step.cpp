@@ -1,4 +1,5 @@
-// make_cudnn_step() loads the libraries, makes a planner for the present GPU, and gives them to the executor.
+// make_cudnn_step() loads the libraries, makes a planner for the present GPU, and gives libraries and planner to the
+// executor.
 #include "models/cudnn/cudnn_step.h"
 
 #include <utility>
@@ -42,7 +43,8 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
   const cudnn::Backends backends{.cudnn = cudnn::Library::load(cudnn.libraries),
                                  .cublaslt = cudnn::CublasLt::load(cudnn.libraries),
                                  .kernels = cudnn::kernels::gpu_table()};
-  // `compiled` must outlive the planner, even if no step is made: the planner's lists of engines use its handle.
+  // `compiled` must outlive the planner, even if no step is made: the planner's lists of engines use the handle of
+  // `compiled`.
   const auto compiled = std::make_shared<cudnn::CompiledEngines>(runtime, backends, options.threads);
   const auto planner = cudnn::make_planner(backends.cudnn, compiled->handle().get(), runtime.device().name);
   const cudnn::PlanOptions plan{.compute = compute,

@@ -1,8 +1,9 @@
-// Owner of one descriptor of cuDNN's backend API. A descriptor points at the descriptors that were set in it, which
-// must outlive it. The classes that build graphs and plans keep them together. One thread at a time.
+// Owner of one descriptor of cuDNN's backend API. A descriptor points at the descriptors that were set as its
+// attributes, so these must outlive it. The classes that build graphs and plans own a descriptor together with its
+// attributes. Only one thread at a time may use a descriptor.
 //
-// Every failing call throws Error{kBackend} that names the call and the library's reason. Finalising a graph or a plan
-// may fail with "not supported"; code that tries engines catches this error.
+// Every call that fails throws Error{kBackend} with the call's name and the library's reason. Finalising a graph or a
+// plan may fail with "not supported"; code that tries engines catches this error.
 #pragma once
 
 #include <cudnn_backend.h>
@@ -18,7 +19,7 @@
 
 namespace hvd::models::cudnn {
 
-/// Enumerators that headers before 9.8 do not have. Values: cudnn_graph_v9.h of cuDNN 9.19.
+/// Enumerators that cuDNN's headers before 9.8 do not have. Their values are from cudnn_graph_v9.h of cuDNN 9.19.
 inline constexpr auto kDevicePropDescriptor = static_cast<cudnnBackendDescriptorType_t>(38);
 inline constexpr auto kAttrHeuristicsDeviceProp = static_cast<cudnnBackendAttributeName_t>(204);
 inline constexpr auto kAttrConfigWorkspace = static_cast<cudnnBackendAttributeName_t>(303);
@@ -53,7 +54,7 @@ class Descriptor {
   }
   void set(cudnnBackendAttributeName_t name, std::span<const Descriptor> values);
 
-  /// Number of elements of the attribute.
+  /// Returns the number of elements of attribute `name`.
   [[nodiscard]] std::int64_t count(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type) const;
   /// Fills `data`, which has room for `capacity` elements. Returns the number of elements of the attribute.
   std::int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t capacity,

@@ -9,7 +9,7 @@
 namespace hvd::models::cudnn {
 namespace {
 
-// An entry about columns of images has these texts in place of a signature and of an engine's text.
+// In an entry about columns of images, these texts replace the signature and the engine's text.
 constexpr const char *kColumnsOfImages = "columns of images", *kCublasLt = "cublaslt";
 // First character of a rank's text. kDone: the work is done. kError + n: the error with code n ended the work.
 constexpr char kDone = '.', kError = 'A';
@@ -58,7 +58,7 @@ std::vector<std::string> on_all_ranks(const ExchangeTexts& exchange, const std::
   std::vector<std::string> texts = exchange(mine);
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     const int code = texts[rank].empty() ? -1 : texts[rank].front() - kError;
-    const bool failed = code >= 0 && code <= static_cast<int>(Errc::kBackend);  // the last code
+    const bool failed = code >= 0 && code <= static_cast<int>(Errc::kBackend);  // kBackend is the last code
     if (failed) throw ErrorOfAllRanks(rank, static_cast<Errc>(code), texts[rank].substr(1));
     if (!texts[rank].starts_with(kDone)) throw_unreadable(rank);
     texts[rank].erase(0, 1);

@@ -93,7 +93,7 @@ Plan EngineSelection::run() {
   SettledPlan candidate = settled(planning_.fusions.at(0));
   if (planning_.fusions.size() > 1) candidate = fastest(std::move(candidate));
   notes_ = std::move(candidate.notes);
-  compiled_.choose_products(candidate.winners);  // a plan that was tried later may have changed them
+  compiled_.choose_products(candidate.winners);  // a plan that was tried later may have chosen other algorithms
   compiled_.keep_chosen(candidate.plan);
   note_failures(candidate.plan, candidate.failures);
   return std::move(candidate.plan);
@@ -106,8 +106,8 @@ EngineSelection::SettledPlan EngineSelection::settled(const Fusion& fusion) {
   return candidate;
 }
 
-// All ranks take the same branches: they use the kept fusion and the comparisons of rank 0, and if one rank has too
-// little memory, all ranks throw.
+// All ranks take the same branches. The kept fusion and the comparisons come from rank 0. If one rank has too little
+// memory, all ranks throw.
 EngineSelection::SettledPlan EngineSelection::fastest(SettledPlan best) {
   const auto& fusions = planning_.fusions;
   const auto if_it_fits = [&best](const Fusion& fusion, const auto& work) {
@@ -191,13 +191,13 @@ void EngineSelection::settle_here(Plan& plan) {
     const bool runs = try_out(plan, found);
     if (runs && found.empty()) return;
     const bool is_new = merge_failures(failures_, found);
-    HVD_ASSERT(is_new);  // else the next plan would be the same
+    HVD_ASSERT(is_new);  // otherwise the next plan would be equal to this plan
     merge_failures(unreported_, found);
   }
 }
 
 bool EngineSelection::try_out(Plan& plan, EngineFailures& found) {
-  if (!compiled_.finalize(plan, found)) return false;  // the caller plans again, so no memory is needed
+  if (!compiled_.finalize(plan, found)) return false;  // allocates no memory, because the caller plans again
   try {
     return launch_all(plan, found);
   } catch (const Error& error) {
@@ -250,7 +250,7 @@ Winners EngineSelection::of_rank_0(const Plan& plan, const std::function<Winners
     return options_.rank == 0 ? winners_text(plan, mine) : "";
   });
   Winners first = parse_winners(ranks.front(), plan);
-  if (first.foreign) first.list = std::move(mine.list);  // all ranks use its fusion, to take the same branches
+  if (first.foreign) first.list = std::move(mine.list);  // all ranks use rank 0's fusion, to take equal branches
   if (!first.foreign && !first.why_not.empty()) throw_unreadable(0);
   return first;
 }
@@ -275,7 +275,7 @@ Winners EngineSelection::known_winners(const Plan& plan) {
 }
 
 std::vector<Winner> EngineSelection::tune(Plan& plan, EngineFailures& found) {
-  EngineFailures refused;  // engines refused while timed, perhaps for want of memory: these may still be chosen
+  EngineFailures refused;  // engines that timing found refused, perhaps for want of memory; they may still be chosen
   const auto find = [&] { return Winners{measure_ ? timed_here(plan, found, refused) : in_use(plan, kept_), {}, {}}; };
   const std::vector<Winner> winners = of_rank_0(plan, find).list;
   choose_winners(plan, winners);
@@ -370,7 +370,7 @@ double EngineSelection::step_microseconds(const Plan& plan) {
   const gpu::Graph graph = capture.finish();
   const gpu::Event begin = runtime_.make_event(gpu::Timing::kOn), end = runtime_.make_event(gpu::Timing::kOn);
   std::vector<double> rounds;
-  for (int round = 0; round <= kRounds; ++round) {  // the first round does not count
+  for (int round = 0; round <= kRounds; ++round) {  // round 0 warms up and does not count
     runtime_.record(begin, trial_step.trial_memory.stream());
     for (int i = 0; i < kSteps; ++i) runtime_.launch(graph, trial_step.trial_memory.stream());
     runtime_.record(end, trial_step.trial_memory.stream());
@@ -405,7 +405,7 @@ std::string EngineSelection::winners_path(const Plan& plan) const {
   return (std::filesystem::path(options_.winners_folder) / winners_file_name(plan)).string();
 }
 
-// Does not note groups that fell back because of failures, because the plan's own list has these groups.
+// Does not note groups that fell back because of failures, because Program::fallbacks already lists these groups.
 void EngineSelection::note_failures(const Plan& plan, const EngineFailures& found) {
   const bool asked = plan.options.fusion.level > 0 && plan.options.fusion.images == Images::kColumns;
   if (const std::string* why = columns_failure(found); asked && why != nullptr) {

@@ -1,10 +1,12 @@
 // Finds a plan that runs on the present GPU, before a step is made. Engines are finalised and launched once. If no
-// engine of a group runs, the graph is planned again without these engines, so that the group falls back (analyse.h).
-// This repeats until all groups run, and fails if a single convolution does not run. Each rank does this alone. Then
-// ranks exchange reports, so that equal GPUs get equal plans (engine_failures.h). On request, candidate engines are
-// timed, and then whole steps with other fusions (Planning::fusions).
+// engine of a group runs, the graph is planned again without these engines, so that the group falls back to a lower
+// fusion level (analyse.h). Planning repeats until all groups run. It fails if a convolution does not run even without
+// fusion. Each rank does all this on its own. Then the ranks exchange reports, so that equal GPUs get equal plans
+// (engine_failures.h). On request, candidate engines are timed, and then whole steps with other fusions
+// (Planning::fusions).
 //
-// All device memory used here is freed before the step allocates its own memory. One thread; the GPU must be current.
+// All device memory of the selection is freed before the step allocates its own memory. One thread uses the object,
+// with the GPU current on this thread.
 #pragma once
 
 #include <functional>
@@ -27,8 +29,8 @@ class EngineSelection {
 
   /// Returns the plan, with its chosen engines finalised. Collective. Errors: see make_cudnn_step().
   [[nodiscard]] Plan run();
-  /// One line for each request that could not be met and for each timing. Leaves out the plan's own fallbacks and the
-  /// notes of CompiledEngines.
+  /// Returns one line for each request that could not be met and for each comparison of whole steps' times. The plan's
+  /// own fallbacks and the notes of CompiledEngines are left out.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
 
  private:
@@ -42,8 +44,8 @@ class EngineSelection {
     std::vector<Winner> winners;
     std::optional<double> microseconds = {};  ///< duration of a step, if it was timed
   };
-  /// Collective. Returns a plan with `fusion` whose groups all run. If timing is requested, its engines have been
-  /// timed. Errors: out_of_memory, on all ranks, if one of them has too little memory.
+  /// Collective. Returns a plan with `fusion` whose groups all run. If timing is requested, the plan's engines have
+  /// been timed. Errors: out_of_memory, on all ranks, if one rank has too little memory.
   SettledPlan settled(const Fusion& fusion);
   /// Collective. Returns a plan with `fusion` whose groups all run on every rank with this GPU.
   Plan settle(const Fusion& fusion);
@@ -51,9 +53,9 @@ class EngineSelection {
   void settle_here(Plan& plan);
   /// Collective. Returns `best`, or the plan with another fusion that is known or measured to be faster.
   SettledPlan fastest(SettledPlan best);
-  /// Collective. Returns whether a step of `other` takes less time than one of `best` on rank 0.
+  /// Collective. Returns whether a step of `other` takes less time than a step of `best` on rank 0.
   bool is_faster(SettledPlan& other, SettledPlan& best);
-  /// Duration of forward and backward, launched as a captured graph.
+  /// Returns the duration of forward and backward, which run as a captured graph.
   [[nodiscard]] double step_microseconds(const Plan& plan);
   [[nodiscard]] Plan planned(const Fusion& fusion) const;
   /// Collective. All ranks call `find`, which may set `plan`. Returns rank 0's winners, or this rank's winners if rank
@@ -68,7 +70,7 @@ class EngineSelection {
   bool try_engine(Plan& plan, std::size_t e, TrialMemory& trial_memory, EngineFailures& found);
   /// Collective. Chooses the engines that are the fastest on rank 0.
   std::vector<Winner> tune(Plan& plan, EngineFailures& found);
-  /// Times the engines that have no winner in `kept_`. Returns none if there is too little memory.
+  /// Times the engines that have no winner in `kept_`. Returns an empty list if there is too little memory.
   std::vector<Winner> timed_here(Plan timed, EngineFailures& found, EngineFailures& refused);
   [[nodiscard]] std::vector<Winner> measured(const Plan& plan, EngineFailures& found);
   void save(const std::string& path, const Plan& plan, const Winners& winners) const;
@@ -85,11 +87,11 @@ class EngineSelection {
   CompiledEngines& compiled_;
   EngineFailures failures_;    // failures in all plans so far, on all ranks with this GPU
   EngineFailures unreported_;  // those of `failures_` that this rank has not reported to the other ranks yet
-  bool measure_ = false;       // some engine of the plan has no winner in `kept_`
-  std::vector<Winner> kept_;   // winners known before, for the fusion that is being settled
+  bool measure_ = false;       // true if a signature of the plan has no winner in `kept_`
+  std::vector<Winner> kept_;   // winners known from files or earlier timing, for the fusion that is being settled
   std::vector<Winner> found_;  // winners that were timed in this run
   std::string kept_fusion_;    // the fusion that was the fastest in an earlier run (Winners::fusion)
-  std::string first_file_;     // winners_path() of the first plan, for Winners::fusion
+  std::string first_file_;     // winners_path() of the first plan; this file has Winners::fusion
   std::vector<std::string> notes_;
 };
 

@@ -127,8 +127,8 @@ void EngineList::fetch(std::int64_t most) {
   whole_ = count < most || most == kMostResults;
 }
 
-// Fetches the longer list and examines it from its start, because cuDNN does not promise that the longer list begins
-// like the shorter list. look_at_next() skips engines that are already known.
+// Fetches the list of up to kMostResults engines and examines it from its start, because cuDNN does not promise that a
+// longer list begins like a shorter list. look_at_next() skips engines that are already known.
 void EngineList::fetch_whole() {
   try {
     fetch(kMostResults);

@@ -1,5 +1,5 @@
-// Runs cuDNN's groups on a GPU: the handle, plans built from the chosen engines, and launches with bound addresses. One
-// thread at a time, with the GPU current on it.
+// Runs cuDNN's groups on a GPU: the handle, plans built from the chosen engines, and launches with bound addresses.
+// Only one thread at a time may use these classes, with the GPU current on this thread.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class Handle {
 
   [[nodiscard]] cudnnHandle_t get() const noexcept { return handle_; }
   [[nodiscard]] const Library& library() const noexcept { return *library_; }
-  /// Sets the stream of all later executions. Cheap if `stream` is already set.
+  /// Sets the stream of all later executions. The call is cheap if `stream` is already set.
   void use(kernels::Stream stream);
 
  private:
@@ -39,7 +39,7 @@ class Handle {
 /// A finalised engine with its knobs, for all groups of one signature.
 class ExecutionPlan {
  public:
-  /// Errors: backend, with cuDNN's reason, if cuDNN now refuses this engine for the group.
+  /// Errors: backend, with cuDNN's reason, if cuDNN refuses `choice` for the group on this GPU.
   ExecutionPlan(const Library& library, const Target& target, const Program& program, const Group& group,
                 const EngineChoice& choice);
 

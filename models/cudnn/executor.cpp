@@ -25,7 +25,7 @@ constexpr int kInputCopies = static_cast<int>(PinnedSlots::kSlots);
 constexpr std::chrono::minutes kStepTimeout(10);  // for waits without a deadline from the caller
 constexpr std::int32_t kLossScaleGrowthSteps = 2000;
 
-// set_sgd() writes this first part of StepScalars; BatchLoader writes the rest.
+// set_sgd() writes the first kSgdBytes of StepScalars. BatchLoader writes the other bytes.
 constexpr std::size_t kSgdBytes = offsetof(kernels::StepScalars, step);
 static_assert(kSgdBytes == 4 * sizeof(float));
 
@@ -61,7 +61,8 @@ class Executor final : public DeviceStep {
 
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
-  /// Enqueued work still uses this memory. If it waits for a lost reduction, drain() times out.
+  /// Waits for enqueued work, which still uses this object's memory. If the work waits for a reduction that never ends,
+  /// drain() times out.
   ~Executor() override {
     for (const gpu::StreamView stream : {batches_.copy_stream(), compute_.view()}) runtime_.drain(stream);
   }
@@ -313,7 +314,7 @@ std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning,
 
 std::string type_refusal(const gpu::Device& device, ComputeType type, int kernels_from) {
   const int capability = 10 * device.compute_major + device.compute_minor;
-  constexpr int kTuring = 75;  // oldest that CUDA 13 supports (its release notes, "Deprecated Architectures")
+  constexpr int kTuring = 75;  // oldest capability for CUDA 13 (its release notes, "Deprecated Architectures")
   const std::string is = device.name + " has compute capability " + std::to_string(device.compute_major) + "." +
                          std::to_string(device.compute_minor);
   if (capability < kernels_from) {
@@ -322,7 +323,8 @@ std::string type_refusal(const gpu::Device& device, ComputeType type, int kernel
            (capability < kTuring ? "a CUDA Toolkit 12 and " : "") +
            "-DCMAKE_CUDA_ARCHITECTURES=" + std::to_string(capability);
   }
-  // CUDA C++ Programming Guide, "Compute Capabilities": bf16 and tf32 from 8.0, fp16 arithmetic from 5.3.
+  // bf16 and tf32 need compute capability 8.0, fp16 arithmetic needs 5.3. Source: CUDA C++ Programming Guide, "Compute
+  // Capabilities".
   constexpr int kAmpere = 80;
   const bool newer = type == ComputeType::kBf16 || type == ComputeType::kTf32;
   if (newer && capability < kAmpere) {

@@ -1,5 +1,6 @@
 // The DeviceStep that executes a plan and owns the plan's memory and launches. make_cudnn_step() (cudnn_step.h) calls
-// make_executor() with plans for the present GPU. Tests call it with their own plans, libraries and GpuRuntime.
+// make_executor() with plans for the present GPU. Tests call make_executor() with their own plans, libraries and
+// GpuRuntime.
 #pragma once
 
 #include <functional>
@@ -24,10 +25,11 @@ struct ExecutorOptions {
 };
 
 struct Planning {
-  /// At least one. The step uses the first fusion, unless another was faster in this run or in an earlier run.
+  /// At least one fusion. The step uses the first fusion, unless another fusion was faster in this run or in an earlier
+  /// run.
   std::vector<Fusion> fusions = {};
-  /// Plans `graph` without the engines in `failed`. Called again until all groups of the plan run. Errors: those of
-  /// Planner::plan().
+  /// Plans `graph` without the engines in `failed`. The function is called again, with more engines in `failed`, until
+  /// all groups of the plan run. Errors: those of Planner::plan().
   std::function<Plan(const Graph& graph, const Fusion& fusion, const EngineFailures& failed)> plan = {};
 };
 

@@ -24,7 +24,7 @@ void Analyser::forward(NodeId id) {
   }
 }
 
-// Returns the forms of a launch for convolution `id`, from the most fused form to the convolution alone.
+// Returns the forms that the launch of convolution `id` may have, from the most fused form to the unfused convolution.
 std::vector<Analyser::ConvForm> Analyser::conv_forms(NodeId id) const {
   const Node& of = node(id);
   const bool bias = of.inputs.size() > 2;
@@ -130,7 +130,8 @@ void Analyser::norm(NodeId id) {
   const TensorId y = of.outputs[0];
   const NodeId add = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kAdd) : kNoNode;
   if (add != kNoNode) {
-    // add() applies the last batch norm before a sum, because the sum's other operand exists by then.
+    // If this norm makes the last operand of a sum, add() applies the norm, because the sum's other operand already
+    // exists at that time.
     const auto& operands = node(add).inputs;
     const bool last = std::all_of(operands.begin(), operands.end(), [&](TensorId operand) { return operand <= y; });
     if (last && operands[0] != operands[1]) return;  // add() makes the norm's statistics and applies the norm
@@ -150,7 +151,8 @@ void Analyser::statistics(NodeId id) {
   norms_[id] = {.sum = sum, .square_sum = square_sum};
 }
 
-// Makes the vectors of batch norm `id` and, if missing, its statistics. Applies the norm unless a sum will apply it.
+// Makes the vectors of batch norm `id`, and its statistics if they do not exist yet. Applies the norm unless a sum will
+// apply the norm.
 void Analyser::finalize(NodeId id, int level) {
   const Node& of = node(id);
   NormVectors& vectors = norms_[id];
@@ -272,7 +274,7 @@ void Analyser::fused_product(NodeId id, ValueId x, ValueId w) {
   commit(made);
 }
 
-// Copies the inputs that were not written into their slices.
+// Copies those inputs that no launch has written directly into a slice of the result.
 void Analyser::concat(NodeId id) {
   const Node& of = node(id);
   const TensorId y = of.outputs[0];
@@ -310,7 +312,7 @@ void Analyser::loss(NodeId id) {
   const Node& of = node(id);
   Draft made = draft(Provider::kOwn, 0, id);
   const ValueId value = output(made, of.outputs[0]);
-  // fp32, because the backward pass subtracts one from the probabilities and divides by the batch size.
+  // Probabilities are fp32, because the backward pass subtracts one from them and divides them by the batch size.
   const ValueId probabilities = extra_output(made, of.name + ":probabilities", shape(of.outputs[1]), DataType::kF32);
   made.bound.emplace_back(of.outputs[1], probabilities);
   operate_with_attr(made, OpType::kSoftmaxCrossEntropy, {value_of(of.inputs[0]), value_of(of.inputs[1])},

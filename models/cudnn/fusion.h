@@ -11,21 +11,22 @@ namespace hvd::models::cudnn {
 /// time. fp32 uses no tensor cores, so fp32 images keep three channels.
 enum class Images : std::uint8_t {
   kPadded,   ///< channels of zeroes are added
-  kColumns,  ///< the window of each output pixel is a row of a matrix, which cuBLASLt multiplies. Needs level 1 or 2,
+  kColumns,  ///< the window of each output pixel is a row of a matrix that cuBLASLt multiplies. Needs level 1 or 2,
              ///< and images that only one convolution reads. Otherwise images are padded (kPadded).
 };
 
-/// A way to run a step. Timing single engines does not show which way is faster, so whole steps are timed.
+/// A way to fuse the operations of a step. Times of single engines do not show which way is the fastest, so whole steps
+/// are timed.
 struct Fusion {
   int level = 2;
   Images images = Images::kColumns;
   bool operator==(const Fusion&) const = default;
 };
 /// For example "level 2, prologues none, own norms rectifying, images as columns". The words about prologues and norms
-/// are constant. Both were options once, and stored winners and sessions contain this text.
+/// are constant. Prologues and norms were options once, and stored winners and sessions contain this text.
 std::string text(const Fusion& fusion);
-/// Returns `first` and, if its level is 2, the same fusion at level 1. Either may be faster than the other: on an H200
-/// in fp16, level 2 was faster for ResNet-101, and level 1 was 7 % faster for Inception V3.
+/// Returns `first` and, if its level is 2, the same fusion at level 1. Either level may be the faster one: on an H200
+/// in fp16, level 2 was faster than level 1 for ResNet-101, and level 1 was 7 % faster than level 2 for Inception V3.
 std::vector<Fusion> worth_timing(const Fusion& first);
 
 }  // namespace hvd::models::cudnn

@@ -6,8 +6,8 @@
 
 namespace hvd::models::cudnn {
 
-// Library launches write vectors in fp32 and weights in the type of their inputs. If the gradient arena has another
-// type, a copy follows.
+// Launches of cuDNN and cuBLASLt write gradients of vectors in fp32, and gradients of weights in the type of the
+// launch's inputs. If the gradient arena has another type, a copy follows.
 ValueId Analyser::gradient_output(Draft& draft, TensorId id, DataType made_in, Casts& casts) {
   if (options_.gradient == made_in) return output(draft, id);
   const ValueId value = extra_output(draft, graph_.tensor(id).name + ":made", shape(id), made_in);
@@ -15,8 +15,8 @@ ValueId Analyser::gradient_output(Draft& draft, TensorId id, DataType made_in, C
   return value;
 }
 
-// A launch takes longer than copying a vector of a few hundred elements, so several vectors wait for one launch. This
-// delays their gradients by much less time than a bucket takes.
+// Starting a launch takes longer than copying a vector of a few hundred elements, so several vectors wait for one
+// launch. The wait delays their gradients by much less time than a bucket takes to fill.
 void Analyser::cast_gradients(const Casts& casts) {
   constexpr std::size_t kCastsPerLaunch = 16;
   casts_.insert(casts_.end(), casts.begin(), casts.end());
@@ -39,7 +39,7 @@ void Analyser::conv_backward_weights(NodeId id) {
   const ValueId diff = value_of(of.inputs[1]);
   // Tries the type of the inputs first. With 16-bit inputs and an fp32 arena, this type costs a rounding and a copy,
   // but the only engine of cuDNN 9.14 that sums directly into fp32 is up to 20 times as slow (H200). Tries the arena's
-  // type next. If both types are refused, tries both again with a copy of the diff without gaps.
+  // type next. If both types are refused, tries both types again with a copy of the diff that has no gaps.
   std::vector<DataType> types{storage_type()};
   if (storage_type() != options_.gradient) types.push_back(options_.gradient);
   const bool padded = padded_.contains(node(of.forward).inputs[0]);
@@ -95,7 +95,8 @@ void Analyser::norm_backward(NodeId id) {
   own_norm_backward(id, delayed == delayed_relu_.end() ? kNoNode : delayed->second);
 }
 
-// Adds the sums over dy for a batch norm's backward: the norm's weight gradients and three vectors, which give dx.
+// Adds to `draft` the sums over dy that a batch norm's backward needs. The sums give the gradients of the norm's
+// parameters and three vectors, from which the second pass computes dx.
 NormSums Analyser::sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Casts& casts) {
   const Node& of = node(norm_backward);
   const NormVectors& vectors = norms_.at(of.forward);
@@ -115,7 +116,8 @@ NormSums Analyser::sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Cas
 }
 
 // Our kernels make two passes, each over dy and x. Each pass also computes the backward of the rectifier after the
-// norm, if any. The passes read or write five tensors. With a separate launch for the rectifier, it would be six.
+// norm, if any. The two passes read or write five tensors. With a separate launch for the rectifier, there would be six
+// tensors to read or write.
 void Analyser::own_norm_backward(NodeId id, NodeId relu) {
   const Node& of = node(id);
   Draft made = draft(Provider::kOwn, relu != kNoNode ? 1 : 0, id);
@@ -126,7 +128,7 @@ void Analyser::own_norm_backward(NodeId id, NodeId relu) {
     dy = inside_value(graph_.tensor(of.inputs[4]).name, shape(of.inputs[4]));
     operate(made, OpType::kReluBackward, {test, before}, {dy}, relu);
   }
-  // Our kernel writes the arena's type directly, so the group writes to the arena's values and needs no copies.
+  // Our kernel writes gradients in the arena's type, so the group writes to the arena's values and needs no copies.
   Casts casts;
   NormSums sums = sums_into(made, id, dy, casts);
   for (std::size_t i = 0; i < casts.size(); ++i) {

@@ -9,7 +9,7 @@
 namespace hvd::models::cudnn {
 namespace {
 
-#ifndef HVD_CUDNN_LIBRARY  // where CMake found it
+#ifndef HVD_CUDNN_LIBRARY  // where CMake found cuDNN
 #define HVD_CUDNN_LIBRARY ""
 #endif
 

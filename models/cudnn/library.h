@@ -1,6 +1,7 @@
 // cuDNN's backend API, loaded at run time, so that one binary runs with any cuDNN 8.9 or 9 that the host has. Without
-// cuDNN, the error says in one line what is missing. Enumerations come from the headers at build time. Their values are
-// equal in all these versions. Status codes differ, so they are only compared with "success".
+// cuDNN, the error says in one line what is missing. Enumerations come from the headers at build time; the values are
+// equal in all these versions. The values of status codes differ between versions, so our code compares them only with
+// "success".
 //
 // main() loads the library once and hands it on; everybody else borrows it. Calls are as thread-safe as cuDNN's.
 #pragma once
@@ -23,7 +24,8 @@ struct Version {
   [[nodiscard]] std::string text() const;            ///< e.g. "9.19.0"
 };
 
-/// Reads the number of cudnnGetVersion(). Up to 8: 1000 * major + 100 * minor + patch. Since 9: 10000 * major + ...
+/// Parses the number that cudnnGetVersion() returns. Up to version 8: 1000 * major + 100 * minor + patch. Since version
+/// 9: 10000 * major + 100 * minor + patch.
 Version version_from_number(std::size_t number) noexcept;
 
 /// The oldest version that the planner and the executor support.
@@ -31,7 +33,7 @@ inline constexpr Version kOldestVersion{8, 9, 0};
 /// From this version on, cuDNN lists engines for a device described by its properties, with no device present.
 inline constexpr Version kDevicelessVersion{9, 8, 0};
 
-/// The functions that we call. Functions that a version does not have are null.
+/// The functions of cuDNN that we call. Functions that the loaded version does not have are null.
 struct Functions {
   decltype(&::cudnnGetVersion) get_version = nullptr;
   decltype(&::cudnnGetErrorString) get_error_string = nullptr;
@@ -50,8 +52,8 @@ struct Functions {
 
 class Library {
  public:
-  /// Searches the places in gpu::candidates. Errors: unsupported if no library is found, if a function is missing in
-  /// it, or if it is older than kOldestVersion.
+  /// Searches the places in gpu::candidates. Errors: unsupported if no library is found, if the library lacks a
+  /// function, or if the library is older than kOldestVersion.
   static std::shared_ptr<const Library> load(const gpu::LibrarySearch& search = {});
   /// Uses the functions that the caller gives, for tests.
   static std::shared_ptr<const Library> with(const Functions& functions);
@@ -59,7 +61,8 @@ class Library {
   [[nodiscard]] const Functions& call() const noexcept { return functions_; }
   [[nodiscard]] Version version() const noexcept { return version_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// "cuDNN 9.10.2 for CUDA 12 (this program: 13)", for errors. Different versions of CUDA are not refused.
+  /// Returns a text for errors, for example "cuDNN 9.10.2 for CUDA 12 (this program: 13)". A cuDNN for another CUDA
+  /// version than this program's is not refused.
   [[nodiscard]] std::string description() const;
   /// Explains the calling thread's last call: the name of `status`, and the library's last error text if it has one.
   [[nodiscard]] std::string explain(cudnnStatus_t status) const;

@@ -28,7 +28,7 @@ Launch epilogue_launch(const Addresses& at, const Group& group, const Product& p
   return [run = kernels.pointwise, work](Stream stream) { run(work, stream); };
 }
 
-/// Returns the algorithm's bytes as text. The bytes are valid for one version of the library (documentation of
+/// Returns the algorithm's bytes as text. The bytes are valid only for one version of the library (documentation of
 /// cublasLtMatmulAlgo_t).
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
   std::string text = "lt:";
@@ -45,11 +45,11 @@ void prefer(std::vector<cublasLtMatmulAlgo_t>& list, const std::string& winner) 
 
 }  // namespace
 
-/// A group bound to its addresses, as a product for which the library has algorithms.
+/// The product of a group, bound to the group's addresses. The library has algorithms for this product.
 struct LinearLibrary::Bound {
   std::shared_ptr<const LinearProduct> product;
   std::string key;
-  Algorithms* algorithms = nullptr;     ///< its list has at least one algorithm
+  Algorithms* algorithms = nullptr;     ///< `algorithms->list` is not empty
   std::shared_ptr<const Launch> after;  ///< computes the epilogue if the library cannot; else null
 
   [[nodiscard]] Launch launch(const cublasLtMatmulAlgo_t& algorithm) const {

@@ -1,7 +1,7 @@
 // Runs the groups of Provider::kCublasLt: matrix products with bias, ReLU or the bias gradient as epilogue. Addresses
-// are bound once.
+// are bound once, when a launch is made.
 //
-// cuBLASLt is column-major: it sees a row-major {rows, columns} matrix as {columns, rows}.
+// cuBLASLt is column-major and sees a row-major {rows, columns} matrix as {columns, rows}.
 //   y {n, out} = x {n, f} w {out, f}^T      Y (out x n) = W^T X
 //   dx {n, f} = dy {n, out} w               dX (f x n) = W dY
 //   dw {out, f} = dy^T x                    dW (f x out) = X dY^T, and db = the sums over rows of dy
@@ -18,8 +18,8 @@
 
 namespace hvd::models::cudnn {
 
-/// Owns one handle for all products of a step, and knows the algorithms of each product. The caller's GPU must be
-/// current. One thread.
+/// Owns one handle for all products of a step, and knows the algorithms of each product. Only one thread may use the
+/// object, with the GPU current on this thread.
 class LinearLibrary {
  public:
   explicit LinearLibrary(std::shared_ptr<const CublasLt> library);
@@ -27,10 +27,10 @@ class LinearLibrary {
   LinearLibrary& operator=(const LinearLibrary&) = delete;
   ~LinearLibrary();
 
-  /// Returns the launch of `group`. The launch uses the algorithm that choose() named, else the first of cuBLASLt's
-  /// heuristics that try_out() has not removed. If no algorithm has the group's epilogue, our kernel computes the
-  /// epilogue after the product. Errors: unsupported, naming the operation and its shape, if the library has no
-  /// algorithm for the product itself. The launch owns its descriptors; this object must outlive the launch.
+  /// Returns the launch of `group`. The launch uses the algorithm that choose() named, else the first algorithm of
+  /// cuBLASLt's heuristics that try_out() has not removed. If no algorithm has the group's epilogue, our kernel
+  /// computes the epilogue after the product. Errors: unsupported, naming the operation and its shape, if the library
+  /// has no algorithm for the product itself. The launch owns its descriptors; this object must outlive the launch.
   [[nodiscard]] Launch launch(const Addresses& addresses, const Group& group, ComputeType compute,
                               const kernels::Table& kernels);
   /// Launches the product of `group`. Removes each algorithm that is refused and tries the next. Errors: see launch().
@@ -40,22 +40,23 @@ class LinearLibrary {
   /// A way to run a product, to be timed.
   struct Candidate {
     std::string product;    ///< key of the product: the same for products of equal shape, type and alignment
-    std::string algorithm;  ///< for choose()
+    std::string algorithm;  ///< the argument for choose()
     Launch launch;
   };
   /// Returns all algorithms for `group` that were not refused so far, best first. Errors: those of launch().
   [[nodiscard]] std::vector<Candidate> candidates(const Addresses& addresses, const Group& group, ComputeType compute,
                                                   const kernels::Table& kernels);
-  /// Makes launch() use `algorithm` for the product whose key has this signature_hash(), unless the library has refused
-  /// this algorithm.
+  /// Makes launch() use `algorithm` for the product whose key has signature_hash() `product`, unless the library has
+  /// refused this algorithm.
   void choose(std::uint64_t product, const std::string& algorithm);
-  /// Leaves all products so far out of chosen_text() and notes(), until they are used again. Call it when the plans
-  /// that used these products may be discarded.
+  /// After this call, chosen_text() and notes() leave out each product until it is used again. Call this function when
+  /// the plans that used these products may be discarded.
   void forget_uses();
-  /// The algorithms that launch() uses, for the record: "product algorithm; ...", both hashed.
+  /// Text with the algorithms that launch() uses: "product algorithm; ...", with a hash for each product and each
+  /// algorithm.
   [[nodiscard]] std::string chosen_text() const;
 
-  /// Missing epilogues and refused algorithms, one line each.
+  /// Returns one line for each missing epilogue and each product with refused algorithms.
   [[nodiscard]] std::vector<std::string> notes() const;
   [[nodiscard]] const CublasLt& library() const noexcept { return *library_; }
 

@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::size_t kMostAlgorithms = 8;
 
-/// Describes a row-major matrix of `rows` rows as the library sees it: transposed. Cuts the rows into `batch` parts.
+/// Describes value `id`, a row-major matrix of `rows` rows, as the column-major library sees the matrix: transposed.
+/// Cuts the rows into `batch` parts.
 Operand operand(const Addresses& at, ValueId id, std::int64_t rows, bool transposed = false, std::int64_t batch = 1) {
   const Value& value = at.program().value(id);
   HVD_ASSERT(value.parent == kNoValue && rows % batch == 0);

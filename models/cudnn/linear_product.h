@@ -1,5 +1,6 @@
 // One matrix product of cuBLASLt, bound to addresses: its description, the algorithms that the library's heuristics
-// name for the product, and the call. linear.h chooses the algorithm. One thread; the GPU must be current.
+// name for the product, and the call. linear.h chooses the algorithm. One thread uses the object, with the GPU current
+// on this thread.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,7 @@ Product without_epilogue(Product product);
 /// The answer of the library's heuristics for a product.
 struct ProductAlgorithms {
   std::vector<cublasLtMatmulAlgo_t> list = {};  ///< algorithms that fit in the workspace, best first
-  std::string why = {};                         ///< reason for the last algorithm left out, or for an empty list
+  std::string why = {};  ///< why an algorithm was left out (the last one), or why the list is empty
 };
 
 /// A product that is ready to run with a given algorithm.

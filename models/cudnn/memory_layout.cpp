@@ -13,7 +13,7 @@ namespace {
 std::size_t bytes_of(const Value& value) { return static_cast<std::size_t>(value.shape.count()) * size_of(value.type); }
 
 struct Life {
-  int first = -1, last = -1;  // numbers of groups; -1: no group
+  int first = -1, last = -1;  // numbers of the first and last group that touch the value; -1: none does
 };
 
 // Returns the life of each scratch value that is not a slice, including the lives of its slices.

@@ -13,7 +13,8 @@
 namespace hvd::models::cudnn {
 namespace {
 
-// Values have ids from 1 on. Tensors between the cuDNN operations of one operation of ours have ids from here on.
+// The values of a group have ids from 1 on. Tensors between the cuDNN operations that make up one Operation have ids
+// from kBetweenUids on.
 constexpr std::int64_t kBetweenUids = 30'000;
 
 cudnnDataType_t cudnn_type(DataType type) {
@@ -46,7 +47,7 @@ class Lowering {
         uids_(uids(group)),
         parts_(parts),
         operations_(operations) {
-    // cuDNN copies the handles, and moving a Descriptor does not change its handle, so `operations` may reallocate.
+    // cuDNN copies the handles, and a Descriptor that is moved keeps its handle, so `operations` may reallocate.
     for (const Operation& operation : group.operations) lower(operation);
   }
 
@@ -84,7 +85,7 @@ class Lowering {
     return keep(uid, tensor(uid, of.type, dims, strides, std::gcd(bytes, kWidestAlignment), inside(group_, id)));
   }
 
-  /// Makes an fp32 tensor, with the shape of value `id`, between two cuDNN operations of one operation of ours.
+  /// Makes an fp32 tensor, with the shape of value `id`, that connects two cuDNN operations of one Operation.
   const Descriptor& between(ValueId id) {
     const Shape& of = program_.value(id).shape;
     const std::int64_t uid = kBetweenUids + static_cast<std::int64_t>(tensors_.size());
@@ -255,7 +256,7 @@ class Lowering {
   std::vector<Descriptor>& operations_;
 };
 
-// Upper bound of the tensors plus the window and pointwise descriptors of one operation. Applying a batch norm has the
+// Upper bound for the descriptors of one Operation: tensors, windows and pointwise descriptors. kNormApply has the
 // most: nine tensors and four pointwise descriptors.
 constexpr std::size_t kPartsPerOperation = 16;
 

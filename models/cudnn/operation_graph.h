@@ -13,7 +13,7 @@
 namespace hvd::models::cudnn {
 
 /// A value of a group, with the id that cuDNN uses for it. Ids count values in order of appearance. Groups of equal
-/// signature therefore have equal ids, and a plan made for one group also runs the others.
+/// signature therefore have equal ids, and a plan made for one group also runs the other groups of its signature.
 struct Binding {
   std::int64_t uid = 0;
   ValueId value = kNoValue;

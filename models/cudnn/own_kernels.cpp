@@ -12,14 +12,16 @@ using Operations = std::span<const Operation>;
 
 bool starts_with(Operations operations, OpType type) { return !operations.empty() && operations[0].type == type; }
 
-/// Returns `operations` without a rectifier's backward at its start and the batch norm that this may test.
+/// Returns `operations` without a rectifier's backward at the start. Also leaves out the batch norm before it, whose
+/// output the rectifier's backward tests.
 Operations after_rectifier(Operations operations) {
   if (starts_with(operations, OpType::kNormApply)) operations = operations.subspan(1);
   if (starts_with(operations, OpType::kReluBackward)) operations = operations.subspan(1);
   return operations;
 }
 
-/// True for operations computed element by element, from up to four inputs of the output's shape and channel vectors.
+/// True for operations that work element by element. Their inputs are up to four tensors of the output's shape, and
+/// vectors of channels.
 bool is_pointwise(OpType type) {
   switch (type) {
     case OpType::kBias:
@@ -34,7 +36,7 @@ bool is_pointwise(OpType type) {
 }
 
 /// True for the operations that may follow a diff in the loop that computes the diff: the sum with earlier diffs, then
-/// a rectifier's backward, which may test a batch norm applied again.
+/// a rectifier's backward, which may test a batch norm that the group computes again.
 bool is_epilogue(Operations operations) {
   if (starts_with(operations, OpType::kAdd)) operations = operations.subspan(1);
   operations = after_rectifier(operations);
@@ -76,7 +78,7 @@ bool is_known(Operations operations) {
       operations[1].type == OpType::kMaxPoolBackward) {
     return is_epilogue(operations.subspan(2));
   }
-  // The two passes of a batch norm's backward, each with the backward of the rectifier after the norm, if any.
+  // Accepts the two passes of a batch norm's backward, each with the backward of the rectifier after the norm, if any.
   if (const OpType last = operations.back().type;
       last == OpType::kNormBackwardWeights || last == OpType::kNormBackwardApply) {
     return after_rectifier(operations.first(operations.size() - 1)).empty();

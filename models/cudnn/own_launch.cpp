@@ -21,8 +21,8 @@ struct Source {
   kernels::Norm norm = {};
 };
 
-// The operations of one group and their operands. A batch norm that the group applies is part of the operand of the
-// operation that reads the norm.
+// The operations of one group and their operands. A batch norm that the group applies is part of an operand: that of
+// the operation which reads the norm's output.
 class Reader {
  public:
   Reader(const Addresses& at, const Group& group) : at_(at) {
@@ -138,7 +138,7 @@ void see_as(const kernels::Matrix& like, kernels::Matrix& whole) {
   whole.channels = whole.pitch = like.channels;
 }
 
-// One launch copies all vectors and whole tensors, which are flat. Each slice takes a launch of its own.
+// One launch copies all vectors and all tensors that are not slices. Each slice takes a launch of its own.
 Launch copies(const Reader& read, const OwnContext& context) {
   std::vector<kernels::Copy> flat;
   std::vector<std::pair<kernels::Matrix, kernels::Matrix>> matrices;
@@ -180,7 +180,8 @@ Launch pool(const Reader& read, const Operation& of, const OwnContext& context) 
   return [run = context.kernels.max_pool, window, x, y, where](Stream stream) { run(window, x, y, where, stream); };
 }
 
-// Runs "[drelu] pool [add] [drelu]": the first drelu on the pooled diff, add and the last drelu on each element of dx.
+// Runs "[drelu] pool [add] [drelu]": the first drelu works on the pooled diff, and add and the last drelu work on each
+// element of dx.
 Launch pool_backward(const Reader& read, const Group& group, const OwnContext& context) {
   const auto& operations = read.operations();
   std::size_t i = 0;
@@ -292,7 +293,7 @@ Launch columns(const Reader& read, const Operation& of, const OwnContext& contex
              Stream stream) { run(window, x, out, stream); };
 }
 
-// Runs "[drelu] dnorm_weights" or "[drelu] dnorm_apply". The drelu tests the output of the batch norm itself.
+// Runs "[drelu] dnorm_weights" or "[drelu] dnorm_apply". The drelu tests the output of the same batch norm.
 Launch norm_backward(const Reader& read, const Group& group, const OwnContext& context) {
   const Operation& of = *read.operations().back();
   kernels::NormBackward work;

@@ -23,7 +23,7 @@ struct OwnContext {
   double gradient_prescale = 1.0;                  ///< see StepOptions
 };
 
-/// Bytes of the shared workspace that `group` needs.
+/// Returns the bytes of the shared workspace that `group` needs.
 std::size_t own_workspace(const Program& program, const Group& group, const kernels::Table& kernels);
 
 /// Makes the launch of a group that own_kernel() (analyse.h) accepts. The launch refers only to device memory.

@@ -1,12 +1,13 @@
-// Images have three channels, but engines on tensor cores are fastest with a multiple of 16 bytes of channels. On an
-// H200 (cuDNN 9.19, fp16, batch 256), the first convolution of ResNet-101 took 1.53 ms and its weight gradient 1.15 ms,
-// about four times as long as their memory traffic takes. Images::kPadded adds channels of zeroes to the images in
-// memory (1 % faster for ResNet-101 and VGG-16). The convolutions that read these images read a copy of the weight with
-// as many channels. The gradients of the added channels are not copied to the arena. The network, its parameters and
-// its gradients stay the same.
+// Images have three channels, but engines on tensor cores are fastest if the channels of a pixel fill a multiple of 16
+// bytes. On an H200 (cuDNN 9.19, fp16, batch 256), the first convolution of ResNet-101 took 1.53 ms with three
+// channels, and its weight gradient took 1.15 ms. Both took about four times as long as their memory traffic needs.
+// Images::kPadded adds channels of zeroes to the images in memory (steps of ResNet-101 and VGG-16 are 1 % faster than
+// with three channels). The convolutions that read padded images read a copy of their weight with as many channels as
+// the images. The gradients of the added channels are not copied to the arena. The network, its parameters and its
+// gradients stay the same.
 //
 // Images::kColumns ("im2col") first writes the windows of a convolution as rows of a matrix, which cuBLASLt multiplies.
-// The rows have about ten times the bytes of the images. Each row is written once and read twice.
+// The rows have about ten times as many bytes as the images. Each row is written once and read twice.
 #include <algorithm>
 
 #include "engine/base/align.h"
@@ -45,7 +46,7 @@ void Analyser::pad_weight(NodeId conv) {
   if (padded_.contains(node(conv).inputs[0])) padded_[weight] = padded_copy(conv, shape(weight));
 }
 
-// Every step makes the copy again, because the update writes only to the parameter.
+// Every step makes this copy anew, because the update of the weights writes only to the parameter.
 ValueId Analyser::padded_copy(NodeId conv, const Shape& as) {
   const TensorId weight = node(conv).inputs[1];
   const Padded padded = add_padded({.name = graph_.tensor(weight).name + ":copy",
@@ -81,14 +82,15 @@ bool Analyser::multiplies_columns(NodeId conv) const {
          as_matrix(node(conv).inputs[1])[1] <= kernels::kMostWindowElements;
 }
 
-// Returns the tensor that a fused launch of `conv` leaves: the result of the rectifier after it, else of `conv`.
+// Returns the tensor that a fused launch of `conv` leaves: the result of the rectifier after `conv`, or of `conv` if
+// there is no such rectifier.
 TensorId Analyser::last_of_conv(NodeId conv) const {
   const TensorId y = node(conv).outputs[0];
   const NodeId relu = only_forward_reader(y, OpKind::kRelu);
   return relu == kNoNode ? y : node(relu).outputs[0];
 }
 
-// Returns {outputs, taps}, the layout in which every weight is stored.
+// Returns the shape {output channels, elements of a window}. Every weight is stored in this layout.
 Shape Analyser::as_matrix(TensorId weight) const {
   return {shape(weight)[0], shape(weight).count() / shape(weight)[0]};
 }

@@ -1,4 +1,4 @@
-// The parts of a plan that need no library.
+// The functions of plan.h that need no GPU library.
 #include "models/cudnn/plan.h"
 
 #include <algorithm>
@@ -32,10 +32,10 @@ AnalysisOptions analysis_options(const PlanOptions& options) {
   return {.compute = options.compute, .gradient = options.gradient, .fusion = fusion_that_runs(options)};
 }
 
-// Refuses, in deterministic mode, groups that sum over the rows of a convolution's result within its launch. cuDNN
-// reports no engine for such groups as nondeterministic. Yet on an H200 (cuDNN 9.14) two identical steps differed at
-// level 2 in tf32, fp16 and bf16, which have such groups. Steps did not differ in fp32, which has no such groups, or at
-// level 1. It is unknown which of these engines are nondeterministic, so none is used.
+// Refuses, in deterministic mode, groups that sum over the rows of a convolution's result within its launch. cuDNN does
+// not mark any engine for such groups as nondeterministic. Yet on an H200 (cuDNN 9.14), two runs of a step gave
+// different bits at level 2 in tf32, fp16 and bf16, which have such groups. Two runs gave equal bits in fp32, which has
+// no such groups, and at level 1. It is unknown which engines for such groups are nondeterministic, so none is used.
 std::string rejection(const Group& group, const PlanOptions& options) {
   if (!options.deterministic) return {};
   const bool convolution = holds(group, {OpType::kConv, OpType::kConvBackwardData, OpType::kConvBackwardWeights});

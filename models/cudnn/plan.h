@@ -1,7 +1,7 @@
 // A Program with all that is needed to run it on one kind of GPU: an engine and its knobs for each cuDNN group, and a
 // place in memory for each value. Plain data, made from a description of the GPU, without a device. The executor
-// finalises the chosen engines on the device. It may time the candidates (Plan::engines, best guess first), and keeps
-// the winners in a file (plan_cache.h).
+// finalises the chosen engines on the device. The executor may also time the candidates (Plan::engines, cuDNN's best
+// guess first), and keeps the winners in a file (plan_cache.h).
 #pragma once
 
 #include <cstddef>
@@ -26,15 +26,15 @@ struct Knob {
 
 /// An engine of cuDNN with its settings: enough to build the same execution plan again with the same cuDNN version.
 struct EngineChoice {
-  std::int64_t engine = -1;  ///< global index, per operation graph
+  std::int64_t engine = -1;  ///< cuDNN's "global index"; it identifies an engine only for one operation graph
   std::vector<Knob> knobs = {};
   bool tensor_cores = false;
   bool rounds_inputs = false;    ///< rounds fp32 inputs to fewer bits, as tf32 does
-  bool sums_in_16_bits = false;  ///< engines that do so are never chosen
+  bool sums_in_16_bits = false;  ///< if true, the engine is never chosen
   bool nondeterministic = false;
   bool compiled_at_run_time = false;  ///< can be finalised only on a machine with a driver
   bool finalised = false;             ///< an execution plan was built from this choice
-  std::size_t workspace_bytes = 0;    ///< of that execution plan, else promised_workspace() (engines.h)
+  std::size_t workspace_bytes = 0;    ///< of the execution plan if `finalised`, else promised_workspace() (engines.h)
   /// For example "62[2=5,13=1]": engine 62, with knob types as numbers of cudnnBackendKnobType_t.
   [[nodiscard]] std::string text() const;
 };
@@ -52,13 +52,13 @@ struct PlanOptions {
   DataType gradient = DataType::kF16;
   Fusion fusion = {};
   bool deterministic = false;  ///< use only engines and groups whose sums have a fixed order
-  /// One workspace serves all groups. Engines that need more than this are not used.
+  /// One workspace serves all groups. Engines that need more workspace than this are not used.
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
   std::size_t candidates = 8;  ///< engines to keep per signature, for timing
-  EngineFailures failed = {};  ///< engines that may not be used; a group without any other engine falls back
+  EngineFailures failed = {};  ///< engines that may not be used; a group with no other engine falls back
 };
 
-/// options.fusion (what was requested) without the parts that have failed on this machine.
+/// Returns options.fusion, which was requested, without the parts that have failed on this machine.
 Fusion fusion_that_runs(const PlanOptions& options);
 
 /// Returns the options that decide which groups the program has.
@@ -82,11 +82,11 @@ struct Plan {
   [[nodiscard]] std::uint64_t hash() const;
 };
 
-/// The first group that uses `engines[engine]`.
+/// Returns the first group that uses plan.engines[engine].
 const Group& first_group(const Plan& plan, std::size_t engine);
 
-/// Makes a Plan without the names of the GPU and of cuDNN. `choices` returns one or more engines for a cuDNN group and
-/// is called once per signature.
+/// Makes a Plan in which only the names of the GPU and of cuDNN are missing. `choices` returns one or more engines for
+/// a cuDNN group and is called once per signature.
 Plan assemble(const Graph& graph, const PlanOptions& options, Program program,
               const std::function<std::vector<EngineChoice>(const Program&, const Group&)>& choices);
 
@@ -95,13 +95,14 @@ std::vector<std::string> fallback_lines(const Graph& graph, const Program& progr
 /// A table for people: one line per kind of group (operations, count, shapes, engines) and per kind of fallback.
 std::string table(const Graph& graph, const Plan& plan);
 
-/// Plans graphs for one GPU and remembers cuDNN's answers. One thread at a time.
+/// Plans graphs for one GPU and remembers cuDNN's answers. Only one thread at a time may use a planner.
 class Planner {
  public:
   virtual ~Planner() = default;
   /// Errors: unsupported, naming the node, if the options leave no engine for a convolution.
   virtual Plan plan(const Graph& graph, const PlanOptions& options) = 0;
-  /// `asked`: how often cuDNN's heuristics were asked. `known`: how often an equal group's answer was known already.
+  /// `asked`: how often cuDNN's heuristics were asked. `known`: how often the answer for an equal group was already
+  /// known.
   struct Questions {
     std::size_t asked = 0, known = 0;
   };

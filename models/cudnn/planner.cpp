@@ -30,9 +30,9 @@ bool has_driver_library() {
   return library != nullptr;
 }
 
-// With statistics in its epilogue, a convolution on an engine compiled at run time takes three times as long (H200,
-// cuDNN 9.19, bf16, ResNet-101 at batch 256: 25.4 ms of a step instead of 8.8 ms). A batch norm that reads its input
-// once more for the statistics costs less than that.
+// On an engine compiled at run time, a convolution with statistics in its epilogue takes three times as long as without
+// (H200, cuDNN 9.19, bf16, ResNet-101 at batch 256: 25.4 ms of a step instead of 8.8 ms). A batch norm that reads its
+// input a second time, for the statistics, costs less than statistics in the epilogue.
 constexpr const char* kSlowSums = "only compiled at run time, which is slower than a pass of its own";
 bool sums_beside_product(const Group& group) {
   return holds(group, {OpType::kConv}) && holds(group, {OpType::kStatistics});
@@ -72,20 +72,22 @@ class CudnnPlanner final : public Planner {
       std::vector<EngineChoice> choices;
       std::string why;  ///< why `choices` is empty
     };
-    /// Returns up to `most` engines that pass the filter and have not failed, from cuDNN's first list that has any.
+    /// Returns up to `most` engines that pass the filter and have not failed, from the first of cuDNN's lists with such
+    /// an engine.
     Answer answer(const Program& program, const Group& group, std::size_t most) {
       Answer found;
       std::set<std::string> reasons;
       const std::string key = signature(program, group);
       for (const Heuristics mode : {Heuristics::kA, Heuristics::kB, Heuristics::kFallback}) {
-        // For fused groups, cuDNN 9.19 has the same list in mode B as in mode A, and takes as long for it.
+        // For fused groups, cuDNN 9.19 gives the same list in mode B as in mode A. Asking for mode B takes as long as
+        // asking for mode A.
         if (mode == Heuristics::kB && group.operations.size() > 1) continue;
         EngineList& list = planner_.ask(program, group, mode);
         for (std::size_t i = 0; found.choices.size() < most && list.at(i) != nullptr; ++i) {
           const EngineChoice& choice = *list.at(i);
           std::string why = rejection(choice, filter_);
           if (why.empty() && choice.compiled_at_run_time && sums_beside_product(group)) {
-            found.why = kSlowSums;  // cuDNN lists precompiled engines first, so all later ones are as slow
+            found.why = kSlowSums;  // cuDNN lists precompiled engines first, so all later engines are slow too
             break;
           }
           if (const std::string* failure = find_failure(options_.failed, key, choice.text()); failure != nullptr) {

@@ -1,11 +1,11 @@
 // One training step for a GPU as plain data: values (tensors, in memory or inside one group) and groups (operations
 // that run as one launch), in the order in which they run. analyse() (analyse.h) makes a program from a differentiated
 // graph, a Planner (plan.h) finds engines and memory for the program, and the executor runs the program. A program has
-// no library objects and no addresses. Immutable once made; any thread may read it.
+// no library objects and no addresses. A program does not change once it is made, so any thread may read it.
 //
-// Operations are finer than the graph's nodes, because fusion cuts nodes in pieces. For example, a batch norm may
-// become statistics in the epilogue of the convolution before it, a finalisation, and a pass that also adds and
-// rectifies. Each operation names its node.
+// Operations are finer than the graph's nodes, because fusion splits nodes. For example, a batch norm may become
+// statistics in the epilogue of the convolution before it, a finalisation, and a pass that also adds and rectifies.
+// Each operation names its node.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace hvd::models::cudnn {
 
 using ValueId = std::int32_t;
 inline constexpr ValueId kNoValue = -1;
-/// Bytes. No cuDNN engine requires a larger alignment, so signatures do not tell larger alignments apart.
+/// In bytes. No cuDNN engine requires a larger alignment, so signatures do not distinguish larger alignments.
 inline constexpr std::int64_t kWidestAlignment = 16;
 
 /// Where a value lives.
@@ -32,7 +32,7 @@ enum class Storage : std::uint8_t {
   kPaddedWeight,  ///< copies of weights with added channels; elements that no operation writes stay zero
   kState,         ///< running statistics, fp32
   kGradient,      ///< the gradient arena
-  kScratch,       ///< the arena that values share by liveness; values inside a group take no memory
+  kScratch,       ///< values not alive together share this arena's bytes; values inside a group take no memory
 };
 
 struct Value {
@@ -44,7 +44,7 @@ struct Value {
   /// If set, this value is a slice of the channels of `parent`, from `channel` on (concatenation without copying).
   ValueId parent = kNoValue;
   std::int64_t channel = 0;
-  std::int64_t padding = 0;  ///< number of last channels that the network does not have; zero when a group reads them
+  std::int64_t padding = 0;  ///< number of added last channels; their elements are zero when a group reads them
 };
 /// Number of elements without the padding.
 std::int64_t own_elements(const Value& value);
@@ -53,7 +53,7 @@ enum class OpType : std::uint8_t {
   //                        inputs                                           outputs
   kConv,                   // x, w                                             y
   kColumns,                // x                                                {pixels of y, taps}: a row per window
-  kPartialSum,             // parts {p, ...}                                   their sum
+  kPartialSum,             // parts {p, ...}                                   sum of the parts
   kConvBackwardData,       // w, dy                                            dx
   kConvBackwardWeights,    // x, dy                                            dw
   kLinear,                 // x, w                                             y
@@ -61,7 +61,7 @@ enum class OpType : std::uint8_t {
   kLinearBackwardWeights,  // x, dy                                            dw, or {p, dw} for p parts of the rows
   kBias,                   // x, b {c}                                         y
   kBiasGradient,           // dy                                               db {c}
-  kAdd,                    // a, b, ...                                        their sum
+  kAdd,                    // a, b, ...                                        sum of the inputs
   kRelu,                   // x                                                y
   kReluBackward,           // x or y, dy                                       dy where input 0 is positive, else 0
   kStatistics,             // x                                                sum {c}, sum of squares {c}
@@ -90,7 +90,8 @@ struct Operation {
   std::vector<ValueId> inputs, outputs;
   Attr attr;  ///< attributes of the graph node
   NodeId node = kNoNode;
-  /// Another group computes the same result. Computing the result twice costs less than storing and reading it.
+  /// If true, another group also computes this result. Computing the result twice costs less than storing and reading
+  /// it.
   bool again = false;
 };
 
@@ -142,10 +143,12 @@ struct Placement {
 };
 Placement placement(const Program& program, ValueId id);
 
-/// Returns the value to which a batch's images are written, with their channels. In a slice, pixels have gaps.
+/// Returns the value to which a batch's images are written. If the images are padded, this value is a slice with the
+/// images' own channels, and there are gaps between its pixels.
 ValueId images_of(const Graph& graph, const Program& program);
 
-/// Returns the values that `group` reads from memory: inputs made by others, each once, in order of appearance.
+/// Returns the values that `group` reads from memory: inputs that the group itself does not make, each listed once, in
+/// order of appearance.
 std::vector<ValueId> reads(const Group& group);
 /// Returns true if `group` makes `id` and does not leave it in memory.
 bool inside(const Group& group, ValueId id);
@@ -155,18 +158,20 @@ bool holds(const Group& group, std::initializer_list<OpType> types);
 /// Returns true if `group` reads the output of a kColumns operation.
 bool reads_columns(const Program& program, const Group& group);
 
-/// For example "norm_apply+add+relu". Consecutive copies appear once.
+/// Returns the group's operations as text, for example "norm_apply+add+relu". Consecutive copies appear once.
 std::string operations_text(const Group& group);
-/// Names of the nodes whose operations are in `group`, joined by '+'. Operations with `again` set do not count.
+/// Returns the names of the nodes whose operations are in `group`, joined by '+'. Operations with `again` set do not
+/// count.
 std::string nodes_text(const Graph& graph, const Group& group);
 
 /// Returns a text that is equal for groups that do the same work: operations, attributes, shapes, types, strides and
-/// alignment, but no names. Caches of engines use it as their key. A network has far fewer signatures than groups.
+/// alignment, but no names. Caches of engines use the text as their key. A network has far fewer signatures than
+/// groups.
 /// Example: "cudnn; conv 0:128x28x28x128:fp16 1:128x3x3x128:fp16 > 2:128x28x28x128:fp16/256@16 k3x3 s1x1 p1,1,1,1".
 std::string signature(const Program& program, const Group& group);
 
 /// Returns, by group, how many leading parameters (graph.parameters, in the arena's order) have their final gradients
-/// once the group has run. The numbers never decrease. The last is the number of all parameters.
+/// once the group has run. The numbers never decrease. The last number is that of all parameters.
 std::vector<std::size_t> gradients_ready(const Graph& graph, const Program& program);
 
 }  // namespace hvd::models::cudnn

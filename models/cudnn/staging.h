@@ -1,5 +1,6 @@
 // Copies of host data to the device. The host fills a pinned slot, and copies on a stream empty it. There are two
-// slots, so that the host never waits for the copy that it has just enqueued. One thread.
+// slots, so that the host never waits for the copy that it has just enqueued. Only one thread may use an object of
+// these classes.
 #pragma once
 
 #include <array>
@@ -18,7 +19,7 @@ class PinnedSlots {
 
   /// Waits until the copies out of the next slot have ended, and returns that slot to be filled. Errors: timeout.
   [[nodiscard]] std::span<std::byte> next(Deadline deadline);
-  /// Call when all copies out of the slot from next() have been enqueued on `stream`.
+  /// Call this function when all copies out of the slot from next() have been enqueued on `stream`.
   void emptied_on(gpu::StreamView stream);
   /// Number of the slot that next() returned last.
   [[nodiscard]] std::size_t index() const noexcept { return index_; }

@@ -1,4 +1,4 @@
-// Device memory of one training step: the arenas of a MemoryLayout, and the error text if they do not fit.
+// Device memory of one training step: the arenas of a MemoryLayout, and the error text if the arenas do not fit.
 #pragma once
 
 #include <cstddef>
@@ -20,15 +20,15 @@ struct MemoryNeed {
   std::int64_t batch = 0;
   [[nodiscard]] std::size_t total() const { return fixed + static_cast<std::size_t>(batch) * per_image; }
 };
-/// `input_copies`: fp32 copies of the batch's images that are not part of `layout`. Pure.
+/// `input_copies`: number of fp32 copies of the batch's images that are not part of `layout`. Pure.
 MemoryNeed memory_need(const MemoryLayout& layout, std::int64_t batch, std::size_t workspace, int input_copies);
 /// Returns "batch 512 needs 91234 MiB of device memory, 80000 MiB are free; batch 448 fits". Pure.
 std::string too_big_text(const MemoryNeed& need, std::size_t free_bytes);
 
 class StepMemory {
  public:
-  /// Allocates all memory and zeroes it on `stream`, except the workspace. `allocate` provides the gradient arena.
-  /// Errors: out_of_memory, before anything is allocated, if `need` is more than the free memory.
+  /// Allocates all memory and, on `stream`, zeroes everything except the workspace. `allocate` provides the gradient
+  /// arena. Errors: out_of_memory, before anything is allocated, if `need` is more than the free memory.
   StepMemory(gpu::GpuRuntime& runtime, const MemoryLayout& layout, const MemoryNeed& need, std::size_t workspace,
              const ArenaAllocator& allocate, gpu::StreamView stream);
 

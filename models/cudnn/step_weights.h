@@ -1,5 +1,5 @@
-// The weights of a step on the device, and copies of their values to and from the host. The caller waits for these
-// copies, so do not make them in a timed step. One thread; the GPU must be current.
+// The weights of a step on the device, and copies of their values to and from the host. The calling thread waits for
+// these copies, so do not make them in a timed step. One thread uses the object, with the GPU current on this thread.
 #pragma once
 
 #include <cstddef>
@@ -24,15 +24,16 @@ class StepWeights {
   StepWeights(const Graph& graph, const Plan& plan, const StepMemory& memory, const kernels::Table& kernels,
               gpu::GpuRuntime& runtime, gpu::StreamView stream);
 
-  /// Uploads the table of parameters with weight decay, and the first loss scale.
+  /// Uploads the table that says which parameters have weight decay, and the first loss scale.
   void upload_constants(float loss_scale);
   /// Uploads initial weights (init.h) and running statistics: mean 0, variance 1.
   void upload_initial(std::uint64_t seed);
   /// Enqueues a copy of the master weights to the 16-bit weights that operations read, if there are any.
   void refresh_copies();
 
-  /// See TrainStep. read_gradient() divides by the loss scale that is on the device now. Between forward_backward() and
-  /// update(), the gradients in memory contain this scale.
+  /// read_parameter(), write_parameter() and read_gradient() do the work of TrainStep's functions of the same names.
+  /// read_gradient() divides by the loss scale that is on the device now. Between forward_backward() and update(), the
+  /// gradients in memory are multiplied by this scale.
   void read_parameter(std::size_t parameter, std::span<float> out);
   void write_parameter(std::size_t parameter, std::span<const float> in);
   void read_gradient(std::size_t parameter, std::span<float> out);

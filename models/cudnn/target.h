@@ -17,7 +17,7 @@ class Target {
 
   /// Null if the GPU is given by a description.
   [[nodiscard]] cudnnHandle_t handle() const noexcept { return handle_; }
-  /// Each function tells a descriptor for which GPU it is. Call before the descriptor is finalised.
+  /// Each of these functions sets the GPU in a descriptor. Call the function before the descriptor is finalised.
   void aim_heuristics(Descriptor& heuristics) const;
   void aim_engine(Descriptor& engine) const;
   void aim_plan(Descriptor& plan) const;

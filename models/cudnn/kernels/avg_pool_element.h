@@ -7,7 +7,7 @@
 
 namespace hvd::models::cudnn::kernels {
 
-/// Number of a window's elements along one axis, without padding, because averages exclude padding.
+/// Returns the number of a window's elements along one axis, without padding, because averages exclude padding.
 HVD_HOST_DEVICE inline int extent(int from, int kernel, int size) {
   return (from + kernel < size ? from + kernel : size) - (from > 0 ? from : 0);
 }
@@ -70,14 +70,15 @@ struct AvgPoolBackwardBody : PoolBody<V> {
   }
 };
 
-/// For windows of 3 x 3 at stride 1, forward and backward. A row is a vertical strip of pixels, one pixel wide. Each
-/// sum of three horizontal neighbours is made once and serves three pixels of the strip. Backward sums the windows'
-/// diffs in the same way, each multiplied by its window's 1 / area. Backward's padding is 2 - forward's padding.
+/// The pool for windows of 3 x 3 at stride 1, forward and backward. A row is a vertical strip of pixels, one pixel
+/// wide. Each sum of three horizontal neighbours is made once and serves three pixels of the strip. Backward sums the
+/// windows' diffs in the same way, each diff multiplied by 1 / area of its window. Backward's padding is 2 - forward's
+/// padding.
 template <class T, int V, bool kBackward, bool kFinished>
 struct AvgPoolStripBody : PoolBody<V> {
   Image in, out;
   Epilogue epilogue;
-  int above, left;  ///< number of rows above and columns left of an output pixel that the pixel reads
+  int above, left;  ///< an output pixel reads `above` rows above it and `left` columns left of it
   Window window;
   std::int64_t strips, strip_h;
   static constexpr int kBlocks = kFinished ? 2 : 3;
@@ -100,7 +101,7 @@ struct AvgPoolStripBody : PoolBody<V> {
     const auto height = static_cast<int>(out.h), longest = static_cast<int>(strip_h);
     const int first = at.h * longest, end = first + longest < height ? first + longest : height;
     const Strip strip(*this, at, end, place.channel);
-    float sums[2 + kRows][V];  // sums of three neighbours in successive rows; the last two sums serve the next pixels
+    float sums[2 + kRows][V];  // sums of three neighbours in successive rows; the next pixels reuse the last two sums
     strip.sum(first, strip.load(first), sums[0]);
     strip.sum(first + 1, strip.load(first + 1), sums[1]);
     const std::int64_t plane = at.n * out.h;
@@ -131,8 +132,8 @@ struct AvgPoolStripBody : PoolBody<V> {
     Vector<T, V> at[3];
   };
 
-  /// The inputs of a strip. Row 0 is the first row that the first row of the output reads. For rows and columns outside
-  /// the image, a neighbour that exists is read instead and multiplied by 0.
+  /// The inputs of a strip. Row 0 is the first row that the first row of the output reads. Instead of an element
+  /// outside the image, an element inside is read and multiplied by 0.
   struct Strip {
     const AvgPoolStripBody& body;
     std::int64_t plane;      ///< matrix row of the input image's first pixel
@@ -159,7 +160,7 @@ struct AvgPoolStripBody : PoolBody<V> {
       for (int i = 0; i < 3; ++i) made.at[i] = kernels::load<T, V>(body.in.matrix.data, line + column[i]);
       return made;
     }
-    /// Sums three neighbours. Backward first multiplies each by its window's 1 / area.
+    /// Sums three horizontal neighbours. Backward first multiplies each neighbour by 1 / area of its window.
     HVD_HOST_DEVICE void sum(int row, const Three& three, float (&value)[V]) const {
       const int h = row - body.above;
       const float times = h < 0 || h >= body.in.h ? 0 : kBackward ? share_h(h) : 1;
@@ -169,7 +170,8 @@ struct AvgPoolStripBody : PoolBody<V> {
                    times;
       }
     }
-    /// Return 1 / the number of a window's elements along an axis, without padding. share_h * share_w is 1 / area.
+    /// share_h() and share_w() return 1 / the number of a window's elements along one axis, without padding. Their
+    /// product is 1 / area.
     HVD_HOST_DEVICE float share_h(int at) const { return share(at - body.window.pad_top, body.unpooled().h); }
     HVD_HOST_DEVICE float share_w(int at) const { return share(at - body.window.pad_left, body.unpooled().w); }
     HVD_HOST_DEVICE static float share(int from, std::int64_t size) {

@@ -1,13 +1,14 @@
 // Functors that do the work of our kernels on one element or one vector. Each functor is called for every index of a
-// range, in any order. They compile for the GPU (grid.cuh launches them) and for the host, where tests call them in a
-// loop and check the results. Each .cu file with functors has its *_element.h. This header has what the functors share.
-// Long sums are not functors and are in the .cu files.
+// range, in any order. Functors compile for the GPU (grid.cuh launches them) and for the host, where tests call
+// functors in a loop and check the results. The functors of a .cu file are in its header *_element.h. This header has
+// the code that all functors share. Long sums are not functors and are in the .cu files.
 //
-// Most functors are row bodies, which process the vectors of a matrix. A thread keeps its channels and visits rows.
+// Most functors are row bodies, which process the vectors of a matrix. A thread keeps its channels and goes from row to
+// row.
 //   kWidth, kRowsAtOnce        channels of a vector, and rows that a thread has in flight
 //   kBlocks                    blocks that a multiprocessor must hold at one time, which bounds a thread's registers
 //   Channels channels(channel) loads what all rows share, once per thread
-//   Row load(place)            reads one row; all rows in flight are read before the first is written
+//   Row load(place)            reads one row; all rows in flight are read before the first row is written
 //   store(place, channels, row) computes and writes one row
 #pragma once
 
@@ -74,7 +75,7 @@ HVD_HOST_DEVICE inline Half from_float<Half>(float value) {
 template <>
 HVD_HOST_DEVICE inline Bfloat from_float<Bfloat>(float value) {
 #ifdef __CUDA_ARCH__
-  // CUDA 12.0 has no other conversion for GPUs before 8.0.
+  // CUDA 12.0 has no other conversion for GPUs of compute capability below 8.0.
   return {static_cast<__nv_bfloat16_raw>(__float2bfloat16_rn(value)).x};
 #else
   return {float_to_bf16(value)};
@@ -88,7 +89,8 @@ struct alignas(V * sizeof(T)) Vector {
 };
 
 // nvcc 13 splits one access to a vector of 8-bit or 16-bit elements into up to seven accesses. A load of 32-bit words
-// stays one access. A store stays one only if the compiler cannot see the words, so store() has inline assembly.
+// stays one access. A store stays one access only if the compiler cannot see the 32-bit words, so store() has inline
+// assembly.
 template <class T, int V>
 HVD_HOST_DEVICE Vector<T, V> load(const void* data, std::int64_t offset) {
   const T* const from = static_cast<const T*>(data) + offset;
@@ -124,7 +126,8 @@ HVD_HOST_DEVICE void store(void* data, std::int64_t offset, const Vector<T, V>& 
   *reinterpret_cast<Vector<T, V>*>(to) = value;
 }
 
-/// Returns a / b for numbers that are not negative. Divides in 32 bits if both fit: several times faster than 64.
+/// Returns a / b for numbers that are not negative. Divides in 32 bits if both numbers fit, which is several times
+/// faster than in 64 bits.
 HVD_HOST_DEVICE inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
   if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
   return a / b;
@@ -166,7 +169,7 @@ struct NormAt {
   HVD_HOST_DEVICE float operator()(int k, float x) const { return (x - mean[k]) * scale[k] + beta[k]; }
 };
 
-/// Channels or Row of a row body that stores nothing there.
+/// The type Channels or Row of a row body that needs no data per thread or per row.
 struct Nothing {};
 
 /// Adds V elements of `other` to `value`.
@@ -175,7 +178,7 @@ HVD_HOST_DEVICE void add(const Vector<T, V>& other, float (&value)[V]) {
   for (int k = 0; k < V; ++k) value[k] += to_float(other.at[k]);
 }
 
-/// A rectifier's backward: sets `value` to zero where `test`, or the norm of `test`, is not positive.
+/// A rectifier's backward: sets `value` to zero where `test`, or the batch norm of `test`, is not positive.
 template <class T, int V>
 HVD_HOST_DEVICE void mask(const Vector<T, V>& test, float (&value)[V]) {
   for (int k = 0; k < V; ++k) value[k] = to_float(test.at[k]) > 0 ? value[k] : 0;

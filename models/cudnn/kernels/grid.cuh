@@ -12,7 +12,8 @@ namespace hvd::models::cudnn::kernels {
 using gpu::kThreads;
 using gpu::launch_blocks;
 
-// Threads read a __grid_constant__ parameter in place instead of copying it. GPUs before 7.0 (P100) cannot do this.
+// Threads read a __grid_constant__ parameter in place instead of copying it. GPUs of compute capability below 7.0
+// (P100) cannot do this.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
 #define HVD_GRID_CONSTANT
 #else
@@ -20,7 +21,7 @@ using gpu::launch_blocks;
 #endif
 
 inline constexpr std::int64_t kMostBlocks = 1 << 20;         // for longer ranges, each thread takes several elements
-inline constexpr std::int64_t kMostBlocksPerList = 1 << 12;  // the same limit, for each list of for_each_of_each()
+inline constexpr std::int64_t kMostBlocksPerList = 1 << 12;  // the limit for each list of for_each_of_each()
 
 inline unsigned blocks_for(std::int64_t count, std::int64_t most) {
   return static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, most));
@@ -42,9 +43,9 @@ void for_each(const Body& body, std::int64_t count, Stream stream, const char* k
 }
 
 // Each thread of a row body takes kRowsPerThread rows, so that loading its channels, if the body has any, costs little.
-// A thread takes fewer rows if there would be fewer than kBlocksToFill blocks. For bodies with channels, this is the
-// number of blocks that an H200 holds at one time, four on each multiprocessor: a matrix of 26 MB takes 14.5 us, but 16
-// us with 2048 blocks. Bodies without channels get several times as many blocks.
+// A thread takes fewer rows if there would be fewer than kBlocksToFill blocks. For bodies with channels, kBlocksToFill
+// is the number of blocks that an H200 holds at one time, four on each multiprocessor: a matrix of 26 MB takes 14.5 us
+// with these 528 blocks, but 16 us with 2048 blocks. Bodies without channels get several times as many blocks.
 template <class Body>
 inline constexpr bool kKeepsChannels = !std::is_same_v<typename Body::Channels, Nothing>;
 template <class Body>
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, Body::kBlocks)
   while (place.row < rows) {
     typename Body::Row loaded[kAtOnce];
     HVD_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {  // past the end, reads the first row again: reads without a branch overlap
+    for (int i = 0; i < kAtOnce; ++i) {  // past the end, reads `place.row` again: reads without a branch overlap
       const std::int64_t row = place.row + i * rows_at_once;
       loaded[i] = body.load(Place{row < rows ? row : place.row, place.channel});
     }
@@ -86,7 +87,7 @@ void for_each_row(const Body& body, std::int64_t rows, std::int64_t channels, St
   const auto blocks_of = [](std::int64_t threads) { return (threads + kThreads - 1) / kThreads; };
   const std::int64_t all = blocks_of(rows * vectors);
   const std::int64_t some = std::clamp(all / kRowsPerThread<Body>, kBlocksToFill<Body>, kMostBlocks);
-  const std::int64_t blocks = std::max(std::min(all, some), blocks_of(vectors));  // at least one whole row
+  const std::int64_t blocks = std::max(std::min(all, some), blocks_of(vectors));  // covers at least one whole row
   launch_blocks(kernel, for_each_row_kernel<Body>, static_cast<unsigned>(blocks), stream, body, rows, vectors,
                 blocks * kThreads / vectors);
 }
@@ -100,7 +101,7 @@ __global__ void for_each_of_each_kernel(const HVD_GRID_CONSTANT Body body) {
   }
 }
 
-/// Calls body(list, i) for every list < lists and i < body.count(list). `longest`: the largest of these counts.
+/// Calls body(list, i) for every list < lists and i < body.count(list). `longest`: the largest body.count(list).
 template <class Body>
 void for_each_of_each(const Body& body, std::size_t lists, std::int64_t longest, Stream stream, const char* kernel) {
   if (lists == 0 || longest <= 0) return;

@@ -16,7 +16,7 @@ struct SyntheticImagesBody {
   const std::uint64_t* first_sample;
   std::int64_t image_elements, count;
   T* images;
-  std::int64_t channels = 1, pitch = 1;  ///< elements per pixel, and elements from one pixel to the next
+  std::int64_t channels = 1, pitch = 1;  ///< `pitch`: elements from the start of one pixel to the next
 
   HVD_HOST_DEVICE void operator()(std::int64_t i) const {
     // Blocks are counted from the start of the data set, so a batch may begin inside a block.

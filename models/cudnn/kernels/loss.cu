@@ -6,7 +6,8 @@
 namespace hvd::models::cudnn::kernels {
 namespace {
 
-// Combines the values of a block's threads in a fixed order. All threads must call it, and all get the result.
+// Combines the values of a block's threads in a fixed order. All threads of the block must call this function, and all
+// get the result.
 template <class Combine>
 __device__ float combined(float value, float (&shared)[kThreads], const Combine& combine) {
   shared[threadIdx.x] = value;

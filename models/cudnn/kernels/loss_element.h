@@ -11,7 +11,7 @@ template <class T>
 struct SoftmaxCrossEntropyBackwardBody {
   const float* probabilities;
   const std::int32_t* labels;
-  float factor;  ///< weight / rows
+  float factor;  ///< weight / number of rows
   const float* loss_scale;
   Matrix dlogits;
 

@@ -7,7 +7,7 @@
 
 namespace hvd::models::cudnn::kernels {
 
-/// The largest tap so far, and its index in the window.
+/// The largest element of a window so far, and the element's index in the window.
 template <int V>
 struct Largest {
   float value[V];
@@ -31,7 +31,7 @@ struct Largest {
   }
 };
 
-/// kKernel: height and width of the window; 0: any window.
+/// kKernel: height and width of a square window, or 0 for any window.
 template <class T, int V, int kKernel>
 struct MaxPoolBody : PoolBody<V> {
   Window window;
@@ -86,7 +86,7 @@ struct MaxPoolDiff {
   Window window;
   const std::uint8_t* where;
   Image dy;
-  Matrix pooled;  ///< the pool's output; data == nullptr: no rectifier before the pool
+  Matrix pooled;  ///< the pool's output, if there is a rectifier before the pool; else data == nullptr
 };
 
 /// The diff of one window's output, and the index of the element that receives it.
@@ -110,7 +110,7 @@ struct WindowDiff {
   }
 };
 
-/// For any window. Each element of dx adds up the diffs of the windows in which it is the maximum.
+/// The backward for any window. Each element of dx adds up the diffs of the windows in which it is the maximum.
 template <class T, int V>
 struct MaxPoolBackwardBody : PoolBody<V> {
   MaxPoolDiff from;
@@ -142,9 +142,10 @@ struct MaxPoolBackwardBody : PoolBody<V> {
   }
 };
 
-/// For windows of kKernel x kKernel (2 or 3) at stride 2. A row is a tile of 2 x 2 pixels of dx, which read the same
-/// windows. Tile (a, b) begins where window (a, b) begins, and this window covers it. If kKernel is 3, the windows
-/// before (a, b) also cover parts of the tile. kFinished: there is an epilogue, which takes a thread more registers.
+/// The backward for windows of kKernel x kKernel (2 or 3) at stride 2. A row of this body is a tile of 2 x 2 pixels of
+/// dx, which all read the same windows. Tile (a, b) begins where window (a, b) begins, and window (a, b) covers the
+/// tile. If kKernel is 3, the windows above and left of (a, b) also cover parts of the tile. kFinished: there is an
+/// epilogue, which needs more registers per thread.
 template <class T, int V, int kKernel, bool kFinished>
 struct MaxPoolBackwardTileBody : PoolBody<V> {
   MaxPoolDiff from;
@@ -204,7 +205,7 @@ struct MaxPoolBackwardTileBody : PoolBody<V> {
     const int h = pixel / 2 + 2 * (kBefore - i / kCovering), w = pixel % 2 + 2 * (kBefore - i % kCovering);
     return h < kKernel && w < kKernel ? h * kKernel + w : -1;
   }
-  /// The position of window `i` among the windows that cover a tile, counted row by row.
+  /// window_h() and window_w() return the position of window `i` of those that cover a tile, counted row by row.
   HVD_HOST_DEVICE static int window_h(const Pixel& tile, int i) { return tile.h - kBefore + i / kCovering; }
   HVD_HOST_DEVICE static int window_w(const Pixel& tile, int i) { return tile.w - kBefore + i % kCovering; }
 };

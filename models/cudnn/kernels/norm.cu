@@ -10,15 +10,16 @@ namespace {
 // order of the threads. The division of rows depends only on the matrix, never on the GPU.
 //
 // On an H200 all blocks run at the same time. Blocks go from the last row to the first. The previous launch wrote the
-// last rows last, so those rows are still in the L2 cache. The first rows are read last here, so the next launch, which
-// begins with the first rows, also finds these in the cache. (H200, ResNet-101's batch norms at batch 256: the sums of
-// backward take 4.7 ms instead of 5.6 ms from first to last; with the next pass, 10.4 ms instead of 11.7 ms.)
+// last rows last, so those rows are still in the L2 cache. This launch reads the first rows last, so the next launch,
+// which begins with the first rows, also finds them in the cache. (H200, ResNet-101's batch norms at batch 256: the
+// sums of backward take 4.7 ms in this order, but 5.6 ms from the first row to the last. The sums and the next pass
+// together take 10.4 ms instead of 11.7 ms.)
 constexpr std::int64_t kMostLanes = 64;
 constexpr std::int64_t kMostBlocksOfSums = 396;  // an H200 holds three blocks of 256 threads per multiprocessor
 constexpr std::int64_t kLeastTurns = 2;
 
 struct Cut {
-  int lanes = 1, threads_down = 1;  ///< vectors of channels per block, and threads for each vector
+  int lanes = 1, threads_down = 1;  ///< `lanes`: vectors of channels per block; `threads_down`: threads per vector
   std::int64_t column_blocks = 1, row_blocks = 1;
 };
 
@@ -45,7 +46,7 @@ __device__ void add_rows(const Term& term, const Cut& cut, std::int64_t block, i
   for (std::int64_t row = rows - 1 - block * turn - down; row >= 0; row -= cut.row_blocks * turn) {
     typename Term::Row loaded[kAtOnce];
     HVD_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {  // past the end, reads the first row again
+    for (int i = 0; i < kAtOnce; ++i) {  // before row 0, reads `row` again
       const std::int64_t its_row = row - std::int64_t{i} * cut.threads_down;
       loaded[i] = term.load(Place{its_row >= 0 ? its_row : row, channel});
     }
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(kThreads, Term::kBlocks)
     partial_sums_kernel(const HVD_GRID_CONSTANT Term term, const HVD_GRID_CONSTANT Cut cut, std::int64_t rows,
                         std::int64_t channels, float* partial) {
   constexpr int kPerThread = Term::kSums * V;
-  __shared__ float shared[kPerThread][kThreads + 8];  // + 8: neighbouring sums of 8 lanes are in different banks
+  __shared__ float shared[kPerThread][kThreads + 8];  // + 8 puts neighbouring sums of 8 lanes in different banks
   const auto thread = static_cast<int>(threadIdx.x);
   const int down = thread / cut.lanes;
   const std::int64_t first_channel = std::int64_t{blockIdx.x} * cut.lanes * V;
@@ -83,7 +84,8 @@ __global__ void __launch_bounds__(kThreads, Term::kBlocks)
   }
 }
 
-// A block adds up 8 channels (32 bytes) in 32 ranges of row blocks, and calls finish(channel, sums) for each channel.
+// A block adds up the partial sums of 8 channels (32 bytes). It divides the row blocks into 32 ranges. It calls
+// finish(channel, sums) for each channel.
 constexpr int kFinishLanes = 8;
 constexpr int kFinishRanges = kThreads / kFinishLanes;
 
@@ -165,7 +167,7 @@ void with_rectifier(const NormBackward& of, const Work& work) {
 
 std::size_t row_sums_workspace(const Matrix& x, int sums) {
   const int wide = static_cast<int>(kVectorBytes / static_cast<std::int64_t>(size_of(x.type)));
-  // Fewer rows at once make more blocks, so 1 gives the largest workspace that any term needs.
+  // With fewer rows at once there are more blocks, so one row at once gives the largest workspace that any term needs.
   const std::int64_t row_blocks = std::max(cut(x, 1, 1).row_blocks, x.channels < wide ? 1 : cut(x, wide, 1).row_blocks);
   return static_cast<std::size_t>(row_blocks) * static_cast<std::size_t>(sums) * static_cast<std::size_t>(x.channels) *
          sizeof(float);

@@ -96,7 +96,8 @@ struct NormBackwardApplyBody {
   }
 };
 
-// Terms of sums over rows, one or two numbers per element. A term is a row body with add() instead of store().
+// These terms of sums over rows have one or two numbers per element. A term is a row body with add() instead of
+// store().
 template <class T, int V>
 struct StatisticsTerm {
   Matrix x;
@@ -129,7 +130,7 @@ struct BiasGradientTerm {
   }
 };
 
-/// Sums of dy and of dy * (x - mean). NormBackwardFinalizeBody multiplies by the factors that all rows share.
+/// The sums of dy and of dy * (x - mean). NormBackwardFinalizeBody multiplies these by factors that all rows share.
 template <class T, int V, bool kRectified>
 struct NormBackwardTerm {
   NormBackward work;

@@ -30,7 +30,7 @@ struct CopyAllBody {
   }
 };
 
-// Returns true if NormSumBody can do `work`. Moves an input with a batch norm to the front, as NormSumBody needs it.
+// Returns true if NormSumBody can do `work`. Moves an input with a batch norm to the front, where NormSumBody needs it.
 bool is_norm_sum(Pointwise& work) {
   if (work.inputs > 2 || work.bias != nullptr || work.dropout.used || work.test_norm.mean != nullptr) return false;
   if (work.inputs == 2 && work.norm[0].mean == nullptr) {  // a sum of two numbers does not depend on their order

@@ -32,7 +32,8 @@ struct DropoutBody {
   }
 };
 
-/// Computes any Pointwise. Loads the channels' vectors for each row, because these are too many for registers.
+/// Computes any Pointwise. Loads the channels' vectors for each row, because all vectors together need too many
+/// registers.
 template <class T, int V>
 struct PointwiseBody {
   Pointwise work;
@@ -65,7 +66,8 @@ struct PointwiseBody {
 };
 
 /// Computes the kinds of Pointwise that networks need most: one or two inputs, batch norms on the first kNorms inputs,
-/// with or without a rectifier. Supports `test` only without batch norms: both together take too many registers.
+/// with or without a rectifier. Supports `test` only without batch norms: `test` and batch norms together take too many
+/// registers.
 template <class T, int V, int kInputs, int kNorms>
 struct NormSumBody {
   Matrix out, input[kInputs], test;

@@ -18,7 +18,8 @@ struct PoolBody {
   HVD_HOST_DEVICE Row load(const Place& /*place*/) const { return {}; }
 };
 
-/// The position of pixel `row` of a batch. A batch may have more pixels than 32 bits can count, but one image may not.
+/// The position of pixel `row` of a batch. A batch may have more pixels than 32 bits can count, but one image may not
+/// have so many.
 struct Pixel {
   std::int64_t n;
   int h, w;
@@ -30,7 +31,7 @@ struct Pixel {
   }
 };
 
-/// The rows of one image of a batch. The sizes have 32 bits, because every tap is compared with them.
+/// The rows of one image of a batch. The sizes have 32 bits, because every element of a window is compared with them.
 struct Plane {
   std::int64_t first;  ///< row of the plane's first pixel
   int h, w;

@@ -1,4 +1,5 @@
-// A table of kernels.h's functions. The executor calls kernels through it, so that tests can use host code instead.
+// A table of kernels.h's functions. The executor calls kernels through this table, so that tests can use host code
+// instead.
 #pragma once
 
 #include "models/cudnn/kernels/kernels.h"
@@ -31,7 +32,7 @@ struct Table {
   decltype(&kernels::synthetic_batch) synthetic_batch = nullptr;
 };
 
-/// The kernels that run on the GPU.
+/// Returns the table of the kernels that run on the GPU.
 Table gpu_table();
 
 }  // namespace hvd::models::cudnn::kernels
