@@ -116,8 +116,8 @@ NormSums Analyser::sums_into(Draft& draft, NodeId norm_backward, ValueId dy, Cas
 }
 
 // Our kernels make two passes, each over dy and x. Each pass also computes the backward of the rectifier after the
-// norm, if any. The two passes read or write five tensors. With a separate launch for the rectifier, there would be six
-// tensors to read or write.
+// norm, if any. The two passes read or write five tensors. A separate launch for the rectifier would read two more
+// tensors and write one more.
 void Analyser::own_norm_backward(NodeId id, NodeId relu) {
   const Node& of = node(id);
   Draft made = draft(Provider::kOwn, relu != kNoNode ? 1 : 0, id);

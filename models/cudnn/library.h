@@ -3,7 +3,7 @@
 // equal in all these versions. The values of status codes differ between versions, so our code compares them only with
 // "success".
 //
-// main() loads the library once and hands it on; everybody else borrows it. Calls are as thread-safe as cuDNN's.
+// load() returns a shared owner; everybody else borrows the library. Calls are as thread-safe as cuDNN's.
 #pragma once
 
 #include <cudnn_backend.h>
