@@ -57,7 +57,7 @@ TEST(Mpi, TicketsOfTensorsAnywhereInMemory) {
   for (int round = 0; round < 5; ++round) {
     std::vector<Ticket> tickets;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
-      // Rank 1 submits in the opposite order.
+      // Rank 1 submits the tensors in the opposite order of rank 0.
       const std::size_t which = engine.rank() == 1 ? tensors.size() - 1 - t : t;
       tensors[which].assign(which + 1, engine.rank() + 1.0);
       const std::array<std::int64_t, 1> shape{static_cast<std::int64_t>(which + 1)};
