@@ -22,9 +22,7 @@ struct Scalar {
 inline constexpr double kStep = 1e-5;
 
 /// The quotient D(h) = (f(x + h) - f(x - h)) / 2h, and a bound of its error.
-/// Truncation: D(h) = f' + c h^2 + O(h^4), so the error c h^2 is a third of
-/// D(2h) - D(h)
-/// , which serves as the bound.
+/// Truncation: D(h) = f' + c h^2 + O(h^4). The error c h^2 is a third of |D(2h) - D(h)|, which serves as the bound.
 /// Rounding: f is a sum of terms of total magnitude M, and each term took `chain` operations. f is then off by at most
 /// chain * epsilon * M. D(h) divides two values of f by 2h. D(2h) adds half of the rounding error of D(h).
 struct Derivative {

@@ -26,7 +26,7 @@ void expect_valid(const std::vector<BufferUse>& buffers, const MemoryPlan& plan,
 }
 
 TEST(MemoryPlan, ReusesMemoryOfDeadBuffers) {
-  // The bytes in use are 64+128 in step 0, 128+64 in step 1 and 64+256 in step 2. The lower bound is therefore 320.
+  // The steps use 64+128, 128+64 and 64+256 bytes. The lower bound is therefore 320, and the plan must reach it.
   const std::vector<BufferUse> buffers{{"a", 64, 0, 0}, {"b", 128, 0, 1}, {"c", 64, 1, 2}, {"d", 256, 2, 2}};
   const MemoryPlan plan = plan_memory(buffers);
   EXPECT_EQ(plan.lower_bound_bytes, 320U);
