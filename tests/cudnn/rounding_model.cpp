@@ -16,7 +16,7 @@
 namespace hvd::models::cudnn::testing {
 namespace {
 
-/// Number of references with rounded weights. The root mean square of their errors estimates a step's error.
+/// Number of references with rounded weights. The root mean square of their errors is an estimate of a step's error.
 constexpr std::uint64_t kShaken = 8;
 
 // A bound is a factor times the root mean square error of the shaken references. Each of their weights has one error
@@ -38,7 +38,7 @@ constexpr std::uint64_t kShaken = 8;
 // million draws. These quantiles assume normal errors, also for the elements that are decided differently.
 constexpr double kLayerRoundings = 4.0 / 3;
 constexpr double kWholeQuantile = 1.55;  ///< d = 31, p = 1e-4
-/// Root of the quantile of one tensor, for p = 1e-5.
+/// Returns the root of the quantile for one tensor, for p = 1e-5.
 double tensor_quantile(std::size_t elements) {
   constexpr std::array<std::pair<std::size_t, double>, 4> kByElements = {
       {{32, 1.65}, {24, 1.77}, {8, 2.57}, {6, 2.96}}};
