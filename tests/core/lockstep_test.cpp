@@ -303,7 +303,7 @@ class Scenario {
   std::size_t threshold_bytes_ = 0;  // declared before world_, because constructing world_ sets it
   test::LockstepWorld world_;
   std::vector<Rank> ranks_;
-  std::map<std::pair<std::size_t, std::size_t>, std::vector<Request>> forms_;  // (name, round) -> [rank]
+  std::map<std::pair<std::size_t, std::size_t>, std::vector<Request>> forms_;  // (tensor, round) -> [rank] request
   std::size_t mismatches_ = 0, orphans_ = 0, gathers_ = 0, by_place_ = 0;
   bool finished_ = false;
 };

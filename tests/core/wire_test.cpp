@@ -207,7 +207,7 @@ TEST(Fuzz, GradientLists) {
   fuzz(bytes, 13, [](const Message& message) { deserialize_gradients(message); });
 }
 
-/// Messages of earlier versions began with 0xA1 or 0xA2. Their requests had neither kind nor scale factors.
+/// Messages of earlier versions began with 0xA1 or 0xA2. Requests in those messages had neither kind nor scale factors.
 TEST(Coordinator, MessagesOfAnEarlierVersionAreNamedAndNotParsed) {
   const auto told = [](Message message, std::uint8_t tag, const auto& read) {
     message.front() = std::byte{tag};

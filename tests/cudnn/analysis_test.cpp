@@ -123,10 +123,10 @@ TEST(Analysis, LevelOneFusesAroundWhatIsStored) {
   EXPECT_EQ(table.at("own: norm_apply"), 4);
   EXPECT_EQ(table.at("cudnn: conv"), 53);
   EXPECT_EQ(table.at("cudnn: wgrad"), 53);
-  // There are 52 data gradients. 32 are inside blocks; there the backward pass of the batch norm includes the
-  // rectifier's. 16 are at the inputs of blocks and add the diff of the block's other branch (15 inputs come from a
-  // relu, one from the max pool). 4 run alone: in each block with a convolutional shortcut, the first of the two data
-  // gradients for the block's input.
+  // There are 52 data gradients. 32 are inside blocks. There the backward pass of the batch norm includes the
+  // rectifier's backward. 16 are at the inputs of blocks and add the diff of the block's other branch (15 inputs come
+  // from a relu, one from the max pool). 4 run alone: each is the first of two data gradients for the input of a block
+  // with a convolutional shortcut.
   EXPECT_EQ(table.at("cudnn: dgrad"), 36);
   EXPECT_EQ(table.at("cudnn: dgrad+add+drelu"), 15);
   EXPECT_EQ(table.at("cudnn: dgrad+add"), 1);

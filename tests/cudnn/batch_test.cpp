@@ -43,7 +43,7 @@ TEST(Batches, ImagesThatComeAgainCrossOnce) {
   EXPECT_EQ(loss(6, 0), expected);
 }
 
-/// Returns labels for step `number` that differ from the labels of the steps before and after.
+/// Returns labels for step `number` that differ from the labels of the previous step and of the next step.
 std::vector<std::int32_t> labels_of_step(const Machine& machine, std::uint64_t number, std::int64_t classes) {
   std::vector<std::int32_t> labels(machine.labels.size());
   for (std::size_t i = 0; i < labels.size(); ++i) {

@@ -93,7 +93,8 @@ TEST(ExecutorArithmetic, TuningOnImagesWithChannelsOfZeroesChangesNoBit) {
   }
 }
 
-// step_gpu_test.cpp uses these bounds for a real GPU. This test checks them on the fake GPU, whose arithmetic is known.
+// step_gpu_test.cpp checks a real GPU against the bounds of RoundingModel. This test checks the same bounds on the fake
+// GPU, whose arithmetic is known.
 TEST(ExecutorArithmetic, TheRoundingModelHoldsInEveryTypeAndSeesErrors) {
   ServesAll oracle;
   for (RoundingModel& model : rounding_models()) {

@@ -1,10 +1,10 @@
 // Compares plans and steps with digests of the plans and steps of code that ran on GPUs. That code can therefore be
 // moved and renamed without a GPU. The test covers the four networks at batch 256, every type and level, and images as
-// columns and padded. It compares three things. First, the plan for the properties of an H200 and an A100: launches,
-// engines, order, places and bytes. Second, every call that the step makes on a fake GPU: streams, order, ranges and
-// events. Third, how many of the winners recorded on the H200 are found. The digests are in golden/guard.txt
-// (golden.h). Its first line names the version of cuDNN whose heuristics made the digests. With another version, or
-// without cuDNN, the test is skipped with the reason.
+// columns and padded. It compares (1) the plan for the properties of an H200 and of an A100: launches, engines, order,
+// places and bytes; (2) every call that the step makes on a fake GPU: streams, order, ranges and events; (3) the number
+// of winners recorded on the H200 that are found. The digests are in golden/guard.txt (golden.h). The first line of
+// that file names the version of cuDNN whose heuristics made the digests. With another version, or without cuDNN, the
+// test is skipped with the reason.
 //
 //   ctest -R cudnn_guard_test                          compares the default options
 //   ctest -C nightly -R cudnn_guard_nightly            compares all cases

@@ -1,5 +1,5 @@
 // Compares our kernels with the reference: launches, vector widths, and all kernels of a batch norm. The test is built
-// twice: for the host (host_memory.cpp) and for a GPU (cuda_memory.cpp). Without a GPU the second is skipped with the
+// for the host (host_memory.cpp) and for a GPU (cuda_memory.cpp). Without a GPU the test for a GPU is skipped with the
 // reason. element_test.cpp tests the arithmetic of single elements. sums_test.cpp and softmax_test.cpp test the kernels
 // whose threads work together.
 #include <gtest/gtest.h>

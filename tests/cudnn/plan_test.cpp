@@ -110,7 +110,7 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
       const Expected& of = kExpected.at(model);
       auto table = counts(plan.program);
       // In fp16 cuDNN serves everything that the analysis asks for, except statistics of a ResNet's 7 x 7 stem. For the
-      // stem, and for other types than fp16, it makes statistics only with engines that are compiled at run time. A
+      // stem, and for other types than fp16, cuDNN makes statistics only with engines that it compiles at run time. A
       // newer version may serve more.
       for (const std::string& what : refused(plan.program)) {
         EXPECT_TRUE(what == "conv+statistics" || (compute != ComputeType::kFp16 && kFp16Alone.contains(what))) << what;
@@ -220,8 +220,8 @@ TEST_P(PlanTest, DeterministicModeLeavesNondeterministicEnginesOut) {
     }
     return count;
   };
-  // In tf32 some engines add the terms of weight gradients in varying order. Among 64 candidates there is at least one
-  // of them.
+  // In tf32 some engines add the terms of weight gradients in varying order. 64 candidates include at least one such
+  // engine.
   const PlanOptions options{.compute = ComputeType::kTf32,
                             .gradient = DataType::kF32,
                             .fusion = reading(Images::kPadded, 0),

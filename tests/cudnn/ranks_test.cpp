@@ -1,5 +1,6 @@
-// Tests how ranks agree about engines, winners and fusions. The ranks have fake GPUs (ranks.h). Their libraries refuse
-// different work, their memory differs, or they send damaged texts. Every error must be the same on all ranks.
+// Tests how ranks agree about engines, winners and fusions. Each rank has a fake GPU (ranks.h). Some ranks have
+// libraries that refuse work, or less memory than the other ranks, or send damaged texts. Every error must be the same
+// on all ranks.
 #include "tests/cudnn/ranks.h"
 
 #include <gtest/gtest.h>
@@ -313,7 +314,7 @@ TEST(Ranks, FuseAsRankZeroMeasured) {
   }
 }
 
-// All ranks must use the fusion that rank 0 has stored, even if their GPU is another one. No rank times anything.
+// All ranks must use the fusion that rank 0 has stored, even ranks with another kind of GPU. No rank times anything.
 TEST(Ranks, FuseAsRankZeroHasStored) {
   const std::filesystem::path full = empty_folder("hvd_ranks_fusion"), empty = empty_folder("hvd_ranks_no_fusion");
   Wish first = small_wish();

@@ -32,11 +32,11 @@ constexpr std::uint64_t kShaken = 8;
 //
 // Statistics: a step's squared error is divided by the mean squared error of kShaken references. If an error has d
 // independent directions, the quotient has an F distribution with d and kShaken * d degrees of freedom. A tensor of n
-// elements has d = n - 1, because the gradients of the biases of the five classes add up to zero. It has at most d =
+// elements has n - 1 directions, because the gradients of the biases of the five classes add up to zero. It has at most
 // 31, because few elements are decided differently, and each of them changes many other elements. All gradients
-// together have d >= 31. A run compares about 1,400 tensors, 50 times all gradients together, and 50 losses (d = 1).
-// The constants below are roots of the quantiles F(d, 8 d; 1 - p), computed from 20 million draws. They assume normal
-// errors, also for the elements that are decided differently.
+// together have at least 31. A run compares about 1,400 tensors, 50 times all gradients together, and 50 losses (d =
+// 1). The constants below are roots of the quantiles F(d, 8 d; 1 - p), computed from 20 million draws. They assume
+// normal errors, also for the elements that are decided differently.
 constexpr double kLayerRoundings = 4.0 / 3;
 constexpr double kWholeQuantile = 1.55;  ///< for d = 31 and p = 1e-4
 /// Returns the root of the quantile for one tensor, for p = 1e-5.

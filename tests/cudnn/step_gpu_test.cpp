@@ -191,13 +191,13 @@ TEST_P(StepOnGpu, ACapturedStepIsTheEagerOneBitForBit) {
 INSTANTIATE_TEST_SUITE_P(Levels, StepOnGpu, ::testing::Values(0, 1, 2),
                          [](const auto& instance) { return "level" + std::to_string(instance.param); });
 
-// Runs twenty steps on one batch at a learning rate of 3e-5, at which training is not chaotic. These figures were
-// measured with the oneDNN backend. At 3e-5 the loss never rises. It falls from 3.4 to 0.014 in fp32, and to 0.055 in
-// bf16, whose weights are too coarse for some of the updates. At 1e-4 loss curves differ twice as much as at 3e-5, and
-// from 1e-3 on they rise and cross. Other runs started with weights that were each off by one rounding of the type (two
-// to three seeds for each type). Their loss differs from the loss of the run with exact weights by at most 0.0079 in
-// fp32 (0.2% of the first loss), 0.055 in fp16 and tf32 (1.6%), and 0.177 in bf16 (5.2%). Levels differ by roundings of
-// every tensor, so the test allows three times these differences (Type::curve_spread).
+// Runs twenty steps on one batch at a learning rate of 3e-5, at which training is not chaotic. The following figures
+// were measured with the oneDNN backend. At 3e-5 the loss never rises. It falls from 3.4 to 0.014 in fp32, and to 0.055
+// in bf16, whose weights are too coarse for some of the updates. At 1e-4 loss curves differ twice as much as at 3e-5,
+// and from 1e-3 on they rise and cross. Other runs started with weights that were each off by one rounding of the type
+// (two to three seeds for each type). The loss of these runs differs from the loss of the run with exact weights by at
+// most 0.0079 in fp32 (0.2% of the first loss), 0.055 in fp16 and tf32 (1.6%), and 0.177 in bf16 (5.2%). Levels differ
+// by roundings of every tensor, so the test allows three times these differences (Type::curve_spread).
 class CurvesOnGpu : public StepOnGpu {};
 
 TEST_P(CurvesOnGpu, TwentyStepsOfTheLevelsStayTogether) {

@@ -1,5 +1,5 @@
-// Tests the GpuRuntime over CUDA. Without a GPU it must report that there is none. On a GPU it must behave like the
-// fake GPU.
+// Tests the GpuRuntime over CUDA. Without a GPU the runtime must report that there is no GPU. On a GPU the runtime must
+// behave like the fake GPU.
 #include <gtest/gtest.h>
 
 #include <cstring>

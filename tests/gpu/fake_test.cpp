@@ -214,7 +214,7 @@ TEST(FakeGpu, CaptureRefusesWhatCudaRefuses) {
     one.gpu.record(event, one.first);
     refused("recorded in a capture", [&] { return one.gpu.finished(event.view()); });
   }
-  EXPECT_FALSE(one.gpu.capturing(one.first));  // the failed calls ended the capture
+  EXPECT_FALSE(one.gpu.capturing(one.first));  // without finish(), ~Capture() abandons the capture
   refused("a capture which is over", [&] { one.gpu.wait(one.second, event); });
 }
 

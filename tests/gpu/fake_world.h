@@ -1,8 +1,8 @@
 // The scheduler of the fake GPUs. It runs the work of all GPUs on the CPU. Each piece of work runs after the pieces
-// that it waits for. Apart from that the order is free. Work runs only when a caller asks if a piece of work is over.
-// The world then chooses, by its seed, among the pieces that may run. Each piece of work declares the memory that it
-// reads and writes. The world reports a race if two pieces touch the same bytes, at least one of them writes, and no
-// dependency orders the two pieces. The order in which they ran does not matter.
+// that it waits for, but otherwise the order is free. Work runs only when a caller asks if a piece of work is over. The
+// world then chooses, by its seed, among the pieces that may run. Each piece of work declares the memory that it reads
+// and writes. The world reports a race if two pieces touch the same bytes, at least one of them writes, and no
+// dependency orders the two pieces. It does not matter in which order the two pieces ran.
 //
 // Threads: any. One lock guards the whole FakeWorld.
 #pragma once

@@ -34,8 +34,8 @@ void leave_for(Place& from, Place& to) {
   }
   swapcontext(&from.context, &to.context);
 }
-/// Call this after each switch to `here`. Stores the bounds of the stack that was left in `whence`. There is no other
-/// way to learn the bounds of the thread's own stack.
+/// Call this after each switch to `here`. Stores in `whence` the bounds of the stack that the switch left. There is no
+/// other way to learn the bounds of the thread's own stack.
 void arrived(const Place& here, Place& whence) {
   if (__sanitizer_finish_switch_fiber != nullptr) {
     __sanitizer_finish_switch_fiber(here.fake_stack, &whence.stack, &whence.stack_bytes);

@@ -17,7 +17,7 @@ constexpr microseconds kLook = 2us;
 constexpr microseconds kFirst = 52us;  // every wait first polls without naps for this long
 
 struct Wait {
-  microseconds late;   // from the end of the work until the wait notices it
+  microseconds late;   // time from the end of the work until the wait notices the end
   microseconds awake;  // time that the wait spends polling without naps
   int looks = 0;
 };

@@ -70,9 +70,7 @@ TEST_P(ReducedNetwork, GradientEqualsTheDirectionalDerivative) {
   };
   // At most a thousand roundings follow one another. At the displaced point a few of a million values take another
   // branch in a ReLU or a maximum. These kinks cause a first-order error. D(2h) - D(h) shows this error but does not
-  // bound it, so the test allows 10 times
-  // D(2h) - D(h)
-  // .
+  // bound it, so the test allows an error that is 10 times as large.
   const testing::Derivative numeric = testing::derivative(move, along, static_cast<double>(forward.nodes.size()));
   EXPECT_NEAR(numeric.value, 1.0, 10 * numeric.error);
   // Each of the three hundred tensors contributes about 3e-3 of the slope. With a bound of 3e-3 a wrong tensor would

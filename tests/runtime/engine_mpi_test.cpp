@@ -1,4 +1,4 @@
-// The engine over MPI. mpirun starts two ranks; every rank runs every test, and a failure on any rank fails the run.
+// Tests the engine over MPI. mpirun starts two ranks. Every rank runs every test. A failure on any rank fails the run.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -12,7 +12,7 @@
 namespace hvd::engine_mpi_test {
 namespace {
 
-/// MPI can be initialised once per process only, so this communicator keeps it alive from test to test.
+/// MPI can be initialised only once per process, so this communicator keeps MPI alive from test to test.
 class MpiEnvironment : public testing::Environment {
  public:
   void SetUp() override { keeper_ = comm::make_mpi(); }

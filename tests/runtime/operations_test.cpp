@@ -42,8 +42,7 @@ void on_worlds(const std::function<void(Engine&, int)>& body) {
 TEST(Operations, GatherTakesRowsOfEveryLength) {
   on_worlds([](Engine& engine, int rank) {
     for (int round = 0; round < 6; ++round) {
-      // Rounds 0 and 1 have the same sizes, and so have rounds 2 and 3 and so on. The second of them uses the cache.
-      // Rank 1 sometimes has no rows.
+      // Rounds 2k and 2k + 1 have the same sizes, so round 2k + 1 uses the cache. Rank 1 sometimes has no rows.
       const auto rows_of = [round](int r) { return (r * 3 + round / 2) % 4; };
       const std::vector<std::int32_t> mine(static_cast<std::size_t>(rows_of(rank)) * 2, rank * 10 + round);
       const Output output =

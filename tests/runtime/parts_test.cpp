@@ -163,8 +163,8 @@ TEST(Fusion, InPlaceOnlyWhereTensorsTouchAndLieAsLaidOut) {
   std::array<Piece, 2> gap{{{memory.data(), 60, 0}, {memory.data() + 64, 10, 0}}};
   lay_out(gap, 64);
   EXPECT_FALSE(in_place(gap));
-  // These two tensors touch. A rank that packs the same tensors leaves a gap between them, so this rank must pack them
-  // too.
+  // These two tensors touch. Another rank that packs the same tensors leaves a gap between them, so this rank must not
+  // reduce them in place.
   std::array<Piece, 2> tight{{{memory.data(), 60, 0}, {memory.data() + 60, 10, 0}}};
   lay_out(tight, 64);
   EXPECT_FALSE(in_place(tight));

@@ -1,4 +1,5 @@
-// Process sets over MPI. mpirun starts four ranks; every rank runs every test, and a failure on any rank fails the run.
+// Tests process sets over MPI. mpirun starts four ranks. Every rank runs every test. A failure on any rank fails the
+// run.
 #include <gtest/gtest.h>
 #include <mpi.h>
 
