@@ -149,8 +149,8 @@ TEST(DeviceAbort, ATrainingThreadThatIsStuckInCudaIsLeftBehind) {
   EXPECT_TRUE(outcome.outcome.violations.empty()) << outcome.outcome.text();
 }
 
-// The training thread is not stuck. It ends with an error, and StuckRank::leave is not called although NCCL never
-// returns.
+// NCCL never returns here, but the training thread is not stuck. This thread leaves by itself, and samples are saved as
+// after any other error.
 TEST(DeviceAbort, ALibraryThatDoesNotComeBackHoldsNobodyUp) {
   const FakeNcclOptions stays{.cancel_may_return = std::make_shared<std::atomic<bool>>(false)};
   const auto begin = Clock::now();

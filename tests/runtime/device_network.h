@@ -67,7 +67,7 @@ class Network {
 
   std::vector<std::size_t> order_;      ///< order in which backward makes the gradients
   std::size_t forgotten_ = kGradients;  ///< index of a gradient that is never marked ready; kGradients: none
-  std::size_t premature_ = kGradients;  ///< index of a gradient that is marked ready before its work is enqueued
+  std::size_t premature_ = kGradients;  ///< index of a gradient wrongly marked ready before its work is enqueued
   bool unjoined_ = false;               ///< if true, backward does not join its second stream
   std::function<void(std::size_t)> before_gradient_;
 
