@@ -35,9 +35,10 @@ std::string error_of(const std::vector<GradientInfo>& gradients) {
 }
 
 TEST(BucketPlan, ClosesABucketWhenItHasEnoughGapsIncluded) {
-  // 40 bytes of fc fill the first bucket. conv2 and bias, elements 16-52, have 148 bytes, more than a bucket of 140.
+  // fc has 40 bytes and fills the first bucket. conv2 and bias (elements 16-52) have 148 bytes and fill a bucket of
+  // 140.
   EXPECT_EQ(ranges(plan(four(), 140, 40)), "0-1@0+10 1-3@16+37 3-4@64+100 ");
-  // If the first bucket needs 41 bytes, fc alone is too small: fc and conv2 together cover 36 elements.
+  // If the first bucket needs 41 bytes, the 40 bytes of fc do not fill it. fc and conv2 together cover 36 elements.
   EXPECT_EQ(ranges(plan(four(), 140, 41)), "0-2@0+36 2-4@48+116 ");
 }
 
@@ -48,7 +49,7 @@ TEST(BucketPlan, OneBucketWhenAllFitsAndOneEachWhenNothingDoes) {
 
 TEST(BucketPlan, ElementSizeCounts) {
   const auto half = plan_buckets(four(), DataType::kF16, ReduceOp::kSum, {140, 40});
-  EXPECT_EQ(ranges(half), "0-2@0+36 2-4@48+116 ");  // in F16, fc has 20 bytes, less than 40
+  EXPECT_EQ(ranges(half), "0-2@0+36 2-4@48+116 ");  // in F16, fc has 20 bytes, and the first bucket needs 40
 }
 
 TEST(BucketPlan, StartsWhereTheFirstGradientStarts) {
@@ -115,7 +116,7 @@ TEST(BucketPlan, RandomPlansCoverEveryGradientOnceInContiguousRanges) {
       if (bucket.last < gradients.size()) {
         ASSERT_GE(bucket.count * 4, enough);
       }
-      if (bucket.last - bucket.first > 1) {  // without its last gradient the bucket was too small
+      if (bucket.last - bucket.first > 1) {  // without its last gradient the bucket was not full
         const GradientInfo& before = gradients[bucket.last - 2];
         ASSERT_LT((before.offset + before.count - bucket.offset) * 4, enough);
       }

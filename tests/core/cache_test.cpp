@@ -12,7 +12,7 @@ Request tensor(const std::string& name, std::vector<std::int64_t> shape = {4}) {
   return {name, DataType::kF32, ReduceOp::kSum, std::move(shape)};
 }
 
-/// Returns nullopt if the name of `request` is not cached, and true if the cached request is equal.
+/// Returns nullopt if the cache has no request of this name, true if the cached request equals `request`, else false.
 std::optional<bool> hit(const ResponseCache& cache, const Request& request) {
   const auto bit = cache.bit(request.name);
   return bit ? std::optional(cache.at(*bit) == request) : std::nullopt;
@@ -66,7 +66,7 @@ TEST(ResponseCache, EvictsTheLeastRecentlyUsed) {
   ResponseCache cache(3);
   for (const char* name : {"a", "b", "c"}) cache.insert(tensor(name));
   EXPECT_EQ(cache.next_victim(), 0U);
-  cache.touch(0);  // now b is the oldest
+  cache.touch(0);  // now b is the least recently used
   EXPECT_EQ(cache.next_victim(), 1U);
   cache.insert(tensor("d"));
   EXPECT_EQ(cache.bit("b"), std::nullopt);
@@ -116,7 +116,7 @@ TEST(ResponseCache, HistoryTellsCachesApart) {
 TEST(ResponseCache, TouchingManyIsTouchingEachInOrder) {
   ResponseCache cache(130);
   for (int i = 0; i < 130; ++i) cache.insert(tensor(std::to_string(i)));
-  cache.touch_all(std::vector<std::uint64_t>{~std::uint64_t{2}, ~std::uint64_t{0}, 2});  // all but 1 and 128
+  cache.touch_all(std::vector<std::uint64_t>{~std::uint64_t{2}, ~std::uint64_t{0}, 2});  // all bits except 1 and 128
   EXPECT_EQ(cache.next_victim(), 1U);
   cache.touch(1);
   EXPECT_EQ(cache.next_victim(), 128U);

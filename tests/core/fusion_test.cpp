@@ -16,7 +16,7 @@ Request tensor(const std::string& name, std::int64_t bytes, DataType dtype = Dat
   return {name, dtype, op, {bytes / static_cast<std::int64_t>(size_of(dtype))}};
 }
 
-/// The names of the batches point into `agreed`.
+/// Fuses `agreed` into batches. The names in the batches point into `agreed`.
 std::vector<Batch> fuse(const std::vector<Request>& agreed, const FusionOptions& options) {
   std::vector<FusionItem> items;
   std::vector<std::string_view> names;
@@ -27,7 +27,7 @@ std::vector<Batch> fuse(const std::vector<Request>& agreed, const FusionOptions&
   return fuse_names(items, names, {}, options);
 }
 
-/// The names of each batch, such as "a+b c".
+/// Returns the batches as text: in "a+b c", a and b share a batch and c has its own.
 std::string plan(const std::vector<Request>& agreed, std::size_t threshold, bool look_ahead = true,
                  std::size_t align = 1) {
   std::string text;
@@ -57,16 +57,18 @@ TEST(Fusion, ATensorBeyondTheThresholdGoesAlone) {
 }
 
 TEST(Fusion, LookAheadPassesOverAnotherTypeWhileFusedPlusSkippedFits) {
-  // a has 30 bytes. h (20) is skipped: 50 in all. b (30) is fused: 60 + 20 <= 100. Then c (30) fits: 90 are fused.
+  // a has 30 bytes. h (20) has another type and is skipped. b (30) fits, because 60 fused + 20 skipped bytes <= 100. c
+  // (30) fits, because 90 fused bytes <= 100.
   EXPECT_EQ(plan({tensor("a", 30), tensor("h", 20, kF16), tensor("b", 30), tensor("c", 30)}, 100), "a+b+c h");
-  // Skipping h (80) would make 30 + 80 > 100, so the search stops there.
+  // h (80) cannot be skipped, because 30 fused + 80 skipped bytes > 100. The search ends at h.
   EXPECT_EQ(plan({tensor("a", 30), tensor("h", 80, kF16), tensor("b", 30)}, 100), "a h b");
   // If fused and skipped bytes add up to exactly the threshold, h is still skipped.
   EXPECT_EQ(plan({tensor("a", 30), tensor("h", 70, kF16), tensor("b", 30)}, 100), "a+b h");
 }
 
 TEST(Fusion, LookAheadNeverPassesATensorThatDoesNotFit) {
-  // b does not fit, and 60 fused + 50 skipped > 100, so c is not reached although it would fit.
+  // b does not fit. It cannot be skipped, because 60 fused + 50 skipped bytes > 100. The search therefore never reaches
+  // c.
   EXPECT_EQ(plan({tensor("a", 60), tensor("b", 50), tensor("c", 10)}, 100), "a b+c");
 }
 
@@ -86,7 +88,7 @@ TEST(Fusion, MixedTypesAndOperationsUnweave) {
 }
 
 TEST(Fusion, AlignmentCounts) {
-  // The tensors start at 0, 64 and 128, so the last one ends at 129.
+  // Each tensor has one byte. The tensors start at bytes 0, 64 and 128, so the last one ends at 129.
   const std::vector<Request> agreed{tensor("a", 1), tensor("b", 1), tensor("c", 1)};
   EXPECT_EQ(plan(agreed, 129, true, 64), "a+b+c");
   EXPECT_EQ(plan(agreed, 128, true, 64), "a+b c");
@@ -113,7 +115,7 @@ TEST(Fusion, HugeSizesDoNotOverflow) {
   }
 }
 
-// A naive version of the rule, as Horovod formulates it: tensors are removed from the list as they are fused.
+// A naive version of the fusion rule, as Horovod formulates it: fused tensors are removed from the list.
 std::vector<std::vector<std::string>> naive(std::vector<Request> left, std::size_t threshold, bool look_ahead) {
   std::vector<std::vector<std::string>> batches;
   while (!left.empty()) {

@@ -1,5 +1,5 @@
-// Random worlds in lockstep. The test draws in advance what every rank will submit, so the outcome of every tensor is
-// known without running the protocol. It then checks that the protocol gives this outcome.
+// Runs random worlds in lockstep. The test draws in advance what every rank will submit. The outcome of every tensor is
+// therefore known without running the protocol, and the test checks that the protocol gives this outcome.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 struct Params {
   int ranks = 1;
-  std::size_t names = 8;   ///< tensors
+  std::size_t names = 8;   ///< number of tensors
   std::size_t rounds = 4;  ///< how often each tensor is submitted
   std::size_t capacity = 1024;
   std::uint64_t seed = 0;
@@ -31,7 +31,7 @@ std::string describe(const Params& p) {
          (p.deviate ? ", deviate" : "") + (p.stop_early ? ", stop early" : "") + (p.mid_cycle ? ", mid cycle" : "");
 }
 
-/// A random world drawn from one seed, and the outcome that it must have.
+/// A random world drawn from one seed, and the outcome that its negotiation must have.
 class Scenario {
  public:
   explicit Scenario(const Params& params)
@@ -74,8 +74,8 @@ class Scenario {
  private:
   static constexpr std::size_t kAll = static_cast<std::size_t>(-1);
   struct Rank {
-    std::vector<std::size_t> next_round;  // [name]: the round that the rank submits next
-    std::vector<bool> pending;            // [name]
+    std::vector<std::size_t> next_round;  // [tensor]: the round that the rank submits next
+    std::vector<bool> pending;            // [tensor]: the rank has submitted the tensor and waits for it
     std::map<std::size_t, std::pair<Request, CachedAt>> cached;
     std::size_t submissions_left = kAll;
     bool stopped = false;
@@ -96,7 +96,7 @@ class Scenario {
     static constexpr DataType kTypes[] = {DataType::kF32, DataType::kF32, DataType::kF16};
     static constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax};
     Request request{"tensor_" + std::to_string(name), kTypes[below(3)], ReduceOp::kSum, {}};
-    // Half of all requests are a plain all_reduce, so that there is something to fuse.
+    // At least half of all requests are plain all_reduces, so that the test also covers fusion.
     if (below(2) == 0) request.terms.kind = static_cast<Collective>(below(kCollectives));
     const Collective kind = request.terms.kind;
     const bool by_rows = kind == Collective::kAllGather || kind == Collective::kReduceScatter;
@@ -117,7 +117,7 @@ class Scenario {
     return request;
   }
 
-  /// In half of all rounds, the ranks of an all_gather get different numbers of rows.
+  /// In half of all rounds, each rank of an all_gather gets its own random number of rows.
   void draw_rows(std::vector<Request>& forms) {
     if (below(2) == 0) return;
     for (Request& form : forms) {
@@ -129,7 +129,7 @@ class Scenario {
     for (std::size_t n = 0; n < params_.names; ++n) {
       Request form = draw(n);
       for (std::size_t round = 0; round < params_.rounds; ++round) {
-        if (params_.deviate && below(5) == 0) form = draw(n);  // all ranks change form together
+        if (params_.deviate && below(5) == 0) form = draw(n);  // all ranks change to the new form together
         auto& forms = forms_[{n, round}];
         forms.assign(ranks_.size(), form);
         if (params_.deviate && below(6) == 0) {
@@ -140,7 +140,8 @@ class Scenario {
     }
   }
 
-  /// Lets rank `r` submit or shut down at random. Called once per tick, and with `mid_cycle` also within a cycle.
+  /// Lets rank `r` submit or shut down at random. Called once per tick. With `mid_cycle` also called between two phases
+  /// of a cycle.
   void act(std::size_t r) {
     Rank& rank = ranks_[r];
     if (rank.stopped) return;
@@ -164,8 +165,8 @@ class Scenario {
     }
   }
 
-  /// Submits as the engine does: by its place in the cache if the tensor has a place and its form has not changed. The
-  /// tag is the tensor's number.
+  /// Submits as the engine does: by the tensor's place in the cache if the tensor has a place and its form has not
+  /// changed. Uses the tensor's number as its tag.
   void submit(std::size_t r, std::size_t n) {
     Rank& rank = ranks_[r];
     const auto tag = static_cast<Tag>(n);
@@ -192,7 +193,7 @@ class Scenario {
     if (params_.mid_cycle) {
       between = [this] { act(below(ranks_.size())); };
     }
-    // A cycle must complete every tensor that is pending on all ranks when it begins.
+    // A cycle must complete every tensor that is pending on all ranks when the cycle begins.
     std::vector<bool> ready(params_.names, true);
     for (const Rank& rank : ranks_) {
       for (std::size_t n = 0; n < params_.names; ++n) ready[n] = ready[n] && rank.pending[n];
@@ -275,7 +276,8 @@ class Scenario {
     });
   }
 
-  /// Compares the cache histories of all ranks, but the contents of only one random rank, because contents take long.
+  /// Compares the cache histories of all ranks. Comparing contents takes long, so only one random rank's contents are
+  /// compared with rank 0's.
   void compare_caches() {
     const ResponseCache& first = world_[0].cache();
     ASSERT_LE(first.size(), params_.capacity);
@@ -301,7 +303,7 @@ class Scenario {
   std::size_t threshold_bytes_ = 0;  // declared before world_, because constructing world_ sets it
   test::LockstepWorld world_;
   std::vector<Rank> ranks_;
-  std::map<std::pair<std::size_t, std::size_t>, std::vector<Request>> forms_;  // (name, round) -> [rank]
+  std::map<std::pair<std::size_t, std::size_t>, std::vector<Request>> forms_;  // (tensor, round) -> [rank] request
   std::size_t mismatches_ = 0, orphans_ = 0, gathers_ = 0, by_place_ = 0;
   bool finished_ = false;
 };
@@ -336,7 +338,7 @@ TEST_P(Lockstep, EveryRankExecutesTheSameAndNobodyHangs) {
     coordinated += scenario.stats().coordinated;
     invalidated += scenario.stats().invalidated;
   }
-  // The seeds must have produced every case that this test is for.
+  // The seeds must have produced every case that this test is meant to cover.
   EXPECT_GT(gathers, 0U);
   EXPECT_GT(by_place, 0U);
   EXPECT_GT(fast, 0U);
@@ -350,7 +352,7 @@ TEST_P(Lockstep, EveryRankExecutesTheSameAndNobodyHangs) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Lockstep, ::testing::Values(1, 2, 7, 64, 512));
 
-// A training run: every step submits the same tensors, in a different order on every rank.
+// Simulates a training run: every step submits the same tensors, in a different order on every rank.
 TEST(LockstepTraining, AfterTheFirstStepNoCycleNeedsTheCoordinator) {
   constexpr std::size_t kTensors = 300;
   constexpr std::uint64_t kSeed = 42;

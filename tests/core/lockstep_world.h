@@ -31,8 +31,8 @@ class LockstepWorld {
     return true;
   }
 
-  /// Runs one whole cycle. `between` runs after each phase and may submit tensors there. If ranks ask for different
-  /// collectives, or for bits of different length, real ranks would hang. cycle() throws std::bad_variant_access or
+  /// Runs one whole cycle. `between` runs after each phase and may submit tensors. Real ranks would hang if they called
+  /// different collectives, or reduced bit vectors of different lengths. Here cycle() throws std::bad_variant_access or
   /// fails the test instead.
   std::vector<CycleDone> cycle(const std::function<void()>& between = {}) {
     std::vector<Action> actions;

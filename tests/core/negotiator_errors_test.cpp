@@ -1,4 +1,4 @@
-// Tests negotiations that must fail with one text on all ranks: ranks that disagree, bad submissions, corrupt messages.
+// Tests negotiations that must fail with the same text on all ranks: disagreements, bad submissions, corrupt messages.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -52,7 +52,7 @@ TEST(NegotiatorErrors, WhatRanksDisagreeAboutIsNamedWithNumbers) {
   };
   for (const Case& one : cases) {
     LockstepWorld world(3, options());
-    for (int round = 0; round < 2; ++round) {  // first by requests, then from the cache
+    for (int round = 0; round < 2; ++round) {  // round 0 negotiates by requests, round 1 from the cache
       for (std::size_t r = 0; r < 3; ++r) world[r].submit(r == 1 ? one.other : one.usual);
       for (const CycleDone& rank : world.cycle()) {
         ASSERT_EQ(rank.batches.size(), 1U);
@@ -125,7 +125,8 @@ TEST(NegotiatorErrors, RanksWithOtherOptionsFindOutInTheFirstExchange) {
 }
 
 TEST(NegotiatorErrors, AnUnrequestedAnswerIsInvalidArgumentAndNoMismatch) {
-  // All ranks find a real mismatch, so the engine tells no other rank of it. Only rank 1 finds the error tested here.
+  // A real mismatch is found by all ranks, so the engine need not tell other ranks. Only rank 1 finds the error tested
+  // here.
   Negotiator zero(0, 2, options()), other(1, 2, options()), mine(1, 2, options());
   zero.submit(tensor("other"));
   other.submit(tensor("other"));
@@ -170,7 +171,7 @@ TEST(NegotiatorErrors, CorruptMessagesAreErrorsOnEveryPath) {
           for (std::size_t i = 0; i < words.size(); ++i) {
             words[i] = bits->op == BitOp::kAnd ? words[i] & theirs[i] : words[i] | theirs[i];
           }
-          // Both ranks get the same corrupt words: different status bits would lead to different collectives.
+          // Both ranks get the same corrupt words, because different status bits would lead to different collectives.
           corrupt(words, 3);
           mine = world[0].on_bits(words);
           other = world[1].on_bits(words);

@@ -1,5 +1,5 @@
-// Helpers of the tests that step a negotiation by hand: requests, options, one cycle as text.
-// Every function is pure or works on the world that the test owns.
+// Helpers for tests that step a negotiation by hand: they make requests and options, and print a cycle as text. Every
+// function is pure or works on the world that the test owns.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,8 @@ inline NegotiatorOptions options(std::size_t capacity = 1024, std::size_t thresh
   return result;
 }
 
-/// Runs a cycle, expects the same batches on all ranks, and prints them: "a+b c !d", where "!" marks a failed batch.
+/// Runs a cycle and expects the same batches on all ranks. Returns the batches as text: "a+b c !d", where "!" marks a
+/// failed batch.
 inline std::string step(LockstepWorld& world) {
   EXPECT_TRUE(world.all_want_cycle());
   const auto done = world.cycle();

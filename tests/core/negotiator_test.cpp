@@ -66,7 +66,8 @@ TEST(Negotiator, WhatIsReadyDoesNotWaitForWhatIsNot) {
   LockstepWorld world(2, options());
   for (const char* name : {"a", "b"}) world.submit_everywhere(tensor(name));
   EXPECT_EQ(step(world), "a+b");
-  // Cached: a is submitted on both ranks, b on rank 0 only. Uncached: c on rank 1 only, d on both.
+  // a and b are cached: a is submitted on both ranks, b on rank 0 only. c and d are not: c is submitted on rank 1 only,
+  // d on both ranks.
   world.submit_everywhere(tensor("a"));
   world[0].submit(tensor("b"));
   world[1].submit(tensor("c"));
@@ -77,7 +78,7 @@ TEST(Negotiator, WhatIsReadyDoesNotWaitForWhatIsNot) {
   world[1].submit(tensor("b"));
   EXPECT_EQ(step(world), "b");
   EXPECT_FALSE(world[0].wants_cycle());
-  world[0].submit(tensor("c"));  // rank 1 sent its request for c three cycles ago, and only once
+  world[0].submit(tensor("c"));  // rank 1 sent its request for c three cycles ago and never again
   EXPECT_EQ(step(world), "c");
 }
 
@@ -101,7 +102,7 @@ TEST(Negotiator, ACachedRequestIsSubmittedByItsPlaceUntilTheEntryChanges) {
   at[0] = world[0].submit(tensor("a", {5})).value();
   at[1] = world[1].submit(tensor("a", {5})).value();
   step(world);
-  for (const char* name : {"b", "c"}) {  // these cycles evict a
+  for (const char* name : {"b", "c"}) {  // the cycles for b and c evict a
     world.submit_everywhere(tensor(name));
     step(world);
   }
@@ -178,7 +179,7 @@ TEST(Negotiator, OnlyAllReducesOfEqualTermsTravelTogether) {
   }
 }
 
-// Without the "my entry is still valid" bit, the protocol is known to hang here.
+// A protocol without the "my entry is still valid" bit is known to hang in this case.
 TEST(Negotiator, ResubmissionInAnotherFormOnOneRankDoesNotHangTheOthers) {
   const Request variants[] = {
       tensor("a", {2, 2}), {"a", DataType::kF16, ReduceOp::kSum, {4}}, {"a", DataType::kF32, ReduceOp::kMax, {4}}};
@@ -204,7 +205,7 @@ TEST(Negotiator, ResubmissionInAnotherFormOnOneRankDoesNotHangTheOthers) {
       EXPECT_EQ(rank.batches[1].error, texts[i]);
     }
     EXPECT_EQ(world[2].stats().invalidated, 1U);
-    world.submit_everywhere(variants[i]);  // all ranks take the new form, which is allowed
+    world.submit_everywhere(variants[i]);  // all ranks submit the new form, which is allowed
     EXPECT_EQ(step(world), "a");
     world.submit_everywhere(variants[i]);
     EXPECT_EQ(step(world), "a");
@@ -229,9 +230,9 @@ TEST(Negotiator, EvictionOfAnEntryThatIsPendingSendsItToTheCoordinator) {
   LockstepWorld world(2, options(1));
   world.submit_everywhere(tensor("a"));
   EXPECT_EQ(step(world), "a");
-  world[0].submit(tensor("a"));  // a hit on only rank 0
+  world[0].submit(tensor("a"));  // a is in the cache, but is submitted on only rank 0
   world.submit_everywhere(tensor("b"));
-  EXPECT_EQ(step(world), "b");  // evicts a
+  EXPECT_EQ(step(world), "b");  // the entry for b evicts a
   EXPECT_EQ(world[0].cache().bit("a"), std::nullopt);
   world[1].submit(tensor("a"));
   EXPECT_EQ(step(world), "a");
@@ -242,7 +243,7 @@ TEST(Negotiator, MoreNewTensorsInOneCycleThanTheCacheHolds) {
   LockstepWorld world(2, options(1));
   for (int round = 0; round < 2; ++round) {
     for (const char* name : {"a", "b", "c"}) world.submit_everywhere(tensor(name));
-    EXPECT_EQ(step(world), round == 0 ? "a+b+c" : "c+a+b");  // the cache still holds c alone
+    EXPECT_EQ(step(world), round == 0 ? "a+b+c" : "c+a+b");  // after round 0 the cache holds only c
     EXPECT_EQ(world[0].cache().size(), 1U);
   }
 }
@@ -275,7 +276,7 @@ TEST(Negotiator, ShutdownEndsWhenAllAskedAndWhatIsPendingStillCompletes) {
   auto done = world.cycle();
   EXPECT_FALSE(done[0].shutdown);
   EXPECT_EQ(done[0].batches, done[1].batches);
-  ASSERT_EQ(done[0].batches.size(), 1U);  // the batch is a; b may still come from rank 1, which is alive
+  ASSERT_EQ(done[0].batches.size(), 1U);  // the batch is a; rank 1 has not shut down and may still submit b
   world[1].submit(tensor("b"));
   world[1].request_shutdown();
   done = world.cycle();

@@ -157,7 +157,8 @@ Message some_responses() {
   return coordinator.respond();
 }
 
-/// Every truncation must throw an Error. A flipped bit may give only another valid message or an Error.
+/// Reads damaged copies of `good`. Every truncation must throw an Error. A flipped bit may give another valid message
+/// or an Error, and nothing else.
 void fuzz(const Message& good, std::uint64_t seed, const std::function<void(const Message&)>& read) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   read(good);
@@ -206,7 +207,7 @@ TEST(Fuzz, GradientLists) {
   fuzz(bytes, 13, [](const Message& message) { deserialize_gradients(message); });
 }
 
-/// In earlier versions, whose requests had neither kind nor scale factors, messages began with 0xA1 or 0xA2.
+/// Messages of earlier versions began with 0xA1 or 0xA2. Requests in those messages had neither kind nor scale factors.
 TEST(Coordinator, MessagesOfAnEarlierVersionAreNamedAndNotParsed) {
   const auto told = [](Message message, std::uint8_t tag, const auto& read) {
     message.front() = std::byte{tag};

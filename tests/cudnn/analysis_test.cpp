@@ -1,6 +1,6 @@
-// Tests the analysis. For every network, level and oracle (from one that serves everything to one that serves only
-// single convolutions), a program covers each node once in a legal order. For small networks, the groups of the program
-// are run in double and compute what the graph says.
+// Tests the analysis. For every network, level and oracle (some serve everything, others only single convolutions), the
+// program must cover each node once in a legal order. For small networks, the tests also run the groups of the program
+// in double. The results must be those of the graph.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -115,17 +115,18 @@ TEST(Analysis, LevelOneFusesAroundWhatIsStored) {
   const Graph graph = differentiate(build_model({.model = "resnet50", .batch_size = 2}));
   ServesAll oracle;
   const auto table = counts(analysed(graph, 1, oracle));
-  // 53 batch norms: 33 followed by a relu (one in the stem and two in each of 16 blocks); 16 followed by a sum and a
-  // relu at the end of a block; and 4 that run alone, because the other operand of their sum is computed later.
+  // There are 53 batch norms. 33 are followed by a relu (one in the stem and two in each of 16 blocks). 16 are followed
+  // by a sum and a relu at the end of a block. 4 run alone, because the other operand of their sum is computed later.
   EXPECT_EQ(table.at("own: statistics+norm_finalize"), 53);
   EXPECT_EQ(table.at("own: norm_apply+relu"), 33);
   EXPECT_EQ(table.at("own: norm_apply+add+relu"), 16);
   EXPECT_EQ(table.at("own: norm_apply"), 4);
   EXPECT_EQ(table.at("cudnn: conv"), 53);
   EXPECT_EQ(table.at("cudnn: wgrad"), 53);
-  // 52 data gradients: 32 inside blocks, where the backward passes of the batch norms also do the rectifiers' backward;
-  // 16 at the inputs of blocks, which add the other diff of the input (15 inputs come from a relu, one from the max
-  // pool); and 4 that run alone, each the first of two data gradients in a block with a convolutional shortcut.
+  // There are 52 data gradients. 32 are inside blocks. There the backward pass of the batch norm includes the
+  // rectifier's backward. 16 are at the inputs of blocks and add the diff of the block's other branch (15 inputs come
+  // from a relu, one from the max pool). 4 run alone: each is the first of two data gradients for the input of a block
+  // with a convolutional shortcut.
   EXPECT_EQ(table.at("cudnn: dgrad"), 36);
   EXPECT_EQ(table.at("cudnn: dgrad+add+drelu"), 15);
   EXPECT_EQ(table.at("cudnn: dgrad+add"), 1);
@@ -147,7 +148,7 @@ TEST(Analysis, LevelTwoSumsWhereConvolutionsWrite) {
   EXPECT_EQ(table.at("own: norm_finalize"), 53);
   EXPECT_EQ(table.at("cudnn: wgrad"), 53);
   EXPECT_EQ(table.at("cudnn: dgrad+norm_apply+drelu+dnorm_weights"), 32);
-  EXPECT_EQ(table.at("own: dnorm_weights"), 21);  // in the stem, at the end of each block, and in four shortcuts
+  EXPECT_EQ(table.at("own: dnorm_weights"), 21);  // in the stem, at each block's end, in four shortcuts
   EXPECT_EQ(table.at("own: dnorm_apply"), 53);
   EXPECT_EQ(table.at("own: norm_apply+relu"), 33);
   EXPECT_EQ(table.at("own: norm_apply+add+relu"), 12);
@@ -155,7 +156,8 @@ TEST(Analysis, LevelTwoSumsWhereConvolutionsWrite) {
 }
 
 TEST(Analysis, FallsBackAtTheNodeAloneAndSaysWhy) {
-  // Only block1.conv2 cannot make statistics. One of our kernels sums over its output instead; nothing else changes.
+  // Refuses statistics only for block1.conv2. A kernel of this project must then sum its output, and nothing else
+  // changes.
   class Picky : public ServesAll {
    public:
     std::string refusal(const Program& program, const Group& group) override {
@@ -200,18 +202,18 @@ TEST(Analysis, RefusesAConvolutionThatNobodyServes) {
 TEST(Analysis, WritesBranchesIntoTheirConcatenation) {
   const Graph graph = differentiate(build_model({.model = "inception3", .batch_size = 2}));
   ServesAll oracle;
-  // In fp32 neither gradients nor padded weights are copied, so any copy would belong to a concatenation.
+  // In fp32 neither gradients nor padded weights are copied. Any copy would therefore belong to a concatenation.
   const Program program =
       analysed(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = {.level = 1}}, oracle);
   std::size_t concats = 0;
   for (const Node& node : graph.nodes) concats += node.kind == OpKind::kConcat ? 1U : 0U;
-  EXPECT_EQ(program.elided.size(), 2 * concats);  // forward and backward
+  EXPECT_EQ(program.elided.size(), 2 * concats);  // each concatenation is elided forward and backward
   EXPECT_EQ(counts(program)["own: copy"], 0);
 }
 
 // ---- Images with channels added ----
 
-/// Returns the shapes of inputs and outputs of the operations of `type` whose first input is `side` pixels high.
+/// Returns the shapes of all inputs and outputs of operations of `type` whose first input is `side` pixels high.
 std::string shapes_of(const Program& program, OpType type, std::int64_t side) {
   std::string text;
   for (const Group& group : program.groups) {
@@ -234,7 +236,7 @@ TEST(AnalysisPadding, TheFirstConvolutionReadsAsManyChannelsAsTensorCoresWant) {
               "2x224x224x" + channels + " 64x7x7x" + channels + " 2x112x112x64");
     EXPECT_EQ(shapes_of(program, OpType::kConvBackwardWeights, 224),
               "2x224x224x" + channels + " 2x112x112x64 64x7x7x" + channels);
-    // The images that the caller writes, parameters and gradients keep the network's shapes.
+    // The images that the caller writes, the parameters and the gradients keep the shapes of the network.
     EXPECT_EQ(program.value(images_of(graph, program)).shape, graph.tensor(graph.images).shape);
     for (const Value& value : program.values) {
       if (value.storage != Storage::kParameter && value.storage != Storage::kGradient) continue;
@@ -248,7 +250,7 @@ TEST(AnalysisPadding, TheFirstConvolutionReadsAsManyChannelsAsTensorCoresWant) {
       return AnalysisOptions{
           .compute = compute, .gradient = storage(compute), .fusion = reading(Images::kPadded, level)};
     };
-    // One copy of the first weight and one of its gradient. At level 2 the other copies are gradients of batch norms.
+    // Two copies are of the first weight and of its gradient. At level 2 the other copies are gradients of batch norms.
     const int copies = level == 2 ? 6 : 2;
     EXPECT_EQ(channels_of(padded(ComputeType::kFp16), "8"), copies);
     EXPECT_EQ(channels_of(padded(ComputeType::kBf16), "8"), copies);
@@ -278,7 +280,8 @@ TEST(Analysis, GradientsBecomeReadyInOrderAndEarly) {
     ASSERT_EQ(ready.size(), program.groups.size());
     EXPECT_TRUE(std::is_sorted(ready.begin(), ready.end()));
     EXPECT_EQ(ready.back(), graph.parameters.size());
-    // Overlap needs early gradients: half must be ready after 60 % of the groups that follow the first ready gradient.
+    // Communication overlaps only if gradients are ready early. After 60 % of the groups that follow the first ready
+    // gradient, half of all gradients must be ready.
     const auto first = static_cast<std::size_t>(
         std::find_if(ready.begin(), ready.end(), [](std::size_t n) { return n > 0; }) - ready.begin());
     EXPECT_GT(ready.at(first + (ready.size() - first) * 3 / 5), graph.parameters.size() / 2);
@@ -296,14 +299,14 @@ TEST(Analysis, CopiesVectorsIntoA16BitArenaManyAtATime) {
     ++launches;
     copies += group.operations.size();
   }
-  EXPECT_EQ(copies, 65U);   // gradients of gamma and beta of 32 batch norms summed by cuDNN, and of the first weight
-  EXPECT_EQ(launches, 5U);  // with up to 16 copies each
+  EXPECT_EQ(copies, 65U);   // gradients of gamma and beta of 32 batch norms that cuDNN sums, and of the first weight
+  EXPECT_EQ(launches, 5U);  // each launch makes up to 16 copies
 }
 
 // ---- Arithmetic ----
 
-/// Runs the groups in double and compares every gradient, the losses and the running statistics with the reference. A
-/// value is erased after its last reader, because the memory layout reuses its memory then.
+/// Runs the groups in double. Compares every gradient, the losses and the running statistics with the reference. Erases
+/// a value after its last reader has run, because then the memory layout reuses the value's memory.
 void compare_with_reference(const Graph& forward, const AnalysisOptions& options, EngineOracle& oracle) {
   constexpr std::uint64_t kSeed = 5;
   models::testing::Rank rank(forward, {.gradient = DataType::kF64, .seed = kSeed});
@@ -328,7 +331,7 @@ void compare_with_reference(const Graph& forward, const AnalysisOptions& options
   }
   const double expected_loss = rank.forward_backward();
   std::vector<int> last = last_readers(program);
-  for (const NodeId id : graph.losses) {  // keeps the losses, which this function reads, although no group does
+  for (const NodeId id : graph.losses) {  // keeps the losses: no group reads them, but this function does
     for (std::size_t value = 0; value < last.size(); ++value) {
       if (program.values[value].tensor == graph.node(id).outputs[0]) last[value] = -1;
     }
@@ -339,8 +342,9 @@ void compare_with_reference(const Graph& forward, const AnalysisOptions& options
   for (const NodeId id : graph.losses) {
     loss += std::get<LossAttr>(graph.node(id).attr).weight * interpreter.get(graph.node(id).outputs[0]).at(0);
   }
-  // Both sides compute in double. Sums in another order, and variances from sums of squares, differ per layer by about
-  // 1e-16 of the largest term. Batch norms over few pixels magnify this. Wrong programs cause far larger errors.
+  // Both results are computed in double. They differ by about 1e-16 of the largest term per layer, because sums have
+  // another order, and because variances come from sums of squares. Batch norms over few pixels magnify this
+  // difference. Wrong programs cause far larger errors.
   constexpr double kTolerance = 1e-8;
   EXPECT_NEAR(loss, expected_loss, kTolerance * std::abs(expected_loss));
   const auto compare = [&](const std::string& what, std::span<const double> got, std::span<const double> expected) {
@@ -381,8 +385,8 @@ TEST(AnalysisArithmetic, SmallNetworksAtAllLevelsWhateverIsServed) {
   }
 }
 
-// With Images::kColumns the images are stored as columns only if a single convolution reads them and the output of this
-// convolution is not a slice, because a matrix product cannot write a slice. Otherwise their channels are padded.
+// Images::kColumns stores the images as columns under two conditions: a single convolution reads them, and its output
+// is not a slice (a matrix product cannot write a slice). In all other cases the channels of the images are padded.
 TEST(AnalysisArithmetic, ImagesThatAreNoColumnsArePadded) {
   const auto network = [&](bool twice) {
     GraphBuilder b(twice ? "two_readers" : "joined", 3, 8, 5);

@@ -1,5 +1,5 @@
-// Tests how a step on a GPU gets its batches: images, which the step may keep on the GPU, and labels, which are new in
-// every step. Uses the fakes of machine.h.
+// Tests how a step on a GPU gets its batches. A batch has images, which the step may keep on the GPU, and labels, which
+// are new in every step. Uses the fakes of machine.h.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,17 +32,18 @@ TEST(Batches, ImagesThatComeAgainCrossOnce) {
   std::fill(machine.images.begin(), machine.images.end(), 0.0F);
   const double zeroes = loss(2, 0);
   EXPECT_NE(zeroes, expected);
-  EXPECT_EQ(loss(1, 0), expected);  // the GPU kept the images of content 1; the host's do not matter
+  EXPECT_EQ(loss(1, 0), expected);  // the GPU uses the images of content 1 that it kept, not the host's
   EXPECT_EQ(loss(0, 0), zeroes);    // the images of content 0 are always copied from the host
-  EXPECT_NE(loss(1, 1), expected);  // another step has another dropout mask
-  // Batches beyond the number that the GPU keeps, or beyond its memory, are copied in every step.
+  EXPECT_NE(loss(1, 1), expected);  // step 1 has another dropout mask than step 0
+  // The GPU keeps a limited number of batches, which must also fit into its memory. All other batches are copied in
+  // every step.
   for (std::uint64_t content = 3; content < 8; ++content) EXPECT_EQ(loss(content, 0), zeroes);
   machine.images = first;
-  EXPECT_EQ(loss(7, 0), zeroes);  // the previous step loaded content 7, so nothing is copied
+  EXPECT_EQ(loss(7, 0), zeroes);  // the previous step loaded content 7, so its images are not copied again
   EXPECT_EQ(loss(6, 0), expected);
 }
 
-/// Returns labels for step `number` that differ from the labels of the steps before and after.
+/// Returns labels for step `number` that differ from the labels of the previous step and of the next step.
 std::vector<std::int32_t> labels_of_step(const Machine& machine, std::uint64_t number, std::int64_t classes) {
   std::vector<std::int32_t> labels(machine.labels.size());
   for (std::size_t i = 0; i < labels.size(); ++i) {
@@ -64,7 +65,7 @@ TEST(Batches, LabelsAreThoseOfTheStepWhoeverKeepsTheImages) {
     return machine.step->forward_backward(batch, machine.sink);
   };
   std::vector<double> losses;
-  {  // the block destroys `crossing` before another Machine replaces its recorder
+  {  // `crossing` must be destroyed before another Machine replaces its recorder
     Machine crossing(wish, oracle);
     for (std::uint64_t number = 0; number < 4; ++number) losses.push_back(loss(crossing, 0, number));
   }
@@ -75,7 +76,7 @@ TEST(Batches, LabelsAreThoseOfTheStepWhoeverKeepsTheImages) {
   EXPECT_EQ(loss(keeping, 1, 3), losses[3]) << "images from where they were kept";
 }
 
-// Like the training loop, loads the next batch, with its labels, while a step runs.
+// Loads the next batch and its labels while a step runs, as the training loop does.
 TEST(Batches, ALaunchedStepKeepsItsLabelsWhenTheNextIsLoaded) {
   ServesAll oracle;
   const Graph forward = models::testing::tiny_vgg(2);
@@ -98,7 +99,7 @@ TEST(Batches, ALaunchedStepKeepsItsLabelsWhenTheNextIsLoaded) {
   }
   for (std::uint64_t schedule = 1; schedule <= 8; ++schedule) {
     Machine ahead(wish, oracle, schedule);
-    std::vector<std::int32_t> labels;  // one buffer, as in a caller that generates the labels of one step at a time
+    std::vector<std::int32_t> labels;  // one buffer, like a caller that generates labels one step at a time
     for (std::uint64_t number = 0; number < kSteps; number += 2) {
       for (const std::size_t place : {0U, 1U}) {
         labels = labels_of_step(ahead, number + place, forward.classes);

@@ -36,7 +36,7 @@ class CudaIpc final : public PeerMemory {
  private:
   void check(cudaError_t status, const char* call) const {
     if (status == cudaSuccess) return;
-    static_cast<void>(cudaGetLastError());  // clears the error, so that no later call reports it again
+    static_cast<void>(cudaGetLastError());  // clears the error; otherwise a later call would report it
     throw Error(Errc::kBackend, runtime_.label() + ": " + call + ": " + cudaGetErrorString(status) +
                                     "; CUDA IPC needs Linux and, in containers, ranks that share the host's IPC and "
                                     "process namespaces");

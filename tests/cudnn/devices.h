@@ -1,4 +1,5 @@
-// GPUs that are described, not present (devices/), for tests of plans made with the real cuDNN.
+// Reads descriptions of GPUs (folder devices/). Tests use them to make plans with the real cuDNN for GPUs that are not
+// present.
 #pragma once
 
 #include <dlfcn.h>
@@ -12,7 +13,7 @@
 
 namespace hvd::models::cudnn::testing {
 
-/// Returns cuDNN's description of GPU `name`: "h200" or "a100".
+/// Returns cuDNN's description of the GPU `name`, which is "h200" or "a100".
 inline std::string device_properties(const std::string& name) {
   std::ifstream file(std::string(HVD_DEVICES) + "/" + name + ".json");
   std::ostringstream text;
@@ -20,7 +21,7 @@ inline std::string device_properties(const std::string& name) {
   return std::move(text).str();
 }
 
-/// Returns why cuDNN cannot list all engines here. Empty: it can.
+/// Returns the reason why cuDNN cannot list all its engines on this machine. Empty if it can.
 inline std::string no_planner() {
   if (std::string reason = planner_unsupported_reason(); !reason.empty()) return reason;
   if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr) return {};

@@ -1,4 +1,4 @@
-// Measures the distance of two vectors, and finds where two lists of vectors first differ.
+// Measures the distance of two vectors. Also finds where two lists of vectors first differ.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,8 +32,8 @@ struct Difference {
   }
 };
 
-/// Compares two lists of vectors, one vector per slot, bit by bit. Returns one line with the first difference and the
-/// number of differences. Empty: all bits are equal.
+/// Compares two lists of vectors bit by bit. Each list has one vector per slot. Returns one line with the first
+/// difference and the number of differences. Returns an empty text if all bits are equal.
 inline std::string first_difference(std::span<const ArenaSlot> slots, const std::vector<std::vector<float>>& got,
                                     const std::vector<std::vector<float>>& expected) {
   if (got.size() != slots.size() || expected.size() != slots.size()) return "not one vector per parameter";

@@ -1,5 +1,5 @@
-// Runs the element functions of our kernels on the host, over every index of tensors in the element types, for tests
-// that compare the results with the reference.
+// Runs the element functions of our kernels on the host, for every index of tensors of each element type. Tests compare
+// the results with the reference.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ constexpr DataType type_of() {
   return DataType::kF32;
 }
 
-/// Half the distance from 1 to the next larger number of the type.
+/// Half the distance from 1 to the next larger number of type T.
 template <class T>
 constexpr double rounding() {
   if constexpr (std::is_same_v<T, Half>) return 0x1.0p-11;
@@ -36,7 +36,7 @@ constexpr double rounding() {
   return 0x1.0p-24;
 }
 
-/// A tensor in the type under test, with a gap after each row, and its exact elements as doubles.
+/// A tensor of the type under test with a gap after each row. `values` has its elements as doubles.
 template <class T>
 struct Tensor {
   Shape shape;
@@ -69,7 +69,8 @@ struct Tensor {
   Image image() { return {.matrix = matrix(), .n = shape[0], .h = shape[1], .w = shape[2]}; }
   [[nodiscard]] In in() const { return {values, shape}; }
   Out out() { return {values, shape}; }
-  /// Compares `memory` with `values`. Allows one rounding to T and the roundings of `terms` additions in fp32.
+  /// Compares `memory` with `values`. The tolerance is one rounding to T and the roundings of `terms` additions in
+  /// fp32.
   void expect_near(const std::string& what, double terms) const {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const double got = static_cast<double>(to_float(memory[at(i)].at[0]));
@@ -79,13 +80,13 @@ struct Tensor {
   }
 };
 
-/// Calls a functor for every index below `count`.
+/// Calls `body` for every index below `count`.
 template <class Body>
 void run(const Body& body, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) body(i);
 }
 
-/// Calls a row body for every vector of a matrix.
+/// Calls `body`, which processes vectors of a row, for every vector of a matrix.
 template <class Body>
 void run_rows(const Body& body, std::int64_t rows, std::int64_t channels) {
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -100,7 +101,7 @@ void run_rows(const Body& body, const Shape& of) {
   run_rows(body, of.count() / of[of.rank() - 1], of[of.rank() - 1]);
 }
 
-/// The element types of the typed tests.
+/// The element types with which the typed tests run.
 using Types = ::testing::Types<float, Half, Bfloat>;
 
 }  // namespace hvd::models::cudnn::kernels::element_testing

@@ -1,6 +1,6 @@
-// Runs the element functions of pointwise operations and batch norms on the host over every index and compares the
-// results with the reference. The GPU's kernels use the same source. pool_element_test.cpp and update_element_test.cpp
-// test the other element functions, sums_test.cpp and softmax_test.cpp the kernels whose threads work together.
+// Compares the element functions of pointwise operations and batch norms with the reference, for every index, on the
+// host. The GPU's kernels use the same source. pool_element_test.cpp and update_element_test.cpp test the remaining
+// element functions. sums_test.cpp and softmax_test.cpp test the kernels whose threads work together.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ template <class T>
 class ElementTest : public ::testing::Test {};
 TYPED_TEST_SUITE(ElementTest, Types);
 
-/// The vectors of a batch norm over `channels`, filled with random values.
+/// The four vectors of a batch norm with `channels` channels, filled with random values.
 struct NormVectors {
   std::vector<float> mean, inv_std, gamma, beta;
   NormVectors(std::int64_t channels, std::uint64_t stream) {
@@ -51,7 +51,7 @@ TYPED_TEST(ElementTest, VectorsDoWhatSingleElementsDo) {
   alignas(16) static std::array<T, 3 * 24> x, one, many;
   const std::vector<double> drawn = random_values(static_cast<std::int64_t>(x.size()), 4);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = from_float<T>(static_cast<float>(drawn[i]));
-  const auto matrix = [](auto& memory) {  // rows of 16 channels and a gap of 8
+  const auto matrix = [](auto& memory) {  // rows of 16 channels, each followed by a gap of 8 elements
     return Matrix{.data = memory.data(), .type = type_of<T>(), .rows = 3, .channels = 16, .pitch = 24};
   };
   const NormVectors norm(16, 40), tested(16, 50);
@@ -85,13 +85,13 @@ TYPED_TEST(ElementTest, PointwiseSumsNormalisesAndRectifies) {
     y.values[i] =
         std::max(first.apply(a.values[i], i % 8) + second.apply(b.values[i], i % 8) + bias.values[i % 8], 0.0);
   }
-  y.expect_near("sum of two batch norms", 64);  // large tolerance: values of some tens may cancel
+  y.expect_near("sum of two batch norms", 64);  // the tolerance is large because values of some tens may cancel
   const Pointwise backward{
       .out = dx.matrix(), .inputs = 1, .input = {dy.matrix()}, .test = a.matrix(), .test_norm = first.norm()};
   run_rows(PointwiseBody<T, 1>{backward, {}}, dx.shape);
   for (std::size_t i = 0; i < dx.count(); ++i) {
     const double test = first.apply(a.values[i], i % 8);
-    if (std::abs(test) < 1e-5) continue;  // near zero, rounding decides, so either result is right
+    if (std::abs(test) < 1e-5) continue;  // rounding may change the sign near zero, so both results are right
     ASSERT_EQ(static_cast<double>(to_float(dx.memory[dx.at(i)].at[0])), test > 0 ? dy.values[i] : 0.0) << i;
   }
 }
@@ -126,7 +126,7 @@ TYPED_TEST(ElementTest, DropoutDrawsTheMaskOfAllBackends) {
 
 // ---- Batch norm: forward from sums, and both backward passes, compared with the reference ----
 
-/// Sums a term's two values per channel over all rows of a matrix of eight channels.
+/// Sums the two values per channel that `term` gives, over all rows of a matrix with eight channels.
 template <class Term>
 void sum_over_rows(const Term& term, std::int64_t rows, std::vector<float>& first, std::vector<float>& second) {
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -149,7 +149,7 @@ TYPED_TEST(ElementTest, BatchNormFromSumsBothWays) {
       dbeta(8), dy_sum(8), dy_centred_sum(8);
   std::vector<T> scale(8), shift(8);
   const std::int64_t rows = shape.count() / 8;
-  // One pass over the rows makes the sums, with the same terms as in the GPU's kernels.
+  // Makes both sums in one pass over the rows. The terms are those of the GPU's kernels.
   sum_over_rows(StatisticsTerm<T, 1>{x.matrix()}, rows, sum, square_sum);
   run(NormFinalizeBody<T>{{.sum = sum.data(),
                            .square_sum = square_sum.data(),
@@ -176,7 +176,7 @@ TYPED_TEST(ElementTest, BatchNormFromSumsBothWays) {
                          .inv_std = {inv_std, vector},
                          .running_mean = {expected_mean, vector},
                          .running_var = {expected_var, vector}});
-  // A sum has 36 additions in fp32 of squares of up to about ten.
+  // A sum has 36 additions in fp32. The terms are squares of up to about ten.
   constexpr double kBound = 36 * 0x1.0p-23 * 10;
   for (std::size_t k = 0; k < 8; ++k) {
     EXPECT_NEAR(static_cast<double>(vectors.mean[k]), mean[k], kBound);
@@ -203,7 +203,7 @@ TYPED_TEST(ElementTest, BatchNormFromSumsBothWays) {
   const NormBackwardFinalizeBody<float> finalize{work};
   for (std::size_t k = 0; k < 8; ++k) finalize(static_cast<std::int64_t>(k), dy_sum[k], dy_centred_sum[k]);
   run_rows(NormBackwardApplyBody<T, 1, true>{work, dx.matrix()}, dx.shape);
-  // The mask comes from the same batch norm in fp32, so that kernel and reference mask the same elements near zero.
+  // Computes the mask with the same batch norm in fp32 as the kernel, so that rounding near zero makes no difference.
   std::vector<double> masked(dy.values);
   for (std::size_t i = 0; i < masked.size(); ++i) {
     const float at = to_float(x.memory[x.at(i)].at[0]);

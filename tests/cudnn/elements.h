@@ -1,4 +1,4 @@
-// Reads and writes elements of any floating type in host memory as doubles.
+// Reads elements of any floating type in host memory as doubles, and writes doubles as elements.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,8 @@ inline double rounded(DataType type, double value) {
   return read_element(memory, type, 0);
 }
 
-/// Rounds `value` to tf32 (fp32 with ten bits of mantissa). Ties go away from zero, as in the device's cvt.rna.
+/// Rounds `value` to tf32 (fp32 with ten bits of mantissa). Rounds ties away from zero, as the GPU's instruction
+/// cvt.rna does.
 inline double rounded_to_tf32(double value) {
   const auto single = static_cast<float>(value);
   std::uint32_t bits = 0;

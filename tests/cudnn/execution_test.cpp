@@ -1,5 +1,5 @@
-// Tests with the real cuDNN, without a GPU, that the executor can build execution plans from the engine numbers and
-// knobs of a Plan. Skipped, with the reason, without cuDNN 9.8.
+// Tests with the real cuDNN, without a GPU, that the executor can build execution plans from a Plan's engine numbers
+// and knobs. Without cuDNN 9.8 the test is skipped with the reason.
 #include "models/cudnn/execution.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ TEST(Execution, EnginesAreBuiltAgainFromTheirNumbers) {
   const std::string h200 = device_properties("h200");
   const auto library = Library::load();
   const Target target(*library, h200);
-  // Builds convolutions with their epilogues, forward and backward, with every engine that was compiled in advance.
+  // Covers convolutions with their epilogues, forward and backward. Builds every engine that was compiled in advance.
   const Graph graph = differentiate(build_model({.model = "vgg16", .batch_size = 64}));
   const Plan plan = make_planner(h200)->plan(graph, {.fusion = reading(Images::kPadded, 1), .candidates = 64});
   std::size_t built = 0;

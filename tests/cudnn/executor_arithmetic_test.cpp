@@ -17,7 +17,7 @@
 namespace hvd::models::cudnn::testing::executor_arithmetic_test {
 namespace {
 
-// fp32 rounds so little that every wrongly bound tensor is noticed.
+// Tests in fp32, whose roundings are so small that every wrongly bound tensor is noticed.
 TEST(ExecutorArithmetic, EveryLevelWhateverIsServedInFp32) {
   for (const Graph& forward :
        {models::testing::every_operation(4), models::testing::tiny_vgg(3), tiny_resnet(4), tiny_inception(3)}) {
@@ -53,7 +53,7 @@ TEST(ExecutorArithmetic, SixteenBitTypesAndTheirMasterWeights) {
   }
 }
 
-/// Losses and gradients of two steps, and a weight after them.
+/// The losses and gradients of two steps, and one weight after the second step.
 struct TwoSteps {
   std::vector<double> losses;
   std::vector<std::vector<std::byte>> gradients;
@@ -73,7 +73,7 @@ TwoSteps two_steps(const Wish& wish) {
   return result;
 }
 
-// The engines are timed on images that have the same gaps as the step's images.
+// Tuning must time the engines on images with the same gaps as the step's images.
 TEST(ExecutorArithmetic, TuningOnImagesWithChannelsOfZeroesChangesNoBit) {
   for (const ComputeType compute : {ComputeType::kTf32, ComputeType::kFp16, ComputeType::kBf16}) {
     for (const DataType gradient : std::set{storage(compute), DataType::kF32}) {
@@ -93,14 +93,15 @@ TEST(ExecutorArithmetic, TuningOnImagesWithChannelsOfZeroesChangesNoBit) {
   }
 }
 
-// Tests, on the fake GPU, whose arithmetic is known, the bounds that step_gpu_test.cpp uses for a real GPU.
+// step_gpu_test.cpp checks a real GPU against the bounds of RoundingModel. This test checks the same bounds on the fake
+// GPU, whose arithmetic is known.
 TEST(ExecutorArithmetic, TheRoundingModelHoldsInEveryTypeAndSeesErrors) {
   ServesAll oracle;
   for (RoundingModel& model : rounding_models()) {
     for (const ComputeType compute : {ComputeType::kFp32, ComputeType::kTf32, ComputeType::kFp16, ComputeType::kBf16}) {
       SCOPED_TRACE(model.forward().model + ", " + std::string(name(compute)));
       EXPECT_EQ(model.blind(rounding(compute)), "");
-      // Every level with padded images, and levels 1 and 2 also with the default images.
+      // Tests all levels with padded images, and levels 1 and 2 also with the default images.
       std::vector<Fusion> fusions;
       for (int level = 0; level <= 2; ++level) {
         fusions.push_back(reading(Images::kPadded, level));
@@ -116,7 +117,7 @@ TEST(ExecutorArithmetic, TheRoundingModelHoldsInEveryTypeAndSeesErrors) {
         const auto verdict = model.judge(rounding(compute), loss, [&](std::size_t p) { return machine.gradient(p); });
         EXPECT_EQ(verdict.wrong, "") << level;
         std::cout << model.forward().model << ", " << name(compute) << ", " << level << ": " << verdict.room() << "\n";
-        // The model must notice a gradient that is written one element too early.
+        // The model must find the error if a gradient is written one element too early.
         const std::size_t last = machine.step->slots().size() - 1;
         const auto shifted = model.judge(rounding(compute), loss, [&](std::size_t p) {
           std::vector<float> values = machine.gradient(p);

@@ -1,6 +1,6 @@
-// Tests the whole training step without a GPU: the executor runs on the fake GpuRuntime, with a fake cuDNN and a fake
-// cuBLASLt that compute on the host, and with our kernels compiled for the host. Wrong bindings, wrong order and
-// missing work show as gradients that differ from the reference's, as races, and as calls that differ from the plan.
+// Tests the whole training step without a GPU. The executor runs on the fake GpuRuntime. The fake cuDNN and the fake
+// cuBLASLt compute on the host, and our kernels are compiled for the host. Wrong bindings, wrong order and missing work
+// show as gradients that differ from the reference's, as races, or as calls that differ from the plan.
 #include "models/cudnn/executor.h"
 
 #include <gtest/gtest.h>
@@ -26,11 +26,12 @@ using namespace std::chrono_literals;
 // ---- Order and addresses, on the networks of the benchmark ----
 
 Graph small_network(const std::string& model) {
-  const std::int64_t size = model == "inception3" ? 75 : 32;  // the smallest images that Inception V3 accepts
+  const std::int64_t size = model == "inception3" ? 75 : 32;  // Inception V3 accepts no smaller images
   return build_model({.model = model, .batch_size = 2, .image_size = size, .classes = 10, .auxiliary_head = false});
 }
 
-/// Returns the number of launches of `group`. One launch makes all copies without gaps. A copy with gaps is one more.
+/// Returns the number of launches of `group`. All copies without gaps share one launch. Each copy with gaps has its
+/// own.
 std::size_t calls_of(const Program& program, const Group& group) {
   if (group.operations[0].type != OpType::kCopy) return 1;
   const auto gaps = [&](ValueId id) { return program.value(id).parent != kNoValue; };
@@ -40,11 +41,11 @@ std::size_t calls_of(const Program& program, const Group& group) {
   return static_cast<std::size_t>(apart + (apart < all ? 1 : 0));
 }
 
-/// Tests only the order of work. Nothing is computed.
+/// Tests only the order of work. The libraries compute nothing.
 class ExecutorOrder : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
-  // All levels run only on the smallest network, because the other networks add no further cases.
+  // The smallest network runs all levels. The larger networks run only level 2, because they add no further cases.
   for (int level = GetParam() == "resnet50" ? 0 : 2; level <= 2; ++level) {
     SCOPED_TRACE(level);
     ServesAll oracle;
@@ -56,7 +57,7 @@ TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
     machine.step->load(machine.batch(), Deadline::after(60s));
     machine.recorder.calls.clear();
 
-    // Notes for each gradient how many calls were made before it was reported.
+    // Stores, for each reported gradient, the number of calls made before the report.
     struct Sink final : GradientSink {
       explicit Sink(const Recorder& calls) : recorder(calls) {}
       void gradient_ready(std::size_t parameter) override { told.emplace_back(parameter, recorder.calls.size()); }
@@ -66,9 +67,10 @@ TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
     machine.step->enqueue_forward_backward(sink);
     const std::vector<Call> eager = machine.recorder.calls;
 
-    // Calls are made in the order of the groups. The calls of a group write at least the values that the group writes.
+    // The order of calls is the order of the groups. The calls for a group write at least the values that the group
+    // writes.
     std::size_t call = 0;
-    std::vector<std::size_t> end_of;  // by group: number of calls when it is finished
+    std::vector<std::size_t> end_of;  // [group]: number of calls made when the group is finished
     for (std::size_t i = 0; i < machine.plan.program.groups.size(); ++i) {
       const Group& group = machine.plan.program.groups[i];
       ASSERT_LT(call, eager.size());
@@ -92,7 +94,7 @@ TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
       }
     }
 
-    // A repeated step and a captured step make the same calls with the same addresses, and allocate nothing.
+    // A repeated step and a captured step must make the same calls with the same addresses, and must allocate nothing.
     machine.recorder.calls.clear();
     machine.step->enqueue_forward_backward(machine.sink);
     EXPECT_EQ(machine.recorder.calls, eager);
@@ -137,7 +139,7 @@ TEST(Executor, DeterministicModeTakesNoSumsOverRowsInsideAConvolutionsLaunch) {
     const Plan plan = planned(graph, options, oracle);
     EXPECT_EQ(violations(graph, plan.program), std::vector<std::string>());
     EXPECT_EQ(fused(plan.program), 0);
-    // The plan equals that of level 1, and has a fallback with the reason at every batch norm.
+    // The plan must equal the plan for level 1. For every batch norm it must list a fallback with the reason.
     EXPECT_EQ(launches(plan),
               launches(planned(graph, {.fusion = reading(Images::kPadded, 1), .deterministic = true}, oracle)));
     const auto norms = std::count_if(forward.nodes.begin(), forward.nodes.end(),
@@ -153,7 +155,7 @@ TEST(Executor, DeterministicModeTakesNoSumsOverRowsInsideAConvolutionsLaunch) {
 
 TEST(Executor, ADeterministicStepComputesWhatTheReferenceDoes) {
   ServesAll all;
-  ServesSingleConvolutions single;  // our kernels compute the sums
+  ServesSingleConvolutions single;  // cuDNN makes no sums, so our kernels do
   for (EngineOracle* oracle : std::initializer_list<EngineOracle*>{&all, &single}) {
     for (const Graph& forward : {tiny_resnet(4), tiny_inception(3)}) {
       SCOPED_TRACE(forward.model);
@@ -181,7 +183,8 @@ TEST(Executor, AGraphComputesTheSameBitsAsTheSameStepsEager) {
   }
   const std::vector<float> weights = eager.parameter(0);
 
-  // This Machine's recorder replaces that of `eager` (Recorder::current()), so `eager` is not used from here on.
+  // The recorder of `captured` replaces the recorder of `eager` (Recorder::current()). `eager` is not used from here
+  // on.
   Machine captured(wish, oracle, 2);
   captured.step->load(captured.batch(0), Deadline::after(60s));
   gpu::Graph graph;
@@ -248,7 +251,7 @@ TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
   Wish wish{.forward = models::testing::tiny_vgg(2)};
   wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = reading(Images::kPadded, 1)};
   Machine machine(wish, oracle);
-  // The initial scale may or may not overflow here, so the test itself writes an infinite gradient.
+  // It is not known whether gradients overflow at the initial scale. The test therefore writes an infinite gradient.
   machine.step->forward_backward(machine.batch(), machine.sink);
   const std::vector<float> before = machine.parameter(0);
   constexpr std::uint16_t kInfinity = 0x7c00;
@@ -257,7 +260,7 @@ TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
   machine.finish();
   EXPECT_EQ(machine.step->skipped_updates(), 1U);
   EXPECT_EQ(machine.parameter(0), before);
-  // The scale is halved until no gradient overflows. The gradients then equal those of a fixed scale.
+  // Each overflow halves the scale until no gradient overflows. The gradients must then equal those of a fixed scale.
   for (int i = 0; i < 20; ++i) {
     machine.step->forward_backward(machine.batch(), machine.sink);
     machine.step->update({.learning_rate = 0});
@@ -274,7 +277,7 @@ TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
   EXPECT_LE(found.error, 0x1.0p-9 * found.norm);
 }
 
-// A prescale gives the gradients of a loss scale that is smaller by this factor, bit for bit.
+// A loss scale of 512 with a prescale of 0.25 must give the same bits as a loss scale of 128 without a prescale.
 TEST(Executor, APrescaleIsInEveryGradient) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};
@@ -298,12 +301,12 @@ TEST(Executor, WeightsThatWereBroadcastAreUsed) {
   const double before = machine.step->forward_backward(machine.batch(), machine.sink);
   const auto state = machine.step->state_to_broadcast();
   EXPECT_EQ(machine.step->memory_space(), MemorySpace::kDevice);
-  ASSERT_EQ(state.size(), 1U);  // without batch norms there are no running statistics
+  ASSERT_EQ(state.size(), 1U);  // no running statistics, because there are no batch norms
   machine.gpu.fill(state[0].data(), std::byte{0}, state[0].size(), machine.step->compute_stream());
   machine.step->state_changed();
   const double after = machine.step->forward_backward(machine.batch(), machine.sink);
   EXPECT_NE(before, after);
-  EXPECT_NEAR(after, std::log(5.0), 1e-6);  // with weights of zero, all five classes are equally likely
+  EXPECT_NEAR(after, std::log(5.0), 1e-6);  // with all weights zero, the five classes are equally likely
 }
 
 // ---- Profile ----

@@ -1,4 +1,4 @@
-// A fake cuBLASLt, which multiplies column-major matrices on the host and computes the epilogues of the executor.
+// A fake cuBLASLt. It multiplies column-major matrices on the host and computes the epilogues that the executor uses.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -14,7 +14,7 @@ namespace {
 struct Layout {
   DataType type = DataType::kF32;
   std::int64_t rows = 0, columns = 0, ld = 0;
-  std::int64_t batch = 1, stride = 0;  ///< in elements
+  std::int64_t batch = 1, stride = 0;  ///< number of products, and the distance between their matrices in elements
   [[nodiscard]] Range range(const void* data) const {
     const auto elements = static_cast<std::size_t>((batch - 1) * stride + (columns - 1) * ld + rows);
     return {static_cast<const std::byte*>(data), elements * size_of(type)};
@@ -39,7 +39,7 @@ DataType data_type(cudaDataType_t type) {
 Layout& layout(cublasLtMatrixLayout_t handle) { return *reinterpret_cast<Layout*>(handle); }
 Description& description(cublasLtMatmulDesc_t handle) { return *reinterpret_cast<Description*>(handle); }
 
-/// A batch of products op(A) op(B) with an epilogue.
+/// A batch of matrix products op(A) op(B) with an epilogue.
 struct Product {
   Description of;
   Layout a, b, d;

@@ -1,6 +1,6 @@
 // A fake cuDNN. Descriptors store their attributes. A plan computes its operation graph on the host in double and
-// rounds each tensor to its type. Like cuDNN, a plan finds memory only by unique ids, dimensions and strides, so a
-// tensor that the executor binds wrongly makes the results wrong.
+// rounds each tensor to its type. As in cuDNN, a plan knows memory only by unique ids, dimensions and strides. A tensor
+// that the executor binds wrongly therefore makes the results wrong.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -51,7 +51,7 @@ std::size_t width(cudnnBackendAttributeType_t type) {
     case CUDNN_TYPE_BACKEND_DESCRIPTOR: return 8;
     case CUDNN_TYPE_BOOLEAN:
     case CUDNN_TYPE_CHAR: return 1;
-    default: return 4;  // enumerations, float
+    default: return 4;  // enumerations and floats
   }
 }
 
@@ -63,7 +63,7 @@ DataType data_type(cudnnDataType_t type) {
   }
 }
 
-/// A tensor descriptor: {n, c, h, w} with strides.
+/// A tensor descriptor with dimensions {n, c, h, w} and strides.
 struct Tensor {
   std::int64_t uid = 0;
   DataType type = DataType::kF32;
@@ -79,13 +79,13 @@ struct Tensor {
 
   [[nodiscard]] Shape shape() const { return {dims[0], dims[2], dims[3], dims[1]}; }
   [[nodiscard]] bool is_vector() const { return dims[0] == 1 && dims[2] == 1 && dims[3] == 1; }
-  /// Number of elements of memory from the first element to the last, gaps included.
+  /// Returns the number of elements of memory from the first element to the last, including gaps.
   [[nodiscard]] std::int64_t span() const {
     std::int64_t last = 0;
     for (std::size_t i = 0; i < dims.size(); ++i) last += (dims[i] - 1) * strides[i];
     return last + 1;
   }
-  template <class Visit>  // called with (index in {n, h, w, c} order, offset in elements)
+  template <class Visit>  // calls visit(index in {n, h, w, c} order, offset in elements)
   void for_each(const Visit& visit) const {
     std::size_t index = 0;
     for (std::int64_t n = 0; n < dims[0]; ++n) {
@@ -100,7 +100,7 @@ struct Tensor {
   }
 };
 
-// Executes an operation graph once.
+// One execution of an operation graph.
 class Execution {
  public:
   Execution(const Fake& graph, const Fake& pack) {
@@ -138,7 +138,7 @@ class Execution {
     }
   }
 
-  // Notes the memory that the operation reads and writes. Among its attributes, only descriptors take eight bytes.
+  // Notes which memory the operation reads and writes. Attributes of eight bytes are descriptors.
   void declare(const Fake& operation) {
     for (const auto& [name, bytes] : operation.attributes) {
       if (bytes.size() != sizeof(void*)) continue;
@@ -160,7 +160,7 @@ class Execution {
         [&](std::size_t i, std::int64_t at) { data[i] = read_element(memory_.at(tensor.uid), tensor.type, at); });
     return data;
   }
-  /// Returns an operand of a convolution, rounded if the convolution computes in tf32.
+  /// Returns an operand of a convolution. The operand is rounded if the convolution computes in tf32.
   Data operand(const Fake& convolution, cudnnBackendAttributeName_t name) {
     Data data = load(convolution, name);
     if (tf32_) std::transform(data.begin(), data.end(), data.begin(), rounded_to_tf32);
@@ -272,7 +272,8 @@ class Execution {
     store(of, CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, std::move(square_sum));
   }
 
-  // Also makes the coefficients of dx = eq_dy_scale * dy + eq_x_scale * x + eq_bias.
+  // Makes the sums of a batch norm's backward, and the coefficients of dx = eq_dy_scale * dy + eq_x_scale * x +
+  // eq_bias.
   void norm_sums(const Fake& of) {
     const Data x = load(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC);
     const Data dy = load(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC);
@@ -300,8 +301,8 @@ class Execution {
   }
 
   std::vector<const Fake*> operations_;
-  std::map<std::int64_t, std::byte*> memory_;  // by uid
-  std::map<std::int64_t, Data> values_;        // elements of virtual tensors, by uid
+  std::map<std::int64_t, std::byte*> memory_;  // by unique id
+  std::map<std::int64_t, Data> values_;        // elements of virtual tensors, by unique id
   std::vector<Range> reads_, writes_;
   bool tf32_ = Recorder::current()->tf32;
 };
@@ -314,7 +315,7 @@ kernels::Stream& stream() {
   return stream;
 }
 
-/// The engine and the operation graph of a plan.
+/// A plan's engine and operation graph.
 struct Planned {
   std::int64_t engine = 0;
   const Fake* graph = nullptr;
@@ -383,7 +384,7 @@ cudnnStatus_t execute(cudnnHandle_t /*handle*/, cudnnBackendDescriptor_t plan, c
   for (const int operation : operations) what += " " + std::to_string(operation);
   const auto execution = std::make_shared<Execution>(*of.graph, *fake(pack));
   Call call{.what = std::move(what), .reads = execution->reads(), .writes = execution->writes()};
-  // The engine writes all of the workspace that it asked for.
+  // Writes the whole workspace that the engine asked for.
   const auto workspace = fake(pack)->one<std::byte*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
   call.writes.emplace_back(workspace, workspace_of(of.engine));
   Recorder::current()->launch(stream(), std::move(call), [execution] { execution->run(); });

@@ -1,5 +1,5 @@
-// Tests what a step does if work that the plan relies on fails on the device: engines that fail when finalised or when
-// first launched, products that do not run. Uses the fakes of machine.h. Wish::script says what they refuse.
+// Tests what a step does if work of its plan fails on the device: engines that fail when they are finalised or first
+// launched, and products that do not run. Uses the fakes of machine.h. Wish::script sets what the fakes refuse.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ bool with_sums(std::int64_t /*engine*/, const Operations& operations) {
 }
 bool fused(std::int64_t /*engine*/, const Operations& operations) { return operations.size() > 1; }
 
-/// Returns the number of cuDNN groups with an operation of `type`.
+/// Returns the number of groups for cuDNN that contain an operation of `type`.
 std::size_t groups_with(const Program& program, OpType type) {
   return static_cast<std::size_t>(std::count_if(program.groups.begin(), program.groups.end(), [&](const Group& group) {
     return group.provider == Provider::kCudnn && has(group, type);
@@ -58,7 +58,7 @@ TEST(Fallback, AnEngineThatDoesNotRunIsReplacedByTheNext) {
   }
 }
 
-// Several threads that finalise plans give the same engines and the same refusals as one thread.
+// Several threads that finalise plans must find the same engines and the same refusals as one thread.
 TEST(Fallback, ThreadsThatFinaliseChangeNothing) {
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(4)};
@@ -128,7 +128,7 @@ TEST(Fallback, GroupsThatNoEngineRunsGoDownALevel) {
       EXPECT_NE(found->why.find(each.why), std::string::npos) << found->why;
       const std::string notes = joined(machine.step->notes());
       EXPECT_NE(notes.find(std::string("level 2, ") + each.wanted + ": "), std::string::npos) << notes;
-      // Memory is laid out for the program that runs, not for the refused one.
+      // The memory layout must fit the program that runs, not the refused program.
       const MemoryLayout layout = lay_out(graph, machine.plan.program, wish.plan.compute, wish.plan.gradient);
       EXPECT_EQ(layout.scratch, machine.plan.memory.scratch);
       EXPECT_EQ(layout.offsets, machine.plan.memory.offsets);
@@ -137,7 +137,7 @@ TEST(Fallback, GroupsThatNoEngineRunsGoDownALevel) {
   }
 }
 
-// Only the groups with the refused signature fall back. The other groups keep their level.
+// Only groups with the refused signature fall back. All other groups keep their level.
 TEST(Fallback, OnlyTheGroupsConcernedGoDown) {
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(4)};
@@ -168,7 +168,7 @@ TEST(Fallback, OnlyTheGroupsConcernedGoDown) {
   compare_with_reference(wish, oracle);
 }
 
-// The engines of level 2 fail when finalised. The engines of level 1 fail when launched.
+// The engines of level 2 fail when they are finalised, and the engines of level 1 when they are launched.
 TEST(Fallback, GoesDownToSingleOperations) {
   ServesAll oracle;
   for (const Graph& forward : {tiny_resnet(4), tiny_inception(3), models::testing::tiny_vgg(3)}) {
@@ -211,7 +211,7 @@ TEST(Fallback, ASingleConvolutionThatDoesNotRunIsAnErrorThatSaysAll) {
   EXPECT_EQ(fake_cudnn_objects(), 0U);
 }
 
-// After a fault of the GPU itself nothing runs. The error names the engine, and no other engine is tried.
+// After a fault of the GPU itself no work can run. The error must name the engine, and no other engine may be tried.
 TEST(Fallback, AnEngineThatBreaksTheGpuIsNamed) {
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(4)};

@@ -1,4 +1,4 @@
-// Tests how ways to fuse are timed against one another and stored. Uses the fakes of machine.h.
+// Tests how a step times several ways to fuse and stores the result. Uses the fakes of machine.h.
 #include "models/cudnn/fusion.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace hvd::models::cudnn::testing::fusion_test {
 namespace {
 
-// On the fake GPU, the time of a step is the number of its launches.
+// On the fake GPU, a step takes as long as it has launches.
 TEST(Fusion, TimesWaysToFuseAndKeepsTheFastest) {
   const std::filesystem::path folder = own_folder("hvd_executor_fusions");
   std::filesystem::remove_all(folder);
@@ -42,7 +42,7 @@ TEST(Fusion, TimesWaysToFuseAndKeepsTheFastest) {
   EXPECT_EQ(plans, 3);
   EXPECT_NE(notes.find("with level 0, "), std::string::npos) << notes;
   EXPECT_NE(notes.find("with level 2, "), std::string::npos) << notes;
-  for (const bool tune : {true, false}) {  // a stored result is not timed again
+  for (const bool tune : {true, false}) {  // the stored result is used, and nothing is timed
     wish.executor.tune = tune;
     EXPECT_EQ(level_of(plans, notes), "2");
     EXPECT_EQ(plans, 2) << "the first, whose file says which, and that";
@@ -80,7 +80,8 @@ TEST(Fusion, AWayToFuseThatDoesNotFitIsLeftOut) {
   machine.step->forward_backward(machine.batch(), machine.sink);
 }
 
-// If the first way to fuse wins, winners that the other way stored later do not change the engines of the first.
+// The first way to fuse wins. Winners that another way to fuse stored later must not change the engines of the first
+// way.
 TEST(Fusion, RunsAgainWhatItTimed) {
   const std::filesystem::path folder = own_folder("hvd_executor_again");
   std::filesystem::remove_all(folder);
@@ -92,7 +93,7 @@ TEST(Fusion, RunsAgainWhatItTimed) {
   const std::string timed = Machine(wish, oracle).step->engines();
   wish.executor.tune = false;
   EXPECT_EQ(Machine(wish, oracle).step->engines(), timed);
-  // If rank 0 has stored no winners, winners that only this rank has stored are not used.
+  // Rank 0 has stored no winners. Winners that only this rank has stored must then not be used.
   wish.executor.exchange = [&](const std::string& mine) { return std::vector{mine.substr(0, mine.find("winner "))}; };
   wish.fusions = {{.level = 2}};
   const std::string told = Machine(wish, oracle).step->engines();
@@ -103,7 +104,8 @@ TEST(Fusion, RunsAgainWhatItTimed) {
 
 // ---- Images as columns, where cuBLASLt refuses the products ----
 
-/// A network whose images are columns. `refused`: cuBLASLt refuses 100 rows or more, which only columns have.
+/// Returns a network whose images are columns. If `refused`, cuBLASLt refuses products with 100 rows or more. Only
+/// columns have so many rows.
 Wish columns_wish(bool refused) {
   Wish wish{.forward = models::testing::tiny_vgg(3)};
   wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(Images::kColumns, 1)};
@@ -157,7 +159,7 @@ TEST(ColumnsOfImages, AreTriedAgainByARunThatTakesWhatWasKept) {
     EXPECT_EQ(notes.find("images as columns"), std::string::npos) << "timed, but never run: " << notes;
     machine.step->forward_backward(machine.batch(), machine.sink);
   }
-  Machine other(columns_wish(false), oracle);  // cuBLASLt runs the products, as it might after an update
+  Machine other(columns_wish(false), oracle);  // cuBLASLt does not refuse the products, as after an update of cuBLASLt
   EXPECT_TRUE(multiplies_columns(other));
   std::filesystem::remove_all(folder);
 }

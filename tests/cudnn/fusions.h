@@ -1,4 +1,4 @@
-// Makes a Fusion from the way in which images are read.
+// Makes a Fusion from a level and the way in which images are read.
 #pragma once
 
 #include "models/cudnn/fusion.h"

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kParts = 16;
 constexpr std::size_t kPartDigits = 4;  // few are enough: parts are compared only if the hash of the text differs
-constexpr std::size_t kMostLines = 6;   // lines of a part that a message shows
+constexpr std::size_t kMostLines = 6;   // a message shows at most this many lines of a part
 constexpr std::size_t kMostWidth = 400;
 
 std::string without_remark(const std::string& line) { return line.substr(0, line.find(test::kRemark)); }
@@ -28,21 +28,21 @@ std::string shortened(std::string line) {
   return line;
 }
 
-/// Hashes lines `begin` to `end` - 1, as far as the text has them.
+/// Hashes lines `begin` to `end` - 1. Ignores lines that the text does not have.
 std::uint64_t hash_of(const std::vector<std::string>& text, std::size_t begin, std::size_t end) {
   Hasher hasher;
   for (std::size_t i = begin; i < std::min(end, text.size()); ++i) hasher.text(without_remark(text[i]));
   return hasher.value();
 }
 
-/// Return the first line of a part, and the line after the part's last line, in a text of `lines` lines cut into kParts
-/// parts. The last part has no end, so a longer text differs in its last part.
+/// A text of `lines` lines is cut into kParts parts. part_begin() returns the first line of a part, part_end() the line
+/// after its last line. The last part has no end, so if a text gets longer, its last part differs.
 std::size_t part_begin(std::size_t lines, std::size_t part) { return lines * part / kParts; }
 std::size_t part_end(std::size_t lines, std::size_t part) {
   return part + 1 == kParts ? static_cast<std::size_t>(-1) : part_begin(lines, part + 1);
 }
 
-/// Returns the digests of the parts of `text`, which is cut like the earlier text of `lines` lines.
+/// Returns the digests of the parts of `text`. The text is cut at the same lines as an earlier text of `lines` lines.
 std::array<std::string, kParts> parts_of(const std::vector<std::string>& text, std::size_t lines) {
   std::array<std::string, kParts> parts;
   for (std::size_t i = 0; i < kParts; ++i) {
@@ -59,7 +59,7 @@ std::string digest_of(const std::string& figures, const std::vector<std::string>
   return digest;
 }
 
-/// One parsed line of the file: the figures by name, including "lines" and "hash", and the digests of the parts.
+/// One line of the file after parsing: the figures by name, including "lines" and "hash", and the digests of the parts.
 struct Digest {
   std::vector<std::pair<std::string, std::string>> figures;
   std::vector<std::string> parts;

@@ -1,6 +1,7 @@
-// A text file with digests of long texts. It has one line per text: "NAME: FIGURE NUMBER ... lines 812 hash
-// 0123456789abcdef parts 0123 4567 ...". The parts are digests of sixteen pieces of the text. These digests show in
-// which piece a text first differs, although the old text is not kept. The test owns the object; one thread uses it.
+// A text file with digests of long texts. The file has one line for each text: "NAME: FIGURE NUMBER ... lines 812 hash
+// 0123456789abcdef parts 0123 4567 ...". Each of the sixteen parts is a digest of one piece of the text. If a text
+// changes, the parts show in which piece it first differs, although the old text is not kept. The test owns the object.
+// Only one thread may use it.
 #pragma once
 
 #include <map>
@@ -11,11 +12,11 @@
 namespace hvd::models::cudnn::testing {
 
 struct GoldenOptions {
-  std::string file;         ///< path of the file of digests
-  std::string first_line;   ///< the file must begin with this line: versions of the test and of cuDNN
-  std::string texts;        ///< folder to which each text is written, as NAME.txt
-  std::string before = {};  ///< folder of texts of an earlier commit, to show the first line that differs; empty: none
-  bool write = false;       ///< digests that differ are written to the file instead of being reported
+  std::string file;         ///< path of the file with the digests
+  std::string first_line;   ///< the first line that the file must have: versions of the test and of cuDNN
+  std::string texts;        ///< each text is written to this folder as NAME.txt
+  std::string before = {};  ///< folder with an earlier commit's texts, to show the first line that differs; empty: none
+  bool write = false;       ///< if true, digests that differ are written to the file instead of being reported
 };
 
 class Golden {
@@ -23,15 +24,16 @@ class Golden {
   explicit Golden(GoldenOptions options);
   Golden(const Golden&) = delete;
   Golden& operator=(const Golden&) = delete;
-  /// Writes the file if `write` is set. Prints an error instead of throwing one.
+  /// Writes the file if `write` is set. The destructor prints an error instead of throwing it.
   ~Golden();
 
-  /// Returns why the file cannot be used for comparison. Empty: the file is usable.
+  /// Returns the reason why the file cannot be used for comparison. Empty if the file is usable.
   [[nodiscard]] const std::string& unusable() const noexcept { return unusable_; }
-  /// Returns a description of how `figures` and `text` differ from the file's line `name`. Empty: they are equal.
-  /// `figures` alternates words and numbers. In each line of `text`, anything after "   # " is ignored.
+  /// Compares `figures` and `text` with the file's line `name`. Returns a description of the differences. Empty if
+  /// there are none. `figures` alternates words and numbers. In each line of `text`, everything after "   # " is
+  /// ignored.
   std::string check(const std::string& name, const std::string& figures, const std::vector<std::string>& text);
-  /// Returns the names in the file that begin with `prefix` and were not checked.
+  /// Returns those names in the file that begin with `prefix` and that were not checked.
   [[nodiscard]] std::vector<std::string> unchecked(const std::string& prefix) const;
 
  private:

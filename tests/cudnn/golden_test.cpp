@@ -1,4 +1,4 @@
-// Tests the parts of guard_test.cpp: Golden shows where texts differ, and CallLog tells calls apart.
+// Tests two parts of guard_test.cpp: Golden must show where texts differ, and CallLog must distinguish calls.
 #include "tests/cudnn/golden.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class GoldenTest : public ::testing::Test {
             .before = {},
             .write = write};
   }
-  /// Writes the file with one digest, the digest of a text of 100 lines.
+  /// Writes a file with a single digest, that of a text of 100 lines.
   void written() const { Golden(options(true)).check("a case", "groups 5 bytes 640", lines(100)); }
 
   const std::filesystem::path folder_ =
@@ -101,7 +101,7 @@ TEST(CallLog, NamesWhatItSeesInOrder) {
   test::FakeRuntime gpu(world, 0, {.memory_bytes = std::size_t{1} << 40, .uuid = {}, .dry = true});
   test::CallLog log(gpu);
   {
-    const gpu::DeviceMemory large = gpu.allocate(std::size_t{1} << 38, "much");  // takes address space only
+    const gpu::DeviceMemory large = gpu.allocate(std::size_t{1} << 38, "much");  // uses only address space, not memory
     const gpu::PinnedMemory host = gpu.allocate_pinned(64, "little");
     const gpu::Stream first = gpu.make_stream(gpu::Priority::kNormal), second = gpu.make_stream(gpu::Priority::kHigh);
     const gpu::Event event = gpu.make_event(gpu::Timing::kOff);

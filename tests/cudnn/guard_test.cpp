@@ -1,9 +1,10 @@
-// Compares plans and steps with those of the code that ran on GPUs, so that this code can be moved and renamed without
-// a GPU. The test covers the four networks at batch 256, every type and level, and images as columns and padded. It
-// compares the plan for the properties of an H200 and an A100 (launches, engines, order, places and bytes), every call
-// that the step makes on a fake GPU (streams, order, ranges, events), and how many of the winners recorded on the H200
-// are found. The digests are in golden/guard.txt (golden.h). The first line of this file names the version of cuDNN
-// whose heuristics made the digests. With another version, or without cuDNN, the test is skipped with the reason.
+// Compares plans and steps with digests of the plans and steps of code that ran on GPUs. That code can therefore be
+// moved and renamed without a GPU. The test covers the four networks at batch 256, every type and level, and images as
+// columns and padded. It compares (1) the plan for the properties of an H200 and of an A100: launches, engines, order,
+// places and bytes; (2) every call that the step makes on a fake GPU: streams, order, ranges and events; (3) the number
+// of winners recorded on the H200 that are found. The digests are in golden/guard.txt (golden.h). The first line of
+// that file names the version of cuDNN whose heuristics made the digests. With another version, or without cuDNN, the
+// test is skipped with the reason.
 //
 //   ctest -R cudnn_guard_test                          compares the default options
 //   ctest -C nightly -R cudnn_guard_nightly            compares all cases
@@ -40,7 +41,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::int64_t kBatch = 256;  // the batch of the recorded winners
+constexpr std::int64_t kBatch = 256;  // the recorded winners are for this batch
 
 bool wanted(const char* variable) { return std::getenv(variable) != nullptr; }
 std::string given(const char* variable) {
@@ -48,14 +49,15 @@ std::string given(const char* variable) {
   return value == nullptr ? "" : value;
 }
 
-/// Returns a network whose weights start at zero. Nothing is computed, so drawing random weights would waste time.
+/// Returns a network whose weights all start at zero. Drawing random weights would waste time, because nothing is
+/// computed.
 Graph network(const std::string& model) {
   Graph graph = differentiate(build_model({.model = model, .batch_size = kBatch}));
   for (Parameter& parameter : graph.parameters) parameter.init = Init::kZero;
   return graph;
 }
 
-// Names a case. At level 0 images are always padded, so the name does not say so.
+// Returns the name of a case. The name does not say that images are padded at level 0, because there they always are.
 std::string case_name(const std::string& device, const Graph& graph, const PlanOptions& options) {
   const Fusion& fusion = options.fusion;
   return device + " " + graph.model + " " + std::string(name(options.compute)) + ", gradients " +
@@ -71,7 +73,7 @@ std::vector<PlanOptions> every_option() {
       for (const int level : {0, 1, 2}) {
         PlanOptions options{.compute = compute, .gradient = gradient, .fusion = {.level = level}};
         list.push_back(options);
-        if (compute == ComputeType::kFp32) continue;  // fp32 adds no channels to images
+        if (compute == ComputeType::kFp32) continue;  // in fp32 images never get additional channels
         if (level > 0) {
           options.fusion.images = Images::kPadded;
           list.push_back(options);
@@ -95,8 +97,9 @@ class Sink final : public GradientSink {
   test::CallLog& log_;
 };
 
-/// Returns the calls of a step on a fake GPU, from its construction to its destruction: an eager step, a captured step,
-/// and loads of images that are new, kept on the GPU, and already loaded. Nothing is computed.
+/// Returns the calls of a step on a fake GPU, from the step's construction to its destruction. The calls are those of
+/// an eager step, of a captured step, and of loads of images that are new, kept on the GPU, or already loaded. Nothing
+/// is computed.
 std::vector<std::string> step_lines(const Graph& graph, const Planning& planning, const ExecutorOptions& options) {
   test::FakeWorld world(1);
   test::FakeRuntime gpu(world, 0, {.memory_bytes = std::size_t{1} << 40, .uuid = {}, .dry = true});
@@ -164,7 +167,7 @@ std::vector<std::string> step_lines(const Graph& graph, const Plan& plan) {
   return step_lines(graph, planning, {});
 }
 
-/// All tests share one planner per GPU, which remembers cuDNN's answers, and one file of digests.
+/// All tests share one planner for each GPU and one file of digests. A planner remembers cuDNN's answers.
 class Guard : public ::testing::Test {
  protected:
   static void TearDownTestSuite() {
@@ -229,29 +232,30 @@ TEST_F(Guard, EveryPlanAndStepIsWhatItWas) {
     for (const std::string& model : kNetworks) {
       const Graph graph = network(model);
       for (const PlanOptions& options : every_option()) {
-        // A step's calls depend only on the plan, not on the GPU. The second GPU needs only the defaults.
+        // A step's calls depend only on the plan, not on the GPU. For the second GPU, only steps with the default
+        // options run.
         const bool step = device == "h200" || options.fusion == Fusion{};
         check_plan(device, graph, options, step);
       }
-      planners().clear();  // cuDNN's lists of one network take more than a gigabyte
+      planners().clear();  // frees memory: cuDNN's engine lists for one network take more than a gigabyte
     }
     EXPECT_EQ(golden()->unchecked(device), std::vector<std::string>()) << "no longer there";
   }
 }
 
-/// How many of the recorded winners a plan finds by signature, file name, and the texts of engines and ways to fuse.
-/// Without a driver cuDNN omits some engines, so not every winner is among the candidates here.
+/// How many recorded winners a plan finds. Winners are found by signature, file name, and the texts of engines and ways
+/// to fuse. Without a driver cuDNN omits some engines, so some winners are not among the candidates on this machine.
 struct Found {
-  std::size_t own = 0, borrowed = 0;  ///< winners in the plan's own file; usable winners in other programs' files
-  std::size_t asked = 0, known = 0;   ///< signatures of cuDNN's groups; number of these that have a winner
-  std::size_t chosen = 0;             ///< signatures whose winner is among the candidates
-  std::string kept_way = "none";      ///< index of the file's way to fuse, among the ways that are tried
+  std::size_t own = 0, borrowed = 0;  ///< own: winners in the plan's own file; borrowed: usable winners in other files
+  std::size_t asked = 0, known = 0;   ///< asked: signatures of cuDNN's groups; known: those that have a winner
+  std::size_t chosen = 0;             ///< number of signatures whose winner is among the candidates
+  std::string kept_way = "none";      ///< index of the way to fuse that the file names, among the ways that are tried
   std::vector<std::uint64_t> products = {};  ///< signatures of the matrix products that have a winner
 };
 
 Found find_winners(Plan& plan, const std::vector<Fusion>& ways) {
   const std::string folder = HVD_WINNERS;
-  plan.cublaslt = "13.1.0";  // the version of the recorded winners
+  plan.cublaslt = "13.1.0";  // the version of cuBLASLt with which the winners were recorded
   const Winners own = load_winners(folder + "/" + winners_file_name(plan), plan);
   std::vector<Winner> all = borrow_winners(folder, plan, own.list);
   std::set<std::uint64_t> wanted;
@@ -294,7 +298,7 @@ TEST_F(Guard, WinnersRecordedOnTheH200AreFound) {
         way.fusion = fusion;
         return planner("h200").plan(of, way);
       };
-      // The step loads the winners itself and uses the stored way to fuse.
+      // Here the step itself loads the winners and uses the way to fuse that their file names.
       const std::vector<std::string> lines =
           step_lines(graph, {.fusions = ways, .plan = plan}, {.winners_folder = HVD_WINNERS});
       check("winners " + case_name("h200", graph, options) + ", step", "", lines);

@@ -1,4 +1,4 @@
-// Launches our kernels, compiled for the host (tests/gpu/host_grid.h), through the recorder.
+// Launches our kernels through the recorder. The kernels are compiled for the host (tests/gpu/host_grid.h).
 #include <functional>
 #include <utility>
 #include <vector>

@@ -1,4 +1,4 @@
-// Host memory for kernels compiled for the host. A launch returns after its kernel has finished, so nothing waits here.
+// Host memory for kernels that are compiled for the host. A launch returns only after its kernel, so no function waits.
 #include <cstring>
 #include <new>
 
@@ -7,7 +7,7 @@
 namespace hvd::models::cudnn::kernels {
 
 namespace {
-constexpr std::align_val_t kAlign{256};  // alignment of cudaMalloc
+constexpr std::align_val_t kAlign{256};  // cudaMalloc aligns memory in the same way
 }
 
 std::string no_device() { return {}; }

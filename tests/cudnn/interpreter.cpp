@@ -67,7 +67,7 @@ void Interpreter::run(std::span<const std::int32_t> labels, std::uint64_t seed, 
   for (std::size_t i = 0; i < program_.groups.size(); ++i) {
     const Group& group = program_.groups[i];
     for (const Operation& operation : group.operations) run(operation, labels, seed);
-    // Values that stay inside a group are erased after the group.
+    // A value that only its own group uses is erased after the group.
     for (const Operation& operation : group.operations) {
       for (const ValueId output : operation.outputs) {
         if (inside(group, output)) memory_[static_cast<std::size_t>(output)].clear();
@@ -139,7 +139,7 @@ bool Interpreter::run_product(const Operation& operation) {
     case OpType::kConv: reference::conv(window(), first, second, {}, result); break;
     case OpType::kConvBackwardData: reference::conv_backward_data(window(), first, second, result); break;
     case OpType::kConvBackwardWeights: reference::conv_backward_weights(window(), first, second, result, {}); break;
-    case OpType::kLinear: {  // the product of a convolution's columns is an image, not a matrix
+    case OpType::kLinear: {  // the product of a convolution's columns has the shape of an image
       const Shape matrix{first.shape[0], second.shape[0]};
       const Data none(static_cast<std::size_t>(matrix[1]), 0.0);
       reference::fully_connected(first, second, {none, Shape{matrix[1]}}, {y, matrix});
@@ -167,7 +167,7 @@ bool Interpreter::run_product(const Operation& operation) {
   return true;
 }
 
-// Runs kColumns, which writes each window of a convolution as a row, and kPartialSum.
+// Runs two operations: kColumns, which writes each window of a convolution as a row, and kPartialSum.
 bool Interpreter::run_columns(const Operation& operation) {
   if (operation.type != OpType::kColumns && operation.type != OpType::kPartialSum) return false;
   const ValueId out = operation.outputs[0];
@@ -331,7 +331,7 @@ bool Interpreter::run_pool(const Operation& operation) {
     case OpType::kGlobalAvgPoolBackward: reference::global_avg_pool_backward(first, result); break;
     case OpType::kMaxPool:
     case OpType::kMaxPoolBackward: {
-      // `where` is the index of the first maximum in its window; windows are read row by row.
+      // `where` stores for each window the index of its first maximum. A window is read row by row.
       const Window w = window();
       const bool backward = operation.type == OpType::kMaxPoolBackward;
       const Data dy = backward ? read(operation.inputs[1]) : Data();
@@ -341,7 +341,7 @@ bool Interpreter::run_pool(const Operation& operation) {
       for (std::int64_t o = 0; o < pooled.count(); ++o) {
         const std::int64_t c = o % pooled[3], ow = o / pooled[3] % pooled[2];
         const std::int64_t oh = o / pooled[3] / pooled[2] % pooled[1], n = o / pooled[3] / pooled[2] / pooled[1];
-        const auto at = [&](std::int64_t index) {  // element of tap `index`; -1 on padding
+        const auto at = [&](std::int64_t index) {  // the element at place `index` of the window; -1: padding
           const std::int64_t h = oh * w.stride_h - w.pad_top + index / w.kernel_w;
           const std::int64_t v = ow * w.stride_w - w.pad_left + index % w.kernel_w;
           if (h < 0 || v < 0 || h >= image[1] || v >= image[2]) return std::int64_t{-1};

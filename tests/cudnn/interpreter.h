@@ -1,5 +1,6 @@
-// Runs a Program in double precision, one operation after the other. The result is what a GPU must compute, however the
-// operations are fused. Uses the reference's arithmetic (reference/ops.h), but not its walk over the graph.
+// Runs a Program in double precision, one operation after another. A GPU must compute the same results, however the
+// operations are fused. The interpreter uses the arithmetic of the reference (reference/ops.h), but not its order of
+// nodes.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +19,12 @@ class Interpreter {
   /// `graph` and `program` must outlive the interpreter.
   Interpreter(const Graph& graph, const Program& program);
 
-  /// Sets a tensor that lives in an arena (images, parameters, running statistics) to row-major `values`.
+  /// Sets the tensor `tensor` to row-major `values`. The tensor must live in an arena (images, parameters, running
+  /// statistics).
   void set(TensorId tensor, std::span<const double> values);
-  /// Runs the groups in order. Dropout masks are those of `seed`, step 0, sample 0. `last_readers` gives for each value
-  /// the last group that reads it; after this group the value is erased. Empty: no value is erased.
+  /// Runs the groups in order. Dropout masks are those of `seed` for step 0 and sample 0. `last_readers` has for each
+  /// value the last group that reads the value. The value is erased after this group. If `last_readers` is empty, no
+  /// value is erased.
   void run(std::span<const std::int32_t> labels, std::uint64_t seed, std::span<const int> last_readers = {});
   /// Returns the values of `tensor` after the run. Fails an assertion if the tensor has no memory.
   [[nodiscard]] std::vector<double> get(TensorId tensor) const;
@@ -41,7 +44,7 @@ class Interpreter {
 
   const Graph& graph_;
   const Program& program_;
-  std::vector<Data> memory_;  // by ValueId; the elements of a slice are stored in its root
+  std::vector<Data> memory_;  // by ValueId; a slice has no memory of its own, its elements are in its root value
 };
 
 }  // namespace hvd::models::cudnn::testing

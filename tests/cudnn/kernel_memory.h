@@ -17,20 +17,20 @@
 
 namespace hvd::models::cudnn::kernels {
 
-/// Returns why there is no GPU, which skips the tests. Empty: the tests run.
+/// Returns the reason why there is no GPU, for which tests are skipped. Empty if tests can run.
 std::string no_device();
 void* device_allocate(std::size_t bytes);
 void device_free(void* data) noexcept;
 void device_fill(void* to, int value, std::size_t bytes);
 void to_device(void* to, const void* from, std::size_t bytes);
-/// Waits for all launched kernels, then copies.
+/// Waits for all launched kernels. Then copies from device memory to host memory.
 void from_device(void* to, const void* from, std::size_t bytes);
 
 /// Device memory followed by a guard area of the same size. The destructor checks that no kernel wrote to the guard.
 class Memory {
  public:
   explicit Memory(std::size_t bytes) : data_(device_allocate(2 * bytes)), bytes_(bytes) {
-    device_fill(data_, kUntouched, 2 * bytes);  // NaN in every type, so that elements not written are noticed
+    device_fill(data_, kUntouched, 2 * bytes);  // NaN in every type, so that elements that no kernel writes are noticed
   }
   template <class T>
   explicit Memory(const std::vector<T>& values) : Memory(values.size() * sizeof(T)) {
@@ -66,7 +66,7 @@ class Memory {
   std::size_t bytes_;
 };
 
-/// Half the distance from 1 to the next larger number of the type.
+/// Half the distance from 1 to the next larger number of type `type`.
 inline double rounding(DataType type) {
   return type == DataType::kF32 ? 0x1.0p-24 : type == DataType::kF16 ? 0x1.0p-11 : 0x1.0p-8;
 }
@@ -75,7 +75,8 @@ struct Gap {
   std::int64_t elements = 0;
 };
 
-/// A tensor on the device and the doubles that it contains. A gap, which no kernel may touch, follows each row.
+/// A tensor on the device. `values` has its elements as doubles. Each row is followed by a gap, which no kernel may
+/// touch.
 struct Tensor {
   DataType type;
   Shape shape;
@@ -83,14 +84,14 @@ struct Tensor {
   std::vector<double> values;
   Memory memory;
 
-  /// Makes a tensor that is not initialised, for a kernel's output.
+  /// Makes a tensor whose memory is not initialised. Used for outputs of kernels.
   Tensor(DataType of, const Shape& dims, Gap gap = {})
       : type(of),
         shape(dims),
         pitch(channels() + gap.elements),
         values(static_cast<std::size_t>(dims.count())),
         memory(static_cast<std::size_t>(rows() * pitch) * size_of(of)) {}
-  /// Makes a tensor with the values of `given`, rounded to the type.
+  /// Makes a tensor with the elements `given`, rounded to type `of`.
   Tensor(DataType of, const Shape& dims, const std::vector<double>& given, Gap gap = {}) : Tensor(of, dims, gap) {
     std::vector<std::byte> bytes = memory.read<std::byte>();
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -99,7 +100,7 @@ struct Tensor {
     }
     to_device(memory.as<void>(), bytes.data(), bytes.size());
   }
-  /// Makes a tensor with random values of the standard normal distribution.
+  /// Makes a tensor whose elements are random values of the standard normal distribution.
   Tensor(DataType of, const Shape& dims, std::uint64_t stream, Gap gap = {})
       : Tensor(of, dims, models::testing::random_values(dims.count(), stream), gap) {}
 
@@ -109,7 +110,7 @@ struct Tensor {
   [[nodiscard]] Image image() const { return {matrix(), shape[0], shape[1], shape[2]}; }
   [[nodiscard]] reference::In in() const { return {values, shape}; }
   reference::Out out() { return {values, shape}; }
-  /// Returns all elements as they are on the device now, and checks that the gaps are untouched.
+  /// Returns all elements that are on the device now. Checks that no kernel has written to the gaps.
   [[nodiscard]] std::vector<double> read() const {
     const std::vector<std::byte> bytes = memory.read<std::byte>();
     std::vector<double> got(values.size());
@@ -121,8 +122,8 @@ struct Tensor {
     }
     return got;
   }
-  /// Compares the device's elements with `values`. Allows one rounding of the result, and the roundings of `terms`
-  /// additions in fp32 of terms of about one.
+  /// Compares the device's elements with `values`. The tolerance is one rounding of the result and the roundings of
+  /// `terms` additions in fp32, where each term is about one.
   void expect_near(const char* what, double terms) const {
     const std::vector<double> got = read();
     for (std::size_t i = 0; i < got.size(); ++i) {

@@ -1,6 +1,7 @@
-// Compares our kernels with the reference: launches, vector widths, and all kernels of a batch norm. Built twice: for
-// the host (host_memory.cpp) and for a GPU (cuda_memory.cpp; skipped, with the reason, without a GPU). element_test.cpp
-// tests the arithmetic per element. sums_test.cpp and softmax_test.cpp test the kernels whose threads work together.
+// Compares our kernels with the reference: launches, vector widths, and all kernels of a batch norm. The test is built
+// for the host (host_memory.cpp) and for a GPU (cuda_memory.cpp). Without a GPU the test for a GPU is skipped with the
+// reason. element_test.cpp tests the arithmetic of single elements. sums_test.cpp and softmax_test.cpp test the kernels
+// whose threads work together.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +17,8 @@
 namespace hvd::models::cudnn::kernels::kernels_test {
 namespace {
 
-// Rows for many blocks, with a remainder, and few rows. Channels that allow wide vectors, and channels that do not.
+// The shapes have rows for many blocks with a remainder, or few rows. Some numbers of channels allow wide vectors,
+// others do not.
 const std::vector<Shape> kShapes{{3, 31, 29, 64}, {2, 5, 7, 2048}, {2, 9, 9, 6}, {1, 1, 1, 8}};
 
 void expect_vector(const char* what, const Memory& got, const std::vector<double>& expected, double terms) {
@@ -30,7 +32,7 @@ void expect_vector(const char* what, const Memory& got, const std::vector<double
 
 TEST_P(KernelTest, BatchNormInPieces) {
   for (const Shape& shape : kShapes) {
-    if (shape.count() == shape[3]) continue;  // one element per channel has no variance
+    if (shape.count() == shape[3]) continue;  // a single element per channel has no variance
     SCOPED_TRACE(shape.text());
     const auto channels = static_cast<std::size_t>(shape[3]);
     const Shape vector{shape[3]};
@@ -73,7 +75,7 @@ TEST_P(KernelTest, BatchNormInPieces) {
   }
 }
 
-/// The epilogue of a pool's backward pass: adds earlier diffs, then applies the backward of a rectifier.
+/// The epilogue of a pool's backward pass. It first adds earlier diffs and then applies a rectifier's backward.
 struct Behind {
   Tensor add, test;
   Behind(DataType type, const Shape& shape) : add(type, shape, 5), test(type, shape, 6) {}
@@ -83,19 +85,20 @@ struct Behind {
   }
 };
 
-// Each of these windows has its own kernel body, except the last, which uses the body for any window.
+// The kernel has a body for each of these windows except the last. The last one uses the body for any window.
 const std::vector<Window> kWindows{
     {3, 3, 2, 2, 1, 1, 1, 1}, {3, 3, 2, 2}, {2, 2, 2, 2}, {3, 3, 1, 1, 1, 1, 1, 1}, {3, 2, 1, 3, 2, 0, 1, 0}};
 
 TEST_P(KernelTest, WindowsBecomeRows) {
   for (const Window& window : {Window{7, 7, 2, 2, 3, 3, 3, 3}, Window{3, 3, 1, 1, 1, 1, 1, 1}, Window{3, 3, 2, 2},
                                Window{3, 2, 1, 3, 2, 0, 1, 0}}) {
-    // The second shape needs several blocks per line, and gets no gaps.
+    // The second shape is so wide that one line needs several blocks. It gets no gaps.
     for (const Shape& images : {Shape{3, 31, 29, 3}, Shape{1, 9, 400, 3}}) {
       const Tensor x(GetParam(), images, 1, Gap{images[0] - 1});
       const Shape y = pooled_shape(x.shape, window);
       const std::int64_t taps = std::int64_t{3} * window.kernel_h * window.kernel_w;
-      // The widths: written as vectors, written one by one, and more elements than a block has threads.
+      // The three widths give rows that are written as vectors, rows that are written one element at a time, and rows
+      // with more elements than a block has threads.
       for (const std::int64_t width : {(taps + 7) / 8 * 8, (taps + 7) / 8 * 8 + 1, std::int64_t{301}}) {
         Tensor rows(GetParam(), {y[0] * y[1] * y[2], width});
         columns(window, x.image(), {rows.matrix(), y[0], y[1], y[2]}, nullptr);
@@ -176,7 +179,8 @@ TEST_P(KernelTest, SumsOfBatchNorms) {
     const Tensor first(GetParam(), shape, 1, Gap{8}), second(GetParam(), shape, 2), test(GetParam(), shape, 3);
     const RandomNorm norm(channels, 10), other(channels, 20);
     const auto c = static_cast<std::size_t>(channels);
-    // The bits of `choice`: two inputs, a batch norm for each input, a rectifier, a mask from `test`.
+    // Each bit of `choice` switches one option on: a second input, a batch norm for each input, a rectifier, a mask
+    // from `test`.
     for (int choice = 0; choice < 32; ++choice) {
       const bool two = (choice & 1) != 0, relu = (choice & 8) != 0, tested = (choice & 16) != 0;
       const bool norms[2] = {(choice & 2) != 0, two && (choice & 4) != 0};
@@ -198,7 +202,7 @@ TEST_P(KernelTest, SumsOfBatchNorms) {
         out.values[i] = tested && !(test.values[i] > 0) ? 0 : value;
       }
       SCOPED_TRACE(choice);
-      out.expect_near("sum", 4096);  // large tolerance: values of some tens may cancel
+      out.expect_near("sum", 4096);  // the tolerance is large because values of some tens may cancel
     }
   }
 }
@@ -236,7 +240,7 @@ TEST_P(KernelTest, UpdateCopiesAndFiniteCheck) {
                                  {copied.memory.as<std::byte>() + 1000 * size_of(GetParam()), back.memory.as() + 1000,
                                   GetParam(), DataType::kF32, shape.count() - 1000}};
   copy(copies, nullptr);
-  EXPECT_EQ(back.read(), copied.read());  // widening is exact
+  EXPECT_EQ(back.read(), copied.read());  // conversion to fp32 is exact
 }
 
 TEST_P(KernelTest, SyntheticBatchesAreThoseOfAllBackends) {
@@ -272,7 +276,7 @@ TEST_P(KernelTest, MatricesAreCopiedToAnotherTypeGapsAndAll) {
     to.values = from.values;
     to.expect_near("copy", 1);
     copy(to.matrix(), back.matrix(), nullptr);
-    EXPECT_EQ(back.read(), to.read());  // widening is exact
+    EXPECT_EQ(back.read(), to.read());  // conversion to fp32 is exact
   }
 }
 

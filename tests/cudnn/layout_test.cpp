@@ -1,4 +1,4 @@
-// Tests memory layouts, the file of winners, and the bounds on FLOPs and bytes of a group.
+// Tests memory layouts, files of winners, and the counts of FLOPs and bytes of a group.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -78,8 +78,8 @@ TEST(MemoryLayout, SlicesLieInsideWhatTheyAreSlicesOf) {
     EXPECT_EQ(layout.offsets[id],
               layout.offsets[static_cast<std::size_t>(value.parent)] + static_cast<std::size_t>(value.channel) * 2);
   }
-  // Two concatenations of five branches, forward and backward, make 20. Images, the first weight and its gradient
-  // without their added channels make three.
+  // 20 slices belong to the branches: two concatenations of five branches, forward and backward. Three more are the
+  // images, the first weight and its gradient, each without the added channels.
   EXPECT_EQ(slices, 23U);
 }
 
@@ -103,7 +103,7 @@ TEST(MemoryLayout, ArenasHaveEqualSlotsInGradientOrder) {
   EXPECT_EQ(fp16.momentum, 4 * offset);
   const MemoryLayout tf32 = lay_out(graph, program, ComputeType::kTf32, DataType::kF32);
   EXPECT_EQ(tf32.weights, 4 * offset);
-  EXPECT_EQ(tf32.master, 0U);  // the weights are fp32 already
+  EXPECT_EQ(tf32.master, 0U);  // no master weights, because the weights are fp32 already
 }
 
 TEST(MemoryLayout, ChannelsAddedToImagesAreInNoArenaOfTheNetworks) {
@@ -136,7 +136,7 @@ TEST(MemoryLayout, FusedStepsNeedLessMemory) {
   const auto scratch = [&](int level) {
     return lay_out(graph, analysed(graph, level), ComputeType::kFp16, DataType::kF16).scratch;
   };
-  EXPECT_LE(scratch(2), scratch(1));  // both levels store the outputs of batch norms
+  EXPECT_LE(scratch(2), scratch(1));  // may be equal, because both levels store the outputs of batch norms
   EXPECT_LT(scratch(1), scratch(0));
 }
 
@@ -174,7 +174,8 @@ TEST(Winners, SurviveTheirFile) {
   EXPECT_EQ(choose_winners(plan, read.list), 0U);
   EXPECT_EQ(plan.engines[0].chosen, 1U);
   EXPECT_EQ(plan.engines[1].chosen, 0U);
-  // The workspace of an engine compiled at run time is known only after a run, so it comes from the file.
+  // The workspace of an engine compiled at run time is not known before a run. It therefore comes from the file of
+  // winners.
   EXPECT_EQ(plan.workspace_bytes, 65536U);
   std::filesystem::remove(path);
 }
@@ -187,7 +188,7 @@ TEST(Winners, WithKnobsAreFoundAgain) {
   const Winners read = parse_winners(winners_text(plan, winners_of(winner)), plan);
   ASSERT_EQ(read.list.size(), 1U);
   EXPECT_EQ(read.list[0].choice.knobs, winner.choice.knobs);
-  EXPECT_EQ(choose_winners(plan, read.list), 1U);  // there is no winner for "two"
+  EXPECT_EQ(choose_winners(plan, read.list), 1U);  // one engine has no winner: that of signature "two"
   EXPECT_EQ(plan.engines[0].chosen, 0U);
 }
 
@@ -258,14 +259,14 @@ TEST(Winners, OfOtherProgramsAreBorrowedForEqualGroups) {
 TEST(GroupCost, CountsWhatIsComputedAndWhatCrossesMemory) {
   const Graph graph = differentiate(models::testing::tiny_vgg(2));
   const Program program = analysed(graph, 1);
-  // The first convolution with its bias and rectifier: {2, 8, 8, 3} to {2, 8, 8, 6} through 3 x 3, in fp16. The cost
-  // counts the network's three channels, not the five channels of zeroes.
+  // This is the first convolution with its bias and rectifier, in fp16. It makes {2, 8, 8, 6} of {2, 8, 8, 3} with a 3
+  // x 3 kernel. The cost counts the network's three channels, not the five added channels of zeroes.
   const Group& conv = program.groups.at(1);
   ASSERT_EQ(operations_text(conv), "conv+bias+relu");
   constexpr double kMade = 2 * 8 * 8 * 6;
   EXPECT_DOUBLE_EQ(group_cost(graph, program, conv).flops, 2 * kMade * 27 + kMade + kMade);
   EXPECT_DOUBLE_EQ(group_cost(graph, program, conv).bytes, 2 * (2 * 8 * 8 * 3 + 6 * 27 + 6 + kMade));
-  // The whole step costs as much as its products, plus at most 10 %.
+  // The whole step costs at least as much as its products, and at most 10 % more.
   double products = 0, step = 0;
   for (const Node& node : graph.nodes) {
     const bool counts = node.kind == OpKind::kConv || node.kind == OpKind::kFullyConnected ||

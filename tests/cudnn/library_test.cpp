@@ -1,5 +1,5 @@
-// Tests which versions of cuDNN are accepted, which are refused, and the texts of the errors. The libraries are
-// stand-ins (CMakeLists.txt); the folder HVD_STAND_INS contains a folder for each version.
+// Tests which versions of cuDNN are accepted and which are refused, and the texts of the errors. The libraries are
+// stand-ins (CMakeLists.txt). The folder HVD_STAND_INS has one folder for each version.
 #include "models/cudnn/library.h"
 
 #include <gtest/gtest.h>

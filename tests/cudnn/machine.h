@@ -1,4 +1,5 @@
-// A step on a fake GPU whose libraries compute on the host (recorder.h), and its comparison with the reference.
+// A step on a fake GPU with libraries that compute on the host (recorder.h), and a comparison of the step with the
+// reference.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +28,7 @@ using test::FakeWorld;
 
 inline constexpr std::uint64_t kSeed = 5;
 
-/// Returns a path that no concurrent run of the test uses.
+/// Returns the path of a folder that no other running test process uses.
 inline std::filesystem::path own_folder(const std::string& name) {
   return std::filesystem::path(::testing::TempDir()) / (name + "." + std::to_string(::getpid()));
 }
@@ -36,8 +37,8 @@ inline Backends fake_backends() {
   return {.cudnn = Library::with(fake_cudnn()), .cublaslt = CublasLt::with(fake_cublaslt()), .kernels = host_kernels()};
 }
 
-/// Plans as the planner does, but asks `oracle` instead of a library. Every cuDNN group gets two candidates, except
-/// those in `options.failed`. A group without candidates is refused.
+/// Makes a plan as the planner does, but asks `oracle` instead of a library. Every cuDNN group has two candidates, of
+/// which those in `options.failed` are left out. A group without candidates is refused.
 inline Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle& oracle) {
   const auto left = [&options](const Program& program, const Group& group) {
     std::vector<EngineChoice> choices{{.engine = 1, .knobs = {{.type = 2, .value = 5}}}, {.engine = 2}};
@@ -75,10 +76,10 @@ struct Wish {
   std::vector<Fusion> fusions = {};  ///< candidates for Planning::fusions; empty: only the fusion of `plan`
   ExecutorOptions executor = {.seed = kSeed};
   std::size_t device_bytes = std::size_t{256} << 20;
-  int threads = 1;                             ///< threads that finalise cuDNN plans; each calls the script's refusals
-  const char* device = "fake";                 ///< the GPU's name
-  bool alone = true;                           ///< no other thread uses a Machine at the same time
-  std::function<void(Recorder&)> script = {};  ///< sets what the libraries refuse, before the step is made
+  int threads = 1;                             ///< threads that finalise cuDNN plans; each asks the script's refusals
+  const char* device = "fake";                 ///< name of the GPU
+  bool alone = true;                           ///< true: no other thread uses a Machine at the same time
+  std::function<void(Recorder&)> script = {};  ///< called before the step is made; sets what the libraries refuse
 };
 
 inline std::string joined(const std::vector<std::string>& lines) {
@@ -87,7 +88,7 @@ inline std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-/// A step on a fake GPU, and a batch for it.
+/// A step on a fake GPU, and a batch for this step.
 class Machine {
  public:
   Machine(const Wish& wish, EngineOracle& oracle, std::uint64_t schedule = 1)
@@ -160,7 +161,7 @@ class Machine {
   FakeWorld world;
   FakeRuntime gpu;
   Recorder recorder;
-  Plan plan;  ///< the last plan made
+  Plan plan;  ///< the last plan that the step asked for
   int plans = 0;
   std::vector<std::size_t> ready;
   gpu::DeviceMemory gradients;
@@ -180,7 +181,7 @@ inline double rounding(ComputeType type) {
   return 0x1.0p-24;
 }
 
-/// Runs one step and returns the gradients of all parameters, concatenated.
+/// Runs one step. Returns the gradients of all parameters, one after another.
 inline std::vector<float> gradients_of(Machine& machine) {
   machine.step->forward_backward(machine.batch(), machine.sink);
   std::vector<float> all;
@@ -191,8 +192,8 @@ inline std::vector<float> gradients_of(Machine& machine) {
   return all;
 }
 
-/// Returns the number of terms of the longest sum: that of a matrix product or convolution, or that of a batch norm
-/// over the pixels of a channel.
+/// Returns the number of terms of the longest sum in a step. The sums are those of matrix products and convolutions,
+/// and those of batch norms over the pixels of a channel.
 inline double longest_sum(const Graph& graph) {
   std::int64_t longest = 1;
   for (const Node& node : graph.nodes) {
@@ -208,9 +209,10 @@ inline double longest_sum(const Graph& graph) {
 
 /// Runs two steps and compares loss, gradients and weights with the reference in double.
 ///
-/// The tolerance comes from a second reference whose weights are changed by one random rounding each: it measures the
-/// effect of one rounding per weight. A sum of K terms is off by about sqrt(K) roundings, and a layer stores about four
-/// tensors (its output, its diff, and a vector for each). A pointer bound to a wrong tensor causes far larger errors.
+/// The tolerance comes from a second reference, in which each weight is changed by one random rounding. The second
+/// reference therefore shows the effect of one rounding per weight. A sum of K terms is off by about sqrt(K) roundings.
+/// A layer stores about four tensors (its output, its diff, and a vector for each). A pointer bound to a wrong tensor
+/// causes far larger errors.
 inline void compare_with_reference(const Wish& wish, EngineOracle& oracle) {
   const double roundings = 4 * std::sqrt(longest_sum(wish.forward));
   models::testing::Rank rank(wish.forward, {.gradient = DataType::kF64, .seed = kSeed});

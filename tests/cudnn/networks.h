@@ -1,4 +1,4 @@
-// Small networks that together contain every graph pattern that fusion must handle.
+// Small networks. Together they contain every graph pattern that fusion must handle.
 #pragma once
 
 #include <array>
@@ -16,8 +16,9 @@ inline TensorId conv_norm_relu(GraphBuilder& b, const std::string& name, TensorI
   return b.relu(name + ".relu", b.batch_norm(name + ".bn", b.conv(name, x, channels, window, false)));
 }
 
-/// A stem with a max pool and three blocks: with a convolution as shortcut, with the identity as shortcut, and with
-/// stride 2. The channel counts are multiples of 8, which cuDNN's tensor-core engines accept.
+/// A stem with a max pool, and three blocks. The first has a convolution as shortcut, the second has the identity, and
+/// the third has a convolution with stride 2. All channel counts are multiples of 8, which cuDNN's tensor-core engines
+/// accept.
 inline Graph tiny_resnet(std::int64_t batch, std::int64_t size = 16, std::int64_t width = 8) {
   GraphBuilder b("tiny_resnet", batch, size, 5);
   TensorId x = conv_norm_relu(b, "stem", b.images(), width, square(3, 2, 1));
@@ -39,8 +40,8 @@ inline Graph tiny_resnet(std::int64_t batch, std::int64_t size = 16, std::int64_
   return std::move(b).build();
 }
 
-/// Two blocks of concatenated branches: one branch forks as in Inception's last blocks, others use average and max
-/// pools. An activation is read five times, and there are two losses.
+/// Two blocks of concatenated branches. One branch forks, as in Inception's last blocks, and others have an average or
+/// a max pool. One activation is read five times. There are two losses.
 inline Graph tiny_inception(std::int64_t batch, std::int64_t size = 13, std::int64_t width = 8) {
   GraphBuilder b("tiny_inception", batch, size, 5);
   TensorId x = conv_norm_relu(b, "stem1", b.images(), width, square(3, 2, 0));

@@ -1,4 +1,4 @@
-// Engine oracles for tests of the analysis: they answer "is there an engine for this group?" without a library.
+// Engine oracles for tests of the analysis. They answer without a library whether there is an engine for a group.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +21,12 @@ class ServesAll : public EngineOracle {
   std::string refusal(const Program& /*program*/, const Group& /*group*/) override { return {}; }
 };
 
-/// Serves single convolutions only, so every fusion falls back.
+/// Serves only groups with a single operation, so every fusion falls back.
 class ServesSingleConvolutions : public EngineOracle {
  public:
   std::string refusal(const Program& program, const Group& group) override {
     if (group.operations.size() > 1) return "fused";
-    // Also refuses a weight gradient whose type differs from that of its inputs, and reads and writes of slices.
+    // Also refuses weight gradients that have another type than their inputs, and all reads and writes of slices.
     for (const ValueId id : reads(group)) {
       if (program.value(id).parent != kNoValue) return "strided";
       if (program.value(id).type != program.value(group.writes[0]).type) return "two types";
@@ -35,7 +35,8 @@ class ServesSingleConvolutions : public EngineOracle {
   }
 };
 
-/// Serves statistics but not the sums of a batch norm's backward, as cuDNN 9.19 answers for an H200 in bf16.
+/// Serves statistics, but not the sums of a batch norm's backward pass. cuDNN 9.19 answers in the same way for an H200
+/// in bf16.
 class ServesNoBackwardSums : public EngineOracle {
  public:
   std::string refusal(const Program& program, const Group& group) override {
@@ -45,7 +46,7 @@ class ServesNoBackwardSums : public EngineOracle {
   }
 };
 
-/// Refuses fused groups at random. Equal groups always get the same answer.
+/// Refuses fused groups at random. Gives the same answer for equal groups.
 class ServesAtRandom : public EngineOracle {
  public:
   explicit ServesAtRandom(std::uint64_t seed) : seed_(seed) {}

@@ -1,10 +1,11 @@
-// Tests plans for GPUs that are not here, with the properties of an H200 and of an A100: every group of the four
-// networks finds an engine at the expected level, plans compiled in advance can be finalised, and workspaces stay under
-// the cap. Skipped, with the reason, without cuDNN 9.8, and if engines compiled at run time cannot answer.
+// Tests plans for GPUs that are not present, with the properties of an H200 and of an A100. Every group of the four
+// networks must find an engine at the expected level. Engines compiled in advance must be finalised, and workspaces
+// must stay below the cap. The test is skipped with the reason if cuDNN 9.8 is missing, or if cuDNN cannot list engines
+// that it compiles at run time.
 //
-// The first test covers fp16, bf16 and tf32 at level 2, the next two the other types and levels. A later test covers
-// 16-bit types with fp32 gradients. The planner asks about equal groups once per storage type and GPU; the first test
-// prints Planner::questions() after the tables.
+// The first test covers fp16, bf16 and tf32 at level 2. The next two tests cover the other types and levels. A later
+// test covers 16-bit types with fp32 gradients. For each storage type and GPU, the planner asks about equal groups only
+// once. The first test prints Planner::questions() after the tables.
 #include "models/cudnn/plan.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,7 @@
 namespace hvd::models::cudnn::testing::plan_test {
 namespace {
 
-/// All tests share one planner per GPU, which remembers cuDNN's answers.
+/// All tests share one planner for each GPU. A planner remembers cuDNN's answers.
 class PlanTest : public ::testing::TestWithParam<std::string> {
  protected:
   static void TearDownTestSuite() { planners().clear(); }
@@ -46,15 +47,15 @@ class PlanTest : public ::testing::TestWithParam<std::string> {
 
 Graph network(const std::string& model) { return differentiate(build_model({.model = model, .batch_size = 64})); }
 
-// Counted by hand, see analysis_test.cpp: all convolutions, convolutions before a batch norm, and the data gradients
-// that can also make the backward sums of a batch norm.
+// `convolutions`: all convolutions. `normed`: convolutions before a batch norm. `sums`: data gradients that can also
+// make the backward sums of a batch norm. All were counted by hand (analysis_test.cpp).
 struct Expected {
   int convolutions, normed, sums;
 };
 const std::map<std::string, Expected> kExpected{
     {"resnet50", {53, 53, 32}}, {"resnet101", {104, 104, 66}}, {"vgg16", {13, 0, 0}}, {"inception3", {94, 94, 48}}};
 
-// cuDNN 9.19 serves the sums of a batch norm's backward in fp16 only.
+// cuDNN 9.19 makes the sums of a batch norm's backward pass only in fp16.
 const std::set<std::string> kFp16Alone{"dgrad+norm_apply+drelu+dnorm_weights",
                                        "dgrad+add+norm_apply+drelu+dnorm_weights"};
 
@@ -74,7 +75,7 @@ std::set<std::string> refused(const Program& program) {
   return list;
 }
 
-/// Checks invariants that hold for every plan, whatever its options.
+/// Checks what must hold for every plan, whatever its options.
 void check(const Graph& graph, const Plan& plan) {
   for (const std::string& wrong : violations(graph, plan.program)) ADD_FAILURE() << wrong;
   ASSERT_EQ(plan.engine_of.size(), plan.program.groups.size());
@@ -108,8 +109,9 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
       std::cout << table(graph, plan);
       const Expected& of = kExpected.at(model);
       auto table = counts(plan.program);
-      // In fp16 cuDNN serves everything that the analysis asks for, except statistics of a ResNet's 7 x 7 stem. Engines
-      // that make statistics there, or in another type, are compiled at run time. A newer version may serve more.
+      // In fp16 cuDNN serves everything that the analysis asks for, except statistics of a ResNet's 7 x 7 stem. For the
+      // stem, and for other types than fp16, cuDNN makes statistics only with engines that it compiles at run time. A
+      // newer version may serve more.
       for (const std::string& what : refused(plan.program)) {
         EXPECT_TRUE(what == "conv+statistics" || (compute != ComputeType::kFp16 && kFp16Alone.contains(what))) << what;
       }
@@ -124,7 +126,7 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
         EXPECT_EQ(sums, of.sums);
       }
       EXPECT_EQ(sums + table["dgrad"] + table["dgrad+add"] + table["dgrad+drelu"] + table["dgrad+add+drelu"],
-                of.convolutions - 1);  // the images need no data gradient
+                of.convolutions - 1);  // no data gradient for the images
     }
   }
   const Planner::Questions questions = planner().questions();
@@ -133,7 +135,8 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
   EXPECT_GT(questions.known, 3 * questions.asked);
 }
 
-/// Checks the number of convolutions per direction (forward, data gradient, weight gradient), however they are fused.
+/// Checks the number of convolutions in each direction (forward, data gradient, weight gradient). Ignores how they are
+/// fused.
 void expect_all_convolutions(const Program& program, const Expected& of) {
   int forward = 0, data = 0, weights = 0;
   for (const auto& [operations, count] : counts(program)) {
@@ -146,11 +149,11 @@ void expect_all_convolutions(const Program& program, const Expected& of) {
     }
   }
   EXPECT_EQ(forward, of.convolutions);
-  EXPECT_EQ(data, of.convolutions - 1);  // the images need no data gradient
+  EXPECT_EQ(data, of.convolutions - 1);  // no data gradient for the images
   EXPECT_EQ(weights, of.convolutions);
 }
 
-/// Returns the number of batch norms whose statistics one of our kernels finalises.
+/// Returns the number of batch norms whose statistics are finalised by one of our kernels.
 std::ptrdiff_t own_norms(const Program& program) {
   return std::count_if(program.groups.begin(), program.groups.end(), [](const Group& group) {
     return group.provider == Provider::kOwn && holds(group, {OpType::kNormFinalize});
@@ -158,7 +161,7 @@ std::ptrdiff_t own_norms(const Program& program) {
 }
 
 TEST_P(PlanTest, EveryTypeAtLevelsOneAndZero) {
-  // To save time, the second GPU gets only two networks, which together have all kinds of groups.
+  // To save time, only two networks are planned for the second GPU. Together they have all kinds of groups.
   const std::vector<std::string> networks =
       GetParam() == "h200" ? kNetworks : std::vector<std::string>{"resnet50", "vgg16"};
   for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16, ComputeType::kTf32, ComputeType::kFp32}) {
@@ -194,13 +197,13 @@ TEST_P(PlanTest, EveryTypeAtLevelsOneAndZero) {
 
 TEST_P(PlanTest, Fp32AtLevelTwoFindsEnginesWithoutTensorCores) {
   std::set<std::string> known = kFp16Alone;
-  known.insert("conv+statistics");  // cuDNN 9.19 makes statistics on tensor cores only
+  known.insert("conv+statistics");  // cuDNN 9.19 makes statistics only on tensor cores
   for (const std::string& model : kNetworks) {
     SCOPED_TRACE(model);
     const Graph graph = network(model);
     const Plan plan = planner().plan(
         graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = reading(Images::kPadded)});
-    check(graph, plan);  // also checks that no engine uses tensor cores
+    check(graph, plan);  // also checks that fp32 plans have no engine with tensor cores
     for (const std::string& what : refused(plan.program)) EXPECT_TRUE(known.contains(what)) << what;
     const Expected& of = kExpected.at(model);
     expect_all_convolutions(plan.program, of);
@@ -217,7 +220,8 @@ TEST_P(PlanTest, DeterministicModeLeavesNondeterministicEnginesOut) {
     }
     return count;
   };
-  // In tf32 some engines sum weight gradients in any order. 64 candidates are enough to include one of these engines.
+  // In tf32 some engines add the terms of weight gradients in varying order. 64 candidates include at least one such
+  // engine.
   const PlanOptions options{.compute = ComputeType::kTf32,
                             .gradient = DataType::kF32,
                             .fusion = reading(Images::kPadded, 0),
@@ -266,7 +270,8 @@ TEST_P(PlanTest, Fp32UsesNoTensorCoresAndTf32Does) {
   EXPECT_GT(2 * with, tf32.engines.size());
 }
 
-// If planned engines fail, the planner asks for cuDNN's other lists. If all fail, the group falls back.
+// If the planned engines fail, the planner must ask for cuDNN's other engine lists. If all engines fail, the group must
+// fall back.
 TEST_P(PlanTest, EnginesThatFailedAreNotPlannedAgain) {
   const auto planner = make_planner(device_properties(GetParam()));
   const Graph graph = network("vgg16");
@@ -299,7 +304,7 @@ TEST_P(PlanTest, ASmallCapOnTheWorkspaceIsKept) {
   constexpr std::size_t kCap = std::size_t{4} << 20;
   const Plan tight = planner().plan(graph, {.fusion = reading(Images::kPadded, 0), .workspace_cap_bytes = kCap});
   check(graph, tight);
-  EXPECT_GT(wide.workspace_bytes, kCap);  // otherwise the cap has no effect here
+  EXPECT_GT(wide.workspace_bytes, kCap);  // otherwise the cap would have no effect
   EXPECT_LE(tight.workspace_bytes, kCap);
 }
 
@@ -331,7 +336,7 @@ TEST_P(PlanTest, GradientsInFp32FromSixteenBitProductsAreCopied) {
   }
 }
 
-/// Returns the operations and the engines of every group that reads images.
+/// Returns, for every group that reads images, the group's operations as text and its engines.
 std::vector<std::pair<std::string, const EnginePlan*>> readers_of_images(const Graph& graph, const Plan& plan) {
   std::vector<std::pair<std::string, const EnginePlan*>> list;
   const ValueId images = placement(plan.program, images_of(graph, plan.program)).root;
@@ -363,7 +368,7 @@ TEST_P(PlanTest, ImagesWithChannelsAddedAreReadByTensorCores) {
         }
         std::cout << "\n";
         EXPECT_FALSE(engine->choices[0].compiled_at_run_time) << operations;
-        // Engines that also make statistics do not report tensor cores.
+        // Engines that also make statistics never report whether they use tensor cores.
         const bool says = operations.find("statistics") == std::string::npos;
         EXPECT_TRUE(!says || std::any_of(engine->choices.begin(), engine->choices.end(),
                                          [](const EngineChoice& choice) { return choice.tensor_cores; }))

@@ -23,11 +23,11 @@ std::string_view arena(Storage storage) {
 
 std::string place(const Plan& plan, ValueId id) {
   const std::size_t offset = plan.memory.offsets[static_cast<std::size_t>(id)];
-  if (offset == kNoOffset) return " -";  // the value stays inside its group
+  if (offset == kNoOffset) return " -";  // the value stays inside its group and has no place
   return " " + std::string(arena(plan.program.value(id).storage)) + "+" + std::to_string(offset);
 }
 
-// Returns those arguments of the launch that signature() does not contain.
+// Returns the arguments of the launch that are missing in signature().
 std::string argument(const Attr& attr) {
   std::ostringstream text;
   if (const auto* norm = std::get_if<BatchNormAttr>(&attr)) text << " e" << norm->epsilon << " m" << norm->momentum;

@@ -1,4 +1,4 @@
-// Compares the pools' element functions, run on the host, with the reference. The GPU's kernels use the same source.
+// Compares the element functions of pools, run on the host, with the reference. The GPU's kernels use the same source.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +33,8 @@ const std::vector<Window> kWindows{
     {.kernel_h = 2, .kernel_w = 2, .stride_h = 2, .stride_w = 2},
     {.kernel_h = 3, .kernel_w = 2, .stride_h = 1, .stride_w = 3, .pad_top = 2, .pad_left = 1}};
 
-/// Runs a max pool with the body for any window and, if square, with the body for its size. Expects equal results.
+/// Runs a max pool with the body for any window. If the window is square, also runs the body for its size and expects
+/// equal results.
 template <class T>
 void run_max_pool(const Window& window, Tensor<T>& x, Tensor<T>& y, std::vector<std::uint8_t>& where) {
   run_rows(MaxPoolBody<T, 1, 0>{window, x.image(), y.image(), where.data()}, y.shape);
@@ -80,8 +81,8 @@ TYPED_TEST(PoolElementTest, MaxPoolBothWays) {
     run_max_pool_backward({window, where.data(), dy.image(), {}}, dx);
     reference::max_pool_backward(window, x.in(), y.in(), dy.in(), dx.out());
     dx.expect_near("max pool backward", window.kernel_h * window.kernel_w);
-    // If the pool reads a rectifier's output, the rectifier's backward may be applied to the diff of the pooled tensor.
-    // The result is the same as with the rectifier's backward after the pool's backward.
+    // The pool reads a rectifier's output here. The rectifier's backward is applied to the diff of the pool's output.
+    // The result must be the same as with the rectifier's backward after the pool's backward.
     for (std::size_t i = 0; i < x.count(); ++i) {
       x.values[i] = std::max(x.values[i], 0.0);
       x.memory[x.at(i)].at[0] = from_float<T>(static_cast<float>(x.values[i]));

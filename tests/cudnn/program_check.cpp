@@ -14,7 +14,7 @@ bool makes(const Group& group, ValueId id) {
   });
 }
 
-// Makes the checks that violations() promises, in one pass over the groups.
+// Checks in one pass over the groups what violations() promises.
 class Checker {
  public:
   Checker(const Graph& graph, const Program& program)
@@ -35,7 +35,8 @@ class Checker {
  private:
   void say(std::string text) { found_.push_back(std::move(text)); }
 
-  /// Returns whether all of `id` has been written. A value with slices is ready when all its slices are written.
+  /// Returns true if the whole value `id` has been written. A value with slices is ready when all its slices are
+  /// written.
   bool ready(ValueId id) const {
     const Value& value = program_.value(id);
     if (value.storage != Storage::kScratch && value.storage != Storage::kGradient &&
@@ -45,7 +46,7 @@ class Checker {
     if (value.parent != kNoValue && ready(value.parent)) return true;
     const auto slices = slices_.find(id);
     if (slices == slices_.end()) return false;
-    std::int64_t end = 0;  // all channels before this one are written
+    std::int64_t end = 0;  // all channels below `end` are written
     for (const auto& [channel, count] : slices->second) {
       if (channel != end) return false;
       end = channel + count;
@@ -88,8 +89,8 @@ class Checker {
     }
   }
 
-  /// Counts the nodes that `group` finishes. The group that makes a node's last tensor finishes the node, except that
-  /// kNormFinalize finishes a batch norm. Operations that are done again finish nothing.
+  /// Counts the nodes that `group` finishes. A node is finished by the group that makes the node's last tensor. A batch
+  /// norm is finished by kNormFinalize. Operations that repeat earlier work finish nothing.
   void finish(const Group& group) {
     std::set<NodeId> done;
     for (const Operation& operation : group.operations) {
@@ -99,7 +100,7 @@ class Checker {
     for (const NodeId node : done) ++finished_.at(static_cast<std::size_t>(node));
   }
 
-  /// Returns whether `operation` is the last one of its node.
+  /// Returns true if `operation` is the last operation of its node.
   [[nodiscard]] bool finishes(const Operation& operation) const {
     const Node& node = graph_.node(operation.node);
     switch (node.kind) {
@@ -132,9 +133,9 @@ class Checker {
 
   const Graph& graph_;
   const Program& program_;
-  std::vector<int> written_;                                        // by value
-  std::vector<int> finished_;                                       // by node
-  std::map<ValueId, std::map<std::int64_t, std::int64_t>> slices_;  // written slices of a value: first channel -> count
+  std::vector<int> written_;                                        // [value]: how often it was written
+  std::vector<int> finished_;                                       // [node]: how often it was finished
+  std::map<ValueId, std::map<std::int64_t, std::int64_t>> slices_;  // [value]: written slices, first channel -> count
   std::vector<std::string> found_;
 };
 

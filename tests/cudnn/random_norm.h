@@ -8,7 +8,7 @@
 
 namespace hvd::models::cudnn::kernels {
 
-/// A batch norm with random vectors. apply() computes one element in double.
+/// A batch norm with random mean, inv_std, gamma and beta. apply() normalises one element in double.
 struct RandomNorm {
   Tensor mean, inv_std, gamma, beta;
   RandomNorm(std::int64_t channels, std::uint64_t stream)

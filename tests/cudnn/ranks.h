@@ -1,4 +1,4 @@
-// Several Machines as the ranks of one run: each is built on a thread of its own, and they exchange texts.
+// Several Machines that act as the ranks of one run. Each Machine is built on its own thread. The ranks exchange texts.
 #pragma once
 
 #include <chrono>
@@ -16,19 +16,21 @@
 
 namespace hvd::models::cudnn::testing {
 
-/// What became of one rank.
+/// How one rank ended.
 struct Outcome {
-  std::string error;  ///< "mismatch: rank 1: ..."; empty if the step was made
+  std::string error;  ///< the error, such as "mismatch: rank 1: ..."; empty if the step was made
   Plan plan;
   int plans = 0;
   std::size_t exchanges = 0;
   std::string engines, notes, description;
 };
 
-/// Called with each text before the other ranks get it: the rank that sends it, and its number among that rank's texts.
+/// A function that may change a text before the other ranks get it. `rank` is the sender. `number` counts the sender's
+/// texts from 0.
 using Distort = std::function<void(std::size_t rank, std::size_t number, std::string& text)>;
 
-/// CudnnOptions::exchange among threads. A rank waits at most kPatience, and not for a rank that has left.
+/// Implements CudnnOptions::exchange between threads. A rank waits for at most kPatience. It does not wait for a rank
+/// that has left.
 class TextExchange {
  public:
   TextExchange(std::size_t ranks, Distort distort) : distort_(std::move(distort)), sent_(ranks), has_left_(ranks) {}
@@ -55,7 +57,7 @@ class TextExchange {
     if (!all()) throw Error(Errc::kPeerLost, "a rank left before exchange " + std::to_string(number));
     return round.texts;
   }
-  /// Returns how many texts `rank` has sent.
+  /// Call when `rank` sends no more texts. Returns how many texts it has sent.
   std::size_t leave(std::size_t rank) {
     const std::lock_guard lock(mutex_);
     has_left_[rank] = true;
@@ -73,12 +75,13 @@ class TextExchange {
   Distort distort_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::size_t> sent_;  // by rank
-  std::vector<bool> has_left_;     // by rank
+  std::vector<std::size_t> sent_;  // by rank: number of texts sent
+  std::vector<bool> has_left_;     // by rank: true after leave()
   std::map<std::size_t, Round> rounds_;
 };
 
-/// Makes a step for each wish, as one rank each. Nothing is computed. Checks that all ranks exchanged equally often.
+/// Makes a step for each wish. Each wish is one rank. Nothing is computed. Checks that all ranks took part in equally
+/// many exchanges.
 inline std::vector<Outcome> on_ranks(const std::vector<Wish>& wishes, const Distort& distort = {}) {
   TextExchange texts(wishes.size(), distort);
   std::vector<Outcome> outcomes(wishes.size());

@@ -1,5 +1,6 @@
-// Tests how ranks agree about engines, winners and fusions, with several fake GPUs whose libraries refuse different
-// work, whose memory differs, or which send damaged texts (ranks.h). Every error must be the same on all ranks.
+// Tests how ranks agree about engines, winners and fusions. Each rank has a fake GPU (ranks.h). Some ranks have
+// libraries that refuse work, or less memory than the other ranks, or send damaged texts. Every error must be the same
+// on all ranks.
 #include "tests/cudnn/ranks.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,7 @@ bool holds(const Operations& operations, int type) {
 
 Wish small_wish() { return {.forward = tiny_resnet(2)}; }
 
-/// A rank on which no engine runs a convolution with statistics.
+/// Returns the wish of a rank on which no engine runs a convolution with statistics.
 Wish without_statistics() {
   Wish wish = small_wish();
   wish.script = [](Recorder& recorder) {
@@ -42,7 +43,7 @@ bool has_statistics(const Outcome& outcome) {
   });
 }
 
-/// Expects that all ranks end with the same line, which begins with `begin` and contains `part`.
+/// Expects that all ranks end with the same error. Its text must begin with `begin` and contain `part`.
 void expect_error(const std::vector<Outcome>& outcomes, const std::string& begin, const std::string& part) {
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.error, outcomes[0].error);
@@ -51,7 +52,7 @@ void expect_error(const std::vector<Outcome>& outcomes, const std::string& begin
   }
 }
 
-/// Returns the bytes of device memory that a step takes.
+/// Returns how many bytes of device memory a step takes.
 std::size_t used_bytes(const Wish& wish) {
   ServesAll oracle;
   Machine machine(wish, oracle);
@@ -163,7 +164,7 @@ TEST(Ranks, ATextThatCannotBeReadIsNamed) {
 }
 
 TEST(Ranks, ColumnsOfImagesGiveWayOnAllRanksOfAKind) {
-  for (const bool equal : {true, false}) {  // whether the GPUs of the two ranks are equal
+  for (const bool equal : {true, false}) {  // true: both ranks have the same kind of GPU
     Wish serves{.forward = models::testing::tiny_vgg(3)};
     serves.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(Images::kColumns, 1)};
     Wish refuses = serves;
@@ -216,7 +217,8 @@ TEST(Ranks, AFusionThatDoesNotFitOnOneRankIsLeftOutOnAll) {
   }
 }
 
-// A rank lacks memory for a fusion and another rank finds a failure in it: the failure counts in the next fusion.
+// One rank has too little memory for a fusion, and another rank finds a failure in this fusion. All ranks must take the
+// failure into account when they plan the next fusion.
 TEST(Ranks, AFailureInAFusionThatDoesNotFitIsToldLater) {
   Wish roomy{.forward = tiny_resnet(64)};
   roomy.fusions = {{.level = 2}};
@@ -243,7 +245,7 @@ TEST(Ranks, AFailureInAFusionThatDoesNotFitIsToldLater) {
 
 // ---- Winners ----
 
-/// Returns the winners of a rank for which the other candidate of each pair was faster.
+/// Returns the winners of a rank on which the other candidate of each pair was faster.
 std::string swapped(std::string text) {
   const std::string first = " 1[2=5]";
   const std::string second = " 2[]";
@@ -288,7 +290,7 @@ TEST(Ranks, RunTheEnginesThatRankZeroHasStored) {
     EXPECT_EQ(outcome.engines, swapped(plain.engines));
     EXPECT_EQ(outcome.notes.find("to time them"), std::string::npos) << outcome.notes;
   }
-  // What only another rank has stored is not used.
+  // Winners that rank 1 has stored must not be used if rank 0 has stored none.
   wish.executor.tune = without.executor.tune = with.executor.tune = false;
   for (const Outcome& outcome : on_ranks({without, with})) EXPECT_EQ(outcome.engines, plain.engines);
   for (const auto& folder : {full, empty}) std::filesystem::remove_all(folder);
@@ -312,7 +314,7 @@ TEST(Ranks, FuseAsRankZeroMeasured) {
   }
 }
 
-// All ranks use the fusion that rank 0 has stored, even for another GPU, and time nothing.
+// All ranks must use the fusion that rank 0 has stored, even ranks with another kind of GPU. No rank times anything.
 TEST(Ranks, FuseAsRankZeroHasStored) {
   const std::filesystem::path full = empty_folder("hvd_ranks_fusion"), empty = empty_folder("hvd_ranks_no_fusion");
   Wish first = small_wish();

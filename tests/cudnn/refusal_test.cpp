@@ -1,4 +1,5 @@
-// Tests the errors of a step that cannot be made: too little memory, unusable libraries, types that a GPU lacks.
+// Tests the errors if a step cannot be made: too little memory, unusable libraries, types that the GPU does not
+// support.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -13,7 +14,7 @@ namespace {
 
 TEST(Executor, SaysHowMuchIsNeededAndWhichBatchFits) {
   ServesAll oracle;
-  // cuBLASLt's workspace takes 32 of the 36 MiB.
+  // Only 4 of the 36 MiB are left, because cuBLASLt's workspace takes 32 MiB.
   const Wish wish{.forward = tiny_resnet(512, 32), .device_bytes = std::size_t{36} << 20};
   models::testing::expect_error(
       Errc::kOutOfMemory,

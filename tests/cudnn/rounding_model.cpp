@@ -16,49 +16,50 @@
 namespace hvd::models::cudnn::testing {
 namespace {
 
-/// Number of references with rounded weights. The root mean square of their errors estimates a step's error.
+/// Number of references with rounded weights. The root mean square of their errors is an estimate of a step's error.
 constexpr std::uint64_t kShaken = 8;
 
-// A bound is a factor times the root mean square error of the shaken references. Each of their weights has one error
-// with standard deviation `unit`. The factor has two parts.
+// A bound is a factor times the root mean square error of the shaken references. In a shaken reference, each weight has
+// one error with standard deviation `unit`. The factor has two parts.
 //
-// Arithmetic: the error of rounding to nearest is uniform within at most `unit`, so its variance is at most unit^2 / 3.
-// A layer of a step rounds four operands: the weight, the input, the product, and the output of the next batch norm or
-// rectifier. A shaken reference changes only one of these. Each operand contributes equally to a sum's error, because
-// the terms of a sum are independent, whether all weights or all inputs are off. The variance of a step's errors is
-// therefore 4/3 of the variance of the references' errors. A step that truncates has the same variance. Elements that a
-// rectifier decides differently (rounding_model.h) add less: their error grows as the root of the rounding's, by
-// (4/3)^(1/4).
+// Arithmetic: the error of rounding to nearest is uniform and at most `unit`, so its variance is at most unit^2 / 3. A
+// layer of a step rounds four operands: the weight, the input, the product, and the output of the next batch norm or
+// rectifier. A shaken reference changes only the weight. Each operand contributes equally to the error of a sum,
+// because the terms of the sum are independent, whether the weights or the inputs are off. The variance of a step's
+// errors is therefore 4/3 of the variance of the references' errors. A step that truncates has the same variance. Some
+// elements are decided differently by a rectifier (rounding_model.h). Their error grows as the root of the rounding,
+// and therefore only by (4/3)^(1/4).
 //
-// Statistics: a step's squared error divided by the mean squared error of kShaken references has an F distribution with
-// d and kShaken * d degrees of freedom, if an error has d independent directions. A tensor of n elements has d = n - 1,
-// because the gradients of the biases of the five classes add up to zero, and at most d = 31, because few elements are
-// decided differently, and each changes many others. All gradients together have d >= 31. A run compares about 1,400
-// tensors, 50 times all gradients and 50 losses (d = 1). The roots of the quantiles F(d, 8 d; 1 - p) below come from 20
-// million draws. These quantiles assume normal errors, also for the elements that are decided differently.
+// Statistics: a step's squared error is divided by the mean squared error of kShaken references. If an error has d
+// independent directions, the quotient has an F distribution with d and kShaken * d degrees of freedom. A tensor of n
+// elements has n - 1 directions, because the gradients of the biases of the five classes add up to zero. It has at most
+// 31, because few elements are decided differently, and each of them changes many other elements. All gradients
+// together have at least 31. A run compares about 1,400 tensors, 50 times all gradients together, and 50 losses (d =
+// 1). The constants below are roots of the quantiles F(d, 8 d; 1 - p), computed from 20 million draws. They assume
+// normal errors, also for the elements that are decided differently.
 constexpr double kLayerRoundings = 4.0 / 3;
-constexpr double kWholeQuantile = 1.55;  ///< d = 31, p = 1e-4
-/// Root of the quantile of one tensor, for p = 1e-5.
+constexpr double kWholeQuantile = 1.55;  ///< for d = 31 and p = 1e-4
+/// Returns the root of the quantile for one tensor, for p = 1e-5.
 double tensor_quantile(std::size_t elements) {
   constexpr std::array<std::pair<std::size_t, double>, 4> kByElements = {
       {{32, 1.65}, {24, 1.77}, {8, 2.57}, {6, 2.96}}};
   for (const auto& [least, quantile] : kByElements) {
     if (elements >= least) return quantile;
   }
-  return 3.32;  // five elements; the networks below have no smaller tensor
+  return 3.32;  // five elements; the networks in rounding_models() have no smaller tensor
 }
-// A loss is one number, so its quantile is that of Student's t with eight degrees of freedom. Truncation shifts a loss
-// in one direction: it makes each product smaller, and with the products the logits of a network without batch norm.
-// bounds() allows one rounding of the loss for this shift.
-constexpr double kLossQuantile = 5.04;  ///< d = 1, p = 1e-3
-// The roundings of a sum in fp32. K terms added in sequence are off by sqrt(K) roundings, and the longest product in
-// these networks has 3 x 3 x 32 = 288 terms. Sums over pixels have up to 4,096 terms, but threads add these in a tree
-// of 12 levels, which makes fewer roundings than 288 terms in sequence. A batch norm over few pixels magnifies errors.
-// This constant does not include that magnification, because there is no useful bound for it.
+// A loss is one number, so this is the quantile of Student's t with eight degrees of freedom. Truncation makes each
+// product smaller, and therefore also the logits of a network without batch norm. It thus shifts the loss in one
+// direction. For this shift, bounds() allows one rounding of the loss.
+constexpr double kLossQuantile = 5.04;  ///< for p = 1e-3, two-sided
+// The number of roundings of a sum in fp32. K terms added in sequence are off by sqrt(K) roundings. The longest product
+// in these networks has 3 x 3 x 32 = 288 terms. Sums over pixels have up to 4,096 terms, but threads add these in a
+// tree of 12 levels, which has fewer roundings than 288 terms in sequence. A batch norm over few pixels magnifies
+// errors. The constant does not include this magnification, because there is no useful bound for it.
 constexpr double kFp32SumRoundings = 17;
 
 constexpr double kDoubleRounding = 1e-12;
-constexpr double kLeastNorm = 1e-5;  ///< absolute error allowed in fp32: terms of about one may cancel in a sum
+constexpr double kLeastNorm = 1e-5;  ///< absolute error allowed in fp32, because terms of about one may cancel in a sum
 
 void visit_windows(const Window& window, const Shape& x, const Shape& y,
                    const std::function<void(const std::vector<std::size_t>&)>& visit) {
@@ -103,7 +104,7 @@ std::span<const double> RoundingModel::right(std::size_t parameter) const {
   return reference_.gradients().subspan(slot.offset, slot.count);
 }
 
-// The layers' errors are independent, so they add up as the root of the number of layers.
+// The errors of layers are independent, so they grow as the root of the number of layers.
 double RoundingModel::fp32_tolerance() const {
   return kFp32SumRoundings * std::sqrt(static_cast<double>(forward_.nodes.size())) * kFp32Rounding;
 }
@@ -199,12 +200,12 @@ std::string RoundingModel::blind(double unit) {
     for (std::size_t other = 0; other < slots.size(); ++other) {
       if (other == p || slots[other].shape != slots[p].shape) continue;
       const double apart = Difference(right(other), right(p)).error;
-      // Two batch norms whose outputs are added get the same diffs, so their gradients of beta are equal.
+      // If the outputs of two batch norms are added, both get the same diff, and their gradients of beta are equal.
       if (apart > allowed.tensor[p] || apart <= kDoubleRounding * norms_[p]) continue;
       lines << "the gradient of " << slots[other].name << " would pass as that of " << slots[p].name << "\n";
     }
   }
-  // The margin is five standard deviations of the error of a value of about one.
+  // The needed margin is five standard deviations of the error that a value of about one has.
   if (unit <= kFp32Rounding) {
     const double margin = smallest_margin(forward_, seed_), needed = 5 * fp32_tolerance();
     if (margin < needed) {
@@ -216,8 +217,8 @@ std::string RoundingModel::blind(double unit) {
 
 std::vector<RoundingModel> rounding_models() {
   std::vector<RoundingModel> list;
-  list.emplace_back(tiny_resnet(16, 16, 32), 451);   // margin 6.2e-5, the largest of 600 seeds
-  list.emplace_back(tiny_inception(8, 13, 32), 77);  // margin 7.2e-5, the largest of 400 seeds
+  list.emplace_back(tiny_resnet(16, 16, 32), 451);   // smallest margin 6.2e-5, the best of 600 seeds
+  list.emplace_back(tiny_inception(8, 13, 32), 77);  // smallest margin 7.2e-5, the best of 400 seeds
   list.emplace_back(models::testing::tiny_vgg(16), 11);
   return list;
 }

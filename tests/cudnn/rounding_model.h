@@ -1,16 +1,17 @@
 // Bounds for the errors that rounding causes in a step's loss and gradients, and seeds for which these bounds hold.
-// step_gpu_test.cpp checks a GPU against the bounds, executor_arithmetic_test.cpp the fake GPU, whose arithmetic is
-// known.
+// step_gpu_test.cpp checks a real GPU against the bounds. executor_arithmetic_test.cpp checks the fake GPU, whose
+// arithmetic is known.
 //
-// Where a rectifier reads nearly zero, or two values in a pooling window are nearly equal, rounding may decide which
-// elements pass. An element decided differently is not an error, but changes gradients by far more than a rounding
-// does. (On an H200 in fp32 the gradient of mixed2.b3.bn.beta in tiny_inception(16, 35, 32) was off by 3.054e-5:
-// mixed2.b3.relu reads an element of -1.85e-7, which had become positive, and the element's diff is 3.054e-5.) In fp32
-// few elements are so close, and for small networks some seeds have none (smallest_margin()). With these seeds only
-// roundings affect the gradients of a correct step. In 16 bits and tf32 a few elements in a thousand are decided
-// differently, with any seed. These elements dominate the gradients' error, which therefore grows as the root of the
-// rounding: tiny_resnet's gradients are off by 8% in fp16, on the fake GPU and on an H200, and by 22% in bf16. Each
-// tensor's bound is therefore measured, with references in double whose weights are changed by one random rounding.
+// If a rectifier's input is nearly zero, or if two values in a pooling window are nearly equal, rounding may decide
+// which element passes. An element that is decided differently is not an error, but it changes gradients by far more
+// than a rounding does. (On an H200 in fp32 the gradient of mixed2.b3.bn.beta in tiny_inception(16, 35, 32) was off by
+// 3.054e-5. There mixed2.b3.relu reads an element of -1.85e-7, which had become positive, and the element's diff is
+// 3.054e-5.) In fp32 few elements are so close, and for some seeds of small networks there are none
+// (smallest_margin()). With these seeds, only roundings change the gradients of a correct step. In 16 bits and tf32 a
+// few elements in a thousand are decided differently, whatever the seed. These elements cause most of the gradients'
+// error, which therefore grows as the root of the rounding. tiny_resnet's gradients are off by 8% in fp16, on the fake
+// GPU and on an H200, and by 22% in bf16. Each tensor's bound is therefore measured, with references in double in which
+// each weight is changed by one random rounding.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +26,10 @@
 
 namespace hvd::models::cudnn::testing {
 
-/// Half a unit in the last place of 1 in fp32.
+/// Half a unit in the last place of the number 1 in fp32.
 inline constexpr double kFp32Rounding = 0x1.0p-24;
 
-/// A step in double precision, and the effect of rounding its weights.
+/// A step in double precision, and bounds that come from rounding its weights.
 class RoundingModel {
  public:
   RoundingModel(const Graph& forward, std::uint64_t seed);
@@ -37,18 +38,18 @@ class RoundingModel {
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
   [[nodiscard]] Batch batch() const { return {.images = reference_.images, .labels = reference_.labels}; }
 
-  /// A step's errors, each divided by its bound.
+  /// The errors of a step, each divided by its bound.
   struct Verdict {
-    std::string wrong;  ///< a few lines about errors above their bounds; empty: none
+    std::string wrong;  ///< a few lines about the errors that exceed their bounds; empty: none does
     double loss = 0, whole = 0, tensor = 0;
-    /// E.g. "loss 0.04, all gradients 0.71, the worst gradient 0.66 of what is allowed"
+    /// Returns a text such as "loss 0.04, all gradients 0.71, the worst gradient 0.66 of what is allowed".
     [[nodiscard]] std::string room() const;
   };
-  /// Judges a step whose products or tensors are rounded by `unit`. Calls `gradient` once for each parameter.
+  /// Judges a step whose products or tensors are rounded by `unit`. Calls `gradient` once for each parameter's index.
   Verdict judge(double unit, double loss, const std::function<std::vector<float>(std::size_t)>& gradient);
-  /// Checks that the bounds for `unit` are tight enough to find wrongly bound tensors: for every parameter, a gradient
-  /// of zeros and the gradient of another parameter of the same shape must be found wrong. In fp32 also checks that
-  /// rounding cannot decide a near-tie. Returns one line per problem; empty: none.
+  /// Checks that the bounds for `unit` are tight enough to find wrongly bound tensors. For every parameter, a gradient
+  /// of zeros must be found wrong, and so must the gradient of another parameter of the same shape. In fp32 also checks
+  /// that no value is so near a tie that rounding decides. Returns one line for each problem; empty: no problem.
   [[nodiscard]] std::string blind(double unit);
 
  private:
@@ -57,7 +58,7 @@ class RoundingModel {
     std::vector<double> tensor;  // by parameter
   };
   [[nodiscard]] std::span<const double> right(std::size_t parameter) const;
-  /// Relative error that is allowed for a step in fp32.
+  /// Returns the relative error that a step in fp32 may have.
   [[nodiscard]] double fp32_tolerance() const;
   const Bounds& bounds(double unit);
   [[nodiscard]] Bounds measured(double unit) const;
@@ -70,12 +71,12 @@ class RoundingModel {
   std::map<double, Bounds> bounds_;
 };
 
-/// Returns networks, each with the seed for which smallest_margin() is largest among the first few hundred seeds.
+/// Returns networks with seeds. A network's seed has the largest smallest_margin() among the first few hundred seeds.
 std::vector<RoundingModel> rounding_models();
 
-/// Returns the distance from the nearest near-tie of a step: the minimum over all |x| that a rectifier reads, and over
-/// all differences between the largest value in a max pool's window and the next smaller one. (Values equal to the
-/// largest are copies of one value, or zeroes, through which no gradient passes.)
+/// Returns how near a step comes to a tie. This is the minimum over all |x| that a rectifier reads, and over all
+/// windows of max pools the difference between the largest and the next smaller value. (Other values equal to the
+/// largest are copies of it, or zeroes, through which no gradient passes.)
 double smallest_margin(const Graph& forward, std::uint64_t seed);
 
 }  // namespace hvd::models::cudnn::testing

@@ -1,6 +1,6 @@
-// Tests with the cuDNN executor that two ranks equal one rank at twice the batch. The ranks are two processes on one
-// GPU. CUDA IPC averages their gradients, because NCCL before 2.30 refuses two ranks on one GPU. Label gpu; skipped,
-// with the reason, without a GPU.
+// Tests with the cuDNN executor that two ranks take the same steps as one rank with twice the batch. The ranks are two
+// processes on one GPU. Their gradients are averaged through CUDA IPC, because NCCL before 2.30 refuses two ranks on
+// one GPU. Label gpu. Without a GPU the test is skipped with the reason.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,7 +26,8 @@ struct Type {
   double rounding;
 };
 
-/// Runs in the process of one rank. Returns what differs, or kSkip and the reason; empty: nothing differs.
+/// Runs in the process of rank `rank`. Returns the differences, or kSkip and the reason. Empty if there is no
+/// difference.
 std::string train(int rank, const test::Exchange& exchange, const Type& type) {
   const gpu::DeviceList list = gpu::list_devices();
   if (list.devices.empty()) return kSkip + ("no GPU: " + list.reason);
@@ -38,8 +39,9 @@ std::string train(int rank, const test::Exchange& exchange, const Type& type) {
     return make_cudnn_step(std::move(graph), {.compute = type.compute, .gradient = DataType::kF32, .seed = 5},
                            {.tf32 = type.tf32, .deterministic = true, .loss_scale = 128}, *runtime, allocate);
   };
-  // Similar to the bounds of rounding_model.cpp in fp32: each layer is off by 16 roundings, and errors of layers add up
-  // as the root of the number of nodes. The gradient of a single parameter may be off by four times as much.
+  // This tolerance is similar to the bounds for fp32 in rounding_model.cpp: each layer is off by 16 roundings, and the
+  // error of a step grows as the root of the number of nodes. One parameter's gradient may be off by four times as
+  // much.
   const auto nodes = static_cast<double>(tiny_vgg(kHalfBatch).nodes.size());
   return compare_halves_with_whole(rank, *runtime, shared, make, tiny_vgg, kHalfBatch,
                                    64 * std::sqrt(nodes) * type.rounding);

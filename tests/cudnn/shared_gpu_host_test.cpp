@@ -1,5 +1,5 @@
-// Tests the check of shared_gpu_gpu_test.cpp with the reference backend on a fake GPU: it passes if each rank takes its
-// half of the batch, and fails if both ranks take the same half.
+// Tests the check of shared_gpu_gpu_test.cpp with the reference backend on a fake GPU. The check must pass if each rank
+// takes its own half of the batch, and must fail if both ranks take the same half.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kTolerance = 1e-5;  // the step computes in double and stores gradients in fp32
 
-/// Returns the outcomes of both ranks. The second rank takes the half of the batch that belongs to `half_of_second`.
+/// Returns the outcomes of both ranks. Rank 1 takes the half of the batch that belongs to rank `half_of_second`.
 std::array<std::string, 2> run(int half_of_second) {
   test::FakeWorld world(1);
   std::array<std::string, 2> outcomes;

@@ -1,5 +1,5 @@
-// Compares the softmax cross-entropy (loss.cu), whose threads work together, with results in double. Built for the host
-// and for a GPU, like kernels_test.cpp. Bounds: fp32_bounds.h.
+// Compares the softmax cross-entropy (loss.cu) with results in double. The threads of its kernel work together. Built
+// for the host and for a GPU, like kernels_test.cpp. The bounds are in fp32_bounds.h.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Losses and probabilities of a batch in double, with the error bounds of fp32.
+/// The losses and probabilities of a batch in double, and the error bounds of the same results in fp32.
 struct ExpectedLoss {
   std::vector<double> rows, row_bounds, probabilities, bounds;
 };
@@ -26,7 +26,7 @@ ExpectedLoss expected_loss(const Tensor& logits, const std::vector<std::int32_t>
   for (std::size_t row = 0; row < labels.size(); ++row) {
     const double* const x = &logits.values[row * classes];
     const double largest = *std::max_element(x, x + classes);
-    double sum = 0, distance = 0;  // distance / sum: mean of largest - x, to which the error of exp() is proportional
+    double sum = 0, distance = 0;  // the relative error of exp() grows with largest - x, whose mean is distance / sum
     for (std::size_t c = 0; c < classes; ++c) {
       const double e = std::exp(x[c] - largest);
       sum += e;
@@ -46,7 +46,7 @@ ExpectedLoss expected_loss(const Tensor& logits, const std::vector<std::int32_t>
   return expected;
 }
 
-/// The results of one call of softmax_cross_entropy().
+/// Calls softmax_cross_entropy() once and keeps its results.
 struct Loss {
   Memory labels, row_losses, loss, probabilities;
   Loss(const Tensor& logits, const std::vector<std::int32_t>& of)
@@ -109,12 +109,12 @@ TEST_P(SoftmaxTest, LogitsWhoseExponentialsOverflow) {
   const Shape shape{2, kClasses};
   const std::vector<std::int32_t> labels = some_labels(2, kClasses);
   std::vector<double> wide = models::testing::random_values(shape.count(), 1);
-  for (double& x : wide) x *= 1e4;  // exp(x) overflows from 88.7 on; fp16 ends at 65504
+  for (double& x : wide) x *= 1e4;  // exp(x) overflows fp32 from 88.7 on; the largest fp16 is 65504
   expect_loss(Tensor(GetParam(), shape, wide), labels);
   for (const double level : {60000.0, 0.0, -60000.0}) {
     std::vector<double> flat(wide.size(), level);
     expect_loss(Tensor(GetParam(), shape, flat), labels);
-    flat[0] = level + 100;  // class 0, the label of row 0, gets nearly all the probability
+    flat[0] = level + 100;  // nearly all the probability is that of class 0, which is the label of row 0
     flat[kClasses] = -kInfinity;
     expect_loss(Tensor(GetParam(), shape, flat), labels);
   }
@@ -140,7 +140,7 @@ TEST_P(SoftmaxTest, WhatHasNoLossIsNaN) {
   }
 }
 
-/// Runs in one type only, because the test takes seconds on the host.
+/// Runs with one element type only, because the test takes seconds on the host.
 class LongSoftmaxTest : public KernelTest {};
 
 TEST_P(LongSoftmaxTest, AMeanOverMoreRowsThanThreads) {

@@ -1,4 +1,5 @@
-// A stand-in for cuDNN in tests of versions. It reports the version set by the build. All other functions fail.
+// A stand-in for cuDNN, for tests of versions. It reports the version that the build sets. All its other functions
+// fail.
 #include <cstddef>
 #include <cstdio>
 

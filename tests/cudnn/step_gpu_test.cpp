@@ -1,7 +1,7 @@
-// Tests the training step on a real GPU (label gpu; skipped, with the reason, without a GPU). For each type and fusion
-// level, each tensor's gradient is compared with the reference in double, with bounds that the fake GPU also keeps
-// (rounding_model.h). Loss curves of the levels must stay close. In deterministic mode, a step must equal the same step
-// repeated and the same step captured, bit for bit.
+// Tests the training step on a real GPU (label gpu; skipped with the reason without a GPU). For each type and fusion
+// level, the gradient of each tensor is compared with the reference in double. The bounds are those that the fake GPU
+// keeps too (rounding_model.h). The loss curves of different levels must stay close to each other. In deterministic
+// mode, a repeated step and a captured step must give the same bits as the first eager step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ struct Type {
   std::string name;
   DataType compute;
   bool tf32;
-  double rounding;      ///< rounding of products or of tensors, whichever is coarser
+  double rounding;      ///< rounding of products or of tensors, whichever is larger
   double curve_spread;  ///< allowed distance of loss curves, relative to the first loss; see CurvesOnGpu
 };
 const std::vector<Type> kTypes{{"fp32", DataType::kF32, false, kFp32Rounding, 0.007},
@@ -41,7 +41,7 @@ const std::vector<Type> kTypes{{"fp32", DataType::kF32, false, kFp32Rounding, 0.
                                {"fp16", DataType::kF16, false, 0x1.0p-11, 0.05},
                                {"bf16", DataType::kBF16, false, 0x1.0p-8, 0.16}};
 
-/// A step on GPU 0.
+/// A step on the first GPU (GPU 0).
 struct GpuStep {
   GpuStep(const Graph& forward, const Type& type, const CudnnOptions& options, std::uint64_t seed = kSeed)
       : runtime(gpu::make_cuda_runtime(0)) {
@@ -87,8 +87,8 @@ class StepOnGpu : public ::testing::TestWithParam<int> {
   }
 };
 
-/// Returns the ways to fuse that are tested at `level`. Level 0, the reference for levels 1 and 2, has only padded
-/// images. Levels 1 and 2 are tested with the default images and with padded images.
+/// Returns the ways to fuse that are tested at `level`. Level 0 is the reference for levels 1 and 2, and is tested only
+/// with padded images. Levels 1 and 2 are tested with the default images and with padded images.
 std::vector<Fusion> fusions_at(int level) {
   switch (level) {
     case 0: return {reading(Images::kPadded, 0)};
@@ -98,7 +98,7 @@ std::vector<Fusion> fusions_at(int level) {
   return {{.level = 2}, reading(Images::kPadded)};
 }
 
-/// Returns models that all levels share, so that references and bounds are computed once.
+/// Returns the models. All levels share these objects, so that references and bounds are computed only once.
 std::vector<RoundingModel>& models_to_meet() {
   static std::vector<RoundingModel> list = rounding_models();
   return list;
@@ -124,7 +124,8 @@ TEST_P(StepOnGpu, GradientsAreTheReferencesInEveryType) {
   }
 }
 
-/// Repeats a step on one GpuStep. Returns where bits first differ from the first step's bits; empty: nowhere.
+/// Repeats a step on the same GpuStep. Returns the first difference from the bits of the first step; empty if there is
+/// none.
 std::string repeated(const Type& type, const CudnnOptions& options) {
   const Graph forward = tiny_inception(16, 35, 32);
   const models::testing::Rank data(forward, {});
@@ -141,12 +142,13 @@ std::string repeated(const Type& type, const CudnnOptions& options) {
   return {};
 }
 
-// Separate from the next test, so that a failure tells nondeterministic steps from a captured step that differs.
+// This test and the next one are separate, so that a failure shows whether steps are nondeterministic or only a
+// captured step differs.
 TEST_P(StepOnGpu, ADeterministicStepRepeatsItsBits) {
   for (const Type& type : kTypes) {
     EXPECT_EQ(repeated(type, {.fusion = {.level = GetParam()}, .deterministic = true, .loss_scale = 128}), "")
         << type.name;
-    // Without deterministic mode either outcome is right. The outcome is only reported.
+    // Without deterministic mode a step may or may not repeat its bits. The outcome is only reported.
     const std::string difference = repeated(type, {.fusion = {.level = GetParam()}, .loss_scale = 128});
     RecordProperty("repeats_without_deterministic_mode_" + type.name, difference.empty() ? "yes" : "no");
     std::cout << "level " << GetParam() << ", " << type.name
@@ -189,13 +191,13 @@ TEST_P(StepOnGpu, ACapturedStepIsTheEagerOneBitForBit) {
 INSTANTIATE_TEST_SUITE_P(Levels, StepOnGpu, ::testing::Values(0, 1, 2),
                          [](const auto& instance) { return "level" + std::to_string(instance.param); });
 
-// Runs twenty steps on one batch at a learning rate at which training is not chaotic. Measured with the oneDNN backend:
-// at 3e-5 the loss never rises, and falls from 3.4 to 0.014 in fp32 and to 0.055 in bf16 (whose weights are too coarse
-// for some of the updates). At 1e-4 curves differ twice as much as at 3e-5, and from 1e-3 on they rise and cross. The
-// loss of runs whose first weights are off by one rounding of the type (two to three seeds each) differs from the loss
-// of the run with exact weights by at most 0.0079 in fp32 (0.2% of the first loss), 0.055 in fp16 and tf32 (1.6%), and
-// 0.177 in bf16 (5.2%). Levels differ by roundings of every tensor, so three times these differences are allowed
-// (Type::curve_spread).
+// Runs twenty steps on one batch at a learning rate of 3e-5, at which training is not chaotic. The following figures
+// were measured with the oneDNN backend. At 3e-5 the loss never rises. It falls from 3.4 to 0.014 in fp32, and to 0.055
+// in bf16, whose weights are too coarse for some of the updates. At 1e-4 loss curves differ twice as much as at 3e-5,
+// and from 1e-3 on they rise and cross. Other runs started with weights that were each off by one rounding of the type
+// (two to three seeds for each type). The loss of these runs differs from the loss of the run with exact weights by at
+// most 0.0079 in fp32 (0.2% of the first loss), 0.055 in fp16 and tf32 (1.6%), and 0.177 in bf16 (5.2%). Levels differ
+// by roundings of every tensor, so the test allows three times these differences (Type::curve_spread).
 class CurvesOnGpu : public StepOnGpu {};
 
 TEST_P(CurvesOnGpu, TwentyStepsOfTheLevelsStayTogether) {

@@ -1,5 +1,5 @@
-// Compares sums over rows (norm.cu), whose threads work together, with results in double. Built for the host and for a
-// GPU, like kernels_test.cpp. Bounds: fp32_bounds.h.
+// Compares sums over rows (norm.cu) with results in double. The threads of the kernels work together. Built for the
+// host and for a GPU, like kernels_test.cpp. The bounds are in fp32_bounds.h.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,8 @@ namespace {
 struct Case {
   std::int64_t rows, channels, gap;
 };
-// One row, few rows, and many rows with a remainder in every block; wide vectors or not; gaps or none.
+// The cases have one row, few rows, or many rows with a remainder in every block. Some have wide vectors, some have
+// gaps.
 const std::vector<Case> kCases{{1, 3, 0},   {1, 2048, 0},  {7, 64, 8},   {31, 3, 5},   {257, 64, 0},
                                {33, 64, 1}, {97, 2048, 8}, {1000, 3, 0}, {1000, 12, 4}};
 
@@ -24,7 +25,7 @@ std::string text(const Case& of) {
   return std::to_string(of.rows) + " rows of " + std::to_string(of.channels) + " and " + std::to_string(of.gap);
 }
 
-/// The sums of each channel's elements and of their squares, in double.
+/// For each channel, the sum of the elements and the sum of their squares, in double.
 struct ChannelSums {
   std::vector<Sum> sums, squares;
   explicit ChannelSums(const Tensor& x)
@@ -53,7 +54,7 @@ void expect_statistics(const Tensor& x, const ChannelSums& expected) {
   expect_sums("sum of squares of channel", doubles(square_sum), expected.squares, DataType::kF32);
   const std::vector<float> first = sum.read();
   statistics(x.matrix(), sum.as(), square_sum.as(), workspace.as<void>(), nullptr);
-  EXPECT_EQ(sum.read(), first);  // a repeated launch gives the same bits
+  EXPECT_EQ(sum.read(), first);  // a repeated launch must give the same bits
 }
 
 class SumsTest : public KernelTest {};
@@ -75,7 +76,7 @@ TEST_P(SumsTest, StatisticsAndBiasGradients) {
 
 constexpr float kNormEpsilon = 1e-5F, kMomentum = 0.1F;
 
-/// The inputs and outputs of a batch norm's finalisation, except the sums.
+/// The inputs and outputs of the kernel that finalises a batch norm, except the sums.
 struct Finalised {
   Tensor gamma, beta, running_mean, running_var, mean, inv_std, scale, shift;
 
@@ -88,7 +89,7 @@ struct Finalised {
         inv_std(DataType::kF32, vector),
         scale(type, vector),
         shift(type, vector) {}
-  /// Returns the arguments of the kernel, without the sums.
+  /// Returns the kernel's arguments. The pointers to the sums are not set.
   [[nodiscard]] NormFinalize work(DataType type, std::int64_t count) const {
     return {.gamma = gamma.memory.as(),
             .beta = beta.memory.as(),
@@ -131,14 +132,14 @@ TEST_P(SumsTest, StatisticsAreFinalisedInTheSameLaunch) {
       }
       return made;
     };
-    // The bits may differ: a compiler may fuse different multiplications and additions in the two kernels, and the
-    // variance, a difference, magnifies these roundings.
+    // The bits may differ, because the compiler may fuse different multiplications and additions in the two kernels.
+    // The variance is a difference of two numbers and magnifies these roundings.
     const auto at_once = finalised(true), in_turn = finalised(false);
     std::vector<std::vector<double>> bounds(in_turn.size());
     for (std::size_t c = 0; c < in_turn[0].size(); ++c) {
       const double mean_of = in_turn[0][c], inv_std_of = in_turn[1][c], scale_of = in_turn[2][c];
       const double variance = 4 * 0x1p-24 * (mean_of * mean_of + 1 / (inv_std_of * inv_std_of));
-      const double relative = 0.5 * inv_std_of * inv_std_of * variance + 4 * 0x1p-24;  // error of inv_std
+      const double relative = 0.5 * inv_std_of * inv_std_of * variance + 4 * 0x1p-24;  // relative error of inv_std
       const double scale_bound = std::abs(scale_of) * relative;
       bounds[0].push_back(std::abs(mean_of) * 0x1p-22);
       bounds[1].push_back(inv_std_of * relative);
@@ -164,7 +165,8 @@ TEST_P(SumsTest, BatchNormsAreFinalised) {
       std::vector<double> sums(drawn.size()), square_sums(drawn.size());
       for (std::size_t c = 0; c < drawn.size(); ++c) {
         const double mean = 4 * drawn[c];
-        // The variance is positive, zero and negative in turn. Rounded sums may give a negative variance.
+        // The variance of three successive channels is positive, zero and negative. Rounded sums may give a negative
+        // variance.
         const double variance = c % 3 == 0 ? 0.25 + drawn[c] * drawn[c] : c % 3 == 1 ? 0 : -1e-3 * mean * mean;
         sums[c] = n * mean;
         square_sums[c] = n * (mean * mean + (count > 1 ? variance : 0));
@@ -183,7 +185,8 @@ TEST_P(SumsTest, BatchNormsAreFinalised) {
         SCOPED_TRACE(c);
         const double m = sum.values[c] / n;
         ASSERT_NEAR(means[c], m, kEpsilon * std::abs(m));
-        // The variance is the difference of two numbers. `size` is their sum, and each is off by two roundings.
+        // The variance is the difference of two numbers, each of which is off by two roundings. `size` is the sum of
+        // the two.
         const double size = square_sum.values[c] / n + m * m;
         const double variance = square_sum.values[c] / n - m * m;
         const double off = 2 * kEpsilon * size;
@@ -209,11 +212,11 @@ TEST_P(SumsTest, BatchNormsAreFinalised) {
   }
 }
 
-/// A batch norm's backward pass in double, with the error bounds of fp32.
+/// The results of a batch norm's backward pass in double, with the error bounds of fp32.
 struct ExpectedBackward {
   std::vector<Sum> dbeta, dgamma;
-  std::vector<double> passing;  ///< [element] dy where the rectifier's input is positive, else 0
-  std::vector<bool> undecided;  ///< [element] the rectifier's input is so near zero that rounding decides its sign
+  std::vector<double> passing;  ///< [element]: dy if the rectifier's input is positive, else 0
+  std::vector<bool> undecided;  ///< [element]: true if the input is so near zero that rounding decides its sign
 };
 
 ExpectedBackward expected_backward(const Tensor& x, const Tensor& dy, const RandomNorm& norm, bool rectified) {
@@ -295,11 +298,11 @@ TEST_P(SumsTest, BatchNormsBackward) {
   }
 }
 
-/// Runs in one type only, because the test takes seconds on the host.
+/// Runs with one element type only, because the test takes seconds on the host.
 class LongSumsTest : public KernelTest {};
 
 TEST_P(LongSumsTest, MoreRowsThanAllBlocksHoldAtFirst) {
-  const Tensor x(GetParam(), {20600, 51}, 1);  // 396 blocks of 20 rows hold 7920 rows at first
+  const Tensor x(GetParam(), {20600, 51}, 1);  // in the first round 396 blocks sum 20 rows each: 7920 rows
   expect_statistics(x, ChannelSums(x));
 }
 

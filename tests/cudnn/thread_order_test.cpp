@@ -1,6 +1,6 @@
-// Runs kernels whose threads work together twice, with the threads in increasing and in decreasing order between two
-// barriers, and expects the same bits. The bits would differ if a thread read what another wrote without a barrier
-// between them. Runs on the host, where the order can be chosen.
+// Runs kernels whose threads work together with two orders of threads between barriers: by increasing and by decreasing
+// index. Both runs must give the same bits. The bits would differ if a thread read what another thread had written with
+// no barrier in between. Runs on the host, because there the order can be chosen.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -15,7 +15,7 @@ namespace {
 using test::ThreadOrder;
 using test::WithThreadOrder;
 
-/// Runs `work` in both orders. `work` returns everything that it wrote.
+/// Runs `work` once in each order and compares the results. `work` must return everything that its kernels wrote.
 void expect_same(const std::function<std::vector<std::vector<std::byte>>()>& work) {
   std::vector<std::vector<std::byte>> up, down;
   {

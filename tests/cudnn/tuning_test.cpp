@@ -1,4 +1,4 @@
-// Tests how candidate engines and algorithms are timed, and how winners are stored and used again. Uses the fakes of
+// Tests how candidate engines and algorithms are timed, and how later runs use the stored winners. Uses the fakes of
 // machine.h.
 #include <gtest/gtest.h>
 
@@ -63,7 +63,7 @@ TEST(Tuning, WithoutMemoryToTimeEnginesTheFirstOnesRun) {
     roomy.device_bytes = std::size_t{256} << 20;
     roomy.executor.winners_folder.clear();
     roomy.script = script;
-    const Machine machine(roomy, oracle);  // with enough memory, the engines are timed
+    const Machine machine(roomy, oracle);  // with more memory, the same engines are timed
     const std::string notes = joined(machine.step->notes());
     EXPECT_TRUE(notes.starts_with("engines: ") && notes.ends_with(" s to time them\n")) << notes;
   }
@@ -128,8 +128,8 @@ TEST(Tuning, ACandidateThatFailsWhenItIsTimedIsLeftOut) {
   machine.step->forward_backward(machine.batch(), machine.sink);
 }
 
-// The fake GPU's time is the number of launches, so all algorithms take equally long and the first would win. The
-// exchange names another algorithm as the winner on rank 0, and this algorithm must run.
+// On the fake GPU the time is the number of launches. All algorithms therefore take equally long, and the first would
+// win. The exchange names another algorithm as rank 0's winner, and this algorithm must run.
 TEST(Tuning, ProductsRunTheAlgorithmThatWon) {
   ServesAll oracle;
   const std::filesystem::path folder = own_folder("hvd_products");
@@ -157,7 +157,7 @@ TEST(Tuning, ProductsRunTheAlgorithmThatWon) {
     EXPECT_TRUE(runs_second(machine));
     engines = machine.step->engines();
   }
-  // A later run times nothing and uses the stored winners.
+  // A later run must use the stored winners and time nothing.
   wish.executor.tune = false;
   wish.executor.exchange = {};
   Machine machine(wish, oracle);

@@ -1,5 +1,6 @@
-// Checks that two ranks, each with half a batch and with averaged gradients, take the same step as one rank with the
-// whole batch. Use it only for networks without batch norm, whose statistics come from one rank's batch.
+// Checks that two ranks take the same step as one rank with the whole batch, if each has half the batch and their
+// gradients are averaged. Use it only for networks without batch norm, because batch norm's statistics come from one
+// rank's batch.
 #pragma once
 
 #include <chrono>
@@ -17,10 +18,10 @@
 
 namespace hvd::models::testing {
 
-/// Makes a step for a differentiated graph on the shared GPU.
+/// A function that makes a step for a differentiated graph on the shared GPU.
 using StepMaker = std::function<std::unique_ptr<TrainStep>(Graph graph, const ArenaAllocator& allocate)>;
 
-/// A step whose gradients are a separate allocation.
+/// A step whose gradients are in an allocation of their own.
 struct StepOnSharedGpu {
   StepOnSharedGpu(const StepMaker& make, const Graph& forward, gpu::GpuRuntime& runtime) {
     step = make(differentiate(forward), [&](std::size_t bytes) {
@@ -44,7 +45,7 @@ struct StepOnSharedGpu {
   std::unique_ptr<TrainStep> step;
 };
 
-/// Returns the Euclidean norms of a - b and of b.
+/// Returns two Euclidean norms: that of a - b and that of b.
 inline std::pair<double, double> distance(const std::vector<float>& a, const std::vector<float>& b) {
   double error = 0, norm = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -55,8 +56,9 @@ inline std::pair<double, double> distance(const std::vector<float>& a, const std
   return {std::sqrt(error), std::sqrt(norm)};
 }
 
-/// Runs two steps on this rank's half of the batch and two on the whole batch, with an update after each step.
-/// `forward_of(batch)` builds the network. Returns the gradients that differ by more than `tolerance` x norm, or "".
+/// Runs two steps on this rank's half of the batch and two steps on the whole batch. Each step is followed by an
+/// update. `forward_of(batch)` builds the network. Returns a text with the gradients that differ by more than
+/// `tolerance` x norm, or "".
 inline std::string compare_halves_with_whole(int rank, gpu::GpuRuntime& runtime, test::SharedGpu& shared,
                                              const StepMaker& make,
                                              const std::function<Graph(std::int64_t)>& forward_of,

@@ -1,5 +1,5 @@
-// Compares the element functions of the loss, the update and the synthetic input, run on the host, with the reference.
-// The GPU's kernels use the same source.
+// Compares the element functions of the loss, the update and the synthetic input with the reference. The functions run
+// on the host. The GPU's kernels use the same source.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -73,7 +73,7 @@ TYPED_TEST(UpdateElementTest, SgdIsTheReferencesFormula) {
                  .loss_scale = &loss_scale};
   const std::array<float, kCount> before = w;
   run(SgdBody<T, T>{work}, kCount / 4);
-  EXPECT_EQ(w, before);  // an overflow skips the update
+  EXPECT_EQ(w, before);  // after an overflow no weight may change
   loss_scale.overflow = 0;
   run(SgdBody<T, T>{work}, kCount / 4);
   for (std::size_t i = 0; i < kCount; ++i) {
@@ -88,7 +88,7 @@ TYPED_TEST(UpdateElementTest, FindsWhatIsNotFinite) {
   for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
                           std::numeric_limits<float>::quiet_NaN()}) {
     alignas(16) std::array<T, 64> gradients;
-    gradients.fill(from_float<T>(65504.0F));  // the largest finite number of fp16
+    gradients.fill(from_float<T>(65504.0F));  // 65504 is the largest finite number of fp16
     LossScale loss_scale;
     const FindOverflowBody<T> body{gradients.data(), &loss_scale};
     run(body, 64 / body.kVector);
@@ -117,7 +117,7 @@ TEST(LossScaleElement, HalvesAfterAnOverflowAndGrowsAfterGoodSteps) {
   now.overflow = 1;
   expect(1, 0, 3);
   now.overflow = 1;
-  expect(1, 0, 4);  // the scale stays at least 1: an overflow without scaling has another cause
+  expect(1, 0, 4);  // the scale is never below 1: without scaling, an overflow has another cause
   now.scale = AdjustLossScaleBody::kLargest;
   expect(AdjustLossScaleBody::kLargest, 1, 4);
   expect(AdjustLossScaleBody::kLargest, 0, 4);

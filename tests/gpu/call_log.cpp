@@ -32,7 +32,8 @@ void CallLog::take(const FakeCall& call) {
   lines_.push_back(std::move(line));
 }
 
-// take() forgets the names of destroyed objects, so a new object at an old address gets a new number.
+// take() forgets the names of destroyed objects. A new object at the address of a destroyed object therefore gets a new
+// number.
 std::string CallLog::name(char kind, const void* object) {
   const auto [found, first] = names_.try_emplace({kind, object});
   if (first) found->second = kind + std::to_string(used_[kind]++);

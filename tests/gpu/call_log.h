@@ -1,6 +1,6 @@
 // Writes down all calls of a FakeRuntime as lines of text. Streams, events, graphs and blocks of memory are numbered in
-// the order in which they appear, so that equal work gives equal lines at other addresses. The test owns a CallLog; one
-// thread uses it.
+// the order in which they appear. The same work therefore gives the same lines even if the addresses differ. The test
+// owns a CallLog. Only one thread may use it.
 #pragma once
 
 #include <cstddef>
@@ -14,20 +14,21 @@
 
 namespace hvd::test {
 
-/// Separates a line from a remark for people, which is not compared.
+/// In a line, the text after kRemark is a remark for people, which is not compared.
 inline constexpr std::string_view kRemark = "   # ";
 
 class CallLog {
  public:
-  /// Records the calls of `gpu` until the CallLog is destroyed. `gpu` must live longer.
+  /// Records the calls of `gpu` until the CallLog is destroyed. `gpu` must outlive the CallLog.
   explicit CallLog(FakeRuntime& gpu);
   CallLog(const CallLog&) = delete;
   CallLog& operator=(const CallLog&) = delete;
   ~CallLog();
 
-  /// Adds a line that the caller wrote.
+  /// Adds a line whose text the caller chooses.
   void say(std::string line) { lines_.push_back(std::move(line)); }
-  /// A line is such as "copy s0: p1+0:400 > d7+256:400". d and p are blocks of device memory and of pinned memory.
+  /// Returns lines such as "copy s0: p1+0:400 > d7+256:400". s0 is a stream, d7 a block of device memory, and p1 a
+  /// block of pinned memory.
   [[nodiscard]] const std::vector<std::string>& lines() const noexcept { return lines_; }
 
  private:
@@ -42,8 +43,8 @@ class CallLog {
 
   FakeRuntime& gpu_;
   std::map<std::pair<char, const void*>, std::string> names_;
-  std::map<const std::byte*, Block> blocks_;  // by first address
-  std::map<char, int> used_;                  // [kind] how many numbers are given
+  std::map<const std::byte*, Block> blocks_;  // by the block's first address
+  std::map<char, int> used_;                  // [kind]: how many objects of this kind have a number
   std::vector<std::string> lines_;
 };
 

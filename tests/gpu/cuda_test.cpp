@@ -1,4 +1,5 @@
-// Tests the GpuRuntime over CUDA. Without a GPU it must report that there is none. On a GPU it must behave as the fake.
+// Tests the GpuRuntime over CUDA. Without a GPU the runtime must report that there is no GPU. On a GPU the runtime must
+// behave like the fake GPU.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -30,7 +31,7 @@ TEST(DeviceList, NamesADriverThatIsTooOld) {
             "the NVIDIA driver supports CUDA 12.4, but this program needs 13.0: install a newer driver, or a program "
             "built with "
             "an older CUDA");
-  EXPECT_EQ(gpu::no_device_reason(13000, 13010, "in exclusive use"), "in exclusive use");  // same major: usable
+  EXPECT_EQ(gpu::no_device_reason(13000, 13010, "in exclusive use"), "in exclusive use");  // same major version: usable
 }
 
 class OnGpu : public ::testing::Test {

@@ -1,4 +1,4 @@
-// The fake GPU's captures and graphs.
+// The captures and the graphs of the fake GPU.
 #include <set>
 #include <utility>
 
@@ -43,7 +43,7 @@ gpu::Graph FakeRuntime::end_capture(gpu::StreamView stream) {
   std::set<std::size_t> joined(its.recorded_tail.begin(), its.recorded_tail.end());
   for (auto node = joined.rbegin(); node != joined.rend(); ++node) {
     const auto& before = recording->nodes[*node].waits_for;
-    // The inserted numbers are all smaller than *node, so this loop visits them too.
+    // All inserted numbers are smaller than *node, so this loop visits the inserted numbers too.
     joined.insert(before.begin(), before.end());
   }
   std::string missing;

@@ -58,7 +58,7 @@ void FakeRuntime::refuse(const std::string& what) const { throw Error(Errc::kInv
 FakeRuntime::FakeStream& FakeRuntime::find(gpu::StreamView stream) {
   const auto found = streams_.find(stream.native);
   if (found == streams_.end()) {
-    world_.report("a stream that is not of this GPU, or destroyed, is used");  // CUDA would not notice
+    world_.report("a stream that is not of this GPU, or destroyed, is used");  // CUDA would not report this mistake
     refuse("a stream that is not of this GPU, or destroyed");
   }
   return *found->second;
@@ -323,7 +323,7 @@ std::chrono::nanoseconds FakeRuntime::elapsed(gpu::EventView begin, gpu::EventVi
     const MutexLock lock(mutex_);
     if (!find(event).timing) refuse("elapsed time of an event without timing");
   }
-  // One turn of the world counts as a microsecond.
+  // One turn of the world counts as one microsecond.
   const auto turns = static_cast<std::int64_t>(world_.done_at(last_recording(end))) -
                      static_cast<std::int64_t>(world_.done_at(last_recording(begin)));
   return std::chrono::microseconds(turns);

@@ -1,6 +1,6 @@
-// A gpu::GpuRuntime without a GPU: streams, events and graphs over a FakeWorld. To find mistakes it is stricter than
-// CUDA: addresses must lie in memory of this GPU, a stream must belong to this GPU, and an event must have been
-// recorded before a capture waits for it.
+// A gpu::GpuRuntime that needs no GPU: its streams, events and graphs use a FakeWorld. To find mistakes it is stricter
+// than CUDA. Addresses must lie in memory of this GPU, a stream must belong to this GPU, and an event must have been
+// recorded before a capture waits for the event.
 #pragma once
 
 #include <cstddef>
@@ -17,19 +17,19 @@ namespace hvd::test {
 
 struct FakeOptions {
   std::size_t memory_bytes = std::size_t{64} << 20;
-  std::string uuid;           ///< if empty, the GPU gets its own uuid
-  std::string name = "fake";  ///< the name that the driver would report
-  int visible = 1;            ///< number of GPUs that the process is said to see
-  /// For call logs of steps that are too large for this host. If true, memory has no pages until it is written, and
-  /// copies and fills do nothing.
+  std::string uuid;           ///< if empty, the fake GPU makes a uuid of its own
+  std::string name = "fake";  ///< the GPU's name, as a driver would report it
+  int visible = 1;            ///< number of GPUs that the process is supposed to see
+  /// If true, a block of memory takes no space until it is written, and copies and fills do nothing. Used for call logs
+  /// of steps that do not fit into this host's memory.
   bool dry = false;
 };
 
-/// One call that changes something on the GPU, or a call of finished() that returned true.
+/// A call that changes something on the GPU, or a call of finished() that returned true.
 struct FakeCall {
-  std::string what;              ///< "allocate", "record"; for work its label
-  const void* stream = nullptr;  ///< null: the call has none
-  const void* object = nullptr;  ///< the event or graph, or the stream that is made or destroyed
+  std::string what;              ///< name of the call, such as "allocate" or "record"; for work, the label of the work
+  const void* stream = nullptr;  ///< the call's stream; null if the call has no stream
+  const void* object = nullptr;  ///< the event, graph or stream that the call records, makes or destroys
   std::vector<Range> reads = {}, writes = {};
   std::string detail = {};  ///< the purpose of allocated memory, for people who read a log
 };
@@ -42,20 +42,21 @@ class FakeRuntime final : public gpu::GpuRuntime {
 
   /// Enqueues `work` in place of a kernel.
   void enqueue(gpu::StreamView stream, Work work);
-  /// Enqueues work that is over once `body` has run.
+  /// Enqueues work that runs `body` once and is then over.
   void kernel(gpu::StreamView stream, std::string label, std::vector<Range> reads, std::vector<Range> writes,
               std::function<void()> body);
   [[nodiscard]] bool capturing(gpu::StreamView stream);
   [[nodiscard]] FakeWorld& world() noexcept { return world_; }
-  /// Every later query and wait fails, as after an illegal access in a kernel.
+  /// After this call every query and every wait fails, as after an illegal memory access in a kernel.
   void break_down(std::string why) { world_.break_device(id_, std::move(why)); }
-  /// Gets every call, in order. May be null. Must not call the GPU. Set on_call before other threads use the GPU.
+  /// Called with every call, in order. May be null. The function must not call the GPU. Set on_call before other
+  /// threads use the GPU.
   std::function<void(const FakeCall&)> on_call;
   /// launch() calls this function first, so that a test can make launch() hang. May be null.
   std::function<void()> on_launch;
   /// begin_capture() calls this function first. May be null.
   std::function<void()> on_capture;
-  /// scale_refusal() returns this text.
+  /// The text that scale_refusal() returns.
   std::string no_scaling;
   /// Number of streams, events, graphs and memory blocks that still have an owner.
   [[nodiscard]] std::size_t objects();
@@ -81,7 +82,7 @@ class FakeRuntime final : public gpu::GpuRuntime {
   void begin_capture(gpu::StreamView stream) override;
   [[nodiscard]] gpu::Graph end_capture(gpu::StreamView stream) override;
   void abandon_capture(gpu::StreamView stream) noexcept override;
-  /// Counts everything except copies, fills and events as a kernel.
+  /// Every node of the graph counts as a kernel, except copies, fills and events.
   [[nodiscard]] std::optional<gpu::GraphShape> shape(gpu::GraphView graph) override;
   void launch(gpu::GraphView graph, gpu::StreamView stream) override;
   void destroy(const gpu::DeviceBlock& block) noexcept override;
@@ -121,7 +122,7 @@ class FakeRuntime final : public gpu::GpuRuntime {
   gpu::Device device_;
   Mutex mutex_;
   std::size_t used_ HVD_GUARDED_BY(mutex_) = 0;
-  std::map<const std::byte*, Block> blocks_ HVD_GUARDED_BY(mutex_);  // by first address
+  std::map<const std::byte*, Block> blocks_ HVD_GUARDED_BY(mutex_);  // by the block's first address
   std::map<const void*, std::unique_ptr<FakeStream>> streams_ HVD_GUARDED_BY(mutex_);
   std::map<const void*, std::unique_ptr<FakeEvent>> events_ HVD_GUARDED_BY(mutex_);
   std::map<const void*, std::unique_ptr<FakeGraph>> graphs_ HVD_GUARDED_BY(mutex_);

@@ -9,7 +9,7 @@
 
 namespace hvd::test {
 
-/// A capture in progress: numbered pieces of work, and for each piece the numbers of the pieces that it waits for.
+/// A capture in progress. Its pieces of work are numbered. Each piece has the numbers of the pieces that it waits for.
 struct FakeRuntime::Recording {
   struct Node {
     std::shared_ptr<const Work> work;
@@ -20,13 +20,13 @@ struct FakeRuntime::Recording {
   };
   FakeStream* origin = nullptr;
   std::vector<Node> nodes;
-  std::map<FakeStream*, std::size_t> lines;  // lines of the graph, one per stream that takes part
+  std::map<FakeStream*, std::size_t> lines;  // the graph's lines of work, one for each stream that takes part
 };
 
 struct FakeRuntime::FakeStream {
   std::size_t line = 0;
   bool high_priority = false;
-  std::vector<OpRef> tail;  // work that the stream's next work waits for
+  std::vector<OpRef> tail;  // the stream's next work waits for these
   std::shared_ptr<Recording> recording;
   std::vector<std::size_t> recorded_tail;
 };
@@ -34,16 +34,16 @@ struct FakeRuntime::FakeStream {
 struct FakeRuntime::FakeEvent {
   bool timing = false;
   OpRef op;
-  std::weak_ptr<Recording> recording;  // the capture in which it was last recorded
-  bool edge = false;                   // true: it was last recorded inside a capture
+  std::weak_ptr<Recording> recording;  // the capture in which the event was last recorded
+  bool edge = false;                   // true: the event was last recorded inside a capture
   std::vector<std::size_t> recorded;
 };
 
 struct FakeRuntime::FakeGraph {
   std::vector<Recording::Node> nodes;
   std::size_t lines = 0;
-  std::vector<std::size_t> line_of;  // [line of the graph] its line in the world
-  OpRef last;                        // the end of the last launch
+  std::vector<std::size_t> line_of;  // [line of the graph]: the line of the world that it uses
+  OpRef last;                        // the last work of the last launch
 };
 
 }  // namespace hvd::test

@@ -1,5 +1,5 @@
-// Tests the fake GPU. Where a real GPU may run work in any order, the fake must run the harmful order in some seeds.
-// Where a real GPU must keep an order, the fake must keep the same order.
+// Tests the fake GPU. If a real GPU may run work in any order, the fake must run the harmful order for some seeds. If a
+// real GPU must keep an order, the fake must keep it for every seed.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -22,7 +22,7 @@ Deadline soon() { return Deadline::after(5s); }
 
 int& as_int(const gpu::DeviceMemory& memory) { return *reinterpret_cast<int*>(memory->bytes.data()); }
 
-/// A fake GPU with two streams and two numbers.
+/// A fake GPU with two streams and two blocks of memory, each with one number.
 struct OneGpu {
   explicit OneGpu(std::uint64_t seed = 1, gpu::Priority priority = gpu::Priority::kNormal)
       : world(seed), gpu(world, 0), second(gpu.make_stream(priority)) {}
@@ -98,14 +98,14 @@ TEST(FakeGpu, CopiesReadTheirSourceLate) {
   const int before = 1, after = 2;
   std::memcpy(host->bytes.data(), &before, sizeof before);
   one.gpu.copy(one.a->bytes.data(), host->bytes.data(), sizeof(int), one.first);
-  std::memcpy(host->bytes.data(), &after, sizeof after);  // the mistake: the copy has not run yet
+  std::memcpy(host->bytes.data(), &after, sizeof after);  // the caller's mistake: the copy has not run yet
   one.synchronize(one.first);
   EXPECT_EQ(as_int(one.a), 2);
 }
 
 enum class Ending : std::uint8_t { kOpen, kJoined, kJoinedAndMore /**< more work after the join */ };
 
-/// Captures a fork, work on both streams, and the join unless `ending` is kOpen.
+/// Captures a fork and work on both streams. Also captures the join, unless `ending` is kOpen.
 gpu::Graph capture_fork(OneGpu& one, Ending ending) {
   const auto fork = one.gpu.make_event(gpu::Timing::kOff);
   const auto join = one.gpu.make_event(gpu::Timing::kOff);
@@ -128,7 +128,7 @@ TEST(FakeGpu, AGraphReplaysWhatWasCaptured) {
     EXPECT_FALSE(one.gpu.capturing(one.first) || one.gpu.capturing(one.second));
     EXPECT_EQ(one.gpu.shape(graph)->text(), "one graph of 2 nodes in a row: 2 kernels (1 of high priority)");
     one.synchronize(one.first);
-    EXPECT_EQ(as_int(one.b), 0);  // capturing runs nothing
+    EXPECT_EQ(as_int(one.b), 0);  // the capture itself ran no work
     for (int i = 0; i < 3; ++i) one.gpu.launch(graph, one.first);
     one.synchronize(one.first);
     EXPECT_EQ(as_int(one.b), 15) << "seed " << seed;
@@ -193,7 +193,7 @@ TEST(FakeGpu, AnEventThatGoesBeforeItsGraphIsReported) {
   one.gpu.record(other, one.first);
   one.gpu.record_outside(recorded, one.first);
   gpu::Graph graph = capture.finish();
-  other.reset();  // only the capture needed this event
+  other.reset();  // only the capture needed this event, not the graph
   EXPECT_TRUE(one.world.violations().empty());
   recorded.reset();
   EXPECT_EQ(one.world.violations(), std::vector<std::string>{"an event was destroyed before a graph that records it"});
@@ -214,7 +214,7 @@ TEST(FakeGpu, CaptureRefusesWhatCudaRefuses) {
     one.gpu.record(event, one.first);
     refused("recorded in a capture", [&] { return one.gpu.finished(event.view()); });
   }
-  EXPECT_FALSE(one.gpu.capturing(one.first));  // the capture was abandoned
+  EXPECT_FALSE(one.gpu.capturing(one.first));  // without finish(), ~Capture() abandons the capture
   refused("a capture which is over", [&] { one.gpu.wait(one.second, event); });
 }
 
@@ -271,7 +271,7 @@ TEST(Owners, MoveAndReleaseOnce) {
     FakeRuntime gpu(world, 0);
     gpu::Stream first = gpu.make_stream(gpu::Priority::kNormal);
     gpu::Stream second = std::move(first);
-    EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): tests the moved-from stream
+    EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): checks that a moved-from stream is empty
     EXPECT_EQ(gpu.objects(), 1U);
     second = gpu.make_stream(gpu::Priority::kHigh);
     EXPECT_EQ(gpu.objects(), 1U);

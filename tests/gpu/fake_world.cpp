@@ -8,9 +8,11 @@
 namespace hvd::test {
 namespace {
 
-// A query lets the world take a random number of turns below this limit. With 0 turns a query may miss the end of work.
+// In a query the world takes a random number of turns below this limit. After 0 turns the query may report work as
+// unfinished that could have ended.
 constexpr std::uint64_t kMostTurns = 16;
-// Some streams are slow, so that streams end in an order far from the one in which they got their work.
+// Some streams are slow. Streams therefore end their work in an order that differs from the order in which they got the
+// work.
 constexpr std::uint64_t kSlow = 1, kFast = 40;
 
 void merge(VectorClock& into, const VectorClock& other) {
@@ -18,7 +20,7 @@ void merge(VectorClock& into, const VectorClock& other) {
   for (std::size_t i = 0; i < other.size(); ++i) into[i] = std::max(into[i], other[i]);
 }
 
-/// Returns true if work with clock `later` is ordered after the first `count` pieces of work on `line`.
+/// Returns true if the first `count` pieces of work on `line` are ordered before the work that has the clock `later`.
 bool seen(std::size_t line, std::uint64_t count, const VectorClock& later) {
   return line < later.size() && later[line] >= count;
 }
@@ -84,12 +86,13 @@ void FakeWorld::check_races(const OpRef& op) {
   const auto touch = [&](Range range, bool write) {
     for (const Access& earlier : accesses_) {
       if (!overlap(earlier.range, range) || !(write || earlier.write)) continue;
-      if (seen(earlier.line, earlier.count, op->clock)) continue;  // also true if `op` itself made this access
+      if (seen(earlier.line, earlier.count, op->clock)) continue;  // also true if `op` itself made the earlier access
       violations_.push_back("race: '" + earlier.label + "' " + (earlier.write ? "writes" : "reads") + " and '" +
                             op->work->label + "' " + (write ? "writes" : "reads") +
                             " the same memory, and neither waits for the other");
     }
-    // Later work that is ordered after `op` is also ordered after these accesses, so they need not be kept.
+    // All later work that is ordered after `op` is also ordered after these accesses. They are therefore no longer
+    // needed.
     std::erase_if(accesses_, [&](const Access& earlier) {
       return contains(range, earlier.range) && (write || (!earlier.write && earlier.line == op->line)) &&
              seen(earlier.line, earlier.count, op->clock);
@@ -100,7 +103,7 @@ void FakeWorld::check_races(const OpRef& op) {
   for (const Range range : op->work->writes) touch(range, true);
 }
 
-std::uint64_t FakeWorld::random() {  // splitmix64
+std::uint64_t FakeWorld::random() {  // the generator splitmix64
   state_ += 0x9e3779b97f4a7c15ULL;
   std::uint64_t z = state_;
   z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;

@@ -1,7 +1,8 @@
 // The scheduler of the fake GPUs. It runs the work of all GPUs on the CPU. Each piece of work runs after the pieces
-// that it waits for. Apart from that the order is free. Work runs only when a caller asks if some piece is over. A seed
-// then chooses among the pieces that may run. Work declares the memory that it reads and writes. If two pieces touch
-// the same bytes, one of them writes, and no dependency orders them, a race is reported, in whichever order they ran.
+// that it waits for, but otherwise the order is free. Work runs only when a caller asks if a piece of work is over. The
+// world then chooses, by its seed, among the pieces that may run. Each piece of work declares the memory that it reads
+// and writes. The world reports a race if two pieces touch the same bytes, at least one of them writes, and no
+// dependency orders the two pieces. It does not matter in which order the two pieces ran.
 //
 // Threads: any. One lock guards the whole FakeWorld.
 #pragma once
@@ -21,31 +22,33 @@ namespace hvd::test {
 
 using Range = std::span<const std::byte>;
 
-/// One kernel, copy or collective.
+/// One kernel, copy or collective operation.
 struct Work {
-  /// Called repeatedly while the work lasts. Returns true when the work is over.
+  /// A function that is called repeatedly while the work lasts. Returns true when the work is over.
   using Poll = std::function<bool()>;
 
   std::string label;
   std::vector<Range> reads, writes;
-  /// Runs when everything that the work waits for is over. Returns a Poll that tells when the work itself is over, or
-  /// null if it is over at once. If it throws, the GPU is broken: every later query gets the text of the error.
+  /// Called when everything that the work waits for is over. Returns a Poll that tells when the work itself is over, or
+  /// null if the work is over at once. If this function throws, the GPU is broken: every later query fails with the
+  /// error's text.
   std::function<Poll()> start;
 };
 
-/// [line of work]: number of pieces that are over. `a` happened before `b` if no element of a's clock exceeds b's.
+/// [line of work]: number of pieces of the line that are over. `a` happened before `b` if no element of a's clock is
+/// larger than the same element of b's clock.
 using VectorClock = std::vector<std::uint64_t>;
 
 struct Op {
-  std::shared_ptr<const Work> work;  // null: the op only orders other work
+  std::shared_ptr<const Work> work;  // null: the op only orders other work and does nothing itself
   std::size_t device = 0;
-  std::size_t line = 0;  // line of its stream, or of a stream inside a graph
-  VectorClock clock;     // clock at its end
+  std::size_t line = 0;  // the line of the op's stream, or of a stream inside a graph
+  VectorClock clock;     // the clock when the op ends
   std::vector<std::shared_ptr<Op>> waits_for;
   Work::Poll poll;
   bool started = false;
   bool done = false;
-  std::uint64_t done_at = 0;  // number of the world's turn in which the op ended
+  std::uint64_t done_at = 0;  // number of the turn of the world in which the op ended
 };
 using OpRef = std::shared_ptr<Op>;
 
@@ -53,23 +56,24 @@ class FakeWorld {
  public:
   explicit FakeWorld(std::uint64_t seed) : state_(seed * 2 + 1) {}
 
-  /// Faults that a real GPU might have let pass, such as races and memory freed in use. One line each.
+  /// Returns mistakes that a real GPU might not show, such as races and memory freed while in use. One line for each
+  /// mistake.
   [[nodiscard]] std::vector<std::string> violations();
   void report(std::string violation);
-  /// Lets up to `turns` pieces of work run, chosen by the seed. Returns true if any ran.
+  /// Runs up to `turns` pieces of work, chosen by the seed. Returns true if at least one piece ran.
   bool advance(int turns = 1);
 
   // -- for FakeRuntime -----------------------------------------------------------------------------------
   std::size_t add_device();
   std::size_t add_line();
-  /// The new work also waits for all work that the host of `device` has seen finish.
+  /// Adds a piece of work. The work waits for `waits_for` and for all work that the host of `device` has seen finish.
   OpRef enqueue(std::size_t device, std::size_t line, std::shared_ptr<const Work> work, std::vector<OpRef> waits_for);
-  /// Takes a few turns, then returns whether `op` is over. Errors: backend if work of `device` failed.
+  /// Takes a few turns and then returns true if `op` is over. Errors: backend if work of `device` failed.
   bool finished(std::size_t device, const OpRef& op);
   [[nodiscard]] std::uint64_t done_at(const OpRef& op);
-  /// Returns the label of unfinished work that touches `memory`, or an empty text if there is none.
+  /// Returns the label of an unfinished piece of work that touches `memory`. Returns an empty text if there is none.
   [[nodiscard]] std::string user_of(Range memory);
-  /// Call when the memory is freed.
+  /// Call this when `memory` is freed.
   void forget(Range memory);
   void break_device(std::size_t device, std::string why);
 
@@ -77,12 +81,12 @@ class FakeWorld {
   struct Access {
     Range range;
     bool write = false;
-    std::size_t line = 0;     // line of the work that made the access
-    std::uint64_t count = 0;  // number of that work on its line
+    std::size_t line = 0;     // line of the work that made this access
+    std::uint64_t count = 0;  // number of the work on this line
     std::string label;
   };
   struct Device {
-    VectorClock seen;  // work that its host has seen finish
+    VectorClock seen;  // the work that the device's host has seen finish
     std::string broken;
   };
 
@@ -95,8 +99,8 @@ class FakeWorld {
   std::uint64_t state_ HVD_GUARDED_BY(mutex_);
   std::uint64_t turn_ HVD_GUARDED_BY(mutex_) = 0;
   std::vector<Device> devices_ HVD_GUARDED_BY(mutex_);
-  std::vector<std::uint64_t> lines_ HVD_GUARDED_BY(mutex_);    // [line] pieces of work enqueued
-  std::vector<std::uint64_t> weights_ HVD_GUARDED_BY(mutex_);  // [line] relative chance to be chosen
+  std::vector<std::uint64_t> lines_ HVD_GUARDED_BY(mutex_);    // [line]: number of pieces of work enqueued
+  std::vector<std::uint64_t> weights_ HVD_GUARDED_BY(mutex_);  // [line]: relative chance that its work is chosen
   std::vector<OpRef> pending_ HVD_GUARDED_BY(mutex_);
   std::vector<Access> accesses_ HVD_GUARDED_BY(mutex_);
   std::vector<std::string> violations_ HVD_GUARDED_BY(mutex_);

@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-// These functions tell AddressSanitizer which stack is in use. They are null in builds without AddressSanitizer.
+// These functions tell AddressSanitizer which stack is in use. The pointers are null in builds without
+// AddressSanitizer.
 extern "C" {
 [[gnu::weak]] void __sanitizer_start_switch_fiber(void** fake_stack_save, const void* bottom, std::size_t size);
 [[gnu::weak]] void __sanitizer_finish_switch_fiber(void* fake_stack_save, const void** old_bottom,
@@ -19,12 +20,12 @@ extern "C" {
 namespace hvd::test {
 namespace {
 
-/// An execution context: the registers while it is suspended, and its stack.
+/// An execution context: its stack, and its registers while it is suspended.
 struct Place {
   ucontext_t context{};
   const void* stack = nullptr;
   std::size_t stack_bytes = 0;
-  void* fake_stack = nullptr;  // used by AddressSanitizer
+  void* fake_stack = nullptr;  // a value that AddressSanitizer keeps here
 };
 
 void leave_for(Place& from, Place& to) {
@@ -33,8 +34,8 @@ void leave_for(Place& from, Place& to) {
   }
   swapcontext(&from.context, &to.context);
 }
-/// Call after each switch to `here`. Stores in `whence` the bounds of the stack that was left: nothing else gives the
-/// bounds of the thread's own stack.
+/// Call this after each switch to `here`. Stores in `whence` the bounds of the stack that the switch left. There is no
+/// other way to learn the bounds of the thread's own stack.
 void arrived(const Place& here, Place& whence) {
   if (__sanitizer_finish_switch_fiber != nullptr) {
     __sanitizer_finish_switch_fiber(here.fake_stack, &whence.stack, &whence.stack_bytes);
@@ -46,13 +47,13 @@ struct Fiber {
   // The memory is not cleared, because a block may need 256 of these stacks.
   std::unique_ptr<std::byte[]> memory{new std::byte[kStackBytes]};
   Place place;
-  bool waits = false;  // at a barrier, in the middle of a thread
-  dim3 thread;         // the waiting thread's index
-  int line = 0;        // source line of the barrier
+  bool waits = false;  // a CUDA thread in this fiber waits at a barrier
+  dim3 thread;         // index of the waiting CUDA thread
+  int line = 0;        // source line of the barrier at which it waits
 };
 
-/// Runs the threads of a block one after another. A fiber runs threads until one of them waits at a barrier. Then
-/// another fiber runs the next threads. A kernel without barriers therefore needs one fiber.
+/// Runs the threads of a block one after another. One fiber runs threads until a thread waits at a barrier. Then
+/// another fiber runs the remaining threads in the same way. A kernel without barriers therefore needs only one fiber.
 class Scheduler {
  public:
   ThreadOrder order = ThreadOrder::kUp;
@@ -66,7 +67,7 @@ class Scheduler {
     while (!waiting.empty()) {
       if (const std::string wrong = misuse(waiting); !wrong.empty()) {
         idle_.clear();
-        fibers_.clear();  // also drops the threads that wait in these fibers
+        fibers_.clear();  // also ends the threads that wait in these fibers
         throw std::logic_error(std::string("kernel ") + what + ": " + wrong);
       }
       for (Fiber* fiber : std::exchange(waiting, {})) enter(*fiber, waiting);

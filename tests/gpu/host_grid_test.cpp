@@ -1,4 +1,4 @@
-// Tests that the host's grid runs kernels as a GPU does, and that it shows a missing barrier.
+// Tests that the host grid runs kernels as a GPU does, and that its results show a missing barrier.
 #include "tests/gpu/host_grid.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(HostGrid, EveryThreadOfEveryBlockRunsOnce) {
   EXPECT_EQ(runs, std::vector<int>(runs.size(), 1));
 }
 
-/// Sums each thread's neighbours twice. The last thread of a block takes the first thread as its neighbour.
+/// Adds each thread's number to its right neighbour's number, twice. The last thread's neighbour is the first thread.
 void sums_of_neighbours(unsigned* out, bool with_barriers) {
   __shared__ unsigned shared[kThreads];
   shared[threadIdx.x] = threadIdx.x + 1000 * blockIdx.x;
@@ -74,7 +74,7 @@ TEST(HostGrid, RefusesABarrierThatNotAllThreadsReach) {
             "kernel wrong: 100 of 256 threads wait at line 7, the others have ended");
   EXPECT_EQ(refused([] { synchronize_threads(threadIdx.x < 100 ? 7 : 8); }),
             "kernel wrong: threads of a block wait at lines 7 and 8");
-  EXPECT_EQ(summed(true, ThreadOrder::kUp), summed(true, ThreadOrder::kDown));  // the grid still works afterwards
+  EXPECT_EQ(summed(true, ThreadOrder::kUp), summed(true, ThreadOrder::kDown));  // a refused kernel does no harm
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Tests when a host thread polls a GPU that it waits for, with simulated time.
+// Tests, with simulated time, when a host thread that waits for a GPU polls the GPU.
 #include "engine/gpu/poll_schedule.h"
 
 #include <gtest/gtest.h>
@@ -12,17 +12,17 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::microseconds;
 
-constexpr microseconds kSlack = 60us;  // a nap takes this much longer than asked for
+constexpr microseconds kSlack = 60us;  // a nap lasts this much longer than requested
 constexpr microseconds kLook = 2us;
 constexpr microseconds kFirst = 52us;  // every wait first polls without naps for this long
 
 struct Wait {
-  microseconds late;   // from the end of the work until it is noticed
-  microseconds awake;  // time spent polling without naps
+  microseconds late;   // time from the end of the work until the wait notices the end
+  microseconds awake;  // time that the wait spends polling without naps
   int looks = 0;
 };
 
-/// Simulates a wait for work that ends `end` after its begin.
+/// Simulates a wait for work that ends `end` after the wait began. `expected` is the expected duration, if known.
 Wait wait_for(microseconds end, std::optional<microseconds> expected) {
   const Clock::time_point begin{};
   gpu::PollSchedule poll_schedule(begin, expected ? std::optional(begin + *expected) : std::nullopt);

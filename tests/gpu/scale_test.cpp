@@ -1,4 +1,5 @@
-// Tests the scaling kernel, compiled for the host: it must scale every element once and give the bits of hvd::scale().
+// Tests the scaling kernel, compiled for the host. The kernel must scale every element once and give the same bits as
+// hvd::scale().
 #include "engine/base/scale.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ TEST(ScaleKernel, GivesTheBitsOfTheHost) {
   for (const DataType type : {DataType::kF32, DataType::kF64, DataType::kF16, DataType::kBF16}) {
     for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{255}, std::size_t{5000}}) {
       for (const double factor : {2.0, -1.0 / 3, 1e300, 0.0}) {
-        std::vector<std::byte> expected = random_bytes(count * size_of(type) + 8);  // 8 bytes that stay as they are
+        std::vector<std::byte> expected = random_bytes(count * size_of(type) + 8);  // the last 8 bytes must not change
         std::vector<std::byte> got = expected;
         scale(expected.data(), count, type, factor);
         gpu::scale_on_gpu(got.data(), count, type, factor, nullptr);

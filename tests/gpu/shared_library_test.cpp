@@ -1,4 +1,5 @@
-// Tests in which order NVIDIA's libraries are searched, and the messages for a missing or unsuitable library.
+// Tests in which order folders are searched for NVIDIA's libraries, and the messages for a missing or unsuitable
+// library.
 #include "engine/gpu/shared_library.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,7 @@ gpu::WantedLibrary wanted() {
           .how_to_get = "install Maths 9"};
 }
 
-/// Makes a new, empty folder with this name.
+/// Makes an empty folder with this name. An old folder of the same name is removed.
 fs::path fresh_folder(const char* name) {
   fs::path folder = fs::path(::testing::TempDir()) / name;
   fs::remove_all(folder);
@@ -32,7 +33,7 @@ fs::path fresh_folder(const char* name) {
   return folder;
 }
 
-/// Puts a loadable library at `file`: a link to the C library's libm.
+/// Makes `file` a loadable library: a link to the C library's libm.
 void put_library(const fs::path& file) {
   fs::create_directories(file.parent_path());
   fs::create_symlink("/lib/x86_64-linux-gnu/libm.so.6", file);
@@ -127,12 +128,12 @@ TEST(LibrarySearch, FindsThePackagesOfEveryPython) {
                  user = home / ".local/lib/python3.12/site-packages";
   for (const fs::path& folder : {here, debian, numbered, user}) fs::create_directories(folder);
   fs::create_directories(venv / "lib/other/site-packages");
-  fs::create_directories(conda / "lib/python3.12");  // has no site-packages
+  fs::create_directories(conda / "lib/python3.12");  // a Python folder without site-packages
   fs::create_directories(system / "bin");
   std::ofstream(system / "bin/python3") << "#!/bin/sh\n";
   fs::permissions(system / "bin/python3", fs::perms::owner_all);
   fs::create_directories(extra / "bin");
-  fs::create_symlink(system / "bin/python3", extra / "bin/python3");  // a link to the program in the real prefix
+  fs::create_symlink(system / "bin/python3", extra / "bin/python3");  // links to the python3 in `system`
   const auto search = search_of({{"HVD_CUDNN_ROOT", "/opt/cudnn"},
                                  {"HVD_CUBLAS_ROOT", "/opt/cublas"},
                                  {"HVD_NCCL_ROOT", "/opt/nccl"},

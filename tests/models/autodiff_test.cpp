@@ -55,7 +55,7 @@ TEST(Differentiate, AddSharesTheDiffAndImagesGetNone) {
   const Node concat = find("concat.backward");
   ASSERT_EQ(concat.outputs.size(), 2U);
   EXPECT_EQ(concat.outputs[1], kNoTensor);
-  // The gradient of the sum goes to the left branch and to the accumulation without a copy.
+  // The gradient of the sum is used by the left branch and by the accumulation. Neither needs a copy of it.
   const TensorId sum_diff = concat.outputs[0];
   EXPECT_EQ(find("left.backward_weights").inputs[1], sum_diff);
   const Node accumulate = find("relu.accumulate");
@@ -77,7 +77,7 @@ TEST(Differentiate, RefusesToRunTwice) {
   expect_error(Errc::kInvalidArgument, {"branching", "already"}, [] { differentiate(differentiate(branching())); });
 }
 
-// For every network: nothing is read before it is written, and every gradient is produced exactly once.
+// In the graph of every network, no tensor is read before it is written, and every gradient is produced exactly once.
 class DifferentiatedNetwork : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(DifferentiatedNetwork, IsWellFormed) {

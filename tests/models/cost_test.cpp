@@ -25,14 +25,16 @@ NodeCost cost_of(const Graph& graph, const std::string& name) {
 
 TEST(Cost, OfConvolutionsByHand) {
   const Graph graph = tiny();
-  // The output is 2x4x4x6. Each element takes 3*3*3 multiply-adds, including those on padding, and one bias.
+  // The output has 2x4x4x6 elements. Each element takes 3*3*3 multiply-adds, including those on padding, and adds one
+  // bias.
   const double macs = 2 * 4 * 4 * 6 * 27, in = 2 * 8 * 8 * 3, out = 2 * 4 * 4 * 6, weights = 6 * 27;
   EXPECT_EQ(cost_of(graph, "conv").flops, 2 * macs + out);
   EXPECT_EQ(cost_of(graph, "conv").bytes, 4 * (in + weights + 6 + out));
   EXPECT_EQ(cost_of(graph, "conv.backward_weights").flops, 2 * macs + out);
   EXPECT_EQ(cost_of(graph, "conv.backward_weights").bytes, 4 * (in + out + weights + 6));
   EXPECT_EQ(cost_of(graph, "fc.backward_data").flops, 2.0 * 2 * 5 * 96);
-  // 2 running statistics are read and written (4 x 6 values); gamma, beta, mean and inv_std are accessed once each.
+  // The two running statistics are read and written (4 x 6 values). gamma, beta, mean and inv_std are each read or
+  // written once (another 4 x 6 values).
   EXPECT_EQ(cost_of(graph, "bn").bytes, 4 * (out + 2 * 6 + 4 * 6 + out + 2 * 6));
 }
 
@@ -40,8 +42,8 @@ TEST(Cost, AForwardPassCountsOnlyConvolutionsAndFullyConnectedLayers) {
   EXPECT_EQ(forward_macs_per_image(tiny()), 4 * 4 * 6 * 27 + 96 * 5);
 }
 
-// A step has three times the multiply-adds of a forward pass, without those of the first layer's data gradient, and few
-// other operations.
+// A step has three times the multiply-adds of a forward pass, except the first layer's data gradient, which is not
+// computed. A step has few other operations.
 TEST(Cost, OfAStepIsThreeForwardPasses) {
   for (const ModelInfo& model : model_catalogue()) {
     const Graph graph = differentiate(build_model({.model = model.name, .batch_size = 2}));

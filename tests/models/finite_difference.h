@@ -1,4 +1,4 @@
-// Central finite differences, with an error bound computed from the function itself.
+// Computes central finite differences, with an error bound that comes from the values of the function.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,13 +17,14 @@ struct Scalar {
   double magnitude = 0;  ///< sum of the absolute values of the terms summed into `value`
 };
 
-/// Step that balances truncation (h^2) and rounding (epsilon / h). The cube root of epsilon is 6e-6.
+/// Step width that balances the truncation error (h^2) and the rounding error (epsilon / h). The cube root of epsilon
+/// is 6e-6.
 inline constexpr double kStep = 1e-5;
 
 /// The quotient D(h) = (f(x + h) - f(x - h)) / 2h, and a bound of its error.
-/// Truncation: D(h) = f' + c h^2 + O(h^4), so |D(2h) - D(h)| = 3 c h^2 bounds it with a margin of three.
-/// Rounding: a sum of terms of total magnitude M that each took `chain` operations is off by at most
-/// chain * epsilon * M; two such values are divided by 2h (D(2h) adds half of that again).
+/// Truncation: D(h) = f' + c h^2 + O(h^4). The error c h^2 is a third of |D(2h) - D(h)|, which serves as the bound.
+/// Rounding: f is a sum of terms of total magnitude M, and each term took `chain` operations. f is then off by at most
+/// chain * epsilon * M. D(h) divides two values of f by 2h. D(2h) adds half of the rounding error of D(h).
 struct Derivative {
   double value = 0, error = 0;
 };
@@ -45,7 +46,7 @@ inline Derivative derivative(double& x, const std::function<Scalar()>& f, double
   return {.value = narrow, .error = std::abs(wide - narrow) + rounding};
 }
 
-/// Compares `analytic` with the derivative of `f` with respect to every element of `x`, which `f` reads.
+/// `f` reads the elements of `x`. Compares `analytic` with the derivative of `f` with respect to every element of `x`.
 inline void expect_gradient(const std::string& what, std::span<double> x, std::span<const double> analytic,
                             const std::function<Scalar()>& f, double chain) {
   ASSERT_EQ(x.size(), analytic.size()) << what;
@@ -54,7 +55,7 @@ inline void expect_gradient(const std::string& what, std::span<double> x, std::s
     const Derivative numeric = derivative(x[i], f, chain);
     EXPECT_NEAR(analytic[i], numeric.value, numeric.error) << what << ", element " << i;
     largest = std::max(largest, std::abs(analytic[i]));
-    // If the bound were as large as the derivative, every value would pass.
+    // A bound as large as the derivative would accept every value.
     EXPECT_LT(numeric.error, 1e-5) << what << ", element " << i;
   }
   EXPECT_GT(largest, 1e-3) << what << ": all derivatives vanish, nothing was checked";

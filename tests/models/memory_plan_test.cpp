@@ -10,7 +10,7 @@ namespace {
 
 using testing::expect_error;
 
-// Checks a plan by brute force: every pair of buffers, every byte range. The planner works differently.
+// Checks a plan by brute force, unlike the planner: compares every pair of buffers and looks at every byte range.
 void expect_valid(const std::vector<BufferUse>& buffers, const MemoryPlan& plan, std::size_t align) {
   ASSERT_EQ(plan.offsets.size(), buffers.size());
   for (std::size_t i = 0; i < buffers.size(); ++i) {
@@ -26,7 +26,7 @@ void expect_valid(const std::vector<BufferUse>& buffers, const MemoryPlan& plan,
 }
 
 TEST(MemoryPlan, ReusesMemoryOfDeadBuffers) {
-  // Live bytes per step are 64+128, 128+64 and 64+256. The bound is therefore 320, and the plan reaches it.
+  // The steps use 64+128, 128+64 and 64+256 bytes. The lower bound is therefore 320, and the plan must reach it.
   const std::vector<BufferUse> buffers{{"a", 64, 0, 0}, {"b", 128, 0, 1}, {"c", 64, 1, 2}, {"d", 256, 2, 2}};
   const MemoryPlan plan = plan_memory(buffers);
   EXPECT_EQ(plan.lower_bound_bytes, 320U);
@@ -93,11 +93,11 @@ TEST(Lifetimes, RunFromTheProducerToTheLastReader) {
     const auto at = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& n) { return n.name == name; });
     return static_cast<int>(at - graph.nodes.begin());
   };
-  const BufferUse conv = find("conv1:y");  // the backward pass of batch normalisation reads its input again
+  const BufferUse conv = find("conv1:y");  // batch normalisation's backward pass reads its input again
   EXPECT_EQ(conv.bytes, 32U * 32 * 64 * 2);
   EXPECT_EQ(conv.first, node("conv1"));
   EXPECT_EQ(conv.last, node("bn1.backward"));
-  const BufferUse shared = find("layer1.0.add:y");  // only the ReLU reads it
+  const BufferUse shared = find("layer1.0.add:y");  // only the ReLU reads this tensor
   EXPECT_EQ(shared.last, node("layer1.0.relu3"));
 }
 

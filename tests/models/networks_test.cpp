@@ -1,4 +1,4 @@
-// Runs the networks through the reference backend at reduced image size.
+// Runs the networks with the reference backend and small images.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -29,7 +29,7 @@ double norm(std::span<const double> values) {
   return std::sqrt(squares);
 }
 
-// Checks all gradients at once: the derivative along a direction d is g . d.
+// Checks all gradients g at once: the derivative of the loss along a direction d must be g . d.
 TEST_P(ReducedNetwork, GradientEqualsTheDirectionalDerivative) {
   const Graph forward = build_model({.model = GetParam().model,
                                      .batch_size = GetParam().batch_size,
@@ -40,8 +40,8 @@ TEST_P(ReducedNetwork, GradientEqualsTheDirectionalDerivative) {
   ASSERT_TRUE(std::isfinite(loss));
   EXPECT_EQ(rank.sink.ready.size(), forward.parameters.size());
 
-  // Every tensor moves along its own gradient plus noise of the same norm, so that every tensor changes the loss
-  // visibly.
+  // The direction of every tensor is its own gradient plus noise of the same norm. Every tensor therefore changes the
+  // loss visibly.
   const auto gradients = rank.gradients();
   std::vector<float> noise(gradients.size());
   fill_normal(Philox(5), 0, noise);
@@ -58,8 +58,8 @@ TEST_P(ReducedNetwork, GradientEqualsTheDirectionalDerivative) {
       slope += gradient[i] * d;
     }
   }
-  // Untrained deep networks are steep. Along direction / slope the loss rises by 1 per unit, so the step of the
-  // difference quotient changes the loss by 1e-5 for every network.
+  // The loss of an untrained deep network changes steeply. Along direction / slope the loss rises by 1 per unit of
+  // `move`. The difference quotient moves by 1e-5 and so changes the loss by 1e-5 for every network.
   double move = 0;
   const auto parameters = rank.parameters();
   const std::vector<double> start(parameters.begin(), parameters.end());
@@ -68,25 +68,27 @@ TEST_P(ReducedNetwork, GradientEqualsTheDirectionalDerivative) {
     const double value = rank.forward_backward();
     return testing::Scalar{.value = value, .magnitude = std::max(1.0, value)};
   };
-  // At most a thousand roundings follow one another. For a few of a million values, ReLU or maximum takes another
-  // branch at the displaced point. These kinks cause a first-order error. D(2h) - D(h) shows this error but does not
-  // bound it, so the test allows 10 times as much.
+  // At most a thousand roundings follow one another. At the displaced point a few of a million values take another
+  // branch in a ReLU or a maximum. These kinks cause a first-order error. D(2h) - D(h) shows this error but does not
+  // bound it, so the test allows an error that is 10 times as large.
   const testing::Derivative numeric = testing::derivative(move, along, static_cast<double>(forward.nodes.size()));
   EXPECT_NEAR(numeric.value, 1.0, 10 * numeric.error);
-  // Each of the three hundred tensors contributes about 3e-3 of the slope. A bound of 3e-3 would miss a wrong tensor.
+  // Each of the three hundred tensors contributes about 3e-3 of the slope. With a bound of 3e-3 a wrong tensor would
+  // pass.
   EXPECT_LT(10 * numeric.error, 1e-3);
   ::testing::Test::RecordProperty("relative_error", std::to_string(numeric.value - 1.0));
 }
 
 std::string model_name(const ::testing::TestParamInfo<Reduced>& info) { return info.param.model; }
 
-// These sizes leave several values per channel to the last batch normalisations.
+// With these image sizes the last batch normalisations still get several values per channel.
 INSTANTIATE_TEST_SUITE_P(Zoo, ReducedNetwork,
                          ::testing::Values(Reduced{"vgg16", 1, 32}, Reduced{"resnet101", 2, 64},
                                            Reduced{"inception3", 4, 75}),
                          model_name);
 
-// VGG-16 has no batch normalisation, so 4 ranks x batch 2 with averaged gradients equal 1 rank x batch 8.
+// VGG-16 has no batch normalisation. Averaged gradients of 4 ranks with batch 2 must therefore equal those of 1 rank
+// with batch 8.
 TEST(Vgg16, FourRanksTimesTwoEqualOneRankTimesEight) {
   const auto vgg = [](std::int64_t batch) {
     return build_model({.model = "vgg16", .batch_size = batch, .image_size = 32, .classes = 10});
@@ -103,14 +105,15 @@ TEST(Vgg16, FourRanksTimesTwoEqualOneRankTimesEight) {
   }
   Rank whole(vgg(8), kOptions);
   const double loss = whole.forward_backward();
-  // The loss goes through some ten layers of sums of at most K = 4608 products; rounding errors add up at random.
+  // The loss passes through some ten layers with sums of at most K = 4608 products. The signs of rounding errors are
+  // random.
   constexpr double kLayers = 16;
   EXPECT_NEAR(mean_loss, loss, kLayers * std::sqrt(4608.0) * kEpsilon * loss);
   for (const ArenaSlot& slot : whole.step->slots()) {
     const auto expected = whole.gradients().subspan(slot.offset, slot.count);
     std::vector<double> difference(slot.count);
     for (std::size_t i = 0; i < slot.count; ++i) difference[i] = average[slot.offset + i] - expected[i];
-    // The first layer's weight gradients sum K = 8 x 32 x 32 products.
+    // A weight gradient of the first layer is a sum of K = 8 x 32 x 32 products.
     EXPECT_LE(norm(difference), kLayers * std::sqrt(8.0 * 32 * 32) * kEpsilon * norm(expected)) << slot.name;
   }
 }

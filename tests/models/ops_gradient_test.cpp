@@ -1,5 +1,5 @@
 // Compares every backward operation with central finite differences of its forward operation, in double precision. The
-// scalar is f = sum of r * y with random r, so dy = r.
+// differentiated function is f = sum of r * y with random r, so dy = r.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -28,7 +28,8 @@ Scalar weighted_sum(const Values& r, const Values& y) {
   return sum;
 }
 
-// Distinct values 0.05 apart, in random order: a finite-difference step changes no maximum and no sign.
+// Returns distinct values in random order, at least 0.05 apart. A finite-difference step changes no maximum and no
+// sign.
 Values well_separated(const Shape& shape, std::uint64_t stream) {
   Values values = zeros(shape);
   for (std::size_t i = 0; i < values.size(); ++i)
@@ -44,7 +45,7 @@ struct WindowCase {
   Shape x, y;
 };
 
-// The cases have strides, padding on only some sides, flat and tall kernels, and windows that leave a remainder.
+// The cases cover strides, padding on only some sides, flat and tall kernels, and images that the windows do not fill.
 const WindowCase kWindows[] = {
     {"same 3x3",
      {.kernel_h = 3, .kernel_w = 3, .pad_top = 1, .pad_bottom = 1, .pad_left = 1, .pad_right = 1},
@@ -129,7 +130,7 @@ TEST(OpGradient, BatchNorm) {
   f();
   Values dx = zeros(xs), dgamma = zeros(cs), dbeta = zeros(cs);
   batch_norm_backward({{x, xs}, {gamma, cs}, {mean, cs}, {inv_std, cs}, {r, xs}}, {dx, xs}, {dgamma, cs}, {dbeta, cs});
-  Values dgamma_alone = zeros(cs);  // the first layer of a graph needs no dx
+  Values dgamma_alone = zeros(cs);  // the first layer of a graph needs dgamma but no dx
   batch_norm_backward({{x, xs}, {gamma, cs}, {mean, cs}, {inv_std, cs}, {r, xs}}, {}, {dgamma_alone, cs}, {dbeta, cs});
   EXPECT_EQ(dgamma_alone, dgamma);
   expect_gradient("x", x, dx, f, 2 * 12);
@@ -204,7 +205,7 @@ TEST(OpGradient, AddConcatAndAccumulate) {
   expect_gradient("concat, first", a, da, joined, 2);
   expect_gradient("concat, second", b, db, joined, 2);
 
-  // y = a + a with weights r: both inputs of add get the same dy, and accumulate sums the two.
+  // f = sum of r * y with y = a + a. Both inputs of add get the gradient r, and accumulate adds the two.
   const Values ra = random_values(as.count(), 4);
   const auto doubled = [&] {
     Values y = zeros(as);

@@ -13,7 +13,7 @@ using testing::random_values;
 
 using Values = std::vector<double>;
 
-// A convolution by its definition, one product at a time, for every element of the padded input.
+// Computes a convolution by its definition: adds one product at a time, for every element of the padded input.
 Values plain_conv(const Window& w, const In& x, const In& k, const Shape& y) {
   Values out;
   for (std::int64_t n = 0; n < y[0]; ++n) {
@@ -73,7 +73,8 @@ TEST(ReferenceConv, EqualsItsDefinition) {
     Values y(static_cast<std::size_t>(c.y.count()));
     conv(c.window, {x, c.x}, {w, weights}, {}, {y, c.y});
     const Values expected = plain_conv(c.window, {x, c.x}, {w, weights}, c.y);
-    // K products of order 1 are summed in another order: sqrt(K) roundings of values of order sqrt(K).
+    // The two sums add K products of order 1 in different orders. They differ by sqrt(K) roundings of values of order
+    // sqrt(K).
     const double k = static_cast<double>(weights.count() / c.y[3]);
     for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], expected[i], 8 * k * 2.2e-16);
   }
@@ -113,7 +114,7 @@ TEST(ReferencePooling, TheFirstMaximumTakesTheDiff) {
 }
 
 TEST(ReferenceBatchNorm, ByHand) {
-  const Values x{1, 3};  // mean 2, biased variance 1, unbiased 2
+  const Values x{1, 3};  // mean 2, biased variance 1, unbiased variance 2
   const Values gamma{2}, beta{10};
   Values y(2), mean(1), inv_std(1), running_mean{0}, running_var{1};
   batch_norm({.epsilon = 3, .momentum = 0.25}, {x, {2, 1, 1, 1}}, {gamma, {1}}, {beta, {1}},
@@ -136,7 +137,7 @@ TEST(ReferenceConcat, JoinsAndSplitsChannels) {
   concat(std::vector<In>{{a, a_shape}, {b, b_shape}}, {y, y_shape});
   EXPECT_EQ(y, (Values{1, 2, 5, 3, 4, 6}));
   Values db(2);
-  concat_backward({y, y_shape}, std::vector<Out>{{{}, a_shape}, {db, b_shape}});  // the first input needs no gradient
+  concat_backward({y, y_shape}, std::vector<Out>{{{}, a_shape}, {db, b_shape}});  // the first input gets no gradient
   EXPECT_EQ(db, b);
 }
 
@@ -145,7 +146,7 @@ TEST(ReferenceLoss, IsTheMeanOfMinusLogProbability) {
   const std::vector<std::int32_t> labels{1, 0};
   Values probabilities(4);
   const double loss = softmax_cross_entropy({logits, {2, 2}}, labels, {probabilities, {2, 2}});
-  EXPECT_DOUBLE_EQ(loss, std::log(2.0) / 2);  // the second sample is certain and does not overflow
+  EXPECT_DOUBLE_EQ(loss, std::log(2.0) / 2);  // the second sample has probability 1; exp(1000) must not overflow
   EXPECT_EQ(probabilities, (Values{0.5, 0.5, 1, 0}));
 }
 

@@ -27,7 +27,7 @@ TEST(FillNormal, IsStandardNormal) {
   std::vector<float> values(100'000);
   fill_normal(Philox(3, 4), 0, values);
   const auto [mean, deviation] = moments(values);
-  // Five standard errors: 1 / sqrt(n) for the mean, 1 / sqrt(2 n) for the deviation.
+  // The tolerance is five standard errors: 1 / sqrt(n) for the mean, 1 / sqrt(2 n) for the standard deviation.
   EXPECT_NEAR(mean, 0, 5 / std::sqrt(1e5));
   EXPECT_NEAR(deviation, 1, 5 / std::sqrt(2e5));
   const auto beyond_two = std::count_if(values.begin(), values.end(), [](float v) { return std::abs(v) > 2; });
@@ -58,7 +58,7 @@ TEST(InitialValue, HasTheScaleOfItsRule) {
   const auto deviation = [&](Init init) { return moments(initial({.name = "w", .init = init}, conv, 1)).deviation; };
   EXPECT_NEAR(deviation(Init::kHeNormal) / std::sqrt(2.0 / 288), 1, error);
   EXPECT_NEAR(deviation(Init::kNormal001) / 0.01, 1, error);
-  // The standard deviation of a uniform distribution on [-limit, limit] is limit / sqrt(3).
+  // A uniform distribution on [-limit, limit] has the standard deviation limit / sqrt(3).
   EXPECT_NEAR(deviation(Init::kGlorotUniform) / std::sqrt(6.0 / (288 + 576) / 3), 1, error);
   for (const float v : initial({.name = "w", .init = Init::kZero}, {9}, 1)) EXPECT_EQ(v, 0);
   for (const float v : initial({.name = "w", .init = Init::kOne}, {9}, 1)) EXPECT_EQ(v, 1);
@@ -120,7 +120,7 @@ TEST(DropoutMask, DropsAtItsRate) {
 
 TEST(DropoutMask, IsTheSameForAnySplitOfTheBatch) {
   const DropoutAttr attr{.rate = 0.5, .stream = 3};
-  const std::size_t features = 13;  // not a multiple of the generator's block
+  const std::size_t features = 13;  // 13 is not a multiple of the generator's block size
   const auto whole = mask(attr, {.seed = 1, .step = 9, .first_sample = 16, .features = features}, 8);
   for (std::size_t rank = 0; rank < 4; ++rank) {
     const auto part = mask(attr, {.seed = 1, .step = 9, .first_sample = 16 + 2 * rank, .features = features}, 2);

@@ -37,7 +37,8 @@ TEST(ReferenceStep, ReportsGradientsInArenaOrder) {
   EXPECT_EQ(rank.step->memory_space(), MemorySpace::kHost);
 }
 
-// Tests the gradient of a whole graph: chain rule, accumulation, shared gradients, dropout and both losses together.
+// Tests the gradient of a whole graph. The graph covers chain rule, accumulation, shared gradients, dropout and two
+// losses.
 TEST(ReferenceStep, GradientEqualsFiniteDifferences) {
   Rank rank(every_operation(3), kDouble);
   rank.forward_backward();
@@ -46,7 +47,7 @@ TEST(ReferenceStep, GradientEqualsFiniteDifferences) {
     const double value = rank.forward_backward();
     return Scalar{.value = value, .magnitude = std::max(1.0, value)};
   };
-  // The bound is for about ten layers of sums of up to 108 products.
+  // The error bound assumes about ten layers with sums of up to 108 products.
   testing::expect_gradient("every parameter", rank.parameters(), analytic, loss, 10 * 108);
 }
 
@@ -109,7 +110,8 @@ TEST(ReferenceStep, IsBitIdenticalForOneSeed) {
   EXPECT_NE(once, train(2));
 }
 
-// Compares 4 ranks x batch 2, whose gradients the test averages, with 1 rank x batch 8, for several steps with dropout.
+// Compares 4 ranks of batch 2 with 1 rank of batch 8, for several steps with dropout. The test averages the gradients
+// of the 4 ranks.
 TEST(ReferenceStep, RanksTogetherEqualOneRankWithTheWholeBatch) {
   constexpr std::size_t kRanks = 4;
   Rank whole(tiny_vgg(8), kDouble);
@@ -130,7 +132,8 @@ TEST(ReferenceStep, RanksTogetherEqualOneRankWithTheWholeBatch) {
     }
     EXPECT_NEAR(mean_loss, whole_loss, 1e-13);
   }
-  // Only roundings differ: sums of at most 8 * 64 products per gradient, five steps of a five-layer network.
+  // The results differ only by roundings. Each gradient sums at most 8 * 64 products. There are five steps and five
+  // layers.
   const double bound = 5 * 5 * std::sqrt(8.0 * 64) * 2.2e-16;
   for (std::size_t i = 0; i < whole.parameters().size(); ++i) {
     ASSERT_NEAR(ranks[0]->parameters()[i], whole.parameters()[i], bound);
@@ -142,8 +145,8 @@ TEST(ReferenceStep, GradientArenaHasTheAskedForType) {
   exact.forward_backward();
   struct Case {
     DataType type;
-    double relative_error;  // half a unit in the last place of the type's significand
-    double smallest;        // smaller values are subnormal and have an absolute error
+    double relative_error;  // half a unit in the last place of a significand of the type
+    double smallest;        // values below this one are subnormal, so their error is absolute
   };
   for (const Case& c : {Case{DataType::kF32, 0x1p-24, 0x1p-126}, Case{DataType::kBF16, 0x1p-8, 0x1p-126},
                         Case{DataType::kF16, 0x1p-11, 0x1p-14}}) {
@@ -158,7 +161,8 @@ TEST(ReferenceStep, GradientArenaHasTheAskedForType) {
       rank.step->read_gradient(p, values);
       for (std::size_t i = 0; i < slot.count; ++i) {
         const double expected = exact.gradients()[slot.offset + i];
-        // Adds 2^-24, because a double is rounded to float on its way to 16 bits.
+        // A double is rounded to float before it is rounded to 16 bits. The first rounding adds 2^-24 to the relative
+        // error.
         EXPECT_NEAR(values[i], expected, (c.relative_error + 0x1p-24) * std::max(std::abs(expected), c.smallest));
       }
     }
@@ -188,7 +192,7 @@ TEST(ReferenceStep, StateToBroadcastHoldsWeightsAndRunningStatistics) {
   source.forward_backward();
   const auto from = source.step->state_to_broadcast();
   const auto to = target.step->state_to_broadcast();
-  ASSERT_EQ(from.size(), 1U + 2U);  // the parameters, and running mean and variance of the one batch normalisation
+  ASSERT_EQ(from.size(), 1U + 2U);  // the parameters, and the mean and the variance of one batch normalisation
   for (std::size_t i = 0; i < from.size(); ++i) {
     ASSERT_EQ(from[i].size(), to[i].size());
     EXPECT_NE(std::memcmp(from[i].data(), to[i].data(), from[i].size()), 0) << i;

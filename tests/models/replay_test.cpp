@@ -53,7 +53,7 @@ TEST(ReplayText, RoundTripsExactly) {
   expect_equal(parse_replay(to_text(bare), "x"), bare);
 }
 
-// Damages one line after another. The error must name the file and the damaged line.
+// Damages the lines of a file one at a time. The error must name the file and the damaged line.
 TEST(ReplayText, ErrorsNameFileAndLine) {
   const std::string text = to_text(sample());
   const auto with = [&](const std::string& from, const std::string& to) {
@@ -93,7 +93,7 @@ TEST(ReplayText, ErrorsNameFileAndLine) {
 
 TEST(ReplayText, ATruncatedFileIsNeverAccepted) {
   const std::string text = to_text(sample());
-  for (std::size_t size = 0; size + 1 < text.size(); ++size) {  // the last line break may be missing
+  for (std::size_t size = 0; size + 1 < text.size(); ++size) {  // only the last line break may be missing
     EXPECT_THROW(parse_replay(text.substr(0, size), "f"), Error) << "accepted " << size << " bytes";
   }
 }
@@ -153,7 +153,7 @@ TEST(ReplayStep, NeverReportsEarlyAndNeverSpins) {
   EXPECT_GE(backward, 0.05);
   step->update({});
   EXPECT_GE(std::chrono::duration<double>(Clock::now() - sink.start).count(), 0.06);
-  // Sleeping takes microseconds of processor time. Spinning would take the whole 60 ms.
+  // If the step sleeps, it takes microseconds of processor time. If it spun, it would take the whole 60 ms.
   EXPECT_LT(processor_seconds() - processor_start, 0.03);
 }
 
@@ -171,7 +171,7 @@ TEST(ReplayStep, GradientsAreKnownAndFreshInEveryStep) {
           ASSERT_EQ(values[i], replay_gradient_value(p, i)) << "gradient " << p << " element " << i;
         }
       }
-      const auto bytes = step->gradient_arena();  // the test overwrites the values in place, like a reduction
+      const auto bytes = step->gradient_arena();  // overwrites the gradients in place, like a reduction
       std::fill(bytes.begin(), bytes.end(), std::byte{0x11});
     }
     EXPECT_EQ(sink.ready, (std::vector<std::size_t>{0, 1, 2, 0, 1, 2}));
@@ -209,14 +209,14 @@ void sleep_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::du
 TEST(ReplayRecorder, TakesTheMedianAndLeavesTheWaitOutOfTheUpdate) {
   const std::vector<ArenaSlot> slots{{"a", 0, 5, {5}}, {"b", 5, 7, {7}}};
   ReplayRecorder recorder(slots, sample());
-  for (const double slow : {0.0, 0.5, 0.0}) {  // one step in three is disturbed
+  for (const double slow : {0.0, 0.5, 0.0}) {  // the second of three steps is disturbed
     recorder.begin_step();
     sleep_seconds(0.01 + slow);
     recorder.gradient_ready(0);
     sleep_seconds(0.01);
     recorder.gradient_ready(1);
     recorder.end_backward();
-    sleep_seconds(0.3);  // in place of the wait for the reduction
+    sleep_seconds(0.3);  // stands for the wait for the reduction
     recorder.begin_update();
     sleep_seconds(0.005);
     recorder.end_update();
@@ -261,7 +261,7 @@ TEST(ReplayRecorder, TakesTimesThatWereMeasuredElsewhere) {
   });
 }
 
-// A recording of the reference backend replays with the same gradients, sizes and order.
+// Records a step of the reference backend. The replayed step must have the same gradients, sizes and order.
 TEST(ReplayRecorder, RecordsARealStep) {
   testing::Rank rank(testing::tiny_vgg(2), {});
   class Forward final : public GradientSink {

@@ -1,4 +1,4 @@
-// Small networks for the reference backend's tests.
+// Small networks for tests of the reference backend.
 #pragma once
 
 #include <array>
@@ -18,7 +18,8 @@ inline Window square(int kernel, int stride, int pad) {
           .pad_right = pad};
 }
 
-/// Has every kind of operation at least once, a residual, a concat, an activation used three times, and two losses.
+/// A network with every kind of operation, a residual, a concat, an activation that is used three times, and two
+/// losses.
 inline Graph every_operation(std::int64_t batch) {
   constexpr std::int64_t kClasses = 4;
   GraphBuilder b("every_operation", batch, 9, kClasses);
@@ -38,7 +39,7 @@ inline Graph every_operation(std::int64_t batch) {
   return std::move(b).build();
 }
 
-/// A small VGG with dropout in the middle. It has no batch normalisation, so the batch may be split over ranks.
+/// A small VGG with dropout in the middle. It has no batch normalisation, so ranks may divide a batch among them.
 inline Graph tiny_vgg(std::int64_t batch) {
   GraphBuilder b("tiny_vgg", batch, 8, 5);
   TensorId x = b.relu("relu1", b.conv("conv1", b.images(), 6, square(3, 1, 1), true));

@@ -1,4 +1,4 @@
-// Shared by the model tests: random values, a recording sink, a one-rank step, error checks.
+// Helpers that the model tests share: random values, a recording sink, a step on one rank, checks of errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace hvd::models::testing {
 
 using hvd::test::expect_error;
 
-/// Standard normal values; the same (count, stream) gives the same values.
+/// Returns values of the standard normal distribution. The same arguments give the same values.
 inline std::vector<double> random_values(std::int64_t count, std::uint64_t stream) {
   const Philox generator(20240611, stream);
   std::vector<double> values(static_cast<std::size_t>(count));
@@ -33,7 +33,7 @@ class RecordingSink final : public GradientSink {
   std::vector<std::size_t> ready;
 };
 
-/// A reference step with its memory, and a batch of the synthetic data set.
+/// A step of the reference backend with its memory, and a batch of the synthetic data set.
 struct Rank {
   Rank(const Graph& forward, const StepOptions& options, std::uint64_t first_sample = 0)
       : arena(make_heap_arena()),
@@ -50,7 +50,7 @@ struct Rank {
     return step->forward_backward({.images = images, .labels = labels, .first_sample = first, .step = training_step},
                                   sink);
   }
-  /// The reference keeps its parameters as one array of doubles, in arena order.
+  /// Returns all parameters. The reference backend keeps its parameters as one array of doubles, in arena order.
   [[nodiscard]] std::span<double> parameters() const {
     const auto bytes = step->state_to_broadcast().at(0);
     return {reinterpret_cast<double*>(bytes.data()), bytes.size() / sizeof(double)};

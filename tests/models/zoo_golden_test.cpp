@@ -1,7 +1,7 @@
-// Compares the networks with published counts. Parameters and GMACs: torchvision model metadata (num_params, _ops:
-// multiply-adds of convolutions and fully connected layers of one forward pass, including those on padding, without
-// batch normalisation and pooling), https://pytorch.org/vision/stable/models.html. Tensor counts: the length of
-// torchvision's parameters().
+// Compares the networks with published counts. Parameters and GMACs come from torchvision's model metadata (num_params
+// and _ops), https://pytorch.org/vision/stable/models.html. The GMACs are multiply-adds of one forward pass. They cover
+// convolutions and fully connected layers, including multiply-adds on padding, but not batch normalisation and pooling.
+// The number of tensors is the length of torchvision's parameters().
 #include <cmath>
 #include <set>
 
@@ -20,7 +20,7 @@ struct Published {
   bool auxiliary_head;
   std::int64_t parameters;
   std::size_t tensors;
-  // Two decimals. The auxiliary head is used in training only and is not in the published figure.
+  // The published figure has two decimals. It does not include the auxiliary head, which is used only in training.
   double gmac;
 };
 
@@ -33,7 +33,7 @@ TEST_P(PublishedCounts, AreEqual) {
   EXPECT_EQ(graph.parameter_count(), published.parameters);
   EXPECT_EQ(graph.parameters.size(), published.tensors);
   if (!published.auxiliary_head) {
-    EXPECT_NEAR(forward_macs_per_image(graph) / 1e9, published.gmac, 0.005);  // half of the last published digit
+    EXPECT_NEAR(forward_macs_per_image(graph) / 1e9, published.gmac, 0.005);  // half a unit of the last published digit
     EXPECT_EQ(find_model(published.model).published_parameters, published.parameters);
     EXPECT_EQ(find_model(published.model).published_forward_gmac, published.gmac);
   }
@@ -127,9 +127,9 @@ TEST(Zoo, RefusesWhatItCannotBuild) {
                [] { build_model({.model = "resnet50", .batch_size = 1, .auxiliary_head = true}); });
 }
 
-// The stated minimum is exact: with one pixel less, the layers do not fit.
+// The documented minimum size is exact: if images have one pixel less, the layers do not fit.
 TEST(Zoo, InceptionsMinimumIsWhatItsLayersNeed) {
-  const auto grid = [](std::int64_t x) {  // 3x3 layers without padding and poolings, as in table 1 of the paper
+  const auto grid = [](std::int64_t x) {  // 3x3 layers without padding, and poolings, as in table 1 of the paper
     x = (x - 3) / 2 + 1;                  // Conv2d_1a
     x = x - 2;                            // Conv2d_2a
     x = (x - 3) / 2 + 1;                  // maxpool1

@@ -1,4 +1,4 @@
-// Tests which unit of a processor computes bf16, for given instruction sets.
+// Tests which unit of a processor computes bf16 products, for given instruction sets.
 #include <gtest/gtest.h>
 
 #include "models/onednn/compat.h"

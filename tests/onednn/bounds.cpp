@@ -20,7 +20,8 @@ std::vector<double> sum_bound(double terms, const Tensor& magnitude, double epsi
 
 double winograd_amplification() {
   constexpr std::array<double, 5> kPoints{0, 0.625, -0.625, 1.5, -1.5};
-  // Row norms of the filter transform G and the data transform B^T. Finite points come first, infinity last.
+  // `product` holds for each point the product of two row norms: of the filter transform G and of the data transform
+  // B^T. Finite points come first, infinity last.
   std::array<double, 6> product{};
   const auto polynomial_norm = [&](std::size_t skipped) {
     // Coefficients of the product of (x - q) over all points q except number `skipped`.
@@ -57,7 +58,7 @@ double winograd_amplification() {
     }
     largest = std::max(largest, sum / 3);
   }
-  return largest;  // no square root: the value for two dimensions is the square of that for one
+  return largest;  // no square root: the value for two dimensions is the square of the value for one dimension
 }
 
 std::vector<double> winograd_bound(double terms, const Tensor& magnitude) {
@@ -68,10 +69,10 @@ std::vector<double> winograd_bound(double terms, const Tensor& magnitude) {
 
 namespace {
 
-/// The error that rounding causes in the statistics of one channel.
+/// The errors that rounding causes in the mean and the variance of one channel.
 struct ChannelError {
-  double mean = 0;      ///< absolute
-  double variance = 0;  ///< relative to variance + epsilon
+  double mean = 0;      ///< absolute error
+  double variance = 0;  ///< error relative to variance + epsilon
 };
 
 ChannelError channel_error(const Tensor& x, std::size_t channels, std::size_t c, double mean, double inv_std) {
@@ -85,7 +86,7 @@ ChannelError channel_error(const Tensor& x, std::size_t channels, std::size_t c,
   const auto n = static_cast<double>(samples);
   ChannelError error;
   error.mean = std::sqrt(n) * kEpsilon * magnitude / n;
-  // The variance is a sum of squares of (x - mean). Each square has the error of its two operands.
+  // The variance is a sum of squares of (x - mean). Rounding errors of x - mean change each square.
   const double deviation = std::sqrt(squares / n);
   const double operand = error.mean + kEpsilon * (magnitude / n + deviation);
   error.variance =

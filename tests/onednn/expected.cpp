@@ -13,7 +13,8 @@ bool is_conv(OpKind kind) {
   return kind == OpKind::kConv || kind == OpKind::kConvBackwardWeights || kind == OpKind::kConvBackwardData;
 }
 
-/// Number of products in the sum for one element of the first output of a convolution or a fully connected layer.
+/// Returns the number of products that are summed for one element of the first output of a convolution or a fully
+/// connected layer, or of one of their gradients.
 double terms_of(const Graph& graph, const Node& of) {
   const auto shape = [&](TensorId id) -> const Shape& { return graph.tensor(id).shape; };
   switch (of.kind) {
@@ -27,7 +28,7 @@ double terms_of(const Graph& graph, const Node& of) {
       return static_cast<double>(weights.count() / weights[3]);
     }
     case OpKind::kFullyConnectedBackwardData: return static_cast<double>(shape(of.inputs[0])[0]);
-    default: {  // a weight gradient is a sum over images and pixels
+    default: {  // a weight gradient sums over images and pixels
       const Shape& dy = shape(of.inputs[1]);
       return static_cast<double>(dy.count() / dy[dy.rank() - 1]);
     }
@@ -47,13 +48,14 @@ class Recomputation {
   [[nodiscard]] Tensor output(std::size_t index = 0) const { return zeros(graph_.tensor(node_.outputs[index]).shape); }
   [[nodiscard]] const Window& window() const { return std::get<Window>(node_.attr); }
   [[nodiscard]] double window_size() const { return static_cast<double>(window().kernel_h * window().kernel_w); }
-  /// Epsilon for sums that the library accumulates in a tensor itself, and therefore in that tensor's type.
+  /// Returns epsilon for sums that the library accumulates in a tensor, and therefore in the type of that tensor.
   [[nodiscard]] double storage_epsilon() const { return with_.compute == DataType::kBF16 ? kEpsilonBf16 : kEpsilon; }
 
   void give(std::size_t output, Tensor tensor, bool stored_in_compute_type = true) {
     expected_.push_back({node_.outputs[output], std::move(tensor), stored_in_compute_type});
   }
-  /// `apply(In, Out)` is linear in its input, so the bound is the same operation on absolute values.
+  /// Computes an operation `apply(In, Out)` that is linear in its input. The error bound therefore comes from the same
+  /// operation on absolute values.
   template <class Apply>
   void linear(const Tensor& x, double terms, double epsilon, const Apply& apply) {
     Tensor exact = output(), magnitude = output();
@@ -158,7 +160,8 @@ void Recomputation::weighted_once(const Tensor& a, const Tensor& b, const Tensor
   }
 }
 
-/// The operation is linear in each operand, so the bound is the same operation on absolute values.
+/// Computes an operation that is linear in each operand. The error bound therefore comes from the same operation on
+/// absolute values.
 void Recomputation::weighted() {
   const Tensor bias = node_.inputs.size() > 2 ? in(2) : Tensor{};
   std::vector<Tensor> exact;
@@ -188,7 +191,8 @@ void Recomputation::norm_backward() {
   give(2, std::move(r.dbeta), false);
 }
 
-/// Passes on input `of_diff` where the first input is positive. In the forward pass `of_diff` is 0.
+/// Passes input `of_diff` on where the first input is positive. In the forward pass `of_diff` is 0: the first input
+/// itself.
 void Recomputation::rectifier(std::size_t of_diff) {
   Tensor out = output();
   if (of_diff == 0) {
@@ -252,7 +256,7 @@ void Recomputation::softmax() {
     const auto values = std::span(logits.data).subspan(row * classes, classes);
     const auto [smallest, largest] = std::minmax_element(values.begin(), values.end());
     const double widest = *largest - *smallest;
-    // Rounding (x - max) gives exp an absolute error in its exponent. The sum and the quotient add roundings.
+    // Rounding (x - max) gives the argument of exp an absolute error. The sum and the quotient add relative errors.
     for (std::size_t i = row * classes; i < (row + 1) * classes; ++i)
       p.bound[i] = p.data[i] * kEpsilon * (2 * widest + 4);
   }
@@ -263,7 +267,7 @@ void Recomputation::softmax_backward() {
   const double weight = std::get<LossAttr>(node_.attr).weight;
   Tensor dx = output();
   reference::softmax_cross_entropy_backward(weight, in(0).in(), with_.labels, dx.out());
-  // p - 1 is rounded once, relative to 1. The factor is rounded twice.
+  // p - 1 has one rounding, relative to 1. Its product with the factor has two more roundings.
   dx.bound.assign(dx.data.size(), 2 * kEpsilon * weight / static_cast<double>(dx.shape[0]));
   give(0, std::move(dx));
 }

@@ -1,5 +1,5 @@
-// The outputs that one operation must give, in double precision with the error bounds of bounds.h. The reference
-// computes them from the inputs that the library itself read. Pure functions.
+// Computes in double precision what one operation must give, with the error bounds of bounds.h. The reference starts
+// from the inputs that the library itself read. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace hvd::models::testing {
 
-/// The conditions that an operation depends on besides its inputs.
+/// What an operation depends on besides its inputs.
 struct Circumstances {
   DataType compute = DataType::kF32;
-  std::uint64_t seed = 0;  ///< of dropout, for step 0 and samples from 0 on
+  std::uint64_t seed = 0;  ///< seed of the dropout mask of step 0, whose samples start at 0
   std::span<const std::int32_t> labels;
   bool winograd = false;  ///< the library computes this convolution by Winograd's algorithm
 };
@@ -24,15 +24,16 @@ struct Circumstances {
 struct Expected {
   TensorId id = kNoTensor;
   Tensor tensor;
-  bool stored_in_compute_type = true;  ///< if false, stored in fp32 for every compute type
+  bool stored_in_compute_type = true;  ///< if false, the library stores the tensor in fp32 for every compute type
 };
 
-/// Returns every output of `node` that is a tensor with values worth comparing. `known` holds its inputs. If an input
-/// has a bound (because it was fused away), a rectifier passes the bound on.
+/// Returns all outputs of `node` that are worth comparing. `known` contains the inputs of `node`. An input has a bound
+/// if it was fused away, because the library does not keep its values. A rectifier gives the bound of its input to its
+/// output.
 std::vector<Expected> expected_outputs(const Graph& graph, const Node& node, const std::map<TensorId, Tensor>& known,
                                        const Circumstances& with);
 
-/// The absolute values of `of`, elementwise, without a bound.
+/// Returns the absolute values of the elements of `of`, without a bound.
 Tensor absolute(const Tensor& of);
 
 }  // namespace hvd::models::testing

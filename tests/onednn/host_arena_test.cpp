@@ -1,4 +1,4 @@
-// Memory that an arena gives back must read as zero. give_back() returns 0 if the system keeps the pages.
+// Memory that an arena gives back to the system must read as zero. give_back() returns 0 if the system keeps the pages.
 #include "models/onednn/host_arena.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST(HostArena, GivesBackWholePages) {
 TEST(HostArena, LockedMemoryIsZeroButNotGivenBack) {
   HostArena arena(4 * page(), "a test");
   std::fill(arena.bytes().begin(), arena.bytes().end(), std::byte{1});
-  // Uses the system call, because AddressSanitizer replaces mlock() by a function that does nothing.
+  // Calls mlock through syscall(), because AddressSanitizer replaces mlock() by a function that does nothing.
   if (syscall(SYS_mlock, arena.bytes().data(), arena.bytes().size()) != 0) {
     GTEST_SKIP() << "this process may not lock memory";
   }

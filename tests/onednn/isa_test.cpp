@@ -1,4 +1,4 @@
-// Tests names of instruction sets: the sets of both major versions of oneDNN, and sets newer than this program.
+// Tests the names of instruction sets: sets of both major versions of oneDNN, and sets that this program does not know.
 #include "models/onednn/isa.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Compares this project's 3 x 3 average pool with its definition in double, and its gradient with the transpose.
+// Compares this project's 3 x 3 average pool with its definition in double, and its backward pass with the transposed
+// pool.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ Image random_image(const Pixels& shape, unsigned seed) {
   return made;
 }
 
-// Calls body(pixel, neighbour, share); share is the weight of the neighbour's value in the pixel's mean.
+// Calls body(pixel, neighbour, share). `share` is the weight of the neighbour's value in the mean of the pixel.
 template <class Body>
 void for_each_share(const Pixels& shape, const Body& body) {
   const auto height = static_cast<int>(shape.height), width = static_cast<int>(shape.width);
@@ -56,7 +57,8 @@ class Mean : public ::testing::TestWithParam<std::tuple<std::size_t, std::size_t
             .channels = std::get<2>(GetParam())};
   }
 
-  // The bound covers nine products and sums in fp32, relative to the sum of magnitudes, and one rounding to bf16.
+  // The bound covers nine products and sums in fp32, relative to the sum of the absolute values, and one rounding to
+  // bf16.
   static void expect_near(const Image& got, const std::vector<double>& expected, const std::vector<double>& magnitude) {
     ASSERT_EQ(got.size(), expected.size());
     for (std::size_t i = 0; i < got.size(); ++i) {
@@ -70,7 +72,7 @@ class Mean : public ::testing::TestWithParam<std::tuple<std::size_t, std::size_t
 
 TEST_P(Mean, IsOfThePixelsInsideTheImage) {
   const Image x = random_image(shape(), 1);
-  Image y(x.size(), 0x7fc0);  // NaN, to show that every element is written
+  Image y(x.size(), 0x7fc0);  // NaN, so that elements that are not written are noticed
   mean_3x3(x.data(), y.data(), shape());
   std::vector<double> expected(x.size()), magnitude(x.size());
   for_each_share(shape(), [&](std::size_t pixel, std::size_t neighbour, double share) {

@@ -1,5 +1,5 @@
-// Compares the memory report with what the operating system measures. This is a separate program, because the peak of a
-// process cannot be reset, so nothing else may run in it before.
+// Compares the memory report with what the operating system measures. The peak memory of a process cannot be reset.
+// This test is therefore a program of its own, in which nothing else runs before the test.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -19,7 +19,7 @@ namespace {
 std::size_t peak_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;  // Linux reports the peak in KiB
 }
 
 TEST(OnednnMemory, PeakIsAtMostATenthAboveTheReport) {

@@ -1,4 +1,4 @@
-// Compares every operation of every network with the double-precision reference, at reduced image size.
+// Compares every operation of every network with the double-precision reference, on small images.
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -45,10 +45,10 @@ TEST_P(NetworkOperations, AgreeWithTheReferenceWithinTheirRounding) {
 constexpr DataType kF32 = DataType::kF32;
 constexpr DataType kBF16 = DataType::kBF16;
 
-/// Two convolutions: one with stride 2 and a kernel that covers several rows of padding, one with stride 1 and a bias.
-/// Their images are as large as in the whole networks, because bf16 weight gradients are computed in bands of rows only
-/// for large images. No average pool follows them: all gradients that a pool passes back are one number, and the
-/// rounding errors of a sum of equal numbers do not cancel as the bound assumes (bounds.h).
+/// Two convolutions. The first has stride 2 and a kernel that covers several rows of padding. The second has stride 1
+/// and a bias. The images are as large as in the whole networks, because bf16 weight gradients are computed in bands of
+/// rows only for large images. No average pool follows the convolutions. It would pass back the same number to all
+/// pixels, and the rounding errors of a sum of equal numbers do not cancel as the bound assumes (bounds.h).
 Graph large_images() {
   using testing::square;
   GraphBuilder b("large_images", 2, 320, 10);
@@ -66,7 +66,7 @@ TEST_P(LargeImages, WeightGradientsInBandsAgreeWithTheReference) {
   EXPECT_TRUE(result.equal_to_step);
   expect_agreement(result);
 
-  // If weight gradients were computed in bands, the profile lists operations that sum the bands.
+  // If the step computes weight gradients in bands of rows, the profile has an operation for each sum over bands.
   const HeapArena arena = make_heap_arena();
   const auto step =
       make_onednn_step(large_images(), {.compute = kBF16, .gradient = GetParam(), .profile = true}, arena.allocate);

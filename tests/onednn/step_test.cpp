@@ -89,7 +89,7 @@ TEST(OnednnStep, TellsEachGradientOnceInOrder) {
   for (std::size_t i = 0; i < sink.ready.size(); ++i) EXPECT_EQ(sink.ready[i], i);
 }
 
-// An announced gradient must not change, because other ranks may already receive it.
+// After the step has announced a gradient, the gradient must not change, because other ranks may already receive it.
 TEST(OnednnStep, AnAnnouncedGradientIsFinal) {
   Trainer trainer(kSmall);
   const auto slots = trainer.step->slots();
@@ -125,7 +125,7 @@ TEST(OnednnStep, ReadsBackWhatWasWritten) {
   }
 }
 
-// Runs two updates, so that momentum counts, and compares with the formula in double.
+// Compares two updates with the formula in double. The momentum takes effect only in the second update.
 void check_update(DataType compute, DataType gradient) {
   if (const std::string reason = onednn_unsupported_reason(compute); !reason.empty()) GTEST_SKIP() << reason;
   Trainer trainer(kSmall, {.compute = compute, .gradient = gradient});
@@ -150,7 +150,8 @@ void check_update(DataType compute, DataType gradient) {
         const double g = sgd.gradient_scale * gradients[i][k] + decay * before[i][k];
         momentum[i][k] = sgd.momentum * momentum[i][k] + g;
         const double expected = before[i][k] - sgd.learning_rate * momentum[i][k];
-        // The momentum rounds three times, each time by at most the size of its terms, and the weight rounds once.
+        // The momentum has three roundings, each at most the rounding of the sum of its terms. The weight has one
+        // rounding.
         const double terms = std::abs(sgd.gradient_scale * gradients[i][k]) + std::abs(decay * before[i][k]) +
                              2 * std::abs(momentum[i][k]);
         const double bound =
@@ -171,7 +172,8 @@ TEST(OnednnStep, UpdateIsSgdWithMomentumAndDecayBf16WithBf16Gradients) {
   check_update(DataType::kBF16, DataType::kBF16);
 }
 
-// The parts of a layout that hold no element of the tensor must stay zero. Otherwise sums over the arena drift.
+// In some layouts a part of the memory holds no element of the tensor. This padding must stay zero. Otherwise sums over
+// the arena drift.
 TEST(OnednnStep, PaddingStaysZero) {
   Trainer trainer(kSmall);
   (void)trainer.run();
@@ -202,7 +204,7 @@ void check_identical(const ModelSpec& spec, const StepOptions& options) {
   ASSERT_EQ(left.size(), right.size());
   for (std::size_t i = 0; i < left.size(); ++i) {
     ASSERT_EQ(left[i].size(), right[i].size());
-    if (left[i].empty()) continue;  // has no running statistics; memcmp takes no null pointer
+    if (left[i].empty()) continue;  // a network without running statistics; memcmp takes no null pointer
     EXPECT_EQ(std::memcmp(left[i].data(), right[i].data(), left[i].size()), 0);
   }
 }
@@ -226,7 +228,7 @@ TEST(OnednnStep, ABroadcastStateContinuesAlike) {
   for (std::size_t i = 0; i < a.step->slots().size(); ++i) EXPECT_EQ(a.gradient(i), b.gradient(i));
 }
 
-// The update writes bf16 copies of the weights in pieces, state_changed() writes whole copies. Both must be equal.
+// update() writes bf16 copies of the weights in pieces. state_changed() writes whole copies. Both copies must be equal.
 void expect_copies_of_the_update_to_be_whole(const ModelSpec& spec, int threads) {
   if (const std::string reason = onednn_unsupported_reason(DataType::kBF16); !reason.empty()) GTEST_SKIP() << reason;
   Trainer trained(spec, {.compute = DataType::kBF16, .threads = threads, .seed = 1});
@@ -241,7 +243,7 @@ void expect_copies_of_the_update_to_be_whole(const ModelSpec& spec, int threads)
   const auto made = trained.step->gradient_arena(), expected = copied.step->gradient_arena();
   EXPECT_TRUE(std::equal(made.begin(), made.end(), expected.begin(), expected.end()));
 }
-// With three threads, a thread's share begins in the middle of a strip.
+// With three threads, the part of the weights that a thread updates begins in the middle of a strip.
 TEST(OnednnStep, TheUpdateWritesWholeCopies) { expect_copies_of_the_update_to_be_whole(kSmall, 1); }
 TEST(OnednnStep, TheUpdateWritesWholeCopiesOnThreeThreads) { expect_copies_of_the_update_to_be_whole(kSmall, 3); }
 TEST(OnednnStep, TheUpdateWritesWholeCopiesOfVgg) {
@@ -249,8 +251,8 @@ TEST(OnednnStep, TheUpdateWritesWholeCopiesOfVgg) {
       {.model = "vgg16", .batch_size = 2, .image_size = 32, .classes = 10, .auxiliary_head = false}, 1);
 }
 
-// Compares the loss of the first step with the reference, because later losses contain errors of earlier steps. Forward
-// errors grow at most by the network's condition: VGG-16 has no batch norm. Depth 16, sums of up to 4608 terms.
+// Compares the loss of the first step with the reference. Later losses contain errors of earlier steps. VGG-16 has no
+// batch norm, which would magnify errors. It has 16 layers with sums of up to 4608 terms, and Winograd's factor is 8.2.
 TEST(OnednnStep, TheLossEqualsTheReferences) {
   const ModelSpec spec{.model = "vgg16", .batch_size = 4, .image_size = 32, .classes = 10, .auxiliary_head = false};
   Trainer ours(spec);
@@ -259,7 +261,7 @@ TEST(OnednnStep, TheLossEqualsTheReferences) {
   RecordingSink sink;
   const double expected = reference->forward_backward(ours.data.batch(), sink);
   EXPECT_NEAR(ours.run(), expected, 16 * std::sqrt(4608.0) * 0x1p-23 * 8.2 * std::abs(expected));
-  // In-place operations and shared buffers must not change a gradient. All gradients have the same relative bound.
+  // Operations in place and shared buffers must not change a gradient. All gradients have the same relative bound.
   for (std::size_t i = 0; i < ours.step->slots().size(); ++i) {
     const std::vector<float> got = ours.gradient(i);
     std::vector<float> wanted(got.size());
@@ -269,7 +271,7 @@ TEST(OnednnStep, TheLossEqualsTheReferences) {
       difference += std::pow(static_cast<double>(got[k]) - wanted[k], 2);
       norm += std::pow(static_cast<double>(wanted[k]), 2);
     }
-    // Forward and backward together have twice the depth.
+    // Forward pass and backward pass together have twice as many layers as the forward pass.
     EXPECT_LE(std::sqrt(difference), 2 * 16 * std::sqrt(4608.0) * 0x1p-23 * 8.2 * std::sqrt(norm))
         << ours.step->slots()[i].name;
   }
@@ -310,7 +312,8 @@ TEST(OnednnStep, ProfileNamesEveryOperationAndIsMostlyTheLibrarys) {
       EXPECT_FALSE(operation.library) << operation.node;
     }
     EXPECT_GE(operation.seconds, 0) << operation.node;
-    // A slow fallback implementation in the library would take longer than everything else together.
+    // The names of the library's slow fallback implementations contain "ref". One of them would dominate the step's
+    // time.
     EXPECT_EQ(operation.implementation.find("ref"), std::string::npos) << operation.node << operation.implementation;
   }
   EXPECT_TRUE(Trainer(kSmall).step->profile().empty());

@@ -55,7 +55,7 @@ class Comparer {
     for (const Parameter& parameter : graph_.parameters) read_parameter(parameter);
     Tensor& first = known_[graph_.images] = zeros(images);
     std::copy(pixels.begin(), pixels.end(), first.data.begin());
-    // The library first rounds the images to its own type.
+    // The library rounds the images to its compute type first.
     if (compute_ == DataType::kBF16) round_to_bf16(first);
     for (const Node& node : graph_.nodes) compare(node);
     return result_;
@@ -93,12 +93,12 @@ class Comparer {
     std::vector<float> values(tensor.data.size());
     parameters_.read(static_cast<std::size_t>(&parameter - graph_.parameters.data()), values);
     std::copy(values.begin(), values.end(), tensor.data.begin());
-    // The library multiplies matrices in the compute type; vectors stay in fp32.
+    // The library rounds weights of rank 2 and more to the compute type. Vectors stay in fp32.
     if (compute_ == DataType::kBF16 && tensor.shape.rank() > 1) round_to_bf16(tensor);
     known_[parameter.value] = std::move(tensor);
   }
 
-  /// Reads the library's values of a tensor that the library keeps.
+  /// Returns the library's values of a tensor that the library keeps in memory.
   std::vector<float> library_values(const TensorView& value, const Shape& shape) {
     std::vector<float> values(static_cast<std::size_t>(shape.count()));
     const Md plain = shape.rank() == 2 ? Md({shape[0], shape[1]}, Type::f32, Tag::nc)
@@ -110,8 +110,8 @@ class Comparer {
     return values;
   }
 
-  /// If the library keeps the tensor, compares it and continues with the library's values. Otherwise continues with the
-  /// reference's values.
+  /// If the library keeps the tensor, compares the tensor, and later operations use the library's values. Otherwise
+  /// later operations use the reference's values.
   void check(const Node& of, Expected given) {
     const TensorId id = given.id;
     Tensor& expected = given.tensor;
@@ -126,7 +126,7 @@ class Comparer {
       actual = library_values(value, desc.shape);
       stored_in_compute_type = stored_in_compute_type && compute_ == DataType::kBF16;
     } else {
-      known_[id] = std::move(expected);  // fused away: continues with the reference's values and their bound
+      known_[id] = std::move(expected);  // fused away: later operations use the reference's values and their bound
       return;
     }
     Disagreement worst{.node = of.name, .tensor = desc.name, .error = 0, .bound = 0};
@@ -134,7 +134,7 @@ class Comparer {
     for (std::size_t i = 0; i < actual.size(); ++i) {
       double bound = expected.bound.empty() ? 0 : expected.bound[i];
       if (stored_in_compute_type) bound += 0.5 * kEpsilonBf16 * (std::abs(expected.data[i]) + bound);
-      bound += kEpsilon * std::abs(expected.data[i]) + 0x1p-126;  // the final store, and gradual underflow
+      bound += kEpsilon * std::abs(expected.data[i]) + 0x1p-126;  // rounding of the final store; gradual underflow
       const double error = std::abs(static_cast<double>(actual[i]) - expected.data[i]);
       const double ratio = std::isfinite(actual[i]) ? error / bound : 1e30;
       if (ratio > worst_ratio) {

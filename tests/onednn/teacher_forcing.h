@@ -1,6 +1,6 @@
 // Checks a compiled graph operation by operation. The double-precision reference recomputes each operation from the
-// inputs that the library itself used, and the results must agree within the rounding of that operation. Errors of
-// earlier layers therefore do not count against later ones, and no bound depends on the network's depth.
+// inputs that the library itself used. The results must agree within the rounding of this operation. Errors of earlier
+// layers therefore do not matter, and no bound depends on the depth of the network.
 #pragma once
 
 #include <string>
@@ -12,20 +12,20 @@ namespace hvd::models::testing {
 
 struct Disagreement {
   std::string node, tensor;
-  double error = 0, bound = 0;  ///< at the element with the largest error / bound
+  double error = 0, bound = 0;  ///< at the element with the largest quotient error / bound
 };
 
 struct Comparison {
   std::size_t tensors = 0;  ///< number of compared tensors
   std::size_t elements = 0;
-  double worst_ratio = 0;  ///< largest error / bound
-  std::string worst;       ///< where the worst ratio was found
+  double worst_ratio = 0;  ///< the largest quotient error / bound of all elements
+  std::string worst;       ///< names the element with the largest quotient
   std::vector<Disagreement> failures;
-  /// True if a TrainStep, which works in place and reuses memory, gives the same loss and gradients, bit for bit.
+  /// True if a TrainStep, which works in place and reuses memory, gives bit for bit the same loss and gradients.
   bool equal_to_step = false;
 };
 
-/// Runs one step of `graph` (differentiated) on synthetic data and compares every tensor that the library keeps.
+/// Runs one step of the differentiated graph `graph` on synthetic data. Compares every tensor that the library keeps.
 Comparison compare_operations(const Graph& graph, DataType compute, DataType gradient);
 
 }  // namespace hvd::models::testing

@@ -1,5 +1,5 @@
-// Compares this project's repacking of weights with the library's reorder, bit for bit, for every pair of layouts that
-// the library chooses for the networks. Other pairs must be refused by the plan.
+// Compares this project's repacking of weights with the library's reorder, bit for bit. Covers every pair of layouts
+// that the library chooses for the networks. plan() must refuse all other pairs.
 #include "models/onednn/tiled_copy.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ struct Free {
 };
 using Memory = std::unique_ptr<std::byte, Free>;
 
-/// Zeroed and aligned to a cache line, like the program's persistent buffers.
+/// Returns zeroed memory that is aligned to a cache line, like the program's persistent buffers.
 Memory zeroed(std::size_t bytes) {
   const std::size_t size = (bytes + 63) / 64 * 64;
   Memory memory(static_cast<std::byte*>(std::aligned_alloc(64, size)));
@@ -53,7 +53,7 @@ TEST_P(TiledCopyLayouts, EqualsTheLibrarysReorder) {
   const Md plain(of.dims, Type::f32, of.dims.size() == 2 ? Tag::ab : Tag::abcd);
   const Memory logical = zeroed(plain.get_size()), from = zeroed(stored.get_size());
   const Memory expected = zeroed(wanted.get_size()), actual = zeroed(wanted.get_size());
-  // No two elements are equal, and many lie between two bf16 values.
+  // No two elements are equal, and many of them lie between two neighbouring bf16 values.
   auto* values = reinterpret_cast<float*>(logical.get());
   const std::size_t count = plain.get_size() / sizeof(float);
   for (std::size_t i = 0; i < count; ++i) {
@@ -68,7 +68,7 @@ TEST_P(TiledCopyLayouts, EqualsTheLibrarysReorder) {
   reorder(plain, logical.get(), stored, from.get());
   reorder(stored, from.get(), wanted, expected.get());
 
-  // Packs in pieces, the last piece first: no piece may overwrite what another piece wrote.
+  // Packs the pieces from the last to the first. No piece may overwrite what another piece wrote.
   for (std::size_t strip = plan->strips(); strip-- > 0;) {
     for (std::size_t last = plan->tiles(); last > 0;) {
       const std::size_t first = last - std::min<std::size_t>(last, 3);
@@ -90,10 +90,10 @@ INSTANTIATE_TEST_SUITE_P(, TiledCopyLayouts,
                                            Case{"forward1x7", {192, 160, 1, 7}, Tag::ABcd16b16a, Tag::AcdB16b32a2b},
                                            Case{"forward1x1", {128, 64, 1, 1}, Tag::abcd, Tag::AcdB16b64a2b},
                                            Case{"data1x1", {128, 64, 1, 1}, Tag::abcd, Tag::ABcd16a16b2a},
-                                           // The copy has more padding than the stored weights.
+                                           // The packed copy has more padding than the stored weights.
                                            Case{"forwardPadded", {48, 80, 1, 1}, Tag::abcd, Tag::AcdB16b64a2b},
                                            Case{"dataPadded", {48, 80, 1, 1}, Tag::abcd, Tag::ABcd16a16b2a},
-                                           // Both layouts have padding.
+                                           // The stored weights and the packed copy have padding.
                                            Case{"storedPadded", {40, 24, 3, 3}, Tag::ABcd16b16a, Tag::AcdB16b32a2b},
                                            Case{"connectedPlain", {128, 96}, Tag::ab, Tag::AB16b64a2b},
                                            Case{"connected", {128, 96}, Tag::AB16b64a, Tag::AB16b64a2b},

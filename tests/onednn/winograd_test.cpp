@@ -1,4 +1,4 @@
-// Measures how much accuracy Winograd's algorithm costs, and checks that an option turns the algorithm off.
+// Measures how much accuracy Winograd's algorithm costs, and tests the option that turns the algorithm off.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 namespace hvd::models::winograd_test {
 namespace {
 
-/// A small version of VGG-16's first layers. 6 images of 32 x 32 and 16 x 16 pixels give enough tiles for Winograd.
+/// A small version of VGG-16's first layers. Six images of 32 x 32 and of 16 x 16 pixels have enough tiles for
+/// Winograd.
 Graph small_vgg() {
   using testing::square;
   GraphBuilder b("small_vgg", 6, 32, 10);
@@ -29,11 +30,11 @@ Graph small_vgg() {
   return std::move(b).build();
 }
 constexpr int kLayers = 5;
-constexpr double kLongestSum = 6 * 32 * 32;  // terms of a weight gradient of the first layers
+constexpr double kLongestSum = 6 * 32 * 32;  // number of terms of a weight gradient in the first layers
 
 struct Gradients {
   std::vector<double> values;  ///< the values of all parameters, one parameter after another
-  bool winograd = false;       ///< an operation used Winograd's algorithm
+  bool winograd = false;       ///< true if some operation used Winograd's algorithm
 };
 
 Gradients onednn_gradients(const testing::Rank& rank, bool winograd) {
@@ -74,8 +75,8 @@ double relative_error(const std::vector<double>& got, const std::vector<double>&
 }
 
 // Compares whole gradients for several batches. Rounding may change the sign of a rectifier's input, or the place of a
-// pool's maximum. Then the gradients of all earlier layers differ by far more than rounding, with and without
-// Winograd's algorithm. The test uses the median batch, in which neither happens.
+// pool's maximum. The gradients of all earlier layers then have errors far larger than rounding, whether Winograd's
+// algorithm is used or not. In most batches neither happens, so the test uses the median error of the batches.
 TEST(Winograd, WholeGradientsWithItAndWithoutItAgreeWithTheReference) {
   constexpr std::size_t kBatches = 9;
   std::vector<double> with, without;
@@ -93,7 +94,7 @@ TEST(Winograd, WholeGradientsWithItAndWithoutItAgreeWithTheReference) {
   }
   std::sort(with.begin(), with.end());
   std::sort(without.begin(), without.end());
-  // A sum of K terms rounds by sqrt(K) u, once forward and once backward in each layer.
+  // A sum of K terms is off by sqrt(K) u. Each layer has such a sum in the forward and in the backward pass.
   const double bound = 2 * kLayers * std::sqrt(kLongestSum) * 0x1.0p-24;
   EXPECT_LT(without[kBatches / 2], bound);
   if (!used) GTEST_SKIP() << "this oneDNN or processor has no Winograd: the two are one";

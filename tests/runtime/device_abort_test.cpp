@@ -1,5 +1,5 @@
-// Tests that a rank can leave a step that has failed. NCCL returns from an abort only when no captured graph holds the
-// communicator, and the training thread, which owns the graphs, may be stuck in a call of CUDA.
+// Tests that a rank can leave a step that has failed. An abort of NCCL returns only when no captured graph uses the
+// communicator. The training thread owns the graphs, and may itself be stuck in a CUDA call.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -39,7 +39,7 @@ TEST(NcclAbort, ReturnsAtOnceAndEndsWhenTheGraphIsGone) {
     EXPECT_FALSE(plane.await_abort(Deadline::after(100ms)));
     EXPECT_GE(rank.hub.aborting(), 1);
     EXPECT_GE(comm::unfinished_aborts(), 1);
-    // Other threads may use the plane during the abort, because the abort holds no lock.
+    // Other threads may call the plane during the abort, because the abort holds no lock.
     EXPECT_THROW(plane.check(), Error);
     EXPECT_THROW(plane.all_reduce(memory->bytes.data(), 16, DataType::kF32, ReduceOp::kSum, Deadline::after(kSoon)),
                  Error);
@@ -55,7 +55,7 @@ struct AbortOutcome {
   GpuOutcome outcome;
   std::vector<std::string> left;  // errors that StuckRank::leave was called with, on both ranks
 };
-/// Runs two ranks. Before step 4, while each has a graph in flight, rank 1 runs `fault` and rank 0 runs `prepare`.
+/// Runs two ranks. Before step 4, while each rank has a graph in flight, rank 1 runs `fault` and rank 0 runs `prepare`.
 AbortOutcome run(const std::vector<FakeNcclOptions>& nccl, StuckRank stuck,
                  const std::function<void(GpuRank&)>& prepare,
                  const std::function<void(GpuRank&, DeviceEngine&)>& fault,
@@ -95,7 +95,7 @@ const auto kNothing = [](GpuRank&) {};
 TEST(DeviceAbort, TheTrainingThreadThatGivesUpDropsItsGraphs) {
   const auto begin = Clock::now();
   const AbortOutcome outcome = run({}, {}, kNothing, [](GpuRank& rank, DeviceEngine& engine) {
-    engine.abandon("the disk is full");  // this thread aborts, and it owns the graphs
+    engine.abandon("the disk is full");  // the training thread itself aborts, and it owns the graphs
     EXPECT_EQ(engine.in_flight(), 0U);
     EXPECT_TRUE(engine.plane().await_abort(Deadline::after(0ms)));
     EXPECT_EQ(engine.graph_shape(), std::nullopt);
@@ -149,7 +149,8 @@ TEST(DeviceAbort, ATrainingThreadThatIsStuckInCudaIsLeftBehind) {
   EXPECT_TRUE(outcome.outcome.violations.empty()) << outcome.outcome.text();
 }
 
-// The training thread is not stuck, so it leaves, and samples are saved as after any error.
+// NCCL never returns here, but the training thread is not stuck. This thread leaves by itself, and samples are saved as
+// after any other error.
 TEST(DeviceAbort, ALibraryThatDoesNotComeBackHoldsNobodyUp) {
   const FakeNcclOptions stays{.cancel_may_return = std::make_shared<std::atomic<bool>>(false)};
   const auto begin = Clock::now();
@@ -161,7 +162,7 @@ TEST(DeviceAbort, ALibraryThatDoesNotComeBackHoldsNobodyUp) {
   EXPECT_EQ(outcome.outcome.errors[0].find("peer_lost: "), 0U) << outcome.outcome.text();
 }
 
-// If the training thread is stuck freeing GPU memory, the engine must call StuckRank::leave, which ends the process.
+// If the training thread is stuck freeing GPU memory, the engine must call StuckRank::leave, which ends a real process.
 TEST(DeviceAbort, ATrainingThreadThatIsStuckBehindTheLibraryIsLeftBehind) {
   const FakeNcclOptions stays{.cancel_may_return = std::make_shared<std::atomic<bool>>(false)};
   std::atomic<bool> told = false;
@@ -177,7 +178,7 @@ TEST(DeviceAbort, ATrainingThreadThatIsStuckBehindTheLibraryIsLeftBehind) {
       }
     } catch (const Error&) {
       for (const Deadline patience = Deadline::after(kSoon); rank.rank == 0 && !told && !patience.passed();) {
-        std::this_thread::sleep_for(1ms);  // in place of cudaFree
+        std::this_thread::sleep_for(1ms);  // stands for a cudaFree that does not return
       }
       throw;
     }

@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 
 constexpr int kRanks = 2;
 
-/// Tests tickets whose outputs the engine allocates, and factors if this build has the kernel that scales.
+/// Tests tickets whose outputs the engine allocates. Also tests factors if this build has the scaling kernel.
 void check_tickets(gpu::GpuRuntime& runtime, std::unique_ptr<comm::DeviceCommunicator> communicator) {
   const int rank = communicator->topology().rank;
   const Deadline deadline = Deadline::after(60s);
@@ -97,8 +97,9 @@ void train(gpu::GpuRuntime& runtime, std::unique_ptr<comm::DeviceCommunicator> c
   }
 }
 
-// Each step rotates a ring of numbers by one place, with copies, and copies the first number to the step's slot on the
-// host. The numbers in the slots show if a step overtook another, was lost, or shared its slot with a step in flight.
+// Each step rotates a ring of numbers by one place. It then copies the ring's first number to the step's slot on the
+// host. The numbers in the slots show if a step overtook another step, was lost, or shared its slot with a step in
+// flight.
 TEST(DeviceEngineOnAGpu, StepsLaunchedAheadComeInOrder) {
   const gpu::DeviceList list = gpu::list_devices();
   if (list.devices.empty()) GTEST_SKIP() << list.reason;
@@ -141,7 +142,7 @@ TEST(DeviceEngineOnAGpu, StepsLaunchedAheadComeInOrder) {
     EXPECT_GT(report.step.count(), 0);
     EXPECT_EQ(values[kNumbers + report.slot], static_cast<float>(finished % kNumbers)) << "step " << finished;
   }
-  EXPECT_EQ(ahead, kSteps - 3);  // all but two eager steps and a capture
+  EXPECT_EQ(ahead, kSteps - 3);  // all except two eager steps and the captured step
 }
 
 TEST(DeviceTicketsOnGpus, AreOfDeviceMemory) { on_gpus(kRanks, check_tickets); }

@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 struct Mode {
   Schedule schedule;
   bool overlap, graph;
-  int ranks_per_node = 0;  ///< > 0: reduces in two levels
+  int ranks_per_node = 0;  ///< if > 0, reductions have two levels: within nodes and between nodes
 };
 
 class DeviceSteps : public ::testing::TestWithParam<std::tuple<int, Mode>> {};
@@ -79,7 +79,7 @@ TEST(DeviceEngine, SaysWhyReductionsInTwoLevelsAreNotCaptured) {
               "hierarchical reductions pass through the host, which no CUDA graph can hold: every step is enqueued");
     Network network(rank, engine);
     for (int step = 0; step < 3; ++step) EXPECT_FALSE(network.step().graph);
-    // Under kNone nothing is reduced through the host, so the step can be captured.
+    // The schedule kNone reduces nothing through the host, so the step can be captured.
     engine.set_schedule(Schedule::kNone);
     for (int step = 0; step < 3; ++step) EXPECT_EQ(network.step().graph, step > 0);
   }));
@@ -89,11 +89,11 @@ TEST(DeviceEngine, SaysWhyReductionsInTwoLevelsAreNotCaptured) {
   EXPECT_TRUE(one_level.good()) << one_level.text();
 }
 
-/// The parameter is Mode::ranks_per_node.
+/// The parameter is the number of ranks per node, as in Mode::ranks_per_node.
 class DeviceChanges : public ::testing::TestWithParam<int> {};
 
 TEST_P(DeviceChanges, BetweenStepsLoseNothing) {
-  constexpr int kSteps = 4;  // steps per setting: two eager ones, a capture, a launch
+  constexpr int kSteps = 4;  // steps per setting: two eager steps, a captured step, a launched step
   expect_good(on_gpu_ranks(4, {.ranks_per_node = GetParam()}, [&](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
     Network network(rank, engine);
@@ -102,7 +102,7 @@ TEST_P(DeviceChanges, BetweenStepsLoseNothing) {
       for (int step = 0; step < kSteps; ++step) {
         const DeviceReport report = network.step();
         EXPECT_EQ(report.graph, graph && GetParam() == 0 && step >= 2) << "step " << step;
-        // The time of a capture does not predict the time of a launch.
+        // The duration of a captured step does not predict the duration of a launched step.
         const bool after_capture = report.graph && step == 3;
         EXPECT_EQ(report.expected.count() > 0, step > 0 && !after_capture) << "step " << step;
         EXPECT_GE(report.batches, fewest);
@@ -141,7 +141,7 @@ TEST(DeviceEngine, ARankThatCannotConnectAnewEndsAll) {
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
-/// Returns the events of rank 0 in the log, each with the position of its last occurrence.
+/// Returns the events of rank 0 in the log. Maps each event to the position of its last occurrence.
 std::map<std::string, std::size_t> last_step_of_rank_0(const std::vector<std::string>& log) {
   std::map<std::string, std::size_t> positions;
   for (std::size_t i = 0; i < log.size(); ++i) {
@@ -186,7 +186,7 @@ TEST(DeviceEngine, BucketsAreReducedInPlanOrderForEveryBackwardOrder) {
     network.step();
     EXPECT_EQ(network.parameters(), expected_parameters(2, 1, network.gradients()));
   });
-  // If ranks reduced different buckets together, the fake GPUs would report errors.
+  // If two ranks reduced different buckets at the same time, the fake GPUs would report errors.
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
@@ -210,7 +210,7 @@ TEST(DeviceEngine, NegotiatedGradientsAreCopiedOnlyWhereTheyComeOutOfOrder) {
       DeviceEngine engine(rank.connect(), small_buckets(Schedule::kNegotiated), {});
       Network network(rank, engine);
       if (!in_order) {
-        // The even gradients come first. The pause before the odd ones is long enough to negotiate them.
+        // The gradients with even indices come first. The pause before gradient 1 is long enough to negotiate them.
         std::stable_partition(network.order_.begin(), network.order_.end(), [](std::size_t i) { return i % 2 == 0; });
         network.before_gradient_ = [](std::size_t i) {
           if (i == 1) std::this_thread::sleep_for(200ms);
@@ -225,10 +225,10 @@ TEST(DeviceEngine, NegotiatedGradientsAreCopiedOnlyWhereTheyComeOutOfOrder) {
   }
 }
 
-// A batch out of order has several runs of adjacent gradients. NCCL gets all runs of a batch in one group, so it starts
-// one thread per batch instead of one per run.
+// A batch of gradients out of order consists of several runs of adjacent gradients. NCCL gets all runs of a batch in
+// one group, so the fake NCCL starts one thread per batch instead of one per run.
 TEST(DeviceEngine, NegotiatedRunsOfABatchAreHandedOverTogether) {
-  constexpr std::size_t kLong = 40000, kCount = 6;  // 160 kB each: large enough for a reduction of its own
+  constexpr std::size_t kLong = 40000, kCount = 6;  // a gradient has 160 kB: large enough for a reduction of its own
   constexpr int kSteps = 4;
   std::atomic<int> started = 0;
   std::atomic<std::size_t> batches = 0;
@@ -248,7 +248,7 @@ TEST(DeviceEngine, NegotiatedRunsOfABatchAreHandedOverTogether) {
       rank.gpu.fill(arena.data(), std::byte{0}, arena.size(), compute);
       engine.run_step(compute, {[&] {
                                   for (const std::size_t i : {0, 2, 4}) engine.gradient_ready(i);
-                                  std::this_thread::sleep_for(100ms);  // lets 0, 2 and 4 be negotiated alone
+                                  std::this_thread::sleep_for(100ms);  // 0, 2 and 4 are negotiated meanwhile
                                   for (const std::size_t i : {1, 3, 5}) engine.gradient_ready(i);
                                 },
                                 [] {}});
@@ -258,7 +258,7 @@ TEST(DeviceEngine, NegotiatedRunsOfABatchAreHandedOverTogether) {
     if (rank.rank == 0) started = rank.hub.threads_started() - before;
     rank.gpu.synchronize(compute, Deadline::after(20s), "the steps");
   }));
-  EXPECT_EQ(static_cast<std::size_t>(started), batches.load());  // counts both ranks
+  EXPECT_EQ(static_cast<std::size_t>(started), batches.load());  // both numbers count both ranks
   EXPECT_LT(batches, 2 * kSteps * kCount) << "one thread for each run, as without a group";
 }
 
@@ -293,7 +293,7 @@ TEST_P(DeviceStepsAhead, GiveTheSumsOfAllRanks) {
       ASSERT_EQ(reports.size(), kSteps);
       const bool captured = way.graph && engine.graph_refusal().empty();
       for (std::size_t step = 0; step < kSteps; ++step) {
-        // The first three steps, two eager ones and a capture, do not run ahead.
+        // The first three steps do not run ahead: two are eager, and the third is captured.
         EXPECT_EQ(reports[step].ahead, captured && step >= 3) << "step " << step;
         EXPECT_EQ(reports[step].slot, step % kStepsInFlight);
         EXPECT_EQ(reports[step].graph, captured && step >= 2) << "step " << step;
@@ -319,7 +319,7 @@ TEST(DeviceEngine, LaunchesOneStepAheadAndNoMore) {
       EXPECT_FALSE(engine.may_run_ahead());
       EXPECT_THROW(network.launch(), Error);
     };
-    for (int step = 0; step < 2; ++step) {  // these steps are eager
+    for (int step = 0; step < 2; ++step) {  // these two steps are eager
       network.launch();
       launch_is_refused();
       engine.finish_step();
@@ -338,7 +338,7 @@ TEST(DeviceEngine, LaunchesOneStepAheadAndNoMore) {
   }));
 }
 
-// Rank 0 takes steps alone between common steps, as in phase solo. The graphs of a common step must still match.
+// Rank 0 takes steps alone between common steps, as in phase solo. Afterwards both ranks must still run the same graph.
 TEST(DeviceEngine, ARankMayTakeStepsAloneInBetween) {
   expect_good(on_gpu_ranks(2, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {});
@@ -352,7 +352,8 @@ TEST(DeviceEngine, ARankMayTakeStepsAloneInBetween) {
   }));
 }
 
-// The steps that a rank took alone, as in phase solo, must not count when the engine names the rank that is behind.
+// Rank 0 takes steps alone, as in phase solo, and the other ranks skip these steps. If a rank later falls behind, the
+// engine must still name the right rank.
 TEST(DeviceEngine, ARankThatHasTakenStepsAloneIsNamedAllTheSame) {
   const GpuOutcome outcome = on_gpu_ranks(3, {}, [](GpuRank& rank) {
     DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic, 1500ms), {});

@@ -1,5 +1,5 @@
-// Runs steps on fake GPUs. All ranks must end when a rank is lost, hangs, gives up, or has a failing library or GPU.
-// Every test also checks that the fakes report no fault, such as a race or a wrong order of destruction.
+// Runs steps on fake GPUs. All ranks must end when one rank is lost, hangs or gives up, or when its library or GPU
+// fails. Every test also checks that the fakes report no fault, such as a race or a wrong order of destruction.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,8 +24,8 @@ struct FaultWay {
 
 class DeviceFaults : public ::testing::TestWithParam<FaultWay> {
  protected:
-  /// Runs steps on three ranks. Rank 1 calls `fault` before step 4 and leaves. `deadline` applies to the steps, and the
-  /// default deadline to start-up.
+  /// Runs steps on three ranks. Before step 4 rank 1 calls `fault` and then `linger`. Either may throw, which ends rank
+  /// 1. `deadline` is the deadline of the steps. Start-up has the default deadline.
   static GpuOutcome run(const std::function<void(GpuRank&)>& fault, Patience deadline,
                         const std::function<void(GpuRank&)>& linger = {}) {
     return on_gpu_ranks(3, {.ranks_per_node = GetParam().ranks_per_node}, [&](GpuRank& rank) {
@@ -65,7 +65,8 @@ TEST_P(DeviceFaults, ALostPeerEndsTheRunWithItsName) {
     EXPECT_EQ(outcome.errors[rank].find('\n'), std::string::npos);
   }
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
-  // With nodes, only the ranks of the first node use NCCL, because rank 2 is alone on its node.
+  // If the ranks are divided into nodes, only ranks 0 and 1 on the first node use NCCL, because rank 2 is alone on its
+  // node.
   for (int rank = 0; rank < (GetParam().ranks_per_node > 0 ? GetParam().ranks_per_node : 3); ++rank) {
     EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), "abort " + std::to_string(rank)), 1) << outcome.text();
   }

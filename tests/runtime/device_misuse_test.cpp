@@ -1,5 +1,5 @@
-// Tests mistakes of a DeviceEngine's caller, and work that its plane cannot do. Each error must name the mistake and
-// leave the engine usable.
+// Tests mistakes of a DeviceEngine's caller, and operations that its plane does not support. Each error must name the
+// mistake and leave the engine usable.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,10 +47,10 @@ TEST(DeviceMisuse, CallersMistakesAreNamed) {
     network.forgotten_ = 5;
     const std::string error = error_of([&] { network.step(); });
     if (error == "invalid_argument: " + forgotten) ++named;
-    EXPECT_TRUE(error.ends_with(forgotten)) << error;  // the later rank may hear of the error from the other rank first
+    EXPECT_TRUE(error.ends_with(forgotten)) << error;  // a rank may first hear of the error from the other rank
   });
   EXPECT_GE(named, 1);
-  // Both ranks give up the open step.
+  // Both ranks abandon the open step, so rank 0 aborts once.
   EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), "abort 0"), 1) << outcome.text();
 }
 

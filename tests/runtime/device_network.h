@@ -17,7 +17,8 @@ namespace hvd::test {
 inline constexpr std::size_t kGradients = 12;
 
 /// A network of kernels. Each step writes gradients that depend on rank and step, and adds the reduced gradients to the
-/// parameters. The step's number lies on the device, because the host's value would be frozen in a captured step.
+/// parameters. The step number is kept on the device, because a captured step would repeat a number of the host
+/// unchanged.
 class Network {
  public:
   Network(GpuRank& rank, DeviceEngine& engine)
@@ -43,7 +44,7 @@ class Network {
     return engine_.finish_step();
   }
   void launch() { engine_.run_step(stream_, work()); }
-  /// Runs `count` steps and launches each as early as the engine allows.
+  /// Runs `count` steps. Launches each step as early as the engine allows.
   std::vector<DeviceReport> steps_ahead(int count) {
     std::vector<DeviceReport> reports;
     for (int launched = 0; launched < count || engine_.in_flight() > 0;) {
@@ -56,7 +57,7 @@ class Network {
     }
     return reports;
   }
-  /// The parameters. Call only when the work on the GPU is over.
+  /// Returns the parameters. Call only when the GPU has no unfinished work.
   [[nodiscard]] std::vector<float> parameters() const {
     std::vector<float> values(arena_.size() / sizeof(float));
     std::memcpy(values.data(), parameters_->bytes.data(), arena_.size());
@@ -65,9 +66,9 @@ class Network {
   [[nodiscard]] const std::vector<core::GradientInfo>& gradients() const { return gradients_; }
 
   std::vector<std::size_t> order_;      ///< order in which backward makes the gradients
-  std::size_t forgotten_ = kGradients;  ///< a gradient that is never marked ready
-  std::size_t premature_ = kGradients;  ///< a gradient that is marked ready before its work is enqueued, which is a bug
-  bool unjoined_ = false;               ///< leaves a second stream unjoined
+  std::size_t forgotten_ = kGradients;  ///< index of a gradient that is never marked ready; kGradients: none
+  std::size_t premature_ = kGradients;  ///< index of a gradient wrongly marked ready before its work is enqueued
+  bool unjoined_ = false;               ///< if true, backward does not join its second stream
   std::function<void(std::size_t)> before_gradient_;
 
  private:

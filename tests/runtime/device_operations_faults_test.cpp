@@ -1,5 +1,5 @@
 // Tests tickets on fake GPUs: which objects outlive an engine, which operations a device refuses, and which resources
-// are free again after a rank is lost or memory runs out.
+// are freed after a rank is lost or memory runs out.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -87,7 +87,7 @@ TEST(DeviceTickets, ARankWithoutMemoryForAnOutputEndsAllWithItsWords) {
   EXPECT_NE(outcome.errors[0].find(why), std::string::npos) << outcome.text();
 }
 
-/// When the ticket fails, no work on the GPU may still use the scaled copy or the caller's memory.
+/// When the ticket has failed, no work on the GPU may still use the scaled copy or the caller's memory.
 TEST(DeviceTickets, NothingIsInFlightAfterARankIsLost) {
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     std::atomic<FakeNcclHub*> armed = nullptr;
@@ -96,7 +96,7 @@ TEST(DeviceTickets, NothingIsInFlightAfterARankIsLost) {
     options.nccl.resize(2);
     for (FakeNcclOptions& nccl : options.nccl) {
       nccl.polls_in_progress = 0;
-      nccl.turns = [&](int) {  // called when an operation is enqueued
+      nccl.turns = [&](int) {  // called whenever an operation is enqueued
         if (FakeNcclHub* const hub = armed) hub->lose_a_rank();
         return 0;
       };

@@ -26,7 +26,7 @@ Values input_of(int rank, DataType type, ReduceOp op = ReduceOp::kSum) {
   return [=](std::size_t i) { return device::value_of(rank, i, type, op); };
 }
 
-/// Returns elements `first` and later of the reduction over all ranks. The factors must be powers of two.
+/// Returns the expected reduction over all ranks, from element `first` on. The factors must be powers of two.
 Expected reduction(int size, DataType type, ReduceOp op, Scale scale, std::size_t first = 0) {
   const double factor = std::pow(scale.before, op == ReduceOp::kProduct ? size : 1) * scale.after;
   const double tolerance =
@@ -83,7 +83,7 @@ void check_moves(Tickets& on, DataType type, int round) {
   Engine& engine = on.engine();
   const int size = on.size();
   const Values own = input_of(on.rank(), type);
-  const auto rows_of = [](int r) { return std::int64_t{(r * 3 + 1) % 4}; };  // 1, 0, 3, 2
+  const auto rows_of = [](int r) { return std::int64_t{(r * 3 + 1) % 4}; };  // ranks 0 to 3 have 1, 0, 3 and 2 rows
   const Output gathered = engine.take_output(
       engine.all_gather_async("gather", on.filled(static_cast<std::size_t>(rows_of(on.rank()) * 2), type, own),
                               Shape{rows_of(on.rank()), 2}, type));
@@ -96,7 +96,8 @@ void check_moves(Tickets& on, DataType type, int round) {
   EXPECT_EQ(gathered.rows, rows);
   expect_output("all_gather", gathered, all.size(), {type, [&](std::size_t i) { return all[i]; }});
 
-  // First sends splits that only the sending rank knows, then the same number of rows to each rank.
+  // The first all_to_all has splits that only the sending rank knows. The second sends the same number of rows to each
+  // rank.
   for (const bool even : {false, true}) {
     const auto split = [&](int from, int to) { return std::int64_t{even ? 2 : (from * 2 + to + round) % 3}; };
     const auto row_of = [&](int from, int to) { return rows_before(to, [&](int r) { return split(from, r); }); };
@@ -128,7 +129,7 @@ void check_moves(Tickets& on, DataType type, int round) {
 
 class DeviceOperations : public ::testing::TestWithParam<std::tuple<int, DataType>> {};
 
-/// Tests every operation and every reduction. The second round uses cached responses.
+/// Tests every operation with every reduction. The second round uses cached responses.
 TEST_P(DeviceOperations, GiveWhatTheReferenceSays) {
   const auto [size, type] = GetParam();
   expect_good(on_gpu_ranks(size,
@@ -142,7 +143,7 @@ TEST_P(DeviceOperations, GiveWhatTheReferenceSays) {
                                  if (!reducible) continue;
                                  check_all_reduces(on, type, op, {}, "");
                                  check_reduce_scatters(on, type, op, {}, "");
-                                 if (device::epsilon(type) == 0) continue;  // integers cannot have factors
+                                 if (device::epsilon(type) == 0) continue;  // integers cannot be scaled by factors
                                  check_all_reduces(on, type, op, {2, 0.25}, ", scaled");
                                  check_reduce_scatters(on, type, op, {2, 0.25}, ", scaled");
                                }
@@ -154,7 +155,7 @@ TEST_P(DeviceOperations, GiveWhatTheReferenceSays) {
 INSTANTIATE_TEST_SUITE_P(All, DeviceOperations,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::ValuesIn(kAllTypes)));
 
-/// Reduces random values with factors that need rounding. Fake NCCL adds in the same order as the host.
+/// Reduces random values with factors that cause rounding. The fake NCCL adds in the same order as the host.
 std::vector<std::byte> scaled_results(Engine& engine, std::byte* data, std::size_t count, DataType type) {
   const Scale scale{1 / 3.0, 0.7};
   const Shape rows{static_cast<std::int64_t>(count)};
@@ -268,7 +269,7 @@ TEST(DeviceTickets, FailWithTheSameTextIfRanksDisagreeAndTheEngineGoesOn) {
   EXPECT_EQ(texts[0], texts[2]);
 }
 
-/// Uses tickets between steps on the GPU. They must not change the results of the steps.
+/// Runs tickets between steps on the GPU. The tickets must not change the results of the steps.
 TEST(DeviceTickets, GoBetweenTheStepsOfATraining) {
   constexpr int kSteps = 5;
   expect_good(on_gpu_ranks(3, {}, [](GpuRank& rank) {

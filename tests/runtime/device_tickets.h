@@ -1,5 +1,5 @@
-// For tests of operations with tickets on fake GPUs: one rank's engine and memory, and the comparison of its results.
-// Each rank's thread owns and calls its own Tickets.
+// For tests of operations with tickets on fake GPUs: the engine and the memory of one rank, and a comparison of
+// results. Each rank's thread owns its Tickets and is the only thread that calls it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 
 namespace hvd::test {
 
-/// One rank's engine, whose tensors are on a fake GPU. The host may read the memory of a fake GPU that is idle.
+/// One rank's engine with tensors on a fake GPU. The host may read the memory of a fake GPU while the GPU is idle.
 class Tickets {
  public:
   explicit Tickets(GpuRank& rank, std::chrono::milliseconds deadline = std::chrono::seconds(20))
@@ -28,7 +28,7 @@ class Tickets {
     options.deadline = deadline;
     engine_ = std::make_unique<Engine>(rank.connect(), options);
   }
-  /// Returns `count` elements of device memory. All tensors have different addresses.
+  /// Returns device memory with `count` elements. Every call returns another address, even if `count` is 0.
   std::byte* filled(std::size_t count, DataType type, const device::Values& values) {
     memory_.push_back(gpu_.allocate(std::max<std::size_t>(count * size_of(type), 1), "a test"));
     std::byte* const data = memory_.back()->bytes.data();
@@ -44,7 +44,7 @@ class Tickets {
   FakeRuntime& gpu_;
   const int rank_;
   std::vector<gpu::DeviceMemory> memory_;
-  std::unique_ptr<Engine> engine_;  // destroyed first, because its operations in flight use the memory
+  std::unique_ptr<Engine> engine_;  // last member, so destroyed before memory_, which its operations use
 };
 
 struct Expected {
@@ -62,7 +62,7 @@ inline void expect_values(const std::string& what, std::span<const std::byte> go
   }
 }
 
-/// Checks an output on a device. The output must lie in device memory, or have no memory if it is empty.
+/// Checks that an output lies in device memory, or has no memory if it is empty, and that it has the expected elements.
 inline void expect_output(const std::string& what, const Output& output, std::size_t count, const Expected& want) {
   EXPECT_TRUE(output.bytes.empty()) << what;
   EXPECT_EQ(static_cast<bool>(output.device), count > 0) << what;

@@ -1,4 +1,4 @@
-// The engine over MPI. mpirun starts two ranks; every rank runs every test, and a failure on any rank fails the run.
+// Tests the engine over MPI. mpirun starts two ranks. Every rank runs every test. A failure on any rank fails the run.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -12,7 +12,7 @@
 namespace hvd::engine_mpi_test {
 namespace {
 
-/// MPI can be initialised once per process only, so this communicator keeps it alive from test to test.
+/// MPI can be initialised only once per process, so this communicator keeps MPI alive from test to test.
 class MpiEnvironment : public testing::Environment {
  public:
   void SetUp() override { keeper_ = comm::make_mpi(); }
@@ -57,7 +57,7 @@ TEST(Mpi, TicketsOfTensorsAnywhereInMemory) {
   for (int round = 0; round < 5; ++round) {
     std::vector<Ticket> tickets;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
-      // Rank 1 submits in the opposite order.
+      // Rank 1 submits the tensors in the opposite order of rank 0.
       const std::size_t which = engine.rank() == 1 ? tensors.size() - 1 - t : t;
       tensors[which].assign(which + 1, engine.rank() + 1.0);
       const std::array<std::int64_t, 1> shape{static_cast<std::int64_t>(which + 1)};

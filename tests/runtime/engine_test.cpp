@@ -1,4 +1,5 @@
-// Tests the engine over loopback: sums must be right under every schedule, for any order of ready gradients.
+// Tests the engine over loopback: sums must be right under every schedule and in any order in which gradients become
+// ready.
 #include "engine/runtime/engine.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ using test::on_ranks;
 using test::patient_options;
 using test::shuffled;
 
-/// Runs `steps` steps. Gradients become ready in the rank's own order, at its own times.
+/// Runs `steps` steps. On each rank the gradients become ready in an order and at times of its own.
 void run_steps(Engine& engine, int rank, int steps, std::size_t gradient_count) {
   const GradientArena arena(engine, gradient_count);
   for (int step = 0; step < steps; ++step) {
@@ -99,8 +100,9 @@ TEST(Engine, TheScheduleMayChangeBetweenSteps) {
   }));
 }
 
-/// Under the sharded schedule, each rank's shares have the bits of the static schedule, and gather_shares() sends the
-/// shares to all ranks. Tests one node, and pretended nodes with the ring algorithm (docs/algorithms.md).
+/// Under the sharded schedule, each rank's shares must have the same bits as under the static schedule, and
+/// gather_shares() must send the shares to all ranks. Tests a single node, and pretended nodes with the ring algorithm
+/// (docs/algorithms.md).
 TEST(Engine, ShardedBucketsHaveTheBitsOfTheStaticSchedule) {
   struct World {
     int size, ranks_per_node = 0;
@@ -144,7 +146,8 @@ TEST(Engine, ShardedBucketsHaveTheBitsOfTheStaticSchedule) {
   }
 }
 
-/// With a new plan, Engine::shares(), the reduction and the gathering must all follow the plan.
+/// After set_buckets() makes a new plan, Engine::shares(), the reduction and the gathering must all follow the new
+/// plan.
 TEST(Engine, SharesFollowANewPlan) {
   expect_all_good(on_ranks(3, many_batches(Schedule::kSharded), [](Engine& engine, int rank) {
     GradientArena arena(engine, 41);
@@ -167,7 +170,7 @@ TEST(Engine, SharesFollowANewPlan) {
   }));
 }
 
-/// The ranks of a node divide staging memory by the segment size, so a rank with another size would misread it.
+/// The ranks of a node divide staging memory by the segment size. Ranks with different sizes would misread the memory.
 TEST(Engine, RanksOfOneNodeWithDifferentSegmentsAreToldApart) {
   using Act = std::function<void(Engine&, float* data, float* other)>;
   constexpr std::size_t kCount = std::size_t{1} << 16;
@@ -187,7 +190,7 @@ TEST(Engine, RanksOfOneNodeWithDifferentSegmentsAreToldApart) {
     const auto run = [&, act = act](std::size_t second_segment) {
       return on_ranks(2, patient_options(Schedule::kStatic), [&](Engine& engine, int rank) {
         std::vector<float> data(kCount, 1), other(kCount);
-        act(engine, data.data(), other.data());  // makes staging memory of the default size
+        act(engine, data.data(), other.data());  // allocates staging memory of the default size
         comm::CommOptions options;
         options.segment_bytes = rank == 0 ? std::size_t{64} << 10 : second_segment;
         engine.set_reduction(options);
@@ -218,7 +221,7 @@ TEST(Engine, TheReportCountsBytesAndBatches) {
   }));
 }
 
-/// The gradients of a negotiated batch form a contiguous range of the arena here, so nothing is copied.
+/// Here the gradients of a negotiated batch are a contiguous range of the arena, so nothing is copied.
 TEST(Engine, ContiguousNegotiatedGradientsAreNotCopied) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int) {
     GradientArena arena(engine, 20);
@@ -227,7 +230,8 @@ TEST(Engine, ContiguousNegotiatedGradientsAreNotCopied) {
   }));
 }
 
-/// Reduces values whose sum depends on the order of addition. Repeats the reduction in new engines.
+/// Reduces values whose sum depends on the order of addition, twice, each time with new engines. All results must be
+/// equal.
 TEST(Engine, ResultsAreBitIdenticalOnAllRanksAndRunAfterRun) {
   for (const Schedule schedule : {Schedule::kStatic, Schedule::kNegotiated}) {
     std::vector<std::vector<float>> results;
@@ -240,7 +244,8 @@ TEST(Engine, ResultsAreBitIdenticalOnAllRanksAndRunAfterRun) {
           arena.values[i] = random.normal(i) * std::exp2(random.normal(i + 7));
         }
         arena.step();
-        // Leaves out the gaps between gradients, because only some batches sum the gaps.
+        // Keeps only elements of gradients. The gaps between gradients may differ, because only some batches sum the
+        // gaps.
         std::vector<float>& mine = of_rank[static_cast<std::size_t>(rank)];
         arena.for_each_element([&](std::size_t i) { mine.push_back(arena.values[i]); });
       }));
@@ -293,7 +298,7 @@ TEST(Engine, CallersMistakesAreToldAndHarmless) {
     engine.gradient_ready(2);
     throws("layer1.weight' was never marked", [&] { engine.finish_step(); });
     engine.gradient_ready(1);
-    engine.finish_step();  // after the refused calls the step is still open
+    engine.finish_step();  // the step is still open after the refused calls
     float x = 0;
     const std::array<std::int64_t, 1> one{1};
     throws("name of a gradient",

@@ -1,4 +1,4 @@
-// When ranks disagree, hang, leave or give up, every rank must get in time an error that names the rank at fault.
+// If ranks disagree, hang, leave or give up, every rank must soon get an error that names the rank at fault.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -27,7 +27,7 @@ EngineOptions impatient_options(Schedule schedule) {
   return options;
 }
 
-/// Longest time from a missed deadline to the error: a roll call, and delays on loaded cores.
+/// Longest time between a missed deadline and the error. It covers a roll call and delays on loaded cores.
 constexpr milliseconds kSlack{4000};
 
 void expect_ended(const Outcome& outcome, Errc code, std::string_view part) {
@@ -41,8 +41,8 @@ struct Submission {
   ReduceOp op;
 };
 
-/// Rank r submits one tensor as submissions[r] says. Returns what wait() threw on each rank. The engines must be usable
-/// afterwards.
+/// Rank r submits one tensor as submissions[r] says. Returns what wait() threw on each rank. Also checks that the
+/// engines are usable afterwards.
 std::vector<Outcome> submit_differently(const std::vector<Submission>& submissions) {
   std::vector<Outcome> tickets(submissions.size());
   test::expect_all_good(on_ranks(
@@ -170,14 +170,14 @@ class Warnings {
  public:
   [[nodiscard]] EngineOptions options(Schedule schedule) {
     EngineOptions options = patient_options(schedule);
-    options.deadline = milliseconds(8000);  // the warning comes after 2 s; the late rank then has 6 s left
+    options.deadline = milliseconds(8000);  // the warning comes after 2 s, and then the late rank has 6 s left
     options.warn = [this](std::string_view line) {
       const MutexLock lock(mutex_);
       lines_.emplace_back(line);
     };
     return options;
   }
-  /// For the late rank: waits until there is a warning, or until 6 s have passed.
+  /// Called by the late rank. Waits until there is a warning, or until 6 s have passed.
   void await() {
     for (const auto until = Clock::now() + milliseconds(6000); lines().empty() && Clock::now() < until;) {
       std::this_thread::sleep_for(milliseconds(10));
@@ -222,7 +222,8 @@ TEST(Faults, AStalledTensorIsToldWithTheRanksThatDidNotSubmitIt) {
   test::expect_all_good(on_ranks(2, warnings.options(Schedule::kNegotiated), [&](Engine& engine, int rank) {
     std::array<float, 2> ones{1, 1};
     const auto submit_tensor = [&](std::size_t t) { return submit(engine, "tensor" + std::to_string(t), ones[t]); };
-    // Each rank has a tensor that the other rank lacks, so both ranks go on negotiating and nothing completes.
+    // Each rank submits a tensor that the other rank does not submit yet. Both ranks therefore go on negotiating and
+    // nothing completes.
     const Ticket first = submit_tensor(static_cast<std::size_t>(rank));
     warnings.await();
     const Ticket second = submit_tensor(static_cast<std::size_t>(1 - rank));
@@ -258,11 +259,11 @@ TEST(Faults, AfterALostPeerTheFlightRecordTellsWhereEachRankIs) {
   expect_contains(record, "\nrank 1 (host node0): barrier 1, entered ");
 }
 
-/// Start-up may take longer than a step. The deadline of the steps is set when start-up is over.
+/// Start-up may take longer than the deadline of a step, because this deadline is set only after start-up.
 TEST(Faults, ADeadlineSetLaterHoldsFromThenOnAndIsNamed) {
   const auto outcomes = on_ranks(2, patient_options(Schedule::kStatic), [](Engine& engine, int rank) {
     if (rank == 1) std::this_thread::sleep_for(milliseconds(900));
-    engine.barrier();  // takes longer than the deadline that follows
+    engine.barrier();  // takes longer than the 600 ms that are set next
     engine.set_deadline({milliseconds(600), "--patience"});
     if (rank == 1) {
       std::this_thread::sleep_for(milliseconds(3000));
@@ -281,7 +282,7 @@ TEST(Faults, ADeadlineSetLaterHoldsFromThenOnAndIsNamed) {
   expect_contains(outcomes[0].text, "or raise --patience");
 }
 
-/// Both ranks take part in the negotiation, but with different tensors.
+/// Both ranks take part in the negotiation, but each submits a tensor that the other rank does not submit.
 TEST(Faults, ATensorThatNoOtherRankSubmitsRunsIntoTheDeadline) {
   const auto outcomes = on_ranks(2, impatient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
     float x = 1;
@@ -299,7 +300,7 @@ TEST(Faults, AbortReachesAPeerThatWaitsLongBeforeItsDeadline) {
     if (rank == 1) {
       std::this_thread::sleep_for(milliseconds(50));
       engine.abort("loss is not a number");
-      for (;;) engine.barrier();  // until this rank sees the abort
+      for (;;) engine.barrier();  // repeats until this rank sees the abort
     }
     engine.barrier();
   });
@@ -314,7 +315,7 @@ TEST(Faults, AbortReachesAPeerThatWaitsLongBeforeItsDeadline) {
   }
 }
 
-/// An exception ends rank 1 in the middle of a step and destroys its engine.
+/// An exception ends rank 1's function in the middle of a step and destroys its engine.
 TEST(Faults, ARankThatLeavesInAStepReleasesItsPeersAtOnce) {
   const auto begin = Clock::now();
   const auto outcomes = on_ranks(2, patient_options(Schedule::kStatic), [](Engine& engine, int rank) {
@@ -351,7 +352,7 @@ TEST(Faults, AfterTheFirstErrorEveryCallThrowsItAndTheDestructorReturns) {
     expect_same([&] { engine.begin_step(); });
     float x = 0;
     expect_same([&] { submit(engine, "x", x); });
-    EXPECT_FALSE(engine.data_plane().empty());  // data_plane() still describes the run after a failure
+    EXPECT_FALSE(engine.data_plane().empty());  // after a failure data_plane() must still describe the run
     engine.abort("once more");
   });
   test::expect_all_good(outcomes);
@@ -370,7 +371,7 @@ TEST(Faults, ATicketInFlightIsReleasedByAFailure) {
   expect_ended(outcomes[0], Errc::kPeerLost, "enough");
 }
 
-/// Rank 0's engine thread is waiting for rank 1 when rank 0 aborts.
+/// Rank 0 aborts while its engine thread waits for rank 1.
 TEST(Faults, AbortWorksWhileTheThreadWaitsForAPeer) {
   const auto begin = Clock::now();
   std::latch aborted(1);
@@ -393,7 +394,7 @@ TEST(Faults, AbortWorksWhileTheThreadWaitsForAPeer) {
   for (const Outcome& outcome : outcomes) expect_contains(outcome.text, "rank 0 (host ");
 }
 
-/// The destructor reduces submitted tensors even if no rank has waited for them.
+/// The destructor finishes the reduction of submitted tensors, even if no rank has called wait() for them.
 TEST(Faults, TheDestructorFinishesWhatIsInFlight) {
   std::array<float, 2> data{1, 2};
   test::expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [&](Engine& engine, int rank) {

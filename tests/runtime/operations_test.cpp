@@ -42,7 +42,7 @@ void on_worlds(const std::function<void(Engine&, int)>& body) {
 TEST(Operations, GatherTakesRowsOfEveryLength) {
   on_worlds([](Engine& engine, int rank) {
     for (int round = 0; round < 6; ++round) {
-      // Two successive rounds have the same sizes, so that the second uses the cache. Rank 1 sometimes has no rows.
+      // Rounds 2k and 2k + 1 have the same sizes, so round 2k + 1 uses the cache. Rank 1 sometimes has no rows.
       const auto rows_of = [round](int r) { return (r * 3 + round / 2) % 4; };
       const std::vector<std::int32_t> mine(static_cast<std::size_t>(rows_of(rank)) * 2, rank * 10 + round);
       const Output output =
@@ -140,7 +140,8 @@ TEST(Operations, AGroupIsReducedTogetherAndOnlyTogether) {
       EXPECT_EQ(b[0], static_cast<float>(engine.size() - 1 + round) * 2);
     }
     if (engine.size() == 1) return;
-    // One tensor of rank 1's group has another shape, so neither tensor may be changed.
+    // In rank 1's group one tensor has another shape than on the other ranks. The group fails, and neither tensor may
+    // be changed.
     std::fill(a.begin(), a.end(), 7.0F);
     const std::array<GroupTensor, 2> other{{{a.data(), rank == 1 ? scalar : five}, {b.data(), scalar}}};
     const Ticket ticket = engine.grouped_all_reduce_async("pair", other, DataType::kF32, ReduceOp::kMax);
@@ -149,7 +150,7 @@ TEST(Operations, AGroupIsReducedTogetherAndOnlyTogether) {
   });
 }
 
-/// Runs in a fresh engine, whose fusion buffer has no memory yet.
+/// Runs in a new engine, because its fusion buffer has no memory yet.
 TEST(Operations, EmptyTensorsAreDoneWithoutAFusionBuffer) {
   on_worlds([](Engine& engine, int rank) {
     std::vector<float> a(3, 1), b(3, 2);
@@ -231,8 +232,8 @@ TEST(Operations, ScalingRoundsOnce) {
   EXPECT_EQ(bf16_to_float(brain[0]), 4.5F);
 }
 
-/// Each product lies very close to the midpoint between two neighbouring 16-bit values. Rounding to float first would
-/// give the midpoint itself, which is then rounded to the even neighbour.
+/// Each product lies very close to the midpoint between two neighbouring 16-bit values. Rounding the product to float
+/// first would give the midpoint itself. The midpoint would then be rounded to the neighbour whose last bit is even.
 TEST(Operations, ScalingOfHalvesDoesNotRoundToFloatFirst) {
   constexpr double kLittle = 0x1p-40;
   const auto fp16 = [](double factor) {
@@ -259,7 +260,7 @@ TEST(Operations, ScalingOfHalvesDoesNotRoundToFloatFirst) {
   EXPECT_TRUE(std::isnan(fp16(std::nan(""))));
 }
 
-/// Runs every operation on 2 ranks, one of which asks for something else. Afterwards every operation must work.
+/// Runs every operation on 2 ranks that ask for different things. Afterwards every operation must still work.
 TEST(Operations, RanksThatDisagreeGetTheSameErrorAndGoOn) {
   std::array<std::vector<std::string>, 2> texts;
   expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [&](Engine& engine, int rank) {
@@ -330,7 +331,7 @@ TEST(Operations, CallersMistakesAreRefusedBeforeAnythingIsSent) {
     const std::array<std::size_t, 2> too_many{~std::size_t{0} / 4, 1};
     invalid("1 counts for 2 ranks", [&] { engine.all_gather(p, p, one_count, kF32); });
     invalid("beyond 64 bits", [&] { engine.reduce_scatter(p, p, too_many, kF32, ReduceOp::kSum); });
-    const Ticket ticket = engine.all_gather_async("a", p, eight, kF32);  // the calls above did not use up the name
+    const Ticket ticket = engine.all_gather_async("a", p, eight, kF32);  // the refused calls did not use up "a"
     EXPECT_EQ(engine.take_output(ticket).bytes.size(), 64U);
     invalid("waited for already", [&] { static_cast<void>(engine.take_output(ticket)); });
   }));

@@ -74,8 +74,8 @@ std::vector<std::string> names_in(const WorkQueue::Taken& taken) {
   return names;
 }
 
-/// This order of events once made ranks disagree: a tensor and a command are pushed after the engine's thread has taken
-/// tensors, and before it takes a command.
+/// This order of events once made ranks disagree. The engine's thread took tensors. Then a tensor and a command were
+/// pushed. Then the engine's thread took the command before the tensor.
 TEST(WorkQueue, ACommandIsNotTakenBeforeATensorThatTheThreadHasNotSeen) {
   WorkQueue queue;
   WorkQueue::Taken taken;
@@ -117,7 +117,8 @@ TEST(WorkQueue, WhatIsBehindACommandWaitsForIt) {
   EXPECT_TRUE(queue.empty());
 }
 
-/// A step is taken together with the tensors before it. The engine reduces these tensors first.
+/// A step must be taken together with the tensors that were pushed before the step. The engine reduces these tensors
+/// first.
 TEST(WorkQueue, AStepDoesNotOvertakeATensor) {
   WorkQueue queue;
   WorkQueue::Taken taken;
@@ -158,11 +159,12 @@ TEST(Fusion, InPlaceOnlyWhereTensorsTouchAndLieAsLaidOut) {
   std::array<Piece, 2> swapped{{{memory.data() + 64, 64, 0}, {memory.data(), 64, 0}}};
   lay_out(swapped, 64);
   EXPECT_FALSE(in_place(swapped));
-  // The bytes between the two tensors do not belong to the engine.
+  // The 4 bytes between the two tensors do not belong to the engine.
   std::array<Piece, 2> gap{{{memory.data(), 60, 0}, {memory.data() + 64, 10, 0}}};
   lay_out(gap, 64);
   EXPECT_FALSE(in_place(gap));
-  // These tensors touch, but another rank that packs leaves a gap here.
+  // These two tensors touch. Another rank that packs the same tensors leaves a gap between them, so this rank must not
+  // reduce them in place.
   std::array<Piece, 2> tight{{{memory.data(), 60, 0}, {memory.data() + 60, 10, 0}}};
   lay_out(tight, 64);
   EXPECT_FALSE(in_place(tight));
@@ -246,7 +248,7 @@ TEST(Timeline, AnUnwritablePathIsAnErrorAtOnce) {
 TEST(Timeline, AFullDiskIsToldWhenClosing) {
   comm::Topology topology;
   topology.hosts = {"here"};
-  // timeline_path() gives this rank a name that can only lead to /dev/full through a link.
+  // timeline_path() adds the rank to the name, so the file can only be /dev/full if the name is a symbolic link.
   const std::string link = testing::TempDir() + "full.0.json";
   std::remove(link.c_str());
   ASSERT_EQ(symlink("/dev/full", link.c_str()), 0);

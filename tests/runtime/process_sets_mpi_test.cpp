@@ -1,4 +1,5 @@
-// Process sets over MPI. mpirun starts four ranks; every rank runs every test, and a failure on any rank fails the run.
+// Tests process sets over MPI. mpirun starts four ranks. Every rank runs every test. A failure on any rank fails the
+// run.
 #include <gtest/gtest.h>
 #include <mpi.h>
 
@@ -14,7 +15,7 @@
 namespace hvd::process_sets_mpi_test {
 namespace {
 
-/// The program initialises MPI itself, before the engine does.
+/// Initialises MPI in the program itself, before an engine does.
 class MpiEnvironment : public testing::Environment {
  public:
   void SetUp() override {
@@ -55,7 +56,8 @@ TEST(ProcessSetsOverMpi, OverlappingAndDisjointSetsAtOnce) {
                      : nullptr);
   }
   for (int round = 0; round < 5; ++round) {
-    // Each rank submits to its own set first. If one thread served all sets, the ranks would wait in a circle.
+    // Each rank first submits to the set that has its own number. If one thread served all sets, the ranks would wait
+    // in a circle.
     const std::array<int, 2> order{rank, (rank + 3) % 4};
     std::array<float, 2> values{};
     std::array<Ticket, 2> tickets{};
@@ -73,7 +75,8 @@ TEST(ProcessSetsOverMpi, OverlappingAndDisjointSetsAtOnce) {
   }
 }
 
-/// Rank 0 comes late, because it first waits for another engine. The other ranks' calls must not block that engine.
+/// Rank 0 makes the set late, because it first waits for a reduction of all ranks. The calls of the other ranks already
+/// wait for rank 0 and must not block this reduction.
 TEST(ProcessSetsOverMpi, ASetIsMadeWhileAnotherEngineWorks) {
   const int rank = world_rank();
   Engine all = negotiated(comm::make_mpi());

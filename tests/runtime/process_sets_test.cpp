@@ -1,4 +1,4 @@
-// Runs several engines at once on subsets of ranks. Ranks may use their sets in any order. Each sum covers only the
+// Runs several engines at once on subsets of ranks. A rank may use its sets in any order. Each sum covers only the
 // members of its set.
 #include <gtest/gtest.h>
 
@@ -17,7 +17,8 @@ TEST(ProcessSets, OverlappingSetsDoNotWaitForOneAnother) {
   for (std::size_t s = 0; s < sets.size(); ++s) communicators[s] = comm::make_loopback_set(kRanks, sets[s]);
   std::atomic<int> good{0};
   test::on_threads(kRanks, [&](std::size_t rank) {
-    // Rank r submits to set r first, then to its other set. One thread for all sets would wait in a circle.
+    // Rank r submits to set r first and then to its other set. If one thread served all sets, the ranks would wait in a
+    // circle.
     std::array<std::unique_ptr<Engine>, 3> engines;
     for (std::size_t s = 0; s < sets.size(); ++s) {
       if (communicators[s][rank]) {

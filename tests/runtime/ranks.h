@@ -1,4 +1,4 @@
-// Runs N ranks as threads of the test. Each rank has its own engine over loopback communicators.
+// Runs N ranks as threads of the test. Each rank has its own engine. The communicators are loopback communicators.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,19 +21,19 @@
 
 namespace hvd::test {
 
-/// The Error that a rank's body threw. Empty if the body threw none.
+/// The Error that the body threw on a rank. Empty if the body threw none.
 struct Outcome {
   std::optional<Errc> code;
   std::string text;
 };
 
-/// Options of the world of a test. With `ranks_per_node` > 0 the ranks act as if on nodes of this many ranks.
+/// Options of a test's communicators. If `ranks_per_node` > 0, the ranks act as if this many of them were on each node.
 struct LoopbackOptions {
   comm::CommOptions comm = {};
   int ranks_per_node = 0;
 };
 
-/// Runs body(engine, rank) on `size` ranks. Returns how each rank ended, including its engine's destructor.
+/// Runs body(engine, rank) on `size` ranks. Returns for each rank how the body and the engine's destructor ended.
 inline std::vector<Outcome> on_ranks(int size, const EngineOptions& options,
                                      const std::function<void(Engine&, int)>& body,
                                      const LoopbackOptions& loopback = {}) {
@@ -58,8 +58,8 @@ inline void expect_all_good(const std::vector<Outcome>& outcomes) {
   }
 }
 
-/// Returns options with a deadline that is short enough for tests of lost peers, and long enough for two loaded cores
-/// under ThreadSanitizer.
+/// Returns options whose deadline is short enough for tests of lost peers, but long enough for two loaded cores under
+/// ThreadSanitizer.
 inline EngineOptions patient_options(Schedule schedule) {
   EngineOptions options;
   options.schedule = schedule;
@@ -67,7 +67,7 @@ inline EngineOptions patient_options(Schedule schedule) {
   return options;
 }
 
-/// Gradients of unequal sizes. Each start is aligned to 16 elements, as in a real arena.
+/// Returns gradients of unequal sizes. Each gradient starts at a multiple of 16 elements, as in a real arena.
 inline std::vector<core::GradientInfo> make_gradients(std::size_t count) {
   std::vector<core::GradientInfo> gradients;
   std::size_t offset = 0;
@@ -116,13 +116,13 @@ struct GradientArena {
   float* values;
 };
 
-/// Submits a tensor of one element.
+/// Submits an all_reduce of a tensor with one element.
 inline Ticket submit(Engine& engine, const std::string& name, float& value, ReduceOp op = ReduceOp::kSum) {
   return engine.all_reduce_async(name, &value, {}, DataType::kF32, op);
 }
 
-/// The value that rank `rank` contributes to element `index` of the arena in `step`: small integers, whose sums are
-/// exact in any order.
+/// Returns the value that rank `rank` contributes to element `index` of the arena in `step`. The values are small
+/// integers, so their sums are exact in any order.
 inline float contribution(int rank, std::uint64_t step, std::size_t index) {
   return static_cast<float>(Philox(step + 1, static_cast<std::uint64_t>(rank)).block(index)[0] % 64) - 31.0F;
 }

@@ -1,5 +1,5 @@
-// Tickets, small collectives and commands of the engine over loopback. The engine matches tensors by name in every
-// order of submission, and executes commands in the caller's order.
+// Tests tickets, small collectives and commands of the engine over loopback. The engine must match tensors by name in
+// any order of submission, and must execute commands in the caller's order.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -48,8 +48,8 @@ TEST(EngineTickets, TensorsMeetByNameWhateverTheOrderOfSubmission) {
   }));
 }
 
-/// On rank 0 the tensors lie side by side and are reduced in place; on rank 1 they must be packed. Both ranks must fuse
-/// the same tensors into each batch, with the same layout, and must not deadlock.
+/// On rank 0 the tensors are adjacent and are reduced in place. On rank 1 they are not, and must be packed. Both ranks
+/// must fuse the same tensors into each batch, with the same layout, and must not deadlock.
 TEST(EngineTickets, APackedAndAnInPlaceRankUnderstandEachOther) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
     std::vector<float> memory(4096, static_cast<float>(rank + 1));
@@ -124,7 +124,8 @@ TEST(EngineTickets, SmallCollectives) {
   }
 }
 
-/// A command waits for the tickets before it, on every rank, even if no rank has waited for them.
+/// A command waits for all tickets submitted before it, on every rank, even if no rank has called wait() for these
+/// tickets.
 TEST(EngineTickets, ACommandFollowsTheTicketsBeforeIt) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
     std::vector<float> data(8, static_cast<float>(rank));
@@ -137,7 +138,7 @@ TEST(EngineTickets, ACommandFollowsTheTicketsBeforeIt) {
   }));
 }
 
-/// No rank waits between the calls, so the ranks' threads reach them at different times.
+/// No rank waits between the calls, so the engine threads of the ranks reach the calls at different times.
 TEST(EngineTickets, TicketsStepsAndCommandsKeepTheCallersOrder) {
   expect_all_good(on_ranks(2, patient_options(Schedule::kStatic), [](Engine& engine, int) {
     test::GradientArena arena(engine, 1);

@@ -1,4 +1,4 @@
-// Reads back the timeline of a run. It must hold the events of the run. tests/cli checks that it is valid JSON.
+// Reads back the timeline of a run, which must contain the events of the run. tests/cli checks that it is valid JSON.
 #include "engine/runtime/trace.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ TEST(Trace, ANegotiatedRunShowsItsCycles) {
   }
 }
 
-/// The ranks of this test share a clock, so the estimated offset must not exceed its uncertainty.
+/// Both ranks of this test use the same clock, so the estimated offset must not exceed its uncertainty.
 TEST(Trace, TheClockOffsetOfOneClockIsZeroWithinItsUncertainty) {
   const std::string text = traced_run(Schedule::kStatic)[1];
   const auto number = [&](const std::string& key) { return std::stoll(text.substr(text.find(key) + key.size())); };

@@ -1,4 +1,4 @@
-// Takes the place of engine/gpu/launch.cuh where tests compile the kernel sources for the host.
+// Replaces engine/gpu/launch.cuh when tests compile the kernel sources for the host.
 #pragma once
 
 #include "tests/gpu/host_grid.h"
