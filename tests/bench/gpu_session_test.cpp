@@ -62,7 +62,7 @@ TEST(GpuSession, AnOverflowWhileTheLossScaleSettlesIsNoFault) {
 
   FakeGpus others(2);
   others.faults.first_overflows = true;
-  options.gpu.loss_scale = 1024;  // a step is repeated only if the session chooses the scale
+  options.gpu.loss_scale = 1024;  // an overflowing step is repeated only if the session chooses the scale
   EXPECT_NE(run_gpus(options, others).error.find("is not a finite number on rank"), std::string::npos);
 }
 
