@@ -410,7 +410,7 @@ TEST(CollFigures, CrossoversAreOfTheGroupsWithAllThreeSides) {
   add(Collective::kAllReduce, 1024, {1, 2, 3});
   add(Collective::kAllReduce, 2048, {3, 2, 4});
   add(Collective::kAllReduce, 4096, {5, 4, 3});
-  add(Collective::kAllReduce, 8192, {1, 9});  // the ring has no time: the session was interrupted before
+  add(Collective::kAllReduce, 8192, {1, 9});  // the session was interrupted and has no time of the ring
   add(Collective::kReduceScatter, 1024, {1, 2, 2});
   add(Collective::kAllGather, 1024, {1, 2, 2});
   add(Collective::kAllGather, 2048, {2, 1, 1});

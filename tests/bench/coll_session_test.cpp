@@ -278,8 +278,8 @@ TEST(CollSession, MemoryThatIsNotThereIsRefusedBeforeItIsTaken) {
   EXPECT_NE(error.find("would fit"), std::string::npos) << error;
 }
 
-/// A data plane that calls the real plane for every operation. On the last rank it then changes one element of the
-/// result.
+/// A data plane that calls the real plane for every operation. On the last rank the plane then changes one element of
+/// the result.
 class SpoiledPlane : public comm::DataPlane {
  public:
   SpoiledPlane(comm::DataPlane& real, const comm::Topology& topology) : real_(real), topology_(topology) {}
@@ -369,7 +369,7 @@ class FailingPlane final : public SpoiledPlane {
 
  private:
   comm::DataPlane& real_;
-  int left_ = 20'000;  // more than warm-up and the search for a batch size need
+  int left_ = 20'000;  // all-reduces until the fault, more than warm-up and the search for a batch size need
 };
 
 TEST(CollSession, ALostRankLeavesWhatWasMeasured) {

@@ -101,8 +101,8 @@ TEST(DeviceTrainer, PhasesTrainAsTheyDoOnTheHost) {
     for (const Phase phase : kPhases) trainer.step(phase);
     EXPECT_EQ(trainer.steps_done(), kPhases.size());
     const std::vector<float> got = weights_of(trainer);
-    // In each step the GPUs add up some ten terms in another order than the test. The bound allows an error of 10 u (u
-    // = 2^-24) per step, relative to the largest weight.
+    // In each step the GPUs add up some ten terms in another order than the test. The bound allows an error of 10 *
+    // 2^-24 per step, relative to the largest weight.
     float largest = 0;
     for (const float value : expected) largest = std::max(largest, std::abs(value));
     const float bound = static_cast<float>(kPhases.size()) * 10 * std::ldexp(1.0F, -24) * largest;
@@ -134,7 +134,7 @@ TEST(DeviceTrainer, StepsLaunchedAheadTrainAsStepsOneByOne) {
       for (std::size_t i = 0; i < times.size(); ++i) {
         EXPECT_EQ(times[i].loss, ++number);  // the loss of a FakeStep is the number of the step
         // In the first visit of each phase (steps 1 to 7 and 8 to 12) the trainer waits for three steps: two eager
-        // steps and a capture. In later visits it waits only for the first step.
+        // steps and a capture. In later visits the trainer waits only for the first step.
         EXPECT_EQ(times[i].ahead, i > (number < 13 ? 2U : 0U)) << "step " << number;
       }
     }

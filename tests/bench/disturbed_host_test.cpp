@@ -101,7 +101,7 @@ class Session {
 
   void step(Phase phase, std::vector<RankSamples>& ranks) {
     const Parts& parts = case_.parts;
-    // The factor for both cores: spells of the whole host, small noise in every step, and a pause in 5 % of the steps.
+    // Spells of the whole host, small noise in every step, and pauses in 5 % of the steps slow both cores alike.
     const double common = host_.factor(now_) * std::exp(0.01 * std::abs(static_cast<double>(noise_.normal(next_++))) +
                                                         (uniform() < 0.05 ? -0.2 * std::log(uniform()) : 0));
     double work = 1 - kUpdate;

@@ -104,8 +104,8 @@ TEST(Loss, ACautionHoldsForAllPhasesOfASession) {
   }
 }
 
-// A record without the fact `data.labels` comes from an earlier version, which cycled the labels. It is comparable with
-// new records whose labels are cycled.
+// Earlier versions cycled the labels and stored no fact `data.labels`. Their records are comparable with new records
+// whose labels are cycled.
 TEST(Loss, TheRuleOfTheLabelsIsAFactOfTheRecord) {
   Options options = test::gpu_options(2);
   const RunRecord fresh = session(options, {7.0}, 2).saved.at(Phase::kFull);

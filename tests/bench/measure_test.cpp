@@ -105,8 +105,8 @@ TEST(MedianTime, StoredReplicatesGiveTheInterval) {
 }
 
 TEST(MedianTime, ReplicatesAreTimes) {
-  // A resample that draws 0.01 twice has a median of 0.01. Widening its distance from the median 1 by sqrt(3 / 2) gives
-  // 1 - 0.99 sqrt(3 / 2), which is below zero.
+  // A resample that draws 0.01 twice has a median of 0.01. If the distance of 0.01 from the median 1 is multiplied by
+  // sqrt(3 / 2), the result is 1 - 0.99 sqrt(3 / 2), which is below zero.
   const Bootstrap found = median_time(Series{0.01, 1, 1});
   EXPECT_LT(found.estimate.low, 0);
   EXPECT_EQ(*std::min_element(found.replicates.begin(), found.replicates.end()), 1e-3);

@@ -16,7 +16,8 @@ namespace {
 
 using Ints = std::vector<int>;
 
-/// Returns the layout of a machine that hwloc invents from `description`. In a build without hwloc it has no nodes.
+/// Returns the layout of a machine that hwloc invents from `description`. In a build without hwloc the layout has no
+/// nodes.
 NumaLayout machine(const std::string& description) {
   NumaLayout layout = NumaTopology::synthetic(description).layout();
   EXPECT_FALSE(layout.this_machine) << "hwloc vouches for no description";

@@ -1,5 +1,5 @@
 // Tests the search for a schedule on N ranks. All ranks must choose the same setting although their times differ, and
-// all ranks must end if one rank fails. The tests at the end search in whole sessions on fake GPUs.
+// all ranks must end if one rank fails. The last tests run the search in whole sessions on fake GPUs.
 #include "bench/train/schedule_trials.h"
 
 #include <gtest/gtest.h>
@@ -158,8 +158,8 @@ Session run(const Options& options, FakeGpus& gpus) {
   return session;
 }
 
-/// Makes a limit of eight CTAs the fastest limit. Its lead is far larger than the random differences between runs of
-/// the fake world.
+/// Makes a limit of eight CTAs the fastest limit. The lead of this limit is far larger than the random differences
+/// between runs of the fake world.
 int turns_of(int max_ctas) { return max_ctas == 8 ? 0 : 400; }
 
 std::string fact(const RunRecord& run, const std::string& key) { return run.provenance.at(key).value; }
@@ -257,8 +257,8 @@ TEST(ScheduleTrials, EveryKnobIsTurnedWhereNoneIsGiven) {
     EXPECT_NE(tried.find(part), std::string::npos) << part << ": " << tried;
   }
   // The first turn of all knobs tries 13 settings. A knob is tried again if a later knob made steps faster. If several
-  // knobs did, the search also compares the start with the setting that combines all gains. The steps are really timed,
-  // so the number of tried settings varies.
+  // knobs made steps faster, the search also compares the start with the setting that combines all gains. The steps are
+  // really timed, so the number of tried settings varies.
   const auto settings = std::count(tried.begin(), tried.end(), ';') + 1;
   EXPECT_GE(settings, 13) << tried;
   EXPECT_LE(settings, static_cast<std::ptrdiff_t>(ScheduleSearch::kMostTurns) * 13 + 2) << tried;

@@ -216,10 +216,10 @@ BothWays train_both_ways(std::uint64_t seed, int steps) {
 // VGG-16 has no batch normalisation, so the gradient of a batch is the mean of its parts' gradients. The dropout of a
 // sample depends on its global number and not on its rank.
 //
-// Bound per tensor: one rank and four ranks add the same numbers in different orders. A sum of K terms rounds by about
-// sqrt(K) u relative to the norm of its terms. The longest sum, the weight gradient of the first layers, has 8 x 32 x
-// 32 terms. Over 16 layers forward and 16 backward the errors add up to 32 sqrt(8192) 2^-24 of the change of the
-// weights. Storing a weight rounds the weight by u once per step.
+// Bound per tensor: one rank and four ranks add the same numbers in different orders. The rounding error of a sum of K
+// terms is about sqrt(K) u relative to the norm of the terms. The longest sum, the weight gradient of the first layers,
+// has 8 x 32 x 32 terms. Over 16 layers forward and 16 backward the errors add up to 32 sqrt(8192) 2^-24 of the change
+// of the weights. Storing a weight rounds the weight by u once per step.
 //
 // The bound is valid if rounding changes no decision. A rectifier near zero, or a pool with two values near its
 // maximum, may decide differently on one rank than on four. All gradients from the deciding layer down to the images

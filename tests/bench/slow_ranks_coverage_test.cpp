@@ -17,7 +17,7 @@ namespace hvd::bench::slow_ranks_coverage_test {
 namespace {
 
 constexpr double kNoise = 0.01;    // standard deviation of a step, as a share of the step
-constexpr double kSpread = 0.003;  // standard deviation between healthy ranks
+constexpr double kSpread = 0.003;  // standard deviation between healthy ranks, as a share of the step
 constexpr double kThreshold = ValidateOptions{}.threshold;
 constexpr std::size_t kSteps = ValidateOptions{}.steps;
 

@@ -94,7 +94,7 @@ TEST_F(StoredLabelsTest, AJournalIsRolledBackOnACopy) {
   const fs::path frozen = file("frozen.db"), journal = file("frozen.db-journal");
   {
     // The transaction writes to the file before it commits. At this point the test copies the file and its journal:
-    // after a SIGKILL they would look like these copies.
+    // after a SIGKILL the file and the journal would look like these copies.
     Database writer(store, Locking::kShared, false);
     writer.run("PRAGMA journal_mode = DELETE; PRAGMA cache_size = 1; BEGIN IMMEDIATE; DELETE FROM provenance;");
     writer.run(

@@ -50,7 +50,7 @@ struct Validated {
   RunRecord run;
 };
 
-/// Runs a validation in which rank r > 0 has faults[r]. `at_start` may change the weights of rank 0.
+/// Runs a validation in which rank r > 0 has the fault faults[r]. `at_start` may change the weights of rank 0.
 Validated validate(const Options& options, const std::map<int, Fault>& faults, int ranks_at_once,
                    const std::function<void(Trainer&)>& at_start = {}) {
   const bench::Setup setup = settle(options);
