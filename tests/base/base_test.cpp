@@ -151,7 +151,7 @@ TEST_F(UniqueHandleTest, ReleaseResetAndOut) {
   EXPECT_EQ(a.release(), 5);
   EXPECT_TRUE(FakeTraits::destroyed().empty());
   *a.out() = 6;
-  a.reset(6);  // resetting to the handle that `a` has destroys nothing
+  a.reset(6);  // resetting `a` to the handle that `a` owns destroys nothing
   EXPECT_TRUE(FakeTraits::destroyed().empty());
   a.reset(7);
   a.reset();
@@ -207,7 +207,8 @@ TEST(Philox, UniformIsInRangeAndUniform) {
     sum += u;
     squares += u * u;
   }
-  // The standard errors of n draws are sqrt(1/12/n) and sqrt(4/45/n). The test allows five of each.
+  // Over n draws, the mean has the standard error sqrt(1/12/n), and the mean square sqrt(4/45/n). The test allows five
+  // standard errors.
   EXPECT_NEAR(sum / kDraws, 0.5, 5 * std::sqrt(1.0 / 12 / kDraws));
   EXPECT_NEAR(squares / kDraws, 1.0 / 3, 5 * std::sqrt(4.0 / 45 / kDraws));
 }
@@ -227,7 +228,8 @@ TEST(Philox, NormalHasTheMomentsOfANormal) {
     products += x * previous;
     previous = x;
   }
-  // The standard errors of n draws are sqrt(1/n), sqrt(2/n) and sqrt(1/n). The test allows five of each.
+  // Over n draws, the mean has the standard error sqrt(1/n), the mean square sqrt(2/n), and the mean product of
+  // neighbours sqrt(1/n). The test allows five standard errors.
   EXPECT_NEAR(sum / kDraws, 0.0, 5 * std::sqrt(1.0 / kDraws));
   EXPECT_NEAR(squares / kDraws, 1.0, 5 * std::sqrt(2.0 / kDraws));
   EXPECT_NEAR(products / kDraws, 0.0, 5 * std::sqrt(1.0 / kDraws));
@@ -260,8 +262,8 @@ TEST(Json, BytesThatAreNotUtf8AreReplacedSinceJsonHasNone) {
   EXPECT_EQ(well_formed_utf8("a\xff\n\xc3\xa9"), "a" + bad + "\n\xc3\xa9");
   EXPECT_EQ(well_formed_utf8(""), "");
   EXPECT_EQ(json_string("\x80z"), "\"" + bad + "z\"");
-  EXPECT_EQ(json_string("\xc3"), "\"" + bad + "\"");                                // incomplete
-  EXPECT_EQ(json_string("\xc3z"), "\"" + bad + "z\"");                              // incomplete before 'z'
+  EXPECT_EQ(json_string("\xc3"), "\"" + bad + "\"");                                // an incomplete sequence
+  EXPECT_EQ(json_string("\xc3z"), "\"" + bad + "z\"");                              // an incomplete sequence before 'z'
   EXPECT_EQ(json_string("\xc0\xaf"), "\"" + bad + bad + "\"");                      // '/' in two bytes instead of one
   EXPECT_EQ(json_string("\xed\xa0\x80"), "\"" + bad + bad + bad + "\"");            // a surrogate
   EXPECT_EQ(json_string("\xf4\x90\x80\x80"), "\"" + bad + bad + bad + bad + "\"");  // beyond U+10FFFF

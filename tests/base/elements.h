@@ -12,7 +12,8 @@
 
 namespace hvd::test {
 
-/// Calls `use` with a value of the C++ type that holds an element of `type`: std::uint16_t for fp16 and bf16.
+/// Calls `use` with a value of the C++ type that stores an element of `type`. fp16 and bf16 are stored as
+/// std::uint16_t.
 template <class Use>
 auto with_element_of(DataType type, Use&& use) {
   switch (type) {

@@ -1,4 +1,4 @@
-// The error that a call throws, and checks of texts. Any thread.
+// Functions that return the error which a call throws, and that check texts. Any thread may call these functions.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -97,14 +97,14 @@ TEST_P(Float16, EveryPatternDecodesExactlyAndRoundTrips) {
   }
 }
 
-/// Tests every value of the format, every midpoint between neighbours, and the floats next to each of them.
+/// Tests every value of the format, every midpoint between neighbours, and the floats next to each of these points.
 TEST_P(Float16, RoundsToNearestEvenAroundEveryValueAndMidpoint) {
   const auto& [name, format, decode, encode] = GetParam();
   for (std::uint32_t i = 0; i < 0x10000; ++i) {
     const auto bits = static_cast<std::uint16_t>(i);
     if (is_nan(bits, format) || is_infinite(bits, format)) continue;
     const double here = slow_decode(bits, format);
-    // After the largest finite value, `next` is the pattern of infinity decoded as a finite number.
+    // If `here` is the largest finite value, `next` is the pattern of infinity decoded as a finite number.
     const double next = slow_decode(static_cast<std::uint16_t>(bits + 1), format);
     for (const double point : {here, (here + next) / 2}) {
       const auto centre = static_cast<float>(point);

@@ -7,7 +7,7 @@
 
 namespace hvd::test {
 
-/// Calls `body` with 0 to `count` - 1, each on a thread of its own. Returns when all have ended.
+/// Calls body(0) to body(count - 1), each on its own thread. Returns when all calls have returned.
 template <class Body>
 void on_threads(std::size_t count, const Body& body) {
   std::vector<std::jthread> threads;

@@ -1,4 +1,4 @@
-// Ranks that were started with different options must be named before they train.
+// Tests that ranks which were started with different options are named before training starts.
 #include "bench/train/agreement.h"
 
 #include <gtest/gtest.h>
@@ -84,7 +84,7 @@ TEST(Agreement, EqualRanksGoOn) {
   for (const std::string& text : meet({same})) EXPECT_EQ(text, "");
 }
 
-// Both batch sizes give the same reduction plan, so only the comparison of options finds the difference.
+// The reduction plan does not depend on the batch size, so only the comparison of options finds the difference.
 TEST(Agreement, ASmallerBatchIsNamedOnAllRanks) {
   Options small;
   small.batch_size = 4;

@@ -1,5 +1,5 @@
-// The tests change some ranks' checksums. The vote must name each outvoted rank with its first different snapshot, and
-// must name no other rank.
+// The tests change some ranks' checksums. The vote must name each outvoted rank, with the first snapshot in which the
+// rank's checksum differs, and must name no other rank.
 #include "bench/measure/bit_vote.h"
 
 #include <gtest/gtest.h>
@@ -103,8 +103,8 @@ TEST(BitVote, TwoOrThreeDiffer) {
   }
 }
 
-// The vote must name the member that has a flipped bit in a tensor. The test flips random bits, and each bit near the
-// tensor's beginning and end, because the checksum has separate code for the bytes there.
+// The vote must name the member that has a flipped bit in a tensor. The test flips random bits, and also each bit near
+// the tensor's beginning and end, because the checksum has separate code for bytes near both ends.
 TEST(BitVote, EveryPlantedBitFlipIsNamed) {
   constexpr std::size_t kBytes = 1004;  // not a multiple of the checksum's stride
   std::vector<std::byte> tensor(kBytes);

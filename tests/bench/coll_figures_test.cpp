@@ -54,7 +54,7 @@ ScheduleRule rule() {
   return rule;
 }
 
-/// Runs `schedule` with times of about seconds[c] for an operation of cell c. Returns how often each cell was visited.
+/// Runs `schedule` to its end. One operation of cell c takes about seconds[c]. Returns how often each cell was visited.
 std::map<std::uint32_t, std::size_t> play(Schedule& schedule, const std::vector<double>& seconds,
                                           std::vector<std::vector<std::uint32_t>>* orders = nullptr) {
   std::map<std::uint32_t, std::size_t> visits;
@@ -111,7 +111,7 @@ TEST(CollSchedule, ABatchThatIsLaunchedSeveralTimesIsSoManyOperations) {
   ScheduleRule launched = rule();
   launched.launches = 16;
   Schedule schedule({{Problem{}, 0, 0}}, launched);
-  play(schedule, {16e-6});  // a batch of one is launched 16 times, 1 us each
+  play(schedule, {16e-6});  // a batch of one operation is launched 16 times, 1 us per launch
   EXPECT_EQ(schedule.batch(0), 64U) << "4 to the power that makes 1 ms of 16 us";
   EXPECT_EQ(schedule.operations(0), 1024U);
   EXPECT_NEAR(schedule.samples(0)[0].seconds, 1e-6, 1e-8);
@@ -132,7 +132,7 @@ TEST(CollSchedule, TheTimeCapOfOneCellEndsItsGroup) {
   ScheduleRule capped = rule();
   capped.stop.maximum_seconds = 2;
   capped.stop.target_half_width = 1e-9;
-  // Cells 0 and 1 are two variants of one problem. Cell 1 is far faster than cell 0. Cell 2 has another problem.
+  // Cells 0 and 1 are two variants of one problem. Cell 1 is far faster than cell 0. Cell 2 belongs to another problem.
   Schedule schedule({{Problem{}, 0, 0}, {Problem{}, 1, 0}, {Problem{}, 0, 1}}, capped);
   const auto visits = play(schedule, {0.1, 0.001, 0.1});
   EXPECT_EQ(visits.at(0), visits.at(1));
@@ -165,7 +165,7 @@ TEST(CollSchedule, CellsThatAreComparedHaveOneBatch) {
   EXPECT_EQ(schedule.batch(1), schedule.batch(0));
   EXPECT_EQ(schedule.batch(2), 256U);
   ScheduleRule short_of_time = rule();
-  short_of_time.stop.maximum_seconds = 0.1;  // 100 ms for 2 cells x 10 samples: 5 ms a sample
+  short_of_time.stop.maximum_seconds = 0.1;  // 100 ms for 2 cells with 10 samples each: 5 ms per sample
   Schedule capped({{Problem{}, 0, 0}, {Problem{}, kBare, 0}}, short_of_time);
   play(capped, {10e-6, 1e-6});
   EXPECT_EQ(capped.batch(0), 256U) << "1024 operations of 10 us take more than 5 ms";
@@ -235,7 +235,7 @@ TEST(CollResultFigures, TheMarkOfAWideIntervalIsThatOfAllSamples) {
   ScheduleRule twenty = rule();
   twenty.stop.minimum_samples = 10;
   twenty.stop.maximum_samples = 40;
-  // The two cells are one group. The times of cell 0 scatter from visit 13 on, those of cell 1 before visit 20.
+  // The two cells are one group. The times of cell 0 scatter from visit 13 on, the times of cell 1 before visit 20.
   Schedule schedule({{Problem{}, 0, 0}, {Problem{}, 1, 0}}, twenty);
   std::map<std::uint32_t, std::size_t> visits;
   for (auto next = schedule.next(0.05); !next.empty(); next = schedule.next(0.05)) {
@@ -410,12 +410,12 @@ TEST(CollFigures, CrossoversAreOfTheGroupsWithAllThreeSides) {
   add(Collective::kAllReduce, 1024, {1, 2, 3});
   add(Collective::kAllReduce, 2048, {3, 2, 4});
   add(Collective::kAllReduce, 4096, {5, 4, 3});
-  add(Collective::kAllReduce, 8192, {1, 9});  // the session was interrupted before it measured the ring
+  add(Collective::kAllReduce, 8192, {1, 9});  // the session was interrupted and has no time of the ring
   add(Collective::kReduceScatter, 1024, {1, 2, 2});
   add(Collective::kAllGather, 1024, {1, 2, 2});
   add(Collective::kAllGather, 2048, {2, 1, 1});
   EXPECT_EQ(crossovers_of(cells), (comm::Thresholds{1024, 2048, 1024}));
-  // Doubling is now unmeasured at 1024 bytes, so that size is left out.
+  // At 1024 bytes doubling now has no samples, so crossovers_of() must leave out this size.
   cells.front().samples = 0;
   EXPECT_EQ(crossovers_of(cells).doubling_bytes, 2047U);
 }

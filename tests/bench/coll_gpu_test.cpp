@@ -110,7 +110,7 @@ TEST(CollOnGpus, AGraphOfACellIsCapturedOnceAndItsResultIsChecked) {
     gpus.on_launch = [&](int gpu) { ++launches.at(static_cast<std::size_t>(gpu)); };
     gpus.on_capture = [&](int gpu) { ++captures.at(static_cast<std::size_t>(gpu)); };
     CollOptions options = in_graphs(kLaunches);
-    options.max_seconds = 1e-6;  // so short that a launch may hold one operation only
+    options.max_seconds = 1e-6;  // so short that each launch may hold only one operation
     options.checks = 2;
     const CollResult result = run_coll(world_of_threads(ranks), options, {}, &gpus);
     const std::size_t cells = result.cells.size();

@@ -31,7 +31,7 @@ Options world_of_threads(int ranks) {
   return world;
 }
 
-/// Options of a session that takes a few samples of each cell, however much the samples differ.
+/// Options of a session that takes only a few samples of each cell, even if the samples differ much.
 CollOptions quick() {
   CollOptions options;
   options.collectives = {kCollectives.begin(), kCollectives.end()};
@@ -46,7 +46,8 @@ TEST(CollSession, EveryCollectiveIsMeasuredAndRight) {
   for (const int ranks : {1, 2, 3}) {
     const CollResult result = run_coll(world_of_threads(ranks), quick(), {});
     EXPECT_EQ(result.world.ranks, ranks);
-    // Each of two sizes has three operations both in and out of place, and two with one place only. Then the barrier.
+    // At each of two sizes, three operations have two cells (in place and out of place) and two operations have one
+    // cell. The barrier has one cell.
     EXPECT_EQ(result.cells.size(), 2U * (3 * 2 + 2) + 1);
     for (const CellResult& cell : result.cells) {
       const Problem& problem = cell.cell.problem;
@@ -108,12 +109,12 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
 
   CollOptions later = quick();
   later.variants[0].comm.ranks_per_node = 1;
-  EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, std::nullopt);  // no folder, no crossovers
+  EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, std::nullopt);  // without a folder, no crossovers
   later.tuning_folder = (folder / "kept").string();
   EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, found.crossovers);
   EXPECT_EQ(run_coll(world_of_threads(2), later, {}).crossovers, std::nullopt);  // the folder has none for 2 ranks
 
-  // The next session must use these crossovers from the folder.
+  // The next session must use the crossovers `never`, which the test writes to the folder.
   const comm::Thresholds never{.doubling_bytes = 0, .rabenseifner_bytes = std::size_t{1} << 40, .direct_bytes = 0};
   {
     auto world = comm::make_loopback(3, {}, 1);
@@ -277,7 +278,8 @@ TEST(CollSession, MemoryThatIsNotThereIsRefusedBeforeItIsTaken) {
   EXPECT_NE(error.find("would fit"), std::string::npos) << error;
 }
 
-/// A data plane that calls the real plane for every operation and then changes one element of the result on its rank.
+/// A data plane that calls the real plane for every operation. On the last rank the plane then changes one element of
+/// the result.
 class SpoiledPlane : public comm::DataPlane {
  public:
   SpoiledPlane(comm::DataPlane& real, const comm::Topology& topology) : real_(real), topology_(topology) {}
@@ -335,7 +337,7 @@ class WrappedCommunicator final : public comm::Communicator {
 
 TEST(CollSession, AWrongElementOnOneRankIsFoundInEveryCollective) {
   CollOptions options = quick();
-  options.collectives.pop_back();  // the barrier has no result
+  options.collectives.pop_back();  // removes the barrier, which has no result
   constexpr int kRanks = 3;
   auto real = comm::make_loopback(kRanks);
   CollResult result;
@@ -356,7 +358,7 @@ TEST(CollSession, AWrongElementOnOneRankIsFoundInEveryCollective) {
   }
 }
 
-/// A data plane with correct results. After `left_` all-reduces it fails as if rank 1 were lost.
+/// A data plane with correct results. After `left_` all-reduces, each all-reduce fails as if rank 1 were lost.
 class FailingPlane final : public SpoiledPlane {
  public:
   FailingPlane(comm::DataPlane& real, const comm::Topology& topology) : SpoiledPlane(real, topology), real_(real) {}
@@ -367,7 +369,7 @@ class FailingPlane final : public SpoiledPlane {
 
  private:
   comm::DataPlane& real_;
-  int left_ = 20'000;  // more all-reduces than warm-up and the search for a batch size need
+  int left_ = 20'000;  // all-reduces until the fault, more than warm-up and the search for a batch size need
 };
 
 TEST(CollSession, ALostRankLeavesWhatWasMeasured) {

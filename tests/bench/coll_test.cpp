@@ -1,5 +1,5 @@
-// Tests the pure parts of hvd_bench coll: the command line, problems and their bandwidths, exact inputs, the list of
-// cells, and the places of buffers. Expected values are computed by hand.
+// Tests the pure parts of hvd_bench coll: the command line, problems and their bandwidths, inputs whose sums are exact,
+// the list of cells, and the places of buffers. Expected values are computed by hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -180,7 +180,7 @@ TEST(CollProblem, BusFactors) {
 
 TEST(CollProblem, SharesAreEqualAndWhole) {
   const Problem gather = problem_of(Collective::kAllGather, 100, DataType::kF32, ReduceOp::kMax, {}, 3);
-  EXPECT_EQ(gather.count, 8U);  // 100 bytes / 4 / 3 ranks
+  EXPECT_EQ(gather.count, 8U);  // 100 bytes / 4 bytes / 3 ranks, rounded down
   EXPECT_EQ(gather.in_count(3), 8U);
   EXPECT_EQ(gather.out_count(3), 24U);
   EXPECT_EQ(gather.bytes(3), 96U);
@@ -317,7 +317,7 @@ CollOptions small_options() {
 
 TEST(CollCells, EachProblemOnceWithItsBareKernel) {
   CollOptions options = small_options();
-  options.sizes.push_back(4097);  // rounds down to the elements of 4096 bytes
+  options.sizes.push_back(4097);  // 4097 bytes hold as many whole elements as 4096 bytes
   EXPECT_EQ(make_cells(options, 2, true).size(), 2U * 2 * 2) << "sizes, places, bare kernel";
   EXPECT_EQ(make_cells(options, 2, false).size(), 2U * 2) << "no bare kernel for several hosts";
   options.ops = {ReduceOp::kSum, ReduceOp::kMax};
@@ -388,7 +388,7 @@ std::vector<std::ptrdiff_t> places_of(Places places, const Problem& problem, int
 }
 
 TEST(CollArena, WarmOperationsStayInOnePlaceAndOthersRotate) {
-  const Problem problem{Collective::kAllReduce, 4096, DataType::kF32, ReduceOp::kSum, true};  // 16 KiB
+  const Problem problem{Collective::kAllReduce, 4096, DataType::kF32, ReduceOp::kSum, true};  // buffers of 16 KiB
   EXPECT_EQ(places_of(Places::kFixed, problem, 3), (std::vector<std::ptrdiff_t>{0, 0, 0}));
   EXPECT_EQ(places_of(Places::kRotating, problem, 5), (std::vector<std::ptrdiff_t>{0, 16384, 32768, 49152, 0}));
 }

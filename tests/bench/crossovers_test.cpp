@@ -35,8 +35,8 @@ std::vector<AllReduceTimes> reductions() {
 }
 
 TEST(Crossovers, AreWhereTheTimesCross) {
-  // Doubling and Rabenseifner take equally long, 4 l + 4 x = 8 l + 1.9 x, at x = 1.905 l = 114 KB. The ring sends 1 %
-  // less than Rabenseifner but takes 30 steps.
+  // With x bytes and l = latency * rate = 60 KB, doubling (4 l + 4 x) and Rabenseifner (8 l + 1.9 x) take equally long
+  // at x = 1.905 l = 114 KB. The ring sends 1 % less than Rabenseifner but takes 30 steps.
   const comm::Thresholds at = best_thresholds(reductions(), {{kKi, 1, 2}, {2 * kKi, 2, 2.5}, {4 * kKi, 4, 3}});
   EXPECT_EQ(at.doubling_bytes, 64 * kKi);
   EXPECT_EQ(at.rabenseifner_bytes, 4096 * kKi);
@@ -62,7 +62,8 @@ TEST(Crossovers, AnAlgorithmThatNeverWinsGetsNoSizes) {
 }
 
 TEST(Crossovers, TheTwoOperationsOfSharesHaveOneCut) {
-  // At 2 KiB, direct makes one operation 2 times as fast and the other 1.1 times as slow, so both use direct there.
+  // At 2 KiB, direct makes one operation 2 times as fast and the other operation 1.1 times as slow as the ring does.
+  // Both operations must therefore use direct at 2 KiB.
   const comm::Thresholds at =
       best_thresholds({}, {{2 * kKi, 1, 2}, {2 * kKi, 1.1, 1}, {kKi, 1, 2}, {kKi, 1, 2}, {4 * kKi, 2, 1}});
   EXPECT_EQ(at.direct_bytes, 2 * kKi);

@@ -101,8 +101,8 @@ TEST(DeviceTrainer, PhasesTrainAsTheyDoOnTheHost) {
     for (const Phase phase : kPhases) trainer.step(phase);
     EXPECT_EQ(trainer.steps_done(), kPhases.size());
     const std::vector<float> got = weights_of(trainer);
-    // In each step the GPUs add up some ten terms in another order than the test. This allows an error of 10 u per
-    // step, relative to the largest weight.
+    // In each step the GPUs add up some ten terms in another order than the test. The bound allows an error of 10 *
+    // 2^-24 per step, relative to the largest weight.
     float largest = 0;
     for (const float value : expected) largest = std::max(largest, std::abs(value));
     const float bound = static_cast<float>(kPhases.size()) * 10 * std::ldexp(1.0F, -24) * largest;
@@ -133,7 +133,8 @@ TEST(DeviceTrainer, StepsLaunchedAheadTrainAsStepsOneByOne) {
       EXPECT_EQ(times.size(), static_cast<std::size_t>(steps));
       for (std::size_t i = 0; i < times.size(); ++i) {
         EXPECT_EQ(times[i].loss, ++number);  // the loss of a FakeStep is the number of the step
-        // The trainer waits for each step up to step 12: two eager steps and a capture per schedule, a step per batch.
+        // In the first visit of each phase (steps 1 to 7 and 8 to 12) the trainer waits for three steps: two eager
+        // steps and a capture. In later visits the trainer waits only for the first step.
         EXPECT_EQ(times[i].ahead, i > (number < 13 ? 2U : 0U)) << "step " << number;
       }
     }
@@ -186,7 +187,7 @@ TEST(DeviceTrainer, AProbeSeesGradientsBeforeAndAfterTheReductionInAnyStep) {
       EXPECT_EQ(got, FakeStep::gradient_of(mine, weights[k], k)) << k;
       EXPECT_FLOAT_EQ(reduced[k], got + FakeStep::gradient_of(other, weights[k], k)) << k;
     }
-    trainer.step(Phase::kFull);  // captures a new graph, without the copies
+    trainer.step(Phase::kFull);  // captures a new graph, without the probe's copies
     EXPECT_EQ(trainer.gradient_checksums().size(), FakeStep::kCounts.size());
   });
 }

@@ -1,6 +1,7 @@
-// The intervals of the decomposition must contain the true values also on a host that other programs use. Seeded
-// sessions of two ranks run on a simulated machine. The whole host has slow spells of several steps to several rounds,
-// single cores have slow spells, and step times have heavy tails. The true values are those of a quiet machine.
+// The intervals of the decomposition must contain the true values even on a host that other programs use. Seeded
+// sessions of two ranks run on a simulated machine. The whole host has slow spells that last from several steps to
+// several rounds, single cores have slow spells, and step times have heavy tails. The true values are those of a quiet
+// machine.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@ struct Parts {
 
 struct Case {
   const char* name;
-  std::size_t rounds, steps;  ///< `steps` in each visit
+  std::size_t rounds, steps;  ///< number of rounds, and of steps in each visit
   Parts parts;
   double host_share;  ///< share of the time in spells that slow all cores
   double core_share;  ///< share of the time in spells that slow one core
@@ -44,7 +45,7 @@ class Spells {
     for (double t = 0; t < kHorizon;) {
       t += -std::log(noise.uniform(next++)) * mean * (1 - share) / share;
       const double length = shortest * std::pow(longest / shortest, noise.uniform(next++));
-      // The slowdown has a Pareto distribution, so a spell is sometimes several times as slow as the quiet machine.
+      // The slowdown has a Pareto distribution, so some spells make steps several times as long as on a quiet machine.
       const double slower = 1 + 0.15 * std::pow(noise.uniform(next++), -0.6);
       spells_.push_back({t, t + length, std::min(slower, 4.0)});
       t += length;
@@ -100,7 +101,7 @@ class Session {
 
   void step(Phase phase, std::vector<RankSamples>& ranks) {
     const Parts& parts = case_.parts;
-    // This factor is the same for both cores: small noise in every step, and a pause in 5 % of the steps.
+    // Spells of the whole host, small noise in every step, and pauses in 5 % of the steps slow both cores alike.
     const double common = host_.factor(now_) * std::exp(0.01 * std::abs(static_cast<double>(noise_.normal(next_++))) +
                                                         (uniform() < 0.05 ? -0.2 * std::log(uniform()) : 0));
     double work = 1 - kUpdate;
@@ -168,7 +169,7 @@ TEST_P(DisturbedHost, IntervalsHoldTheTruthAndFiguresAreNearIt) {
   for (const auto& [component, exact] : truth_of(c.parts)) {
     const double coverage = static_cast<double>(covered[component]) / kSessions;
     const double error = std::sqrt(square[component] / kSessions);
-    const double claim = exact == 0 ? 0.95 : kClaim;  // zero must be in the interval of a part that is zero
+    const double claim = exact == 0 ? 0.95 : kClaim;  // 95 % of the intervals must contain 0 if the part is 0
     EXPECT_GE(coverage, claim - 3 * std::sqrt(claim * (1 - claim) / kSessions)) << component << " of " << exact;
     EXPECT_LE(error, kTypicalError) << component << " of " << exact;
     RecordProperty("covered_percent_" + component, static_cast<int>(std::lround(100 * coverage)));

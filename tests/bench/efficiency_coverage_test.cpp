@@ -1,6 +1,7 @@
 // The 95 % interval of the efficiency must contain the true value as often as decomposition.h says. Each case has 300
 // seeded sessions. The noise of a step time has three factors: one for the whole round (which cancels in a ratio), one
-// for the visit, and one for the step. The limits are the header's, less three standard errors of 300 sessions.
+// for the visit, and one for the step. A limit is the share in decomposition.h, less three standard errors of 300
+// sessions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +13,7 @@ namespace hvd::bench::efficiency_coverage_test {
 namespace {
 
 struct Case {
-  std::size_t rounds, steps;  // `steps` in each visit
+  std::size_t rounds, steps;  // number of rounds, and of steps in each visit
   double round_sd, visit_sd, step_sd;
   double promised;
 };

@@ -1,5 +1,5 @@
 // Tests how a session ends when something goes wrong: a save fails and is repeated, another thread closes the store,
-// or a signal is handled, overdue, or repeated.
+// a signal is handled in time or too late, or a signal is repeated.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -153,7 +153,7 @@ TEST(MpiDeadline, EndsAWaitThatTakesTooLong) {
   EXPECT_EQ(passed.wait_for(milliseconds(5000)), std::future_status::ready) << "the last deadline counts";
 }
 
-/// A SignalWatch, and the reason with which it reports an overdue signal.
+/// A SignalWatch, and the reason that the SignalWatch reports if a signal is not handled in time.
 struct Watched {
   explicit Watched(milliseconds grace)
       : watch({[grace](int) { return grace; }, [this](const std::string& reason) { overdue.set_value(reason); }}) {}

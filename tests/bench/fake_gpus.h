@@ -1,5 +1,6 @@
 // Fake GPUs for a machine without GPUs: fake runtimes and a fake NCCL over one FakeWorld, and a DeviceStep (FakeStep)
-// with a few small tensors. Each kernel of a FakeStep is one line of arithmetic, which tests compute again.
+// with a few small tensors. Each kernel of a FakeStep is one line of arithmetic. Tests repeat this arithmetic to get
+// the expected values.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@ namespace hvd::test {
 struct FakeStepFaults {
   bool writes_late = false;     ///< gradients change after they were marked ready
   bool weights_drift = false;   ///< every GPU computes a different update
-  int drifts_on = -1;           ///< the one GPU whose update differs from that of the rest; -1: none
+  int drifts_on = -1;           ///< the one GPU whose update differs from the other GPUs' update; -1: none
   std::uint64_t breaks_at = 0;  ///< the launch (1, 2, ...) in which a kernel fails; 0: none
   int load_fails_at = 0;        ///< the call (1, 2, ...) of load() that throws; 0: none
   int load_fails_on = 0;        ///< the GPU on which load() throws
@@ -33,7 +34,7 @@ struct FakeStepFaults {
   std::string last_rank_fails;          ///< if not empty, all ranks throw this text as the last rank's error
   bool first_overflows = false;         ///< the first step's gradients are infinite, and its update does nothing
   bool ignores_agreed_engines = false;  ///< all GPUs but the first keep their own fastest engines
-  std::vector<double> losses;           ///< by step, the last one repeated; if empty, the step's number is the loss
+  std::vector<double> losses;           ///< [step]; later steps repeat the last loss; if empty, loss = number of step
 };
 
 class FakeStep final : public models::DeviceStep {
@@ -103,7 +104,7 @@ class FakeStep final : public models::DeviceStep {
     if (++loads_ == faults_.load_fails_at && gpu_.device().index == faults_.load_fails_on) {
       throw Error(Errc::kBackend, "the copy of batch " + std::to_string(loads_) + " failed");
     }
-    from_ = 1 - from_;  // the copy of the previous step may still read its half of host_
+    from_ = 1 - from_;  // the previous step's copy may still read the half of host_ that it used
     pinned().input = input_of(batch);
     send(offsetof(Numbers, input), sizeof(float));
   }
@@ -152,7 +153,7 @@ class FakeStep final : public models::DeviceStep {
     });
   }
   void keep_loss_in(std::size_t place) override { place_ = place; }
-  /// The loss from FakeStepFaults::losses. If there is none, the number of the step, counted from 1.
+  /// Returns the step's loss from FakeStepFaults::losses, or the step's number (1, 2, ...) if `losses` is empty.
   [[nodiscard]] double loss(std::size_t place) const override {
     double value = 0;
     std::memcpy(&value, &losses_->bytes[place * sizeof value], sizeof value);
@@ -170,8 +171,8 @@ class FakeStep final : public models::DeviceStep {
   [[nodiscard]] models::MemoryReport memory() const override {
     return {.parameters = kElements * sizeof(float), .gradients = kElements * sizeof(float)};
   }
-  /// A convolution takes 2 ms, twice the time of an H200 at its fp32 peak of 67 TFLOP/s. A ReLU takes 3 ms, three times
-  /// the time of an H200 at its memory peak of 4.8 TB/s.
+  /// A convolution takes 2 ms, twice the time that an H200 needs at its fp32 peak of 67 TFLOP/s. A ReLU takes 3 ms,
+  /// three times the time that an H200 needs at its memory peak of 4.8 TB/s.
   [[nodiscard]] std::vector<models::OperationProfile> profile() const override {
     if (!profile_) return {};
     return {{.node = "a", .kind = "conv", .implementation = {}, .library = true, .seconds = 2e-3, .flops = 67e9},
@@ -225,7 +226,7 @@ class FakeStep final : public models::DeviceStep {
   bool profile_;
   float prescale_;
   std::string engines_ = "engine of cuDNN's choice";
-  std::vector<std::string> reports_;  // one of each rank
+  std::vector<std::string> reports_;  // [rank] the rank's report
   std::vector<models::ArenaSlot> slots_;
   gpu::Stream stream_;
   std::span<std::byte> gradients_;  // owned by the allocator

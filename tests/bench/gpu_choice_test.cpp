@@ -59,7 +59,7 @@ TEST(GpuChoice, CudaWithoutOneIsRefusedInOneLine) {
                      [&] { return settle(options, &some); });
 }
 
-/// Returns the Setup of two processes of mpirun whose command line is `words`.
+/// Returns the Setup of rank 0 if mpirun starts two processes with the command line `words`.
 bench::Setup settled(const std::vector<std::string>& words, FakeGpus& gpus) {
   Options options = parse_command_line(words, {}).options;
   check_launch(detect_launch({{"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "0"}}), options, true);

@@ -1,4 +1,4 @@
-// Whole sessions on fake GPUs, with ranks that exchange texts about their engines.
+// Tests whole sessions on fake GPUs, with ranks that exchange texts about their engines.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -56,7 +56,7 @@ TEST(GpuFacts, DifferencesAreSaid) {
             "slowest");
 }
 
-// A fake management library. It answers as a real one would, but fails one query.
+// Functions of a fake NVML. They answer as the real library would, except unsupported(), which fails its query.
 int init() { return 0; }
 int find_device(const char* uuid, void** device) {
   static int one;

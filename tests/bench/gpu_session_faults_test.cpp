@@ -20,7 +20,7 @@ TEST(GpuSession, GradientsThatChangeAfterTheyWereReadyFailTheCheck) {
   FakeGpus gpus(2);
   gpus.faults.writes_late = true;
   Options options = gpu_options(2);
-  options.gpu.schedule.overlap = false;  // with overlap this is a race, with any outcome
+  options.gpu.schedule.overlap = false;  // with overlap the late write is a race, with any outcome
   const SessionOutcome outcome = run_gpus(options, gpus);
   EXPECT_EQ(outcome.error.find("check_failed: rank 0: gradient of layer0, from its element 0"), 0U) << outcome.error;
 }
@@ -67,7 +67,7 @@ TEST(GpuSession, WithoutNcclOneGpuTrainsAndTwoAreRefused) {
   EXPECT_EQ(run_gpus(gpu_options(2), gpus).error, "unsupported: NCCL could not be loaded");
 }
 
-// The error must also end the step that is in flight.
+// The error must also end the training step that is still running.
 TEST(GpuSession, ABatchThatCannotBeLoadedIsSaidOnAllRanks) {
   for (const int ranks : {1, 2}) {
     FakeGpus gpus(ranks);
@@ -94,7 +94,7 @@ TEST(GpuSession, AGpuThatFailsInAStepLosesNothingMeasured) {
   }
 }
 
-// Rank 1's GPU fails while samples are taken. Rank 0 must store the samples that both ranks have taken before.
+// Rank 1's GPU fails while samples are taken. Rank 0 must store the samples that both ranks took before the failure.
 TEST(GpuSession, APeerThatFailsLosesNothingThatBothHaveMeasured) {
   FakeGpus gpus(2);
   gpus.faults.fails_on = 1;
@@ -102,7 +102,7 @@ TEST(GpuSession, APeerThatFailsLosesNothingThatBothHaveMeasured) {
   options.efficiency = true;
   options.num_iters = 1'000'000;
   SessionObserver observer;
-  int visits = 0;  // number of phases visited; each ends with a sample of every rank
+  int visits = 0;  // number of visits of a phase; each visit ends with a sample of every rank
   observer.progress = [&](const Progress& progress) {
     if (progress.stage == "measuring" && ++visits == 5) *gpus.faults.fails_now = true;
   };

@@ -62,12 +62,12 @@ TEST(GpuSession, AnOverflowWhileTheLossScaleSettlesIsNoFault) {
 
   FakeGpus others(2);
   others.faults.first_overflows = true;
-  options.gpu.loss_scale = 1024;  // with a given scale the step cannot be repeated
+  options.gpu.loss_scale = 1024;  // an overflowing step is repeated only if the session chooses the scale
   EXPECT_NE(run_gpus(options, others).error.find("is not a finite number on rank"), std::string::npos);
 }
 
-// In fp16 a sum could overflow, so the session divides the loss by the number of ranks. It does not ask NCCL for a
-// mean, because NVLS does not support NCCL's mean in fp16.
+// In fp16 a sum could overflow, so the session divides the loss by the number of ranks. The session does not ask NCCL
+// for a mean, because NVLS does not support NCCL's mean in fp16.
 TEST(GpuSession, Fp16DividesInTheLossAndSums) {
   std::string weights;
   for (const DataType compute : {DataType::kF32, DataType::kF16}) {

@@ -32,7 +32,7 @@ inline bench::Options gpu_options(int ranks) {
 
 struct SessionOutcome {
   bench::SessionResult result;
-  std::map<std::string, bench::RunRecord> saved;  ///< the last save of every run
+  std::map<std::string, bench::RunRecord> saved;  ///< [uuid of a run] the run's record as last saved
   std::string error;                              ///< "code: text"; empty if the session ended well
 };
 

@@ -1,5 +1,5 @@
-// A rank whose training thread is stuck in a call of CUDA. The test runs the rank in a separate process, which must end
-// with one message, the right exit code, and a store.
+// Tests a rank whose training thread is stuck in a call of CUDA. The test runs the rank in a separate process, which
+// must end with one message, the right exit code, and a store.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -25,7 +25,8 @@ using namespace std::chrono_literals;
 
 constexpr const char* kStore = "HVD_TEST_STUCK_STORE";
 
-/// Rank 0 does not return from its 60th launch; rank 1 notices at the deadline. Returns only if the test has failed.
+/// Runs a session in which rank 0 does not return from its 60th launch; rank 1 notices this at its deadline. The
+/// function returns only if the test has failed.
 void train_until_stuck(const std::string& store) {
   const std::string session = new_uuid();
   RecordKeeper keeper(std::make_unique<ResultStore>(store, session, "hvd_bench"), [](std::string_view) {});
@@ -58,7 +59,7 @@ void train_until_stuck(const std::string& store) {
 }
 
 TEST(GpuStuck, TheProcessLeavesWithItsMessageAndItsStore) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // starts this program again for the child
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // the child is a new process of this program
   const bool child = std::getenv(kStore) != nullptr;
   const fs::path folder = child ? fs::path() : fs::temp_directory_path() / ("hvd_stuck_" + new_uuid());
   const std::string store = child ? std::getenv(kStore) : (folder / "a.db").string();

@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// These texts come from NCCL's sources (init.cc, net_ib.cc, net_socket.cc, transport/*.cc), 2.18.5 and 2.28.9. No log
-// of a cluster was at hand.
+// The texts of these logs come from the sources of NCCL 2.18.5 and 2.28.9 (init.cc, net_ib.cc, net_socket.cc,
+// transport/*.cc), because no log of a cluster was at hand.
 constexpr const char* kInfiniband = R"(a01:7:9 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>
 a01:7:9 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation
 a01:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>
@@ -71,7 +71,7 @@ TEST_F(Sys, LinksAreThoseOfTheAdapters) {
   EXPECT_DOUBLE_EQ(network_link(parse_nccl_log(kInfiniband), 1, root_).gigabytes_per_second, 25)
       << "one rank on the host uses one adapter, maybe the slower one";
   put("class/net/eth0/speed", "25000");
-  put("class/net/eth1/speed", "-1");  // as a virtual device reports
+  put("class/net/eth1/speed", "-1");  // a virtual device reports -1
   EXPECT_EQ(network_link(parse_nccl_log(kSockets), 4, root_).gigabytes_per_second, 0);
   put("class/net/eth1/speed", "10000");
   EXPECT_DOUBLE_EQ(network_link(parse_nccl_log(kSockets), 4, root_).gigabytes_per_second, 4.375);

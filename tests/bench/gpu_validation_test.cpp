@@ -12,7 +12,8 @@ using Kind = ValidationFinding::Kind;
 
 Options validation_options(int ranks) {
   Options options = test::gpu_options(ranks);
-  // A rank counts as slow if it is 900 times slower. No pause of a busy machine makes a rank so slow in every step.
+  // Only a rank that is 900 times slower than the others counts as slow. No pause of a busy machine makes a rank so
+  // slow in every step.
   options.validate = ValidateOptions{.steps = 10, .threshold = 900};
   settle_validation(options);
   return options;

@@ -49,8 +49,9 @@ std::vector<double> after(std::size_t good, double bad) {
 }
 
 TEST(Loss, OneThatIsNotFiniteIsAFailedCheckAndNothingMeasuredIsLost) {
-  // A session makes 4 warm-up steps and 10 and 3 recorded steps before it takes 200 samples in segments of half a
-  // second. The bad loss of step 31 is therefore among the samples, in a segment that depends on the machine's speed.
+  // Before its 200 samples a session makes 4 warm-up steps, 10 recorded steps and 3 more recorded steps. It takes the
+  // samples in segments of half a second. The bad loss of step 31 is therefore among the samples, in a segment that
+  // depends on the machine's speed.
   Options options = test::gpu_options(1);
   options.num_iters = 200;
   const Ending ending = session(options, after(30, kNan));
@@ -92,7 +93,7 @@ TEST(Loss, AGoodOneCarriesNone) {
   EXPECT_EQ(ending.saved.at(Phase::kFull).checks.find("failed"), std::string::npos);
 }
 
-// The network whose loss collapsed also runs in phases solo and none, so their records need the caution too.
+// The network whose loss collapsed trains in all phases, so the records of phases solo and none need the caution too.
 TEST(Loss, ACautionHoldsForAllPhasesOfASession) {
   Options options = test::gpu_options(2);
   options.efficiency = true;
@@ -103,7 +104,8 @@ TEST(Loss, ACautionHoldsForAllPhasesOfASession) {
   }
 }
 
-// Older records have no fact `data.labels`. They are comparable with records whose labels are cycled.
+// Earlier versions cycled the labels and stored no fact `data.labels`. Their records are comparable with new records
+// whose labels are cycled.
 TEST(Loss, TheRuleOfTheLabelsIsAFactOfTheRecord) {
   Options options = test::gpu_options(2);
   const RunRecord fresh = session(options, {7.0}, 2).saved.at(Phase::kFull);

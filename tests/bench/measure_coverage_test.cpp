@@ -1,6 +1,6 @@
 // The 95 % interval of the median must contain the true median in 90 to 99 % of 400 seeded synthetic series per case.
-// The series are independent or autocorrelated, symmetric or skewed, with sample counts for which the header promises
-// the coverage. The band of 90 to 99 % is a requirement and was not fitted to the results.
+// The series are independent or autocorrelated, symmetric or skewed, with sample counts for which median.h promises the
+// coverage. The band of 90 to 99 % is a requirement and was not fitted to the results.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -34,13 +34,15 @@ TEST(MaxOverRanks, SampleBySample) {
 
 TEST(Autocorrelation, OfRanksWithBiasCorrection) {
   // The centred ranks of 1..10 are -4.5 .. 4.5. Their squares sum to 82.5. The products of neighbours sum to 57.75, the
-  // sum of (k - 4.5)(k - 3.5) for k = 0..8. (10 * 0.7 + 1) / 7 = 1.14 is limited to 0.9.
+  // sum of (k - 4.5)(k - 3.5) for k = 0..8. With the bias correction, 57.75 / 82.5 = 0.7 becomes (10 * 0.7 + 1) / 7 =
+  // 1.14, which is limited to 0.9.
   Series rising(10);
   std::iota(rising.begin(), rising.end(), 1.0);
   EXPECT_DOUBLE_EQ(lag_one_autocorrelation(rising), 0.9);
   // An alternating series has a negative correlation, which counts as 0.
   EXPECT_EQ(lag_one_autocorrelation(Series{1, 2, 1, 2, 1, 2, 1, 2, 1, 2}), 0);
-  // The ranks minus 3.5 are -0.5 -2.5 -1.5 0.5 -3.5 1.5 3.5 2.5. Products of neighbours sum to 11.25, squares to 42.
+  // The ranks minus 3.5 are -0.5 -2.5 -1.5 0.5 -3.5 1.5 3.5 2.5. Their squares sum to 42, products of neighbours to
+  // 11.25.
   const Series mixed{13, 11, 12, 14, 10, 15, 1000, 16};
   EXPECT_NEAR(lag_one_autocorrelation(mixed), (8 * (11.25 / 42) + 1) / 5, 1e-12);
   EXPECT_EQ(lag_one_autocorrelation(Series{1, 2, 3}), 0) << "too few to tell";
@@ -61,7 +63,8 @@ TEST(Resample, BlocksWrapAround) {
   for (int repeat = 0; repeat < 20; ++repeat) {
     resample_blocks(samples, 3, draws, out);
     ASSERT_EQ(out.size(), 5U);
-    for (const std::size_t i : {1U, 2U, 4U}) {  // inside a block, the next sample of the cycle of five follows
+    // Elements 1, 2 and 4 continue a block of three, so each is the successor of the element before it; 0 follows 4.
+    for (const std::size_t i : {1U, 2U, 4U}) {
       EXPECT_EQ(out[i], static_cast<double>((static_cast<int>(out[i - 1]) + 1) % 5));
     }
   }
@@ -76,8 +79,8 @@ TEST(Resample, PercentilesAreSymmetric) {
 }
 
 TEST(Bootstrap, WidensFromTheValueAndStopsAtTheFloor) {
-  // The deviations -2, 2, -1, 1 from 10 are doubled: 6, 14, 8, 12. The floor raises 6 to 7. The interval leaves out a
-  // quarter at each end: 8 to 12.
+  // Doubling the deviations -2, 2, -1, 1 from 10 gives 6, 14, 8, 12. The floor raises 6 to 7. The interval leaves out a
+  // quarter of the values at each end, so it goes from 8 to 12.
   const Bootstrap found = bootstrap_of(10, {8, 12, 9, 11}, {.factor = 2, .floor = 7}, 0.5);
   EXPECT_EQ(found.replicates, (Series{7, 14, 8, 12})) << "in the order of drawing";
   EXPECT_EQ(found.estimate.low, 8);
@@ -102,7 +105,8 @@ TEST(MedianTime, StoredReplicatesGiveTheInterval) {
 }
 
 TEST(MedianTime, ReplicatesAreTimes) {
-  // A resample that draws 0.01 twice has a median of 0.01. Widening makes it 1 - 0.99 sqrt(3 / 2), below zero.
+  // A resample that draws 0.01 twice has a median of 0.01. If the distance of 0.01 from the median 1 is multiplied by
+  // sqrt(3 / 2), the result is 1 - 0.99 sqrt(3 / 2), which is below zero.
   const Bootstrap found = median_time(Series{0.01, 1, 1});
   EXPECT_LT(found.estimate.low, 0);
   EXPECT_EQ(*std::min_element(found.replicates.begin(), found.replicates.end()), 1e-3);
@@ -273,8 +277,8 @@ TEST(StoppingRule, MissingSamplesFollowTheSquareRoot) {
 }
 
 TEST(OverlapModel, QueueOfBuckets) {
-  // Three buckets are ready at 1, 2 and 4 s and take 2 s each: 1-3, 3-5, 5-7. Backward ends at 4.5 s, so 3.5 s of
-  // reductions run beside backward and 2.5 s after its end.
+  // Three buckets are ready at 1, 2 and 4 s, and each reduction takes 2 s. The reductions run from 1 to 3, 3 to 5 and 5
+  // to 7 s. Backward ends at 4.5 s, so 3.5 s of reductions run beside backward and 2.5 s after its end.
   const std::array<BucketTiming, 3> buckets{{{1, 2}, {2, 2}, {4, 2}}};
   const OverlapModel model = expected_overlap(buckets, 4.5);
   EXPECT_DOUBLE_EQ(model.exposed_seconds, 2.5);
@@ -304,9 +308,9 @@ RankSamples rank_samples(std::size_t steps, double compute, double exposed, doub
   return s;
 }
 
-// Step times in seconds. Solo: 10. None: 10.6 and 11.0 (mean 10.8, slowest 11). Full: 12.0 and 12.0, in which the two
-// ranks compute 10.4 and 10.8 (none: 10.0 and 10.4), wait 0.8 and 0.4, and update 0.8 (none: 0.6). A quarter of the
-// wait is the control plane's.
+// Step times in seconds of one rank (phase solo) or two ranks. Solo: 10. None: 10.6 and 11.0 (mean 10.8, slowest 11),
+// with 10.0 and 10.4 of computation and an update of 0.6. Full: 12.0 and 12.0, with 10.4 and 10.8 of computation, 0.8
+// and 0.4 of waiting, and an update of 0.8. The control plane takes a quarter of the waiting.
 Round round_by_hand(std::size_t steps) {
   Round round;
   round.solo = {rank_samples(steps, 9.5, 0, 0.5)};
@@ -337,8 +341,8 @@ TEST(Decomposition, ByHand) {
   EXPECT_NEAR(analysis.against_independent.value, (2 / 12.0) / (1 / 10.6 + 1 / 11.0), 1e-12);
 }
 
-// A slow spell over whole rounds cancels in each ratio. A spell over a single visit does not move the median of the
-// rounds.
+// A slow spell that covers whole rounds cancels in each ratio. A spell that covers a single visit does not move the
+// median over the rounds.
 TEST(Decomposition, WhatARoundSharesCancels) {
   std::vector<Round> rounds(9, round_by_hand(2));
   const auto slow = [](std::vector<RankSamples>& ranks, double factor) {

@@ -16,7 +16,8 @@ namespace {
 
 using Ints = std::vector<int>;
 
-/// Returns the layout of a machine that hwloc invents from `description`. A build without hwloc gives no nodes.
+/// Returns the layout of a machine that hwloc invents from `description`. In a build without hwloc the layout has no
+/// nodes.
 NumaLayout machine(const std::string& description) {
   NumaLayout layout = NumaTopology::synthetic(description).layout();
   EXPECT_FALSE(layout.this_machine) << "hwloc vouches for no description";
@@ -78,7 +79,7 @@ TEST_F(Hwloc, DescribesSocketsThatAreDividedIntoNodes) {
 }
 
 TEST_F(Hwloc, DescribesNodesThatShareTheirProcessors) {
-  // Each of two sockets has two memories, for example HBM and DRAM.
+  // Each of two sockets has two memory nodes, for example HBM and DRAM.
   const NumaLayout layout = machine("pack:2 [numa] [numa] core:4 pu:1");
   ASSERT_EQ(layout.nodes.size(), 4U);
   EXPECT_EQ(layout.nodes_of(cpus(0, 3)).size(), 2U);

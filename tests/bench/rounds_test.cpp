@@ -47,8 +47,8 @@ TEST(PhaseLog, FirstSamplesOfVisitsCanBeTakenOut) {
   EXPECT_EQ(log.visit(0)[1].step, (std::vector<double>{1}));
 }
 
-/// The logs of three phases and the plan of their rounds. A step takes one second, and the first step of each visit
-/// takes `first` seconds.
+/// The logs of three phases and the plan of their rounds. The first step of each visit takes `first` seconds, and every
+/// other step takes one second.
 class Rounds {
  public:
   Rounds(const RoundPlan& empty, double first) : plan(empty), first_(first), left_(75) {}

@@ -60,8 +60,9 @@ TEST(ScheduleSearch, TakesWhatIsFasterKnobByKnob) {
   EXPECT_DOUBLE_EQ(search.gains()[0].to_seconds, 0.097);
   EXPECT_EQ(setting_change(search.gains()[1].from, search.gains()[1].to), "buckets of 100 MiB");
   EXPECT_EQ(setting_change(search.gains()[2].from, search.gains()[2].to), "at most 8 CTAs");
-  // First turn: 2 positions of graph, 2 of overlap, 3 of buckets, 4 of CTAs, 2 of registration. Second turn of graph,
-  // overlap and buckets, because a later knob gained. Last, the start and the sum of three gains. Three visits each.
+  // The first turn tries 13 settings: 2 positions of graph, 2 of overlap, 3 of buckets, 4 of CTAs, 2 of registration.
+  // The second turn tries the 7 positions of graph, overlap and buckets, because a later knob made steps faster. Two
+  // more settings are the start and the sum of the three gains. Each setting has three visits.
   EXPECT_EQ(search.trials().size(), 22U);
   EXPECT_EQ(search.visits(), 66U);
   const auto kept = std::count_if(search.trials().begin(), search.trials().end(),
@@ -210,8 +211,8 @@ TEST(ScheduleSearch, AKnobIsTurnedAgainWhenALaterOneGains) {
   EXPECT_EQ(search.chosen().bucket_bytes, 25 * kMebi / 4);
 }
 
-/// Random costs. Each position of a knob has a factor within 8 % of 1, and each pair of positions of two knobs has a
-/// factor within `coupling` of 1. No starting setting is preferred.
+/// Random costs. Each position of a knob multiplies the cost by a factor within 8 % of 1, and each pair of positions of
+/// two knobs by a factor within `coupling` of 1. The model does not favour the starting setting.
 class Model {
  public:
   Model(std::uint32_t seed, double coupling) : random_(seed), coupling_(coupling) {}
@@ -285,8 +286,9 @@ double part_near_the_best(const ScheduleSetting& start, const std::vector<Knob>&
   return part;
 }
 
-/// Compares the search with an exhaustive search of the same space. The seeds are fixed, so the shares repeat exactly
-/// with one standard library. The limits leave room for the distributions of another standard library.
+/// Compares the search with an exhaustive search of the same space. The seeds are fixed, so two runs with the same
+/// standard library give the same shares. Another standard library draws other random numbers; the limits leave room
+/// for the difference.
 TEST(ScheduleSearch, ComesNearTheBestSettingOfTheWholeSpace) {
   const std::vector<Knob> on_cpus{Knob::kBuckets, Knob::kAlgorithm, Knob::kSegment};
   const std::vector<Knob> on_gpus{Knob::kGraph, Knob::kOverlap, Knob::kBuckets, Knob::kCtas};
@@ -299,7 +301,8 @@ TEST(ScheduleSearch, ComesNearTheBestSettingOfTheWholeSpace) {
   EXPECT_GE(part_near_the_best(defaults(), on_gpus, 0.03), 0.8);
 }
 
-// Each gain is faster than the setting before it, but all gains together are slower than the start.
+// Each gain makes steps faster than the setting before this gain, but steps with all gains are slower than at the
+// start.
 TEST(ScheduleSearch, GainsThatDoNotAddUpAreTakenBack) {
   std::size_t visits_of_the_start = 0;
   const ScheduleSearch search = searched(

@@ -1,5 +1,5 @@
-// Tests the search for a schedule on N ranks. The ranks must choose one setting although their times differ, and all
-// must end if one rank fails. Then tests the search in whole sessions on fake GPUs.
+// Tests the search for a schedule on N ranks. All ranks must choose the same setting although their times differ, and
+// all ranks must end if one rank fails. The last tests run the search in whole sessions on fake GPUs.
 #include "bench/train/schedule_trials.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,8 @@ Searched search_on(int size, const RankCost& cost, const std::function<std::stri
 }
 
 TEST(ScheduleTrials, TheSlowestRankCountsAndAllTakeTheSame) {
-  // Rank 0 alone would choose 'no overlap', and rank 2 alone small buckets. Each is slower for all ranks together.
+  // Rank 0 alone would choose 'no overlap', and rank 2 alone would choose small buckets. Each of these two settings
+  // slows the other ranks, and the slowest rank decides.
   const Searched searched = search_on(3, [](int rank, const ScheduleSetting& s) {
     double cost = 0.1;
     if (!s.overlap) cost += rank == 0 ? -0.02 : 0.01;
@@ -157,7 +158,8 @@ Session run(const Options& options, FakeGpus& gpus) {
   return session;
 }
 
-/// Makes eight CTAs the fastest. The gap is far larger than the random differences between runs of the fake world.
+/// Makes a limit of eight CTAs the fastest limit. The lead of this limit is far larger than the random differences
+/// between runs of the fake world.
 int turns_of(int max_ctas) { return max_ctas == 8 ? 0 : 400; }
 
 std::string fact(const RunRecord& run, const std::string& key) { return run.provenance.at(key).value; }
@@ -254,12 +256,13 @@ TEST(ScheduleTrials, EveryKnobIsTurnedWhereNoneIsGiven) {
   for (const char* part : {"enqueued steps, ", ", no overlap, ", "at most 4 CTAs", ", memory not registered"}) {
     EXPECT_NE(tried.find(part), std::string::npos) << part << ": " << tried;
   }
-  // The first turn of all knobs tries 13 settings. A knob has further turns if a later knob gained. If several knobs
-  // gained, the search compares two more settings: the start and all gains together. Measured times decide about both.
+  // The first turn of all knobs tries 13 settings. A knob is tried again if a later knob made steps faster. If several
+  // knobs made steps faster, the search also compares the start with the setting that combines all gains. The steps are
+  // really timed, so the number of tried settings varies.
   const auto settings = std::count(tried.begin(), tried.end(), ';') + 1;
   EXPECT_GE(settings, 13) << tried;
   EXPECT_LE(settings, static_cast<std::ptrdiff_t>(ScheduleSearch::kMostTurns) * 13 + 2) << tried;
-  // The session must use and store the chosen setting, which depends on the random order of the fake world.
+  // The session must use and store the chosen setting, which depends on the random order of events in the fake world.
   const std::string chosen = fact(record, "gpu.schedule.chosen");
   EXPECT_EQ(chosen.starts_with("CUDA graph"), fact(record, "gpu.option.graph") == "yes") << chosen;
   EXPECT_EQ(chosen.find("no overlap") == std::string::npos, fact(record, "gpu.option.overlap") == "yes") << chosen;

@@ -14,7 +14,7 @@
 
 namespace hvd::test {
 
-/// A new folder, which is removed with the object.
+/// Makes a new folder, and removes the folder when the object is destroyed.
 class Folder {
  public:
   Folder() {

@@ -1,4 +1,4 @@
-// The test case of sessions on loopback ranks that replay a small profile and so take only milliseconds.
+// Test case for sessions on loopback ranks. The sessions replay a small profile and so take only milliseconds.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -163,7 +163,8 @@ TEST(Training, ShardedWeightsAreThoseOfTheStaticScheduleBitForBit) {
 /// The search for a schedule changes buckets between steps. New buckets change which weights each rank updates.
 TEST(Training, ShardedWeightsStayThoseOfTheStaticScheduleWhenTheBucketsChange) {
   Options options = small_options(1);
-  // A weight's momentum is only on the rank that updates the weight. A rank that takes over a weight has no momentum.
+  // A weight's momentum is only on the rank that updates the weight. A rank that takes over a weight would start
+  // without the momentum, so this test trains without momentum.
   options.momentum = 0;
   const Trained fixed = train(options, 3, 4);
   options.engine.schedule = Schedule::kSharded;
@@ -215,15 +216,16 @@ BothWays train_both_ways(std::uint64_t seed, int steps) {
 // VGG-16 has no batch normalisation, so the gradient of a batch is the mean of its parts' gradients. The dropout of a
 // sample depends on its global number and not on its rank.
 //
-// Bound per tensor: one rank and four ranks add the same numbers in different orders. A sum of K terms rounds by about
-// sqrt(K) u relative to the norm of its terms. The longest sum, the weight gradient of the first layers, has 8 x 32 x
-// 32 terms. Over 16 layers forward and 16 backward the errors add up to 32 sqrt(8192) 2^-24 of the change of the
-// weights. Storing a weight rounds the weight by u once per step.
+// Bound per tensor: one rank and four ranks add the same numbers in different orders. The rounding error of a sum of K
+// terms is about sqrt(K) u relative to the norm of the terms. The longest sum, the weight gradient of the first layers,
+// has 8 x 32 x 32 terms. Over 16 layers forward and 16 backward the errors add up to 32 sqrt(8192) 2^-24 of the change
+// of the weights. Storing a weight rounds the weight by u once per step.
 //
 // The bound is valid if rounding changes no decision. A rectifier near zero, or a pool with two values near its
-// maximum, may decide differently on one rank than on four. All gradients from that layer down to the images then
-// differ: on an EPYC for 4 of 12 seeds, by 0.2 to 3 % of the change. One of several seeds must therefore stay within
-// the bound, and every seed within a tenth of the change. A wrong average, rate or sample exceeds that for all seeds.
+// maximum, may decide differently on one rank than on four. All gradients from the deciding layer down to the images
+// then differ: on an EPYC for 4 of 12 seeds, by 0.2 to 3 % of the change. One of several seeds must therefore stay
+// within the bound, and every seed within a tenth of the change. A wrong average, rate or sample exceeds both limits
+// for all seeds.
 TEST(Training, FourRanksOfTwoEqualOneRankOfEight) {
   constexpr int kSteps = 2;
   constexpr std::uint64_t kMostSeeds = 4;

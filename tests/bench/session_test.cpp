@@ -243,8 +243,8 @@ TEST_F(SessionTest, AFailingObserverEndsAllRanks) {
 
 class StartUp : public SessionTest {
  protected:
-  /// Runs a session in which the other rank must wait for rank 0: rank 0 sleeps for `building` before it builds the
-  /// network, and for `measuring` before the first sample. Returns the error's text.
+  /// Runs a session in which rank 1 must wait for rank 0: rank 0 sleeps for `building` before it builds the network,
+  /// and for `measuring` before the first sample. Returns the error's text.
   std::string error_when_late(std::chrono::milliseconds building, std::chrono::milliseconds measuring,
                               const Options& options) {
     observer_.progress = [=](const Progress& progress) {

@@ -1,4 +1,5 @@
-// Tests sessions on CPUs that search for a schedule or use crossovers between hosts, and the folder that keeps both.
+// Tests sessions on CPUs that search for a schedule or use crossovers between hosts, and the folder in which a session
+// keeps schedules and crossovers.
 #include "bench/train/crossovers.h"
 #include "tests/bench/session_fixture.h"
 
@@ -7,8 +8,8 @@ namespace {
 
 using SessionTuning = SessionTest;
 
-// With one rank per pretended node the search also tries the algorithms. The second run must use the setting that the
-// first run wrote to the folder.
+// With one rank per pretended node, the search also tries the algorithms of all-reduce. The second run must use the
+// setting that the first run wrote to the folder.
 TEST_F(SessionTuning, TuneScheduleOnCpusIsKeptAndTakenAgain) {
   Options options = replay_options(2);
   options.comm_options.ranks_per_node = 1;

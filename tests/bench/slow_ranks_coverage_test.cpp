@@ -1,6 +1,7 @@
 // Counts wrong verdicts on seeded noisy runs with as many steps as `hvd_bench validate` takes. A rank that is 5 %
 // slower than the others must be found in at least 95 % of runs. At most one healthy rank in a hundred may be called
-// slow. Both limits are requirements, not fits. Healthy ranks differ by 0.3 %, as in tests/scripts/test_ranks.py.
+// slow. The two limits are requirements and were not fitted to results. Healthy ranks differ by 0.3 %, as in
+// tests/scripts/test_ranks.py.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace hvd::bench::slow_ranks_coverage_test {
 namespace {
 
 constexpr double kNoise = 0.01;    // standard deviation of a step, as a share of the step
-constexpr double kSpread = 0.003;  // standard deviation between healthy ranks
+constexpr double kSpread = 0.003;  // standard deviation between healthy ranks, as a share of the step
 constexpr double kThreshold = ValidateOptions{}.threshold;
 constexpr std::size_t kSteps = ValidateOptions{}.steps;
 
@@ -78,7 +79,8 @@ TEST(SlowRanksCoverage, ARankThatIs5PercentSlowerIsFound) {
 }
 
 // The known values are mean and standard deviation, over 16 seeds, of critical_score() in scripts/hvdb/slow_ranks.py.
-// The two programs draw different random numbers. The tolerance is four standard deviations of their difference.
+// C++ and Python draw different random numbers. The tolerance is four standard deviations of the difference between the
+// C++ score and the Python mean.
 TEST(SlowRanksCoverage, CriticalScoresAreThoseOfTheScripts) {
   struct Known {
     std::size_t ranks;
@@ -90,7 +92,7 @@ TEST(SlowRanksCoverage, CriticalScoresAreThoseOfTheScripts) {
   }
 }
 
-// With the second threshold, almost zero, the critical score alone decides.
+// The second threshold is almost zero, so with this threshold the critical score alone decides.
 TEST(SlowRanksCoverage, AtMostOneHealthyRankInAHundredIsAccused) {
   for (const std::size_t ranks : {4, 8, 32}) {
     const double critical = critical_score(ranks, 1);

@@ -26,8 +26,8 @@ TEST(StepBound, OfResNet101IsThreeForwardPassesAndNearThePublishedRoofline) {
   ASSERT_TRUE(bound);
   EXPECT_DOUBLE_EQ(bound->rates.flops, 989.5e12);
   EXPECT_NEAR(bound->flops / 64, models::step_flops_per_image(graph), 1e-6 * bound->flops / 64);
-  // torchvision counts 7.80 GMAC forward, of two FLOPs each. A step is three such passes. The tolerance covers the
-  // pointwise operations and the data gradient that the first layer does not need.
+  // torchvision counts 7.80 GMAC (2 FLOPs each) in a forward pass. A training step takes three times as many FLOPs. The
+  // tolerance covers the pointwise operations and the data gradient that the first layer does not need.
   EXPECT_NEAR(bound->flops / 64, 3 * 2 * 7.80e9, 0.02 * 3 * 2 * 7.80e9);
   EXPECT_GT(bound->seconds, bound->flops / bound->rates.flops);
   EXPECT_GT(bound->seconds, bound->bytes / bound->rates.bytes);

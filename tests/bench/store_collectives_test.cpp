@@ -90,7 +90,7 @@ TEST_F(StoredCollectives, ATimeThatTheClockCannotTellIsUnknown) {
   const coll::CollOptions options = coll_options();
   coll::CollResult result = coll_result(options);
   result.cells[0].seconds = {0, 0, 0};
-  result.cells[0].bound = HUGE_VAL;  // the quotient of a time and a time of 0
+  result.cells[0].bound = HUGE_VAL;  // any time divided by a time of 0
   ResultStore store(file_, session_, "x");
   coll::save(coll::Record{session_, options, result, {}}, store);
   store.finish();

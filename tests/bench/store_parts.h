@@ -74,8 +74,8 @@ inline std::int64_t count(const fs::path& file, const std::string& sql) {
   return database.integer(sql);
 }
 
-/// Compares the rows of a store with the rows that one save of each of `runs` writes. Returns the differences, or "" if
-/// there are none.
+/// Compares the rows of the store `file` with the rows of a new store in which each of `runs` was saved once. Returns
+/// the differences, or "" if there are none.
 inline std::string difference(const fs::path& file, const std::vector<RunRecord>& runs) {
   const test::Folder folder;
   ResultStore expected(folder / "expected.db", runs.at(0).session_uuid, "x");

@@ -1,5 +1,5 @@
 // Tests stored_labels(), which tells a job script the labels of all sessions that ended well. Sessions in a partial
-// file that a killed job left count too.
+// file that a killed job left count as well.
 #include "bench/store/stored_labels.h"
 
 #include <gtest/gtest.h>
@@ -83,7 +83,7 @@ TEST_F(StoredLabelsTest, WhatAKilledJobLeftCounts) {
   {
     ResultStore store(file("a.db"), session, "hvd_bench");
     add(store, session, "unpublished", {RunStatus::kComplete});
-  }  // destroyed without finish()
+  }  // destroys the store without finish()
   const fs::path partial = file("a.db." + session + ".partial");
   EXPECT_EQ(values({partial}), Values{"unpublished"});
 }
@@ -93,7 +93,8 @@ TEST_F(StoredLabelsTest, AJournalIsRolledBackOnACopy) {
   publish(store, "kept", {RunStatus::kComplete});
   const fs::path frozen = file("frozen.db"), journal = file("frozen.db-journal");
   {
-    // The transaction writes to the file before it commits. The copies are the files that SIGKILL would leave then.
+    // The transaction writes to the file before it commits. At this point the test copies the file and its journal:
+    // after a SIGKILL the file and the journal would look like these copies.
     Database writer(store, Locking::kShared, false);
     writer.run("PRAGMA journal_mode = DELETE; PRAGMA cache_size = 1; BEGIN IMMEDIATE; DELETE FROM provenance;");
     writer.run(

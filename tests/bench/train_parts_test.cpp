@@ -190,7 +190,7 @@ TEST(ComparePiece, AllowsRoundingAndNoMore) {
   const float up = std::nextafter(3.0F, 4.0F);
   EXPECT_EQ(compare({{1}, {1}, {1}}, {up}, ReduceOp::kSum), "");
   EXPECT_NE(compare({{1}, {1}, {1}}, {3.000001F}, ReduceOp::kSum), "");
-  // If values cancel, the bound follows from their magnitudes and not from the sum.
+  // If values cancel, the bound follows from the magnitudes of the values and not from the sum of the values.
   EXPECT_EQ(compare({{1e6F}, {-1e6F}}, {0.1F}, ReduceOp::kSum), "");
   EXPECT_NE(compare({{1e6F}, {-1e6F}}, {1.0F}, ReduceOp::kSum), "");
   EXPECT_NE(compare({{0}, {0}}, {1e-30F}, ReduceOp::kSum), "");
@@ -316,7 +316,7 @@ TEST(Memory, RefusesWithTheBatchThatFits) {
   EXPECT_NO_THROW(refuse_if_too_big(forecast, 4, 0)) << "unknown";
   const std::string text = test::error_of(Errc::kOutOfMemory, [&] { refuse_if_too_big(forecast, 2, 8'000'000'000); });
   EXPECT_NE(text.find("batch 64 needs at least 7.4 GB per rank, 14.8 GB for the 2 ranks"), std::string::npos) << text;
-  EXPECT_NE(text.find("--batch-size 27 "), std::string::npos) << text;  // 90 % of (4 - 1) GB at 0.1 GB an image
+  EXPECT_NE(text.find("--batch-size 27 "), std::string::npos) << text;  // 90 % of (4 - 1) GB / 0.1 GB per image
   EXPECT_THROW(refuse_if_too_big(forecast, 8, 8'000'000'000), Error) << "no image fits";
 }
 

@@ -29,7 +29,8 @@ Options validation_options(int ranks) {
   options.batch_size = 2;
   options.classes = 10;
   options.threads = 1;
-  // A small rate keeps the probability of each class above 0. At 0, a changed bias would not change the loss.
+  // A small learning rate keeps the probability of each class above 0. If a class had the probability 0, a change of
+  // the class's bias would not change the loss.
   options.learning_rate = 1e-5;
   options.comm = CommBackend::kLoopback;
   options.ranks = ranks;
@@ -38,7 +39,7 @@ Options validation_options(int ranks) {
   return options;
 }
 
-/// How a rank is faulty: `before` runs before the rank carries out a directive, `after` changes the rank's answer.
+/// The fault of one rank: `before` runs before the rank carries out a directive, `after` changes the rank's answer.
 struct Fault {
   std::function<void(Trainer&, const Directive&)> before = [](Trainer&, const Directive&) {};
   std::function<void(Answer&)> after = [](Answer&) {};
@@ -49,7 +50,7 @@ struct Validated {
   RunRecord run;
 };
 
-/// Runs a validation in which rank r > 0 has faults[r]. `at_start` may change the weights of rank 0.
+/// Runs a validation in which rank r > 0 has the fault faults[r]. `at_start` may change the weights of rank 0.
 Validated validate(const Options& options, const std::map<int, Fault>& faults, int ranks_at_once,
                    const std::function<void(Trainer&)>& at_start = {}) {
   const bench::Setup setup = settle(options);
@@ -104,7 +105,8 @@ void flip_bit(Trainer& trainer, const std::string& name, std::uint32_t bit) {
   trainer.train_step().write_parameter(parameter, values);
 }
 
-/// Flips bit `bit` in weight 0 of tensor `name` before the directive of kind `task` with number `number` (1, 2, ...).
+/// Flips bit `bit` in weight 0 of tensor `name` before the directive with number `number` (1, 2, ...) among the
+/// directives of kind `task`.
 Fault flipped_before(Task task, int number, std::string name, std::uint32_t bit) {
   Fault fault;
   fault.before = [=, seen = 0](Trainer& trainer, const Directive& directive) mutable {
@@ -165,7 +167,7 @@ TEST(Validator, TwoRanksDisagreeAndNeitherIsNamed) {
   EXPECT_EQ(found.validation.exit_code(), 1);
 }
 
-// Ranks 1 to 5 answer with given times, which are far above rank 0's real times.
+// Ranks 1 to 5 answer with times that the test makes up. These times are far above rank 0's real times.
 TEST(Validator, NamesTheSlowRank) {
   Options options = validation_options(6);
   options.validate->threshold = 0.02;

@@ -21,7 +21,7 @@ HOST_LIBRARIES = re.compile(r"lib(cuda|cudnn|nccl|cublas|nv)[^/]*\.so")
 TOOLS = ("sh", "readlink", "getconf")
 TRAINING = ("--model", "resnet50", "--image-size", "32", "--batch-size", "2", "--threads", "1", "--classes", "10")
 TRAINING += ("--num-warmup-batches", "1", "--num-iters", "2")
-# Runs a command in the root folder. Its mounts end with the mount namespace.
+# This script runs a command in the root folder. The script's mounts disappear with the mount namespace.
 ENTER = """
 set -e
 mount -t proc none "$1/proc"
@@ -40,7 +40,7 @@ def can_enter() -> bool:
 
 
 def copy_with_libraries(program: Path, root: Path) -> None:
-    """Copies a tool and its libraries: those of glibc, and a few small libraries."""
+    """Copies a tool and all libraries that the tool needs: glibc and a few small libraries."""
     target = root / "bin" / program.name
     shutil.copy2(program.resolve(), target)
     listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True).stdout
@@ -157,7 +157,7 @@ class BareHostTest(unittest.TestCase):
             self.assertEqual(store.execute("SELECT world_size FROM run").fetchall(), [(2,)])
 
     def test_a_wrong_option_of_mpirun_is_explained(self) -> None:
-        """mpirun must find its help texts although it runs in another folder than the one it was installed in."""
+        """mpirun must find its help texts although the bundle has moved mpirun to another folder."""
         done = self.host.run("bin/mpirun", "-n", "2", "no-such-program")
         text = done.stdout + done.stderr
         self.assertNotEqual(done.returncode, 0)

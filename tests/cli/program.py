@@ -46,8 +46,9 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
         # Open MPI 4 reads the first of these two variables, and Open MPI 5 the second.
         OMPI_MCA_rmaps_base_oversubscribe="1",
         PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe",
-        # Seconds from SIGTERM to SIGKILL. With the default of 1 s, a thread on a busy host may get no processor time.
-        # mpirun always waits twice this long, so a longer time would lengthen every test of a lost rank.
+        # Seconds from SIGTERM to SIGKILL. With the default of 1 s, a thread on a busy host may get no processor time
+        # before SIGKILL. mpirun always waits twice this long, so a longer time would lengthen every test of a lost
+        # rank.
         OMPI_MCA_odls_base_sigkill_timeout="3",
         PRTE_MCA_odls_base_sigkill_timeout="3",
     )
@@ -102,16 +103,16 @@ def per_rank(*commands: list[str]) -> list[str]:
 
 
 def mpirun_is_open_mpi_5() -> bool:
-    """Returns True if mpirun is Open MPI 5's. After SIGTERM that mpirun forwards no output of its ranks any more, and
-    250 ms later it kills the ranks."""
+    """Returns True if mpirun belongs to Open MPI 5. After SIGTERM, mpirun of Open MPI 5 forwards no more output of
+    its ranks, and kills the ranks 250 ms later."""
     return MPIRUN is not None and re.search(r"\(Open MPI\) [5-9]", execute([MPIRUN, "--version"]).out) is not None
 
 
 def retried_if_mpirun_kills_early(test: Callable[[ProgramTest], None]) -> Callable[[ProgramTest], None]:
     """Repeats a failed `test`, at most twice.
 
-    mpirun kills the surviving ranks 250 ms (Open MPI 5) or 3 s after their SIGTERM. On a busy machine a rank may get
-    no processor time before it is killed.
+    mpirun kills the surviving ranks 250 ms (Open MPI 5) or 3 s (Open MPI 4) after SIGTERM. On a busy machine a rank
+    may get no processor time before it is killed.
     """
 
     @functools.wraps(test)
@@ -142,7 +143,7 @@ def may_mount() -> bool:
 
 
 class Running:
-    """A running program. The test can wait for text on its standard error, at first for `until` if given."""
+    """A running program. The constructor waits until its standard error contains `until`, if `until` is given."""
 
     def __init__(self, command: list[str], env: dict[str, str] | None = None, until: str = "") -> None:
         self._begin = time.monotonic()
@@ -212,7 +213,8 @@ class Running:
 
 
 def processes_of(mark: str) -> list[str]:
-    """Finds other processes with `mark` in their command line or environment. Returns 200 bytes of both for each."""
+    """Finds other processes with `mark` in their command line or environment. Returns the first 200
+    bytes of command line and environment of each process."""
     found = []
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:

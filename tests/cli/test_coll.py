@@ -34,7 +34,7 @@ def coll(*arguments: str, ranks: int = 2) -> Result:
 
 
 def rows(text: str) -> list[list[str]]:
-    """Returns the table's rows, split into columns in the way of scripts for nccl-tests."""
+    """Returns the table's rows, split into columns as scripts for nccl-tests split them."""
     return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
 
 
@@ -104,7 +104,8 @@ class Coll(ProgramTest):
         result = coll(*QUICK, "--max-time", "2", "--compare", "algorithm=ring,shm", "--place", "out").ended_with(0)
         self.assertIn("all_reduce, algorithm=ring, over ring", result.out)
         self.assertIn("all_reduce, algorithm=shm, over shm", result.out)
-        # Each of the two sizes has one ratio with an interval: the ratio of the second side to the first.
+        # At each of the two sizes there is one ratio with an interval: the ratio of the second variant to the first
+        # variant.
         self.assertEqual(result.out.count("["), 2, result)
 
     def test_a_models_buckets(self) -> None:

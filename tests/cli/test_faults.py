@@ -1,5 +1,5 @@
 """Ranks die, hang or disagree, or a signal arrives. Each of these faults must end the run on all ranks in time. The run
-must store the samples that it has, marked incomplete."""
+must store the samples that it has taken, and mark itself incomplete in the store."""
 
 import os
 import pathlib
@@ -106,7 +106,8 @@ class Ranks(ProgramTest):
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=15)
         if mpirun_is_open_mpi_5() and not result.errors:
-            # Rank 0 is still building and waits for no rank. It learns of the loss from SIGTERM, too late to print.
+            # Rank 0 is still building and does not wait for rank 1. Rank 0 learns of the loss from SIGTERM, too late to
+            # print.
             self.assertRegex(result.err, r"process rank 1 with PID [0-9]+ on node \S+ exited on\s+signal 9")
             return
         self.assertEqual(len(result.errors), 1, result)
@@ -146,7 +147,7 @@ class Ranks(ProgramTest):
         self.assertEqual(len(warnings), 1, result)
         self.assertRegex(warnings[0], r"rank 0 \(host \S+\) has waited 1\.\d s in .* for rank 1 ")
         self.assertIn("rank 1 (host", warnings[0].split("roll call: ")[1])
-        # The table must follow the error on standard error, and must be in the store.
+        # The table of collectives must follow the error on standard error, and must be in the store.
         behind = result.err.split(result.errors[0])[1]
         self.assertIn("\nthe last collectives that each rank entered:\nrank 0 (host ", behind)
         self.assertRegex(behind, r"\nrank 1 \(host \S+\): \w+ \d+.*, entered [0-9.]+ s ago, ")
@@ -182,7 +183,7 @@ class Ranks(ProgramTest):
 class Joining(ProgramTest):
     def test_one_never_joins(self) -> None:
         first = [PROGRAM, *ENDLESS, "--startup-deadline-seconds", "5", "--db", str(self.db)]
-        with ThreadPoolExecutor() as both:  # both runs at the same time, because starting MPI may take 30 s
+        with ThreadPoolExecutor() as both:  # runs both at the same time, because starting MPI may take 30 s
             results = both.map(execute, (per_rank(first, second) for second in (["true"], ["sleep", "100"])))
         for result in results:
             self.refused(result, 5, "some of these processes did not join the MPI world", "OMPI_COMM_WORLD_SIZE=2")
@@ -205,7 +206,7 @@ class Disagreement(ProgramTest):
         self.refused(result, 6, "rank 1")
 
     def test_batches_differ(self) -> None:
-        # Both batch sizes give the same gradient sizes, so only the comparison of options finds the difference.
+        # The gradient sizes do not depend on the batch size, so only the comparison of options finds the difference.
         result = execute(self.apart([], ["--batch-size", "3"]))
         self.refused(result, 6, "--batch-size is 2 on rank 0", "3 on rank 1")
 
@@ -215,7 +216,7 @@ class Disagreement(ProgramTest):
         self.refused(result, 6, "--fusion-threshold-mb", "HOROVOD_* variables")
 
     def test_layouts_differ(self) -> None:
-        # With 1024 classes no parameter changes its number of elements between blocks of 8 and blocks of 16.
+        # With 1024 classes every parameter has as many elements in blocks of 8 (AVX2) as in blocks of 16 (AVX-512).
         command = [PROGRAM, "--model", "resnet50", "--image-size", "64", "--batch-size", "2", "--classes", "1024"]
         command += ["--threads", "1", "--num-iters", "1", "--no-db"]
         narrow = ["env", "ONEDNN_MAX_CPU_ISA=AVX2", "DNNL_MAX_CPU_ISA=AVX2"]

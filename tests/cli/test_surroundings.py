@@ -1,4 +1,4 @@
-"""Odd surroundings of a run: paths that are not files, vanishing folders, closed streams, ignored signals."""
+"""Runs hvd_bench in odd surroundings: paths that are not files, vanishing folders, closed streams, ignored signals."""
 
 import json
 import os
@@ -53,7 +53,7 @@ class Files(ProgramTest):
         self.refused(run(*TINY, "--db", str(self.db)), 2, "runs.db", "use another --db")
 
     def test_a_name_that_is_too_long(self) -> None:
-        # A name of 300 bytes is too long for any file. One of 250 bytes is too long once .partial is added to it.
+        # A name of 300 bytes is too long for any file. A name of 250 bytes is too long once .partial is added to it.
         for length in (300, 250):
             self.refused(run(*TINY, "--db", str(self.folder / ("n" * length))), 2, "File name too long")
         self.assertEqual(list(self.folder.iterdir()), [])
@@ -166,7 +166,8 @@ class Files(ProgramTest):
 
 class Memory(ProgramTest):
     def test_too_little_address_space(self) -> None:
-        # The smallest limit hardly loads the program. The largest allows one rank's network and a part of the second's.
+        # Under the smallest limit the program can just be loaded. Under the largest limit there is room for the network
+        # of one rank and a part of the other rank's network.
         limits = [90_000, 110_000, 120_000, 160_000, 240_000, 300_000, 600_000]
         if shell(f'ulimit -v {limits[0]}; exec "$@"', "--version").code != 0:
             self.skipTest("the program does not load under a limit on its address space (a sanitizer's)")
@@ -194,7 +195,7 @@ class Streams(ProgramTest):
 
     def test_closed_standard_error_takes_no_descriptor_of_ours(self) -> None:
         running = Running(["bash", "-c", 'exec "$@" 2>&-', "bash", PROGRAM, *ENDLESS, "--db", str(self.db)])
-        while not list(self.folder.glob("*.partial")):  # no output says that measuring has begun
+        while not list(self.folder.glob("*.partial")):  # no output can say that measuring has begun
             self.assertIsNone(running.process.poll())
             time.sleep(0.05)
         time.sleep(3)
@@ -247,7 +248,8 @@ class Parent(ProgramTest):
 class Numa(ProgramTest):
     """Tests facts and cautions on a machine with NUMA nodes, which hwloc invents from its environment variables."""
 
-    # Each node has one processor, so two processors are on two nodes. HWLOC_THISSYSTEM: the nodes count as real.
+    # Each node has one processor, so two processors are on two nodes. With HWLOC_THISSYSTEM, hwloc treats the nodes as
+    # real.
     NODES: ClassVar = {"HWLOC_SYNTHETIC": "numa:64 core:1 pu:1", "HWLOC_THISSYSTEM": "1"}
 
     hwloc = False
@@ -316,7 +318,8 @@ class Numa(ProgramTest):
         self.assertNotIn("NUMA nodes", result.out)
 
     def test_a_kernel_that_lists_two_nodes_in_one_socket(self) -> None:
-        """The test makes such a /sys. If hwloc filtered out groups, every node would have all processors."""
+        """The test writes a /sys with two nodes in one socket. If hwloc filtered out groups, every
+        node would have all processors."""
         kernel = self.folder / "sys" / "devices" / "system"
         for cpu in range(4):
             topology = kernel / "cpu" / f"cpu{cpu}" / "topology"

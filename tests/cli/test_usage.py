@@ -1,4 +1,4 @@
-"""The command line: help, bad input, and printed output."""
+"""Tests the command line: help, bad input, and printed output."""
 
 import json
 import unittest
@@ -116,7 +116,7 @@ class Launch(ProgramTest):
         command = ["env", "OMPI_COMM_WORLD_RANK=1", PROGRAM, *TINY, "--no-db"]
         result = execute([str(MPIRUN), "-n", "2", *command]).ended_with(2)
         self.assertNotEqual(result.errors, [], result)
-        for line in result.errors:  # both ranks may report the variable, because it also decides which rank prints
+        for line in result.errors:  # both ranks may report it, because the variable also decides which rank prints
             self.assertIn("OMPI_COMM_WORLD_RANK=1 of a process that is rank 0 in MPI", line)
 
     def test_one_process_on_purpose(self) -> None:

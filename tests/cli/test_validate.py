@@ -5,7 +5,7 @@ import unittest
 
 from program import PROGRAM, ProgramTest, execute, mpirun, needs_mpi, per_rank, query, run
 
-# Pauses of a busy machine never reach this threshold in every step, so the tests judge only bits.
+# Pauses of a busy machine never slow every step of a rank beyond this threshold, so the tests judge only bits.
 STEPS = ["--model", "resnet50", "--image-size", "32", "--batch-size", "2", "--classes", "10", "--threads", "1"]
 VALIDATE = ["validate", *STEPS, "--steps", "10", "--threshold", "999"]
 

@@ -132,7 +132,7 @@ std::string check_control_plane(Communicator& communicator) {
 
 std::string check_data_broadcast(Communicator& communicator, std::size_t bytes) {
   const int rank = communicator.topology().rank, last = communicator.topology().size - 1;
-  // Large messages take the same path as small ones, so large broadcasts start from only the first and the last rank.
+  // Large messages take the same path as small ones, so large broadcasts are checked only from the first and last rank.
   for (int root = 0; root <= last; root += bytes > 100000 ? std::max(last, 1) : 1) {
     std::vector<std::byte> expected(bytes);
     for (std::size_t i = 0; i < bytes; i += sizeof(std::uint64_t)) {

@@ -26,7 +26,8 @@ std::string check_all_reduce(comm::Communicator& communicator, const AllReduceCa
 /// Runs every type and operation with 0 to 20011 elements, in plain and registered memory, in place and out of place.
 std::string check_all_reduce_matrix(comm::Communicator& communicator, bool large);
 
-/// Runs a barrier, all_reduce_bits, gathers of unequal lengths (one longer than a slot), and broadcasts of each root.
+/// Runs a barrier, all_reduce_bits, gathers of unequal lengths (one is longer than a slot), and broadcasts from each
+/// root.
 std::string check_control_plane(comm::Communicator& communicator);
 
 std::string check_data_broadcast(comm::Communicator& communicator, std::size_t bytes);

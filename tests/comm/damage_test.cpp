@@ -1,4 +1,4 @@
-// Each test repeats, without races, a fault that fault_injection_test found.
+// Each test repeats a fault that fault_injection_test found, but without that test's races.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,7 +20,8 @@ namespace {
 using namespace std::chrono_literals;
 using comm::Communicator;
 
-/// Runs `collective` on two one-rank nodes and inverts a bit of rank 1's message `message`. Returns rank 0's error.
+/// Runs `collective` on two one-rank nodes and inverts bit `bit` of the message with number `message` from rank 1.
+/// Returns rank 0's error.
 std::string error_after_flip(std::uint64_t message, std::size_t bit,
                              const std::function<void(Communicator&)>& collective) {
   std::array<RankFaults, 2> faults;
@@ -70,7 +71,7 @@ TEST(FailedWait, LeavesNoReceiveBehindThatALateMessageCouldFill) {
   };
   std::array<int, 2> first{1, 0}, second{2, 0}, others{0, 7};
   EXPECT_THROW(gather(0, first, Deadline::after(10ms)), Error);
-  gather(1, others, Deadline::after(10s));  // rank 0's message has arrived
+  gather(1, others, Deadline::after(10s));  // returns, because rank 0's message has arrived
   gather(0, second, Deadline::after(10s));
   EXPECT_EQ(first[1], 0);
   EXPECT_EQ(second[1], 7);

@@ -71,8 +71,9 @@ inline std::size_t offset(const Counts& counts, int rank) {
   return sum(Counts(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(rank)));
 }
 
-/// Writes inputs on its own stream, enqueues operations after them, and checks all results when the work has finished.
-/// Allocates all memory first: an allocation may wait for the GPU, and work on the GPU may wait for a peer.
+/// Writes inputs on its own stream, enqueues operations after these writes, and checks all results when the operations
+/// have finished. Allocates all memory first: an allocation may wait for the GPU, and work on the GPU may wait for a
+/// peer.
 class Bench {
  public:
   /// Collective: every rank must construct its Bench.
@@ -262,7 +263,7 @@ inline void check_all(comm::DeviceCommunicator& communicator, DataType type) {
 }
 
 /// Captures operations with unequal counts in a graph and launches the graph several times. Each operation reads the
-/// results of the operation before. With three ranks or more, rank 2 contributes no elements.
+/// results of the previous operation. With three ranks or more, rank 2 contributes no elements.
 inline void check_graph(comm::DeviceCommunicator& communicator) {
   const World world{communicator.topology().rank, communicator.topology().size};
   gpu::GpuRuntime& gpu = communicator.runtime();

@@ -37,7 +37,8 @@ std::vector<std::string> FakeNcclHub::log() {
 }
 
 int FakeNcclHub::end(const std::vector<std::weak_ptr<FakeNccl>>& libraries) {
-  // Wait up to 100 ms for aborts that are about to return. Only a graph or `cancel_may_return` delays an abort longer.
+  // Wait up to 100 ms for aborts that are about to return. Only a graph or `cancel_may_return` delays an abort for
+  // longer.
   for (int i = 0; aborting() > 0 && i < 20; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   const int left = aborting();
   ended_ = true;

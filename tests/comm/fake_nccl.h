@@ -1,6 +1,7 @@
 // A fake NCCL for N ranks of one process, each with a fake GPU. A collective is work on the fake streams; it ends when
 // all ranks have reached it. The fake behaves as the real NCCL does:
-// - A communicator is non-blocking: a call may be in progress for a while, and its collectives are enqueued afterwards.
+// - A communicator is non-blocking: a call may be in progress for a while. Collectives that are called meanwhile are
+//   enqueued after this call.
 // - state() shows faults of peers.
 // - An abort ends the communicator's collectives at once, but returns only when no graph holds the communicator, as
 //   commDestroySync() of NCCL 2.18 to 2.30 does.
@@ -30,8 +31,8 @@ struct FakeNcclOptions {
   int polls_in_progress = 3;  ///< how often state() reports "in progress" before a call ends
   bool fail_unique_id = false;
   int fail_register_code = 0;  ///< if not 0, enroll() fails with this code
-  int wrong_sums = 0;          ///< this many reductions give a wrong result
-  /// cancel() also waits until this flag is set. null: cancel() waits only for graphs.
+  int wrong_sums = 0;          ///< how many reductions, from the first on, give a wrong result
+  /// cancel() waits until no graph holds the communicator and this flag is set. null: cancel() waits only for graphs.
   std::shared_ptr<std::atomic<bool>> cancel_may_return = {};
   /// Returns how many turns of the world a collective takes under the communicator's limit of CTAs. null: 0 turns.
   std::function<int(int max_ctas)> turns = {};
@@ -46,8 +47,8 @@ class FakeNcclHub {
   /// From now on all communicators report a remote error, and their collectives never end.
   void lose_a_rank();
   [[nodiscard]] std::vector<std::string> log();
-  /// Ends the calls of cancel() that would wait for ever, as the end of a process does, and returns their number. Waits
-  /// until `libraries` have no owner.
+  /// Ends the calls of cancel() that would wait for ever, as the end of a process does, and returns the number of these
+  /// calls. Waits until `libraries` have no owner.
   int end(const std::vector<std::weak_ptr<FakeNccl>>& libraries);
   /// Number of calls of cancel() that have not returned.
   [[nodiscard]] int aborting() const { return aborting_.load(); }
@@ -137,7 +138,8 @@ class FakeNccl final : public comm::nccl::Api {
   static void perform(Kind kind, const std::vector<Arguments>& parts, bool wrong);
   Result take(Comm comm, const Call& call);
   Member* find(Comm comm);
-  /// Enqueues the calls of a group, or one call outside a group. Collectives run in order, messages side by side.
+  /// Enqueues the calls of a group, or one call outside a group. Collectives run one after another, messages side by
+  /// side.
   void enqueue(Member& member, const std::vector<Call>& calls);
   void enqueue_collective(Member& member, const Call& call);
   void enqueue_messages(Member& member, const std::vector<Call>& messages);
@@ -145,7 +147,7 @@ class FakeNccl final : public comm::nccl::Api {
   FakeNcclHub& hub_;
   FakeRuntime& gpu_;
   FakeNcclOptions options_;
-  bool grouping_ = false;    // only the owner's thread uses it
+  bool grouping_ = false;    // true while a group is open; only the owner's thread uses it
   Member* group_ = nullptr;  // the open group's communicator, or null; only the owner's thread uses it
   Mutex mutex_;
   std::map<void*, std::unique_ptr<Member>> members_ HVD_GUARDED_BY(mutex_);

@@ -17,7 +17,7 @@ struct FakeNcclHub::Round {
   int turns = 0;  // turns that must pass before the collective is over
 };
 
-/// One end of a message.
+/// One end of a message: the send or the receive.
 struct FakeNcclHub::End {
   comm::nccl::CallArguments what;
   std::uint64_t capture = 0;  // number of this message among the captured messages of its lane; 0: not captured
@@ -54,11 +54,11 @@ struct FakeNccl::Member {
   int in_progress HVD_GUARDED_BY(mutex) = 0;  // state() reports "in progress" this many more times
   bool joined HVD_GUARDED_BY(mutex) = false;
   std::vector<Call> late HVD_GUARDED_BY(mutex);     // calls to enqueue when the call in progress is over
-  std::vector<Call> grouped HVD_GUARDED_BY(mutex);  // calls to hand over at the end of the group
+  std::vector<Call> grouped HVD_GUARDED_BY(mutex);  // calls to enqueue at the end of the group
   std::shared_ptr<int> held_by_graphs = std::make_shared<int>(0);
   std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
   std::uint64_t captures = 0;                                   // number of captured collectives
-  std::map<std::pair<bool, int>, std::uint64_t> captured_ends;  // [sent, peer]
+  std::map<std::pair<bool, int>, std::uint64_t> captured_ends;  // [sent, peer] number of captured messages
   int registrations = 0;
 };
 

@@ -134,7 +134,7 @@ void FakeNccl::enqueue_collective(Member& member, const Call& call) {
     reads.emplace_back(static_cast<const std::byte*>(what.in), scattered ? all : bytes);
   }
   if (in_place) {
-    writes = reads;  // the other shares become undefined
+    writes = reads;  // the shares of the other ranks become undefined
   } else if (what.out != nullptr) {
     writes.emplace_back(static_cast<const std::byte*>(what.out), kind == Kind::kAllGather ? all : bytes);
   }
@@ -187,7 +187,7 @@ void FakeNccl::enqueue_collective(Member& member, const Call& call) {
 void FakeNccl::enqueue_messages(Member& member, const std::vector<Call>& messages) {
   struct Mine {
     bool sent;
-    std::pair<int, int> lane;  // from, to
+    std::pair<int, int> lane;  // sender and receiver
     FakeNcclHub::End end;
   };
   const gpu::StreamView stream = messages.front().stream;

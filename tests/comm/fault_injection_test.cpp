@@ -30,11 +30,11 @@ using namespace std::chrono_literals;
 using comm::Communicator;
 
 /// Deadline for worlds in which some rank waits for a message that never comes. On a busy machine a healthy rank may
-/// miss the deadline. The other ranks then report that rank, which is not a failure of the test.
+/// miss the deadline. The other ranks then report the healthy rank, which is not a failure of the test.
 constexpr auto kShortDeadline = 50ms;
 constexpr auto kLongDeadline = 60s;
-/// A rank may need at most the short deadline plus kSlack: the time of two roll calls (faults.cpp) and a reserve for
-/// busy machines with sanitizers. The long deadline is far longer.
+/// A rank may need at most kShortDeadline + kSlack. kSlack is the time of two roll calls (faults.cpp) and a reserve for
+/// busy machines with sanitizers. kLongDeadline is far longer than this limit.
 constexpr auto kSlack = 15s;
 /// Number of worlds that run at the same time. Most of their threads sleep.
 constexpr int kWorldsAtOnce = 16;
@@ -60,7 +60,7 @@ constexpr std::array kFaultNames{"nothing", "delays", "kill", "cut", "truncate",
 
 struct Step {
   Kind kind = Kind::kBarrier;
-  std::size_t count = 0;  ///< elements per rank and share
+  std::size_t count = 0;  ///< number of elements; the share of rank r has count + r elements
   DataType dtype = DataType::kI32;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
@@ -122,7 +122,8 @@ Plan plan_of(std::uint64_t seed) {
   plan.fault = static_cast<FaultKind>(below(kFaultKinds));
   plan.notices = static_cast<Notices>(below(3));
   plan.victim = static_cast<int>(below(static_cast<std::uint64_t>(plan.ranks)));
-  // Small points are more likely than large ones, because some worlds have only 3 points and others some hundred.
+  // Small points are more likely than large ones, because in some worlds the fault can happen at only 3 points, and in
+  // others at some hundred.
   plan.point = below(1U << below(7));
   return plan;
 }
@@ -132,7 +133,7 @@ int value(int rank, std::size_t step, std::size_t i) {
   return static_cast<int>((static_cast<std::size_t>(rank) * 31 + step * 17 + i * 7) % 23) - 11;
 }
 
-/// Returns a description of the wrong answer, or an empty string.
+/// Runs step `index` of `plan`. Returns a description of the wrong answer, or an empty string if the answer is right.
 template <class T>
 std::string run_data(Communicator& c, const Plan& plan, std::size_t index) {
   const Step& step = plan.steps[index];
@@ -260,8 +261,8 @@ std::string run_step(Communicator& c, const Plan& plan, std::size_t index) {
 
 /// The result of one rank.
 struct Outcome {
-  std::string error;  ///< the text of its Error, if it got one
-  std::string fault;  ///< a failure of the test, if there was one
+  std::string error;  ///< the text of the rank's Error; empty if the rank got no Error
+  std::string fault;  ///< a failure of the test; empty if there was none
 };
 
 Outcome run_rank(Communicator& c, const Plan& plan, RankFaults& faults) {
@@ -402,7 +403,7 @@ TEST(FaultInjection, EveryRankReturnsInTimeWithTheRightAnswerOrAnError) {
       });
     }
   }
-  // The test would find nothing if a kind of fault never happened.
+  // For a kind of fault that never happened, the test would show nothing.
   for (std::size_t kind = 1; kind < kFaultKinds && runs >= 300; ++kind) {
     EXPECT_GE(happened[kind], static_cast<int>(runs / 50)) << kFaultNames[kind];
   }

@@ -32,8 +32,8 @@ TEST_P(MissingRank, EndsTheOthersAtTheDeadlineAndIsNamed) {
     world[r]->control().abort(results[r]);  // as the engine does
   });
   EXPECT_LT(Clock::now() - start, 5s);
-  // Every rank names the missing rank, even a rank that waited for another one. A rank finds the missing rank in a roll
-  // call, or a peer's abort names the missing rank.
+  // Every rank names the missing rank, even a rank that waited for another rank. Each rank learns of the missing rank
+  // from a roll call or from a peer's abort.
   for (std::size_t r = 0; r < 3; ++r) {
     expect_contains(results[r], "peer_lost: ");
     expect_contains(results[r], "all_reduce 1 (400000 bytes) for rank 3 (host ");
@@ -142,7 +142,7 @@ TEST(FlightRecord, KeepsTheLastCollectivesOfAllRanksOfTheNode) {
   EXPECT_EQ(world[0]->flight_record(), "");
   const auto collectives = [&](std::size_t rank) {
     std::vector<float> data(4);
-    for (int i = 0; i < 100; ++i) world[rank]->control().barrier(Deadline::after(5s));  // more than the record keeps
+    for (int i = 0; i < 100; ++i) world[rank]->control().barrier(Deadline::after(5s));  // more than the record can hold
     world[rank]->data().all_reduce(data.data(), 4, DataType::kF32, ReduceOp::kSum, Deadline::after(5s));
   };
   {

@@ -29,7 +29,7 @@ comm::Transport::Ticket FaultyTransport::send(int to, std::span<const std::byte>
   if (now && faults_.kind == FaultKind::kCut) cut_off_ = to;
   if (to == cut_off_) return 0;  // ThreadTransport's ticket for a finished send
   if (!now) return inner_->send(to, bytes);
-  // ThreadTransport copies what it sends.
+  // `changed` need not outlive this call, because ThreadTransport copies the bytes that it sends.
   std::vector<std::byte> changed(bytes.begin(), bytes.end());
   const std::uint64_t random = faults_.draw(faults_.point);
   switch (faults_.kind) {

@@ -22,8 +22,8 @@ enum class FaultKind : std::uint8_t {
   kDelay,     ///< short sleeps at random calls of all ranks; messages are late, but right
   kKill,      ///< the rank ends without a notice
   kCut,       ///< from some message on, one peer receives nothing more
-  kTruncate,  ///< one message arrives shorter
-  kLengthen,  ///< one message arrives longer
+  kTruncate,  ///< one message arrives shorter than it was sent
+  kLengthen,  ///< one message arrives longer than it was sent
   kFlip,      ///< one bit of one message arrives inverted
 };
 inline constexpr std::uint32_t kFaultKinds = 7;
@@ -31,21 +31,21 @@ inline constexpr std::uint32_t kFaultKinds = 7;
 /// Decides which notices about faults are delivered, because a real transport may lose notices.
 enum class Notices : std::uint8_t { kArrive, kSomeLost, kTwice };
 
-/// Thrown on a rank that is killed. Not an Error, so that nothing catches it before the rank's thread ends.
+/// The exception that ends a killed rank. It is not an Error, so that nothing catches it before the rank's thread ends.
 struct Killed {};
 
 /// The fault of one rank, shared between its transport and the loop that calls its collectives.
 struct RankFaults {
   FaultKind kind = FaultKind::kNone;
   Notices notices = Notices::kArrive;
-  std::uint64_t point = 0;  ///< number of calls of pass() (kill) or of sends (all others) before the fault
+  std::uint64_t point = 0;  ///< the fault comes after so many calls of pass() (kKill) or sends (other kinds)
   std::uint64_t seed = 0;
   std::optional<std::size_t> bit;  ///< the bit to invert; none: the seed chooses
   bool happened = false;
 
-  /// The rank calls pass() before each collective, the transport before each of its own calls. Errors: Killed.
+  /// Called by the rank before each collective, and by the transport in send(), receive() and wait(). Errors: Killed.
   void pass();
-  /// A random number that depends only on the seed and `counter`.
+  /// Returns a random number that depends only on the seed and `counter`.
   [[nodiscard]] std::uint64_t draw(std::uint64_t counter) const;
 
  private:

@@ -137,7 +137,7 @@ int check_all(comm::Communicator& c) {
 extern "C" int posix_fallocate(int fd, off_t offset, off_t length) {
   const auto take = [&] { return ::fallocate(fd, 0, offset, length) == 0 ? 0 : errno; };
   if (!is_ours(fd)) return take();
-  ::flock(fd, LOCK_EX);  // so that no other rank's pages are counted
+  ::flock(fd, LOCK_EX);  // other ranks wait, so that only this rank's pages are counted
   const int node = current_node();
   const struct stat before = status_of(fd);
   const int code = take();

@@ -20,10 +20,10 @@ namespace hvd::test {
 
 struct GpuWorldOptions {
   std::uint64_t seed = 1;
-  std::vector<FakeNcclOptions> nccl = {};  ///< [rank]; ranks beyond its end get the default
-  std::vector<std::string> uuids = {};     ///< [rank]; ranks beyond its end get their own
+  std::vector<FakeNcclOptions> nccl = {};  ///< [rank]; ranks beyond the vector's end get the default
+  std::vector<std::string> uuids = {};     ///< [rank]; ranks beyond the vector's end get a uuid of their own
   comm::NcclOptions communicator = {};
-  /// If > 0, nodes of this many ranks are pretended, and connect() makes a communicator that reduces in two levels.
+  /// If > 0, the test pretends nodes of this many ranks, and connect() makes a communicator that reduces in two levels.
   int ranks_per_node = 0;
   std::chrono::milliseconds deadline{20000};
 };
@@ -36,7 +36,7 @@ struct GpuRank {
   std::unique_ptr<comm::Communicator> host;
   const GpuWorldOptions& options;
   FakeNcclHub& hub;
-  std::unique_ptr<comm::Communicator> node, across;  ///< set if ranks_per_node > 0
+  std::unique_ptr<comm::Communicator> node, across;  ///< both are set if ranks_per_node > 0
 
   std::unique_ptr<comm::DeviceCommunicator> connect() {
     if (options.ranks_per_node > 0) {
@@ -67,7 +67,8 @@ struct GpuOutcome {
   }
 };
 
-/// The communicators of each rank, [rank]: `node` joins the ranks of a node, `across` one local rank of all nodes.
+/// The communicators of each rank, [rank]: `node` joins the ranks of one node, `across` the ranks with the same local
+/// rank on all nodes.
 struct LoopbackLevels {
   LoopbackLevels(int size, int ranks_per_node) {
     for (int first = 0; first < size; first += ranks_per_node) {
@@ -147,7 +148,7 @@ inline GpuOutcome on_connected_ranks(int size, const GpuWorldOptions& options,
                        [&](const auto& line) { return line.starts_with(what); });
 }
 
-/// Returns the NCCL operations that `rank` began, in order. The first is the trial reduction at start-up.
+/// Returns the NCCL operations that `rank` began, in order. The first operation is the trial reduction at start-up.
 [[nodiscard]] inline std::vector<std::string> begun(const GpuOutcome& outcome, int rank) {
   const std::string prefix = "rank " + std::to_string(rank) + " begins ";
   std::vector<std::string> lines;

@@ -236,7 +236,7 @@ TEST(Hierarchical, ALostRankInsideANodeEndsAll) {
         plane.abort();
         throw Error(Errc::kIo, "the disk is full");
       }
-      // The rank finds the loss itself, or hears of it from the first rank that gives up.
+      // The rank finds the loss itself, or hears of the loss from the first rank that gives up.
       expect_error(Errc::kPeerLost, " (host node", [&] {
         plane.all_reduce(memory->bytes().data(), 1000, DataType::kF32, ReduceOp::kSum, soon());
         plane.complete("step 3", soon());
@@ -251,7 +251,7 @@ TEST(Hierarchical, ALostRankInsideANodeEndsAll) {
   }
 }
 
-/// Rank 3 never comes to a reduction. The outcome holds the errors of the other ranks.
+/// Runs a reduction to which rank 3 never comes. The outcome holds the errors of the other ranks.
 GpuOutcome without_rank_3(const World& world, std::chrono::milliseconds deadline) {
   return on_gpu_ranks(world.size, world_options(world, 1), [&](GpuRank& rank) {
     const auto communicator = rank.connect();
@@ -294,8 +294,8 @@ TEST(Hierarchical, ARankThatNeverComesInsideANodeHoldsUpItsPeersUntilTheDeadline
   const auto begin = Clock::now();
   const GpuOutcome outcome = without_rank_3({4, 2}, 500ms);
   EXPECT_LT(Clock::now() - begin, 15s);
-  // Rank 2 waits for rank 3 inside the node, ranks 0 and 1 wait between nodes. The ranks may quote the one of them that
-  // gives up first.
+  // Rank 2 waits for rank 3 inside the node, ranks 0 and 1 wait between nodes. All three ranks may report the error of
+  // the rank that gives up first.
   for (const std::size_t rank : {0U, 1U, 2U}) {
     const std::string& error = outcome.errors[rank];
     EXPECT_TRUE(error.find("the GPU of host node1 did not finish the reduction inside the node by the deadline") !=
@@ -338,7 +338,7 @@ TEST(Hierarchical, AnAbortOfTheWorldReachesNodeAndAcross) {
   EXPECT_TRUE(outcome.good()) << outcome.text();
 }
 
-// abort() must first receive pending messages of other nodes, because such a message may hold another rank's reason.
+// abort() must first receive the pending messages of other nodes, because a message may hold another rank's reason.
 TEST(Hierarchical, ALeavingRankHasReadTheAbortOfOtherNodes) {
   const GpuOutcome outcome = on_gpu_ranks(2, world_options({2, 1}, 1), [&](GpuRank& rank) {
     comm::nccl::HierarchicalPlane plane({.world = *rank.host, .node = *rank.node, .across = *rank.across}, rank.gpu,

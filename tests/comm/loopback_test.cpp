@@ -73,14 +73,15 @@ std::vector<World> worlds() {
   }
   result.push_back({4, 0, Algorithm::kAuto});
   result.push_back({3, 1, Algorithm::kHierarchical});
-  // The smallest segment size gives many blocks and many rounds. The default size gives few.
+  // The smallest segment size gives many blocks and many rounds. The default segment size gives few blocks and rounds.
   for (const Algorithm algorithm : {Algorithm::kSharedMemory, Algorithm::kRing}) {
     for (const int size : {2, 3, 5}) result.push_back({size, 0, algorithm, 1024});
   }
   return result;
 }
 
-/// Returns the worlds for operations on shares. Leaves out "rabenseifner", which then runs the algorithm of "doubling".
+/// Returns the worlds for operations on shares. Leaves out rabenseifner, for which these operations run the algorithm
+/// of doubling.
 std::vector<World> worlds_of_shares() {
   std::vector<World> result = worlds();
   std::erase_if(result, [](const World& world) { return world.algorithm == Algorithm::kRabenseifner; });
@@ -216,7 +217,8 @@ TEST(Loopback, RegisteredMemoryIsZeroedAlignedAndReducedAtAnOffset) {
     for (const std::byte b : bytes) {
       if (b != std::byte{0}) return "not zeroed";
     }
-    // Ranks may use different offsets. The operation may then be slower, but its sum must be right.
+    // Ranks may use different offsets. The operation may then be slower than with equal offsets, but its sum must be
+    // right.
     const std::size_t offset = 64 * static_cast<std::size_t>(c.topology().rank);
     auto* values = reinterpret_cast<float*>(bytes.data() + offset);
     for (std::size_t i = 0; i < 100000; ++i) values[i] = static_cast<float>(c.topology().rank + 1);
@@ -347,7 +349,7 @@ TEST(Loopback, RefusesBuffersThatOverlapAndCountsThatNoMemoryHolds) {
       };
       const auto sum = ReduceOp::kSum;
       const auto f32 = DataType::kF32;
-      // `beside` is one element after the place of the rank's own share.
+      // `beside` begins one element after the beginning of the rank's own share.
       float* const beside = data.data() + 100 * c.topology().rank + 1;
       refused("overlap", [&] { plane.reduce_scatter(beside, data.data(), counts, f32, sum, deadline); });
       refused("overlap", [&] { plane.all_gather(data.data(), beside, counts, f32, deadline); });

@@ -24,7 +24,8 @@ inline std::vector<std::string> run_loopback(int size, const comm::CommOptions& 
       results[r] = body(*world[r]);
     } catch (const Error& error) {
       results[r] = "error " + std::string(name(error.code())) + ": " + error.what();
-      // Aborts as the engine does. A mismatch needs no abort: all ranks find it, or the plane has already aborted.
+      // Aborts as the engine does. A mismatch needs no abort: all ranks find the mismatch, or the plane has already
+      // aborted.
       if (error.code() != Errc::kMismatch) world[r]->control().abort(error.what());
     }
   });

@@ -1,12 +1,12 @@
 // Tests with ranks as processes. ctest runs: mpirun -np N mpi_comm_test <mode> [algorithm] [ranks per node]
 //   all       every collective, checked against a serial computation
-//   library   the library's own all-reduce, and the recorded fall-back for what the library cannot do
-//   levels    the worlds of a reduction in two levels; a second thread uses one of them
+//   library   MPI's own all-reduce, and the recorded fall-back for reductions that MPI cannot do
+//   levels    the communicators of a reduction in two levels; a second thread uses the communicator across nodes
 //   allocate  an allocation of more shared memory than there is fails on all ranks and gives the figures
-//   sets      make_mpi_set() is refused before MPI has started; a rank outside of a set goes on
-//   alone     only rank 0 makes a set: it gives up after its patience, and ends without MPI_Finalize
-//   unequal   the last rank expects fewer bytes than it is sent: all end at once
-//   kill      the last rank dies by SIGKILL in mid-run     } the others print what they saw
+//   sets      make_mpi_set() is refused before MPI has started; a rank outside a set does not wait for the set
+//   alone     only rank 0 makes a set: rank 0 gives up after its patience, and ends without MPI_Finalize
+//   unequal   the last rank expects fewer bytes than are sent to this rank: all ranks end at once
+//   kill      the last rank dies by SIGKILL in mid-run     } the other ranks print what they saw
 //   stop      the last rank stops answering (SIGSTOP)      }
 // This is a program without GoogleTest, because a rank that fails must still take part in every collective.
 #include <unistd.h>
@@ -154,7 +154,7 @@ int meet_alone(Communicator& world) {
 }
 
 int send_unequal(Communicator& c) {
-  std::signal(SIGTERM, SIG_IGN);  // as in lose_a_rank()
+  std::signal(SIGTERM, SIG_IGN);  // for the same reason as in lose_a_rank()
   const auto start = Clock::now();
   const bool last = c.topology().rank == c.topology().size - 1;
   std::vector<std::byte> data(8192);

@@ -313,7 +313,7 @@ TEST(NcclLibrary, VersionsAreRead) {
   EXPECT_LT(comm::nccl::version_from_number(21602), comm::nccl::kOldestVersion);
 }
 
-// This test must run before the tests that load other libraries, because those libraries stay loaded under its name.
+// This test must run before the tests that load other libraries, because these libraries stay loaded under NCCL's name.
 TEST(NcclLibrary, TheInstalledNcclIsNewEnoughAndGivesAnId) {
   std::unique_ptr<comm::nccl::Api> api;
   try {

@@ -57,7 +57,7 @@ std::string compare_integers(const std::byte* result, Elements of, const Reduced
     T expected = value(0);
     for (int r = 1; r < c.ranks; ++r) {
       const T next = value(r);
-      // Computes in unsigned 64 bits, which wraps as the narrow type does and is never promoted to int.
+      // Unsigned 64-bit arithmetic wraps as the narrow type does and is never promoted to int.
       const auto x = static_cast<std::uint64_t>(expected);
       const auto y = static_cast<std::uint64_t>(next);
       switch (c.op) {
@@ -76,7 +76,7 @@ std::string compare_integers(const std::byte* result, Elements of, const Reduced
 }
 
 // Bound of sums: there are (n - 1) additions, two roundings of the average (reciprocal and product) and one rounding of
-// the stored result. Each is off by at most u relative to a partial result, which is at most sum |x|.
+// the stored result. Each of these is off by at most u relative to a partial result, which is at most sum |x|.
 // Bound of products: each of the (n - 1) stored products changes the result by a factor of at most (1 + u) (1 + u32).
 // Partial products are normal numbers, so the product of these factors is less than (1 + u)^(n + 2).
 std::string compare_floats(const std::byte* result, Elements of, const Reduced& c) {

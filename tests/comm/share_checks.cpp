@@ -113,7 +113,7 @@ std::string check_all_to_all(Communicator& communicator, const ShareCase& c) {
     sent.push_back(count(static_cast<std::size_t>(rank), r));
     received.push_back(count(r, static_cast<std::size_t>(rank)));
   }
-  // A block has at most 3/2 of its sender's count.
+  // A block has at most 3/2 times as many elements as its sender's count.
   const std::size_t most = *std::max_element(c.counts.begin(), c.counts.end()) * n * 3 / 2;
   const auto from = offsets_of(sent);
   const auto to = offsets_of(received);
@@ -152,7 +152,7 @@ std::string check_same_bits_as_all_reduce(Communicator& communicator, const Shar
 }
 
 std::string check_share_matrix(Communicator& communicator) {
-  constexpr std::size_t kLarge = 40009;  // total elements; longer than a slot even with one byte each
+  constexpr std::size_t kLarge = 40009;  // elements of all ranks together; longer than a slot even with one byte each
   const auto n = static_cast<std::size_t>(communicator.topology().size);
   std::vector<std::size_t> ragged, large;
   for (std::size_t r = 0; r < n; ++r) {

@@ -1,5 +1,6 @@
 // Checks of reduce-scatter, all-gather and all-to-all over any Communicator, with ranks as threads or processes. Every
-// rank of the world must make the same calls. Each returns an empty string or a description of the fault, on all ranks.
+// rank of the world must make the same calls. Each check returns an empty string or a description of the fault, on all
+// ranks.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +21,19 @@ struct ShareCase {
   [[nodiscard]] std::string text() const;
 };
 
-/// Each check runs twice on known data, compares with a naive reference, compares the two runs with each other, and
-/// looks for writes past the end and into the input.
+/// Each check runs its operation twice on known data, compares both results with a naive reference and with each other,
+/// and looks for writes past the end and into the input.
 std::string check_reduce_scatter(comm::Communicator& communicator, const ShareCase& one);
 std::string check_all_gather(comm::Communicator& communicator, const ShareCase& one);
-/// The lengths of the blocks that rank r sends are multiples of counts[r] / 2 and vary with sender and receiver.
+/// Rank r sends blocks whose lengths are multiples of counts[r] / 2. The lengths depend on the sender and the receiver.
 std::string check_all_to_all(comm::Communicator& communicator, const ShareCase& one);
 
-/// A rank's share must have the same bits as that part of an all-reduce of the same input.
+/// Checks that a rank's share of a reduce-scatter has the same bits as these elements in an all-reduce of the same
+/// input.
 std::string check_same_bits_as_all_reduce(comm::Communicator& communicator, const ShareCase& one);
 
-/// Runs every type and operation with equal, unequal, zero and one-sided shares, in plain and registered memory, in
-/// place and out of place.
+/// Runs every type and operation with equal, unequal and zero shares, and with elements on only one rank, in plain and
+/// registered memory, in place and out of place.
 std::string check_share_matrix(comm::Communicator& communicator);
 
 }  // namespace hvd::test

@@ -67,7 +67,7 @@ SharedGpu::SharedGpu(Place place, gpu::GpuRuntime& runtime, PeerMemory& peers, E
 
 void SharedGpu::all_reduce(std::span<std::byte> memory, DataType dtype, ReduceOp op, Deadline deadline) {
   runtime_.make_current();
-  const std::vector<comm::Bytes> shown = exchange_(peers_.show(memory), deadline);  // and all ranks have written
+  const std::vector<comm::Bytes> shown = exchange_(peers_.show(memory), deadline);  // now all ranks have written
   const auto size = static_cast<std::size_t>(place_.size);
   const gpu::PinnedMemory host = runtime_.allocate_pinned(size * memory.size(), "everybody's gradients");
   std::vector<const std::byte*> inputs;
@@ -79,7 +79,7 @@ void SharedGpu::all_reduce(std::span<std::byte> memory, DataType dtype, ReduceOp
     runtime_.copy(copy, mine ? memory.data() : peer->get(), memory.size(), stream_);
     runtime_.synchronize(stream_.view(), deadline, "reading the memory of rank " + std::to_string(rank));
   }
-  static_cast<void>(exchange_({}, deadline));  // a barrier: all ranks have read
+  static_cast<void>(exchange_({}, deadline));  // a barrier: now all ranks have read
   std::byte* const result = host->bytes.data();
   comm::reduce_many(inputs, std::span<std::byte* const>(&result, 1), memory.size() / size_of(dtype), dtype, op,
                     op == ReduceOp::kAverage ? place_.size : 1);

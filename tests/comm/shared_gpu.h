@@ -1,5 +1,6 @@
-// Replaces NCCL in tests of two ranks on one GPU, which NCCL refuses before 2.30. SharedGpu reduces device memory of
-// the ranks through CUDA IPC and the host: every rank copies the memory of all ranks and adds it in rank order.
+// Replaces NCCL in tests of two ranks on one GPU, because NCCL before 2.30 refuses two ranks on one GPU. SharedGpu
+// reduces device memory of the ranks through CUDA IPC and the host: every rank copies the memory of all ranks and adds
+// the copies in rank order.
 #pragma once
 
 #include <cstddef>
@@ -27,10 +28,10 @@ class PeerMemory {
   [[nodiscard]] virtual const std::byte* open(const comm::Bytes& shown) = 0;
   virtual void close(const std::byte* memory) noexcept = 0;
 };
-/// For ranks that are threads of one process, where addresses are the same.
+/// Makes a PeerMemory for ranks that are threads of one process, where all ranks have the same addresses.
 std::unique_ptr<PeerMemory> make_same_process_memory();
-/// For ranks that are processes on the GPU of `runtime`. Errors of the function and of the object's methods:
-/// unsupported without CUDA; backend with CUDA's reason. Source: CUDA Runtime API, cudaIpcGetMemHandle.
+/// Makes a PeerMemory for ranks that are processes on the GPU of `runtime`. Errors of this function and of the object's
+/// methods: unsupported without CUDA; backend with CUDA's reason. Source: CUDA Runtime API, cudaIpcGetMemHandle.
 std::unique_ptr<PeerMemory> make_cuda_ipc(gpu::GpuRuntime& runtime);
 
 class SharedGpu {

@@ -28,7 +28,7 @@ TEST_P(SharedGpuSums, AreThoseOfBothRanks) {
   for (const std::size_t count : {std::size_t{1}, std::size_t{301}}) {
     FakeWorld world(count);
     {
-      FakeRuntime gpu(world, 0);  // both ranks use it
+      FakeRuntime gpu(world, 0);  // both ranks use this GPU
       auto hosts = comm::make_loopback(2);
       on_threads(2, [&, type = type, op = op](std::size_t r) {
         const int rank = static_cast<int>(r);

@@ -33,7 +33,7 @@ TEST(SharedMemory, AProcessRemovesItsOwnNamesAndNoOthers) {
   SharedMemory::unlink(another);
 }
 
-/// Returns how many pages of `memory`, which begins at a page, are resident.
+/// Returns how many pages of `memory`, which begins at a page boundary, are resident.
 std::ptrdiff_t touched_pages(std::span<std::byte> memory) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> there((memory.size() + page - 1) / page);

@@ -71,8 +71,8 @@ void expect_equal_bits(const std::vector<float>& one, const std::vector<float>& 
 class WireBound : public ::testing::TestWithParam<World> {};
 
 // From docs/algorithms.md, Arithmetic: a ring of m members rounds each element m times. Doubling rounds each element
-// once per round and once before the first round. Each rounding is off by at most u of its value, or by 2^-25 where
-// fp16 is subnormal. fp32 adds its own roundings.
+// once per round and once before the first round. Each rounding is off by at most u times the value, or by 2^-25 where
+// fp16 is subnormal. The additions in fp32 have roundings of their own.
 TEST_P(WireBound, HoldsAndAllRanksHaveTheSameBits) {
   const World& world = GetParam();
   const bool whole_sums =
