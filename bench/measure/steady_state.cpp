@@ -39,7 +39,7 @@ double drift_noise(std::span<const double> window) {
   const double line = median(residuals);
   for (double& residual : residuals) residual = std::abs(residual - line);
   const double sigma = 1.4826 * median(residuals);  // MAD to standard deviation, for a normal distribution
-  // Standard error of a least-squares slope over n equidistant points, times the window's length.
+  // This is the standard error of a least-squares slope over n equidistant points, times the window's length.
   const auto count = static_cast<double>(n);
   return sigma * std::sqrt(12 / (count * (count * count - 1))) * (count - 1) / middle;
 }

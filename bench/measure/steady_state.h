@@ -10,7 +10,7 @@
 namespace hvd::bench {
 
 struct SteadyOptions {
-  std::size_t minimum_steps = 3;     ///< always discarded: first touch of memory, caches, clocks
+  std::size_t minimum_steps = 3;     ///< always discarded: they touch memory first, fill caches and raise clocks
   std::size_t window_steps = 6;      ///< least number of steps that are judged
   double window_seconds = 1.0;       ///< the window grows to at least this time, because single short steps vary a lot
   std::size_t longest_window = 200;  ///< largest number of steps in the window
@@ -19,12 +19,13 @@ struct SteadyOptions {
   double maximum_seconds = 60;       ///< warm-up gives up after this much step time
 };
 
-/// Relative change of the step time over `window`: the Theil-Sen slope (median of all pairwise slopes, so that a few
-/// outliers have no effect) times the window's length, over the median. 0 for fewer than two steps.
+/// Relative change of the step time over `window`: the Theil-Sen slope times the window's length, divided by the median
+/// step time. The Theil-Sen slope is the median of all pairwise slopes, so a few outliers have no effect. 0 for fewer
+/// than two steps.
 double relative_drift(std::span<const double> window);
 
-/// Standard error of relative_drift() if the steps were independent, estimated from the median absolute deviation about
-/// the fitted line.
+/// Standard error that relative_drift() would have with independent steps. Estimated from the median absolute deviation
+/// of the steps from the fitted line.
 double drift_noise(std::span<const double> window);
 
 class SteadyState {
