@@ -23,15 +23,16 @@ struct GpuRank {
   std::vector<std::unique_ptr<comm::Communicator>> variants;
 };
 
-/// Collective. Takes over `hosts`, one per variant. On GPUs each host communicator becomes the control plane of an NCCL
-/// communicator. On CPUs the variants are `hosts` themselves, and `gpus` may be null. Errors: invalid_argument, on all
-/// ranks, if a rank has no GPU or shares its GPU; those of GpuRuntime and make_nccl(), which peers receive too.
+/// Collective. Takes ownership of `hosts`, one communicator per variant. On GPUs each of these communicators becomes
+/// the control plane of an NCCL communicator. On CPUs GpuRank::variants are `hosts` themselves, and `gpus` may be null.
+/// Errors: invalid_argument, on all ranks, if a rank has no GPU or shares its GPU with another rank; the errors of
+/// GpuRuntime and make_nccl(), which the rank's peers also receive.
 GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Communicator>>& hosts, GpuBackend* gpus,
                 Patience patience);
 
 /// Call after a fault. Ends the peers' waits with `reason`, and ends this rank's work on the GPU so that GPU memory can
-/// be freed. Calls `at_rest` when no work is left; `at_rest` must destroy the graphs that hold operations and must not
-/// throw. Finally waits up to kLetGo for NCCL's aborts.
+/// be freed. Calls `at_rest` when the GPU has no work left; `at_rest` must destroy the graphs that hold operations and
+/// must not throw. Finally waits up to ten seconds until NCCL's aborts have returned.
 void abort_all(Variants variants, std::string_view reason, const std::function<void()>& at_rest = {}) noexcept;
 
 }  // namespace hvd::bench::coll
