@@ -1,4 +1,5 @@
-// Checks before MPI starts, which need little memory: the model, its image size, the processor, the output files.
+// Checks of the model, its image size, the processor and the output files. The checks need little memory and run before
+// MPI starts.
 #pragma once
 
 #include <string>
@@ -25,7 +26,8 @@ struct OutputFile {
   std::string path;
 };
 
-/// Errors: invalid_argument if two outputs are the same file, or if standard output or standard error goes to one.
+/// Errors: invalid_argument if two outputs are the same file, or if standard output or standard error goes to an
+/// output file.
 void require_files_of_their_own(const std::vector<OutputFile>& outputs);
 
 }  // namespace hvd::bench

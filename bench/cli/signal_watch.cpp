@@ -32,8 +32,8 @@ sigset_t ignored_now() {
   return set;
 }
 
-/// Signals that the parent process ignored: nohup ignores SIGHUP, and a shell ignores SIGINT for a background job. They
-/// are read once, before any library runs, because UCX, which Open MPI loads, installs a handler for SIGHUP.
+/// Signals that the parent process ignored: nohup ignores SIGHUP, and a shell ignores SIGINT for a background job. The
+/// function reads them once, before any library runs, because UCX, which Open MPI loads, installs a handler for SIGHUP.
 const sigset_t& ignored_by_parent() {
   static const sigset_t set = ignored_now();
   return set;

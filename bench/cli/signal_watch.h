@@ -1,6 +1,6 @@
-// Turns the signals that ask a program to stop into values: SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU,
-// except those that the parent ignored. These signals are blocked in every thread, and one thread waits for them, so
-// that no code runs in a signal handler.
+// Turns the signals that ask a program to stop into values. The signals are SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2
+// and SIGXCPU, except signals that the parent process ignored. They are blocked in every thread, and one thread waits
+// for them, so that no code runs in a signal handler.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,8 @@
 
 namespace hvd::bench {
 
-/// Returns true for signals that announce the end of the job: Slurm's --signal, LSF's -wa, the soft limit on CPU time.
+/// Returns true for signals that announce the end of the job: those of Slurm's --signal, of LSF's -wa, and of the soft
+/// limit on CPU time.
 bool is_announcement(int signal_number);
 
 class SignalWatch {
