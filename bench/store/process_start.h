@@ -1,4 +1,4 @@
-// The environment of this process, and the facts that the launcher put into it. main() reads both once
+// The environment of this process, and the facts about the launch that the environment holds. main() reads both once
 // (bench/cli/environment.h, bench/cli/launch.h) and hands them down. No other code of bench reads the environment, so
 // that a test can pass its own environment. Plain data.
 #pragma once

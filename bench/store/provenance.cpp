@@ -37,7 +37,7 @@ constexpr std::array<std::string_view, 8> kTuningNames{"OMPI_MCA_mpi_yield_when_
                                                        "LD_PRELOAD",
                                                        "PRTE_MCA_rmaps_default_mapping_policy",
                                                        "PRTE_MCA_rmaps_base_oversubscribe"};
-// Variables that explain a run but do not change results: settings that Options also has, and facts about the job.
+// Variables that explain a run but do not change results: settings that are also in Options, and facts about the job.
 // HVD_IMAGE_DIGEST is the digest of the container image, which no program inside the image can find out (docs/recipes).
 constexpr std::array<std::string_view, 36> kExplainingNames{"HOROVOD_FUSION_THRESHOLD",
                                                             "HOROVOD_CYCLE_TIME",
