@@ -18,7 +18,7 @@ inline constexpr double kGiga = 1e-9;
 /// The two cells of one row: [0] out of place, [1] in place; null if the session has no such cell.
 using Row = std::array<const CellResult*, 2>;
 
-/// Rows keep the order of make_cells(): by type, reduction and size.
+/// Returns the rows in the order of make_cells(): by type, reduction and size.
 std::vector<Row> rows_of(const CollResult& result, Collective collective, int variant);
 
 /// Returns true if the cell exists and has samples.

@@ -55,7 +55,7 @@ std::string canonical(std::string argument) {
   return argument;
 }
 
-/// Says which options the user gave, for the checks of reconcile() that cannot see this in Options.
+/// Records which options the user gave. Some checks of reconcile() need this, because Options does not show it.
 struct Given {
   bool schedule = false, startup_deadline = false, db = false, no_db = false;
 };

@@ -1,6 +1,6 @@
 // A rank's GPU and its communicators over NCCL, one communicator for each variant of a session of collectives.
 //
-// Threads: only the rank's own thread.
+// Threads: only the rank's own thread uses a GpuRank.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace hvd::bench::coll {
 
-/// The communicators use the GPU, so the GPU is declared before them and destroyed after them.
+/// The communicators use the GPU, so the GPU is declared before the communicators and destroyed after them.
 struct GpuRank {
   std::unique_ptr<gpu::GpuRuntime> gpu;  ///< null if the session is on CPUs
   std::vector<std::unique_ptr<comm::Communicator>> variants;

@@ -25,7 +25,7 @@ struct Buffers {
 
 /// The places in an Arena of the buffers of successive operations.
 enum class Places : std::uint8_t {
-  kRotating,  ///< one after another, so that a cache smaller than the arena has lost a buffer when it is used again
+  kRotating,  ///< one after another, so that a cache smaller than the arena loses a buffer before its next operation
   kFixed      ///< all at the beginning of the arena, so that data may stay in caches
 };
 
@@ -57,7 +57,7 @@ class Arena {
 inline constexpr std::size_t kStagingBytes = std::size_t{1021} * 256 * 8;
 
 /// Fills `memory` with one byte value that gives an ordinary number in every type: not 0, not denormal, not a NaN.
-/// `staging` has kStagingBytes.
+/// `staging` is kStagingBytes long.
 void fill_ordinary(comm::DataPlane& plane, std::span<std::byte> memory, std::span<std::byte> staging,
                    Deadline deadline);
 
@@ -77,7 +77,8 @@ void run_bare(const Problem& problem, Buffers buffers, const comm::Topology& top
 Problem bare_shape(const Problem& problem, int ranks);
 
 /// Collective. Fills the inputs, runs the operation once, and returns the number of wrong elements in this rank's
-/// output. `once` runs the operation, for example as a graph; if null, start() runs it. `staging` has kStagingBytes.
+/// output. `once` runs the operation, for example as a graph; if null, start() runs it. `staging` is kStagingBytes
+/// long.
 std::uint64_t check(comm::Communicator& communicator, const Problem& problem, Buffers buffers,
                     std::span<std::byte> staging, Deadline deadline, const std::function<void()>& once = {});
 

@@ -20,7 +20,7 @@ enum class Pace : std::uint8_t {
   kStream = 0,         ///< the rank starts all operations and then waits for the end of the last one
   kBarrierInside = 1,  ///< the rank waits for each operation, and a barrier follows inside the measured time
   kWaitEach = 2,       ///< the rank waits for each operation; same as kStream on a host plane, where every call waits
-  kBarrierOutside = 3  ///< each sample has only one operation
+  kBarrierOutside = 3  ///< each sample has only one operation; the barrier before the sample is not timed
 };
 
 /// One of the communicators that a session compares.

@@ -25,8 +25,8 @@ class Draws {
   std::uint64_t counter_ = 0;
 };
 
-/// Writes one resample into `out`, with as many values as `samples` has. It consists of blocks of `length` consecutive
-/// samples. A block that reaches the end of `samples` goes on at the beginning.
+/// Writes one resample into `out`, with as many values as `samples` has. The resample consists of blocks of `length`
+/// consecutive samples. A block that reaches the end of `samples` goes on at the beginning.
 void resample_blocks(std::span<const double> samples, std::size_t length, Draws& draws, std::vector<double>& out);
 
 /// Returns the central interval that contains the fraction `confidence` of `values`. Sorts `values`.

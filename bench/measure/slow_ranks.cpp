@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kDeviate = 2.5758293035489004;  // quantile of the normal distribution for a 99 % interval
 constexpr double kFalseAlarms = 0.03;            // fraction of healthy runs in which some rank is accused
-constexpr double kMadToDeviation = 1.4826;       // standard deviation / median absolute deviation, if normal
+constexpr double kMadToDeviation = 1.4826;       // standard deviation / MAD of a normal distribution
 constexpr double kLeastError = 1e-4;             // lower bound: a smaller standard error is replaced by this value
 constexpr std::size_t kFewestRuns = std::size_t{1} << 13, kMostRuns = std::size_t{1} << 16;
 constexpr std::size_t kDrawn = std::size_t{1} << 22;  // random numbers drawn for a critical score, approximately
@@ -52,8 +52,9 @@ struct MedianInterval {
   bool long_enough = false;  // the series has enough steps for an interval
 };
 
-/// Returns the interval of the sign test. Because successive steps are correlated, the test counts fewer steps than the
-/// series has: as many independent steps as would tell as much as an AR(1) series with this lag-one autocorrelation.
+/// Returns the interval of the sign test. Successive steps are correlated, so the test uses a smaller number of steps
+/// than the series has. It is the number of independent steps that give as much information as an AR(1) series with
+/// this lag-one autocorrelation.
 MedianInterval median_interval_of_steps(std::vector<double> series) {
   const double steps = static_cast<double>(series.size());
   const auto [least, most] = std::minmax_element(series.begin(), series.end());

@@ -55,9 +55,10 @@ struct SlowRanks {
 SlowRanks find_slow_ranks(std::span<const std::vector<double>> seconds, std::span<const std::string> hosts,
                           double threshold, std::uint64_t seed);
 
-/// Returns the score that the largest score of `members` healthy members exceeds in 3 % of runs. The score comes from a
-/// simulation in which the times of healthy members have a normal distribution; the distribution's width does not
-/// matter. Scores exist only for four or more members, so at most one healthy member in a hundred is accused (3 % / 4).
+/// Returns the critical score. The largest score of `members` healthy members exceeds the critical score in 3 % of
+/// runs. The critical score comes from a simulation in which the times of healthy members have a normal distribution;
+/// the distribution's width does not matter. Scores exist only for four or more members, so at most one healthy member
+/// in a hundred is accused (3 % / 4).
 double critical_score(std::size_t members, std::uint64_t seed);
 
 }  // namespace hvd::bench

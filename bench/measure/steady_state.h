@@ -1,5 +1,5 @@
-// Decides from the step times when warm-up ends: when the last window of steps shows no significant drift.
-// Pure: receives step times one by one.
+// Decides from the step times when warm-up ends: as soon as the last window of steps shows no significant drift.
+// Receives the step times one by one. Pure.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +39,8 @@ class SteadyState {
   [[nodiscard]] bool finished() const { return steady() || gave_up(); }
   [[nodiscard]] bool gave_up() const;
   [[nodiscard]] std::size_t steps() const { return steps_.size(); }
-  /// "steady after 9 steps (drift 0.4 %)", or "not steady after 60 steps (drift +4.1 % over the last 6)", or a text
-  /// that begins with "not steady" and says that there were too few steps to judge.
+  /// Returns "steady after 9 steps (drift 0.4 %)", or "not steady after 60 steps (drift +4.1 % over the last 6)", or a
+  /// text that begins with "not steady" and says that there were too few steps to judge.
   [[nodiscard]] std::string text() const;
 
  private:

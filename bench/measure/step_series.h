@@ -14,7 +14,7 @@ struct StepTimes {
   double step = 0;                           ///< forward to update
   double compute = 0;                        ///< forward and backward, without waits
   double exposed = 0;                        ///< time of waiting for the engine
-  double reduce = 0, control = 0, copy = 0;  ///< parts of the engine thread's time, which overlaps with compute
+  double reduce = 0, control = 0, copy = 0;  ///< engine thread's time for each of these; overlaps with compute
   double update = 0;
   /// Time by the host's clock from the end of the previous step until the host noticed the end of this step. Includes
   /// loading the batch. If several steps are requested at once, the time of the first step begins with the request. On

@@ -13,7 +13,7 @@ namespace hvd::bench {
 /// A session tries to measure this many rounds. Disturbances of a whole round cancel, so more and shorter rounds give
 /// narrower intervals than fewer and longer ones.
 inline constexpr std::size_t kRoundsToAimFor = 20;
-/// A session on CPUs with fewer rounds ends only at a cap, even if its interval is narrow.
+/// A session on CPUs with fewer rounds than this ends only at a cap, even if its interval is narrow.
 inline constexpr std::size_t kFewestRounds = 10;
 /// The first steps of a phase's visits are judged only if the phase has at least this many visits.
 inline constexpr std::size_t kVisitsToJudge = 5;
@@ -44,7 +44,8 @@ struct FirstStepVerdict {
 };
 
 /// Compares the first sample of every visit with the median of the visit's other samples. First samples are discarded
-/// if in some phase they take longer by half a percent or more and the 95 % interval of the excess lies above 0.
+/// if in some phase they take longer than the other samples by half a percent or more, and if the 95 % interval of
+/// this excess lies above 0.
 /// In simulations with five to twenty visits of each phase, 3 to 11 % of sessions discard first samples that take no
 /// longer than other samples. An excess of twice a step's noise is found in all sessions, an excess of half the noise
 /// in 45 to 90 % of sessions. Visits with a single sample are left out, because this sample has no others to be

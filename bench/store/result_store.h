@@ -1,4 +1,4 @@
-// The SQLite store. Only rank 0 writes it, from one thread at a time, outside the timed region.
+// The SQLite store. Only rank 0 writes the store, from one thread at a time, outside the timed region.
 //
 // The first save creates the partial file `<target>.<session uuid>.partial` beside the target. No other process opens
 // this file, so it needs no locks and works on cluster file systems (journal mode DELETE). finish() moves the partial

@@ -54,7 +54,7 @@ class Database {
   UniqueHandle<DatabaseTraits> handle_;
 };
 
-/// A prepared statement. Bind every parameter in order, then call run(), or integer() once.
+/// A prepared statement. Bind every parameter in order. Then call run(), or call integer() once.
 class Statement {
  public:
   Statement(Database& database, std::string_view sql);
