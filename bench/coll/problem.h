@@ -77,7 +77,8 @@ struct Problem {
   /// messages of all share sizes, rotated so that every rank sends and receives the same total.
   [[nodiscard]] std::size_t message(int from, int to, int ranks) const;
 
-  /// Number of elements in one rank's whole input and whole output, in a world of `ranks`; the maximum over ranks.
+  /// in_count() returns the number of elements in one rank's whole input, and out_count() in its whole output, in a
+  /// world of `ranks`. Both return the maximum over ranks.
   [[nodiscard]] std::size_t in_count(int ranks) const;
   [[nodiscard]] std::size_t out_count(int ranks) const;
   /// The size that nccl-tests prints: bytes of the input or of the output, whichever is larger.
@@ -101,7 +102,8 @@ struct ProblemForm {
 /// For 0 bytes the problem has no elements.
 Problem problem_of(Collective collective, std::size_t bytes, DataType type, ReduceOp op, ProblemForm form, int ranks);
 
-/// Returns bus bandwidth / algorithm bandwidth: all_reduce 2 (n - 1) / n, broadcast 1, barrier 0, others (n - 1) / n.
+/// Returns bus bandwidth / algorithm bandwidth. With n ranks this is 2 (n - 1) / n for all_reduce, 1 for broadcast, 0
+/// for barrier, and (n - 1) / n for other collectives.
 double bus_factor(Collective collective, int ranks) noexcept;
 
 /// The sizes of a sweep, in bytes. Sizes grow by a step or by a factor.

@@ -39,7 +39,7 @@ struct CellResult {
   std::optional<Estimate> ratio;       ///< median over rounds: time / first variant's time; nullopt for that variant
   std::optional<std::uint64_t> wrong;  ///< number of wrong elements over all ranks; nullopt: not checked
   Spread spread;
-  bool settled = false;       ///< enough samples, and `seconds` has an interval as narrow as requested
+  bool settled = false;       ///< the cell has enough samples, and `seconds` has an interval as narrow as requested
   std::string stop_reason;    ///< "interval narrow enough", "time cap", "SIGTERM", ...
   std::string plane;          ///< DataPlane::description() of the cell's communicator
   std::vector<Sample> taken;  ///< all samples, ordered by round
@@ -62,7 +62,7 @@ struct CollResult {
   std::string interrupted;  ///< the signal or error that ended the session early; empty: all cells were measured
   std::optional<comm::Thresholds> crossovers;  ///< the found ones with find_crossovers, else those loaded and used
   std::string started_utc, finished_utc;
-  std::size_t arena_bytes = 0;  ///< bytes per rank and variant
+  std::size_t arena_bytes = 0;  ///< size of one arena of a rank
   std::size_t cache_bytes = 0;  ///< last-level cache; 0: unknown
   /// Returns 1 if a result is wrong, otherwise 7 if the session was interrupted, otherwise 0.
   [[nodiscard]] int exit_code() const;

@@ -381,7 +381,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
     }
     rank.barrier();
   } catch (const Error& error) {
-    // All ranks throw these two errors at the same time, so no rank needs an abort message.
+    // All ranks throw kInvalidArgument and kMismatch at the same time, so no rank needs an abort message for them.
     if (error.code() != Errc::kInvalidArgument && error.code() != Errc::kMismatch) give_up(error.what());
     throw;
   } catch (const std::exception& error) {

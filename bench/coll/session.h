@@ -20,7 +20,7 @@
 namespace hvd::bench::coll {
 
 /// Returns the results so far, with `reason` as CollResult::interrupted; nullopt if there is no sample yet. Any thread
-/// may call it, even while the session's thread waits for another rank.
+/// may call the function, even while the session's thread waits for another rank.
 using Snapshot = std::function<std::optional<CollResult>(const std::string& reason)>;
 
 /// Callbacks of a session. Rank 0's thread calls them between samples. `joined`, `met` and `leaving` are called as in

@@ -28,8 +28,8 @@ struct EfficiencyAnalysis {
   /// Throughput of all ranks in phase full, divided by the sum of the ranks' throughputs in phase none, where nothing
   /// is reduced. Shows the cost of the engine without interference.
   Estimate against_independent;
-  /// The rows of analyse_efficiency(). Their fractions of the step time of phase full sum to 1. Each row's
-  /// `seconds` is its fraction times the median step time of phase full.
+  /// The rows of analyse_efficiency(). Their fractions of the step time of phase full sum to 1. Each row's `seconds` is
+  /// its fraction times the median step time of phase full.
   std::vector<DecompositionRow> rows;
   /// The replicates of the efficiency (Bootstrap::replicates). Empty if the efficiency has no interval.
   std::vector<double> efficiency_replicates;
@@ -49,10 +49,10 @@ struct EfficiencyAnalysis {
 ///   residual               TF minus all rows above
 /// Each figure is the geometric median over rounds: a slow spell of the host that affects a whole round cancels, and a
 /// round with one disturbed visit has little weight. Intervals come from resampled rounds. Resampling few rounds
-/// understates their spread, so the replicates' deviations are multiplied by a factor. With five or more rounds, the
-/// intervals contain the true value in at least 93 % of cases (simulated in tests/bench/efficiency_coverage_test.cpp,
-/// and for disturbed hosts in disturbed_host_test.cpp). There is no interval if there is a single round, or if phase
-/// full has fewer than kFewestForInterval samples.
+/// understates the spread of the rounds, so the replicates' deviations are multiplied by a factor. With five or more
+/// rounds, the intervals contain the true value in at least 93 % of cases (simulated in
+/// tests/bench/efficiency_coverage_test.cpp, and for disturbed hosts in disturbed_host_test.cpp). There is no interval
+/// if there is a single round, or if phase full has fewer than kFewestForInterval samples.
 EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const IntervalOptions& options = {});
 
 }  // namespace hvd::bench
