@@ -32,14 +32,14 @@ class RecordKeeper {
   /// Errors: io; the text says where the rows are instead, or what is missing.
   void finish(const std::string& reason = "ended without saying why",
               std::chrono::milliseconds patience = std::chrono::seconds(30));
-  /// Does what finish() does, but only until a deadline. The signal thread calls it. A later save() does nothing.
-  /// Returns a text that says what went wrong, or "" if all went well. Never throws.
+  /// Does what finish() does, but only until a deadline. The signal thread calls close_now(). A later save() does
+  /// nothing. Returns a text that says what went wrong, or "" if all went well. Never throws.
   std::string close_now(const std::string& reason, Deadline deadline) noexcept;
 
   /// Returns the absolute path of the target, or "" without a store.
   [[nodiscard]] std::string file() const;
-  /// Returns the file beside the target that holds the rows until the end; "" without a store. Call before the first
-  /// save.
+  /// Returns the file beside the target that holds the rows until the session ends; "" without a store. Call before the
+  /// first save.
   [[nodiscard]] std::string partial() const;
   /// Returns true if a run is on the disk. Any thread may call has_saved(), which does not wait for the store.
   [[nodiscard]] bool has_saved() const noexcept { return saved_any_; }
@@ -47,7 +47,7 @@ class RecordKeeper {
  private:
   class Turn;
 
-  // Only the thread that holds a Turn calls these.
+  // Only the thread that holds a Turn calls save_pending() and publish().
   void save_pending();
   void publish(const std::string& reason, std::chrono::milliseconds patience);
 

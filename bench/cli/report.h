@@ -28,7 +28,7 @@ std::string world_text(const Options& options, const RunRecord& run);
 /// Returns one line without a newline: "measuring full: step 12, 4.96 images/s +- 1.2 %, about 40 s left".
 std::string progress_text(const Progress& progress);
 
-/// Returns the tables after the run, without the total line.
+/// Returns the tables that are printed after the session. They do not include total_line().
 std::string closing_text(const SessionResult& result, const StoredIn& stored);
 
 /// Returns the main run of the session: the run of phase full if there is one, else the last run. Null without runs.

@@ -134,7 +134,7 @@ void SignalWatch::watch() {
     const int ready = ::poll(descriptors.data(), descriptors.size(), poll_time(deadline));
     if (ready < 0) continue;  // EINTR, for example from a debugger
     if (descriptors[1].revents != 0) return;
-    if (ready == 0) break;  // the time is over
+    if (ready == 0) break;  // the grace time is over
     signalfd_siginfo info{};
     if (::read(signals_, &info, sizeof info) != static_cast<ssize_t>(sizeof info)) continue;
     const int number = static_cast<int>(info.ssi_signo);

@@ -19,14 +19,14 @@ bool is_announcement(int signal_number);
 class SignalWatch {
  public:
   struct Callbacks {
-    /// How long the program may take to stop by itself after this signal.
+    /// Returns how long the program may take to stop by itself after the signal.
     std::function<std::chrono::milliseconds(int signal_number)> grace;
     /// Called on the watching thread, at most once, when the grace time is over or a second signal has come.
     /// `reason`: "SIGTERM", or "SIGINT, twice".
     std::function<void(const std::string& reason)> overdue;
   };
 
-  /// Blocks the signals in the calling thread and in all threads that it starts later. Call it first in main().
+  /// Blocks the signals in the calling thread and in all threads that it starts later. Call block() first in main().
   static void block();
 
   /// Errors: io if the kernel refuses to create the descriptors.

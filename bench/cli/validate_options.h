@@ -7,7 +7,7 @@
 
 namespace hvd::bench {
 
-/// `options` must live until the command line is parsed.
+/// Registers the options of `validate`. `options` must live until the command line is parsed.
 void register_validation(CLI::App& command, ValidateOptions& options);
 
 /// Call after `app` has parsed the options of training. Errors: invalid_argument for the first given option that has no

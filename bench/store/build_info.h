@@ -24,7 +24,7 @@ std::string_view schema_sql();
 /// store of version 2.
 std::string_view schema_2_sql();
 
-/// "hvd_bench 0.1.0 (commit 42bcb1278b, dirty)".
+/// Returns text such as "hvd_bench 0.1.0 (commit 42bcb1278b, dirty)".
 std::string version_text();
 
 }  // namespace hvd::bench

@@ -53,7 +53,7 @@ Memory memory();
 /// Returns the value of "Key:  123 kB" in `file` (a path such as "/proc/meminfo"), in bytes; 0 if absent.
 std::int64_t proc_bytes(const char* file, std::string_view key);
 
-/// Returns the processor time that the cgroup allows, in processors ("2", "0.50"); empty if there is no quota.
+/// Returns the quota of the cgroup: its processor time as a number of processors ("2", "0.50"); empty without a quota.
 /// affinity() does not show the quota. If a process needs more time than its quota, the kernel stops the process for a
 /// part of every tenth of a second.
 std::string cpu_quota();

@@ -22,8 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Prefixes of variables that tune a library we use, and so change results. A prefix also matches variables of future
-// versions. Open MPI 5 reads OMPI_MCA_* for itself and PRTE_MCA_* for its launcher.
+// Prefixes of variables that tune a library that we use, and therefore change results. A prefix also matches variables
+// of future versions. Open MPI 5 reads OMPI_MCA_* for itself and PRTE_MCA_* for its launcher.
 constexpr std::array<std::string_view, 21> kTuningPrefixes{
     "OMP_",    "GOMP_",          "KMP_",         "DNNL_",         "ONEDNN_",      "UCX_",         "NCCL_",
     "MALLOC_", "GLIBC_TUNABLES", "OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_hwloc",

@@ -27,9 +27,8 @@ Provenance collect_provenance(const std::vector<std::string>& command, const Pro
 Provenance environment_facts(const Environment& environment);
 
 /// Returns a hash, 16 hex digits, of the configuration fields of `run` and of the facts whose
-/// ProvenanceFact::in_fingerprint is set.
-/// The hash leaves out identities, times, results, host names, the size of the allocation around a smaller run, and the
-/// seed, which does not change how long a step takes.
+/// ProvenanceFact::in_fingerprint is set. The hash leaves out identities, times, results, host names, the size of the
+/// allocation around a smaller run, and the seed, which does not change how long a step takes.
 std::string fingerprint(const RunRecord& run);
 
 /// Returns a line with which a shell runs `argv` again in the same directory. The launcher command in the line is only
