@@ -96,7 +96,7 @@ class Rank {
   gpu::PinnedMemory pinned_;         // with a GPU: the memory of staging_
   std::vector<std::byte> pageable_;  // without a GPU: the memory of staging_
   std::span<std::byte> staging_;
-  gpu::Event first_, last_;  // on a GPU: recorded before the sample and after it
+  gpu::Event first_, last_;  // on a GPU: `first_` is recorded before a sample, `last_` after it
   struct CellGraph {
     std::uint32_t batch = 0;  // operations in the graph; 0: there is no graph
     gpu::Graph graph;

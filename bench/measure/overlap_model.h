@@ -17,7 +17,7 @@ struct BucketTiming {
 
 struct OverlapModel {
   double exposed_seconds = 0;     ///< from the end of backward to the end of the last bucket; never negative
-  double overlapped_seconds = 0;  ///< reduction time that runs beside the compute
+  double overlapped_seconds = 0;  ///< time of reductions that run beside the compute
 };
 
 /// Applies the model: buckets are reduced in order and one at a time; a reduction starts when its bucket is ready.

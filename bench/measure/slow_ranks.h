@@ -56,7 +56,7 @@ SlowRanks find_slow_ranks(std::span<const std::vector<double>> seconds, std::spa
                           double threshold, std::uint64_t seed);
 
 /// Returns the critical score. The largest score of `members` healthy members exceeds the critical score in 3 % of
-/// runs. The critical score comes from a simulation in which the times of healthy members have a normal distribution;
+/// runs. The critical score comes from a simulation in which the slowness of healthy members has a normal distribution;
 /// the distribution's width does not matter. Scores exist only for four or more members, so at most one healthy member
 /// in a hundred is accused (3 % / 4).
 double critical_score(std::size_t members, std::uint64_t seed);
