@@ -136,8 +136,8 @@ void Application::open_store(const Options& options) {
       store = std::make_unique<ResultStore>(options.db_file, session_uuid_, quoted_command_line(argv_, start_));
     }
   } catch (const Error&) {
-    // Throw now if there is no other rank, or if mpirun ends the other ranks. Under other launchers the other ranks
-    // would wait for this rank while MPI starts, so the session tells them of the error later.
+    // Throw the error now if there is no other rank, or if mpirun ends the other ranks. Under other launchers the other
+    // ranks would wait for this rank while MPI starts, so the session tells them of the error later.
     if (launch_.size == 1 || launch_.launcher == Launcher::kMpirun) throw;
     store_problem_ = std::current_exception();
   }
@@ -169,12 +169,13 @@ SessionObserver Application::observer(const Options& options) {
   };
   if (launch_.rank != 0) return observer;
   observer.progress = [this](const Progress& progress) {
-    // Throw only after the stage "building": then the other ranks follow rank 0's directives and end with its code.
+    // Throw only after the stage "building". After this stage the other ranks follow rank 0's directives, and they end
+    // with rank 0's exit code.
     if (store_problem_ && progress.stage != "building") std::rethrow_exception(store_problem_);
     console_->show(progress);
   };
   observer.save = [this, &options](const RunRecord& run) {
-    // Announce only the session's main phase: a baseline phase uses no transport, and may run on a single rank.
+    // Announce only the session's main phase, because a baseline phase uses no transport and may run on a single rank.
     const bool main = !options.efficiency || run.phase == Phase::kFull;
     if (main && !std::exchange(world_announced_, true)) announce(options, world_text(options, run));
     keeper_->save(run);

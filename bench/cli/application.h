@@ -1,7 +1,7 @@
-// Application runs the program after main() has read the environment and how the process was launched. It builds the
-// parts from the command line, runs the session, and prints and stores the results. The functions that end the process
-// before the session is over are in application_end.cpp. Threads: main()'s thread calls run() and fail(). The threads
-// of SignalWatch, MpiDeadline and the engine call the functions that end the process.
+// Application runs the program after main() has read the environment and found out how the process was launched. It
+// builds the parts from the command line, runs the session, and prints and stores the results. The functions that end
+// the process before the session is over are in application_end.cpp. Threads: main()'s thread calls run() and fail().
+// The threads of SignalWatch, MpiDeadline and the engine call the functions that end the process.
 #pragma once
 
 #include <atomic>
@@ -39,9 +39,9 @@ class Application {
  public:
   Application(std::vector<std::string> argv, ProcessStart start);
 
-  /// Does what the command line asks and returns the exit code. Errors: all of Errc.
+  /// Does what the command line asks and returns the exit code. Errors: any Errc.
   int run();
-  /// Reports the error, keeps what was measured, returns the exit code.
+  /// Reports the error, stores the results measured so far, and returns the exit code.
   int fail(const Error& error);
 
  private:
@@ -83,7 +83,7 @@ class Application {
   std::atomic<bool> end_begun_ = false;         // a thread has begun to report how the session ended
   bool main_thread_ends_ = false;               // close(), on the main thread, reports how the session ended
   std::atomic<bool> is_coll_ = false;
-  std::timed_mutex coll_output_;  // held by the thread that writes the results of `coll`; guards the next two members
+  std::timed_mutex coll_output_;  // held while writing results of `coll`; guards coll_snapshot_ and write_coll_
   coll::Snapshot coll_snapshot_;
   std::function<void(const coll::CollResult&, std::chrono::milliseconds)> write_coll_;
   std::atomic<bool> coll_written_ = false;  // the results of `coll` are printed and written to their files

@@ -19,13 +19,14 @@ namespace {
 /// How long a rank with an error waits for mpirun to end this rank, before the rank prints the error. mpirun (Open MPI
 /// 4.1) ends the other ranks one second after the first rank has left; 0.5 s are margin.
 constexpr std::chrono::milliseconds kWaitForLauncher(1500);
-/// kWaitForLauncher before the ranks join: longer, because no other rank waits for this rank yet.
+/// Used instead of kWaitForLauncher before the ranks join. It is longer, because no other rank waits for this rank yet.
 constexpr std::chrono::milliseconds kWaitBeforeTheRanksMeet(5000);
 /// How long rank 1 waits for rank 0 to report that ranks never joined. mpirun wakes a stopped rank some seconds before
-/// it ends that rank (odls_base_sigkill_timeout). The woken rank finds that its deadline has passed, and reports.
+/// it ends that rank (odls_base_sigkill_timeout). The woken rank finds that its deadline has passed, and reports this.
 constexpr std::chrono::milliseconds kWaitForTheRoot(5000);
 constexpr std::chrono::milliseconds kLetTheRootLeave(2500);  // how long other ranks let rank 0 print and store first
-/// How long storing may take after SIGTERM. mpirun of Open MPI 4 kills after 1 s, mpirun of Open MPI 5 after 0.25 s.
+/// How long storing may take after SIGTERM. mpirun of Open MPI 4 kills this process after 1 s. mpirun of Open MPI 5,
+/// which uses PRRTE, kills it after 0.25 s; kForcedClosePrrte is the limit for this mpirun.
 constexpr std::chrono::milliseconds kForcedClose(250);
 constexpr std::chrono::milliseconds kForcedClosePrrte(120);
 
@@ -45,8 +46,9 @@ void Application::end_now(const std::string& reason) {
   leave_now(lost_rank_text_ + reason, lost_rank_text_.empty() ? Errc::kInterrupted : Errc::kPeerLost, for_the_store);
 }
 
-/// Called when a signal arrives. The launcher may have sent it because a rank ended, which this rank notices only while
-/// it waits for that rank. Does nothing at later signals: by then, ranks end because of the first signal.
+/// Called when a signal arrives. The launcher may have sent the signal because a rank ended. This rank notices such an
+/// end only while it waits for the ended rank. Does nothing when later signals arrive, because by then ranks end
+/// because of the first signal.
 void Application::look_for_lost_neighbour() {
   if (std::exchange(looked_for_lost_, true) || leaving_ || end_begun_) return;  // ranks that are leaving are not lost
   const MutexLock lock(mutex_);
@@ -75,7 +77,8 @@ void Application::end_stuck(const Error& error) {
   leave_now(error.what(), error.code(), kForcedEnd);
 }
 
-/// Ends the process when other ranks did not join or leave MPI's world in time. Every rank notices; one rank reports.
+/// Ends the process when other ranks did not join or leave MPI's world in time. Every rank notices this; only one rank
+/// reports it.
 void Application::end_alone(Patience waited) {
   if (end_begun_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
   const Error error(
@@ -104,7 +107,7 @@ void Application::let_the_root_leave_first() const {
   }
 }
 
-/// Returns the part of the line about an early end that says what was stored or printed.
+/// Returns the words with which the line about an early end says what was stored or printed.
 std::string Application::what_is_kept(const RecordKeeper* keeper) const {
   if (is_coll_) {
     return coll_written_ ? "the results so far are printed and written" : "no results are printed or written";
@@ -130,7 +133,7 @@ void Application::write_coll_now(const std::string& reason, std::chrono::millise
   }
 }
 
-/// Prints the error if this rank is the one that reports it. Returns true if the error was printed.
+/// Prints the error if this rank is to report it. Returns true if the error was printed.
 bool Application::say(const Error& error) {
   // An AgreedError came from rank 0, which has printed it already.
   if (launch_.rank != 0 && dynamic_cast<const AgreedError*>(&error) != nullptr) return false;

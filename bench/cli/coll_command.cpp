@@ -59,8 +59,9 @@ std::vector<coll::Collective> parse_collectives(const std::string& text) {
   return found;
 }
 
-/// Returns the value whose spelling in `names`, or whose own name ("fp32", "average"), is `text`.
-/// Errors: invalid_argument that lists the names.
+/// Returns the value that `text` names, either with the spelling in `names` or with the value's own name ("fp32",
+/// "average").
+/// Errors: invalid_argument that lists the spellings.
 template <class Names>
 auto parse_name(const Names& names, std::string_view where, std::string_view text) {
   std::vector<std::string> known;
@@ -141,7 +142,7 @@ std::string instead_of(std::string_view option) {
       Known{"-x", "--cta_policy", "NCCL's own variables, such as NCCL_CTA_POLICY"},
       Known{"-D", "--device_implementation", "operations are NCCL's"},
       Known{"-V", "--device_cta_count", "operations are NCCL's"},
-      Known{"-M", "", "-J has buffer_bytes"},  // its long name in nccl-tests, --memory, is a different option here
+      Known{"-M", "", "-J has buffer_bytes"},  // -M is --memory in nccl-tests; our --memory is another option
       Known{"-I", "--per_iter_timing", "-J and --csv always have the spread of the samples"},
       Known{"-K", "--per_iter_skip", "-w discards the first samples"},
       Known{"-u", "--unalign", "buffers begin at multiples of 64 bytes"}};
@@ -277,7 +278,7 @@ void register_files(Registrar add, coll::CollOptions& o, CollGiven& given) {
   add.flag("--no-db", "Store nothing, whatever --db says", [&given] { given.no_db = true; });
 }
 
-/// Sets the options of --find-crossovers. Sizes go up to 4 MiB, because latency no longer matters above that.
+/// Sets the options of --find-crossovers. Sizes go up to 4 MiB, because latency no longer matters above 4 MiB.
 void settle_crossovers(coll::CollOptions& o, const CollGiven& given) {
   if (!given.compare.empty() || given.algorithm || !o.model.empty() || o.ragged || o.gpus) {
     throw Error(Errc::kInvalidArgument,

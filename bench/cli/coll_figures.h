@@ -18,13 +18,13 @@ inline constexpr double kGiga = 1e-9;
 /// The two cells of one row: [0] out of place, [1] in place; null if the session has no such cell.
 using Row = std::array<const CellResult*, 2>;
 
-/// Rows keep the order of make_cells(): by type, reduction and size.
+/// Returns the rows in the order of make_cells(): by type, reduction and size.
 std::vector<Row> rows_of(const CollResult& result, Collective collective, int variant);
 
 /// Returns true if the cell exists and has samples.
 bool measured(const CellResult* cell);
 
-/// Time to reduce all buckets of one step of a network, one after the other.
+/// Time to reduce, one after the other, all gradient buckets of one training step of a network.
 struct ModelStep {
   Collective collective = Collective::kAllReduce;
   int variant = 0;
@@ -32,10 +32,10 @@ struct ModelStep {
   std::array<std::optional<double>, 2> seconds{0.0, 0.0};  ///< out of place, in place; nullopt: a size was not measured
 };
 
-/// Returns an empty list without --from-model.
+/// Returns the steps of the network of --from-model; an empty list without this option.
 std::vector<ModelStep> model_steps(const CollOptions& options, const CollResult& result);
 
-/// Number and size of all buckets of one step.
+/// Number and total size of the gradient buckets of one training step.
 struct ModelTotal {
   std::size_t buckets = 0, bytes = 0;
 };

@@ -1,5 +1,5 @@
-// Writes the results of `hvd_bench coll` to standard output, the files of -J and --csv, and the store of --db. Rank 0
-// only, one thread at a time.
+// Writes the results of `hvd_bench coll` to standard output, the files of -J and --csv, and the store of --db. Used on
+// rank 0 only, by one thread at a time.
 #pragma once
 
 #include <chrono>
@@ -46,11 +46,12 @@ struct CollOutput {
   CollStore* store;  ///< null: --db was not given
 };
 
-/// Prints the table and writes the files and the store. An error in one of them does not stop the others. `patience` is
-/// passed to CollStore::put(). Errors: the first one, usually io.
+/// Prints the table and writes the files and the store. An error in one of these outputs does not stop the others.
+/// `patience` is passed to CollStore::put(). Errors: the first error of an output, usually io.
 void put_coll_outputs(const CollOutput& output, const coll::CollResult& result, std::chrono::milliseconds patience);
 
-/// Returns an observer with the calls that both kinds of sessions share, and `narrate`. Borrows `console`.
+/// Returns an observer for `coll` with the callbacks that it has in common with `session`, and with a `narrate` that
+/// prints on `console`. Borrows `console`.
 coll::CollObserver coll_observer(const SessionObserver& session, Console& console);
 
 }  // namespace hvd::bench

@@ -55,7 +55,7 @@ std::string canonical(std::string argument) {
   return argument;
 }
 
-/// Says which options the user gave, for the checks of reconcile() that cannot see this in Options.
+/// Records which options the user gave. Some checks of reconcile() need this, because Options does not show it.
 struct Given {
   bool schedule = false, startup_deadline = false, db = false, no_db = false;
 };
@@ -76,7 +76,7 @@ void read_environment(const Environment& environment, Options& options) {
   options.engine.timeline_filename = std::string(value_of(environment, "HOROVOD_TIMELINE"));
 }
 
-/// tf32 computes in fp32. settle() checks later whether this machine supports tf32.
+/// "tf32" sets the type fp32 and options.gpu.tf32. settle() checks later whether this machine supports tf32.
 void parse_compute_type(const std::string& text, Options& options) {
   constexpr std::array kTypes{DataType::kF32, DataType::kF32, DataType::kF16, DataType::kBF16};
   const std::size_t word = parse_word("--dtype", text, {"fp32", "tf32", "fp16", "bf16"});
@@ -94,7 +94,7 @@ Device parse_device(const std::string& text) {
   return kDevices[parse_word("--device", text, {"auto", "cpu", "cuda", "reference"})];
 }
 
-/// `--comm hierarchical` uses NCCL inside a node.
+/// `--comm hierarchical` sets the backend NCCL, because this option uses NCCL inside a node.
 void parse_comm(const std::string& text, Options& options) {
   constexpr std::array kBackends{CommBackend::kAuto, CommBackend::kNone, CommBackend::kLoopback,
                                  CommBackend::kMpi,  CommBackend::kNccl, CommBackend::kNccl};
@@ -302,7 +302,8 @@ void refuse_rest(const CLI::App& app, const std::vector<std::string>& rest) {
                           did_you_mean(word, commands)));
 }
 
-/// Refuses options that do not belong to `command`. `known`: the one option that the command takes, or "".
+/// Refuses options that do not belong to `command`. `known` is the only option that the command takes; "" if it takes
+/// none.
 void refuse_foreign(const CLI::App& app, const std::string& command, const std::string& known) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() > 0 && !option->check_lname(known)) {

@@ -22,8 +22,8 @@ struct CommandLine {
   Command command = Command::kTrain;
   Options options;
   CollCommand coll;
-  std::string label;               ///< for `stored`
-  std::vector<std::string> files;  ///< for `stored`
+  std::string label;               ///< for `stored`: the key of the label
+  std::vector<std::string> files;  ///< for `stored`: the stores to search
   std::string text;
 };
 

@@ -29,7 +29,7 @@ void put(int descriptor, std::string_view text) noexcept {
 
 std::string escape(char32_t code) {
   constexpr std::string_view kDigits = "0123456789abcdef";
-  const bool short_form = code < 0x20;  // other characters are written as JSON writes them: "\\u" and four digits
+  const bool short_form = code < 0x20;  // other characters get the form of JSON: "\\u" and four digits
   std::string out = short_form ? "\\x" : "\\u";
   for (int shift = short_form ? 4 : 12; shift >= 0; shift -= 4) out += kDigits[(code >> shift) & 0xf];
   return out;

@@ -15,7 +15,7 @@ class Console {
  public:
   struct Settings {
     bool quiet = false;     ///< print only results and errors
-    bool terminal = false;  ///< standard error is a terminal: the progress line is rewritten in place
+    bool terminal = false;  ///< standard error is a terminal, on which the progress line is rewritten in place
   };
   explicit Console(Settings settings) : settings_(settings) {}
 
@@ -39,7 +39,8 @@ class Console {
 
 /// Returns `text` as one printable line. Control characters, hidden characters and direction marks become escapes
 /// (\x1b, \n, \u202e); invalid UTF-8 becomes U+FFFD. Console and say_error() make all text that they print printable,
-/// but Console keeps newlines. So call printable() for each stored value that becomes part of a text of several lines.
+/// but Console keeps newlines. Therefore call printable() for each stored value that becomes part of a text of several
+/// lines.
 std::string printable(std::string_view text);
 
 /// Prints "hvd_bench: error: ..." in one write, so that lines of several ranks do not mix. Any thread may call it.

@@ -99,7 +99,7 @@ void examine_load(FindingList& all, const Processor& cpu) {
   }
 }
 
-/// Compares oneDNN's rates with the peak rate in registers, measured at the processor's present clock.
+/// Compares oneDNN's rates with the peak rate of multiply-adds in registers, measured at the processor's present clock.
 void examine_rates(FindingList& all, int threads) {
   const double peak = peak_flops(threads);
   good(all, "peak fp32", fmt::format("{} in registers on {} threads", rate_text(peak, "FLOP/s"), threads));

@@ -18,8 +18,8 @@ struct Finding {
 };
 
 /// Examines the processor (cores, SIMD, AMX, governor, load), memory and its copy bandwidth, the measured fp32 and bf16
-/// matrix rates against the processor's peak, NUMA nodes, /dev/shm, oneDNN, MPI, launcher (Slurm, LSF, or none),
-/// affinity against the thread count, GPUs, and the store's file if one is given.
+/// matrix rates compared with the processor's peak, NUMA nodes, /dev/shm, oneDNN, MPI, launcher (Slurm, LSF, or none),
+/// the affinity compared with the thread count, GPUs, and the store's file if one is given.
 /// If several ranks are launched together, the first rank of each host examines the host, and the host's other ranks
 /// only start MPI and leave. Only rank 0 examines the store.
 std::vector<Finding> examine(const std::string& db_file, const ProcessStart& start);

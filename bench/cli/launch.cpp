@@ -70,7 +70,7 @@ ProcessStart process_start(Environment environment) {
 
 Launch detect_launch(const Environment& environment) {
   Launch launch;
-  // The innermost launcher decides: mpirun may start fewer processes than its allocation has tasks.
+  // Look for the innermost launcher first, because mpirun may start fewer processes than its allocation has tasks.
   if (has(environment, "OMPI_COMM_WORLD_SIZE")) {
     take(environment, {Launcher::kMpirun, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},
          launch);
@@ -153,7 +153,7 @@ ErrorReporting error_reporting(const Launch& launch, const Error& error, ErrorSt
   switch (error.code()) {
     case Errc::kPeerLost:
     case Errc::kTimeout:
-      // Every surviving rank has the same error. Rank 0 reports it, or rank 1 if rank 0 itself is lost.
+      // Every surviving rank has the same error. Rank 0 reports the error, or rank 1 if rank 0 itself is lost.
       return launch.rank == 1 && says_rank_0_is_lost(error.what()) ? ErrorReporting::kUnlessStopped
                                                                    : ErrorReporting::kSilent;
     case Errc::kMismatch:
@@ -168,7 +168,8 @@ ErrorReporting error_reporting(const Launch& launch, const Error& error, ErrorSt
     case Errc::kBackend: break;
   }
   // The fault belongs to this rank, to this host, or to all ranks. mpirun ends the other ranks when the first rank
-  // leaves. srun may let them run, so one rank per host reports, and rank 0 learns the reason from that rank.
+  // leaves. srun may let the other ranks run, so one rank per host reports the error, and rank 0 learns the reason from
+  // that rank.
   return launch.launcher == Launcher::kMpirun || launch.local_rank == 0 ? ErrorReporting::kUnlessStopped
                                                                         : ErrorReporting::kSilent;
 }

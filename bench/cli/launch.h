@@ -12,12 +12,12 @@
 
 namespace hvd::bench {
 
-/// Returns the environment together with what it says about the launch.
+/// Returns the environment, and the facts about the launch that detect_launch() finds in it.
 ProcessStart process_start(Environment environment);
 Launch detect_launch(const Environment& environment);
 
-/// Decides `options.comm` if it is kAuto: MPI for several processes, loopback for --ranks, else it stays kAuto. Refuses
-/// launches that would silently run as separate worlds.
+/// Sets `options.comm` if it is kAuto: to MPI for several processes, to loopback for --ranks. Otherwise it stays kAuto.
+/// Refuses launches that would silently run as separate worlds.
 /// Errors: invalid_argument if the launcher's variables contradict one another, or if the launch is refused (the text
 /// says how to launch); unsupported if several processes were started and this build has no MPI.
 /// To run one process on purpose inside an allocation of several tasks, use `--comm loopback` or --ranks, or launch one
@@ -33,14 +33,15 @@ enum class ErrorReporting : std::uint8_t {
 enum class ErrorStage : std::uint8_t {
   kUsage,    ///< reading the command line, which all ranks of one command share
   kHost,     ///< examining this host, before the ranks have joined
-  kSession,  ///< running: rank 0 learns of every rank's failure
+  kSession,  ///< the session runs, and rank 0 learns of every rank's failure
 };
 ErrorReporting error_reporting(const Launch& launch, const Error& error, ErrorStage stage);
 
-/// How long the run may take to end in order after a signal before it is forced to end. mpirun of Open MPI 4 kills 1 s
-/// after SIGTERM (odls_base_sigkill_timeout), mpirun of Open MPI 5 after 0.25 s (seen with PRRTE 3.0.8, which has no
-/// variable for this time). Slurm kills after 30 s (KillWait), LSF after 10 s. The returned time is shorter, because
-/// the store is written afterwards. No launcher kills soon after an announcement such as SIGUSR1.
+/// Returns how long the run may take to end in order after a signal. When this time is over, the run is forced to end.
+/// mpirun of Open MPI 4 kills the processes 1 s after SIGTERM (odls_base_sigkill_timeout), mpirun of Open MPI 5 after
+/// 0.25 s (seen with PRRTE 3.0.8, which has no variable for this time). Slurm kills them after 30 s (KillWait), LSF
+/// after 10 s. The returned time is shorter than these times, because the store is written afterwards. No launcher
+/// kills processes soon after an announcement such as SIGUSR1.
 std::chrono::milliseconds grace(const Launch& launch, int signal_number);
 
 }  // namespace hvd::bench

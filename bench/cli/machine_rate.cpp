@@ -19,7 +19,7 @@ namespace {
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-/// Runs `work` on `threads` threads that start together. Returns the seconds until the last one is done.
+/// Runs `work` on `threads` threads that start together. Returns the seconds until the last thread is done.
 double timed(int threads, const std::function<void(int thread)>& work) {
   std::barrier start(threads + 1);
   std::vector<std::jthread> workers;
@@ -37,7 +37,7 @@ double timed(int threads, const std::function<void(int thread)>& work) {
 }
 
 typedef float Vector __attribute__((vector_size(64)));  // the compiler splits vectors if registers are narrower
-constexpr int kChains = 12;                             // more than latency x units (4 x 2), to keep all units busy
+constexpr int kChains = 12;                             // keeps all units busy: more than 4 cycles (latency) x 2 units
 
 /// Does `rounds` multiply-adds in each of kChains independent chains of 16 floats.
 [[gnu::always_inline]] inline float multiply_add(long rounds) {

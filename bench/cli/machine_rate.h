@@ -7,7 +7,7 @@
 namespace hvd::bench {
 
 /// Returns the peak rate of fp32 fused multiply-adds in registers, with the widest vectors of this processor, at the
-/// clock that the processor sustains. In FLOP/s of all threads together.
+/// clock that the processor sustains. The unit is FLOP/s of all threads together.
 double peak_flops(int threads);
 
 /// Returns the rate of memcpy between blocks that do not fit into caches: bytes read plus bytes written per second.

@@ -1,4 +1,4 @@
-// A deadline for starting and finalising MPI. Both calls wait for every process of the launch and have no deadline of
+// A deadline for MPI_Init and MPI_Finalize. These calls wait for every process of the launch and have no deadline of
 // their own.
 #pragma once
 

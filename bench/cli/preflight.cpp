@@ -123,7 +123,8 @@ void check_outputs(const Options& options, int ranks) {
   const std::string& timeline = options.engine.timeline_filename;
   if (!timeline.empty()) add("--timeline-filename", timeline_path(timeline, 0));
   require_files_of_their_own(outputs);
-  // Compare the ranks' traces with the other outputs, but not with one another, because their names differ.
+  // Compare the ranks' traces with the other outputs. The traces have different names, so they are not compared with
+  // one another.
   for (int rank = 1; rank < ranks && !timeline.empty(); ++rank) {
     const std::string trace = timeline_path(timeline, rank);
     for (const OutputFile& output : outputs) {

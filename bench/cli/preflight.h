@@ -1,4 +1,5 @@
-// Checks before MPI starts, which need little memory: the model, its image size, the processor, the output files.
+// Checks of the model, its image size, the processor and the output files. The checks need little memory and run before
+// MPI starts.
 #pragma once
 
 #include <string>
@@ -15,8 +16,8 @@ namespace hvd::bench {
 Setup check_model(const Options& options, GpuBackend* gpus = nullptr);
 
 /// Call on rank 0 before anything is written. `ranks`: the size of the world.
-/// Errors: io if a file of --record-replay or --timeline-filename cannot be written, or if it is a file of another
-/// kind, which stays untouched; invalid_argument as for require_files_of_their_own().
+/// Errors: io if a file of --record-replay or --timeline-filename cannot be written, or if the file exists and is
+/// of another kind (it then stays untouched); invalid_argument as for require_files_of_their_own().
 void check_outputs(const Options& options, int ranks);
 
 /// A file that an option names.
@@ -25,7 +26,8 @@ struct OutputFile {
   std::string path;
 };
 
-/// Errors: invalid_argument if two outputs are the same file, or if standard output or standard error goes to one.
+/// Checks that every output has a file of its own. Errors: invalid_argument if two outputs are the same file, or if
+/// standard output or standard error goes to an output file.
 void require_files_of_their_own(const std::vector<OutputFile>& outputs);
 
 }  // namespace hvd::bench

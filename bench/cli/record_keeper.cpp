@@ -10,7 +10,8 @@ namespace hvd::bench {
 /// The exclusive right to use the store. Unlike the wait for a mutex, the wait for a Turn can end at a deadline.
 class RecordKeeper::Turn {
  public:
-  /// Waits without limit if `until` is null, else until that deadline; check taken().
+  /// Waits without limit if `until` is null, otherwise until that deadline. Then taken() says whether the wait
+  /// succeeded.
   Turn(RecordKeeper& keeper, const Deadline* until) : keeper_(keeper) {
     const MutexLock lock(keeper_.mutex_);
     while (keeper_.busy_) {

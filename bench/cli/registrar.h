@@ -39,7 +39,7 @@ class Registrar {
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
         ->group(group_);
   }
-  /// Refuses an empty name, which is most likely an unset shell variable.
+  /// file() and folder() refuse an empty name, which is most likely an unset shell variable.
   void file(const char* name, const char* help, std::string& target) { path(name, "FILE", "file", help, target); }
   void folder(const char* name, const char* help, std::string& target) { path(name, "FOLDER", "folder", help, target); }
   /// Registers an option that may be given several times, with one value each.

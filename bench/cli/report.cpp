@@ -112,7 +112,8 @@ std::string decomposition_table(const RunRecord& run) {
   return text;
 }
 
-/// Compares images/s with perfect scaling: the world size times the rate of one rank alone in the same allocation.
+/// Compares images/s with perfect scaling: the world size times the rate of one rank that trains alone in the same
+/// allocation.
 std::string bound_line(const SessionResult& result, const RunRecord& full) {
   const auto solo = std::find_if(result.runs.begin(), result.runs.end(), [](const RunRecord& run) {
     return run.phase == Phase::kSolo && run.images_per_second;

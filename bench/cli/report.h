@@ -17,22 +17,23 @@ struct StoredIn {
   std::string problem;  ///< why the runs are not in the file; empty if they are
 };
 
-/// Says what will run, for how long, and where it will be stored. All of this is known before anything is built.
-/// `partial` is the file that holds the rows until the end, shown so that a user can find it. "" if there is none.
+/// Says what will run, for how long, and where the results will be stored. All of this is known before the network is
+/// built. `partial` is the file that holds the rows until the session ends, or "". The text shows it, so that a user
+/// can find the file.
 std::string plan_text(const Options& options, const Setup& setup, const std::string& partial = {});
 /// Says which ranks and hosts train and how gradients are reduced. This is known when the runs begin. `run` is the run
 /// of the main phase.
 std::string world_text(const Options& options, const RunRecord& run);
 
-/// One line, no newline: "measuring full: step 12, 4.96 images/s +- 1.2 %, about 40 s left".
+/// Returns one line without a newline: "measuring full: step 12, 4.96 images/s +- 1.2 %, about 40 s left".
 std::string progress_text(const Progress& progress);
 
-/// Returns the tables after the run, without the total line.
+/// Returns the tables that are printed after the session. They do not include total_line().
 std::string closing_text(const SessionResult& result, const StoredIn& stored);
 
 /// Returns the main run of the session: the run of phase full if there is one, else the last run. Null without runs.
 const RunRecord* headline(const SessionResult& result);
 
-/// "total images/sec: 1234.56". Scripts look for exactly this line.
+/// Returns "total images/sec: 1234.56". Scripts look for a line of exactly this form.
 std::string total_line(double images_per_second);
 }  // namespace hvd::bench

@@ -32,8 +32,8 @@ sigset_t ignored_now() {
   return set;
 }
 
-/// Signals that the parent process ignored: nohup ignores SIGHUP, and a shell ignores SIGINT for a background job. They
-/// are read once, before any library runs, because UCX, which Open MPI loads, installs a handler for SIGHUP.
+/// Signals that the parent process ignored: nohup ignores SIGHUP, and a shell ignores SIGINT for a background job. The
+/// function reads them once, before any library runs, because UCX, which Open MPI loads, installs a handler for SIGHUP.
 const sigset_t& ignored_by_parent() {
   static const sigset_t set = ignored_now();
   return set;
@@ -134,7 +134,7 @@ void SignalWatch::watch() {
     const int ready = ::poll(descriptors.data(), descriptors.size(), poll_time(deadline));
     if (ready < 0) continue;  // EINTR, for example from a debugger
     if (descriptors[1].revents != 0) return;
-    if (ready == 0) break;  // the time is over
+    if (ready == 0) break;  // the grace time is over
     signalfd_siginfo info{};
     if (::read(signals_, &info, sizeof info) != static_cast<ssize_t>(sizeof info)) continue;
     const int number = static_cast<int>(info.ssi_signo);

@@ -1,6 +1,6 @@
-// Turns the signals that ask a program to stop into values: SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU,
-// except those that the parent ignored. These signals are blocked in every thread, and one thread waits for them, so
-// that no code runs in a signal handler.
+// Turns the signals that ask a program to stop into values. The signals are SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2
+// and SIGXCPU, except signals that the parent process ignored. They are blocked in every thread, and one thread waits
+// for them, so that no code runs in a signal handler.
 #pragma once
 
 #include <chrono>
@@ -12,20 +12,21 @@
 
 namespace hvd::bench {
 
-/// Returns true for signals that announce the end of the job: Slurm's --signal, LSF's -wa, the soft limit on CPU time.
+/// Returns true for signals that announce the end of the job: those of Slurm's --signal, of LSF's -wa, and of the soft
+/// limit on CPU time.
 bool is_announcement(int signal_number);
 
 class SignalWatch {
  public:
   struct Callbacks {
-    /// How long the program may take to stop by itself after this signal.
+    /// Returns how long the program may take to stop by itself after the signal.
     std::function<std::chrono::milliseconds(int signal_number)> grace;
     /// Called on the watching thread, at most once, when the grace time is over or a second signal has come.
     /// `reason`: "SIGTERM", or "SIGINT, twice".
     std::function<void(const std::string& reason)> overdue;
   };
 
-  /// Blocks the signals in the calling thread and in all threads that it starts later. Call it first in main().
+  /// Blocks the signals in the calling thread and in all threads that it starts later. Call block() first in main().
   static void block();
 
   /// Errors: io if the kernel refuses to create the descriptors.

@@ -59,7 +59,7 @@ void refuse_training_only(const CLI::App& app) {
 
 void settle_validation(Options& options) {
   options.engine.schedule = Schedule::kNone;
-  options.engine.timeline_filename.clear();  // set by HOROVOD_TIMELINE; writing a trace disturbs the times
+  options.engine.timeline_filename.clear();  // HOROVOD_TIMELINE may have set it; writing a trace disturbs the times
   options.gpu.deterministic = true;
 }
 

@@ -10,7 +10,7 @@
 namespace hvd::bench {
 namespace {
 
-constexpr std::size_t kShownRanks = 16;  // `hvdb ranks` shows as many
+constexpr std::size_t kShownRanks = 16;  // `hvdb ranks` shows as many ranks
 
 std::string slower_text(const ValidatedRank& rank) {
   if (!rank.time) return "-";

@@ -7,7 +7,8 @@
 
 namespace hvd::bench {
 
-/// A table of the ranks, the slowest first, and one line per finding. If there are many ranks, only some are shown.
+/// Returns a table of the ranks, the slowest first, and one line per finding. If there are many ranks, the table shows
+/// only some.
 std::string validation_text(const Validation& validation);
 
 }  // namespace hvd::bench

@@ -51,7 +51,7 @@ double parse_number(std::string_view where, std::string_view text, double low, d
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (problem != std::errc() || end != text.data() + text.size() || !std::isfinite(value) || value < low ||
       value > high) {
-    // Ten digits are enough for our bounds, without an exponent.
+    // Ten digits are enough to print our bounds without an exponent.
     refuse(where, text, fmt::format("a number from {:.10g} to {:.10g}", low, high));
   }
   return value;

@@ -19,7 +19,7 @@ std::vector<bool> places(Collective collective, Place wanted) {
   return in_place;
 }
 
-/// Returns every problem once, because several sizes may round to the same problem.
+/// Returns each problem only once, although several sizes may be rounded to the same problem.
 std::vector<Problem> make_problems(const CollOptions& options, int ranks) {
   std::vector<Problem> problems;
   const auto add = [&](const Problem& problem) {
@@ -82,7 +82,7 @@ std::size_t arena_bytes(const CollOptions& options, const std::vector<Cell>& cel
                         std::size_t cache_bytes) {
   constexpr std::size_t kPage = 4096;
   const std::size_t cold = options.warm ? 0 : 2 * cache_bytes;
-  // The buffers of successive operations cover at least `cold` bytes of the arena before they start over.
+  // The buffers of successive operations cover at least `cold` bytes before an operation gets the first buffers again.
   return align_up(cold + largest_footprint(cells, ranks), kPage);
 }
 

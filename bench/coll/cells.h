@@ -17,24 +17,27 @@ inline constexpr int kBare = -1;
 struct Cell {
   Problem problem;
   int variant = 0;        ///< index into CollOptions::variants, or kBare
-  std::size_t group = 0;  ///< number of the problem; cells of one problem are compared with one another
+  std::size_t group = 0;  ///< number of the problem; cells of the same problem are compared with one another
 };
 
 /// Returns cells sorted by collective, type, reduction, size, place and variant. A bare kernel comes last in its group.
-/// There is no bare kernel for a barrier, on GPUs, on several nodes (`one_memory` is false), or in place in a world of
-/// one rank, where no data move.
-/// Errors: invalid_argument if nothing is left to measure (all_to_all in place), or if NCCL does not have a reduction.
+/// A problem has no bare kernel if it is a barrier, if buffers are on GPUs, if there are several nodes (`one_memory` is
+/// false), or if it is in place in a world of one rank, where no data move.
+/// Errors: invalid_argument if the options leave nothing to measure (such as only all_to_all in place), or if they ask
+/// for a reduction that NCCL does not have.
 std::vector<Cell> make_cells(const CollOptions& options, int ranks, bool one_memory);
 
-/// Returns true if the buffers of a variant come from its data plane. On GPUs this is so for all variants.
+/// Returns true if the buffers of a variant come from its data plane. Always true on GPUs.
 bool from_plane(const CollOptions& options, const Variant& variant);
 
-/// Returns the bytes of one arena: the buffers of the largest cell, plus twice `cache_bytes` unless caches stay warm.
+/// Returns the bytes of one arena: the buffers of the largest cell, plus 2 * `cache_bytes` if CollOptions::warm is not
+/// set.
 std::size_t arena_bytes(const CollOptions& options, const std::vector<Cell>& cells, int ranks, std::size_t cache_bytes);
-/// Returns the number of arenas per rank: one for each variant with from_plane(), and a plain one if any cell needs it.
+/// Returns the number of arenas per rank: one for each variant with from_plane(), and one in plain memory if other
+/// variants or a bare kernel need it.
 std::size_t arena_count(const CollOptions& options, const std::vector<Cell>& cells);
 
-/// A memory that several ranks use: a host's memory, its /dev/shm, or a GPU's memory.
+/// A memory that one or several ranks use: the memory of a host, the /dev/shm of a host, or the memory of a GPU.
 struct MemoryBudget {
   std::string place;           ///< for error texts, such as "this host"
   int ranks = 1;               ///< number of ranks that use the memory

@@ -30,7 +30,8 @@ struct Piece {
   std::size_t phase = 0;
 };
 
-/// inputs() and results() return where `rank` has its input and output. A message begins with element 0 of its pattern.
+/// inputs() returns the pieces of the input of `rank`, and results() the pieces of its output. Each message begins with
+/// element 0 of its pattern.
 std::vector<Piece> inputs(const Problem& problem, Buffers at, int rank, int ranks) {
   switch (problem.collective) {
     case Collective::kAllReduce:
@@ -178,7 +179,7 @@ void run_bare(const Problem& problem, Buffers at, const comm::Topology& topology
     return;
   }
   const bool everywhere = problem.collective == Collective::kAllReduce;
-  // If shares are ragged, use the mean share, because the least work is that of evenly divided elements.
+  // If shares are ragged, use the mean share, because the work is least if all ranks have equal shares.
   const std::size_t share = everywhere ? problem.count / ranks : problem.in_count(topology.size) / ranks;
   if (share == 0) return;
   std::vector<const std::byte*> from(ranks);

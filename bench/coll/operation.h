@@ -16,7 +16,8 @@
 
 namespace hvd::bench::coll {
 
-/// Buffers of one operation. In place, the smaller buffer lies inside the larger one, where DataPlane needs it.
+/// Buffers of one operation. In place, the smaller buffer lies inside the larger one, at the place that DataPlane
+/// requires.
 struct Buffers {
   std::byte* in = nullptr;
   std::byte* out = nullptr;
@@ -24,14 +25,15 @@ struct Buffers {
 
 /// The places in an Arena of the buffers of successive operations.
 enum class Places : std::uint8_t {
-  kRotating,  ///< one after another, so that a cache smaller than the arena has lost a buffer before its next use
+  kRotating,  ///< one after another, so that a cache smaller than the arena loses a buffer before its next operation
   kFixed      ///< all at the beginning of the arena, so that data may stay in caches
 };
 
 /// Memory from which one rank's operations get their buffers.
 class Arena {
  public:
-  /// Collective. Allocates memory from the plane, which may register it. Errors: those of DataPlane::allocate().
+  /// Collective. Allocates memory from the plane; the plane may register the memory. Errors: those of
+  /// DataPlane::allocate().
   Arena(comm::DataPlane& plane, std::size_t bytes, Places places, Deadline deadline);
   /// Allocates plain memory of this process. Errors: out_of_memory.
   Arena(std::size_t bytes, Places places);
@@ -55,7 +57,7 @@ class Arena {
 inline constexpr std::size_t kStagingBytes = std::size_t{1021} * 256 * 8;
 
 /// Fills `memory` with one byte value that gives an ordinary number in every type: not 0, not denormal, not a NaN.
-/// `staging` has kStagingBytes.
+/// `staging` is kStagingBytes long.
 void fill_ordinary(comm::DataPlane& plane, std::span<std::byte> memory, std::span<std::byte> staging,
                    Deadline deadline);
 
@@ -64,17 +66,19 @@ void fill_ordinary(comm::DataPlane& plane, std::span<std::byte> memory, std::spa
 void start(comm::Communicator& communicator, const Problem& problem, Buffers buffers, Deadline deadline);
 
 /// Does the least work that one rank must do for `problem` if all ranks share one memory: the same reads, additions and
-/// writes as its part of the operation, but from and to its own memory.
-/// - all_reduce: reduces as many elements as one share of every rank's input, and writes them once per rank.
-/// - reduce_scatter: reduces the same elements, and writes them once.
-/// - all_gather, all_to_all, broadcast: copies as many elements as the output has, except those already in place.
-/// - barrier: nothing.
+/// writes as the rank's part of the operation, but only in the rank's own memory.
+/// - all_reduce: in a world of n ranks, reduces n shares to one share, and writes the result n times.
+/// - reduce_scatter: reduces n shares to one share, and writes the result once.
+/// - all_gather, all_to_all, broadcast: copies as many elements as the output has, except elements already in place.
+/// - barrier: does nothing.
 void run_bare(const Problem& problem, Buffers buffers, const comm::Topology& topology);
-/// Returns the problem to pass to Arena::next() for run_bare(): `problem`, or one with an input as large as its output.
+/// Returns the problem to pass to Arena::next() for the buffers of run_bare(). This is `problem` if it is a reduction;
+/// otherwise it is a problem whose input is as large as the output of `problem`.
 Problem bare_shape(const Problem& problem, int ranks);
 
 /// Collective. Fills the inputs, runs the operation once, and returns the number of wrong elements in this rank's
-/// output. `once` runs the operation, for example as a graph; if null, start() runs it. `staging` has kStagingBytes.
+/// output. `once` runs the operation, for example as a graph; if null, start() runs it. `staging` is kStagingBytes
+/// long.
 std::uint64_t check(comm::Communicator& communicator, const Problem& problem, Buffers buffers,
                     std::span<std::byte> staging, Deadline deadline, const std::function<void()>& once = {});
 

@@ -17,15 +17,15 @@ enum class Place : std::uint8_t { kBoth, kOutOfPlace, kInPlace };
 
 /// Decides when the operations of one sample begin. The values are those of nccl-tests' option -z.
 enum class Pace : std::uint8_t {
-  kStream = 0,         ///< the rank starts all operations and then waits for the last
+  kStream = 0,         ///< the rank starts all operations and then waits for the end of the last one
   kBarrierInside = 1,  ///< the rank waits for each operation, and a barrier follows inside the measured time
-  kWaitEach = 2,       ///< the rank waits for each operation; equals kStream on a host plane, where every call waits
-  kBarrierOutside = 3  ///< each sample has only one operation
+  kWaitEach = 2,       ///< the rank waits for each operation; same as kStream on a host plane, where every call waits
+  kBarrierOutside = 3  ///< each sample has only one operation; the barrier before the sample is not timed
 };
 
-/// One side of a comparison. Each side has its own communicator.
+/// One of the communicators that a session compares.
 struct Variant {
-  std::string name;  ///< such as "algorithm=ring"; empty if the session compares nothing
+  std::string name;  ///< such as "algorithm=ring"; empty if the session has only one variant
   comm::CommOptions comm;
   bool registered = true;  ///< buffers come from DataPlane::allocate(), and on GPUs NCCL registers them
 };
@@ -38,21 +38,21 @@ struct CollOptions {
   std::vector<ReduceOp> ops{ReduceOp::kSum};
   Place place = Place::kBoth;
   bool gpus = false;                         ///< buffers are in GPU memory, one GPU per rank, and NCCL operates on them
-  std::vector<Variant> variants{Variant{}};  ///< at least one; all others are compared with the first variant
+  std::vector<Variant> variants{Variant{}};  ///< at least one; the first variant is the base of comparisons
   std::size_t least_samples = 20;
   std::size_t warmup = 5;
   double target_interval = 0.02;  ///< relative half width of the median's interval
   double max_seconds = 5;         ///< maximum seconds spent on one cell
   Pace pace = Pace::kStream;
-  /// Number of times that each sample launches a CUDA graph of its operations, nccl-tests' -G. 0: no graph. Needs
-  /// `gpus`, `warm`, Pace::kStream, and operations in which the host takes no part.
+  /// Number of times that each sample launches a CUDA graph of its operations, as with option -G of nccl-tests. 0: no
+  /// graph. Graphs need `gpus`, `warm`, Pace::kStream, and operations in which the host takes no part.
   std::uint32_t graph_launches = 0;
   std::size_t checks = 1;            ///< number of checks of each cell's result
   bool warm = false;                 ///< buffers may stay in caches
   bool bound = true;                 ///< also measure the bare kernel of each problem
   std::optional<double> link_gbit;   ///< for several hosts: rate of one rank's link in Gbit/s
   std::uint64_t seed = 1;            ///< seed of the random order of cells
-  bool ragged = false;               ///< the ranks have shares of different sizes, in operations with shares
+  bool ragged = false;               ///< in operations with shares, the ranks have shares of different sizes
   std::string model;                 ///< network of --from-model; empty: sizes come from -b, -e, -f and -i
   std::vector<std::size_t> repeats;  ///< [size], with --from-model: number of the network's buckets that have this size
   /// True: finds the sizes at which `auto` should change its algorithm between hosts, with crossover_variants().

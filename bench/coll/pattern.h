@@ -1,6 +1,7 @@
-// Inputs whose exact result is known, and the comparison of a result with the known one. Values are small integers,
-// chosen for the world's size so that every sum and product, in any order, is exact in the element type. Values repeat
-// after kPeriod elements. kPeriod is a prime, so that the check detects a chunk in a wrong place. Pure functions.
+// Inputs of operations whose exact results are known, and the comparison of results with the known ones. The values are
+// small integers, chosen for the world's size so that every sum and product, in any order, is exact in the element
+// type. The values repeat after kPeriod elements. kPeriod is a prime, so that the check detects a chunk in a wrong
+// place. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +38,7 @@ Pattern reduction_input(int rank, int ranks, DataType type, ReduceOp op);
 /// `ranks` is not a power of two. In that case 1 / `ranks` and at most `ranks` intermediate results are rounded, which
 /// gives slack = (ranks + 1) epsilon / 2.
 Pattern reduction_result(int ranks, DataType type, ReduceOp op);
-/// Returns the data that rank `source` sends to rank `destination`. Destination 0 also means all ranks.
+/// Returns the data that rank `source` sends to rank `destination`. If all ranks get the same data, `destination` is 0.
 Pattern message(int source, int destination, DataType type);
 
 }  // namespace hvd::bench::coll

@@ -24,8 +24,9 @@ inline constexpr std::array kCollectives{Collective::kAllReduce, Collective::kRe
 std::string_view name(Collective collective) noexcept;
 /// Returns true if the operation does arithmetic. Problem::op matters only for these operations.
 bool reduces(Collective collective) noexcept;
-/// Return true if the data plane supports the operation with input and output in the same memory (in place), or in
-/// different memory (out of place). A barrier has no memory and counts as out of place.
+/// has_in_place() returns true if the data plane supports the operation with input and output in the same memory (in
+/// place), has_out_of_place() if it supports them in different memory. A barrier has no memory and counts as out of
+/// place.
 bool has_in_place(Collective collective) noexcept;
 bool has_out_of_place(Collective collective) noexcept;
 
@@ -57,14 +58,15 @@ bool has_shares(Collective collective) noexcept;
 
 struct Problem {
   Collective collective = Collective::kAllReduce;
-  /// all_reduce, broadcast: number of elements. Barrier: 0. Others: number of elements in the smallest share.
+  /// all_reduce and broadcast: number of elements. barrier: 0. Operations with shares: number of elements in the
+  /// smallest share.
   std::size_t count = 0;
   DataType type = DataType::kF32;
   ReduceOp op = ReduceOp::kSum;
   bool in_place = false;
   bool ragged = false;  ///< rank r's share has (r + 1) * `count` elements
 
-  /// For reduce_scatter and all_gather. share() returns the number of elements in the share of `rank`, before() the sum
+  /// For reduce_scatter and all_gather: share() returns the number of elements in the share of `rank`, before() the sum
   /// over the shares of all lower ranks, and total() the sum over the shares of all ranks.
   [[nodiscard]] std::size_t share(int rank) const;
   [[nodiscard]] std::size_t before(int rank) const { return total(rank); }
@@ -75,7 +77,8 @@ struct Problem {
   /// messages of all share sizes, rotated so that every rank sends and receives the same total.
   [[nodiscard]] std::size_t message(int from, int to, int ranks) const;
 
-  /// Number of elements in one rank's whole input and whole output, in a world of `ranks`; the maximum over ranks.
+  /// in_count() returns the number of elements in one rank's whole input, and out_count() in its whole output, in a
+  /// world of `ranks`. Both return the maximum over ranks.
   [[nodiscard]] std::size_t in_count(int ranks) const;
   [[nodiscard]] std::size_t out_count(int ranks) const;
   /// The size that nccl-tests prints: bytes of the input or of the output, whichever is larger.
@@ -85,11 +88,12 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
-/// Return the root and the reduction as nccl-tests prints them: -1 if there is no root, "none" if no reduction.
+/// Return the root and the reduction as nccl-tests prints them: -1 if there is no root, "none" if there is no
+/// reduction.
 int root_of(const Problem& problem) noexcept;
 std::string_view reduction_name(const Problem& problem) noexcept;
 
-/// Properties of a problem that problem_of() makes from a size.
+/// The form of the problem that problem_of() returns.
 struct ProblemForm {
   bool in_place = false;
   bool ragged = false;  ///< has an effect only if the operation has shares
@@ -98,7 +102,8 @@ struct ProblemForm {
 /// For 0 bytes the problem has no elements.
 Problem problem_of(Collective collective, std::size_t bytes, DataType type, ReduceOp op, ProblemForm form, int ranks);
 
-/// Returns bus bandwidth / algorithm bandwidth: all_reduce 2 (n - 1) / n, broadcast 1, barrier 0, others (n - 1) / n.
+/// Returns bus bandwidth / algorithm bandwidth. With n ranks this is 2 (n - 1) / n for all_reduce, 1 for broadcast, 0
+/// for barrier, and (n - 1) / n for other collectives.
 double bus_factor(Collective collective, int ranks) noexcept;
 
 /// The sizes of a sweep, in bytes. Sizes grow by a step or by a factor.
@@ -111,11 +116,13 @@ struct SizeRange {
 /// factor below 2, or more than kMostSizes sizes.
 std::vector<std::size_t> sizes_of(const SizeRange& range);
 
-/// Sizes of a network's gradient buckets in bytes, ascending and each size once, and the number of buckets of each.
+/// `sizes`: the sizes of a network's gradient buckets in bytes, ascending, each size once. `repeats`: the number of
+/// buckets of each size.
 struct BucketSizes {
   std::vector<std::size_t> sizes, repeats;
 };
-/// Returns the sizes of the static schedule's buckets for gradients in `type`. Errors: invalid_argument: unknown model.
+/// Returns the sizes of the static schedule's buckets for gradients in `type`. Errors: invalid_argument if the model is
+/// unknown.
 BucketSizes bucket_sizes(const std::string& model, DataType type, const core::BucketOptions& options);
 
 }  // namespace hvd::bench::coll

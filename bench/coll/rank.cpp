@@ -37,7 +37,7 @@ std::int64_t nanoseconds(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
-/// Larger than the second-level caches of present GPUs. Source: NVIDIA's H100 white paper, 50 MB; a B200 has 126 MB.
+/// Larger than the second-level caches of present GPUs: 50 MB on an H100 (NVIDIA's H100 white paper), 126 MB on a B200.
 constexpr std::size_t kGpuCacheBytes = std::size_t{128} << 20;
 
 /// Returns the free bytes of /dev/shm; 0: unknown. A Docker container has 64 MiB unless --shm-size says otherwise.
@@ -47,7 +47,7 @@ std::size_t shared_memory_left() {
   return std::max<std::size_t>(1, std::size_t{found.f_bavail} * found.f_frsize);
 }
 
-/// Collective. Returns the size of the largest cache of all ranks, so that all ranks have arenas of the same size.
+/// Collective. Returns the maximum of `own` over all ranks, so that all ranks have arenas of the same size.
 std::size_t agreed_cache(comm::ControlPlane& control, std::size_t own, Deadline deadline) {
   std::vector<std::uint64_t> mine{own};
   for (const comm::Bytes& theirs : control.gather(bytes_of(mine), deadline)) {
@@ -203,7 +203,8 @@ Order Rank::hear() {
 
 void Rank::barrier() { control().barrier(patience_.from_now()); }
 
-// Sets offset_ and returns its uncertainty. An offset within its uncertainty becomes 0: ranks of a host share a clock.
+// Sets offset_ and returns its uncertainty. An offset that is smaller than its uncertainty becomes 0, because ranks of
+// a host share a clock.
 std::int64_t Rank::read_clock() {
   const ClockOffset found = estimate_clock_offset(*variants_[0], patience_);
   const bool one_clock = std::chrono::abs(found.offset) <= found.uncertainty;
@@ -258,7 +259,7 @@ void Rank::sample(const Visit& visit, std::vector<std::int64_t>& answer) {
   const Cell& cell = cells_.at(visit.cell);
   const Deadline deadline = patience_.from_now();
   if (options_.warm) {
-    // Other cells have used the caches since the last visit, so an untimed operation loads this cell's buffers again.
+    // Other cells have used the caches since this cell's last visit, so an untimed operation loads this cell's buffers.
     run(cell, 1, deadline);
     if (cell.variant != kBare) {
       variants_[static_cast<std::size_t>(cell.variant)]->data().complete(name(cell.problem.collective), deadline);
@@ -291,9 +292,9 @@ std::uint64_t Rank::check_cell(std::uint32_t index) {
   comm::Communicator& communicator = *variants_[static_cast<std::size_t>(cell.variant)];
   const Buffers at = arena_of(cell).next(cell.problem, topology_);
   std::function<void()> once;
-  gpu::Graph graph;  // holds one operation; in place, a second operation would take the first one's result as input
+  gpu::Graph graph;  // holds one operation, because in place a second operation would take the first one's result
   if (!graphs_.empty()) {
-    graphs_[index] = {};  // no longer needed: the cell has all its samples
+    graphs_[index] = {};  // the graph of the samples is not needed now: the cell has all its samples
     graph = capture(cell, [&] { start(communicator, cell.problem, at, patience_.from_now()); });
     once = [&] { gpu_->launch(graph, on_gpu(cell).device().stream()); };
   }
@@ -301,7 +302,8 @@ std::uint64_t Rank::check_cell(std::uint32_t index) {
   for (std::size_t pass = 0; pass < options_.checks; ++pass) {
     wrong += check(communicator, cell.problem, at, staging_, patience_.from_now(), once);
   }
-  // Small integers of one type are denormal numbers of another type, and would slow later cells of that other type.
+  // The check leaves small integers in the buffers. Read as numbers of another type, their bits are denormal numbers,
+  // which would slow later cells of that type.
   fill_ordinary(communicator.data(), {std::min(at.in, at.out), cell.problem.footprint(topology_.size)}, staging_,
                 patience_.from_now());
   return wrong;

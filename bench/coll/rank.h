@@ -41,17 +41,20 @@ class Rank {
   /// `gpu` is this rank's GPU, which must outlive the object; null on CPUs. Errors: those of make_cells().
   Rank(const CollOptions& options, Variants variants, Patience patience, gpu::GpuRuntime* gpu = nullptr);
   /// Collective: compares options with the other ranks and allocates memory. Errors on all ranks: mismatch if options
-  /// differ; invalid_argument if memory does not suffice or graphs are impossible. Also throws the planes' errors.
+  /// differ; invalid_argument if memory does not suffice, or if -G is given and graphs are impossible. Also throws the
+  /// planes' errors.
   void prepare();
   /// For ranks other than 0: performs orders until rank 0 orders kEnd.
   void follow();
   /// For rank 0: sends the order, performs it, and returns the answers of all ranks, [rank]. Each answer has `values`
-  /// numbers. kSample is answered by the begin and end of each visit, in nanoseconds of rank 0's clock; kCheck by the
-  /// number of wrong elements of each cell; kClock by the uncertainty of the clock offset in nanoseconds.
+  /// numbers. The answer to kSample is the begin and end of each visit, in nanoseconds of rank 0's clock; the answer to
+  /// kCheck is the number of wrong elements of each cell; the answer to kClock is the uncertainty of the clock offset
+  /// in nanoseconds.
   std::vector<std::vector<std::int64_t>> ask(const Order& order, std::size_t values);
   /// Collective: returns when all ranks have called barrier().
   void barrier();
-  /// Call after a fault, once the GPU has no work left. NCCL's abort waits until graphs with its operations are gone.
+  /// Call after a fault, once the GPU has no work left. NCCL's abort waits until graphs with NCCL's operations are
+  /// gone.
   void drop_graphs() noexcept { graphs_.clear(); }
 
   [[nodiscard]] const std::vector<Cell>& cells() const { return cells_; }
@@ -71,7 +74,8 @@ class Rank {
   void sample(const Visit& visit, std::vector<std::int64_t>& answer);
   void run(const Cell& cell, std::uint32_t batch, Deadline deadline);
   [[nodiscard]] comm::DeviceCommunicator& on_gpu(const Cell& cell);
-  /// Returns the reason why the variants' operations cannot be captured; empty if they can, or if no graph is wanted.
+  /// Returns the reason why the variants' operations cannot be captured in a graph; empty if no graph is wanted, or if
+  /// the operations can be captured.
   [[nodiscard]] std::string graph_objection() const;
   /// Returns a graph of the work that `enqueue` puts on the stream of the cell's communicator.
   [[nodiscard]] gpu::Graph capture(const Cell& cell, const std::function<void()>& enqueue);
@@ -92,7 +96,7 @@ class Rank {
   gpu::PinnedMemory pinned_;         // with a GPU: the memory of staging_
   std::vector<std::byte> pageable_;  // without a GPU: the memory of staging_
   std::span<std::byte> staging_;
-  gpu::Event first_, last_;  // recorded before and after a sample on a GPU
+  gpu::Event first_, last_;  // on a GPU: `first_` is recorded before a sample, `last_` after it
   struct CellGraph {
     std::uint32_t batch = 0;  // operations in the graph; 0: there is no graph
     gpu::Graph graph;

@@ -1,4 +1,5 @@
-// Writes one launch of `hvd_bench coll` as rows of results/schema_2.sql. Threads: only one of rank 0 at a time.
+// Writes one launch of `hvd_bench coll` as rows of results/schema_2.sql. Threads: used on rank 0 only, by one thread at
+// a time.
 #pragma once
 
 #include <string>
@@ -21,14 +22,16 @@ struct Record {
   Provenance provenance;  ///< the facts of collect_provenance() and launch_facts()
 };
 
-/// Returns facts that explain the figures but are not in collect_provenance(): libraries, algorithm, hosts and options.
+/// Returns facts that explain the figures and that collect_provenance() does not return: libraries, algorithm, hosts
+/// and options.
 Provenance launch_facts(const CollOptions& options, const CollResult& result);
 
 /// Returns a hash, 16 hex digits, over the conditions of the launch (ranks, nodes, pace, caches) and over the facts
-/// with in_fingerprint. The hash does not cover cells, identities, times and results.
+/// whose ProvenanceFact::in_fingerprint is set. The hash does not cover cells, identities, times and results.
 std::string fingerprint(const Record& record);
 
-/// Saves the launch. Replaces all rows of a launch with the same session_uuid. Omits cells without samples. Errors: io.
+/// Saves the launch. Replaces all rows of an earlier save with the same session_uuid. Omits cells without samples.
+/// Errors: io.
 void save(const Record& record, ResultStore& store);
 
 }  // namespace coll

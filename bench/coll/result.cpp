@@ -50,14 +50,15 @@ Spread spread_of(std::vector<double> seconds) {
   return spread;
 }
 
-/// Returns the interval of times or ratios, cut off at 0, because the interval of few scattered values may go below 0.
+/// Returns the interval of times or ratios. An end below 0, which few scattered values may give, is replaced by 0.
 Estimate interval_from_zero(const std::vector<double>& values) {
   Estimate estimate = quick_interval(values);
   if (estimate.has_interval()) estimate.low = std::max(0.0, estimate.low);
   return estimate;
 }
 
-/// Returns the ratio `samples` / `base` of times, over the rounds in which both have a sample.
+/// Returns the median over rounds of the time in `samples` / the time in `base`, with its interval. Uses the rounds in
+/// which both series have a sample.
 std::optional<Estimate> ratio_of(const std::vector<Sample>& samples, const std::vector<Sample>& base) {
   std::vector<double> ratios;
   auto other = base.begin();

@@ -16,7 +16,8 @@ constexpr std::uint32_t kLargestBatch = 4096;
 constexpr std::uint32_t kBatchGrowth = 4;
 constexpr double kNanosecond = 1e-9;
 constexpr std::string_view kNarrowEnough = "interval narrow enough";  // one of the texts that reason_to_stop() returns
-/// Visits to a group before its batch may grow. The first visit has cold caches, and one more may be disturbed.
+/// Visits to a group before its batch may grow. The first visit has cold caches, and one of the other visits may be
+/// disturbed.
 constexpr std::size_t kVisitsBeforeBatch = 3;
 
 }  // namespace
@@ -67,7 +68,7 @@ std::vector<Visit> Schedule::next(double seconds) {
     const State& state = cells_[waiting_.back()];
     const Group& group = groups_[state.group];
     planned += state.last_seconds;
-    // A cell's first visit has an unknown duration, so an order that holds this visit begins with it.
+    // The duration of a cell's first visit is unknown, so this visit always begins a new order.
     if (!visits.empty() && (planned > seconds || group.visits == 0)) break;
     visits.push_back({waiting_.back(), group.batch});
     waiting_.pop_back();
@@ -114,7 +115,8 @@ void Schedule::choose_batch(Group& group) const {
   group.batch_is_final = !grows;
 }
 
-/// Ends the group if its cells have enough samples or one cell reached a limit. All have the same number of samples.
+/// Ends the group if all of its cells have enough samples, or if one cell reached a limit. All cells of a group have
+/// the same number of samples.
 void Schedule::look(Group& group) {
   const std::size_t count = cells_[group.cells.front()].samples.size();
   const bool due = count >= group.next_look;

@@ -12,7 +12,7 @@
 
 namespace hvd::bench::coll {
 
-/// One sample to take: `batch` operations of a cell in sequence. The batch is repeated ScheduleRule::launches times.
+/// One sample to take: a batch of `batch` successive operations of a cell, repeated ScheduleRule::launches times.
 struct Visit {
   std::uint32_t cell = 0;
   std::uint32_t batch = 1;
@@ -28,7 +28,7 @@ struct Sample {
   std::size_t round = 0;
   double seconds = 0;   ///< per operation: the slowest rank's time, divided by the number of operations
   double transfer = 0;  ///< per operation: time from the last rank's arrival to the last rank's end
-  double skew = 0;      ///< time from the first rank's arrival to the last rank's arrival
+  double skew = 0;      ///< whole sample: time from the first rank's arrival to the last rank's arrival
   int last_rank = 0;    ///< the rank that arrived last
 };
 
@@ -39,7 +39,7 @@ struct ScheduleRule {
   StoppingRule stop;             ///< limits of each cell; maximum_seconds includes the cell's warm-up
   std::size_t warmup = 5;        ///< at least this many first visits of a cell are discarded
   bool may_batch = true;         ///< a sample may have several operations
-  std::uint32_t launches = 1;    ///< a visit repeats its batch this often, by launching a graph of the batch
+  std::uint32_t launches = 1;    ///< number of times that a visit repeats its batch, by launching its graph
   bool untimed_first = false;    ///< every visit begins with an operation that is not timed
   double least_sample = 1e-3;    ///< seconds; the batch of a group grows until no cell's sample is shorter than this,
                                  ///< so that errors of the clock and the ranks' arrival times matter little
@@ -83,7 +83,7 @@ class Schedule {
     bool batch_is_final = false;
     std::size_t visits = 0;     ///< number of visits that each of the group's cells has had
     std::size_t waiting = 0;    ///< number of the group's cells that are still to be visited in this round
-    std::size_t next_look = 0;  ///< number of samples at which the intervals, slow to compute, are computed again
+    std::size_t next_look = 0;  ///< number of samples at which look() computes the intervals again
     bool ended = false;
   };
   void begin_round();
@@ -101,7 +101,8 @@ class Schedule {
 /// Returns Sample::seconds of all samples, in order.
 std::vector<double> seconds_of(const std::vector<Sample>& samples);
 
-/// Returns median_interval() of few resamples, because a sweep has many cells. 5 of 200 lie beyond each end.
+/// Returns median_interval() with only 200 resamples, because a sweep has many cells. Five of the resamples lie beyond
+/// each end of the interval.
 Estimate quick_interval(const std::vector<double>& values);
 
 }  // namespace hvd::bench::coll

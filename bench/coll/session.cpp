@@ -57,8 +57,8 @@ class Leader {
   }
 
   /// Returns the results so far. Any thread may call result(). `interrupted` is the signal or error that ended the
-  /// session; empty: the signal that run() noticed. `reason_of_cells` is the stop reason of all cells that have not
-  /// ended; empty: the signal or error that ended the session.
+  /// session; if it is empty, result() uses the signal that run() noticed. `reason_of_cells` is the stop reason of all
+  /// cells that have not ended; if it is empty, their stop reason is the signal or error that ended the session.
   CollResult result(const std::string& interrupted, const std::string& reason_of_cells) {
     const MutexLock lock(mutex_);
     CollResult result = result_;
@@ -152,7 +152,8 @@ class Leader {
     for (const auto& variant : variants_) planes_.push_back(variant->data().description());
   }
 
-  /// Checks every cell that has ended since the last call. Cells of a group end together, sampled just now or not.
+  /// Checks every cell that has ended since the last call. All cells of a group end at the same time, including cells
+  /// that the last order did not sample.
   void check_finished() {
     if (schedule_.finished() == std::exchange(finished_, schedule_.finished())) return;
     Order order{Task::kCheck, {}};
@@ -176,8 +177,8 @@ class Leader {
   Rank& rank_;
   const CollOptions& options_;
   const CollObserver& observer_;
-  // Only the session's thread changes planes_, schedule_, wrong_ and result_. The session's thread locks the mutex for
-  // every change, but not for reading them, and does not hold the mutex while it waits for other ranks.
+  // Only the session's thread changes planes_, schedule_, wrong_ and result_. The session's thread locks the mutex to
+  // change one of these members, but not to read it, and does not hold the mutex while it waits for other ranks.
   Mutex mutex_;
   std::vector<std::string> planes_;  // [variant] DataPlane::description(), which is known after an operation
   Schedule schedule_;
@@ -217,7 +218,7 @@ std::exception_ptr hand_over(const CollResult& result, const CollObserver& obser
   return nullptr;
 }
 
-/// Throws `first`. If `second` is not null, adds the text of `second`.
+/// Throws `first`. If `second` is not null, adds the text of `second` to the text of `first`.
 [[noreturn]] void rethrow_both(const std::exception_ptr& first, const std::exception_ptr& second) {
   if (!second) std::rethrow_exception(first);
   std::string more;
@@ -288,8 +289,8 @@ CollResult run_processes(const Options& world, const ProcessStart& start, const 
   }
 }
 
-/// Collective. Loads stored crossovers and gives them to the variants that use default thresholds. Returns the
-/// crossovers if a variant uses them. Errors: invalid_argument, on all ranks, for --find-crossovers on one host.
+/// Collective. Loads stored crossovers and gives them to the variants that have default thresholds. Returns the
+/// crossovers if there is such a variant. Errors: invalid_argument, on all ranks, for --find-crossovers on one host.
 std::optional<comm::Thresholds> recall_crossovers(const CollOptions& options, Variants variants, Patience patience) {
   comm::Communicator& first = *variants[0];
   if (options.find_crossovers) {
@@ -360,7 +361,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
       try {
         leader.run();
       } catch (const std::exception& error) {
-        give_up(error.what());  // before anything else, because the peers wait
+        give_up(error.what());  // the peers wait, so this comes first
         if (leader.has_samples()) {
           rethrow_both(std::current_exception(),
                        hand_over(leader.result(error.what(), "the session failed"), observer));
@@ -380,7 +381,7 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
     }
     rank.barrier();
   } catch (const Error& error) {
-    // All ranks throw these two errors at the same time, so no rank needs an abort message.
+    // All ranks throw kInvalidArgument and kMismatch at the same time, so no rank needs an abort message for them.
     if (error.code() != Errc::kInvalidArgument && error.code() != Errc::kMismatch) give_up(error.what());
     throw;
   } catch (const std::exception& error) {

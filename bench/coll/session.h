@@ -20,11 +20,11 @@
 namespace hvd::bench::coll {
 
 /// Returns the results so far, with `reason` as CollResult::interrupted; nullopt if there is no sample yet. Any thread
-/// may call it, even while the session's thread waits for another rank.
+/// may call the function, even while the session's thread waits for another rank.
 using Snapshot = std::function<std::optional<CollResult>(const std::string& reason)>;
 
-/// Rank 0's thread makes these calls between samples. `joined`, `met` and `leaving` are called as in SessionObserver.
-/// Any function may be null.
+/// Callbacks of a session. Rank 0's thread calls them between samples. `joined`, `met` and `leaving` are called as in
+/// SessionObserver. Any function may be null.
 struct CollObserver {
   std::function<std::string()> stop_requested;           ///< returns the signal that asked to stop, or empty text
   std::function<void(const std::string& line)> narrate;  ///< gets the progress of the session every half minute
@@ -33,17 +33,18 @@ struct CollObserver {
   /// world. If the session fails after the first sample, `finished` gets the results so far, with the error's text as
   /// `interrupted`, before the error is thrown.
   std::function<void(const CollResult&)> finished;
-  /// Called on rank 0 before the first sample. The snapshot is for an exit that cannot wait for the session's thread.
-  /// At the end of the session it is called with an empty function, and must not return while the snapshot is in use.
+  /// Called on rank 0 before the first sample, with a function that returns the results so far. Use that function if
+  /// the program must exit without waiting for the session's thread. At the end of the session this callback is called
+  /// again, with an empty function. This second call must not return while the earlier function is in use.
   std::function<void(Snapshot)> snapshot;
   std::function<void()> joined, leaving;
   std::function<void(std::vector<comm::Neighbour> neighbours)> met;
 };
 
-/// `world` says how the ranks connect (comm, ranks) and how long they wait for one another. `gpus` must not be null if
-/// the options ask for GPUs. The default `start` describes a process that was started by hand.
-/// Errors, the same on all ranks: invalid_argument if there is nothing to measure, or not enough memory (checked before
-/// any is allocated); mismatch if ranks have different options; those of the communicators.
+/// Runs a session. `world` says how the ranks connect (comm, ranks) and how long they wait for one another. `gpus` must
+/// not be null if the options ask for GPUs. The default `start` describes a process that was started by hand.
+/// Errors, the same on all ranks: invalid_argument if there is nothing to measure, or if memory does not suffice
+/// (checked before memory is allocated); mismatch if ranks have different options; the errors of the communicators.
 CollResult run_coll(const Options& world, const CollOptions& options, const CollObserver& observer,
                     GpuBackend* gpus = nullptr, const ProcessStart& start = {});
 

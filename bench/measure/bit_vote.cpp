@@ -11,8 +11,8 @@
 namespace hvd::bench {
 namespace {
 
-/// Groups `members` by their checksum of `snapshot`. Orders the groups by size, the largest first, then by first
-/// member.
+/// Groups the `members` whose checksums of `snapshot` are equal. The largest group comes first. Groups of equal size
+/// are ordered by their first member.
 std::vector<std::vector<std::size_t>> parties_of(std::span<const std::vector<std::uint64_t>> checksums,
                                                  const std::vector<std::size_t>& members, std::size_t snapshot) {
   std::map<std::uint64_t, std::vector<std::size_t>> by_checksum;

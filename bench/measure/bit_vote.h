@@ -14,10 +14,11 @@ struct Deviation {
   std::size_t snapshot = 0;  ///< the first snapshot in which the member differs
 };
 
-/// From this snapshot on it is unknown which members are right: there is no strict majority, or too few members.
+/// From `snapshot` on it is unknown which members are right, because no strict majority agrees or there are fewer than
+/// kMajority members.
 struct Disagreement {
   std::size_t snapshot = 0;
-  std::vector<std::vector<std::size_t>> parties;  ///< groups with equal bits, the largest first; no named members
+  std::vector<std::vector<std::size_t>> parties;  ///< groups with equal bits, the largest first; without named members
 };
 
 struct BitVote {
@@ -26,9 +27,9 @@ struct BitVote {
   std::size_t reference = 0;  ///< a member that is not named
 };
 
-/// `checksums[member][snapshot]`: one member or more, all with the same number of snapshots. A member that differs from
-/// a strict majority of all members is named and left out of later snapshots, because its weights stay wrong. With
-/// fewer than kMajority members (slow_ranks.h) no member is named.
+/// `checksums[member][snapshot]` has at least one member, and all members have the same number of snapshots. A member
+/// that differs from a strict majority of all members is named. The vote on later snapshots leaves named members out,
+/// because their weights stay wrong. With fewer than kMajority members (slow_ranks.h) no member is named.
 BitVote vote(std::span<const std::vector<std::uint64_t>> checksums);
 
 }  // namespace hvd::bench

@@ -57,7 +57,8 @@ struct Waits {
   double stragglers = 0, exposed = 0, control = 0;
 };
 
-// The rank that waited least arrived last, so it waited only for communication. The other ranks also waited for it.
+// In each step the rank with the shortest wait arrived last, so this rank waited only for communication. The other
+// ranks waited for this last rank and for communication.
 Waits waits_of(const std::vector<RankSamples>& ranks) {
   std::vector<double> stragglers, shortest, control;
   for (std::size_t step = 0; step < ranks.at(0).step.size(); ++step) {
@@ -186,7 +187,7 @@ EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const Inter
   out.against_independent = {measured.against_independent, kNoInterval, kNoInterval};
   if (!enough_for_intervals(rounds)) return out;
 
-  constexpr std::size_t kRoundBudget = 2'000'000;  // rounds resampled in total; takes some seconds
+  constexpr std::size_t kRoundBudget = 2'000'000;  // rounds drawn in all resamples together; they take some seconds
   const std::size_t resamples = std::min(options.resamples, std::max(kStoredReplicates, kRoundBudget / count));
   Draws draws(options.seed, 1);
   std::array<std::vector<double>, kRows> resampled;

@@ -7,7 +7,7 @@
 
 namespace hvd::bench {
 
-/// Median with its bootstrap interval. With too few samples for an interval, both ends are NaN (NULL in the store).
+/// A median with its bootstrap interval. Both ends are NaN (NULL in the store) if samples are too few for an interval.
 struct Estimate {
   double value = 0, low = 0, high = 0;
   [[nodiscard]] bool has_interval() const { return low <= high; }
@@ -18,8 +18,8 @@ struct DecompositionRow {
   std::string component;
   double fraction = 0, seconds = 0;
   std::optional<double> low, high;
-  /// Returns true if the interval contains 0, so that the measurement cannot tell whether the part is there. A part
-  /// that was 0 in every round counts as resolved, because it is known not to be there.
+  /// Returns true if the interval contains 0. The measurement then cannot tell whether the step has this component. A
+  /// component that was 0 in every round counts as resolved, because the step certainly does not have it.
   [[nodiscard]] bool unresolved() const { return low && high && *low <= 0 && 0 <= *high && *low < *high; }
 };
 

@@ -10,7 +10,8 @@
 namespace hvd::bench {
 namespace {
 
-// Variance of the mean of `length` consecutive samples of an AR(1) series, divided by that of independent samples.
+// Variance of the mean of `length` consecutive samples of an AR(1) series, divided by the variance of the mean of as
+// many independent samples.
 double block_variance_factor(double rho, std::size_t length) {
   double sum = 1;
   double power = 1;
@@ -28,7 +29,7 @@ double widening(double rho, std::size_t length, std::size_t n) {
 }
 
 std::size_t affordable_resamples(std::size_t wanted, std::size_t n) {
-  constexpr std::size_t kSampleBudget = 20'000'000;  // nth_element takes about 0.2 s for them
+  constexpr std::size_t kSampleBudget = 20'000'000;  // samples in all resamples together; nth_element takes about 0.2 s
   return std::min(wanted, std::max(kStoredReplicates, kSampleBudget / std::max<std::size_t>(1, n)));
 }
 
@@ -43,7 +44,7 @@ std::vector<double> over_ranks(std::span<const std::vector<double>> ranks, Choos
   return out;
 }
 
-constexpr double kLeastReplicate = 1e-3;  // fraction of the median; a widened replicate could be negative
+constexpr double kLeastReplicate = 1e-3;  // fraction of the median; widening could make a replicate negative
 
 Bootstrap bootstrap_median(std::span<const double> samples, const IntervalOptions& options) {
   const std::size_t n = samples.size();
@@ -130,7 +131,7 @@ double relative_half_width(const Estimate& estimate) {
 
 Estimate images_per_second(const Estimate& step_seconds, double images) {
   if (!step_seconds.has_interval()) return {images / step_seconds.value, kNoInterval, kNoInterval};
-  // A very wide interval may reach down to zero seconds; the rate then has no upper bound.
+  // A very wide interval of seconds may begin at zero; the rate then has no upper bound.
   return {images / step_seconds.value, images / step_seconds.high,
           step_seconds.low > 0 ? images / step_seconds.low : HUGE_VAL};
 }

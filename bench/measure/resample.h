@@ -25,8 +25,8 @@ class Draws {
   std::uint64_t counter_ = 0;
 };
 
-/// Writes one resample of the size of `samples` into `out`: blocks of `length` consecutive samples, which wrap around
-/// the end of `samples`.
+/// Writes one resample into `out`, with as many values as `samples` has. The resample consists of blocks of `length`
+/// consecutive samples. A block that reaches the end of `samples` goes on at the beginning.
 void resample_blocks(std::span<const double> samples, std::size_t length, Draws& draws, std::vector<double>& out);
 
 /// Returns the central interval that contains the fraction `confidence` of `values`. Sorts `values`.
@@ -51,7 +51,7 @@ struct Widening {
 /// interval always contains `value`.
 Bootstrap bootstrap_of(double value, std::vector<double> replicates, Widening wider, double confidence);
 
-/// Like median(), but reorders `samples` instead of copying.
+/// Like median(), but reorders `samples` instead of copying them.
 double median_in_place(std::vector<double>& samples);
 
 }  // namespace hvd::bench

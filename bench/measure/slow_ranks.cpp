@@ -14,8 +14,8 @@ namespace {
 
 constexpr double kDeviate = 2.5758293035489004;  // quantile of the normal distribution for a 99 % interval
 constexpr double kFalseAlarms = 0.03;            // fraction of healthy runs in which some rank is accused
-constexpr double kMadToDeviation = 1.4826;       // standard deviation over MAD of a normal distribution
-constexpr double kLeastError = 1e-4;             // standard errors below this value are raised to it
+constexpr double kMadToDeviation = 1.4826;       // standard deviation / MAD of a normal distribution
+constexpr double kLeastError = 1e-4;             // lower bound: a smaller standard error is replaced by this value
 constexpr std::size_t kFewestRuns = std::size_t{1} << 13, kMostRuns = std::size_t{1} << 16;
 constexpr std::size_t kDrawn = std::size_t{1} << 22;  // random numbers drawn for a critical score, approximately
 
@@ -52,8 +52,9 @@ struct MedianInterval {
   bool long_enough = false;  // the series has enough steps for an interval
 };
 
-/// Returns the interval of the sign test. The test uses a smaller number of steps than the series has: the number of
-/// independent steps that are worth as much as an AR(1) series with the same lag-one autocorrelation.
+/// Returns the interval of the sign test. Successive steps are correlated, so the test uses a smaller number of steps
+/// than the series has. It is the number of independent steps that give as much information as an AR(1) series with
+/// this lag-one autocorrelation.
 MedianInterval median_interval_of_steps(std::vector<double> series) {
   const double steps = static_cast<double>(series.size());
   const auto [least, most] = std::minmax_element(series.begin(), series.end());
@@ -65,8 +66,8 @@ MedianInterval median_interval_of_steps(std::vector<double> series) {
           series[static_cast<std::size_t>(std::ceil(std::min(middle + reach, steps - 1)))], reach <= middle};
 }
 
-/// Returns modified z-scores: the deviation from the median, divided by the larger of errors[m] and the standard
-/// deviation that the MAD (median absolute deviation) estimates.
+/// Returns the modified z-score of each value: its deviation from the median, divided by a standard deviation. The
+/// standard deviation is estimated from the MAD (median absolute deviation), or is errors[m] if errors[m] is larger.
 std::vector<double> scores(const std::vector<double>& values, std::span<const double> errors) {
   const double middle = median(values);
   std::vector<double> deviations(values.size());

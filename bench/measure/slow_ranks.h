@@ -1,8 +1,8 @@
 // Finds the ranks or nodes that are slower than the others. scripts/hvdb/slow_ranks.py applies the same rules to stored
 // runs; tests/scripts compares the two. Pure: the same times and seed give the same answer.
 //
-// Every time is compared with the median of the other members (ranks or nodes) in the same step, so that a disturbance
-// of all members cancels. A member's slowness is the median of these ratios over the steps.
+// Every time is divided by the median time of the other members (ranks or nodes) in the same step, so that a
+// disturbance of all members cancels. A member's slowness is the median of its ratios over the steps.
 // Sources: B. Iglewicz and D. Hoaglin, How to Detect and Handle Outliers, 1993 (the modified z-score); P. Westfall and
 // S. Young, Resampling-Based Multiple Testing, 1993 (the largest score of a healthy run as reference for every score);
 // H. David and H. Nagaraja, Order Statistics, 2003, section 7.1 (the interval of a median).
@@ -17,24 +17,24 @@
 
 namespace hvd::bench {
 
-/// With fewer members there is no majority that shows which members are healthy.
+/// Fewer members than this have no majority that shows which members are healthy.
 inline constexpr std::size_t kMajority = 4;
-/// With fewer steps there is no interval.
+/// Fewer steps than this give no interval.
 inline constexpr int kFewestSteps = 10;
 
-/// Compares one member with the others. The fraction 0.05 means 5 % slower.
+/// Compares one member with the others. If `slower` is 0.05, the member is 5 % slower than the others.
 struct Slowness {
   double slower = 0;
   double low = 0, high = 0;     ///< 99 % interval of `slower`
   std::optional<double> score;  ///< modified z-score; none with fewer than kMajority members
   bool slow = false;            ///< the member is accused of being slow
-  bool unclear = false;         ///< slower by at least the threshold, but not accused
+  bool unclear = false;         ///< the member is slower by at least the threshold, but is not accused
 };
 
-/// `seconds[member][step]`: times above 0 of two or more members. Each member has the same number of steps, at least
-/// kFewestSteps. `threshold`: a slow member is slower by at least this fraction. `critical`: critical_score() for this
-/// number of members. With fewer than kMajority members `critical` is not used: the slowest member is accused if its
-/// interval lies above the threshold and above the intervals of all other members.
+/// `seconds[member][step]` are times above 0 of two or more members. Each member has the same number of steps, at least
+/// kFewestSteps. A member is accused only if it is slower by at least the fraction `threshold`. `critical` is the
+/// result of critical_score() for this number of members. With fewer than kMajority members `critical` is not used: the
+/// slowest member is accused if its interval lies above the threshold and above the intervals of all other members.
 std::vector<Slowness> compare_times(std::span<const std::vector<double>> seconds, double threshold, double critical);
 
 struct NodeSlowness {
@@ -51,13 +51,14 @@ struct SlowRanks {
 };
 
 /// Compares the ranks as compare_times() does. Also compares the nodes if some node has several ranks; a node's time in
-/// a step is the median over its ranks. `hosts`: [rank].
+/// a step is the median time of its ranks. `hosts[rank]` is the host of a rank.
 SlowRanks find_slow_ranks(std::span<const std::vector<double>> seconds, std::span<const std::string> hosts,
                           double threshold, std::uint64_t seed);
 
-/// Returns the score that the largest score of `members` healthy members exceeds in 3 % of runs. The score comes from a
-/// simulation in which healthy members differ by a normal distribution; its width does not matter. At least four
-/// members are scored, so at most one healthy member in a hundred is accused.
+/// Returns the critical score. The largest score of `members` healthy members exceeds the critical score in 3 % of
+/// runs. The critical score comes from a simulation in which the slowness of healthy members has a normal distribution;
+/// the distribution's width does not matter. Scores exist only for four or more members, so at most one healthy member
+/// in a hundred is accused (3 % / 4).
 double critical_score(std::size_t members, std::uint64_t seed);
 
 }  // namespace hvd::bench

@@ -38,8 +38,8 @@ double drift_noise(std::span<const double> window) {
   for (std::size_t i = 0; i < n; ++i) residuals[i] = window[i] - slope * static_cast<double>(i);
   const double line = median(residuals);
   for (double& residual : residuals) residual = std::abs(residual - line);
-  const double sigma = 1.4826 * median(residuals);  // MAD to standard deviation, for a normal distribution
-  // Standard error of a least-squares slope over n equidistant points, times the window's length.
+  const double sigma = 1.4826 * median(residuals);  // standard deviation, if the residuals have a normal distribution
+  // This is the standard error of a least-squares slope over n equidistant points, times the window's length.
   const auto count = static_cast<double>(n);
   return sigma * std::sqrt(12 / (count * (count * count - 1))) * (count - 1) / middle;
 }

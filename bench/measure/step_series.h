@@ -14,12 +14,13 @@ struct StepTimes {
   double step = 0;                           ///< forward to update
   double compute = 0;                        ///< forward and backward, without waits
   double exposed = 0;                        ///< time of waiting for the engine
-  double reduce = 0, control = 0, copy = 0;  ///< time of the engine's thread, overlapping with compute
+  double reduce = 0, control = 0, copy = 0;  ///< engine thread's time for each of these; overlaps with compute
   double update = 0;
-  /// Time by the host's clock until the host noticed the end of this step, from the end of the previous step. The first
-  /// of several steps begins when they are requested. Includes loading the batch. On a CPU equal to `step`.
+  /// Time by the host's clock from the end of the previous step until the host noticed the end of this step. Includes
+  /// loading the batch. If several steps are requested at once, the time of the first step begins with the request. On
+  /// a CPU equal to `step`.
   double host = 0;
-  double launch = 0;  ///< host clock: time until all work was launched or enqueued on the GPU; 0 on a CPU
+  double launch = 0;  ///< time by the host's clock until all work was launched or enqueued on the GPU; 0 on a CPU
   double loss = 0;
   bool ahead = false;  ///< the step was launched on the GPU while the previous one ran
 };
@@ -33,7 +34,7 @@ struct StepSeries {
   std::string_view kind;  ///< name in the store's table `sample`; ends with the unit, except for the loss
   double StepTimes::*of_step;
   std::vector<double> RankSamples::*of_rank;
-  bool gpu_only = false;  ///< not stored for a CPU, where it is 0 or equal to `step`
+  bool gpu_only = false;  ///< the series is not stored for a CPU, where it is 0 or equal to `step`
 };
 inline constexpr std::array<StepSeries, 10> kStepSeries{{
     {"step_seconds", &StepTimes::step, &RankSamples::step},

@@ -30,11 +30,11 @@ struct MeasurementState {
 /// Returns why the measurement should stop now, or nothing if it should continue. The text is stored with the run:
 /// "iterations asked for", "interval narrow enough", "iteration cap", "time cap". If a measurement ends because its
 /// interval is narrow, the interval contains the true value in 84 to 94 % of cases instead of 95 % (simulated). The
-/// time cap does not end a measurement that has no sample yet, because its run would have no result.
+/// time cap does not end a measurement that has no sample yet, because the run would have no result.
 std::optional<std::string> reason_to_stop(const StoppingRule& rule, const MeasurementState& state);
 
-/// Estimates how many samples are missing, to compute the time left: the half width shrinks with the square root of the
-/// number of samples. 0 if unknown.
+/// Estimates how many samples are still needed, for a display of the remaining time. Assumes that the half width is
+/// proportional to 1 / sqrt(number of samples). 0 if unknown.
 double samples_missing(const StoppingRule& rule, const MeasurementState& state);
 
 }  // namespace hvd::bench

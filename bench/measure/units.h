@@ -5,9 +5,9 @@
 
 namespace hvd::bench {
 
-/// "1.23 GiB", "123 MiB".
+/// Returns text such as "1.23 GiB" or "123 MiB".
 std::string bytes_text(double bytes);
-/// "45 s", "3 min", "2 h 10 min".
+/// Returns text such as "45 s", "3 min" or "2 h 10 min".
 std::string duration_text(double seconds);
 
 }  // namespace hvd::bench

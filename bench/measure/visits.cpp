@@ -10,7 +10,7 @@
 namespace hvd::bench {
 namespace {
 
-constexpr double kExcessThatCounts = 0.005;  // a smaller excess affects all phases alike, within their intervals
+constexpr double kExcessThatCounts = 0.005;  // a smaller excess is hidden in the intervals and alike in all phases
 
 std::vector<double> log_excess(const PhaseVisits& phase) {
   std::vector<double> excess;

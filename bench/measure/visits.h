@@ -13,9 +13,9 @@ namespace hvd::bench {
 /// A session tries to measure this many rounds. Disturbances of a whole round cancel, so more and shorter rounds give
 /// narrower intervals than fewer and longer ones.
 inline constexpr std::size_t kRoundsToAimFor = 20;
-/// A session on CPUs with fewer rounds ends only at a cap, even if its interval is narrow.
+/// A session on CPUs with fewer rounds than this ends only at a cap, even if its interval is narrow.
 inline constexpr std::size_t kFewestRounds = 10;
-/// Least number of visits of a phase that is needed to judge its first steps.
+/// The first steps of a phase's visits are judged only if the phase has at least this many visits.
 inline constexpr std::size_t kVisitsToJudge = 5;
 
 struct VisitBudget {
@@ -23,12 +23,12 @@ struct VisitBudget {
   double round_seconds = 0;   ///< seconds of a round with one sample per visit
   double seconds_left = 0;    ///< seconds until the time cap
   std::size_t rounds_done = 0;
-  double target_seconds = 1;  ///< a visit takes no longer than this if its samples are short
+  double target_seconds = 1;  ///< longest duration of a visit, unless `shortest` samples take longer
   std::int64_t shortest = 1, longest = 100;
 };
 
-/// Returns the number of samples per visit in the next round: as many as take `target_seconds`, but few enough that
-/// kRoundsToAimFor rounds fit into the time left. Clamped to [shortest, longest].
+/// Returns the number of samples per visit in the next round. A visit takes `target_seconds`, or less time if
+/// kRoundsToAimFor rounds would otherwise not fit into the time left. The number is clamped to [shortest, longest].
 std::int64_t visit_samples(const VisitBudget& budget);
 
 /// The visits of one phase: [visit][sample], seconds of the slowest rank.
@@ -44,11 +44,12 @@ struct FirstStepVerdict {
 };
 
 /// Compares the first sample of every visit with the median of the visit's other samples. First samples are discarded
-/// if in some phase they take longer by half a percent or more and the 95 % interval of the excess lies above 0.
-/// In simulations with five to twenty visits of each phase, 3 to 11 % of sessions discard although first samples take
-/// no longer. An excess of twice a step's noise is found in all sessions, an excess of half the noise in 45 to 90 %.
-/// Visits with a single sample are left out because they have nothing to compare with. Nothing is discarded
-/// if a phase has fewer than kVisitsToJudge visits of two or more samples.
+/// if in some phase they take longer than the other samples by half a percent or more, and if the 95 % interval of
+/// this excess lies above 0.
+/// In simulations with five to twenty visits of each phase, 3 to 11 % of sessions discard first samples that take no
+/// longer than other samples. An excess of twice a step's noise is found in all sessions, an excess of half the noise
+/// in 45 to 90 % of sessions. Visits with a single sample are left out, because this sample has no others to be
+/// compared with. Nothing is discarded if a phase has fewer than kVisitsToJudge visits of two or more samples.
 FirstStepVerdict judge_first_steps(std::span<const PhaseVisits> phases, std::uint64_t seed);
 
 }  // namespace hvd::bench

@@ -18,12 +18,13 @@ struct BuildInfo {
 
 const BuildInfo& build_info();
 
-/// The text of results/schema.sql, embedded in the program. It makes a store of schema version 1.
+/// The text of results/schema.sql, embedded in the program. Executing the text makes a store of schema version 1.
 std::string_view schema_sql();
-/// The text of results/schema_2.sql, embedded in the program. It turns a store of version 1 into a store of version 2.
+/// The text of results/schema_2.sql, embedded in the program. Executing the text turns a store of version 1 into a
+/// store of version 2.
 std::string_view schema_2_sql();
 
-/// "hvd_bench 0.1.0 (commit 42bcb1278b, dirty)".
+/// Returns text such as "hvd_bench 0.1.0 (commit 42bcb1278b, dirty)".
 std::string version_text();
 
 }  // namespace hvd::bench

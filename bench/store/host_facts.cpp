@@ -59,7 +59,7 @@ std::vector<CgroupFolder> cgroup_folders(std::string_view controller) {
   return folders;
 }
 
-/// Returns the memory limit and the memory use of this process's cgroup in bytes; 0 if there is no limit.
+/// Returns the memory limit and the memory use of this process's cgroup in bytes. Both are 0 if there is no limit.
 std::pair<std::int64_t, std::int64_t> cgroup_memory() {
   for (const auto& [folder, v2] : cgroup_folders("memory")) {
     const std::string limit = first_line(folder / (v2 ? "memory.max" : "memory.limit_in_bytes"));
@@ -195,7 +195,7 @@ Memory memory() {
   const auto [limit, used] = cgroup_memory();
   if (limit > 0 && limit < result.total_bytes) {
     result.limit_bytes = limit;
-    // The cgroup's use includes page cache, which the kernel would free. So count only half of the use.
+    // The cgroup's use includes page cache, which the kernel would free. Therefore count only half of the use.
     result.available_bytes = std::min(result.available_bytes, limit - used / 2);
   }
   return result;

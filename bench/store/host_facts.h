@@ -16,7 +16,7 @@ namespace hvd::bench {
 /// Returns the first line of a small file, trimmed; empty if the file cannot be read.
 std::string first_line(const std::filesystem::path& file);
 
-/// Facts from /proc/cpuinfo. Counts are for the whole host, all other facts for the first processor.
+/// Facts from /proc/cpuinfo. The counts are those of the whole host; all other facts are those of the first processor.
 struct Processor {
   std::string model;  ///< "Intel(R) Xeon(R) Platinum 8480+"
   std::string microcode;
@@ -32,11 +32,11 @@ Processor processor();
 Processor parse_cpuinfo(std::string_view cpuinfo);
 
 /// Returns the bytes of the last-level cache that the first processor uses; 0 if unknown. The size comes from the
-/// kernel's files in `folder`, or else from the C library, which on some processors returns the size for a whole
-/// socket.
+/// kernel's files in `folder`. Without these files it comes from the C library, which on some processors returns the
+/// size for a whole socket.
 std::size_t last_level_cache(const std::filesystem::path& folder = "/sys/devices/system/cpu/cpu0/cache");
 
-/// Processors that this process may run on, ascending.
+/// Returns the numbers of the processors on which this process may run, ascending.
 std::vector<int> affinity();
 /// Returns {0,1,2,5} as "0-2,5".
 std::string cpu_list(const std::vector<int>& cpus);
@@ -53,8 +53,9 @@ Memory memory();
 /// Returns the value of "Key:  123 kB" in `file` (a path such as "/proc/meminfo"), in bytes; 0 if absent.
 std::int64_t proc_bytes(const char* file, std::string_view key);
 
-/// Returns the processor time that the cgroup allows, in processors ("2", "0.50"); empty if there is no quota.
-/// affinity() does not show the quota. The kernel stops threads beyond the quota for a part of every tenth of a second.
+/// Returns the quota of the cgroup: its processor time as a number of processors ("2", "0.50"); empty without a quota.
+/// affinity() does not show the quota. If a process needs more time than its quota, the kernel stops the process for a
+/// part of every tenth of a second.
 std::string cpu_quota();
 /// Returns the quota from the text of cpu.max ("200000 100000"). Pure.
 std::string parse_cpu_max(std::string_view text);

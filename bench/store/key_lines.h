@@ -9,7 +9,7 @@
 
 namespace hvd::bench {
 
-/// `pairs`: any range of (name, value).
+/// Returns the text for `pairs`, which may be any range of (name, value).
 template <class Pairs>
 std::string key_lines(const Pairs& pairs) {
   std::string text;

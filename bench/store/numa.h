@@ -18,14 +18,14 @@ namespace hvd::bench {
 
 struct NumaNode {
   int number = 0;                 ///< the kernel's number of the node
-  std::vector<int> cpus;          ///< the kernel's numbers of its processors, ascending
+  std::vector<int> cpus;          ///< the kernel's numbers of the node's processors, ascending
   int cores = 0;                  ///< number of physical cores
   std::int64_t memory_bytes = 0;  ///< 0: unknown
 };
 
 struct NumaLayout {
   std::vector<NumaNode> nodes;  ///< ascending by number; empty: unknown
-  std::string source;           ///< "hwloc API 2.8" and what is unusual; the reason if `nodes` is empty
+  std::string source;           ///< "hwloc API 2.8" and cautions, or why `nodes` is empty
   bool this_machine = false;    ///< false if a file or a text given to hwloc describes another machine
 
   [[nodiscard]] bool known() const { return this_machine && !nodes.empty(); }
@@ -38,7 +38,7 @@ struct NumaLayout {
 
 /// Returns the layout as text for other ranks: source, nodes and their processors, one "name=value" line each.
 std::string to_text(const NumaLayout& layout);
-/// Parses the result of to_text(). Ignores other lines.
+/// Parses the result of to_text(). Ignores lines that to_text() does not write.
 NumaLayout parse_numa_layout(std::string_view text);
 
 /// Returns {0} as "node 0" and {0,1} as "nodes 0-1".
@@ -53,9 +53,11 @@ class NumaTopology {
  public:
   /// Reads the topology of this machine, including processors and nodes that this process may not use. Never fails:
   /// NumaLayout::source gives the reason if the nodes are unknown. If HWLOC_XMLFILE, HWLOC_SYNTHETIC or similar
-  /// variables are set, hwloc describes another machine; `source` then names those that `environment` has.
+  /// variables are set, hwloc describes another machine; NumaLayout::source then names the variables that `environment`
+  /// has.
   static NumaTopology of_machine(const Environment& environment);
-  /// For tests: takes a machine in hwloc's notation, such as "numa:2 core:4 pu:2". `source` says if it is not valid.
+  /// For tests: takes a machine in hwloc's notation, such as "numa:2 core:4 pu:2". If the description is not valid,
+  /// NumaLayout::source says so.
   static NumaTopology synthetic(const std::string& description);
 
   [[nodiscard]] const NumaLayout& layout() const { return layout_; }

@@ -12,7 +12,7 @@
 namespace hvd::bench {
 namespace {
 
-// Variables that make hwloc describe another machine, or make hwloc claim that it describes this machine.
+// Variables that make hwloc describe another machine, or make hwloc claim to describe this machine.
 // Source: hwloc 2.9's documentation, "Environment Variables".
 constexpr std::array<const char*, 6> kRedirections{"HWLOC_XMLFILE",    "HWLOC_SYNTHETIC",  "HWLOC_FSROOT",
                                                    "HWLOC_COMPONENTS", "HWLOC_CPUID_PATH", "HWLOC_THISSYSTEM"};

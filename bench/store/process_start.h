@@ -1,4 +1,4 @@
-// The environment of this process, and the facts that the launcher put into it. main() reads both once
+// The environment of this process, and the facts about the launch that the environment holds. main() reads both once
 // (bench/cli/environment.h, bench/cli/launch.h) and hands them down. No other code of bench reads the environment, so
 // that a test can pass its own environment. Plain data.
 #pragma once
@@ -32,11 +32,11 @@ struct Launch {
   int local_rank = 0;                ///< this process's number among the processes of its host
   int nodes = 1;                     ///< number of hosts if the launcher tells it; else 1
   std::string evidence;              ///< variable that shows the launcher: "OMPI_COMM_WORLD_SIZE=4"; empty: by hand
-  std::string rank_evidence;         ///< "OMPI_COMM_WORLD_RANK=0"
+  std::string rank_evidence;         ///< variable that shows the rank: "OMPI_COMM_WORLD_RANK=0"
   bool wired = false;                ///< the launcher offers PMIx or its own protocol, by which Open MPI joins a world
   bool first_of_its_command = true;  ///< this is the lowest rank with this command line (mpirun a : b)
   int allocation_tasks = 1;          ///< tasks of the allocation in which the process was started by hand
-  std::string allocation_evidence;   ///< "SLURM_NTASKS=4"
+  std::string allocation_evidence;   ///< variable that shows the allocation: "SLURM_NTASKS=4"
   bool prrte = false;                ///< started by mpirun of Open MPI 5, which uses PRRTE
 };
 

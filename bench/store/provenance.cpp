@@ -22,8 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Prefixes of variables that tune a library we use, and so change results. A prefix also matches variables of future
-// versions. Open MPI 5 reads OMPI_MCA_* for itself and PRTE_MCA_* for its launcher.
+// Prefixes of variables that tune a library that we use, and therefore change results. A prefix also matches variables
+// of future versions. Open MPI 5 reads OMPI_MCA_* for itself and PRTE_MCA_* for its launcher.
 constexpr std::array<std::string_view, 21> kTuningPrefixes{
     "OMP_",    "GOMP_",          "KMP_",         "DNNL_",         "ONEDNN_",      "UCX_",         "NCCL_",
     "MALLOC_", "GLIBC_TUNABLES", "OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_hwloc",
@@ -37,7 +37,7 @@ constexpr std::array<std::string_view, 8> kTuningNames{"OMPI_MCA_mpi_yield_when_
                                                        "LD_PRELOAD",
                                                        "PRTE_MCA_rmaps_default_mapping_policy",
                                                        "PRTE_MCA_rmaps_base_oversubscribe"};
-// Variables that explain a run but do not change results: settings that Options also has, and facts about the job.
+// Variables that explain a run but do not change results: settings that are also in Options, and facts about the job.
 // HVD_IMAGE_DIGEST is the digest of the container image, which no program inside the image can find out (docs/recipes).
 constexpr std::array<std::string_view, 36> kExplainingNames{"HOROVOD_FUSION_THRESHOLD",
                                                             "HOROVOD_CYCLE_TIME",

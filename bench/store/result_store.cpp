@@ -32,13 +32,13 @@ constexpr std::array kTables{"session", "run", "provenance", "rank", "sample", "
 constexpr std::array kTablesOfVersion2{"coll_session", "coll_provenance", "coll_cell", "coll_sample"};
 constexpr std::int64_t kVersionWithCollectives = 2;
 
-// With many ranks a save writes many pages, and its time depends on their number: large pages are faster, and samples
-// of a few kilobytes fill them better. With few ranks, large pages of small tables would be most of the file. Measured:
-// results/README.md.
+// With many ranks a save writes many pages, and its time depends on the number of pages. Large pages are then faster,
+// and samples of a few kilobytes fill large pages better than small ones. With few ranks, large pages of small tables
+// would be most of the file. results/README.md has the measured times.
 constexpr int kManyRanks = 64, kLargePageBytes = 16384;
 
-// A transaction that changes more pages than fit into the cache syncs its journal many times. 64 MiB are enough for 512
-// ranks x 8 kinds x 1,900 samples. SQLite allocates only the memory that the pages need.
+// A transaction that changes more pages than fit into the cache syncs its journal many times. A cache of 64 MiB is
+// enough for 1,900 samples of each of 8 series of 512 ranks. SQLite allocates only the memory that the pages need.
 constexpr const char* kPartialPragmas =
     "PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA cache_size = -65536;";
 
@@ -51,7 +51,7 @@ fs::path absolute_path(const fs::path& file) {
                                      file.string(), problem.message()));
 }
 
-/// Returns the status of `path`, following links. Errors: io, but no error if nothing exists at `path`.
+/// Returns the status of `path`, following links. Errors: io; it is no error if nothing exists at `path`.
 fs::file_status look_at(const fs::path& path) {
   std::error_code problem;
   const fs::file_status status = fs::status(path, problem);
@@ -86,7 +86,7 @@ std::uint32_t big_endian(std::span<const unsigned char, 4> bytes) {
   return (std::uint32_t{bytes[0]} << 24) | (std::uint32_t{bytes[1]} << 16) | (std::uint32_t{bytes[2]} << 8) | bytes[3];
 }
 
-/// Returns the number after `PRAGMA <pragma> =` in a schema, so that only the schema defines the number.
+/// Returns the number after `PRAGMA <pragma> =` in the schema `sql`, so that the number is defined only there.
 std::uint32_t schema_pragma(std::string_view sql, std::string_view pragma) {
   const std::string needle = "PRAGMA " + std::string(pragma) + " = ";
   return static_cast<std::uint32_t>(std::stoul(std::string(sql.substr(sql.find(needle) + needle.size(), 12))));
@@ -116,8 +116,8 @@ class ResultStore::Impl {
       throw Error(Errc::kIo, fmt::format("{}: cannot be written ({}); change its permissions or use another --db",
                                          target_.string(), std::strerror(errno)));
     }
-    // Create the partial file, so that a write error is reported now. Remove the file until the first save, because a
-    // job that is killed while it warms up must not leave a file.
+    // Create the partial file, so that a write error is reported now. Then remove the file until the first save,
+    // because a job that is killed while it warms up must not leave a file.
     create_partial(1);
     remove_partial();
   }
@@ -196,7 +196,7 @@ class ResultStore::Impl {
       throw Error(Errc::kIo,
                   fmt::format("{}: SQLite finds it damaged ({}); check the file system", partial_.string(), found));
     }
-    database_.reset();  // if a step below fails, a later finish() opens the file again
+    database_.reset();  // if a call below fails, a later finish() opens the file again
     if (rename_if_absent(partial_, target_)) {
       sync_directory(target_.parent_path());
       return;
@@ -234,7 +234,8 @@ class ResultStore::Impl {
     }
   }
 
-  // A store that was made before the sharded schedule existed rejects its name. Reports that before any row is written.
+  // Throws if `schedule` is "sharded" and the target is a store from before the sharded schedule existed, because such
+  // a store rejects this name. Called before a row is written.
   void require_schedule(const std::string& schedule) {
     if (schedule != "sharded" || read_store_header(target_).kind != StoreHeader::Kind::kOurs) return;
     Database target(target_, Locking::kShared, false);
@@ -308,7 +309,8 @@ StoreHeader read_store_header(const fs::path& file) {
 
 bool is_cut_off(const fs::path& file, const StoreHeader& header) {
   std::error_code ignored, problem;
-  // SQLite can restore the file from a journal. Look for the journal before the size: a transaction may end in between.
+  // SQLite can restore the file from a journal. Look for the journal first and read the size afterwards, because a
+  // transaction may end between the two.
   if (fs::exists(file.string() + "-journal", ignored)) return false;
   const std::uintmax_t size = fs::file_size(file, problem);
   return !problem && size < header.bytes;

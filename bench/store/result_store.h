@@ -1,9 +1,9 @@
-// The SQLite store. Only rank 0 writes it, from one thread at a time, outside the timed region.
+// The SQLite store. Only rank 0 writes the store, from one thread at a time, outside the timed region.
 //
 // The first save creates the partial file `<target>.<session uuid>.partial` beside the target. No other process opens
-// this file, so it needs no locks and works on cluster file systems (journal mode DELETE). finish() moves its rows into
-// the target in one transaction. If there is no target yet, finish() renames the partial file. A killed job leaves the
-// partial file behind, with runs of status 'running'; `hvdb merge` adds these runs to a store.
+// this file, so it needs no locks and works on cluster file systems (journal mode DELETE). finish() moves the partial
+// file's rows into the target in one transaction. If there is no target yet, finish() renames the partial file. A
+// killed job leaves the partial file behind, with runs of status 'running'; `hvdb merge` adds these runs to a store.
 #pragma once
 
 #include <chrono>
@@ -32,8 +32,8 @@ class ResultStore {
   /// Inserts or replaces one run and all its rows in one transaction, which is durable when save() returns.
   /// Errors: io. Earlier saves are unaffected, and a later save may succeed.
   void save(const RunRecord& run);
-  /// Saves a session of `hvd_bench coll`, whose rows `write` inserts or replaces, as save() saves a run. The store gets
-  /// schema version 2.
+  /// Does for a session of `hvd_bench coll` what save() does for a run. `write` inserts or replaces the session's rows.
+  /// The store gets schema version 2.
   void save_collectives(const std::string& session_uuid, const std::function<void(Database&)>& write);
   /// Sets every saved run that is still 'running' to status 'incomplete' with `reason`. Errors: io.
   void mark_incomplete(const std::string& reason);
@@ -51,7 +51,7 @@ class ResultStore {
 /// Facts from the first 100 bytes of a file, which are read without a lock.
 struct StoreHeader {
   enum class Kind : std::uint8_t { kAbsent, kEmpty, kNotSqlite, kForeign, kOurs } kind = Kind::kAbsent;
-  std::uint32_t schema_version = 0;  ///< meaningful for kOurs
+  std::uint32_t schema_version = 0;  ///< has a meaning only for kOurs
   std::uint64_t bytes = 0;           ///< kOurs: minimum size of the file; 0 if the header has no size
 };
 /// Errors: io if the file cannot be read.

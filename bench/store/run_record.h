@@ -21,7 +21,7 @@ enum class Phase : std::uint8_t {
 };
 enum class RunStatus : std::uint8_t { kRunning, kComplete, kIncomplete };
 
-/// Returns the spelling in the store and the JSON output: "full", "none", "solo"; "running", "complete", "incomplete".
+/// Return the words for the store and the JSON output: "full", "none", "solo"; "running", "complete", "incomplete".
 std::string_view name(Phase phase) noexcept;
 std::string_view name(RunStatus status) noexcept;
 

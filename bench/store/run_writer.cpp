@@ -32,7 +32,7 @@ constexpr std::string_view kRunColumns =
     " step_seconds_low, step_seconds_high, images_per_second, images_per_second_low, images_per_second_high,"
     " confidence, parameters, gradient_bytes, flops_per_image, plan_hash, buckets, final_loss, checks, fingerprint";
 
-/// SQL that inserts a run, or updates the run with the same uuid. Deleting the old row would also delete its samples.
+/// Returns SQL that inserts a run, or updates the row with the same uuid. Replacing that row would delete its samples.
 std::string upsert_run() {
   std::string values = "?2";
   const auto commas = std::count(kRunColumns.begin(), kRunColumns.end(), ',');
@@ -107,12 +107,12 @@ class RunWriter {
   void write_samples() {
     const std::int64_t rows = upsert_samples();
     if (stored_samples() == rows) return;
-    delete_rows("sample");  // a stored series no longer belongs to the run
+    delete_rows("sample");  // at least one stored series no longer belongs to the run
     upsert_samples();
   }
 
-  /// Inserts the series that are not stored yet, and updates the stored series that changed: nearly all series if there
-  /// are new samples, otherwise none. Returns the number of the run's series.
+  /// Inserts the series that are not stored yet, and updates the stored series that changed. If there are new samples,
+  /// nearly all series have changed; otherwise none has. Returns the number of the run's series.
   std::int64_t upsert_samples() {
     Statement upsert(database_,
                      "INSERT INTO sample (run_uuid, rank, kind, count, data) VALUES (?,?,?,?,?)"

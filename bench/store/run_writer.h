@@ -12,7 +12,7 @@ namespace hvd::bench {
 /// that are stored already and did not change. Call it inside a transaction. Errors: io.
 void write_run(Database& database, const RunRecord& run);
 
-/// Binds value, low and high, each NULL if it is unknown.
+/// Binds the estimate's value, low and high. Each of the three becomes NULL if it is unknown.
 void bind_estimate(Statement& insert, const std::optional<Estimate>& estimate);
 
 }  // namespace hvd::bench

@@ -136,7 +136,7 @@ std::int64_t Statement::integer() {
   return sqlite3_column_int64(handle_.get(), 0);
 }
 
-// BEGIN IMMEDIATE waits for the lock here. BEGIN would wait for it in the middle of the work.
+// BEGIN IMMEDIATE waits for the lock here. BEGIN would wait for the lock at the transaction's first write.
 Transaction::Transaction(Database& database) : database_(database) { database_.run("BEGIN IMMEDIATE"); }
 
 Transaction::~Transaction() {

@@ -33,7 +33,7 @@ enum class Locking : std::uint8_t {
 
 class Database {
  public:
-  /// Opens `file` for reading and writing, creating it if `create`. Errors: io.
+  /// Opens `file` for reading and writing, and creates it if `create` is true. Errors: io.
   Database(std::filesystem::path file, Locking locking, bool create);
 
   /// Runs statements that return nothing. Errors: io.
@@ -54,7 +54,7 @@ class Database {
   UniqueHandle<DatabaseTraits> handle_;
 };
 
-/// A prepared statement. Bind every parameter in order, then call run(), or integer() once.
+/// A prepared statement. Bind every parameter in order. Then call run(), or call integer() once.
 class Statement {
  public:
   Statement(Database& database, std::string_view sql);

@@ -19,8 +19,8 @@ constexpr const char* kCompleteSessions =
     "SELECT fact.value FROM run JOIN provenance AS fact ON fact.run_uuid = run.uuid AND fact.key = ?"
     " GROUP BY run.session_uuid, fact.value HAVING sum(run.status <> 'complete') = 0";
 
-// Counts the tables, to refuse a damaged store and a store with a view in place of a table. A view would run SQL that
-// the file's author wrote.
+// Counts the tables, so that a damaged store and a store with a view in place of a table are refused. A view would run
+// SQL that the file's author wrote.
 constexpr const char* kRealTables =
     "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 AND name IN"
     " ('session', 'run', 'provenance', 'rank', 'sample', 'decomposition', 'operation')";
