@@ -41,7 +41,7 @@ struct Response {
   enum class Kind : std::uint8_t {
     kAgreed,    ///< all ranks sent matching requests
     kMismatch,  ///< all ranks sent requests, but they differ: the tensor fails on all ranks
-    kOrphaned,  ///< a rank shut down without a request: the tensor fails on the ranks that sent one
+    kOrphaned,  ///< a rank shut down and sent no request: the tensor fails on the ranks that sent one
   };
   Kind kind = Kind::kAgreed;
   Request request;

@@ -1,4 +1,4 @@
-// Requests for a collective operation, which the ranks agree on, and the batches that they execute. Plain data.
+// Requests for collective operations, and the batches that all ranks execute after they agreed on requests. Plain data.
 // engine/core is pure: it has no threads, clocks, I/O or vendor headers, and the same input gives the same bytes.
 #pragma once
 
@@ -26,7 +26,7 @@ inline constexpr std::uint8_t kCollectives = 7;
 /// "all_reduce", "grouped_all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier".
 std::string_view name(Collective kind) noexcept;
 
-/// Parameters of an operation other than data type and reduction. Tensors of one batch have equal terms.
+/// The parameters of an operation, without its data type and reduction. Tensors of one batch have equal terms.
 struct Terms {
   Collective kind = Collective::kAllReduce;
   std::int32_t root = 0;  ///< rank that broadcasts; 0 for all other operations
@@ -49,10 +49,10 @@ struct Request {
   /// Errors of count(), bytes() and check(): invalid_argument for a negative extent or a product beyond 64 bits.
   [[nodiscard]] std::size_t count() const;
   [[nodiscard]] std::size_t bytes() const { return count() * size_of(dtype); }
-  /// Checks this request. Errors: also invalid_argument for values that the kind of operation does not allow.
+  /// Checks this request. Errors: those above, and invalid_argument for values that the kind of operation forbids.
   void check() const;
-  /// Returns true if another rank's request `other` may run together with this request. The two must be equal, except
-  /// for the rows of an all_gather.
+  /// Returns true if this request and another rank's request `other` are equal, except for the rows of an all_gather.
+  /// Such requests can be executed as one operation.
   [[nodiscard]] bool matches(const Request& other) const;
   bool operator==(const Request&) const = default;
 };
@@ -76,7 +76,7 @@ std::string to_text(const std::vector<std::int64_t>& shape);
 using Tag = std::uint32_t;
 
 /// Tensors that every rank executes together, in one agreed order. If `error` is empty, execute the batch. Otherwise
-/// fail these tensors with this text, which is the same on all ranks. Only an all_reduce batch has several names.
+/// fail the tensors with the text `error`, which is the same on all ranks. Only an all_reduce batch has several names.
 struct Batch {
   std::vector<std::string_view> names;  ///< text not owned: see CycleDone::batches
   DataType dtype = DataType::kF32;

@@ -1,8 +1,8 @@
-// LRU cache of agreed requests. Every rank inserts and erases in the same order, so that bit positions are
-// equal everywhere. Behaves like Horovod's horovod/common/response_cache.cc; the code is our own.
+// LRU cache of agreed requests. Every rank inserts and erases in the same order. A request therefore has the same bit
+// on all ranks. The cache behaves like Horovod's horovod/common/response_cache.cc; the code is our own.
 //
-// The fields of an entry that every cycle reads are in arrays indexed by bit, separate from the entry's request. A
-// cycle in which all of 314 tensors hit reads about 20 KB in sequence, and no strings.
+// The fields of an entry that every cycle reads are in arrays indexed by bit, separate from the entry's request. If all
+// 314 gradients of ResNet-101 are cached, a cycle reads about 20 KB in sequence, and no strings.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@
 
 namespace hvd::core {
 
-/// The place of a request in a cache. Entry numbers are never reused: if `bit` has another entry, the request is gone.
+/// The place of a request in a cache. Entry numbers are never reused: if the entry at `bit` now has a different number,
+/// the request is no longer cached.
 struct CachedAt {
   std::uint64_t entry = 0;  ///< number of the entry, from 1
   std::size_t bit = 0;

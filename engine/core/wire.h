@@ -43,7 +43,7 @@ class WireReader {
   std::uint32_t u32() { return static_cast<std::uint32_t>(little_endian(4)); }
   std::uint64_t u64() { return little_endian(8); }
   /// Reads a count of items that take at least `item_bytes` each. Fails if the rest of the message is too short for
-  /// them, so that no reader allocates more than was sent.
+  /// these items. The caller may therefore allocate memory for them before reading them.
   std::uint32_t count(std::size_t item_bytes);
   /// The returned text points into the message.
   std::string_view text();

@@ -21,7 +21,7 @@ struct Device {
 
 struct DeviceList {
   std::vector<Device> devices;
-  std::string reason;       ///< why there are no devices; empty if there are
+  std::string reason;       ///< why there are no devices; empty if there are devices
   int driver_version = 0;   ///< CUDA version the driver supports, 1000 * major + 10 * minor; 0: no driver
   int runtime_version = 0;  ///< CUDA version of this build; 0: built without CUDA
 };

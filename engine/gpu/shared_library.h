@@ -26,7 +26,8 @@ class SharedLibrary {
   [[nodiscard]] std::string path() const;
   /// The names that could not be loaded, each with its reason.
   [[nodiscard]] const std::vector<Refusal>& refusals() const noexcept { return refusals_; }
-  /// Sets `function` to the symbol's address. Sets null and returns false if there is none. Call only if loaded().
+  /// Sets `function` to the symbol's address. Sets null and returns false if the library does not have the symbol. Call
+  /// only if loaded().
   template <class Function>
   bool find(const char* symbol, Function& function) const {
     function = reinterpret_cast<Function>(address(symbol));
