@@ -31,7 +31,7 @@ struct BucketPlan {
 
 struct BucketOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;       ///< a bucket is closed once it has this many bytes
-  std::size_t first_bucket_bytes = std::size_t{1} << 20;  ///< the same for the first bucket, which starts early
+  std::size_t first_bucket_bytes = std::size_t{1} << 20;  ///< bytes of the first bucket; few, so that it starts early
 };
 
 /// Fills each bucket with gradients until it has at least the bytes in `options`; the last bucket may have fewer.
