@@ -59,7 +59,7 @@ struct TensorDesc {
   std::string name;
   Shape shape;
   TensorRole role = TensorRole::kActivation;
-  NodeId producer = kNoNode;  ///< node that writes the tensor; kNoNode for inputs, labels, parameters, states
+  NodeId producer = kNoNode;  ///< node that computes the tensor; kNoNode for inputs, labels, parameters, states
 };
 
 // clang-format off
@@ -107,7 +107,7 @@ struct BatchNormAttr {
 };
 struct DropoutAttr {
   double rate = 0.5;         ///< probability of zeroing
-  std::uint64_t stream = 0;  ///< Philox stream; element index = global sample index * features + feature
+  std::uint64_t stream = 0;  ///< Philox stream, of which global sample s takes the elements from s * features on
 };
 struct LossAttr {
   double weight = 1.0;  ///< factor of this loss in the total (auxiliary head: 0.4)
@@ -120,7 +120,7 @@ struct Node {
   std::vector<TensorId> inputs;
   std::vector<TensorId> outputs;
   Attr attr;                 ///< attributes of the forward node, copied to its backward nodes
-  NodeId forward = kNoNode;  ///< backward nodes: the node that this one differentiates
+  NodeId forward = kNoNode;  ///< for a backward node: the forward node that it differentiates; else kNoNode
 };
 
 enum class Init : std::uint8_t { kHeNormal, kGlorotUniform, kNormal001, kZero, kOne };
@@ -140,8 +140,8 @@ struct Graph {
   std::int64_t classes = 0;
   std::vector<TensorDesc> tensors;
   std::vector<Node> nodes;  ///< in execution order: forward, then backward
-  /// Before differentiate(), the parameters are in order of creation. Afterwards they are **in the order in which
-  /// backward produces their gradients**, which is the order of the arenas.
+  /// Before differentiate(), the parameters are in order of creation. Afterwards the parameters are **in the order in
+  /// which backward produces their gradients**. Arenas have this order, too.
   std::vector<Parameter> parameters;
   TensorId images = kNoTensor;
   TensorId labels = kNoTensor;

@@ -10,7 +10,7 @@
 namespace hvd::models {
 namespace {
 
-// The auxiliary head's 5x5 convolution needs a 17x17 grid. Images of 299 pixels are the smallest with such a grid.
+// The auxiliary head's 5x5 convolution needs a 17x17 grid. The smallest images with such a grid have 299 pixels.
 constexpr std::int64_t kAuxiliaryMinimumImageSize = 299;
 
 std::vector<ModelInfo> make_catalogue() {
