@@ -13,7 +13,7 @@ struct DropoutPoint {
   std::uint64_t seed = 1;          ///< StepOptions::seed
   std::uint64_t step = 0;          ///< Batch::step
   std::uint64_t first_sample = 0;  ///< Batch::first_sample
-  std::uint64_t features = 0;      ///< elements per sample: count of {h, w, c} or {features}
+  std::uint64_t features = 0;      ///< number of elements per sample: h * w * c or features
 };
 
 /// Sets keep[i] to 1 if element i of a row-major {n, features} block is kept, else to 0. Row 0 of the block is sample

@@ -21,7 +21,7 @@ namespace hvd::models {
 /// One parameter's place in the arenas. Slot i belongs to graph.parameters[i], which is in gradient-production order.
 struct ArenaSlot {
   std::string name;
-  std::size_t offset = 0;  ///< elements from the start of the arena
+  std::size_t offset = 0;  ///< number of elements from the start of the arena to this slot
   std::size_t count = 0;   ///< number of elements, with the padding of the layout, which is always zero
   Shape shape;             ///< logical shape
   /// Order of the elements in memory, e.g. "Acdb16a", if the backend chooses an order for each parameter; else empty.
@@ -52,8 +52,8 @@ struct Batch {
   std::span<const std::int32_t> labels;  ///< {n}
   std::uint64_t first_sample = 0;        ///< global index of sample 0, on which the dropout mask depends
   std::uint64_t step = 0;                ///< number of the training step, on which the dropout mask depends
-  /// Number of the images: a device may keep them, because batches with equal `content` have the same images. Their
-  /// labels may differ. 0: do not keep the images.
+  /// Identifies the images: batches with equal `content` have the same images, so that a device may keep them. The
+  /// labels of such batches may differ. 0: a device must not keep the images.
   std::uint64_t content = 0;
 };
 
@@ -61,7 +61,7 @@ struct SgdOptions {
   double learning_rate = 0.01;
   double momentum = 0.9;
   double weight_decay = 1e-4;   ///< L2, for parameters with decay = true
-  double gradient_scale = 1.0;  ///< factor of the reduced gradient, before decay is added; 1/world after a sum
+  double gradient_scale = 1.0;  ///< factor of the reduced gradient, not of the decay; 1/world after a sum
 };
 
 struct StepOptions {
@@ -163,7 +163,7 @@ std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& opti
 /// Returns the reason why this build or processor cannot run oneDNN in type `compute`; empty if it can.
 std::string onednn_unsupported_reason(DataType compute);
 
-/// Returns the reason why oneDNN is slow in type `compute` on this processor, and what to do; empty if it is not slow.
+/// Returns the reason why oneDNN is slow in type `compute` on this processor, and what to do; empty if oneDNN is fast.
 std::string onednn_slow_reason(DataType compute);
 
 /// An allocator of plain memory, for tests and single-rank use. The memory lives as long as `blocks`.

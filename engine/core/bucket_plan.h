@@ -14,7 +14,7 @@ namespace hvd::core {
 struct GradientInfo {
   std::string name;
   std::size_t offset = 0;  ///< start in the arena, in elements; ascends from gradient to gradient, with alignment gaps
-  std::size_t count = 0;   ///< elements
+  std::size_t count = 0;   ///< number of elements
 };
 
 struct Bucket {

@@ -12,7 +12,7 @@
 namespace hvd::core {
 
 struct FusionOptions {
-  /// Largest size of a fused group. The value is Horovod's default since 2020 (until then 64 MB). 0: no fusion.
+  /// Largest size of a fused group. The default is that of Horovod since 2020 (before, it was 64 MB). 0: no fusion.
   std::size_t threshold_bytes = std::size_t{128} << 20;
   /// If a tensor cannot join a group, try later tensors while the group's bytes + skipped bytes <= threshold_bytes.
   bool look_ahead = true;

@@ -49,7 +49,7 @@ struct AllReduceBits {
   std::vector<std::uint64_t> words;  ///< equal length on all ranks
 };
 struct Gather {
-  /// Send the message to rank 0, which passes the messages of all ranks to on_gathered(). Other ranks pass {}.
+  /// Send `message` to rank 0, which calls on_gathered() with all ranks' messages. Other ranks call on_gathered({}).
   Bytes message;
 };
 struct Broadcast {
@@ -73,7 +73,7 @@ struct CycleStats {
   std::uint64_t cycles = 0;       ///< finished cycles
   std::uint64_t fast_cycles = 0;  ///< cycles with cache hits only, without the coordinator
   std::uint64_t coordinated = 0;  ///< cycles with a gather to rank 0 and its answer
-  std::uint64_t invalidated = 0;  ///< cache entries erased because of another shape, type or operation
+  std::uint64_t invalidated = 0;  ///< cache entries erased because a rank submitted a request that differs from them
 };
 
 /// A tensor that some ranks have requested and other ranks have not. Known only on rank 0.
@@ -121,8 +121,8 @@ class Negotiator {
 
   [[nodiscard]] const CycleStats& stats() const { return stats_; }
   [[nodiscard]] const ResponseCache& cache() const { return cache_; }
-  /// Rank 0 only: the tensors that some ranks, but not all, have requested from rank 0. Ranks do not request a cached
-  /// tensor from rank 0 unless they call report_pending().
+  /// Returns the tensors that some ranks, but not all, have requested from rank 0; empty on other ranks. Ranks do not
+  /// request a cached tensor from rank 0 unless they call report_pending().
   [[nodiscard]] std::vector<Stall> stalls() const;
 
  private:
@@ -138,7 +138,7 @@ class Negotiator {
     std::vector<FusionItem> items;
     std::vector<std::string_view> names;
     std::vector<Tag> tags;
-    std::vector<std::vector<std::int64_t>> rows;  // [all_gather, rank]: one element per all_gather, in order
+    std::vector<std::vector<std::int64_t>> rows;  // [all_gather, rank]: one element per all_gather
   };
 
   [[nodiscard]] std::uint64_t digest() const;
@@ -156,7 +156,7 @@ class Negotiator {
   Action after_bits();
   Action finish(std::vector<Response> responses);
   void take_agreed_bits(Agreed& agreed);
-  /// Adds the tensors that rank 0 agreed to; returns the tensors that failed.
+  /// Adds the tensors that rank 0 agreed to to `agreed`; returns the tensors that failed.
   std::vector<Batch> take_responses(std::vector<Response> responses, Agreed& agreed);
   /// Returns true if rank 0's answer matches this rank's own request.
   [[nodiscard]] bool answers(const Response& response, const Request& own) const;

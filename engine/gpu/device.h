@@ -26,7 +26,7 @@ struct DeviceList {
   int runtime_version = 0;  ///< CUDA version of this build; 0: built without CUDA
 };
 
-/// Any thread may call this. Source: CUDA Runtime API, device management.
+/// Any thread may call this function. Source: CUDA Runtime API, device management.
 DeviceList list_devices();
 
 /// Returns the reason why there are no devices. Versions are as in DeviceList; `words` is the CUDA runtime's own error

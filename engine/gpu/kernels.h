@@ -11,7 +11,8 @@ struct CUstream_st;
 
 namespace hvd::gpu {
 
-/// Returns the reason, in one line, why there are no kernels for `device`; empty if there are kernels. Any thread.
+/// Returns the reason, in one line, why there are no kernels for `device`; empty if there are kernels. Any thread may
+/// call this function.
 std::string kernels_refusal(const Device& device);
 
 /// Enqueues on `stream` of the current GPU a kernel that multiplies `count` elements of device memory by `factor`. The

@@ -8,7 +8,7 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::microseconds;
 
-constexpr auto kFirstPolls = 50us;  // a wait polls for this long before its first sleep
+constexpr auto kFirstPolls = 50us;  // at the start, a wait polls for this long without sleeping
 constexpr microseconds kShortNap = 20us, kLongNap = 500us;
 /// The host polls without sleeping from a margin before the expected end until the same margin after the expected end.
 /// The margin is 1/kMarginShare of the expected wait, within [kLeast, kMost], because the duration of a longer step

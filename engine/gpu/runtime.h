@@ -99,7 +99,8 @@ struct GraphShape {
   std::size_t high_priority = 0;  ///< number of kernels that were captured from a stream of Priority::kHigh
   std::size_t early_edges = 0;    ///< edges whose second node may start before the first ends (programmatic launch)
   bool in_a_row = true;           ///< each node waits for the previous node, and for no other node
-  /// "one graph of 9 nodes in a row: 5 kernels (1 of high priority), 2 copies, 1 fill, 1 event; 2 may start early".
+  /// Returns a text like "one graph of 9 nodes in a row: 5 kernels (1 of high priority), 2 copies, 1 fill, 1 event; 2
+  /// may start early".
   [[nodiscard]] std::string text() const;
 };
 
@@ -111,18 +112,18 @@ class GpuRuntime {
   virtual ~GpuRuntime() = default;
 
   [[nodiscard]] virtual const Device& device() const noexcept = 0;
-  /// The name of this GPU in errors: "GPU 0 (NVIDIA H200)".
+  /// Returns the name of this GPU for errors: "GPU 0 (NVIDIA H200)".
   [[nodiscard]] std::string label() const;
   [[nodiscard]] virtual MemoryState memory() = 0;
   /// Makes this GPU the calling thread's current one. A thread must call this before it launches kernels or calls a
   /// library with a stream of this GpuRuntime. The methods below do not need this call.
   virtual void make_current() = 0;
 
-  /// `what` names the memory in errors: "the gradient arena".
+  /// Allocates memory on this GPU. `what` names the memory in errors: "the gradient arena".
   /// Errors: out_of_memory (the text gives the requested and the free bytes); invalid_argument for zero bytes.
   [[nodiscard]] virtual DeviceMemory allocate(std::size_t bytes, std::string_view what) = 0;
   [[nodiscard]] virtual PinnedMemory allocate_pinned(std::size_t bytes, std::string_view what) = 0;
-  /// The new stream does not synchronise with the legacy default stream.
+  /// Makes a stream, which does not synchronise with CUDA's legacy default stream.
   [[nodiscard]] virtual Stream make_stream(Priority priority) = 0;
   [[nodiscard]] virtual Event make_event(Timing timing) = 0;
 
@@ -148,14 +149,15 @@ class GpuRuntime {
   virtual void record_outside(EventView event, StreamView stream) = 0;
   /// Makes later work on `stream` start only when the event's last recording, if any, is finished. Returns at once.
   virtual void wait(StreamView stream, EventView event) = 0;
-  /// Makes later work on `stream` start only when the host has opened the gate (host_gate.h). The gate records when the
-  /// stream reaches it. Errors: invalid_argument while `stream` is captured, because a gate opens only once.
+  /// Makes later work on `stream` start only when the host has opened the gate (host_gate.h). Calls HostGate::reach()
+  /// when the stream reaches the gate. Errors: invalid_argument while `stream` is captured, because a gate opens only
+  /// once.
   virtual void hold(StreamView stream, std::shared_ptr<HostGate> gate) = 0;
   /// Returns true if the work before the event's last recording, or all work on the stream, is finished. Never waits.
   /// Errors: backend if work on the GPU failed; invalid_argument if the event or stream is part of a capture.
   [[nodiscard]] virtual bool finished(EventView event) = 0;
   [[nodiscard]] virtual bool finished(StreamView stream) = 0;
-  /// Returns the time from `begin` to `end`. Both events must have timing and be finished. Resolution about 0.5 us.
+  /// Returns the time from `begin` to `end`. Both events must have timing and be finished. CUDA resolves about 0.5 us.
   [[nodiscard]] virtual std::chrono::nanoseconds elapsed(EventView begin, EventView end) = 0;
 
   /// Waits until `event` is finished. The host sleeps between polls, except around the time `expected`, when it polls
@@ -171,17 +173,18 @@ class GpuRuntime {
   /// From now on, work that this thread enqueues on `stream`, or on streams that wait for an event of `stream`, is
   /// recorded instead of run. Prefer the class Capture below, whose destructor ends a capture that was not finished.
   virtual void begin_capture(StreamView stream) = 0;
-  /// Errors: invalid_argument if another stream took part and `stream` did not wait for all its work (a missing join),
-  /// or if an operation was enqueued that cannot be captured. The capture ends in these cases, too.
+  /// Ends the capture and returns its graph. Errors: invalid_argument if another stream took part and `stream` did not
+  /// wait for all work of the other stream (a missing join), or if an operation was enqueued that cannot be captured.
+  /// The capture ends in these cases, too.
   [[nodiscard]] virtual Graph end_capture(StreamView stream) = 0;
-  /// Ends a capture, if there is one, and throws away what it recorded.
+  /// Ends the capture of `stream`, if there is one, and throws the recorded work away.
   virtual void abandon_capture(StreamView stream) noexcept = 0;
   /// Returns the shape of the captured graph; nullopt if the driver does not report it.
   [[nodiscard]] virtual std::optional<GraphShape> shape(GraphView graph) = 0;
   /// Enqueues all work of the graph as one piece of work of `stream`.
   virtual void launch(GraphView graph, StreamView stream) = 0;
 
-  // Only the owners call these. If work still uses the object, the call waits, or the driver frees the object later.
+  // Only owners call destroy(). If work still uses the object, the call waits, or the driver frees the object later.
   virtual void destroy(const DeviceBlock& block) noexcept = 0;
   virtual void destroy(const PinnedBlock& block) noexcept = 0;
   virtual void destroy(StreamView stream) noexcept = 0;
@@ -216,8 +219,8 @@ class Capture {
   bool open_ = true;
 };
 
-/// Opens the GPU with this index in list_devices(). Errors: unsupported, with the reason, if CUDA, the driver or this
-/// GPU is absent; backend if the GPU cannot be used (another process uses it exclusively, or it is off the bus).
+/// Opens the GPU with number `index` in list_devices(). Errors: unsupported, with the reason, if CUDA, the driver or
+/// this GPU is absent; backend if the GPU cannot be used (another process uses it exclusively, or it is off the bus).
 std::unique_ptr<GpuRuntime> make_cuda_runtime(int index);
 
 }  // namespace hvd::gpu

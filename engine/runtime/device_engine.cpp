@@ -15,8 +15,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long to wait for the error of the engine's thread, which names the rank that gave up and its reason. The thread
-/// checks every 20 ms and then holds a roll call, which takes up to 1.25 s.
+/// How long to wait for the error of the engine's thread, which names the rank that gave up and its reason. The
+/// engine's thread looks for errors every 20 ms, and then holds a roll call, which takes up to 1.25 s.
 constexpr auto kExplanation = 3s;
 
 std::string bucket_title(std::size_t number, const core::Bucket& bucket,

@@ -30,11 +30,11 @@ struct StepEvents {
   gpu::Event begin, end;            ///< compute stream: `begin` and `end` of the step
   gpu::Event backward_end, joined;  ///< compute stream: `backward_end` before its wait for reductions, `joined` after
   struct Bucket {
-    gpu::Event ready;        ///< compute stream: the bucket's gradients are complete
+    gpu::Event ready;        ///< compute stream: recorded when the bucket's gradients are complete
     gpu::Event begin, done;  ///< communication stream: `begin` before, `done` after the bucket's reduction
   };
   std::vector<Bucket> buckets;
-  gpu::Event all_reduced;  ///< communication stream: the step's last work is finished
+  gpu::Event all_reduced;  ///< communication stream: recorded after the step's last work
 };
 
 /// Says what to do if a rank cannot leave a step that has failed. Its training thread is then stuck in a CUDA call, or

@@ -120,10 +120,10 @@ class Engine {
   [[nodiscard]] std::string library() const;
 
   // -- any buffers -------------------------------------------------------------------------------------
-  // Calls of different ranks match by `name`; each rank may submit in any order. All memory must stay valid and
-  // untouched until wait() returns. On a device, all operands are in device memory, and the GPU must have finished the
-  // work that writes them before the call. When wait() returns, the GPU has finished the operation. Shapes, splits and
-  // rows are in host memory.
+  // The engine matches calls of different ranks by `name`; each rank may submit in any order. All memory must stay
+  // valid and untouched until wait() returns. On a device, all operands are in device memory, and before the call the
+  // GPU must have finished the work that writes them. When wait() returns, the GPU has finished the operation. Shapes,
+  // splits and rows are in host memory.
   // Errors: invalid_argument for the caller's mistakes, and inside a step of the static schedule; unsupported on a
   // device for reductions of int16, for factors if gpu::GpuRuntime::scale_refusal() gives a reason, and for all_gather,
   // reduce_scatter and all_to_all if DevicePlane::shares_refusal() gives a reason. If ranks disagree (kind of
@@ -133,10 +133,12 @@ class Engine {
   /// Reduces `data` in place.
   Ticket all_reduce_async(std::string_view name, void* data, std::span<const std::int64_t> shape, DataType dtype,
                           ReduceOp op, Scale scale = {});
-  /// `in` and `out` must be equal or not overlap. `in` is not changed unless it equals `out`.
+  /// Like all_reduce_async(), but writes the result to `out` and does not change `in`. `in` and `out` must not overlap,
+  /// or must be the same memory.
   Ticket all_reduce_into_async(std::string_view name, void* out, const void* in, std::span<const std::int64_t> shape,
                                DataType dtype, ReduceOp op, Scale scale = {});
-  /// Reduces all tensors together and in place, or none of them. Groups match by `name`. Does not keep `tensors`.
+  /// Reduces all tensors together and in place, or none of them. `name` is the name of the group. The call copies
+  /// `tensors`, but not the memory to which `tensors` points.
   Ticket grouped_all_reduce_async(std::string_view name, std::span<const GroupTensor> tensors, DataType dtype,
                                   ReduceOp op, Scale scale = {});
   /// Output: the rows of all ranks, in the order of ranks. Ranks may submit different numbers of rows.
@@ -147,8 +149,8 @@ class Engine {
   /// In place: all ranks get the data of `root`.
   Ticket broadcast_async(std::string_view name, void* data, std::span<const std::int64_t> shape, DataType dtype,
                          int root);
-  /// `split_rows[r]` rows go to rank r; empty: the same number to each rank. Output: the rows that all ranks sent to
-  /// this rank, in the order of ranks. Rows and splits may differ between ranks.
+  /// Sends split_rows[r] rows to rank r; if `split_rows` is empty, the same number to each rank. Output: the rows that
+  /// all ranks sent to this rank, in the order of ranks. The numbers of rows may differ between ranks.
   Ticket all_to_all_async(std::string_view name, const void* data, std::span<const std::int64_t> shape,
                           std::span<const std::int64_t> split_rows, DataType dtype);
   /// The ticket is done when every rank has submitted the barrier.
@@ -209,7 +211,8 @@ class Engine {
   std::vector<comm::Bytes> gather(std::span<const std::byte> message);
   comm::Bytes broadcast_message(std::span<const std::byte> message, int root);
   void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op);
-  // Shapes of the next three methods: those of comm::DataPlane. Counts are elements per rank, [rank], and must agree.
+  // Shapes of the next three methods: those of comm::DataPlane. Counts are elements per rank, [rank]. The counts that
+  // the ranks pass must fit together.
   void reduce_scatter(void* out, const void* in, comm::Counts counts, DataType dtype, ReduceOp op);
   void all_gather(void* out, const void* in, comm::Counts counts, DataType dtype);
   void all_to_all(void* out, comm::Counts receive_counts, const void* in, comm::Counts send_counts, DataType dtype);
@@ -231,7 +234,7 @@ class Engine {
   void throw_if_failed() const;
   /// Returns Communicator::flight_record() as it was when the engine lost a peer; empty if it has lost no peer.
   [[nodiscard]] std::string flight_record() const;
-  /// Sets the watchdog of a DeviceEngine, which reduces on a device beside this Engine; null: none. Internal.
+  /// Sets the watchdog of the DeviceEngine that owns this Engine; null: none. Only a DeviceEngine calls this method.
   void observe(DeviceWatch* watch);
 
   // -- timeline ------------------------------------------------------------------------------------------

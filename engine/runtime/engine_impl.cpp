@@ -1,4 +1,4 @@
-// The callers' side of the engine.
+// The callers' side of the engine: the work of the threads that call the methods of Engine.
 #include "engine/runtime/engine_impl.h"
 
 #include <fmt/format.h>

@@ -22,7 +22,8 @@ struct Piece {
 /// Sets the offsets, each a multiple of `align_bytes` (0 and 1: no padding). Returns the bytes in use.
 std::size_t lay_out(std::span<Piece> pieces, std::size_t align_bytes) noexcept;
 
-/// Returns true if the results are at the offsets that lay_out() set, without gaps. The batch is then reduced in place.
+/// Returns true if the results already lie in memory in the layout of lay_out(), without gaps. The batch is then
+/// reduced in place.
 bool in_place(std::span<const Piece> pieces) noexcept;
 
 class FusionBuffer {

@@ -20,7 +20,7 @@ namespace {
 /// the fusion buffer and out again would take longer: about 20 us at 10 GB/s. Shorter runs are packed.
 constexpr std::size_t kWorthItsOwnReduction = std::size_t{128} << 10;
 
-/// A stall is reported after 1/kStallShare of the deadline, as in the waits of the planes.
+/// A stall is reported after 1/kStallShare of the deadline. The waits of the planes report a stall after the same time.
 constexpr int kStallShare = 4;
 
 std::size_t runs_of(const std::vector<PendingTensor>& sorted) {

@@ -31,7 +31,7 @@ class GraphBuilder {
   TensorId add(std::string_view name, TensorId a, TensorId b);
   TensorId concat(std::string_view name, std::span<const TensorId> inputs);
   TensorId dropout(std::string_view name, TensorId x, double rate);
-  /// The first call makes the main loss.
+  /// Adds a loss. The first call makes the main loss.
   void softmax_cross_entropy(std::string_view name, TensorId logits, double weight = 1.0);
 
   /// Checks that there is a loss and that every activation is used, and returns the finished graph.

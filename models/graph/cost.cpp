@@ -19,7 +19,7 @@ double window_area(const Node& node) {
 }
 
 // Returns the multiply-accumulates of a forward convolution or fully connected node. Each output element takes one for
-// each weight of its channel. Taps that fall on padding count, as in the published figures.
+// each weight of the element's channel. Taps that fall on padding count, because the published figures count them.
 double macs(const Graph& graph, const Node& forward) {
   const Shape& weight = graph.tensor(forward.inputs[1]).shape;
   return count(graph, forward.outputs[0]) * static_cast<double>(weight.count()) / static_cast<double>(weight[0]);

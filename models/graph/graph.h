@@ -32,9 +32,9 @@ class Shape {
   Shape(std::initializer_list<std::int64_t> dims);
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] std::int64_t operator[](int axis) const { return dims_.at(static_cast<std::size_t>(axis)); }
-  /// Number of elements.
+  /// Returns the number of elements.
   [[nodiscard]] std::int64_t count() const noexcept;
-  /// "8x224x224x3".
+  /// Returns a text like "8x224x224x3".
   [[nodiscard]] std::string text() const;
   bool operator==(const Shape&) const = default;
 
@@ -128,7 +128,7 @@ enum class Init : std::uint8_t { kHeNormal, kGlorotUniform, kNormal001, kZero, k
 struct Parameter {
   std::string name;
   TensorId value = kNoTensor;
-  TensorId gradient = kNoTensor;  ///< kNoTensor before differentiate()
+  TensorId gradient = kNoTensor;  ///< the gradient's tensor; kNoTensor before differentiate()
   Init init = Init::kHeNormal;
   bool decay = true;  ///< true for weights, to which weight decay applies; false for biases and batch-norm parameters
 };
@@ -146,11 +146,11 @@ struct Graph {
   TensorId images = kNoTensor;
   TensorId labels = kNoTensor;
   std::vector<NodeId> losses;      ///< softmax cross-entropy nodes, the main loss first
-  std::size_t first_backward = 0;  ///< index into nodes; nodes.size() before differentiate()
+  std::size_t first_backward = 0;  ///< index of the first backward node; nodes.size() before differentiate()
 
   [[nodiscard]] const TensorDesc& tensor(TensorId id) const { return tensors.at(static_cast<std::size_t>(id)); }
   [[nodiscard]] const Node& node(NodeId id) const { return nodes.at(static_cast<std::size_t>(id)); }
-  /// Sum of the parameters' element counts.
+  /// Returns the number of elements of all parameters together.
   [[nodiscard]] std::int64_t parameter_count() const;
 };
 

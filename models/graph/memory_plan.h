@@ -12,14 +12,14 @@ namespace hvd::models {
 struct BufferUse {
   std::string name;
   std::size_t bytes = 0;
-  int first = 0;  ///< index of the node that first writes the buffer
-  int last = 0;   ///< index of the last node that reads the buffer, >= first; the lifetime is [first, last]
+  int first = 0;  ///< index of the operation that first writes the buffer
+  int last = 0;   ///< index of the last operation that reads the buffer, >= first; the lifetime is [first, last]
 };
 
 struct MemoryPlan {
   std::vector<std::size_t> offsets;   ///< one per BufferUse, multiples of `align_bytes`
   std::size_t arena_bytes = 0;        ///< size of the arena
-  std::size_t lower_bound_bytes = 0;  ///< largest size of all buffers that are live at one node: no plan needs less
+  std::size_t lower_bound_bytes = 0;  ///< largest size of all buffers live at the same time: no plan needs less
   std::size_t sum_bytes = 0;          ///< size of all buffers together: an arena without reuse needs this much
 };
 

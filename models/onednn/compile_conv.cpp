@@ -1,4 +1,4 @@
-// Convolutions.
+// Compiles convolutions.
 #include "models/onednn/kernels.h"
 #include "models/onednn/plans.h"
 
@@ -55,8 +55,8 @@ void Compiler::conv(NodeId id) {
                                 {.src = operands.src, .weights = weights_any, .bias = nullptr, .dst = operands.dst},
                                 geometry, own_scratchpad(), forward);
     }
-    // fp32: the gradient gets the layout of the weights, so that the update is one flat pass. bf16: the library chooses
-    // the gradient's layout, and the fp32 master weights get the same layout.
+    // In fp32 the gradient gets the layout of the weights, so that the update is one flat pass. In bf16 the library
+    // chooses the gradient's layout, and the fp32 master weights get the layout of the gradient.
     const Type arena = parameters_.gradient_type() == DataType::kBF16 ? Type::bf16 : Type::f32;
     const Md diff_weights = type_ == Type::f32 ? forward.weights_desc() : Md({w[0], w[3], w[1], w[2]}, arena, Tag::any);
     ConvBackwardWeights weights = conv_backward_weights(

@@ -1,4 +1,4 @@
-// ReLUs, sums, concatenation, dropout and the loss, with our own kernels.
+// Compiles ReLUs, sums, concatenation, dropout and the loss, which use our own kernels.
 #include <fmt/format.h>
 
 #include <array>

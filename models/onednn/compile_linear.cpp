@@ -1,4 +1,4 @@
-// Fully connected layers.
+// Compiles fully connected layers.
 #include "models/onednn/plans.h"
 
 namespace hvd::models::onednn {

@@ -1,4 +1,4 @@
-// Max, average and global average pools.
+// Compiles max, average and global average pools.
 #include "engine/base/error.h"
 #include "models/onednn/kernels.h"
 #include "models/onednn/plans.h"

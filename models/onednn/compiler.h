@@ -43,7 +43,8 @@ class Compiler {
   /// PrimitiveProgram::set_external().
   [[nodiscard]] Buffer* images() const noexcept { return images_; }
 
-  /// Returns the place and layout of tensor `id`; empty if, after fusion, no operation computes it. Needs keep_tensors.
+  /// Returns the place and layout of tensor `id`; empty if, after fusion, no operation computes the tensor. Needs
+  /// CompileOptions::keep_tensors.
   [[nodiscard]] TensorView tensor(TensorId id) const;
   /// Returns true if convolution `forward` uses Winograd's algorithm, which rounds worse than a direct convolution.
   [[nodiscard]] bool is_winograd(NodeId forward) const;
@@ -103,8 +104,8 @@ class Compiler {
   void conv_backward_weights_in_bands(NodeId id);
   // compile_linear.cpp
   /// Returns the input of a fully connected layer. Channels-last images in bf16 are treated as a matrix {n, h * w * c},
-  /// because the library's fully connected layer uses the matrix unit only for matrices. With it, VGG's first layer is
-  /// 1.6 to 1.9 times as fast as with images (oneDNN 2.6, batch 8).
+  /// because the library's fully connected layer uses the matrix unit only for matrices. VGG's first layer is 1.6 to
+  /// 1.9 times as fast with a matrix as with images (oneDNN 2.6, batch 8).
   TensorView linear_input(TensorId id);
   void linear(NodeId id);
   void linear_backward_weights_node(NodeId id);
@@ -144,13 +145,13 @@ class Compiler {
   Parameters& parameters_;
   Type type_;
 
-  std::vector<TensorView> values_;                      // [TensorId]
+  std::vector<TensorView> values_;                      // [TensorId]: place and layout of the tensor
   std::vector<bool> unfinished_;                        // [TensorId]: a fused operation elsewhere completes the tensor
   std::map<TensorId, std::vector<TensorView>> copies_;  // copies of a tensor in other layouts than values_ has
   std::vector<std::vector<NodeId>> consumers_;          // [TensorId]: nodes whose compiled operations read the tensor
-  std::vector<ReluFusion> relu_fusion_;                 // [NodeId of the relu]
+  std::vector<ReluFusion> relu_fusion_;                 // [NodeId of the relu]: how the relu is fused
   std::vector<bool> skipped_;                           // [NodeId]: the operation of another node does the work
-  std::vector<bool> mask_at_pool_;                      // [NodeId of the relu]
+  std::vector<bool> mask_at_pool_;                      // [NodeId of the relu]: a pool's backward masks for the relu
   std::vector<NodeId> fused_relu_;                      // [NodeId of the producer]: the relu fused into it, or kNoNode
   std::map<const Buffer*, std::vector<TensorId>> holders_;  // tensors that are, or have been, in the buffer
   std::map<NodeId, std::unique_ptr<ConvPlan>> convs_;
@@ -158,7 +159,7 @@ class Compiler {
   std::map<NodeId, std::unique_ptr<NormPlan>> norms_;
   std::map<NodeId, std::unique_ptr<PoolPlan>> pools_;
   std::map<NodeId, Buffer*> relu_masks_;  // [relu node]: bit mask of an add + relu
-  std::map<NodeId, Buffer*> drop_masks_;  // [dropout node]
+  std::map<NodeId, Buffer*> drop_masks_;  // [dropout node]: mask of the kept elements
   Buffer* images_ = nullptr;
 };
 

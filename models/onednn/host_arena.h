@@ -11,7 +11,7 @@ namespace hvd::models::onednn {
 class HostArena {
  public:
   HostArena() = default;
-  /// Errors: out_of_memory, naming `what` and the size.
+  /// Allocates `bytes` of zeroed memory. Errors: out_of_memory; the text names `what` and the size.
   HostArena(std::size_t bytes, const char* what);
   HostArena(HostArena&& other) noexcept
       : memory_(std::exchange(other.memory_, {})), mapped_(std::exchange(other.mapped_, 0)) {}

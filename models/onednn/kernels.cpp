@@ -29,7 +29,7 @@
 namespace hvd::models::onednn {
 namespace {
 
-constexpr std::size_t kUnit = 64;  // elements; the shares of threads begin at multiples of this
+constexpr std::size_t kUnit = 64;  // the shares of threads begin at multiples of this many elements
 
 HVD_INLINE float load(const float* p, std::size_t i) { return p[i]; }
 HVD_INLINE float load(const std::uint16_t* p, std::size_t i) { return bf16_to_float(p[i]); }

@@ -58,8 +58,8 @@ struct Pixels {
 /// Sets each pixel of y to the mean of the 3 x 3 pixels of x around it, without pixels outside the image. y must not be
 /// x.
 void mean_3x3(const std::uint16_t* x, std::uint16_t* y, const Pixels& shape);
-/// The backward pass of mean_3x3(): each pixel of diff_y is divided evenly among the pixels of diff_x whose mean it is.
-/// diff_x must not be diff_y.
+/// The backward pass of mean_3x3(): divides each pixel of diff_y evenly among the pixels of diff_x at the places that
+/// mean_3x3() averaged for this pixel. diff_x must not be diff_y.
 void mean_3x3_backward(const std::uint16_t* diff_y, std::uint16_t* diff_x, const Pixels& shape);
 
 /// Sets y[i] = keep[i] ? x[i] * scale : 0; y may be x.

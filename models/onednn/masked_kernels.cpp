@@ -15,7 +15,7 @@
 namespace hvd::models::onednn {
 namespace {
 
-constexpr std::size_t kWord = 64;  // elements per mask word; the shares of threads begin at multiples of this
+constexpr std::size_t kWord = 64;  // elements per mask word; the shares of threads begin at whole mask words
 
 struct Sum {
   const void* const* parts = nullptr;

@@ -38,7 +38,7 @@ class Parameters {
   /// that TiledCopy supports, while the new weights are in the cache. PrimitiveProgram::refresh_after_update() makes
   /// the other copies.
   void update(const SgdOptions& options);
-  /// Updates only `share`, and makes no copies.
+  /// Updates only the weights in `share`, and makes no copies of weights.
   void update_share(const SgdOptions& options, std::span<const ArenaRange> share);
   void keep_momentum(std::span<const ArenaRange> share);
   [[nodiscard]] std::size_t bytes_copied_by_update() const noexcept;
@@ -81,7 +81,7 @@ class Parameters {
   const Graph& graph_;
   DataType gradient_type_;
   PrimitiveProgram& program_;
-  std::vector<Entry> entries_;  // by parameter index
+  std::vector<Entry> entries_;  // [parameter]
   std::map<TensorId, std::size_t> by_value_, by_gradient_;
   std::map<TensorId, Buffer*> states_by_id_;
   std::vector<ArenaSlot> slots_;

@@ -24,7 +24,7 @@ struct Compiler::ConvPlan {
   std::optional<Md> bias;
   /// The matrix product that is used instead of backward_weights if it is faster.
   std::optional<MatmulDesc> weights_as_product;
-  std::vector<Band> bands;  ///< bands of one image, used instead of backward_weights; empty: none
+  std::vector<Band> bands;  ///< bands of one image, used instead of backward_weights; empty: no bands are used
 };
 
 struct Compiler::LinearPlan {

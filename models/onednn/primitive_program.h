@@ -59,7 +59,7 @@ struct StepInput {
 };
 
 struct Argument {
-  int index = 0;  ///< DNNL_ARG_*
+  int index = 0;  ///< oneDNN's number of the argument: DNNL_ARG_*
   TensorView value;
 };
 
@@ -72,9 +72,9 @@ struct BoundOperation {
   dnnl::primitive primitive{};  ///< empty: `kernel` does the work
   std::vector<Argument> arguments{};
   std::function<void(StepInput&)> kernel{};
-  std::vector<Buffer*> touches{};              ///< buffers that `kernel` uses; a primitive's are in `arguments`
+  std::vector<Buffer*> touches{};              ///< buffers that `kernel` uses; `arguments` has those of a primitive
   std::vector<std::size_t> final_gradients{};  ///< parameters whose gradients are final after this operation
-  bool done_by_update = false;                 ///< true if Parameters::update() also makes the copy that this refreshes
+  bool done_by_update = false;                 ///< true for a refresh operation whose copy Parameters::update() makes
 
   double seconds = 0;  ///< time of the operation summed over the profiled steps
   std::vector<dnnl::memory> memories{};

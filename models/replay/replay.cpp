@@ -75,7 +75,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
 
   ShardedUpdate* sharded() override { return this; }
   void keep_momentum(std::span<const ArenaRange> /*share*/) override {}
-  // Sleeps for a part of the recorded update time that is proportional to the share's size.
+  // Sleeps for a part of the recorded update time, in proportion to the size of `share`.
   void update_share(const SgdOptions& /*options*/, std::span<const ArenaRange> share) override {
     std::size_t elements = 0;
     for (const ArenaRange& range : share) elements += range.count;

@@ -48,8 +48,8 @@ ReplayProfile shrink_gradients(ReplayProfile profile, std::int64_t divisor);
 /// Builds a profile from per-step samples. The training loop calls, in this order, begin_step, gradient_ready for every
 /// parameter, end_backward, begin_update and end_update. The loop calls begin_update when the gradients are reduced, so
 /// that the profile does not contain the wait for the reductions. Used by one thread. `header` gives the fields that
-/// the recorder does not measure: model, sizes, device, type, run, and forward_seconds. (The loop cannot measure
-/// forward_seconds, because forward_backward() is one call.)
+/// the recorder does not measure: model, sizes, device, type, run, and forward_seconds. (The loop cannot measure the
+/// forward time, because forward_backward() is one call.)
 class ReplayRecorder {
  public:
   ReplayRecorder(std::vector<ArenaSlot> slots, ReplayProfile header);
@@ -76,7 +76,7 @@ class ReplayRecorder {
   std::vector<ArenaSlot> slots_;
   ReplayProfile header_;
   std::vector<std::vector<double>> submit_, ready_;  // [parameter][step]
-  std::vector<double> backward_end_, update_;        // [step], complete steps only
+  std::vector<double> backward_end_, update_;        // [step]; only complete steps have an element
   std::vector<double> current_ready_;                // [parameter] for the step being recorded
   double current_backward_end_ = 0, update_start_ = 0;
   Clock::time_point step_start_;

@@ -1,6 +1,6 @@
 // Builds the networks; each family has its own file. build_model() in zoo.h checks the arguments and calls one of these
 // functions.
-// Node names follow torchvision's module paths, so that tensors can be compared with torchvision's by name.
+// Node names follow torchvision's module paths, so that our tensors can be compared by name with those of torchvision.
 #pragma once
 
 #include "models/graph/builder.h"

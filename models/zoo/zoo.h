@@ -13,7 +13,7 @@ namespace hvd::models {
 struct ModelSpec {
   std::string model;            ///< canonical name or alias
   std::int64_t batch_size = 0;  ///< images per rank
-  std::int64_t image_size = 0;  ///< 0: the network's default
+  std::int64_t image_size = 0;  ///< height and width in pixels; 0: the network's default
   std::int64_t classes = 1000;
   bool auxiliary_head = false;  ///< adds the auxiliary head; Inception V3 only
 };
