@@ -4,7 +4,7 @@
 //
 //   begin_cycle() ─► AllReduceBits(AND over status and cache bits) ─► on_bits()
 //       any rank holds an invalid entry ─► AllReduceBits(OR over invalid bits) ─► on_bits(): erase everywhere
-//       every rank's cache has all its pending tensors ─► CycleDone: all ranks fuse locally and identically
+//       on every rank, all pending tensors are cached ─► CycleDone: all ranks fuse locally and identically
 //       else ─► Gather(requests to rank 0) ─► on_gathered() on rank 0 ─► Broadcast(response) ─► on_broadcast()
 //             ─► CycleDone
 //

@@ -58,7 +58,7 @@ struct DeviceOptions {
 /// Times of one step on this rank's GPU. Reductions (`reduce`) overlap with compute, except during `exposed`.
 struct DeviceReport {
   std::size_t slot = 0;                 ///< DeviceEngine::slot() of the step
-  std::chrono::nanoseconds step{0};     ///< from the begin of the first work to the end of the last, compute stream
+  std::chrono::nanoseconds step{0};     ///< time from start of the first to end of the last work on the compute stream
   std::chrono::nanoseconds exposed{0};  ///< time that the compute stream waited for reductions
   std::chrono::nanoseconds reduce{0};   ///< time of the reductions on their stream, including waits for peers
   std::chrono::nanoseconds enqueue{0};  ///< time that the host took to enqueue or launch all work

@@ -50,10 +50,10 @@ std::string_view name(Schedule schedule) noexcept;
 
 struct EngineOptions {
   Schedule schedule = Schedule::kStatic;
-  core::BucketOptions buckets;                 ///< static and sharded schedule
+  core::BucketOptions buckets;                 ///< for the static and the sharded schedule
   core::NegotiatorOptions negotiation;         ///< HOROVOD_FUSION_THRESHOLD, HOROVOD_CACHE_CAPACITY
   std::chrono::microseconds cycle_time{1000};  ///< HOROVOD_CYCLE_TIME: pause after a cycle that reduced nothing
-  Patience deadline = std::chrono::milliseconds(60000);  ///< for every wait for a peer, until set_deadline()
+  Patience deadline = std::chrono::milliseconds(60000);  ///< of every wait for a peer, until set_deadline()
   /// Name of the trace (HOROVOD_TIMELINE). Each rank writes a file with its rank before the extension. Empty: no trace.
   /// Set it on all ranks or on none.
   std::string timeline_filename;

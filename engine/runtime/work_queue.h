@@ -39,7 +39,8 @@ class WorkQueue {
 
   /// Adds everything before the first command to `taken`.
   void take_up_to_command(Taken& taken);
-  /// Takes the first entry if it is a command, else returns null. The thread must first complete all entries before it.
+  /// If the first entry is a command, takes and returns it; else returns null. Call only after all entries that were
+  /// taken before are completed.
   Command* take_command();
   [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
   /// Returns true if the first entry is not a command.
