@@ -152,7 +152,7 @@ void Engine::Impl::on_plane(const char* what,
       operation(plane, deadline);
     } catch (const Error& error) {
       if (error.code() != Errc::kInvalidArgument && error.code() != Errc::kUnsupported) throw;
-      refused = std::current_exception();  // nothing has been sent: the caller may call again
+      refused = std::current_exception();  // nothing has been sent, so the engine stays usable
       return;
     }
     plane.complete(what, deadline);

@@ -23,7 +23,7 @@ class ReadyMarks {
   void reset() noexcept;
 
   struct Marked {
-    bool again = false;             ///< true if the gradient was already marked in this step: the caller's mistake
+    bool again = false;             ///< true if the gradient was already marked in this step, by a caller's mistake
     std::size_t completed = kNone;  ///< the bucket that this gradient completed; kNone: none
   };
   /// For the caller, in any order: marks a gradient under the static or sharded schedule. ready() becomes true when the

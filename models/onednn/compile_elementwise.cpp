@@ -107,7 +107,7 @@ void Compiler::relu_backward(NodeId id) {
   const auto relu_id = static_cast<std::size_t>(of.forward);
   const ReluFusion fusion = relu_fusion_[relu_id];
   if (fusion == ReluFusion::kNorm || mask_at_pool_[relu_id]) {
-    // Nothing to compute: either the backward of a pool has masked the diff, or the backward of a batch norm will.
+    // Nothing to compute: the backward of a pool has masked the diff, or the backward of a batch norm will mask it.
     set_value(of.outputs[0], value(of.inputs[1]));
     if (mask_at_pool_[relu_id]) {
       unfinished_[static_cast<std::size_t>(of.inputs[1])] = true;
