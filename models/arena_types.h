@@ -8,10 +8,11 @@
 
 namespace hvd::models {
 
-/// Errors: invalid_argument unless `type` is fp32, fp64, fp16 or bf16.
+/// Checks that `type` is fp32, fp64, fp16 or bf16. Errors: invalid_argument for other types.
 void require_floating(DataType type);
 
-/// Writes `values` as `type` into `out`, rounded to nearest even. out.size() >= values.size() * size_of(type).
+/// Converts `values` to `type`, rounds to nearest even, and writes them to `out`, which must have at least
+/// values.size() * size_of(type) bytes.
 void store(DataType type, std::span<const double> values, std::span<std::byte> out);
 
 /// Returns element `index` of an array of `type`.

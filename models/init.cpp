@@ -15,8 +15,8 @@ struct Fan {
   double in = 0, out = 0;
 };
 
-// Weights are {out, features} or {out, h, w, in}. An output is a sum over all dimensions except the first. In a
-// convolution an input contributes to h * w * out sums.
+// Returns how many inputs each output sums, and how many outputs each input contributes to. The weights `shape` are
+// {out, features} or {out, h, w, in}. In a convolution each input contributes to h * w * out outputs.
 Fan fan(const Shape& shape) {
   const auto out = static_cast<double>(shape[0]);
   const double in = static_cast<double>(shape.count()) / out;

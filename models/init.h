@@ -8,7 +8,7 @@
 
 namespace hvd::models {
 
-/// Fills `out` (logical row-major, shape.count() elements). The Philox stream is the hash of the name.
+/// Fills `out` (logical row-major, shape.count() elements). The Philox stream is the hash of the parameter's name.
 void initial_value(const Parameter& parameter, const Shape& shape, std::uint64_t seed, std::span<float> out);
 
 }  // namespace hvd::models

@@ -11,7 +11,7 @@ std::array<float, 4> normal_block(const Philox& generator, std::uint64_t block) 
   const auto words = generator.block(block);
   std::array<float, 4> values{};
   for (std::size_t pair = 0; pair < 4; pair += 2) {
-    // u is in (0, 1], so that the logarithm is finite. The largest magnitude is sqrt(2 * 32 * ln 2) = 6.7.
+    // u is in [2^-32, 1], so its logarithm is finite. The largest normal value is sqrt(2 * 32 * ln 2) = 6.7.
     const float u = (static_cast<float>(words.at(pair)) + 1.0F) * 0x1.0p-32F;
     const float angle = 6.2831853F * (static_cast<float>(words.at(pair + 1)) * 0x1.0p-32F);
     const float radius = std::sqrt(-2.0F * std::log(std::min(u, 1.0F)));

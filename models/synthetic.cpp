@@ -20,7 +20,7 @@ void synthetic_batch(const SyntheticSpec& spec, std::uint64_t first_sample, std:
 void synthetic_labels(const SyntheticSpec& spec, std::uint64_t first_sample, std::span<std::int32_t> labels) {
   const Philox classes(spec.seed, Hasher().text("labels").value());
   for (std::size_t i = 0; i < labels.size(); ++i) {
-    // Multiply and shift maps 32 random bits to a class in [0, classes) without the bias of a remainder.
+    // A multiplication and a shift map 32 random bits to a class in [0, classes). A remainder would favour low classes.
     const std::uint64_t word = classes.block(first_sample + i)[0];
     labels[i] = static_cast<std::int32_t>((word * static_cast<std::uint64_t>(spec.classes)) >> 32);
   }

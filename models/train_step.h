@@ -1,6 +1,6 @@
 // The interface of a compute backend: one training step of one rank, gradient by gradient. Implementations are
 // reference/ (naive, double), onednn/ (CPU), replay/ (recorded timings, no compute) and cudnn/ (GPU, device_step.h).
-// A TrainStep does not know the engine: it reports gradients to a GradientSink, and the caller says when to update.
+// A TrainStep does not know the engine: it reports gradients to a GradientSink, and the caller calls update().
 //
 // One thread owns a TrainStep and makes all calls. A TrainStep may use worker threads inside (options.threads).
 #pragma once
@@ -21,20 +21,20 @@ namespace hvd::models {
 /// One parameter's place in the arenas. Slot i belongs to graph.parameters[i], which is in gradient-production order.
 struct ArenaSlot {
   std::string name;
-  std::size_t offset = 0;  ///< elements from the start of the arena
-  std::size_t count = 0;   ///< elements, layout padding included (padding is zero and stays zero)
+  std::size_t offset = 0;  ///< number of elements from the start of the arena to this slot
+  std::size_t count = 0;   ///< number of elements, with the padding of the layout, which is always zero
   Shape shape;             ///< logical shape
-  /// Order of the elements in memory if the backend chooses one, e.g. "Acdb16a"; else empty. The order may depend on
-  /// the processor. Ranks with different layouts must not sum their gradients.
+  /// Order of the elements in memory, e.g. "Acdb16a", if the backend chooses an order for each parameter; else empty.
+  /// The order may depend on the processor. Ranks with different layouts must not sum their gradients.
   std::string layout = {};
 };
 
-/// The memory that holds a step's arenas and state. The host may read and write only kHost.
+/// The memory that holds a step's arenas and state. The host may read and write only memory of the kind kHost.
 enum class MemorySpace : std::uint8_t { kHost, kDevice };
 
-/// Allocates the gradient arena in the step's memory_space(). The code that reduces gradients provides it, to place the
-/// arena in shared or registered memory. Must return zeroed memory of at least `bytes`, 4096-byte aligned, that
-/// outlives the TrainStep.
+/// Allocates the gradient arena in the step's memory_space(). The code that reduces gradients provides this function,
+/// so that the arena is in shared or registered memory. The function must return zeroed memory of at least `bytes`,
+/// 4096-byte aligned, that outlives the TrainStep.
 using ArenaAllocator = std::function<std::span<std::byte>(std::size_t bytes)>;
 
 class GradientSink {
@@ -50,9 +50,10 @@ class GradientSink {
 struct Batch {
   std::span<const float> images;         ///< {n, h, w, c}, fp32
   std::span<const std::int32_t> labels;  ///< {n}
-  std::uint64_t first_sample = 0;        ///< global index of sample 0 (dropout)
-  std::uint64_t step = 0;                ///< training step (dropout)
-  /// If not 0: batches with an equal number hold the same images, so that a device may keep them. Labels may differ.
+  std::uint64_t first_sample = 0;        ///< global index of sample 0, on which the dropout mask depends
+  std::uint64_t step = 0;                ///< number of the training step, on which the dropout mask depends
+  /// Identifies the images: batches with equal `content` have the same images, so that a device may keep them. The
+  /// labels of such batches may differ. 0: a device must not keep the images.
   std::uint64_t content = 0;
 };
 
@@ -60,36 +61,36 @@ struct SgdOptions {
   double learning_rate = 0.01;
   double momentum = 0.9;
   double weight_decay = 1e-4;   ///< L2, for parameters with decay = true
-  double gradient_scale = 1.0;  ///< factor of the reduced gradient, before decay (1/world if the engine summed)
+  double gradient_scale = 1.0;  ///< factor of the reduced gradient, not of the decay; 1/world after a sum
 };
 
 struct StepOptions {
   DataType compute = DataType::kF32;   ///< fp32 or bf16; on GPUs also fp16
   DataType gradient = DataType::kF32;  ///< element type of the gradient arena (--allreduce-dtype)
   int threads = 1;                     ///< compute threads; on a GPU: threads that compile kernels at start
-  std::uint64_t seed = 1;              ///< initial weights and dropout
-  bool profile = false;                ///< time every operation (never mixed with measured runs)
+  std::uint64_t seed = 1;              ///< seed of initial weights and dropout
+  bool profile = false;                ///< time every operation; not for runs whose step times are measured
   bool winograd = true;                ///< oneDNN in fp32: use Winograd's algorithm where it is faster (docs/onednn.md)
-  /// On GPUs: factor of the gradient of the loss, and therefore of every gradient. It is 1 / world if gradients are
-  /// summed in fp16, because the sum could overflow.
+  /// On GPUs: factor of the gradient of the loss, and therefore of every gradient. Use 1 / world if gradients are
+  /// summed in fp16, because the sum of unscaled gradients could overflow.
   double gradient_prescale = 1.0;
 };
 
 struct MemoryReport {  ///< bytes
   std::size_t parameters = 0, gradients = 0, momentum = 0, master = 0;
   std::size_t activations = 0;  ///< arena in which activations share memory if their lifetimes do not overlap
-  std::size_t workspace = 0;    ///< library scratchpads, weight copies in other layouts, input staging
+  std::size_t workspace = 0;    ///< library scratchpads, weight copies in other layouts, buffers for the input
   [[nodiscard]] std::size_t total() const {
     return parameters + gradients + momentum + master + activations + workspace;
   }
 };
 
 struct OperationProfile {
-  std::string node;            ///< graph node (or nodes fused into it, joined by '+')
+  std::string node;            ///< name of the graph node; for a fused operation the names of all nodes, joined by '+'
   std::string kind;            ///< OpKind name, or "reorder", "update", "input"
   std::string implementation;  ///< the library's description, e.g. "brgconv:avx512_core_amx_bf16"
-  bool library = false;        ///< time spent inside the library's compute primitives (reorders are not compute)
-  double seconds = 0;          ///< mean per step
+  bool library = false;        ///< true for a compute primitive of the library (a reorder is not compute)
+  double seconds = 0;          ///< mean time per step
   double flops = 0, bytes = 0;
 };
 
@@ -103,10 +104,11 @@ struct ArenaRange {
 class ShardedUpdate {
  public:
   virtual ~ShardedUpdate() = default;
-  /// Frees the memory of momentum outside `share`; this momentum is zero when it is next used. `share` ascends.
+  /// Frees the memory of momentum outside `share`. Momentum whose memory was freed is zero when it is next used. The
+  /// ranges of `share` ascend.
   virtual void keep_momentum(std::span<const ArenaRange> share) = 0;
-  /// TrainStep::update() for `share` only. Before the next step, the caller must overwrite the rest of weight_arena()
-  /// with the values of the ranks that own it, and call TrainStep::state_changed().
+  /// Does the work of TrainStep::update() for `share` only. Before the next step, the caller must overwrite the rest of
+  /// weight_arena() with the weights that other ranks updated, and call TrainStep::state_changed().
   virtual void update_share(const SgdOptions& options, std::span<const ArenaRange> share) = 0;
   /// The trained weights, laid out like the gradient arena.
   [[nodiscard]] virtual std::span<std::byte> weight_arena() = 0;
@@ -121,46 +123,47 @@ class TrainStep {
   /// backend and its options, are equal on all ranks, and are part of the plan hash.
   [[nodiscard]] virtual std::span<const ArenaSlot> slots() const = 0;
   [[nodiscard]] virtual DataType gradient_type() const = 0;
-  /// The memory that holds gradient_arena() and state_to_broadcast(). Only a data plane of this memory may reduce or
-  /// broadcast them.
+  /// The kind of memory that holds gradient_arena() and state_to_broadcast(). Only a data plane for this kind of memory
+  /// may reduce or broadcast them.
   [[nodiscard]] virtual MemorySpace memory_space() const noexcept { return MemorySpace::kHost; }
   [[nodiscard]] virtual std::span<std::byte> gradient_arena() = 0;
   /// The bytes that rank 0 broadcasts at start: trained weights and batch-norm running statistics.
   [[nodiscard]] virtual std::vector<std::span<std::byte>> state_to_broadcast() = 0;
-  /// Call after the memory of state_to_broadcast() was overwritten. Refreshes copies of the weights:
-  /// at once (kHost) or by work on the step's stream (kDevice).
+  /// Call after the memory of state_to_broadcast() was overwritten. Refreshes the step's copies of the weights: at once
+  /// (kHost) or by work on the step's stream (kDevice).
   virtual void state_changed() = 0;
 
   /// Runs forward, loss and backward. Returns the weighted mean loss over the batch. Reports each gradient to `sink`.
   virtual double forward_backward(const Batch& batch, GradientSink& sink) = 0;
-  /// SGD with momentum: g = scale * grad + decay * w; m = momentum * m + g; w -= lr * m.
+  /// Updates the weights by SGD with momentum: g = scale * grad + decay * w; m = momentum * m + g; w -= lr * m.
   virtual void update(const SgdOptions& options) = 0;
 
   /// Returns null if the backend can only update all weights together. The object lives as long as the step.
   [[nodiscard]] virtual ShardedUpdate* sharded() { return nullptr; }
 
-  /// Copy values as fp32 in logical row-major order, for tests and checks. Errors: invalid_argument for a wrong size.
+  /// The next three methods copy values as fp32 in logical row-major order, for tests and checks.
+  /// Errors: invalid_argument if the span has the wrong size.
   virtual void read_parameter(std::size_t parameter, std::span<float> out) = 0;
   virtual void write_parameter(std::size_t parameter, std::span<const float> in) = 0;
   virtual void read_gradient(std::size_t parameter, std::span<float> out) = 0;
 
   [[nodiscard]] virtual MemoryReport memory() const = 0;
-  /// Empty unless options.profile.
+  /// Returns the profile of the steps so far; empty unless options.profile.
   [[nodiscard]] virtual std::vector<OperationProfile> profile() const = 0;
-  /// "onednn 2.6.3 avx512_core_amx", for provenance.
+  /// Returns "onednn 2.6.3 avx512_core_amx" or similar, for provenance.
   [[nodiscard]] virtual std::string description() const = 0;
 };
 
 /// Makes the naive double-precision reference backend; slow, for tests. `graph` must be differentiated.
 std::unique_ptr<TrainStep> make_reference_step(Graph graph, const StepOptions& options, const ArenaAllocator& allocate);
 
-/// Makes the oneDNN backend for the CPU. Errors: unsupported if this build or processor cannot do it.
+/// Makes the oneDNN backend for the CPU. Errors: unsupported if this build or processor cannot run it.
 std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& options, const ArenaAllocator& allocate);
 
 /// Returns the reason why this build or processor cannot run oneDNN in type `compute`; empty if it can.
 std::string onednn_unsupported_reason(DataType compute);
 
-/// Returns the reason why oneDNN is slow in type `compute` on this processor, and what to do; empty if it is not slow.
+/// Returns the reason why oneDNN is slow in type `compute` on this processor, and what to do; empty if oneDNN is fast.
 std::string onednn_slow_reason(DataType compute);
 
 /// An allocator of plain memory, for tests and single-rank use. The memory lives as long as `blocks`.

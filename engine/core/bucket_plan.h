@@ -13,13 +13,13 @@ namespace hvd::core {
 
 struct GradientInfo {
   std::string name;
-  std::size_t offset = 0;  ///< elements from the start of the arena; ascending, with gaps for alignment
-  std::size_t count = 0;   ///< elements
+  std::size_t offset = 0;  ///< start in the arena, in elements; ascends from gradient to gradient, with alignment gaps
+  std::size_t count = 0;   ///< number of elements
 };
 
 struct Bucket {
   std::size_t first = 0, last = 0;    ///< gradients [first, last)
-  std::size_t offset = 0, count = 0;  ///< elements of the arena, alignment gaps between members included
+  std::size_t offset = 0, count = 0;  ///< start and length in the arena, in elements, gaps between gradients included
 };
 
 struct BucketPlan {
@@ -31,7 +31,7 @@ struct BucketPlan {
 
 struct BucketOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;       ///< a bucket is closed once it has this many bytes
-  std::size_t first_bucket_bytes = std::size_t{1} << 20;  ///< small, so that the first communication starts early
+  std::size_t first_bucket_bytes = std::size_t{1} << 20;  ///< bytes of the first bucket; few, so that it starts early
 };
 
 /// Fills each bucket with gradients until it has at least the bytes in `options`; the last bucket may have fewer.

@@ -62,7 +62,7 @@ std::string scale_text(const Terms& terms) {
   return fmt::format("{} and {}", json_number(terms.prescale), json_number(terms.postscale));
 }
 
-/// Returns false if 64 bits cannot count the result of the all_gather.
+/// Returns false if the size of the all_gather's result does not fit into 64 bits.
 bool countable(const Request& request, std::span<const std::int64_t> rows) {
   try {
     static_cast<void>(gathered_bytes(request, rows));
@@ -163,7 +163,8 @@ void Coordinator::add(int rank, std::span<const std::byte> message) {
   if (shutdown > 1) in.fail("unknown flag " + std::to_string(shutdown));
   if (shutdown == 1) stopped_.insert(rank);
   Request request;
-  // Most ranks send their requests in the same order, so try the next entry before hashing the name.
+  // Most ranks send their requests in the same order. Therefore `guess` is the entry after the previous request's
+  // entry; find_or_add() tries it before it hashes the name.
   auto guess = table_.begin();
   for (std::uint32_t left = in.count(kSmallestRequest); left > 0; --left) {
     in.request(request);

@@ -1,5 +1,5 @@
-// Rank 0's half of the negotiation. The Coordinator records which ranks have requested which tensor, and builds the
-// answer once all ranks have. Pure; used by one thread. Only rank 0's Negotiator owns one.
+// Rank 0's half of the negotiation. The Coordinator records which ranks have requested which tensor, and answers a
+// tensor once all ranks have requested it. Pure; used by one thread. Only the Negotiator of rank 0 owns a Coordinator.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class RankSet {
   [[nodiscard]] int count() const { return count_; }
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] RankSet complement() const;
-  /// E.g. "ranks 0-3, 7".
+  /// Returns, for example, "ranks 0-3, 7".
   [[nodiscard]] std::string to_text() const;
   [[nodiscard]] std::vector<int> to_vector() const;
 
@@ -41,17 +41,17 @@ struct Response {
   enum class Kind : std::uint8_t {
     kAgreed,    ///< all ranks sent matching requests
     kMismatch,  ///< all ranks sent requests, but they differ: the tensor fails on all ranks
-    kOrphaned,  ///< a rank shut down without a request: the tensor fails on the ranks that sent one
+    kOrphaned,  ///< a rank shut down and sent no request: the tensor fails on the ranks that sent one
   };
   Kind kind = Kind::kAgreed;
   Request request;
-  std::vector<std::int64_t> rows;  ///< [rank] for an agreed all_gather; else empty
+  std::vector<std::int64_t> rows;  ///< [rank]: the ranks' rows in an agreed all_gather; else empty
   std::string error;               ///< empty for kAgreed
 };
 
 /// Encodes the message that every rank sends: the `requests` that it has not sent before, and whether it wants to stop.
 std::vector<std::byte> encode_requests(std::span<const Request* const> requests, bool shutdown);
-/// Decodes a message of Coordinator::respond(). Errors: invalid_argument if `message` has another form.
+/// Decodes a message of Coordinator::respond(). Errors: invalid_argument if respond() cannot have made `message`.
 std::vector<Response> decode_responses(std::span<const std::byte> message);
 
 class Coordinator {
@@ -82,7 +82,7 @@ class Coordinator {
     std::string name;
     RankSet ranks;                   // all ranks that sent a request
     std::vector<Variant> variants;   // one element unless ranks disagree
-    std::vector<std::int64_t> rows;  // [rank] if a rank has requested an all_gather; else empty
+    std::vector<std::int64_t> rows;  // [rank]: the ranks' rows, if a rank has requested an all_gather; else empty
   };
   using Table = std::list<Entry>;
 

@@ -12,9 +12,9 @@
 namespace hvd::core {
 
 struct FusionOptions {
-  /// Largest size of a fused group. The value is Horovod's default since 2020 (until then 64 MB). 0: no fusion.
+  /// Largest size of a fused group. The default is that of Horovod since 2020 (before, it was 64 MB). 0: no fusion.
   std::size_t threshold_bytes = std::size_t{128} << 20;
-  /// Look past a tensor that does not fit or match, as long as fused + skipped bytes <= threshold_bytes.
+  /// If a tensor cannot join a group, try later tensors while the group's bytes + skipped bytes <= threshold_bytes.
   bool look_ahead = true;
   /// Each tensor's start in the fusion buffer is a multiple of this; 0 and 1: no alignment.
   std::size_t align_bytes = 64;
@@ -28,10 +28,11 @@ struct FusionItem {
   Terms terms = {};
 };
 
-/// `rows`: the number of rows of every rank, for an all_gather. Errors: those of gathered_bytes() and Request::bytes().
+/// `rows`: for an all_gather, the number of rows of each rank. Errors: those of gathered_bytes() and Request::bytes().
 FusionItem item_of(const Request& request, std::span<const std::int64_t> rows);
 
-/// Indices into a list of items, grouped: group g is members[ends[g-1] .. ends[g]), in execution order.
+/// Groups of items. `members` holds indices into a list of items: group g is members[ends[g-1] .. ends[g]). The groups,
+/// and the items of a group, are in execution order.
 struct FusionGroups {
   std::vector<std::uint32_t> members;
   std::vector<std::uint32_t> ends;
@@ -42,9 +43,10 @@ struct FusionGroups {
   }
 };
 
-/// Groups the items for execution in order of first appearance. The tensors of one group share dtype, op and terms, and
-/// fit into threshold_bytes, alignment included. A tensor larger than the threshold is a group by itself. Operations
-/// other than all_reduce are not grouped. Time: linear in the number of items of each (type, operation, terms) triple.
+/// Groups the items for execution. The groups are in the order of their first items. The tensors of one group share
+/// dtype, op and terms, and fit into threshold_bytes, alignment included. A tensor larger than the threshold is a group
+/// by itself. Operations other than all_reduce are not grouped. The time is linear in the number of items that have the
+/// same dtype, op and terms.
 /// Source: arXiv:1802.05799, Tensor Fusion; look-ahead as in horovod/common/controller.cc FuseResponses.
 FusionGroups group(std::span<const FusionItem> items, const FusionOptions& options);
 

@@ -14,8 +14,8 @@
 namespace hvd::core {
 namespace {
 
-// Bits of word 0 of the exchange. The three kNo... bits are inverted: their AND over ranks is 0 as soon as one rank
-// has a shutdown, an uncached tensor or an invalid entry.
+// Bits of word 0 of the exchange. A rank clears its kNo... bit if it shuts down, has an uncached tensor or has an
+// invalid entry. The AND over ranks of such a bit is therefore 0 if any rank cleared the bit.
 constexpr std::uint64_t kNoShutdown = 1;
 constexpr std::uint64_t kNoUncached = 2;
 constexpr std::uint64_t kNoInvalid = 4;
@@ -314,7 +314,7 @@ Action Negotiator::finish(std::vector<Response> responses) {
   invalid_words_.resize(hit_words_.size());
 
   CycleDone done{fuse_names(agreed.items, agreed.names, agreed.tags, options_.fusion), all_shutdown_};
-  // Each all_gather is a batch of its own, in the order in which the ranks agreed on them.
+  // Each all_gather is a batch of its own. These batches and agreed.rows are in the same order.
   auto rows = agreed.rows.begin();
   for (Batch& batch : done.batches) {
     if (batch.terms.kind == Collective::kAllGather) batch.rows = std::move(*rows++);

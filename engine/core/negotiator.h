@@ -4,20 +4,20 @@
 //
 //   begin_cycle() ─► AllReduceBits(AND over status and cache bits) ─► on_bits()
 //       any rank holds an invalid entry ─► AllReduceBits(OR over invalid bits) ─► on_bits(): erase everywhere
-//       every pending tensor hit on every rank ─► CycleDone: all ranks fuse locally and identically
+//       on every rank, all pending tensors are cached ─► CycleDone: all ranks fuse locally and identically
 //       else ─► Gather(requests to rank 0) ─► on_gathered() on rank 0 ─► Broadcast(response) ─► on_broadcast()
 //             ─► CycleDone
 //
-// The status bits are inverted so that one AND finds "any rank ...": shutdown, uncached, invalid. A rank
-// that re-submits a cached name with another shape clears its "my entry is still valid" bit in the same
-// exchange. Without this bit the other ranks would count a hit and wait for ever.
+// The status bits are inverted so that one AND tells whether any rank shuts down, has an uncached tensor or has an
+// invalid entry. A rank that submits a cached name with a new shape clears its "my entry is still valid" bit in the
+// same exchange. Without this bit the other ranks would treat the tensor as agreed and wait for ever.
 //
 // The second word of the exchange holds a digest of options and cache history, and its complement. If these differ
 // between ranks, the AND differs from every rank's word, and the ranks report an error instead of fusing differently.
 //
-// Shutdown: once a rank has announced its shutdown, the OR also includes every entry that is pending and not agreed,
-// so that rank 0 learns of all pending tensors. A tensor that a stopped rank has not submitted fails on the ranks that
-// have submitted it. The last cycle is the one in which every rank has announced its shutdown.
+// Shutdown: once a rank has announced its shutdown, the OR also includes the bits of every cached tensor that is
+// pending and not agreed, so that rank 0 learns of all pending tensors. A tensor that a stopped rank has not submitted
+// fails on the ranks that have submitted it. The last cycle is the one in which every rank has announced its shutdown.
 //
 // A rank enters a cycle if and only if it has a pending tensor or wants to shut down. While a rank has nothing pending,
 // no tensor can complete, so other ranks may wait for it. Therefore no rank runs idle cycles, and no rank deadlocks.
@@ -49,7 +49,7 @@ struct AllReduceBits {
   std::vector<std::uint64_t> words;  ///< equal length on all ranks
 };
 struct Gather {
-  /// Goes to rank 0, which passes the messages of all ranks to on_gathered(). Other ranks call on_gathered({}).
+  /// Send `message` to rank 0, which calls on_gathered() with all ranks' messages. Other ranks call on_gathered({}).
   Bytes message;
 };
 struct Broadcast {
@@ -65,7 +65,7 @@ struct CycleDone {
 using Action = std::variant<AllReduceBits, Gather, Broadcast, CycleDone>;
 
 struct NegotiatorOptions {
-  std::size_t cache_capacity = 1024;  ///< HOROVOD_CACHE_CAPACITY
+  std::size_t cache_capacity = 1024;  ///< maximum number of cached requests (HOROVOD_CACHE_CAPACITY)
   FusionOptions fusion;
 };
 
@@ -73,7 +73,7 @@ struct CycleStats {
   std::uint64_t cycles = 0;       ///< finished cycles
   std::uint64_t fast_cycles = 0;  ///< cycles with cache hits only, without the coordinator
   std::uint64_t coordinated = 0;  ///< cycles with a gather to rank 0 and its answer
-  std::uint64_t invalidated = 0;  ///< cache entries erased because of another shape, type or operation
+  std::uint64_t invalidated = 0;  ///< cache entries erased because a rank submitted a request that differs from them
 };
 
 /// A tensor that some ranks have requested and other ranks have not. Known only on rank 0.
@@ -94,10 +94,10 @@ class Negotiator {
   Negotiator(Negotiator&&) noexcept;
   Negotiator& operator=(Negotiator&&) noexcept;
 
-  /// Call between cycles, with the same options on all ranks; otherwise the next cycle fails with a mismatch.
+  /// Call between cycles. If the ranks' options differ, the next cycle fails with a mismatch.
   void set_fusion(const FusionOptions& fusion);
-  /// Submits a local tensor that became ready. A tensor submitted during a cycle takes part in the next one. Returns
-  /// the place of an identical request in the cache, for submit_cached(); nullopt if there is none.
+  /// Submits a local tensor that became ready. A tensor submitted during a cycle takes part in the next cycle. Returns
+  /// the place of an identical request in the cache, for submit_cached(); nullopt if the cache has no such request.
   /// Errors: invalid_argument if `request.name` is already pending on this rank, if its shape makes no sense, or
   /// after request_shutdown().
   std::optional<CachedAt> submit(const Request& request, Tag tag = 0);
@@ -110,19 +110,19 @@ class Negotiator {
   [[nodiscard]] std::size_t pending_count() const { return held_count_ + uncached_.size(); }
   [[nodiscard]] bool wants_cycle() const { return !finished_ && (has_pending() || shutdown_requested_); }
   /// Makes the next cycle tell rank 0 about every pending tensor, cached or not, so that stalls() on rank 0 can name
-  /// it. For a caller that has waited too long; call between cycles. The cache loses the entries of these tensors.
+  /// the tensor. Call between cycles, after waiting too long. The cache loses the entries of these tensors.
   void report_pending();
 
   Action begin_cycle();
   Action on_bits(std::span<const std::uint64_t> reduced);
-  /// Rank 0: one message per rank. Other ranks: empty.
+  /// `messages`: on rank 0 one message of each rank; on other ranks empty.
   Action on_gathered(std::span<const Bytes> messages);
   Action on_broadcast(std::span<const std::byte> message);
 
   [[nodiscard]] const CycleStats& stats() const { return stats_; }
   [[nodiscard]] const ResponseCache& cache() const { return cache_; }
-  /// Rank 0 only: the tensors that some ranks, but not all, have requested from rank 0. Ranks do not request a cached
-  /// tensor from rank 0 unless they call report_pending().
+  /// Returns the tensors that some ranks, but not all, have requested from rank 0; empty on other ranks. Ranks do not
+  /// request a cached tensor from rank 0 unless they call report_pending().
   [[nodiscard]] std::vector<Stall> stalls() const;
 
  private:
@@ -132,12 +132,13 @@ class Negotiator {
     Tag tag = 0;
     bool sent = false;
   };
-  /// The tensors that finish() found agreed, in order. Arrays of equal length except `rows`.
+  /// The tensors that all ranks agreed on in this cycle, in the agreed order. Each array except `rows` has one element
+  /// per tensor.
   struct Agreed {
     std::vector<FusionItem> items;
     std::vector<std::string_view> names;
     std::vector<Tag> tags;
-    std::vector<std::vector<std::int64_t>> rows;  // [all_gather, rank]: one element per all_gather, in order
+    std::vector<std::vector<std::int64_t>> rows;  // [all_gather, rank]: one element per all_gather
   };
 
   [[nodiscard]] std::uint64_t digest() const;
@@ -155,7 +156,7 @@ class Negotiator {
   Action after_bits();
   Action finish(std::vector<Response> responses);
   void take_agreed_bits(Agreed& agreed);
-  /// Adds the tensors that rank 0 agreed to; returns the tensors that failed.
+  /// Adds the tensors that rank 0 agreed to to `agreed`; returns the tensors that failed.
   std::vector<Batch> take_responses(std::vector<Response> responses, Agreed& agreed);
   /// Returns true if rank 0's answer matches this rank's own request.
   [[nodiscard]] bool answers(const Response& response, const Request& own) const;
@@ -167,12 +168,12 @@ class Negotiator {
   std::uint64_t options_digest_;
   std::unique_ptr<Coordinator> coordinator_;  // on rank 0
 
-  // Pending tensors: each is either marked at its cache bit or in uncached_.
-  std::vector<std::uint64_t> hit_words_;            // one bit per cache entry: pending, equal to the entry
-  std::vector<std::uint64_t> invalid_words_;        // one bit per cache entry: pending, different from the entry
+  // A pending tensor is in uncached_, or marked at the bit of its cache entry in one of the next two bit vectors.
+  std::vector<std::uint64_t> hit_words_;            // the pending request equals the cache entry
+  std::vector<std::uint64_t> invalid_words_;        // the pending request differs from the cache entry of its name
   std::vector<Tag> tags_;                           // [bit]; valid where a tensor is pending
   std::unordered_map<std::size_t, Request> other_;  // requests that differ from the cache entry of their name, by bit
-  std::size_t next_bit_ = 0;  // first guess for the next submission: a program submits in the same order every step
+  std::size_t next_bit_ = 0;  // guessed bit of the next submission: a program submits in the same order every step
   std::size_t held_count_ = 0;
   std::size_t invalid_count_ = 0;
   std::unordered_map<std::string, Uncached> uncached_;
@@ -187,7 +188,7 @@ class Negotiator {
   bool any_shutdown_ = false;
   bool all_shutdown_ = false;
   bool coordinate_ = false;
-  std::vector<std::uint64_t> agreed_;  // bits that hit on all ranks
+  std::vector<std::uint64_t> agreed_;  // bits that are set in hit_words_ on all ranks
   std::vector<std::string> answered_;  // names that the batches of the last cycle refer to
   CycleStats stats_;
 };

@@ -1,8 +1,8 @@
-// LRU cache of agreed requests. Every rank inserts and erases in the same order, so that bit positions are
-// equal everywhere. Behaves like Horovod's horovod/common/response_cache.cc; the code is our own.
+// LRU cache of agreed requests. Every rank inserts and erases in the same order. A request therefore has the same bit
+// on all ranks. The cache behaves like Horovod's horovod/common/response_cache.cc; the code is our own.
 //
-// The fields of an entry that every cycle reads are in arrays indexed by bit, separate from the entry's request. A
-// cycle in which all of 314 tensors hit reads about 20 KB in sequence, and no strings.
+// The fields of an entry that every cycle reads are in arrays indexed by bit, separate from the entry's request. If all
+// 314 gradients of ResNet-101 are cached, a cycle reads about 20 KB in sequence, and no strings.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@
 
 namespace hvd::core {
 
-/// The place of a request in a cache. Entry numbers are never reused: if `bit` has another entry, the request is gone.
+/// The place of a request in a cache. Entry numbers are never reused: if the entry at `bit` now has a different number,
+/// the request is no longer cached.
 struct CachedAt {
   std::uint64_t entry = 0;  ///< number of the entry, from 1
   std::size_t bit = 0;
@@ -29,7 +30,7 @@ class ResponseCache {
  public:
   static constexpr std::size_t kNoGuess = SIZE_MAX;
 
-  explicit ResponseCache(std::size_t capacity);  ///< 0 switches the cache off
+  explicit ResponseCache(std::size_t capacity);  ///< `capacity`: maximum number of entries; 0 switches the cache off
   // Not copyable: names_ points into by_name_, so the names of a copy would point into the original.
   ResponseCache(const ResponseCache&) = delete;
   ResponseCache& operator=(const ResponseCache&) = delete;
@@ -43,10 +44,10 @@ class ResponseCache {
   // The methods below that take a bit require that the bit is in use.
   [[nodiscard]] const Request& at(std::size_t bit) const;
   [[nodiscard]] CachedAt place(std::size_t bit) const;
-  /// The text stays valid after the entry is erased, until forget_erased().
+  /// Returns the name of the entry at `bit`. The text stays valid after the entry is erased, until forget_erased().
   [[nodiscard]] std::string_view name(std::size_t bit) const;
   [[nodiscard]] const FusionItem& item(std::size_t bit) const;
-  /// The rows of every rank of a cached all_gather, [rank]; empty for other operations.
+  /// Returns the rows of every rank, [rank], of a cached all_gather; empty for other operations.
   [[nodiscard]] const std::vector<std::int64_t>& rows(std::size_t bit) const;
   /// Puts `request` at the smallest free bit, or at next_victim() if the cache is full, and marks the entry as most
   /// recently used. A name that is already cached keeps its bit. Does nothing if the cache is off.
@@ -61,9 +62,9 @@ class ResponseCache {
   void forget_erased() { erased_.clear(); }
   [[nodiscard]] std::size_t size() const { return by_name_.size(); }
   [[nodiscard]] std::size_t capacity() const { return capacity_; }
-  /// One more than the highest bit ever in use: the width of the exchanged bit vector.
+  /// Returns the number of bits that ranks exchange: one more than the highest bit that has ever been in use.
   [[nodiscard]] std::size_t bit_count() const { return entries_.size(); }
-  /// A hash of all inserts, touches and erasures, in order. Ranks with equal caches have equal hashes.
+  /// Returns a hash of all inserts, touches and erasures, in order. Ranks with equal caches have equal hashes.
   [[nodiscard]] std::uint64_t history() const { return history_; }
 
  private:
@@ -78,7 +79,7 @@ class ResponseCache {
   std::vector<std::uint64_t> entries_;  // number of the entry; 0: free
   std::vector<std::uint64_t> used_;  // number of the last touch; the least recently used entry has the smallest number
   std::vector<FusionItem> items_;
-  std::vector<std::string_view> names_;  // keys of by_name_
+  std::vector<std::string_view> names_;  // names of the entries; the text is in the keys of by_name_
   std::vector<Request> requests_;
   std::vector<std::vector<std::int64_t>> rows_;
 

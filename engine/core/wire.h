@@ -34,7 +34,7 @@ class WireWriter {
   std::vector<std::byte> out_;
 };
 
-/// `data` must outlive the reader. `what` names the message in errors.
+/// Reads one message. `data` must outlive the reader. `what` names the message in errors.
 class WireReader {
  public:
   WireReader(std::span<const std::byte> data, std::string_view what) : data_(data), what_(what) {}
@@ -43,13 +43,14 @@ class WireReader {
   std::uint32_t u32() { return static_cast<std::uint32_t>(little_endian(4)); }
   std::uint64_t u64() { return little_endian(8); }
   /// Reads a count of items that take at least `item_bytes` each. Fails if the rest of the message is too short for
-  /// them, so that no reader allocates more than was sent.
+  /// these items. The caller may therefore allocate memory for them before reading them.
   std::uint32_t count(std::size_t item_bytes);
-  /// The returned text points into the message.
+  /// Reads a text. The result points into the message.
   std::string_view text();
-  /// Reads into `out` and reuses its memory. The values may be negative.
+  /// Reads extents into `out` and reuses the memory of `out`. The extents may be negative.
   void extents(std::vector<std::int64_t>& out);
-  /// Reads into `out` and reuses its memory: rank 0 reads hundreds of thousands of requests when a large world starts.
+  /// Reads a request into `out` and reuses the memory of `out`: when a large world starts, rank 0 reads hundreds of
+  /// thousands of requests.
   /// Errors: invalid_argument for an unknown type, operation or kind, and those of Request::check().
   void request(Request& out);
   /// Call after the last field. Errors: invalid_argument if bytes are left.

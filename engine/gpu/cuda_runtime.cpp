@@ -114,7 +114,7 @@ bool count_node(cudaGraphNode_t node, GraphShape& shape) {
   return true;
 }
 
-/// Returns nullopt if CUDA does not report the nodes and edges.
+/// Returns nullopt if CUDA does not report the graph's nodes and edges.
 std::optional<GraphShape> shape_of(cudaGraph_t graph) {
   std::size_t count = 0;
   bool known = cudaGraphGetNodes(graph, nullptr, &count) == cudaSuccess;
@@ -137,7 +137,8 @@ bool may_be_capturing(cudaStream_t stream) noexcept {
   return cudaStreamIsCapturing(stream, &state) != cudaSuccess || state != cudaStreamCaptureStatusNone;
 }
 
-/// CUDA calls this on a thread of its own, in stream order, unless work on the GPU has failed. It must not call CUDA.
+/// CUDA calls this function on a CUDA thread, in stream order, unless work on the GPU has failed. The function must not
+/// call CUDA.
 void CUDART_CB wait_at_gate(void* data) {
   const std::unique_ptr<std::shared_ptr<HostGate>> gate(static_cast<std::shared_ptr<HostGate>*>(data));
   (*gate)->reach();
@@ -256,8 +257,8 @@ class CudaRuntime final : public GpuRuntime {
     check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture", "");
   }
   [[nodiscard]] Graph end_capture(StreamView stream) override {
-    // Without node priorities, all nodes run at the priority of the stream that the graph is launched into. This is
-    // enough if no stream of high priority took part. The host may launch a graph without node priorities faster.
+    // Without node priorities, all nodes run at the priority of the stream that the graph is launched into. Use node
+    // priorities only if a stream of high priority took part in the capture: they may slow the launch on the host.
     const bool prioritised = captures_high_priority();
     UniqueHandle<GraphTraits> recorded;
     check(cudaStreamEndCapture(native(stream), recorded.out()), "cudaStreamEndCapture", "");
@@ -296,7 +297,7 @@ class CudaRuntime final : public GpuRuntime {
  private:
   void check(cudaError_t status, const char* call, std::string_view what) const {
     if (status == cudaSuccess) return;
-    static_cast<void>(cudaGetLastError());  // clear the error, if CUDA allows it; the text below reports it
+    static_cast<void>(cudaGetLastError());  // clear the error, if CUDA allows it; `text` reports the error
     std::string text = fmt::format("{}: {}{}{}: {} ({})", label(), call, what.empty() ? "" : " for ", what,
                                    cudaGetErrorString(status), cudaGetErrorName(status));
     if (among(kKernelsFaults, status)) {
@@ -304,7 +305,7 @@ class CudaRuntime final : public GpuRuntime {
     } else if (status == cudaErrorDevicesUnavailable) {
       text += "; another process uses this GPU exclusively (see nvidia-smi)";
     }
-    if (status == cudaErrorMemoryAllocation) throw Error(Errc::kOutOfMemory, text);  // for example memory of a graph
+    if (status == cudaErrorMemoryAllocation) throw Error(Errc::kOutOfMemory, text);  // e.g. no memory for a graph
     throw Error(among(kCallersFaults, status) ? Errc::kInvalidArgument : Errc::kBackend, text);
   }
   [[nodiscard]] bool finished(cudaError_t status, const char* call) const {

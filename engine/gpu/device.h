@@ -21,12 +21,12 @@ struct Device {
 
 struct DeviceList {
   std::vector<Device> devices;
-  std::string reason;       ///< why there are no devices; empty if there are
+  std::string reason;       ///< why there are no devices; empty if there are devices
   int driver_version = 0;   ///< CUDA version the driver supports, 1000 * major + 10 * minor; 0: no driver
   int runtime_version = 0;  ///< CUDA version of this build; 0: built without CUDA
 };
 
-/// Any thread may call this. Source: CUDA Runtime API, device management.
+/// Any thread may call this function. Source: CUDA Runtime API, device management.
 DeviceList list_devices();
 
 /// Returns the reason why there are no devices. Versions are as in DeviceList; `words` is the CUDA runtime's own error

@@ -1,6 +1,6 @@
 // A gate is a point in a stream where the GPU waits for the host. The stream reaches the gate when all earlier work is
-// finished, and starts no later work before the host opens the gate. The host makes the gate and puts it on a stream
-// with GpuRuntime::hold(); host and stream share ownership.
+// finished, and starts later work only after the host has opened the gate. The host makes the gate and puts it on a
+// stream with GpuRuntime::hold(). The host and the stream share ownership of the gate.
 //
 // Any thread may call any method. Whoever makes a gate must open it, even after an error: nothing else ends the wait.
 #pragma once

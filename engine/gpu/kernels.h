@@ -11,11 +11,13 @@ struct CUstream_st;
 
 namespace hvd::gpu {
 
-/// Returns the reason, in one line, why there are no kernels for `device`; empty if there are kernels. Any thread.
+/// Returns the reason, in one line, why there are no kernels for `device`; empty if there are kernels. Any thread may
+/// call this function.
 std::string kernels_refusal(const Device& device);
 
-/// Enqueues on `stream` of the current GPU a kernel that multiplies `count` elements of device memory by `factor`, with
-/// the bits of hvd::scale(). Errors: invalid_argument for integers; backend when the launch is refused.
+/// Enqueues on `stream` of the current GPU a kernel that multiplies `count` elements of device memory by `factor`. The
+/// results have the same bits as those of hvd::scale(). Errors: invalid_argument for integers; backend if CUDA refuses
+/// the launch.
 void scale_on_gpu(std::byte* data, std::size_t count, DataType dtype, double factor, CUstream_st* stream);
 
 }  // namespace hvd::gpu

@@ -1,5 +1,5 @@
-// Launches our own kernels. Tests that compile kernels for the host include another file of this name
-// (tests/gpu/host), which runs the threads of a block one after another.
+// Launches our own kernels. Tests that compile kernels for the host include a different launch.cuh (tests/gpu/host),
+// which runs the threads of a block one after another.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -43,8 +43,8 @@ class Folders {
     std::sort(found.begin(), found.end());
     for (const fs::path& folder : found) add(folder);
   }
-  /// Adds the folders of PREFIX, for a program PREFIX/bin/python3. If it is a link, also adds those of the target's
-  /// prefix.
+  /// Adds the package folders of PREFIX, for a program PREFIX/bin/python3. If the program is a link, also adds the
+  /// package folders of the prefix of the link's target.
   void add_program(const fs::path& program) {
     add_prefix(program.parent_path().parent_path());
     std::error_code dangling;

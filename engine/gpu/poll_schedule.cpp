@@ -8,11 +8,11 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::microseconds;
 
-constexpr auto kFirstPolls = 50us;  // a wait polls for this long before its first sleep
+constexpr auto kFirstPolls = 50us;  // at the start, a wait polls for this long without sleeping
 constexpr microseconds kShortNap = 20us, kLongNap = 500us;
-/// The host polls without sleeping from this margin before the expected end until this margin after it. The margin is
-/// 1/kMarginShare of the expected wait, within [kLeast, kMost], because the times of steps vary in proportion to their
-/// length.
+/// The host polls without sleeping from a margin before the expected end until the same margin after the expected end.
+/// The margin is 1/kMarginShare of the expected wait, within [kLeast, kMost], because the duration of a longer step
+/// varies more.
 constexpr int kMarginShare = 32;
 constexpr microseconds kLeast = 200us, kMost = 1000us;
 
@@ -35,7 +35,7 @@ microseconds PollSchedule::next_sleep(Clock::time_point now) {
   if (poll_from_ && now < *poll_from_) {
     nap = std::min(nap, std::chrono::duration_cast<microseconds>(*poll_from_ - now) + 1us);
     if (now + nap >= *poll_from_)
-      nap_ = kShortNap;  // if the work is late, start again with short sleeps after poll_until_
+      nap_ = kShortNap;  // if the work is not finished at poll_until_, sleep briefly at first
   }
   return nap;
 }

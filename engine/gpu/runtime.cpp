@@ -11,7 +11,7 @@
 namespace hvd::gpu {
 namespace {
 
-constexpr std::chrono::seconds kDrainTimeout(5);  // limited, because the work may wait for a lost peer
+constexpr std::chrono::seconds kDrainTimeout(5);  // drain() gives up then, because the work may wait for a lost peer
 
 template <class View>
 void wait_until_finished(GpuRuntime& runtime, View view, Deadline deadline, std::string_view what,

@@ -1,11 +1,12 @@
 // The interface to one GPU for all layers above: memory, streams, events, graphs, and work that is put on streams in
-// order. It needs no vendor header. make_cuda_runtime() makes the CUDA implementation; the tests have one for the CPU.
+// order. The interface needs no vendor header. make_cuda_runtime() makes the implementation for CUDA; the tests have an
+// implementation for the CPU.
 //
 // Owners are move-only and release the object that they own; all other code passes views. A GpuRuntime outlives all
 // owners that it made. Threads: any thread may call any method. Only one thread at a time uses an object (stream,
 // event, graph), except that any thread may ask whether an event is finished(). Errors: every failure is an hvd::Error
 // that names the GPU, the call and its purpose. Errors of work on a stream appear later: the next call that checks
-// (finished, synchronize, copy, ...) throws backend, and every later call throws it as well.
+// (finished, synchronize, copy, ...) and every call after it throw backend.
 #pragma once
 
 #include <chrono>
@@ -95,10 +96,11 @@ struct MemoryState {
 /// The kinds and numbers of a graph's nodes, which decide how long the host takes to launch it.
 struct GraphShape {
   std::size_t kernels = 0, copies = 0, fills = 0, events = 0, others = 0;
-  std::size_t high_priority = 0;  ///< number of kernels from a stream of Priority::kHigh
+  std::size_t high_priority = 0;  ///< number of kernels that were captured from a stream of Priority::kHigh
   std::size_t early_edges = 0;    ///< edges whose second node may start before the first ends (programmatic launch)
   bool in_a_row = true;           ///< each node waits for the previous node, and for no other node
-  /// "one graph of 9 nodes in a row: 5 kernels (1 of high priority), 2 copies, 1 fill, 1 event; 2 may start early".
+  /// Returns a text like "one graph of 9 nodes in a row: 5 kernels (1 of high priority), 2 copies, 1 fill, 1 event; 2
+  /// may start early".
   [[nodiscard]] std::string text() const;
 };
 
@@ -110,18 +112,18 @@ class GpuRuntime {
   virtual ~GpuRuntime() = default;
 
   [[nodiscard]] virtual const Device& device() const noexcept = 0;
-  /// The name of this GPU in errors: "GPU 0 (NVIDIA H200)".
+  /// Returns the name of this GPU for errors: "GPU 0 (NVIDIA H200)".
   [[nodiscard]] std::string label() const;
   [[nodiscard]] virtual MemoryState memory() = 0;
   /// Makes this GPU the calling thread's current one. A thread must call this before it launches kernels or calls a
-  /// library with a stream of this GpuRuntime. The methods below do not need it.
+  /// library with a stream of this GpuRuntime. The methods below do not need this call.
   virtual void make_current() = 0;
 
-  /// `what` names the memory in errors: "the gradient arena".
-  /// Errors: out_of_memory, with the bytes requested and free; invalid_argument for zero bytes.
+  /// Allocates memory on this GPU. `what` names the memory in errors: "the gradient arena".
+  /// Errors: out_of_memory (the text gives the requested and the free bytes); invalid_argument for zero bytes.
   [[nodiscard]] virtual DeviceMemory allocate(std::size_t bytes, std::string_view what) = 0;
   [[nodiscard]] virtual PinnedMemory allocate_pinned(std::size_t bytes, std::string_view what) = 0;
-  /// The new stream does not synchronise with the legacy default stream.
+  /// Makes a stream, which does not synchronise with CUDA's legacy default stream.
   [[nodiscard]] virtual Stream make_stream(Priority priority) = 0;
   [[nodiscard]] virtual Event make_event(Timing timing) = 0;
 
@@ -130,31 +132,35 @@ class GpuRuntime {
   virtual void copy(void* to, const void* from, std::size_t bytes, StreamView stream) = 0;
   /// Enqueues work that sets every byte to `value`.
   virtual void fill(void* to, std::byte value, std::size_t bytes, StreamView stream) = 0;
-  /// Enqueues a kernel that multiplies `count` elements of device memory by `factor`, with the bits of hvd::scale()
-  /// (engine/base/scale.h). Errors: invalid_argument for integers; unsupported if scale_refusal() returns a reason.
+  /// Enqueues a kernel that multiplies `count` elements of device memory by `factor`. The results have the same bits as
+  /// those of hvd::scale() (engine/base/scale.h). Errors: invalid_argument for integers; unsupported if scale_refusal()
+  /// returns a reason.
   virtual void scale(void* data, std::size_t count, DataType dtype, double factor, StreamView stream) = 0;
   /// Returns the reason why scale() is unsupported, in one line, or an empty text if it is supported.
   [[nodiscard]] virtual std::string scale_refusal() const { return {}; }
 
-  /// Enqueues a recording of the event, which is finished when all earlier work on `stream` is finished. While `stream`
-  /// is captured, the event is a dependency inside the graph: no code outside may wait for it or query it.
+  /// Enqueues a recording of the event. The event is finished when all earlier work on `stream` is finished. While
+  /// `stream` is captured, the event is a dependency inside the graph: no code outside the graph may wait for the event
+  /// or query it.
   virtual void record(EventView event, StreamView stream) = 0;
   /// Outside a capture, this is the same as record(). Inside a capture, each launch of the graph records the event, so
-  /// that the host can wait for it and read times. Such an event is no dependency inside the graph, and must outlive
-  /// it.
+  /// that the host can wait for the event and read times. The event is then no dependency inside the graph, and must
+  /// outlive the graph.
   virtual void record_outside(EventView event, StreamView stream) = 0;
   /// Makes later work on `stream` start only when the event's last recording, if any, is finished. Returns at once.
   virtual void wait(StreamView stream, EventView event) = 0;
-  /// Makes later work on `stream` start only when the host has opened the gate (host_gate.h). The gate records when the
-  /// stream reaches it. Errors: invalid_argument while `stream` is captured, because a gate opens only once.
+  /// Makes later work on `stream` start only when the host has opened the gate (host_gate.h). Calls HostGate::reach()
+  /// when the stream reaches the gate. Errors: invalid_argument while `stream` is captured, because a gate opens only
+  /// once.
   virtual void hold(StreamView stream, std::shared_ptr<HostGate> gate) = 0;
-  /// Returns true if the work is finished. Never waits. Errors: backend if work failed; invalid_argument if captured.
+  /// Returns true if the work before the event's last recording, or all work on the stream, is finished. Never waits.
+  /// Errors: backend if work on the GPU failed; invalid_argument if the event or stream is part of a capture.
   [[nodiscard]] virtual bool finished(EventView event) = 0;
   [[nodiscard]] virtual bool finished(StreamView stream) = 0;
-  /// Returns the time from `begin` to `end`. Both events must have timing and be finished. Resolution about 0.5 us.
+  /// Returns the time from `begin` to `end`. Both events must have timing and be finished. CUDA resolves about 0.5 us.
   [[nodiscard]] virtual std::chrono::nanoseconds elapsed(EventView begin, EventView end) = 0;
 
-  /// Waits until the work is finished. The host sleeps between polls, except around the time `expected`, when it polls
+  /// Waits until `event` is finished. The host sleeps between polls, except around the time `expected`, when it polls
   /// without sleeping (poll_schedule.h). `between` is called after each poll, and may throw to end the wait.
   /// Errors: timeout at the deadline, with `what` ("step 17") in the text.
   void synchronize(EventView event, Deadline deadline, std::string_view what, const std::function<void()>& between = {},
@@ -167,17 +173,18 @@ class GpuRuntime {
   /// From now on, work that this thread enqueues on `stream`, or on streams that wait for an event of `stream`, is
   /// recorded instead of run. Prefer the class Capture below, whose destructor ends a capture that was not finished.
   virtual void begin_capture(StreamView stream) = 0;
-  /// Errors: invalid_argument if another stream took part and `stream` did not wait for all its work (a missing join),
-  /// or if an operation was enqueued that cannot be captured. The capture ends in these cases, too.
+  /// Ends the capture and returns its graph. Errors: invalid_argument if another stream took part and `stream` did not
+  /// wait for all work of the other stream (a missing join), or if an operation was enqueued that cannot be captured.
+  /// The capture ends in these cases, too.
   [[nodiscard]] virtual Graph end_capture(StreamView stream) = 0;
-  /// Ends a capture, if there is one, and throws away what it recorded.
+  /// Ends the capture of `stream`, if there is one, and throws the recorded work away.
   virtual void abandon_capture(StreamView stream) noexcept = 0;
   /// Returns the shape of the captured graph; nullopt if the driver does not report it.
   [[nodiscard]] virtual std::optional<GraphShape> shape(GraphView graph) = 0;
   /// Enqueues all work of the graph as one piece of work of `stream`.
   virtual void launch(GraphView graph, StreamView stream) = 0;
 
-  // Only the owners call these. If work still uses the object, the call waits, or the driver frees the object later.
+  // Only owners call destroy(). If work still uses the object, the call waits, or the driver frees the object later.
   virtual void destroy(const DeviceBlock& block) noexcept = 0;
   virtual void destroy(const PinnedBlock& block) noexcept = 0;
   virtual void destroy(StreamView stream) noexcept = 0;
@@ -212,8 +219,8 @@ class Capture {
   bool open_ = true;
 };
 
-/// Opens the GPU with this index in list_devices(). Errors: unsupported, with the reason, if CUDA, the driver or this
-/// GPU is absent; backend if the GPU cannot be used (another process uses it exclusively, or it is off the bus).
+/// Opens the GPU with number `index` in list_devices(). Errors: unsupported, with the reason, if CUDA, the driver or
+/// this GPU is absent; backend if the GPU cannot be used (another process uses it exclusively, or it is off the bus).
 std::unique_ptr<GpuRuntime> make_cuda_runtime(int index);
 
 }  // namespace hvd::gpu

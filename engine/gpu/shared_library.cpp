@@ -23,7 +23,8 @@ std::string advice(const WantedLibrary& wanted) {
 std::string explain(std::span<const SharedLibrary::Refusal> refusals) {
   std::string absent, broken;
   for (const auto& [name, why] : refusals) {
-    // The loader names the absent file. If it names another file, a library that this one needs is absent.
+    // The loader's message begins with the absent file. If that file is not `name`, then `name` exists and a library
+    // that `name` needs is absent.
     if (why.starts_with(name + ": ") && why.find("No such file") != std::string::npos) {
       absent.append(absent.empty() ? "; there is no " : ", ").append(name);
     } else {

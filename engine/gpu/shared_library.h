@@ -1,4 +1,5 @@
-// Finds and loads vendors' libraries at run time, because the program must start on machines without them. Any thread.
+// Finds and loads vendors' libraries at run time, because the program must start on machines without them. Any thread
+// may call these functions.
 #pragma once
 
 #include <functional>
@@ -9,12 +10,12 @@
 
 namespace hvd::gpu {
 
-/// The first of several files that the dynamic loader can load. The library is never closed, because the vendors'
-/// libraries leave threads and thread-local destructors behind, which would run in unmapped memory.
+/// A loaded library: the first of several files that the dynamic loader can load. The library is never closed, because
+/// the vendors' libraries leave threads and thread-local destructors behind, which would run in unmapped memory.
 class SharedLibrary {
  public:
   struct Refusal {
-    std::string name, why;  ///< `why`: the loader's message, in one line
+    std::string name, why;  ///< `name`: file name or path; `why`: the loader's message, in one line
   };
 
   /// Tries `names` (file names or paths) one after another. Does not throw if none can be loaded; check loaded().
@@ -22,11 +23,12 @@ class SharedLibrary {
 
   [[nodiscard]] bool loaded() const noexcept { return handle_ != nullptr; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// Path of the file that the loader found for name(). Call only if loaded().
+  /// Returns the path of the file that the loader found for name(). Call only if loaded().
   [[nodiscard]] std::string path() const;
-  /// The names that could not be loaded, each with its reason.
+  /// Returns the names that could not be loaded, each with the reason.
   [[nodiscard]] const std::vector<Refusal>& refusals() const noexcept { return refusals_; }
-  /// Sets `function` to the symbol's address. Sets null and returns false if there is none. Call only if loaded().
+  /// Sets `function` to the symbol's address. Sets null and returns false if the library does not have the symbol. Call
+  /// only if loaded().
   template <class Function>
   bool find(const char* symbol, Function& function) const {
     function = reinterpret_cast<Function>(address(symbol));
@@ -41,9 +43,9 @@ class SharedLibrary {
   std::vector<Refusal> refusals_;
 };
 
-/// The folders in which to look for libraries, from the environment of this process, for all libraries.
+/// The folders in which to look for libraries. library_search() reads them from environment variables.
 struct LibrarySearch {
-  /// Folders that the user named. The library must be in the folder or in its lib or lib64. Empty: none was named.
+  /// Folders that the user named. The library must be in the folder or in its lib or lib64. Empty: the user named none.
   std::string cudnn_root;   ///< HVD_CUDNN_ROOT
   std::string cublas_root;  ///< HVD_CUBLAS_ROOT
   std::string nccl_root;    ///< HVD_NCCL_ROOT
@@ -68,10 +70,12 @@ struct WantedLibrary {
 };
 
 /// Returns the file names and paths to try, in order. If the user named a root, only that folder is searched.
-/// Otherwise: the dynamic loader's search path (the host's library), the file that CMake found, Python's wheels.
+/// Otherwise the order is: the dynamic loader's search path (the host's library), the file that CMake found, Python's
+/// wheels.
 std::vector<std::string> candidates(const WantedLibrary& wanted, const LibrarySearch& search);
 
-/// Loads the first candidate that can be loaded. Errors: unsupported, in one line: the files tried, and what to do.
+/// Loads the first candidate that can be loaded. Errors: unsupported if there is none; the text names in one line the
+/// files tried, and what to do.
 SharedLibrary load_library(const WantedLibrary& wanted, const LibrarySearch& search);
 
 /// Rejects a library that was loaded but is not usable. Throws unsupported: "<library> <trouble>: <what to do>".

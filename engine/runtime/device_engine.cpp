@@ -15,8 +15,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long to wait for the error of the engine's thread, which names the rank that gave up and its reason. The thread
-/// checks every 20 ms and then holds a roll call, which takes up to 1.25 s.
+/// How long to wait for the error of the engine's thread, which names the rank that gave up and its reason. The
+/// engine's thread looks for errors every 20 ms, and then holds a roll call, which takes up to 1.25 s.
 constexpr auto kExplanation = 3s;
 
 std::string bucket_title(std::size_t number, const core::Bucket& bucket,
@@ -59,7 +59,7 @@ void DeviceEngine::give_up() noexcept {
   plane_.abort();  // ends kernels that wait for a peer
   for (const gpu::StreamView stream : {compute_, plane_.stream()}) runtime_.drain(stream);
   flights_.clear();
-  drop_graphs();  // NCCL returns from the abort only after this
+  drop_graphs();  // NCCL returns from the abort only after the graphs are destroyed
   // If NCCL has not returned, the watch stays armed, because freeing GPU memory may block for ever.
   if (plane_.await_abort(Deadline::after(watch_.patience_with_library()))) watch_.gave_up();
 }
@@ -79,7 +79,7 @@ void DeviceEngine::watch_plan() {
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
     titles.push_back(bucket_title(b, plan.buckets[b], gradients_, size_of(plan.dtype)));
   }
-  // The engine's thread makes the change, because it may be reading the watch.
+  // The change runs on the engine's thread, because otherwise that thread might read the watch at the same time.
   engine_->perform("watching a plan", [&] { watch_.configure(std::move(titles), gradients_.size()); });
 }
 
@@ -324,7 +324,8 @@ DeviceReport DeviceEngine::finish_step() {
   const Clock::time_point begun = std::max(flight.begun, last_end_);
   DeviceReport report = flight.report;
   try {
-    // The watchdog's error says more, so it comes first: this wait is longer. A world of one rank has no watchdog.
+    // This wait outlasts the watchdog's deadline, because the watchdog's error says more than a timeout here. A world
+    // of one rank has no watchdog.
     const Deadline deadline =
         Deadline::after(options_.deadline.timeout + (alone_ ? 0s : kExplanation), options_.deadline.set_by);
     std::optional<Clock::time_point> expected;

@@ -10,15 +10,15 @@
 //  - negotiated schedule: a gradient counts as ready when its work is enqueued. The engine's thread negotiates with the
 //    other ranks, and then enqueues copies and reductions behind the gradients' events. These steps are never captured,
 //    because the host takes part in each step.
-//  - none: only the compute.
+//  - schedule none: a step consists of the compute only, and nothing is reduced.
 //
 // A captured step may be launched while the previous step runs (may_run_ahead()), so that the GPU never waits for a
-// launch. Consecutive steps then use different slots. Each slot() has its own graph and its own set of objects that the
-// host reads back: StepEvents here, and the events that `Work` records.
+// launch. Consecutive steps then use different slots. Each slot() has its own graph and its own set of events that the
+// host reads: the StepEvents of this class, and the events that `Work` records.
 //
 // DeviceEngine owns an Engine for everything that is not a step on the GPU: control plane, negotiation and watchdog.
 // The watchdog aborts communication when NCCL reports a fault, a peer gives up, or a step misses the deadline.
-// Threads: only the thread that launches the steps' work may call.
+// Threads: only the thread that launches the steps' work may call the methods.
 #pragma once
 
 #include <array>
@@ -45,23 +45,23 @@ struct DeviceOptions {
   bool overlap = true;  ///< false: reductions are enqueued after all of backward
   bool graph = true;    ///< schedules static and none: capture the step, then launch the graph
   bool ahead = true;    ///< captured steps may be launched while the previous step runs
-  /// Number of eager steps of a schedule before its capture, because first-time kernel loads cannot be captured.
+  /// Number of eager steps of a schedule before its capture. They load the kernels, because a load cannot be captured.
   int eager_steps = 2;
 
-  /// Number of steps of a schedule, at the start or after a change, whose times do not represent later steps: the eager
-  /// steps and the first launch of each slot's graph.
+  /// Number of steps of a schedule, at its start or after a change of it, whose times do not represent later steps: the
+  /// eager steps and the first launch of each slot's graph.
   [[nodiscard]] constexpr std::int64_t settling_steps() const {
     return eager_steps + static_cast<std::int64_t>(kStepsInFlight);
   }
 };
 
-/// Times of one step on this rank's GPU. `reduce` overlaps with compute; `exposed` does not.
+/// Times of one step on this rank's GPU. Reductions (`reduce`) overlap with compute, except during `exposed`.
 struct DeviceReport {
   std::size_t slot = 0;                 ///< DeviceEngine::slot() of the step
-  std::chrono::nanoseconds step{0};     ///< from the first to the last work on the compute stream
+  std::chrono::nanoseconds step{0};     ///< time from start of the first to end of the last work on the compute stream
   std::chrono::nanoseconds exposed{0};  ///< time that the compute stream waited for reductions
-  std::chrono::nanoseconds reduce{0};   ///< reductions on the communication stream, including waits for peers
-  std::chrono::nanoseconds enqueue{0};  ///< time of the host until all work was enqueued or launched
+  std::chrono::nanoseconds reduce{0};   ///< time of the reductions on their stream, including waits for peers
+  std::chrono::nanoseconds enqueue{0};  ///< time that the host took to enqueue or launch all work
   /// Expected duration of this step, taken from the previous step of the schedule. 0 if unknown.
   std::chrono::nanoseconds expected{0};
   StepReport engine;  ///< times of the host, only under the negotiated schedule
@@ -82,24 +82,26 @@ class DeviceEngine {
 
   DeviceEngine(std::unique_ptr<comm::DeviceCommunicator> communicator, const EngineOptions& options,
                const DeviceOptions& device, StuckRank stuck = {});
-  /// Gives up the steps in flight, as after an error. Destroys graphs before communicators.
+  /// Gives up the steps in flight, as an error in a step does. Destroys graphs before communicators.
   ~DeviceEngine();
   DeviceEngine(const DeviceEngine&) = delete;
   DeviceEngine& operator=(const DeviceEngine&) = delete;
 
-  /// For everything except steps: barrier(), messages, allocate() and broadcast() of device memory. Run no steps on it.
+  /// The Engine for everything except steps: barrier(), messages, allocate() and broadcast() of device memory. Do not
+  /// run steps on this Engine.
   [[nodiscard]] Engine& engine() noexcept { return *engine_; }
   [[nodiscard]] comm::DevicePlane& plane() noexcept { return plane_; }
 
   /// Collective; call it once. `arena` is device memory. Errors: those of Engine::set_gradients().
   void set_gradients(std::vector<core::GradientInfo> gradients, std::byte* arena, DataType dtype, ReduceOp op);
-  /// Sets the schedule of later steps, the same on all ranks. Initially EngineOptions::schedule.
+  /// Sets the schedule of later steps. All ranks must set the same one. The first schedule is EngineOptions::schedule.
   void set_schedule(Schedule schedule);
 
-  /// Between steps. Sets the deadline of every later wait for a peer or for a step on the GPU.
+  /// Sets the deadline of every later wait for a peer or for a step on the GPU. Call between steps.
   void set_deadline(Patience deadline);
 
-  /// Between steps. Counts `steps` that other ranks make without this rank, so that all ranks have equal step numbers.
+  /// Counts `steps` that other ranks make without this rank, so that all ranks have equal step numbers. Call between
+  /// steps.
   void skip_steps(std::uint64_t steps);
 
   // After an error of run_step() or finish_step(), communication is aborted, the streams of the step are empty, and all
@@ -115,11 +117,11 @@ class DeviceEngine {
   /// Number of steps that run_step() began and finish_step() has not finished.
   [[nodiscard]] std::size_t in_flight() const noexcept { return flights_.size(); }
   /// For use inside Work: index (below kStepsInFlight) of the set of events and similar objects that this step or
-  /// captured graph uses. Two steps in flight use different slots. For one step of a schedule all ranks use the same
-  /// slot.
+  /// captured graph uses. Two steps in flight use different slots. All ranks use the same slot for the n-th step of a
+  /// schedule.
   [[nodiscard]] std::size_t slot() const;
-  /// For an error of the caller between steps. If steps are in flight, tells the peers `why`, aborts communication, and
-  /// waits until the streams are empty. Otherwise does nothing.
+  /// Call after an error of the caller outside run_step() and finish_step(). If steps are in flight, tells the peers
+  /// `why`, aborts communication, and waits until the streams are empty. Otherwise does nothing.
   void abandon(std::string_view why) noexcept;
   /// Called inside Work::forward_backward, in any order, when the work that writes gradient `index` is enqueued on the
   /// compute stream. Errors: invalid_argument outside a step, if there is no such gradient, or if it is already marked.
@@ -129,8 +131,8 @@ class DeviceEngine {
   DeviceReport finish_step();
   /// Returns true if the options ask for graphs.
   [[nodiscard]] bool graphs() const noexcept { return device_.graph; }
-  /// Returns the reason, in one line, why steps of the current schedule cannot be captured although the options ask for
-  /// graphs; empty if they can be captured or the options do not ask.
+  /// If the options ask for graphs but steps of the current schedule cannot be captured, returns the reason in one
+  /// line; else empty.
   [[nodiscard]] std::string_view graph_refusal() const;
   /// Returns the shape of the current schedule's graph; nullopt if none is captured.
   [[nodiscard]] std::optional<gpu::GraphShape> graph_shape() const;
@@ -156,9 +158,9 @@ class DeviceEngine {
   };
   /// State of one schedule. Steps are counted per schedule, because ranks may differ in their steps of other schedules.
   struct ScheduleState {
-    std::uint64_t steps = 0;                                ///< steps of this schedule so far
-    int eager = 0;                                          ///< eager steps since the last restart_eagerly()
-    std::optional<std::chrono::nanoseconds> last_duration;  ///< last step, by the host's clock; nullopt after a capture
+    std::uint64_t steps = 0;                                ///< number of steps of this schedule so far
+    int eager = 0;                                          ///< number of eager steps since restart_eagerly()
+    std::optional<std::chrono::nanoseconds> last_duration;  ///< of the last step, host's clock; nullopt after a capture
     std::array<gpu::Graph, kStepsInFlight> graphs;          ///< [slot]
   };
 
@@ -180,8 +182,9 @@ class DeviceEngine {
   void require_all_marked() const;
   /// Call only after the step has finished.
   void measure(const StepEvents& events, DeviceReport& report);
-  /// Call inside the handler of `error`. If communication failed, waits up to kExplanation for the error of the
-  /// engine's thread and throws that error; otherwise tells the peers and rethrows `error`. Always gives up the step.
+  /// Call in the catch clause that caught `error`. If communication failed, waits up to kExplanation for the error of
+  /// the engine's thread and throws that error; otherwise tells the peers and rethrows `error`. Always gives up the
+  /// step.
   [[noreturn]] void rethrow_explained(const Error& error);
   /// Aborts communication, waits until the step's streams are empty, destroys the graphs, and waits for NCCL's abort.
   void give_up() noexcept;
@@ -206,7 +209,7 @@ class DeviceEngine {
   std::deque<StepInFlight> flights_;                   // oldest first
   Clock::time_point last_end_{};                       // end of the last finished step, by the host's clock
   std::optional<std::size_t> capturing_;               // slot of the graph under capture
-  std::map<Schedule, ScheduleState> schedule_states_;  // last, so that graphs are destroyed first
+  std::map<Schedule, ScheduleState> schedule_states_;  // last member, so that its graphs are destroyed first
 };
 
 }  // namespace hvd

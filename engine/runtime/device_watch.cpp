@@ -80,7 +80,7 @@ void DeviceWatch::look() {
   }
   if (!now.active()) return;
   StepInFlight flight = current(now);
-  if (flight.step != now.flights[0].step) {  // this step started when the oldest step ended, about now
+  if (flight.step != now.flights[0].step) {  // the step `flight` started when the step before it ended, about now
     if (behind_ != flight.step) behind_since_ = Clock::now();
     behind_ = flight.step;
     flight.since = behind_since_;
@@ -141,8 +141,8 @@ std::optional<RankStatus> DeviceWatch::status() {
   return status;
 }
 
-/// The abort ends the training thread's wait. That thread then destroys its graphs, which NCCL needs to return from the
-/// abort. If the training thread does not leave the step in time, calls stuck_.leave().
+/// The abort ends the training thread's wait. The training thread then destroys its graphs; NCCL returns from the abort
+/// only after that. If the training thread does not leave the step in time, this function calls stuck_.leave().
 void DeviceWatch::failed(const Error& why) noexcept {
   communicator_.device().abort();
   if (!stuck_.leave) return;

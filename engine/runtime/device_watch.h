@@ -1,6 +1,6 @@
 // Tracks which steps are in flight on the GPU, and for how long. The training thread reports steps. The engine's thread
-// checks them as a watchdog, and makes negotiated batches wait for their gradients. A DeviceWatch owns the events by
-// which both threads follow the GPU's progress. In a world of one rank there is no engine thread.
+// checks the steps as a watchdog, and makes negotiated batches wait for their gradients. A DeviceWatch owns the events
+// by which both threads follow the GPU's progress. In a world of one rank the engine has no thread.
 #pragma once
 
 #include <array>
@@ -25,26 +25,26 @@ namespace hvd {
 /// Maximum number of steps in flight: the running step, and the step that is launched behind it.
 inline constexpr std::size_t kStepsInFlight = 2;
 
-/// The events of one step. A later step records the same events again once this step is no longer in flight.
+/// The events of one step. Once the step is no longer in flight, a later step records the same events again.
 struct StepEvents {
-  gpu::Event begin, end;            ///< compute stream: before and after the step
-  gpu::Event backward_end, joined;  ///< compute stream: before and after its wait for the reductions
+  gpu::Event begin, end;            ///< compute stream: `begin` and `end` of the step
+  gpu::Event backward_end, joined;  ///< compute stream: `backward_end` before its wait for reductions, `joined` after
   struct Bucket {
-    gpu::Event ready;        ///< compute stream: the bucket's gradients are complete
-    gpu::Event begin, done;  ///< communication stream: before and after the bucket's reduction
+    gpu::Event ready;        ///< compute stream: recorded when the bucket's gradients are complete
+    gpu::Event begin, done;  ///< communication stream: `begin` before, `done` after the bucket's reduction
   };
   std::vector<Bucket> buckets;
-  gpu::Event all_reduced;  ///< communication stream: the step's last work is finished
+  gpu::Event all_reduced;  ///< communication stream: recorded after the step's last work
 };
 
-/// Says what to do if a rank cannot leave a step that has failed: its training thread is stuck in a CUDA call, or NCCL
-/// has not returned from the abort and the training thread is stuck freeing GPU memory. The process must then end
-/// without clean-up.
+/// Says what to do if a rank cannot leave a step that has failed. Its training thread is then stuck in a CUDA call, or
+/// is stuck freeing GPU memory because NCCL has not returned from the abort. The process must end without clean-up.
 struct StuckRank {
-  /// The engine's thread calls this at most once, with the error that failed the engine. Null: nothing is done.
+  /// The engine's thread calls `leave` at most once, with the error that failed the engine. Null: nothing is done.
   std::function<void(const Error& why)> leave;
-  /// How long the training thread may take to leave the step after the engine has failed or, if NCCL does not return,
-  /// to destroy the DeviceEngine. Must be longer than DeviceEngine::give_up() takes.
+  /// How long after a failure of the engine the training thread may take to leave the step. If NCCL does not return
+  /// from the abort, the thread must also destroy the DeviceEngine in this time. Must be longer than
+  /// DeviceEngine::give_up() takes.
   std::chrono::milliseconds patience{40000};
   /// How long give_up() waits for NCCL to return from the abort after all graphs are gone.
   std::chrono::milliseconds library_patience{5000};
@@ -68,18 +68,18 @@ class DeviceWatch {
   void begin(const Step& step);
   /// Call when all work of the step begun last is enqueued, including its event `end`.
   void enqueued();
-  /// Call when the oldest step in flight is finished. If another step is in flight, its time starts now.
+  /// Call when the oldest step in flight is finished. If another step is in flight, its deadline counts from this call.
   void finished();
-  /// Call when a failed step is left: no step is in flight any more.
+  /// Call when the training thread has left a failed step. No step is in flight afterwards.
   void gave_up();
   [[nodiscard]] std::chrono::milliseconds patience_with_library() const { return stuck_.library_patience; }
-  /// "rank 1 (host b, GPU 0 (NVIDIA H200))".
+  /// Returns the name of this rank for messages: "rank 1 (host b, GPU 0 (NVIDIA H200))".
   [[nodiscard]] std::string here() const;
 
   // -- for the engine's thread -----------------------------------------------------------------------------
   /// Sets how long a step may take on the GPU.
   void set_deadline(Patience deadline) { deadline_ = deadline; }
-  /// Makes work that is enqueued on the data plane from now on wait until this gradient is complete.
+  /// Makes work that is enqueued on the data plane after this call wait until `gradient` is complete.
   void before_gradient(std::size_t gradient);
   /// Called about every 20 ms while the thread has nothing else to do. An exception fails the engine.
   void look();
@@ -101,11 +101,11 @@ class DeviceWatch {
     [[nodiscard]] bool active() const { return in_flight > 0; }
   };
   State state();
-  /// Returns true if the GPU is known to have finished the step. The training thread may not have noticed yet.
+  /// Returns true if the GPU is known to have finished the step, even if the training thread has not noticed yet.
   bool finished_on_gpu(const StepInFlight& flight) noexcept;
   /// Returns the oldest step in flight that the GPU has not finished; the last step if all are finished.
   StepInFlight current(const State& state) noexcept;
-  /// Number of finished reductions of a step in flight.
+  /// Returns how many reductions of a step in flight are known to be finished.
   std::size_t done_as_far_as_known(const StepInFlight& flight) noexcept;
   std::string in_flight(const State& state);
 
@@ -117,9 +117,9 @@ class DeviceWatch {
   std::vector<gpu::Event> gradients_;              // changed only between steps
   std::vector<std::string> titles_;                // changed only between steps
   std::optional<std::uint64_t> behind_;  // engine's thread: the step that was seen to run after the oldest step ended
-  Clock::time_point behind_since_;       // engine's thread: when that step was first seen to run
+  Clock::time_point behind_since_;       // engine's thread: when step `behind_` was first seen to run
   Mutex mutex_;
-  CondVar changed_;  // notified when fewer steps are in flight
+  CondVar changed_;  // notified when the number of steps in flight falls
   State state_ HVD_GUARDED_BY(mutex_);
 };
 

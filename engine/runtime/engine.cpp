@@ -53,7 +53,8 @@ core::Request request_of(std::string_view name, std::span<const std::int64_t> sh
   return {std::string(name), dtype, op, {shape.begin(), shape.end()}, {kind, 0, scale.before, scale.after}};
 }
 
-/// Errors: invalid_argument if `data` is null and the tensor is not empty.
+/// Makes the PendingTensor of an operation that runs in place at `data`. Errors: invalid_argument if `data` is null and
+/// the tensor is not empty.
 PendingTensor place(const core::Request& request, void* data) {
   PendingTensor tensor;
   tensor.data = static_cast<std::byte*>(data);
@@ -62,7 +63,7 @@ PendingTensor place(const core::Request& request, void* data) {
   return tensor;
 }
 
-/// For a tensor that is only read, with an Output as the result. Errors: those of place().
+/// Makes the PendingTensor of an operation that only reads `data` and returns an Output. Errors: those of place().
 PendingTensor rows_of(const core::Request& request, const void* data, std::span<const std::int64_t> shape) {
   PendingTensor tensor;
   tensor.operands = std::make_unique<Operands>();

@@ -1,4 +1,4 @@
-// The callers' side of the engine.
+// The callers' side of the engine: the work of the threads that call the methods of Engine.
 #include "engine/runtime/engine_impl.h"
 
 #include <fmt/format.h>
@@ -94,7 +94,8 @@ Engine::Impl::~Impl() {
 
 void Engine::Impl::wake_thread() noexcept {
   if (!sleeping_.load() || !sleeping_.exchange(false)) return;
-  { const MutexLock lock(mutex_); }  // once this lock is held, the thread is not between its check and its wait
+  // While this lock is held, the thread is not between its check for work and its wait, so it cannot miss the wake-up.
+  { const MutexLock lock(mutex_); }
   work_.notify_one();
 }
 
@@ -151,7 +152,7 @@ void Engine::Impl::on_plane(const char* what,
       operation(plane, deadline);
     } catch (const Error& error) {
       if (error.code() != Errc::kInvalidArgument && error.code() != Errc::kUnsupported) throw;
-      refused = std::current_exception();  // nothing has been sent: the caller may call again
+      refused = std::current_exception();  // nothing has been sent, so the engine stays usable
       return;
     }
     plane.complete(what, deadline);
@@ -348,7 +349,7 @@ void Engine::Impl::gradient_ready(std::size_t index) {
     throw Error(Errc::kInvalidArgument,
                 fmt::format("gradient_ready: '{}' is already marked as ready", gradients_[index].name));
   }
-  // If the completed bucket is not the next one, the thread finds it when its turn comes, so no wake-up is needed.
+  // A completed bucket that is not the next to be reduced needs no wake-up: the thread finds it after earlier buckets.
   if (schedule == Schedule::kNegotiated || marked.completed == next_bucket_.load()) wake_thread();
 }
 
@@ -383,7 +384,7 @@ StepReport Engine::Impl::finish_step() {
   return report;
 }
 
-/// Tells the peers directly instead of through the thread, which may be waiting for one of them.
+/// Tells the peers directly instead of through the thread, because the thread may be waiting for a peer.
 void Engine::Impl::abort(std::string_view reason) noexcept {
   try {
     const std::string text = fmt::format("{}{}{}", here(), comm::kGaveUp, reason);
@@ -414,7 +415,7 @@ std::string Engine::Impl::data_plane() {
   return data_plane_;
 }
 
-/// Only the engine's thread writes to the file, so this thread also closes it. An error goes to the caller.
+/// Only the engine's thread writes to the file, so it must also close the file. The caller gets the error, if any.
 void Engine::Impl::close_trace() {
   if (!trace_) return;
   std::exception_ptr error;

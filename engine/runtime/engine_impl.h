@@ -5,8 +5,8 @@
 // (marks_, plan_, ...) while no step is active, and the thread reads them after it has taken the step from the queue.
 //
 // To sleep, the thread sets sleeping_, checks for work, and waits. A caller stores its work and then checks sleeping_.
-// Both sides write before they read, in one total order (sequentially consistent), so at least one of them sees the
-// other's write. No wake-up is lost, and while the thread is awake, a caller pays only for one load.
+// Both sides write before they read, in one total order (sequentially consistent). So the thread sees the work, or the
+// caller sees sleeping_, or both. No wake-up is lost, and while the thread is awake, a caller pays only for one load.
 #pragma once
 
 #include <atomic>
@@ -44,7 +44,8 @@ class Engine::Impl {
   Impl& operator=(const Impl&) = delete;
 
   // -- callers' side -----------------------------------------------------------------------------------
-  /// Runs `work` on the thread (with one rank: on the caller's), after all tickets in flight, and waits for its end.
+  /// Runs `work` on the thread (in a world of one rank: on the caller's thread), after all tickets in flight, and waits
+  /// until `work` has returned.
   /// Errors: those of `work`, which fail the engine; invalid_argument inside a step.
   void execute(const char* what, const std::function<void()>& work);
   /// Like execute(), for one operation of the data plane; waits until the operation is complete.
@@ -70,7 +71,7 @@ class Engine::Impl {
   void observe(DeviceWatch* watch);
   /// Returns the share of `rank` in a bucket under the sharded schedule, in elements from the bucket's start.
   [[nodiscard]] comm::Range share(const core::Bucket& bucket, int rank) const;
-  // These two are called on the thread.
+  // gather_shares() and reduce_shares() are called on the thread.
   void gather_shares(std::byte* data, DataType dtype);
   void reduce_shares(const core::Bucket& bucket);
   [[nodiscard]] bool solo() const noexcept { return size_ == 1; }
@@ -101,7 +102,7 @@ class Engine::Impl {
   struct Failure {
     Errc code;
     std::string text;
-    std::string flights = {};  ///< flight record, if a peer was lost
+    std::string flights = {};  ///< Communicator::flight_record() if a peer was lost; else empty
   };
 
   enum class WakeFor : std::uint8_t { kAnything, kTensors };
@@ -167,11 +168,11 @@ class Engine::Impl {
   // The caller writes these fields between steps; during a step they belong to the thread.
   ReadyMarks marks_;
   std::byte* arena_ = nullptr;
-  std::size_t left_ = 0;  // gradients of a negotiated step that are not yet reduced
+  std::size_t left_ = 0;  // number of gradients of a negotiated step that are not yet reduced
   StepReport report_;     // report of the current step
 
   // Only the thread uses these fields.
-  StepReport no_step_;                 // takes the figures of tickets outside a step; never read
+  StepReport no_step_;                 // collects the figures of tickets while there is no step; never read
   Schedule active_ = Schedule::kNone;  // schedule of the step that the thread works on; kNone: no step
   DeviceWatch* watch_ = nullptr;
   bool in_command_ = false;

@@ -15,12 +15,12 @@ namespace {
 
 /// Interval at which an idle thread checks for roll calls of peers. The checks take about 10 us per second.
 constexpr std::chrono::milliseconds kAnswerInterval{1000};
-/// The same interval if there is a DeviceWatch: a peer's abort must soon end work that hangs on the device.
+/// The interval of these checks if there is a DeviceWatch: a peer's abort must soon end work that hangs on the device.
 constexpr std::chrono::milliseconds kLookInterval{20};
-/// A little longer than kAnswerInterval, so that idle peers can answer.
+/// How long a roll call waits for answers: a little longer than kAnswerInterval, so that idle peers can answer.
 constexpr std::chrono::milliseconds kRollCallPatience{1250};
-/// A cycle takes about 10 us for any number of bytes. If a cycle reduced less than this and gradients are still
-/// missing, the thread pauses, so that the next cycle reduces more gradients. No pause once all gradients are marked.
+/// A cycle takes about 10 us for any number of bytes. If a cycle reduced fewer bytes than this and the caller has not
+/// marked all gradients yet, the thread pauses, so that the next cycle reduces more gradients.
 constexpr std::size_t kSmallCycleBytes = std::size_t{256} << 10;
 constexpr std::chrono::microseconds kPauseAfterSmallCycle{20};
 
@@ -57,7 +57,7 @@ void Engine::Impl::loop() {
   for (;;) {
     collect();
     // The queue keeps the callers' order, which is the same on all ranks. Tensors that were taken from the queue are
-    // reduced before the buckets of a static step that began after them. A command waits for all entries before it.
+    // reduced before the buckets of a static step that began later. A command waits for all entries before it.
     if (negotiated_.pending()) {
       run_cycle();
     } else if (next_bucket_ready()) {
@@ -215,7 +215,7 @@ bool Engine::Impl::finished_for_good() {
 void Engine::Impl::idle() {
   if (trace_ && active_ == Schedule::kNone && trace_->wants_writing()) trace_->write();
   if (sleep(Clock::now() + (watch_ != nullptr ? kLookInterval : kAnswerInterval), WakeFor::kAnything)) return;
-  collect();  // a step may have begun without a ready gradient; status() must report it
+  collect();  // a step may have begun without a ready gradient; status() must report the step
   communicator_->control().answer_roll_call(status());
   if (watch_ == nullptr) return;
   communicator_->control().throw_if_aborted();
@@ -258,17 +258,17 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
     }
     text = investigate(code, text);
     if (lost_peer(code) && text.find(comm::kGaveUp) == std::string::npos) flights = communicator_->flight_record();
-    // A local error does not name its rank, so add the name.
+    // The text of a local error does not name this rank, so add the name for the peers.
     if (!lost_peer(code) && text.find(comm::kGaveUp) == std::string::npos)
       told = fmt::format("{}{}{}", here(), comm::kGaveUp, text);
   } catch (...) {  // the roll call has failed as well: report the error as it is
     text += kRollCallMark;
     text += "it failed";
   }
-  // A mismatch needs no abort: either all ranks compared the same values, or the plane that detected it has aborted.
+  // A mismatch needs no abort here: all ranks detected it, or the plane that detected it has already aborted.
   if (code != Errc::kMismatch) communicator_->control().abort(told.empty() ? text : told);
   if (device_ != nullptr && watch_ == nullptr) {
-    // The memory of tickets may be freed once their callers hear of the failure.
+    // The callers of tickets may free the tickets' memory as soon as they hear of the failure, so end its use now.
     device_->abort();
     device_->runtime().drain(device_->stream());
   }
@@ -286,7 +286,7 @@ void Engine::Impl::warn_of_stall(const comm::StalledWait& stalled) {
   const comm::Topology& where = communicator_->topology();
   const auto answers = communicator_->control().roll_call(status(), kRollCallPatience);
   if (where.rank > 0 && answers.front()) {
-    // Rank 0 reports the stall unless it is silent or is not waiting itself.
+    // Rank 0 reports the stall, unless rank 0 does not answer or does not wait for its peers.
     const auto root = RankStatus::parse(*answers.front());
     if (!root || root->waits) return;
   }

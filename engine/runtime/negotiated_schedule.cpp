@@ -16,11 +16,11 @@ namespace hvd {
 namespace {
 
 /// A run is a series of consecutive gradients. If the runs of a batch have at least this many bytes on average, each
-/// run is reduced in place: copying it in and out takes about 20 us at 10 GB/s, which is more than the 10 us latency of
-/// one more reduction. Shorter runs are packed.
+/// run is reduced in place by a reduction of its own, which adds a latency of 10 us. Copying a run of this size into
+/// the fusion buffer and out again would take longer: about 20 us at 10 GB/s. Shorter runs are packed.
 constexpr std::size_t kWorthItsOwnReduction = std::size_t{128} << 10;
 
-/// A stall is reported after 1/kStallShare of the deadline, as in the waits of the planes.
+/// A stall is reported after 1/kStallShare of the deadline. The waits of the planes report a stall after the same time.
 constexpr int kStallShare = 4;
 
 std::size_t runs_of(const std::vector<PendingTensor>& sorted) {
@@ -74,13 +74,13 @@ void NegotiatedSchedule::submit_gradient(std::size_t gradient, std::byte* data, 
                                          Clock::time_point now) {
   const auto tag = static_cast<core::Tag>(gradient);
   Slot& slot = slots_[gradient];
-  HVD_ASSERT(!slot.used);  // the callers' side refuses a second mark
+  HVD_ASSERT(!slot.used);  // Engine::Impl::gradient_ready() refuses to mark a gradient twice
   slot.used = true;
   slot.tensor.data = data;
   slot.tensor.bytes = bytes;
   slot.tensor.gradient = gradient;
   slot.tensor.since = now;
-  // A program has the same gradients in every step, so that from the third step on no name is looked up.
+  // A program has the same gradients in every step. From the third step on, therefore, no name is looked up.
   core::CachedAt& at = cached_[gradient];
   if (!negotiator_.submit_cached(at, tag)) {
     at = negotiator_.submit(gradients_[gradient], tag).value_or(core::CachedAt{});
@@ -148,8 +148,8 @@ void NegotiatedSchedule::execute(const core::Batch& batch, StepReport& report, c
   members_.clear();
 }
 
-/// The ranks compared their gradient lists at start, so that decisions from gradient indices are the same on all ranks.
-/// The gaps between neighbouring gradients hold no data and may be summed with them.
+/// The ranks compared their gradient lists at the start. All ranks therefore decide the same if they decide by gradient
+/// indices. The gaps between neighbouring gradients hold no data, so a reduction may include the gaps.
 void NegotiatedSchedule::reduce_gradients(const core::Batch& batch, StepReport& report) {
   const auto in_order = [](const PendingTensor& a, const PendingTensor& b) { return a.gradient < b.gradient; };
   if (!std::is_sorted(members_.begin(), members_.end(), in_order)) {
@@ -177,7 +177,7 @@ void NegotiatedSchedule::reduce_gradients(const core::Batch& batch, StepReport& 
   const auto reduced_before = report.reduce;
   const auto begin = Clock::now();
   communicator_.data().together(each_run, options_.deadline.from_now());
-  report.reduce = reduced_before + (Clock::now() - begin);  // a plane may do all the work at the end of together()
+  report.reduce = reduced_before + (Clock::now() - begin);  // a plane may do all its work when together() ends
 }
 
 void NegotiatedSchedule::reduce_fused(const core::Batch& batch, StepReport& report) {
@@ -239,12 +239,12 @@ std::size_t NegotiatedSchedule::perform(const core::Batch& batch, PendingTensor&
     case core::Collective::kAllGather: gather_rows(here, batch, *tensor.operands); break;
     case core::Collective::kReduceScatter: reduce_scatter_rows(here, batch, *tensor.operands); break;
     case core::Collective::kAllToAll: exchange_rows(here, batch, *tensor.operands); break;
-    case core::Collective::kBarrier:    // nothing left to do: all ranks have agreed
+    case core::Collective::kBarrier:    // nothing left to do: all ranks have submitted the barrier
     case core::Collective::kAllReduce:  // execute() handles the all-reduces
     case core::Collective::kGroupedAllReduce: break;
   }
   const auto end = Clock::now();
-  // The ranks agree on an all_to_all by the shape of one row. They exchange the numbers of rows when it runs.
+  // A request for an all_to_all has only the shape of one row. The ranks exchange the numbers of rows when it runs.
   const std::size_t bytes =
       batch.terms.kind == core::Collective::kAllToAll ? tensor.operands->output.data().size() : batch.bytes;
   report.reduce += end - begin;
@@ -252,8 +252,8 @@ std::size_t NegotiatedSchedule::perform(const core::Batch& batch, PendingTensor&
   return bytes;
 }
 
-/// If a rank never submits a tensor, each cycle succeeds without reducing it, so that no wait times out. This function
-/// reports such a tensor and throws timeout at the deadline.
+/// If a rank never submits a tensor, each cycle succeeds without reducing the tensor, and no wait of the planes times
+/// out. This function therefore reports the tensor, and throws timeout at the deadline.
 void NegotiatedSchedule::check_for_stalls() {
   const PendingTensor* oldest = nullptr;
   for (const Slot& slot : slots_) {

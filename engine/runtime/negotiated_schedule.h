@@ -24,7 +24,7 @@ namespace hvd {
 
 class TraceWriter;
 
-/// Operands and results of an operation that does not run in place on one tensor.
+/// Operands and results of an operation, unless the operation runs in place on one tensor.
 struct Operands {
   std::vector<Piece> pieces;             ///< all_reduce: a group, or one tensor out of place
   const std::byte* data = nullptr;       ///< input of all_gather, reduce_scatter and all_to_all
@@ -54,8 +54,8 @@ class NegotiatedSchedule {
 
   NegotiatedSchedule(comm::Communicator& communicator, const EngineOptions& options, TraceWriter* trace);
 
-  /// Called before the memory of a gradient is read. Work that is enqueued on the data plane afterwards must wait until
-  /// the gradient is complete. Not needed on hosts, where a ready gradient is complete.
+  /// Called before the memory of a gradient is read. Must make work that is enqueued on the data plane afterwards wait
+  /// until the gradient is complete. Not needed on hosts, where a gradient is complete when it is submitted.
   using Gate = std::function<void(std::size_t gradient)>;
   void set_gate(Gate gate) { gate_ = std::move(gate); }
 
@@ -64,10 +64,11 @@ class NegotiatedSchedule {
   /// Sets the gradients of the following steps, in order. Call while nothing is pending.
   void set_gradients(std::vector<core::Request> requests);
   void submit(const core::Request& request, PendingTensor tensor);
-  /// Submits the gradient with this index, which is ready at `data`.
+  /// Submits the gradient with index `gradient`, which is ready at `data`.
   void submit_gradient(std::size_t gradient, std::byte* data, std::size_t bytes, Clock::time_point now);
   [[nodiscard]] bool pending() const { return negotiator_.has_pending(); }
-  /// Runs one negotiation and the batches that it agreed on; adds to `report`. Returns true if there was a batch.
+  /// Runs one negotiation and the agreed batches, and adds their times and bytes to `report`. Returns true if there was
+  /// a batch.
   /// Errors: those of the planes; timeout if a tensor has waited for a rank beyond the deadline.
   bool cycle(StepReport& report, const Finished& finished);
   [[nodiscard]] const core::CycleStats& stats() const { return negotiator_.stats(); }
@@ -94,7 +95,8 @@ class NegotiatedSchedule {
   TraceWriter* trace_;
   Gate gate_;
   core::Negotiator negotiator_;
-  Clock::time_point reported_to_rank0_, warned_;  ///< PendingTensor::since of the last tensor that stalled
+  /// PendingTensor::since of the last tensor that was reported to rank 0, and of the last that `warn` was called for.
+  Clock::time_point reported_to_rank0_, warned_;
   FusionBuffer buffer_;
   TensorMemory memory_;
   struct Slot {
@@ -102,8 +104,8 @@ class NegotiatedSchedule {
     bool used = false;
   };
   std::vector<core::Request> gradients_;
-  std::vector<core::CachedAt> cached_;  // [gradient]: place in the negotiator's cache; default if not found yet
-  // Indexed by tag. Tags below gradients_.size() are gradients.
+  std::vector<core::CachedAt> cached_;  // [gradient]: place in the negotiator's cache; CachedAt{} if not found yet
+  // Indexed by tag. The tags of gradients are their indices; the tags of tickets' tensors are larger.
   std::vector<Slot> slots_;
   std::vector<core::Tag> free_;
   std::vector<PendingTensor> members_;  // tensors of the current batch; kept between batches to save allocations

@@ -1,6 +1,6 @@
-// Operations on one tensor whose rows are divided among the ranks. The engine's thread calls them, on all ranks for the
-// same batch. They own nothing. On a device they only enqueue, except that they wait for the exchange of row counts.
-// Errors: those of the planes; out_of_memory for the result.
+// Operations on one tensor whose rows are divided among the ranks. The engine's thread calls these functions, on all
+// ranks for the same batch. They own nothing. On a device they only enqueue, except that exchange_rows() waits for the
+// exchange of row counts. Errors: those of the planes; out_of_memory if there is no memory for the result.
 #pragma once
 
 #include <cstddef>
@@ -25,10 +25,10 @@ struct OperationContext {
   Deadline deadline;
 };
 
-/// Stores the result in operands.output, like the next two functions. Shapes: rank r contributes batch.rows[r] rows;
-/// output: the rows of all ranks, in the order of ranks.
+/// Runs an all_gather. All three functions store their result in operands.output. Shapes: rank r contributes
+/// batch.rows[r] rows; output: the rows of all ranks, in the order of ranks.
 void gather_rows(const OperationContext& here, const core::Batch& batch, Operands& operands);
-/// Shapes: each rank gets share_rows() of the reduced tensor.
+/// Runs a reduce_scatter. Shapes: rank r gets share_rows()[r] rows of the reduced tensor.
 void reduce_scatter_rows(const OperationContext& here, const core::Batch& batch, Operands& operands);
 /// Tells every rank how many rows it gets, and then sends the rows. Shapes: operands.split_rows[r] rows go to rank r;
 /// output: the rows that all ranks sent to this rank, in the order of ranks.

@@ -13,7 +13,7 @@
 namespace hvd {
 namespace {
 
-/// Start of the message that each rank sends to rank 0 if hashes differ; the gradient list follows.
+/// The start of the message that each rank sends to rank 0 if hashes differ. The gradient list follows the header.
 struct Header {
   std::uint64_t dtype, op, buckets, hash;
 };

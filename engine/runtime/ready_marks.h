@@ -23,7 +23,7 @@ class ReadyMarks {
   void reset() noexcept;
 
   struct Marked {
-    bool again = false;             ///< true if the gradient was already marked in this step: the caller's mistake
+    bool again = false;             ///< true if the gradient was already marked in this step, by a caller's mistake
     std::size_t completed = kNone;  ///< the bucket that this gradient completed; kNone: none
   };
   /// For the caller, in any order: marks a gradient under the static or sharded schedule. ready() becomes true when the
@@ -55,14 +55,14 @@ class ReadyMarks {
   }
 
  private:
-  // The engine's sleep protocol (engine_impl.h) relies on one total order of the flag sleeping_ and of the stores that
-  // the engine's thread waits for: a countdown that reaches 0, and every mark_fresh(). These stores are sequentially
-  // consistent; the other stores need no order.
+  // The engine's sleep protocol (engine_impl.h) needs one total order of the flag sleeping_ and of the stores that the
+  // engine's thread waits for: a countdown that reaches 0, and every mark_fresh(). Therefore these stores are
+  // sequentially consistent. Other stores need no order.
   std::size_t gradients_ = 0;
   std::size_t words_ = 0;
   std::unique_ptr<std::atomic<std::uint64_t>[]> marks_;
   std::unique_ptr<std::atomic<std::uint32_t>[]> missing_;  // [bucket]: number of gradients not yet marked
-  std::vector<std::uint64_t> taken_;                       // marks that take() has visited, by the engine's thread
+  std::vector<std::uint64_t> taken_;                       // marks that take() has visited; for the engine's thread
   std::vector<std::uint32_t> members_;                     // [bucket]: number of gradients
   std::vector<std::uint32_t> bucket_of_;                   // [gradient]
 };

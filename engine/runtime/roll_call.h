@@ -10,12 +10,12 @@
 
 namespace hvd {
 
-/// The answer of one rank to a roll call. The first three fields, in this order, measure its progress.
+/// The answer of one rank to a roll call. `step`, `moved` and `waits`, compared in this order, measure its progress.
 struct RankStatus {
-  std::uint64_t step = 0;   ///< steps begun
-  std::uint64_t moved = 0;  ///< batches reduced within the step
+  std::uint64_t step = 0;   ///< number of steps that the rank has begun
+  std::uint64_t moved = 0;  ///< number of batches reduced in this step
   bool waits = false;       ///< true if this rank waits for its peers; else the peers wait for this rank
-  std::string activity;     ///< text for the user
+  std::string activity;     ///< what the rank is doing, for the user
 
   [[nodiscard]] std::string to_text() const;
   /// Returns nullopt if to_text() did not write `text`. A rank inside a wait answers with another text and is not at

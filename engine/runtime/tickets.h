@@ -18,12 +18,13 @@ class TicketTable {
     std::string error;  ///< empty if the call succeeded
     Output output;
   };
-  /// Errors: invalid_argument if a tensor of that name is in flight.
+  /// Returns a new ticket for the tensor `name`. Errors: invalid_argument if a tensor of this name is in flight.
   std::uint64_t issue(std::string_view name);
   void finish(std::uint64_t ticket, Outcome outcome);
-  /// Errors: invalid_argument for a ticket that was never issued or was already taken.
+  /// Returns true if finish() was called. Errors: invalid_argument for a ticket that was never issued or was already
+  /// taken.
   [[nodiscard]] bool finished(std::uint64_t ticket) const;
-  /// Returns null if the ticket is not finished. Errors: those of finished().
+  /// Returns the outcome of a finished ticket; null if the ticket is not finished. Errors: those of finished().
   [[nodiscard]] const Outcome* outcome(std::uint64_t ticket) const;
   /// Forgets a finished ticket and returns its outcome.
   Outcome take(std::uint64_t ticket);

@@ -13,7 +13,7 @@
 namespace hvd {
 namespace {
 
-/// Number of events (about 1 MB) after which they are written. A short run has fewer, and so writes only at its end.
+/// Events are written once there are this many (about 1 MB). A short run has fewer events and writes only at its end.
 constexpr std::size_t kWriteAbove = 1 << 13;
 constexpr int kClockRounds = 8;
 
@@ -44,7 +44,7 @@ void check_trace_target(const std::string& path) {
   std::error_code ignored;
   const std::filesystem::file_status status = std::filesystem::status(path, ignored);
   if (!std::filesystem::exists(status)) return;
-  if (std::filesystem::is_regular_file(status)) {  // do not open a pipe: that would wait for its other end
+  if (std::filesystem::is_regular_file(status)) {  // do not open a pipe: opening waits for a process at the other end
     if (std::filesystem::file_size(path, ignored) == 0) return;
     std::string begin(kBegin.size(), '\0');
     if (std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size())) &&

@@ -28,15 +28,15 @@ void check_trace_target(const std::string& path);
 
 enum class TraceTrack : std::uint8_t { kCompute = 1, kEngine = 2 };
 
-/// Rank 0's clock minus this rank's clock, with its uncertainty.
+/// The difference between rank 0's clock and this rank's clock, and the uncertainty of the difference.
 struct ClockOffset {
   std::chrono::nanoseconds offset{0};
   std::chrono::nanoseconds uncertainty{0};
   Clock::time_point origin;  ///< zero of the timeline, on rank 0's clock; equal on all ranks
 };
 
-/// Collective. Exchanges clocks with rank 0 a few times (Cristian's algorithm) and returns the result with the smallest
-/// uncertainty. Rank 0 reads its clock after it has received a message of every rank and before it sends its answer.
+/// Collective. Exchanges clock readings with rank 0 a few times (Cristian's algorithm) and returns the result with the
+/// smallest uncertainty. Each time, rank 0 reads its clock between the messages of all ranks and its answer.
 ClockOffset estimate_clock_offset(comm::Communicator& communicator, Patience patience);
 
 class TraceWriter {
@@ -55,9 +55,9 @@ class TraceWriter {
                   std::size_t tensors);
   void add_instant(TraceTrack track, std::string_view name, Clock::time_point when);
 
-  /// Sets the algorithm that is written with the reductions: DataPlane::description().
+  /// Sets the name of the algorithm that is written with each reduction. Pass DataPlane::description().
   void set_algorithm(std::string algorithm);
-  /// Returns true if there are enough events that an idle thread should write them.
+  /// Returns true if there are so many events that an idle thread should call write().
   [[nodiscard]] bool wants_writing() const;
   /// Writes the events so far. A failure does not end the run: the events are dropped, and close() reports it.
   void write();

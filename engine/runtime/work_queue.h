@@ -1,5 +1,5 @@
-// Queue of the callers' work for the engine's thread, in the order of their calls: tensors, steps and commands. The
-// order must be the same on every rank, because each entry is a collective. Not synchronised: the owner guards it.
+// A queue of the callers' work for the engine's thread: tensors, steps and commands, in the order of the calls. Each
+// entry is a collective, so the order must be the same on every rank. Not synchronised: the owner guards the queue.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ class WorkQueue {
     core::Request request;
     PendingTensor tensor;
   };
-  /// Owned by the caller, which waits until the command is finished.
+  /// The caller owns the command and waits until it is finished.
   struct Command {
     const std::function<void()>& work;
     bool finished = false;
   };
-  /// Entries that come before the first command.
+  /// The entries that come before the first command of the queue.
   struct Taken {
     std::vector<Submission> submissions;
     Schedule step = Schedule::kNone;  ///< schedule of a step that has begun; kNone: no step has begun
@@ -39,7 +39,8 @@ class WorkQueue {
 
   /// Adds everything before the first command to `taken`.
   void take_up_to_command(Taken& taken);
-  /// Returns null unless a command comes first. Entries before a command must be taken, and completed, first.
+  /// If the first entry is a command, takes and returns it; else returns null. Call only after all entries that were
+  /// taken before are completed.
   Command* take_command();
   [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
   /// Returns true if the first entry is not a command.

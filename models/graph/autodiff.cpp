@@ -32,7 +32,7 @@ class Differentiator {
   }
 
  private:
-  // A tensor needs a diff if it depends on a parameter. The images, and tensors that depend only on images, need none.
+  // A tensor needs a diff if it depends on a parameter. The images, and tensors that depend only on images, do not.
   void find_trained_tensors() {
     for (const Node& node : graph_.nodes) {
       bool any = false;

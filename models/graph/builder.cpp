@@ -13,7 +13,7 @@
 namespace hvd::models {
 namespace {
 
-// These limits are far above any machine's memory, and low enough that no element count can overflow 63 bits.
+// A network at these limits fits into no machine's memory, and its element counts still fit into 63 bits.
 constexpr std::int64_t kMaxBatch = 65536;
 constexpr std::int64_t kMaxImageSize = 16384;
 constexpr std::int64_t kMaxChannels = std::int64_t{1} << 20;
@@ -36,7 +36,8 @@ std::string geometry(const Window& w) {
                      w.stride_h, w.stride_w, w.pad_top, w.pad_bottom, w.pad_left, w.pad_right);
 }
 
-// Returns the output shape {n, oh, ow, channels} of a window that slides over `x`, rounded down as in all frameworks.
+// Returns the output shape {n, oh, ow, channels} of a window that slides over `x`. Rounds oh and ow down, as all
+// frameworks do.
 Shape windowed(std::string_view node, const Shape& x, const Window& w, std::int64_t channels) {
   require_image(node, x);
   if (w.kernel_h < 1 || w.kernel_w < 1 || w.stride_h < 1 || w.stride_w < 1) {

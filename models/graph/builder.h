@@ -1,6 +1,6 @@
-// Builds a forward Graph with shape inference. One builder makes one graph; not thread-safe.
-// Every method throws Error{kInvalidArgument} if shapes do not fit, for example if an image is too small for the
-// network. The text names the node and the shapes.
+// Builds a forward Graph and infers the shapes of its tensors. One builder makes one graph. Not thread-safe. Every
+// method throws Error{kInvalidArgument} if shapes do not fit, for example if an image is too small for the network. The
+// text names the node and the shapes.
 #pragma once
 
 #include <span>
@@ -31,10 +31,10 @@ class GraphBuilder {
   TensorId add(std::string_view name, TensorId a, TensorId b);
   TensorId concat(std::string_view name, std::span<const TensorId> inputs);
   TensorId dropout(std::string_view name, TensorId x, double rate);
-  /// The first call makes the main loss.
+  /// Adds a loss. The first call makes the main loss.
   void softmax_cross_entropy(std::string_view name, TensorId logits, double weight = 1.0);
 
-  /// Returns the finished graph. Checks that there is a loss and that every activation is used.
+  /// Checks that there is a loss and that every activation is used, and returns the finished graph.
   Graph build() &&;
 
  private:

@@ -9,14 +9,14 @@ namespace hvd::models {
 
 struct NodeCost {
   double flops = 0;  ///< a multiply and an add count as two
-  double bytes = 0;  ///< minimum traffic: every input is read once and every output is written once
+  double bytes = 0;  ///< minimum memory traffic: every input is read once and every output is written once
 };
 
 /// Returns the cost of one node if every element takes `element_bytes`.
 NodeCost cost(const Graph& graph, const Node& node, double element_bytes);
 
-/// Returns the multiply-accumulates of the forward pass per image. Counts convolutions and fully connected layers, as
-/// published GMACs do.
+/// Returns the multiply-accumulates of the forward pass per image. Counts only convolutions and fully connected layers,
+/// because published GMACs count only these.
 double forward_macs_per_image(const Graph& graph);
 
 /// Returns the floating-point operations of all nodes of one step, per image.

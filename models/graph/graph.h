@@ -32,9 +32,9 @@ class Shape {
   Shape(std::initializer_list<std::int64_t> dims);
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] std::int64_t operator[](int axis) const { return dims_.at(static_cast<std::size_t>(axis)); }
-  /// Number of elements.
+  /// Returns the number of elements.
   [[nodiscard]] std::int64_t count() const noexcept;
-  /// "8x224x224x3".
+  /// Returns a text like "8x224x224x3".
   [[nodiscard]] std::string text() const;
   bool operator==(const Shape&) const = default;
 
@@ -59,7 +59,7 @@ struct TensorDesc {
   std::string name;
   Shape shape;
   TensorRole role = TensorRole::kActivation;
-  NodeId producer = kNoNode;  ///< node that writes the tensor; kNoNode for inputs, labels, parameters, states
+  NodeId producer = kNoNode;  ///< node that computes the tensor; kNoNode for inputs, labels, parameters, states
 };
 
 // clang-format off
@@ -107,7 +107,7 @@ struct BatchNormAttr {
 };
 struct DropoutAttr {
   double rate = 0.5;         ///< probability of zeroing
-  std::uint64_t stream = 0;  ///< Philox stream; element index = global sample index * features + feature
+  std::uint64_t stream = 0;  ///< Philox stream, of which global sample s takes the elements from s * features on
 };
 struct LossAttr {
   double weight = 1.0;  ///< factor of this loss in the total (auxiliary head: 0.4)
@@ -120,7 +120,7 @@ struct Node {
   std::vector<TensorId> inputs;
   std::vector<TensorId> outputs;
   Attr attr;                 ///< attributes of the forward node, copied to its backward nodes
-  NodeId forward = kNoNode;  ///< backward nodes: the node that this one differentiates
+  NodeId forward = kNoNode;  ///< for a backward node: the forward node that it differentiates; else kNoNode
 };
 
 enum class Init : std::uint8_t { kHeNormal, kGlorotUniform, kNormal001, kZero, kOne };
@@ -128,7 +128,7 @@ enum class Init : std::uint8_t { kHeNormal, kGlorotUniform, kNormal001, kZero, k
 struct Parameter {
   std::string name;
   TensorId value = kNoTensor;
-  TensorId gradient = kNoTensor;  ///< kNoTensor before differentiate()
+  TensorId gradient = kNoTensor;  ///< the gradient's tensor; kNoTensor before differentiate()
   Init init = Init::kHeNormal;
   bool decay = true;  ///< true for weights, to which weight decay applies; false for biases and batch-norm parameters
 };
@@ -140,17 +140,17 @@ struct Graph {
   std::int64_t classes = 0;
   std::vector<TensorDesc> tensors;
   std::vector<Node> nodes;  ///< in execution order: forward, then backward
-  /// Before differentiate(), the parameters are in order of creation. Afterwards they are **in the order in which
-  /// backward produces their gradients**, which is the order of the arenas.
+  /// Before differentiate(), the parameters are in order of creation. Afterwards the parameters are **in the order in
+  /// which backward produces their gradients**. Arenas have this order, too.
   std::vector<Parameter> parameters;
   TensorId images = kNoTensor;
   TensorId labels = kNoTensor;
   std::vector<NodeId> losses;      ///< softmax cross-entropy nodes, the main loss first
-  std::size_t first_backward = 0;  ///< index into nodes; nodes.size() before differentiate()
+  std::size_t first_backward = 0;  ///< index of the first backward node; nodes.size() before differentiate()
 
   [[nodiscard]] const TensorDesc& tensor(TensorId id) const { return tensors.at(static_cast<std::size_t>(id)); }
   [[nodiscard]] const Node& node(NodeId id) const { return nodes.at(static_cast<std::size_t>(id)); }
-  /// Sum of the parameters' element counts.
+  /// Returns the number of elements of all parameters together.
   [[nodiscard]] std::int64_t parameter_count() const;
 };
 

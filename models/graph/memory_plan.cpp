@@ -17,7 +17,7 @@ namespace {
 
 bool live_together(const BufferUse& a, const BufferUse& b) { return a.first <= b.last && b.first <= a.last; }
 
-// Returns the largest sum of live (aligned) bytes over all steps. The sum changes where a lifetime starts or ends.
+// Returns the largest sum of live (aligned) bytes at any step. The sum changes only where a lifetime starts or ends.
 std::size_t peak_live_bytes(const std::vector<BufferUse>& buffers, const std::vector<std::size_t>& bytes) {
   std::map<int, std::int64_t> change;
   for (std::size_t i = 0; i < buffers.size(); ++i) {
@@ -38,7 +38,8 @@ struct Placed {
 };
 
 // Considers the buffers of `placed` (sorted by begin) that are live at the same time as `buffer`. Returns the offset of
-// the smallest gap between these buffers that has room for `bytes`, or the end of the last of them if there is none.
+// the smallest gap between these buffers that has room for `bytes`. If no gap has room, returns the end of the last of
+// these buffers.
 std::size_t best_fit(const std::vector<BufferUse>& buffers, const BufferUse& buffer, std::size_t bytes,
                      const std::vector<Placed>& placed) {
   std::size_t best = std::numeric_limits<std::size_t>::max();

@@ -1,4 +1,5 @@
-// Decides which operations are fused. The decisions depend only on the graph, and precede the compilation.
+// Decides which operations are fused, before the compiler compiles the first one. The decisions depend only on the
+// graph.
 #include <algorithm>
 
 #include "models/onednn/compiler.h"
@@ -7,7 +8,8 @@
 namespace hvd::models::onednn {
 namespace {
 
-/// Returns the tensors that the compiled node reads. A max pool's backward reads its workspace instead of x and y.
+/// Returns the tensors that the compiled node reads. The backward pass of a max pool reads a workspace of the library
+/// instead of x and y.
 std::vector<TensorId> read_by(const Node& node) {
   if (node.kind == OpKind::kMaxPoolBackward) return {node.inputs[2]};
   return node.inputs;
@@ -55,8 +57,8 @@ void Compiler::analyse() {
       skipped_[i] = true;  // the producer's operation does the relu
       fused_relu_[static_cast<std::size_t>(producer)] = id;
     }
-    // If a max pool is the relu's only reader, the pool's diff reaches only elements that equal the pooled maximum. The
-    // maximum's sign can therefore mask the pooled diff, before the pool's backward spreads it to the larger tensor.
+    // If only a max pool reads the relu's output, the pool's backward writes diffs only to elements that are a maximum
+    // of a window. The maximum's sign can therefore mask the diff of the pool's output, which is the smaller tensor.
     const NodeId reader = only_forward_consumer(relu.outputs[0]);
     const bool by_sign = relu_fusion_[i] == ReluFusion::kPostOperation || relu_fusion_[i] == ReluFusion::kNone;
     mask_at_pool_[i] = by_sign && reader != kNoNode && node(reader).kind == OpKind::kMaxPool;

@@ -14,7 +14,7 @@ namespace {
 
 using Kind = dnnl::prop_kind;
 
-// The backward pass of this algorithm uses the ReLU's result, which is kept in any case.
+// With this algorithm, backward reads the ReLU's result and not its input. The result is kept for other readers anyway.
 constexpr auto kRelu = dnnl::algorithm::eltwise_relu_use_dst_for_bwd;
 
 dnnl::normalization_flags norm_flags(bool fuse_relu) {
@@ -24,8 +24,8 @@ dnnl::normalization_flags norm_flags(bool fuse_relu) {
 
 }  // namespace
 
-// Code that differs between oneDNN 3.x and 2.x. describe() and describe_backward() make a primitive descriptor from the
-// arguments that both interfaces take, in the same order.
+// The code that differs between oneDNN 3.x and 2.x. describe() and describe_backward() make a primitive descriptor.
+// Their arguments are those that the interfaces of both versions take, in the same order.
 
 #if DNNL_VERSION_MAJOR >= 3
 
@@ -183,7 +183,7 @@ std::optional<Blocking> blocking_of(const Md& desc) {
 
 #endif
 
-// Code that is the same for both versions.
+// The code that is the same for both versions of oneDNN.
 
 ConvForward conv_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Operands& operands,
                          const Geometry& geometry, const dnnl::primitive_attr& attr) {

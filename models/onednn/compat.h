@@ -1,6 +1,6 @@
 // Hides the difference between oneDNN's two C++ interfaces: 2.x builds a primitive descriptor from an operation
-// descriptor, 3.x directly. The other files of this folder call these functions. The functions throw dnnl::error, which
-// onednn_step.cpp turns into Error{kBackend}. Any thread may call them: they share no state.
+// descriptor, 3.x from the arguments themselves. The functions throw dnnl::error, which onednn_step.cpp turns into
+// Error{kBackend}. Any thread may call them: they share no state.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,14 @@ using Dims = dnnl::memory::dims;
 using Type = dnnl::memory::data_type;
 using Tag = dnnl::memory::format_tag;
 
-/// Geometry of a convolution or a pooling, in the library's form: only the spatial dimensions {h, w}.
+/// Geometry of a convolution or a pooling, in the library's form. Each member has the dimensions {h, w}.
 struct Geometry {
   Dims kernel, strides, pad_low, pad_high;
 };
 
-/// Descriptors of the tensors of a convolution or a fully connected layer; `bias` is null if there is none.
-/// In a backward pass, `dst` describes diff_dst. The result is diff_src, or diff_weights and diff_bias.
+/// Descriptors of the tensors of a convolution or a fully connected layer; `bias` is null if the layer has no bias. In
+/// a backward pass, `dst` describes the input diff_dst. `src` then describes the result diff_src, or `weights` and
+/// `bias` describe the results diff_weights and diff_bias.
 struct Operands {
   Md src, weights;
   const Md* bias = nullptr;
@@ -56,16 +57,17 @@ LinearBackwardData linear_backward_data(const dnnl::engine& engine, const Operan
 LinearBackwardWeights linear_backward_weights(const dnnl::engine& engine, const Operands& operands,
                                               const dnnl::primitive_attr& attr, const LinearForward& hint);
 
-/// Training mode with scale and shift. `fuse_relu` adds a ReLU after the normalisation, and a workspace for backward.
+/// Describes a batch normalisation in training mode, with scale and shift. `fuse_relu` adds a ReLU after the
+/// normalisation, and a workspace for the backward pass.
 NormForward norm_forward(const dnnl::engine& engine, const Md& data, float epsilon, bool fuse_relu,
                          const dnnl::primitive_attr& attr);
 NormBackward norm_backward(const dnnl::engine& engine, const Md& diff, const Md& data, float epsilon, bool fuse_relu,
                            const dnnl::primitive_attr& attr, const NormForward& hint);
 
-/// Returns true for 2.x, whose backward pass needs the shift as an input. 3.x refuses this input.
+/// Returns true for oneDNN 2.x, where the backward pass needs the shift as an input. oneDNN 3.x refuses this input.
 bool norm_backward_reads_shift() noexcept;
 
-/// c = a * b.
+/// Describes the matrix product c = a * b.
 MatmulDesc matmul(const dnnl::engine& engine, const Md& a, const Md& b, const Md& c, const dnnl::primitive_attr& attr);
 
 PoolForward pool_forward(const dnnl::engine& engine, dnnl::algorithm algorithm, const Md& src, const Md& dst,
@@ -74,8 +76,8 @@ PoolBackward pool_backward(const dnnl::engine& engine, dnnl::algorithm algorithm
                            const Md& diff_dst, const Geometry& geometry, const dnnl::primitive_attr& attr,
                            const PoolForward& hint);
 
-/// Computes the diff where the ReLU's result is positive, else 0. The result and both diffs have the layout `data`.
-/// Both diffs may be the same tensor.
+/// Describes the backward pass of a ReLU: the new diff is the incoming diff where the ReLU's result is positive, else
+/// 0. The ReLU's result and both diffs have the layout `data`. Both diffs may be the same tensor.
 ReluBackward relu_backward(const dnnl::engine& engine, const Md& data, const dnnl::primitive_attr& attr);
 
 /// Appends max(x, 0) to `attr`'s post-operations.
@@ -88,16 +90,16 @@ Md with_type(const Md& desc, Type type);
 Tag activation_tag(const Md& desc, Type type);
 Dims dims_of(const Md& desc);
 
-/// A blocked layout. Each axis has a stride between blocks (in elements) and a padded size. Inside a block there are
-/// `inner_blocks[k]` elements of axis `inner_axes[k]`. The elements of the last k are adjacent in memory.
+/// A blocked layout. For each axis, `strides` has the distance between blocks (in elements) and `padded` the padded
+/// size. A block has inner_blocks[k] elements along axis inner_axes[k]; elements along the last k are adjacent.
 struct Blocking {
   Type type;
   Dims strides, padded, inner_blocks, inner_axes;
 };
-/// Returns nullopt for a layout of another kind.
+/// Returns the blocked layout `desc`; nullopt if `desc` is not a blocked layout.
 std::optional<Blocking> blocking_of(const Md& desc);
 
-/// The processor's unit that multiplies numbers in bf16.
+/// The processor's fastest unit that multiplies numbers in bf16.
 enum class Bf16Units : std::uint8_t {
   kNone,
   kVectors,  ///< AVX-512 BF16
@@ -107,11 +109,11 @@ enum class Bf16Units : std::uint8_t {
 Bf16Units bf16_units(dnnl::cpu_isa isa) noexcept;
 
 /// Returns the order of the elements in memory in the notation of format tags, "Acdb16a": slowest axis first, blocked
-/// axes in capitals, then the blocks. Axes with one element or one block are omitted. Layouts of another kind give
-/// "opaque, 64 bytes".
+/// axes in capitals, then the blocks. Axes with one element or one block are omitted. If `desc` is not a blocked
+/// layout, returns "opaque, 64 bytes".
 std::string layout_text(const Md& desc);
 
-/// "2.6.3".
+/// Returns the version of the loaded library, e.g. "2.6.3".
 std::string library_version();
 /// Returns the best instruction set that the library uses on this processor, e.g. "avx512_core_amx".
 std::string library_isa();

@@ -1,8 +1,8 @@
 // Weight gradients of convolutions over large images, in bf16, computed for one band of rows of one image at a time.
 //
-// The library's matrix-unit kernel first rearranges a whole image and its diff. For VGG's second layer these are 13 MB,
-// which are no longer in the cache when the kernel multiplies them. Bands that fit the second-level cache are faster.
-// Time in ms on one core with batch 8 (oneDNN 2.6), whole image / bands of 28 rows:
+// The library's matrix-unit kernel first rearranges a whole image and its diff. For VGG's second layer, image and diff
+// are 13 MB and have left the cache when the kernel multiplies them. Bands that fit into the second-level cache are
+// faster. Time in ms on one core with batch 8 (oneDNN 2.6), whole image / bands of 28 rows:
 //   3 to 64 channels of 224 x 224     25 / 16
 //   64 to 64 channels of 224 x 224    70 / 50
 //   64 to 128 channels of 112 x 112   28 / 21
@@ -22,8 +22,8 @@ namespace {
 constexpr std::size_t kElement = sizeof(std::uint16_t);
 /// Maximum bytes of a band and its diff. All processors with a matrix unit so far have 2 MiB of second-level cache.
 constexpr std::size_t kBandBytes = std::size_t{7} << 18;
-/// Bands are used only if an image and its diff are larger than this. In smaller layers with many channels (3.1 MiB:
-/// 256 channels of 56 x 56) the sum of the partial gradients takes as much time as the bands save.
+/// Bands are used only if an image and its diff are larger than this. In smaller layers with many channels, summing the
+/// partial gradients takes as much time as the bands save, e.g. with 256 channels of 56 x 56 (3.1 MiB).
 constexpr std::size_t kLargeBytes = std::size_t{1} << 22;
 /// The library's kernel pads channels to a multiple of this number.
 constexpr std::int64_t kChannels = 16;

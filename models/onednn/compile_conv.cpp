@@ -1,13 +1,14 @@
-// Convolutions.
+// Compiles convolutions.
 #include "models/onednn/kernels.h"
 #include "models/onednn/plans.h"
 
 namespace hvd::models::onednn {
 namespace {
 
-/// Winograd F(4x4, 3x3) needs a quarter of the multiplications. It is faster if enough 4x4 tiles share each transformed
-/// filter. Speed-up measured on AVX-512 (oneDNN 2.6, 64 to 512 channels): 1.5 at 128 tiles, 2 to 2.5 at 1,000 and more;
-/// slower at 32 tiles. oneDNN's own choice (convolution_auto) never uses Winograd in training.
+/// Winograd F(4x4, 3x3) needs a quarter of a direct convolution's multiplications. It is faster if enough 4x4 tiles
+/// share each transformed filter. Speed-up measured on AVX-512 (oneDNN 2.6, 64 to 512 channels): 1.5 at 128 tiles, 2 to
+/// 2.5 at 1,000 and more tiles; at 32 tiles Winograd is slower. oneDNN's own choice (convolution_auto) never uses
+/// Winograd in training.
 constexpr std::int64_t kWinogradTiles = 96;
 constexpr std::int64_t kWinogradChannels = 32;
 
@@ -17,9 +18,10 @@ bool wants_winograd(const Shape& x, const Shape& y, const Window& w) {
          y[3] >= kWinogradChannels && tiles >= kWinogradTiles;
 }
 
-/// Returns true if the weight gradient is one matrix product, dy^T {o, pixels} x {pixels, i}: for a 1x1 convolution
-/// over channels-last tensors. In bf16 on one AMX core, the library's matrix product reaches 370 to 690 GFLOP/s and its
-/// convolution 100 to 330 (oneDNN 2.6). In oneDNN 3.2 the product is as fast as the convolution or faster.
+/// Returns true if the weight gradient is one matrix product, dy^T {o, pixels} * x {pixels, i}. This holds for a 1x1
+/// convolution over channels-last tensors. In bf16 on one AMX core, the library's matrix product reaches 370 to 690
+/// GFLOP/s and its convolution 100 to 330 GFLOP/s (oneDNN 2.6). In oneDNN 3.2 the product is at least as fast as the
+/// convolution.
 bool is_product(const Shape& weights, const Window& w) {
   return weights[1] == 1 && weights[2] == 1 && w.pad_top == 0 && w.pad_left == 0 && w.pad_bottom == 0 &&
          w.pad_right == 0;
@@ -53,8 +55,8 @@ void Compiler::conv(NodeId id) {
                                 {.src = operands.src, .weights = weights_any, .bias = nullptr, .dst = operands.dst},
                                 geometry, own_scratchpad(), forward);
     }
-    // fp32: the gradient gets the layout of the weights, so that the update is one flat pass. bf16: the library chooses
-    // the gradient's layout, and the fp32 master weights get the same layout.
+    // In fp32 the gradient gets the layout of the weights, so that the update is one flat pass. In bf16 the library
+    // chooses the gradient's layout, and the fp32 master weights get the layout of the gradient.
     const Type arena = parameters_.gradient_type() == DataType::kBF16 ? Type::bf16 : Type::f32;
     const Md diff_weights = type_ == Type::f32 ? forward.weights_desc() : Md({w[0], w[3], w[1], w[2]}, arena, Tag::any);
     ConvBackwardWeights weights = conv_backward_weights(
@@ -126,13 +128,13 @@ void Compiler::conv_backward_weights_node(NodeId id) {
 void Compiler::conv_backward_weights_as_product(NodeId id) {
   const Node& of = node(id);
   const MatmulDesc& pd = *convs_.at(of.forward)->weights_as_product;
-  // The product reads the bytes of both tensors as matrices.
+  // Describe both tensors as matrices over the same bytes: the product takes only matrices.
   TensorView diff = in_layout(of.inputs[1], channels_last(shape(of.inputs[1]), Type::bf16));
   diff.desc = pd.src_desc();
   TensorView from = in_layout(of.inputs[0], channels_last(shape(of.inputs[0]), Type::bf16));
   const auto& window = std::get<Window>(of.attr);
   if (window.stride_h != 1 || window.stride_w != 1) {
-    // Pack only the pixels that the convolution read.
+    // Only some pixels of x were read in forward. Pack these, so that they form a matrix.
     const Shape& x = shape(of.inputs[0]);
     const Shape& y = shape(of.inputs[1]);
     const TensorView packed = program_.new_value(of.name + ":pixels", pd.weights_desc());

@@ -1,4 +1,4 @@
-// ReLUs, sums, concatenation, dropout and the loss, with our own kernels.
+// Compiles ReLUs, sums, concatenation, dropout and the loss, which use our own kernels.
 #include <fmt/format.h>
 
 #include <array>
@@ -13,7 +13,7 @@
 namespace hvd::models::onednn {
 namespace {
 
-/// The channels of one tensor in memory: `rows` runs of `run_bytes` contiguous bytes.
+/// How one tensor's channels lie in memory: as `rows` runs of `run_bytes` contiguous bytes each.
 struct ChannelRuns {
   std::size_t rows = 0, run_bytes = 0;
 };
@@ -21,11 +21,11 @@ struct ChannelRuns {
 /// One input of a concatenation, or one output of its backward.
 struct ChannelCopy {
   Buffer* buffer = nullptr;
-  std::size_t offset = 0;  ///< byte offset of this part in each run of the whole tensor
+  std::size_t offset = 0;  ///< byte offset of this input or output in each run of the concatenated tensor
   RowCopy shape;
 };
 
-/// In a blocked layout all channels of a sample form one run; with channels last, each pixel is a run.
+/// Returns the runs of a tensor. With channels last, each pixel is a run; else all channels of a sample form one run.
 ChannelRuns channel_runs(const Shape& of, Tag tag, std::size_t element_bytes) {
   const auto n = static_cast<std::size_t>(of[0]);
   const auto pixels = static_cast<std::size_t>(of[1] * of[2]);
@@ -107,7 +107,7 @@ void Compiler::relu_backward(NodeId id) {
   const auto relu_id = static_cast<std::size_t>(of.forward);
   const ReluFusion fusion = relu_fusion_[relu_id];
   if (fusion == ReluFusion::kNorm || mask_at_pool_[relu_id]) {
-    // The diff stays unchanged: either a pool has masked it already, or a batch norm will mask it.
+    // Nothing to compute: the backward of a pool has masked the diff, or the backward of a batch norm will mask it.
     set_value(of.outputs[0], value(of.inputs[1]));
     if (mask_at_pool_[relu_id]) {
       unfinished_[static_cast<std::size_t>(of.inputs[1])] = true;
@@ -126,7 +126,7 @@ void Compiler::relu_backward(NodeId id) {
   SumMask mask;
   if (fusion == ReluFusion::kAdd) {
     mask.bits = relu_masks_.at(of.forward);
-    // The mask has the layout of the forward sum.
+    // The bits of the mask are in the order of the elements of the forward sum.
     mask.layout = value(node(of.forward).outputs[0]).desc;
   } else if (parts.size() == 1) {
     const TensorView y = value(of.inputs[0]);
@@ -212,7 +212,7 @@ void Compiler::dropout_node(NodeId id) {
   const Node& of = node(id);
   const auto attr = std::get<DropoutAttr>(of.attr);
   const Shape& s = shape(of.inputs[0]);
-  // The dropout mask is defined on row-major elements.
+  // The dropout mask is defined in row-major order, so the tensor must be channels-last.
   const TensorView x = in_layout(of.inputs[0], channels_last(s, type_));
   const TensorView y = output(of.outputs[0], x.desc, {x}, id);
   const auto count = static_cast<std::size_t>(s.count());

@@ -1,16 +1,16 @@
-// Fully connected layers.
+// Compiles fully connected layers.
 #include "models/onednn/plans.h"
 
 namespace hvd::models::onednn {
 namespace {
 
-/// Up to this many images, the weight gradient of a bf16 layer is computed in fp32. Such a product of low rank takes
-/// only as long as writing its result. For VGG's first layer (411 MB) the library's fp32 product is as fast as memset,
-/// and its bf16 products take twice as long (oneDNN 2.6: 34 and 74 ms with 8 images, 42 and 77 ms with 32). Widening
-/// the inputs to fp32 is exact and takes negligible time.
+/// Up to this many images, the weight gradient of a bf16 layer is computed in fp32. With so few images, the product
+/// takes only as long as writing its result. For VGG's first layer (411 MB) the library's fp32 product is as fast as
+/// memset, and its bf16 product takes about twice as long (oneDNN 2.6, fp32 / bf16: 34 / 74 ms with 8 images,
+/// 42 / 77 ms with 32 images). Widening the inputs to fp32 is exact and takes negligible time.
 constexpr std::int64_t kWideGradientImages = 32;
-/// The fp32 gradient is used only if both sizes are multiples of this. With other sizes, a slow reorder would have to
-/// make the copies for the forward pass (tiled_copy.h).
+/// The gradient is computed in fp32 only if both sizes of the weights are multiples of this number. With other sizes,
+/// TiledCopy (tiled_copy.h) cannot make the bf16 copies for the forward pass, and the library's reorder is slow.
 constexpr std::int64_t kTiled = 16;
 
 }  // namespace
@@ -30,7 +30,7 @@ void Compiler::linear(NodeId id) {
   const Md bias = row_major(shape(of.inputs[2]));
   const NodeId relu = fused_relu_[static_cast<std::size_t>(id)];
   const TensorId result = relu == kNoNode ? of.outputs[0] : node(relu).outputs[0];
-  // The loss needs logits in full precision.
+  // The loss needs logits in fp32.
   const NodeId reader = only_forward_consumer(result);
   const bool logits = reader != kNoNode && node(reader).kind == OpKind::kSoftmaxCrossEntropy;
   const Md dst({y[0], y[1]}, logits ? Type::f32 : type_, Tag::nc);
@@ -46,7 +46,8 @@ void Compiler::linear(NodeId id) {
       linear_forward(engine, {.src = from.desc, .weights = weights_any, .bias = &bias, .dst = dst}, attr);
   const bool f32 = type_ == Type::f32;
   const Type arena = parameters_.gradient_type() == DataType::kBF16 ? Type::bf16 : Type::f32;
-  // fp32: all passes share one layout, because a copy of VGG's first layer would take 411 MB. bf16 always needs copies.
+  // In fp32 all passes share one layout, because a copy of VGG's first layer would take 411 MB. In bf16 the passes
+  // always need copies of the fp32 weights.
   const bool wide = !f32 && arena == Type::f32 && y[0] <= kWideGradientImages && dims_of(from.desc).size() == 2 &&
                     weight_dims[0] % kTiled == 0 && weight_dims[1] % kTiled == 0;
   Md diff_weights(weight_dims, arena, Tag::any);

@@ -1,4 +1,4 @@
-// Batch normalisation, fused with the ReLU that follows if there is one. The graph saves the inverse standard deviation
+// Compiles a batch normalisation, and fuses it with a ReLU that follows. The graph saves the inverse standard deviation
 // for backward. The library saves the variance instead; only this file reads the variance.
 #include "models/onednn/kernels.h"
 #include "models/onednn/plans.h"
@@ -60,7 +60,7 @@ void Compiler::running_statistics() {
     touches.push_back(plan->variance.buffer);
   }
   if (updates.empty()) return;
-  // One operation updates all layers, because one layer takes only a few microseconds.
+  // One operation updates the running statistics of all layers, because each layer takes only a few microseconds.
   BoundOperation operation{.node = "running statistics", .kind = "batch_norm_statistics", .implementation = "own"};
   operation.touches = std::move(touches);
   operation.kernel = [updates = std::move(updates)](StepInput&) {
@@ -86,7 +86,7 @@ void Compiler::norm_backward_node(NodeId id) {
   const std::vector<std::pair<TensorId, TensorView>> written{
       {of.outputs[1], gradient_target(of.outputs[1], channels, Type::f32)},
       {of.outputs[2], gradient_target(of.outputs[2], channels, Type::f32)}};
-  // The result may overwrite the incoming diff; the library allows this here.
+  // The result may overwrite the incoming diff, because the library allows it for a batch normalisation.
   const TensorView into = output(of.outputs[0], pd.diff_src_desc(), {diff}, id);
   std::vector<Argument> arguments{{DNNL_ARG_SRC, x},
                                   {DNNL_ARG_MEAN, plan.mean},

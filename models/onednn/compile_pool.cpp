@@ -1,4 +1,4 @@
-// Max, average and global average pools.
+// Compiles max, average and global average pools.
 #include "engine/base/error.h"
 #include "models/onednn/kernels.h"
 #include "models/onednn/plans.h"
@@ -6,8 +6,8 @@
 namespace hvd::models::onednn {
 namespace {
 
-// Returns true for a pool that our own kernel computes. In bf16 the library's average pool reaches 4 GB/s per core.
-// Only the caches limit our kernel. Inception's pools take 6 % of its step.
+// Returns true for a pool that our own kernel computes. In bf16 the library's average pool reaches only 4 GB/s per
+// core, while only the caches limit our kernel. Such pools take 6 % of a step of Inception V3.
 bool is_mean_3x3(const Node& pool, Type type, Tag layout) {
   if (pool.kind != OpKind::kAvgPool || type != Type::bf16 || layout != Tag::nhwc) return false;
   const auto& w = std::get<Window>(pool.attr);
@@ -42,7 +42,7 @@ void Compiler::pool(NodeId id) {
       PoolPlan{.forward = pd, .algorithm = algorithm, .geometry = geometry, .workspace = {}});
   TensorView result;
   if (global) {
-    // {n, c, 1, 1} has the same bytes as {n, c} unless channels are padded.
+    // A tensor {n, c, 1, 1} has the same bytes as {n, c}, unless the library pads the channels.
     const Md flat({y[0], y[1]}, type_, Tag::nc);
     if (pd.dst_desc().get_size() != flat.get_size()) {
       throw Error(Errc::kUnsupported, of.name + ": global average pool over a channel count that the library pads");

@@ -179,7 +179,7 @@ void Compiler::finish_gradients(NodeId id, const std::vector<std::pair<TensorId,
   for (const auto& [gradient, from] : written) {
     const TensorView slot = parameters_.gradient(gradient, from.desc);
     if (slot.buffer == from.buffer) continue;
-    // The gradient is fp32 and the arena is bf16. The reverse does not occur.
+    // Here the gradient is fp32 and the arena is bf16. A bf16 gradient with an fp32 arena does not occur.
     const std::size_t count = from.desc.get_size() / sizeof(float);
     Buffer* source = from.buffer;
     Buffer* target = slot.buffer;

@@ -2,11 +2,12 @@
 // fusions once, at construction. The compiler is not needed when the program runs.
 //
 // Fusions, which analyse() derives from the graph alone:
-//   conv + bias + relu          one primitive (post-operation); backward masks by the sign of the output
-//   batch norm + relu           one primitive; the mask is in the primitive's workspace, so that the backward pass of
-//                               the ReLU takes no time of its own
+//   conv + bias + relu          one primitive (post-operation); backward keeps the diff where the output is positive
+//   batch norm + relu           one primitive; its workspace has the ReLU's mask, and its backward pass does the
+//                               backward pass of the ReLU
 //   add + relu                  one kernel, which writes a bit mask for backward
-//   relu before a max pool      the mask is applied to the pooled diff, which is several times smaller
+//   relu before a max pool      backward masks the diff of the pool's output, which is several times smaller than the
+//                               ReLU's output
 //   accumulate + relu backward  one kernel
 #pragma once
 
@@ -23,27 +24,29 @@ namespace hvd::models::onednn {
 
 struct CompileOptions {
   DataType compute = DataType::kF32;
-  std::uint64_t seed = 1;  ///< for dropout
-  bool winograd = true;    ///< as in StepOptions
-  /// Every tensor keeps its own memory to the end of the step, so that a test can read it.
+  std::uint64_t seed = 1;  ///< seed of the dropout masks
+  bool winograd = true;    ///< StepOptions::winograd
+  /// If true, every tensor keeps its own memory to the end of the step, so that a test can read the tensor.
   bool keep_tensors = false;
 };
 
 class Compiler {
  public:
-  /// The arguments must outlive the compiler. compile() fills `program` and `parameters`.
+  /// `graph`, `program` and `parameters` must outlive the compiler. compile() fills `program` and `parameters`.
   Compiler(const Graph& graph, const CompileOptions& options, PrimitiveProgram& program, Parameters& parameters);
 
   /// Appends all operations of the graph to the program. Errors: unsupported for an operation that the library does not
   /// implement; dnnl::error from the library.
   void compile();
 
-  /// The buffer of the caller's images {n, h, w, c} in fp32. PrimitiveProgram::set_external must set it in each step.
+  /// The buffer of the caller's images {n, h, w, c} in fp32. Set its address in each step by
+  /// PrimitiveProgram::set_external().
   [[nodiscard]] Buffer* images() const noexcept { return images_; }
 
-  /// Returns the place and layout of tensor `id`; empty if, after fusion, no operation computes it. Needs keep_tensors.
+  /// Returns the place and layout of tensor `id`; empty if, after fusion, no operation computes the tensor. Needs
+  /// CompileOptions::keep_tensors.
   [[nodiscard]] TensorView tensor(TensorId id) const;
-  /// Returns true if convolution `forward` uses Winograd's algorithm, whose rounding errors are larger.
+  /// Returns true if convolution `forward` uses Winograd's algorithm, which rounds worse than a direct convolution.
   [[nodiscard]] bool is_winograd(NodeId forward) const;
 
   ~Compiler();
@@ -84,7 +87,8 @@ class Compiler {
   [[nodiscard]] const Node& node(NodeId id) const { return graph_.node(id); }
   [[nodiscard]] const Shape& shape(TensorId id) const { return graph_.tensor(id).shape; }
 
-  // Operations write gradients to the arena if the types agree, else to fp32 memory that a kernel converts.
+  // Operations write gradients of the arena's type to the arena, and others to fp32 memory, from which a kernel
+  // converts them.
   TensorView gradient_target(TensorId gradient, const Md& desc, Type type);
   void finish_gradients(NodeId id, const std::vector<std::pair<TensorId, TensorView>>& written);
 
@@ -100,8 +104,8 @@ class Compiler {
   void conv_backward_weights_in_bands(NodeId id);
   // compile_linear.cpp
   /// Returns the input of a fully connected layer. Channels-last images in bf16 are treated as a matrix {n, h * w * c},
-  /// because the library has matrix-unit kernels only for matrices. These kernels are 1.6 to 1.9 times as fast for
-  /// VGG's first layer (oneDNN 2.6, batch 8).
+  /// because the library's fully connected layer uses the matrix unit only for matrices. VGG's first layer is 1.6 to
+  /// 1.9 times as fast with a matrix as with images (oneDNN 2.6, batch 8).
   TensorView linear_input(TensorId id);
   void linear(NodeId id);
   void linear_backward_weights_node(NodeId id);
@@ -116,15 +120,16 @@ class Compiler {
   // compile_elementwise.cpp
   void relu_node(NodeId id);
   void relu_backward(NodeId id);
-  /// Appends an operation that sets into = diff where y > 0, else 0. The layouts are equal; `into` may be `diff`.
+  /// Appends an operation that sets into = diff where y > 0, else 0. All layouts are equal; `into` may be `diff`.
   void masked_by_sign(NodeId id, const TensorView& y, const TensorView& diff, const TensorView& into);
   void add_node(NodeId id);
   void accumulate(NodeId id);
-  /// Appends an operation: output = sum of the parts where `mask` keeps it, else 0. May overwrite a part with the sum.
+  /// The elements that sum_into() keeps. sum_into() appends an operation: output = sum of the parts where `mask` keeps
+  /// the element, else 0. The sum may overwrite a part.
   struct SumMask {
-    Buffer* bits = nullptr;  ///< bit mask of an add + relu, in layout `layout`
+    Buffer* bits = nullptr;  ///< bit mask of an add + relu, in layout `layout`; null: use `sign`
     Md layout;
-    TensorId sign = kNoTensor;  ///< without `bits`: elements are kept where this tensor is positive
+    TensorId sign = kNoTensor;  ///< if `bits` is null: elements are kept where this tensor is positive
   };
   void sum_into(NodeId id, TensorId output, const std::vector<TensorId>& parts, const SumMask& mask);
   void concat(NodeId id);
@@ -140,21 +145,21 @@ class Compiler {
   Parameters& parameters_;
   Type type_;
 
-  std::vector<TensorView> values_;                      // [TensorId]
+  std::vector<TensorView> values_;                      // [TensorId]: place and layout of the tensor
   std::vector<bool> unfinished_;                        // [TensorId]: a fused operation elsewhere completes the tensor
-  std::map<TensorId, std::vector<TensorView>> copies_;  // copies of the tensor in other layouts
+  std::map<TensorId, std::vector<TensorView>> copies_;  // copies of a tensor in other layouts than values_ has
   std::vector<std::vector<NodeId>> consumers_;          // [TensorId]: nodes whose compiled operations read the tensor
-  std::vector<ReluFusion> relu_fusion_;                 // [NodeId of the relu]
+  std::vector<ReluFusion> relu_fusion_;                 // [NodeId of the relu]: how the relu is fused
   std::vector<bool> skipped_;                           // [NodeId]: the operation of another node does the work
-  std::vector<bool> mask_at_pool_;                      // [NodeId of the relu]
+  std::vector<bool> mask_at_pool_;                      // [NodeId of the relu]: a pool's backward masks for the relu
   std::vector<NodeId> fused_relu_;                      // [NodeId of the producer]: the relu fused into it, or kNoNode
-  std::map<const Buffer*, std::vector<TensorId>> holders_;  // tensors that are or were in a buffer
+  std::map<const Buffer*, std::vector<TensorId>> holders_;  // tensors that are, or have been, in the buffer
   std::map<NodeId, std::unique_ptr<ConvPlan>> convs_;
   std::map<NodeId, std::unique_ptr<LinearPlan>> linears_;
   std::map<NodeId, std::unique_ptr<NormPlan>> norms_;
   std::map<NodeId, std::unique_ptr<PoolPlan>> pools_;
   std::map<NodeId, Buffer*> relu_masks_;  // [relu node]: bit mask of an add + relu
-  std::map<NodeId, Buffer*> drop_masks_;  // [dropout node]
+  std::map<NodeId, Buffer*> drop_masks_;  // [dropout node]: mask of the kept elements
   Buffer* images_ = nullptr;
 };
 

@@ -15,16 +15,16 @@ namespace hvd::models::onednn {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-// MADV_COLLAPSE of Linux 6.1, which older C libraries do not define.
+// MADV_COLLAPSE of Linux 6.1. The headers of older C libraries do not define it.
 constexpr int kCollapse = 25;
-// More address space than oneDNN needs to compile one operation.
+// oneDNN needs less address space than this to compile one operation.
 constexpr std::size_t kRoom = std::size_t{64} << 20;
 
 }  // namespace
 
 HostArena::HostArena(std::size_t bytes, const char* what) {
   if (bytes == 0) return;
-  // Map one huge page more than needed and unmap the excess, so that the start is aligned to a huge page.
+  // To align the start to a huge page, map one huge page more than needed and then unmap the excess.
   const std::size_t wanted = align_up(bytes, kHugePage);
   void* raw = mmap(nullptr, wanted + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) {
@@ -41,7 +41,7 @@ HostArena::HostArena(std::size_t bytes, const char* what) {
   mapped_ = wanted;
   advise_huge_pages({base + head, wanted});
 #ifdef MADV_POPULATE_WRITE
-  // Populate the pages now, so that the first step is not slower. Errors are ignored: Linux before 5.14 refuses this.
+  // Populate the pages now, so that the first step need not. Errors are ignored: Linux before 5.14 refuses this call.
   (void)madvise(memory_.data(), bytes, MADV_POPULATE_WRITE);
 #endif
 }
@@ -56,7 +56,7 @@ std::size_t HostArena::give_back(std::size_t from, std::size_t to) noexcept {
   const std::size_t end = to / page * page;
   if (begin >= end) return 0;
   if (madvise(memory_.data() + begin, end - begin, MADV_DONTNEED) == 0) return end - begin;
-  std::memset(memory_.data() + begin, 0, end - begin);  // the system refuses, for example for locked memory
+  std::memset(memory_.data() + begin, 0, end - begin);  // madvise() fails, for example for locked memory
   return 0;
 }
 
@@ -76,7 +76,7 @@ void advise_huge_pages(std::span<std::byte> memory) noexcept {
   if (memory.size() < head + kHugePage) return;
   const std::size_t whole = (memory.size() - head) / kHugePage * kHugePage;
   (void)madvise(memory.data() + head, whole, MADV_HUGEPAGE);
-  // Memory to which the allocator has written has small pages: make huge pages of them. Linux before 6.1 refuses this.
+  // Memory that was already written has small pages. Turn them into huge pages; Linux before 6.1 refuses this call.
   (void)madvise(memory.data() + head, whole, kCollapse);
 }
 

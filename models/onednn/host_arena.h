@@ -1,5 +1,5 @@
-// Zeroed memory for the backend, on huge pages if the system provides them. A step reads gigabytes, and with 4 KiB
-// pages TLB misses would take several percent of its time.
+// Zeroed memory for the backend, on huge pages if the system provides them. A step reads gigabytes. With 4 KiB pages,
+// TLB misses would take several percent of the step's time.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace hvd::models::onednn {
 class HostArena {
  public:
   HostArena() = default;
-  /// Errors: out_of_memory, naming `what` and the size.
+  /// Allocates `bytes` of zeroed memory. Errors: out_of_memory; the text names `what` and the size.
   HostArena(std::size_t bytes, const char* what);
   HostArena(HostArena&& other) noexcept
       : memory_(std::exchange(other.memory_, {})), mapped_(std::exchange(other.mapped_, 0)) {}
@@ -25,8 +25,8 @@ class HostArena {
   ~HostArena();
 
   [[nodiscard]] std::span<std::byte> bytes() const noexcept { return memory_; }
-  /// Gives the pages within bytes [from, to) back to the system; these bytes are zero afterwards. Returns the number of
-  /// bytes that take no memory until they are written again; 0 if the system refuses.
+  /// Gives the whole pages within bytes [from, to) back to the system. Bytes of these pages are zero afterwards.
+  /// Returns the number of bytes given back, which take no memory until they are next written; 0 if the system refuses.
   std::size_t give_back(std::size_t from, std::size_t to) noexcept;
 
  private:
@@ -34,11 +34,11 @@ class HostArena {
   std::size_t mapped_ = 0;
 };
 
-/// Call before oneDNN compiles an operation: oneDNN 2.6 writes to a null pointer if it gets no memory for a kernel.
-/// Errors: out_of_memory if a limit (ulimit -v) leaves too little address space.
+/// Checks that there is address space for oneDNN. Call before oneDNN compiles an operation: oneDNN 2.6 writes to a null
+/// pointer if it gets no memory for a kernel. Errors: out_of_memory if a limit (ulimit -v) leaves too little space.
 void require_address_space();
 
-/// Asks the system to use huge pages for `memory`. This is a hint and never fails.
+/// Asks the system to use huge pages for `memory`. Ignores a refusal.
 void advise_huge_pages(std::span<std::byte> memory) noexcept;
 
 }  // namespace hvd::models::onednn

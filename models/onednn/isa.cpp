@@ -13,7 +13,8 @@ struct Isa {
   unsigned bits;
   std::string_view name;
 };
-// Both lists are in ascending order. The bits of a set include those of the sets that it extends.
+// kVersion2 and the list for version 3 are in ascending order. An instruction set's bits include the bits of the sets
+// that it extends.
 constexpr std::array kVersion2{Isa{0x1, "sse41"},
                                Isa{0x3, "avx"},
                                Isa{0x7, "avx2"},

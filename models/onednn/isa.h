@@ -6,8 +6,8 @@
 namespace hvd::models::onednn {
 
 /// Returns the name of `isa`, a value of dnnl_cpu_isa_t: "avx512_core_amx". For a value that this program does not
-/// know, returns the name of the largest known set within it and the other bits: "avx512_core_amx+0x2000". The bits of
-/// versions 2 and 3 differ; `library_major` is the version that reported `isa`.
+/// know, returns the name of the largest known set that `isa` includes, and the remaining bits of `isa`:
+/// "avx512_core_amx+0x2000". oneDNN 2 and 3 use different bits; `library_major` is the version that reported `isa`.
 /// Source: dnnl_types.h of oneDNN 2.6 and 3.7.
 std::string isa_name(unsigned isa, int library_major);
 

@@ -14,10 +14,10 @@
 #include "engine/base/float16.h"
 #include "models/onednn/threads.h"
 
-// Compiles a function for AVX-512, for AVX2 and for any x86-64. The version is chosen when the program starts, by the
-// processor's features (x86-64-v4, v3); "arch=skylake-avx512" would compare the processor's name instead. Only serial
-// loops have this attribute, because the body of a parallel region is outlined and not cloned. All versions round in
-// the same way (-ffp-contract=off), in the vector part of a loop and in its remainder.
+// Compiles a function for AVX-512, for AVX2 and for any x86-64. When the program starts, the processor's features
+// (x86-64-v4, v3) decide which version runs; "arch=skylake-avx512" would compare the processor's name instead. Only
+// functions with serial loops have this attribute, because the compiler outlines the body of a parallel region and does
+// not clone it. All versions round in the same way (-ffp-contract=off), in the vector part of a loop and in the rest.
 #if defined(__x86_64__)
 #define HVD_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -29,13 +29,13 @@
 namespace hvd::models::onednn {
 namespace {
 
-constexpr std::size_t kUnit = 64;  // elements; the shares of threads begin at multiples of this
+constexpr std::size_t kUnit = 64;  // the shares of threads begin at multiples of this many elements
 
 HVD_INLINE float load(const float* p, std::size_t i) { return p[i]; }
 HVD_INLINE float load(const std::uint16_t* p, std::size_t i) { return bf16_to_float(p[i]); }
 HVD_INLINE void store(float* p, std::size_t i, float value) { p[i] = value; }
-// Rounds to nearest even like float_to_bf16, but without its branch for NaN, so that the loops vectorise. A NaN stays a
-// NaN, except for the few whose payload overflows.
+// Rounds to nearest even like float_to_bf16(), but without a branch for NaN, so that the loops vectorise. A NaN stays a
+// NaN, except for the few NaNs that rounding turns into another value because their payload overflows.
 HVD_INLINE void store(std::uint16_t* p, std::size_t i, float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   p[i] = static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
@@ -60,7 +60,7 @@ HVD_VECTOR_CLONES void convert_to_f32(const std::uint16_t* from, float* to, std:
   for (std::size_t i = 0; i < n; ++i) to[i] = load(from, i);
 }
 
-// The pixels (or rows) before, at and after a position, and their factors in the mean: 0 outside the image.
+// `at`: the pixels (or rows) before, at and after a position. `factor`: their factors in the mean, 0 outside the image.
 struct Taps {
   std::array<std::size_t, 3> at{};
   std::array<float, 3> factor{};
@@ -93,7 +93,8 @@ HVD_VECTOR_CLONES void sum_columns(const float* sums, const Taps* columns, std::
   }
 }
 
-// Computes the forward or backward pass: sums over rows first, then over columns.
+// Computes the forward or backward pass of mean_3x3(). For each row of the result, sums over image rows first, and then
+// over columns.
 void means(const std::uint16_t* from, std::uint16_t* to, const Pixels& shape, bool backward) {
   const std::size_t row = shape.width * shape.channels;
   if (row == 0 || shape.height == 0) return;
@@ -211,7 +212,7 @@ double softmax_cross_entropy(const float* logits, std::span<const std::int32_t> 
     const float* in = logits + row * classes;
     float* out = probabilities + row * classes;
     const float largest = *std::max_element(in, in + classes);
-    const double of_label = in[label];  // read this first, because the probabilities may overwrite the logits
+    const double of_label = in[label];  // read before the loops below, where the probabilities may overwrite the logits
     double sum = 0;
     for (std::size_t i = 0; i < classes; ++i) {
       out[i] = std::exp(in[i] - largest);

@@ -1,6 +1,6 @@
-// Kernels that oneDNN does not have, or that are faster than oneDNN's: residual sums with ReLU, gradient sums, the
-// loss, dropout, concatenation and the optimiser. The kernels work on flat memory in any dense layout, and run on the
-// calling thread's OpenMP team. Results do not depend on the number of threads.
+// Kernels that oneDNN does not have, or that are faster than oneDNN's kernels: residual sums with ReLU, gradient sums,
+// the loss, dropout, concatenation and the optimiser. The kernels work on flat memory in any dense layout, and run on
+// the calling thread's OpenMP team. Results do not depend on the number of threads.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace hvd::models::onednn {
 
 inline constexpr std::size_t kMaxSummands = 8;
 
-/// Bytes of a bit mask over `count` elements, rounded up to whole 64-bit words.
+/// Returns the bytes of a bit mask over `count` elements, rounded up to whole 64-bit words.
 constexpr std::size_t mask_bytes(std::size_t count) noexcept { return (count + 63) / 64 * 8; }
 
 /// Sets y = max(a + b, 0), and bit i of `mask` to y[i] > 0. y may be a or b. `type` is kF32 or kBF16.
@@ -34,19 +34,20 @@ void relu(DataType type, const void* x, void* y, std::size_t count);
 /// Sets y = a + b; y may be a or b.
 void add(DataType type, const void* a, const void* b, void* y, std::size_t count);
 
-/// Copies `rows` rows of `row_bytes` between tensors whose rows are further apart.
+/// The shape of copy_rows(), which copies `rows` rows of `row_bytes` bytes. The strides are the distances between row
+/// starts, in bytes; rows need not be adjacent.
 struct RowCopy {
-  std::size_t rows = 0, row_bytes = 0, from_stride = 0, to_stride = 0;  ///< bytes
+  std::size_t rows = 0, row_bytes = 0, from_stride = 0, to_stride = 0;
 };
 void copy_rows(const std::byte* from, std::byte* to, const RowCopy& shape);
 
-/// Packs the pixels of channels-last images that a strided 1x1 convolution reads.
+/// The shape of gather_pixels(), which packs the pixels that a strided 1x1 convolution reads from channels-last images.
 struct PixelGather {
   std::size_t rows = 0;     ///< output rows of all images: images * output height
   std::size_t columns = 0;  ///< output width
   std::size_t height = 0;   ///< output height
   std::size_t pixel_bytes = 0;
-  std::size_t image_stride = 0, row_stride = 0, column_stride = 0;  ///< bytes in the source
+  std::size_t image_stride = 0, row_stride = 0, column_stride = 0;  ///< distances in the source, in bytes
 };
 void gather_pixels(const std::byte* from, std::byte* to, const PixelGather& shape);
 
@@ -54,9 +55,11 @@ void gather_pixels(const std::byte* from, std::byte* to, const PixelGather& shap
 struct Pixels {
   std::size_t images = 0, height = 0, width = 0, channels = 0;
 };
-/// Sets each pixel of y to the mean of those of the 3 x 3 pixels of x around it that exist. y must not be x.
+/// Sets each pixel of y to the mean of the 3 x 3 pixels of x around it, without pixels outside the image. y must not be
+/// x.
 void mean_3x3(const std::uint16_t* x, std::uint16_t* y, const Pixels& shape);
-/// Backward of mean_3x3(): a pixel of diff_y adds its part to each pixel that it averages. diff_x must not be diff_y.
+/// The backward pass of mean_3x3(): divides each pixel of diff_y evenly among the pixels of diff_x at the places that
+/// mean_3x3() averaged for this pixel. diff_x must not be diff_y.
 void mean_3x3_backward(const std::uint16_t* diff_y, std::uint16_t* diff_x, const Pixels& shape);
 
 /// Sets y[i] = keep[i] ? x[i] * scale : 0; y may be x.

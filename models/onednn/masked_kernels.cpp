@@ -1,6 +1,6 @@
-// Sums that write or apply a bit mask. The code uses AVX-512's mask registers and has a plain version for other
-// processors. Both versions sum and round in the same way. Compilers do not vectorise bit masks well: gcc 12's code for
-// these loops reached a third of the memory's speed.
+// Sums that write or apply a bit mask. The code has a version for AVX-512's mask registers and a plain version for
+// other processors. Both versions sum and round in the same way. Compilers do not vectorise bit masks well: with gcc
+// 12's code for the plain loops, a sum reached a third of the memory's bandwidth.
 #include <algorithm>
 #include <bit>
 
@@ -15,7 +15,7 @@
 namespace hvd::models::onednn {
 namespace {
 
-constexpr std::size_t kWord = 64;  // elements per mask word; the shares of threads begin at multiples of this
+constexpr std::size_t kWord = 64;  // elements per mask word; the shares of threads begin at whole mask words
 
 struct Sum {
   const void* const* parts = nullptr;
@@ -68,7 +68,7 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
 }
 
-// These functions load and store sixteen elements.
+// load16() and store16() load and store sixteen elements.
 HVD_AVX512 __m512 load16(const float* p) { return _mm512_loadu_ps(p); }
 HVD_AVX512 __m512 load16(const std::uint16_t* p) {
   const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -87,7 +87,7 @@ HVD_AVX512 void store16(std::uint16_t* p, __mmask16 keep, __m512 value) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(high));
 }
 
-/// [begin, end) must cover whole mask words. The caller handles the rest of the last word.
+/// Sums elements [begin, end), which must be whole mask words. The caller handles an incomplete last word.
 template <class T>
 HVD_AVX512_ENTRY void vector_sum(const Sum& s, std::size_t begin, std::size_t end) {
   const __m512 zero = _mm512_setzero_ps();
@@ -129,7 +129,8 @@ void vector_add_relu(const AddRelu& s, std::size_t begin, std::size_t end) {
 }
 #endif
 
-/// Runs `vector` on the whole mask words of each thread's share if the processor has AVX-512, and `plain` on the rest.
+/// On each thread's share, runs `vector` on the whole mask words and `plain` on the rest. If the processor does not
+/// have AVX-512, runs `plain` on the whole share.
 template <class Work, class Vector, class Plain>
 void shared(const Work& work, std::size_t count, const Vector& vector, const Plain& plain) {
   const bool fast = has_avx512();

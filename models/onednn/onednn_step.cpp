@@ -135,7 +135,7 @@ class OnednnStep final : public TrainStep, public ShardedUpdate {
 std::vector<OperationProfile> OnednnStep::profile() const {
   if (!options_.profile) return {};
   std::vector<OperationProfile> result;
-  // Parts of the same operation (bands) are summed to one entry.
+  // An operation that consists of several parts (the bands of a convolution) gets one entry with their sums.
   std::map<std::tuple<std::string, std::string, std::string, bool>, std::size_t> found;
   const auto add = [&](const BoundOperation& operation, std::int64_t times) {
     const auto [at, is_new] =
@@ -209,7 +209,7 @@ std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& opti
   if (graph.first_backward == graph.nodes.size()) {
     throw Error(Errc::kInvalidArgument, graph.model + ": the graph must be differentiated first");
   }
-  // oneDNN compiles a primitive for the number of threads that is set now.
+  // oneDNN compiles a primitive for the number of threads that is set during the compilation.
   const ThreadScope threads(options.threads);
   try {
     return std::make_unique<OnednnStep>(std::move(graph), options, allocate);

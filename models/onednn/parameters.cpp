@@ -15,7 +15,8 @@
 namespace hvd::models::onednn {
 namespace {
 
-// Elements. Slots start at multiples of 64 bytes in both gradient types, so that the offsets of all arenas are equal.
+// Slots start at multiples of this many elements. These are multiples of 64 bytes in fp32 and in bf16, so all arenas
+// can have the same offsets.
 constexpr std::size_t kSlotAlign = 32;
 
 std::size_t slot_count(const Md& desc) { return desc.get_size() / sizeof(float); }
@@ -158,7 +159,7 @@ void Parameters::transfer(std::size_t parameter, float* stored, float* logical, 
   const dnnl::engine& engine = program_.engine();
   dnnl::memory in_slot(entries_[parameter].desc, engine, stored);
   const Shape& shape = slots_[parameter].shape;
-  // The weights of a fully connected layer on images may be stored as a matrix over pixels and channels.
+  // The weights of a fully connected layer on images may be stored as a matrix {out, pixels * channels}.
   const Dims dims = dims_of(entries_[parameter].desc);
   const bool flat = dims.size() == 2 && shape.rank() == 4;
   dnnl::memory outside(flat ? Md(dims, Type::f32, Tag::ab) : row_major(shape), engine, logical);

@@ -1,4 +1,5 @@
-// The descriptors and values of a layer that the compiler stores with its forward pass and needs for its backward pass.
+// For each layer, the descriptors and values that the compiler stores when it compiles the forward pass, and needs when
+// it compiles the backward pass.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +10,11 @@
 
 namespace hvd::models::onednn {
 
-/// Some rows of an image's diff, the input rows that they depend on, and the primitive for their weight gradient.
+/// A band: some rows of an image's output, the input rows that these depend on, and the primitive that computes the
+/// band's part of the weight gradient.
 struct Compiler::Band {
   ConvBackwardWeights backward_weights;
-  std::int64_t first_input = 0, first_output = 0, outputs = 0;  ///< in rows
+  std::int64_t first_input = 0, first_output = 0, outputs = 0;  ///< first input row, first output row, output rows
 };
 
 struct Compiler::ConvPlan {
@@ -20,9 +22,9 @@ struct Compiler::ConvPlan {
   std::optional<ConvBackwardData> backward_data;
   ConvBackwardWeights backward_weights;
   std::optional<Md> bias;
-  /// Used instead of backward_weights if the product is faster.
+  /// The matrix product that is used instead of backward_weights if it is faster.
   std::optional<MatmulDesc> weights_as_product;
-  std::vector<Band> bands;  ///< bands of one image, used instead of backward_weights; empty: none
+  std::vector<Band> bands;  ///< bands of one image, used instead of backward_weights; empty: no bands are used
 };
 
 struct Compiler::LinearPlan {

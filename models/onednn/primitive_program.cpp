@@ -13,7 +13,7 @@
 namespace hvd::models::onednn {
 namespace {
 
-// Two cache lines, so that the adjacent-line prefetcher does not fetch lines of a neighbouring buffer.
+// Buffers are aligned to two cache lines, so that the adjacent-line prefetcher does not fetch a neighbouring buffer.
 constexpr std::size_t kAlign = 128;
 
 std::size_t aligned(std::size_t bytes) { return align_up(bytes, kAlign); }

@@ -1,6 +1,6 @@
 // The compiled form of a differentiated graph: buffers and a list of operations on them. The compiler (compiler.h)
-// appends operations. bind() then places the buffers; afterwards the program is fixed, and running it allocates no
-// memory. Owned and called by one thread.
+// appends operations. bind() then places the buffers. After bind() the program is fixed, and running it allocates no
+// memory. One thread owns and calls a PrimitiveProgram.
 #pragma once
 
 #include <cstddef>
@@ -41,11 +41,11 @@ inline const float* floats(const Buffer* buffer) { return reinterpret_cast<const
 struct TensorView {
   Buffer* buffer = nullptr;
   Md desc;
-  std::size_t offset = 0;  ///< byte offset in the buffer, for a part of a tensor; 0 if bind() knows no address yet
+  std::size_t offset = 0;  ///< byte offset in the buffer; must be 0 if the buffer has no address at bind()
   explicit operator bool() const noexcept { return buffer != nullptr; }
 };
 
-/// Returns the attributes of every primitive: the caller provides the scratchpad.
+/// Returns the attributes that every primitive has: the caller provides the scratchpad.
 inline dnnl::primitive_attr own_scratchpad() {
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -59,7 +59,7 @@ struct StepInput {
 };
 
 struct Argument {
-  int index = 0;  ///< DNNL_ARG_*
+  int index = 0;  ///< oneDNN's number of the argument: DNNL_ARG_*
   TensorView value;
 };
 
@@ -72,11 +72,11 @@ struct BoundOperation {
   dnnl::primitive primitive{};  ///< empty: `kernel` does the work
   std::vector<Argument> arguments{};
   std::function<void(StepInput&)> kernel{};
-  std::vector<Buffer*> touches{};              ///< buffers of `kernel`; those of a primitive are in `arguments`
+  std::vector<Buffer*> touches{};              ///< buffers that `kernel` uses; `arguments` has those of a primitive
   std::vector<std::size_t> final_gradients{};  ///< parameters whose gradients are final after this operation
-  bool done_by_update = false;                 ///< refresh operation whose work Parameters::update() also does
+  bool done_by_update = false;                 ///< true for a refresh operation whose copy Parameters::update() makes
 
-  double seconds = 0;  ///< sum over the steps, if profiling
+  double seconds = 0;  ///< time of the operation summed over the profiled steps
   std::vector<dnnl::memory> memories{};
   std::vector<dnnl_exec_arg_t> bound{};
 };
@@ -104,7 +104,7 @@ class PrimitiveProgram {
 
   /// Plans and allocates memory, and binds every argument to its address. External buffers must be set.
   void bind();
-  /// Changes the address of an external buffer after bind(): the caller's images.
+  /// Changes the address of an external buffer after bind(). Used for the caller's images.
   void set_external(Buffer* buffer, void* data);
 
   /// Runs one step; calls `sink` after each operation that makes gradients final. `profile`: time each operation.
@@ -135,7 +135,7 @@ class PrimitiveProgram {
   Buffer scratchpad_{.name = "scratchpad", .storage = Buffer::Storage::kScratchpad};
   std::vector<BoundOperation> operations_;
   std::vector<BoundOperation> refresh_;
-  std::multimap<const Buffer*, dnnl_memory_t> moving_;  // arguments in external buffers that had no address at bind()
+  std::multimap<const Buffer*, dnnl_memory_t> moving_;  // arguments whose external buffer had no address at bind()
   HostArena activations_, persistent_, scratch_;
 };
 

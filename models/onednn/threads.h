@@ -21,11 +21,11 @@ class ThreadScope {
   int before_;
 };
 
-/// Calls body(begin, end) on each thread with its share of [0, count). Shares begin at multiples of `unit`, and depend
-/// only on the arguments and the thread count. body must not throw.
+/// Calls body(begin, end) on each thread with the thread's share of [0, count). Shares begin at multiples of `unit`,
+/// and depend only on the arguments and the thread count. body must not throw.
 template <class Body>
 void parallel_ranges(std::size_t count, std::size_t unit, const Body& body) {
-  constexpr std::size_t kWorthATeam = 16384;  // elements; fewer are done faster than other threads wake
+  constexpr std::size_t kWorthATeam = 16384;  // one thread handles fewer elements than this before other threads wake
   if (omp_get_max_threads() == 1 || count < kWorthATeam) {
     if (count > 0) body(std::size_t{0}, count);
     return;

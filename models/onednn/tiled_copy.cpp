@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-// The callers check that the processor has these instructions: without them the backend refuses bf16.
+// The processor has these instructions if this code runs: without them the backend refuses bf16.
 #define HVD_AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 
 namespace hvd::models::onednn {
@@ -13,10 +13,10 @@ namespace {
 
 constexpr std::size_t kTile = TiledCopy::kTile;
 
-/// The element offsets of a blocked layout. An element's offset is the sum of one table entry for each axis.
+/// The element offsets of a blocked layout. The offset of element (o, i, pixel) is o[o] + i[i] + pixel[pixel].
 struct Axes {
   std::vector<std::size_t> o, i, pixel;
-  std::size_t block_o = 1, block_i = 1;  // product of the inner blocks
+  std::size_t block_o = 1, block_i = 1;  // elements of a block along o and along i
   std::size_t total = 0;
 };
 
@@ -79,7 +79,8 @@ bool multiples_of(const std::vector<std::size_t>& values, std::size_t unit) {
   return std::all_of(values.begin(), values.end(), [unit](std::size_t value) { return value % unit == 0; });
 }
 
-/// Writes a tile whose pairs are across rows: row p of the copy has the pairs (stored row 2p, stored row 2p + 1).
+/// Writes a tile in which a pair has elements of two stored rows: row p of the copy has the pairs of stored rows 2p and
+/// 2p + 1.
 HVD_AVX512_BF16 void interleave_rows(const float* from, std::size_t row, std::uint16_t* to, std::size_t pair) {
   alignas(64) static constexpr std::uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                                            21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
@@ -93,10 +94,11 @@ HVD_AVX512_BF16 void interleave_rows(const float* from, std::size_t row, std::ui
   }
 }
 
-/// Writes a tile whose pairs are within rows: row p of the copy has elements 2p and 2p + 1 of the 16 stored rows.
+/// Writes a tile in which a pair has two elements of one stored row: row p of the copy has elements 2p and 2p + 1 of
+/// each of the 16 stored rows.
 HVD_AVX512_BF16 void transpose_pairs(const float* from, std::size_t row, std::uint16_t* to, std::size_t pair) {
-  // From here on a pair is one 32-bit word. v[r] has the 8 words of row r and the 8 words of row r + 8. The code makes
-  // two 8 x 8 transposes at once: first it transposes 4 x 4 words within 128 bits, then these 128-bit parts.
+  // From here on a pair is one 32-bit word. v[r] has the 8 words of row r and the 8 words of row r + 8. The code does
+  // two 8 x 8 transposes at the same time. Each first transposes blocks of 4 x 4 words, and then the 128-bit parts.
   __m512i v[8], half[8];
   for (std::size_t r = 0; r < 8; ++r) {
     v[r] = reinterpret_cast<__m512i>(
@@ -143,13 +145,13 @@ std::optional<TiledCopy> TiledCopy::plan(const Md& stored, const Md& wanted) {
 
   copy.from_ = {tile_starts(from->o), tile_starts(from->i), from->pixel};
   copy.to_ = {tile_starts(to->o), tile_starts(to->i), to->pixel};
-  // The stores write whole cache lines, so all offsets must be multiples of a cache line.
+  // pack() stores whole cache lines, so all offsets in the copy must be multiples of a cache line.
   if (!multiples_of(copy.to_.o, 2 * kTile) || !multiples_of(copy.to_.i, 2 * kTile) ||
       !multiples_of(copy.to_.pixel, 2 * kTile)) {
     return std::nullopt;
   }
 
-  // A strip is one block of o and one block of i with all pixels, or whole rows of a plain matrix.
+  // A strip of a blocked layout is one block along o and i, with all pixels. A strip of a plain matrix is whole rows.
   const std::size_t strip_o = std::max(from->block_o, kTile);
   const std::size_t strip_i = from->block_i == 1 ? from->i.size() : from->block_i;
   if (strip_o % kTile != 0 || strip_i % kTile != 0) return std::nullopt;

@@ -1,7 +1,7 @@
-// Makes a bf16 copy of fp32 weights in the layout of a matrix unit: pairs of elements of one channel axis are adjacent,
-// and a vector has pairs along the other axis. oneDNN's reorder makes the same copy, but only of a whole tensor that it
-// reads from memory. TiledCopy works on any part of the stored weights, so that the update can make the copy while the
-// weights are in cache.
+// Makes a bf16 copy of fp32 weights in the layout of a matrix unit. Two neighbours along one channel axis (o or i) form
+// a pair and are adjacent in memory; a row has 16 pairs along the other channel axis. oneDNN's reorder makes the same
+// copy, but only of a whole tensor that it reads from memory. TiledCopy works on any part of the stored weights, so
+// that the update can make the copy while the weights are in the cache.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@ class TiledCopy {
   /// nullopt if a layout does not consist of 16 x 16 tiles (plain rows or blocks in `stored`, pairs in `wanted`).
   static std::optional<TiledCopy> plan(const Md& stored, const Md& wanted);
 
-  /// Number of elements of a strip, the unit of work. Strip s has the stored elements [s * strip(), (s + 1) * strip()).
+  /// Number of elements in a strip. pack() works on one strip, and strip s has the stored elements
+  /// [s * strip(), (s + 1) * strip()).
   [[nodiscard]] std::size_t strip() const noexcept { return strip_; }
   [[nodiscard]] std::size_t strips() const noexcept { return strips_; }
   /// Number of tiles in a strip.
@@ -31,7 +32,7 @@ class TiledCopy {
   [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
 
   /// Writes tiles [first, last) of a strip. `stored` and `copy` are the whole tensors. `copy` must be aligned to 64
-  /// bytes and zero before the first call, because padding is never written. Rounds to nearest even. Needs
+  /// bytes, and must be zero before the first call, because pack() never writes padding. Rounds to nearest even. Needs
   /// avx512_core_bf16, like all bf16 computation of this backend. Different threads may write different tiles; each
   /// thread must call finish() before another thread reads the copy.
   void pack(const float* stored, std::uint16_t* copy, std::size_t strip, std::size_t first, std::size_t last) const;
@@ -46,9 +47,9 @@ class TiledCopy {
   Offsets from_, to_;
   std::size_t strip_ = 0, strips_ = 0, rows_ = 1;
   std::size_t tiles_o_ = 1, tiles_i_ = 1;  // tiles of one strip along o and i
-  std::size_t strips_i_ = 1;               // strips along i
-  std::size_t row_ = 0;                    // stored elements from one row of a tile to the next
-  std::size_t pair_ = 0;                   // copied elements from one row of pairs to the next
+  std::size_t strips_i_ = 1;               // number of strips along i
+  std::size_t row_ = 0;                    // distance of a tile's rows in the stored weights, in elements
+  std::size_t pair_ = 0;                   // distance of a tile's rows of pairs in the copy, in elements
   bool pairs_across_rows_ = false;         // true: the elements of a pair are in two stored rows; false: in one row
 };
 

@@ -1,9 +1,9 @@
 // The optimiser's pass over the arenas, which also writes the bf16 copies of the weights.
 //
-// The pass moves 20 bytes per weight and computes little. Its limit is the number of reads that one core can have in
-// flight: 17 GB/s on a Sapphire Rapids class core, where writes take no extra time. While the copies are made from
-// weights in the cache, the core would read nothing. The code therefore prefetches the next tiles while it packs tiles,
-// which makes the pass over VGG's first fully connected layer an eighth shorter (101 ms instead of 115).
+// The pass moves 20 bytes per weight and computes little. Its speed is limited by the number of reads that one core can
+// have in flight: 17 GB/s on a Sapphire Rapids class core, where writes take no extra time. While the core packs tiles
+// of weights that are in the cache, it would read nothing from memory. The code therefore prefetches the next tiles
+// while it packs, which makes the pass over VGG's first fully connected layer an eighth shorter (101 ms, not 115 ms).
 #include <algorithm>
 
 #include "models/onednn/parameters.h"
@@ -12,10 +12,10 @@
 namespace hvd::models::onednn {
 namespace {
 
-// Elements. The shares of threads begin at multiples of this, which are multiples of 64 bytes in both gradient types.
+// The shares of threads begin at multiples of this many elements. These are multiples of 64 bytes in fp32 and in bf16.
 constexpr std::size_t kShare = 32;
-// Number of columns of a plain matrix that are updated, 16 rows at a time, before their copies are made. With momentum
-// and gradient, these columns fill the first-level cache. Strips of a blocked layout have about the same size.
+// In a plain matrix, this many columns of 16 rows are updated before their copies are made. Their weights, momentum and
+// gradients fill the first-level cache. Strips of a blocked layout have about as many elements.
 constexpr std::size_t kColumns = 256;
 // Number of tiles that are packed between two prefetches.
 constexpr std::size_t kTiles = 4;
@@ -33,7 +33,7 @@ struct Arrays {
     sgd(gradient_type, {weight + begin, momentum + begin, gradient + begin * size_of(gradient_type)}, factors,
         end - begin);
   }
-  /// Prefetches elements [begin, begin + elements). Does nothing if they go beyond the end.
+  /// Prefetches elements [begin, begin + elements). Does nothing if this range goes beyond the end of the arrays.
   void prefetch(std::size_t begin, std::size_t elements) const {
     if (begin + elements > count) return;
     prefetch_lines(weight + begin, elements * sizeof(float));
@@ -49,7 +49,7 @@ struct Arrays {
   }
 };
 
-/// SGD factors for parameters without decay (`plain`) and with decay.
+/// The SGD factors: `plain` for parameters without weight decay, `decayed` for parameters with weight decay.
 struct Factors {
   explicit Factors(const SgdOptions& options)
       : plain{.learning_rate = static_cast<float>(options.learning_rate),
@@ -131,7 +131,7 @@ void Parameters::update_piece(std::size_t parameter, std::size_t from, std::size
       tiled.pack(arrays.weight, reinterpret_cast<std::uint16_t*>(copy->data), strip, first, last);
     }
   };
-  // Process every strip that starts in the piece completely, so that each strip belongs to exactly one piece.
+  // Update whole strips: each strip belongs to the piece in which it starts.
   const TiledCopy& layout = of.tiled.front().first;  // all copies have the strips of the stored weights
   const std::size_t strip = layout.strip(), rows = layout.rows(), columns = strip / rows;
   constexpr std::size_t kTile = TiledCopy::kTile;

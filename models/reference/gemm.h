@@ -23,8 +23,8 @@ struct GemmSize {
   std::int64_t m = 0, n = 0, k = 0;
 };
 
-/// Computes C += A B. Thanks to the strides, convolutions need no copies: neighbouring output columns of one image row
-/// are matrix rows that are `stride * channels` apart.
+/// Computes C += A B. Because A has any strides, a convolution need not copy its input: the inputs of neighbouring
+/// output columns of one image row are rows of A that are `stride * channels` elements apart.
 void gemm(const GemmSize& size, const MatrixA& a, const MatrixB& b, const MatrixC& c);
 
 /// Returns the transpose of a {rows, columns} matrix.

@@ -48,7 +48,8 @@ void fully_connected_backward_data(const In& w, const In& dy, const Out& dx) {
   const std::int64_t out = dy.shape[1];
   const std::int64_t features = w.shape.count() / out;
   fill(dx, 0.0);
-  // Use a few rows of the weights at a time, so that the strided accesses to a column of tiles stay in the cache.
+  // Use few rows of the weights at a time. The strided accesses to a column of tiles then touch few cache lines, which
+  // stay in the cache.
   constexpr std::int64_t kRowsAtOnce = 32;
   for (std::int64_t first = 0; first < out; first += kRowsAtOnce) {
     gemm({.m = n, .n = features, .k = std::min(kRowsAtOnce, out - first)},

@@ -1,6 +1,6 @@
 // Every operation of the graph as a pure function on double tensors. The reference backend runs these functions, and
 // the gradient checks differentiate them. Shapes and argument order are those of OpKind in graph.h. Outputs are
-// overwritten. The code is naive on purpose, so that its formulas can be compared with the papers.
+// overwritten. The code is simple on purpose, so that its formulas can be compared with those in the papers.
 //
 // The graph's builder checks the arguments. These functions only check labels, because labels are data.
 #pragma once
@@ -33,8 +33,8 @@ void fully_connected(const In& x, const In& w, const In& bias, const Out& y);
 void fully_connected_backward_weights(const In& x, const In& dy, const Out& dw, const Out& dbias);
 void fully_connected_backward_data(const In& w, const In& dy, const Out& dx);
 
-/// Training mode: normalises with the batch's biased variance, and updates the running statistics with the unbiased
-/// variance. Source: Ioffe and Szegedy, arXiv:1502.03167, algorithm 1.
+/// The outputs of batch_norm(), which works in training mode: it normalises with the batch's biased variance, and
+/// updates the running statistics with the unbiased variance. Source: Ioffe and Szegedy, arXiv:1502.03167, algorithm 1.
 struct BatchNormOut {
   Out y, mean, inv_std, running_mean, running_var;
 };
@@ -59,7 +59,7 @@ void concat(std::span<const In> inputs, const Out& y);
 void concat_backward(const In& dy, std::span<const Out> diffs);
 void accumulate(std::span<const In> parts, const Out& sum);
 
-/// Forward and backward of dropout: y = x * scale where `keep` is not 0, else 0.
+/// Computes dropout, forward or backward: y = x * scale where `keep` is not 0, else 0.
 void dropout(std::span<const std::uint8_t> keep, double scale, const In& x, const Out& y);
 
 /// Returns the batch's mean of -log softmax(logits)[label]. Errors: invalid_argument for a label outside [0, k).

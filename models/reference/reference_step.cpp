@@ -211,7 +211,8 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
     return index < node.inputs.size() ? in(node.inputs[index]) : In{};
   }
 
-  /// Returns a view for writing, empty for kNoTensor. Allocates a gradient's memory, which publish_gradients() frees.
+  /// Returns a view of a tensor for writing; empty for kNoTensor. Allocates the memory of a gradient;
+  /// publish_gradients() frees this memory.
   [[nodiscard]] Out out(TensorId id) {
     if (id == kNoTensor) return {};
     const TensorDesc& tensor = graph_.tensor(id);
@@ -329,7 +330,7 @@ class ReferenceStep final : public TrainStep, public ShardedUpdate {
     return inputs;
   }
 
-  // An input without a diff (the images) still needs its shape here, because the input takes up channels of dy.
+  // Sets the shape even if an input has no diff (the images), because that input takes up channels of dy, too.
   std::vector<Out> concat_diffs(const Node& node) {
     const std::vector<TensorId>& inputs = graph_.node(node.forward).inputs;
     std::vector<Out> diffs;

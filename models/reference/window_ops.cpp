@@ -27,13 +27,14 @@ Range valid_outputs(std::int64_t outputs, std::int64_t inputs, int stride, int t
   return {.begin = std::min(begin, end), .end = end};
 }
 
-// One run of a convolution: `columns` neighbouring output columns of one image row with one kernel tap. `x` and `y` are
-// the element offsets of the first column; from column to column, x grows by stride_w * channels and y by channels.
+// One run of a convolution: `columns` neighbouring output columns of one image row, with one kernel tap. `x` and `y`
+// are the element offsets of the first column in input and output. From column to column, the input offset grows by
+// stride_w * (input channels), and the output offset by the number of output channels.
 struct Run {
   std::int64_t columns = 0, x = 0, y = 0, tap = 0;
 };
 
-// Calls visit(Run) for all (sample, output row, tap). Runs leave out padding, which contributes nothing.
+// Calls visit(Run) for all (sample, output row, tap). Runs leave out padding, because padding contributes nothing.
 template <class Visit>
 void for_each_run(const Window& window, const Shape& x, const Shape& y, const Visit& visit) {
   for (int kh = 0; kh < window.kernel_h; ++kh) {
@@ -144,7 +145,7 @@ void max_pool(const Window& window, const In& x, const Out& y) {
 void max_pool_backward(const Window& window, const In& x, const In& y, const In& dy, const Out& dx) {
   fill(dx, 0.0);
   const std::int64_t channels = x.shape[3];
-  std::vector<bool> given(y.data.size(), false);  // the first maximum gets the diff, later equal elements get none
+  std::vector<bool> given(y.data.size(), false);  // [y]: true once the first maximum of the window has got the diff
   for_each_tap(window, x.shape, y.shape, [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t c = 0; c < channels; ++c) {
       const auto source = static_cast<std::size_t>(from + c);

@@ -45,7 +45,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
       offset += entry.count;
     }
     gradients_ = allocate(offset * size_of(type_));
-    // Make a piece of the pattern that is long enough to fill a gradient with a few large copies.
+    // Make a long piece of the pattern, so that fill() needs only a few large copies for a gradient.
     std::vector<double> values(kPatternElements + kPeriod);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = replay_gradient_value(0, i);
     pattern_.resize(values.size() * size_of(type_));
@@ -75,7 +75,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
 
   ShardedUpdate* sharded() override { return this; }
   void keep_momentum(std::span<const ArenaRange> /*share*/) override {}
-  // Sleeps for a part of the recorded update time that is proportional to the share's size.
+  // Sleeps for a part of the recorded update time, in proportion to the size of `share`.
   void update_share(const SgdOptions& /*options*/, std::span<const ArenaRange> share) override {
     std::size_t elements = 0;
     for (const ArenaRange& range : share) elements += range.count;
@@ -121,7 +121,7 @@ class ReplayStep final : public TrainStep, public ShardedUpdate {
     throw Error(Errc::kUnsupported, "replay of " + profile_.model + " has no weights; it plays back times only");
   }
 
-  // Fills a gradient anew in each step, because the reduction has replaced its values by sums over the ranks.
+  // Fills a gradient. Called in each step, because the previous step's reduction replaced the values by sums.
   void fill(std::size_t parameter) {
     const std::size_t element = size_of(type_);
     const std::size_t phase =

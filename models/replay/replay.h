@@ -1,5 +1,6 @@
 // Replay is a TrainStep that computes nothing and plays back the recorded times of a real run. Its gradient arena has
-// the real size, so that communication is real. The profile is a small text file.
+// the size of the real run's arena, so that communication is real. The recorded times are in a profile, a small text
+// file.
 #pragma once
 
 #include <memory>
@@ -11,8 +12,9 @@
 
 namespace hvd::models {
 
-/// Times are medians over the recorded steps, in seconds from the start of the step. `submit` is the time at which the
-/// host reported the gradient, `ready` the time at which the device had finished it. On a CPU both times are equal.
+/// Times are medians over the recorded steps, in seconds. All times except update_seconds count from the start of the
+/// step. `submit_seconds` is the time at which the host reported the gradient, `ready_seconds` the time at which the
+/// device had finished the gradient. On a CPU both times are equal.
 struct ReplayProfile {
   std::string model;
   std::int64_t batch_size = 0;
@@ -34,20 +36,20 @@ struct ReplayProfile {
 
 /// Returns the text form, with one record per line and a version line ("hvd-replay 1"). parse_replay(to_text(p)) == p.
 std::string to_text(const ReplayProfile& profile);
-/// Errors: invalid_argument naming `origin` (the file) and the line.
+/// Reads the text form. Errors: invalid_argument for a malformed text, with `origin` (the file) and the line.
 ReplayProfile parse_replay(const std::string& text, const std::string& origin);
 
 /// Returns the profile with the same times and with every gradient cut to 1/`divisor` of its elements (rounded up), so
 /// that hundreds of ranks fit into one machine. The model's name gets a suffix ("resnet101-div64"), so that nobody
-/// takes the results for those of the whole network. A divisor of 1 changes nothing.
+/// mistakes the results for results of the whole network. A divisor of 1 changes nothing.
 /// Errors: invalid_argument for a divisor below 1.
 ReplayProfile shrink_gradients(ReplayProfile profile, std::int64_t divisor);
 
 /// Builds a profile from per-step samples. The training loop calls, in this order, begin_step, gradient_ready for every
 /// parameter, end_backward, begin_update and end_update. The loop calls begin_update when the gradients are reduced, so
 /// that the profile does not contain the wait for the reductions. Used by one thread. `header` gives the fields that
-/// are not measured here: model, sizes, device, type, run, and forward_seconds, which a loop around forward_backward()
-/// cannot measure.
+/// the recorder does not measure: model, sizes, device, type, run, and forward_seconds. (The loop cannot measure the
+/// forward time, because forward_backward() is one call.)
 class ReplayRecorder {
  public:
   ReplayRecorder(std::vector<ArenaSlot> slots, ReplayProfile header);
@@ -57,8 +59,8 @@ class ReplayRecorder {
   void begin_update();
   void end_update();
 
-  /// A step whose times were measured elsewhere (by a GPU's events), in seconds from its start. `submit` [parameter]:
-  /// when the host reported the gradient. `ready` [parameter]: when the gradient was final.
+  /// A step whose times were measured elsewhere (by a GPU's events), in seconds from the step's start. At
+  /// submit[parameter] the host reported the gradient; at ready[parameter] the gradient was final.
   struct Step {
     std::vector<double> submit, ready;
     double backward_end = 0, update = 0;
@@ -74,7 +76,7 @@ class ReplayRecorder {
   std::vector<ArenaSlot> slots_;
   ReplayProfile header_;
   std::vector<std::vector<double>> submit_, ready_;  // [parameter][step]
-  std::vector<double> backward_end_, update_;        // [step], complete steps only
+  std::vector<double> backward_end_, update_;        // [step]; only complete steps have an element
   std::vector<double> current_ready_;                // [parameter] for the step being recorded
   double current_backward_end_ = 0, update_start_ = 0;
   Clock::time_point step_start_;
@@ -85,7 +87,7 @@ class ReplayRecorder {
 double replay_gradient_value(std::size_t parameter, std::size_t element) noexcept;
 
 /// Makes a step that sleeps (never spins) until each recorded ready time and then reports the gradient, which is filled
-/// with replay_gradient_value() in each step. update() sleeps for update_seconds. There are no weights:
+/// with replay_gradient_value() in each step. update() sleeps for update_seconds. The step has no weights:
 /// state_to_broadcast() is empty, and access to a parameter throws unsupported. A step that is behind its recorded
 /// times does not sleep. `gradient` is the arena's type. Errors: invalid_argument for a profile without gradients.
 std::unique_ptr<TrainStep> make_replay_step(ReplayProfile profile, DataType gradient, const ArenaAllocator& allocate);

@@ -1,4 +1,5 @@
-// The text form of a replay profile: "key value" lines, one line per gradient, and the number of gradients as a check.
+// Writes and reads the text form of a replay profile. It has "key value" lines, one line per gradient, and the number
+// of gradients as a check.
 #include <fmt/format.h>
 
 #include <charconv>

@@ -6,7 +6,8 @@
 namespace hvd::models {
 namespace {
 
-// Returns a window without padding, or if `same` with "same" padding (for odd kernels at stride 1).
+// Returns a window. If `same`, it has padding, and with an odd kernel at stride 1 the output is as large as the input;
+// else the window has no padding.
 Window window(int kernel_h, int kernel_w, int stride, bool same) {
   const int pad_h = same ? kernel_h / 2 : 0;
   const int pad_w = same ? kernel_w / 2 : 0;
@@ -83,7 +84,8 @@ class Inception {
     return b_.concat(name, std::array{b3, b7, b_.max_pool(name + ".maxpool", x, window(3, 3, 2, false))});
   }
 
-  // torchvision first concatenates the two halves of each split branch. One concat of all parts gives the same tensor.
+  // torchvision concatenates the halves of each split branch, and then all branches. One concat of all parts gives the
+  // same tensor.
   TensorId block_e(const std::string& name, TensorId x) {
     const TensorId b1 = same(name + ".branch1x1", x, 320, 1, 1);
     const TensorId b3 = same(name + ".branch3x3_1", x, 384, 1, 1);
@@ -96,7 +98,8 @@ class Inception {
     return b_.concat(name, std::array{b1, b3a, b3b, dbl_a, dbl_b, pooled(name, x, 192)});
   }
 
-  // The kernel of size 5 covers the pooled 5x5 grid of 299-pixel images. Larger grids are averaged, as in torchvision.
+  // With images of 299 pixels, the 5x5 kernel of conv1 covers the whole pooled grid. With larger images, the output has
+  // several positions, which are averaged as in torchvision.
   TensorId auxiliary_logits(TensorId grid, std::int64_t classes) {
     TensorId x = b_.avg_pool("AuxLogits.avgpool", grid, window(5, 5, 3, false));
     x = same("AuxLogits.conv0", x, 128, 1, 1);
@@ -136,7 +139,8 @@ void inception3(GraphBuilder& builder, std::int64_t classes, bool auxiliary_head
   x = builder.dropout("dropout", x, 0.5);
   builder.softmax_cross_entropy("loss", builder.fully_connected("fc", x, classes));
   if (auxiliary_head) {
-    // The head comes last in forward, so that its gradients come first and their all-reduce overlaps all of backward.
+    // The head comes last in forward. Its gradients therefore come first in backward, and their all-reduce overlaps the
+    // rest of backward.
     constexpr double kAuxiliaryWeight = 0.4;  // torchvision's training reference and TF-slim
     builder.softmax_cross_entropy("AuxLogits.loss", net.auxiliary_logits(grid, classes), kAuxiliaryWeight);
   }

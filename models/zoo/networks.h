@@ -1,5 +1,6 @@
-// The networks; each has its own file. build_model() in zoo.h checks the arguments and calls one of these functions.
-// Node names follow torchvision's module paths, so that tensors can be compared with torchvision's by name.
+// Builds the networks; each family has its own file. build_model() in zoo.h checks the arguments and calls one of these
+// functions.
+// Node names follow torchvision's module paths, so that our tensors can be compared by name with those of torchvision.
 #pragma once
 
 #include "models/graph/builder.h"
@@ -14,7 +15,7 @@ void vgg16(GraphBuilder& builder, std::int64_t classes);
 void resnet50(GraphBuilder& builder, std::int64_t classes);
 void resnet101(GraphBuilder& builder, std::int64_t classes);
 
-/// Source: Szegedy et al., arXiv:1512.00567; torchvision/models/inception.py.
+/// Inception V3. Source: Szegedy et al., arXiv:1512.00567; torchvision/models/inception.py.
 void inception3(GraphBuilder& builder, std::int64_t classes, bool auxiliary_head);
 
 }  // namespace hvd::models

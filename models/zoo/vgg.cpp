@@ -24,7 +24,8 @@ void vgg16(GraphBuilder& builder, std::int64_t classes) {
     }
     x = builder.max_pool(next(), x, kPool);
   }
-  // The first fully connected layer takes the h/32 x w/32 x 512 grid directly, so that any image size works.
+  // The first fully connected layer has a weight for each element of the h/32 x w/32 x 512 grid, whatever the image
+  // size is.
   x = builder.fully_connected("classifier.0", x, kHidden, Init::kNormal001);
   x = builder.relu("classifier.1", x);
   x = builder.dropout("classifier.2", x, 0.5);

@@ -10,7 +10,7 @@
 namespace hvd::models {
 namespace {
 
-// The auxiliary head's 5x5 convolution needs a 17x17 grid. Images of 299 pixels are the smallest with such a grid.
+// The auxiliary head's 5x5 convolution needs a 17x17 grid. Smaller images than 299 x 299 pixels have a smaller grid.
 constexpr std::int64_t kAuxiliaryMinimumImageSize = 299;
 
 std::vector<ModelInfo> make_catalogue() {

@@ -13,9 +13,9 @@ namespace hvd::models {
 struct ModelSpec {
   std::string model;            ///< canonical name or alias
   std::int64_t batch_size = 0;  ///< images per rank
-  std::int64_t image_size = 0;  ///< 0: the network's default
+  std::int64_t image_size = 0;  ///< height and width in pixels; 0: the network's default
   std::int64_t classes = 1000;
-  bool auxiliary_head = false;  ///< Inception V3 only
+  bool auxiliary_head = false;  ///< adds the auxiliary head; Inception V3 only
 };
 
 struct ModelInfo {
@@ -23,8 +23,8 @@ struct ModelInfo {
   std::vector<std::string> aliases;  ///< "inception_v3", ...
   std::int64_t default_image_size = 224;
   std::int64_t minimum_image_size = 32;
-  std::int64_t published_parameters = 0;  ///< at 1000 classes, without the auxiliary head
-  double published_forward_gmac = 0;      ///< at the default image size
+  std::int64_t published_parameters = 0;  ///< number of parameters at 1000 classes, without the auxiliary head
+  double published_forward_gmac = 0;      ///< 10^9 multiply-accumulates per image at the default image size
   std::string source;                     ///< source of the published counts
 };
 
