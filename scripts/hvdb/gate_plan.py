@@ -87,7 +87,7 @@ def order(plan: Plan, pair: int) -> tuple[str, str]:
 
 
 def cells_in_turn(names: Sequence[str], plan: Plan, pair: int) -> list[str]:
-    """Returns `names` in an order that differs from pair to pair, so that a cell does not always follow the same cell."""
+    """Returns `names` in an order that differs from pair to pair, so that no cell always follows the same cell."""
     return random.Random(f"{plan.seed} cells {pair}").sample(list(names), len(names))
 
 

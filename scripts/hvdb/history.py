@@ -78,9 +78,9 @@ class Outcome:
 
 
 def log_cost(run: Run, metric: str) -> float | None:
-    """Returns the log of the seconds per image or, by `metric`, the log of 1 / the run's stored efficiency.
+    """Returns the log of the seconds per image or, for the metric "efficiency", the log of 1 / the stored efficiency.
 
-    Returns None if the run has no stored efficiency.
+    Returns None if an efficiency is needed but none is stored.
     """
     if metric == COST:
         return sides.log_cost(run)
@@ -133,7 +133,7 @@ def _begins(
 def _judged(series: Series, new: Collection[str] | None) -> int | None:
     """Returns the index of the session to judge: the session whose UUID is in `new`.
 
-    If `new` is None, this is the last session of a series that is not closed. Returns None if no session is to be judged.
+    If `new` is None, this is the last session of a series that is not closed. Returns None if there is no such session.
     """
     if new is None:
         return None if series.closed else len(series.runs) - 1

@@ -95,7 +95,7 @@ def percent(ratio: float | None) -> str:
 
 
 def number(value: float) -> str:
-    """Returns a value above 0 with four or more significant digits. tables.number() would be too coarse for intervals."""
+    """Returns a value above 0 with four or more significant digits. tables.number() is too coarse for intervals."""
     return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
 
@@ -156,7 +156,7 @@ def expectation(entry: Expected) -> str:
 
 
 def details(each: Outcome) -> list[str]:
-    """Returns lines about one series: its opening, its expected changes, its change points, the reason of its verdict."""
+    """Returns lines about one series: why it was opened, expected changes, change points, the reason of its verdict."""
     series, known = each.series, each.judgement
     lines = []
     lines += [] if series.opened is None else [f"a new series: {opening(series.opened)}"]

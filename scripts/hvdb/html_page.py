@@ -17,7 +17,7 @@ from hvdb.printable import html
 MOST_BYTES = 2_000_000
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 # The colours --blue to --yellow come from figure.py. On a dark page some colours are lighter than there, so that they
-# stand out. Yellow is darker, because intervals are drawn on yellow and must stand out.
+# stand out. Yellow is darker than there, because intervals are drawn on yellow and must stand out.
 STYLE = """
 :root { color-scheme: light dark; --paper: #ffffff; --panel: #f5f6f8; --ink: #222222; --muted: #646464;
   --faint: #d9d9d9; --blue: #0072b2; --vermilion: #d55e00; --green: #009e73;

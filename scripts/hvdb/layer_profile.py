@@ -45,7 +45,7 @@ def library_fraction(operations: Sequence[Operation]) -> float:
 
 
 def rate(flops: float, moved: float, seconds: float) -> str:
-    """Returns the rate of arithmetic as text. With fewer than four flops per byte, returns the rate of memory traffic."""
+    """Returns the rate of arithmetic as text, or the rate of memory traffic if there are less than 4 flops per byte."""
     if seconds <= 0 or (flops <= 0 and moved <= 0):
         return ""
     if flops < 4 * moved:

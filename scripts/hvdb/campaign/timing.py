@@ -28,7 +28,7 @@ class PilotKey:
 
 @dataclass(frozen=True)
 class Pilot:
-    """Measured times. seconds: key -> longest time of a launch, from the start of its first to the end of its last run."""
+    """Measured times. seconds: key -> longest time of a launch, from its first run's start to its last run's end."""
 
     seconds: dict[PilotKey, float]
 
