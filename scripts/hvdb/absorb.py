@@ -1,7 +1,7 @@
-"""Copies runs and sessions of collectives from one attached store into another, in SQL.
+"""Copies runs, and sessions of collectives, from one attached store into another attached store, in SQL.
 
-The functions report which rows are new, already there or conflicting. scripts/hvdb/merge.py opens files, commits and
-rolls back. Rows never pass through Python, so that memory does not grow with the number of samples.
+The functions report which rows are new, already in the target store or in conflict with its rows. merge.py opens the
+files, commits and rolls back. Rows never pass through Python, so that memory does not grow with the number of samples.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hvdb import untrusted
 from hvdb.errors import NotComparable
 from hvdb.untrusted import RUN, Record
 
-# This text is fixed so that merging a leftover store twice, or a copy of the store, gives the same run.
+# The text is the same in every merge, so that merging a leftover store twice, or a copy of it, gives the same run.
 LEFTOVER_REASON = "the job ended without closing its store"
 # Columns of a run that change between its first save and its last. All other columns say what was measured.
 PROGRESS_COLUMNS = frozenset(
@@ -46,8 +46,8 @@ PROGRESS_COLUMNS = frozenset(
 class Taken:
     """The UUIDs that absorbing one store has handled.
 
-    added, present: table of the record -> UUIDs. superseded: runs whose unfinished state a later state replaced.
-    sessions: sessions that were copied.
+    added: table -> UUIDs of new records. present: table -> UUIDs of records that were already stored.
+    superseded: runs whose unfinished state was replaced by a later state. sessions: sessions that were copied.
     """
 
     added: dict[str, list[str]] = field(default_factory=lambda: {record.table: [] for record in untrusted.RECORDS})
@@ -62,14 +62,14 @@ class Taken:
 
 @dataclass(frozen=True)
 class Place:
-    """An attached store. file_of returns the file from which a UUID in the store came, for messages."""
+    """An attached store. file_of: UUID of a record in the store -> the file that the record came from, for messages."""
 
     database: str
     file_of: Callable[[str], str]
 
 
 def _stage(connection: sqlite3.Connection, incoming: str, record: Record) -> None:
-    """Makes temp.staged, which holds the rows of `incoming` as they will be stored. Replaces an earlier temp.staged.
+    """Makes the table temp.staged: the rows of `incoming` as they will be stored. Replaces the previous temp.staged.
 
     A run that is still 'running' becomes 'incomplete', because its job has ended.
     """
@@ -125,8 +125,9 @@ def _equal(connection: sqlite3.Connection, incoming: str, known: str, record: Re
 def _judge(connection: sqlite3.Connection, incoming: Place, known: Place, record: Record, uuid: str) -> str:
     """Returns 'present' or 'superseded' for a record that both stores have. Errors: NotComparable if they conflict.
 
-    An unfinished state of a run (from a leftover store) and a later state do not conflict: the finished state is kept,
-    or the one with more steps if both are unfinished. A stored session of collectives never changes.
+    A run can be stored twice, once unfinished (in a leftover store) and once in a later state. These two states do not
+    conflict. The finished state is kept. If both states are unfinished, the state with more steps is kept.
+    A stored session of collectives never changes.
     """
     if _equal(connection, incoming.database, known.database, record, uuid):
         return "present"
@@ -150,8 +151,8 @@ def _judge(connection: sqlite3.Connection, incoming: Place, known: Place, record
 def absorb(connection: sqlite3.Connection, incoming: Place, present: Sequence[Place]) -> Taken:
     """Copies into 'main' the records of `incoming` that none of `present` has.
 
-    present: 'main' first, then stores whose records count as present although nothing is written to these stores. The
-    caller opens a transaction, and rolls back after an error. Errors: NotComparable; sqlite3.Error.
+    present: 'main', then stores that are only read: their records are not copied into 'main'. The caller opens a
+    transaction, and rolls it back after an error. Errors: NotComparable; sqlite3.Error.
     """
     for known in present:
         _require_same_sessions(connection, incoming, known)
@@ -179,7 +180,7 @@ def _find(connection: sqlite3.Connection, incoming: Place, present: Sequence[Pla
             verdict = _judge(connection, incoming, known, record, uuid)
             if verdict == "superseded" and known.database == "main":
                 _delete(connection, record, uuid)
-            return verdict  # no need to compare with the other stores: the record in 'main' was compared with them
+            return verdict  # a record in 'main' was compared with the other stores when it was copied into 'main'
     return "added"
 
 

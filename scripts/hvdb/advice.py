@@ -1,6 +1,6 @@
 """Suggests what to try next: each rule turns measured evidence into one sentence with its numbers, or returns nothing.
 
-A part of the step counts as evidence only if its interval does not contain 0 and the part is large enough (WORTHWHILE).
+A part of the step counts as evidence only if its interval lies above 0 and the part is at least WORTHWHILE.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from hvdb.runs import Component, Run
 
 WORTHWHILE = 0.02  # fraction of the step
 MIB = 1024.0 * 1024.0
-FEW_BUCKETS = 2  # with this few buckets, reductions begin when the backward pass is nearly over
+FEW_BUCKETS = 2  # with so few buckets or fewer, reductions begin only when the backward pass is nearly over
 EXPOSED = 0.8  # if this fraction of the reductions is exposed, the backward pass hides almost nothing
-CORES_TO_SPARE = 4  # a node with fewer cores has none to leave to the reductions
-WIDE = 0.05  # width of an interval of the efficiency, from end to end
-FULL_MEMORY = 0.9  # fraction of a node's memory that its ranks use together
-FAR_FROM_BOUND = 1.3  # times the roofline's step
+CORES_TO_SPARE = 4  # a node with fewer cores needs all its cores for compute and can leave no core to the reductions
+WIDE = 0.05  # an interval of the efficiency is called wide if it is at least this wide from end to end
+FULL_MEMORY = 0.9  # a node's memory counts as full if its ranks together use at least this fraction of the memory
+FAR_FROM_BOUND = 1.3  # a step is far from its bound if it takes at least this many times the roofline's step time
 # DIFFERENT_SIZES: bucket sizes must differ by this factor to separate the cost per bucket from the cost per byte.
 # MISFIT: largest relative error allowed between a measured time and the time that the two costs predict.
 DIFFERENT_SIZES, MISFIT = 1.5, 0.2
@@ -33,8 +33,9 @@ DIFFERENT_SIZES, MISFIT = 1.5, 0.2
 class Evidence:
     """The evidence about one configuration, from its runs on the largest number of ranks.
 
-    run: a run of phase full, with a decomposition if there is one. cell: its row of the efficiency table. peers: runs
-    of phase full over the same ranks, nodes and transport, `run` included. examined: its ranks compared, if known.
+    run: a run of phase full, with its decomposition if the store has one. cell: the run's row of the efficiency table.
+    peers: runs of phase full on as many ranks and nodes and with the same transport; `run` is one of them.
+    examined: the comparison of the ranks of `run`, if there is one.
     """
 
     run: Run
@@ -62,13 +63,16 @@ class ReductionCost:
 
 
 def reduce_seconds(run: Run) -> float | None:
-    """Median over steps of the seconds in reductions, on the rank that waits least for others. None if not measured."""
+    """Returns the median over steps of the seconds in reductions. Each step counts on the rank that waits least.
+
+    Returns None if this time was not measured.
+    """
     samples = run.lowest("reduce_seconds")
     return float(np.median(samples)) if len(samples) and np.any(samples > 0) else None
 
 
 def reduction_cost(runs: Sequence[Run]) -> ReductionCost | None:
-    """Fits time = per bucket x buckets + per byte x bytes by least squares, with each run weighted by its own time.
+    """Fits time = (cost per bucket) x buckets + (cost per byte) x bytes by least squares of the relative errors.
 
     Returns None if bucket sizes differ too little, or if the costs misfit a run: see DIFFERENT_SIZES and MISFIT.
     """
@@ -97,7 +101,7 @@ def _part(run: Run, name: str) -> Component | None:
 
 
 def share(part: Component) -> str:
-    """Returns the part as text: `31.0 % [29.1, 32.9]`."""
+    """Returns the part's fraction of the step, with its interval, as text: `31.0 % [29.1, 32.9]`."""
     span = "" if part.low is None or part.high is None else f" [{100 * part.low:.1f}, {100 * part.high:.1f}]"
     return f"{100 * part.fraction:.1f} %{span}"
 
@@ -142,7 +146,7 @@ def exposed_communication(evidence: Evidence) -> str | None:
 
 
 def slow_ranks(evidence: Evidence) -> str | None:
-    """Reports a rank or node that is slower than the others, or steps that vary on all of them."""
+    """Reports a rank or node that is slower than the other ranks or nodes, or step times that vary on all ranks."""
     found = evidence.examined.findings if evidence.examined else None
     if found and (found.slow_nodes or found.slow_ranks):
         said = rank_report.conclusions(evidence.examined, rank_report.THRESHOLD)[0]
@@ -157,7 +161,7 @@ def slow_ranks(evidence: Evidence) -> str | None:
 
 
 def interference(evidence: Evidence) -> str | None:
-    """Reports ranks that disturb one another although nothing is reduced."""
+    """Reports ranks that slow one another down even in phase none, in which nothing is reduced."""
     run, part, cores = evidence.run, _part(evidence.run, "interference"), evidence.run.number("cpu.cores")
     if part is None or run.device != "cpu" or not cores:
         return None
@@ -175,7 +179,7 @@ def interference(evidence: Evidence) -> str | None:
 
 
 def overlap_slowdown(evidence: Evidence) -> str | None:
-    """Reports reductions that take their time from cores that compute."""
+    """Reports compute that is slowed because the reductions have no cores of their own."""
     run, part, cores = evidence.run, _part(evidence.run, "overlap_slowdown"), evidence.run.number("cpu.cores")
     busy = evidence.ranks_per_node * run.threads
     if part is None or run.device != "cpu" or not cores or cores < CORES_TO_SPARE or busy < cores:
@@ -187,7 +191,7 @@ def overlap_slowdown(evidence: Evidence) -> str | None:
 
 
 def control_plane(evidence: Evidence) -> str | None:
-    """Reports the time of negotiation, which the static schedule does not need."""
+    """Reports the time that negotiation takes. The static schedule does not negotiate."""
     part = _part(evidence.run, "control_plane")
     if part is None or evidence.run.schedule != "negotiated":
         return None
@@ -222,12 +226,13 @@ def no_baseline(evidence: Evidence) -> str | None:
 
 
 def full_memory(evidence: Evidence) -> str | None:
-    """Reports ranks that together nearly fill the memory of their node."""
+    """Reports a node whose memory its ranks together nearly fill."""
     total = evidence.run.number("memory.total_bytes")
     per_host = Counter(rank["host"] for rank in evidence.run.ranks)
     by_host: dict[str, int] = {}
     for rank in evidence.run.ranks:
-        # Ranks of a node map each other's gradients, so a rank's peak also includes its neighbours' gradients.
+        # Ranks of a node map one another's gradients, so a rank's peak also counts the gradients of the node's other
+        # ranks.
         shared = (per_host[rank["host"]] - 1) * (evidence.run.gradient_bytes or 0)
         by_host[rank["host"]] = by_host.get(rank["host"], 0) + max(0, (rank["peak_bytes"] or 0) - shared)
     if not total or not by_host or evidence.run.device == "cuda" or max(by_host.values()) < FULL_MEMORY * total:
@@ -239,7 +244,10 @@ def full_memory(evidence: Evidence) -> str | None:
 
 
 def untuned(evidence: Evidence) -> str | None:
-    """Reports a GPU step that is far above its roofline bound in a run without --tune, which times the engines."""
+    """Reports a GPU step that takes far longer than its roofline bound in a run without --tune.
+
+    --tune makes hvd_bench time the engines.
+    """
     run, bound = evidence.run, evidence.run.number("bound.step_seconds")
     if not bound or not run.step_seconds or run.fact("gpu.option.tune") != "no":
         return None
@@ -266,5 +274,5 @@ RULES: tuple[Callable[[Evidence], str | None], ...] = (
 
 
 def advise(evidence: Evidence) -> list[str]:
-    """Returns one line for each rule that has evidence."""
+    """Returns one line of advice for each rule that finds evidence."""
     return [f"{evidence.where}: {said}" for rule in RULES if (said := rule(evidence))]

@@ -1,7 +1,8 @@
-"""Pools the figures of sessions. Assumes no distribution. The seed is an argument: equal input, equal output.
+"""Pools the figures of sessions. Assumes no distribution. The seed is an argument, so equal input gives equal output.
 
-Within one session the program computes the interval of a figure by a bootstrap and stores it with bootstrap replicates
-(bench/measure/resample.h). Here whole sessions are resampled, and a replicate is drawn from each resampled session.
+hvd_bench computes the interval of a figure within one session by a bootstrap, and stores the interval and bootstrap
+replicates of the figure (bench/measure/resample.h). This module resamples whole sessions, and draws one replicate from
+each resampled session.
 Source: Hoefler and Belli, Scientific Benchmarking of Parallel Computing Systems, SC15 (medians, intervals, no
 assumed normality).
 """
@@ -16,16 +17,16 @@ import numpy as np
 
 CONFIDENCE = 0.95
 REPLICATES = 2000
-# With fewer sessions, a bootstrap interval contains the true value far less often than it claims: simulated, in 60 % of
-# cases with two sessions and 78 % with three instead of 95 %. docs/measurement.md gives the values from five on.
+# With fewer sessions, a bootstrap interval at 95 % contains the true value far less often than in 95 % of cases.
+# Simulated: in 60 % with two sessions, in 78 % with three. docs/measurement.md has the values from five sessions on.
 MIN_SESSIONS = 5
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its bootstrap interval; `low` and `high` are None if there is too little data for one.
+    """A figure with its bootstrap interval. `low` and `high` are None if there is too little data for an interval.
 
-    `lowest` and `highest`: range over the sessions if there are more than one but too few for an interval.
+    `lowest`, `highest`: range over the sessions if there are at least two sessions but too few for an interval.
     """
 
     value: float
@@ -35,7 +36,7 @@ class Estimate:
     highest: float | None = None
 
     def scaled(self, factor: float) -> Estimate:
-        """The same estimate in another unit; `factor` > 0."""
+        """Returns the estimate and its ends multiplied by `factor` > 0, for another unit."""
         ends = (self.low, self.high, self.lowest, self.highest)
         return Estimate(self.value * factor, *(None if end is None else end * factor for end in ends))
 
@@ -44,7 +45,7 @@ class Estimate:
 class Session:
     """One session's result for a figure. low, high: the interval that the program stored, or None.
 
-    replicates: bootstrap replicates of `value`, the same number for every figure; empty if the store has none.
+    replicates: bootstrap replicates of `value`; empty if the store has none. All figures have equally many replicates.
     """
 
     value: float
@@ -54,7 +55,10 @@ class Session:
 
     @property
     def bounded(self) -> bool:
-        """True if there is an interval above zero. With few samples, the interval of a time may reach below zero."""
+        """True if the figure has an interval and the whole interval is above zero.
+
+        With few samples, the interval of a time may reach below zero.
+        """
         return self.low is not None and self.high is not None and self.low > 0
 
     def rate(self, work: float) -> Session:
@@ -66,9 +70,9 @@ class Session:
 def ratio(first: Session, second: Session) -> Session:
     """Returns `first` / `second` for two independent figures above zero.
 
-    On a logarithmic scale, the distance from the value to an end of the interval is the root of the sum of squares of
-    the two figures' distances. Source: Zou and Donner, Statistics in Medicine 27 (2008), the method of variance
-    estimates recovery.
+    On a logarithmic scale, an end of the interval of the ratio lies sqrt(x^2 + y^2) from the ratio, where x and y are
+    the distances from the two figures to an end of their own intervals. Source: Zou and Donner, Statistics in
+    Medicine 27 (2008), the method of variance estimates recovery.
     """
     value = first.value / second.value
     ends = (None, None)
@@ -76,8 +80,8 @@ def ratio(first: Session, second: Session) -> Session:
         below = math.hypot(math.log(first.low / first.value), math.log(second.high / second.value))
         above = math.hypot(math.log(first.high / first.value), math.log(second.low / second.value))
         ends = (value * math.exp(-below), value * math.exp(above))
-    # The program draws the replicates of two runs with one seed, so replicates of equal index may come from the same
-    # steps. After a shift of one list by one place, they do not.
+    # hvd_bench draws the replicates of two runs with one seed, so replicates of equal index may come from the same
+    # steps. If one of the two lists is shifted by one place, replicates of equal index come from different steps.
     replicates = np.empty(0)
     if len(first.replicates) == len(second.replicates):
         replicates = first.replicates / np.roll(second.replicates, 1)
@@ -85,10 +89,10 @@ def ratio(first: Session, second: Session) -> Session:
 
 
 def pool(sessions: Sequence[Session], confidence: float = CONFIDENCE, seed: int = 1) -> Estimate:
-    """Returns the median over sessions: with the session's own interval if there is one session, with no interval for
-    two to four, with a bootstrap interval for more.
+    """Returns the median over sessions. The interval is the session's own if there is only one session.
 
-    A session without replicates contributes only its value, which already contains the noise within the session.
+    For two to four sessions there is no interval. For five or more sessions there is a bootstrap interval.
+    A session without replicates contributes only its value, which contains the noise within the session.
     """
     values = [session.value for session in sessions]
     value = float(np.median(values))

@@ -1,13 +1,14 @@
-"""Judges published claims by measured results. Pure: computes lines from stores and published figures.
+"""Judges published claims by measured results. Pure: computes lines from measured cells and published figures.
 
 The rule (docs/claims.md has the reasons and simulated error rates):
 - The claim c is rounded, so it means [c - r, c + r], where r is half a unit of the claim's last digit. The
   band is [c - r - m, c + r + m], where the margin m is fixed before the measurement.
-- These runs count: complete, untraced measurements (origin 'measured') of real training on the claim's kind of device,
-  with its network, batch, image size and precision, on exactly its number of ranks, with the one-rank baseline of the
-  same session. Runs with replayed compute and simulations never count.
-- The unit is the session (one job). MIN_SESSIONS or more have a 95 % bootstrap interval over sessions. If the interval
-  lies inside the band: reproduced; outside: not reproduced; across an edge, or fewer sessions: inconclusive.
+- A run counts if it is a complete, untraced measurement (origin 'measured') of real training on the chosen kind of
+  device. Its network, batch, image size, precision and number of ranks must be the claim's. Its session must contain
+  the one-rank baseline. Runs with replayed compute and simulated runs never count.
+- The unit is the session (one job). From MIN_SESSIONS sessions on there is a 95 % bootstrap interval over sessions. The
+  verdict is "reproduced" if the interval lies inside the band, and "not reproduced" if it lies outside the band. The
+  verdict is "inconclusive" if the interval reaches across an edge of the band, or if there are too few sessions.
 """
 
 from __future__ import annotations
@@ -29,29 +30,30 @@ REPRODUCED = "reproduced"
 NOT_REPRODUCED = "not reproduced"
 INCONCLUSIVE = "inconclusive"
 NOT_MEASURED = "not measured here"
-# Two runs of one published set-up differ by this much for reasons that nobody recorded. This is also the smallest
+# Two published runs of one set-up differ by this much, and no source says why. The margin is also the smallest
 # difference that matters to this project (docs/claims.md).
 DEFAULT_MARGIN = 0.02
-# Devices on which training really computes. The devices 'replay' and 'reference' do not.
+# Devices whose training speed counts. Runs on the devices 'replay' and 'reference' never count.
 DEVICES = ("cuda", "cpu")
-# Transports with one process per rank. 'loopback' is not one of them: its ranks are threads of one process.
+# Transports with one process per rank. The ranks of transport 'loopback' are threads of one process.
 TRANSPORTS = ("nccl", "mpi")
-# Horovod negotiates, so if both schedules were measured, the negotiated one decides.
+# The first schedule in this list that was measured decides the verdict, because Horovod negotiates.
 SCHEDULES = ("negotiated", "static")
 INPUT_SIZE = {"inception3": 299, "resnet101": 224, "vgg16": 224}
-# Parameters without Inception's auxiliary head, as published; tests/models/zoo_golden_test.cpp checks the networks.
+# Published numbers of parameters (Inception's without its auxiliary head). tests/models/zoo_golden_test.cpp checks that
+# our networks have these numbers.
 PARAMETERS = {"inception3": 23_834_568, "resnet101": 44_549_160, "vgg16": 138_357_544}
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A published result. Its points are the rows of results/published.csv with the claim's name."""
+    """A published result. The points of a claim are the rows of results/published.csv with the claim's name."""
 
     name: str
     text: str
     gpus: int  # the number of GPUs that the overall verdict is about
     models: tuple[str, ...]
-    baseline_setup: str  # has the one-GPU rates for points whose source states none
+    baseline_setup: str  # the set-up whose one-GPU rates are used for points whose source states no one-GPU rate
     spec: str  # the name in slurm/specs of the campaign that measures the claim
 
 
@@ -72,8 +74,8 @@ CLAIMS = {
 class Line:
     """One published point with its measurement.
 
-    expected: from the simple model with `inputs`. measured: efficiency 0..1 with its interval, None if not measured.
-    deciding: False for a second schedule, which is shown but does not decide the verdict.
+    expected: bounds from the ring model with `inputs`. measured: efficiency 0..1 with its interval; None if there is no
+    measurement. deciding: False if another line of the same point decides the verdict.
     """
 
     point: PublishedPoint
@@ -91,7 +93,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Options:
-    """Values that a user may change: the margin, and inputs of the ring model, which replace the published inputs."""
+    """Values that a user may change. The inputs of the ring model replace the published inputs."""
 
     device: str = "cuda"
     margin: float = DEFAULT_MARGIN
@@ -109,13 +111,16 @@ def find(name: str) -> Claim:
 
 
 def points_of(claim: Claim, published: Sequence[PublishedPoint]) -> list[PublishedPoint]:
-    """Returns the claim's points by model, then by number of GPUs in ascending order."""
+    """Returns the claim's points, sorted by model and then by number of GPUs in ascending order."""
     mine = [point for point in published if point.claim == claim.name]
     return sorted(mine, key=lambda point: (claim.models.index(point.model), point.gpus))
 
 
 def judge(point: PublishedPoint, measured: Estimate | None, sessions: int, options: Options) -> tuple[str, str]:
-    """Returns (verdict, reason) by the rule above. With at_least, results above the band also count as reproduced."""
+    """Returns (verdict, reason) by the rule in the module's docstring.
+
+    With options.at_least, results above the band count as reproduced.
+    """
     if measured is None:
         return NOT_MEASURED, ""
     if sessions < MIN_SESSIONS or measured.low is None or measured.high is None:
@@ -134,7 +139,7 @@ def judge(point: PublishedPoint, measured: Estimate | None, sessions: int, optio
 
 
 def band(point: PublishedPoint, options: Options) -> tuple[float, float]:
-    """Returns the range of efficiencies (0..1) that count as the claim: rounding and margin on either side of it."""
+    """Returns the range of efficiencies (0..1) that agree with `point`: its value -/+ (rounding + margin)."""
     if point.efficiency_stated is None or point.rounding is None:
         raise HvdbError(f"{point.setup}, {point.model}: the source states no efficiency")
     reach = point.rounding + options.margin
@@ -177,7 +182,7 @@ def model_inputs(claim: Claim, point: PublishedPoint, published: Sequence[Publis
 
 
 def lines(claim: Claim, published: Sequence[PublishedPoint], cells: Sequence[Cell], options: Options) -> list[Line]:
-    """Returns every point of the claim with its verdict; points measured with two schedules give two lines.
+    """Returns every point of the claim with its verdict. A point that was measured with two schedules gives two lines.
 
     Errors: HvdbError if two different measured configurations match one point.
     """
@@ -233,8 +238,8 @@ def _require_one_per_schedule(point: PublishedPoint, matching: Sequence[Cell]) -
 def overall(found: Sequence[Line], gpus: int) -> str:
     """Returns the verdict on the claim, from its points on `gpus` GPUs with one deciding line for each network.
 
-    Not reproduced if one point is not reproduced; reproduced if all points are reproduced; not measured here if no
-    point was measured; else inconclusive.
+    The verdict is "not reproduced" if one point is not reproduced, "reproduced" if all points are reproduced, and "not
+    measured here" if no point was measured. Otherwise it is "inconclusive".
     """
     verdicts = [line.verdict for line in found if line.deciding and line.point.gpus == gpus]
     if NOT_REPRODUCED in verdicts:
@@ -247,7 +252,10 @@ def overall(found: Sequence[Line], gpus: int) -> str:
 
 
 def real_training(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Returns the runs that really computed or are simulated (for select()), and a line about all other runs."""
+    """Returns the runs on DEVICES and the simulated runs, and a line about all other runs.
+
+    The simulated runs are kept because efficiency.select() handles them.
+    """
     kept = [run for run in runs if run.device in DEVICES or run.origin == "simulated"]
     left_out = []
     if other := len(runs) - len(kept):

@@ -1,4 +1,4 @@
-"""The program hvdb: looks the command up in a table and imports only that command's module.
+"""The program hvdb: finds the command in the table COMMANDS and imports only the module of this command.
 
 numpy and matplotlib are slow to import, and `hvdb campaign` must work where neither is installed. This module and
 hvdb.campaign therefore use only the standard library.
@@ -17,7 +17,7 @@ from hvdb import __version__, edge
 from hvdb.data import called
 from hvdb.errors import EXIT_USAGE, HvdbError
 
-# Command -> the line about it in the help. Its module is hvdb.commands.<command>.
+# Command -> its line in the help. The module of a command is hvdb.commands.<command>.
 COMMANDS = {
     "efficiency": "how well training scales, with intervals, beside the published points",
     "ranks": "which rank or node of a stored run is slow",
@@ -36,12 +36,12 @@ COMMANDS = {
 
 
 def module(command: str) -> ModuleType:
-    """Imports hvdb.commands.<command>. Errors: ModuleNotFoundError if this Python lacks a module that it needs."""
+    """Imports hvdb.commands.<command>. Errors: ModuleNotFoundError if a package that the command needs is missing."""
     return importlib.import_module(f"hvdb.commands.{command}")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line without the commands' own options, for --help and --version."""
+    """Returns the parser of hvdb's own options, --help and --version. It does not know the options of the commands."""
     made = argparse.ArgumentParser(
         prog="hvdb",
         usage="hvdb [--help] [--version] COMMAND ...",
@@ -61,7 +61,7 @@ def _run(command: str, argv: Sequence[str]) -> int:
         return chosen.run(chosen.parser().parse_args(argv))
     except ModuleNotFoundError as error:
         if (error.name or "hvdb").startswith("hvdb"):
-            raise  # a bug in hvdb
+            raise  # a module of hvdb itself is missing, which is a bug
         raise HvdbError(
             f"Python {platform.python_version()} ({sys.executable}) has no module {error.name}: {called('campaign')} "
             "needs Python 3.11, the other commands numpy and matplotlib; HVD_PYTHON names a Python that has them"
@@ -71,7 +71,7 @@ def _run(command: str, argv: Sequence[str]) -> int:
 def _usage(argv: Sequence[str]) -> int:
     if argv and not argv[0].startswith("-"):
         raise HvdbError(f"there is no command '{argv[0]}'; commands: {', '.join(COMMANDS)}")
-    parser().parse_args(argv)  # exits for --help and --version
+    parser().parse_args(argv)  # exits the program for --help and --version
     parser().print_help(sys.stderr)
     return EXIT_USAGE
 

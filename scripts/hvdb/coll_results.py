@@ -1,7 +1,7 @@
-"""Reads results of collective operations: stores of `hvd_bench coll --db`, JSON of `hvd_bench coll -J` and JSON of
+"""Reads results of collective operations from stores of `hvd_bench coll --db`, JSON of `hvd_bench coll -J` and JSON of
 `scripts/maintain/coll_peers report --json`.
 
-The files may come from a stranger, so every used field is checked, and all other fields are ignored.
+The files may come from a stranger. This module checks every field that it uses, and ignores all other fields.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_ROWS = 100_000
 MOST_RANKS = 1 << 20
 MOST_MICROSECONDS = 1e12
 SETTLED = "interval narrow enough"
-# coll_peers' names of types and places -> ours.
+# coll_peers' names of types and places -> the names that hvd_bench uses.
 _PEER_TYPES = {"fp32": "float", "fp64": "double", "int32": "int32", "int64": "int64"}
 _PEER_PLACES = {"out": "out of place", "in": "in place"}
 
@@ -41,17 +41,17 @@ class Panel(NamedTuple):
     ranks: int
 
     def title(self) -> str:
-        """Returns the title of the diagram, one line."""
+        """Returns the title of the diagram, a text of one line."""
         words = [self.operation, self.type, *([] if self.reduction == "none" else [self.reduction]), self.place]
         return f"{' '.join(words)}, {self.ranks} rank{'' if self.ranks == 1 else 's'}"
 
 
 @dataclass(frozen=True)
 class Point:
-    """One cell. size: bytes, as nccl-tests counts bytes. Times are in microseconds of one operation.
+    """One measured size. size: bytes, counted as nccl-tests counts bytes. Times are microseconds of one operation.
 
-    low, high: the 95 % interval of the median; None if there is no interval or if it reaches zero.
-    bound: the least possible time. settled: the interval was narrow enough when sampling ended.
+    time: the median. low, high: 95 % interval of `time`; None if there is no interval or if the interval reaches zero.
+    bound: the least possible time. settled: True if the interval was narrow enough when sampling ended.
     """
 
     size: int
@@ -63,7 +63,7 @@ class Point:
 
 
 class Source(NamedTuple):
-    """A file, or one session of a store with several sessions. session: UUID of that session; "" for a whole file."""
+    """A file, or one session of a store with several sessions. session: UUID of the session; "" for a whole file."""
 
     file: Path
     session: str = ""
@@ -71,7 +71,7 @@ class Source(NamedTuple):
 
 @dataclass
 class Series:
-    """The points of one side in one panel. source: index in Read.sources."""
+    """The points of one side (an algorithm or a library) in one panel. source: the side's index in Read.sources."""
 
     panel: Panel
     name: str
@@ -81,7 +81,7 @@ class Series:
 
 @dataclass
 class Read:
-    """The contents of the files. series: in the order of the files. left_out: a line for each cell without a point."""
+    """The contents of the files. series: in the order of the files. left_out: a line per result without a point."""
 
     sources: list[Source] = field(default_factory=list)
     series: list[Series] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Read:
 
 
 def bus_factor(operation: str, ranks: int) -> float:
-    """Returns bus bandwidth / (size / time), as defined in docs/coll.md."""
+    """Returns the factor by which size / time is multiplied to give the bus bandwidth. docs/coll.md defines it."""
     if operation in ("broadcast", "barrier"):
         return 1.0 if operation == "broadcast" else 0.0
     return (2 if operation == "all_reduce" else 1) * (ranks - 1) / ranks
@@ -123,7 +123,7 @@ def _time(value: object, what: str) -> float:
 
 
 def _end(value: object, what: str) -> float | None:
-    """Returns an end of an interval, which may be 0 or None. Errors: Malformed."""
+    """Returns `value`, an end of an interval, if it is None or a number from 0 on. Errors: Malformed."""
     return value if value is None or value == 0 else _time(value, what)
 
 
@@ -137,14 +137,14 @@ def _point(size: int, form: dict[str, Any]) -> Point:
     bound = form.get("bound")
     bound_time = None if bound is None else time * strict_json.above_zero(bound, 1e6, "bound")
     reason = strict_json.text(form.get("stop_reason"), "stop_reason")
-    settled = form.get("settled", reason == SETTLED)  # files written by hvd_bench before 2026-11-25 lack the key
+    settled = form.get("settled", reason == SETTLED)  # versions of hvd_bench before 2026-11-25 do not write "settled"
     if not isinstance(settled, bool):
         raise Malformed("settled is not true or false")
     return Point(size, time, low, high, bound_time, settled)
 
 
 class _Gathered:
-    """Gathers the series of one source, by panel and name."""
+    """Collects the points of one source into series, one series for each panel and name of a side."""
 
     def __init__(self, into: Read, source: Source) -> None:
         self.into, self.source = into, len(into.sources)
@@ -166,7 +166,7 @@ class _Gathered:
         self.known[panel, name].points.append(point)
 
     def may_draw(self, panel: Panel, size: int, wrong: int) -> bool:
-        """Returns True if the cell can be drawn. Leaves out a cell with wrong elements or without a size."""
+        """Returns True if the result can be drawn. Otherwise (wrong elements, or no size) adds a line to left_out."""
         if wrong:
             self.leave_out(panel, size, f"{wrong} wrong elements")
         elif size == 0:
@@ -175,7 +175,7 @@ class _Gathered:
 
     def leave_out(self, panel: Panel, size: int, why: str) -> None:
         line = f"{panel.title()}, {size} bytes: {why}"
-        if line not in self.lines:  # several libraries may have the same cell
+        if line not in self.lines:  # the results of several libraries may give the same line
             self.lines.add(line)
             self.into.left_out.append(line)
 
@@ -206,12 +206,15 @@ def _own_rows(found: dict[str, Any], gathered: _Gathered) -> None:
             wrong = form.get("nwrong")
             wrong = 0 if wrong is None else strict_json.whole(wrong, 0, 1 << 62, "nwrong")
             if gathered.may_draw(panel, size, wrong):
-                # files written by hvd_bench before 2026-11-25 lack "ragged"
+                # Versions of hvd_bench before 2026-11-25 do not write "ragged".
                 gathered.add(panel, _name(variant or plane, row.get("ragged", False)), _point(size, form))
 
 
 def _stored(file: Path, wanted: Sequence[str], into: Read) -> None:
-    """Adds a store's sessions. With `wanted`, only sessions whose UUID starts with one of them. Errors: HvdbError."""
+    """Adds the sessions of a store to `into`. wanted: starts of the UUIDs of the sessions to add; empty: all sessions.
+
+    Errors: HvdbError.
+    """
     with store.open_readonly(file) as connection:
         if untrusted.COLL not in untrusted.records(connection):
             raise HvdbError(f"{file}: holds no results of collectives; hvd_bench coll --db stores them")
@@ -230,7 +233,7 @@ def _stored(file: Path, wanted: Sequence[str], into: Read) -> None:
 
 
 def in_store(path: Path) -> bool:
-    """Returns True if the store contains results of collectives. Does not check the values. Errors: StoreError."""
+    """Returns True if the store `path` has results of collectives. Does not check their values. Errors: StoreError."""
     with store.open_readonly(path, thorough=False) as connection:
         if untrusted.COLL not in untrusted.records(connection):
             return False
@@ -256,7 +259,7 @@ def _stored_cell(cell: sqlite3.Row, ranks: int, gathered: _Gathered) -> None:
 
 
 def _peer_cell(row: dict[str, Any], classes: dict[str, Any]) -> tuple[Panel, str, int, int]:
-    """Returns (panel, class, bytes per call, calls per sample) of a row. Errors: Malformed."""
+    """Returns (panel, class, bytes per call, calls per sample) of the row `row`. Errors: Malformed."""
     parts = strict_json.text(row.get("cell"), "cell").split("/")
     if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in (parts[2], parts[4])):
         raise Malformed("cell is not OPERATION/TYPE/BYTES/in|out/CALLS")
@@ -274,7 +277,10 @@ def _peer_cell(row: dict[str, Any], classes: dict[str, Any]) -> tuple[Panel, str
 
 
 def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
-    """Reads each library's times if the file has `series`; otherwise our time and the best peer's time per cell."""
+    """Reads the times of each library if the file has the key `series`.
+
+    Otherwise the file has two times for each result, that of hvd_bench and that of the fastest other library.
+    """
     classes = _table(_table(found["plan"], "plan").get("classes"), "classes")
     own = found.get("series") is not None
     first_calls: dict[tuple[Panel, str, str, int], int] = {}
@@ -308,7 +314,7 @@ def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
 
 
 def read(files: Sequence[Path], sessions: Sequence[str] = ()) -> Read:
-    """Returns all series of the files. sessions: starts of UUIDs; if given, only the sessions that match are read.
+    """Returns all series of the files. sessions: starts of the UUIDs of the sessions to read; empty: all sessions.
 
     Errors: HvdbError, which names the file and the fault; OSError.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hvdb.errors import NotComparable
 from hvdb.runs import Run
 
-# Columns that must be equal for two runs to be points of one scaling curve.
+# Two runs can be points of one scaling curve only if these columns are equal.
 CURVE_COLUMNS = (
     "model",
     "batch_size",
@@ -23,13 +23,14 @@ CURVE_COLUMNS = (
     "origin",
     "traced",
 )
-# The other columns of the fingerprint. They follow from the configuration, the program and the network.
+# The columns of the fingerprint that are not in CURVE_COLUMNS. Their values follow from the configuration, the program
+# and the network.
 MADE_COLUMNS = ("data_plane", "batches_per_iter", "parameters", "plan_hash")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One fact in which two runs differ. A value is None if the run lacks the fact."""
+    """One fact or column in which two runs differ. first, second: the runs' values; None if a run has no value."""
 
     key: str
     first: str | None
@@ -38,7 +39,7 @@ class Difference:
 
 
 def differences(first: Run, second: Run) -> list[Difference]:
-    """Returns the provenance facts that differ by key; facts that can change the result come first."""
+    """Returns the differences in provenance facts, sorted by key. Facts that can change the result come first."""
     found = []
     for key in sorted(first.provenance.keys() | second.provenance.keys()):
         a, b = first.provenance.get(key), second.provenance.get(key)
@@ -49,7 +50,7 @@ def differences(first: Run, second: Run) -> list[Difference]:
 
 
 def configuration_differences(first: Run, second: Run) -> list[Difference]:
-    """Returns the columns of the configuration that differ, including phase and world."""
+    """Returns the differences in columns of the configuration. Phase and number of ranks are among the columns."""
     return _column_differences(first, second, (*CURVE_COLUMNS, "phase", "world_size", "nodes"))
 
 
@@ -62,14 +63,14 @@ def _column_differences(first: Run, second: Run, columns: Sequence[str]) -> list
 
 
 def fingerprint_differences(first: Run, second: Run) -> list[Difference]:
-    """Returns the recorded reasons why two fingerprints differ: first facts, then columns."""
+    """Returns the differences that make two fingerprints unequal: first facts, then columns."""
     facts = [each for each in differences(first, second) if each.in_fingerprint]
     columns = _column_differences(first, second, MADE_COLUMNS)
     return [*facts, *configuration_differences(first, second), *columns]
 
 
 def require_same_kind(runs: Sequence[Run], what: str) -> None:
-    """Raises NotComparable if `runs` has traced and untraced runs, or simulated and measured runs."""
+    """Raises NotComparable if `runs` mixes traced and untraced runs, or simulated and measured runs."""
     for column, labels in (("traced", "traced and untraced"), ("origin", "simulated and measured")):
         if len({run.columns[column] for run in runs}) > 1:
             listing = ", ".join(f"{run.short_id} ({column} {run.columns[column]})" for run in runs)

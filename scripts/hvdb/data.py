@@ -1,6 +1,6 @@
-"""Finds our files. Only this module distinguishes a checkout from an installation.
+"""Finds the project's files. Only this module distinguishes a checkout from an installation.
 
-A checkout has the data in results/ and slurm/. The wheel and `cmake --install` put the same files into hvdb/data.
+A checkout has the data files in results/ and slurm/. The wheel and `cmake --install` put these files into hvdb/data.
 Standard library only: hvdb.campaign uses it on login nodes.
 """
 
@@ -19,7 +19,7 @@ _RESULTS = CHECKOUT / "results" if CHECKOUT else _INSTALLED
 _SLURM = CHECKOUT / "slurm" if CHECKOUT else _INSTALLED
 
 SCHEMA = _RESULTS / "schema.sql"
-SCHEMA_2 = _RESULTS / "schema_2.sql"  # tables that version 2 adds
+SCHEMA_2 = _RESULTS / "schema_2.sql"  # the tables that schema version 2 adds to those of version 1
 PUBLISHED = _RESULTS / "published.csv"
 SITES = _SLURM / "sites"
 SPECS = _SLURM / "specs"
@@ -27,25 +27,28 @@ JOB_BODY = _SLURM / "job_body.sh"
 
 
 def recorded_stores() -> list[Path]:
-    """Returns the stores of the runs that were recorded with the sources. An installation has none."""
+    """Returns the stores that are checked in with the sources. An installation has no such stores."""
     return sorted(CHECKOUT.glob("results/recorded/*/*.db")) if CHECKOUT else []
 
 
 def named(file: Path) -> str:
-    """Returns one of our files' name for a text: relative to the checkout, or the path where the file is installed."""
+    """Returns the path of one of the project's files, for a text.
+
+    The path is relative to the checkout, or the absolute path in an installation.
+    """
     return str(file.relative_to(CHECKOUT) if CHECKOUT else file)
 
 
 def called(command: str) -> str:
-    """Returns how a person starts `command`: "scripts/merge" in a checkout with that script, else "hvdb merge"."""
+    """Returns what a person types to start `command`: "scripts/merge" if this script exists, else "hvdb merge"."""
     return f"scripts/{command}" if CHECKOUT and (CHECKOUT / "scripts" / command).is_file() else f"hvdb {command}"
 
 
 def hvd_bench() -> Path | None:
     """Returns the absolute path of the hvd_bench that belongs to this package.
 
-    In a checkout: the program of the release build, even if there is no build. In an installation: the program in bin/
-    of the prefix that contains this package, else the first program on the PATH, else None.
+    In a checkout: the path of the release build's program, even if nothing was built. In an installation: the program
+    in bin/ of the prefix that contains this package, else the first hvd_bench on the PATH, else None.
     """
     if CHECKOUT:
         return CHECKOUT / "build" / "release" / "bin" / BENCH

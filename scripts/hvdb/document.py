@@ -1,7 +1,7 @@
-"""A page as plain data. markdown_page.py and html_page.py write this data, so both pages have the same contents.
+"""A page as plain data. markdown_page.py and html_page.py write this data, so their two pages have equal contents.
 
-All text is plain text and may come from a stranger. The writers escape the text. cut() and first() limit its length, so
-that no store can make a page too large to open.
+All text is plain text and may come from a stranger. markdown_page.py and html_page.py escape it. cut() and first()
+limit the length of the text, so that no store can make a page too large to open.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from hvdb import printable
 
-LONGEST_TEXT = 400  # characters of a cell of a table, a heading or an item of a list
-LONGEST_LINE = 4000  # characters of a line of a listing: a command line to run again must be complete
+LONGEST_TEXT = 400  # most characters of a cell of a table, of a heading or of an item of a list
+LONGEST_LINE = 4000  # most characters of a line of a listing; a command line must fit, so that it can be run again
 MOST_ROWS = 100
 MOST_LINES = 60
 
@@ -42,16 +42,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Listing:
-    """Lines that are shown unchanged: commands."""
+    """Lines that are shown unchanged, such as commands."""
 
     lines: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing. about: a description for a reader who cannot see the drawing. draw: writes it to a .svg file.
+    """A drawing. about: describes the drawing to a reader who cannot see it. draw: writes the drawing to a .svg file.
 
-    Markdown pages have no figures. A table beside each figure has the figure's numbers.
+    Markdown pages have no figures. The page therefore has a table with the numbers of each figure.
     """
 
     about: str
@@ -82,6 +82,6 @@ def cut(text: object, longest: int = LONGEST_TEXT) -> str:
 
 
 def first(items: Sequence[Item], most: int, what: str) -> tuple[Sequence[Item], str]:
-    """Returns at most `most` of `items`, and a line that says how many are left out, or ""."""
+    """Returns the first `most` of `items`, and a line that says how many items are left out ("" if none is)."""
     more = len(items) - most
     return items[:most], f"{more} more {what} not shown" if more > 0 else ""

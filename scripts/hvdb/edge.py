@@ -1,4 +1,4 @@
-"""The outer layer of a program: turns every error into an exit code and one line on standard error.
+"""The outer layer of a command-line program: turns every error into an exit code and one line on standard error.
 
 Standard library only: hvdb.campaign uses it on login nodes.
 """
@@ -28,7 +28,7 @@ def tell(program: str, line: str, stream: TextIO | None = None) -> None:
 
 
 def _drop_what_cannot_be_written() -> None:
-    """Discards unwritable output; otherwise Python would try to write it at exit and change the exit code to 120."""
+    """Discards output that cannot be written. Otherwise Python would try again at exit and end with exit code 120."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -37,9 +37,10 @@ def _drop_what_cannot_be_written() -> None:
 
 
 def run(program: str, work: Callable[[], int]) -> int:
-    """Does `work` and returns its exit code. Prints an error after `program`'s name and returns the error's exit code.
+    """Calls `work` and returns its exit code. If `work` raises an error, prints it and returns the error's exit code.
 
-    An HvdbError is meant for a person and has an exit code. An OSError without a file name is about standard output.
+    program: the name of the program, printed before the error. An OSError without a file name is taken for an error of
+    standard output.
     """
 
     def say(text: object) -> None:
@@ -52,7 +53,7 @@ def run(program: str, work: Callable[[], int]) -> int:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="backslashreplace")  # for characters that the output's encoding lacks
         code = work()
-        sys.stdout.flush()  # otherwise a full disk would show only at the interpreter's end
+        sys.stdout.flush()  # otherwise a full disk would be noticed only when the interpreter ends
         return code
     except HvdbError as error:
         say(error)

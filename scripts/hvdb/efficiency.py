@@ -1,10 +1,10 @@
-"""Weak-scaling efficiency of the sessions of a store.
+"""Computes the weak-scaling efficiency of the sessions of a store.
 
-efficiency(N) = (images/s(N) / N) / images/s(1), where images/s(1) is the solo run of the *same session*: one rank of
+efficiency(N) = (images/s(N) / N) / images/s(1). images/s(1) comes from the solo run of the *same session*: one rank of
 the same allocation, measured in turn with the runs on all ranks. The work per rank is the same in both runs, so the
-efficiency is the step time of one rank alone divided by the step time of all ranks together. A stored ratio, which the
-program computes round by round, is used if there is one; otherwise the ratio of the medians. Efficiencies are never
-averaged over models.
+efficiency is the step time of one rank alone divided by the step time of all ranks together. hvd_bench computes this
+ratio round by round and stores it. If the store has no ratio, this module divides the median step times. Efficiencies
+are never averaged over models.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from hvdb.bootstrap import MIN_SESSIONS, Estimate, Session, pool, ratio
 from hvdb.errors import HvdbError, NotComparable
 from hvdb.runs import Run, by_session, grouped
 
-# Backward as a fraction of forward plus backward. Backward costs as much arithmetic as two forward passes: one for the
-# gradient of the data and one for the gradient of the weights.
+# The backward pass as a fraction of forward plus backward pass. The backward pass costs as much arithmetic as two
+# forward passes: one for the gradients of the data and one for the gradients of the weights.
 BACKWARD_SHARE = 2.0 / 3.0
 # Prefix of the facts that say why a run's figures are doubtful (add_caution() in bench/store/run_record.h).
 CAUTION = "caution."
 COLLAPSED = f"{CAUTION}collapsed_loss"
-VALIDATION = "validate.turns"  # fact of every run of `hvd_bench validate`
-# As in bench/measure/median: an interval from fewer samples is printed with a warning.
+VALIDATION = "validate.turns"  # every run of `hvd_bench validate` has this fact
+# An interval from fewer samples is printed with a warning. bench/measure/median uses the same number.
 FEW_SAMPLES = 10
 
 
@@ -35,10 +35,10 @@ FEW_SAMPLES = 10
 class Cell:
     """One row of the efficiency table.
 
-    kind: 'solo' (the one-rank baseline, efficiency 1 by definition) or 'full' (all ranks, reducing).
-    images_per_second: of the whole world. efficiency: against the solo run of the same session, None without one.
-    no_reduction: efficiency of phase none, which reduces nothing and so shows only the effect of interference.
-    ring_bound: efficiency if backward hid as much of the reduction as possible, see ring_bound().
+    kind: 'solo' (the one-rank baseline, whose efficiency is 1 by definition) or 'full' (all ranks, with reductions).
+    images_per_second: of the whole world. efficiency: relative to the solo run of the same session; None without solo.
+    no_reduction: efficiency of phase none, in which nothing is reduced. It shows only the effect of interference.
+    ring_bound: efficiency if the backward pass hid as much of the reductions as possible, see ring_bound().
     """
 
     configuration: dict[str, Any]
@@ -74,12 +74,13 @@ def select(
     incomplete: bool = False,
     validations: bool = False,
 ) -> Selection:
-    """Selects complete runs of one origin, either all traced or all untraced, so that kinds of runs never mix.
+    """Selects complete runs of one origin, either only traced or only untraced runs, so that kinds of runs never mix.
 
-    validations: select runs of `hvd_bench validate` too; their ranks take turns and all train on one rank's batches.
+    validations: also select runs of `hvd_bench validate`, whose ranks take turns and all train on one rank's batches.
+    incomplete: also select runs that are not complete.
 
-    Leaves out runs that compare settings of the program (gpu_check's label `way`), because these are not sessions of
-    one cell. Leaves out runs whose loss collapsed, because vanishing gradients take less power, so steps may be faster.
+    Leaves out runs that compare settings of hvd_bench (gpu_check's label `way`), because such runs are not sessions of
+    one cell. Leaves out runs whose loss collapsed: vanishing gradients take less power, so the steps may be too fast.
     """
     kept: list[Run] = []
     reasons: dict[str, int] = {}
@@ -107,7 +108,7 @@ def select(
 
 
 def step_time(run: Run) -> Session:
-    """Returns the stored median step time in seconds; the median of the samples if the program stored no median.
+    """Returns the stored median step time in seconds. If no median is stored, returns the median of the samples.
 
     Errors: HvdbError if the run has neither median nor samples, which can happen if the run was cut short.
     """
@@ -131,11 +132,12 @@ def images_per_second(run: Run) -> float:
 
 
 def ring_bound(full: Run, solo: Run | None) -> float | None:
-    """Returns the efficiency (0..1) if reductions overlapped backward perfectly, from stored samples; else None.
+    """Returns the efficiency (0..1) that the run would have if reductions overlapped the backward pass perfectly.
 
-    exposed = max(0, ring time - backward time), bound = T1 / (T1 + exposed). The ring time is the median over steps of
-    the engine's reduce_seconds on the fastest rank, because a slower rank's reduce_seconds include waiting. The
-    backward time is 2/3 of the run's compute_seconds. The bound is an estimate: contention can lengthen both times.
+    exposed = max(0, ring time - backward time), bound = T1 / (T1 + exposed), where T1 is the solo step time. The ring
+    time is the median over steps of the engine's reduce_seconds on the fastest rank, because the reduce_seconds of
+    slower ranks include waiting. The backward time is 2/3 of the run's compute_seconds. The bound is an estimate, since
+    contention can lengthen the ring time and the backward time. Returns None if the samples are not stored.
     """
     reduce = full.lowest("reduce_seconds")
     compute = full.highest("compute_seconds")
@@ -147,10 +149,12 @@ def ring_bound(full: Run, solo: Run | None) -> float | None:
 
 
 def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False, step: progress.Step = progress.silent) -> list[Cell]:
-    """Returns rows by configuration, then ranks. Pools the sessions of one configuration and number of ranks.
+    """Returns the rows of the efficiency table, sorted by configuration and then by number of ranks.
 
-    step: called with (cells done, cells in all) after each cell.
-    Errors: NotComparable if runs of one row differ in fingerprint without mix_fingerprints, or differ in kind.
+    Each row pools the sessions of one configuration and number of ranks.
+
+    step: called with (cells done, number of cells) after each cell.
+    Errors: NotComparable if runs of one row differ in kind, or in fingerprint (allowed with mix_fingerprints).
     """
     rows: dict[tuple, list[dict[str, Run]]] = {}
     for members in by_session(runs).values():
@@ -176,7 +180,7 @@ def notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
 
 
 def cautions(runs: Sequence[Run]) -> list[str]:
-    """Returns one line for each caution of the runs: its text, and the ids of the first runs that have the caution."""
+    """Returns one line for each caution of the runs: the caution's text, and the ids of the first runs that have it."""
     about: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         for key, fact in run.provenance.items():
@@ -190,9 +194,9 @@ def cautions(runs: Sequence[Run]) -> list[str]:
 
 
 def curve_notes(runs: Sequence[Run]) -> list[str]:
-    """Returns a line per curve whose points were measured under different conditions (facts that can change a result).
+    """Returns a line for each curve whose points differ in a fact that can change a result.
 
-    Each point has its own baseline, so each efficiency is valid. But a line through such points may mislead.
+    Each point has its own baseline, so each efficiency is valid. But a line drawn through the points may mislead.
     """
     full = [run for run in runs if run.phase == "full"]
     curves = grouped(full, lambda run: tuple(run.columns[name] for name in comparable.CURVE_COLUMNS))
@@ -230,7 +234,10 @@ def precision_notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
 
 
 def _by_launch(members: list[Run]) -> list[dict[str, Run]]:
-    """Returns a dict phase -> run per full run of the session. All full runs share the session's solo and none runs."""
+    """Returns a dict (phase -> run) for each full run of the session.
+
+    The session's solo run and its run of phase none are in every dict.
+    """
     by_phase = grouped(members, lambda run: run.phase)
     shared = {phase: found[0] for phase, found in by_phase.items() if phase != "full"}
     for phase, found in by_phase.items():
@@ -240,10 +247,10 @@ def _by_launch(members: list[Run]) -> list[dict[str, Run]]:
 
 
 def _efficiency(solo: Run, full: Run) -> Session:
-    """Returns the stored efficiency, computed round by round so that disturbances of whole rounds cancel; if the
-    program stored none, the ratio of the medians.
+    """Returns the stored efficiency. If none is stored, returns the ratio of the median step times.
 
-    Recomputing it here is impossible, because the stored samples do not tell which samples belong to one round.
+    hvd_bench computes the stored efficiency round by round, so that disturbances of whole rounds cancel. It cannot be
+    recomputed here, because the stored samples do not tell which samples belong to one round.
     """
     part = full.decomposition.get("efficiency")
     if part is None:

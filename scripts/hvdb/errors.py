@@ -1,4 +1,4 @@
-"""The errors that end a command, each with its exit code. hvd_bench uses the same codes."""
+"""The errors that end a command. Each class of errors has an exit code. hvd_bench uses the same exit codes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ class StoreError(HvdbError):
 
 
 class NotComparable(HvdbError):
-    """The figures must not be compared or pooled."""
+    """Two figures must not be compared or pooled. The text says why."""
 
     exit_code = EXIT_NOT_COMPARABLE

@@ -1,13 +1,12 @@
-"""Exact tests, estimates and intervals for a few observations, without a normal distribution.
+"""Exact tests, estimates and intervals for a few observations. No normal distribution is assumed.
 
-Paired: the observations are log ratios of runs that were measured in turn. They are assumed to be independent and
-symmetric about their centre. The test counts all 2^n ways of giving signs to the ranks of the deviations from the
-centre.
-Unpaired: the observations are two groups of independent runs, assumed to have distributions of one shape. The test
-counts all ways to choose the second group from the pooled ranks.
+Paired observations are log ratios of runs that were measured in turn. They are assumed to be independent and symmetric
+about their centre. The paired test counts all 2^n ways of giving signs to the ranks of the deviations from the centre.
+Unpaired observations are two groups of independent runs, whose distributions are assumed to have the same shape. The
+unpaired test counts all ways to choose the second group from the pooled ranks.
 
-scipy has both tests, but treats tied observations as if they were not tied, and has neither estimates nor intervals.
-The intervals here come from inverting the test for observations without ties.
+scipy has the paired and the unpaired test, but treats tied observations as if they were not tied. It has neither the
+estimates nor the intervals. The intervals of this module come from inverting the test for observations without ties.
 Source: Hodges and Lehmann, Annals of Mathematical Statistics 34 (1963); Lehmann, Nonparametrics (1975).
 """
 
@@ -30,12 +29,12 @@ class Effect:
 
 
 def growth(log_ratio: float) -> float:
-    """Returns exp(log_ratio) - 1. An infinite end of an interval stays infinite."""
+    """Returns exp(log_ratio) - 1, also for an infinite `log_ratio`, which may be an end of an interval."""
     return log_ratio if math.isinf(log_ratio) else math.expm1(log_ratio)
 
 
 def doubled_ranks(values: np.ndarray) -> np.ndarray:
-    """Returns twice the ranks of `values` (n,), as integers from 2 on. Equal values share the mean of their ranks."""
+    """Returns twice the rank of each of `values` (n,). All results are whole: equal values share their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (2 * last - counts + 1)[place]
@@ -53,9 +52,10 @@ def _sums_of_signs(doubled: np.ndarray) -> np.ndarray:
 
 
 def signed_rank_p(differences: np.ndarray) -> float:
-    """The exact sign-flip test on ranks. Returns the one-sided p-value of "`differences` (n,) have no centre above 0".
+    """Returns the one-sided p-value of the hypothesis "the centre of `differences` (n,) is at most 0".
 
-    A difference of exactly 0 keeps its rank but has no sign. Without differences, returns 1.
+    This is the exact sign-flip test on ranks. A difference of exactly 0 keeps its rank but has no sign. Returns 1 if
+    n = 0.
     """
     doubled = doubled_ranks(np.abs(differences))
     observed = int(doubled[differences > 0].sum())
@@ -64,7 +64,10 @@ def signed_rank_p(differences: np.ndarray) -> float:
 
 @cache
 def _most_outside(count: int, tail: float) -> int | None:
-    """Returns the largest c with P(sum of the positive ranks <= c) <= tail for `count` differences, or None."""
+    """Returns the largest c with P(sum of the ranks of positive differences <= c) <= tail; None if there is no such c.
+
+    The differences are `count` numbers with centre 0.
+    """
     below = np.cumsum(_sums_of_signs(np.arange(1, count + 1)))
     return _last_within(below, tail)
 
@@ -75,7 +78,10 @@ def _last_within(below: np.ndarray, tail: float) -> int | None:
 
 
 def walsh_averages(differences: np.ndarray) -> np.ndarray:
-    """Returns the sorted means (..., n (n + 1) / 2) of all pairs of `differences` (..., n) and of each itself."""
+    """Returns the sorted means (..., n (n + 1) / 2) of all pairs of `differences` (..., n).
+
+    Each difference also forms a pair with itself.
+    """
     first, second = np.triu_indices(differences.shape[-1])
     return np.sort((differences[..., first] + differences[..., second]) / 2, axis=-1)
 
@@ -99,7 +105,7 @@ def paired_effect(differences: np.ndarray, confidence: float) -> Effect:
 
 
 def fewest_pairs(level: float) -> int:
-    """Returns the fewest pairs with which the sign-flip test can reject at `level`: 2^-n <= level."""
+    """Returns the smallest number n of pairs with which the sign-flip test can reject at `level`: 2^-n <= level."""
     return max(1, math.ceil(-math.log2(level * (1 + 1e-12))))
 
 
@@ -113,7 +119,7 @@ def _sums_of_choices(doubled: np.ndarray, chosen: int) -> np.ndarray:
 
 
 def rank_sum_p(first: np.ndarray, second: np.ndarray) -> float:
-    """The exact rank-sum test. Returns the one-sided p-value of "`second` (m,) is not above `first` (n,)"."""
+    """Returns the one-sided p-value of "`second` (m,) does not lie above `first` (n,)" by the exact rank-sum test."""
     doubled = doubled_ranks(np.concatenate((first, second)))
     observed = int(doubled[len(first) :].sum())
     return float(_sums_of_choices(doubled, len(second))[observed:].sum())
@@ -121,13 +127,19 @@ def rank_sum_p(first: np.ndarray, second: np.ndarray) -> float:
 
 @cache
 def _most_pairs_outside(first: int, second: int, tail: float) -> int | None:
-    """Returns the largest c with P(number of pairs with the second above the first <= c) <= tail, or None."""
+    """Returns the largest c with P(number of pairs <= c) <= tail; None if there is no such c.
+
+    Counts pairs of one of `first` and one of `second` observations in which the second observation is above the first.
+    """
     sums = _sums_of_choices(np.arange(1, first + second + 1), second)
     return _last_within(np.cumsum(sums[second * (second + 1) // 2 :]), tail)
 
 
 def unpaired_effect(first: np.ndarray, second: np.ndarray, confidence: float) -> Effect:
-    """Returns the Hodges-Lehmann estimate of `second` (m,) - `first` (n,), with its two-sided exact interval."""
+    """Returns the Hodges-Lehmann estimate of the shift from `first` (n,) to `second` (m,).
+
+    The interval of the estimate is exact and two-sided.
+    """
     shifts = np.sort((second[:, None] - first[None, :]).ravel())
     outside = _most_pairs_outside(len(first), len(second), (1 - confidence) / 2)
     ends = (-math.inf, math.inf) if outside is None else (shifts[outside], shifts[-1 - outside])

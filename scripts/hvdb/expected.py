@@ -1,6 +1,6 @@
-"""Expected changes. When a session after an expected change is judged, sessions before the change do not count.
+"""Expected changes. A session after an expected change is judged without the sessions before the change.
 
-A team keeps expected changes in a TOML file beside its code. To accept a new baseline, the team adds an entry:
+A team keeps its expected changes in a TOML file beside its code. To accept a new baseline, the team adds an entry:
 
     [[expected]]
     model = "vgg16"         # optional: only this network
@@ -33,9 +33,9 @@ _ID = re.compile(r"[0-9A-Za-z-]{4,64}")
 
 @dataclass(frozen=True)
 class Expected:
-    """One entry. since: the beginning of a UUID, or of a date and time in the form of stores.
+    """One expected change. since: the beginning of a UUID, or of a date and time as stores write them.
 
-    model, ranks: None for any. accepted: a date, or "".
+    model: None for any network. ranks: None for any number of ranks. accepted: a date, or "".
     """
 
     since: str
@@ -49,9 +49,9 @@ class Expected:
         return self.model in (None, run.model) and self.ranks in (None, run.world_size)
 
     def begin(self, runs: Sequence[Run]) -> Moment | None:
-        """Returns the moment of the first run that counts. None if `runs` do not contain the named session.
+        """Returns the moment of the first run that counts. Returns None if `runs` do not contain the named session.
 
-        Errors: HvdbError if several sessions match.
+        Errors: HvdbError if several sessions match `since`.
         """
         if self.dated:
             return self.since, ""
@@ -62,7 +62,7 @@ class Expected:
 
 
 def moment(run: Run) -> Moment:
-    """Returns the sort key of `run` for the order of time. The UUID decides between runs with equal times."""
+    """Returns the key by which runs are sorted by time. The UUID decides the order of runs with equal times."""
     return run.started_utc, run.uuid
 
 
@@ -116,7 +116,7 @@ def read(file: Path) -> tuple[Expected, ...]:
 
 
 def _quoted(text: str) -> str:
-    """Returns a basic string of TOML. TOML's escapes are those of JSON, and DEL."""
+    """Returns `text` as a basic string of TOML. TOML escapes the characters that JSON escapes, and DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

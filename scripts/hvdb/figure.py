@@ -1,4 +1,4 @@
-"""Shared by all plots: a colour-blind-safe style, a footer with run ids, full ids in the file's metadata."""
+"""Code that all plots share: a style for colour-blind readers, a footer with run ids, metadata with full run ids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from hvdb import printable, whole_file
 from hvdb.errors import HvdbError
 
-# Okabe and Ito, "Color Universal Design" (2008): colours that differ for all common kinds of colour blindness.
+# Colours that people with any common kind of colour blindness can distinguish. Source: Okabe and Ito, "Color Universal
+# Design" (2008).
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW = "#56B4E9", "#CC79A7", "#F0E442"
 INK, MUTED, FAINT = "#222222", "#767676", "#D9D9D9"
@@ -41,7 +42,7 @@ STYLE = {
     "grid.color": FAINT,
     "grid.linewidth": 0.6,
     "legend.fontsize": 8.5,
-    "svg.hashsalt": "hvd_bench",  # so that equal input gives equal bytes
+    "svg.hashsalt": "hvd_bench",  # makes the ids in .svg files the same in every run, so equal input gives equal bytes
 }
 plt.rcParams.update(STYLE)
 MOST_INCHES = 65535 / STYLE["savefig.dpi"]  # matplotlib draws at most 65,535 pixels per side
@@ -63,19 +64,19 @@ def new(rows: int, columns: int, width: float, height: float, **kwargs: object) 
 
 
 def headline(figure: Figure, title: str, subtitle: str) -> None:
-    """Writes a title and one line of explanation at the top left, at a fixed distance in inches from the top edge."""
+    """Writes a title and one line of explanation at the top left, some fixed inches below the top edge."""
     height = figure.get_figheight()
     figure.text(0.012, 1 - 0.12 / height, title, fontsize=14, fontweight="bold", va="top", color=INK)
     figure.text(0.012, 1 - 0.42 / height, subtitle, fontsize=9.5, va="top", color=MUTED)
 
 
 def note(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: object) -> None:
-    """Writes `text` at a distance of `offset` points from `at`, a place in the data."""
+    """Writes `text` at `offset` points from the place `at`, which is given in data coordinates."""
     axes.annotate(text, at, xytext=offset, textcoords="offset points", **style)
 
 
 def log2_ranks_axis(axes: Axes, highest: int) -> None:
-    """Makes the x axis a log-2 axis of ranks from 1 to `highest`, with whole numbers as labels."""
+    """Makes the x axis a logarithmic axis (base 2) of ranks from 1 to `highest`, labelled with whole numbers."""
     axes.set_xscale("log", base=2)
     axes.set_xlim(0.84, max(2, highest) * 1.19)
     ticks = [2**power for power in range(20) if 2**power <= highest * 1.01]
@@ -85,7 +86,7 @@ def log2_ranks_axis(axes: Axes, highest: int) -> None:
 
 
 def log_rate_axis(axes: Axes) -> None:
-    """Makes the y axis a log-10 axis of images per second, with plain numbers as labels."""
+    """Makes the y axis a logarithmic axis (base 10) of images per second, labelled with numbers without exponents."""
     axes.set_yscale("log", base=10)
     axes.yaxis.set_major_locator(LogLocator(base=10))
     axes.yaxis.set_minor_locator(NullLocator())
@@ -93,14 +94,14 @@ def log_rate_axis(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: Path, title: str, run_ids: Sequence[str]) -> Path:
-    """Calls write() with short run ids in the footer and full run ids in the description."""
+    """Writes the figure with write(), with short run ids in the footer and full run ids in the description."""
     shown = [run[:8] for run in run_ids[:SHOWN_IDS]]
     more = f" and {len(run_ids) - SHOWN_IDS} more (all in the file's metadata)" if len(run_ids) > SHOWN_IDS else ""
     return write(figure, path, title, f"hvd_bench runs: {' '.join(shown)}{more}", "runs: " + " ".join(run_ids))
 
 
 def write(figure: Figure, path: Path, title: str, footer: str, description: str) -> Path:
-    """Writes `path` (.png or .svg) with a footer, and `description` into the metadata. Closes the figure.
+    """Writes the figure to `path` (.png or .svg) and closes it. `description` goes into the file's metadata.
 
     Errors: HvdbError if the figure is too large; OSError.
     """

@@ -1,4 +1,4 @@
-"""Measures two sides in pairs, in one allocation, until the verdict whether B is slower than A is clear."""
+"""Measures the sides A and B in pairs, in one allocation, until it is clear whether B is slower than A."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ from hvdb.side_command import Side
 from hvdb.sides import Cell
 from hvdb.verdict_report import Outcome
 
-# Default --target-interval of each run. Runs mostly differ by more than this, so longer runs gain little.
+# Default --target-interval of each run. Two runs of one side mostly differ by more than this, so a narrower interval
+# (a longer run) would gain little.
 TARGET_INTERVAL = 0.005
 
 
 @dataclass(frozen=True)
 class Bench:
-    """How to make runs. programs: side -> hvd_bench. launch: words before the program. lock: descriptor of the lock."""
+    """How to make runs. programs: side -> its hvd_bench. launch: the words of the command line before the program.
+
+    lock: the descriptor from locked().
+    """
 
     plan: Plan
     sides: Mapping[str, Side]
@@ -37,7 +41,7 @@ class Bench:
     lock: int
 
     def words(self, cell: str, side: str, pair: int) -> list[str]:
-        """Returns the command of one run. The side's options override the cell's options, because they come later."""
+        """Returns the command of one run. The side's options follow the cell's options and therefore override them."""
         own = self.sides[side]
         work = side_command.split_options(self.plan.cells[cell], "--cell")
         given = {side_command.option_of(word) for word in (*work, *own.options)}
@@ -60,7 +64,7 @@ class Bench:
 
 
 def locked(db: Path) -> AbstractContextManager[int]:
-    """Locks `db` against other gates; yields the lock's descriptor. A run that outlives the gate keeps the lock.
+    """Locks `db` against other gates. Yields the lock's descriptor. A run that outlives its gate keeps the lock.
 
     Errors: HvdbError if another gate, or a run that it started, holds the lock; OSError.
     """
@@ -69,9 +73,9 @@ def locked(db: Path) -> AbstractContextManager[int]:
 
 
 def measured(db: Path, plan: Plan) -> tuple[list[Cell], int]:
-    """Returns the pairs in `db`, and the number of the next pair. An incomplete pair is never completed later.
+    """Returns the cells with the pairs in `db`, and the number of the next pair. Incomplete pairs stay incomplete.
 
-    Errors: HvdbError if `db` contains anything but pairs of `plan`.
+    Errors: HvdbError if `db` contains runs that are not part of `plan`.
     """
     stored = runs.load([db]) if db.exists() else []
     for run in stored:
@@ -98,7 +102,7 @@ def _require_one_program(cell: Cell) -> None:
 
 
 def run_side(bench: Bench, cell: str, side: str, pair: int) -> None:
-    """Makes one run. Errors: HvdbError if it fails."""
+    """Makes one run. Errors: HvdbError if the run fails."""
     words, variables = bench.words(cell, side, pair), bench.sides[side].variables
     with tempfile.TemporaryFile() as output:
         try:
@@ -114,7 +118,10 @@ def run_side(bench: Bench, cell: str, side: str, pair: int) -> None:
 
 
 def _newest_pair(bench: Bench, cells: Sequence[Cell], name: str, pair: int) -> tuple[Run, Run]:
-    """Returns the two runs of the last pair, which has the number `pair`. Errors: HvdbError if a run is missing."""
+    """Returns the two runs of the newest pair of the cell `name`. pair: the number of this pair.
+
+    Errors: HvdbError if a run is missing.
+    """
     cell = next((cell for cell in cells if cell.name == name), None)
     if cell and cell.a and sides.pair_number(cell.a[-1]) == pair:
         return cell.a[-1], cell.b[-1]
@@ -132,7 +139,10 @@ def _newest_pair(bench: Bench, cells: Sequence[Cell], name: str, pair: int) -> t
 
 
 def measure(bench: Bench) -> list[Outcome]:
-    """Measures pairs until every cell has a verdict or the last look is done. Returns outcomes. Errors: HvdbError."""
+    """Measures pairs until every cell has a verdict or the last look is done. Returns the outcomes of all cells.
+
+    Errors: HvdbError.
+    """
     plan = bench.plan
     begun, made = time.monotonic(), 0
     cells, number = measured(bench.db, plan)

@@ -1,7 +1,7 @@
 """The plan of a gate: what the gate measures and how it judges. The plan is fixed before the first pair.
 
-Every run carries the plan as a label, so that a gate continues only with the same plan. The verdict depends only on the
-plan and the pairs, so the store is enough to compute the verdict again.
+Every run has the plan as a label, so that a gate can be continued only with an equal plan. The verdict depends only on
+the plan and the pairs, and both are in the store, so the verdict can be recomputed from the store alone.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from hvdb.thresholds import Thresholds
 from hvdb.verdict import Judgement
 from hvdb.verdict_report import Outcome
 
-# Longest plan in characters: hvd_bench gets the plan as one argument, and Linux limits an argument to 128 KiB.
+# Most characters of a plan. hvd_bench gets the plan as one argument, and Linux limits an argument to 128 KiB.
 LONGEST_TEXT = 100_000
-# More pairs than this add little information, and the exact tests take time and memory.
+# Most pairs of a cell. Additional pairs would add little information, and the exact tests would take long.
 MOST_PAIRS = 100
 
 
 @dataclass(frozen=True)
 class Plan:
-    """a, b: Side.text, with commits as hashes. launch: the option's text. cells: name -> options.
+    """The plan of a gate. a, b: Side.text of each side, with commits as hashes. launch: text of the option --launch.
 
-    looks: numbers of pairs after which cells are judged, ascending. seconds: limit on each run's measurement.
+    cells: name of a cell -> its options. looks: the numbers of pairs after which the cells are judged, ascending.
+    seconds: limit on the measuring time of each run.
     """
 
     a: str
@@ -48,7 +49,7 @@ class Plan:
 
 
 def read(text: str) -> Plan:
-    """Parses the plan in a store's label. Errors: NotComparable if Plan.text() cannot have written it."""
+    """Parses a plan from a label in a store. Errors: NotComparable if Plan.text() cannot have written `text`."""
     try:
         if len(text) > LONGEST_TEXT:
             raise ValueError("too long")
@@ -75,9 +76,10 @@ def read(text: str) -> Plan:
 
 
 def order(plan: Plan, pair: int) -> tuple[str, str]:
-    """Returns the sides of pair number `pair` (1, 2, ...) in the order in which they run.
+    """Returns the two sides in the order in which they run in pair number `pair` (1, 2, ...).
 
-    In each block of two pairs, the first pair has a random order of sides, and the second pair has the reverse order.
+    Two pairs form a block. The sides run in random order in the first pair of a block, and in the reverse order in the
+    second pair.
     """
     block, second = divmod(pair - 1, 2)
     flipped = random.Random(f"{plan.seed} {block}").random() < 0.5
@@ -85,14 +87,14 @@ def order(plan: Plan, pair: int) -> tuple[str, str]:
 
 
 def cells_in_turn(names: Sequence[str], plan: Plan, pair: int) -> list[str]:
-    """Returns `names` in an order that differs from pair to pair, so that a cell follows different other cells."""
+    """Returns `names` in an order that differs from pair to pair, so that no cell always follows the same cell."""
     return random.Random(f"{plan.seed} cells {pair}").sample(list(names), len(names))
 
 
 def replay(plan: Plan, cells: Sequence[Cell]) -> tuple[dict[str, Judgement], list[str]]:
-    """Judges the pairs of `cells` at one of the plan's looks after another, as far as there are pairs.
+    """Judges the pairs of `cells` at the plan's looks, one after another, until a look needs more pairs than there are.
 
-    Returns the judgement of every cell at the last look that the pairs reach (empty if they reach no look), and the
+    Returns the judgement of every cell at the last look that was possible (empty if no look was possible), and the
     cells that need more pairs for the next look (empty if all cells have a verdict or the last look is done).
     """
     ratios = dict.fromkeys(plan.cells, np.empty(0)) | {cell.name: sides.log_ratios(cell) for cell in cells}

@@ -1,8 +1,9 @@
 """Sorts the sessions of stores into series, and judges the newest session of each series.
 
-A series has one configuration and one fingerprint: a change of a driver, a library or a processor opens a new series.
-Within a series, an expected change (expected.py) begins a segment. A session is judged only by earlier sessions of its
-own segment. An observation is the log of a session's cost: see log_cost().
+The sessions of a series have one configuration and one fingerprint. A change of a driver, a library or a processor
+changes the fingerprint and opens a new series. Within a series, an expected change (expected.py) begins a new segment.
+A session is judged only by earlier sessions of its own segment. An observation is the log of a session's cost, see
+log_cost().
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from hvdb.prediction import Judgement
 from hvdb.runs import Run, grouped
 from hvdb.thresholds import COST, Thresholds
 
-# A stored efficiency below this value is not a measurement.
+# A stored efficiency below this value is taken for a fault and not for a measurement.
 LEAST_EFFICIENCY = 1e-6
 
 
 @dataclass(frozen=True)
 class Series:
-    """One run for each session (sides.sessions()) in the order of time, and the log cost of each run: (sessions,).
+    """One series. runs: the main run of each session (sides.sessions()) in the order of time.
 
-    opened: differences from the configuration's previous session; None if the series has the configuration's first
-    session.
-    closed: another series of the configuration has begun since the last session of this series.
+    costs: log cost of each run, (sessions,).
+    opened: differences between the first session of the series and the configuration's previous session; None if the
+    configuration has no previous session.
+    closed: True if another series of the configuration has begun since the last session of this series.
     begins: index of the first session of a segment -> the expected changes that begin it.
     """
 
@@ -48,11 +50,11 @@ class Series:
 
     @property
     def segments(self) -> list[tuple[int, int]]:
-        """Returns (first, end) of each segment, as indices of sessions."""
+        """Returns (index of the first session, index after the last session) of each segment."""
         return list(pairwise([*sorted({0, *self.begins}), len(self.runs)]))
 
     def segment_begin(self, index: int) -> int:
-        """Returns the first session of the segment that contains session `index`."""
+        """Returns the index of the first session of the segment that contains session `index`."""
         return max(begin for begin, _ in self.segments if begin <= index)
 
     def figure(self, log_cost: float) -> float:
@@ -62,9 +64,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result for one series. judged: index of the judged session. judged and judgement are None if there is none.
+    """The result for one series. judged: index of the judged session.
 
-    reason: why the threshold has its value. changes: change points of all segments; None without ruptures.
+    judged and judgement are None if no session of the series was judged. reason: why the threshold has its value.
+    changes: change points of all segments; None if ruptures is not installed.
     """
 
     series: Series
@@ -75,7 +78,10 @@ class Outcome:
 
 
 def log_cost(run: Run, metric: str) -> float | None:
-    """Returns the log of the seconds per image, or of 1 / the run's stored efficiency; None if it stored none."""
+    """Returns the log of the seconds per image or, for the metric "efficiency", the log of 1 / the stored efficiency.
+
+    Returns None if an efficiency is needed but none is stored.
+    """
     if metric == COST:
         return sides.log_cost(run)
     stored = run.decomposition.get("efficiency")
@@ -83,9 +89,9 @@ def log_cost(run: Run, metric: str) -> float | None:
 
 
 def group(sessions: Sequence[Run], metric: str, expected: Sequence[tuple[Expected, Moment]]) -> list[Series]:
-    """Sorts `sessions` (a run of each session, with a log_cost()) into series. Returns these by name, then by time.
+    """Sorts `sessions` into series. Returns the series sorted by name and then by time.
 
-    expected: expected changes, each with its Expected.begin().
+    sessions: one run of each session; log_cost() of each run is not None. expected: (expected change, its begin()).
     """
     configurations = sides.configurations(sessions)
     names = sides.names(list(configurations))
@@ -112,9 +118,9 @@ def group(sessions: Sequence[Run], metric: str, expected: Sequence[tuple[Expecte
 def _begins(
     runs: Sequence[Run], before: Sequence[Run], expected: Sequence[tuple[Expected, Moment]]
 ) -> dict[int, list[Expected]]:
-    """Returns Series.begins for `runs`. before: earlier runs of the configuration.
+    """Returns Series.begins for `runs`. before: the runs of the configuration that are earlier than `runs`.
 
-    An entry applies only if there is an earlier run of the configuration.
+    An expected change applies only if the configuration has a run from before the change.
     """
     found: dict[int, list[Expected]] = {}
     for entry, begin in expected:
@@ -125,7 +131,10 @@ def _begins(
 
 
 def _judged(series: Series, new: Collection[str] | None) -> int | None:
-    """Returns the index of the session in `new` (UUIDs of sessions); without `new`, of an open series' last session."""
+    """Returns the index of the session to judge: the session whose UUID is in `new`.
+
+    If `new` is None, this is the last session of a series that is not closed. Returns None if there is no such session.
+    """
     if new is None:
         return None if series.closed else len(series.runs) - 1
     named = [index for index, run in enumerate(series.runs) if run.session_uuid in new]
@@ -138,9 +147,9 @@ def _judged(series: Series, new: Collection[str] | None) -> int | None:
 
 
 def judge(found: Sequence[Series], tolerances: Thresholds, new: Collection[str] | None = None) -> list[Outcome]:
-    """Returns an outcome for each series. new: UUIDs of the sessions to judge; None: each open series' last session.
+    """Returns an outcome for each series. new: UUIDs of the sessions to judge; None: as in _judged().
 
-    Errors: HvdbError if `new` has several sessions of one series.
+    Errors: HvdbError if `new` contains several sessions of one series.
     """
     chosen = [_judged(series, new) for series in found]
     rules = [tolerances.rule(series.runs[0]) for series in found]

@@ -1,7 +1,7 @@
 """Renders the history of series as a table and as JSON.
 
-Figures are images/s of the whole world or efficiencies in percent. Slowdowns and thresholds are percentages in tables
-and ratios (0.03) in JSON.
+Figures are images per second of the whole world, or efficiencies in percent. Slowdowns and thresholds are percentages
+in tables and ratios (0.03 for 3 %) in JSON.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from hvdb.thresholds import COST
 from hvdb.verdict import Verdict
 from hvdb.verdict_report import finite
 
-# Version of the JSON document (results/history.schema.json). A change that can break a reader needs a new number.
+# Version of the JSON document (results/history.schema.json). Raise it with each change that can break a reader.
 FORMAT_VERSION = 1
 UNITS = {COST: "images/s", "efficiency": "efficiency %"}
 NOT_JUDGED = "not judged"
-LONGEST_DATE = 19  # characters: 2026-11-23T20:05:00
+LONGEST_DATE = 19  # number of characters in 2026-11-23T20:05:00
 SHOWN_DIFFERENCES = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The result of the command. notes: lines about annotations that had no effect."""
+    """The result of `hvdb history`. notes: lines about expected changes that had no effect."""
 
     metric: str
     outcomes: Sequence[Outcome]
@@ -47,12 +47,12 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """See verdict.exit_code()."""
+        """Returns the exit code of the command, by verdict.exit_code()."""
         return verdict.exit_code(self.verdicts)
 
 
 def header(metric: str) -> tuple[str, ...]:
-    """Returns the columns of rows()."""
+    """Returns the titles of the columns of rows()."""
     unit = UNITS[metric]
     return (
         "series",
@@ -68,7 +68,7 @@ def header(metric: str) -> tuple[str, ...]:
 
 
 def notes(metric: str) -> tuple[str, ...]:
-    """Returns lines that explain rows()."""
+    """Returns lines that explain the columns of rows()."""
     what = "cost per image" if metric == COST else "step time of all ranks over that of one rank alone, 1 / efficiency"
     level = f"{100 * verdict.ALPHA:g} %"
     return (
@@ -83,19 +83,19 @@ def notes(metric: str) -> tuple[str, ...]:
 
 
 def when(run: Run) -> str:
-    """Returns the run's start in the store's notation, without fractions of a second."""
+    """Returns the time at which the run started, in the store's notation but without fractions of a second."""
     return run.started_utc[:LONGEST_DATE]
 
 
 def percent(ratio: float | None) -> str:
-    """Returns a ratio as a percentage such as `+3.05`; `?` if the ratio is infinite, `-` for None."""
+    """Returns a ratio as a percentage such as `+3.05`. Returns `?` for an infinite ratio and `-` for None."""
     if ratio is None:
         return "-"
     return f"{100 * ratio:+.2f}" if math.isfinite(ratio) else "?"
 
 
 def number(value: float) -> str:
-    """Returns a value above 0 with four or more significant digits: tables.number() is too coarse for intervals."""
+    """Returns a value above 0 with four or more significant digits. tables.number() is too coarse for intervals."""
     return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
 
@@ -125,7 +125,7 @@ def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
 
 
 def opening(differences: Sequence[Difference]) -> str:
-    """Returns one line about the differences that opened a series."""
+    """Returns one line about the differences that opened a new series."""
     shown = [f"{d.key}: '{d.first}' -> '{d.second}'" for d in differences[:SHOWN_DIFFERENCES]]
     more = len(differences) - len(shown)
     words = "; ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
@@ -156,7 +156,7 @@ def expectation(entry: Expected) -> str:
 
 
 def details(each: Outcome) -> list[str]:
-    """Returns lines on one series: what opened it, expected changes, change points, the reason of the verdict."""
+    """Returns lines about one series: why it was opened, expected changes, change points, the reason of its verdict."""
     series, known = each.series, each.judgement
     lines = []
     lines += [] if series.opened is None else [f"a new series: {opening(series.opened)}"]
@@ -173,7 +173,7 @@ def details(each: Outcome) -> list[str]:
 
 
 def without_ruptures() -> str:
-    """Returns one line that says what to install for finding change points."""
+    """Returns one line that says which package to install so that change points are found."""
     return (
         f"change points: not looked for, since Python {platform.python_version()} ({sys.executable}) has no module "
         "ruptures: install hvdb[history] or ruptures for it (pip), or name another Python (HVD_PYTHON)"
@@ -194,7 +194,7 @@ def text(report: Report) -> str:
 
 
 def _judgement(series: Series, index: int, known: Judgement, reason: str) -> dict[str, Any]:
-    ends = (known.high, known.low)  # a high cost means a low figure
+    ends = (known.high, known.low)  # in this order, because the highest cost gives the lowest figure
     return {
         "run": series.runs[index].uuid,
         "verdict": known.verdict.value,
@@ -249,7 +249,7 @@ def _series(each: Outcome) -> dict[str, Any]:
 
 
 def json_text(report: Report) -> str:
-    """Returns the report in the form of results/history.schema.json. Unbounded ends of intervals are null."""
+    """Returns the report as JSON (results/history.schema.json). An infinite end of an interval becomes null."""
     document = {
         "format": "hvdb-history",
         "version": FORMAT_VERSION,

@@ -1,4 +1,4 @@
-"""Turns a figure of matplotlib into SVG inside an HTML page. The figure's text stays text, in the page's colours."""
+"""Turns a figure of matplotlib into SVG inside an HTML page. Text stays text, and the colours are those of the page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
-# Colours of figure.py -> the page's variables, whose values differ on a dark page.
+# Colours of figure.py -> the CSS variables of the page. The variables have other values on a dark page.
 COLOURS = {
     "#222222": "var(--ink)",
     "#767676": "var(--muted)",
@@ -21,11 +21,11 @@ COLOURS = {
     "#f0e442": "var(--yellow)",
 }
 _COLOUR = re.compile("|".join(COLOURS))
-# matplotlib places text for DejaVu Sans; Verdana has the same widths.
+# matplotlib places text for the font DejaVu Sans. Verdana may take its place, because its letters have equal widths.
 _FONT = re.compile(r"'DejaVu Sans( Mono)?'")
 _TARGET = re.compile(r"url\(#([\w-]+)\)")
 _LONG_NUMBER = re.compile(r"(\.\d\d)\d+")
-_PLACES = ("d", "x", "y")  # attributes in points; two decimals are finer than any screen
+_PLACES = ("d", "x", "y")  # attributes in points, which are rounded to two decimals; no screen shows more decimals
 _DROPPED = ("metadata", "style")
 
 
@@ -35,10 +35,10 @@ def _page_style(style: str) -> str:
 
 
 def embedded(svg: str, about: str, prefix: str) -> str:
-    """Turns the SVG text of a figure of matplotlib into an element of a page. about: text for screen readers.
+    """Turns the SVG text of a figure of matplotlib into an element of a page. about: a text for screen readers.
 
-    prefix: the beginning of the figure's ids, unique on the page. Ids are renumbered, because matplotlib's ids differ
-    from run to run. Ids to which nothing refers are dropped.
+    prefix: the beginning of all ids in this figure; no other figure of the page may have it. Ids are renumbered,
+    because matplotlib's ids differ from run to run. Ids to which nothing refers are dropped.
     """
     root = ElementTree.fromstring(svg)
     for element in root.iter():
@@ -72,8 +72,8 @@ def embedded(svg: str, about: str, prefix: str) -> str:
 
 
 def drawn(draw: Callable[[Path], Path], about: str, prefix: str) -> str:
-    """Lets `draw` write a .svg file and returns embedded() of its text. Errors: those of `draw`."""
-    from hvdb import figure  # imported late, because it is slow and pages without figures do not need it
+    """Lets `draw` write a .svg file and returns embedded() of the file's text. Errors: those of `draw`."""
+    from hvdb import figure  # imported here, because the import is slow and pages without figures do not need it
 
     settings = {"svg.fonttype": "none", "savefig.transparent": True}
     with figure.plt.rc_context(settings), tempfile.TemporaryDirectory(prefix="hvdb-") as folder:

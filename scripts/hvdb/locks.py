@@ -1,4 +1,7 @@
-"""Lock files, which keep out a second process of hvdb. Standard library only: hvdb.campaign runs on login nodes."""
+"""Lock files, which keep out a second process of hvdb.
+
+Uses only the standard library, because hvdb.campaign runs on login nodes.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def held(path: Path, taken: Exception) -> Iterator[int]:
-    """Holds a lock on the file `path`, which is created if needed. Yields the file's descriptor.
+    """Holds a lock on the file `path` and creates the file if needed. Yields the file's descriptor.
 
     A child process that inherits the descriptor also holds the lock, even after its parent was killed. On a file system
-    without locks, the lock excludes nobody. Errors: `taken` if another process holds the lock; OSError if the file
+    without locks, the lock keeps nobody out. Errors: `taken` if another process holds the lock; OSError if the file
     cannot be written.
     """
     with path.open("a") as file:

@@ -36,6 +36,6 @@ def _sections(sections: Iterable[Section], level: int) -> Iterator[str]:
 
 
 def text(page: Document) -> str:
-    """Returns the page as Markdown, with a newline at its end and without figures, whose numbers tables have."""
+    """Returns the page as Markdown that ends with a newline. Leaves out the figures, whose numbers are in tables."""
     head = [f"# {printable.markdown(cut(page.title))}", "", printable.markdown(cut(page.lead)), ""]
     return "\n".join([*head, *_sections(page.sections, 2)])

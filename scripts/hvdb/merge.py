@@ -1,8 +1,8 @@
-"""Merges stores into one output. Idempotent: merging rows that the output already has does not change the output.
+"""Merges stores into one output store. Merging rows that the output already has does not change the output.
 
 The merge opens each input read-only, checks the whole input, and copies its rows to a working file beside the output.
-The working file then becomes the output, or its rows are added to the output in one transaction. After a fault, a full
-disk or a kill at any point the output has either all new rows or none.
+The working file then becomes the output. If there is an output already, the rows are added to it in one transaction.
+After a fault, a full disk or a kill at any point, the output has either all new rows or none of them.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from hvdb.errors import StoreError
 
 __all__ = ["LEFTOVER_REASON", "Outcome", "Plan", "merge", "plan"]
 
-# A .partial file that changed within this time probably belongs to a running job, because jobs save every few seconds.
+# Jobs save every few seconds, so a .partial file that changed within this time probably belongs to a running job.
 ALIVE_SECONDS = 120.0
-# A .partial file with a lock is in use, however old it is, so the merge hardly waits for the lock.
+# A locked .partial file is in use, however old it is. The merge waits for the lock only this long, then skips the file.
 LEFTOVER_WAIT_SECONDS = 0.2
-# A large output gets larger pages: blobs of some hundred steps fill these well, and SQLite manages fewer pages.
+# From LARGE_BYTES on, the output gets pages of LARGE_PAGE_BYTES instead of PAGE_BYTES. Blobs of some hundred steps fill
+# the large pages well, and SQLite has fewer pages to manage.
 LARGE_BYTES, LARGE_PAGE_BYTES, PAGE_BYTES = 64 << 20, 16384, 4096
 CACHE_KIB = 65536
-# Limits for reading ahead: number of files, and MiB of one file.
+# Limits on reading ahead: number of files, and MiB of each file.
 READ_AHEAD_FILES, READ_AHEAD_MIB = 2, 256
 WORKING_SUFFIX = ".merging"
 
 
 @dataclass
 class Plan:
-    """The files to read. Files in `named` must be intact. Files in `found` (leftovers of killed jobs) may be in use."""
+    """The files to read. named: files that must be intact. found: leftovers of killed jobs, which may be in use."""
 
     named: list[Path]
     found: list[Path] = field(default_factory=list)
@@ -47,11 +48,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a merge: counts of runs, and lines to print.
+    """The result of a merge: numbers of runs, and lines to print.
 
-    added: new runs in the output; present: runs that the output already had; incomplete: runs written with status
-    'incomplete'; superseded: unfinished runs that a later state of the same run replaced; left_out: one line per file
-    that was not merged. coll_added, coll_present: like added and present, for sessions of collectives.
+    added: runs that are new in the output. present: runs that the output already had. incomplete: runs written with
+    status 'incomplete'. superseded: unfinished runs that were replaced by a later state of the same run. left_out: one
+    line per file that was not merged. coll_added: sessions of collectives that are new in the output. coll_present:
+    sessions of collectives that the output already had.
     """
 
     added: int
@@ -65,9 +67,10 @@ class Outcome:
 
 
 def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan:
-    """Returns the files to read: `inputs` (of a folder, the .db files) and killed jobs' `.partial` files beside them.
+    """Returns the files to read: `inputs`, and the `.partial` files that killed jobs left beside these files.
 
-    A `.partial` file that changed within the last two minutes is ignored unless `inputs` names it.
+    A folder in `inputs` stands for its .db files. A `.partial` file that changed within the last ALIVE_SECONDS is read
+    only if `inputs` names it.
     Errors: StoreError for a folder without stores, or if the output is among the inputs.
     """
     now = time.time() if now is None else now
@@ -106,7 +109,7 @@ def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan
         except FileNotFoundError:
             made.notes.append(_gone(leftover))
             continue
-        if not stat.S_ISREG(seen.st_mode):  # opening a pipe may wait for ever
+        if not stat.S_ISREG(seen.st_mode):  # for example a pipe, whose opening may wait for ever
             made.notes.append(f"{leftover}: is not a file: left out")
         elif now - seen.st_mtime < ALIVE_SECONDS:
             made.notes.append(f"{leftover}: changed just now, its job may still run: left out (name it to take it)")
@@ -122,13 +125,13 @@ def _gone(leftover: Path) -> str:
 def merge(
     output: Path, inputs: Iterable[Path], *, skip_damaged: bool = False, step: progress.Step = progress.silent
 ) -> Outcome:
-    """Adds all runs of `inputs` (files, or folders of them) to `output`, which is created if it does not exist.
+    """Adds all runs of `inputs` (files, or folders of files) to `output`, which is created if it does not exist.
 
-    skip_damaged: leave out and report inputs that cannot be read, instead of merging nothing.
+    skip_damaged: leave out and report inputs that cannot be read. Without it, such an input is an error.
     step: called with (bytes done, total bytes) after each file.
     Memory: some 100 MB for any number of samples. Disk: a temporary copy of the new rows beside the output.
-    Errors: StoreError (unreadable, damaged, unknown schema, not writable, locked), NotComparable (different contents
-    of one UUID). After an error the output is unchanged.
+    Errors: StoreError if a store is unreadable, damaged, of an unknown schema, not writable or locked; NotComparable
+    if two stores have different contents for one UUID. After an error the output is unchanged.
     """
     work = plan(list(inputs), output)
     work.notes += _remove_dead_working_files(output)
@@ -184,7 +187,10 @@ def _run(
 
 
 def _readable_headers(paths: list[Path], skip_damaged: bool, left_out: list[str]) -> list[Path]:
-    """Checks all headers before reading any file, so that one error names all files that cannot be merged."""
+    """Checks the headers of all files before any file is read, so that one error names all files with a faulty header.
+
+    Returns the files to merge.
+    """
     good, faults = [], []
     for path in paths:
         try:
@@ -208,7 +214,10 @@ def _readable_headers(paths: list[Path], skip_damaged: bool, left_out: list[str]
 def _take(
     collected: _Collector, path: Path, found: bool, skip_damaged: bool, notes: list[str], left_out: list[str]
 ) -> bool:
-    """Collects one file. Returns False if the file was left out; the reason is then in `notes` or `left_out`."""
+    """Collects the rows of one file. Returns False if the file was left out, and adds the reason to a list.
+
+    The list is `notes` or `left_out`.
+    """
     try:
         collected.take(path, LEFTOVER_WAIT_SECONDS if found else store.WAIT_SECONDS)
         if found:
@@ -225,16 +234,17 @@ def _take(
 
 
 class _Collector:
-    """The working file, with the existing output attached, and the lists of rows collected so far.
+    """The working file, with the existing output attached, and the UUIDs of the records collected so far.
 
-    The working file has no journal file and is not synced, because no other program reads it and a fault deletes it.
+    The working file has no journal file and is not synced. Neither is needed, because no other program reads the
+    working file and it is deleted after a fault.
     """
 
     def __init__(self, working: Path, output: Path, page_bytes: int) -> None:
         self._output = output
         self.output_checked: tuple[int, int, int] | None = None
         self._file_of: dict[str, str] = {}
-        # _present and _added map the table of a record to UUIDs.
+        # _present and _added: table -> UUIDs of the table's records.
         self._present: dict[str, set[str]] = {record.table: set() for record in untrusted.RECORDS}
         self._added: dict[str, set[str]] = {record.table: set() for record in untrusted.RECORDS}
         self._superseded: set[str] = set()
@@ -251,7 +261,8 @@ class _Collector:
     def _attach_output(self) -> None:
         self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * store.WAIT_SECONDS)}")
         try:
-            # This connection writes nothing, but a killed merge may have left a journal, whose roll-back needs mode rw.
+            # This connection writes nothing to the output. But a killed merge may have left a journal, and mode rw is
+            # needed to roll it back.
             self._connection.execute("ATTACH ? AS present", (f"{self._output.resolve().as_uri()}?mode=rw",))
         except untrusted.DAMAGE as error:
             raise store.fault(self._output, error) from error
@@ -265,17 +276,20 @@ class _Collector:
         return self._file_of.get(uuid, str(self._output))
 
     def take(self, path: Path, wait_seconds: float) -> None:
-        """Collects one input. Errors: StoreError, also if the input changes meanwhile; NotComparable; sqlite3.Error."""
+        """Collects the rows of one input.
+
+        Errors: StoreError, also if the input changes while it is read; NotComparable; sqlite3.Error.
+        """
         with store.attached(self._connection, path, "incoming", wait_seconds) as require_unchanged:
             try:
                 taken = absorb(self._connection, Place("incoming", lambda _: str(path)), self._places)
             except sqlite3.OperationalError as error:
                 if store.needs_rollback(error) and store.journal_of(path).exists():
-                    # Another program has begun to write to the input after the merge opened it.
+                    # Another program began to write to the input after the merge had opened the input.
                     raise store.changed(path) from error
                 raise
-            # SQLite's locks keep writers out. But a running job does not lock its .partial file, and on some cluster
-            # file systems locks have no effect between nodes.
+            # SQLite's locks usually keep writers out. But a running job does not lock its .partial file, and on some
+            # cluster file systems locks have no effect between nodes.
             require_unchanged()
             self._connection.execute("COMMIT")
         for uuid in taken.copied():
@@ -290,7 +304,7 @@ class _Collector:
         return bool(self._file_of)
 
     def outcome(self, notes: list[str], left_out: list[str]) -> Outcome:
-        """Returns the counts so far."""
+        """Returns the numbers of runs and sessions collected so far, with the given lines."""
         cut = "SELECT count(*) FROM main.run WHERE status = 'incomplete'"
         (incomplete,) = self._connection.execute(cut).fetchone()
         added = {table: len(uuids) for table, uuids in self._added.items()}
@@ -312,9 +326,9 @@ class _Collector:
 
 
 class _ReadAhead:
-    """Loads the next files into the operating system's cache, in a thread, while the caller processes a file.
+    """Reads the next files into the operating system's cache, in a thread, while the caller processes a file.
 
-    The thread closes each file before SQLite opens it, because closing drops the process's POSIX locks on the file.
+    The thread closes each file before SQLite opens the file, because closing would drop SQLite's POSIX locks on it.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -337,7 +351,7 @@ class _ReadAhead:
 
 
 def _load(path: Path) -> None:
-    """Reads and discards the first part of the file. Never throws, because the later open reports any fault."""
+    """Reads and discards the first part of the file. Never throws, because the merge reports any fault of the file."""
     block = bytearray(1 << 20)
     try:
         with path.open("rb", buffering=0) as file:
@@ -351,14 +365,14 @@ def _load(path: Path) -> None:
 def _publish(
     working: Path, output: Path, file_of: Callable[[str], str], is_new: bool, checked: tuple[int, int, int] | None
 ) -> None:
-    """Renames the working file to the output. If the output exists, adds the working file's rows to it instead.
+    """Renames the working file to the output, or adds its rows to the output if the output exists.
 
-    checked: the output's store.state() at the time of the check; None if there was no output.
+    checked: store.state() of the output when the output was checked; None if there was no output.
     """
     if not output.exists():
         _sync(working)
         try:
-            os.link(working, output)  # unlike rename, never replaces a file that another program created meanwhile
+            os.link(working, output)  # unlike rename(), fails if another program has created the output meanwhile
         except FileExistsError:
             pass
         except OSError:  # a file system without hard links
@@ -371,9 +385,9 @@ def _publish(
 
 
 def _add(working: Path, output: Path, file_of: Callable[[str], str], checked: tuple[int, int, int] | None) -> None:
-    """Adds the working file's rows to the output in one transaction. Leaves out rows that another program has added.
+    """Adds the working file's rows to the output in one transaction. Leaves out rows that are already in the output.
 
-    Checks the output again if the output was replaced or written since the last check.
+    Checks the output again if it was replaced or written since it was checked.
     """
     store.require_safe_to_open(output)
     uri = f"{output.resolve().as_uri()}?mode=rw"
@@ -389,11 +403,11 @@ def _add(working: Path, output: Path, file_of: Callable[[str], str], checked: tu
         absorb(connection, Place("incoming", file_of), [Place("main", lambda _: str(output))])
         connection.execute("COMMIT")
     finally:
-        connection.close()  # rolls back what was not committed
+        connection.close()  # rolls the transaction back if it was not committed
 
 
 def _sync(path: Path) -> None:
-    """Makes the contents of a file or folder durable. Ignores errors for folders, which some file systems refuse."""
+    """Syncs a file or folder to disk. Ignores errors for a folder, because some file systems cannot sync folders."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -405,7 +419,10 @@ def _sync(path: Path) -> None:
 
 
 def _remove_dead_working_files(output: Path) -> list[str]:
-    """Deletes working files of killed merges on this host. Returns notes on these and on other hosts' working files."""
+    """Deletes the working files of merges that were killed on this host.
+
+    Returns notes about the deleted files, and about working files of merges on other hosts.
+    """
     notes = []
     start = f"{output.name}."
     for path in sorted(output.parent.iterdir()) if output.parent.is_dir() else []:

@@ -1,4 +1,4 @@
-"""Plots time and bus bandwidth of collective operations against size, for each side, with intervals and the bound."""
+"""Plots time and bus bandwidth of collective operations against size: curves with intervals, and the bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hvdb.coll_results import Panel, Point, Series, bus_factor, bus_rate
 
 WIDTH, PANEL_HEIGHT = 11.5, 2.9  # inches
 HEAD, FOOT = 0.95, 0.75
-# Sides differ both in markers and in colours. When the colours repeat, the lines are dash-dotted.
+# Sides differ in marker and in colour. When every colour has been used, the colours are used again with dash-dotted
+# lines.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "p", ">", "h", "*")
 LOOKS = tuple(
     (figure.CYCLE[i % len(figure.CYCLE)], marker, "-" if i < len(figure.CYCLE) else "-.")
@@ -27,7 +28,7 @@ Value = Callable[[int, float], float]
 
 
 def size_text(size: float) -> str:
-    """Returns a number of bytes in the notation of nccl-tests, with binary units: 64K, 1.5M."""
+    """Returns a number of bytes in the notation of nccl-tests, with binary units, such as 64K or 1.5M."""
     power = 0
     while size >= 1024 and power + 1 < len(UNITS):
         size, power = size / 1024, power + 1
@@ -56,10 +57,10 @@ def _bound(axes: Axes, points: Sequence[Point], value: Value, colour: str, name:
 
 
 def _draw(axes: Axes, members: Sequence[Series], names: Mapping[int, str], value: Value) -> None:
-    bounded: set[int] = set()  # sources with a drawn bound; all sides of a source have one bound
+    bounded: set[int] = set()  # sources whose bound was drawn; all sides of one source have the same bound
     for number, series in enumerate(members):
         look = LOOKS[number % len(LOOKS)]
-        # The label needs the file's name only if two sides in the panel have the same name.
+        # The label contains the name of the file only if two sides in the panel have the same name.
         twice = sum(other.name == series.name for other in members) > 1
         start = f"{names[series.source]}: " if twice else ""
         points = sorted(series.points, key=lambda point: point.size)
@@ -77,7 +78,7 @@ def _draw(axes: Axes, members: Sequence[Series], names: Mapping[int, str], value
 
 
 def draw(panels: Mapping[Panel, Sequence[Series]], names: Mapping[int, str], path: Path) -> Path:
-    """Writes the figure of one operation to `path` (.png or .svg) and returns `path`. names: source -> its label.
+    """Writes the figure of one operation to `path` (.png or .svg) and returns `path`. names: source -> label.
 
     Errors: those of figure.write().
     """

@@ -1,5 +1,7 @@
-"""Plots series in the order of time: sessions, prediction interval, change points and expected changes. Each
-configuration has a panel."""
+"""Plots series of sessions in the order of time, with prediction intervals, change points and expected changes.
+
+Each configuration has a panel of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from hvdb.verdict import Verdict
 WIDTH, PANEL_HEIGHT = 11.5, 3.1  # inches
 HEAD, FOOT = 0.95, 0.75
 MOST_DATES = 6
-MOST_NOTED = 12  # texts in one panel
-# Series differ both in markers and in colours.
+MOST_NOTED = 12  # most notes in one panel
+# Each series of a panel has its own colour and marker.
 SERIES_LOOKS = ((figure.BLUE, "o"), (figure.PURPLE, "s"), (figure.GREEN, "^"), (figure.SKY, "D"))
 VERDICT_LOOKS = {
     Verdict.PASS: (figure.GREEN, "*"),
@@ -31,7 +33,7 @@ VERDICT_LOOKS = {
 
 
 class _Panel:
-    """One configuration. x: number of a session among all sessions of the configuration, in the order of time."""
+    """The panel of one configuration. On the x axis, the sessions of the configuration are numbered by time."""
 
     def __init__(self, axes: Axes, outcomes: Sequence[Outcome]) -> None:
         self.axes = axes
@@ -108,7 +110,7 @@ class _Panel:
 
 
 def draw(outcomes: Sequence[Outcome], path: Path) -> Path:
-    """Writes the figure to `path` (.png or .svg) and returns `path`. Errors: as figure.save()."""
+    """Writes the figure to `path` (.png or .svg) and returns `path`. Errors: those of figure.save()."""
     panels = grouped(outcomes, lambda each: each.series.name)
     height = HEAD + FOOT + PANEL_HEIGHT * len(panels)
     fig, axes = figure.new(len(panels), 1, WIDTH, height)

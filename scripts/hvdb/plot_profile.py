@@ -1,4 +1,4 @@
-"""Plots a per-layer profile: the step in execution order, each kind's share of the time, the costliest operations."""
+"""Plots a per-layer profile: operations in execution order, the time of each kind, and the costliest operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ KIND_COLOURS = (figure.BLUE, figure.ORANGE, figure.GREEN, figure.VERMILION, figu
 
 
 def label(name: str, longest: int = 30) -> str:
-    """Returns a readable name ('fc.backward_data' -> 'fc bwd data'). Cuts a long name in the middle."""
+    """Returns the name of an operation in readable form ('fc bwd data' for 'fc.backward_data').
+
+    Leaves out the middle of a name of more than `longest` characters.
+    """
     name = printable.terminal(name)
     for long, short in (("backward_weights", "bwd weights"), ("backward_data", "bwd data"), ("backward", "bwd")):
         name = name.replace(f"_{long}", f" {short}").replace(f".{long}", f" {short}")
@@ -67,7 +70,7 @@ def _bars(axes: Axes, labels: list[str], seconds: list[float], colours: list[str
 
 
 def draw(run: Run, path: Path) -> Path:
-    """Writes the figure of one profiled run, for which layer_profile.takes_time() is true. Returns `path`."""
+    """Writes the figure of a profiled run to `path` and returns `path`. layer_profile.takes_time(run) must be true."""
     operations = [o for o in run.operations if o.seconds > 0]
     total = sum(o.seconds for o in operations)
     kinds = shares(operations)

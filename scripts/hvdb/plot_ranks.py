@@ -1,4 +1,4 @@
-"""Plots the ranks of one run: a heat map of their own work over time, and each rank's slowdown with its interval."""
+"""Plots the ranks of one run: a heat map of the ranks' own work over time, and each rank's slowdown and interval."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from hvdb import figure, printable, rank_report
 from hvdb.rank_work import Examined
 from hvdb.slow_ranks import CONFIDENCE, Findings, log_ratios
 
-# People with any common kind of colour blindness can distinguish blue and vermilion, see figure.py.
+# Blue and vermilion differ for people with any common kind of colour blindness (source: figure.py).
 DIVERGING = LinearSegmentedColormap.from_list("faster_slower", [figure.BLUE, "#FFFFFF", figure.VERMILION])
-MOST_COLUMNS = 1000  # columns of a heat map; if there are more samples, columns are medians of neighbours
-MOST_NAMED = 32  # most ranks with names on the axis, and most nodes with names beside the heat map
-NAMED_AMONG_MANY = 4  # most slow ranks with names if there are more than MOST_NAMED ranks
+MOST_COLUMNS = 1000  # most columns of a heat map; with more samples, a column is the median of neighbouring samples
+MOST_NAMED = 32  # limit on the ranks that have names on the axis, and on the nodes that have names beside the heat map
+NAMED_AMONG_MANY = 4  # with more than MOST_NAMED ranks, at most this number of slow ranks have names
 HEIGHT, WIDTH = 6.6, 11.5  # inches
 LOOKS = {"slow": (figure.VERMILION, "s"), "may be slow": (figure.ORANGE, "^"), "ok": (figure.BLUE, "o")}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """The data to draw. seconds: own work (ranks, samples). hosts: of each rank; empty if unknown.
+    """The data to draw. seconds: own work of the ranks (ranks, samples). hosts: host of each rank; empty if unknown.
 
-    threshold: a slow rank is slower by at least this fraction. most_columns: limit of the heat map; see columns().
+    threshold: a slow rank is slower by at least this fraction. most_columns: most columns of the heat map.
     """
 
     title: str
@@ -46,7 +46,7 @@ def picture(examined: Examined, threshold: float, most_columns: int = MOST_COLUM
 
 
 def columns(ratios: np.ndarray, most: int = MOST_COLUMNS) -> np.ndarray:
-    """Reduces `ratios` (ranks, samples) to at most `most` columns, by taking medians of neighbours."""
+    """Reduces `ratios` (ranks, samples) to at most `most` columns by taking medians of neighbouring columns."""
     samples = ratios.shape[1]
     if samples <= most:
         return ratios
@@ -55,12 +55,12 @@ def columns(ratios: np.ndarray, most: int = MOST_COLUMNS) -> np.ndarray:
 
 
 def limit(percent: np.ndarray, threshold: float) -> float:
-    """Returns the end of the colour scale in %: above nearly all of `percent`, and at least twice the threshold."""
+    """Returns the end of the colour scale in %: a value above nearly all of `percent`, at least twice the threshold."""
     return float(max(200 * threshold, np.percentile(np.abs(percent), 99)))
 
 
 def _looks(findings: Findings, hosts: list[str]) -> dict[str, list[int]]:
-    """Groups the ranks by their marker in the plot (a key of LOOKS)."""
+    """Returns marker (a key of LOOKS) -> the ranks that the plot shows with this marker."""
     slow = {rank for rank, host in enumerate(hosts) if host in findings.slow_nodes} | set(findings.slow_ranks)
     unclear = set(findings.unclear_ranks)
     others = set(range(len(findings.ranks))) - slow - unclear
@@ -127,12 +127,12 @@ def _intervals(axes: Axes, picture: Picture, findings: Findings, looks: dict[str
 
 
 def draw(picture: Picture, findings: Findings, path: Path, run_id: str) -> Path:
-    """Writes the figure of one run to `path` (.png or .svg) and returns `path`. Errors: as figure.save()."""
+    """Writes the figure of one run to `path` (.png or .svg) and returns `path`. Errors: those of figure.save()."""
     words = [
         *textwrap.wrap(printable.terminal(picture.title), 115)[:2],
         f"own work: {picture.kind}; lines: {100 * CONFIDENCE:g} % intervals; dashed: {100 * picture.threshold:g} %",
     ]
-    head, foot = 0.85 + 0.17 * len(words), 1.45  # inches
+    head, foot = 0.85 + 0.17 * len(words), 1.45  # heights in inches
     fig, ((heat, medians),) = figure.new(1, 2, WIDTH, HEIGHT, gridspec_kw={"width_ratios": (2.1, 1), "wspace": 0.32})
     fig.subplots_adjust(left=0.065, right=0.975, top=1 - head / HEIGHT, bottom=foot / HEIGHT)
     place = heat.get_position()

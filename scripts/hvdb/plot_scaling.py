@@ -17,7 +17,7 @@ from hvdb.bootstrap import Estimate
 from hvdb.efficiency import Cell
 from hvdb.published import PublishedPoint
 
-# Published series in the plot: set-up -> marker. These are one per network generation; the data has more.
+# Published series in the plot: set-up -> marker. These are one series per network generation. published.csv has more.
 PUBLISHED_SERIES = {"roce25-rdma-nccl": "o", "tcp40-nccl": "s", "roce25-128": "^", "roce25-512": "D"}
 HOLLOW = {
     "linestyle": "none",
@@ -26,15 +26,15 @@ HOLLOW = {
     "markersize": 6,
     "markeredgewidth": 1.2,
 }
-# The axis of the efficiency ends between LEAST_TOP and MOST_TOP. It shows at most SHOWN_OF_BOUND of an interval above
-# the highest point, and leaves ROOM above that. A value above the axis becomes an arrow with a number, so that one wide
-# interval does not flatten the other curves. All values are in %.
+# The axis of the efficiency ends between LEAST_TOP and MOST_TOP. The axis shows at most SHOWN_OF_BOUND of the intervals
+# above the highest point, so that a wide interval does not flatten the curves. ROOM is left free at the ends of the
+# axis. A value above the axis is drawn as an arrow with a number. All values are in %.
 LEAST_TOP, MOST_TOP, SHOWN_OF_BOUND, ROOM = 106.0, 200.0, 25.0, 6.0
-# Heights in inches: title, both rows of panels, ticks and label of the axis, footer, one more line under the title.
+# Heights in inches: title, the two rows of panels, ticks and label of the axis, footer, each further line of the title.
 HEAD_INCHES, PANELS_INCHES, TICKS_INCHES, FOOTER_INCHES, LINE_INCHES = 1.0, 4.6, 0.6, 0.3, 0.17
-# (colour, marker) of the configurations, in order. After the last pair, the first pair is used again.
+# (colour, marker) of each configuration. After the last pair of this list, the first pair is used again.
 CURVE_STYLES = [(colour, marker) for marker in ("o", "v", "X") for colour in figure.CYCLE]
-# Properties in which curves of one network may differ -> the name of a value.
+# Property in which curves of one network may differ -> a function that returns the name of a value.
 DISTINCTIONS: dict[str, Callable[[Any], str]] = {
     "device": str,
     "schedule": lambda schedule: "not reducing" if schedule == "none" else schedule,
@@ -48,7 +48,7 @@ DISTINCTIONS: dict[str, Callable[[Any], str]] = {
 
 
 def _curves(cells: Sequence[Cell]) -> dict[tuple, list[Cell]]:
-    """Returns cells by configuration, sorted by ranks. A solo run takes the place of a full run on one rank."""
+    """Returns configuration -> its cells, sorted by number of ranks. A solo run stands for a full run on one rank."""
     curves: dict[tuple, dict[int, Cell]] = {}
     for cell in cells:
         points = curves.setdefault(tuple(cell.configuration.values()), {})
@@ -58,9 +58,10 @@ def _curves(cells: Sequence[Cell]) -> dict[tuple, list[Cell]]:
 
 
 def labels(panels: Sequence[Sequence[dict]]) -> list[list[str]]:
-    """Names each configuration of each panel by compute type and by the properties in which curves of a panel differ.
+    """Returns a name for each configuration of each panel.
 
-    Curves with one name have one configuration, also in different panels. Within a panel all names differ.
+    The name is made of the compute type and of the properties in which the curves of any panel differ. Within a panel
+    all names differ. Curves of different panels with one name have the same values of these properties.
     """
     differing = [name for name in DISTINCTIONS if any(len({one[name] for one in panel}) > 1 for panel in panels)]
 
@@ -72,12 +73,12 @@ def labels(panels: Sequence[Sequence[dict]]) -> list[list[str]]:
 
 
 def styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Returns one (colour, marker) for each name."""
+    """Returns name -> (colour, marker)."""
     return {name: CURVE_STYLES[i % len(CURVE_STYLES)] for i, name in enumerate(dict.fromkeys(names))}
 
 
 def efficiency_axis(cells: Sequence[Cell], points: Sequence[PublishedPoint]) -> tuple[float, float]:
-    """Returns bottom and top of the axis of the efficiency in %. The top lies between LEAST_TOP and MOST_TOP."""
+    """Returns the bottom and the top of the axis of the efficiency in %. The top is between LEAST_TOP and MOST_TOP."""
     ours = [cell.efficiency for cell in cells if cell.efficiency is not None]
     values = [100.0, *(100.0 * e.value for e in ours), *(_percent(p) for p in points if p.efficiency is not None)]
     lowest = min([*values, *(100.0 * e.low for e in ours if e.low is not None)])
@@ -97,13 +98,13 @@ def _with_interval(
     values = np.array([figure_.value for figure_ in figures]) * scale
     low = np.array([f.value if f.low is None else f.low for f in figures]) * scale
     high = np.array([f.value if f.high is None else f.high for f in figures]) * scale
-    # a percentile interval may not contain the point, but a bar must not be negative
+    # A percentile interval may lie beside its point, but matplotlib refuses error bars of negative length.
     errors = [np.maximum(values - low, 0), np.maximum(high - values, 0)]
     axes.errorbar(ranks, values, yerr=errors, capsize=3.5, linewidth=1.8, markersize=6.5, zorder=4, **style)
 
 
 def _beside(ranks: int, highest: int, colour: str) -> dict[str, Any]:
-    """Places the name of a curve's last point to the right of the point, or above the point if the panel ends there."""
+    """Returns where to write the text of a curve's last point: right of the point if there is room, else above it."""
     room = 2 * ranks <= highest
     place = {"offset": (9, -4)} if room else {"offset": (3, 8), "ha": "right"}
     return {**place, "color": colour, "fontweight": "bold"}
@@ -133,7 +134,7 @@ def _rates(axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[
 def _efficiencies(
     axes: Axes, curves: dict[str, list[Cell]], style: dict, points: list[PublishedPoint], highest: int, top: float
 ) -> None:
-    """Draws one panel whose axes end at `highest` ranks and at `top` %."""
+    """Draws the efficiencies of one panel. The axes of the panel end at `highest` ranks and at `top` %."""
     axes.axhline(100, linestyle=(0, (5, 3)), linewidth=1, color=figure.MUTED)
     for name, cells in curves.items():
         colour, marker = style[name]
@@ -155,7 +156,8 @@ def _efficiencies(
 
 
 def _name_efficiency(axes: Axes, cell: Cell, top: float, beside: dict[str, Any], *, is_last: bool) -> None:
-    """Writes the value of a curve's last point beside it; a value above the axis, beside an arrow at the top."""
+    """Writes the value of a curve's last point beside the point. For a value above the axis, draws an arrow at the top
+    and writes the value beside the arrow."""
     value, high = 100.0 * cell.efficiency.value, 100.0 * (cell.efficiency.high or 0.0)
     if value > top:
         words = f"↑ {value:.1f} %"
@@ -168,7 +170,7 @@ def _name_efficiency(axes: Axes, cell: Cell, top: float, beside: dict[str, Any],
 
 
 def _arrange(fig: Figure, handles: dict[str, Line2D], head: float) -> None:
-    """Puts the legend under the panels in as many columns as fit. The figure grows by the legend's height."""
+    """Puts the legend under the panels, in as many columns as fit. Makes the figure higher by the legend's height."""
     for columns in (3, 2, 1):
         legend = fig.legend(
             list(handles.values()),
@@ -191,7 +193,7 @@ def _arrange(fig: Figure, handles: dict[str, Line2D], head: float) -> None:
 
 
 def draw(cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path) -> Path:
-    """Writes the figure to `path` and returns `path`. cells: at least one, from efficiency.cells()."""
+    """Writes the figure to `path` and returns `path`. cells: one or more rows from efficiency.cells()."""
     models = list(dict.fromkeys(cell.model for cell in cells))
     beside = [p for p in points if p.model in models and p.setup in PUBLISHED_SERIES]
     highest = max([cell.ranks for cell in cells] + [p.gpus for p in beside])

@@ -1,4 +1,4 @@
-"""Plots the losses of efficiency as a waterfall from the ideal to the measured value. Each full run has a panel."""
+"""Plots the losses of efficiency as a waterfall from 100 % to the measured efficiency. Each full run has a panel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from hvdb import figure, printable, report, tables
 from hvdb.runs import Run
 
-# component -> colour, in the order of the steps from left to right. The bar 'efficiency' follows at the end.
+# Component -> colour, in the order of the waterfall's bars from left to right. The bar 'efficiency' follows at the end.
 STEPS = {
     "interference": figure.ORANGE,
     "stragglers": figure.PURPLE,
@@ -24,13 +24,13 @@ STEPS = {
 
 
 def levels(run: Run) -> list[tuple[str, float, float]]:
-    """Returns (component, from %, to %) of each step of the waterfall, in order.
+    """Returns (component, from %, to %) of each bar of the waterfall, from left to right.
 
     The fractions of a decomposition and the efficiency sum to 1, so the waterfall ends exactly at the efficiency.
     """
     height = 100.0
     fall = []
-    # unknown components come before the residual, so that the steps still end at the efficiency
+    # Unknown components are drawn before the residual, so that the bars end at the efficiency.
     unknown = [name for name in run.decomposition if name not in STEPS and name != "efficiency"]
     for name in [*list(STEPS)[:-1], *unknown, "residual"]:
         part = run.decomposition.get(name)
@@ -42,13 +42,13 @@ def levels(run: Run) -> list[tuple[str, float, float]]:
 
 
 def amount(percent: float, milliseconds: float) -> str:
-    """Returns the loss of a part as text, in % of the step and in ms. A gain is negative, as in the program's table."""
+    """Returns the loss of a part as text, in % of the step and in ms. As in hvd_bench's table, a gain is negative."""
     shown = f"{percent:.1f}"
     return f"{'0.0' if float(shown) == 0 else shown}\n{round(milliseconds) + 0} ms"
 
 
 def tick(component: str) -> str:
-    """Returns the component's name as the program prints it, broken into short lines."""
+    """Returns the component's name as hvd_bench prints it, but broken into short lines."""
     name = report.COMPONENTS.get(component) or printable.terminal(component).replace("_", " ")
     return "\n".join(map(printable.label, textwrap.wrap(name, 13)))
 
@@ -64,7 +64,7 @@ def _panel(axes: Axes, run: Run) -> None:
         part = run.decomposition[name]
         axes.plot([position - 1.36, position + 0.36], [above, above], color=figure.MUTED, linewidth=0.8)
         ink = figure.MUTED if part.unresolved else figure.INK
-        if part.unresolved:  # no bar, but the level still changes, so that the steps end at the efficiency
+        if part.unresolved:  # has no bar, but changes the level, so that the bars end at the efficiency
             axes.plot([position, position], [above, below], color=figure.MUTED, linewidth=0.8)
         else:
             axes.bar(position, below - above, bottom=above, color=colour, width=0.72)
@@ -87,7 +87,7 @@ def _panel(axes: Axes, run: Run) -> None:
     labels.append(tick("efficiency"))
     axes.set_xticks(range(len(labels)), labels, rotation=0, fontsize=7)
     axes.grid(axis="x", visible=False)
-    # The axis does not start at 0, so that small losses can be seen. The axis's label says this.
+    # The axis does not start at 0, so that small losses are visible. The label of the axis says where it starts.
     floor = max(0.0, 10.0 * ((min(lowest, 100 * reached.fraction) - 8) // 10))
     axes.set_ylim(floor, highest + 0.18 * (highest - floor))
     step = 1000.0 * run.step_seconds if run.step_seconds is not None else None
@@ -106,7 +106,7 @@ def _panel(axes: Axes, run: Run) -> None:
 
 
 def draw(runs: Sequence[Run], path: Path) -> Path:
-    """Writes the figure to `path` and returns `path`. runs: at least one; each must have an 'efficiency' part."""
+    """Writes the figure to `path` and returns `path`. runs: one or more, each with a part 'efficiency'."""
     columns = 2 if len(runs) > 1 else 1
     rows = -(-len(runs) // columns)
     width = 7.3 * columns if columns > 1 else 8.6
@@ -115,7 +115,7 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
         " Numbers: lost, in % of the step and in ms; what is negative is a gain. Not resolved: the interval holds 0.",
         int(13 * width),
     )
-    head = 1.15 + 0.17 * (len(subtitle) - 1)  # inches, like `foot`
+    head = 1.15 + 0.17 * (len(subtitle) - 1)  # `head` and `foot` are in inches
     foot = 0.75
     height = 3.7 * rows - 0.9 + head + foot
     fig, axes = figure.new(rows, columns, width, height)

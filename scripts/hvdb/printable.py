@@ -1,9 +1,9 @@
-"""Makes text from strangers (in a store, or a file name) safe for the place where it is shown.
+"""Makes text from strangers (in a store or a file name) safe to show on a terminal, in Markdown, in HTML or in a plot.
 
 The text must not move the cursor of a terminal, break a Markdown table, become HTML, or become a formula of matplotlib.
-There is one function for each place.
+Each of these places has a function.
 
-Standard library only: hvdb.campaign uses it on login nodes.
+Uses only the standard library, because hvdb.campaign runs on login nodes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import TextIO
 
 from hvdb.errors import HvdbError
 
-# Longest text in a plot. Without a limit, a text could need a bitmap of any size.
+# Most characters of a text in a plot. Without this limit, a text could need a bitmap of any size.
 LONGEST_LABEL = 120
 LONGEST_FILE_NAME = 60
 
-# "_" between letters or digits is not emphasis; "://", "www." and "@" become links without any markup.
+# "_" between letters or digits is not matched, because it does not begin emphasis there. "://", "www." and "@" are
+# matched, because Markdown turns the text around them into links.
 _MARKUP = re.compile(r"[\\`*\[\]<>&|~$@]|(?<![^\W_])_|_(?![^\W_])|://|www\.")
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;", "://": "&#58;//", "www.": "www&#46;"}
 _PLAIN_CODE = re.compile(r"[A-Za-z0-9_.,:;/=+%(){}-]+")
@@ -30,19 +31,19 @@ _PLAIN_CODE = re.compile(r"[A-Za-z0-9_.,:;/=+%(){}-]+")
 def _escape(character: str) -> str:
     if character.isprintable():
         return character
-    if "\udc80" <= character <= "\udcff":  # a byte of a file's name that is not UTF-8
+    if "\udc80" <= character <= "\udcff":  # Python's stand-in for a byte of a file's name that is not UTF-8
         return f"\\x{ord(character) - 0xDC00:02x}"
     return character.encode("unicode_escape").decode("ascii")
 
 
 def terminal(text: object) -> str:
-    """Returns `text` on one line, with unprintable characters (ESC, newline, NUL) as escapes: \\x1b, \\n, \\x00."""
+    """Returns `text` on one line. Unprintable characters (ESC, newline, NUL) become escapes (\\x1b, \\n, \\x00)."""
     text = str(text)
     return text if text.isprintable() else "".join(map(_escape, text))
 
 
 def say(line: object, stream: TextIO | None = None) -> None:
-    """Prints a line that may contain text of a store or a file name. Errors: OSError if it cannot be written."""
+    """Prints a line that may contain a file name or text of a store. Errors: OSError if the line cannot be written."""
     print(terminal(line), file=stream)
 
 
@@ -52,7 +53,7 @@ def markdown(text: object) -> str:
 
 
 def code(text: object) -> str:
-    """Returns `text` as a code span if all its characters are safe in a span within a table; else as markdown()."""
+    """Returns `text` as a Markdown code span if its characters are safe there, even in a table; else markdown(text)."""
     text = terminal(text)
     return f"`{text}`" if _PLAIN_CODE.fullmatch(text) else markdown(text)
 
@@ -71,7 +72,7 @@ def html(text: object) -> str:
 
 
 def label(text: object) -> str:
-    """Returns `text` for a plot: one line of limited length, without a "$" that would begin a formula."""
+    """Returns `text` for a plot, as one line of at most LONGEST_LABEL characters in which no "$" begins a formula."""
     text = terminal(text)
     if len(text) > LONGEST_LABEL:
         text = f"{text[: LONGEST_LABEL - 1]}…"
@@ -79,10 +80,11 @@ def label(text: object) -> str:
 
 
 def file_in(folder: Path, start: str, text: str, suffix: str) -> Path:
-    """Returns the file `start` + `text` + `suffix` in `folder`.
+    """Returns the path of the file `start` + `text` + `suffix` in `folder`.
 
-    Characters other than letters, digits, '_' and '-' become '_'; a digest of `text` then keeps names distinct.
-    Errors: HvdbError if the file would not lie directly in `folder`.
+    Characters of `text` other than letters, digits, '_' and '-' become '_', and a long text is cut. A digest of the
+    original text is then added, so that different texts give different names.
+    Errors: HvdbError if the file would not lie in `folder` itself.
     """
     name = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:LONGEST_FILE_NAME]
     if name != text:

@@ -1,7 +1,7 @@
-"""Shows progress on a terminal: the name of the work, the finished part, and the time left. Standard library only.
+"""Shows progress as a line on a terminal: the name of the work, the finished part, and the time left.
 
-The line appears on standard error after two seconds, if that is a terminal, and is removed at the end. The caller must
-not write other output before the `with` has ended.
+The line appears after two seconds on standard error, if standard error is a terminal, and is removed at the end. The
+caller must not write other output before the `with` has ended. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import TextIO
 
 BEGIN_SECONDS = 2.0
 REDRAW_SECONDS = 0.5
-ERASE = "\r\x1b[K"  # moves to the beginning of the line and clears it
+ERASE = "\r\x1b[K"  # moves the cursor to the beginning of the line and clears the line
 
 Step = Callable[[float, float], None]
 """A function to call with (done, total), both in the same unit, from any thread."""
 
 
 def silent(done: float, total: float) -> None:
-    """A Step for callers that do not show progress."""
+    """A Step that does nothing, for callers that do not show progress."""
 
 
 def duration(seconds: float) -> str:
-    """Returns "45 s", "3 min 20 s", "2 h 5 min"."""
+    """Returns `seconds` as a text such as "45 s", "3 min 20 s" or "2 h 5 min"."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"
@@ -36,9 +36,10 @@ def duration(seconds: float) -> str:
 
 
 def text(what: str, elapsed: float, done: float, total: float, at_most: float | None = None) -> str:
-    """Returns the line after `elapsed` seconds. Pure.
+    """Returns the line to show after `elapsed` seconds of the work `what`. Pure.
 
-    at_most: most seconds that the whole work takes. Without at_most, the time left follows from the finished part.
+    at_most: the most seconds that the whole work can take. Without `at_most`, the time left is estimated from the
+    finished part.
     """
     words = [what]
     if total > 0:
@@ -54,9 +55,10 @@ def text(what: str, elapsed: float, done: float, total: float, at_most: float | 
 
 @contextmanager
 def shown(what: str, at_most: float | None = None, stream: TextIO | None = None) -> Iterator[Step]:
-    """Yields a Step that updates the line. what: a text of this program, never text from a store.
+    """Shows the line inside the `with`. Yields a Step that updates the line.
 
-    at_most: as for text(). stream: standard error by default.
+    what: a name of the work, which must not come from a store. at_most: as for text(). stream: where to show the line
+    (default: standard error).
     """
     stream = stream or sys.stderr
     if stream is None or not stream.isatty():

@@ -1,4 +1,4 @@
-"""Published results from results/published.csv, to show beside ours. Each row names its source."""
+"""Published results from results/published.csv, to show beside measured results. Each row names its source."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _TEXTS = ("setup", "hardware", "network", "reduction", "model", "baseline_setup"
 
 @dataclass(frozen=True)
 class PublishedPoint:
-    """One published figure. images_per_second: of the whole world; efficiency: 0..1.
+    """One published figure. images_per_second: of all GPUs together. Efficiencies are fractions (0..1).
 
-    `efficiency_stated` is the value in the source; `rounding` is half a unit of its last digit (0.005 for "90 %").
-    `efficiency` is computed from the source's rates if it has both, else the stated value. `link_gbit`: line rate of a
-    node's network. `claim`: the claim to which the figure belongs (hvdb reproduce), or "".
+    efficiency_stated: the efficiency that the source states. rounding: half a unit of the last digit of
+    efficiency_stated (0.005 for "90 %"). efficiency: computed from the source's rates if the source has the rates of
+    the set-up and of its baseline, else efficiency_stated. link_gbit: line rate of a node's network, in Gbit/s. claim:
+    the claim to which the figure belongs (hvdb reproduce), or "".
     """
 
     setup: str
@@ -39,7 +40,7 @@ class PublishedPoint:
 
 
 def load(path: Path = data.PUBLISHED) -> list[PublishedPoint]:
-    """Returns all rows in file order. Computes an efficiency if the rates of the set-up and of its baseline exist."""
+    """Returns all rows of the file `path`, in the file's order."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     rate = {(row["setup"], row["model"]): _number(row["images_per_second"]) for row in rows}
@@ -66,7 +67,7 @@ def load(path: Path = data.PUBLISHED) -> list[PublishedPoint]:
 
 
 def headline(points: list[PublishedPoint], model: str) -> list[PublishedPoint]:
-    """Returns the scaling points of `model` whose source states an efficiency, fewest GPUs first."""
+    """Returns the points of `model` whose source states an efficiency. The point with the fewest GPUs comes first."""
     return sorted(
         (point for point in points if point.model == model and point.efficiency_stated is not None),
         key=lambda point: point.gpus,

@@ -1,4 +1,4 @@
-"""Describes the ranks of a run in words and as rows of a table, for hvdb ranks and for the report."""
+"""Describes the ranks of a run in sentences and as rows of a table. `hvdb ranks` and `hvdb report` show these."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hvdb.bootstrap import Estimate
 from hvdb.rank_work import Examined
 from hvdb.slow_ranks import CONFIDENCE, Finding
 
-THRESHOLD = 0.02  # default: a rank is called slow if it is slower by at least this fraction
+THRESHOLD = 0.02  # by default a rank is called slow only if it is slower than the others by at least this fraction
 SHOWN_RANKS = 16
-LONGEST_HOST = 48  # characters shown of the name of a host
+LONGEST_HOST = 48  # most characters that are shown of the name of a host
 HEADER = ("rank", "host", "node", "device", "ms", f"slower % [{100 * CONFIDENCE:g} %]", "verdict")
 
 
 def verdict(examined: Examined, rank: int) -> str:
-    """Returns one or two words about a rank, for a table."""
+    """Returns one or two words about `rank`, for a column of the table."""
     found = examined.findings
     if examined.hosts and examined.hosts[rank] in found.slow_nodes:
         return "slow node"
@@ -26,20 +26,20 @@ def verdict(examined: Examined, rank: int) -> str:
 
 
 def short(host: str) -> str:
-    """Returns the name of a host, made printable and cut if it is very long."""
+    """Returns the name of a host in printable characters, cut to LONGEST_HOST characters."""
     name = printable.terminal(host)
     return name if len(name) <= LONGEST_HOST else f"{name[: LONGEST_HOST - 1]}…"
 
 
 def slower(finding: Finding) -> str:
-    """Returns the slowdown in % as `5.1 [4.6, 5.7]`."""
+    """Returns the slowdown in % and its interval as text, without unit: `5.1 [4.6, 5.7]`."""
     return tables.estimate(
         Estimate(finding.slower, finding.low, finding.high), 100.0, lambda value: f"{round(value, 1) + 0:.1f}"
     )
 
 
 def amount(finding: Finding) -> str:
-    """Returns the slowdown as `5.1 % [4.6, 5.7]`."""
+    """Returns the slowdown in % and its interval as text, with unit: `5.1 % [4.6, 5.7]`."""
     return slower(finding).replace(" [", " % [", 1)
 
 
@@ -57,7 +57,10 @@ def title(examined: Examined) -> str:
 
 
 def rows(examined: Examined) -> list[tuple[str, ...]]:
-    """Returns one tuple of strings per rank, for HEADER, slowest rank first. ms: the median of the rank's own work."""
+    """Returns one row per rank for a table with the columns HEADER. The slowest rank comes first.
+
+    Column ms: the median time of the rank's own work.
+    """
     nodes = {host: str(number) for number, host in enumerate(dict.fromkeys(examined.hosts))}
     medians = 1000.0 * np.median(examined.seconds, axis=1)
     made = []
@@ -85,13 +88,13 @@ def _doubt(finding: Finding, threshold: float) -> str:
 
 
 def _some(lines: Sequence[str], what: str) -> list[str]:
-    """Returns at most SHOWN_RANKS of `lines`. If there are more, adds a line with the number of further lines."""
+    """Returns at most SHOWN_RANKS of `lines`. If lines are left out, adds a line with their number."""
     more = len(lines) - SHOWN_RANKS
     return [*lines[:SHOWN_RANKS], *([f"and {more} more {what}"] if more > 0 else [])]
 
 
 def conclusions(examined: Examined, threshold: float) -> list[str]:
-    """Returns the closing lines: which ranks are slow or may be slow, or that no rank is slow."""
+    """Returns the lines below the table. They say which ranks are slow or may be slow, or that no rank is slow."""
     found = examined.findings
 
     def name(rank: int) -> str:

@@ -1,4 +1,4 @@
-"""Extracts each rank's own work from a stored run, and finds slow ranks and nodes by this work."""
+"""Extracts the time of each rank's own work from a stored run, and finds slow ranks and nodes by these times."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbErr
 from hvdb.runs import Run
 from hvdb.slow_ranks import FEWEST_STEPS, MAJORITY, Findings
 
-# The kinds of samples that contain only a rank's own work, and the reason for each kind.
+# Kind of samples that contain only a rank's own work -> why they contain nothing else.
 OWN_WORK = {
     "compute_seconds": "forward and backward, which wait for no other rank; the steps of all ranks take equally long "
     "where each waits for the slowest",
     "step_seconds": "whole steps, which wait for no other rank in phase none",
 }
-# DEVICE_FACTS: facts in which GPUs of different models differ. REASON_FACTS: facts that may explain why one of several
-# equal GPUs is slow.
+# DEVICE_FACTS: facts in which GPUs of different models differ. REASON_FACTS: facts that may explain why a GPU is slower
+# than other GPUs of its model.
 DEVICE_FACTS = ("gpu.name", "gpu.compute_capability", "gpu.multiprocessors", "gpu.memory_bytes")
 REASON_FACTS = ("gpu.power_limit_watts", "gpu.max_sm_mhz", "gpu.max_memory_mhz", "gpu.ecc", "gpu.driver", "gpu.engines")
-BETWEEN_RANKS = "; "  # separates the values of different ranks in one fact
+BETWEEN_RANKS = "; "  # separates the different values that ranks have for one fact
 
 
 class CannotTell(HvdbError):
@@ -33,9 +33,10 @@ class CannotTell(HvdbError):
 
 @dataclass(frozen=True)
 class Examined:
-    """A run, the own work of its ranks in seconds (ranks, samples), and the findings about it.
+    """A run and the findings about its ranks. kind: the kind of the samples. seconds: own work (ranks, samples).
 
-    hosts, devices: of each rank; hosts is empty if the store misses a rank's host. notes: caveats for the reader.
+    hosts: the host of each rank; empty if the store lacks the host of any rank. devices: the device of each rank.
+    notes: caveats for the reader.
     """
 
     run: Run
@@ -54,7 +55,10 @@ class Examined:
 
 
 def kind_of(run: Run) -> str:
-    """Returns the kind of samples that contains only a rank's own work. Errors: CannotTell if there is none."""
+    """Returns the kind of the run's samples that contain only a rank's own work.
+
+    Errors: CannotTell if the run has no such samples.
+    """
     if "compute_seconds" in run.samples:
         return "compute_seconds"
     if "step_seconds" not in run.samples:
@@ -68,7 +72,10 @@ def kind_of(run: Run) -> str:
 
 
 def matrix(run: Run, kind: str, by_rank: dict[int, np.ndarray]) -> np.ndarray:
-    """Returns the samples of all ranks in seconds (ranks, samples), cut to the fewest of a rank. Errors: CannotTell."""
+    """Returns the samples of all ranks in seconds (ranks, samples). Errors: CannotTell.
+
+    All ranks are cut to the number of samples of the rank with the fewest samples.
+    """
     if missing := run.world_size - len(by_rank):
         first = next(rank for rank in range(run.world_size) if rank not in by_rank)
         raise CannotTell(f"{kind} of {missing} of its {run.world_size} ranks is missing, the first is rank {first}")
@@ -82,7 +89,7 @@ def matrix(run: Run, kind: str, by_rank: dict[int, np.ndarray]) -> np.ndarray:
 
 
 def require_equal_devices(run: Run) -> None:
-    """Raises NotComparable if the GPUs are of several models, because the store does not map ranks to GPUs."""
+    """Raises NotComparable if the run used several models of GPUs: the store does not say which rank had which GPU."""
     for key in DEVICE_FACTS:
         if BETWEEN_RANKS in run.fact(key):
             raise NotComparable(
@@ -92,7 +99,9 @@ def require_equal_devices(run: Run) -> None:
 
 
 def examine(run: Run, kind: str, by_rank: dict[int, np.ndarray], threshold: float, seed: int) -> Examined:
-    """Examines the ranks of `run` by the samples `by_rank` of `kind`. threshold: a fraction.
+    """Examines the ranks of `run`. by_rank: rank -> its samples of `kind`.
+
+    threshold: a slow rank is slower by at least this fraction.
 
     Errors: CannotTell, NotComparable.
     """

@@ -1,8 +1,8 @@
-"""Reads the command line of a stored run. The line may come from a stranger, so only words in the lists below are used.
+"""Reads the command line of a stored run. Uses only words in this module's lists, since a stranger may have stored it.
 
 bench/store/provenance.cpp writes: [cd FOLDER &&] [env NAME=value ...] [launcher and its options] hvd_bench options.
-parse() takes the launcher's name and the listed options and variables, which cannot name a file. The person who runs
-the command again names the program and all files. No shell is used.
+parse() takes the launcher's name, and those options and variables that are listed. No listed option or variable can
+name a file. The person who runs the command again names the program and all files. The command runs without a shell.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hvdb.errors import HvdbError
 PROGRAM = data.BENCH
 TRACE_VARIABLE = "HOROVOD_TIMELINE"
 
-# Options of hvd_bench that are taken from a record. tests/scripts compares all lists with bench/cli/command_line.cpp.
+# Options of hvd_bench that parse() takes. tests/scripts compares the lists with bench/cli/command_line.cpp.
 VALUES = frozenset(
     "model batch-size image-size classes dtype device threads seed labels learning-rate replay-shrink comm ranks "
     "schedule allreduce-dtype algorithm bucket-mb segment-kb fusion-threshold-mb cycle-time-ms cache-capacity "
@@ -31,15 +31,15 @@ FLAGS = frozenset(
     "auxiliary-head no-winograd fp16-allreduce no-cuda-graph no-launch-ahead no-overlap deterministic tune "
     "tune-schedule no-nccl-registration share-gpus efficiency profile no-check".split()
 )
-# Options for output, which the person who runs the command again chooses -> True if a value follows.
+# Option for output -> True if the option has a value. The person who runs the command again chooses the output.
 OUTPUTS = {"db": True, "no-db": False, "json": False, "quiet": False, "record-replay": True}
-# Options that name a file that a rerun needs. The person who runs the command again names a file of his own.
+# Options that name a file which the run needs. The person who runs the command again names the file to use instead.
 FILES = ("replay", "tuning-folder", "timeline-filename")
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 _NOTHING = re.compile(r"")
-# Words that say where to place ranks. The words are listed, because mpirun also has words that read a file
-# (rankfile:file=..., seq), and accepts any abbreviation of a word, in upper or lower case.
+# mpirun's words that say where to place ranks. Only listed words are taken: mpirun has other words that read a file
+# (rankfile:file=..., seq), and accepts any abbreviation of a word in upper or lower case.
 _OBJECT = "(?:slot|core|hwthread|l[123]cache|numa|package|socket|node|board|none|fill)"
 _MODIFIER = (
     "(?:pe=[1-9][0-9]{0,3}|span|(?:no)?oversubscribe|overload-allowed|no-overload|if-supported|(?:no)?inherit|"
@@ -64,7 +64,7 @@ _MPIRUN = {
     **dict.fromkeys(("--map-by", "--bind-to", "--rank-by"), _PLACE),
     **dict.fromkeys(("--report-bindings", "--use-hwthread-cpus"), _NOTHING),
 }
-# Launcher -> its options -> pattern of the value; _NOTHING: the option takes no value.
+# Launcher -> its options -> the pattern that an option's value must match; _NOTHING: the option takes no value.
 LAUNCHERS = {
     "mpirun": _MPIRUN,
     "mpiexec": _MPIRUN,
@@ -86,7 +86,7 @@ LAUNCHERS = {
     },
 }
 
-# Variables that are taken from a record. Each tunes a library, and cannot name a file, plug-in or program.
+# Environment variables that parse() takes. Each of them tunes a library and cannot name a file, plug-in or program.
 VARIABLES = frozenset(
     "CUDA_VISIBLE_DEVICES DNNL_DEFAULT_FPMATH_MODE DNNL_MAX_CPU_ISA DNNL_PRIMITIVE_CACHE_CAPACITY FI_PROVIDER "
     "GLIBC_TUNABLES GOMP_CPU_AFFINITY GOMP_SPINCOUNT HOROVOD_CACHE_CAPACITY HOROVOD_CYCLE_TIME "
@@ -104,7 +104,7 @@ VARIABLES = frozenset(
 )
 # A "/" is allowed only in a network (10.0.0.0/16), so that even a listed variable cannot name a file.
 _VALUE = re.compile(r"(?:[A-Za-z0-9_.,:;=^+*{}()@% \[\]-]|(?<=[0-9])/(?=[0-9]))*")
-# Variables with the meaning of an option of mpirun. Like the option, such a variable could name a file.
+# Environment variables that mean the same as an option of mpirun. Like the option, such a variable could name a file.
 _PLACES = frozenset(
     "OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_rmaps_base_mapping_policy "
     "PRTE_MCA_rmaps_default_mapping_policy".split()
@@ -117,14 +117,15 @@ class Unknown(ValueError):
 
 @dataclass(frozen=True)
 class Recorded:
-    """The used parts of a command line. Each option is one word, so that no option can start a new part of mpirun's
-    command line (`:`). left_out: a line for each variable that is not used.
+    """The parts of a command line that are used. left_out: a line for each variable that is not used.
+
+    Each option and its value are one word, so that no value can be the word ":", by which mpirun starts a new command.
     """
 
     launcher: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)  # option in FILES -> the name in the record
+    files: Mapping[str, str] = field(default_factory=dict)  # option in FILES -> the file's name in the command line
     left_out: tuple[str, ...] = ()
 
 
@@ -148,7 +149,7 @@ def parse(command_line: str) -> Recorded:
 
 
 def _variables(words: list[str]) -> tuple[dict[str, str], list[str], tuple[str, ...]]:
-    """Returns the usable variables, the words after all variables, and a line for each variable that is left out."""
+    """Returns the variables to use, the words that follow the variables, and a line for each variable left out."""
     count = 1 if words[:1] == ["env"] else 0
     taken, left_out = {}, []
     while count < len(words) and (match := re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", words[count], re.DOTALL)):
@@ -163,7 +164,10 @@ def _variables(words: list[str]) -> tuple[dict[str, str], list[str], tuple[str, 
 
 
 def _launcher(words: list[str], rest: Iterator[str]) -> tuple[str, ...]:
-    """Returns the launcher with its options, or (). Reads `rest` up to and including the program's name."""
+    """Returns the launcher with its options, or () without a launcher. Reads `rest` up to the program's name.
+
+    The program's name is read too.
+    """
     first = next(rest, "")
     if PurePosixPath(first).name == PROGRAM:
         return ()
@@ -189,7 +193,7 @@ def _launcher(words: list[str], rest: Iterator[str]) -> tuple[str, ...]:
 
 
 def _options(rest: Iterator[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Returns the usable options of the program, and the options that name files."""
+    """Returns the options of hvd_bench to use, and a dict: option in FILES -> the file's name."""
     taken, files = [], {}
     for word in rest:
         name, equals, value = word.partition("=")
@@ -215,8 +219,9 @@ def _options(rest: Iterator[str]) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def command(recorded: Recorded, program: Path, store_file: Path, files: Mapping[str, Path]) -> list[str]:
-    """Returns the words to run. files: option in FILES -> the file to use instead of the recorded file. A trace goes
-    beside the store.
+    """Returns the words of the command to run. files: option in FILES -> the file to use instead of the recorded file.
+
+    A trace is written beside the store.
 
     Errors: HvdbError if --replay was recorded and `files` has no file for it.
     """

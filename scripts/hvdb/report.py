@@ -1,4 +1,4 @@
-"""Builds the report on one or more stores as a document: questions and answers first, then evidence, then records."""
+"""Builds the report on one or more stores as a document: first questions and answers, then evidence, then records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hvdb.report_facts import bullets, name, world
 from hvdb.runs import Run
 from hvdb.systems import System
 
-# Components of table decomposition in the order of the waterfall, named as in bench/cli/report.cpp.
+# Component in the table decomposition -> its name in bench/cli/report.cpp. The order is that of the waterfall.
 COMPONENTS = {
     "interference": "interference of the ranks",
     "stragglers": "waiting for stragglers",
@@ -27,18 +27,19 @@ COMPONENTS = {
     "residual": "residual",
     "efficiency": "efficiency",
 }
-MOST_SUBJECTS = 12  # configurations with questions and answers; the tables have all configurations
-MOST_PANELS = 6  # panels of a figure
+MOST_SUBJECTS = 12  # most configurations with questions and answers; the tables have all configurations
+MOST_PANELS = 6  # most panels of a figure
 SHOWN_RANKS = 8
-# A figure of 512 ranks takes 0.4 MB with 100 columns. Most of this is the heat map.
+# Most heat maps of a report, and most columns of a heat map. A figure of 512 ranks with 100 columns takes 0.4 MB, mostly
+# for the heat map.
 MOST_HEAT_MAPS, HEAT_MAP_COLUMNS = 3, 100
-# Two runs can be compared by the cost of their reductions only if these columns are equal.
+# The cost of the reductions of two runs can be compared only if these columns are equal.
 REDUCTION_COLUMNS = ("device", "allreduce_type", "schedule", "comm", "data_plane", "world_size", "nodes", "traced")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One system, the rows of its efficiency table, and for each configuration the row with the most ranks."""
+    """One system and its efficiency table. subjects: for each configuration, the row with the most ranks."""
 
     system: System
     cells: Sequence[Cell]
@@ -54,13 +55,13 @@ class Measured:
         return list(found.values())
 
     def newest(self, cell: Cell) -> Run:
-        """Returns the newest run of the cell that has the cell's own phase."""
+        """Returns the newest of the cell's runs whose phase is `cell.kind`."""
         ids = set(cell.run_ids)
         return [run for run in self.system.runs if run.uuid in ids and run.phase == cell.kind][-1]
 
     @property
     def reducing(self) -> list[tuple[Cell, Run]]:
-        """Returns the subjects on several ranks to examine in detail, each with its newest run."""
+        """Returns those subjects that ran on several ranks, at most MOST_SUBJECTS, each with its newest run."""
         several = [cell for cell in self.subjects if cell.kind == "full" and cell.ranks > 1]
         return [(cell, self.newest(cell)) for cell in several[:MOST_SUBJECTS]]
 
@@ -203,7 +204,7 @@ def _decomposition(run: Run) -> Section:
 
 
 def _others(runs: Sequence[Run]) -> list[Block]:
-    """Returns one row for each run, without intervals."""
+    """Returns a table with one row for each run, without intervals."""
     if not runs:
         return []
     rows = []
@@ -296,8 +297,8 @@ def document(
 ) -> Document:
     """Returns the report.
 
-    found: all runs of the stores, to list. selection: the runs that count. parts: the selected runs by system.
-    ranks: the examined runs. profiled: runs whose operations may be shown.
+    found: all runs of the stores, which the report lists. selection: the runs that count. parts: the selected runs by
+    system. ranks: UUID of a run -> the comparison of its ranks. profiled: runs whose operations may be shown.
     """
     evidence = [one for measured in parts for one in _evidence(measured, ranks)]
     sections = [_answers(parts), _next(evidence)]

@@ -1,4 +1,4 @@
-"""The report's sections of stored facts: operations, traces, memory, runs, provenance, differences."""
+"""Builds the sections of the report that show stored facts: operations, traces, memory, runs, provenance, differences."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ BOUND_HEADER = ("bound ms", "x bound")
 
 
 def world(run: Run) -> str:
-    """Returns `8 ranks on 2 nodes`."""
+    """Returns the size of the run's world as text: `8 ranks on 2 nodes`."""
     return f"{run.world_size} rank{'s' if run.world_size > 1 else ''} on {run.nodes} node{'s' if run.nodes > 1 else ''}"
 
 
 def name(run: Run) -> str:
-    """Returns the network's name and tables.marks() of the run."""
+    """Returns the name of the run's network, with the words of tables.marks() for the run."""
     return ", ".join([tables.title(run.model), *tables.marks(run.columns)])
 
 
@@ -75,7 +75,7 @@ def _profile(run: Run, *, with_figure: bool) -> Section:
 
 
 def operations(found: Sequence[Run]) -> list[Section]:
-    """Returns the newest profile of each network, beside the bounds of the device if these are known."""
+    """Shows the newest profile of each network, beside the bounds of the device if the bounds are known."""
     profiled = layer_profile.newest(found)
     if not profiled:
         return []
@@ -84,7 +84,7 @@ def operations(found: Sequence[Run]) -> list[Section]:
 
 
 def _timeline(command_line: str) -> str | None:
-    """Returns the trace file that the command line of a session names."""
+    """Returns the name of the trace file in the command line of a session."""
     try:
         words = shlex.split(command_line[:LONGEST_LINE])
     except ValueError:
@@ -98,7 +98,7 @@ def _timeline(command_line: str) -> str | None:
 
 
 def timelines(found: Sequence[Run]) -> list[Section]:
-    """Lists the files of traces. The names may come from a stranger, so the names are text and never links."""
+    """Lists the names of the trace files. The names may come from a stranger, so they are shown as text, not as links."""
     named = {run.session_uuid: (run, _timeline(run.session["command_line"])) for run in found}
     rows = [(run.short_id, name(run), file) for run, file in named.values() if file]
     if not rows:
@@ -111,7 +111,7 @@ def timelines(found: Sequence[Run]) -> list[Section]:
 
 
 def differences(found: Sequence[System]) -> list[Section]:
-    """Lists the differences between the first system and each other system."""
+    """Lists the differences between the first system and each of the other systems."""
     parts = []
     for other in found[1:]:
         one, two, differing = systems.differences(found[0], other)
@@ -132,7 +132,7 @@ def differences(found: Sequence[System]) -> list[Section]:
 
 
 def memory(found: Sequence[Run]) -> list[Section]:
-    """Lists, for each run, the rank whose memory peak is highest above its baseline."""
+    """Lists, for each run, the rank whose peak of memory lies highest above the rank's own baseline."""
     rows = []
     for run in found:
         known = [rank for rank in run.ranks if rank["planned_bytes"] and rank["peak_bytes"]]
@@ -180,7 +180,7 @@ def runs(found: Sequence[Run]) -> Section:
 
 
 def provenance(found: Sequence[Run]) -> Section:
-    """Lists every fact with the values that the runs have."""
+    """Lists every fact with the values that the fact has in the runs."""
     rows = []
     for key in sorted({key for run in found for key in run.provenance}):
         facts = [run.provenance[key] for run in found if key in run.provenance]

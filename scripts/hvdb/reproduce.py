@@ -1,4 +1,4 @@
-"""Renders a published claim, its measurements, a simple model's prediction, and the verdict as text and plain data."""
+"""Shows a published claim, its measurements, the ring model's bounds and the verdict, as text and as plain data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ HEADER = ("model", "GPUs", "claim %", "model expects %", "measured % [95 %]", "j
 
 
 def commands(claim: Claim) -> list[str]:
-    """Returns the commands that measure the claim, run in the checkout's root or, if hvdb is installed, anywhere."""
+    """Returns the commands that measure the claim.
+
+    They are run in the root of the checkout or, if hvdb is installed, in any folder.
+    """
     folder = f"runs/{claim.name}"
     campaign, merge, reproduce = map(data.called, ("campaign", "merge", "reproduce"))
     return [
@@ -74,7 +77,10 @@ _INPUTS: dict[str, Callable[[Line], str]] = {
 
 
 def others(claim: Claim, cells: Sequence[Cell], found: Sequence[Line], device: str) -> list[str]:
-    """Returns a line for each measured efficiency of the claim's networks that is not a test of the claim, with why."""
+    """Returns a line for each measured efficiency of the claim's networks that is no test of the claim.
+
+    Each line gives the reason.
+    """
     used = {line.run_ids for line in found}
     points = claims.points_of(claim, [line.point for line in found])
     said = []
@@ -96,7 +102,7 @@ def others(claim: Claim, cells: Sequence[Cell], found: Sequence[Line], device: s
 
 
 def text(claim: Claim, found: Sequence[Line], notes: Sequence[str], left_out: Sequence[str], options: Options) -> str:
-    """Returns the page. Its first lines say what to run."""
+    """Returns the whole text. Its first lines say which commands to run."""
     verdict = claims.overall(found, claim.gpus)
     edge = "at least" if options.at_least else "within"
     out = [
@@ -141,7 +147,7 @@ def document(
     options: Options,
     stores: Sequence[Path],
 ) -> dict:
-    """Returns the page as plain data: efficiencies 0..1, seconds, Gbit/s, images/s."""
+    """Returns the contents of text() as plain data. Units: efficiencies 0..1, seconds, Gbit/s, images/s."""
     rows = []
     for line in found:
         row = dataclasses.asdict(line)

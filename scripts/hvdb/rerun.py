@@ -1,4 +1,4 @@
-"""Runs a stored run again from its record and compares the two runs."""
+"""Repeats a stored run from its record, and compares the second run with the stored run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hvdb.runs import Run
 
 @dataclass(frozen=True)
 class Comparison:
-    """The second run compared with the first run. ratio: of images per second, second to first (1: equally fast)."""
+    """The second run compared with the first run. ratio: images/s of the second run / images/s of the first run."""
 
     ratio: Estimate
     configuration: list[Difference]
     provenance: list[Difference]
-    same_answer: bool | None  # True if gradient checksums are equal; None if they cannot be compared
-    steps: tuple[str, str]  # steps of each phase, for each of the two sessions
+    same_answer: bool | None  # True if the gradient checksums are equal; None if they cannot be compared
+    steps: tuple[str, str]  # numbers of training steps by phase, in the first and in the second session
 
     @property
     def comparable(self) -> bool:
@@ -34,10 +34,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Place:
-    """Where and with what to run again. The person who runs the command names all files. The record names no file.
+    """Where and with which files to repeat a run. The person who repeats the run names them; none is from the record.
 
-    program: hvd_bench; None: $HVD_BENCH, this package's program (data.hvd_bench), or the first on the PATH. replay,
-    tuning_folder: needed for a run whose record names such a file.
+    program: the hvd_bench to run; None: the result of find_program(). replay: needed if the record has --replay.
+    tuning_folder: needed if the record has --tuning-folder.
     """
 
     directory: Path | None = None
@@ -48,7 +48,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Command:
-    """The command to run: words, and the variables to set. left_out: parts of the record that are not used."""
+    """The command to run: its words, and the variables to set. left_out: a line for each unused part of the record."""
 
     words: list[str]
     variables: Mapping[str, str]
@@ -59,9 +59,9 @@ class Command:
 
 
 def built_from(run: Run) -> str:
-    """Returns one line about the sources of the run's program."""
+    """Returns one line about the sources from which the run's hvd_bench was built."""
     commit, state = run.fact("git.commit"), run.fact("git.state")
-    if not re.fullmatch("[0-9a-f]{7,64}", commit):  # checked because a person may copy the command
+    if not re.fullmatch("[0-9a-f]{7,64}", commit):  # a person may copy this text, so it must be a plain hash
         return "built from: no commit is recorded"
     how = f"git checkout {commit} && scripts/build release" if state == "clean" else "files of it had been changed"
     return f"built from: commit {commit}, {state or 'unknown state'} ({how})"
@@ -82,9 +82,9 @@ def find_program(named: Path | None = None) -> Path:
 
 
 def command_at(place: Place, run: Run, store_file: Path) -> Command:
-    """Returns the command that runs the record's command line again at `place`, with results in `store_file`.
+    """Returns the command that repeats `run` at `place` and writes its results to `store_file`.
 
-    Errors: HvdbError if a part of the record is not known to be safe, or if `place` misses a file.
+    Errors: HvdbError if a part of the record is not known to be safe, or if `place` lacks a file that the run needs.
     """
     line = run.session["command_line"]
     try:
@@ -110,13 +110,16 @@ def command_at(place: Place, run: Run, store_file: Path) -> Command:
 
 
 def _labels_cycled(run: Run, recorded: recorded_command.Recorded) -> bool:
-    """Returns True for a run from before --labels, which used cycled labels and has no record of them."""
+    """Returns True for a run of an hvd_bench without the option --labels. Such a run used cycled labels."""
     said = run.fact("data.labels") or any(option.startswith("--labels=") for option in recorded.options)
     return not said and run.columns["device"] != "replay"
 
 
 def _has_option(program: Path, option: str) -> bool:
-    """Returns True if the file `program`, which may be old, contains the text `option`. Does not run the program."""
+    """Returns True if the file `program` contains the text `option`. An old hvd_bench may lack an option.
+
+    Does not run the program.
+    """
     try:
         return option.encode() in program.read_bytes()
     except OSError:
@@ -124,7 +127,10 @@ def _has_option(program: Path, option: str) -> bool:
 
 
 def counterpart(run: Run, candidates: list[Run]) -> Run:
-    """Returns the candidate with the phase, model and number of ranks of `run`. Errors: HvdbError if there is none."""
+    """Returns that one of `candidates` whose phase, model and number of ranks are those of `run`.
+
+    Errors: HvdbError if there is no such candidate.
+    """
     for other in candidates:
         if (other.phase, other.model, other.world_size) == (run.phase, run.model, run.world_size):
             return other
@@ -136,7 +142,10 @@ def counterpart(run: Run, candidates: list[Run]) -> Run:
 
 
 def _steps(run: Run, session: list[Run]) -> str:
-    """Returns the steps of every phase of the run's session. All phases count, because they share weights."""
+    """Returns the number of steps of every phase of the run's session, as text.
+
+    The gradients of a run depend on the steps of all phases, because the phases of a session share weights.
+    """
     phases = sorted((other for other in session if other.session_uuid == run.session_uuid), key=lambda r: r.phase)
     return ", ".join(f"{other.phase} {other.warmup_steps + other.measured_steps}" for other in phases)
 
@@ -144,10 +153,10 @@ def _steps(run: Run, session: list[Run]) -> str:
 def compare(first: Run, first_store: list[Run], second: Run, second_store: list[Run]) -> Comparison:
     """Compares `second` with `first`. first_store, second_store: all runs of the stores of `first` and `second`.
 
-    Errors: NotComparable if only one run is traced, or only one is simulated.
+    Errors: NotComparable if only one of the two runs is traced, or if only one of them is simulated.
     """
     comparable.require_same_kind([first, second], "rerun")
-    # images/s is proportional to batch size / step time; `configuration` reports a difference in batch size
+    # The batch sizes may differ (`configuration` then reports it), and images/s is batch size / step time.
     images = second.columns["batch_size"] / first.columns["batch_size"]
     faster = pool([ratio(step_time(first), step_time(second))]).scaled(images)
     steps = (_steps(first, first_store), _steps(second, second_store))

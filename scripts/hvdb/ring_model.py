@@ -1,8 +1,8 @@
-"""Bounds from the simplest model of a ring all-reduce. They are shown beside published or measured figures.
+"""Computes bounds by the simplest model of a ring all-reduce, to show beside published or measured figures.
 
-A ring moves 2 (N - 1) / N times the gradient's size S through every link. Between nodes, the slowest link is a node's
-network link of bandwidth B, however many GPUs the node has. The model ignores latency, protocol and interference, so
-the real time is longer. Source of the ring's cost: Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009).
+A ring of N ranks moves 2 (N - 1) / N times the size of the gradients through every link. The slowest link is the
+network link of a node, however many GPUs the node has. The model ignores latency, protocol and interference, so a real
+ring takes longer. Source of the ring's cost: Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ FORMULA = (
 class Inputs:
     """The inputs of the model.
 
-    gpus: N; parameters: of the network; gbit_per_second: of one node's link; images_per_second: of one GPU alone;
-    batch: images per GPU and step; backward_share: part of a step that is backward, 0..1.
+    gpus: number of GPUs. parameters: number of parameters of the network. gbit_per_second: bandwidth of one node's
+    link. images_per_second: of one GPU alone. batch: images per GPU and step. backward_share: the fraction (0..1) of a
+    step that is the backward pass.
     """
 
     gpus: int
@@ -45,7 +46,7 @@ class Bounds:
 
 
 def bounds(inputs: Inputs) -> Bounds:
-    """Computes the model's bounds. All inputs are positive. With N = 1 nothing is reduced."""
+    """Computes the model's bounds. All inputs must be positive. With one GPU nothing is reduced."""
     gradient_bytes = BYTES_PER_PARAMETER * inputs.parameters
     bytes_per_second = inputs.gbit_per_second * 1e9 / 8
     ring = 2 * (inputs.gpus - 1) / inputs.gpus * gradient_bytes / bytes_per_second

@@ -1,4 +1,4 @@
-"""The runs of one or more stores as plain data. The fields match the tables of results/schema.sql."""
+"""Reads the runs of one or more stores as plain data. The fields match the tables of results/schema.sql."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of a profiled step. seconds, flops, bytes: means per step and rank."""
+    """One operation of a profiled step. seconds, flops and bytes are means per step and rank."""
 
     seq: int
     node: str
@@ -41,7 +41,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Component:
-    """One part of the full run's step time. fraction: of the step (0..1); low, high: its interval."""
+    """One part of a run's step time. fraction: the part's fraction of the step time. low, high: interval of `fraction`."""
 
     fraction: float
     seconds: float
@@ -50,15 +50,19 @@ class Component:
 
     @property
     def unresolved(self) -> bool:
-        """True if the interval contains 0, so that the run does not show whether the part exists. A part that was 0 in
-        every round is resolved, because it does not exist."""
+        """True if the interval contains 0. The run then does not show whether the part exists.
+
+        A part that was 0 in every round is resolved: the run shows that the part does not exist.
+        """
         return self.low is not None and self.high is not None and self.low <= 0 <= self.high and self.low < self.high
 
 
 @dataclass
 class Samples:
-    """Samples of one kind: the highest and lowest over the ranks added so far, float64, in seconds per step (loss:
-    dimensionless). Cut to the rank with the fewest, because a killed job's ranks may have unequal counts.
+    """Samples of one kind, float64, in seconds per step (a loss has no unit).
+
+    highest, lowest: maximum and minimum, per sample, over the ranks added so far. Both are cut to the number of samples
+    of the rank with the fewest, because the ranks of a killed job may have different numbers of samples.
     """
 
     highest: np.ndarray
@@ -74,9 +78,9 @@ class Samples:
 
 @dataclass
 class Run:
-    """One row of table run, with the rows of the other tables that belong to the run.
+    """One row of table run, with the rows of other tables that belong to the run.
 
-    columns: the row, by column name (units as in the schema).
+    columns: column of table run -> its value (units as in the schema).
     samples: kind -> its samples over ranks. Memory does not grow with the number of ranks.
     replicates: figure ("step_seconds", "efficiency") -> its bootstrap replicates, float64, in the figure's unit.
     """
@@ -92,7 +96,7 @@ class Run:
     operations: list[Operation] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
-        # Python calls this only if the normal lookup fails: run.model is run.columns["model"].
+        # Makes run.model return run.columns["model"]. Python calls this only if there is no attribute of that name.
         columns = self.__dict__.get("columns", {})
         if name in columns:
             return columns[name]
@@ -100,16 +104,16 @@ class Run:
 
     @property
     def short_id(self) -> str:
-        """The first eight characters of the UUID, as in the footers of plots."""
+        """The first eight characters of the UUID, which the footers of plots show."""
         return self.columns["uuid"][:8]
 
     def fact(self, key: str) -> str:
-        """Returns the value of one row of provenance, or ""."""
+        """Returns the value of the fact `key` in provenance, or "" if the run has no such fact."""
         found = self.provenance.get(key)
         return found.value if found else ""
 
     def number(self, key: str) -> float | None:
-        """Returns the value of one row of provenance if it is a number above zero, else None."""
+        """Returns the value of the fact `key` in provenance if it is a number above zero, else None."""
         try:
             value = float(self.fact(key))
         except ValueError:
@@ -117,19 +121,19 @@ class Run:
         return value if 0 < value < math.inf else None
 
     def step_seconds_series(self) -> np.ndarray:
-        """Returns the step time per sample in seconds: the maximum over ranks. Empty without samples."""
+        """Returns the step time of each sample in seconds, the maximum over ranks. Empty if there are no samples."""
         return self.highest("step_seconds")
 
     def highest(self, kind: str) -> np.ndarray:
-        """Returns the sample-wise maximum over ranks. Empty without samples of that kind."""
+        """Returns the maximum over ranks of each sample of `kind`. Empty if there are no such samples."""
         return self.samples[kind].highest if kind in self.samples else np.empty(0)
 
     def lowest(self, kind: str) -> np.ndarray:
-        """Returns the sample-wise minimum over ranks. Empty without samples of that kind."""
+        """Returns the minimum over ranks of each sample of `kind`. Empty if there are no such samples."""
         return self.samples[kind].lowest if kind in self.samples else np.empty(0)
 
     def replicates_of(self, figure: str) -> np.ndarray:
-        """Returns the bootstrap replicates of a figure. Empty if there are none."""
+        """Returns the bootstrap replicates of a figure. Empty if the run has none."""
         return self.replicates.get(figure, np.empty(0))
 
 
@@ -156,7 +160,7 @@ def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[s
 
 
 def _size(path: Path) -> int:
-    """Returns the size in bytes. Returns 0 on an error, which the later opening of the file reports."""
+    """Returns the size of the file in bytes, or 0 after an error. The error is reported when the file is opened."""
     try:
         return path.stat().st_size
     except OSError:
@@ -166,7 +170,7 @@ def _size(path: Path) -> int:
 def load(paths: Iterable[Path | str], step: progress.Step = progress.silent) -> list[Run]:
     """Returns all runs of the stores, oldest first. Returns a run that is in several stores only once.
 
-    step: called with (bytes done, bytes in all) after each run.
+    step: called with (bytes done, total bytes) after each run.
     Errors: StoreError for a file that is not a complete store of our schema; NotComparable if two runs with one UUID
     have different contents.
     """
@@ -189,10 +193,11 @@ def load(paths: Iterable[Path | str], step: progress.Step = progress.silent) -> 
 
 
 def samples_of_ranks(wanted: Iterable[tuple[Run, str]]) -> Iterator[tuple[Run, dict[int, np.ndarray]]]:
-    """Yields for each (run, kind of sample) the run, and rank -> the rank's samples as stored, (count,) of float64.
+    """Yields, for each (run, kind of samples), the run and a dict: rank -> its samples as stored, (count,), float64.
 
-    Unlike load(), this keeps the ranks apart, with only one run in memory at a time. Opens every store once, so the
-    runs come store by store. Units: as Samples. Errors: StoreError, also for a store that changed after load().
+    Unlike load(), this function keeps the samples of each rank apart, and has the samples of only one run in memory at
+    a time. It opens every store once, so it yields the runs store by store. Units: as in Samples.
+    Errors: StoreError, also for a store that changed after load().
     """
     for source, members in grouped(wanted, lambda each: each[0].source).items():
         with store.open_readonly(source) as connection:
@@ -204,7 +209,7 @@ def samples_of_ranks(wanted: Iterable[tuple[Run, str]]) -> Iterator[tuple[Run, d
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Groups `items` by key(item). Groups and their members stay in the order of `items`."""
+    """Groups `items` by key(item). The groups, and the items within each group, keep the order of `items`."""
     found: dict[Key, list[Item]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
@@ -212,12 +217,12 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 
 def by_session(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Groups runs by the UUIDs of their sessions."""
+    """Returns UUID of a session -> those of `runs` that belong to the session."""
     return grouped(runs, lambda run: run.session_uuid)
 
 
 def find(runs: list[Run], prefix: str) -> Run:
-    """Returns the only run whose UUID starts with `prefix`. Errors: HvdbError if there is none, or more than one."""
+    """Returns the run whose UUID starts with `prefix`. Errors: HvdbError if there is no such run, or more than one."""
     matches = [run for run in runs if run.uuid.startswith(prefix.lower())]
     if len(matches) == 1:
         return matches[0]

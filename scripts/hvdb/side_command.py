@@ -1,11 +1,11 @@
 """Parses the user's text for one side of a gate: `[NAME=value ...] [module:NAME ...] [PROGRAM] options`.
 
-    'OMP_WAIT_POLICY=active'               another environment
-    'LD_LIBRARY_PATH=/opt/onednn/lib'      another library
-    'module:onednn/3.7'                    the same, as an environment module
-    'build/mine/bin/hvd_bench'             another program
-    'commit:main'                          the program of another commit, built in a worktree of its own
-    '--schedule negotiated'                other options
+    'OMP_WAIT_POLICY=active'               sets an environment variable
+    'LD_LIBRARY_PATH=/opt/onednn/lib'      chooses a library by its folder
+    'module:onednn/3.7'                    chooses a library by an environment module
+    'build/mine/bin/hvd_bench'             chooses the program
+    'commit:main'                          builds the program from a commit, in a worktree of its own
+    '--schedule negotiated'                adds options
 
 The text comes from the user's own command line, not from a store. No shell reads the text.
 """
@@ -24,7 +24,8 @@ from pathlib import Path
 from hvdb import process
 from hvdb.errors import HvdbError
 
-# Options that a cell or a side must not set. The gate sets where results go, and does not measure traced runs.
+# Options that a cell or a side must not set: the gate chooses where results are written, and traced runs are too slow to
+# be measured.
 _OWN = ("--db", "--no-db", "--json", "--quiet", "--timeline-filename", "--profile")
 _BUILD_SECONDS = 3600
 
@@ -33,8 +34,8 @@ _BUILD_SECONDS = 3600
 class Side:
     """The parts of a side's text. program: None for the installed hvd_bench.
 
-    text: the words in one spelling. A commit's hash takes the place of its name, because a branch may move before the
-    gate continues.
+    text: the side's text in one fixed spelling. It has a commit's hash in place of the commit's name, because a branch
+    may move before the gate is continued.
     """
 
     text: str
@@ -46,7 +47,7 @@ class Side:
 
 
 def parse(text: str, name: str) -> Side:
-    """Parses the text of a side. name: the option whose value is `text`, for messages. Errors: HvdbError."""
+    """Parses the text of a side. name: the option that has the value `text`, for error texts. Errors: HvdbError."""
     words = split_words(text, name)
     variables: dict[str, str] = {}
     modules: list[str] = []
@@ -72,7 +73,7 @@ def parse(text: str, name: str) -> Side:
 
 
 def _program(word: str, name: str) -> Path:
-    """Finds the program `word` as a shell would find it. Errors: HvdbError if there is none."""
+    """Returns the path of the program `word`, found as by a shell. Errors: HvdbError if there is no such program."""
     path = Path(word).expanduser() if "/" in word else Path(shutil.which(word) or word)
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise HvdbError(f"{name}: there is no program '{word}' {'' if '/' in word else 'on the PATH'}".rstrip())
@@ -80,7 +81,7 @@ def _program(word: str, name: str) -> Path:
 
 
 def split_words(text: str, name: str) -> list[str]:
-    """Splits `text` into words as a shell would. Errors: HvdbError."""
+    """Splits `text` into words by the rules of a shell. Errors: HvdbError."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -88,12 +89,12 @@ def split_words(text: str, name: str) -> list[str]:
 
 
 def split_options(text: str, name: str) -> tuple[str, ...]:
-    """Returns `text` as options of hvd_bench. Errors: HvdbError."""
+    """Splits `text` into words and checks them with require_options(). Errors: HvdbError."""
     return require_options(split_words(text, name), name)
 
 
 def require_options(words: Sequence[str], name: str) -> tuple[str, ...]:
-    """Returns `words` if they are options and none of them is the gate's own. Errors: HvdbError."""
+    """Returns `words` if they are options and none of them is in _OWN. Errors: HvdbError."""
     for word in words:
         if option_of(word) in _OWN:
             raise HvdbError(f"{name}: {option_of(word)} is the gate's own; leave it out")
@@ -108,25 +109,30 @@ def option_of(word: str) -> str:
 
 
 def in_surroundings(side: Side, words: Sequence[str]) -> list[str]:
-    """Returns `words` behind the side's variables and modules, for a launcher that starts ranks on other nodes."""
+    """Returns a command that sets the side's variables, loads its modules and then runs `words`.
+
+    The command does this itself, because a launcher may start ranks on other nodes.
+    """
     if side.variables:
         words = ["env", *(f"{name}={value}" for name, value in side.variables.items()), *words]
     if not side.modules:
         return list(words)
-    # `module` is a function of the login shell. Names and words are arguments, so the shell does not run them as code.
+    # `module` is a function of the login shell. Modules and words are arguments of the shell, which therefore does not
+    # run them as code.
     load = 'count=$1; shift; module load "${@:1:count}" && shift "$count" && exec "$@"'
     return ["bash", "-lc", load, "hvdb", str(len(side.modules)), *side.modules, *words]
 
 
 def built(side: Side, folder: Path) -> Path:
-    """Returns the program of the side's commit. Builds it below `folder` if it does not exist there.
+    """Returns the program of the side's commit. Builds the program below `folder` if it does not exist there.
 
-    Builds with scripts/build of the commit, which takes minutes. Errors: HvdbError.
+    The build runs the commit's own scripts/build and takes minutes. Errors: HvdbError.
     """
     about = f"commit:{side.commit}"
     tree = folder.absolute() / side.commit
     program = tree / "build" / "release" / "bin" / "hvd_bench"
-    finished = tree / "build" / "release" / "built-for-gate"  # a build that was killed may leave half a program
+    # The file `finished` marks a complete build, because a build that was killed may leave half a program.
+    finished = tree / "build" / "release" / "built-for-gate"
     if finished.exists() and os.access(program, os.X_OK):
         return program
     if not (tree / ".git").exists() or not (tree / "scripts" / "build").exists():

@@ -1,6 +1,6 @@
-"""The options of hvd_bench that a spec may pass on, and the options that a campaign sets itself.
+"""The options of hvd_bench that a spec may pass to hvd_bench, and the options that the campaign itself sets.
 
-tests/slurm checks the names of options against `hvd_bench --help`.
+tests/slurm compares the names of the options with `hvd_bench --help`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ DECIDED = {
 # Default and range of hvd_bench --max-time.
 DEFAULT_MAX_TIME_SECONDS = 300
 MAX_TIME_SECONDS = (1, 10_000_000)
-NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # as hvd_bench parses numbers: no signs, spaces or underscores
+# The numbers that hvd_bench accepts: without sign, spaces or underscores.
+NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 
 
 def read(table: Table) -> tuple[tuple[str, str], ...]:

@@ -1,4 +1,4 @@
-"""Hashes and shuffles plain data: equal input gives equal bytes on every machine and Python."""
+"""Hashes and shuffles plain data. Equal input gives equal results on every machine and with every version of Python."""
 
 from __future__ import annotations
 

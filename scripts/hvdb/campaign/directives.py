@@ -14,7 +14,7 @@ def lines(site: Site, job: Job, layout: Layout) -> list[str]:
 
 
 def array_text(repetitions: list[int], limit: int) -> str:
-    """Returns the indices of a job array: "1-3", "2,5", "1-9%2" (the notation is the same for Slurm and LSF)."""
+    """Returns the indices of a job array: "1-3", "2,5", or "1-9%2" with limit 2. Slurm and LSF share this notation."""
     spans: list[list[int]] = []
     for index in sorted(repetitions):
         if spans and spans[-1][1] == index - 1:
@@ -54,7 +54,7 @@ def _sbatch(site: Site, job: Job, layout: Layout) -> list[str]:
         words.append("--exclusive")
     words.append(f"--time={_slurm_time(job.walltime_seconds)}")
     if site.walltime.warning_seconds:
-        # "B:" sends the signal to the script, which forwards it and starts no further cell.
+        # "B:" makes Slurm send the signal to the script. The script forwards the signal and starts no further cell.
         words.append(f"--signal=B:USR1@{site.walltime.warning_seconds}")
     if submit.array:
         words.append(f"--array={array_text(list(job.cells), submit.array_limit)}")

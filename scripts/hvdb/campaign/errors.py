@@ -6,10 +6,10 @@ from hvdb.errors import EXIT_CHECK_FAILED, HvdbError
 
 
 class CampaignError(HvdbError):
-    """Bad input, or an operation that the system refused. One line says what is wrong, where, and what to do next."""
+    """Bad input, or an operation that the system refused. The text says what is wrong, where, and what to do next."""
 
 
 class SubmissionStopped(CampaignError):
-    """A scheduler accepted some jobs and then refused one: only a part of the campaign was submitted."""
+    """The scheduler accepted some jobs and refused the next job, so only a part of the campaign was submitted."""
 
     exit_code = EXIT_CHECK_FAILED

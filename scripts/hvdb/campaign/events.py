@@ -1,7 +1,7 @@
 """Reads the logs that jobs write while they run: events/<job>.r<repetition>.<attempt>.log, one line per event.
 
-slurm/job_body.sh writes each line with one write, so that a kill at any moment leaves whole lines. Only the last line
-of a log may be cut off. The reader ignores a line that is cut off.
+slurm/job_body.sh writes each line by one system call. After a kill, at most the last line of a log is cut off. The
+reader ignores a line that is cut off.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Attempt:
     """One start of one repetition of a job.
 
     codes: cell -> exit code of its last launch in this attempt. running: the cell that has begun but not ended.
-    finished: the fields of the last line; None while the attempt runs, and if the attempt was killed.
+    finished: the fields of the log's last line; None while the attempt runs, and if the attempt was killed.
     """
 
     job: str
@@ -37,7 +37,7 @@ class Attempt:
     words: str = ""  # the text of the last line without its fields
 
     def how_it_ended(self) -> str:
-        """Returns in words how the attempt ended. Only for an attempt that the scheduler no longer lists."""
+        """Returns in words how the attempt ended. Call this only if the scheduler no longer lists the attempt."""
         if self.finished is None:
             during = f" during cell {self.running}" if self.running else ""
             warned = f" after {self.signals[-1]}" if self.signals else ""
@@ -82,7 +82,10 @@ def _take(attempt: Attempt, line: str) -> None:
 
 
 def parse(path: Path, text: str) -> Attempt | None:
-    """Returns the attempt that `text`, the content of `path`, describes; None if the file's name is not NAME. Pure."""
+    """Returns the attempt that `text`, the content of `path`, describes. Pure.
+
+    Returns None if the name of `path` does not match the pattern NAME.
+    """
     match = NAME.fullmatch(path.name)
     if not match:
         return None
@@ -91,7 +94,7 @@ def parse(path: Path, text: str) -> Attempt | None:
         try:
             _take(attempt, line)
         except (ValueError, IndexError, KeyError):
-            continue  # a kill cut this line off
+            continue  # this line was cut off by a kill
     return attempt
 
 

@@ -1,4 +1,4 @@
-"""Reads TOML tables. An unknown key or a value of the wrong type gives an error of one line that says where it is."""
+"""Reads TOML tables. An unknown key or a value of the wrong type gives an error of one line that names the place."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parse(text: str, source: str) -> dict[str, Any]:
 
 
 def document(text: str) -> dict[str, Any]:
-    """Returns the TOML document in `text`. Errors: ValueError, also for integers beyond the 64 bits of TOML."""
+    """Returns the TOML document in `text`. Errors: ValueError; integers of more than 64 bits are an error."""
     try:
         data = tomllib.loads(text)
         _require_64_bits(data, "")
@@ -150,7 +150,7 @@ class Table:
         return seconds
 
     def texts(self, key: str, default: Any = REQUIRED, *, words: Sequence[str] | None = None) -> tuple[str, ...]:
-        """Returns a list of strings. With `words`, the list must be non-empty, of different strings from `words`."""
+        """Returns a list of strings. With `words`, the list must contain one or more of `words`, each at most once."""
         values = tuple(self._typed(key, value, str) for value in self._take(key, list, default))
         if any("\n" in value for value in values):
             raise self.fail(key, "holds a line break")
@@ -180,7 +180,7 @@ class Table:
         return Table(data, self._source, self._name(key))
 
     def per_model(self, key: str, models: Sequence[str], *, low: int = 1, high: int = 2**31 - 1) -> dict[str, int]:
-        """Returns a number for each model, from one whole number for all or from a table with one for each."""
+        """Returns a number for each model. The TOML value is one number for all models, or a table of such numbers."""
         if key in self._data and isinstance(self._data[key], dict):
             inner = self.table(key)
             values = {model: inner.integer(model, low=low, high=high) for model in models}

@@ -1,4 +1,4 @@
-"""A campaign's folder on disk: the files that the command generate writes and the campaign's other commands read."""
+"""A campaign's folder on disk: `campaign generate` writes its files, and the other commands of `campaign` read them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CellEntry:
 
 @dataclass(frozen=True)
 class JobEntry:
-    """One job script. cells: repetition -> cells. gate: the other jobs wait for this job."""
+    """One job script. cells: repetition -> its cells. gate: True if all other jobs wait for this job."""
 
     name: str
     nodes: int
@@ -47,7 +47,7 @@ class JobEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The facts that submit, status, resume and cancel need."""
+    """The facts about a campaign that the commands submit, status, resume and cancel need."""
 
     name: str
     site: str
@@ -60,7 +60,7 @@ class Manifest:
     jobs: tuple[JobEntry, ...]
 
     def units(self) -> Iterator[tuple[JobEntry, int]]:
-        """Yields every job with each of its repetitions; the scheduler runs each of these as one unit."""
+        """Yields every (job, repetition). The scheduler runs each repetition of a job as one unit."""
         for job in self.jobs:
             for repetition in job.cells:
                 yield job, repetition
@@ -119,14 +119,15 @@ def files(plan: Plan, layout: Layout, hvd_bench: Path) -> dict[Path, str]:
 
 
 def resolved(folder: Path) -> Path:
-    """Returns the resolved path. Unlike folder.resolve(), does not raise for a link to itself."""
+    """Returns the resolved path of `folder`. Unlike folder.resolve(), raises no error for a link to itself."""
     return Path(os.path.realpath(folder))
 
 
 def write(plan: Plan, layout: Layout, hvd_bench: Path, spec_text: str, *, replace: bool) -> None:
     """Writes the folder. Each file appears whole or not at all. hvd_bench: absolute path of the jobs' program.
 
-    Errors: CampaignError if the folder contains another campaign and `replace` is false, or cannot be written.
+    Errors: CampaignError if the folder contains another campaign and `replace` is false, or if a file cannot be
+    written.
     """
     try:
         contents = {
@@ -173,7 +174,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def read(folder: Path) -> Manifest:
-    """Returns the campaign in `folder`. Errors: CampaignError (no campaign, damaged, moved)."""
+    """Returns the campaign in `folder`. Errors: CampaignError if there is none, or if it is damaged or was moved."""
     folder = resolved(folder)
     path = folder / "campaign.json"
     data = _load(path)
@@ -204,10 +205,11 @@ def _manifest(data: dict[str, Any], folder: Path) -> Manifest:
 
 @contextlib.contextmanager
 def locked(layout: Layout) -> Iterator[int]:
-    """Holds a lock so that only one submit or resume of a campaign runs at a time. Errors: CampaignError if taken.
+    """Holds a lock so that only one submit or resume of a campaign runs at a time.
 
-    Yields the descriptor that holds the lock. A child process that inherits the descriptor holds the lock too: if the
-    process that submits is killed, other processes stay locked out until its child, the scheduler's program, ends.
+    Yields the descriptor that holds the lock. The scheduler's program, a child process, inherits the descriptor and
+    therefore the lock. If this process is killed, the lock is held until the scheduler's program ends.
+    Errors: CampaignError if another process holds the lock.
     """
     path = layout.folder / "lock"
     taken = CampaignError(f"{layout.folder}: another {PROGRAM} is submitting here, or running jobs; wait for its end")

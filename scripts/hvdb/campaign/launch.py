@@ -1,4 +1,4 @@
-"""The command that starts the ranks of one cell inside a job: srun, jsrun or mpirun. Pure.
+"""Builds the command that starts the ranks of one cell inside a job: srun, jsrun or mpirun. Pure.
 
 Sources: the manual pages srun(1) and mpirun(1) (Open MPI 4.1), and IBM's "Job Step Manager: jsrun".
 """
@@ -10,7 +10,7 @@ from hvdb.campaign.site import Site
 
 
 def command(site: Site, shape: Shape) -> list[str]:
-    """Returns the words before `hvd_bench`."""
+    """Returns the words of the command line before `hvd_bench`."""
     builders = {"slurm": _srun, "lsf": _jsrun, "none": _mpirun}
     return builders[site.scheduler](site, shape)
 
@@ -19,7 +19,7 @@ def _srun(site: Site, shape: Shape) -> list[str]:
     words = [*site.launch.command, f"--nodes={shape.nodes}", f"--ntasks={shape.ranks}"]
     words.append(f"--ntasks-per-node={shape.ranks_per_node}")
     if shape.ragged:
-        words.append("--distribution=block,Pack")  # fills nodes one after another; the last node gets the rest
+        words.append("--distribution=block,Pack")  # fills node after node; the last node gets the remaining ranks
     if site.launch.cores_per_rank:
         # Since Slurm 22.05, srun does not inherit --cpus-per-task from the job.
         words.append(f"--cpus-per-task={site.launch.cores_per_rank}")
@@ -27,10 +27,10 @@ def _srun(site: Site, shape: Shape) -> list[str]:
 
 
 def _jsrun(site: Site, shape: Shape) -> list[str]:
-    """Builds resource sets: -n is their number, -r the number on a host; -a, -c, -g are a set's ranks, cores, GPUs.
+    """Builds resource sets. -n: number of sets. -r: sets per host. -a, -c and -g: ranks, cores and GPUs of a set.
 
-    Normally there is one set per node with all its ranks, so that ranks see one another's GPUs. If the last node has
-    fewer ranks than the other nodes, or if the site says so, there is one set per rank.
+    Normally there is one set per node with all ranks of the node, so that the ranks see one another's GPUs. If the last
+    node has fewer ranks than the other nodes, or if the site asks for it, there is one set per rank.
     """
     cores, gpus = site.launch.cores_per_rank, 1 if site.node.gpus else 0
     if shape.ragged or site.launch.resource_sets == "rank":

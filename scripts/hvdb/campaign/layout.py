@@ -10,7 +10,7 @@ from hvdb.campaign.site import Site
 
 
 class Layout:
-    """job_prefix: the beginning of the names of this campaign's jobs. The query of the scheduler selects jobs by it."""
+    """job_prefix: the beginning of the names of this campaign's jobs. Queries of the scheduler select jobs by it."""
 
     def __init__(self, folder: Path) -> None:
         """folder: the campaign's folder, absolute."""
@@ -28,6 +28,6 @@ class Layout:
         return self.job_prefix + job.name
 
     def log_pattern(self, site: Site, job: Job) -> str:
-        """Returns the path of the log of standard output and error, with the scheduler's place-holders."""
+        """Returns the path of a job's log of standard output and error, with the scheduler's place-holders."""
         number = {"slurm": "%A.%a" if site.submit.array else "%j", "lsf": "%J.%I" if site.submit.array else "%J"}
         return f"{self.logs}/{job.name}.{number[site.scheduler]}.out"

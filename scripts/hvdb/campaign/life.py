@@ -1,4 +1,4 @@
-"""Does the work of submit, resume and cancel. Each missing cell goes to the scheduler exactly once."""
+"""Does the work of the commands submit, resume and cancel. Gives each missing cell to the scheduler exactly once."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from hvdb.campaign.scheduler import Active, Unit
 
 @dataclass(frozen=True)
 class Order:
-    """One submission: a job, and its repetitions that miss a cell and are neither queued nor running."""
+    """One submission: a job, and those of its repetitions that lack a result and are neither queued nor running."""
 
     job: JobEntry
     repetitions: tuple[int, ...]
-    lacking: int  # number of missing cells
+    lacking: int  # number of cells without a result
     after_gate: bool
 
 
 def lacking_orders(manifest: Manifest, held: set[str], active: dict[Unit, Active], only: Sequence[str]) -> list[Order]:
-    """Returns what has to be submitted, smallest jobs first. Pure.
+    """Returns the orders to submit, smallest jobs first. Pure.
 
-    only: names of jobs; empty: all. The other jobs wait for the gating job as long as the gating job still has work.
+    only: names of the jobs to submit; empty: all jobs. As long as the gating job lacks results, all other jobs are
+    submitted to start after the gating job.
     """
     gate_open = not any(
         job.gate and (_lacks(job, repetition, held) or (job.name, repetition) in active)
@@ -62,8 +63,9 @@ def require_jobs(manifest: Manifest, only: Iterable[str]) -> None:
 def held_cells(
     manifest: Manifest, more: Sequence[Path], step: progress.Step = progress.silent
 ) -> tuple[set[str], list[str]]:
-    """Returns the cells in the campaign's own stores and in `more`. step: progress of reading the own stores.
+    """Returns the hashes of the done cells in the campaign's own stores and in `more`, and a line per unreadable store.
 
+    step: called with the progress of reading the campaign's own stores.
     Errors: CampaignError if one of `more` cannot be read.
     """
     held, notes = stores.held(stores.of_campaign(manifest.layout.stores), step)
@@ -76,7 +78,10 @@ def held_cells(
 
 
 class Journal:
-    """submissions.jsonl: the list of submissions, for people and for status. Its last line may be damaged."""
+    """The file submissions.jsonl: a line per submission, read by people and by the command status.
+
+    The last line of the file may be damaged.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
         self._path = manifest.layout.submissions
@@ -109,17 +114,17 @@ class Journal:
                 entry = json.loads(line)
                 found |= {(entry["job"], repetition) for repetition in entry["repetitions"]}
             except (ValueError, KeyError, TypeError, RecursionError):
-                continue  # this line was cut off by a kill, or damaged otherwise
+                continue  # this line was cut off by a kill, or is damaged for another reason
         return found
 
 
 def submit(
     manifest: Manifest, orders: Sequence[Order], active: dict[Unit, Active], lock: int, tell: Callable[[str], None]
 ) -> None:
-    """Submits `orders` to the scheduler, or runs them here if there is no scheduler.
+    """Submits `orders` to the scheduler. If the site has no scheduler, runs the jobs on this machine.
 
-    lock: the descriptor of folder.locked. tell: called at once with a line about each order.
-    Errors: CampaignError for the first refused order (SubmissionStopped if an earlier order was accepted).
+    lock: the descriptor from folder.locked(). tell: called with a line about each order as soon as it is submitted.
+    Errors: CampaignError if the scheduler refuses the first order; SubmissionStopped if it refuses a later order.
     """
     if manifest.scheduler == "none":
         _run_here(manifest, orders, tell)
@@ -175,7 +180,7 @@ def active_units(manifest: Manifest) -> dict[Unit, Active]:
 
 
 def cancel(manifest: Manifest, active: dict[Unit, Active], only: Sequence[str]) -> list[str]:
-    """Cancels the queued and running jobs; with `only`, just the jobs of these names. Returns a line for each job."""
+    """Cancels the queued and running jobs, or only the jobs named in `only`. Returns a line for each cancelled job."""
     chosen = {unit: job for unit, job in active.items() if not only or unit[0] in only}
     if chosen:
         machine = Local(manifest) if manifest.scheduler == "none" else scheduler.of(manifest)

@@ -1,4 +1,4 @@
-"""A machine without a scheduler: jobs run here, one after another, in the foreground."""
+"""Runs jobs on a machine without a scheduler, one after another, in the foreground."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hvdb.campaign.errors import CampaignError
 from hvdb.campaign.folder import JobEntry, Manifest
 from hvdb.campaign.scheduler import RUNNING, Active, Unit
 
-PATIENCE_SECONDS = 90  # time for running jobs to store their results
+PATIENCE_SECONDS = 90  # the time that cancelled jobs get to store their results
 
 
 def _lives(pid: int, script: Path) -> bool:
@@ -25,7 +25,7 @@ def _lives(pid: int, script: Path) -> bool:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         try:
-            os.kill(pid, 0)  # without /proc, assume that a process with this number is the shell
+            os.kill(pid, 0)  # without /proc, assume that any process with this number is the shell
         except OSError:
             return False
         return not Path("/proc/self/cmdline").exists()
@@ -39,7 +39,7 @@ class Local:
         self._manifest = manifest
 
     def active(self) -> dict[Unit, Active]:
-        """Returns the jobs that run on this host now, according to the jobs' own logs."""
+        """Returns the jobs that are running on this host, according to the jobs' own logs."""
         found = {}
         for unit, attempt in events.latest(events.read(self._manifest.layout.events)).items():
             script = self._manifest.layout.script(attempt.job)
@@ -77,9 +77,9 @@ class Local:
 
 @contextmanager
 def _passing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Sends the child a scheduler's warning for the first signal, such as Ctrl-C; forwards later signals unchanged.
+    """Passes signals to the child. The first signal (such as Ctrl-C) is sent as SIGUSR1, a scheduler's warning.
 
-    Yields the list of the signals received so far.
+    Later signals are sent unchanged. Yields the list of the signals received so far.
     """
     seen: list[int] = []
 

@@ -17,11 +17,11 @@ SCALE, ONE_RANK, ONE_NODE = "scale", "one_rank", "one_node"
 
 @dataclass(frozen=True)
 class Shape:
-    """Number of ranks and nodes. `ragged`: the last node holds fewer ranks than the others."""
+    """Number of ranks and nodes. `ragged`: True if the last node has fewer ranks than the other nodes."""
 
     ranks: int
     nodes: int
-    ranks_per_node: int  # on a full node
+    ranks_per_node: int  # number of ranks on a full node
 
     @property
     def ragged(self) -> bool:
@@ -50,13 +50,13 @@ class Cell:
 
     @property
     def hash(self) -> str:
-        """16 hexadecimal digits, the key of the cell in stores."""
+        """16 hexadecimal digits, by which the cell is found in stores."""
         data = dataclasses.asdict(self)
         del data["role"]
         return digest(data)
 
     def arguments(self) -> list[str]:
-        """Returns the arguments of hvd_bench that may differ from cell to cell."""
+        """Returns those arguments of hvd_bench that may differ from cell to cell."""
         words = ["--model", self.model, "--batch-size", str(self.batch_size), "--dtype", self.dtype]
         words += ["--allreduce-dtype", self.allreduce_dtype, "--schedule", self.schedule]
         words += ["--seed", str(self.seed), "--device", self.device]
@@ -69,9 +69,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Job:
-    """One allocation (per repetition), and the cells that run in it.
+    """The cells that run in one allocation. Each repetition of the job gets an allocation.
 
-    cells: repetition -> cells, in the order in which they run. seconds: longest time of all cells of one repetition.
+    cells: repetition -> its cells in the order in which they run. seconds: the longest time that all cells of one
+    repetition together may take.
     """
 
     name: str
@@ -82,7 +83,7 @@ class Job:
 
     @property
     def node_hours(self) -> float:
-        """The most node hours that all repetitions together may use."""
+        """The most node hours that all repetitions of the job together may use."""
         return self.nodes * self.walltime_seconds * len(self.cells) / 3600
 
     def shapes(self) -> list[Shape]:
@@ -99,7 +100,7 @@ class Plan:
     site: Site
     jobs: tuple[Job, ...]
     left_out: tuple[str, ...]
-    cell_seconds: dict[str, float]  # hash -> most seconds
+    cell_seconds: dict[str, float]  # hash of a cell -> the most seconds that the cell may take
 
     def cells(self) -> Iterator[tuple[Job, int, Cell]]:
         """Yields every cell with its job and its repetition."""
@@ -110,7 +111,7 @@ class Plan:
 
 
 def ranks_per_node(spec: Spec, site: Site) -> int:
-    """Returns the ranks on a full node. Errors: CampaignError if the site does not allow the spec's number."""
+    """Returns the number of ranks on a full node. Errors: CampaignError if the site forbids the spec's number."""
     if spec.ranks_per_node == 0:
         return site.node.ranks_per_node[0]
     if spec.ranks_per_node not in site.node.ranks_per_node:
@@ -123,9 +124,9 @@ def ranks_per_node(spec: Spec, site: Site) -> int:
 
 
 def shapes(spec: Spec, site: Site) -> tuple[list[Shape], list[str]]:
-    """Returns the shapes of the spec's rank counts on `site`, and a line per count that is left out.
+    """Returns the shape of each of the spec's rank counts on `site`, and a line for each count that is left out.
 
-    Errors: CampaignError for a ragged count that the spec does not allow, and for a count that exceeds the site.
+    Errors: CampaignError for a listed count that exceeds the site, or that is ragged although the spec forbids it.
     """
     full = ranks_per_node(spec, site)
     found, left_out = [], []
@@ -153,7 +154,7 @@ def shapes(spec: Spec, site: Site) -> tuple[list[Shape], list[str]]:
 
 
 class _CellMaker:
-    """Makes cells of one spec on one site. The cells differ only in the arguments of the methods."""
+    """Makes the cells of one spec on one site. All other properties of a cell are arguments of the methods."""
 
     def __init__(self, spec: Spec, site: Site, allocation_nodes: int) -> None:
         self._spec = spec
@@ -163,8 +164,10 @@ class _CellMaker:
     def cell(
         self, role: str, shape: Shape, batch: int, model: str, dtype: str, seed: int, allreduce: str, schedule: str
     ) -> Cell:
-        """Returns a cell of repetition 1. One rank reduces nothing, so it gets the first schedule and all-reduce
-        type."""
+        """Returns a cell of repetition 1.
+
+        A cell of one rank reduces nothing, so it always gets the spec's first schedule and first all-reduce type.
+        """
         spec = self._spec
         alone = shape.ranks == 1
         return Cell(
@@ -205,7 +208,7 @@ class _CellMaker:
 def _strong_batches(
     spec: Spec, model: str, all_shapes: list[Shape], left_out: dict[str, None]
 ) -> tuple[dict[Shape, int], int]:
-    """Returns the images per rank of strong scaling by shape, and the images of its one-rank baseline."""
+    """Returns the images per rank of strong scaling (by shape), and the images of the one-rank baseline."""
     assert spec.strong is not None
     whole, most = spec.strong.global_batch[model], spec.strong.max_batch_per_rank
     batches = {}
@@ -221,8 +224,11 @@ def _strong_batches(
 
 
 def _blocks(spec: Spec, site: Site, nodes: int, all_shapes: list[Shape], left_out: dict[str, None]) -> list[list[Cell]]:
-    """Returns the blocks of the allocation of `nodes` nodes. A block is a list of cells that belong together. Each cell
-    is in the first block that needs it."""
+    """Returns the blocks of cells to run in an allocation of `nodes` nodes.
+
+    A block has the cells of one scaling, model, type and seed, and their baselines. A cell that several blocks need is
+    in the first of them.
+    """
     maker = _CellMaker(spec, site, nodes)
     full = ranks_per_node(spec, site)
     one_node = Shape(full, 1, full)
@@ -248,7 +254,7 @@ def _blocks(spec: Spec, site: Site, nodes: int, all_shapes: list[Shape], left_ou
 
 
 def _new(cells: Iterable[Cell], seen: set[str]) -> list[Cell]:
-    """Returns those of `cells` that are not in `seen`, and adds them to `seen`."""
+    """Returns those of `cells` whose hash is not in `seen`, and adds their hashes to `seen`."""
     found = []
     for cell in cells:
         if cell.hash not in seen:
@@ -260,7 +266,10 @@ def _new(cells: Iterable[Cell], seen: set[str]) -> list[Cell]:
 def _packed(
     spec: Spec, site: Site, nodes: int, blocks: list[list[Cell]], time: CellTime
 ) -> list[tuple[list[list[Cell]], float]]:
-    """Splits `blocks`, in order, into as few parts as the longest walltime allows. Returns parts with their seconds."""
+    """Splits `blocks`, in order, into the fewest parts that each fit the longest walltime.
+
+    Returns each part with its seconds.
+    """
     parts: list[tuple[list[list[Cell]], float]] = []
     for block in blocks:
         seconds = sum(time.seconds(cell) for cell in block)
@@ -279,9 +288,9 @@ def _packed(
 
 
 def _ordered(spec: Spec, name: str, blocks: list[list[Cell]], repetition: int) -> tuple[Cell, ...]:
-    """Shuffles the blocks, and the cells of each block, so that a drift of the machine affects all kinds of cells.
+    """Shuffles the blocks, and the cells within each block, so that a drift of the machine affects all kinds of cells.
 
-    Blocks stay whole, so that a job that is cut short has baselines for the cells that it ran.
+    The cells of a block stay together, so that a job that is cut short has baselines for the cells that it ran.
     """
     key = (spec.order_seed, name, repetition)
     order: list[Cell] = []
@@ -291,9 +300,9 @@ def _ordered(spec: Spec, name: str, blocks: list[list[Cell]], repetition: int) -
 
 
 def make(spec: Spec, site: Site, pilot: Pilot | None = None) -> Plan:
-    """Returns the jobs of `spec` on `site`; with `pilot`, walltimes follow from measured times.
+    """Returns the jobs of `spec` on `site`. With `pilot`, walltimes are computed from the pilot's measured times.
 
-    Errors: CampaignError (a rank count that does not fit or is ragged, a block longer than the longest job).
+    Errors: those of ranks_per_node() and shapes(); CampaignError for a block that takes longer than the longest job.
     """
     all_shapes, left_out_counts = shapes(spec, site)
     left_out: dict[str, None] = dict.fromkeys(left_out_counts)

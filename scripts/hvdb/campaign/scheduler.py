@@ -1,7 +1,7 @@
 """Calls the scheduler's programs to submit, query and cancel. Pure functions parse the programs' output.
 
-This program finds jobs by name, which contains the campaign and the job, so a job is known as soon as the scheduler has
-it. No job is submitted twice, even if this program is killed at any moment.
+The name of a submitted job contains the campaign and the job, and this program finds jobs by name. So this program
+knows a job as soon as the scheduler has the job, and submits no job twice even if it is killed at any moment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ QUEUED, RUNNING = "queued", "running"
 
 @dataclass(frozen=True)
 class Active:
-    """One repetition of a job that is queued or running. id: for cancelling. seconds_left: None if unknown."""
+    """One repetition of a job that is queued or running. id: the scheduler's id, by which the job can be cancelled.
+
+    seconds_left: the rest of the job's walltime; None if unknown.
+    """
 
     id: str
     state: str
@@ -45,7 +48,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
-        """Submits the job's script. The job starts after the jobs `after` have succeeded. Returns the job's id."""
+        """Submits the job's script. The job starts when all jobs in `after` have succeeded. Returns the job's id."""
 
     @abstractmethod
     def active(self) -> dict[Unit, Active]:
@@ -53,13 +56,13 @@ class Scheduler(ABC):
 
     @abstractmethod
     def cancel(self, ids: Sequence[str]) -> None:
-        """Cancels these jobs; running jobs are warned first."""
+        """Cancels the jobs `ids`. The scheduler warns running jobs before it ends them."""
 
 
 def of(manifest: Manifest, lock: int | None = None) -> Scheduler:
-    """Returns the scheduler of the campaign's site. Not for scheduler "none" (local.py).
+    """Returns the scheduler of the campaign's site, which must not be "none" (local.py handles such sites).
 
-    lock: descriptor that submissions inherit (folder.locked).
+    lock: the descriptor from folder.locked(), which the scheduler's programs inherit.
     """
     return {"slurm": Slurm, "lsf": Lsf}[manifest.scheduler](manifest, lock)
 
@@ -77,7 +80,7 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     _require(command[0], what)
     try:
-        with stdin.open() if stdin else open(os.devnull) as source:  # noqa: PTH123  (a device, not a path of ours)
+        with stdin.open() if stdin else open(os.devnull) as source:  # noqa: PTH123  (os.devnull is a device)
             return subprocess.run(
                 list(command),
                 stdin=source,
@@ -99,7 +102,10 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _hand_in(manifest: Manifest, job: JobEntry, words: Sequence[str], lock: int | None) -> str:
-    """Submits the script of `job`, by argument or standard input, with the options `words`. Returns the answer."""
+    """Submits the script of `job`, as an argument or on standard input. Returns the output of the scheduler's program.
+
+    words: options for the scheduler's program.
+    """
     script = manifest.layout.script(job.name)
     by_argument = manifest.submit.by == "argument"
     command = [*manifest.submit.command, *words, *([str(script)] if by_argument else [])]
@@ -113,7 +119,7 @@ def _hand_in(manifest: Manifest, job: JobEntry, words: Sequence[str], lock: int 
 
 
 class Slurm(Scheduler):
-    """sbatch, squeue, scancel."""
+    """Slurm, by its programs sbatch, squeue and scancel."""
 
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
         words = ["--parsable"]
@@ -141,7 +147,10 @@ class Slurm(Scheduler):
 
 
 def _unit(name: str, index: str, prefix: str) -> Unit | None:
-    """Returns (job, repetition) for a scheduler's job name and array index; None for a job of another campaign."""
+    """Returns (job, repetition) for a job name and array index in the scheduler's list.
+
+    Returns None for a job of another campaign.
+    """
     if not name.startswith(prefix):
         return None
     job = name.removeprefix(prefix)
@@ -176,17 +185,17 @@ def parse_squeue(text: str, prefix: str) -> dict[Unit, Active]:
 
 
 class Lsf(Scheduler):
-    """bsub, bjobs, bkill."""
+    """LSF, by its programs bsub, bjobs and bkill."""
 
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
         words = []
         if self._manifest.submit.array:
             indices = array_text(list(repetitions), self._manifest.submit.array_limit)
-            # LSF expects the limit behind the bracket: name[1-5]%2.
+            # LSF expects the limit on running elements behind the bracket: name[1-5]%2.
             span, percent, limit = indices.partition("%")
             words += ["-J", f"{self._manifest.job_prefix}{job.name}[{span}]{percent}{limit}"]
         if after:
-            # -ti ends this job when its condition can no longer become true.
+            # With -ti, LSF ends this job when the condition of -w can no longer become true.
             words += ["-w", " && ".join(f"done({number})" for number in after), "-ti"]
         answer = _hand_in(self._manifest, job, words, self._lock)
         match = re.search(r"Job <(\d+)> is submitted", answer)
@@ -208,7 +217,9 @@ class Lsf(Scheduler):
 
 
 def parse_bjobs(text: str, prefix: str) -> dict[Unit, Active]:
-    """Parses the output of bjobs -o "jobid jobindex job_name stat time_left pend_reason" for our jobs. Pure.
+    """Parses the output of bjobs -o "jobid jobindex job_name stat time_left pend_reason". Pure.
+
+    Returns the jobs whose names begin with `prefix`.
 
     job_name of an array's element is name[index]; time_left is "hours:minutes L", or "-".
     """

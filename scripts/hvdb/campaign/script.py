@@ -1,4 +1,4 @@
-"""Builds the text of a job script from plan, job, layout and program. Pure."""
+"""Builds the text of a job script. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hvdb.campaign.plan import Job, Plan
 
 PROGRAM = data.called("campaign")
 
-# Shell text for the job's identity: (scheduler id, repetition in an array, restarts). Some versions of LSF do not
-# tell a rerun from a first start by the restart count, so the start time is used instead.
+# Shell text for the job's identity: (scheduler id, repetition in an array, restarts). A rerun under LSF uses its start
+# time instead of the number of restarts, because some versions of LSF do not count restarts.
 IDENTITY = {
     "slurm": (
         f"${{SLURM_ARRAY_JOB_ID:-${{SLURM_JOB_ID:?is not set: {PROGRAM} submits this}}}}",
@@ -31,7 +31,7 @@ IDENTITY = {
 
 
 def text(plan: Plan, job: Job, layout: Layout, hvd_bench: Path) -> str:
-    """Returns the whole script, with a line break at its end. hvd_bench: absolute path of the program that it runs."""
+    """Returns the whole script, which ends with a line break. hvd_bench: absolute path of the program to measure."""
     site, spec = plan.site, plan.spec
     parts = [
         "#!/usr/bin/env bash",
@@ -70,7 +70,7 @@ def _settings(plan: Plan, job: Job, layout: Layout, hvd_bench: Path) -> list[str
         _assignment("folder", layout.folder),
         _assignment("hvd_bench", hvd_bench),
         _assignment("order_seed", plan.spec.order_seed),
-        # Without a scheduler nothing limits a job, so the walltime is 0 (no limit).
+        # A walltime of 0 means no limit: without a scheduler nothing limits a job.
         _assignment("walltime_seconds", 0 if plan.site.scheduler == "none" else job.walltime_seconds),
         _assignment("warning_seconds", plan.site.walltime.warning_seconds),
         _assignment("pass_on_term", "yes" if plan.site.scheduler == "none" else "no"),
@@ -82,7 +82,7 @@ def _settings(plan: Plan, job: Job, layout: Layout, hvd_bench: Path) -> list[str
 
 
 def _set_up(plan: Plan) -> list[str]:
-    """Returns the lines of a shell function that sets up the site. The function fails if one of its lines does."""
+    """Returns the lines of a shell function that sets up the site. The function fails if one of its lines fails."""
     program = plan.site.program
     lines = []
     if program.modules:

@@ -1,4 +1,4 @@
-"""Site profiles, which say where to measure, as plain data. hvd_bench's own profiles are in slurm/sites."""
+"""Site profiles as plain data. A profile says where to measure. The profiles of this project are in slurm/sites."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MAX_BASES = 8
 
 @dataclass(frozen=True)
 class Node:
-    """One node. If a number is 0 (unknown or none), it is neither requested nor checked."""
+    """One node. A number of 0 means unknown or none: this property is neither requested nor checked."""
 
     cores: int
     gpus: int
-    ranks_per_node: tuple[int, ...]  # allowed values; the first is the default
-    limit: int  # most nodes of one job; 0: no limit
+    ranks_per_node: tuple[int, ...]  # allowed values; the first value is the default
+    limit: int  # most nodes that one job may have; 0: no limit
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Submit:
-    """How to submit a job, and what it requests. Empty texts are left out of the directives."""
+    """How to submit a job, and what the job requests. Fields with empty texts give no directive."""
 
     command: tuple[str, ...]
     by: str  # how the script is passed: argument or stdin
@@ -65,12 +65,12 @@ class Launch:
     options: tuple[str, ...]
     binding: tuple[str, ...]
     cores_per_rank: int
-    resource_sets: str  # LSF only: one set per node, or one per rank
+    resource_sets: str  # for jsrun: one resource set per node, or one resource set per rank
 
 
 @dataclass(frozen=True)
 class Walltime:
-    """Limits and estimates of walltimes, in seconds; `margin` is a factor."""
+    """Limits and estimates of walltimes, in seconds. `margin` is a factor on the estimated time."""
 
     maximum: int
     warning_seconds: int
@@ -81,7 +81,7 @@ class Walltime:
 
 @dataclass(frozen=True)
 class Site:
-    """One machine. Its fields match the TOML file that docs/campaigns.md describes, with bases merged in."""
+    """One machine. The fields match the site's TOML file (docs/campaigns.md) after its bases were merged into it."""
 
     name: str
     scheduler: str
@@ -93,15 +93,15 @@ class Site:
 
     @property
     def hash(self) -> str:
-        """16 hexadecimal digits over all fields above."""
+        """16 hexadecimal digits, a digest of all fields of the site."""
         return digest(dataclasses.asdict(self))
 
     @property
     def surroundings(self) -> str:
-        """8 hexadecimal digits over how ranks are started and bound, and over their environment variables.
+        """8 hexadecimal digits, a digest of the commands that start and bind ranks, and of the environment variables.
 
-        The digits do not depend on requests to the scheduler, nor on modules, because hvd_bench's fingerprint covers
-        the loaded libraries.
+        The digits depend neither on requests to the scheduler nor on modules. The fingerprint that hvd_bench stores
+        covers the libraries that modules load.
         """
         return digest([dataclasses.asdict(self.launch), self.program.environment], 8)
 
@@ -197,7 +197,7 @@ def _walltime(table: Table) -> Walltime:
 
 
 def from_data(data: dict[str, Any], source: str) -> Site:
-    """Returns a site from a TOML document into which its base is already merged. Errors: CampaignError."""
+    """Returns the site of the TOML document `data`, into which the site's bases were merged. Errors: CampaignError."""
     table = Table(data, source)
     table.text("base", "")
     scheduler = table.word("scheduler", SCHEDULERS)
@@ -220,12 +220,12 @@ def from_data(data: dict[str, Any], source: str) -> Site:
 
 
 def known() -> list[str]:
-    """Returns the names of the sites that are part of hvd_bench."""
+    """Returns the names of the sites that are part of this project."""
     return sorted(path.stem for path in SITES.glob("*.toml"))
 
 
 def merged(over: dict[str, Any], under: dict[str, Any]) -> dict[str, Any]:
-    """Returns `under`, overridden by the values of `over`, table by table, also inside program.environment."""
+    """Returns `under` with the values of `over` put in. Merges tables, such as program.environment, key by key."""
     result = dict(under)
     for key, value in over.items():
         beneath = result.get(key)
@@ -234,7 +234,7 @@ def merged(over: dict[str, Any], under: dict[str, Any]) -> dict[str, Any]:
 
 
 def _path(name: str, beside: Path | None) -> Path:
-    """Returns the file of a site: one of hvd_bench's own, or a path (relative to `beside` if the site is a base)."""
+    """Returns the file of a site. name: a site of this project, or a path; a base's path is relative to `beside`."""
     if name in known():
         return SITES / f"{name}.toml"
     path = Path(name) if beside is None else beside / name
@@ -262,7 +262,10 @@ def _with_base(name: str, read: Callable[[Path], dict[str, Any]]) -> tuple[dict[
 
 
 def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
-    """Applies one `KEY=VALUE` of --set to `data`. KEY has dots; VALUE is TOML, or any text if the key holds text."""
+    """Applies one `KEY=VALUE` of --set to `data`. KEY is written with dots between the names of tables.
+
+    VALUE is TOML, or any text if the key's value in `data` is text.
+    """
     key, equals, text = assignment.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(part.replace("_", "a").isalnum() for part in parts):
@@ -274,7 +277,7 @@ def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
         value = document(f"value = {text}")["value"]
     except ValueError:
         value = text
-    if isinstance(there, str) and not isinstance(value, str):  # for example a time, or an account of digits
+    if isinstance(there, str) and not isinstance(value, str):  # for example a duration, or an account named by digits
         value = text
     over: Any = value
     for part in reversed(parts):
@@ -283,7 +286,7 @@ def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
 
 
 def read(name: str, assignments: Sequence[str] = ()) -> Site:
-    """Returns the site called `name`, or in the file `name`, with the `assignments` of --set. Errors: CampaignError."""
+    """Returns the site with the name or file `name`, changed by the `assignments` of --set. Errors: CampaignError."""
     data, source = _with_base(name, load)
     for assignment in assignments:
         data = assigned(data, assignment)

@@ -1,4 +1,4 @@
-"""The user's spec, which says what to measure, as plain data. Pure: TOML text in, Spec out."""
+"""The user's spec as plain data. A spec says what to measure."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ NAME = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
 
 @dataclass(frozen=True)
 class Weak:
-    """Weak scaling: images per rank and step, by model."""
+    """Weak scaling. batch_size: model -> images per rank and step."""
 
     batch_size: dict[str, int]
 
 
 @dataclass(frozen=True)
 class Strong:
-    """Strong scaling: images per step of all ranks together, by model, divided among the ranks.
+    """Strong scaling. global_batch: model -> images per step of all ranks together, which the ranks share equally.
 
-    max_batch_per_rank: largest batch that fits into a rank's memory; 0: no limit. Larger batches are not run.
+    max_batch_per_rank: the largest batch that fits into a rank's memory; 0: no limit. Cells with more are left out.
     """
 
     global_batch: dict[str, int]
@@ -36,12 +36,12 @@ class Strong:
 
 @dataclass(frozen=True)
 class Spec:
-    """One campaign. Its fields match the TOML file that docs/campaigns.md describes."""
+    """One campaign. The fields match the spec's TOML file, which docs/campaigns.md describes."""
 
     name: str
     models: tuple[str, ...]
     ranks: tuple[int, ...]
-    ranks_given: bool  # True: a count that does not fit is an error; False: such a count is left out
+    ranks_given: bool  # True: a rank count that does not fit the site is an error; False: the plan leaves it out
     dtypes: tuple[str, ...]
     allreduce_dtypes: tuple[str, ...]
     schedules: tuple[str, ...]
@@ -49,7 +49,7 @@ class Spec:
     seeds: tuple[int, ...]
     order_seed: int
     efficiency: bool
-    ranks_per_node: int  # 0: the first value of the site
+    ranks_per_node: int  # 0: the site's default
     allow_ragged: bool
     first_job_gates: bool
     weak: Weak | None
@@ -58,7 +58,7 @@ class Spec:
 
     @property
     def hash(self) -> str:
-        """16 hexadecimal digits over all fields above. Comments and layout of the file do not affect the digits."""
+        """16 hexadecimal digits, a digest of all fields. Comments and layout of the TOML file do not change it."""
         return digest(dataclasses.asdict(self))
 
     def max_time_seconds(self) -> float:
@@ -89,7 +89,7 @@ def _weak(table: Table, models: tuple[str, ...]) -> Weak:
 
 
 def from_data(data: dict[str, Any], source: str) -> Spec:
-    """Returns a spec from a TOML document. Errors: CampaignError, naming `source`, the key and what is allowed."""
+    """Returns the spec of the TOML document `data`. Errors: CampaignError, whose text names `source` and the key."""
     table = Table(data, source)
     models = _models(table)
     weak, strong, options = table.table("weak"), table.table("strong"), table.table("options")
@@ -121,12 +121,12 @@ def from_data(data: dict[str, Any], source: str) -> Spec:
 
 
 def known() -> list[str]:
-    """Returns the names of the specs that are part of hvd_bench."""
+    """Returns the names of the specs that are part of this project."""
     return sorted(path.stem for path in SPECS.glob("*.toml"))
 
 
 def file(name: Path) -> Path:
-    """Returns the file of hvd_bench's own spec `name` if there is one, else `name` itself."""
+    """Returns the file of this project's spec `name`. If there is no such spec, returns `name` itself."""
     return SPECS / f"{name}.toml" if str(name) in known() else name
 
 

@@ -1,4 +1,4 @@
-"""The status of a campaign: the state of every cell, as a table for people and as JSON for programs. Pure."""
+"""Computes the state of every cell of a campaign, and shows it as a table and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAILURES_SHOWN = 20
 
 @dataclass(frozen=True)
 class Failure:
-    """A cell whose last launch failed. code: exit code of hvd_bench (README) or of the launcher."""
+    """A cell whose last launch failed. code: exit code of hvd_bench (README.md lists these) or of the launcher."""
 
     job: str
     repetition: int
@@ -31,7 +31,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class UnitState:
-    """One repetition of one job. state: done, running, queued, ended or not submitted. note: how it ended."""
+    """One repetition of one job. state: done, running, queued, ended or not submitted. note: a remark on the state."""
 
     job: str
     repetition: int
@@ -43,7 +43,10 @@ class UnitState:
 
 @dataclass(frozen=True)
 class Standing:
-    """The whole campaign. counts: cells by state. node_hours_left: the most that the unfinished cells need."""
+    """The state of a campaign. counts: state -> number of cells. jobs: job -> state -> number of cells.
+
+    node_hours_left: the most node hours that the unfinished cells need.
+    """
 
     name: str
     site: str
@@ -53,7 +56,7 @@ class Standing:
     jobs: dict[str, dict[str, int]]
     units: list[UnitState]
     failures: list[Failure]
-    seconds_left: int | None  # longest time left of a running job
+    seconds_left: int | None  # time until the last running job must end; None if unknown
     node_hours_left: float
     notes: list[str] = field(default_factory=list)
 
@@ -134,7 +137,7 @@ def standing(
 
 
 def as_data(standing: Standing) -> dict[str, object]:
-    """Returns the data for --json: the fields of Standing, and `complete`."""
+    """Returns the data for --json: the fields of `standing`, and its property `complete`."""
     return {**dataclasses.asdict(standing), "complete": standing.complete}
 
 
@@ -148,7 +151,7 @@ def _unit_text(unit: UnitState) -> str:
 
 
 def as_text(standing: Standing) -> str:
-    """Returns the text for people: one line per job, failures, the time left, and what to do next."""
+    """Returns the text for the terminal: one line per job, failures, the time left, and what to do next."""
     lines = [f"campaign {standing.name} on {standing.site}, spec {standing.spec}, in {standing.folder}", ""]
     lines.append(f"{'job':<12}" + "".join(f"{state:>9}" for state in STATES))
     for name, counts in standing.jobs.items():

@@ -1,7 +1,7 @@
-"""Finds the done cells, and the times of launches, in a campaign's stores. Writes nothing.
+"""Reads from a campaign's stores which cells are done and how long launches took. Writes nothing.
 
-A cell is done if a session carries the cell's hash (provenance 'label.cell') and every run of that session is complete.
-Inside a job, `hvd_bench stored cell FILE...` applies the same rule; tests/slurm compares the two programs.
+A cell is done if a session has the cell's hash (provenance 'label.cell') and every run of this session is complete.
+Job scripts ask `hvd_bench stored cell FILE...`, which applies the same rule. tests/slurm compares both implementations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hvdb.errors import StoreError
 Result = TypeVar("Result")
 
 KEY = "label.cell"
-# Limit on the processor time of the queries to one store. Even a large store needs only a hundredth of this time.
+# Limit on the processor time of the queries to one store. The queries to a large store need a hundredth of this time.
 QUERY_SECONDS = 60.0
 
 SESSIONS = """
@@ -39,20 +39,20 @@ HAVING sum(status <> 'complete') = 0
 
 
 def _query(path: Path, query: Callable[[sqlite3.Connection], Result]) -> Result:
-    """Runs `query` on the store `path`. Checks its header and tables, but not its values. Errors: StoreError."""
+    """Runs `query` on the store `path`. Checks the store's header and tables, not its values. Errors: StoreError."""
     with store.open_readonly(path, thorough=False) as connection, untrusted.deadline(connection, QUERY_SECONDS):
         return query(connection)
 
 
 def of_campaign(folder: Path) -> list[Path]:
-    """Returns the stores in `folder`, and the files that killed jobs left beside them."""
+    """Returns the stores in `folder`, and the stores that killed jobs left there unfinished."""
     return sorted(path for pattern in ("*.db", "*.partial") for path in folder.glob(pattern))
 
 
 def held(paths: Sequence[Path], step: progress.Step = progress.silent) -> tuple[set[str], list[str]]:
-    """Returns the hashes of all done cells in `paths`, and a line per unreadable file, whose cells do not count.
+    """Returns the hashes of all done cells in `paths`, and a line for each unreadable file.
 
-    step: called with (files done, files in all) after each file.
+    Cells in an unreadable file do not count as done. step: called with (files done, number of files) after each file.
     """
     cells: set[str] = set()
     notes = []
@@ -61,14 +61,14 @@ def held(paths: Sequence[Path], step: progress.Step = progress.silent) -> tuple[
             rows = _query(path, lambda opened: opened.execute(SESSIONS, (KEY,)).fetchall())
             cells |= {row[0] for row in rows if isinstance(row[0], str)}
         except StoreError as fault:
-            if path.exists():  # if not, the job that wrote the file has just renamed it
+            if path.exists():  # a missing file is no fault: the job that wrote the file has just renamed it
                 notes.append(f"{fault}; its cells count as lacking")
         step(done, len(paths))
     return cells, notes
 
 
 def _seconds(path: Path, first: object, last: object) -> float:
-    """Returns the seconds from `first` to `last`. Errors: StoreError if these are not two times in ascending order."""
+    """Returns the seconds from `first` to `last`. Errors: StoreError if one is not a time, or if `last` is earlier."""
     try:
         seconds = _between(str(first), str(last))
     except (ValueError, TypeError, OverflowError):
@@ -83,7 +83,7 @@ def _between(first: str, last: str) -> float:
 
 
 def pilot(paths: Iterable[Path]) -> Pilot:
-    """Returns the longest time of each kind of launch in the stores `paths`. Errors: CampaignError."""
+    """Returns the longest time that each kind of launch took in the stores `paths`. Errors: CampaignError."""
     found: dict[PilotKey, float] = {}
     for path in paths:
         try:

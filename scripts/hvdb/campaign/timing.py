@@ -1,4 +1,4 @@
-"""Estimates the longest time of cells and jobs, from hvd_bench's own limit or from the measured times of a pilot."""
+"""Estimates the longest time of cells and jobs. Uses hvd_bench's time limit, or the measured times of a pilot."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hvdb.campaign.spec import Spec
 if TYPE_CHECKING:
     from hvdb.campaign.plan import Cell
 
-PILOT_SAFETY = 1.5  # allows for allocations and node counts that differ from the pilot's
+PILOT_SAFETY = 1.5  # factor, because the allocation and the number of nodes differ from those of the pilot
 ROUND_TO_SECONDS = 60
 
 
 @dataclass(frozen=True)
 class PilotKey:
-    """The properties on which the measuring time of a launch depends. The exact number of ranks is not one of them."""
+    """The properties of a launch on which its estimated time depends. The exact number of ranks is not one of them."""
 
     model: str
     batch_size: int
@@ -28,7 +28,7 @@ class PilotKey:
 
 @dataclass(frozen=True)
 class Pilot:
-    """Measured launches by key: the most seconds from the start of a launch's first run to the end of its last run."""
+    """Measured times. seconds: key -> longest time of a launch, from its first run's start to its last run's end."""
 
     seconds: dict[PilotKey, float]
 
@@ -53,12 +53,15 @@ class CellTime:
         return startup + measuring
 
     def walltime(self, seconds: float) -> int:
-        """Returns the walltime to request for cells that take `seconds`: with margin and warning, in whole minutes."""
+        """Returns the walltime to request for cells that take `seconds`, rounded up to whole minutes.
+
+        The walltime includes the site's margin and the time between the scheduler's warning and the end.
+        """
         wanted = seconds * self._site.margin + self._site.warning_seconds
         return ROUND_TO_SECONDS * math.ceil(wanted / ROUND_TO_SECONDS)
 
 
 def duration_text(seconds: float) -> str:
-    """Returns HH:MM:SS; hours may have more than two digits."""
+    """Returns `seconds` as HH:MM:SS. Hours may have more than two digits."""
     whole = int(seconds)
     return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"

@@ -1,9 +1,9 @@
-"""One module per command of hvdb, with the command's name. Each module has
+"""The commands of hvdb. Each command has a module with its name and these two functions:
 
-parser(): returns the command line as an argparse.ArgumentParser. Reads and runs nothing.
+parser(): returns the parser of the command line. Reads no file and runs nothing.
 run(arguments): does the work and returns the exit code. Errors: HvdbError.
 
-hvdb/cli.py has the table of commands. It imports a module only when a person uses its command.
+hvdb/cli.py has the table of commands. It imports the module of a command only when a person uses the command.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ EXIT_CODES = "exit codes: 0 good, 2 usage or I/O, 4 not comparable"
 
 
 def number(holds: Callable[[float], bool], fault: str, kind: type = float) -> Callable[[str], Any]:
-    """Returns a parser of a number for argparse. Its error is `fault`, with the option's text in place of {}."""
+    """Returns a function that parses a number, for argparse. holds: returns True for an allowed number.
+
+    fault: the error's text, in which {} stands for the text of the option.
+    """
 
     def parse(text: str) -> Any:
         try:
@@ -34,5 +37,5 @@ def number(holds: Callable[[float], bool], fault: str, kind: type = float) -> Ca
 
 
 def new_parser(command: str, description: str, epilog: str = EXIT_CODES) -> argparse.ArgumentParser:
-    """Returns a parser for `command` without options. The parser's name is what a person types: data.called()."""
+    """Returns a parser without options for `command`. The parser's name, data.called(), is what a person types."""
     return argparse.ArgumentParser(prog=data.called(command), description=description, epilog=epilog)

@@ -26,7 +26,7 @@ EPILOG = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Returns the parser of the command line."""
     made = new_parser(
         "campaign",
         "A scaling study, 1 to 512 ranks: described once, run by Slurm, LSF or here, resumed until done.",
@@ -92,7 +92,10 @@ def _print_plan(made: plan.Plan) -> None:
 
 
 def _program(name: str) -> Path:
-    """Returns the absolute path of the jobs' program. name: the site's program.hvd_bench. Errors: CampaignError."""
+    """Returns the absolute path of the hvd_bench that jobs run. name: the site's program.hvd_bench.
+
+    Errors: CampaignError.
+    """
     if name == data.BENCH:
         if found := data.hvd_bench():
             return found
@@ -125,7 +128,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
     layout = Layout(folder.resolved(arguments.out))
     program = _program(machine.program.hvd_bench)
     folder.write(made, layout, program, file.read_text(encoding="utf-8"), replace=arguments.replace)
-    _print_plan(made)  # printed last, because printing fails if nobody reads the output
+    _print_plan(made)  # after the files are written, because printing fails if nobody reads the output
     print(printable.terminal(f"written to {layout.folder}; next: {PROGRAM} submit {arguments.out}"))
     return EXIT_GOOD
 
@@ -136,7 +139,7 @@ def _held(manifest: folder.Manifest, arguments: argparse.Namespace) -> tuple[set
 
 
 def run_hand_in(arguments: argparse.Namespace) -> int:
-    """Runs submit and resume."""
+    """Runs the commands submit and resume."""
     manifest = folder.read(arguments.folder)
     life.require_jobs(manifest, arguments.only)
     with folder.locked(manifest.layout) as lock:
@@ -183,7 +186,7 @@ def run_cancel(arguments: argparse.Namespace) -> int:
     """Cancels the jobs that are queued or running."""
     manifest = folder.read(arguments.folder)
     life.require_jobs(manifest, arguments.only)
-    # cancel takes no lock: on a site without a scheduler, the foreground run holds the lock for as long as it runs.
+    # cancel takes no lock. On a site without a scheduler, `submit` holds the lock for as long as its jobs run.
     lines = life.cancel(manifest, life.active_units(manifest), arguments.only)
     print("\n".join(map(printable.terminal, lines)) if lines else "nothing is queued or running")
     return EXIT_GOOD

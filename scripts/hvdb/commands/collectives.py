@@ -13,9 +13,9 @@ from hvdb.coll_results import Source
 from hvdb.commands import new_parser
 from hvdb.errors import EXIT_GOOD, HvdbError
 
-MOST_PANELS = 24  # per figure
-MOST_SIDES = 48  # per diagram; a legend has no room for more
-ID_LETTERS = 8  # number of characters of a UUID in a label
+MOST_PANELS = 24  # most diagrams in one figure
+MOST_SIDES = 48  # most sides in one diagram; the legend has no room for more sides
+ID_LETTERS = 8  # a label shows this number of characters of a UUID
 
 
 def parser() -> argparse.ArgumentParser:
@@ -53,8 +53,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def names_of(sources: Sequence[Source]) -> dict[int, str]:
-    """Returns index in `sources` -> label of the source. The label is the file's name without folder and suffix if this
-    name is unique, otherwise the whole path. If a store has several sessions, the start of the session's UUID follows.
+    """Returns index in `sources` -> label of the source.
+
+    The label is the file's name without folder and suffix if this name is unique, otherwise the whole path. If the
+    store has several sessions, the label ends with the start of the session's UUID.
     """
     stems = Counter(file.stem for file in {source.file for source in sources})
     names = [source.file.stem if stems[source.file.stem] == 1 else str(source.file) for source in sources]

@@ -1,4 +1,4 @@
-"""hvdb compare: judges recorded runs, which are the pairs of a gate's store, or the runs of two stores."""
+"""hvdb compare: judges recorded runs. The runs are the pairs in the store of a gate, or the runs in two stores."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from hvdb.sides import Cell
 from hvdb.thresholds import Thresholds
 from hvdb.verdict_report import Outcome, Report
 
-# With more than this number of runs, the exact test takes long and gives no better answer.
+# At most this number of runs of each side is used. With more runs, the exact test takes long and decides no better.
 MOST_RUNS = 50
 
 
 def judge_unpaired(cells: Sequence[Cell], tolerances: Thresholds, expected: Sequence[str]) -> list[Outcome]:
-    """Judges cells whose sides were measured separately. expected: patterns of facts that may differ between the sides.
+    """Judges cells whose two sides were not measured in turn.
 
-    Errors: NotComparable if another fact differs that can change the result.
+    expected: patterns of the names of facts that may differ between the sides.
+    Errors: NotComparable if a fact that can change the result differs and matches none of the patterns.
     """
     for cell in cells:
         unexpected = [
@@ -45,7 +46,7 @@ def judge_unpaired(cells: Sequence[Cell], tolerances: Thresholds, expected: Sequ
 
 
 def _of_a_gate(file: Path) -> list[Outcome]:
-    """Recomputes a gate's verdicts from the pairs in the store `file`, which the gate filled. Errors: HvdbError."""
+    """Recomputes the verdicts of a gate from the pairs in its store `file`. Errors: HvdbError."""
     found = selection.load([file])
     plans = {run.fact(sides.PLAN) for run in found}
     if plans <= {""}:
@@ -56,7 +57,7 @@ def _of_a_gate(file: Path) -> list[Outcome]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Returns the parser of the command line."""
     made = new_parser(
         "compare",
         "Judges whether B is slower than A by more than a threshold, from what has been recorded: the "

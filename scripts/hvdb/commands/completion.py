@@ -1,4 +1,4 @@
-"""hvdb completion: the shell completion of all commands, options and files, which shtab makes from the parsers."""
+"""hvdb completion: prints the shell's completion of commands, options and files. shtab makes it from the parsers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hvdb.commands import new_parser
 from hvdb.errors import EXIT_GOOD, HvdbError
 
 SHELLS = ("bash", "zsh", "tcsh")
-# Repairs for shtab 1.5.5 (Debian 12), which in bash offers only an argument's first choice. Later versions differ.
+# Corrections of the bash code that shtab 1.5.5 (Debian 12) makes. Without them bash offers only the first choice of an
+# argument. The code of later versions of shtab differs and is not corrected.
 REPAIRS = {
     '="${current_action}_choices"': '="${current_action}_choices[@]"',
     '$(compgen -W "${current_action_choices}"': '$(IFS=" "; compgen -W "${current_action_choices}"',
@@ -18,7 +19,7 @@ REPAIRS = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Returns the parser of the command line."""
     made = new_parser(
         "completion", "Prints the completion of hvdb for a shell.", 'bash: eval "$(hvdb completion bash)"'
     )
@@ -52,7 +53,7 @@ def _whole() -> argparse.ArgumentParser:
 
 
 def _mark_files(parser: argparse.ArgumentParser, file: dict[str, str], folder: dict[str, str]) -> None:
-    """Tells shtab which arguments are paths. An argument's type and metavar show that."""
+    """Tells shtab which arguments are files and which are folders, according to the argument's type and metavar."""
     for action in parser._actions:
         if isinstance(action.choices, dict):
             for one in action.choices.values():

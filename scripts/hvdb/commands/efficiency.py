@@ -1,4 +1,4 @@
-"""hvdb efficiency: how well training scales, as a table or JSON."""
+"""hvdb efficiency: shows how well training scales, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hvdb.errors import EXIT_GOOD
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Returns the parser of the command line."""
     made = new_parser("efficiency", "Weak-scaling efficiency with bootstrap intervals, beside the published points.")
     selection.add_options(made)
     made.add_argument("--json", action="store_true", help="one JSON document: rates in images/s, efficiencies 0..1")

@@ -1,4 +1,4 @@
-"""hvdb gate: measures two sides in pairs until it can say whether B is slower than A."""
+"""hvdb gate: measures the sides A and B in pairs until it can say whether B is slower than A."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
 
 
 def _cells(texts: Sequence[str]) -> dict[str, str]:
-    """Returns name -> options for each --cell. Errors: HvdbError."""
+    """Parses the texts of the options --cell. Returns name -> options of hvd_bench. Errors: HvdbError."""
     cells: dict[str, str] = {}
     for place, text in enumerate(texts, 1):
         name, options = f"cell-{place}", text
@@ -44,7 +44,7 @@ _seconds = number(lambda value: 0.1 <= value <= 86400, "{} is not a number of se
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reads `--b --seed=2` as `--b=--seed=2`. Plain argparse would read a value that begins with '-' as an option."""
+    """Reads `--b --seed=2` as `--b=--seed=2`. argparse alone would take the value '--seed=2' for an option."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         words = list(sys.argv[1:] if args is None else args)
@@ -55,7 +55,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Returns the parser of the command line."""
     made = _Parser(
         prog=data.called("gate"),
         description="Measures two sides in pairs, in turn, until it can say whether B is slower than A by more than a "
@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"the plan (sides, cells, thresholds) has {len(plan.text())} characters, and {gate_plan.LONGEST_TEXT} are "
             "the most; split the gate"
         )
-    gate.measured(arguments.db, plan)  # checks the store before anything is built
+    gate.measured(arguments.db, plan)  # raises an error about the store before a program is built
     _say_cost(plan, arguments.db)
     programs = {name: side.program or rerun.find_program() for name, side in parsed.items() if not side.commit}
     if arguments.dry_run:

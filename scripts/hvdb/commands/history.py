@@ -1,4 +1,4 @@
-"""hvdb history: compares each series' newest session with the earlier sessions, and finds where series changed."""
+"""hvdb history: compares the newest session of each series with the series' earlier sessions, and finds changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXIT_CODES = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Returns the parser of the command line."""
     made = new_parser(
         "history",
         "Judges the newest session of each series against the earlier ones by a prediction interval, and finds where "
@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _require_sense(arguments: argparse.Namespace) -> None:
-    """Checks the options. Errors: HvdbError if they contradict one another or if a file cannot be written."""
+    """Checks the options. Errors: HvdbError if an option is wrong or missing, or if a file cannot be written."""
     outputs = [file for file in (arguments.json, arguments.plot) if file]
     inputs = [file for file in (*arguments.stores, arguments.annotations, arguments.thresholds) if file]
     judging.require_free_outputs(outputs, inputs)
@@ -79,7 +79,10 @@ def _require_sense(arguments: argparse.Namespace) -> None:
 
 
 def _sessions(found: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
-    """Returns the run of each session in a series. Prints which runs are left out. Errors: HvdbError, NotComparable."""
+    """Returns the main run of each session that the options select. Prints how many runs are left out.
+
+    Errors: HvdbError, NotComparable.
+    """
 
     def leave_out(kept: list[Run], before: Sequence[Run], what: str) -> list[Run]:
         if lost := len(before) - len(kept):
@@ -103,7 +106,10 @@ def _sessions(found: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
 
 
 def _named(arguments: argparse.Namespace, store: Path | None, sessions: Sequence[Run]) -> set[str] | None:
-    """Returns the UUIDs of the sessions of --new; None without --new. Errors: HvdbError if none or several match."""
+    """Returns the UUIDs of the sessions that --new names; None without --new.
+
+    Errors: HvdbError if no session or several sessions match.
+    """
     if arguments.new is None:
         return None
     if store:
@@ -119,7 +125,7 @@ def _named(arguments: argparse.Namespace, store: Path | None, sessions: Sequence
 
 
 def _accept(outcomes: Sequence[Outcome], reason: str, file: Path) -> None:
-    """Adds one entry for each judged (network, number of ranks). It applies from the first judged session on."""
+    """Adds an expected change to `file` for each judged network and number of ranks, since the first judged session."""
     judged = [each.series.runs[each.judged] for each in outcomes if each.judged is not None]
     first: dict[tuple[str, int], Run] = {}
     for run in sorted(judged, key=expected.moment):
@@ -132,14 +138,14 @@ def _accept(outcomes: Sequence[Outcome], reason: str, file: Path) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints a report on each series and returns the exit code. Errors: HvdbError."""
+    """Prints a report on all series and returns the exit code. Errors: HvdbError."""
     _require_sense(arguments)
     tolerances = judging.tolerances(arguments, arguments.metric)
     entries: tuple[Expected, ...] = ()
     if arguments.annotations and (arguments.annotations.exists() or arguments.accept is None):
         entries = expected.read(arguments.annotations)
     store = Path(arguments.new) if arguments.new and Path(arguments.new).is_file() else None
-    # If several stores hold the same run, the first store counts as its source.
+    # The store of --new comes first: if several stores hold one run, the first store counts as the run's source.
     found = judging.load([*([store] if store else []), *arguments.stores], "history")
     begins = [(entry, entry.begin(found)) for entry in entries]
     sessions = _sessions(found, arguments)

@@ -1,4 +1,4 @@
-"""Functions that gate, compare and history share: options for thresholds and output files; printing of verdicts."""
+"""The commands gate, compare and history share this code: options for thresholds and output files, and the printing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def slowdown(text: str) -> float:
 
 
 def add_thresholds(parser: argparse.ArgumentParser, what: str = "slowdown of B") -> None:
-    """Adds the options on the threshold; tolerances() reads them."""
+    """Adds --threshold and --thresholds, which tolerances() reads. what: the measured change, for the help."""
     parser.add_argument(
         "--threshold",
         type=slowdown,
@@ -44,7 +44,7 @@ def add_thresholds(parser: argparse.ArgumentParser, what: str = "slowdown of B")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options on thresholds and output files that gate and compare share."""
+    """Adds the options on thresholds and output files that the commands gate and compare share."""
     add_thresholds(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdicts as JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write them as JUnit XML")
@@ -58,7 +58,10 @@ def tolerances(arguments: argparse.Namespace, metric: str = thresholds.COST) -> 
 
 
 def require_free_outputs(outputs: Sequence[Path], inputs: Sequence[Path]) -> None:
-    """Errors: HvdbError if one of `outputs` cannot be written or is an input. Call this before measuring."""
+    """Checks the output files. Call this before measuring.
+
+    Errors: HvdbError if one of `outputs` cannot be written or is one of `inputs`.
+    """
     taken = {os.path.realpath(file) for file in inputs}
     for file in outputs:
         if os.path.realpath(file) in taken:
@@ -77,7 +80,10 @@ def outputs(arguments: argparse.Namespace) -> list[Path]:
 
 
 def show(report: Report, arguments: argparse.Namespace) -> int:
-    """Writes the requested files, prints the verdicts and returns the exit code, even if nobody reads the output."""
+    """Writes the requested files, prints the verdicts and returns the exit code.
+
+    The exit code does not change if nobody reads the output.
+    """
     for file, text in (
         (arguments.json, verdict_report.json_text),
         (arguments.junit, verdict_report.junit),
@@ -91,7 +97,10 @@ def show(report: Report, arguments: argparse.Namespace) -> int:
 
 
 def load(paths: Sequence[Path], command: str = "compare") -> list[Run]:
-    """Returns the runs of `paths` that may be compared. Prints what is left out. Errors: HvdbError without runs."""
+    """Returns the runs of the stores `paths` that may be compared, and prints which runs are left out.
+
+    Errors: HvdbError if no run is left.
+    """
     chosen = efficiency.select(selection.load(paths))
     for line in chosen.left_out:
         edge.tell(command, f"left out: {re.sub(r' [(]--.*?[)]', '', line)}")

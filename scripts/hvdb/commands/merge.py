@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Merges, prints a summary, and returns the exit code."""
+    """Merges the stores, prints a summary, and returns the exit code."""
     with progress.shown("merging") as step:
         outcome = merge.merge(arguments.output, arguments.stores, skip_damaged=arguments.skip_damaged, step=step)
     for note in outcome.notes:

@@ -1,4 +1,4 @@
-"""hvdb plot: scaling, loss waterfall and per-layer profiles as figures."""
+"""hvdb plot: draws figures of scaling, of the loss of efficiency (a waterfall) and of per-layer profiles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hvdb.errors import EXIT_GOOD
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Returns the parser of the command line."""
     made = new_parser("plot", "Draws scaling, loss waterfall and per-layer profiles of one or more stores.")
     selection.add_options(made)
     made.add_argument(

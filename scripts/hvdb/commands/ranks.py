@@ -1,4 +1,4 @@
-"""hvdb ranks: which rank of a stored run is slow, and by how much."""
+"""hvdb ranks: shows which ranks of a stored run are slow, and by how much."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hvdb.rank_work import Examined
 from hvdb.runs import Run
 from hvdb.slow_ranks import CONFIDENCE
 
-# The exit code for several runs is the first code in this list that one of the runs has.
+# If several runs are examined, the exit code is the first code of this list that one of these runs gives.
 EXITS = (EXIT_CHECK_FAILED, EXIT_NOT_COMPARABLE, EXIT_INCONCLUSIVE, EXIT_GOOD)
 
 _percent = number(lambda value: 0 < value < 1000, "{} is not a percentage above 0")
@@ -29,7 +29,7 @@ _seed = number(lambda value: value >= 0, "{} is not a whole number from 0", int)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Returns the parser of the command line."""
     made = new_parser(
         "ranks",
         "Which rank of a stored run is slow? Compares the ranks' own work step by step, and whole nodes. "
@@ -65,7 +65,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def newest(found: Sequence[Run]) -> list[Run]:
-    """Returns the newest run for each configuration, phase and number of ranks. found and result: oldest first."""
+    """Returns the newest run for each configuration, phase and number of ranks, oldest first.
+
+    found: the runs, oldest first.
+    """
     columns = (*comparable.CURVE_COLUMNS, "phase", "world_size", "allocation_size", "nodes")
     last: dict[tuple, Run] = {}
     for run in found:
@@ -76,7 +79,10 @@ def newest(found: Sequence[Run]) -> list[Run]:
 
 
 def select(found: Sequence[Run], arguments: argparse.Namespace) -> efficiency.Selection:
-    """Returns the runs to examine, and a line for each reason why runs are left out. Errors: HvdbError without runs."""
+    """Returns the runs to examine, and a line for each reason why runs are left out.
+
+    Errors: HvdbError if no run is left.
+    """
     if arguments.run:
         return efficiency.Selection([runs.find(list(found), prefix) for prefix in arguments.run], [])
     wanted = [run for run in found if arguments.phase in (None, run.phase)]
@@ -97,7 +103,10 @@ def select(found: Sequence[Run], arguments: argparse.Namespace) -> efficiency.Se
 
 
 def text(examined: Examined, threshold: float, shown: int | None) -> list[str]:
-    """Returns the lines about one run: title, table of the `shown` slowest ranks (None: all), conclusions and notes."""
+    """Returns the lines about one run: title, table of the slowest ranks, conclusions and notes.
+
+    shown: number of ranks in the table; None: all ranks.
+    """
     table = rank_report.rows(examined)
     said = [rank_report.title(examined), f"own work: {examined.kind} ({rank_work.OWN_WORK[examined.kind]})"]
     said += tables.text_table(rank_report.HEADER, table[:shown]).splitlines()
@@ -107,7 +116,7 @@ def text(examined: Examined, threshold: float, shown: int | None) -> list[str]:
 
 
 def document(examined: Examined) -> dict[str, Any]:
-    """Returns one run of the JSON document; times are in seconds, `slower` and its interval are fractions."""
+    """Returns one run for the JSON document. Times are in seconds; `slower` and its interval are fractions."""
     medians = np.median(examined.seconds, axis=1)
     found = examined.findings
     return {

@@ -1,4 +1,4 @@
-"""hvdb report: one or more stores as a Markdown page or as one HTML file."""
+"""hvdb report: shows the runs of one or more stores as a Markdown page or as one HTML file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HTML = (".html", ".htm")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Returns the parser of the command line."""
     made = new_parser(
         "report",
         "One or more stores as a page: answers with intervals and bounds, what to try next, tables, provenance. HTML "
@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def build(arguments: argparse.Namespace) -> document.Document:
-    """Returns the requested report. Errors: HvdbError, StoreError, NotComparable."""
+    """Returns the report that `arguments` ask for. Errors: HvdbError, StoreError, NotComparable."""
     found, chosen = selection.pick(arguments, may_be_none=True)
     parts = [
         report.Measured(system, selection.cells(system.runs, arguments))

@@ -1,4 +1,4 @@
-"""hvdb reproduce: compares a published claim with what was measured."""
+"""hvdb reproduce: compares a published claim with measured results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _share = number(lambda value: 0.0 < value < 1.0, "{}: expected a share between 0
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Returns the parser of the command line."""
     made = new_parser(
         "reproduce",
         "Holds a published claim against what was measured here.",
@@ -88,13 +88,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _kinds(runs: Sequence[Run]) -> list[list[Run]]:
-    """Groups `runs` by the fingerprints of their sessions. For runs that are listed but do not affect the verdict."""
+    """Groups `runs` by the fingerprints of their sessions. Used for runs that are listed but have no verdict."""
     kinds = grouped(by_session(runs).values(), lambda session: frozenset(run.fingerprint for run in session))
     return [[run for session in sessions for run in session] for sessions in kinds.values()]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the verdict as text or JSON; returns the exit code. Without a store the verdict is "not measured here"."""
+    """Prints the verdict as text or JSON and returns the exit code.
+
+    Without a store the verdict is "not measured here".
+    """
     claim = claims.find(arguments.claim)
     stores = arguments.db or data.recorded_stores()
     options = Options(

@@ -1,4 +1,4 @@
-"""hvdb rerun: shows how a stored run was made, or runs it again and compares."""
+"""hvdb rerun: shows how a stored run was made, or makes the run again and compares the two runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _seconds = number(lambda value: 0 < value < 1e8, "{} is not a positive number of
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Returns the parser of the command line."""
     made = new_parser(
         "rerun",
         "Shows how a stored run was made; with --execute, runs it again and compares. Of the recorded command line, "
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Shows the run, or runs it again and compares. Returns the exit code."""
+    """Shows the stored run, or makes it again and compares the two runs. Returns the exit code."""
     stored = selection.load(arguments.stores)
     first = runs.find(stored, arguments.run)
     printable.say(f"run {first.uuid} ({first.phase}, {first.status}), session of {first.session['started_utc']}")

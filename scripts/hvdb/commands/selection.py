@@ -12,7 +12,7 @@ from hvdb.errors import HvdbError
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds STORE... and the options that filter its runs; choose() reads them."""
+    """Adds the argument STORE... and the options that select runs. choose() reads the options."""
     parser.add_argument("stores", nargs="+", type=Path, metavar="STORE", help="result store (.db, or .partial)")
     parser.add_argument("--traced", action="store_true", help="take traced and profiled runs, and only those")
     parser.add_argument("--origin", choices=("measured", "simulated"), default="measured")
@@ -34,8 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def load(stores: Sequence[Path], *, may_be_none: bool = False) -> list[runs.Run]:
     """Calls runs.load() and shows its progress on the terminal.
 
-    Errors: HvdbError if the stores contain results of collectives but no run. With may_be_none, this only prints a line
-    on standard error.
+    Errors: HvdbError if the stores contain results of collectives but no run. With may_be_none, prints a line on
+    standard error instead.
     """
     with progress.shown(f"reading {len(stores)} store{'' if len(stores) == 1 else 's'}") as step:
         found = runs.load(stores, step)
@@ -77,13 +77,13 @@ def cells(chosen: Sequence[runs.Run], arguments: argparse.Namespace) -> list[eff
 
 
 def choose(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Selection, list[efficiency.Cell]]:
-    """Returns the same as pick(), and the cells of the selected runs."""
+    """Returns the two results of pick(), and the cells of the selected runs."""
     found, selection = pick(arguments)
     return found, selection, cells(selection.runs, arguments)
 
 
 def require_cells(cells: Sequence[efficiency.Cell], selection: efficiency.Selection) -> None:
-    """Errors: HvdbError if there are no cells. The error's text says what was left out."""
+    """Raises HvdbError if `cells` is empty. The error's text says which runs were left out."""
     if not cells:
         reasons = "; ".join(selection.left_out) or "the stores hold no runs"
         raise HvdbError(f"nothing to show: left out {reasons}" if selection.left_out else f"nothing to show: {reasons}")
