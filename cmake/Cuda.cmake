@@ -8,7 +8,7 @@ macro(hvd_find_cuda)
   set(own_toolkit "${PROJECT_SOURCE_DIR}/build/cuda-toolkit")
   if(NOT DEFINED CUDAToolkit_ROOT AND NOT DEFINED ENV{CUDAToolkit_ROOT} AND EXISTS "${own_toolkit}/wheels.txt")
     set(CUDAToolkit_ROOT "${own_toolkit}")
-    if(NOT CUDAToolkit_BIN_DIR STREQUAL "${own_toolkit}/bin")  # cached before the checkout had its own toolkit
+    if(NOT CUDAToolkit_BIN_DIR STREQUAL "${own_toolkit}/bin")  # the cached folder is that of another toolkit
       foreach(entry NVCC_EXECUTABLE BIN_DIR SENTINEL_FILE INCLUDE_DIR)
         unset(CUDAToolkit_${entry} CACHE)
       endforeach()
@@ -38,8 +38,8 @@ function(hvd_cuda_architectures result version)
   set(${result} ${architectures} PARENT_SCOPE)
 endfunction()
 
-# hvd_oldest_cuda_architecture(RESULT): sets RESULT to the oldest architecture of "80;90", "75-real;80-virtual", ...; 0
-# for "native" and similar words. hvd_bench refuses GPUs older than RESULT.
+# hvd_oldest_cuda_architecture(RESULT): sets RESULT to the oldest architecture in CMAKE_CUDA_ARCHITECTURES, for example
+# 75 for "75-real;80-virtual", or to 0 for "native" and similar words. hvd_bench refuses GPUs older than RESULT.
 function(hvd_oldest_cuda_architecture result)
   string(REGEX MATCHALL "[0-9]+" architectures "${CMAKE_CUDA_ARCHITECTURES}")
   list(SORT architectures COMPARE NATURAL)
@@ -49,7 +49,7 @@ function(hvd_oldest_cuda_architecture result)
 endfunction()
 
 # hvd_refuse_cuda_architectures(VERSION ARCHITECTURE...): stops with an error that names an architecture that this CUDA
-# Toolkit no longer supports. Otherwise check_language() would fail and report that there is no compiler.
+# Toolkit no longer supports. Without this error, check_language() would fail and report that there is no compiler.
 function(hvd_refuse_cuda_architectures version)
   if(version VERSION_LESS 13)
     return()

@@ -1,7 +1,9 @@
-# Third-party libraries. If one is absent, its feature is off; with HVD_WITH_<NAME>=ON, an error says how to get it.
+# Finds third-party libraries. If a library is absent, its feature is off. With HVD_WITH_<NAME>=ON, the configuration
+# stops with an error that says how to get the library.
 find_package(Threads REQUIRED)
 
-# hvd_feature(NAME FOUND HOW): sets HVD_HAVE_<NAME> from HVD_WITH_<NAME> and FOUND. HOW is the error's advice.
+# hvd_feature(NAME FOUND HOW): sets HVD_HAVE_<NAME> from HVD_WITH_<NAME> and FOUND. The error for an absent library
+# contains the advice HOW.
 function(hvd_feature name found how)
   set(wanted ${HVD_WITH_${name}})
   if(wanted STREQUAL "ON" AND NOT found)
@@ -25,7 +27,7 @@ endif()
 hvd_feature(ONEDNN "${OneDNN_FOUND}"
             "Install it (Debian: apt-get install libdnnl-dev), point HVD_ONEDNN_ROOT at one, or set HVD_WITH_ONEDNN=OFF.")
 
-# hwloc 2.5 is the first version that can look at a machine without moving the calling thread between processors.
+# hwloc 2.5 is the first version that can read the topology without moving the calling thread between processors.
 if(NOT HVD_WITH_HWLOC STREQUAL "OFF")
   find_package(Hwloc 2.5 QUIET)
 endif()

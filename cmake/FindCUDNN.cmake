@@ -2,7 +2,8 @@
 # CUDNN_INCLUDE_DIR and CUDNN_LIBRARY. Hints: HVD_CUDNN_ROOT, CUDNN_ROOT, the CUDA Toolkit.
 #
 # Nothing is linked: the backend loads the library at run time. Python wheels and module trees have only versioned names
-# (libcudnn.so.9), so find_library searches for these too. A missing library is no error: one may appear later.
+# (libcudnn.so.9), so find_library also searches for these names. A missing library is no error: the user may install it
+# after the build.
 set(CUDNN_HINTS ${HVD_CUDNN_ROOT} ${CUDNN_ROOT} $ENV{CUDNN_ROOT} ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_LIBRARY_ROOT})
 find_path(CUDNN_INCLUDE_DIR cudnn_backend.h HINTS ${CUDNN_HINTS} PATH_SUFFIXES include)
 find_library(CUDNN_LIBRARY NAMES libcudnn.so.9 libcudnn.so.8 cudnn

@@ -1,6 +1,7 @@
-# Finds hwloc by its header and library: hwloc::hwloc, Hwloc_FOUND, Hwloc_VERSION. Hint: Hwloc_ROOT.
+# Finds hwloc by its header and library. Sets Hwloc_FOUND and Hwloc_VERSION and makes the target hwloc::hwloc.
+# Hint: Hwloc_ROOT.
 find_path(Hwloc_INCLUDE_DIR hwloc.h)
-find_path(Hwloc_CONFIG_DIR hwloc/autogen/config.h)  # Debian has it in the folder of the architecture
+find_path(Hwloc_CONFIG_DIR hwloc/autogen/config.h)  # Debian has config.h in the folder of the architecture
 find_library(Hwloc_LIBRARY NAMES hwloc)
 
 include("${CMAKE_CURRENT_LIST_DIR}/HeaderVersion.cmake")

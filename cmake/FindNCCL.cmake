@@ -2,7 +2,8 @@
 # NCCL_INCLUDE_DIR and NCCL_LIBRARY. Hints: HVD_NCCL_ROOT, NCCL_ROOT, the CUDA Toolkit.
 #
 # Nothing is linked: the data plane loads the library at run time. Python wheels and module trees have only versioned
-# names (libnccl.so.2), so find_library searches for these too. A missing library is no error: one may appear later.
+# names (libnccl.so.2), so find_library also searches for these names. A missing library is no error: the user may
+# install it after the build.
 set(NCCL_HINTS ${HVD_NCCL_ROOT} ${NCCL_ROOT} $ENV{NCCL_ROOT} ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_LIBRARY_ROOT})
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${NCCL_HINTS} PATH_SUFFIXES include)
 find_library(NCCL_LIBRARY NAMES libnccl.so.2 nccl

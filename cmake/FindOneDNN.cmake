@@ -1,8 +1,9 @@
 # Finds oneDNN by its header and library. Sets OneDNN_FOUND and OneDNN_VERSION and makes the target DNNL::dnnl.
 # Hint: HVD_ONEDNN_ROOT.
 #
-# oneDNN's own CMake package file is not used: Debian's (2.6) demands the OpenCL headers, which a CPU user does not
-# need, and the one in Python wheels does not find its own files. Some wheels have only versioned library names.
+# oneDNN's own CMake package file is not used: Debian's file (oneDNN 2.6) demands the OpenCL headers, which a CPU user
+# does not need, and the package file in Python wheels does not find the wheel's library. Some wheels have only
+# versioned library names.
 find_path(OneDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp HINTS ${HVD_ONEDNN_ROOT} PATH_SUFFIXES include)
 find_library(OneDNN_LIBRARY NAMES dnnl libdnnl.so.3 libdnnl.so.2 HINTS ${HVD_ONEDNN_ROOT} PATH_SUFFIXES lib lib64)
 

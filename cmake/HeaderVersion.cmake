@@ -1,5 +1,5 @@
 # hvd_header_version(RESULT PREFIX PATCH HEADER...): sets RESULT to "MAJOR.MINOR.PATCH" from the first HEADER that
-# exists and defines <PREFIX>MAJOR, <PREFIX>MINOR and <PREFIX><PATCH>. If there is none, RESULT stays unchanged.
+# exists and defines <PREFIX>MAJOR, <PREFIX>MINOR and <PREFIX><PATCH>. If no HEADER does, RESULT stays unchanged.
 function(hvd_header_version result prefix patch)
   foreach(header ${ARGN})
     if(NOT EXISTS "${header}")

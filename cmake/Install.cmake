@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/hvd_bench")
-set(header_dir include/hvd_bench)  # hvd_settings' install interface
+set(header_dir include/hvd_bench)  # the include folder in hvd_settings' install interface
 
 set_target_properties(hvd_settings PROPERTIES EXPORT_NAME settings)
 install(TARGETS hvd_settings hvd_base hvd_core hvd_gpu hvd_comm hvd_engine EXPORT hvd_bench

@@ -17,7 +17,7 @@ target_compile_options(hvd_strict INTERFACE -Wall -Wextra -Wpedantic -Wshadow -W
 if(HVD_SANITIZE)
   # With sanitizers on, g++ 12 warns about null pointers in the standard library's strings.
   target_compile_options(hvd_strict INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-null-dereference>)
-  # The tests' own code is not checked for undefined behaviour: the check takes a third of its compile time.
+  # The tests' own code is not checked for undefined behaviour: the check takes a third of the tests' compile time.
   target_compile_options(hvd_strict INTERFACE -fsanitize=${HVD_SANITIZE} -fno-omit-frame-pointer
     $<$<BOOL:$<TARGET_PROPERTY:HVD_IS_TEST>>:-fno-sanitize=undefined>)
   target_link_options(hvd_strict INTERFACE -fsanitize=${HVD_SANITIZE})
@@ -49,15 +49,16 @@ function(hvd_add_executable name)
 endfunction()
 
 # hvd_add_test(NAME LABEL <label> SOURCES ... LIBRARIES ... [TIMEOUT s]): a GoogleTest program and its ctest entry. If
-# CMAKE_UNITY_BUILD is on, its sources form one translation unit, so that the compiler parses GoogleTest and our headers
-# once. For this reason each source has a namespace of its own.
+# CMAKE_UNITY_BUILD is on, the SOURCES form one translation unit, so that the compiler parses GoogleTest and our headers
+# once. Each source must therefore have its own namespace.
 function(hvd_add_test name)
   cmake_parse_arguments(arg "" "LABEL;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
   hvd_add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gtest GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests"
     HVD_IS_TEST ON UNITY_BUILD "${CMAKE_UNITY_BUILD}" UNITY_BUILD_BATCH_SIZE 0)
-  # The test's own code compiles at -O1 in two thirds of the usual time; with sanitizers, at -O0, in 40 % of it.
+  # At -O1 the test's own code compiles in two thirds of the time that it needs with the build's usual options. With
+  # sanitizers it compiles at -O0, in 40 % of that time.
   if(HVD_SANITIZE)
     target_compile_options(${name} PRIVATE -O0)
   elseif(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
@@ -98,7 +99,7 @@ function(hvd_mark_long)
   endforeach()
 endfunction()
 
-# Sanitizer presets do not build this test unless it is named: shorter tests cover the same code.
+# hvd_not_sanitized(NAME): sanitizer presets build this test only if it is named. Shorter tests cover the same code.
 function(hvd_not_sanitized name)
   if(HVD_SANITIZE)
     set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)

@@ -26,7 +26,7 @@ using hvd::ReduceOp;
 constexpr std::size_t kTensors = 1000;
 constexpr std::size_t kResNet101 = 314;  // number of parameters of ResNet-101
 
-std::string name_of(std::size_t i) {  // long, as real names are: such a string allocates memory
+std::string name_of(std::size_t i) {  // as long as real names, so that the string allocates memory
   return fmt::format("model/stage3/block{}/conv{}/weight/gradient", i / 6, i % 6);
 }
 
@@ -69,7 +69,7 @@ class World {
   [[nodiscard]] std::chrono::nanoseconds coordinator() const { return coordinator_; }
 
  private:
-  /// Submits the gradients of a step in the way the engine does.
+  /// Submits the requests of a step on rank `r` in the way the engine does.
   void submit(std::size_t r, const std::vector<Request>& requests) {
     Negotiator& rank = ranks_[r];
     cached_[r].resize(requests.size());
@@ -132,7 +132,7 @@ void negotiate_cached(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(tensors));
 }
 BENCHMARK(negotiate_cached)->Args({2, kResNet101})->Args({2, kTensors})->UseManualTime()->Unit(benchmark::kMicrosecond);
-// Use a fixed number of iterations, because an iteration with 512 ranks takes 512 times the reported time.
+// The number of iterations is fixed, because an iteration with 512 ranks takes 512 times the reported time.
 BENCHMARK(negotiate_cached)
     ->Args({512, kResNet101})
     ->Args({512, kTensors})

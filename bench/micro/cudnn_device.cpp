@@ -1,8 +1,8 @@
-// Prints a GPU's properties as cuDNN describes them (JSON), for a file of tests/cudnn/devices. With this file, tests on
-// machines without the GPU check plans for it.
+// Prints a GPU's properties as cuDNN describes them (JSON), for a file of tests/cudnn/devices. With this file, tests
+// check plans for that GPU on machines without a GPU.
 //
 //   cudnn_device [INDEX]       properties of a GPU of this machine (default 0)
-//   cudnn_device --read FILE   properties in a file as cuDNN understands them: shows whether the file is usable
+//   cudnn_device --read FILE   the properties that cuDNN reads from a file; fails if the file is not usable
 #include <fmt/format.h>
 
 #include <charconv>

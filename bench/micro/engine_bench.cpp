@@ -7,8 +7,8 @@
 //   mpirun -np 2 engine_bench resnet101 30           a network's gradients, in the order of backward; 30 rounds
 //
 // A sample is the slowest rank's time of one step; ranks start together after a barrier. The program prints the median,
-// its 95 % interval (order statistics, no distribution assumed), and the median divided by that of the flat all-reduce.
-// The program checks the sums of every variant and returns exit code 1 if a sum is wrong.
+// its 95 % interval (order statistics, no distribution assumed), and the median divided by the median of the flat
+// all-reduce. The program checks the sums of every variant and returns exit code 1 if a sum is wrong.
 #include <mpi.h>
 
 #include <algorithm>
@@ -137,8 +137,8 @@ void print(const Engine& engine, const std::string& data_plane, std::size_t tens
   }
 }
 
-/// Returns a permutation of 0 .. count - 1 for one round, the same on every rank. A new one per round avoids that a
-/// variant always follows the same other variant.
+/// Returns a permutation of 0 .. count - 1 for one round, the same on every rank. Each round has a new permutation, so
+/// that a variant does not always follow the same other variant.
 std::vector<std::size_t> drawn_order(std::size_t count, std::uint64_t round) {
   std::vector<std::size_t> order(count);
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -157,8 +157,9 @@ int run(const Options& options) {
   engine.set_gradients(gradients, memory.data(), DataType::kF32, ReduceOp::kSum);
   Steps steps(engine, arena, gradients);
 
-  // The variant `tickets` reduces the same bytes as a user of the library does: separate allocations, submitted by
-  // name. It has its own engine, because 2,000 names do not fit into one response cache of the default capacity.
+  // The variant `tickets` reduces the same bytes, but in separate allocations that are submitted by name, as a user of
+  // the library does. The variant has its own engine, because the names of both engines together (2,000) do not fit
+  // into one response cache of the default capacity.
   Engine ticket_engine(comm::make_mpi(), {});
   std::vector<std::vector<float>> loose;
   for (const std::size_t count : counts) loose.emplace_back(count);

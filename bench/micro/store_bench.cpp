@@ -109,7 +109,7 @@ void measure(const fs::path& folder, int ranks, std::size_t samples) {
     const double before = written_bytes();
     const auto begin = Clock::now();
     for (const RunRecord& run : runs) keeper.save(run);
-    if (save == 0) continue;  // not timed, because nothing was stored before
+    if (save == 0) continue;  // not timed: the first save stores everything
     seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
     bytes.push_back(written_bytes() - before);
   }

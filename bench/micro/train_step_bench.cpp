@@ -2,8 +2,8 @@
 // systems; --profile shows where the time of a step goes.
 //
 // With --serve, the program answers lines from standard input, so that a script can alternate between this program and
-// another system without restarting them. The answer to "N" is the seconds of N steps, to "loss" the loss of the last
-// step, and to "batch N" "ready ..." or "no ..." (scripts/maintain/peers/serving.py).
+// another system without restarting either of them. To "N", the program answers the seconds of N steps; to "loss", the
+// loss of the last step; to "batch N", the text "ready ..." or "no ..." (scripts/maintain/peers/serving.py).
 #include <fmt/format.h>
 
 #include <algorithm>

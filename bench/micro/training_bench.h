@@ -1,6 +1,6 @@
-// Training steps to time: step by step on the CPU, one captured graph per step on a GPU. The images stay in memory.
-// Labels are new in every step, so that the network cannot memorise its batch and train on vanishing gradients. Labels
-// are generated before the clock starts. Used by one thread.
+// Runs training steps and times them. On a GPU, each step is one launch of a captured graph. The images stay in memory.
+// Labels are new in every step: otherwise the network would memorise its batch, and gradients would vanish. Labels are
+// generated before the clock starts. Used by one thread.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ namespace hvd::bench {
 struct TrainingOptions {
   models::ModelSpec model{
       .model = "resnet101", .batch_size = 8, .image_size = 0, .classes = 1000, .auxiliary_head = false};
-  std::string dtype = "fp32";      ///< also bf16; on a GPU also fp16 and tf32
-  std::string gradient_dtype;      ///< empty: fp32 on the CPU, the type of the compute on a GPU
+  std::string dtype = "fp32";      ///< fp32 or bf16; on a GPU also fp16 or tf32
+  std::string gradient_dtype;      ///< empty: fp32 on the CPU, the type of the computation on a GPU
   int threads = 1;                 ///< CPU only; on a GPU, one thread per processor compiles kernels
   bool profile = false;            ///< time every operation; on a GPU, steps then run without a graph
   int fusion_level = 2;            ///< GPU: see models/cudnn/analyse.h
@@ -25,7 +25,7 @@ struct TrainingOptions {
   bool other_fusions = false;      ///< GPU: with `tune`, also time whole steps fused in other ways
   bool winograd = true;            ///< CPU: see models::StepOptions
   models::LabelRule labels = models::LabelRule::kFresh;
-  bool tune = true;            ///< GPU: time the best engines of each operation first
+  bool tune = true;            ///< GPU: before the first step, time the best engines of each operation
   std::string winners_folder;  ///< GPU: folder that keeps the fastest engines; empty: none are kept
 };
 
@@ -42,17 +42,18 @@ class TrainingBench {
   [[nodiscard]] virtual std::vector<std::string> notes() const { return {}; }
 };
 
-/// Errors of both functions: out_of_memory; unsupported if the type or device is not available. The returned bench is
-/// warm: its memory has been touched and all its operations have run once.
+/// Errors of make_cpu_bench() and make_gpu_bench(): out_of_memory; unsupported if the type or device is not available.
+/// The returned bench is warm: its memory has been touched and all its operations have run once.
 std::unique_ptr<TrainingBench> make_cpu_bench(const TrainingOptions& options);
 std::unique_ptr<TrainingBench> make_gpu_bench(const TrainingOptions& options);
 
-/// The input of both benchmarks: a differentiated graph, and batches of synthetic data with the same images.
+/// The input of the CPU bench and the GPU bench: a differentiated graph, and batches of synthetic data. The images are
+/// the same in all batches.
 class TrainingInput {
  public:
   TrainingInput(const models::ModelSpec& model, models::LabelRule rule);
 
-  /// Generates the batches of the next `count` steps. Invalidates batches that were generated before.
+  /// Generates the batches of the next `count` steps. Invalidates the batches of earlier calls.
   void generate(int count);
   /// Returns batch `i` of the last generate().
   [[nodiscard]] models::Batch batch(int i) const;

@@ -1,8 +1,8 @@
 // delay_switch PORTS DELAY_US RATE_MBIT PREFIX: an Ethernet switch in user space that adds latency, for kernels
 // without sch_netem. Creates TAP devices PREFIX1 .. PREFIXn with the addresses 02:00:00:00:hh:ll (port number), prints
 // "ready", and forwards until it is killed. Every frame leaves at least DELAY_US after it arrived. Each output port
-// sends no faster than RATE_MBIT (0: no limit): frames for the port wait in its queue, and no frame is lost. The script
-// limits the rate of a sender at the sender (tc tbf), which also slows TCP down. Frames of up to 64 KiB pass unsplit
+// sends no faster than RATE_MBIT (0: no limit): frames for the port wait in its queue, and no frame is lost. Another
+// limit, at the sender (tc tbf), slows TCP down. Frames of up to 64 KiB pass unsplit
 // (segmentation offload). The program has one thread. scripts/network_bench runs it inside its own namespaces.
 #include <fcntl.h>
 #include <linux/if_tun.h>

@@ -68,7 +68,7 @@ class Pool {
 };
 
 /// The buffers of one cell. The samples rotate through `rotated` bytes of each pool, or more if a sample needs more.
-/// All buffers are filled before each lap. When a buffer is used, the other buffers have evicted it from the caches.
+/// All buffers are filled before each lap. Before a buffer is used again, the other buffers evict it from the caches.
 class Buffers {
  public:
   Buffers(const Cell& cell, const Library& library, std::size_t rotated, const Pool& in, const Pool* out)

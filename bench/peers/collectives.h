@@ -14,15 +14,15 @@ enum class Collective : std::int32_t { kAllReduce, kReduceScatter, kAllGather, k
 enum class Type : std::int32_t { kF32, kF64, kI32, kI64 };
 
 /// One collective call. Reductions are sums; a broadcast comes from rank 0.
-/// Shapes, with `count` the sum of counts: all_reduce in and out (count); reduce_scatter in (count), out
-/// (counts[rank]); all_gather in (counts[rank]), out (count); all_to_all in (count), of which rank r gets counts[r],
-/// and out (size * counts[rank]); broadcast out (count); barrier none.
+/// Shapes (`count` is the sum of `counts`): all_reduce: in and out (count); reduce_scatter: in (count), out
+/// (counts[rank]); all_gather: in (counts[rank]), out (count); all_to_all: in (count), of which rank r gets counts[r],
+/// and out (size * counts[rank]); broadcast: out (count); barrier: no buffers.
 struct Call {
   Collective operation;
   Type type;
   bool in_place;
   void* out;
-  const void* in;  ///< if in place, equal to `out`, or for all_gather the rank's share of `out`
+  const void* in;  ///< if `in_place`: `out`; for all_gather, the rank's share of `out`
   std::size_t count;
   const std::size_t* counts;  ///< [rank]; two counts differ by at most 1
   const std::size_t* starts;  ///< [rank]; sums of the counts of lower ranks
@@ -37,7 +37,7 @@ struct Library {
   /// Returns the memory with which the library works fastest. The memory must live until measure() has returned. All
   /// ranks call the function together. If the function is null, ordinary memory is used.
   void* (*allocate)(void* self, std::size_t bytes);
-  /// Performs the call and returns when the result is complete. If one rank answers kUnsupported, all ranks must.
+  /// Performs the call and returns when the result is complete. If one rank answers kUnsupported, all must do so.
   Answer (*perform)(void* self, const Call* call);
 };
 

@@ -1,8 +1,8 @@
 """Predicts the time of a step on a network of known bandwidth and latency. Pure arithmetic, no measurement.
 
 A ring all-reduce of S bytes over N ranks takes 2 (N - 1) steps of S / N bytes each. Every step costs one latency and
-the time of its bytes on the wire (docs/algorithms.md). Buckets are reduced one after another, each not before the
-backward pass has made it ready. Reduction time after the end of backward is exposed.
+the time of its bytes on the wire (docs/algorithms.md). Buckets are reduced one after another. The reduction of a bucket
+begins when the backward pass has made the bucket ready, or later. Reduction time after the end of backward is exposed.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ class RunFailed(HvdbError):
 
 @dataclass(frozen=True)
 class Calibration:
-    """The link, by plain sockets. latency_seconds: one way, idle. bytes_per_second: payload of one TCP stream."""
+    """What plain sockets measure on a link. latency_seconds: one way, on the idle link. bytes_per_second: payload of
+    one TCP stream."""
 
     latency_seconds: float
     bytes_per_second: float

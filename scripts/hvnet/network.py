@@ -1,4 +1,4 @@
-"""Network namespaces on one switch. Every link is shaped to a rate. The caller may add a latency.
+"""Connects network namespaces through one switch. Every link is shaped to a rate. The caller may add a latency.
 
 Everything is inside one outer set of namespaces (network, mount, PID), which this program enters first. When the first
 process in the outer set ends, the kernel removes all namespaces. Nothing outside changes.
@@ -61,7 +61,7 @@ tc qdisc add dev probe0 root tbf rate 1mbit burst 128kb limit 16mb
 
 @dataclass(frozen=True)
 class Wiring:
-    """rate_mbit 0: no limit. latency_us 0: a plain bridge, with its own latency."""
+    """The network to make. rate_mbit 0: no limit. latency_us 0: a plain bridge, which adds only its own latency."""
 
     nodes: int
     rate_mbit: float
@@ -118,7 +118,7 @@ def enter(command: list[str]) -> int:
 
 def prepare() -> Path:
     """Mounts a file system on /run that disappears with the mount namespace. Call once, inside the outer namespaces.
-    It is for the names of network namespaces and all temporary files, also Open MPI's. Returns a folder in it."""
+    The names of network namespaces and all temporary files, also Open MPI's, lie there. Returns a folder for them."""
     _do(f"mount -t tmpfs -o mode=755 tmpfs {COVERED}")
     (COVERED / "netns").mkdir()
     folder = COVERED / "hvnet"

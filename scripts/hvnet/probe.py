@@ -1,7 +1,7 @@
 """Measures a link with plain sockets, independently of MPI and of the engine.
 
 python -m hvnet.probe serve               on one node: echoes UDP datagrams, reads and discards TCP streams
-python -m hvnet.probe measure HOST BYTES  on another: prints one JSON line {latency_seconds, bytes_per_second}
+python -m hvnet.probe measure HOST BYTES  on another node: prints one JSON line {latency_seconds, bytes_per_second}
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ hvd_has_header() {
   return 1
 }
 
-# hvd_machine_has_cuda: prints the nvcc of CUDA 12 or newer that CMake would find, if the headers of cuDNN and NCCL are
-# there too. Otherwise names the missing header.
+# hvd_machine_has_cuda: prints the nvcc of CUDA 12 or newer that CMake would find, if CMake would also find the headers
+# of cuDNN and NCCL. Otherwise names the missing header.
 hvd_machine_has_cuda() {
   local nvcc release prefixes
   nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc) || return 1

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Background steps of scripts/test --all: builds and clang-tidy, one after another. At idle priority these steps use
-# only the processor time that the tests leave. The tests mostly wait.
+# Runs the background steps of scripts/test --all, which are builds and clang-tidy, one after another. At idle priority
+# these steps use only the processor time that the tests leave. The tests mostly wait.
 #
-# lane.sh LOGS idle|normal STEP...: writes output to LOGS/STEP.log, and "STATUS SECONDS" to LOGS/STEP.end at its end.
+# lane.sh LOGS idle|normal STEP...: writes the output of each STEP to LOGS/STEP.log and, when the STEP has ended,
+# "STATUS SECONDS" to LOGS/STEP.end.
 set -euo pipefail
 # shellcheck source=scripts/lib/shell.sh
 source "$(dirname "${BASH_SOURCE[0]}")/shell.sh"
@@ -18,8 +19,9 @@ tsan_build() {
   cmake --build build/tsan --target $targets
 }
 
-# Lists the C++ sources that a build directory compiles, without CUDA sources and generated files. A folder's unit has
-# one line per source. The longest units come first, so that no long unit runs alone at the end.
+# Lists the C++ sources that a build directory compiles, without CUDA sources and generated files. A folder whose
+# sources form one unit has one file with one line per source. The file with most lines comes first, so that no long
+# unit runs alone at the end.
 sources() {  # BUILD_DIR
   "$HVD_PYTHON" -c 'import json, sys
 paths = {entry["file"] for entry in json.load(open(sys.argv[1] + "/compile_commands.json"))}

@@ -13,7 +13,7 @@ hvd_fail() {
   exit "${2:-2}"
 }
 
-# hvd_duration SECONDS: "45 s" or "3 min 20 s".
+# hvd_duration SECONDS: prints the duration as "45 s" or "3 min 20 s".
 hvd_duration() {
   if [ "$1" -lt 60 ]; then
     printf '%d s' "$1"
@@ -22,9 +22,9 @@ hvd_duration() {
   fi
 }
 
-# Open MPI refuses to run as root, and to start more ranks than cores. Containers and laptops need both. Open MPI 5
-# places ranks through PRRTE, which reads its own variables. Only necessary variables are set, because variables that
-# tune MPI are part of a run's fingerprint.
+# Allows Open MPI to run as root, which is normal in containers, and to start more ranks than cores, which laptops need.
+# Open MPI 5 places ranks through PRRTE, which reads its own variables. Only necessary variables are set, because
+# variables that tune MPI are part of a run's fingerprint.
 hvd_prepare_mpi() {
   if [ "$(id -u)" -eq 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

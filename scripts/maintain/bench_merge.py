@@ -125,7 +125,7 @@ def make_job(path: Path, template: Path, number: int, ranks: int, steps: int) ->
             " FROM template.sample",
             (run,),
         )
-        # makes the files differ, so that a mix-up of two files would be found
+        # The value makes the files differ, so that a mix-up of two files would be found.
         connection.execute("UPDATE sample SET data = ? WHERE run_uuid = ? AND rank = 0 AND kind = 'loss'", (loss, run))
     connection.close()
     return run

@@ -1,7 +1,7 @@
 """Counts how often intervals of repeated sessions contain the truth. `benchmarks DIR coverage` runs the sessions.
 
-The truth is unknown, so for each session the median of the other sessions takes its place. This median varies too: with
-twenty sessions, intervals that contain the truth in 95 % of cases contain the median in about 94 %.
+The truth is unknown, so for each session the median of the other sessions takes its place. This median also has an
+error: with twenty sessions, intervals that contain the truth in 95 % of cases contain the median in about 94 %.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Coverage:
     sessions: int  # number of sessions with an interval
     median: float
     spread: float  # standard deviation over sessions
-    half_width: float  # median over sessions
+    half_width: float  # half of an interval's width, as the median over sessions
 
 
 def coverage(parts: Sequence[Component]) -> Coverage | None:

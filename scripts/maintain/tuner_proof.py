@@ -1,8 +1,8 @@
 """Compares the choices of --tune-schedule with the best setting of its space. `benchmarks DIR tuner` runs this.
 
 For each schedule the search runs several times with a replay file, so that only the communication is real. Then every
-setting of the space runs in rounds of random order. The best setting has the smallest median over the even rounds. Its
-step time is compared with the step times of the searches' choices, as medians over the odd rounds.
+setting of the space runs in rounds of random order. The best setting has the smallest median over the even rounds. The
+step time of the best setting is compared with those of the searches' choices, as medians over the odd rounds.
 """
 
 from __future__ import annotations

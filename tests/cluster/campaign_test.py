@@ -61,7 +61,7 @@ class Campaign:
         self._call("cancel", str(self.folder))
 
     def cells_in(self, state: str) -> int:
-        """Returns how many cells `scripts/campaign status` reports in `state`, whatever its exit code."""
+        """Returns how many cells `scripts/campaign status` reports in `state`. The exit code may be any."""
         shown = self._cluster.run(scripts("campaign"), "status", str(self.folder), "--json")
         return json.loads(shown.out)["counts"][state]
 
@@ -82,7 +82,7 @@ class Campaign:
         return sum(" end " in line and line.endswith("code=0") for line in self.events().splitlines())
 
     def complete_sessions(self) -> Counter[str]:
-        """Maps each cell to the number of its sessions with only complete runs, over all stores."""
+        """Maps each cell to the number of its sessions, in all stores, whose runs are all complete."""
         sql = (
             "SELECT p.value FROM session s JOIN run r ON r.session_uuid = s.uuid JOIN provenance p "
             "ON p.run_uuid = r.uuid AND p.key = 'label.cell' GROUP BY s.uuid HAVING min(r.status = 'complete')"

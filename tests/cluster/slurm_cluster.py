@@ -74,7 +74,7 @@ def _is_free(port: int) -> bool:
 
 
 def _free_ports(count: int) -> int:
-    """Returns the first of `count` free ports in a row. All are below the range that the kernel assigns itself."""
+    """Returns the first of `count` free ports in a row. All are below the range of ports that the kernel hands out."""
     for _ in range(1000):
         first = random.randrange(10000, 32000 - count)
         if all(_is_free(first + i) for i in range(count)):
@@ -196,7 +196,7 @@ class Cluster:
         self._tell({"start": name, "argv": argv})
 
     def signal_daemon(self, name: str, number: int) -> None:
-        """Signals 'munged', 'slurmctld', or a node's slurmd. A slurmd's tasks survive its SIGKILL."""
+        """Signals 'munged', 'slurmctld', or a node's slurmd. If a slurmd gets SIGKILL, its tasks go on."""
         self._tell({"signal": name, "number": int(number)})
 
     def _until(self, ready: Callable[[], bool], what: str) -> None:
@@ -258,7 +258,7 @@ class Cluster:
         return dict(re.findall(r"(\S+?)=(\S*)", shown.out))
 
     def wait_for_state(self, job_id: str, *states: str, timeout: float = 120) -> dict[str, str]:
-        """Polls until the job is in one of `states`. `sbatch --wait` would notice up to minutes later."""
+        """Polls until the job is in one of `states`. `sbatch --wait` may notice the state minutes late."""
         end = time.monotonic() + timeout
         while (job := self.job(job_id)).get("JobState") not in states:
             if time.monotonic() > end:

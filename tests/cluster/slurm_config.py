@@ -51,7 +51,8 @@ def _range(prefix: str, first: int, last: int) -> str:
 
 
 def slurm_conf(shape: Shape, place: Place) -> str:
-    """Two partitions have the same nodes. `urgent` preempts jobs of `batch`: SIGTERM, and requeue after 10 s."""
+    """Returns slurm.conf. Two partitions have the same nodes. A job of `urgent` preempts jobs of `batch`: they get
+    SIGTERM and are requeued after 10 s."""
     f = place.folder
     names = _range("n", 1, shape.nodes)
     ports = _range("", place.first_port + 1, place.first_port + shape.nodes)
@@ -110,13 +111,14 @@ PartitionName=urgent Nodes={names} MaxTime=1:00:00 DefaultTime=10 PriorityTier=1
 
 
 def gres_conf(shape: Shape, place: Place) -> str:
-    """Slurm sets CUDA_VISIBLE_DEVICES only if File= names character devices. Without cgroups it never opens them."""
+    """Returns gres.conf. Slurm sets CUDA_VISIBLE_DEVICES only if File= names character devices. Without cgroups, Slurm
+    never opens these devices."""
     lines = [f"Name=gpu File={file}" for file in place.gpu_files[: shape.gpus]]
     return "\n".join(["AutoDetect=off", *lines, ""]) if lines else ""
 
 
 def task_prolog(shape: Shape, place: Place) -> str:
-    """The script that slurmd runs before each task. slurmd applies the `export` lines that the script prints."""
+    """Returns the script that slurmd runs before each task. slurmd applies `export` lines that the script prints."""
     lines = [
         "#!/bin/sh",
         # By default a waiting Open MPI spins. Here it must yield, because there are more tasks than cores.
@@ -128,7 +130,8 @@ def task_prolog(shape: Shape, place: Place) -> str:
         "echo export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
     ]
     if shape.low_priority:
-        # Some kernels schedule by session first and apply nice values only within a session. They need the second line.
+        # Some kernels schedule by session first and apply nice values only within a session. On these kernels only the
+        # second of the two lines slows a task down.
         lines.append("renice -n 19 -p $PPID >/dev/null 2>&1")
         lines.append("echo 19 2>/dev/null >/proc/$PPID/autogroup")
     if not place.isolated:

@@ -34,7 +34,7 @@ def die_with_parent() -> None:
 
 def raise_priority() -> None:
     """Raises this process's priority if allowed, so that daemons get processor time beside hundreds of tasks. Children
-    inherit both settings. The second setting is for kernels that schedule by session before nice values."""
+    inherit the priority. The setting in autogroup is for kernels that schedule by session before nice values."""
     try:
         os.nice(-5)
         Path("/proc/self/autogroup").write_text("-5")
@@ -107,7 +107,7 @@ class Supervisor:
         return {"pid": process.pid}
 
     def end(self) -> None:
-        """Kills every descendant. Repeats until none is left, because a descendant may start more meanwhile."""
+        """Kills every descendant. Repeats until none is left, because a descendant may start processes meanwhile."""
         with self._lock:
             self._names.clear()
             if os.getpid() == 1:

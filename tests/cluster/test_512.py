@@ -16,7 +16,7 @@ from program import PROGRAM, execute
 
 NODES, PER_NODE = 128, 4
 SHRINK = 4096
-BUCKET_MIB = 0.02  # 20 KiB a bucket: two or three buckets, reduced within nodes, then by doubling between nodes
+BUCKET_MIB = 0.02  # gives two or three buckets, which are reduced within nodes, then by doubling between nodes
 NEEDED_GIB = 8  # for 512 processes with some 7 MB each, 128 slurmd, and the gradients
 
 

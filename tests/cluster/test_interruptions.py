@@ -15,7 +15,7 @@ from cluster_test import ClusterTest, Shape, main, profile
 
 from program import query
 
-CELLS = 3  # four ranks on two nodes, and the two baselines: one rank, and one node
+CELLS = 3  # a cell of four ranks on two nodes, and its two baselines: one rank, and all ranks of one node
 SPEC = """
 name = "sleep"
 models = ["resnet50"]
@@ -36,7 +36,7 @@ NODES = {case: f"n[{2 * i + 1}-{2 * i + 2}]" for i, case in enumerate(CASES)}
 
 
 class Interrupted(ClusterTest):
-    """case_x interrupts a campaign in a thread. test_x, made below, waits for the result of case_x."""
+    """case_x interrupts a campaign in a thread. test_x, which a loop below adds, waits for the result of case_x."""
 
     shape = Shape(nodes=2 * len(CASES), cpus=2, kill_wait_seconds=10)
     outcomes: dict[str, Future]
@@ -50,7 +50,7 @@ class Interrupted(ClusterTest):
 
     def begun(self, case: str, steps: int = 60) -> tuple[Campaign, str]:
         """Starts a campaign of `steps` steps a cell. Waits until its second cell runs. Returns campaign and job number.
-        Sessions that start later run twenty times as fast."""
+        Steps of sessions that start after the second cell take a twentieth of the time."""
         folder = Path(tempfile.mkdtemp(prefix=case, dir=self.cluster.work))
         replay = profile(folder, step_seconds=0.1)
         campaign = Campaign(self.cluster, folder, SPEC.format(replay=replay, steps=steps), nodes=NODES[case])
@@ -95,7 +95,7 @@ class Interrupted(ClusterTest):
         campaign.wait_until_done(CELLS)
 
     def case_time_limit(self) -> None:
-        """Two cells take two thirds of a minute, which is Slurm's shortest time limit."""
+        """The time limit is one minute, Slurm's shortest. Two cells alone take two thirds of this minute."""
         campaign, job = self.begun("time_limit", steps=200)
         self.control("update", f"jobid={job}", "timelimit=1")
         campaign.wait_until_idle(150)
@@ -118,7 +118,8 @@ class Interrupted(ClusterTest):
         self.start_at_once(campaign, job)
 
     def case_preemption(self) -> None:
-        """A job of a partition with higher priority takes the nodes: SIGTERM, and SIGKILL ten seconds later."""
+        """A job of a partition with higher priority takes the nodes. Slurm sends the campaign's job SIGTERM and,
+        ten seconds later, SIGKILL."""
         campaign, job = self.begun("preemption")
         where = (f"--nodelist={NODES['preemption']}", "--exclusive")
         urgent = self.cluster.submit("#!/bin/sh\nsleep 3\n", "--partition=urgent", *where)

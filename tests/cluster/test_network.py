@@ -28,7 +28,7 @@ class Formula(unittest.TestCase):
         self.assertEqual(ring_seconds(self.link, 1, 1e6), 0)
 
     def test_queue(self) -> None:
-        self.assertAlmostEqual(queue_end([1, 2, 10], [3, 3, 3]), 13)  # runs at 1..4, 4..7 and 10..13
+        self.assertAlmostEqual(queue_end([1, 2, 10], [3, 3, 3]), 13)  # the items run at 1..4, 4..7 and 10..13
         self.assertAlmostEqual(queue_end([5, 5], [1, 1]), 7)
 
     def test_what_follows_backward_is_exposed(self) -> None:
@@ -77,7 +77,8 @@ class Network(unittest.TestCase):
         slow, fast = self.cases("--rate-mbit", "50,200", "--latency-us", "0", "--overlap", "no")
         for case in (slow, fast):
             got, want = case["measured"], case["formula"]
-            # No rank may be faster than the shaped link. Of some 3 MB, the shapers let a burst of 128 kB pass faster.
+            # No rank may be faster than the shaped link, except for a burst: of some 3 MB, the shapers let 128 kB pass
+            # without delay.
             self.assertGreater(got["exposed_seconds"], 0.9 * want["exposed_seconds"])
             self.assertLess(got["efficiency"], 1.1 * want["efficiency"])
             self.assertGreaterEqual(got["solo_seconds"], 0.2, "the sleep")
@@ -144,7 +145,7 @@ class Network(unittest.TestCase):
         self.assertRegex(done.stderr, rf"^network_bench: skipped: ({not_permitted}|{missing})\n$")
 
     def refused(self, text: str, *arguments: str) -> None:
-        """Asserts that the script refuses these arguments before it makes the network. The last line has `text`."""
+        """Asserts that the script refuses these arguments before it makes the network. Its last line has `text`."""
         with self.subTest(arguments):
             command = [BENCH, "--bench", PROGRAM, *arguments]
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

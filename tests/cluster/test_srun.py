@@ -40,7 +40,8 @@ def submit(cluster: Cluster, name: str, *options: str, forward: str = "") -> Job
 
 def start_limited(cluster: Cluster) -> dict[str, Job]:
     """Starts jobs that reach their time limit of a minute, Slurm's shortest. Meanwhile other tests run on n1 and n2.
-    --signal=USR1 signals the tasks, --signal=B:USR1 the script, up to 30 s early because Slurm checks every 30 s."""
+    --signal=USR1 signals the tasks, and --signal=B:USR1 signals the script. Slurm checks every 30 s, so a signal may
+    come up to 30 s early."""
     limit, warning = ("--exclude=n[1-2]", "--time=1"), 10
     return {
         "tasks": submit(cluster, "tasks", *limit, f"--signal=USR1@{warning}"),
@@ -130,7 +131,8 @@ class Steps(ClusterTest):
         raise AssertionError(f"nothing measured after {seconds:.0f} s\n{job.error_text}")
 
     def ended(self, job: Job, reason: str, *, state: str, code: str = "", timeout: float = 60) -> None:
-        """Asserts how the job ended, one line with `reason`, and stored samples in an incomplete run."""
+        """Asserts that the job ends in `state` (with exit code `code`, if given), that it prints one error line, which
+        contains `reason`, and that its store has an incomplete run with samples."""
         found = self.cluster.finished(job.number, timeout)
         self.assertEqual(found["JobState"], state, job.error_text)
         if code:
@@ -175,7 +177,7 @@ class Steps(ClusterTest):
 
     def test_a_rank_is_killed(self) -> None:
         """When a rank dies, Slurm's PMIx plugin kills the whole step at once, so no rank can report or store anything.
-        The samples that were saved before are left, and merge accepts them."""
+        Samples that were saved before the kill are left, and merge accepts them."""
         job = self.measuring(submit(self.cluster, "bereaved"))
         os.kill(self.rank_pid(job, 3), signal.SIGKILL)
         self.assertEqual(self.cluster.finished(job.number, 60)["JobState"], "FAILED")

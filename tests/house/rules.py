@@ -89,7 +89,8 @@ MAX_CODE_LINES = 600
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
 BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-# Also matches std::exit and ::abort. Matches no member (x.abort(), x->abort(), T::abort()) and no declaration.
+# Matches calls that end the process, also std::exit() and ::abort(). Does not match declarations or calls of members
+# (x.abort(), x->abort(), T::abort()).
 EXIT_CALL = re.compile(r"(?<![\w.>:~])(?:std::|::)?(?:_exit|_Exit|quick_exit|exit|abort|terminate)\s*\(")
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(|\benviron\b|\b(?:un)?setenv\s*\(")
 READ_ENVIRONMENT = re.compile(r"\bprocess_environment\s*\(")
@@ -241,7 +242,7 @@ URL = re.compile(r"https?://\S+")
 
 
 def check_references(path: str, text: str, exists: Callable[[str], bool]) -> list[Violation]:
-    """Checks that pages name only Markdown files that exist or are built (build/), and no path of a single machine."""
+    """Checks that pages name only Markdown files that exist or are built (build/), and no path of one machine only."""
     found = []
     plain = URL.sub(_blank, text)
     for match in MARKDOWN_NAME.finditer(plain):
@@ -255,12 +256,12 @@ def check_references(path: str, text: str, exists: Callable[[str], bool]) -> lis
 
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
-# Lines with these programs are skipped, because they contain the programs' own options.
+# Lines that name one of these programs are skipped, because the options in such a line belong to the program.
 FOREIGN = re.compile(r"\b(?:cmake|ctest|apt-get|git|docker|pip|sbatch|bsub|ninja|perf|taskset|numactl)\b")
 
 
 def options_named(readme: str) -> set[str]:
-    """Returns this project's options that a page names, in command lines of hvd_bench and scripts/ or in `--code`."""
+    """Returns this project's options that a page names."""
     found: set[str] = set()
     for line in readme.replace("\\\n", " ").split("\n"):
         if FOREIGN.search(line):

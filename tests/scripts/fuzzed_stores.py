@@ -1,4 +1,4 @@
-"""Makes damaged stores, and hostile stores of a stranger, for test_fuzz: one file per seed."""
+"""Makes one store per seed for test_fuzz: a damaged store, or a store with hostile content as from a stranger."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def damaged(base: Path, path: Path, seed: int) -> str:
 
 
 def hostile(base: Path, path: Path, seed: int) -> str:
-    """Copies `base` to `path` and gives the copy a stranger's values or schema. Returns the statements."""
+    """Copies `base` to `path` and gives the copy hostile values or a hostile schema. Returns the statements."""
     rng = random.Random(f"hostile {seed}")
     shutil.copyfile(base, path)
     statements = []

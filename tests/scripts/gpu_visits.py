@@ -29,7 +29,7 @@ class Folder(FolderTest):
 
 
 class Visited(Folder):
-    """A test case with a fake bundle of shell scripts, which it can visit with gpu_check."""
+    """A test case with a fake bundle of shell scripts. visit() runs gpu_check on this bundle."""
 
     device = "cpu"
     gpu: host.Gpu | None = None

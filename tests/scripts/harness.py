@@ -22,7 +22,7 @@ SCRIPTS = REPOSITORY / "scripts"
 def execute(*words: object, code: int | None = None, **options: object) -> subprocess.CompletedProcess[str]:
     """Runs a command in a new process with the `options` of subprocess.run. The usual time limit is 120 s.
 
-    Errors: AssertionError with the command's output if its exit code is not `code`. With None any exit code will do.
+    Errors: AssertionError with the command's output if its exit code is not `code`. With None, any code is right.
     """
     usual = {"capture_output": True, "text": True, "timeout": 120, "check": False}
     done = subprocess.run(list(map(str, words)), **usual | options)
@@ -46,7 +46,7 @@ def call(*words: object, code: int | None = None) -> tuple[int, str, str]:
 
 
 def alter(path: Path, *statements: str, values: object = ()) -> None:
-    """Executes statements on the store `path`, against its CHECK constraints if need be."""
+    """Executes statements on the store `path`. CHECK constraints are ignored."""
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA ignore_check_constraints = 1")
         for statement in statements:
@@ -70,7 +70,7 @@ def executable(path: Path, text: str) -> Path:
 
 
 class SharedFolderTest(unittest.TestCase):
-    """Tests of one class that share a folder. cls.db is the path of a store in this folder."""
+    """A test case whose tests share a folder. cls.db is the path of a store in this folder."""
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -81,7 +81,7 @@ class SharedFolderTest(unittest.TestCase):
 
 
 class FolderTest(unittest.TestCase):
-    """A test with a folder of its own. self.db is the path of a store in this folder."""
+    """A test case whose tests each have a folder of their own. self.db is the path of a store in this folder."""
 
     def setUp(self) -> None:
         scratch = tempfile.TemporaryDirectory()

@@ -47,13 +47,14 @@ class SessionSpec:
     reduce_seconds: float = 0.1
     ranks_per_host: int = 1 << 20
     slow_rank: int | None = None  # the rank whose compute takes 10 % longer
-    # Relative standard deviation of the bootstrap replicates. None: no replicates, as from older programs.
+    # Relative standard deviation of the bootstrap replicates. None: the store has no replicates, as if an older
+    # hvd_bench had written it.
     replicates: float | None = None
 
 
 @dataclass
 class CollSpec:
-    """A launch of all-reduces as hvd_bench coll --db writes it, with a cell for each size and side."""
+    """A launch of all-reduces as hvd_bench coll --db writes it, with a cell for each size and each of `sides`."""
 
     ranks: int = 2
     sizes: tuple[int, ...] = (1024, 65536)
@@ -161,7 +162,7 @@ def _add_decomposition(connection: sqlite3.Connection, run: str, spec: SessionSp
 
 
 def add_coll(connection: sqlite3.Connection, spec: CollSpec, rng: np.random.Generator) -> dict[str, str]:
-    """Adds one launch. A cell's median time is that of `spec`, scaled with the size. Returns {"coll": UUID}."""
+    """Adds one launch. A cell's median time is spec.seconds, scaled with the size. Returns {"coll": UUID}."""
     session = new_uuid(rng)
     untrusted.make_tables(connection, untrusted.COLL.version)
     command = f"hvd_bench coll --ranks {spec.ranks} --db results.db"

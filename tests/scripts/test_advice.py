@@ -60,7 +60,7 @@ def examined(slow: int | None) -> rank_work.Examined:
 
 
 class RulesTest(unittest.TestCase):
-    """Tests each rule twice: with its evidence, and without one part of the evidence."""
+    """Tests each rule twice: with the rule's evidence, and without one part of the evidence."""
 
     def test_latency_bound_buckets(self) -> None:
         """At 2 ms per bucket and 0.01 ms per MiB, 8 buckets of 25 MiB take 16 + 2 ms, so 89 % is latency."""
@@ -205,7 +205,7 @@ class RulesTest(unittest.TestCase):
 
 
 class ReductionCostTest(unittest.TestCase):
-    """Times are made with known costs per bucket and per byte. The tests must find these costs again."""
+    """The times of reductions are made from known costs per bucket and per byte. The code must find these costs."""
 
     def runs(self, *shapes: tuple[int, int], per_bucket: float = 1e-3, per_byte: float = 1e-9) -> list[Run]:
         return [
@@ -231,6 +231,6 @@ class ReductionCostTest(unittest.TestCase):
         self.assertIsNone(advice.reduction_cost([*found, slow]))
 
     def test_a_cost_below_zero_is_none(self) -> None:
-        """If more buckets with the same bytes take less time, the cost per bucket would be negative."""
+        """More buckets with equal bytes in total take less time here. A fit would give a negative cost per bucket."""
         found = [make_run(buckets=8, reduce_seconds=0.1), make_run(buckets=2, reduce_seconds=0.2)]
         self.assertIsNone(advice.reduction_cost(found))

@@ -87,7 +87,7 @@ class BadInput(FolderTest):
         """Makes a record, and a self.program that never ends. Returns the file with the program's process id."""
         note = self.folder / "pid"
         program = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-        # The shell waits for its child, so a signal to only the shell would not reach the child.
+        # The shell waits for its child. A signal that is sent only to the shell does not reach the child.
         script = f"#!/bin/sh\n{shlex.quote(sys.executable)} -c {shlex.quote(program)}\n:\n"
         self.program = executable(self.folder / "sleeper", script)
         self.change("UPDATE session SET command_line = 'hvd_bench'")

@@ -1,4 +1,5 @@
-"""Tests scripts/reproduce: its model by hand, its rule at the limits, error rates, and runs that must never count."""
+"""Tests scripts/reproduce: the ring model against values by hand, the rule of the verdict at its limits, error rates of
+verdicts, and runs that must never count."""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ def sessions(
 
 class ModelTest(unittest.TestCase):
     def test_by_hand(self) -> None:
-        # The ring sends 400 MB (100 M parameters) at 1 GB/s (8 Gbit/s): 2 x 3/4 x 0.4 s. 64 images at 64/s take 1 s,
-        # half of it in backward.
+        # The ring sends 400 MB (100 M parameters) at 1 GB/s (8 Gbit/s) in 2 x 3/4 x 0.4 s. 64 images at 64/s take 1 s,
+        # of which half is backward.
         found = ring_model.bounds(ring_model.Inputs(4, 100_000_000, 8.0, 64.0, 64, 0.5))
         self.assertAlmostEqual(found.ring_seconds, 0.6)
         self.assertAlmostEqual(found.step_seconds, 1.0)
@@ -100,7 +101,7 @@ class RuleTest(unittest.TestCase):
         self.assertEqual(self.verdict(0.8951, 0.9049, margin=1e-9), REPRODUCED)
         self.assertEqual(self.verdict(0.8949, 0.9049, margin=1e-9), INCONCLUSIVE)
         self.assertEqual(self.verdict(0.86, 0.94, margin=0.05), REPRODUCED)
-        sharper = POINTS["resnet101", 16]  # stated as "91.4", so its rounding is a tenth of that of "90"
+        sharper = POINTS["resnet101", 16]  # stated as "91.4", so the rounding is +- 0.05 points; for "90" it is +- 0.5
         self.assertEqual(claims.judge(sharper, Estimate(0.914, 0.9136, 0.9144), 5, Options(margin=1e-9))[0], REPRODUCED)
         self.assertEqual(
             claims.judge(sharper, Estimate(0.914, 0.9134, 0.9144), 5, Options(margin=1e-9))[0], INCONCLUSIVE
@@ -119,8 +120,8 @@ class RuleTest(unittest.TestCase):
     def test_error_rates(self) -> None:
         """Counts wrong verdicts for jobs that vary by 0.5 points around a true efficiency.
 
-        The interval's coverage allows wrong verdicts in 5 % of the cases. The limit adds three standard deviations of
-        150 cases, 5.3 points.
+        The interval's coverage allows wrong verdicts in 5 % of the cases. The test's limit is 5.3 points above 5 %:
+        three standard deviations of the share in 150 cases.
         """
         rng = np.random.default_rng(7)
 
@@ -144,7 +145,7 @@ class StoreTest(FolderTest):
         return execute(SCRIPTS / "reproduce", *arguments, code=code, timeout=100)
 
     def verdicts(self, *specs: SessionSpec, arguments: tuple = ()) -> tuple[int, dict]:
-        """Makes a store with these sessions. Returns the exit code and the JSON document of scripts/reproduce."""
+        """Runs scripts/reproduce on a store with these sessions. Returns the exit code and the JSON document."""
         make(self.db, *specs)
         done = self.run_it("horovod-512", "--db", self.db, "--json", *arguments)
         self.assertEqual(done.stderr, "")
@@ -285,7 +286,7 @@ class StoreTest(FolderTest):
 
 
 class SelectionTest(unittest.TestCase):
-    """Tests which runs say something about the program's speed."""
+    """Tests which runs count as evidence of the program's speed."""
 
     def test_replayed_runs_are_left_out(self) -> None:
         trained, replayed = (

@@ -102,7 +102,7 @@ class CommandTest(FolderTest):
         self.assertEqual(sorted(p.name for p in (self.folder / "plots").iterdir()), ["scaling.svg", "waterfall.svg"])
 
     def fact(self, key: str, value: str) -> None:
-        """Adds a fact to all runs, outside of the fingerprint."""
+        """Adds a fact to all runs. The fact is no part of the runs' fingerprint."""
         self.change("INSERT INTO provenance SELECT uuid, ?, ?, 0 FROM run", key, value)
 
     def record(self, full: float, cpu: str) -> str:
@@ -134,7 +134,7 @@ class CommandTest(FolderTest):
         self.assertIn("\nleft out: variable LD_AUDIT=/x.so: set it yourself if you trust it\n", done.stdout)
 
     def test_a_record_is_never_given_to_a_shell(self) -> None:
-        """With and without --program, no shell may interpret the record."""
+        """No shell may interpret the record, whether rerun gets --program or not."""
         run_id = self.record(1.25, "Test CPU")
         touched = self.folder / "touched"
         for command in (f"touch {touched}; true", f"hvd_bench --seed 3; touch {touched}", f"sh -c 'touch {touched}'"):
@@ -150,7 +150,8 @@ class CommandTest(FolderTest):
         self.assertIn("--execute does not run it: ", shown.stdout)
 
     def test_a_record_from_before_new_labels_cycles_them(self) -> None:
-        """A rerun of an older record must cycle the labels. A program as old as the record does not know --labels."""
+        """A record without data.labels is from a program that cycled the labels, so a rerun must cycle them. If the
+        program of the rerun does not know --labels, the rerun must not pass this option."""
         run_id = self.record(1.25, "Test CPU")
         for text, cycles in (("--seed N", False), ("--labels RULE", True)):
             program = executable(self.folder / "some bench", f"#!/bin/sh\n# {text}\n")

@@ -130,7 +130,8 @@ class ProgramTest(SharedFolderTest):
             self.assertIn(f": {cell}: " if "/" in cell else ": x: not OPERATION", failure or "", cell)
 
     def test_both_programs_read_every_set(self) -> None:
-        """The program must accept what cells.parse() accepts. Its only complaint may be the missing option."""
+        """Both programs must accept every cell that cells.parse() accepts. Their only error may be that options are
+        missing."""
         program = str(self.libraries["system"].program)
         every = [cell for texts in cells.SETS.values() for cell in texts]
         largest, above = (f"all_reduce/fp32/{cells.MOST_BYTES + more}/in/1" for more in (0, 4))
@@ -190,7 +191,7 @@ class RulesTest(unittest.TestCase):
 
         def perform(_: object, call: ctypes._Pointer) -> int:
             shares.extend(self.resident_share(at, self.POOL) for at in (call.contents.input, call.contents.out))
-            return 1  # reports "unsupported", which ends the cell
+            return 1  # 1 means "unsupported", which ends the cell
 
         with tempfile.TemporaryDirectory() as folder:
             rules, shared_page = Path(folder) / "rules.so", Path(folder) / "shared_page"
@@ -219,7 +220,7 @@ INSTALLED = {
     for name, library in libraries.found(ENGINE)[0].items()
     if name not in libraries.OURS and not name.startswith("system")
 }
-LACKING = {  # cells that a library lacks because it takes no unequal shares
+LACKING = {  # cells that a library does not support because the library needs equal shares
     "oneccl": {"reduce_scatter/fp32/4004/out/3"},
     "gloo": {"reduce_scatter/fp32/4004/out/3", "all_gather/fp32/4004/out/3", "all_gather/int32/4004/in/2"},
 }

@@ -170,7 +170,8 @@ class JudgeTest(unittest.TestCase):
         self.assertIsNone(judge.median_interval([]))
         self.assertIsNone(judge.median_interval([1.0] * 5))
         self.assertEqual(judge.median_interval([6.0, 1.0, 2.0, 3.0, 4.0, 5.0]), (1.0, 6.0))
-        # The third of twelve values is above the median in 1.9 % (Conover, Practical Nonparametric Statistics).
+        # The third lowest of twelve values is above the median in 1.9 % of cases (Conover, Practical Nonparametric
+        # Statistics).
         self.assertEqual(judge.median_interval(map(float, range(1, 13))), (3.0, 10.0))
 
 
@@ -203,7 +204,7 @@ class RecordTest(FolderTest):
         record.begin(self.file, limited)
         self.assertEqual(record.read(self.file), (limited, []))
         row = {"format": record.FORMAT, **vars(PLAN)}
-        del row["launch_seconds"]  # older records, without this limit, lack the value
+        del row["launch_seconds"]  # records from before this limit existed do not have the value
         self.assertEqual(record.plan_of(row), PLAN)
 
     def test_another_plan_is_refused(self) -> None:

@@ -125,7 +125,8 @@ class ValuesTest(Stores):
         self.refused("holds a view 'coll_view'")
 
     def test_a_program_that_knows_version_1_alone(self) -> None:
-        """The program refuses the store with a line that says what to do, and still reads stores of runs."""
+        """A program that knows only schema version 1 refuses a store with collectives in one line that says what to do.
+        The program still reads stores that have only runs."""
         alone = self.folder / "runs.db"
         make(alone, SessionSpec(steps=5))
         self.assertEqual((version(alone), version(self.good)), (1, 2))
@@ -330,7 +331,7 @@ class HostileTest(FolderTest):
                     if rule in (values.TEXT, values.SHORT_TEXT) and column != "key":
                         connection.execute(f"UPDATE {table} SET {column} = ?", (HOSTILE,))
             connection.execute("UPDATE coll_provenance SET key = ? || key", (HOSTILE,))
-            # Half of the sides are named like a path. The other half have no name, so readers show the data plane.
+            # Half of the sides are named like a path. The other sides have no name, so readers show their data plane.
             sides = "CASE seq % 2 WHEN 0 THEN '' ELSE '../../../../escaped/x' END"
             connection.execute(f"UPDATE coll_cell SET side = {sides}")
         connection.close()
@@ -430,7 +431,7 @@ class ContractTest(SharedFolderTest):
                 self.assertEqual(cell[column], value, column)
             for column, value, unit in (
                 ("seconds", form["time"], 1e-6),
-                ("seconds_low", form["time_low"], 1e-6),  # none if the samples are too few for an interval
+                ("seconds_low", form["time_low"], 1e-6),  # None if there are too few samples for an interval
                 ("seconds_high", form["time_high"], 1e-6),
                 ("algorithm_bytes_per_second", form["alg_bw"], 1e9),
                 ("bus_bytes_per_second", form["bus_bw"], 1e9),

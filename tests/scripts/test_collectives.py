@@ -46,12 +46,12 @@ def first_cell(document: Document) -> Document:
 
 
 def updates(*changes: Document, of: Callable[[Document], Document] = lambda document: document) -> list[Callable]:
-    """Returns one function for each change, which makes this change to a part of a document."""
+    """Returns one function per change. The function applies the change to the part `of` of a document."""
     return [lambda document, change=change: of(document).update(change) for change in changes]
 
 
 def peers(*cells: str) -> dict[str, Any]:
-    """Returns a document like that of `coll_peers report --json`. A sample takes 1 s with ours, 2 s with the peer."""
+    """Returns a document like the one of `coll_peers report --json`. A sample takes ours 1 s, and the peer 2 s."""
     ours = libraries.OURS[0]
     plan = Plan("a machine", {"cores": 2}, {ours: "1", "mpich": "5"}, list(cells), 24, 3, 1, 0, 7)
     launches = [
@@ -135,7 +135,7 @@ class ReadTest(FilesTest):
         self.assertEqual(len(found.left_out), 1)
 
     def test_peers_of_a_file_without_curves(self) -> None:
-        """Files from before 2026-11-24 contain only ours and the best peer of each cell."""
+        """Files from before 2026-11-24 contain only the times of ours and of the best peer of each cell."""
         found = self.read({**peers("all_reduce/fp32/1024/in/100"), "series": None})
         self.assertEqual([one.name for one in found.series], ["ours, cores", "mpich, beside ours, cores"])
 

@@ -29,7 +29,8 @@ import serving  # noqa: E402
 OURS = Path(os.environ.get("HVD_BENCH", "hvd_bench")).with_name("train_step_bench")
 SYNTHETIC = "synthetic GPU of the tests"
 # Stands in for both sides and trains nothing. told.json maps a side's name to its step times by batch. A batch without
-# a time needs too much memory. A side with a text instead of times fails with it at the start, or hangs ("late").
+# a time needs too much memory. A side with a text instead of times fails at its start with this text; with the text
+# "late" the side hangs.
 FAKE = """#!{python}
 import json, pathlib, sys, time
 told = json.loads((pathlib.Path(__file__).parent / "told.json").read_text())
@@ -68,7 +69,7 @@ for line in sys.stdin:
 
 
 class FakeServer:
-    """A server with seconds per step for some batches. Other batches do not fit into memory."""
+    """A server that knows its seconds per step for some batches. All other batches do not fit into memory."""
 
     name = "fake"
 
@@ -126,7 +127,7 @@ def turns(name: str, batch: int, seconds: list[float], last_loss: float = 6.0) -
 
 
 def pair(ours: float, peer: float, spread: float = 0.001, batch: int = 256, peer_name: str = "graph") -> gpu_rows.Pair:
-    """Returns eight turns of both sides with these seconds per step. Times of `ours` vary by up to 3 x `spread`."""
+    """Returns eight turns of both sides with these seconds per step. Our times vary by up to 3 x `spread`."""
     wave = [1 + spread * k for k in (-3, 1, -1, 3, 2, -2, 0, 0)]
     sides = (turns("ours", batch, [ours * w for w in wave]), turns(f"torch {peer_name}", 256, [peer] * 8))
     return gpu_rows.Pair(*sides, 8)
@@ -156,7 +157,7 @@ class LossTest(unittest.TestCase):
         self.assertIn("the first loss is nan", side.loss_trouble())
 
     def test_rows_that_were_stored_under_another_rule_are_judged_by_this_one(self) -> None:
-        """The second visit trained VGG-16 on one batch until the loss collapsed. Its rows must be in trouble now."""
+        """The second visit trained VGG-16 on one batch until the loss collapsed. These rows must now have trouble."""
         visit = REPOSITORY / "results" / "recorded" / "2026-11-22-h200-second"
         for dtype in ("fp16", "bf16"):
             (found,) = gpu_rows.read_rows(visit / f"quick-{dtype}-vgg16.json")
@@ -313,7 +314,8 @@ class WholeTest(Compared):
         self.assertAlmostEqual(found["same"]["ratio"]["ratio"], 0.9 / 0.8, places=2)
         self.assertRegex(text, r"both at batch 128: ")
         self.assertRegex(text, r"vgg16      fp16  reached      1\.4\d x \[.*\] beside torch graph \(of eager, graph\)")
-        # The last variant is the fastest and goes on without a second start. Ours starts at half of the peer's batch.
+        # The last variant is the fastest and goes on without a second start. Our search starts at half of the peer's
+        # batch.
         self.assertEqual(self.started(), ["torch eager 64", "torch graph 128", "ours 64"])
 
     def test_a_variant_that_was_faster_than_those_after_it_is_started_again(self) -> None:
@@ -362,7 +364,8 @@ class WholeTest(Compared):
         self.assertEqual(self.started(), ["torch graph 256", "torch eager 256", "ours 256"])
 
     def test_one_batch_alone_makes_no_quick_one(self) -> None:
-        """torch.compile gets the batch that the other variants found. Its row must count beside their row."""
+        """compare_gpu gives torch.compile alone the batch that an earlier run found for the other variants. The row of
+        torch.compile must count beside the row of that run, so it must not be marked as quick."""
         told = {"torch compile": {"256": 1.0}, "ours": {"256": 0.5}}
         _, found, _ = self.compare(told, "--variants", "compile", "--batches", "256")
         self.assertEqual((found["quick"], found["best"]["peer"]["name"]), (False, "torch compile"))

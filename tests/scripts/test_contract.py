@@ -62,7 +62,7 @@ class ContractTest(SharedFolderTest):
         for run in self.runs:
             replicates = run.replicates["step_seconds"]
             self.assertEqual(len(replicates), values.REPLICATES)
-            # the interval comes from 1,000 replicates, of which the store has the first 200
+            # The stored interval comes from 1,000 replicates. The store has only the first 200 of these replicates.
             self.assertTrue(run.step_seconds_low <= np.median(replicates) <= run.step_seconds_high)
             self.assertEqual("efficiency" in run.replicates, run.phase == "full")
         full = self.phase("full")
@@ -74,7 +74,8 @@ class ContractTest(SharedFolderTest):
             self.assertAlmostEqual(shown, full.columns[f"images_per_second{name}"], places=9)
 
     def test_pooled_replicates_vary_as_the_program_s_interval_says(self) -> None:
-        """Five equal sessions are pooled by replicates. The pooled interval may not be wider than the stored one."""
+        """Five equal sessions are pooled by replicates. The pooled interval may not be wider than one session's stored
+        interval."""
         full = self.phase("full")
         session = efficiency.step_time(full)
         pooled = bootstrap.pool([session] * bootstrap.MIN_SESSIONS)
@@ -128,7 +129,7 @@ class ContractTest(SharedFolderTest):
         self.assertGreater(len(run.operations), 100)
         self.assertEqual([o.seq for o in run.operations], sorted(o.seq for o in run.operations))
         self.assertGreater(layer_profile.library_fraction(run.operations), 0.0)
-        # Operations are timed only in measured steps, so their sum is below the mean step time.
+        # Only operations of measured steps are timed, so the sum of their times is below the mean step time.
         total = sum(o.seconds for o in run.operations)
         mean = float(np.mean(run.step_seconds_series()))
         self.assertLess(total, mean)

@@ -1,4 +1,4 @@
-"""Tests the count of test cases. Every failure must show in the last line of scripts/test."""
+"""Tests scripts/lib/count_tests.py. The last line of scripts/test must count every failed test case."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness import SCRIPTS
 
 spec = importlib.util.spec_from_file_location("count_tests", SCRIPTS / "lib" / "count_tests.py")
 count_tests = importlib.util.module_from_spec(spec)
-# dataclasses look up their module here by its name
+# The dataclasses of count_tests look up their module by name in sys.modules.
 __import__("sys").modules["count_tests"] = count_tests
 spec.loader.exec_module(count_tests)
 Counts = count_tests.Counts

@@ -1,4 +1,4 @@
-"""Tests cmake/Cuda.cmake: the chosen CUDA Toolkit, the message for an unsuitable one, and the GPUs to compile for."""
+"""Tests cmake/Cuda.cmake: the chosen CUDA Toolkit, the message for an unsuitable toolkit, and the target GPUs."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class EntryPointTest(FolderTest):
         self.assertNotIn("GPU code", shell("scripts/test --quick", copy).stdout)
 
     def test_a_failing_build_beside_the_tests_is_counted(self) -> None:
-        # The first build fails. The second kills its parent, the part of the test run that waits for it.
+        # The first build fails. The second build kills its parent, the process of scripts/test that waits for it.
         for build in ("echo no compiler\nexit 1\n", "echo no compiler\nkill -9 $PPID\n"):
             copy = self.checkout_with_build(build)
             done = shell("scripts/test --only asan", copy, code=1)
@@ -207,7 +207,8 @@ esac
         root, log = self.folder / "root", self.folder / "log.txt"
         ours = Path(f"{root}.log")
         ours.write_text("not of try_debian")
-        # bash calls this function instead of kill. The id of an ended process may belong to another process by now.
+        # bash calls this function instead of the command kill, because by now the id of the ended process may belong to
+        # another process.
         done = self.try_debian(
             "trixie", "--folder", str(root), **{"BASH_FUNC_kill%%": '() { echo "killed $*" >>"$LOG"; }'}
         )
@@ -319,7 +320,7 @@ esac
 
         shutil.rmtree(copy / "build")
         self.program("nvcc", "#!/bin/sh\necho Cuda compilation tools, release 12.4, V12.4.131\n")
-        # Without system prefixes, the CUDA libraries of this machine do not count.
+        # An empty hvd_system_prefixes hides the CUDA libraries of this machine.
         asks = "source scripts/lib/cuda_wheels.sh; hvd_system_prefixes=(); hvd_machine_has_cuda"
         for header in ("cudnn_backend.h", "nccl.h"):
             alone = shell(asks, copy, PATH=path)

@@ -1,4 +1,5 @@
-"""Reads damaged and hostile stores made from seeds. Every reader must give an exit code and one line, and not write.
+"""Reads damaged and hostile stores made from seeds. Every reader must give an exit code and one line, and must write
+nothing beside its output.
 
 HVD_FUZZ_DAMAGED and HVD_FUZZ_HOSTILE give the numbers of stores (2000 and 500 under ctest -C nightly -L nightly).
 HVD_FUZZ_SEED is the first seed. A failure names its seed. HVD_FUZZ_SEED=<seed> HVD_FUZZ_DAMAGED=1 repeats the failure.
@@ -78,9 +79,9 @@ class Fuzz(SharedFolderTest):
             spec.write_text(SPEC, encoding="utf-8")
             words = ("generate", spec, "--site", "laptop", "--out", cls.top / "campaign")
             call("campaign", *words, code=0)
-            # A first resume makes the campaign's lock file.
+            # The first resume makes the campaign's lock file. files() must see this file before any reader runs.
             call("campaign", "resume", cls.top / "campaign", "--dry-run", code=0)
-        no_wait = unittest.mock.patch("os.fsync")  # no file here must survive a power failure
+        no_wait = unittest.mock.patch("os.fsync")  # saves time: no file here must survive a power failure
         no_wait.start()
         cls.addClassCleanup(no_wait.stop)
         directory = Path.cwd()
@@ -172,7 +173,7 @@ class Fuzz(SharedFolderTest):
                     raise Finding(f"took {took:.0f} s")
             except Finding as finding:
                 findings.append(f"seed {seed} ({what[:200]!a}): {finding}")
-            except Exception as error:  # a traceback is a finding, too, and must not end the sweep
+            except Exception as error:  # a traceback counts as a finding and must not end the sweep
                 findings.append(f"seed {seed} ({what[:200]!a}): raises {error!r:.300}")
             refused += call("efficiency", self.db)[0] == 2
         self.assertEqual(findings[:20], [], f"{len(findings)} findings in {count} stores")

@@ -130,7 +130,7 @@ class GateTest(GateCase):
         self.assertNotIn("pair 4 of at most 12, cell cell-1: A -", done.stderr)
 
     def test_a_pair_that_is_not_whole_is_counted_by_side(self) -> None:
-        second = gate_plan.order(OrderTest.PLAN, 1)[1]  # the gate's own order, because the seed is the same
+        second = gate_plan.order(OrderTest.PLAN, 1)[1]  # the order that the gate uses, because both have the same seed
         self.assertEqual(self.gate("--b", "SLOW=1.05", FAULT=f"{second}1").returncode, 2)
         done = self.gate("--b", "SLOW=1.05", "--json", "v.json", code=1)
         self.assertRegex(done.stdout, f"left out: 1 of 7 pairs: not complete: .*side {second} 1.*; measured twice: ")
@@ -159,7 +159,7 @@ class GateTest(GateCase):
         eventually((self.folder / "pids").exists)
         begun.send_signal(signal.SIGTERM)
         time.sleep(1)
-        begun.send_signal(signal.SIGTERM)  # the program hangs, and the second signal makes the gate kill it
+        begun.send_signal(signal.SIGTERM)  # the program hangs; at the second signal the gate kills the program
         _, said = begun.communicate(timeout=60)
         self.assertEqual(begun.returncode, 7, said)
         process = int((self.folder / "pids").read_text())
@@ -412,7 +412,7 @@ class CompareTest(GateCase):
 
 
 class RealTest(unittest.TestCase):
-    """Runs a short gate with the real program on two equal sides, with the decomposition."""
+    """Runs a short gate with the real program on two equal sides. The gate also decomposes the step time."""
 
     @unittest.skipUnless(os.environ.get("HVD_BENCH"), "needs HVD_BENCH, a built hvd_bench")
     def test_a_short_gate(self) -> None:

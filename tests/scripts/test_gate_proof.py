@@ -25,7 +25,8 @@ from maintain.gateproof.evaluate import Rate
 
 class GatesTest(unittest.TestCase):
     def test_no_pair_serves_two_gates(self) -> None:
-        # A gate looks at its pairs after 6, 9 and 12. Six equal pairs give PASS, and six slow pairs REGRESSION.
+        # A gate looks at its pairs after 6, 9 and 12 pairs. After six equal pairs it decides PASS, and after six pairs
+        # with a slow side REGRESSION.
         ratios = np.concatenate((np.full(6, 0.0), np.full(6, 0.1), np.full(12, 0.0)))
         self.assertEqual(evaluate.gates(ratios), [Verdict.PASS, Verdict.REGRESSION, Verdict.PASS])  # 6 pairs remain
 

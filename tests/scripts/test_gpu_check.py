@@ -1,4 +1,5 @@
-"""Tests gpu_check: which parts fit into the time, what it finds on the host, and that programs accept its arguments."""
+"""Tests gpu_check: which parts fit into the time, what gpu_check finds on the host, and that the programs accept the
+arguments that gpu_check passes."""
 
 from __future__ import annotations
 
@@ -64,9 +65,9 @@ class ScheduleTest(unittest.TestCase):
             return chosen and chosen.part
 
         self.assertEqual(following(["a", "b", "c"], math.inf), "a")
-        self.assertEqual(following(["b"], 60), "b")  # "b" was planned, so it may start with half of its time left
+        self.assertEqual(following(["b"], 60), "b")  # "b" was planned, so it may start with half of its estimate left
         self.assertEqual(following(["b"], 49), "a")  # less than half of b's time is left, so other parts get it
-        # Earlier parts were quick, so "a" fits beside the planned "c". "b" would take the time of "c".
+        # Earlier parts were quick, so "a" fits before the planned "c". After "b" too little time would be left for "c".
         self.assertEqual(following(["c"], 125), "a")
         self.assertEqual(following(["c"], 35), "c")
         self.assertIsNone(following(["c"], 9))
@@ -243,7 +244,7 @@ class RealProgramTest(Folder):
 @unittest.skipUnless(HVD_BENCH.exists() and shutil.which("mpirun"), f"needs {HVD_BENCH} and mpirun")
 class StoppedRankTest(unittest.TestCase):
     def test_the_other_rank_is_seen_to_end(self) -> None:
-        """The real program runs on the CPU."""
+        """stop_a_rank.py stops a rank of the real program, which runs on the CPU."""
         command = [sys.executable, SCRIPTS / "maintain" / "gpucheck" / "stop_a_rank.py", 90, "mpirun", "-n", 2]
         command += [str(HVD_BENCH), "--model", "resnet50", "--image-size", "32", "--batch-size", "2", "--threads", "1"]
         command += ["--num-iters", "1000000", "--num-warmup-batches", "1", "--max-time", "600", "--no-check", "--no-db"]
@@ -336,7 +337,7 @@ class EntryTest(unittest.TestCase):
         self.assertEqual(third, [*expected, "autotune-bf16-vgg16", "quick-tf32-resnet101", "quick-bf16-resnet101"])
 
     def test_estimates_are_what_was_measured(self) -> None:
-        """Compares estimates with times on the H200 of the second visit. Estimates leave room for a slower host."""
+        """Compares estimates with the times of the second visit, on an H200. Estimates leave room for a slower host."""
         file = REPOSITORY / "results" / "recorded" / "2026-11-22-h200-second" / "summary.json"
         measured = {row["part"]: row["seconds"] for row in json.loads(file.read_text()) if row["result"] == "good"}
         estimates = {part.estimate.part: part.estimate.seconds for part in parts_for(visit.ON_THE_GPU)}

@@ -1,4 +1,4 @@
-"""Tests gpu_check over several calls. Each call continues where the last one stopped, and finished parts are kept."""
+"""Tests gpu_check over several calls. Each call continues where the previous call stopped and keeps finished parts."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from maintain.gpucheck import checks, ctest, host, parts, schedule
 from maintain.gpucheck.ledger import Ledger
 from maintain.gpucheck.schedule import Estimate, Outcome, Result
 
-# Runs gpu_check on the test's bundle in a process that can be killed, as if its Python had PyTorch. The arguments are
-# the bundle and the arguments of gpu_check.
+# Runs gpu_check on the test's bundle in a process that can be killed. gpu_check is made to believe that the process's
+# Python has PyTorch. The arguments are the bundle and the arguments of gpu_check.
 ALONE = """
 import pathlib, sys
 sys.path.insert(0, {scripts!r})
@@ -54,7 +54,7 @@ class LedgerTest(Visited):
         self.assertEqual([o.part for o in again.outcomes()], ["a", "quick", "sweep"])
         self.assertEqual(again.outcomes()[0].seconds, 7.5)
         (row, *_) = json.loads((self.folder / "summary.json").read_text())
-        # A row has both the measured and the estimated time.
+        # The part's row has both the measured and the estimated time.
         self.assertEqual((row["seconds"], row["estimate_seconds"]), (7.5, 10))
 
     def test_what_was_not_asked_for_this_time_is_kept(self) -> None:
@@ -106,7 +106,7 @@ class ResumeTest(Visited):
         self.assertEqual(self.calls(), ["doctor"])
 
     def test_what_the_end_of_the_call_cut_off_is_done_again(self) -> None:
-        """The part takes 60 s, but the call has only about 15 s left."""
+        """The part takes 60 s, but the first call has only about 15 s left for it."""
         self.bench("sleep 60")
         part = parts.Part(Estimate("doctor", 0.1, 60), "hangs", checks.doctor)
         with (
@@ -142,7 +142,7 @@ class ResumeTest(Visited):
         self.kill_when_busy("quick-*")
 
     def test_ended_in_the_tests_it_ends_them_and_keeps_what_is_finished(self) -> None:
-        """gpu_check runs the tests in threads. Its signal handler must end these tests, too."""
+        """gpu_check runs the tests in threads. Its signal handler must end the tests of all threads."""
         self.script("bundle/tests/x", f"#!/bin/sh\necho $$ >{self.folder}/child; exec sleep 60\n")
         ctest.write([ctest.GpuTest("x", ["{root}/tests/x"], 60.0)], self.root / "tests" / "tests.json")
         begun = time.monotonic()
@@ -185,7 +185,7 @@ class ResumeTest(Visited):
         code, rows, _ = self.visit("doctor")
         self.assertEqual((code, rows["doctor"]["result"]), (0, "good"))
         self.assertFalse(left.exists())
-        left.write_text("[")  # a later call that is killed leaves this file
+        left.write_text("[")  # a call that was killed while it wrote leaves this file
         self.assertEqual(self.visit("doctor")[0], 0)
         self.assertFalse(left.exists())
 

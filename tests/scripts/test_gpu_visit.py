@@ -23,8 +23,8 @@ from maintain.gpucheck.schedule import Estimate
 sys.path.insert(0, str(SCRIPTS / "maintain" / "peers"))
 import compare_gpu
 
-# Stands in for compare_gpu.py. Writes the row and ends with the exit code that told.json gives. With --report, prints
-# the names of the files it got.
+# Stands in for compare_gpu.py. told.json gives the row that this program writes and its exit code. With --report, this
+# program prints the names of the files that it got.
 FAKE_COMPARISON = """
 import json, pathlib, sys
 arguments = sys.argv[1:]
@@ -44,7 +44,8 @@ sys.exit(told["code"])
 """
 
 
-# Stands in for mpirun. In the run with a stopped rank, a sleep is rank 1, and the script waits until it is stopped.
+# Stands in for mpirun. In the run with a stopped rank, a sleep takes the place of rank 1. The script waits until the
+# sleep is stopped.
 ENDS_WELL = 'echo "hvd_bench: error: rank 0 waited for rank 1"; exit 5'
 FAKE_MPIRUN = f"""#!/bin/sh
 echo "$NCCL_MULTI_RANK_GPU_ENABLE" "$@"
@@ -217,7 +218,8 @@ echo "vgg16 batch 256 fp16, 1 threads, level 2: $n.4 img/s (median of 1 steps, b
         self.assertEqual([options.variants[0] for options in parsed], ["compile", "autotune"])
         self.assertEqual([list(options.batches) for options in parsed], [[256], [256]])
         self.assertEqual({options.dtypes[0] for options in parsed}, {"bf16"})
-        # The peer of each comparison is its first variant that runs. The verdict counts the fastest of all peers.
+        # Each comparison uses the first variant of PyTorch that runs as its peer. The verdict counts the fastest of the
+        # peers of all comparisons.
         self.assertEqual([options.first_variant_only for options in parsed], [True, True])
         self.assertEqual([options.clocks.suffix for options in parsed], [".partial", ".partial"])
 

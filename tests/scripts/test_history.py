@@ -53,7 +53,7 @@ class HistoryCase(FolderTest):
         return out + err
 
     def document(self, *words: object, code: int) -> dict:
-        """Runs hvdb history. Returns its JSON document, which must fit the schema and contain exit code `code`."""
+        """Runs hvdb history. Returns its JSON document, which must fit its JSON schema and contain exit code `code`."""
         file = self.folder / "history.json"
         self.history(*words, "--json", file, code=code)
         document = json.loads(file.read_text())

@@ -1,4 +1,5 @@
-"""Tests a stranger's store. Its text must show as plain text in terminals, Markdown and plots, and name no file."""
+"""Tests a stranger's store. Terminals, Markdown and plots must show the store's texts as plain text, and no file may be
+named by them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from synthetic_store import SessionSpec, make, operation
 from hvdb import printable
 from hvdb.errors import HvdbError
 
-# This text moves the cursor, sets the title, ends a line and a cell, begins HTML, code and a formula, reverses text.
+# Parts of this text move the cursor, set the terminal's title, end a line and a table cell, begin HTML, code and a
+# formula, and reverse the direction of text.
 HOSTILE = (
     "\x1b[2J\x1b]0;t\x07\r\na|b<script>x</script>```~~c~~ *d* __e__ $\\frac$ $\x9b\u202e[f](http://g.h) @i/../../j"
 )
@@ -80,7 +82,8 @@ class HostileStore(FolderTest):
         self.assertEqual(read.drawings, 3)
 
     def test_plots_show_formulas_as_text_and_lie_in_their_folder(self) -> None:
-        """matplotlib cannot draw the formula `$\\frac$`, and the model's name must not become a path."""
+        """matplotlib cannot draw the formula `$\\frac$`. The model's name is part of file names and must not lead
+        out of the folder."""
         out = self.folder / "deep" / "plots"
         said = self.run_script("plot", self.db, "--out", out)
         self.assertEqual(said.count("plots/profile_"), 1)
@@ -127,7 +130,7 @@ class HostileStore(FolderTest):
 
 
 class Printable(unittest.TestCase):
-    """Compares with values that are written by hand."""
+    """Compares the printable form of texts with texts that are written by hand."""
 
     def test_terminal(self) -> None:
         self.assertEqual(

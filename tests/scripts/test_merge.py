@@ -22,7 +22,7 @@ def digest(path: Path) -> str:
 
 
 def flipped(store: bytes) -> bytes:
-    """Returns the store with damage that only reading the whole file finds."""
+    """Returns the store with damage that a reader finds only if it reads the whole file."""
     return store[:4096] + b"\xff" * 4096 + store[8192:]
 
 
@@ -46,7 +46,7 @@ class TwoStores(FolderTest):
         make(self.b, SessionSpec(model="vgg16"), seed=2)
 
     def make_leftover(self, seconds: float = LONG_AGO, **spec: object) -> None:
-        """Makes the partial file of a job that wrote to it last at `seconds`."""
+        """Makes the partial file of a job. The job's last write to the file was at the time `seconds`."""
         make(self.leftover, SessionSpec(**spec), seed=9)
         os.utime(self.leftover, (seconds, seconds))
 
@@ -215,7 +215,8 @@ class MergeTest(TwoStores):
         self.assertEqual(merge.merge(self.out, [self.leftover]).added, 3)
 
     def test_a_leftover_with_a_hot_journal_is_read_as_of_its_last_commit(self) -> None:
-        # A process dies inside a transaction. The file then contains half of the transaction, which the journal undoes.
+        # A process dies inside a transaction. The file then contains half of the transaction, which a reader must undo
+        # with the journal.
         leftover = self.folder / "dead.db"
         make(leftover, SessionSpec(status="running"), seed=9)
         pid = os.fork()

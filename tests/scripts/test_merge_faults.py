@@ -63,7 +63,7 @@ class WhileJobsWriteTest(Folder):
         self.assertGreater(merges, 0)
 
     def test_a_store_that_a_live_transaction_holds_is_read_as_before_it(self) -> None:
-        # The journal of a running writer is not hot. Merge must not roll back its private copy with this journal.
+        # While its writer runs, a journal is not hot. Merge must not use this journal to roll back its private copy.
         writer = sqlite3.connect(self.a, isolation_level=None)
         self.addCleanup(writer.close)
         writer.execute("BEGIN IMMEDIATE")
@@ -215,7 +215,7 @@ class PublishedMeanwhileTest(Folder):
 
 
 class StatesOfOneRunTest(Folder):
-    """A leftover is merged before its run is complete. Later the complete run is merged."""
+    """A leftover is merged while its run is incomplete. Later the same run is merged in its complete state."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -317,7 +317,7 @@ merge.merge(Path(sys.argv[3]), [Path(p) for p in sys.argv[4:]])
                 self.out.write_bytes(start)
             code = self.kill_after(lines, self.a, self.b)
             if self.out.exists():
-                merge.merge(self.out, [self.a])  # rolls back the output if there is a journal
+                merge.merge(self.out, [self.a])  # rolls back the output if the killed merge left a journal
                 now = all_rows(self.out)
                 self.assertIn(now, (before, complete), f"killed after {lines} lines")
                 states.add(now == complete)
@@ -461,7 +461,7 @@ class RaceTest(Folder):
         self.assert_no_working_file()
 
     def test_an_output_that_appears_in_the_meantime_is_checked(self) -> None:
-        """Merge must not write to a stranger's file that has the output's name, and must not run its triggers."""
+        """Merge must not write to a stranger's file under the output's name, and must not run the file's triggers."""
         for message, statement in (
             ("holds a trigger 't'", "CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM session; END"),
             ("out.db: damaged: .*step_seconds -1.0", "UPDATE run SET step_seconds = -1.0"),

@@ -34,7 +34,7 @@ class RatioIntervalTest(unittest.TestCase):
         self.assertAlmostEqual(high, 1.5)
 
     def test_steps_of_one_turn_stay_together(self) -> None:
-        # Each turn has three equal steps, so the 18 numbers count as six draws.
+        # Each turn has three equal steps, so the 18 step times count as only six independent values.
         ours = [seconds for seconds in (1.0, 1.1, 1.2, 1.3, 1.4, 1.5) for _ in range(3)]
         few = serving.ratio_interval(ours, [2.0] * 18, turns=6)
         many = serving.ratio_interval(ours, [2.0] * 18, turns=18)
@@ -71,7 +71,7 @@ class ChoiceOfThePeerTest(unittest.TestCase):
             compare_torch.choose({"a": ["/none"]}, threads=1, turns=3, steps=1)
 
     def test_what_failed_takes_nothing_with_it(self) -> None:
-        """A failed second comparison must neither lose the first one nor prevent the third one."""
+        """If the second comparison fails, the first must be kept and the third must run."""
         row = compare_torch.Row("m", "fp32", 1, 1.0, 1.0, "torch", 1.0, None, None, {}, {}, {"b": "why"}, {})
         answers = [row, serving.PeerError("broken"), row]
         with tempfile.TemporaryDirectory() as folder, mock.patch.object(compare_torch, "compare", side_effect=answers):
@@ -191,7 +191,7 @@ class OnTheCpuTest(unittest.TestCase):
             self.assertEqual(row["missing_variants"], [NO_GRAPH])
             self.assertEqual(row["best"]["peer"]["name"], "torch eager")
             for side in ("ours", "peer"):
-                self.assertGreater(row["best"][side]["last_loss"], 1)  # without training: ln(1000) = 6.9
+                self.assertGreater(row["best"][side]["last_loss"], 1)  # untrained: ln(1000) = 6.9
                 self.assertEqual(len(row["best"][side]["seconds_per_step"]), 6)
             self.assertLess(row["best"]["ratio"]["low"], row["best"]["ratio"]["high"])
 
@@ -213,7 +213,7 @@ class TrainerTest(unittest.TestCase):
         return trainer
 
     def network(self, *_: object) -> object:
-        """Returns a small network. What it learns does not matter."""
+        """Returns a small network, which need not learn anything."""
         from torch import nn
 
         return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 1000))
@@ -251,7 +251,7 @@ class TrainerTest(unittest.TestCase):
             self.assertEqual(len(set(self.seen(make("cycled")))), 1)
 
     def test_a_captured_step_reads_labels_that_are_uploaded_before_it(self) -> None:
-        """Uses a fake graph, whose replay sees the values at the address that the capture read."""
+        """Uses a fake graph. Its replay reads the values that are then at the address from which the capture read."""
         import torch
 
         trainer = self.gpu_trainer("fresh")

@@ -170,7 +170,7 @@ class ScalingTest(unittest.TestCase):
             ([Estimate(0.9, 0.8, 0.95)], 106),
             ([Estimate(0.9, 0.8, 1.03)], 109),
             ([Estimate(1.55, None, None)], 161),
-            ([Estimate(0.9, 0.8, 9.0)], 131),  # the limit is 25 above the highest point, the baseline
+            ([Estimate(0.9, 0.8, 9.0)], 131),  # the axis ends 25 above the highest point, which is the baseline
             ([Estimate(1.2, 1.1, 9.0), Estimate(0.5, 0.4, 0.6)], 151),
             ([Estimate(9.0, 8.0, 10.0)], 200),
         ):
@@ -265,7 +265,7 @@ class ScalingTest(unittest.TestCase):
 
 
 class NamesTest(unittest.TestCase):
-    """Everywhere, each part of the step must have the name that the program's output gives it."""
+    """hvdb and the documentation must name each part of the step as the program's output does."""
 
     def test_the_names_are_those_of_the_program(self) -> None:
         source = (REPOSITORY / "bench/cli/report.cpp").read_text(encoding="utf-8")

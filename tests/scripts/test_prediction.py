@@ -72,7 +72,8 @@ class PredictionTest(unittest.TestCase):
         self.assertEqual((judged["short"].verdict, judged["short"].missing), (Verdict.INCONCLUSIVE, 19))
 
     def test_false_alarms(self) -> None:
-        """REGRESSION without a change, and PASS with a change of the threshold, may each occur in 5 % of trials."""
+        """REGRESSION without a change, and PASS with a change as large as the threshold, may each occur in 5 % of
+        trials."""
         rng = np.random.default_rng(2)
         trials = 4000
         for name, draw in {
@@ -95,11 +96,12 @@ class PredictionTest(unittest.TestCase):
                     most = trials * at_most(trials // 20, trials)
                     self.assertLessEqual(worse, most)
                     self.assertLessEqual(fine, most)
-                    if count == 19:  # with 19 sessions the rate is exactly the level
+                    if count == 19:  # with 19 sessions the rate of wrong verdicts is exactly 5 %
                         self.assertGreaterEqual(min(worse, fine), 2 * trials // 20 - most)
 
     def test_power(self) -> None:
-        """Sessions spread by 0.5 %. With a threshold of 2 %, 4 % slower ones must be found and equal ones must pass."""
+        """Sessions spread by 0.5 %, and the threshold is 2 %. A session that is 4 % slower than the earlier sessions
+        must give REGRESSION, and an equally fast session must give PASS."""
         rng = np.random.default_rng(3)
         found = passed = 0
         for _ in range(1000):

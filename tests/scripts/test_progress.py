@@ -1,4 +1,4 @@
-"""Tests the progress line on a terminal: its text, its begin and its end, and that it appears nowhere else."""
+"""Tests the progress line on a terminal: its text, when it begins and ends, and that it appears only on terminals."""
 
 from __future__ import annotations
 

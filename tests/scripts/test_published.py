@@ -27,7 +27,7 @@ class PublishedTest(unittest.TestCase):
         checked = 0
         for point in self.points:
             if point.efficiency_stated is not None and point.images_per_second is not None:
-                # Efficiencies are stated to 0.1 %. One source truncates, and the others round.
+                # Efficiencies are stated to 0.1 %. One source truncates them, and the other sources round them.
                 self.assertAlmostEqual(point.efficiency, point.efficiency_stated, delta=0.001, msg=str(point))
                 checked += 1
         self.assertEqual(checked, 6)

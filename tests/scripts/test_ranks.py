@@ -71,7 +71,7 @@ class PureTest(unittest.TestCase):
     def test_every_member_and_step_against_a_loop(self) -> None:
         rng = np.random.default_rng(4)
         for members in (2, 3, 4, 5, 8, 9):
-            seconds = np.exp(rng.integers(-3, 4, (members, 50)))  # with ties
+            seconds = np.exp(rng.integers(-3, 4, (members, 50)))  # whole exponents, so that some times are equal
             found = slow_ranks.log_ratios(seconds)
             for member in range(members):
                 others = np.median(np.log(np.delete(seconds, member, axis=0)), axis=0)
@@ -136,13 +136,14 @@ class PureTest(unittest.TestCase):
 
     def test_one_slow_rank_is_no_slow_node(self) -> None:
         seconds = healthy(np.random.default_rng(13), "normal", (4, 200), 0.001)
-        seconds[3] *= 1.08  # so the median of its node, which has two ranks, is 4 % slower
+        seconds[3] *= 1.08  # makes the median of rank 3's node, which has two ranks, 4 % slower
         found = slow_ranks.examine(seconds, ["a", "a", "b", "b"], 0.02)
         self.assertTrue(found.nodes["b"].slow)
         self.assertEqual((found.slow_nodes, found.slow_ranks), ([], [3]))
 
     def test_one_of_two_nodes(self) -> None:
-        """Half of the ranks are slow, so no rank is an outlier. Their node must be found slow."""
+        """All ranks of one node are slow. They are half of all ranks, so no rank is an outlier. The node must be found
+        slow."""
         seconds = healthy(np.random.default_rng(14), "normal", (8, 200), 0.001)
         seconds[4:] *= 1.05
         found = slow_ranks.examine(seconds, ["a"] * 4 + ["b"] * 4, 0.02)
@@ -159,7 +160,8 @@ class StatisticsTest(unittest.TestCase):
     """Counts verdicts on simulated runs with fixed seeds."""
 
     def test_the_largest_score_of_healthy_members_passes_the_critical_one_as_rarely_as_it_says(self) -> None:
-        """3 % of 4000 runs, 120, are expected to pass it. The standard error is 11."""
+        """The largest score is expected above the critical score in 3 % of 4000 runs, which is 120. The standard error
+        of this count is 11."""
         for members in (4, 5, 16):
             rng = np.random.default_rng(members)
             seconds = np.exp(0.01 * rng.standard_normal((members, 4000)))
@@ -167,7 +169,8 @@ class StatisticsTest(unittest.TestCase):
             self.assertAlmostEqual(np.sum(largest > slow_ranks.critical_score(members)), 120, delta=40)
 
     def test_an_interval_holds_the_truth_as_often_as_it_says(self) -> None:
-        """Two ranks differ by 3 %. A share of 99 % of 1000 series has a standard error of 0.3 %."""
+        """Two ranks differ by 3 %. Of 1000 series, 99 % should have an interval with this difference. The standard
+        error of this share is 0.3 %."""
         for noise in ("normal", "heavy tails", "autocorrelation", "common noise", "pauses"):
             for steps in (10, 60):
                 rng = np.random.default_rng(steps)
@@ -197,7 +200,7 @@ class StatisticsTest(unittest.TestCase):
     def test_at_most_one_healthy_rank_in_a_hundred_is_accused(self) -> None:
         """Tests the usual threshold, and a threshold near 0, where only the outlier rule decides.
 
-        Without a threshold, 0.75 of a hundred ranks in worlds of four are expected to be accused, 37 of 4900 here.
+        Without a threshold, 0.75 % of the ranks in worlds of four are expected to be accused: 37 of this test's 4900.
         """
         for members in (4, 8, 32):
             accused = {0.02: 0, 1e-9: 0}
@@ -355,7 +358,7 @@ class StoreTest(FolderTest):
         self.refused("one rank has no others", "--phase", "solo", code=3)
 
     def test_step_times_alone_tell_only_where_nothing_is_reduced(self) -> None:
-        """In phase full all ranks have equally long steps, because each waits for the slowest."""
+        """In phase full all ranks have equally long steps, because each rank waits for the slowest rank."""
         make(self.db, SessionSpec(ranks=4, phases=("none", "full")))
         self.change("DELETE FROM sample WHERE kind = 'compute_seconds'")
         self.put(healthy(np.random.default_rng(5), "normal", (4, 60), 0.001), "step_seconds")
@@ -462,7 +465,7 @@ class PictureTest(unittest.TestCase):
 @unittest.skipUnless(PROGRAM.is_file(), f"the program is not built ({PROGRAM})")
 class ProgramTest(unittest.TestCase):
     def test_a_run_of_the_program(self) -> None:
-        """A replay does not compute, so four ranks are equally fast even on few cores."""
+        """A replay does not compute, so its four ranks are equally fast even if they share cores."""
         with tempfile.TemporaryDirectory() as folder:
             step, db = Path(folder) / "a.replay", Path(folder) / "a.db"
             lines = ["hvd-replay 1", "model tiny", "batch_size 1", "image_size 8", "device test", "compute_type fp32"]

@@ -369,7 +369,7 @@ class ContinuousIntegrationTest(unittest.TestCase):
                 self.assertIn(word, text, name)
 
     def test_what_a_stranger_writes_reaches_no_shell(self) -> None:
-        """GitHub inserts ${{ }} into a script as text, so a branch's name could become code."""
+        """GitHub replaces ${{ }} in a script by plain text, so the name of a branch could become code."""
         text = (RECIPES / "ci" / "github.yml").read_text(encoding="utf-8")
         for script in re.findall(r"run: (?:\|\n((?: {10,}.*\n)+)|(.*)\n)", text):
             self.assertNotIn("${{", "".join(script))

@@ -145,7 +145,7 @@ class RecordedCommand(unittest.TestCase):
         self.assertNotRegex(names, r"PATH|FILE|PLUGIN|PRELOAD|DIR\b|LIB\b|DUMP|CONF|HOST|TOPO")
 
     def test_every_option_of_the_program_is_in_one_list(self) -> None:
-        """A new option belongs into VALUES or FLAGS or, if it names a file, into OUTPUTS or FILES."""
+        """A new option must be added to VALUES or FLAGS or, if the option names a file, to OUTPUTS or FILES."""
         source = (REPOSITORY / "bench" / "cli" / "command_line.cpp").read_text(encoding="utf-8")
         found = re.findall(r'add\.(value|each|file|folder|flag|integer|number)\(\s*"--([a-z0-9-]+)"', source)
         self.assertGreater(len(found), 40)

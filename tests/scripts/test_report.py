@@ -248,7 +248,8 @@ class SectionsTest(StoreTest):
         self.assertEqual(rows, [*expected, ("os.load", "", "0.1", "0.2")])
 
     def test_what_differs_within_a_configuration_makes_systems_too(self) -> None:
-        """Different commits are different systems. Otherwise their efficiencies would be pooled or refused."""
+        """Runs of different commits count as different systems. Otherwise the report would pool or refuse their
+        efficiencies."""
         facts = {"cpu.model": ("Test CPU", 1), "git.commit": ("abc", 1), "os.load": ("0.1", 0)}
         new = {"cpu.model": ("Test CPU", 1), "git.commit": ("def", 1), "os.load": ("0.2", 0)}
         make(
@@ -321,7 +322,8 @@ class FileTest(StoreTest):
                     self.assertIn(cell, read.text)
 
     def test_equal_input_gives_equal_files(self) -> None:
-        """Each report runs in a new process, because imports for a first report could change the second."""
+        """Each report runs in a new process, because modules that the first report imports could change the second
+        report."""
         one, two = self.folder / "1.html", self.folder / "2.html"
         script = str(SCRIPTS / "report")
         subprocess.run([script, self.db, "-o", one, "-o", two], capture_output=True, check=True, timeout=120)

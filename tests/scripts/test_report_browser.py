@@ -101,7 +101,7 @@ class BrowserTest(SharedFolderTest):
                         self.assertGreaterEqual(contrast(text, seen["paper"]), 7, text)
 
     def test_all_sections_are_there_and_the_browser_changes_none(self) -> None:
-        """A browser repairs wrong HTML. If it shows exactly what was written, nothing was wrong."""
+        """A browser repairs wrong HTML. If the browser's page equals the written HTML, the HTML was not wrong."""
         shown, console = self.chromium(self.page, "--dump-dom")
         self.assertEqual(console, [])
         written, held = Page(self.page.read_text(encoding="utf-8")), Page(shown)
@@ -123,7 +123,8 @@ class BrowserTest(SharedFolderTest):
             self.assertGreater(len(colours), 100, "figures are drawn in colour, with smooth edges")
 
     def test_the_policy_stops_what_a_mistake_would_let_through(self) -> None:
-        """The policy must report each violation on the console, which stays empty in the other tests."""
+        """For each violation of the policy, Chromium must print a message on its console. In the other tests the
+        console stays empty."""
         for element in (
             '<img src="http://example.org/a.png">',
             "<script>console.log(1)</script>",

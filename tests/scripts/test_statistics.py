@@ -45,7 +45,8 @@ class RatioTest(unittest.TestCase):
                 self.assertEqual((found.low, found.high), (None, None))
 
     def test_coverage(self) -> None:
-        # In 1,000 experiments with a true ratio of 0.8, 95 % of intervals include 0.8. Three standard errors are 2 %.
+        # In 1,000 experiments with a true ratio of 0.8, 95 % of intervals must include 0.8. Three standard errors of
+        # this share are 2 %.
         rng = np.random.default_rng(11)
         hits = 0
         for _ in range(1000):
@@ -60,7 +61,8 @@ class RatioTest(unittest.TestCase):
         self.assertAlmostEqual(float(np.std(np.log(bootstrap.ratio(first, second).replicates))), 0.05, delta=0.0075)
 
     def test_replicates_of_one_index_are_not_divided(self) -> None:
-        """The program draws both runs' replicates with one seed, so replicates of equal index are not independent."""
+        """The program draws the replicates of both runs with one seed, so two replicates of equal index depend on each
+        other."""
         rng = np.random.default_rng(13)
         alike = noisy(1.0, 0.05, rng)
         self.assertGreater(float(np.std(bootstrap.ratio(alike, alike).replicates)), 0.05)
@@ -97,9 +99,10 @@ class PoolTest(unittest.TestCase):
         self.assertIsNotNone(bootstrap.pool([Session(1.0)] * 5).low)
 
     def test_coverage_over_sessions(self) -> None:
-        """Sessions differ by 2 %, and each is known to 1 %, with and without replicates.
+        """Sessions differ by 2 %, and the figure of each session is known to 1 %, with and without replicates.
 
-        The limits are the results of 3,000 experiments (docs/measurement.md) +- three standard errors of 400.
+        The limits are the shares in 3,000 experiments (docs/measurement.md) +- three standard errors of a share in the
+        400 experiments of this test.
         """
         rng = np.random.default_rng(13)
         for count, with_replicates, said in ((5, True, 0.952), (7, True, 0.966), (5, False, 0.931), (7, False, 0.870)):
@@ -114,7 +117,7 @@ class PoolTest(unittest.TestCase):
             self.assertAlmostEqual(hits / 400, said, delta=error, msg=f"{count} sessions, {with_replicates}")
 
     def test_sessions_without_replicates_count_with_their_values(self) -> None:
-        """Sessions of older programs have no replicates. They count as if their own values had no noise."""
+        """Sessions of older programs have no replicates. Such a session counts as if its value had no noise."""
         old = [Session(value) for value in (1.0, 2.0, 3.0, 4.0, 5.0)]
         figure = bootstrap.pool(old)
         self.assertEqual((figure.low, figure.value, figure.high), (1.0, 3.0, 5.0))
@@ -125,7 +128,8 @@ class PoolTest(unittest.TestCase):
     def test_of_many_sessions(self) -> None:
         rng = np.random.default_rng(19)
         figure = bootstrap.pool([noisy(float(np.exp(0.02 * rng.standard_normal())), 0.01, rng) for _ in range(60)])
-        # The median of 60 sessions has a standard error of 1.25 x 0.022 / sqrt(60). The interval spans four of them.
+        # The median of 60 sessions has a standard error of 1.25 x 0.022 / sqrt(60). The interval is four standard
+        # errors wide.
         self.assertAlmostEqual(figure.high - figure.low, 0.0142, delta=0.007)
         self.assertTrue(figure.low < 1.0 < figure.high)
 
@@ -195,7 +199,7 @@ class EfficiencyTest(FolderTest):
         (full,) = self.cells(SessionSpec(phases=("full",), columns=interval))
         rate = full.images_per_second
         self.assertEqual((rate.value, rate.low, rate.high), (2 * 8 / 2.0, 2 * 8 / 2.5, 2 * 8 / 1.6))
-        # Without phase none the program stores no efficiency, which is then the ratio of two times with intervals.
+        # Without phase none the program stores no efficiency. hvdb then divides two times, which have intervals.
         _, full = self.cells(SessionSpec(phases=("solo", "full"), columns=interval))
         self.assertEqual(full.efficiency.value, 1.0)
         self.assertAlmostEqual(full.efficiency.high, math.exp(math.hypot(math.log(1.25), math.log(0.8))))
@@ -226,14 +230,15 @@ class EfficiencyTest(FolderTest):
                 self.assertTrue(within.low < 0.99 * alike.value and 1.01 * alike.value < within.high, within)
 
     def test_without_stored_intervals_there_is_none(self) -> None:
-        """A run that ended early has no stored intervals."""
+        """A run that ended early has no stored intervals, so hvdb must show none."""
         none = {"step_seconds_low": None, "step_seconds_high": None}
         _, full = self.cells(SessionSpec(phases=("solo", "full"), columns=none))
         self.assertIsNone(full.efficiency.low)
         self.assertIsNone(full.images_per_second.low)
 
     def test_the_baseline_is_that_of_the_same_session(self) -> None:
-        # The second allocation is half as fast as the first but scales equally. A common baseline would be wrong.
+        # The second allocation is half as fast as the first allocation but scales as well as the first. A baseline from
+        # both allocations would be wrong.
         cells = self.cells(SessionSpec(solo=1.0, full=1.25, noise=0), SessionSpec(solo=2.0, full=2.5, noise=0))
         full = cells[1]
         self.assertEqual(full.sessions, 2)

@@ -1,4 +1,5 @@
-"""Reads runs of `hvd_bench validate`. hvdb ranks must find what the program printed. No command may pool these runs.
+"""Reads runs of `hvd_bench validate`. hvdb ranks must compute the figures that the program prints. No command may pool
+these runs.
 
 Needs the program at HVD_BENCH, which ctest sets. If the program is not built, the tests are skipped with a reason.
 """

@@ -21,7 +21,7 @@ NOT_TEXT = "CAST(x'ff1b5b' AS TEXT)"
 class Stores(FolderTest):
     def setUp(self) -> None:
         super().setUp()
-        no_wait = unittest.mock.patch("os.fsync")  # no file here must survive a power failure
+        no_wait = unittest.mock.patch("os.fsync")  # saves time: no file here must survive a power failure
         no_wait.start()
         self.addCleanup(no_wait.stop)
         self.good, self.bad = self.folder / "good.db", self.folder / "bad.db"
@@ -29,7 +29,7 @@ class Stores(FolderTest):
         self.runs = make(self.good, SessionSpec(steps=5, operations=[operation(0)], replicates=0.01))[0]
 
     def change(self, *statements: str, values: tuple = (), afresh: bool = True) -> None:
-        """Copies the good store to the bad one (unless afresh=False) and changes the bad one, ignoring its schema."""
+        """Copies the good store to the bad store (unless afresh=False). Changes the bad store, ignoring its schema."""
         if afresh:
             shutil.copyfile(self.good, self.bad)
         connection = sqlite3.connect(self.bad, isolation_level=None)
@@ -40,7 +40,8 @@ class Stores(FolderTest):
         connection.close()
 
     def refused(self, message: str) -> None:
-        """Asserts that efficiency, report and merge refuse the bad store with one line. merge can leave it out."""
+        """Asserts that efficiency, report and merge refuse the bad store with one line, and that merge can leave the
+        store out."""
         for words in (("efficiency", self.bad), ("report", self.bad), ("merge", "-o", self.out, self.bad)):
             _, _, err = call(*words, code=2)
             self.assertRegex(err, f"bad.db: {message}")
@@ -189,7 +190,7 @@ class ValuesTest(Stores):
                     self.refused("damaged: ")
 
     def test_a_file_brings_its_own_schema(self) -> None:
-        """The file's schema has no CHECK, STRICT or references, so readers must check the values."""
+        """The file's schema has no CHECK, no STRICT and no references, so readers must check the values themselves."""
         loose = "UPDATE sqlite_schema SET sql = replace(replace(sql, 'STRICT, ', ''), 'STRICT', '')"
         for change, message in (
             ("UPDATE run SET world_size = 'many'", "world_size text, which is not a whole number"),
@@ -225,7 +226,7 @@ class SchemaTest(Stores):
                 self.refused(message)
 
     def test_comparisons_that_the_file_chose(self) -> None:
-        """With this collation 'FULL' would equal the phase 'full', and two UUIDs that differ in case would be equal."""
+        """With the file's collation 'FULL' would equal the phase 'full', and UUIDs that differ in case would match."""
         cases = {
             "run": (("phase           TEXT", "phase TEXT COLLATE NOCASE"), "UPDATE run SET phase = upper(phase)"),
             "session": (
@@ -257,7 +258,7 @@ class SchemaTest(Stores):
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["bad.db", "good.db"])
 
     def test_a_journal_that_names_another_file(self) -> None:
-        """A rollback of SQLite deletes the file that the journal names. A stranger's journal may name any file."""
+        """SQLite deletes the file that a journal names when it rolls back. A stranger's journal may name any file."""
         shutil.copyfile(self.good, self.bad)
         journal = self.folder / "bad.db-journal"
         journal.write_bytes(b"\0" * 512 + untrusted.SUPER_JOURNAL_MAGIC)

@@ -157,12 +157,14 @@ def correlated(rng: np.random.Generator, cells: int, pairs: int) -> np.ndarray:
 
 
 class ErrorRateTest(unittest.TestCase):
-    """Simulates whole gates with pairs from known distributions. Seeds are fixed. Limits are at 99.9 %."""
+    """Simulates whole gates with pairs from known distributions. Seeds are fixed. If the gate's error rates
+    are right, a count stays within its limit with a probability of 99.9 %."""
 
     GATES = 800
 
     def gates(self, cells: int, cap: int, slowdown: float, draw: Draw, spread: float) -> tuple[int, int, int]:
-        """Counts gates with any REGRESSION, with any PASS, and with nothing but REGRESSION. The threshold is 2 %."""
+        """Returns how many gates have any cell with REGRESSION, any cell with PASS, and only cells with REGRESSION. The
+        threshold is 2 %."""
         rng = np.random.default_rng(5)
         looks = verdict.plan_looks(cells, cap)
         worse = fine = all_worse = 0
@@ -194,7 +196,7 @@ class ErrorRateTest(unittest.TestCase):
                 self.assertLessEqual(fine, at_most(nominal, self.GATES) * self.GATES)
 
     def test_pairs_that_follow_each_other_closely_break_the_promise(self) -> None:
-        """With a correlation of 0.5 between neighbouring pairs, 10 to 20 % of verdicts are wrong (docs/gate.md)."""
+        """If neighbouring pairs are correlated by 0.5, 10 to 20 % of verdicts are wrong (docs/gate.md)."""
         worse, fine, _ = self.gates(1, 12, 0.02, correlated, 0.008)
         for share in (worse / self.GATES, fine / self.GATES):
             self.assertTrue(0.1 < share < 0.2, share)

@@ -1,4 +1,5 @@
-"""Stops scripts while they write a file. The complete old or new file must remain, and the message must name it."""
+"""Stops scripts while they write a file. The complete old file or the complete new file must remain, and the message
+must name the file."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ class WholeFile(FolderTest):
         self.assertEqual(self.files(), {"old.txt": "old"})
 
     def test_a_file_that_waits_under_the_new_name_is_not_written(self) -> None:
-        """Another user with access to the folder could make a link with the new file's name."""
+        """Another user with access to the folder could make a link with the name that the new file has until it is
+        complete."""
         victim = self.folder / "victim"
         victim.write_text("untouched")
         with mock.patch.object(whole_file, "_fresh_name", lambda target: target.with_name(".x.unfinished")):

@@ -1,7 +1,7 @@
 """A scheduler for tests: job records in a folder, and programs (stand_ins/) that read and write them.
 
-The scheduler queues, refuses and reports as Slurm and LSF do, in their words. The test decides which task runs and when
-a task is killed.
+The scheduler queues, refuses and reports as Slurm and LSF do, with the same texts. The test decides which task runs and
+when a task is killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STAND_INS = HERE / "stand_ins"
 
 @dataclass(frozen=True)
 class Task:
-    """One array element of one job, or the job itself (index 1)."""
+    """One element of an array job, or a whole job that is no array (index 1)."""
 
     job: int
     index: int
@@ -40,7 +40,7 @@ class FakeCluster:
     def environment(self) -> dict[str, str]:
         foreign = ("SLURM_", "LSB_", "JSM_", "OMPI_", "PMIX_", "PMI_")
         clean = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
-        # The folder of this Python precedes the PATH, whose own python3 may be a slow wrapper.
+        # The folder of this Python comes before the rest of PATH, where python3 may be a slow wrapper.
         path = f"{STAND_INS}:{Path(sys.executable).parent}:{clean['PATH']}"
         return {**clean, "FAKE_CLUSTER": str(self.folder), "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 

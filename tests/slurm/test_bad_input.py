@@ -1,4 +1,5 @@
-"""Tests bad input and failing surroundings: one error line, the right exit code, and no job lost without a reader."""
+"""Tests bad input and failing surroundings: one error line, the right exit code, and no lost job if nobody reads the
+output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares job scripts byte for byte with their heads in golden/ and with slurm/job_body.sh, the rest of every script.
+"""Compares job scripts byte for byte with the expected text: a head in golden/, followed by slurm/job_body.sh.
 
 After an intended change run tests/slurm/test_golden.py --update and read the diff.
 """

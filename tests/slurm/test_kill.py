@@ -1,8 +1,8 @@
 """Kills campaigns at many points. A campaign must lose no finished run, and must resume without repeating one.
 
-Some tests kill a job, between any two commands of its script and at every step in which hvd_bench stores. Other tests
-kill scripts/campaign, between any two of its lines and while sbatch runs. HVD_KILL_STEP=1 tests every point. By
-default the tests skip some points to save time.
+Some tests kill a job, between any two commands of its script and at every step of hvd_bench's writing to its store.
+Other tests kill scripts/campaign, between any two of its lines and while sbatch runs. HVD_KILL_STEP=1 tests every
+point. By default the tests skip some points to save time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from campaigns import SCRIPTS
 from fake_cluster import Task, kill_group, wait_until
 from test_life import ONCE, SPEC, LifeTest
 
-# Counts the commands of a job's script, inside functions too, and kills its process group before command KILL_AT.
+# Counts the commands that a job's script runs, functions included, and kills the job's process group before command
+# KILL_AT.
 COUNT_COMMANDS = """
 case $0 in */script-*.sh)
   set -T
@@ -59,7 +60,7 @@ class KillTest(LifeTest):
         self.stored = {"FAKE_LEDGER": str(self.ledger)}
 
     def durable(self) -> list[str]:
-        """Returns the cells whose results have reached the disk, in the order in which they did."""
+        """Returns the cells whose results have reached the disk, the earliest first."""
         return self.ledger.read_text().split() if self.ledger.exists() else []
 
     def check_nothing_lost_or_repeated(self) -> None:
@@ -123,7 +124,7 @@ class KilledJobTest(KillTest):
         self.assertGreater(points, 20, "the stand-in did not count")
 
     def test_killed_again_and_again(self) -> None:
-        """Each attempt gets a little further than the one before, and no cell is done twice."""
+        """Each attempt gets a little further than the previous attempt, and no cell is done twice."""
         self.fresh()
         self.good("submit")
         attempts = 0

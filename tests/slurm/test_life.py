@@ -85,7 +85,7 @@ class LifeTest(unittest.TestCase):
         return next(unit for unit in self.status(code)["units"] if unit["job"] == job)
 
     def begun_runs(self, table: str = "run") -> int:
-        """Returns how many rows of `table` running sessions have stored so far."""
+        """Returns how many rows of `table` the running sessions have stored so far."""
         runs = 0
         for path in self.folder.glob("stores/*.partial"):
             connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)

@@ -38,7 +38,7 @@ class CellsTest(unittest.TestCase):
                     self.assertEqual(len([c for c in same if c.shape.ranks == 1]), 1)
                     nodes = [c for c in same if c.role == ONE_NODE and c.schedule == scale.schedule]
                     self.assertEqual([c.shape for c in nodes], [Shape(4, 1, 4)])
-        # the points of the curve on one node are also the baselines, so there are no extra cells
+        # the points of the scaling curve on one node are also the baselines, so no cells are added for baselines
         self.assertEqual({c.role for c in cells(made, "n0001")}, {SCALE})
 
     def test_one_rank_is_measured_once_whatever_reduces_the_others(self) -> None:

@@ -1,4 +1,5 @@
-"""Slurm counts a preempted job that exits normally as finished, so the job must requeue itself. No other job may."""
+"""Slurm counts a preempted job that exits normally as finished, so the job must requeue itself. A job that was not
+preempted must not."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class LaptopTest(LifeTest):
         self.assertLess(measured, capped, "measured times are shorter than the cap")
 
     def hours(self, *words: object) -> float:
-        """Returns the hours that a dry run of generate says the campaign takes at most."""
+        """Runs generate --dry-run. Returns the upper limit that it prints for the campaign's hours."""
         done = self.call("generate", self.top / "spec.toml", "--site", self.top / "site.toml", "--dry-run", *words)
         self.assertEqual(done.returncode, 0, done.stderr)
         (line,) = (line for line in done.stdout.splitlines() if line.startswith("at most"))

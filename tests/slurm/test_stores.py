@@ -1,5 +1,5 @@
-"""Tests how stores are read: sessions, partial files of killed jobs, unreadable files, times of a pilot. Compares the
-cells that are found with those that `hvd_bench stored` finds."""
+"""Tests how hvdb.campaign reads stores: sessions, partial files of killed jobs, unreadable files, times of a pilot.
+hvdb.campaign and `hvd_bench stored` must find the same cells."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class StoresTest(unittest.TestCase):
             self.assertIn("b.db: damaged: a session has no start and end", fault(stores.pilot, [self.folder / "b.db"]))
 
     def test_a_journal_that_names_another_file(self) -> None:
-        """A rollback of SQLite deletes the file that the journal names. A stranger's journal may name any file."""
+        """SQLite deletes the file that a journal names when it rolls back. A stranger's journal may name any file."""
         add_session(self.a, "good", "complete")
         journal = self.a.with_name("a.db-journal")
         journal.write_bytes(b"\0" * 512 + bytes.fromhex("d9d505f920a163d7"))

@@ -3,10 +3,10 @@
     <name>/bin, tests     links to bin/run, which starts libexec/<program>
     <name>/libexec        the programs, with RPATH $ORIGIN/../lib
     <name>/lib            shared libraries; lib/openmpi: Open MPI's plugins
-    <name>/glibc          for hosts whose glibc is older than the programs need
-    <name>/scripts        gpu_check and what it calls
+    <name>/glibc          a glibc for hosts whose own glibc is older than the programs need
+    <name>/scripts        gpu_check and the scripts that it calls
 
-The bundle never contains CUDA, cuDNN and NCCL, which must fit the host's driver. The CMake target `bundle` calls this.
+The bundle never contains CUDA, cuDNN and NCCL, which must fit the host's driver. The CMake target `bundle` runs this.
 """
 
 from __future__ import annotations

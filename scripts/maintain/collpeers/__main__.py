@@ -23,7 +23,7 @@ from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
 
 ENGINE = libraries.ROOT / "build" / "release" / "bin" / "engine_collectives"
 MOST_MINUTES = 100_000
-ROUND_RESERVE = 1.1  # expected longest time of a round / longest time of an earlier round
+ROUND_RESERVE = 1.1  # a round is expected to take at most this many times the longest earlier round
 
 
 def parser() -> argparse.ArgumentParser:

@@ -28,7 +28,7 @@ UNEVEN_BYTES = 1_000_012  # 250,003 elements of 4 bytes: not divisible by 2 or 4
 
 
 def calls_for(size: int) -> int:
-    """Returns the calls per sample. A sample of small messages must take much longer than clock and barrier."""
+    """Returns the calls per sample. A sample must take much longer than its barrier and the reading of the clock."""
     return 100 if size <= 4 << 10 else 20 if size <= 64 << 10 else 4 if size <= 1 << 20 else 1
 
 
@@ -109,8 +109,8 @@ def has_shares(text: str, ranks: int) -> bool:
 
 
 def pool_bytes(texts: Sequence[str], rotated: int) -> int:
-    """Returns the bytes of a rank's two pools of buffers, in and out, like measure_all() in
-    bench/peers/collectives.cpp."""
+    """Returns the bytes of a rank's two pools, for input and for output buffers. measure_all() in
+    bench/peers/collectives.cpp computes the same sizes."""
     parsed = [one for one in map(parse, texts) if one]
     size_in = max([rotated, *(size * calls for _, _, size, _, calls in parsed)])
     out = [max(rotated, size * calls) for _, _, size, place, calls in parsed if place == "out"]

@@ -1,9 +1,10 @@
-"""Measures the collectives of PyTorch's Gloo by the rules of bench/peers, which are a shared library.
+"""Measures the collectives of PyTorch's Gloo by the rules of bench/peers. RULES is a shared library with these rules.
 
     python gloo_collectives.py RULES RANKS any|PROCESSORS --shared-page FILE ...
 
-The program forks RANKS processes. Each is bound to one of the PROCESSORS, for example 0,2,4; with `any`, to none. The
-program runs in the Python of build/peers/torch, which has no hvdb. Exit code: of the first rank that fails, else 0.
+The program forks RANKS processes. Each process is bound to one of the PROCESSORS, for example 0,2,4. With `any`, no
+process is bound. The program runs in the Python of build/peers/torch, which has no hvdb. Its exit code is that of the
+first rank that fails, else 0.
 """
 
 from __future__ import annotations

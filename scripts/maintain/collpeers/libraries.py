@@ -90,8 +90,8 @@ def is_measured_in(name: str, kind: str) -> bool:
 
 
 def version(library: Library) -> str:
-    """Returns the version, and the first digits of the SHA-256 of the library's files, which must exist. Errors:
-    HvdbError."""
+    """Returns the version, and the first digits of the SHA-256 of the library's files. Errors: HvdbError if a file does
+    not exist."""
     digest = hashlib.sha256()
     for file in library.measured:
         try:

@@ -21,7 +21,8 @@ def _read(file: Path) -> str:
 
 
 def one_per_core(processors: Iterable[int], folder: Path = PROCESSORS) -> list[int]:
-    """Returns the first hardware thread of each core of `processors`. A processor of unknown core counts as a core."""
+    """Returns the first hardware thread of each core of `processors`. A processor whose core is unknown
+    counts as a core."""
     first: dict[tuple[str, str], int] = {}
     for number in sorted(processors):
         topology = folder / f"cpu{number}" / "topology"

@@ -19,7 +19,8 @@ HEADER = ("cell", "ours us", "best peer us", "best peer", "ours / peer [95 %]", 
 
 
 def rounds_of(launches: Sequence[Launch], kind: str, library: str, cell: str) -> dict[int, float]:
-    """Returns round -> median seconds of a sample. Empty if any result of the cell was wrong: not compared."""
+    """Returns round -> median seconds of a sample. If any result of the cell was wrong, the cell is not
+    compared, so the map is empty."""
     found = [
         (one.round, one.results[cell])
         for one in launches
@@ -43,7 +44,7 @@ def judgements(plan: Plan, launches: Sequence[Launch], kind: str, ours: str) -> 
 def not_judged(
     plan: Plan, launches: Sequence[Launch], kind: str, ours: str, found_there: Sequence[Judgement]
 ) -> list[tuple[str, str]]:
-    """Returns (cell, reason) for each cell without an interval. found_there: judgements() of this class and memory."""
+    """Returns (cell, reason) for each cell without an interval. found_there: judgements() for the same arguments."""
     judged = {one.cell: one for one in found_there}
     wrong = wrong_results(launches)
     found = []

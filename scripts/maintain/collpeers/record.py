@@ -31,7 +31,7 @@ LAUNCH_SECONDS = 60.0
 class Plan:
     """classes: name -> ranks. libraries: name -> version. pool_bytes: buffers rotate through at least this many bytes.
 
-    launch_seconds: limit of a launch, which keeps the cells measured by then; 0: see limit_seconds().
+    launch_seconds: time limit of a launch. A launch that reaches it keeps its measured cells. 0: see limit_seconds().
     """
 
     machine: str
@@ -183,7 +183,7 @@ def locked(file: Path) -> AbstractContextManager[int]:
 
 
 def begin(file: Path, plan: Plan) -> list[Launch]:
-    """Creates the file. Returns the launches of a file that exists, after removing a last line that was cut off.
+    """Creates a missing file. In a file that exists, removes a last line that was cut off. Returns the file's launches.
 
     Errors: HvdbError if the file has another plan; OSError.
     """

@@ -1,7 +1,7 @@
 """Measures how often gates are wrong, and how small a slowdown gates find: docs/gate.md, "Error rates".
 
-`collect` measures pairs of equal sides, and pairs of sides that differ by a known fraction. `pack` makes their stores
-small enough to keep. `evaluate` draws gates from the pairs.
+`collect` measures pairs of equal sides, and pairs of sides that differ by a known fraction. `pack` makes copies of
+the stores that are small enough to keep. `evaluate` draws gates from the pairs.
 Exit code: 0 done, 2 usage, input or output, 7 interrupted.
 """
 

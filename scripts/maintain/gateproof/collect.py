@@ -2,7 +2,7 @@
 
 A round has several pairs of each cell with equal sides and one pair for each level of slowdown, so that all pairs of a
 round see one state of the machine. A slowdown is a longer update in a recorded step. Nothing overlaps with the update,
-because backward and the engine's thread are done before it.
+because backward and the engine's thread are done before the update begins.
 """
 
 from __future__ import annotations

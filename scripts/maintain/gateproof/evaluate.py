@@ -63,7 +63,8 @@ class Rate:
 
 
 def gate(ratios: np.ndarray, pairs: int = PAIRS) -> tuple[Verdict, int]:
-    """Runs one gate on at most the first `pairs` of `ratios`. Returns the verdict and the number of used pairs."""
+    """Runs one gate on the first `ratios`, one ratio per pair, but on at most `pairs` of them. Returns the verdict and
+    the number of used pairs."""
     looks = verdict.plan_looks(1, pairs)
     trial = Trial({"cell": THRESHOLD}, len(looks))
     for look in looks:
@@ -74,7 +75,8 @@ def gate(ratios: np.ndarray, pairs: int = PAIRS) -> tuple[Verdict, int]:
 
 
 def gates(ratios: np.ndarray, pairs: int = PAIRS) -> list[Verdict]:
-    """Returns the verdicts of gates of at most `pairs` pairs, drawn from `ratios` one after another."""
+    """Draws gates one after another from `ratios`, one ratio per pair. Each gate has at most `pairs` pairs. Returns the
+    verdicts."""
     found, begin = [], 0
     while begin + pairs <= len(ratios):
         judged, used = gate(ratios[begin:], pairs)
@@ -153,7 +155,8 @@ def errors_table(series: Sequence[Series]) -> str:
 
 
 def power_table(series: Sequence[Series], injected: Sequence[tuple[float, Series]]) -> str:
-    """Tabulates REGRESSION among gates whose pairs were shifted by log(1 + x), and among gates with a real slowdown."""
+    """Tabulates how many gates give REGRESSION, for gates with pairs that were shifted by log(1 + x), and for gates
+    with a real slowdown."""
     header = (
         "machine, cell",
         "slowdown",

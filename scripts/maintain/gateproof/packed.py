@@ -49,7 +49,8 @@ def pack(folder: Path, out: Path) -> None:
 
 @contextlib.contextmanager
 def unpacked(store: Path) -> Iterator[Path]:
-    """Yields the store; if packed, unpacked into a temporary file. Errors: HvdbError if it is damaged; OSError."""
+    """Yields the path of the store. A packed store is unpacked into a temporary file. Errors: HvdbError if the store is
+    damaged; OSError."""
     if not store.name.endswith(SUFFIX):
         yield store
         return

@@ -172,7 +172,7 @@ def archive(out: Path) -> Path:
 def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
     """Runs the parts. Errors: OSError, ValueError; KeyboardInterrupt before and after the parts."""
     for number in (signal.SIGTERM, signal.SIGHUP):  # at the end of a job or a connection, keep results as after Ctrl-C
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+        if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup, SIGHUP stays ignored
             signal.signal(number, signal.default_int_handler)
     gpu = host.find_gpu() if options.device == "cuda" else None
     if isinstance(gpu, str):
@@ -187,7 +187,7 @@ def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
     except FileExistsError:
         raise ValueError(f"{out} is not a directory: name another") from None
     calls = earlier_calls(out, gpu)
-    for left in filter(whole_file.is_unfinished, list(out.iterdir())):  # left by a call that was killed
+    for left in filter(whole_file.is_unfinished, list(out.iterdir())):  # files that a killed call left
         left.unlink()
     ledger = Ledger(out, [part.estimate for part in parts], call=len(calls) + 1)
     visit = make_visit(place, out, options, gpu, progress)

@@ -124,7 +124,7 @@ def gpu_tests(visit: Visit) -> str:
 
 def sanitizer(tool: str) -> Callable[[Visit], str]:
     """Returns a part that runs a tool of compute-sanitizer over the tests with "kernel" in their name. If there are
-    none, over all tests of label gpu."""
+    no such tests, the part runs the tool over all tests of label gpu."""
 
     def run(visit: Visit) -> str:
         if visit.gpu is None:

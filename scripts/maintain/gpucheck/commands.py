@@ -82,7 +82,8 @@ def run(
 
 
 def end_all() -> None:
-    """Asks all programs that run() has started in any thread to end. Each run() then kills what does not end."""
+    """Asks all programs that run() has started in any thread to end. Each run() then kills its program if the
+    program does not end."""
     with _starting:
         for process in _running:
             with contextlib.suppress(ProcessLookupError):

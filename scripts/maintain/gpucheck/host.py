@@ -15,7 +15,7 @@ from pathlib import Path
 
 # Names of the libraries whose folders the loader must know.
 WANTED = re.compile(r"lib(cudnn|nccl|cublasLt|nvrtc)\.so\.\d+$")
-IN_USE = re.compile(WANTED.pattern.rstrip("$"))  # file names after resolving links: libcudnn.so.9.19.0
+IN_USE = re.compile(WANTED.pattern.rstrip("$"))  # matches resolved file names, such as libcudnn.so.9.19.0
 TOOLKITS = ("/usr/local/cuda*/lib64", "/usr/local/cuda*/lib", "/opt/nvidia/*/lib64", "/usr/lib/x86_64-linux-gnu")
 # Folders in a Python's site-packages: wheels of CUDA 11 and 12, wheels of CUDA 13, and PyTorch's own copies.
 WHEELS = ("nvidia/*/lib", "nvidia/lib", "torch/lib")
@@ -90,7 +90,8 @@ def says(command: list[str], seconds: float = 60.0) -> str:
 
 
 def find_torch(given: str | None) -> tuple[str, str] | str:
-    """Returns a Python with PyTorch and the version, or a line that says why there is none. given: tries only this."""
+    """Returns a Python with PyTorch and the version, or a line that says why there is none. If `given` is set, only
+    this Python is tried."""
     names = [given] if given else [*filter(None, [os.environ.get("HVD_PYTHON")]), sys.executable, *PYTHONS]
     pythons = dict.fromkeys(path for name in names if (path := shutil.which(name)))
     for python in pythons:
@@ -109,7 +110,8 @@ def _site_packages(python: str) -> list[str]:
 
 
 def _folders_in_use(python: str) -> list[str]:
-    """Returns the folders of the libraries that `python`'s PyTorch loads. Empty without PyTorch, or if it is static."""
+    """Returns the folders of the libraries that `python`'s PyTorch loads. Empty without PyTorch and for a
+    PyTorch that is linked statically."""
     files = [Path(line) for line in says([python, "-c", LOADED], 120.0).splitlines() if line.startswith("/")]
     return list(dict.fromkeys(str(file.parent) for file in files if IN_USE.match(file.name)))
 

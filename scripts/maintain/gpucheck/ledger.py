@@ -38,13 +38,14 @@ class Ledger:
         return {part: outcome.result for part, outcome in self._known.items()}
 
     def outcomes(self, not_yet: str = "") -> list[Outcome]:
-        """Returns other parts of earlier calls, then the requested parts. not_yet: why a part did not run."""
+        """Returns the outcomes of parts that only earlier calls requested, then those of the parts that this call
+        requested. not_yet: why a part did not run."""
         asked = [self._known.get(e.part, Outcome(e.part, Result.NOT_YET, 0.0, not_yet, e.seconds)) for e in self._parts]
         names = {outcome.part for outcome in asked}
         return [o for o in self._known.values() if o.part not in names] + asked
 
     def put(self, outcome: Outcome) -> None:
-        """Replaces the outcome of this part."""
+        """Stores the outcome in place of the part's previous outcome."""
         self._known[outcome.part] = outcome
         self.write()
 

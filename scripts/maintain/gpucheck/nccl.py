@@ -19,7 +19,7 @@ FILE = "libnccl.so.2"
 MAX_CTAS = 4
 ENVIRONMENT = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": str(MAX_CTAS), "NCCL_DEBUG": "WARN"}
 STARTUP_SECONDS, DEADLINE_SECONDS = 60, 15
-# Longer than both deadlines and the 45 s in which a stuck rank must end (StuckRank), so that the program can report.
+# Both deadlines, the 45 s in which a stuck rank must end (StuckRank), and 10 s in which the program can report.
 WATCH_SECONDS = STARTUP_SECONDS + DEADLINE_SECONDS + 55.0
 _ASK = """import ctypes, sys
 version = ctypes.c_int()
@@ -81,7 +81,8 @@ def two_ranks_on_one_gpu(visit: Visit) -> str:
             raise CannotRun("this build has no tests of the engine with label gpu")
         shared = [GpuTest(f"nccl-{t.name}", t.command, t.seconds, {**t.environment, **environment}) for t in tests]
         tested = checks.run_all(visit, shared, skips=False)
-        # Two processes train with a captured graph. Then one is stopped; the other one must abort and report this.
+        # Two processes train with a captured graph. Then one process is stopped. The other process must abort and
+        # report the stopped process.
         launcher = visit.place.program("mpirun") or shutil.which("mpirun")
         if launcher is None:
             raise PartFailed(f"NCCL {version}: tests {tested}; there is no mpirun for two processes")

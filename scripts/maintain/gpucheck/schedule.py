@@ -67,7 +67,7 @@ def plan(parts: Sequence[Estimate], budget: float | None) -> list[str]:
 
 
 def next_part(rest: Sequence[Estimate], planned: Collection[str], left: float) -> Estimate | None:
-    """Returns the first part of `rest` that may start with `left` seconds left; None ends the call.
+    """Returns the first part of `rest` that may start with `left` seconds left; None if there is no such part.
 
     A planned part may start if half of its estimate is left. An unplanned part may start if the planned parts still fit
     after it.

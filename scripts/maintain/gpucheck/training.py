@@ -92,7 +92,7 @@ def replay(model: str) -> Callable[[Visit], str]:
 
 
 # Ways in which the first convolution reads the images, in the order of the runs. The ways alternate, because an earlier
-# gain of VGG-16 from "columns" came with a collapsed loss.
+# measurement was misleading: VGG-16 was faster with "columns", but its loss had collapsed.
 CHOICES = ("columns", "padded", "padded", "columns")
 SWEEP = (64, 128, 384, 512)  # batch sizes besides 256, which all other parts use
 

@@ -87,12 +87,12 @@ class Visit:
     sizes: Sizes
     gpu: Gpu | None
     torch: tuple[str, str] | str  # Python and version, or why there is none
-    folders: list[str]  # with NVIDIA's libraries
+    folders: list[str]  # the folders with NVIDIA's libraries
     sanitizer: str | None
     say: Callable[[str], None]
     nccl: Path | None = None  # folder or wheel with NCCL 2.30, as given by the user
     part: str = ""
-    part_ends: float = 0.0  # on the monotonic clock
+    part_ends: float = 0.0  # end of the part's time on the monotonic clock
     shortened: bool = False  # True if the part has less than its own time limit
     environment: dict[str, str] = field(default_factory=dict)
 

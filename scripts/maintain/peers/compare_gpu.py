@@ -2,12 +2,12 @@
 """Training speed on the GPU: this project's cuDNN backend beside PyTorch's, on the same GPU, in turns.
 
 For each network and type, the first variant of gpu_torch.py goes through --batches until memory ends or a larger batch
-gains nothing. The other variants run at its best batch. Each variant runs alone, and the fastest is the peer. Ours
-searches its best batch from half of the peer's batch on. Then the two sides take turns (A B B A ...), each at its own
-best batch, and, if the batches differ, both at the peer's. The ratio compares the median seconds per image, with a
-bootstrap interval over the turns. Images stay, labels are new in every step. Both losses must be finite and stay above
-a thousandth of their first value. At the end comes a verdict against --target, by the stored samples. --report repeats
-it for files of several runs.
+is not faster. The other variants run at the best batch of the first. Each variant runs alone, and the fastest is the
+peer. Our side searches its best batch from half of the peer's batch on. Then the two sides take turns (A B B A ...),
+each at its own best batch. If the batches differ, the sides also take turns at the peer's batch. The ratio compares the
+median seconds per image, with a bootstrap interval over the turns. All steps have the same images but new labels. Both
+losses must be finite and stay above a thousandth of their first value. At the end comes a verdict against --target, by
+the stored samples. --report repeats the verdict for files of several runs.
 
     compare_gpu.py --bench build/release/bin/train_step_bench --json gpu.json --store hvd_bench.db
     compare_gpu.py --report gpu.json --store hvd_bench.db
@@ -84,7 +84,7 @@ def best_batch(
     if found.batch != standing:
         if refusal := server.batch(found.batch):
             raise PeerError(f"{server.name} cannot return to batch {found.batch}: {refusal}")
-        found.first_loss = server.loss()  # after a change of batch, weights are new
+        found.first_loss = server.loss()  # the first loss, because a change of batch makes new weights
 
 
 class Comparison:
@@ -133,7 +133,7 @@ class Comparison:
     def _search(
         self, make: Callable[[int], Server], batches: Sequence[int], found: Found, running: ExitStack
     ) -> Server:
-        """Returns a server at the best of `batches`. Halves the first until memory is large enough."""
+        """Returns a server at the best of `batches`. Halves the first batch until the batch fits into memory."""
         first = batches[0]
         while True:
             try:

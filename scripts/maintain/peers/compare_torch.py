@@ -45,7 +45,7 @@ class Row:
     peer_img_s: float
     peer: str
     ratio: float
-    low: float | None  # of a 95 % interval; None: too few turns for an interval
+    low: float | None  # lower end of a 95 % interval; None: too few turns for an interval
     high: float | None
     seconds: dict[str, list[float]]  # process -> seconds per step, in order of the turns
     chosen_from: dict[str, list[float]]  # form of PyTorch -> seconds per step, from the turns that chose the peer
@@ -68,7 +68,7 @@ FORMS = {  # forms of PyTorch: name -> options of torch_train.py
 
 def start(name: str, command: list[str], threads: int) -> Server:
     """Starts a process. Errors: PeerError."""
-    # Passive waiting, so that a process does not spin on the cores during another process's turn.
+    # OpenMP threads wait passively, so that a process does not spin on the cores during another process's turn.
     try:
         return Server(name, command, {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"})
     except OSError as error:

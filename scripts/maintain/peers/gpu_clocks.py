@@ -79,7 +79,7 @@ def parse(raw: str, turns: Sequence[tuple[str, float, float]]) -> list[Sample]:
 def _numbers(samples: Sequence[Sample], column: str) -> list[float]:
     found = []
     for sample in samples:
-        with contextlib.suppress(ValueError):  # [N/A]
+        with contextlib.suppress(ValueError):  # nvidia-smi writes [N/A] for an unknown value
             found.append(float(sample.values[COLUMNS.index(column)]))
     return found
 

@@ -76,7 +76,8 @@ class Pair:
         return ratio_of(self.ours.seconds_per_image(), self.peer.seconds_per_image(), self.turns)
 
     def share_of(self, seconds_per_image: float) -> Ratio:
-        """Returns our speed / a speed that was not measured, such as a bound. Its interval comes from ours alone."""
+        """Returns our speed / a speed that was not measured, such as a bound. The interval comes from
+        our times alone."""
         ours = self.ours.seconds_per_image()
         return ratio_of(ours, [seconds_per_image] * len(ours), self.turns)
 
@@ -91,7 +92,7 @@ class Row:
     variants: list[Found] = field(default_factory=list)
     ours_search: Found | None = None
     best: Pair | None = None  # each side at its own best batch
-    same: Pair | None = None  # both at the peer's best batch; None if equal to `best`, or if ours has no memory
+    same: Pair | None = None  # both at the peer's best batch; None if equal to `best`, or if ours needs too much memory
     troubles: list[str] = field(default_factory=list)
     missing_variants: list[str] = field(default_factory=list)
 

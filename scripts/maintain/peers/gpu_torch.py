@@ -1,9 +1,9 @@
 """One PyTorch training process on the GPU, driven from outside: the peer of our GPU steps.
 
-The process speaks the protocol of serving.py. Its answer for steps is one number, the mean seconds per step from an
-idle device to an idle device. The advice of PyTorch's tuning guide is followed: channels_last, autocast with GradScaler
-in fp16, cudnn.benchmark, a fused optimiser, images that stay on the device. Labels are new in every step. Weights begin
-like ours and learn at the same rate. The best of these variants is the peer:
+The process speaks the protocol of serving.py. To a request for steps it answers one number: the mean seconds per step
+from an idle device to an idle device. The process follows PyTorch's tuning guide: channels_last, autocast with
+GradScaler in fp16, cudnn.benchmark, a fused optimiser, images that stay on the device. Labels are new in every step.
+Weights begin like ours and learn at the same rate. The best of these variants is the peer:
 
     eager     operation by operation
     graph     the whole step as one CUDA graph (fp16: without the update where the optimiser cannot scale by itself)
@@ -39,7 +39,8 @@ AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
 # graphs ask for at least three, and for eleven with DistributedDataParallel.
 WARM_UP_STEPS = 11
 
-# Smaller than the default 65536. If the first step overflowed, the fused optimiser would leave its momentum unwritten.
+# The first scale of GradScaler. With the default, 65536, the first step may overflow. In that case the fused optimiser
+# would leave its momentum unwritten.
 FIRST_SCALE = 1024.0
 # Texts in the errors of PyTorch and cuDNN that mean exhausted memory.
 NO_MEMORY = ("out of memory", "ALLOC_FAILED", "Unable to find a valid cuDNN algorithm")
@@ -66,7 +67,7 @@ def set_precision(dtype: str, algorithms: int) -> None:
 
 
 def make_scaler(enabled: bool) -> object:
-    """Returns a GradScaler. torch.amp has GradScaler since 2.3; newer versions warn about the older name."""
+    """Returns a GradScaler. torch.amp has GradScaler since 2.3; newer versions warn about torch.cuda.amp.GradScaler."""
     if hasattr(torch.amp, "GradScaler"):
         return torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE, enabled=enabled)
     return torch.cuda.amp.GradScaler(init_scale=FIRST_SCALE, enabled=enabled)
@@ -149,7 +150,7 @@ class GpuTrainer:
         lower = AUTOCAST.get(self._options.dtype)
         if lower is None:
             return contextlib.nullcontext()
-        # No cache of weights that were cast to 16 bit, because the cache must not live on inside a captured graph.
+        # Autocast must not cache weights that were cast to 16 bit, because a captured graph would use the old cache.
         return torch.autocast(self._device.type, dtype=lower, cache_enabled=False)
 
     def _forward_backward(self) -> None:
@@ -182,7 +183,7 @@ class GpuTrainer:
             if whole:
                 self._update()
 
-        def step() -> None:  # writes into the tensors of the capture, including self._loss
+        def step() -> None:  # the replay writes into the tensors of the capture, including self._loss
             self._labels.draw()
             self._graph.replay()
             if not whole:

@@ -15,7 +15,7 @@ PUBLISHED_PARAMETERS = {"vgg16": 138_357_544, "resnet50": 25_557_032, "resnet101
 DEFAULT_IMAGE = {"vgg16": 224, "resnet50": 224, "resnet101": 224, "inception3": 299}
 CLASSES = 1000
 LEARNING_RATE = 1e-3  # bench/micro/training_bench.h
-LABELS = ("fresh", "cycled")  # new in every step, or the same in every step, which a network memorises
+LABELS = ("fresh", "cycled")  # fresh: new in every step; cycled: equal in every step, so a network memorises them
 SLOTS = 16  # number of label batches that may be on their way to a GPU
 
 
@@ -100,7 +100,7 @@ def pooled(inputs: int, outputs: int) -> nn.Module:
 
 
 def chain(inputs: int, *steps: tuple[int, int | tuple[int, int], int]) -> nn.Sequential:
-    """Returns units one after another, each given as (outputs, kernel, stride)."""
+    """Returns a chain of units. Each of `steps` describes a unit as (outputs, kernel, stride)."""
     layers = []
     for outputs, kernel, stride in steps:
         layers.append(unit(inputs, outputs, kernel, stride))
@@ -205,8 +205,8 @@ def add_shared_options(parser: argparse.ArgumentParser) -> None:
 class Labels:
     """One batch of labels at a fixed place on the device. One thread.
 
-    draw() uploads new labels before each step, outside captured graphs, as our trainers do. A network that sees the
-    same labels again memorises them. Its gradients vanish, and its steps may be faster on a GPU."""
+    draw() uploads new labels before each step, outside captured graphs, as our trainers do. With the same labels in
+    every step, a network would memorise them: its gradients would vanish, and its steps might be faster on a GPU."""
 
     def __init__(self, images: int, device: torch.device, rule: str) -> None:
         """`rule` is one of LABELS."""
@@ -220,7 +220,7 @@ class Labels:
         self._upload()
 
     def draw(self) -> None:
-        """Uploads the labels of the next step on the current stream, if labels are new in every step."""
+        """Uploads the labels of the next step on the current stream. Does nothing under the rule "cycled"."""
         if self._fresh:
             self._upload()
 

@@ -194,8 +194,8 @@ def take_turns(
     steps: list[int],
     around: Callable[[str], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> list[list[float]]:
-    """Returns the seconds per step of each server, in the order of the turns: A B, B A, A B, ... steps: per turn, of
-    each server. around: makes a context manager for each turn, from the name of the turn's server."""
+    """Returns the seconds per step of each server, in the order of the turns: A B, B A, A B, ... steps: how many
+    steps a server runs in a turn. around: makes a context manager for each turn, from the name of the turn's server."""
     seconds: list[list[float]] = [[] for _ in servers]
     order = list(range(len(servers)))
     for turn in range(turns):

@@ -90,7 +90,7 @@ def main() -> int:
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
     # With one thread and a batch below 16, PyTorch 1.13 computes 1x1 convolutions with BLAS. With Debian's reference
-    # BLAS that is ten times slower, so PyTorch would not be a fair peer.
+    # BLAS, these convolutions are ten times slower, so PyTorch would not be a fair peer.
     if (gflops := matrix_gflops()) < SLOWEST_BLAS_GFLOPS:
         print(
             f"this PyTorch multiplies matrices at {gflops:.1f} GFLOP/s per core: take one with a fast BLAS "
