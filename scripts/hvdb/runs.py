@@ -41,7 +41,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Component:
-    """One part of a run's step time. fraction: the part's fraction of the step time. low, high: interval of `fraction`."""
+    """One part of a run's step time. fraction: the part's fraction of the step. low, high: interval of `fraction`."""
 
     fraction: float
     seconds: float

@@ -24,8 +24,8 @@ from pathlib import Path
 from hvdb import process
 from hvdb.errors import HvdbError
 
-# Options that a cell or a side must not set: the gate chooses where results are written, and traced runs are too slow to
-# be measured.
+# Options that a cell or a side must not set. The gate itself chooses where results are written, and it does not measure
+# traced runs.
 _OWN = ("--db", "--no-db", "--json", "--quiet", "--timeline-filename", "--profile")
 _BUILD_SECONDS = 3600
 
