@@ -41,7 +41,7 @@ def doubled_ranks(values: np.ndarray) -> np.ndarray:
 
 
 def _sums_of_signs(doubled: np.ndarray) -> np.ndarray:
-    """Returns, for each s from 0 on, the fraction of the 2^n subsets of `doubled` (n,) whose sum is s."""
+    """Returns an array whose element s is the fraction of the 2^n subsets of `doubled` (n,) whose sum is s."""
     share = np.zeros(int(doubled.sum()) + 1)
     share[0] = 1.0
     for value in map(int, doubled):
@@ -110,7 +110,7 @@ def fewest_pairs(level: float) -> int:
 
 
 def _sums_of_choices(doubled: np.ndarray, chosen: int) -> np.ndarray:
-    """Returns, for each s from 0 on, the fraction of subsets of `chosen` elements of `doubled` (n,) whose sum is s."""
+    """Returns an array: element s is the fraction of subsets of `doubled` (n,) with `chosen` elements and the sum s."""
     ways = np.zeros((chosen + 1, int(doubled.sum()) + 1))
     ways[0, 0] = 1.0
     for value in map(int, doubled):

@@ -1,4 +1,4 @@
-"""Parses the user's text for one side of a gate: `[NAME=value ...] [module:NAME ...] [PROGRAM] options`.
+"""Parses the text by which a user describes one side of a gate: `[NAME=value ...] [module:NAME ...] [PROGRAM] options`.
 
     'OMP_WAIT_POLICY=active'               sets an environment variable
     'LD_LIBRARY_PATH=/opt/onednn/lib'      chooses a library by its folder
@@ -104,7 +104,7 @@ def require_options(words: Sequence[str], name: str) -> tuple[str, ...]:
 
 
 def option_of(word: str) -> str:
-    """Returns the name of the option in `word`, in its usual spelling: --max-time for --max_time=5."""
+    """Returns the name of the option in `word`, written with hyphens: --max-time for --max_time=5."""
     return word.partition("=")[0].replace("_", "-")
 
 

@@ -1,4 +1,4 @@
-"""Finds the ranks or nodes that are slower than the others, from arrays of times.
+"""Finds ranks or nodes that are slower than the other ranks or nodes, from arrays of times.
 
 A member is a rank or a node. Every time of a member is divided by the median time of the other members in the same
 step, so that noise common to all members cancels. The slowness of a member is the median of these ratios over the

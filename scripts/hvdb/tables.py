@@ -1,4 +1,4 @@
-"""Writes figures as a table for a terminal, with aligned columns, or in Markdown. Every column's title names its unit."""
+"""Writes figures as a table, for a terminal (with aligned columns) or in Markdown. A column's title names its unit."""
 
 from __future__ import annotations
 

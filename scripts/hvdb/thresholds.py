@@ -88,6 +88,6 @@ def rules(found: Sequence[Mapping[str, Any]], unit: str, metric: str = COST) -> 
 
 
 def read(file: Path, metric: str = COST) -> tuple[Rule, ...]:
-    """Returns the rules of `metric` in a TOML file. Errors: HvdbError, OSError."""
+    """Returns the rules of `metric` in the TOML file `file`. Errors: HvdbError, OSError."""
     with toml_tables.faults_of(file):
         return rules(toml_tables.tables(toml_tables.content(file), "threshold"), "percent", metric)

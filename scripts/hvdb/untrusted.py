@@ -140,7 +140,7 @@ def _statements(script: str) -> Iterator[str]:
 
 @cache
 def columns(version: int = max(SCHEMAS)) -> dict[str, tuple[str, ...]]:
-    """Returns table -> its columns, for the tables of a schema version. A table has the same columns in all versions."""
+    """Returns table -> its columns, for the tables of a schema version. A table has equal columns in all versions."""
     return {table: tuple(column[0] for column in found) for table, found in _layout(version).items()}
 
 

@@ -75,7 +75,7 @@ def plan_looks(cells: int, cap: int, alpha: float = ALPHA, looks: int = LOOKS) -
 
     At each look there are enough pairs for a verdict. If `cap` is too small for this many looks, there are fewer than
     `looks`.
-    Errors: HvdbError if not even `cap` pairs can lead to a verdict.
+    Errors: HvdbError if even `cap` pairs are too few for a verdict.
     """
     for count in range(looks, 0, -1):
         fewest = exact.fewest_pairs(alpha / (cells * count))
@@ -89,7 +89,7 @@ def plan_looks(cells: int, cap: int, alpha: float = ALPHA, looks: int = LOOKS) -
 
 
 def holm(p_values: Mapping[str, float], level: float) -> set[str]:
-    """Returns the hypotheses that Holm's procedure rejects with a family-wise error of `level`."""
+    """Returns the hypotheses that Holm's procedure rejects at the family-wise error rate `level`."""
     rejected: set[str] = set()
     for rank, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
         if p_values[name] > level / (len(p_values) - rank) * (1 + 1e-12):  # 1e-12 allows for the rounding of 1/20

@@ -124,7 +124,7 @@ def resolved(folder: Path) -> Path:
 
 
 def write(plan: Plan, layout: Layout, hvd_bench: Path, spec_text: str, *, replace: bool) -> None:
-    """Writes the folder. Each file appears whole or not at all. hvd_bench: absolute path of the jobs' program.
+    """Writes the folder. Each file is written completely or not at all. hvd_bench: absolute path of the jobs' program.
 
     Errors: CampaignError if the folder contains another campaign and `replace` is false, or if a file cannot be
     written.
@@ -218,4 +218,4 @@ def locked(layout: Layout) -> Iterator[int]:
             lock = stack.enter_context(locks.held(path, taken))
         except OSError as error:
             raise CampaignError(f"{path}: cannot be written: {error.strerror}") from None
-        yield lock  # where locks do not work, job names still prevent double submission
+        yield lock  # on a file system without locks, the names of the jobs still prevent double submission
