@@ -1,11 +1,12 @@
 """Exact tests, estimates and intervals for a few observations. No normal distribution is assumed.
 
-Paired observations are log ratios of runs that were measured in turn. They are assumed to be independent and symmetric
-about their centre. The paired test counts all 2^n ways of giving signs to the ranks of the deviations from the centre.
+Paired observations are log ratios of runs that were measured in turn. Paired observations are assumed to be independent
+and symmetric about their centre. The paired test counts all 2^n ways of giving signs to the ranks of their deviations
+from the centre.
 Unpaired observations are two groups of independent runs, whose distributions are assumed to have the same shape. The
 unpaired test counts all ways to choose the second group from the pooled ranks.
 
-scipy has the paired and the unpaired test, but treats tied observations as if they were not tied. It has neither the
+scipy has the paired and the unpaired test, but treats tied observations as if they were not tied. scipy has neither the
 estimates nor the intervals. The intervals of this module come from inverting the test for observations without ties.
 Source: Hodges and Lehmann, Annals of Mathematical Statistics 34 (1963); Lehmann, Nonparametrics (1975).
 """

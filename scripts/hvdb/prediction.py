@@ -5,11 +5,11 @@ probability. So the new observation lies above the k-th largest of the earlier o
 most k / (n + 1). With n < 19 this probability is always above 5 %, so no verdict at 5 % is possible.
 Source: H. David and H. Nagaraja, Order Statistics, 2003, section 7.3 (prediction intervals).
 
-Two one-sided tests decide, each with Holm's procedure over all series that one call judges:
-The verdict is REGRESSION if the new observation lies above the prediction interval, and if it lies above the median of
-the earlier observations by more than the threshold.
-The verdict is PASS if the new observation would lie below the prediction interval if the earlier observations were
-slower by the threshold. Otherwise the verdict is INCONCLUSIVE.
+Two one-sided tests decide, each with Holm's procedure over all series that one call judges.
+The verdict is REGRESSION if the new observation lies above the prediction interval, and above the median of the earlier
+observations by more than the threshold.
+For PASS, the earlier observations are made slower by the threshold. The verdict is PASS if the new observation lies
+below the prediction interval of these slower observations. Otherwise the verdict is INCONCLUSIVE.
 """
 
 from __future__ import annotations

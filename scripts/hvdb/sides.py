@@ -217,7 +217,7 @@ def _seconds(run: Run) -> dict[str, float]:
 def differences(cell: Cell) -> list[comparable.Difference]:
     """Returns the facts and columns in which the first run of A and the first run of B differ.
 
-    Those that are part of the fingerprint come first. VOLATILE facts are left out.
+    Facts and columns of the fingerprint come first. VOLATILE facts are left out.
     """
     a, b = cell.a[0], cell.b[0]
     found = [*comparable.configuration_differences(a, b), *comparable.differences(a, b)]
@@ -225,7 +225,7 @@ def differences(cell: Cell) -> list[comparable.Difference]:
 
 
 def first(cell: Cell, pairs: int) -> Cell:
-    """Returns a paired cell with only its first pairs. pairs: the number of pairs on which a verdict is based."""
+    """Returns a paired cell with only its first pairs. pairs: the number of pairs to keep, the basis of a verdict."""
     return replace(cell, a=cell.a[:pairs], b=cell.b[:pairs])
 
 

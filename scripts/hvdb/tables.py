@@ -52,7 +52,7 @@ def number(value: float) -> str:
 def estimate(figure: Estimate | None, scale: float = 1.0, form: Any = number) -> str:
     """Returns an estimate as text: `value [low, high]`, or '-' for None.
 
-    An estimate of too few sessions for an interval is shown as `value (lowest .. highest)`, and of one as `value`.
+    Without an interval, returns `value (lowest .. highest)` for several sessions and `value` for one session.
     """
     if figure is None:
         return "-"

@@ -1,4 +1,4 @@
-"""Tolerated slowdowns: a default, and rules for some cells. A team keeps the rules in a file beside its code:
+"""Tolerated slowdowns: a default, and rules for some cells. A team keeps such rules in a TOML file beside its code:
 
     [[threshold]]
     model = "vgg16"   # optional: only this network

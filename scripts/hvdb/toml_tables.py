@@ -53,7 +53,7 @@ def tables(text: str, name: str) -> list[dict[str, Any]]:
 def check_types(entry: Mapping[str, Any], kinds: Mapping[str, type | tuple[type, ...]], where: str) -> None:
     """Checks the types of the values in `entry`. kinds: key -> allowed type. None is always allowed.
 
-    Errors: ValueError for a key that is not in `kinds`, or for a value that has not the allowed type.
+    Errors: ValueError for a key that is not in `kinds`, or for a value of a type that is not allowed.
     """
     if unknown := set(entry) - set(kinds):
         raise ValueError(f"{where}: unknown key {sorted(unknown)[0]!r}")

@@ -1,5 +1,5 @@
-"""Reads SQLite files that a stranger may have made. Evaluates no expression of such a file, and refuses other tables
-than those of results/schema.sql.
+"""Reads SQLite files that a stranger may have made. Evaluates no expression of such a file, and refuses a file whose
+tables differ from those in SCHEMAS.
 
 Uses only the standard library, because hvdb.campaign runs on login nodes. Functions that check return a fault as text.
 Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files".
@@ -67,8 +67,8 @@ LIMITS = {
     "SQLITE_LIMIT_TRIGGER_DEPTH": 1,
     "SQLITE_LIMIT_LIKE_PATTERN_LENGTH": 100,
 }
-# results/schema.sql never contains the word "collate", not even in a comment. So a schema with this word comes from a
-# stranger.
+# The files in SCHEMAS never contain the word "collate", not even in a comment. A schema with this word therefore comes
+# from a stranger.
 COLLATION = re.compile(r"\bcollate\b", re.IGNORECASE)
 SUPER_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 

@@ -73,8 +73,7 @@ class Judgement:
 def plan_looks(cells: int, cap: int, alpha: float = ALPHA, looks: int = LOOKS) -> tuple[int, ...]:
     """Returns the numbers of pairs after which the cells are judged (the looks), ascending. The last number is `cap`.
 
-    At each look there are enough pairs for a verdict. If `cap` is too small for this many looks, there are fewer than
-    `looks`.
+    At each look there are enough pairs for a verdict. If `cap` is too small for `looks` such looks, there are fewer.
     Errors: HvdbError if even `cap` pairs are too few for a verdict.
     """
     for count in range(looks, 0, -1):

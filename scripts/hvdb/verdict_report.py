@@ -79,7 +79,7 @@ def summary(title: str, verdicts: Sequence[Verdict]) -> str:
 
 
 def outcome(cell: sides.Cell, judgement: Judgement, reason: str) -> Outcome:
-    """Returns the results to show about `cell`: its judgement, and what its runs tell besides."""
+    """Returns the results to show about `cell`: its judgement, the moved terms and the differences of its sides."""
     return Outcome(cell, judgement, sides.moved(cell, verdict.CONFIDENCE), sides.differences(cell), reason)
 
 

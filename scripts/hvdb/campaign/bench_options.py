@@ -85,7 +85,7 @@ DECIDED = {
 # The default and the range of the option --max-time of hvd_bench.
 DEFAULT_MAX_TIME_SECONDS = 300
 MAX_TIME_SECONDS = (1, 10_000_000)
-# The numbers that hvd_bench accepts: without sign, spaces or underscores.
+# hvd_bench accepts numbers of this form only: without sign, spaces or underscores.
 NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 
 

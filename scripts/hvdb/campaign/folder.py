@@ -174,7 +174,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def read(folder: Path) -> Manifest:
-    """Returns the campaign in `folder`. Errors: CampaignError if there is none, or if it is damaged or was moved."""
+    """Returns the campaign in `folder`. Errors: CampaignError if the folder has none, is damaged or was moved."""
     folder = resolved(folder)
     path = folder / "campaign.json"
     data = _load(path)

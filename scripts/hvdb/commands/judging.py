@@ -1,4 +1,4 @@
-"""The commands gate, compare and history share this code: options for thresholds and output files, and the printing."""
+"""Code that the commands gate, compare and history share: options for thresholds and output files, and printing."""
 
 from __future__ import annotations
 
