@@ -16,7 +16,8 @@ from hvdb.untrusted import RUN, Record
 
 # The text is the same in every merge, so that merging a leftover store twice, or a copy of it, gives the same run.
 LEFTOVER_REASON = "the job ended without closing its store"
-# Columns of a run that change between its first save and its last. All other columns say what was measured.
+# Columns of a run whose values change between the first save and the last save of the run. All other columns say what
+# was measured.
 PROGRESS_COLUMNS = frozenset(
     {
         "status",
@@ -44,7 +45,7 @@ PROGRESS_COLUMNS = frozenset(
 
 @dataclass
 class Taken:
-    """The UUIDs that absorbing one store has handled.
+    """The UUIDs of the records and sessions that absorb() has handled in one store.
 
     added: table -> UUIDs of new records. present: table -> UUIDs of records that were already stored.
     superseded: runs whose unfinished state was replaced by a later state. sessions: sessions that were copied.
@@ -99,7 +100,7 @@ def _conflict(what: str, uuid: str, incoming: Place, known: Place) -> NotCompara
 
 
 def _equal(connection: sqlite3.Connection, incoming: str, known: str, record: Record, uuid: str) -> bool:
-    """Returns True if all rows of one record are equal in both databases. Compares whole blobs, in SQL."""
+    """Returns True if all rows of the record `uuid` are equal in both databases. Compares whole blobs, in SQL."""
     compared = " AND ".join(f"mine.{column} IS theirs.{column}" for column in untrusted.columns()[record.table])
     query = (
         f"SELECT {compared} FROM {known}.{record.table} mine, temp.staged theirs"

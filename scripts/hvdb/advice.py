@@ -1,4 +1,4 @@
-"""Suggests what to try next: each rule turns measured evidence into one sentence with its numbers, or returns nothing.
+"""Suggests what to try next. Each rule turns evidence into one sentence with numbers, or returns None without evidence.
 
 A part of the step counts as evidence only if its interval lies above 0 and the part is at least WORTHWHILE.
 """
@@ -19,8 +19,8 @@ from hvdb.runs import Component, Run
 WORTHWHILE = 0.02  # fraction of the step
 MIB = 1024.0 * 1024.0
 FEW_BUCKETS = 2  # with so few buckets or fewer, reductions begin only when the backward pass is nearly over
-EXPOSED = 0.8  # if this fraction of the reductions is exposed, the backward pass hides almost nothing
-CORES_TO_SPARE = 4  # a node with fewer cores needs all its cores for compute and can leave no core to the reductions
+EXPOSED = 0.8  # if at least this fraction of the reductions is exposed, the backward pass hides almost no reductions
+CORES_TO_SPARE = 4  # a node with fewer cores than this cannot leave a core to the reductions
 WIDE = 0.05  # an interval of the efficiency is called wide if it is at least this wide from end to end
 FULL_MEMORY = 0.9  # a node's memory counts as full if its ranks together use at least this fraction of the memory
 FAR_FROM_BOUND = 1.3  # a step is far from its bound if it takes at least this many times the roofline's step time
@@ -199,7 +199,7 @@ def control_plane(evidence: Evidence) -> str | None:
 
 
 def unexplained(evidence: Evidence) -> str | None:
-    """Reports the part of the step that no measured component explains."""
+    """Reports the time of the step that no measured component explains."""
     part = _part(evidence.run, "residual")
     if part is None:
         return None

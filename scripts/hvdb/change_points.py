@@ -1,4 +1,4 @@
-"""Finds where the level of a series of observations changes, with ruptures (optional: `hvdb[history]`).
+"""Finds where the level of a series of observations changes. Uses the optional package ruptures (`hvdb[history]`).
 
 PELT splits a series into segments. It minimises the sum of squares about the segments' means plus a penalty for each
 change point. This module gives PELT the ranks of the observations instead of the observations, so no distribution is

@@ -104,7 +104,7 @@ class Options:
 
 
 def find(name: str) -> Claim:
-    """Returns the claim of that name. Errors: HvdbError, listing the known names."""
+    """Returns the claim called `name`. Errors: HvdbError, whose text lists the known names."""
     if name not in CLAIMS:
         raise HvdbError(f"no claim '{name}'; there is: {', '.join(CLAIMS)}")
     return CLAIMS[name]
@@ -171,7 +171,10 @@ def mismatches(configuration: dict[str, Any], ranks: int, point: PublishedPoint,
 
 
 def model_inputs(claim: Claim, point: PublishedPoint, published: Sequence[PublishedPoint], options: Options) -> Inputs:
-    """Returns the inputs of the ring model: from `options`, else published. Errors: HvdbError if one is missing."""
+    """Returns the inputs of the ring model, from `options` or else from `published`.
+
+    Errors: HvdbError if an input is in neither.
+    """
     setup = point.baseline_setup or claim.baseline_setup
     rates = {p.model: p.images_per_second for p in published if p.setup == setup}
     rate = dict(options.one_gpu_rates).get(point.model, rates.get(point.model))

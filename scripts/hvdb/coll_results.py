@@ -89,7 +89,7 @@ class Read:
 
 
 def bus_factor(operation: str, ranks: int) -> float:
-    """Returns the factor by which size / time is multiplied to give the bus bandwidth. docs/coll.md defines it."""
+    """Returns the factor by which size / time is multiplied to give the bus bandwidth. Source: docs/coll.md."""
     if operation in ("broadcast", "barrier"):
         return 1.0 if operation == "broadcast" else 0.0
     return (2 if operation == "all_reduce" else 1) * (ranks - 1) / ranks
@@ -123,7 +123,7 @@ def _time(value: object, what: str) -> float:
 
 
 def _end(value: object, what: str) -> float | None:
-    """Returns `value`, an end of an interval, if it is None or a number from 0 on. Errors: Malformed."""
+    """Returns `value`, an end of an interval, if `value` is None, 0 or a number above 0. Errors: Malformed."""
     return value if value is None or value == 0 else _time(value, what)
 
 
@@ -279,7 +279,7 @@ def _peer_cell(row: dict[str, Any], classes: dict[str, Any]) -> tuple[Panel, str
 def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
     """Reads the times of each library if the file has the key `series`.
 
-    Otherwise the file has two times for each result, that of hvd_bench and that of the fastest other library.
+    Without this key, the file has two times for each result: the time of hvd_bench and the time of the fastest peer.
     """
     classes = _table(_table(found["plan"], "plan").get("classes"), "classes")
     own = found.get("series") is not None

@@ -1,7 +1,7 @@
 """Finds the project's files. Only this module distinguishes a checkout from an installation.
 
 A checkout has the data files in results/ and slurm/. The wheel and `cmake --install` put these files into hvdb/data.
-Standard library only: hvdb.campaign uses it on login nodes.
+Uses only the standard library, because hvdb.campaign uses this module on login nodes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The outer layer of a command-line program: turns every error into an exit code and one line on standard error.
 
-Standard library only: hvdb.campaign uses it on login nodes.
+Uses only the standard library, because hvdb.campaign uses this module on login nodes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from hvdb.errors import EXIT_DEFECT, EXIT_GOOD, EXIT_INTERRUPTED, EXIT_USAGE, Hv
 
 
 def tell(program: str, line: str, stream: TextIO | None = None) -> None:
-    """Prints `line`, made printable, on `stream` (default: standard output). Continues if nobody reads the output."""
+    """Prints `line` in printable characters on `stream` (default: standard output).
+
+    Raises no error if nobody reads the output.
+    """
     stream = stream or sys.stdout
     try:
         print(printable.terminal(line), file=stream, flush=True)

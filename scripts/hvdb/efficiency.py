@@ -249,8 +249,8 @@ def _by_launch(members: list[Run]) -> list[dict[str, Run]]:
 def _efficiency(solo: Run, full: Run) -> Session:
     """Returns the stored efficiency. If none is stored, returns the ratio of the median step times.
 
-    hvd_bench computes the stored efficiency round by round, so that disturbances of whole rounds cancel. It cannot be
-    recomputed here, because the stored samples do not tell which samples belong to one round.
+    hvd_bench computes the stored efficiency round by round, so that disturbances of whole rounds cancel. This module
+    cannot do the same, because the store does not tell which samples belong to one round.
     """
     part = full.decomposition.get("efficiency")
     if part is None:

@@ -1,11 +1,12 @@
 """Exact tests, estimates and intervals for a few observations. No normal distribution is assumed.
 
-Paired observations are log ratios of runs that were measured in turn. They are assumed to be independent and symmetric
-about their centre. The paired test counts all 2^n ways of giving signs to the ranks of the deviations from the centre.
+Paired observations are log ratios of runs that were measured in turn. Paired observations are assumed to be independent
+and symmetric about their centre. The paired test counts all 2^n ways of giving signs to the ranks of their deviations
+from the centre.
 Unpaired observations are two groups of independent runs, whose distributions are assumed to have the same shape. The
 unpaired test counts all ways to choose the second group from the pooled ranks.
 
-scipy has the paired and the unpaired test, but treats tied observations as if they were not tied. It has neither the
+scipy has the paired and the unpaired test, but treats tied observations as if they were not tied. scipy has neither the
 estimates nor the intervals. The intervals of this module come from inverting the test for observations without ties.
 Source: Hodges and Lehmann, Annals of Mathematical Statistics 34 (1963); Lehmann, Nonparametrics (1975).
 """
@@ -41,7 +42,7 @@ def doubled_ranks(values: np.ndarray) -> np.ndarray:
 
 
 def _sums_of_signs(doubled: np.ndarray) -> np.ndarray:
-    """Returns, for each s from 0 on, the fraction of the 2^n subsets of `doubled` (n,) whose sum is s."""
+    """Returns an array whose element s is the fraction of the 2^n subsets of `doubled` (n,) whose sum is s."""
     share = np.zeros(int(doubled.sum()) + 1)
     share[0] = 1.0
     for value in map(int, doubled):
@@ -110,7 +111,7 @@ def fewest_pairs(level: float) -> int:
 
 
 def _sums_of_choices(doubled: np.ndarray, chosen: int) -> np.ndarray:
-    """Returns, for each s from 0 on, the fraction of subsets of `chosen` elements of `doubled` (n,) whose sum is s."""
+    """Returns an array: element s is the fraction of subsets of `doubled` (n,) with `chosen` elements and the sum s."""
     ways = np.zeros((chosen + 1, int(doubled.sum()) + 1))
     ways[0, 0] = 1.0
     for value in map(int, doubled):

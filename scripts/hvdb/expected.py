@@ -130,7 +130,7 @@ def _text(entry: Expected) -> str:
 
 
 def append(file: Path, entries: Sequence[Expected]) -> None:
-    """Adds `entries` at the end of `file`, or creates it. The existing text of the file stays unchanged.
+    """Adds `entries` at the end of `file`, which is created if needed. The existing text of the file stays unchanged.
 
     Errors: HvdbError if the file cannot be parsed before or after the change; OSError.
     """

@@ -57,7 +57,7 @@ def _require_drawable(width: float, height: float) -> None:
 
 
 def new(rows: int, columns: int, width: float, height: float, **kwargs: object) -> tuple[Figure, list[list[Axes]]]:
-    """Returns a figure of `rows` x `columns` axes; width and height are in inches. Errors: HvdbError if too large."""
+    """Returns a figure of `rows` x `columns` axes. width, height: inches. Errors: HvdbError for too large a figure."""
     _require_drawable(width, height)
     figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, **kwargs)
     return figure, axes.tolist()

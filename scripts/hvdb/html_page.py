@@ -1,7 +1,7 @@
 """Writes a document as one self-contained HTML file, which has no script and loads no font or picture.
 
-Every text of the document is escaped by printable.html(). Only the table of contents has links, and these lead to
-section numbers. The content security policy is a second protection in case of a mistake in this module.
+Every text of the document is escaped by printable.html(). Only the table of contents has links. The targets of these
+links are section numbers. The content security policy is a second protection in case of a mistake in this module.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hvdb.printable import html
 
 MOST_BYTES = 2_000_000
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-# The colours --blue to --yellow come from figure.py. On a dark page some colours are lighter than there, so that they
-# stand out. Yellow is darker than there, because intervals are drawn on yellow and must stand out.
+# The colours --blue to --yellow come from figure.py. On a dark page some colours are lighter than in figure.py, so that
+# these colours stand out. Yellow is darker than in figure.py, so that intervals drawn on yellow stand out.
 STYLE = """
 :root { color-scheme: light dark; --paper: #ffffff; --panel: #f5f6f8; --ink: #222222; --muted: #646464;
   --faint: #d9d9d9; --blue: #0072b2; --vermilion: #d55e00; --green: #009e73;

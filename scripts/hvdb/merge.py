@@ -26,7 +26,8 @@ __all__ = ["LEFTOVER_REASON", "Outcome", "Plan", "merge", "plan"]
 
 # Jobs save every few seconds, so a .partial file that changed within this time probably belongs to a running job.
 ALIVE_SECONDS = 120.0
-# A locked .partial file is in use, however old it is. The merge waits for the lock only this long, then skips the file.
+# Seconds that the merge waits for a locked .partial file before it skips the file. A locked file is in use, however old
+# it is, so a long wait would be useless.
 LEFTOVER_WAIT_SECONDS = 0.2
 # From LARGE_BYTES on, the output gets pages of LARGE_PAGE_BYTES instead of PAGE_BYTES. Blobs of some hundred steps fill
 # the large pages well, and SQLite has fewer pages to manage.
@@ -237,7 +238,7 @@ class _Collector:
     """The working file, with the existing output attached, and the UUIDs of the records collected so far.
 
     The working file has no journal file and is not synced. Neither is needed, because no other program reads the
-    working file and it is deleted after a fault.
+    working file, and because the working file is deleted after a fault.
     """
 
     def __init__(self, working: Path, output: Path, page_bytes: int) -> None:
@@ -387,7 +388,7 @@ def _publish(
 def _add(working: Path, output: Path, file_of: Callable[[str], str], checked: tuple[int, int, int] | None) -> None:
     """Adds the working file's rows to the output in one transaction. Leaves out rows that are already in the output.
 
-    Checks the output again if it was replaced or written since it was checked.
+    Checks the output again if the output was replaced or written since its last check.
     """
     store.require_safe_to_open(output)
     uri = f"{output.resolve().as_uri()}?mode=rw"

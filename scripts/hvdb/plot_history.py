@@ -23,7 +23,7 @@ WIDTH, PANEL_HEIGHT = 11.5, 3.1  # inches
 HEAD, FOOT = 0.95, 0.75
 MOST_DATES = 6
 MOST_NOTED = 12  # most notes in one panel
-# Each series of a panel has its own colour and marker.
+# Colour and marker of the series of a panel. After the last pair of this list, the first pair is used again.
 SERIES_LOOKS = ((figure.BLUE, "o"), (figure.PURPLE, "s"), (figure.GREEN, "^"), (figure.SKY, "D"))
 VERDICT_LOOKS = {
     Verdict.PASS: (figure.GREEN, "*"),

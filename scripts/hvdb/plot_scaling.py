@@ -1,4 +1,4 @@
-"""Plots images per second and efficiency against ranks, one column per network, with intervals and published points."""
+"""Plots images per second and efficiency against ranks, with intervals and published points. A network is a column."""
 
 from __future__ import annotations
 

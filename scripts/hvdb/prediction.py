@@ -1,14 +1,15 @@
-"""Compares a new observation with earlier observations of its series, without assuming a distribution.
+"""Compares a new observation with the n earlier observations of its series, without assuming a distribution.
 
-If nothing has changed, all n + 1 observations are exchangeable: each observation is the k-th largest with the same
-probability. So a new observation lies above the k-th largest of the earlier observations with a probability of at most
-k / (n + 1). Fewer than 19 earlier observations can never bound a new observation at 5 %.
+If nothing has changed, all n + 1 observations are exchangeable: each of them is the k-th largest with the same
+probability. So the new observation lies above the k-th largest of the earlier observations with a probability of at
+most k / (n + 1). With n < 19 this probability is always above 5 %, so no verdict at 5 % is possible.
 Source: H. David and H. Nagaraja, Order Statistics, 2003, section 7.3 (prediction intervals).
 
-There are two one-sided tests, each with Holm's procedure over all series of a call:
-REGRESSION: the new observation lies above the prediction interval, and above the median of the earlier observations by
-more than the threshold. PASS: the new observation lies below the prediction interval of the earlier observations after
-these are made slower by the threshold. Otherwise INCONCLUSIVE.
+Two one-sided tests decide, each with Holm's procedure over all series that one call judges.
+The verdict is REGRESSION if the new observation lies above the prediction interval, and above the median of the earlier
+observations by more than the threshold.
+For PASS, the earlier observations are made slower by the threshold. The verdict is PASS if the new observation lies
+below the prediction interval of these slower observations. Otherwise the verdict is INCONCLUSIVE.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ _ROUNDING = 1 + 1e-12
 
 @dataclass(frozen=True)
 class Judgement:
-    """The result for the newest observation of one series; observations are logs of costs.
+    """The result for the newest observation of one series. Observations are logs of costs.
 
-    earlier: number of earlier observations. missing: number of further observations that a verdict needs; 0 if there
-    are enough.
-    median: of the earlier observations; None if there are none. low, high: prediction interval. An unchanged series
-    passes each end in at most ALPHA of cases; an end is infinite if there are too few earlier observations.
-    slowdown: relative to `median` (0.03: 3 % more cost). slowdown_low, slowdown_high: the shifts of the earlier
-    observations that would put the newest observation inside the prediction interval.
-    p_worse, p_fine: p-values of "no slower than before" and "slower by the threshold", before Holm's correction.
+    earlier: number of earlier observations. missing: number of additional observations that a verdict needs; 0 if there
+    are enough observations.
+    median: median of the earlier observations; None if there are none. low, high: prediction interval. If nothing has
+    changed, the newest observation lies below `low` in at most ALPHA of cases, and above `high` in at most ALPHA of
+    cases. low and high are infinite if there are too few earlier observations.
+    slowdown: cost of the newest observation relative to `median` (0.03: 3 % more cost). slowdown_low, slowdown_high:
+    the least and the largest slowdown of the earlier observations that would put the newest observation inside their
+    prediction interval.
+    p_worse: p-value of "the newest observation is no slower than the earlier observations". p_fine: p-value of "the
+    newest observation is slower by the threshold". Both are p-values before Holm's correction.
     """
 
     verdict: Verdict
@@ -53,7 +57,7 @@ class Judgement:
 
 
 def fewest(level: float) -> int:
-    """Returns the fewest earlier observations that bound a new observation at `level`: 1 / (n + 1) <= level."""
+    """Returns the smallest number n of earlier observations that bound a new one at `level`: 1 / (n + 1) <= level."""
     return max(1, math.ceil(1 / (level * _ROUNDING)) - 1)
 
 
@@ -63,7 +67,11 @@ def p_above(earlier: np.ndarray, new: float) -> float:
 
 
 def interval(earlier: np.ndarray, level: float) -> tuple[float, float]:
-    """Returns bounds, infinite if n is small. A new observation passes each with a probability of at most `level`."""
+    """Returns (low, high), the prediction interval of a new observation. The ends are infinite if n is too small.
+
+    If nothing has changed, a new observation lies below `low` with a probability of at most `level`, and likewise above
+    `high`.
+    """
     place = math.floor(level * (len(earlier) + 1) * _ROUNDING)
     if place < 1:
         return -math.inf, math.inf
@@ -85,8 +93,8 @@ def judge(
 ) -> dict[str, Judgement]:
     """Returns one judgement for each series.
 
-    observed: series -> finite log costs of the earlier sessions (n,), n >= 0, and of the new session.
-    thresholds: series -> slowdown that is tolerated, above 0.
+    observed: series -> (log costs of the earlier sessions (n,), n >= 0, log cost of the new session). All are finite.
+    thresholds: series -> the tolerated slowdown, above 0.
     """
     counts = {name: len(earlier) for name, (earlier, _) in observed.items()}
     together = judgeable(counts, alpha)

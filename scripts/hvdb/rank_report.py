@@ -94,7 +94,7 @@ def _some(lines: Sequence[str], what: str) -> list[str]:
 
 
 def conclusions(examined: Examined, threshold: float) -> list[str]:
-    """Returns the lines below the table. They say which ranks are slow or may be slow, or that no rank is slow."""
+    """Returns the lines below the table, which say which ranks are slow or may be slow, or that no rank is slow."""
     found = examined.findings
 
     def name(rank: int) -> str:

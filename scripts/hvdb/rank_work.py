@@ -26,7 +26,7 @@ BETWEEN_RANKS = "; "  # separates the different values that ranks have for one f
 
 
 class CannotTell(HvdbError):
-    """The run does not show whether one of its ranks is slow."""
+    """The stored samples of a run do not show whether one of the run's ranks is slow."""
 
     exit_code = EXIT_INCONCLUSIVE
 

@@ -112,7 +112,7 @@ _PLACES = frozenset(
 
 
 class Unknown(ValueError):
-    """A part of the command line is not known. The error's text names the part."""
+    """A part of the command line is in none of this module's lists. The error's text names the part."""
 
 
 @dataclass(frozen=True)

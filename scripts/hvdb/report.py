@@ -30,8 +30,8 @@ COMPONENTS = {
 MOST_SUBJECTS = 12  # most configurations with questions and answers; the tables have all configurations
 MOST_PANELS = 6  # most panels of a figure
 SHOWN_RANKS = 8
-# Most heat maps of a report, and most columns of a heat map. A figure of 512 ranks with 100 columns takes 0.4 MB, mostly
-# for the heat map.
+# Most heat maps of a report, and most columns of a heat map. A figure of 512 ranks with 100 columns takes 0.4 MB, most
+# of it for the heat map.
 MOST_HEAT_MAPS, HEAT_MAP_COLUMNS = 3, 100
 # The cost of the reductions of two runs can be compared only if these columns are equal.
 REDUCTION_COLUMNS = ("device", "allreduce_type", "schedule", "comm", "data_plane", "world_size", "nodes", "traced")

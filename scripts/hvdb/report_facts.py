@@ -1,4 +1,4 @@
-"""Builds the sections of the report that show stored facts: operations, traces, memory, runs, provenance, differences."""
+"""Builds the report's sections of stored facts: operations, traces, memory, runs, provenance, differences."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _timeline(command_line: str) -> str | None:
 
 
 def timelines(found: Sequence[Run]) -> list[Section]:
-    """Lists the names of the trace files. The names may come from a stranger, so they are shown as text, not as links."""
+    """Lists the names of the trace files. The names may come from a stranger, so they are shown as plain text."""
     named = {run.session_uuid: (run, _timeline(run.session["command_line"])) for run in found}
     rows = [(run.short_id, name(run), file) for run, file in named.values() if file]
     if not rows:

@@ -68,7 +68,10 @@ def built_from(run: Run) -> str:
 
 
 def find_program(named: Path | None = None) -> Path:
-    """Returns the hvd_bench to run: `named`, else the installed program. Errors: HvdbError if there is none."""
+    """Returns the hvd_bench to run: `named`, else $HVD_BENCH, else data.hvd_bench(), else the first on the PATH.
+
+    Errors: HvdbError if there is no such program.
+    """
     if named:
         if not (named.is_file() and os.access(named, os.X_OK)):
             raise HvdbError(f"--program: no program at {named}: run scripts/build, or name another")

@@ -36,7 +36,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Seconds per step, and the range of efficiencies (0..1) in which the model expects the real efficiency."""
+    """The model's seconds per step, and the range of efficiencies (0..1) in which it expects the real efficiency."""
 
     ring_seconds: float
     step_seconds: float

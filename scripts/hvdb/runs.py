@@ -41,7 +41,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Component:
-    """One part of a run's step time. fraction: the part's fraction of the step time. low, high: interval of `fraction`."""
+    """One part of a run's step time. fraction: the part's fraction of the step. low, high: interval of `fraction`."""
 
     fraction: float
     seconds: float
@@ -168,7 +168,7 @@ def _size(path: Path) -> int:
 
 
 def load(paths: Iterable[Path | str], step: progress.Step = progress.silent) -> list[Run]:
-    """Returns all runs of the stores, oldest first. Returns a run that is in several stores only once.
+    """Returns all runs of the stores, oldest first. A run that is in several stores is returned once.
 
     step: called with (bytes done, total bytes) after each run.
     Errors: StoreError for a file that is not a complete store of our schema; NotComparable if two runs with one UUID

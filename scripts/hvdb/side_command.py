@@ -1,4 +1,4 @@
-"""Parses the user's text for one side of a gate: `[NAME=value ...] [module:NAME ...] [PROGRAM] options`.
+"""Parses the text by which a user describes one side of a gate: `[NAME=value ...] [module:NAME ...] [PROGRAM] options`.
 
     'OMP_WAIT_POLICY=active'               sets an environment variable
     'LD_LIBRARY_PATH=/opt/onednn/lib'      chooses a library by its folder
@@ -24,8 +24,8 @@ from pathlib import Path
 from hvdb import process
 from hvdb.errors import HvdbError
 
-# Options that a cell or a side must not set: the gate chooses where results are written, and traced runs are too slow to
-# be measured.
+# Options that a cell or a side must not set. The gate itself chooses where results are written, and it does not measure
+# traced runs.
 _OWN = ("--db", "--no-db", "--json", "--quiet", "--timeline-filename", "--profile")
 _BUILD_SECONDS = 3600
 
@@ -104,7 +104,7 @@ def require_options(words: Sequence[str], name: str) -> tuple[str, ...]:
 
 
 def option_of(word: str) -> str:
-    """Returns the name of the option in `word`, in its usual spelling: --max-time for --max_time=5."""
+    """Returns the name of the option in `word`, written with hyphens: --max-time for --max_time=5."""
     return word.partition("=")[0].replace("_", "-")
 
 

@@ -1,8 +1,8 @@
-"""The two sides of a comparison as observations. An observation comes from one run or from a pair of runs.
+"""Arranges runs as the two sides of a comparison. An observation comes from one run or from a pair of runs.
 
-A gate labels its runs: label.gate.cell, label.gate.side (a or b) and label.gate.pair (a number). Runs without these
-labels are compared as two groups. The groups were not measured in turn, so any drift of the machine between them is
-part of the result.
+A gate gives its runs the labels label.gate.cell, label.gate.side (a or b) and label.gate.pair (a number). Runs without
+these labels are compared as two groups of runs. The two groups were not measured in turn, so any drift of the machine
+from one group to the other is part of the result.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from hvdb.exact import Effect, paired_effect, unpaired_effect
 from hvdb.runs import Run, by_session, grouped
 
 CELL, SIDE, PAIR, PLAN = "label.gate.cell", "label.gate.side", "label.gate.pair", "label.gate.plan"
-# Beginnings of facts that differ between any two runs, so that a difference means nothing.
+# Names of facts with these beginnings are left out of differences, because such facts differ between any two runs.
 VOLATILE = ("label.", "command.", "measurement.", "os.load", "memory.available_bytes")
-# Columns that must be equal on both sides of a cell. Otherwise the ratio of costs per image means nothing.
+# Columns that must be equal on both sides of a cell. If they differ, the ratio of the costs per image means nothing.
 WORK_COLUMNS = ("model", "image_size", "auxiliary_head", "world_size", "phase", "origin", "traced")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One configuration on both sides. paired: True if a[i] and b[i] were measured in turn; else counts may differ."""
+    """The runs of one configuration on both sides. a, b: runs of sides A and B. left_out: lines about unused runs.
+
+    paired: True if a[i] and b[i] were measured in turn. If False, `a` and `b` may have different lengths.
+    """
 
     name: str
     a: list[Run]
@@ -43,14 +46,18 @@ def log_cost(run: Run) -> float:
 
 
 def log_ratios(cell: Cell) -> np.ndarray:
-    """Returns log(b's cost per image / a's) for each pair of a paired cell, (pairs,). Positive: b is slower."""
+    """Returns log(cost per image of b / cost per image of a) for each pair of a paired cell, (pairs,).
+
+    A positive value means that b is slower.
+    """
     return np.array([log_cost(b) - log_cost(a) for a, b in zip(cell.a, cell.b, strict=True)])
 
 
 def sessions(runs: Iterable[Run]) -> list[Run]:
-    """Returns the main run of each session in the order of time: the run of phase full, else the only run.
+    """Returns the main run of each session, in the order of time.
 
-    Errors: NotComparable for a session with several candidates for the main run.
+    The main run is the run of phase full. In a session without phase full, it is the session's only run.
+    Errors: NotComparable if several runs of a session could be its main run.
     """
     found = []
     for session, group in by_session(runs).items():
@@ -62,10 +69,11 @@ def sessions(runs: Iterable[Run]) -> list[Run]:
 
 
 def labelled(stored: Iterable[Run]) -> list[Cell]:
-    """Returns paired cells from the gate's labels, in the order in which they were first measured.
+    """Returns the paired cells of the runs that have a gate's labels. The cell that was measured first comes first.
 
-    A pair counts if each side was measured once and completely. Cell.left_out counts the other pairs, by side.
-    Errors: NotComparable if the two sides of a cell did different work, or if runs of one side differ in fingerprint.
+    A pair is used if each of its sides was measured exactly once and completely. Cell.left_out has the number of unused
+    pairs. Errors: NotComparable if the two sides of a cell did different work, or if runs of one side differ in
+    fingerprint.
     """
     made = [run for run in stored if CELL in run.provenance]
     usable = {run.uuid for run in efficiency.select(made).runs}
@@ -108,7 +116,9 @@ def pair_number(run: Run) -> int:
 
 
 def by_configuration(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Cell], list[str]]:
-    """Returns unpaired cells of the configurations that both sides have, and a line per configuration of one side only.
+    """Returns an unpaired cell for each configuration that both sides have.
+
+    Also returns a line for each configuration that only one side has.
 
     Errors: NotComparable if the runs of one side of a cell differ in fingerprint.
     """
@@ -131,7 +141,8 @@ def by_configuration(a: Sequence[Run], b: Sequence[Run]) -> tuple[list[Cell], li
 
 
 _KEY = (*comparable.CURVE_COLUMNS, "world_size", "nodes", "phase")
-# Columns that every name contains, with unit or words. A name has another column only if configurations differ in it.
+# Columns whose values every name contains -> the words around the value. A name contains other columns only if the
+# configurations differ in them.
 _NAMED = {
     "model": "{}",
     "batch_size": "batch {}",
@@ -144,9 +155,9 @@ _NAMED = {
 
 
 def configurations(runs: Sequence[Run]) -> dict[tuple, list[Run]]:
-    """Returns the main run of each session, by configuration (values of _KEY), in the order of time.
+    """Returns configuration (values of the columns _KEY) -> the main runs of its sessions, in the order of time.
 
-    Errors: as sessions().
+    Errors: those of sessions().
     """
     return grouped(sessions(runs), lambda run: tuple(run.columns[name] for name in _KEY))
 
@@ -169,7 +180,7 @@ def _require_poolable_sides(cell: Cell) -> None:
 
 
 def _require_same_work(cell: Cell) -> None:
-    """Errors: NotComparable if the runs differ in WORK_COLUMNS."""
+    """Raises NotComparable if the runs of the cell differ in WORK_COLUMNS."""
     for run in (*cell.a, *cell.b):
         for column in WORK_COLUMNS:
             first = cell.a[0]
@@ -181,10 +192,10 @@ def _require_same_work(cell: Cell) -> None:
 
 
 def moved(cell: Cell, confidence: float) -> dict[str, Effect]:
-    """Returns each term of the decomposition -> its growth from A to B, as a fraction of A's median step time.
+    """Returns term of the decomposition -> its growth from A to B, as a fraction of A's median step time.
 
-    Largest growth first. 'alone' is the step time of one rank by itself. Empty if a run was measured without
-    --efficiency.
+    The term with the largest growth comes first. The term 'alone' is the step time of one rank alone. The result is
+    empty if a run was measured without --efficiency.
     """
     terms = {run.uuid: _seconds(run) for run in (*cell.a, *cell.b)}
     shared = set.intersection(*(set(found) for found in terms.values())) if terms else set()
@@ -204,9 +215,9 @@ def _seconds(run: Run) -> dict[str, float]:
 
 
 def differences(cell: Cell) -> list[comparable.Difference]:
-    """Returns the facts and columns in which the first runs of the two sides differ, the fingerprint's facts first.
+    """Returns the facts and columns in which the first run of A and the first run of B differ.
 
-    Leaves out VOLATILE facts, which differ between any two runs.
+    Facts and columns of the fingerprint come first. VOLATILE facts are left out.
     """
     a, b = cell.a[0], cell.b[0]
     found = [*comparable.configuration_differences(a, b), *comparable.differences(a, b)]
@@ -214,12 +225,12 @@ def differences(cell: Cell) -> list[comparable.Difference]:
 
 
 def first(cell: Cell, pairs: int) -> Cell:
-    """Returns `cell` with only its first `pairs` pairs, the basis of a verdict."""
+    """Returns a paired cell with only its first pairs. pairs: the number of pairs to keep, the basis of a verdict."""
     return replace(cell, a=cell.a[:pairs], b=cell.b[:pairs])
 
 
 def newest(cell: Cell, most: int) -> Cell:
-    """Returns an unpaired cell with only the newest `most` runs of each side. left_out counts the dropped runs."""
+    """Returns an unpaired cell with the newest `most` runs of each side. left_out says how many runs were dropped."""
     left_out = [
         f"{len(side_runs) - most} older runs of {name}"
         for name, side_runs in (("A", cell.a), ("B", cell.b))

@@ -1,10 +1,11 @@
-"""Finds the ranks or nodes that are slower than the others, from arrays of times.
+"""Finds ranks or nodes that are slower than the other ranks or nodes, from arrays of times.
 
-Every time is divided by the median time of the other members (ranks or nodes) in the same step, so that noise common to
-all members cancels. A member's slowness is the median of these ratios over the steps. A member is called slow only if:
+A member is a rank or a node. Every time of a member is divided by the median time of the other members in the same
+step, so that noise common to all members cancels. The slowness of a member is the median of these ratios over the
+steps. A member is called slow only if both conditions hold:
 
-- The member is an outlier: its modified z-score (median and MAD over members) is above what healthy members reach.
-- And the slowness matters: the lower end of its interval is at or above a threshold.
+- The member is an outlier: its modified z-score (by median and MAD over members) is above critical_score().
+- The slowness matters: the lower end of the interval of the slowness is at or above a threshold.
 
 Sources: B. Iglewicz and D. Hoaglin, How to Detect and Handle Outliers, 1993 (the modified z-score); P. Westfall and
 S. Young, Resampling-Based Multiple Testing, 1993 (the largest score of a healthy run as reference for every score);
@@ -22,25 +23,26 @@ import numpy as np
 
 CONFIDENCE = 0.99
 DEVIATE = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-# Fraction of healthy runs in which any member is called slow. At least four members get a score, so at most one healthy
-# member in a hundred is called slow.
+# Fraction of healthy runs in which any member is called slow. Only runs with four or more members have scores, so at
+# most one healthy member in a hundred is called slow.
 FALSE_ALARMS = 0.03
 MAJORITY = 4
 FEWEST_STEPS = 10
-PIECE = 2**20  # numbers in one piece, so that a million steps need little more memory than their times
-# Bounds on the number of runs that critical_score() simulates, and the total number of random numbers it draws.
+PIECE = 2**20  # arrays are processed in pieces of so many numbers, so that large arrays need little additional memory
+# critical_score() simulates FEWEST_RUNS to MOST_RUNS runs. Within these bounds it draws about DRAWN random numbers.
 FEWEST_RUNS, MOST_RUNS, DRAWN = 2**13, 2**16, 2**22
-MAD_TO_DEVIATION = 1.4826  # standard deviation over MAD of a normal distribution
-# Smaller standard errors are raised to 0.01 %. Only times without any noise have smaller errors.
+MAD_TO_DEVIATION = 1.4826  # ratio of the standard deviation to the MAD of a normal distribution
+# Standard errors below 0.01 % are raised to 0.01 %. Only times without any noise have such small errors.
 LEAST_ERROR = 1e-4
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Compares one rank or node with the others. slower, low and high are fractions: 0.05 is 5 % slower.
+    """One member (rank or node) compared with the other members. slower: 0.05 means 5 % slower than the others.
 
-    low, high: interval of `slower` with CONFIDENCE. score: modified z-score, None with fewer than MAJORITY members.
-    slow: True if the member is called slow. unclear: slower by the threshold or more, but not called slow.
+    low, high: interval of `slower` with CONFIDENCE. score: modified z-score; None with fewer than MAJORITY members.
+    slow: True if the member is called slow. unclear: True if the member is slower by the threshold or more, but is not
+    called slow.
     """
 
     slower: float
@@ -53,9 +55,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """The findings about one run. ranks: [rank]. nodes: by host; empty if there is one node, or one rank per node.
+    """The findings about one run. ranks: by rank. nodes: by host; empty with one node, or with one rank per node.
 
-    slow_nodes: hosts on which all ranks are slow. slow_ranks, unclear_ranks: slow and unclear ranks on all other hosts.
+    slow_nodes: slow hosts whose ranks are all slower by the threshold or more. slow_ranks, unclear_ranks: slow and
+    unclear ranks on the hosts that are not in slow_nodes.
     """
 
     ranks: list[Finding]
@@ -66,15 +69,15 @@ class Findings:
 
     @property
     def slowest_first(self) -> list[int]:
-        """All ranks, the slowest rank first."""
+        """The numbers of all ranks, sorted by slowness. The slowest rank comes first."""
         return sorted(range(len(self.ranks)), key=lambda rank: -self.ranks[rank].slower)
 
 
 def _medians_of_others(values: np.ndarray) -> np.ndarray:
-    """Returns, with the shape of `values` (members, steps), the median over the other members in the same step."""
+    """Returns, for each of `values` (members, steps), the median of the other members' values in the same step."""
     members = len(values)
     low = (members - 2) // 2
-    # Only three positions are needed, and finding these is much faster than sorting everything.
+    # At most three places of the sorted order are needed. Finding these is much faster than sorting all values.
     ordered = np.partition(values, range(low, min(low + 3, members)), axis=0)
 
     def among_others(position: int) -> np.ndarray:
@@ -84,9 +87,9 @@ def _medians_of_others(values: np.ndarray) -> np.ndarray:
 
 
 def log_ratios(seconds: np.ndarray) -> np.ndarray:
-    """Returns log(time / median time of the other members in the same step), with the shape of `seconds`.
+    """Returns, for each time in `seconds`, log(time / median time of the other members in the same step).
 
-    seconds: (members, steps), above zero; two members or more.
+    seconds: (members, steps), above zero, of two or more members.
     """
     ratios = np.log(seconds)
     at_once = max(1, PIECE // len(seconds))
@@ -97,10 +100,10 @@ def log_ratios(seconds: np.ndarray) -> np.ndarray:
 
 
 def _lag_one_autocorrelation(series: np.ndarray) -> float:
-    """Returns the lag-one autocorrelation of the ranks of `series` (steps,), in [0, 0.9]; 0 for fewer than 8 steps.
+    """Returns the lag-one autocorrelation of `series` (steps,), limited to [0, 0.9]. Returns 0 for fewer than 8 steps.
 
-    Uses ranks (in the statistical sense), so that outliers do not hide the correlation. Corrects the bias at small
-    counts.
+    The values are replaced by their statistical ranks, so that outliers do not hide the correlation. The bias of short
+    series is corrected.
     Source: Kendall, Biometrika 41 (1954).
     """
     count = len(series)
@@ -113,12 +116,13 @@ def _lag_one_autocorrelation(series: np.ndarray) -> float:
 
 
 def _median_intervals(series: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns lower and upper end of the interval of each row's median, and True for rows that are long enough.
+    """Returns three arrays (rows,): lower end and upper end of the interval of each row's median; True for long rows.
 
-    The ends are order statistics (the interval of the sign test, which assumes no distribution). The number of steps is
-    replaced by the number of independent steps with the information of an AR(1) series of the same lag-one
-    autocorrelation. Simulated: 99 % intervals contain the true median in at least 98 % of series, but in 94 % of series
-    of only ten steps at autocorrelation 0.6.
+    A row is long if it has enough steps for an interval.
+    The ends are order statistics, as in the sign test, which assumes no distribution. Autocorrelated steps count as
+    fewer independent steps, as in an AR(1) series of the same lag-one autocorrelation.
+    Simulated: an interval at 99 % contains the true median in at least 98 % of series, but in only 94 % of series with
+    ten steps and autocorrelation 0.6.
     """
     steps = series.shape[1]
     rho = np.array([0.0 if row.min() == row.max() else _lag_one_autocorrelation(row) for row in series])
@@ -132,9 +136,10 @@ def _median_intervals(series: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def scores(values: np.ndarray, errors: np.ndarray | float = 0.0) -> np.ndarray:
-    """Returns modified z-scores along the last axis: deviation from the median / standard deviation by the MAD.
+    """Returns the modified z-scores of `values` along the last axis.
 
-    errors: standard errors of `values`. The divisor is at least the error, so that equal members get no large scores.
+    A score is (value - median) / max(standard deviation estimated by the MAD, error). errors: standard errors of
+    `values`; because of them, members that are equal within their errors get no large scores.
     """
     deviations = values - np.median(values, axis=-1, keepdims=True)
     spread = MAD_TO_DEVIATION * np.median(np.abs(deviations), axis=-1, keepdims=True)
@@ -145,7 +150,7 @@ def scores(values: np.ndarray, errors: np.ndarray | float = 0.0) -> np.ndarray:
 def critical_score(members: int, seed: int = 1) -> float:
     """Returns the score that the largest of `members` healthy members exceeds in a fraction FALSE_ALARMS of runs.
 
-    Simulates healthy members, which differ by a normal distribution. Its width does not matter.
+    Simulates healthy members, whose values have a normal distribution. The width of the distribution does not matter.
     """
     rng = np.random.default_rng(seed)
     runs = min(MOST_RUNS, max(FEWEST_RUNS, DRAWN // members))
@@ -158,11 +163,11 @@ def critical_score(members: int, seed: int = 1) -> float:
 
 
 def compare(seconds: np.ndarray, threshold: float, seed: int = 1) -> list[Finding]:
-    """Returns one finding for each row of `seconds` (members, steps): times above zero, two members or more.
+    """Returns one finding for each member. seconds: (members, steps), above zero, of two or more members.
 
-    threshold: a slow member is slower by at least this fraction. Fewer than MAJORITY members do not show which member
-    is usual. In that case the slowest is called slow if its interval lies above the threshold and above all other
-    intervals.
+    threshold: a slow member is slower by at least this fraction. Fewer than MAJORITY members do not show which speed is
+    usual. The slowest of so few members is called slow if its interval lies above the threshold and above the intervals
+    of all other members.
     """
     series = log_ratios(seconds)
     middle = np.median(series, axis=1)
@@ -190,9 +195,10 @@ def compare(seconds: np.ndarray, threshold: float, seed: int = 1) -> list[Findin
 
 
 def examine(seconds: np.ndarray, hosts: Sequence[str], threshold: float, seed: int = 1) -> Findings:
-    """Compares the ranks of `seconds` (ranks, steps), and their nodes if a node has several ranks.
+    """Compares the ranks, and also the nodes if there are several nodes and a node has several ranks.
 
-    hosts: [rank]; empty if unknown. The time of a node is the median over its ranks, step by step.
+    seconds: (ranks, steps). hosts: the host of each rank; empty if unknown. The time of a node in a step is the median
+    over the node's ranks.
     """
     ranks = compare(seconds, threshold, seed)
     members: dict[str, list[int]] = {}

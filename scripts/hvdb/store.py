@@ -1,6 +1,6 @@
-"""Opens a store file read-only. First checks that the file is a complete store with a known schema.
+"""Opens a store file read-only, after checking that the file is a complete store with a known schema.
 
-Uses only the standard library, because hvdb.campaign runs on login nodes. The check of the values needs numpy.
+Uses only the standard library, because hvdb.campaign runs on login nodes. Only the check of the values needs numpy.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from hvdb.errors import StoreError
 from hvdb.untrusted import APPLICATION_ID, DAMAGE, journal_of
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
-# Time that a reader waits for a program that is writing the file.
+# Seconds that a reader waits while another program writes to the file.
 WAIT_SECONDS = 10.0
-# Limit on the processor time of a store's check: a constant plus size / rate. Measured rate: 100 MB/s and more.
+# A store's check may take CHECK_SECONDS + size / CHECK_BYTES_PER_SECOND of processor time. Measured rate of the check:
+# 100 MB/s and more.
 CHECK_SECONDS, CHECK_BYTES_PER_SECOND = 60.0, 5e6
 
 
 class InUse(StoreError):
-    """Another program, a running job, uses the file."""
+    """Another program, probably a running job, is using the file."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """The facts in the first 100 bytes of a store. bytes: the size that the file should have; 0 if not stored.
+    """The facts in the first 100 bytes of a store. bytes: the size that the file should have; 0 if it is not stored.
 
-    plain: True if written with a rollback journal and in UTF-8, as hvd_bench does. Reading a store that is not plain
-    may create files beside it.
+    plain: True if the store has a rollback journal and text in UTF-8, as all stores of hvd_bench have. SQLite may
+    create files beside a store that is not plain when it reads the store.
     """
 
     application_id: int
@@ -50,7 +51,7 @@ def is_partial(path: Path) -> bool:
 
 
 def is_database(path: Path) -> bool:
-    """Returns True for a file that begins like an SQLite file. Errors: OSError if it exists but cannot be read."""
+    """Returns True for a file that begins like an SQLite file. Errors: OSError if the file exists but is unreadable."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -58,8 +59,9 @@ def is_database(path: Path) -> bool:
 
 
 def read_header(path: Path) -> Header:
-    """Returns the header of an SQLite file. Never call this while this process has the file open, because closing a
-    file drops SQLite's POSIX locks on the file.
+    """Returns the header of an SQLite file. Never call this while SQLite has the file open in this process.
+
+    This function closes the file, and closing a file drops all POSIX locks of the process on the file.
 
     Errors: StoreError if the file does not exist, is empty, is unreadable, or is not an SQLite file.
     Source: https://www.sqlite.org/fileformat.html, "The Database Header".
@@ -84,21 +86,21 @@ def read_header(path: Path) -> Header:
         return int.from_bytes(head[offset : offset + size], "big")
 
     page = 65536 if number(16, 2) == 1 else number(16, 2)
-    sized = number(24) == number(92)  # if unequal, an old library wrote the file, and the page count may be wrong
+    sized = number(24) == number(92)  # unequal if an old SQLite wrote the file; the page count may then be wrong
     plain = head[18:20] == b"\x01\x01" and number(56) in (0, 1)
     return Header(number(68), number(60), page * number(28) if sized else 0, plain)
 
 
 def require_ours(path: Path) -> None:
-    """Checks only the header and size of a store, so that a thousand files take little time.
+    """Checks the header and the size of a store, and nothing else, so that checking a thousand files takes little time.
 
     Errors: StoreError if `path` is not a store with a known schema, or is shorter than its header says.
     """
     header = require_safe_to_open(path)
-    journal = journal_of(path).exists()  # read before the size, so that a transaction that ends now is not an error
+    journal = journal_of(path).exists()  # asked before the size is read, so that a transaction may end in between
     seen = state(path)
     if seen is None:
-        raise StoreError(f"{path}: no such file")  # it was renamed a moment ago
+        raise StoreError(f"{path}: no such file")  # the file was renamed a moment ago
     size = seen[1]
     if size < header.bytes and not journal:
         raise StoreError(
@@ -108,7 +110,10 @@ def require_ours(path: Path) -> None:
 
 
 def require_safe_to_open(path: Path) -> Header:
-    """Like require_ours(), for a file that others may be writing: does not check the length. Returns the header."""
+    """Checks the header of a store that another program may be writing, and returns the header.
+
+    Unlike require_ours(), does not check the size of the file.
+    """
     header = read_header(path)
     _require_known(header.application_id, header.version, path)
     if not header.plain:
@@ -135,12 +140,13 @@ def _require_own_journal(path: Path) -> None:
 
 
 def check(connection: sqlite3.Connection, path: Path, database: str = "main", *, thorough: bool = True) -> None:
-    """Raises StoreError if `database` of `connection`, which is `path`, is not a complete store with a known schema and
-    possible values (values.py). Every reader and merge call this function, so all of them refuse the same files.
+    """Raises StoreError if a database is not a complete store with a known schema and possible values (values.py).
 
-    thorough=False: checks only the tables, which takes milliseconds for any size and does not need numpy.
+    database: the name in `connection` of the file `path`. All readers and the merge call this function, so all of them
+    refuse the same files. thorough=False: checks only the tables, which takes milliseconds for a store of any size and
+    does not need numpy.
     """
-    seen = state(path)  # None if the job has just renamed the file
+    seen = state(path)  # None if the job that wrote the file has just renamed it
     seconds = CHECK_SECONDS + (seen[1] if seen else 0) / CHECK_BYTES_PER_SECOND
     try:
         with untrusted.deadline(connection, seconds):
@@ -151,7 +157,7 @@ def check(connection: sqlite3.Connection, path: Path, database: str = "main", *,
                 raise StoreError(f"{path}: {why}")
             if not thorough:
                 return
-            from hvdb import values  # needs numpy
+            from hvdb import values  # imported here, because it needs numpy
 
             faults = [row[0] for row in connection.execute(f"PRAGMA {database}.integrity_check(3)")]
             if faults != ["ok"]:
@@ -163,13 +169,13 @@ def check(connection: sqlite3.Connection, path: Path, database: str = "main", *,
 
 
 def fault(path: Path, error: Exception) -> StoreError:
-    """Turns an error of SQLite about `path` (one of DAMAGE) into an error that says what to do."""
+    """Turns an error of SQLite about `path` into a StoreError that says what to do. error: one of DAMAGE."""
     text = untrusted.in_words(error)
     if needs_rollback(error):
-        return changed(path)  # the file had no journal when it was opened, so a program has begun to write since then
+        return changed(path)  # there was no journal when the file was opened, so another program is writing to the file
     if "locked" in text or "busy" in text:
         return InUse(f"{path}: in use ({text}): its job still writes; try again when it has ended")
-    if "unable to open" in text:  # SQLite also says this about a damaged schema
+    if "unable to open" in text:  # SQLite uses this text also for a damaged schema
         if not os.access(path, os.R_OK):
             return StoreError(f"{path}: cannot be opened: {text}; check its permissions")
         text = "SQLite cannot open it"
@@ -182,7 +188,7 @@ def changed(path: Path) -> InUse:
 
 
 def state(path: Path) -> tuple[int, int, int] | None:
-    """Returns inode, size and modification time, which a write to the file changes. None without a file."""
+    """Returns (inode, size, modification time) of the file, or None if there is no file. A write changes the result."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -191,19 +197,20 @@ def state(path: Path) -> tuple[int, int, int] | None:
 
 
 def needs_rollback(error: Exception) -> bool:
-    """Returns True if SQLite found a hot journal, which a read-only connection cannot roll back."""
-    name = getattr(error, "sqlite_errorname", None)  # exists since Python 3.11
+    """Returns True if SQLite raised `error` because of a hot journal, which a read-only connection cannot roll back."""
+    name = getattr(error, "sqlite_errorname", None)  # None in versions of Python before 3.11
     return name == "SQLITE_READONLY_ROLLBACK" if name else "readonly database" in str(error)
 
 
 @contextmanager
 def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
-    """Calls open_it(URI) to open `path` read-only. Never changes the file itself.
+    """Calls open_it(URI) to open `path` read-only. Never changes the file `path`.
 
-    A job that was killed while writing leaves a hot journal. Before SQLite can read, it must roll the journal back,
-    which is a write. Only in this case, a private copy of both files is opened instead. SQLite tells a hot journal from
-    the journal of a writing program by the locks. A running job takes no locks on its own working file (cluster file
-    systems may have no locks), so a copy is used only if neither file changed during copying.
+    A job that was killed while writing leaves a hot journal. SQLite must roll a hot journal back before it can read the
+    store, and that is a write. Only in this case, open_it() gets a private copy of the store and its journal.
+    By the locks, SQLite tells a hot journal from the journal of a program that is writing. But a running job takes no
+    locks on its working file, because cluster file systems may have no locks. So the copy is used only if neither the
+    store nor the journal changed during copying.
     """
     with ExitStack() as stack:
         try:
@@ -234,9 +241,9 @@ def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def open_readonly(path: Path | str, *, thorough: bool = True) -> Iterator[sqlite3.Connection]:
-    """Yields a checked connection that cannot write. Never changes the file itself. thorough: see check().
+    """Yields a connection to the checked store `path` that cannot write. Never changes the file. thorough: see check().
 
-    Errors: StoreError; InUse if another program holds the file for longer than WAIT_SECONDS.
+    Errors: StoreError; InUse if another program locks the file for longer than WAIT_SECONDS.
     """
     path = Path(path)
     require_ours(path)
@@ -253,7 +260,7 @@ def open_readonly(path: Path | str, *, thorough: bool = True) -> Iterator[sqlite
     try:
         with _readable(path, connect):
             connection.row_factory = sqlite3.Row
-            # one snapshot for the check and for the later reads
+            # One transaction, so that the check and the later reads see the same state of the store.
             connection.isolation_level = None
             connection.execute("BEGIN")
             check(connection, path, thorough=thorough)
@@ -270,17 +277,17 @@ def open_readonly(path: Path | str, *, thorough: bool = True) -> Iterator[sqlite
 def attached(
     connection: sqlite3.Connection, path: Path, name: str, wait_seconds: float = WAIT_SECONDS
 ) -> Iterator[Callable[[], None]]:
-    """Attaches the store `path` read-only as `name` and checks it; detaches it at the end.
+    """Attaches the store `path` read-only as `name`, checks the store, and detaches it at the end of the `with`.
 
     The connection must be in autocommit mode, opened with uri=True, and outside a transaction. Inside the `with` the
-    connection is in a transaction, so that the check and the reads see one state. The caller commits or rolls back.
-    Yields a function that raises InUse if a program has nevertheless written to the file. Call it before using the
-    data.
-    Errors: as open_readonly().
+    connection is in a transaction, so that the check and the later reads see the same state of the store. The caller
+    commits or rolls back. Yields a function that raises InUse if another program has written to the file in spite of
+    the locks. Call this function before using the data that was read.
+    Errors: those of open_readonly().
     """
     require_ours(path)
     connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait_seconds)}")
-    _detach(connection, path, name)  # if an earlier detach failed
+    _detach(connection, path, name)  # needed if an earlier attempt to detach failed
     with _readable(path, lambda uri: connection.execute(f"ATTACH ? AS {name}", (uri,))):
         try:
             begun = _begin(connection, path, name)
@@ -292,7 +299,7 @@ def attached(
             try:
                 check(connection, path, name)
             except StoreError:
-                require_unchanged()  # because a half-finished write looks like damage
+                require_unchanged()  # raises InUse instead, because a half-finished write looks like damage
                 raise
             yield require_unchanged
         finally:
@@ -302,7 +309,7 @@ def attached(
 
 
 def _detach(connection: sqlite3.Connection, path: Path, name: str) -> None:
-    """Detaches `name` if attached. Since SQLite 3.46 this raises InUse while another program writes to the file."""
+    """Detaches `name` if it is attached. Raises InUse (since SQLite 3.46) if another program is writing to the file."""
     if name not in (row[1] for row in connection.execute("PRAGMA database_list")):
         return
     try:
@@ -312,7 +319,7 @@ def _detach(connection: sqlite3.Connection, path: Path, name: str) -> None:
 
 
 def _begin(connection: sqlite3.Connection, path: Path, name: str) -> tuple[int, int, int] | None:
-    """Begins a transaction at a moment when no program writes. Returns the file's state at that moment."""
+    """Begins a transaction while no other program is writing to the file. Returns the file's state() at this moment."""
     for _ in range(20):
         before = state(path)
         connection.execute("BEGIN")
@@ -329,7 +336,7 @@ def _begin(connection: sqlite3.Connection, path: Path, name: str) -> tuple[int, 
 def create(path: Path, page_bytes: int = 4096) -> sqlite3.Connection:
     """Creates an empty store at `path`, which must not exist. The caller closes the returned connection.
 
-    The store has the lowest schema version; untrusted.make_tables() raises it.
+    The store has schema version 1. untrusted.make_tables() can raise the version.
     """
     connection = sqlite3.connect(path, uri=True)
     connection.row_factory = sqlite3.Row

@@ -1,6 +1,6 @@
 """Reads JSON that may come from a stranger. Each function checks one value. Error texts never quote a wrong value.
 
-Standard library only. Pure.
+Uses only the standard library. Pure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ LONGEST_TEXT = 300
 
 
 class Malformed(ValueError):
-    """A value that our programs never write. The error's text says what is wrong with the value."""
+    """The JSON contains a value that hvd_bench and coll_peers never write. The error's text says what is wrong."""
 
 
 def _reject(word: str) -> None:
@@ -34,7 +34,7 @@ def load(text: str, longest: int) -> dict[str, Any]:
         found = json.loads(text, parse_constant=_reject, object_pairs_hook=_object)
     except Malformed:
         raise
-    except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits also raises ValueError
         raise Malformed("no JSON") from error
     if not isinstance(found, dict):
         raise Malformed("no JSON object")
@@ -42,7 +42,7 @@ def load(text: str, longest: int) -> dict[str, Any]:
 
 
 def whole(value: object, low: int, high: int, what: str) -> int:
-    """Returns `value` if it is a whole number within the limits. Errors: Malformed."""
+    """Returns `value` if it is a whole number from `low` to `high`. Errors: Malformed."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise Malformed(f"{what} is not a whole number from {low} to {high}")
     return value

@@ -1,7 +1,8 @@
 """Groups runs by the systems on which they were measured, and finds the differences between two systems.
 
-A system is a kind of machine. If runs of one configuration differ in another fact that can change a result (a library,
-a commit, a variable), they also belong to different systems. Runs of two systems are never pooled.
+Runs on different kinds of machines belong to different systems. Runs of one configuration that differ in another fact
+that can change a result (a library, a commit, a variable) also belong to different systems. Runs of different systems
+are never pooled.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from hvdb.runs import Run, by_session, grouped
 
 MACHINE_FACTS = ("cpu.model", "cpu.sockets", "cpu.cores", "gpu.name", "os.machine")
 LETTERS = "ABCDEFGH"
-PHASES = ("solo", "none", "full")  # the run of a session's last phase decides its system
+# The run of the last of these phases decides to which system a session belongs.
+PHASES = ("solo", "none", "full")
 SHOWN_FACTS = 3
 
 
 @dataclass(frozen=True)
 class System:
-    """letter: the system's name. besides: facts that distinguish systems, without the facts of the machine."""
+    """letter: the system's name. besides: names of the facts that distinguish systems, without MACHINE_FACTS."""
 
     letter: str
     runs: list[Run]
@@ -30,7 +32,7 @@ class System:
 
     @property
     def description(self) -> str:
-        """Processor, GPU and the facts that distinguish the system, if the store has them."""
+        """One line with the system's processor, GPU and distinguishing facts, as far as the store has them."""
         run = self.runs[-1]
         cores = run.fact("cpu.cores")
         machine = [run.fact("cpu.model"), f"{cores} cores" if cores else "", run.fact("gpu.name")]
@@ -41,7 +43,10 @@ class System:
 
 
 def _setting_apart(leads: Sequence[Run]) -> list[str]:
-    """Returns facts that can change a result and differ between runs of one configuration and number of ranks."""
+    """Returns the names of facts that can change a result and differ between runs of equal configuration and ranks.
+
+    MACHINE_FACTS are left out.
+    """
     first: dict[tuple, Run] = {}
     found: set[str] = set()
     for lead in leads:
@@ -52,7 +57,7 @@ def _setting_apart(leads: Sequence[Run]) -> list[str]:
 
 
 def of(runs: Sequence[Run], *, pooled: bool = False) -> list[System]:
-    """Returns the systems of `runs` in the order of first appearance; if `pooled`, one system for all runs.
+    """Returns the systems of `runs` in the order of their first runs. If `pooled`, returns one system with all runs.
 
     Errors: NotComparable if there are more systems than a report can name.
     """
@@ -70,7 +75,7 @@ def of(runs: Sequence[Run], *, pooled: bool = False) -> list[System]:
 
 
 def alike(first: System, second: System) -> tuple[Run, Run]:
-    """Returns a run of each system, as similar as possible in configuration, phase and number of ranks."""
+    """Returns one run of each system. The two runs are as similar as possible in configuration, phase and ranks."""
 
     def key(run: Run, columns: Sequence[str]) -> tuple:
         return tuple(run.columns[name] for name in columns)
@@ -84,7 +89,7 @@ def alike(first: System, second: System) -> tuple[Run, Run]:
 
 
 def differences(first: System, second: System) -> tuple[Run, Run, list[Difference]]:
-    """Returns the two runs that are compared and their differences: configuration first, then facts."""
+    """Returns a run of each system, and the differences of the two runs: first the configuration, then facts."""
     one, other = alike(first, second)
     found = comparable.configuration_differences(one, other) + comparable.differences(one, other)
     return one, other, found

@@ -1,4 +1,4 @@
-"""Figures as text: aligned columns for a terminal, or Markdown. Every column names its unit."""
+"""Writes figures as a table, for a terminal (with aligned columns) or in Markdown. A column's title names its unit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hvdb.published import PublishedPoint, headline
 Item = TypeVar("Item")
 MODEL_TITLES = {"inception3": "Inception V3", "resnet50": "ResNet-50", "resnet101": "ResNet-101", "vgg16": "VGG-16"}
 
-# Texts of figures: "", "-", "-0.4", "12.3 GB/s", "1 of 2", "98.1 [96.5, 99.7]", "100 (baseline)"
+# Matches the text of a figure: "", "-", "-0.4", "12.3 GB/s", "1 of 2", "98.1 [96.5, 99.7]", "100 (baseline)".
 FIGURE = re.compile(r"-?|-?\d[\d.,]*( \S+)?( \d+)?( [\[(].*)?")
 SHRUNK = re.compile(r"(.+)-div(\d+)")
 
 
 def title(model: str) -> str:
-    """Returns the network's usual name, with a remark for a replay with smaller gradients."""
+    """Returns the network's usual name. Adds a remark if the model is a replay with smaller gradients."""
     words = ""
     while shrunk := SHRUNK.fullmatch(model):
         model, words = shrunk[1], f" with 1/{shrunk[2]} of its gradients{words}"
@@ -28,7 +28,10 @@ def title(model: str) -> str:
 
 
 def marks(configuration: Mapping[str, Any]) -> list[str]:
-    """Returns the properties in which a row is not an ordinary measurement of training, to show them everywhere."""
+    """Returns words for the properties in which a row is not an ordinary measurement of training.
+
+    These words must be shown wherever the row is shown.
+    """
     device = configuration["device"]
     found = {
         "traced": configuration["traced"],
@@ -40,14 +43,17 @@ def marks(configuration: Mapping[str, Any]) -> list[str]:
 
 
 def number(value: float) -> str:
-    """Returns at least three significant digits without exponent: 0.412, 4.12, 41.2, 412, 4123."""
+    """Returns `value` with at least three significant digits and without exponent: 0.412, 4.12, 41.2, 412, 4123."""
     size = abs(value)
     digits = 3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0
     return f"{value:.{digits}f}"
 
 
 def estimate(figure: Estimate | None, scale: float = 1.0, form: Any = number) -> str:
-    """Returns `value [low, high]`; `value (lowest .. highest)` if too few sessions for an interval; `value`; '-'."""
+    """Returns an estimate as text: `value [low, high]`, or '-' for None.
+
+    Without an interval, returns `value (lowest .. highest)` for several sessions and `value` for one session.
+    """
     if figure is None:
         return "-"
     figure = figure.scaled(scale)
@@ -59,7 +65,7 @@ def estimate(figure: Estimate | None, scale: float = 1.0, form: Any = number) ->
 
 
 def percent(value: float | None) -> str:
-    """Converts 0..1 to a percentage with one decimal; '-' for None."""
+    """Returns a fraction (0..1) as a percentage with one decimal. Returns '-' for None."""
     return "-" if value is None else f"{100.0 * value:.1f}"
 
 
@@ -68,7 +74,7 @@ def _percent_estimate(figure: Estimate | None) -> str:
 
 
 def rows(columns: Mapping[str, Callable[[Item], str]], items: Iterable[Item]) -> list[tuple[str, ...]]:
-    """Returns one row for each of `items`. columns: the header of a column -> the text of an item."""
+    """Returns one row for each of `items`. columns: title of a column -> a function from an item to its text."""
     return [tuple(text(item) for text in columns.values()) for item in items]
 
 
@@ -90,7 +96,7 @@ EFFICIENCY_HEADER = tuple(_EFFICIENCY)
 
 
 def efficiency_rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
-    """Returns one row per cell, for EFFICIENCY_HEADER."""
+    """Returns one row per cell. The columns are those of EFFICIENCY_HEADER."""
     return rows(_EFFICIENCY, cells)
 
 
@@ -118,17 +124,17 @@ PUBLISHED_HEADER = tuple(_PUBLISHED)
 
 
 def published_rows(points: Sequence[PublishedPoint], models: Sequence[str]) -> list[tuple[str, ...]]:
-    """Returns one row per published point of these models, for PUBLISHED_HEADER."""
+    """Returns one row per published point of `models`. The columns are those of PUBLISHED_HEADER."""
     return [row for model in models for row in rows(_PUBLISHED, headline(list(points), model))]
 
 
 def numeric_columns(rows: Sequence[Sequence[str]], columns: int) -> list[bool]:
-    """Returns True for each column of figures, which are aligned to the right."""
+    """Returns, for each column, True if the column contains only figures. Such a column is aligned to the right."""
     return [all(FIGURE.fullmatch(row[i]) for row in rows) for i in range(columns)]
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns columns with two spaces between them, made printable. Figures go to the right, words to the left."""
+    """Returns a printable table with two spaces between columns. Figures are aligned right, words are aligned left."""
     table = [tuple(map(printable.terminal, row)) for row in (header, *rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
     right = numeric_columns(rows, len(header))

@@ -1,4 +1,4 @@
-"""Tolerated slowdowns: a default, and rules for some cells from a file that a team keeps beside its code.
+"""Tolerated slowdowns: a default, and rules for some cells. A team keeps such rules in a TOML file beside its code:
 
     [[threshold]]
     model = "vgg16"   # optional: only this network
@@ -7,7 +7,8 @@
     percent = 5
     reason = "its first layer is bound by memory, which spreads more on our runner"
 
-The first rule that fits a cell counts. gate and compare judge only the cost, so they ignore rules of other metrics.
+The first rule that fits a cell counts. The commands gate and compare judge only the cost, so they ignore the rules of
+other metrics.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MOST_RULES = 100
 
 @dataclass(frozen=True)
 class Rule:
-    """slowdown: 0.05 is 5 %. model, ranks: None for any."""
+    """slowdown: 0.05 is 5 %. model: None for any network. ranks: None for any number of ranks."""
 
     slowdown: float
     model: str | None = None
@@ -42,27 +43,28 @@ class Rule:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """default: the tolerated slowdown of a cell without a rule. rules: the first that fits a cell counts."""
+    """default: the tolerated slowdown of a cell that no rule fits. rules: the first rule that fits a cell counts."""
 
     default: float = DEFAULT
     rules: tuple[Rule, ...] = ()
 
     def rule(self, run: Run) -> Rule:
-        """Returns the first rule that fits `run`, else a rule with the default."""
+        """Returns the first rule that fits `run`. If no rule fits, returns a rule with the default slowdown."""
         return next((rule for rule in self.rules if rule.fits(run)), Rule(self.default))
 
 
 def tolerated(value: object) -> float:
-    """Returns `value` if it is a slowdown above 0, up to 1 (100 %). Errors: ValueError."""
+    """Returns `value` if it is a slowdown above 0 and at most 1 (100 %). Errors: ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value <= 1:
         raise ValueError(f"{value!r} is not a slowdown above 0, up to 100 %")
     return float(value)
 
 
 def rules(found: Sequence[Mapping[str, Any]], unit: str, metric: str = COST) -> tuple[Rule, ...]:
-    """Returns the rules of `metric` from tables of plain values. unit: the key, 'percent', or 'slowdown' for ratios.
+    """Returns the rules of `metric` from tables of plain values.
 
-    Errors: ValueError, also for a faulty rule of another metric.
+    unit: the key of the slowdown in a table; 'percent' for percentages, 'slowdown' for ratios.
+    Errors: ValueError for any faulty rule, even if the rule belongs to another metric.
     """
     if len(found) > _MOST_RULES:
         raise ValueError(f"{len(found)} rules; {_MOST_RULES} are the most")
@@ -86,6 +88,6 @@ def rules(found: Sequence[Mapping[str, Any]], unit: str, metric: str = COST) -> 
 
 
 def read(file: Path, metric: str = COST) -> tuple[Rule, ...]:
-    """Returns the rules of `metric` in a TOML file. Errors: HvdbError, OSError."""
+    """Returns the rules of `metric` in the TOML file `file`. Errors: HvdbError, OSError."""
     with toml_tables.faults_of(file):
         return rules(toml_tables.tables(toml_tables.content(file), "threshold"), "percent", metric)

@@ -1,4 +1,4 @@
-"""Reads the TOML files that a team keeps beside its code. A file is a list of tables with one name."""
+"""Reads the TOML files that a team keeps beside its code. Such a file is a list of tables that all have one name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST_FILE = 100_000  # bytes
 
 @contextlib.contextmanager
 def faults_of(file: Path) -> Iterator[None]:
-    """Turns errors about the content of `file` into an HvdbError that names the file."""
+    """Turns errors about the content of `file` that occur inside the `with` into an HvdbError that names `file`."""
     try:
         yield
     except (ValueError, ArithmeticError, RecursionError) as error:
@@ -22,7 +22,7 @@ def faults_of(file: Path) -> Iterator[None]:
 
 
 def content(file: Path) -> str:
-    """Returns the text of `file`. Errors: ValueError if it is too long or not UTF-8; OSError."""
+    """Returns the text of `file`. Errors: ValueError if the text is too long or not UTF-8; OSError."""
     if file.exists() and not file.is_file():
         raise ValueError("not a file")  # reading a pipe would wait for a writer
     with file.open("rb") as opened:
@@ -35,7 +35,7 @@ def content(file: Path) -> str:
 def tables(text: str, name: str) -> list[dict[str, Any]]:
     """Returns the tables `[[name]]` of a TOML document, which must contain nothing else.
 
-    Errors: ValueError, also with a Python older than 3.11, which cannot read TOML.
+    Errors: ValueError. Versions of Python before 3.11 cannot read TOML, so they always give this error.
     """
     try:
         import tomllib
@@ -51,7 +51,10 @@ def tables(text: str, name: str) -> list[dict[str, Any]]:
 
 
 def check_types(entry: Mapping[str, Any], kinds: Mapping[str, type | tuple[type, ...]], where: str) -> None:
-    """Errors: ValueError for a key that is not in `kinds`, or a value of another type. None is always allowed."""
+    """Checks the types of the values in `entry`. kinds: key -> allowed type. None is always allowed.
+
+    Errors: ValueError for a key that is not in `kinds`, or for a value of a type that is not allowed.
+    """
     if unknown := set(entry) - set(kinds):
         raise ValueError(f"{where}: unknown key {sorted(unknown)[0]!r}")
     for key, kind in kinds.items():

@@ -1,6 +1,7 @@
-"""Reads SQLite files that a stranger may have made. Evaluates no expression of a file. The tables must be ours.
+"""Reads SQLite files that a stranger may have made. Evaluates no expression of such a file, and refuses a file whose
+tables differ from those in SCHEMAS.
 
-Uses only the standard library, because hvdb.campaign runs on login nodes. Functions return a fault as text.
+Uses only the standard library, because hvdb.campaign runs on login nodes. Functions that check return a fault as text.
 Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files".
 """
 
@@ -20,16 +21,16 @@ from pathlib import Path
 from hvdb import data
 
 APPLICATION_ID = 0x68766462  # 'hvdb'
-# Schema version -> the file that adds this version's tables to the tables of the previous version.
+# Schema version -> the SQL file with the tables that this version adds to those of the previous version.
 SCHEMAS = {1: data.SCHEMA, 2: data.SCHEMA_2}
 
 
 @dataclass(frozen=True)
 class Record:
-    """A unit of storing and merging: one row of `table`, which has a `uuid`, and the row's rows in child tables.
+    """The data that is stored and merged as a unit: a row of `table`, which has a `uuid`, and its rows in child tables.
 
-    version: the first schema version with these tables. key: the column of the child tables that holds the UUID.
-    children: child table -> the columns that order its rows.
+    version: the first schema version that has `table`. key: the column of the child tables that contains the UUID.
+    children: child table -> the columns by which its rows are ordered.
     """
 
     table: str
@@ -54,9 +55,9 @@ COLL = Record(
     {"coll_provenance": "key", "coll_cell": "seq", "coll_sample": "seq, kind"},
 )
 RECORDS = (RUN, COLL)
-# sqlite3 raises these errors for a damaged file. Their messages quote the file and may not be UTF-8.
+# sqlite3 raises these errors for a damaged file. The messages of these errors quote the file and may not be UTF-8.
 DAMAGE = (sqlite3.Error, UnicodeDecodeError)
-# The longest text or blob that is read. Such a blob has room for one kind of samples of 33 million steps.
+# Most bytes of a text or blob that is read. A blob of this size has the samples of one kind of 33 million steps.
 LONGEST_BYTES = 256 << 20
 LIMITS = {
     "SQLITE_LIMIT_LENGTH": LONGEST_BYTES,
@@ -66,25 +67,31 @@ LIMITS = {
     "SQLITE_LIMIT_TRIGGER_DEPTH": 1,
     "SQLITE_LIMIT_LIKE_PATTERN_LENGTH": 100,
 }
-# Our schema never contains the word "collate", not even in a comment. A schema with this word comes from a stranger.
+# The files in SCHEMAS never contain the word "collate", not even in a comment. A schema with this word therefore comes
+# from a stranger.
 COLLATION = re.compile(r"\bcollate\b", re.IGNORECASE)
 SUPER_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 
 def harden(connection: sqlite3.Connection) -> None:
-    """Call this before the first query. Afterwards, if table_fault() finds no fault, SQLite evaluates no expression of
-    an opened or attached file. SQLite also ignores CHECK constraints, because the author of the file chose them.
+    """Makes a connection safe for files from strangers. Call this before the first query.
+
+    Afterwards SQLite evaluates no expression of an opened or attached file in which table_fault() finds no fault.
+    SQLite ignores the file's CHECK constraints, because a stranger may have chosen them.
     """
     for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "ignore_check_constraints = ON", "mmap_size = 0"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
-    if hasattr(connection, "setlimit"):  # from Python 3.11 on
+    if hasattr(connection, "setlimit"):  # exists in Python 3.11 and newer
         for name, value in LIMITS.items():
             connection.setlimit(getattr(sqlite3, name), value)
 
 
 @contextmanager
 def deadline(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
-    """Ends statements in the `with` after `seconds` of processor time, with sqlite3.OperationalError('interrupted')."""
+    """Ends statements inside the `with` after `seconds` of processor time.
+
+    Such a statement raises sqlite3.OperationalError('interrupted').
+    """
     end = time.process_time() + seconds
     connection.set_progress_handler(lambda: time.process_time() > end, 1000)
     try:
@@ -94,25 +101,26 @@ def deadline(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
 
 
 def tables(version: int) -> tuple[str, ...]:
-    """Returns the tables of this schema version, parents before children."""
+    """Returns the names of the tables of a schema version. A parent table comes before its child tables."""
     parts = ((record.table, *record.children) for record in RECORDS if record.version <= version)
     return ("session", *(table for part in parts for table in part))
 
 
 def version_of(connection: sqlite3.Connection, database: str = "main") -> int:
-    """Returns the schema version in the header of an opened or attached store. Errors: DAMAGE."""
+    """Returns the schema version that the header of an opened or attached store contains. Errors: DAMAGE."""
     return connection.execute(f"PRAGMA {database}.user_version").fetchone()[0]
 
 
 def records(connection: sqlite3.Connection, database: str = "main") -> tuple[Record, ...]:
-    """Returns the members of RECORDS for which a checked store has tables."""
+    """Returns those members of RECORDS for which a store has tables. The store must have been checked."""
     version = version_of(connection, database)
     return tuple(record for record in RECORDS if record.version <= version)
 
 
 def make_tables(connection: sqlite3.Connection, version: int) -> None:
-    """Upgrades 'main', a store or an empty file, to schema version `version` if it has a lower version. Runs in the
-    caller's transaction. Errors: sqlite3.Error.
+    """Upgrades 'main', a store or an empty file, to schema version `version` if its version is lower.
+
+    Runs in the caller's transaction. Errors: sqlite3.Error.
     """
     for number, file in SCHEMAS.items():
         if version_of(connection) < number <= version:
@@ -121,7 +129,7 @@ def make_tables(connection: sqlite3.Connection, version: int) -> None:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Yields the statements of a script one by one. sqlite3's executescript() would commit the transaction first."""
+    """Yields the statements of a script one by one, because executescript() would commit the caller's transaction."""
     piece = ""
     for line in script.splitlines(keepends=True):
         piece += line
@@ -132,7 +140,7 @@ def _statements(script: str) -> Iterator[str]:
 
 @cache
 def columns(version: int = max(SCHEMAS)) -> dict[str, tuple[str, ...]]:
-    """Returns table -> its columns in this schema version. A table has the same columns in all versions."""
+    """Returns table -> its columns, for the tables of a schema version. A table has equal columns in all versions."""
     return {table: tuple(column[0] for column in found) for table, found in _layout(version).items()}
 
 
@@ -147,12 +155,12 @@ def _layout(version: int) -> dict[str, tuple[tuple, ...]]:
 
 
 def _columns(connection: sqlite3.Connection, database: str, table: str) -> tuple[tuple, ...]:
-    """Returns (name, position in the primary key, code for hidden or generated) of each column."""
+    """Returns, for each column, (name, position in the primary key, code that says if it is hidden or generated)."""
     return tuple((row[1], row[5], row[6]) for row in connection.execute(f"PRAGMA {database}.table_xinfo({table})"))
 
 
 def unknown_version(version: int) -> str | None:
-    """Returns the reason why a store of this schema version cannot be read; None if it can be read."""
+    """Returns the reason why stores of a schema version cannot be read; None if they can be read."""
     if version in SCHEMAS:
         return None
     known = ", ".join(map(str, SCHEMAS))
@@ -162,10 +170,10 @@ def unknown_version(version: int) -> str | None:
 
 
 def table_fault(connection: sqlite3.Connection, version: int, database: str = "main") -> str | None:
-    """Returns how the file's tables differ from the tables of this schema version; None if they are the same.
+    """Returns how the tables of a file differ from those of schema version `version`; None if they do not differ.
 
-    Refuses additional views, virtual tables, triggers, generated columns and indexes, because SQLite would evaluate
-    their expressions. Refuses collations, because a collation decides which texts are equal. Errors: DAMAGE.
+    A view, virtual table, trigger, generated column or additional index is a fault, because SQLite would evaluate its
+    expressions. A collation is a fault, because it decides which texts are equal. Errors: DAMAGE.
     """
     known = _layout(version)
     found = set()
@@ -173,7 +181,7 @@ def table_fault(connection: sqlite3.Connection, version: int, database: str = "m
         f"SELECT name, type, rootpage, sql FROM {database}.sqlite_schema"
     ).fetchall():
         if str(name).startswith("sqlite_") and ((kind == "index" and sql is None) or (kind == "table" and page)):
-            continue  # SQLite's own indexes of primary keys and statistics of ANALYZE
+            continue  # SQLite itself made this: the index of a primary key, or a table of ANALYZE
         shown = printable(f"{kind} '{name}'")
         if kind != "table" or not page or name not in known:
             return f"holds a {shown}, which schema version {version} does not have"
@@ -189,15 +197,16 @@ def table_fault(connection: sqlite3.Connection, version: int, database: str = "m
 
 
 def journal_of(path: Path) -> Path:
-    """Returns the path of SQLite's journal. For a link, the journal lies beside the link's target."""
+    """Returns the path of SQLite's journal of the file `path`. The journal of a link lies beside the link's target."""
     return Path(f"{os.path.realpath(path)}-journal")
 
 
 def journal_fault(journal: Path) -> str | None:
-    """Returns the reason why SQLite must not open this journal; None if SQLite may, or if there is no journal.
+    """Returns the reason why SQLite must not open a journal; None if SQLite may open it, or if there is no journal.
 
-    SQLite would wait for ever for a pipe. When SQLite rolls back a journal that ends with the name of a super-journal,
-    it deletes the file of that name, so a stranger's journal could delete any file. hvd_bench never writes such a name.
+    If the journal were a pipe, SQLite would wait for ever. A journal may end with the name of a super-journal. When
+    SQLite rolls this journal back, it deletes the file of that name, so a stranger's journal could delete any file. The
+    journals of hvd_bench never contain such a name.
 
     Source: https://www.sqlite.org/fileformat.html, "The Rollback Journal". Errors: OSError.
     """
@@ -215,13 +224,13 @@ def journal_fault(journal: Path) -> str | None:
 
 
 def printable(text: str, longest: int = 160) -> str:
-    """Returns `text` on one line, with '?' for unprintable characters. Cuts a long text."""
+    """Returns `text` on one line, with '?' in place of unprintable characters, cut to `longest` characters."""
     shown = "".join(c if c.isprintable() else "?" for c in text)
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."
 
 
 def in_words(error: Exception) -> str:
-    """Returns SQLite's error message in a form that is safe to print, because the message may quote the file."""
+    """Returns SQLite's error message in printable characters. The message may quote a file from a stranger."""
     if isinstance(error, UnicodeDecodeError):
         return "text that is not UTF-8"
     if str(error) == "interrupted":

@@ -1,6 +1,7 @@
-"""Checks the values of a store from any writer. Each column has one rule. All readers and merge use this module.
+"""Checks the values in a store that any program may have written. Each column has one rule.
 
-A file brings its own CHECK constraints and column types, so this module does not trust those.
+All readers and the merge use this module. A file brings its own CHECK constraints and column types. This module does
+not rely on these constraints and types.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ from hvdb.coll_results import OPERATIONS, REDUCTIONS, TYPES
 from hvdb.untrusted import COLL, RUN
 
 MOST_INT32, MOST_INT64 = 2**31 - 1, 2**63 - 1
-# No step is shorter than a picosecond, no run lasts 30 years, and no machine does so much work (FLOPs, bytes) per step.
+# No step is shorter than SHORTEST_STEP (a picosecond), no time is longer than LONGEST (30 years), and no machine does
+# MOST_WORK (FLOPs or bytes) in one step.
 SHORTEST_STEP, LONGEST, MOST_WORK = 1e-12, 1e9, 1e24
 MOST_RATIO = 1e6
-# The kind of a figure's bootstrap replicates is the figure's name with this suffix. The program stores REPLICATES
-# replicates of each figure (kStoredReplicates in bench/measure/resample.h), once for all ranks.
+# Bootstrap replicates are stored as samples, whose kind is the name of the figure with the suffix REPLICATES_OF.
+# hvd_bench stores REPLICATES replicates of each figure (kStoredReplicates in bench/measure/resample.h), once for all
+# ranks.
 REPLICATES_OF, REPLICATES = "_replicates", 200
-# Samples are checked in pieces of this size, so that memory does not grow with the store.
+# Samples are checked in pieces of this size, so that the memory needed does not grow with the size of the store.
 PIECE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition in SQL on the column `{c}`, and words that describe an allowed value."""
+    """A condition in SQL, in which `{c}` stands for the column, and words that describe the allowed values."""
 
     sql: str
     words: str
@@ -48,7 +51,7 @@ def _one_of(*names: str) -> Rule:
 
 
 def _word(characters: str, shortest: int, words: str) -> Rule:
-    same = "length(CAST({c} AS BLOB)) = length({c})"  # excludes NUL, at which GLOB stops
+    same = "length(CAST({c} AS BLOB)) = length({c})"  # false for a text with a NUL, at which GLOB would stop
     return Rule(
         f"typeof({{c}}) = 'text' AND length({{c}}) BETWEEN {shortest} AND 64 AND {same}"
         f" AND {{c}} NOT GLOB '*[^{characters}]*'",
@@ -71,18 +74,18 @@ BYTES = _or_null(FROM_ZERO)
 STEP = _number(SHORTEST_STEP, LONGEST, "a time above zero in seconds")
 SECONDS = _number(0.0, LONGEST, "a time in seconds")
 WORK = _number(0.0, MOST_WORK, "a finite amount of work")
-# A fraction of a step may be negative (a gain), and a widened interval may reach below zero.
+# A fraction of a step may be negative: a part may be a gain, and an interval may reach below zero.
 SHARE = _number(-LONGEST, LONGEST, "a finite number")
-# A rate has no upper bound, because the interval of the time may reach down to zero.
+# A rate has no upper limit, because the interval of the time from which it is computed may reach down to zero.
 RATE = Rule("typeof({c}) IN ('integer', 'real') AND {c} > 0", "above zero")
 ANY_NUMBER = Rule("typeof({c}) IN ('integer', 'real')", "a number")
 PACKED = Rule("typeof({c}) = 'blob' AND length({c}) = 8.0 * count", "a blob of 8 bytes for each of its count")
-# Elements and bytes of one operation. The limit is far above any memory.
+# Numbers of elements or bytes of one operation. The limit is far above the memory of any machine.
 SIZE = _whole(0, 1 << 60)
 RATIO = _number(0.0, MOST_RATIO, "a ratio from zero")
 COLL_KINDS = ("seconds", "transfer_seconds", "skew_seconds", "last_rank", "round")
 
-# Table -> rule -> the names of its columns.
+# Table -> rule -> the names of the columns that the rule is for.
 _COLUMNS: dict[str, dict[Rule, str]] = {
     "session": {UUID: "uuid", TEXT: "started_utc command_line"},
     "run": {
@@ -100,14 +103,14 @@ _COLUMNS: dict[str, dict[Rule, str]] = {
         YES_OR_NO: "auxiliary_head traced",
         ABOVE_ZERO: "batch_size image_size batches_per_iter",
         FROM_ZERO: "warmup_steps measured_steps",
-        # NULL means "not measured"
+        # In these columns NULL means "not measured".
         _or_null(TEXT): "finished_utc plan_hash",
         _or_null(STEP): "step_seconds step_seconds_high",
         _or_null(SHARE): "step_seconds_low",
         _or_null(RATE): "images_per_second images_per_second_low images_per_second_high",
         _or_null(WORK): "flops_per_image",
         BYTES: "parameters gradient_bytes buckets",
-        _or_null(ANY_NUMBER): "final_loss",  # infinite if the run's loss check failed
+        _or_null(ANY_NUMBER): "final_loss",  # the loss is infinite if the run's check of the loss failed
         _number(0.0, 1.0, "a share from 0 to 1"): "confidence",
     },
     "provenance": {UUID: "run_uuid", TEXT: "key value", YES_OR_NO: "in_fingerprint"},
@@ -176,7 +179,7 @@ RULES = {
 
 
 def fault(connection: sqlite3.Connection, database: str = "main") -> str | None:
-    """Returns what is wrong with the values of an opened or attached store, in printable words; None if they are valid.
+    """Returns a printable text about the first invalid value of an opened or attached store; None if all are valid.
 
     Call this after untrusted.table_fault(). Errors: untrusted.DAMAGE.
     """
@@ -210,7 +213,7 @@ def _against_rules(connection: sqlite3.Connection, database: str, table: str) ->
 
 
 def _text(connection: sqlite3.Connection, database: str, table: str) -> str | None:
-    """Returns a fault for a text that is not UTF-8 or contains a NUL, at which programs in C would cut the text."""
+    """Returns a fault for a text that is not UTF-8 or contains a NUL, at which programs in C would end the text."""
     kinds = (TEXT, SHORT_TEXT, _or_null(TEXT))
     texts = [column for column in untrusted.columns()[table] if RULES[table][column] in kinds]
     if not texts:
@@ -236,7 +239,7 @@ def _is_utf8(value: bytes) -> bool:
 
 
 def _relations(connection: sqlite3.Connection, database: str) -> str | None:
-    """Returns a fault for rows of different tables that contradict one another."""
+    """Returns a fault if rows of different tables contradict one another; otherwise None."""
 
     def first(query: str) -> tuple | None:
         return connection.execute(query).fetchone()
@@ -284,13 +287,16 @@ def _relations(connection: sqlite3.Connection, database: str) -> str | None:
 
 
 def _samples(connection: sqlite3.Connection, database: str) -> str | None:
-    """Returns a fault for a sample that is not a time or not finite. A loss may have any value."""
+    """Returns a fault for a sample that is not finite or not a possible time. A loss may have any value."""
     rows = connection.execute(f"SELECT run_uuid, rank, kind, data FROM {database}.sample WHERE kind <> 'loss'")
     return _packed(rows, "run {}, rank {}")
 
 
 def _packed(rows: Iterable[tuple], owner: str) -> str | None:
-    """Returns a fault for packed samples. rows: (two columns that `owner` names, kind, data)."""
+    """Returns a fault of packed samples; None without a fault.
+
+    rows: (first column, second column, kind, data) of each blob. owner: the two columns in words, for the fault.
+    """
     piece: dict[str, list[tuple]] = {}
     size = 0
     for first, second, kind, data in rows:
@@ -314,7 +320,7 @@ def _piece(piece: dict[str, list[tuple]], owner: str) -> str | None:
 
 
 def _collectives(connection: sqlite3.Connection, database: str) -> str | None:
-    """Returns a fault for tables of `hvd_bench coll` that contradict one another, or for their samples."""
+    """Returns a fault if tables of `hvd_bench coll` contradict one another, or if one of their samples is invalid."""
     cells = f"{database}.coll_cell AS cell JOIN {database}.coll_session AS session ON session.uuid = cell.session_uuid"
     samples = f"{database}.coll_sample AS sample LEFT JOIN {database}.coll_cell AS cell USING (session_uuid, seq)"
     one_end = "(cell.{0}_low IS NULL) <> (cell.{0}_high IS NULL)"
@@ -336,7 +342,7 @@ def _collectives(connection: sqlite3.Connection, database: str) -> str | None:
 
 
 def _bounds(kind: str) -> tuple[float, float, str]:
-    """Returns the lowest and highest valid sample of this kind, and words for an invalid sample."""
+    """Returns the lowest and the highest valid sample of a kind, and words that describe an invalid sample."""
     figure = kind.removesuffix(REPLICATES_OF)
     if kind in ("last_rank", "round"):
         return 0.0, float(MOST_INT64), "not a number of a rank or round"
@@ -352,7 +358,7 @@ def _first_wrong(kind: str, data: bytes) -> float | None:
     if not len(numbers):
         return None
     low, high, _ = _bounds(kind)
-    # min() and max() are NaN if any sample is NaN, and every comparison with NaN is false
+    # If any sample is NaN, min() and max() are NaN, and isfinite() is false.
     if np.isfinite(least := numbers.min()) and np.isfinite(most := numbers.max()) and low <= least and most <= high:
         return None
     wrong = ~np.isfinite(numbers) | (numbers < low) | (numbers > high)

@@ -1,12 +1,14 @@
-"""Decides whether side B is slower than side A by more than a threshold, with bounded errors over all cells and looks.
+"""Decides whether side B is slower than side A by more than a threshold. The probability of a wrong verdict is bounded.
 
-A cell is one configuration. Its observations are log ratios of the cost per image, B to A: positive means that B is
-slower. Two one-sided exact tests decide. REGRESSION: "B is slower by at most the threshold" is rejected. PASS: "B is
-slower by at least the threshold" is rejected. Otherwise INCONCLUSIVE.
+A cell is one configuration. Its observations are log ratios of the cost per image, B to A: a positive observation means
+that B is slower. Two one-sided exact tests decide. The verdict is REGRESSION if the hypothesis "B is slower by at most
+the threshold" is rejected, and PASS if the hypothesis "B is slower by at least the threshold" is rejected. Otherwise
+the verdict is INCONCLUSIVE.
 
-After each look at the data, undecided cells may get more pairs. The number of looks is planned beforehand. Each look
-may spend alpha / looks, and Holm's procedure divides this share among the cells. So the probability that any REGRESSION
-verdict is wrong is at most alpha, and likewise for PASS, if the observations meet the assumptions in exact.py.
+The cells are judged at several looks at the data. The number of looks is planned beforehand. Between two looks,
+undecided cells get more pairs. Each look may use up alpha / looks, and Holm's procedure divides this share among the
+cells. So the probability that any REGRESSION verdict is wrong is at most alpha, over all cells and looks, and likewise
+for PASS, if the observations meet the assumptions in exact.py.
 Source: Holm, Scandinavian Journal of Statistics 6 (1979); Schuirmann 1987 for two one-sided tests.
 """
 
@@ -28,7 +30,7 @@ from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbErr
 ALPHA = 0.05
 CONFIDENCE = 0.95
 LOOKS = 3
-# A slowdown counts as detectable if it is found with this probability.
+# A slowdown counts as detectable if the test finds it with this probability.
 POWER = 0.9
 RESAMPLES = 1000
 
@@ -43,11 +45,12 @@ class Verdict(Enum):
 class Judgement:
     """The result for one cell. Ratios are slowdowns of B: 0.03 means that B takes 3 % longer per image.
 
-    slowdown, low, high: Hodges-Lehmann estimate and its exact 95 % interval; an end is infinite with too few pairs.
-    p_worse, p_fine: p-values of "slower by at most the threshold" and of "at least", before Holm's correction.
+    slowdown: Hodges-Lehmann estimate. low, high: its exact 95 % interval; low and high are infinite with too few pairs.
+    p_worse: p-value of "B is slower by at most the threshold". p_fine: p-value of "B is slower by at least the
+    threshold". Both are p-values before Holm's correction.
     find_detectable: computes `detectable`.
-    spread: standard deviation of the pairs' log ratios, None for one pair or unpaired runs.
-    observations: number of used runs of A and of B.
+    spread: standard deviation of the pairs' log ratios; None for one pair or for unpaired runs.
+    observations: number of used runs of A, number of used runs of B.
     """
 
     verdict: Verdict
@@ -63,15 +66,15 @@ class Judgement:
 
     @cached_property
     def detectable(self) -> float | None:
-        """The smallest slowdown that would have been found with probability POWER; None if there is none."""
+        """The smallest slowdown that the test would have found with probability POWER; None if there is no such one."""
         return self.find_detectable()
 
 
 def plan_looks(cells: int, cap: int, alpha: float = ALPHA, looks: int = LOOKS) -> tuple[int, ...]:
-    """Returns the numbers of pairs after which the cells are judged, ascending. The last number is `cap`.
+    """Returns the numbers of pairs after which the cells are judged (the looks), ascending. The last number is `cap`.
 
-    Each look can give a verdict. There are fewer looks if `cap` is too small for `looks`.
-    Errors: HvdbError if not even `cap` pairs can lead to a verdict.
+    At each look there are enough pairs for a verdict. If `cap` is too small for `looks` such looks, there are fewer.
+    Errors: HvdbError if even `cap` pairs are too few for a verdict.
     """
     for count in range(looks, 0, -1):
         fewest = exact.fewest_pairs(alpha / (cells * count))
@@ -85,17 +88,17 @@ def plan_looks(cells: int, cap: int, alpha: float = ALPHA, looks: int = LOOKS) -
 
 
 def holm(p_values: Mapping[str, float], level: float) -> set[str]:
-    """Returns the hypotheses that Holm's procedure rejects with a family-wise error of `level`."""
+    """Returns the hypotheses that Holm's procedure rejects at the family-wise error rate `level`."""
     rejected: set[str] = set()
     for rank, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
-        if p_values[name] > level / (len(p_values) - rank) * (1 + 1e-12):  # the factor absorbs rounding of 1/20
+        if p_values[name] > level / (len(p_values) - rank) * (1 + 1e-12):  # 1e-12 allows for the rounding of 1/20
             break
         rejected.add(name)
     return rejected
 
 
 class Trial:
-    """Judges cells look by look and remembers the decisions of earlier looks. One thread."""
+    """Judges cells at one look after another and remembers the decisions of earlier looks. For one thread."""
 
     def __init__(self, thresholds: Mapping[str, float], looks: int, alpha: float = ALPHA) -> None:
         """thresholds: cell -> tolerated slowdown, above 0 (0.02: 2 %). looks: number of planned looks."""
@@ -105,15 +108,16 @@ class Trial:
 
     @property
     def undecided(self) -> list[str]:
-        """Cells without PASS or REGRESSION, in the order of the thresholds."""
+        """The cells that have neither PASS nor REGRESSION yet, in the order of the thresholds."""
         return [cell for cell in self._thresholds if cell not in self._decided]
 
     def look(self, ratios: Mapping[str, np.ndarray]) -> dict[str, Judgement]:
-        """Judges every cell. A decided cell keeps its judgement.
+        """Judges the undecided cells at the next look. Returns the judgements of all cells.
 
-        ratios: undecided cell -> log ratios B / A of the cost per image (pairs,), at least one and finite.
+        ratios: undecided cell -> log ratios B / A of the cost per image (pairs,). There must be at least one ratio, and
+        all must be finite.
         """
-        least = self._level / len(self._thresholds)  # the smallest level that Holm's procedure may leave a cell
+        least = self._level / len(self._thresholds)  # the lowest level at which Holm's procedure may test a cell
         measured = {cell: _measure(ratios[cell], self._thresholds[cell], least) for cell in self.undecided}
         judged = _decide(self._decided | measured, self._level)
         self._decided = {cell: each for cell, each in judged.items() if each.verdict is not Verdict.INCONCLUSIVE}
@@ -123,18 +127,19 @@ class Trial:
 def judge_unpaired(
     costs: Mapping[str, tuple[np.ndarray, np.ndarray]], thresholds: Mapping[str, float], alpha: float = ALPHA
 ) -> dict[str, Judgement]:
-    """Judges cells whose sides were not measured in turn, in one look.
+    """Judges cells whose sides were not measured in turn. There is only one look.
 
-    costs: cell -> log costs per image of the runs of A (n,) and of B (m,), each at least one and finite.
+    costs: cell -> (log costs per image of the runs of A (n,), those of B (m,)). n and m must be at least 1, and all
+    costs must be finite.
     """
     measured = {cell: _measure_unpaired(a, b, thresholds[cell], alpha / len(costs)) for cell, (a, b) in costs.items()}
     return _decide(measured, alpha)
 
 
 def _decide(measured: Mapping[str, Judgement], level: float) -> dict[str, Judgement]:
-    """Adds verdicts by Holm's procedure, once for each direction. A judgement with a verdict keeps its verdict.
+    """Adds verdicts by Holm's procedure, once for REGRESSION and once for PASS. A judgement with a verdict keeps it.
 
-    A hypothesis that was rejected at an earlier look counts as p = 0, because that look has accounted for the error.
+    A hypothesis that was rejected at an earlier look counts as p = 0, because its error counts at the earlier look.
     """
 
     def p_value(each: Judgement, direction: Verdict) -> float:
@@ -156,7 +161,7 @@ def _decide(measured: Mapping[str, Judgement], level: float) -> dict[str, Judgem
 
 
 def _undecided(effect: exact.Effect, threshold: float, **others: Any) -> Judgement:
-    """Returns a judgement without a verdict. effect: of the log ratios. others: the remaining fields of Judgement."""
+    """Returns a judgement without a verdict. effect: the estimated log ratio. others: the other fields of Judgement."""
     return Judgement(
         verdict=Verdict.INCONCLUSIVE,
         threshold=threshold,
@@ -194,7 +199,7 @@ def _measure_unpaired(a: np.ndarray, b: np.ndarray, threshold: float, level: flo
 
 
 def _detectable_unpaired(a: np.ndarray, b: np.ndarray, threshold: float, level: float, seed: int = 1) -> float | None:
-    """Like detectable(), for two groups of runs."""
+    """Does the same as detectable(), but for two groups of runs that were not measured in turn."""
     if math.isinf(exact.unpaired_effect(a, b, 1 - 2 * level).low):
         return None
     rng = np.random.default_rng(seed)
@@ -207,10 +212,10 @@ def _detectable_unpaired(a: np.ndarray, b: np.ndarray, threshold: float, level: 
 
 
 def detectable(ratios: np.ndarray, threshold: float, level: float, seed: int = 1) -> float | None:
-    """Returns the smallest slowdown that equally many pairs of equal spread show as REGRESSION with probability POWER.
+    """Returns the smallest slowdown that is judged REGRESSION with probability POWER, or None with too few pairs.
 
-    Resamples the deviations of `ratios` (pairs,) from their centre with random signs. level: of the one-sided test.
-    None if there are too few pairs to show any slowdown.
+    Assumes as many pairs with the same spread as in `ratios` (pairs,). Resamples the deviations of `ratios` from their
+    centre with random signs. level: of the one-sided test.
     """
     count = len(ratios)
     if count < exact.fewest_pairs(level):
@@ -219,12 +224,12 @@ def detectable(ratios: np.ndarray, threshold: float, level: float, seed: int = 1
     deviations = (ratios - np.median(exact.walsh_averages(ratios))) * math.sqrt(count / (count - 1))
     drawn = rng.choice(deviations, (RESAMPLES, count)) * rng.choice((-1.0, 1.0), (RESAMPLES, count))
     lows = np.concatenate([exact.paired_lower_bounds(some, level) for some in np.array_split(drawn, 20)])
-    # A resample shows a slowdown x if its lower bound + log(1 + x) is above log(1 + threshold).
+    # A resample shows a slowdown x if the lower bound of the resample + log(1 + x) is above log(1 + threshold).
     return math.expm1(math.log1p(threshold) - float(np.quantile(lows, 1 - POWER)))
 
 
 def exit_code(verdicts: Sequence[Verdict]) -> int:
-    """Returns 1 if a cell is a REGRESSION, else 3 if one is INCONCLUSIVE, else 0. Errors: ValueError without cells."""
+    """Returns 1 if any verdict is REGRESSION, else 3 if any is INCONCLUSIVE, else 0. Errors: ValueError if none."""
     if not verdicts:
         raise ValueError("a verdict on no cell would pass whatever happened")
     if Verdict.REGRESSION in verdicts:

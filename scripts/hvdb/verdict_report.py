@@ -1,7 +1,7 @@
 """Renders the verdicts of a gate or a comparison as a table, Markdown, JSON and JUnit XML.
 
-Figures are images/s of the whole world. Slowdowns, thresholds and spreads are percentages in tables and ratios (0.03)
-in JSON. Terms of the decomposition are percentages (in JSON: fractions) of A's step time.
+Figures are images per second of the whole world. Slowdowns, thresholds and spreads are percentages in tables and ratios
+(0.03 for 3 %) in JSON. Terms of the decomposition are percentages (in JSON: fractions) of A's step time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hvdb.exact import Effect
 from hvdb.runs import Run
 from hvdb.verdict import Judgement, Verdict
 
-# Version of the JSON document (results/verdict.schema.json). A change that can break a reader needs a new number.
+# Version of the JSON document (results/verdict.schema.json). Raise it with each change that can break a reader.
 FORMAT_VERSION = 1
 NOTES = (
     "slowdown: Hodges-Lehmann estimate of the cost per image, B to A; below 0 B is faster. Its interval is for one cell"
@@ -35,9 +35,9 @@ NOTES = (
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The results to show about one cell. terms: see sides.moved(). differences: see sides.differences().
+    """The results to show about one cell. terms: from sides.moved(). differences: from sides.differences().
 
-    reason: why the cell's threshold has its value; "" without a reason.
+    reason: why the cell's threshold has its value; "" if no reason was given.
     """
 
     cell: sides.Cell
@@ -49,7 +49,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The result of a command. title: the command. missing: lines about cells that only one side has."""
+    """The result of a command. title: the command's name. missing: a line for each cell that only one side has."""
 
     title: str
     outcomes: Sequence[Outcome]
@@ -62,24 +62,24 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """See verdict.exit_code()."""
+        """Returns the exit code of the command, by verdict.exit_code()."""
         return verdict.exit_code(self.verdicts)
 
     @property
     def summary(self) -> str:
-        """See summary()."""
+        """Returns one line about all verdicts, by the function summary()."""
         return summary(self.title, self.verdicts)
 
 
 def summary(title: str, verdicts: Sequence[Verdict]) -> str:
-    """Summarises all verdicts: the worst verdict, and the count of each verdict."""
+    """Returns one line about all verdicts: the worst verdict, and how often each verdict occurs."""
     worst = next(v for v in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.PASS) if v in verdicts)
     counts = ", ".join(f"{verdicts.count(v)} {v.value}" for v in Verdict if v in verdicts)
     return f"{title}: {worst.value} ({counts})"
 
 
 def outcome(cell: sides.Cell, judgement: Judgement, reason: str) -> Outcome:
-    """Returns the judgement of `cell` with the other results of its runs."""
+    """Returns the results to show about `cell`: its judgement, the moved terms and the differences of its sides."""
     return Outcome(cell, judgement, sides.moved(cell, verdict.CONFIDENCE), sides.differences(cell), reason)
 
 
@@ -116,7 +116,7 @@ HEADER = tuple(_COLUMNS)
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    """Returns one row per cell, for HEADER."""
+    """Returns one row per cell. The columns are those of HEADER."""
     return tables.rows(_COLUMNS, outcomes)
 
 
@@ -126,7 +126,7 @@ def resolved(terms: dict[str, Effect]) -> dict[str, Effect]:
 
 
 def details(each: Outcome) -> list[str]:
-    """Returns lines on one cell: the terms that moved, the differences of the sides, the runs that were left out."""
+    """Returns lines about one cell: terms that moved, differences of the two sides, runs that were left out."""
     lines = [f"threshold: {each.reason}"] if each.reason else []
     moved = resolved(each.terms)
     for name, effect in moved.items():
@@ -156,7 +156,7 @@ def text(report: Report) -> str:
 
 
 def markdown(report: Report) -> str:
-    """Returns the report for a comment on a merge request. Text of stores is shown unchanged."""
+    """Returns the report in Markdown, for a comment on a merge request. Text from stores is shown unchanged."""
     lines = [f"### {report.summary}", "", tables.markdown_table(HEADER, rows(report.outcomes)), ""]
     lines += [f"- {printable.markdown(line)}" for line in report.missing]
     for each in report.outcomes:
@@ -168,12 +168,12 @@ def markdown(report: Report) -> str:
 
 
 def finite(value: float | None) -> float | None:
-    """Returns a value for JSON: None for an infinite end of an interval."""
+    """Returns `value` for JSON, which has no infinity: an infinite end of an interval becomes None."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Returns the document in the form of results/verdict.schema.json. Unbounded ends of intervals are null."""
+    """Returns the report as a JSON document (results/verdict.schema.json). Infinite ends of intervals become null."""
     return {
         "format": "hvdb-verdict",
         "version": FORMAT_VERSION,
@@ -208,13 +208,15 @@ def _cell(each: Outcome) -> dict[str, Any]:
 
 
 def json_text(report: Report) -> str:
-    """Returns document() as text."""
+    """Returns the JSON document as text."""
     return json.dumps(document(report), indent=2, allow_nan=False) + "\n"
 
 
 def junit(report: Report) -> str:
-    """Returns JUnit XML with a test case per cell: REGRESSION is a failure; INCONCLUSIVE and a missing side are
-    errors."""
+    """Returns JUnit XML with one test case per cell.
+
+    A REGRESSION is a failure. INCONCLUSIVE is an error, and so is a cell that only one side has.
+    """
     found, kind = report.verdicts, f"hvdb.{report.title}"
     suite = ElementTree.Element(
         "testsuite",

@@ -1,7 +1,7 @@
-"""Writes files that exist completely or not at all: writes a new file beside the old file and renames the new file.
+"""Writes files completely or not at all: writes a new file beside the old file, then renames the new to the old name.
 
-A full disk or a kill leaves the old file unchanged. This module uses only the standard library and no other module of
-hvdb, because the bundle for GPU hosts (scripts/maintain/bundle) has only this module of hvdb.
+After a full disk or a kill the old file is unchanged. This module uses only the standard library and no other module of
+hvdb, because the bundle for GPU hosts (scripts/maintain/bundle) contains no other module of hvdb.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ _UNFINISHED = ".unfinished"
 
 
 def _fresh_name(target: Path) -> Path:
-    """Returns the path of a new file beside `target`, with a different name each time."""
+    """Returns a path for a new file beside `target`. Each call returns another path."""
     return target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}{_UNFINISHED}")
 
 
 def is_unfinished(file: Path) -> bool:
-    """Returns True if `file` has a name from replacing(). A kill may leave such a file."""
+    """Returns True if `file` is an unfinished file of replacing(), by its name. A kill may leave such a file."""
     return file.name.startswith(".") and file.suffix == _UNFINISHED
 
 
 @contextlib.contextmanager
 def replacing(file: Path, mode: int | None = None) -> Iterator[Path]:
-    """Yields the path of a new, empty file to write, which becomes `file` at the end of the `with`.
+    """Yields the path of a new, empty file to write. At the end of the `with` the new file replaces `file`.
 
-    Follows links. Writes directly to a device or a pipe. mode: the permissions of the file (default: those of the
-    previous file). Errors: OSError, whose filename is `file`; errors about other files stay unchanged.
+    If `file` is a link, replaces the link's target. If `file` is a device or a pipe, yields its own path. mode: the
+    permissions of the new file (default: those of the old file). Errors: OSError, whose filename is `file`; an OSError
+    about any file except the new and the old one passes unchanged.
     """
     target = Path(os.path.realpath(file))
-    if target.is_symlink():  # realpath() returns a link only if links form a loop
+    if target.is_symlink():  # the links form a loop, because otherwise realpath() returns no link
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(file))
     fresh = _fresh_name(target)
     try:
@@ -62,7 +63,7 @@ def replacing(file: Path, mode: int | None = None) -> Iterator[Path]:
 
 
 def _sync(file: Path) -> None:
-    """Flushes the file to disk, because some file systems report a full disk only then."""
+    """Syncs the file to disk. Some file systems report a full disk only when a file is synced."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -71,17 +72,17 @@ def _sync(file: Path) -> None:
 
 
 def write_bytes(file: Path, content: bytes, mode: int | None = None) -> None:
-    """Writes `content` as `file`. Arguments and errors: as replacing()."""
+    """Writes `content` to `file`. Arguments and errors: those of replacing()."""
     with replacing(file, mode) as fresh:
         fresh.write_bytes(content)
 
 
 def write_text(file: Path, text: str) -> None:
-    """Writes `text` in UTF-8. Errors: as replacing(); UnicodeEncodeError."""
+    """Writes `text` to `file` in UTF-8. Errors: those of replacing(); UnicodeEncodeError."""
     write_bytes(file, text.encode())
 
 
 def copy(file: Path, target: Path) -> None:
-    """Copies the content of `file` to `target`. Errors: as replacing(); OSError of `file`."""
+    """Copies the content of `file` to `target`. Errors: those of replacing(); OSError if `file` cannot be read."""
     with replacing(target) as fresh:
         shutil.copyfile(file, fresh)

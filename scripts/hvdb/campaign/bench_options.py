@@ -82,17 +82,17 @@ DECIDED = {
     "record-replay": "nothing: one file cannot hold many cells",
     "timeline-filename": "nothing: one file cannot hold many cells",
 }
-# Default and range of hvd_bench --max-time.
+# The default and the range of the option --max-time of hvd_bench.
 DEFAULT_MAX_TIME_SECONDS = 300
 MAX_TIME_SECONDS = (1, 10_000_000)
-# The numbers that hvd_bench accepts: without sign, spaces or underscores.
+# hvd_bench accepts numbers of this form only: without sign, spaces or underscores.
 NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 
 
 def read(table: Table) -> tuple[tuple[str, str], ...]:
-    """Returns the spec's [options] as (name, value) in the order of the spec; a flag has the value "".
+    """Returns the spec's [options] as (name, value), in the order of the spec. A flag has the value "".
 
-    Errors: CampaignError for an option that hvd_bench does not have or that the campaign decides, and for an impossible
+    Errors: CampaignError for an option that hvd_bench does not have, for an option in DECIDED, and for an impossible
     value.
     """
     found: dict[str, str] = {}

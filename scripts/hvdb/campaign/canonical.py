@@ -17,5 +17,5 @@ def digest(data: Any, length: int = 16) -> str:
 
 
 def shuffled(items: Sequence[Item], *key: object) -> list[Item]:
-    """Returns `items` in an order that looks random and depends only on their number and `key`."""
+    """Returns `items` in an order that looks random and depends only on the number of items and on `key`."""
     return [item for _, item in sorted(enumerate(items), key=lambda pair: digest([*map(str, key), pair[0]], 64))]

@@ -1,4 +1,4 @@
-"""Builds the lines at the head of a job script that the scheduler reads. Pure. Sources: sbatch(1), bsub(1)."""
+"""Builds the directives, which are the lines of a job script for the scheduler. Pure. Sources: sbatch(1), bsub(1)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hvdb.campaign.site import Site
 
 
 def lines(site: Site, job: Job, layout: Layout) -> list[str]:
-    """Returns all directives, in a fixed order; empty if there is no scheduler."""
+    """Returns all directives in a fixed order, or no directives if the site has no scheduler."""
     builders = {"slurm": _sbatch, "lsf": _bsub, "none": lambda *_: []}
     return builders[site.scheduler](site, job, layout)
 

@@ -16,7 +16,7 @@ NAME = re.compile(r"(?P<job>n\d+(?:-p\d+)?(?:-r\d+)?)\.r(?P<repetition>\d+)\.(?P
 
 @dataclass
 class Attempt:
-    """One start of one repetition of a job.
+    """One attempt to run a repetition of a job. A rerun is another attempt.
 
     codes: cell -> exit code of its last launch in this attempt. running: the cell that has begun but not ended.
     finished: the fields of the log's last line; None while the attempt runs, and if the attempt was killed.

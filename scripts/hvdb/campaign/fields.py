@@ -70,7 +70,7 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 
 class Table:
-    """A TOML table that is being read. The caller asks for every known key, then calls close(), which refuses the rest.
+    """A TOML table that is being read. The caller asks for every known key. Then close() refuses all other keys.
 
     Errors of all methods: CampaignError naming the file, the key, what was found and what is allowed.
     """
@@ -116,7 +116,7 @@ class Table:
         return value
 
     def word(self, key: str, words: Sequence[str], default: Any = REQUIRED) -> str:
-        """Returns one of `words`."""
+        """Returns the value of `key`, which must be one of `words`."""
         value = self._take(key, str, default)
         if value not in words:
             raise self.fail(key, f"'{value}' is not one of {', '.join(words)}{nearest(value, words)}")
@@ -126,7 +126,7 @@ class Table:
         return self._take(key, bool, default)
 
     def integer(self, key: str, default: Any = REQUIRED, *, low: int = 0, high: int = 2**31 - 1) -> int:
-        """Returns a whole number from `low` to `high`."""
+        """Returns the value of `key`, a whole number from `low` to `high`."""
         return self._in_range(key, self._take(key, int, default), low, high)
 
     def _in_range(self, key: str, value: int, low: int, high: int) -> int:
@@ -135,14 +135,14 @@ class Table:
         return value
 
     def number(self, key: str, default: Any = REQUIRED, *, low: float = 0.0, high: float = 1e6) -> float:
-        """Returns a number from `low` to `high`."""
+        """Returns the value of `key`, a number from `low` to `high`."""
         value = self._take(key, float, default)
         if not low <= value <= high:
             raise self.fail(key, f"{value} is not a number from {low:g} to {high:g}")
         return value
 
     def duration(self, key: str, default: Any = REQUIRED) -> int:
-        """Returns seconds, from "HH:MM:SS"."""
+        """Returns a duration in seconds. The TOML value is a text "HH:MM:SS"."""
         value = self._take(key, str, default)
         match = re.fullmatch(r"(\d{1,3}):([0-5]\d):([0-5]\d)", value)
         if not match or not (seconds := 3600 * int(match[1]) + 60 * int(match[2]) + int(match[3])):
@@ -175,7 +175,7 @@ class Table:
             raise self.fail(key, f"holds {twice[0]!r} twice")
 
     def table(self, key: str, *, required: bool = False) -> Table:
-        """Returns the table `key` inside this table; an empty table if there is none."""
+        """Returns the table `key` inside this table, or an empty table if there is no such key."""
         data = self._take(key, dict, REQUIRED if required else {})
         return Table(data, self._source, self._name(key))
 
@@ -197,7 +197,7 @@ class Table:
         return dict(self._data)
 
     def close(self) -> None:
-        """Refuses keys that were not asked for."""
+        """Raises CampaignError if the table has a key that the caller did not ask for."""
         for key in self._data:
             if key not in self._asked:
                 known = ", ".join(dict.fromkeys(self._asked))

@@ -124,7 +124,7 @@ def resolved(folder: Path) -> Path:
 
 
 def write(plan: Plan, layout: Layout, hvd_bench: Path, spec_text: str, *, replace: bool) -> None:
-    """Writes the folder. Each file appears whole or not at all. hvd_bench: absolute path of the jobs' program.
+    """Writes the folder. Each file is written completely or not at all. hvd_bench: absolute path of the jobs' program.
 
     Errors: CampaignError if the folder contains another campaign and `replace` is false, or if a file cannot be
     written.
@@ -174,7 +174,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def read(folder: Path) -> Manifest:
-    """Returns the campaign in `folder`. Errors: CampaignError if there is none, or if it is damaged or was moved."""
+    """Returns the campaign in `folder`. Errors: CampaignError if the folder has none, is damaged or was moved."""
     folder = resolved(folder)
     path = folder / "campaign.json"
     data = _load(path)
@@ -218,4 +218,4 @@ def locked(layout: Layout) -> Iterator[int]:
             lock = stack.enter_context(locks.held(path, taken))
         except OSError as error:
             raise CampaignError(f"{path}: cannot be written: {error.strerror}") from None
-        yield lock  # where locks do not work, job names still prevent double submission
+        yield lock  # on a file system without locks, the names of the jobs still prevent double submission

@@ -1,4 +1,4 @@
-"""Turns (spec, site) into jobs and their cells. Pure: no files, no clock. The spec's order seed fixes the order."""
+"""Turns a spec and a site into jobs and their cells. Pure. The order of the cells depends only on spec.order_seed."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """All jobs, smallest allocation first. left_out: a line for each case that the spec implies but the plan omits."""
+    """All jobs, smallest allocation first. left_out: a line for each case of the spec that is not in the plan."""
 
     spec: Spec
     site: Site

@@ -159,7 +159,7 @@ def _unit(name: str, index: str, prefix: str) -> Unit | None:
 
 
 def _slurm_seconds(text: str) -> int | None:
-    """Parses "1-02:03:04", "02:03:04" or "03:04" to seconds; None for "INVALID", "UNLIMITED", ..."""
+    """Converts "1-02:03:04", "02:03:04" or "03:04" to seconds. Returns None for words such as "UNLIMITED"."""
     match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", text)
     if not match:
         return None
@@ -221,7 +221,7 @@ def parse_bjobs(text: str, prefix: str) -> dict[Unit, Active]:
 
     Returns the jobs whose names begin with `prefix`.
 
-    job_name of an array's element is name[index]; time_left is "hours:minutes L", or "-".
+    The job_name of an element of an array is name[index]. time_left is "hours:minutes L" or "-".
     """
     found = {}
     for line in text.splitlines():

@@ -97,7 +97,11 @@ def standing(
     submitted: set[Unit],
     notes: Sequence[str] = (),
 ) -> Standing:
-    """Returns the state of every cell of the campaign, according to stores, scheduler, events and journal."""
+    """Returns the state of every cell of the campaign.
+
+    held: done cells, from the stores. active: from the scheduler. attempts: from the jobs' logs. submitted: from the
+    journal.
+    """
     totals: Counter[str] = Counter()
     jobs: dict[str, dict[str, int]] = {}
     units, failures = [], []

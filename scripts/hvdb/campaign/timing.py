@@ -42,7 +42,7 @@ class CellTime:
         self._pilot = pilot
 
     def seconds(self, cell: Cell) -> float:
-        """Returns the longest time of one launch, in seconds."""
+        """Returns the longest time, in seconds, that one launch of `cell` may take."""
         measuring = self._cap
         if self._pilot is not None:
             key = PilotKey(cell.model, cell.batch_size, cell.dtype, cell.shape.ranks > 1)

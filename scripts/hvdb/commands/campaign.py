@@ -1,4 +1,7 @@
-"""hvdb campaign: generate, submit, status, resume and cancel. Python 3.11, standard library only."""
+"""hvdb campaign, with the commands generate, submit, status, resume and cancel.
+
+Needs Python 3.11 and uses only its standard library.
+"""
 
 from __future__ import annotations
 
@@ -172,7 +175,7 @@ def _active_or_note(manifest: folder.Manifest, notes: list[str]) -> dict[Unit, A
 def run_status(arguments: argparse.Namespace) -> int:
     """Prints the status of the campaign. Returns 1 if cells have failed."""
     manifest = folder.read(arguments.folder)
-    # Ask the scheduler first and read the stores last: a job that ends meanwhile then shows as done, not as lost.
+    # Ask the scheduler first and read the stores last. A job that ends in between is then shown as done, not as lost.
     notes: list[str] = []
     active = _active_or_note(manifest, notes)
     attempts = events.latest(events.read(manifest.layout.events))

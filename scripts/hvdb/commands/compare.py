@@ -16,7 +16,7 @@ from hvdb.sides import Cell
 from hvdb.thresholds import Thresholds
 from hvdb.verdict_report import Outcome, Report
 
-# At most this number of runs of each side is used. With more runs, the exact test takes long and decides no better.
+# At most this number of runs of each side is used. With more runs, the exact test takes long and its answer is as good.
 MOST_RUNS = 50
 
 

@@ -1,4 +1,4 @@
-"""hvdb completion: prints the shell's completion of commands, options and files. shtab makes it from the parsers."""
+"""hvdb completion: prints a shell script that completes commands, options and files. shtab makes the script."""
 
 from __future__ import annotations
 

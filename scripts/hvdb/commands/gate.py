@@ -1,4 +1,4 @@
-"""hvdb gate: measures the sides A and B in pairs until it can say whether B is slower than A."""
+"""hvdb gate: measures the sides A and B in pairs until the pairs show whether B is slower than A."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands gate, compare and history share this code: options for thresholds and output files, and the printing."""
+"""Code that the commands gate, compare and history share: options for thresholds and output files, and printing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXIT_CODES = (
 
 
 def slowdown(text: str) -> float:
-    """Parses '3' or '3%' to 0.03. Errors: ArgumentTypeError."""
+    """Converts a percentage, such as '3' or '3%', to a ratio (0.03). Errors: ArgumentTypeError."""
     try:
         return thresholds.tolerated(float(text.removesuffix("%")) / 100)
     except ValueError:
