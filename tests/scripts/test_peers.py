@@ -348,5 +348,5 @@ class CompileTest(unittest.TestCase):
         trainer.batch.side_effect = KeyError("Python.h:\nno such file")
         with self.assertRaisesRegex(ValueError, r"^torch.compile: KeyError: .*Python.h:.*no such file"):
             self.program.build(trainer, SimpleNamespace(variant="autotune", batch=8))
-        with self.assertRaises(KeyError):  # the error of a variant other than compile is a defect
+        with self.assertRaises(KeyError):  # an error of a variant other than compile is a defect, so it is raised
             self.program.build(trainer, SimpleNamespace(variant="eager", batch=8))

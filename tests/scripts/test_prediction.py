@@ -24,7 +24,7 @@ class PredictionTest(unittest.TestCase):
         self.assertEqual({level: prediction.fewest(level) for level in needs}, needs)
 
     def test_the_interval_by_hand(self) -> None:
-        earlier = np.arange(1.0, 20.0)  # a new value is below 1 in 1 of 20 cases
+        earlier = np.arange(1.0, 20.0)  # with probability 1/20, a new value is below 1.0
         self.assertEqual(prediction.interval(earlier, 0.05), (1.0, 19.0))
         self.assertEqual(prediction.interval(earlier[1:], 0.05), (-math.inf, math.inf))
         self.assertEqual(prediction.interval(np.arange(1.0, 60.0), 0.05), (3.0, 57.0))  # 3 of 60 cases

@@ -432,7 +432,7 @@ class StoreTest(FolderTest):
         self.assertIn(uuid, files[1].read_text(encoding="utf-8"))
 
     def test_many_ranks_and_samples(self) -> None:
-        """Draws 512 ranks with 1000 samples within the memory and time that a login node allows."""
+        """The plot of 512 ranks with 1000 samples each must need only the memory and time that a login node allows."""
         self.make(world=512, steps=1000, slow=[77, 300])
         code = (
             "import resource, sys; sys.path.insert(0, 'scripts'); from hvdb.__main__ import main\n"

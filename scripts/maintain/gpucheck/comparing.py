@@ -11,7 +11,7 @@ from pathlib import Path
 from . import commands, host
 from .visit import CannotRun, CutShort, PartFailed, Visit
 
-NO_TIME = "no time"  # the wording of compare_gpu.py
+NO_TIME = "no time"  # compare_gpu.py uses these words in a reason if time ran out
 VERDICT_SECONDS = 60.0
 VERDICT = "verdict.txt"
 
