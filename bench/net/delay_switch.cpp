@@ -86,7 +86,7 @@ class Port {
   std::optional<Clock::time_point> send_due(Clock::time_point now) {
     while (!queue_.empty() && queue_.front().due <= now) {
       const std::vector<std::byte>& bytes = queue_.front().bytes;
-      // EIO and EINVAL mean that the device is down or not up yet. A hardware switch drops such frames too.
+      // EIO and EINVAL mean that the device is down or not up yet. A hardware switch would also drop the frame.
       if (::write(descriptor_, bytes.data(), bytes.size()) < 0 && errno != EIO && errno != EINVAL) fail("write");
       queue_.pop_front();
     }

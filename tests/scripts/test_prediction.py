@@ -32,7 +32,7 @@ class PredictionTest(unittest.TestCase):
     def test_p_values_are_those_of_the_rank_sum_test_of_one(self) -> None:
         rng = np.random.default_rng(1)
         for count in (1, 5, 19, 40):
-            earlier = np.round(rng.normal(size=count), 1)  # with ties
+            earlier = np.round(rng.normal(size=count), 1)  # rounded, so that some values are equal
             for new in (*np.round(rng.normal(size=20), 1), -9.0, 9.0):
                 self.assertAlmostEqual(
                     prediction.p_above(earlier, new), exact.rank_sum_p(earlier, np.array([new])), places=12

@@ -169,7 +169,7 @@ class StatisticsTest(unittest.TestCase):
             self.assertAlmostEqual(np.sum(largest > slow_ranks.critical_score(members)), 120, delta=40)
 
     def test_an_interval_holds_the_truth_as_often_as_it_says(self) -> None:
-        """Two ranks differ by 3 %. Of 1000 series, 99 % should have an interval with this difference. The standard
+        """Two ranks differ by 3 %. In 99 % of 1000 series the interval should contain 3 %. The standard
         error of this share is 0.3 %."""
         for noise in ("normal", "heavy tails", "autocorrelation", "common noise", "pauses"):
             for steps in (10, 60):

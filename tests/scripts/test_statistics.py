@@ -61,8 +61,8 @@ class RatioTest(unittest.TestCase):
         self.assertAlmostEqual(float(np.std(np.log(bootstrap.ratio(first, second).replicates))), 0.05, delta=0.0075)
 
     def test_replicates_of_one_index_are_not_divided(self) -> None:
-        """The program draws the replicates of both runs with one seed, so two replicates of equal index depend on each
-        other."""
+        """The program draws the replicates of both runs with one seed, so two replicates of equal index are
+        correlated."""
         rng = np.random.default_rng(13)
         alike = noisy(1.0, 0.05, rng)
         self.assertGreater(float(np.std(bootstrap.ratio(alike, alike).replicates)), 0.05)
