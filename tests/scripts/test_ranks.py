@@ -55,7 +55,7 @@ def healthy(rng: np.random.Generator, noise: str, shape: tuple[int, int], spread
 
 
 class PureTest(unittest.TestCase):
-    """Compares with values that are computed by hand or by simple loops."""
+    """Compares results with values that are computed by hand or by simple loops."""
 
     def test_a_time_is_compared_with_the_median_of_the_others(self) -> None:
         for times, others in (
@@ -179,7 +179,7 @@ class StatisticsTest(unittest.TestCase):
                     seconds = healthy(rng, noise, (2, steps), 0.0) * np.array([[1.03], [1.0]])
                     found = slow_ranks.compare(seconds, 0.02)[0]
                     held += found.low <= 0.03 <= found.high
-                # A series of 10 steps is too short to show its autocorrelation.
+                # A series of 10 steps is too short to show its autocorrelation, so fewer intervals contain the truth.
                 least = 935 if (noise, steps) == ("autocorrelation", 10) else 980
                 self.assertGreaterEqual(held, least, f"{noise}, {steps} steps")
 
