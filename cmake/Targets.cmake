@@ -1,4 +1,4 @@
-# One library per folder, so that the dependency rule of docs/architecture.md is a link-time fact.
+# Each folder is one library, so that linking fails if code breaks the dependency rule of docs/architecture.md.
 add_library(hvd_settings INTERFACE)
 target_compile_features(hvd_settings INTERFACE cxx_std_20)
 target_include_directories(hvd_settings INTERFACE
@@ -23,7 +23,7 @@ if(HVD_SANITIZE)
   target_link_options(hvd_strict INTERFACE -fsanitize=${HVD_SANITIZE})
 endif()
 
-# hvd_add_library(NAME SOURCES...): target hvd_NAME, alias hvd::NAME, static.
+# hvd_add_library(NAME SOURCES...): a static library, as target hvd_NAME with the alias hvd::NAME.
 function(hvd_add_library name)
   add_library(hvd_${name} STATIC ${ARGN})
   add_library(hvd::${name} ALIAS hvd_${name})

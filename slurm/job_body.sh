@@ -18,7 +18,7 @@ give_up() {  # MESSAGE: called if nothing can run
 }
 
 # Called for the scheduler's warning (USR1), the scheduler's termination (TERM), or a person's Ctrl-C. The job starts no
-# further cell. The running hvd_bench gets the signal, stores its results, marked incomplete, and ends with 7.
+# further cell. The running hvd_bench gets the signal, stores its results, marked incomplete, and ends with exit code 7.
 on_signal() {  # NAME PASS-ON
   stop=$1
   signals=$((signals + 1))
@@ -26,7 +26,8 @@ on_signal() {  # NAME PASS-ON
   if [ -n "$child" ] && [ "$2" = yes ]; then kill -s "$1" "$child" 2>/dev/null; fi
 }
 trap 'on_signal USR1 yes' USR1
-# A scheduler sends TERM and INT to the ranks itself. A second signal would stop the ranks before they have stored.
+# A scheduler sends TERM and INT to the ranks itself. A second signal would end the ranks before they have stored
+# their results.
 trap 'on_signal TERM "$pass_on_term"' TERM
 trap 'on_signal INT "$pass_on_term"' INT
 
@@ -86,7 +87,7 @@ cell() {
 }
 
 # Slurm requeues a preempted job only if the job still runs after its grace time. This job ends earlier, so it requeues
-# itself. A cancelled job is no longer RUNNING in Slurm's record.
+# itself. A cancelled job is no longer RUNNING in Slurm's record, so it does not requeue itself.
 requeue_if_preempted() {
   [ "$requeue" = yes ] || return
   local record

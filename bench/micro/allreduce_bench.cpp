@@ -4,9 +4,9 @@
 //   mpirun -np 2 build/release/bin/allreduce_bench [repetitions]
 //
 // The program interleaves the methods (A B C D, A B C D, ...), so that a noisy machine disturbs all methods alike.
-// The program prints the median over repetitions of the slowest rank's time, an order-statistics interval of that
-// median, and the median of the ratios to the flat call within each repetition. Every element of every result is
-// checked.
+// For each method the program prints the median over repetitions of the slowest rank's time, an order-statistics
+// interval of this median, and the median over repetitions of the ratio to the flat call in the same repetition. Every
+// element of every result is checked.
 #include <mpi.h>
 
 #include <algorithm>

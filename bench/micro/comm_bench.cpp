@@ -189,7 +189,7 @@ class TwoRanks {
   std::jthread other_;
 };
 
-/// Reduces 1 MiB in calls of range(0) bytes each, at least one call. The operation is the maximum over both ranks, so
+/// Reduces 1 MiB in one or more calls of range(0) bytes each. The operation is the maximum over both ranks, so
 /// that repeating it does not change the data. range(1): 1 if the memory is registered.
 void plane_all_reduce(benchmark::State& state) {
   const std::size_t count = static_cast<std::size_t>(state.range(0)) / sizeof(float);
@@ -211,7 +211,7 @@ BENCHMARK(plane_all_reduce)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
-/// Broadcasts 1 MiB in calls of range(0) bytes each, at least one call. range(1): 1 if the memory is registered.
+/// Broadcasts 1 MiB in one or more calls of range(0) bytes each. range(1): 1 if the memory is registered.
 void plane_broadcast(benchmark::State& state) {
   const std::size_t count = static_cast<std::size_t>(state.range(0)) / sizeof(float);
   const std::size_t calls = std::max<std::size_t>(1, static_cast<std::size_t>(kMiB / state.range(0)));

@@ -55,7 +55,8 @@ class GpuBench final : public TrainingBench {
     input_.generate(count);
     const auto start = Clock::now();
     for (int i = 0; i < count; ++i) {
-      // The images are on the GPU already. Between two steps only labels and numbers are copied, from pinned memory.
+      // The images are on the GPU already. Between two steps only the labels and two numbers (step,
+      // first sample) are copied, from pinned memory.
       step_->load(input_.batch(i), Deadline::after(kLongest));
       if (graph_) {
         runtime_->launch(graph_, step_->compute_stream());

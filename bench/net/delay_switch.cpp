@@ -1,9 +1,10 @@
 // delay_switch PORTS DELAY_US RATE_MBIT PREFIX: an Ethernet switch in user space that adds latency, for kernels
 // without sch_netem. Creates TAP devices PREFIX1 .. PREFIXn with the addresses 02:00:00:00:hh:ll (port number), prints
 // "ready", and forwards until it is killed. Every frame leaves at least DELAY_US after it arrived. Each output port
-// sends no faster than RATE_MBIT (0: no limit): frames for the port wait in its queue, and no frame is lost. Another
-// limit, at the sender (tc tbf), slows TCP down. Frames of up to 64 KiB pass unsplit
-// (segmentation offload). The program has one thread. scripts/network_bench runs it inside its own namespaces.
+// sends no faster than RATE_MBIT (0: no limit): frames for the port wait in its queue, and no frame is lost. A second
+// limit, which scripts/network_bench sets at each sender (tc tbf), slows the sender's TCP down. Frames of up to 64 KiB
+// pass unsplit (segmentation offload). The program has one thread. scripts/network_bench runs it inside its own
+// namespaces.
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <net/if.h>
@@ -85,7 +86,7 @@ class Port {
   std::optional<Clock::time_point> send_due(Clock::time_point now) {
     while (!queue_.empty() && queue_.front().due <= now) {
       const std::vector<std::byte>& bytes = queue_.front().bytes;
-      // EIO and EINVAL mean that the device is down or not up yet. A hardware switch drops such frames too.
+      // EIO and EINVAL mean that the device is down or not up yet. A hardware switch would also drop the frame.
       if (::write(descriptor_, bytes.data(), bytes.size()) < 0 && errno != EIO && errno != EINVAL) fail("write");
       queue_.pop_front();
     }

@@ -25,7 +25,7 @@ Cell parse_cell(const std::string& text);
 struct Request {
   std::string page;
   std::size_t samples = 0;
-  double cell_seconds = 0;     ///< no sample of a cell starts after this time
+  double cell_seconds = 0;     ///< time limit of a cell, after which no sample starts
   std::size_t pool_bytes = 0;  ///< buffers rotate through at least this many bytes
   std::uint64_t seed = 0;
   bool corrupt = false;

@@ -230,7 +230,7 @@ def _measure_all(arguments: argparse.Namespace, folder: Path) -> int:
         wiring = Wiring(*wires)
         try:
             failures += _measure(arguments, wiring, folder, kept, document)
-        except HvdbError as error:  # so that earlier results are still printed
+        except HvdbError as error:  # must not end the program: earlier results are still printed
             failures += 1
             edge.tell("network_bench", f"network_bench: {wiring.text}: {error}", sys.stderr)
     if arguments.json:

@@ -118,7 +118,7 @@ def enter(command: list[str]) -> int:
 
 def prepare() -> Path:
     """Mounts a file system on /run that disappears with the mount namespace. Call once, inside the outer namespaces.
-    The names of network namespaces and all temporary files, also Open MPI's, lie there. Returns a folder for them."""
+    The names of network namespaces and all temporary files, also Open MPI's, lie there. Returns a folder in it."""
     _do(f"mount -t tmpfs -o mode=755 tmpfs {COVERED}")
     (COVERED / "netns").mkdir()
     folder = COVERED / "hvnet"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs clang-tidy on one translation unit of a folder, for the lane of scripts/test: tidy_folder.sh BUILD_DIR UNIT.
+# Runs clang-tidy on one translation unit of a folder, for scripts/lib/lane.sh: tidy_folder.sh BUILD_DIR UNIT.
 set -euo pipefail
 # A folder's unit includes the folder's sources, so clang-tidy takes the sources for headers. The analyzer must follow
 # paths through these sources. Following paths through the standard library's headers would take most of its time.

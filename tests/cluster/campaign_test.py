@@ -1,4 +1,4 @@
-"""A campaign on a test's Slurm. Some tests run it, others interrupt it."""
+"""A campaign on a test's Slurm. Some tests run the campaign to its end, and others interrupt it."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class Cluster:
 
     @property
     def work(self) -> Path:
-        """The jobs' folder. All nodes see it. It is removed with the cluster."""
+        """The jobs' folder, which all nodes see. The folder is removed with the cluster."""
         return self.folder / "work"
 
     def _write_files(self) -> None:

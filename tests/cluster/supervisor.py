@@ -127,7 +127,7 @@ class Supervisor:
 
 def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # on Control-C the test closes standard input
+        signal.signal(number, signal.SIG_IGN)  # on Control-C the test closes standard input, which ends this process
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     raise_priority()
     supervisor = Supervisor()

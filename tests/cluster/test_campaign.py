@@ -19,7 +19,7 @@ num-warmup-batches = 1
 num-iters = 3
 max-time = 60
 """
-CELLS = 2 + 3 + 3  # in the jobs of one, two and four nodes; the job of two nodes and that of four each have 2 baselines
+CELLS = 2 + 3 + 3  # in the jobs of one, two and four nodes; the jobs of two and four nodes each have 2 baselines
 
 
 class OneToEight(ClusterTest):

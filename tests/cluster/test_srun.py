@@ -29,7 +29,7 @@ class Job:
 
 
 def submit(cluster: Cluster, name: str, *options: str, forward: str = "") -> Job:
-    """Submits a job. `forward` is a line for the job's script. In it, $child is the process id of the step."""
+    """Submits a job. `forward` is a line for the job's script, in which $child is the process id of the step."""
     folder = cluster.work / name
     folder.mkdir()
     command = f"{PROGRAM} --replay {profile(folder)} --num-iters 6000 --num-warmup-batches 1 --db {folder}/runs.db"

@@ -98,7 +98,7 @@ READ_ENVIRONMENT = re.compile(r"\bprocess_environment\s*\(")
 
 @dataclass(frozen=True)
 class Violation:
-    """Where a rule is broken, and what is wrong there."""
+    """The place where a text breaks a rule, and the fault."""
 
     file: str
     line: int

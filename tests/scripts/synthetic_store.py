@@ -67,7 +67,7 @@ class CollSpec:
 
 
 def operation(seq: int, **columns: object) -> dict:
-    """Returns a row of the table `operation`: the convolution of layer `seq`, with other values for `columns`."""
+    """Returns a row of the table `operation`: the convolution of layer `seq`. `columns` replaces default values."""
     usual = {"seq": seq, "node": f"layer{seq}.conv", "kind": "conv", "implementation": "jit", "library": 1}
     return {**usual, "seconds": 0.001 * (seq + 1), "flops": 1e9, "bytes": 1e6, **columns}
 

@@ -130,8 +130,8 @@ class ProgramTest(SharedFolderTest):
             self.assertIn(f": {cell}: " if "/" in cell else ": x: not OPERATION", failure or "", cell)
 
     def test_both_programs_read_every_set(self) -> None:
-        """Both programs must accept every cell that cells.parse() accepts. Their only error may be that options are
-        missing."""
+        """The measuring program must accept every cell that cells.parse() accepts. Its only error may be that options
+        are missing."""
         program = str(self.libraries["system"].program)
         every = [cell for texts in cells.SETS.values() for cell in texts]
         largest, above = (f"all_reduce/fp32/{cells.MOST_BYTES + more}/in/1" for more in (0, 4))

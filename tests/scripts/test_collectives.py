@@ -1,4 +1,4 @@
-"""Tests the figures of collective operations: which files are read, which are refused, and the drawing."""
+"""Tests hvdb collectives: which files it reads, which files it refuses, and the plots that it draws."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def updates(*changes: Document, of: Callable[[Document], Document] = lambda docu
 
 
 def peers(*cells: str) -> dict[str, Any]:
-    """Returns a document like the one of `coll_peers report --json`. A sample takes ours 1 s, and the peer 2 s."""
+    """Returns a document like the one of `coll_peers report --json`. A sample takes 1 s with ours and 2 s with the
+    peer."""
     ours = libraries.OURS[0]
     plan = Plan("a machine", {"cores": 2}, {ours: "1", "mpich": "5"}, list(cells), 24, 3, 1, 0, 7)
     launches = [

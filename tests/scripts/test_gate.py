@@ -337,7 +337,7 @@ class CompareTest(GateCase):
         self.assertEqual(self.run_it("compare", b, a).returncode, 0, "faster is no regression")
 
     def test_configurations_keep_their_own_names_and_verdicts(self) -> None:
-        """Two cells differ only in their threads. In store b only the cell with one thread is slower."""
+        """Two cells differ only in their threads. Only the cell with one thread is slower in store b than in a."""
         a, b = self.folder / "a.db", self.folder / "b.db"
         rng = np.random.default_rng(8)
         for path, seed in ((a, 1), (b, 2)):

@@ -235,7 +235,7 @@ class ResumeTest(Visited):
         with (
             contextlib.redirect_stderr(io.StringIO()) as said,
             mock.patch.object(program, "make_visit", side_effect=lambda *_: os.kill(os.getpid(), signal.SIGTERM)),
-            self.assertRaises(FileNotFoundError),  # from visit(), because there is no summary
+            self.assertRaises(FileNotFoundError),  # visit() raises this error, because there is no summary
         ):
             self.visit("doctor")
         self.assertEqual(said.getvalue(), "gpu_check: interrupted; what is finished stays in the directory\n")

@@ -1,5 +1,5 @@
-"""Tests a stranger's store. Terminals, Markdown and plots must show the store's texts as plain text, and no file may be
-named by them."""
+"""Tests a stranger's store. Terminals, Markdown and plots must show the store's texts as plain text. No text may become
+the path of a file."""
 
 from __future__ import annotations
 

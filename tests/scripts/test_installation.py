@@ -96,7 +96,7 @@ class Installed:
         options = ("-DHVD_BUILD_TESTS=OFF", "-DHVD_BUILD_MICROBENCH=OFF", "-DHVD_WITH_CUDA=OFF")
         self.run("cmake", "-S", source, "--preset", "release", "-B", build, *options)
         (build / "bin").mkdir(exist_ok=True)
-        shutil.copy(PROGRAM, build / "bin" / "hvd_bench")  # installs the program under test without a build
+        shutil.copy(PROGRAM, build / "bin" / "hvd_bench")  # saves a build of the program under test
         self.run("cmake", "--install", build, "--prefix", self.prefix, "--component", "program")
         self.run(sys.executable, "-m", "venv", "--system-site-packages", self.venv)
         self.run(sys.executable, "-m", "venv", "--without-pip", self.plain)

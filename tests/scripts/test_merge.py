@@ -191,7 +191,7 @@ class MergeTest(TwoStores):
             merge.merge(self.out, [self.b])
 
     def test_rows_without_their_run_are_refused(self) -> None:
-        alter(self.a, "DELETE FROM run WHERE phase = 'none'")  # no foreign key forbids it
+        alter(self.a, "DELETE FROM run WHERE phase = 'none'")  # no foreign key forbids this deletion
         with self.assertRaisesRegex(StoreError, "belongs to no run"):
             merge.merge(self.out, [self.a])
 

@@ -155,7 +155,7 @@ class PublishedMeanwhileTest(Folder):
     """A job publishes its working file while a merge runs. The file disappears after the merge has found it."""
 
     def gone_after(self, owner: object, name: str, calls: int) -> None:
-        """Makes the leftover. It disappears after call number `calls` of the function owner.name."""
+        """Makes the leftover. The leftover disappears after call number `calls` of the function owner.name."""
         self.leftover.unlink(missing_ok=True)
         self.make_leftover()
         function = getattr(owner, name)

@@ -184,7 +184,7 @@ class OnTheCpuTest(unittest.TestCase):
             command += ["--turns", "6", "--turn-seconds", "0.01", "--search-seconds", "0.01", "--warm-up", "1"]
             done = execute(*command, "--json", folder / "x.json", "--log", folder / "log", timeout=300)
             log = (folder / "log").read_text()
-            self.assertEqual(done.returncode, 3, done.stdout + done.stderr + log)  # no graphs
+            self.assertEqual(done.returncode, 3, done.stdout + done.stderr + log)  # 3: the CPU has no graphs
             self.assertIn("there are no CUDA graphs on a CPU", log)
             (row,) = json.loads((folder / "x.json").read_text())
             self.assertEqual(row["troubles"], [])
@@ -348,5 +348,5 @@ class CompileTest(unittest.TestCase):
         trainer.batch.side_effect = KeyError("Python.h:\nno such file")
         with self.assertRaisesRegex(ValueError, r"^torch.compile: KeyError: .*Python.h:.*no such file"):
             self.program.build(trainer, SimpleNamespace(variant="autotune", batch=8))
-        with self.assertRaises(KeyError):  # the error of a variant other than compile is a defect
+        with self.assertRaises(KeyError):  # an error of a variant other than compile is a defect, so it is raised
             self.program.build(trainer, SimpleNamespace(variant="eager", batch=8))

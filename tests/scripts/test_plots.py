@@ -145,7 +145,7 @@ class PlotTest(SharedFolderTest):
 
 
 class ScalingTest(unittest.TestCase):
-    """Tests the contents of the scaling figure and their places."""
+    """Tests what the scaling figure shows, and where."""
 
     def cells(self, *specs: SessionSpec) -> list[efficiency.Cell]:
         with tempfile.TemporaryDirectory() as folder:

@@ -24,15 +24,15 @@ class PredictionTest(unittest.TestCase):
         self.assertEqual({level: prediction.fewest(level) for level in needs}, needs)
 
     def test_the_interval_by_hand(self) -> None:
-        earlier = np.arange(1.0, 20.0)  # a new value is below 1 in 1 of 20 cases
+        earlier = np.arange(1.0, 20.0)  # with probability 1/20, a new value is below 1.0
         self.assertEqual(prediction.interval(earlier, 0.05), (1.0, 19.0))
         self.assertEqual(prediction.interval(earlier[1:], 0.05), (-math.inf, math.inf))
-        self.assertEqual(prediction.interval(np.arange(1.0, 60.0), 0.05), (3.0, 57.0))  # 3 of 60 cases
+        self.assertEqual(prediction.interval(np.arange(1.0, 60.0), 0.05), (3.0, 57.0))  # leaves out 3 of 60
 
     def test_p_values_are_those_of_the_rank_sum_test_of_one(self) -> None:
         rng = np.random.default_rng(1)
         for count in (1, 5, 19, 40):
-            earlier = np.round(rng.normal(size=count), 1)  # with ties
+            earlier = np.round(rng.normal(size=count), 1)  # rounded, so that some values are equal
             for new in (*np.round(rng.normal(size=20), 1), -9.0, 9.0):
                 self.assertAlmostEqual(
                     prediction.p_above(earlier, new), exact.rank_sum_p(earlier, np.array([new])), places=12

@@ -55,7 +55,7 @@ def healthy(rng: np.random.Generator, noise: str, shape: tuple[int, int], spread
 
 
 class PureTest(unittest.TestCase):
-    """Compares with values that are computed by hand or by simple loops."""
+    """Compares results with values that are computed by hand or by simple loops."""
 
     def test_a_time_is_compared_with_the_median_of_the_others(self) -> None:
         for times, others in (
@@ -169,7 +169,7 @@ class StatisticsTest(unittest.TestCase):
             self.assertAlmostEqual(np.sum(largest > slow_ranks.critical_score(members)), 120, delta=40)
 
     def test_an_interval_holds_the_truth_as_often_as_it_says(self) -> None:
-        """Two ranks differ by 3 %. Of 1000 series, 99 % should have an interval with this difference. The standard
+        """Two ranks differ by 3 %. In 99 % of 1000 series the interval should contain 3 %. The standard
         error of this share is 0.3 %."""
         for noise in ("normal", "heavy tails", "autocorrelation", "common noise", "pauses"):
             for steps in (10, 60):
@@ -179,7 +179,7 @@ class StatisticsTest(unittest.TestCase):
                     seconds = healthy(rng, noise, (2, steps), 0.0) * np.array([[1.03], [1.0]])
                     found = slow_ranks.compare(seconds, 0.02)[0]
                     held += found.low <= 0.03 <= found.high
-                # A series of 10 steps is too short to show its autocorrelation.
+                # A series of 10 steps is too short to show its autocorrelation, so fewer intervals contain the truth.
                 least = 935 if (noise, steps) == ("autocorrelation", 10) else 980
                 self.assertGreaterEqual(held, least, f"{noise}, {steps} steps")
 
@@ -432,7 +432,7 @@ class StoreTest(FolderTest):
         self.assertIn(uuid, files[1].read_text(encoding="utf-8"))
 
     def test_many_ranks_and_samples(self) -> None:
-        """Draws 512 ranks with 1000 samples within the memory and time that a login node allows."""
+        """The plot of 512 ranks with 1000 samples each must need only the memory and time that a login node allows."""
         self.make(world=512, steps=1000, slow=[77, 300])
         code = (
             "import resource, sys; sys.path.insert(0, 'scripts'); from hvdb.__main__ import main\n"

@@ -30,7 +30,8 @@ def noisy(value: float, sd: float, rng: np.random.Generator) -> Session:
 
 class RatioTest(unittest.TestCase):
     def test_by_hand(self) -> None:
-        # In logarithms, the first interval is -3 % to +12 % of its value, and the second -5 % to +4 %.
+        # In logarithms, the first interval reaches from 3 % below its value to 12 % above it, and the second interval
+        # from 5 % below its value to 4 % above it.
         first = Session(1.0, math.exp(-0.03), math.exp(0.12))
         second = Session(2.0, 2.0 * math.exp(-0.05), 2.0 * math.exp(0.04))
         found = bootstrap.ratio(first, second)
@@ -61,8 +62,8 @@ class RatioTest(unittest.TestCase):
         self.assertAlmostEqual(float(np.std(np.log(bootstrap.ratio(first, second).replicates))), 0.05, delta=0.0075)
 
     def test_replicates_of_one_index_are_not_divided(self) -> None:
-        """The program draws the replicates of both runs with one seed, so two replicates of equal index depend on each
-        other."""
+        """The program draws the replicates of both runs with one seed, so two replicates of equal index are
+        correlated."""
         rng = np.random.default_rng(13)
         alike = noisy(1.0, 0.05, rng)
         self.assertGreater(float(np.std(bootstrap.ratio(alike, alike).replicates)), 0.05)

@@ -54,12 +54,12 @@ class ExactTest(unittest.TestCase):
             self.assertGreater(exact.rank_sum_p(first + effect.low + 1e-9, second), 0.025)
 
     def test_too_few_observations_bound_nothing(self) -> None:
-        effect = exact.paired_effect(np.array([0.1, 0.2, 0.3, 0.4, 0.5]), 0.95)  # p = 2^-5 > 0.025
+        effect = exact.paired_effect(np.array([0.1, 0.2, 0.3, 0.4, 0.5]), 0.95)  # the smallest p is 2^-5 > 0.025
         self.assertEqual((effect.low, effect.high), (-math.inf, math.inf))
         self.assertAlmostEqual(effect.value, 0.3)
-        effect = exact.unpaired_effect(np.arange(3.0), np.arange(3.0) + 5, 0.95)  # p = 1 / 20 > 0.025
+        effect = exact.unpaired_effect(np.arange(3.0), np.arange(3.0) + 5, 0.95)  # the smallest p is 1 / 20 > 0.025
         self.assertEqual((effect.low, effect.high), (-math.inf, math.inf))
-        self.assertTrue(math.isfinite(exact.unpaired_effect(np.arange(4.0), np.arange(4.0), 0.95).low))  # p = 1 / 70
+        self.assertTrue(math.isfinite(exact.unpaired_effect(np.arange(4.0), np.arange(4.0), 0.95).low))  # p >= 1/70
 
     def test_intervals_hold_the_truth_as_often_as_they_say(self) -> None:
         rng = np.random.default_rng(3)

@@ -6,7 +6,8 @@
     <name>/glibc          a glibc for hosts whose own glibc is older than the programs need
     <name>/scripts        gpu_check and the scripts that it calls
 
-The bundle never contains CUDA, cuDNN and NCCL, which must fit the host's driver. The CMake target `bundle` runs this.
+The bundle never contains CUDA, cuDNN and NCCL, which must fit the host's driver. The CMake target `bundle` runs
+this program.
 """
 
 from __future__ import annotations

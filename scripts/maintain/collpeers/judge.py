@@ -1,9 +1,9 @@
 """Decides which peer is the best in a cell, and whether the engine ("ours") is slower than that peer. Pure.
 
-The unit is the round: one launch of each library, whose result is the median over its samples. The best peer of a cell
-is chosen on the even rounds and compared on the odd rounds. Choosing and comparing on the same rounds would count the
-luck of the chosen peer against ours. The ratio of a round is ours / peer. The interval of the ratio over rounds is
-exact (sign-flip test on ranks, hvdb.exact). It is infinite with fewer than six odd rounds.
+In a round, each library is launched once. The result of a launch is the median over its samples. The best peer of a
+cell is chosen on the even rounds and compared on the odd rounds. Choosing and comparing on the same rounds would count
+the luck of the chosen peer against ours. The ratio of a round is ours / peer. The interval of the ratio over rounds is
+exact (sign-flip test on ranks, hvdb.exact). With fewer than six odd rounds, the interval is infinite.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Judgement:
 
 def best_peer(peers: Mapping[str, Rounds]) -> str | None:
     """Returns the peer with the lowest median over the even rounds. A peer must have at least half as many even rounds
-    as the peer with the most."""
+    as the peer with the most even rounds."""
     even = {name: [s for i, s in rounds.items() if i % 2 == 0] for name, rounds in peers.items()}
     most = max((len(seconds) for seconds in even.values()), default=0)
     medians = {name: float(np.median(s)) for name, s in even.items() if s and 2 * len(s) >= most}

@@ -141,7 +141,7 @@ def launch_of(row: dict[str, Any], plan: Plan) -> Launch:
 
 
 def read(file: Path) -> tuple[Plan, list[Launch]]:
-    """Reads the file, without a last line that a kill cut off. Errors: HvdbError, which names the line; OSError."""
+    """Reads the file. Ignores a last line that a kill cut off. Errors: HvdbError, which names the line; OSError."""
     plan, launches, seen = None, [], set()
     for number, line in enumerate(_lines(file), start=1):
         try:

@@ -1,4 +1,4 @@
-"""Makes small copies of stores of pairs: only step times, compressed."""
+"""Makes small copies of stores of pairs. A copy contains only step times and is compressed."""
 
 from __future__ import annotations
 

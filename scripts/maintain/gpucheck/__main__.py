@@ -192,7 +192,7 @@ def check(options: argparse.Namespace, place: Place, parts: list[Part]) -> int:
     ledger = Ledger(out, [part.estimate for part in parts], call=len(calls) + 1)
     visit = make_visit(place, out, options, gpu, progress)
     winners = winners_to_copy(options.winners, visit.winners)
-    write_machine(visit, options, len(winners), calls)  # first, to mark the directory as gpu_check's
+    write_machine(visit, options, len(winners), calls)  # first, because this file marks the folder as gpu_check's
     progress.say(f"{gpu.name if gpu else 'no GPU: this tests the command alone'}, results in {out}")
     for file in winners:
         visit.winners.mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_starting = threading.Lock()  # one fork at a time
+_starting = threading.Lock()  # only one thread may fork at a time
 _running: set[subprocess.Popen[bytes]] = set()
 
 
@@ -92,7 +92,7 @@ def end_all() -> None:
 
 try:
     _prctl = ctypes.CDLL(None).prctl
-except (OSError, AttributeError):  # not Linux
+except (OSError, AttributeError):  # the system is not Linux
     _prctl = None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from . import commands, host
 from .visit import CannotRun, CutShort, PartFailed, Visit
 
-NO_TIME = "no time"  # the wording of compare_gpu.py
+NO_TIME = "no time"  # compare_gpu.py uses these words in a reason if time ran out
 VERDICT_SECONDS = 60.0
 VERDICT = "verdict.txt"
 
@@ -40,7 +40,7 @@ _OPTIONS = (
     *("--first-variant-only", "--batches", str(QUICK_BATCH), *_ALGORITHMS),
     *"--turns 16 --turn-seconds 0.5 --search-seconds 0.5".split(),
 )
-# On an H200, quick takes 34 to 51 s with the results of compile_ahead(). The time of max-autotune is a guess.
+# On an H200, a quick comparison takes 34 to 51 s after compile_ahead(). The time of max-autotune is a guess.
 QUICK = Kind("quick", "beside torch.compile, batch 256", 45, 300, ("compile", "graph"), 180)
 AUTOTUNE = Kind("autotune", "beside torch.compile, max-autotune, batch 256", 270, 400, ("autotune",), 300)
 KINDS = (QUICK, AUTOTUNE)

@@ -144,7 +144,7 @@ def compile_cache() -> Path:
     """Returns this user's folder for the output of torch.compile. The folder outlives the call and is not a result."""
     folder = Path(tempfile.gettempdir()) / f"hvd_bench-torch-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():  # because PyTorch loads programs from it
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():  # PyTorch loads programs from this folder
         return Path(tempfile.mkdtemp(prefix="hvd_bench-torch-"))
     return folder
 

@@ -68,7 +68,7 @@ def find(given: Path | None, folders: list[str], scratch: Path) -> Path:
 
 def two_ranks_on_one_gpu(visit: Visit) -> str:
     """Runs the engine's tests on GPUs, trains with two processes, and checks how a process ends that has lost the other
-    process. NCCL is a version that lets ranks share a GPU."""
+    process. This NCCL lets ranks share a GPU."""
     if visit.gpu is None:
         raise CannotRun("no GPU")
     with tempfile.TemporaryDirectory(prefix="hvd_bench-nccl-") as scratch:

@@ -16,7 +16,7 @@ class Result(Enum):
     GOOD = "good"
     FAILED = "FAILED"
     CANNOT = "cannot run"
-    CUT = "cut off"  # the call ended before the part: killed, interrupted, or out of --minutes
+    CUT = "cut off"  # the call ended while the part ran: killed, interrupted, or out of --minutes
     NOT_YET = "not yet"
 
 
@@ -70,7 +70,7 @@ def next_part(rest: Sequence[Estimate], planned: Collection[str], left: float) -
     """Returns the first part of `rest` that may start with `left` seconds left; None if there is no such part.
 
     A planned part may start if half of its estimate is left. An unplanned part may start if the planned parts still fit
-    after it.
+    after this part.
     """
     startable = [e for e in rest if e.part in planned and left >= 0.5 * e.seconds]
     spare = left - sum(e.seconds for e in startable)

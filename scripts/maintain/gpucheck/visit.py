@@ -14,7 +14,7 @@ from .place import Place
 
 
 class PartFailed(Exception):
-    """What the part checks is wrong on this host."""
+    """The part found a fault on this host."""
 
 
 class CannotRun(Exception):
@@ -39,7 +39,7 @@ class Sizes:
     autotuned: tuple[tuple[str, str], ...]  # compared with max-autotune: the first in call 2, the rest in call 3
     training: tuple[str, ...]  # options of hvd_bench
     replay: tuple[str, ...]
-    comparison: tuple[str, ...]  # last options of compare_gpu.py
+    comparison: tuple[str, ...]  # options at the end of compare_gpu.py's command line
     tunes: bool  # True: hvd_bench and train_step_bench find and share the fastest engines
 
 

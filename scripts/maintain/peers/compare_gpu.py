@@ -60,7 +60,7 @@ def best_batch(
     begun, standing = left(), 0
     for batch in batches:
         now = left()
-        if standing and now < begun - now:  # a larger batch takes as long as all earlier batches together
+        if standing and now < begun - now:  # a larger batch may take as long as all earlier batches together
             found.stopped = f"no time for batch {batch}"
             break
         if standing and (refusal := server.batch(batch)):

@@ -77,7 +77,7 @@ def start(name: str, command: list[str], threads: int) -> Server:
 
 @contextlib.contextmanager
 def running(commands: dict[str, list[str]], threads: int) -> Iterator[list[Server]]:
-    """Starts the processes in turn. An error inside the `with` kills them, because they may be busy for minutes."""
+    """Starts the processes in turn. An error inside the `with` kills the processes, which may be busy for minutes."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(start(name, command, threads)) for name, command in commands.items()]
 

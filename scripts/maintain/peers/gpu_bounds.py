@@ -26,7 +26,7 @@ class Bound:
     gpu: str
     seconds_per_image: float
     flops_per_image: float
-    peak_flops: float  # per second
+    peak_flops: float  # in FLOP per second
 
     def img_s(self) -> float:
         """Returns the roofline's images per second."""
