@@ -1,11 +1,11 @@
 #include "models/cudnn/engine_selection.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <iomanip>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "engine/base/assert.h"
@@ -19,15 +19,7 @@ namespace {
 constexpr std::chrono::minutes kLongest(10);  // time limit of one wait; a longer wait means that the GPU hangs
 
 std::string seconds_text(std::chrono::steady_clock::duration time) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(1) << std::chrono::duration<double>(time).count() << " s";
-  return std::move(text).str();
-}
-
-std::string milliseconds_text(double microseconds) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(2) << microseconds * 1e-3 << " ms";
-  return std::move(text).str();
+  return fmt::format("{:.1f} s", std::chrono::duration<double>(time).count());
 }
 
 }  // namespace
@@ -126,7 +118,7 @@ EngineSelection::SettledPlan EngineSelection::fastest(SettledPlan best) {
   if (!options_.tune) return best;
   const SettledPlan first = best;
   const auto time = [](const SettledPlan& of) {
-    return milliseconds_text(*of.microseconds) + " with " + text(fusion_that_runs(of.plan.options));
+    return fmt::format("{:.2f} ms with {}", *of.microseconds * 1e-3, text(fusion_that_runs(of.plan.options)));
   };
   for (std::size_t i = 1; i < fusions.size(); ++i) {
     if_it_fits(fusions[i], [&] {
@@ -137,7 +129,7 @@ EngineSelection::SettledPlan EngineSelection::fastest(SettledPlan best) {
       if (faster) best = std::move(other);
     });
   }
-  keep_fusion(first, text(best.plan.options.fusion));
+  if (!foreign_) keep_fusion(first, text(best.plan.options.fusion));
   return best;
 }
 
@@ -167,6 +159,7 @@ Plan EngineSelection::settle(const Fusion& fusion) {
     plan = planned(fusion);
     return known_winners(plan);
   });
+  foreign_ = kept.foreign;
   kept_ = std::move(kept.list);
   kept_fusion_ = std::move(kept.fusion);
   for (bool again = false;; again = true) {
@@ -276,17 +269,46 @@ Winners EngineSelection::known_winners(const Plan& plan) {
 
 std::vector<Winner> EngineSelection::tune(Plan& plan, EngineFailures& found) {
   EngineFailures refused;  // engines that timing found refused, perhaps for want of memory; they may still be chosen
-  const auto find = [&] { return Winners{measure_ ? timed_here(plan, found, refused) : in_use(plan, kept_), {}, {}}; };
-  const std::vector<Winner> winners = of_rank_0(plan, find).list;
+  // Empty if rank 0 knew all winners already, or had too little memory to time engines.
+  std::vector<Winner> winners = of_rank_0(plan, [&] {
+                                  Winners mine;
+                                  if (measure_) mine.list = timed_here(plan, found, refused);
+                                  return mine;
+                                }).list;
+  for (const EnginePlan& engine : plan.engines) {
+    std::erase_if(winners, [&](const Winner& winner) {
+      return winner.algorithm.empty() && winner.signature == signature_hash(engine.signature) &&
+             find_failure(refused, engine.signature, winner.choice.text()) != nullptr;
+    });
+  }
+  const Plan before = plan;
+  if (!winners.empty() && !choose_if_they_fit(plan, winners, found)) {
+    notes_.push_back("engines that were the fastest on rank 0 are not used, for want of memory");
+    plan = before;
+    winners.clear();
+  }
+  if (winners.empty()) {
+    compiled_.choose_products(kept_);
+    const bool runs = compiled_.finalize(plan, found);
+    HVD_ASSERT(runs);  // it ran before timing
+  }
+  merge_failures(found, refused);
+  if (winners.empty()) return in_use(plan, kept_);
+  if (measure_) {
+    save(winners_path(plan), plan, {.list = winners, .fusion = kept_fusion_, .why_not = {}});
+    found_.insert(found_.end(), winners.begin(), winners.end());
+  }
+  return winners;
+}
+
+bool EngineSelection::choose_if_they_fit(Plan& plan, const std::vector<Winner>& winners, EngineFailures& found) {
   choose_winners(plan, winners);
   compiled_.choose_products(winners);
   const bool runs = compiled_.finalize(plan, found);
   HVD_ASSERT(runs);  // the engine that ran before timing is among the candidates
-  merge_failures(found, refused);
-  if (!measure_ || winners.empty()) return winners;
-  save(winners_path(plan), plan, {.list = winners, .fusion = kept_fusion_, .why_not = {}});
-  found_.insert(found_.end(), winners.begin(), winners.end());
-  return winners;
+  const MemoryNeed need = memory_need(plan.memory, graph_.batch_size, compiled_.workspace_bytes(plan),
+                                      static_cast<int>(PinnedSlots::kSlots));
+  return need.total() <= runtime_.memory().free_bytes;
 }
 
 std::vector<Winner> EngineSelection::timed_here(Plan timed, EngineFailures& found, EngineFailures& refused) {

@@ -70,6 +70,8 @@ class EngineSelection {
   bool try_engine(Plan& plan, std::size_t e, TrialMemory& trial_memory, EngineFailures& found);
   /// Collective. Chooses the engines that are the fastest on rank 0.
   std::vector<Winner> tune(Plan& plan, EngineFailures& found);
+  /// Chooses and finalises `winners`. Returns false if a step with them needs more memory than is free.
+  bool choose_if_they_fit(Plan& plan, const std::vector<Winner>& winners, EngineFailures& found);
   /// Times the engines that have no winner in `kept_`. Returns an empty list if there is too little memory.
   std::vector<Winner> timed_here(Plan timed, EngineFailures& found, EngineFailures& refused);
   [[nodiscard]] std::vector<Winner> measured(const Plan& plan, EngineFailures& found);
@@ -90,6 +92,7 @@ class EngineSelection {
   bool measure_ = false;       // true if a signature of the plan has no winner in `kept_`
   std::vector<Winner> kept_;   // winners known from files or earlier timing, for the fusion that is being settled
   std::vector<Winner> found_;  // winners that were timed in this run
+  bool foreign_ = false;       // rank 0 has another GPU or cuDNN than this rank
   std::string kept_fusion_;    // the fusion that was the fastest in an earlier run (Winners::fusion)
   std::string first_file_;     // winners_path() of the first plan; this file has Winners::fusion
   std::vector<std::string> notes_;

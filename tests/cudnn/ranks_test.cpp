@@ -9,6 +9,7 @@
 #include <atomic>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/cudnn/fusions.h"
@@ -245,16 +246,25 @@ TEST(Ranks, AFailureInAFusionThatDoesNotFitIsToldLater) {
 
 // ---- Winners ----
 
+/// The two candidates of each group.
+const std::string kFirst = " 1[2=5]", kSecond = " 2[]";
+
 /// Returns the winners of a rank on which the other candidate of each pair was faster.
 std::string swapped(std::string text) {
-  const std::string first = " 1[2=5]";
-  const std::string second = " 2[]";
   for (std::size_t at = 0; at < text.size(); ++at) {
-    const bool is_first = text.compare(at, first.size(), first) == 0;
-    if (!is_first && text.compare(at, second.size(), second) != 0) continue;
-    text.replace(at, is_first ? first.size() : second.size(), is_first ? second : first);
+    const bool is_first = text.compare(at, kFirst.size(), kFirst) == 0;
+    if (!is_first && text.compare(at, kSecond.size(), kSecond) != 0) continue;
+    text.replace(at, is_first ? kFirst.size() : kSecond.size(), is_first ? kSecond : kFirst);
   }
   return text;
+}
+
+/// Makes every second candidate a winner in the text in which rank 0 sends the winners that it timed.
+void prefer_second(std::size_t rank, std::size_t number, std::string& text) {
+  if (rank != 0 || number != 2) return;
+  for (std::size_t at = text.find(kFirst); at != std::string::npos; at = text.find(kFirst, at)) {
+    text.replace(at, kFirst.size(), kSecond);
+  }
 }
 
 TEST(Ranks, RunTheEnginesThatRankZeroTimed) {
@@ -294,6 +304,60 @@ TEST(Ranks, RunTheEnginesThatRankZeroHasStored) {
   wish.executor.tune = without.executor.tune = with.executor.tune = false;
   for (const Outcome& outcome : on_ranks({without, with})) EXPECT_EQ(outcome.engines, plain.engines);
   for (const auto& folder : {full, empty}) std::filesystem::remove_all(folder);
+}
+
+/// Returns a rank whose second candidates take 64 MiB of workspace, and the same rank without memory for them.
+std::pair<Wish, Wish> roomy_and_tight() {
+  Wish roomy = small_wish();
+  roomy.script = [](Recorder& recorder) { recorder.second_workspace = std::size_t{64} << 20; };
+  Wish tight = roomy;
+  tight.device_bytes = used_bytes(roomy) + (std::size_t{1} << 20);
+  roomy.executor.tune = tight.executor.tune = true;
+  return {roomy, tight};
+}
+
+TEST(Ranks, StoredWinnersThatDoNotFitOnOneRankAreNotUsedThere) {
+  const std::filesystem::path folder = empty_folder("hvd_ranks_wide");
+  auto [roomy, tight] = roomy_and_tight();
+  const Outcome plain = on_ranks({small_wish()})[0];
+  std::vector<Winner> stored;
+  for (const EnginePlan& engine : plain.plan.engines) {
+    stored.push_back({.signature = signature_hash(engine.signature), .choice = {.engine = 2}, .microseconds = 1});
+  }
+  save_winners((folder / winners_file_name(plain.plan)).string(), plain.plan, {.list = stored, .why_not = {}});
+  roomy.executor.winners_folder = folder.string();
+  const std::vector<Outcome> outcomes = on_ranks({roomy, tight});
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.error, "");
+  EXPECT_EQ(outcomes[0].engines, swapped(plain.engines));
+  EXPECT_EQ(outcomes[1].engines, plain.engines);
+  EXPECT_NE(outcomes[1].notes.find("are not used, for want of memory"), std::string::npos) << outcomes[1].notes;
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Ranks, TimedWinnersThatDoNotFitOnOneRankAreNotUsedThere) {
+  const auto [roomy, tight] = roomy_and_tight();
+  const std::string plain = on_ranks({small_wish()})[0].engines;
+  ASSERT_NE(plain.find(kFirst), std::string::npos);
+  const std::vector<Outcome> outcomes = on_ranks({roomy, tight}, prefer_second);
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.error, "");
+  EXPECT_EQ(outcomes[0].engines.find(kFirst), std::string::npos) << outcomes[0].engines;
+  EXPECT_EQ(outcomes[1].engines, plain);
+  EXPECT_NE(outcomes[1].notes.find("engines that were the fastest on rank 0 are not used, for want of memory"),
+            std::string::npos)
+      << outcomes[1].notes;
+}
+
+TEST(Ranks, AWinnerThatWasRefusedWhenItWasTimedIsNotUsedThere) {
+  Wish runs = small_wish();
+  runs.executor.tune = true;
+  Wish refuses = runs;
+  refuses.script = [](Recorder& recorder) {
+    recorder.refuses_launch = [](std::int64_t engine, const Operations&) { return engine == 2; };
+  };
+  const std::vector<Outcome> outcomes = on_ranks({runs, refuses}, prefer_second);
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.error, "");
+  EXPECT_NE(outcomes[0].engines.find(kSecond), std::string::npos) << outcomes[0].engines;
+  EXPECT_EQ(outcomes[1].engines.find(kSecond), std::string::npos) << outcomes[1].engines;
 }
 
 // ---- Fusions ----
