@@ -1,6 +1,6 @@
-// Tests the analysis. For every network, level and oracle (some serve everything, others only single convolutions), the
-// program must cover each node once in a legal order. For small networks, the tests also run the groups of the program
-// in double. The results must be those of the graph.
+// Tests the analysis. For every network, fusion level and engine oracle (some oracles serve everything, others only
+// single convolutions), the program must cover each node once in a legal order. For small networks, the groups of the
+// program also run in double. The results must be those of the graph.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -250,7 +250,7 @@ TEST(AnalysisPadding, TheFirstConvolutionReadsAsManyChannelsAsTensorCoresWant) {
       return AnalysisOptions{
           .compute = compute, .gradient = storage(compute), .fusion = reading(Images::kPadded, level)};
     };
-    // Two copies are of the first weight and of its gradient. At level 2 the other copies are gradients of batch norms.
+    // The first weight and its gradient are copied. At level 2, four gradients of batch norms are copied too.
     const int copies = level == 2 ? 6 : 2;
     EXPECT_EQ(channels_of(padded(ComputeType::kFp16), "8"), copies);
     EXPECT_EQ(channels_of(padded(ComputeType::kBf16), "8"), copies);
@@ -385,8 +385,8 @@ TEST(AnalysisArithmetic, SmallNetworksAtAllLevelsWhateverIsServed) {
   }
 }
 
-// Images::kColumns stores the images as columns under two conditions: a single convolution reads them, and its output
-// is not a slice (a matrix product cannot write a slice). In all other cases the channels of the images are padded.
+// Images::kColumns makes a matrix of the images' windows if a single convolution reads the images and its output is not
+// a slice (a matrix product cannot write a slice). In all other cases the channels of the images are padded.
 TEST(AnalysisArithmetic, ImagesThatAreNoColumnsArePadded) {
   const auto network = [&](bool twice) {
     GraphBuilder b(twice ? "two_readers" : "joined", 3, 8, 5);

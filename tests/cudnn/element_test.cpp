@@ -176,7 +176,7 @@ TYPED_TEST(ElementTest, BatchNormFromSumsBothWays) {
                          .inv_std = {inv_std, vector},
                          .running_mean = {expected_mean, vector},
                          .running_var = {expected_var, vector}});
-  // A sum has 36 additions in fp32. The terms are squares of up to about ten.
+  // A sum has 36 additions in fp32. The terms are squares, each at most about ten.
   constexpr double kBound = 36 * 0x1.0p-23 * 10;
   for (std::size_t k = 0; k < 8; ++k) {
     EXPECT_NEAR(static_cast<double>(vectors.mean[k]), mean[k], kBound);

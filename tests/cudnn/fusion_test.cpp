@@ -104,8 +104,8 @@ TEST(Fusion, RunsAgainWhatItTimed) {
 
 // ---- Images as columns, where cuBLASLt refuses the products ----
 
-/// Returns a network whose images are columns. If `refused`, cuBLASLt refuses products with 100 rows or more. Only
-/// columns have so many rows.
+/// Returns a network whose first convolution multiplies a matrix of image windows (Images::kColumns). If `refused`,
+/// cuBLASLt refuses products with 100 rows or more. Only the product with this matrix has so many rows.
 Wish columns_wish(bool refused) {
   Wish wish{.forward = models::testing::tiny_vgg(3)};
   wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(Images::kColumns, 1)};

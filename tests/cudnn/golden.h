@@ -1,6 +1,6 @@
 // A text file with digests of long texts. The file has one line for each text: "NAME: FIGURE NUMBER ... lines 812 hash
 // 0123456789abcdef parts 0123 4567 ...". Each of the sixteen parts is a digest of one piece of the text. If a text
-// changes, the parts show in which piece it first differs, although the old text is not kept. The test owns the object.
+// changes, the parts show in which piece it first differs, although the old text is not kept. The test owns its Golden.
 // Only one thread may use it.
 #pragma once
 

@@ -1,10 +1,10 @@
-// Compares plans and steps with digests of the plans and steps of code that ran on GPUs. That code can therefore be
-// moved and renamed without a GPU. The test covers the four networks at batch 256, every type and level, and images as
-// columns and padded. It compares (1) the plan for the properties of an H200 and of an A100: launches, engines, order,
-// places and bytes; (2) every call that the step makes on a fake GPU: streams, order, ranges and events; (3) the number
-// of winners recorded on the H200 that are found. The digests are in golden/guard.txt (golden.h). The first line of
-// that file names the version of cuDNN whose heuristics made the digests. With another version, or without cuDNN, the
-// test is skipped with the reason.
+// Compares plans and steps with digests of earlier plans and steps, whose code ran on GPUs. While the digests agree,
+// the code can be moved and renamed without a test on a GPU. The test covers the four networks at batch 256, every type
+// and level, and both ways to read images (columns and padded). It compares (1) the plan for the properties of an H200
+// and of an A100: launches, engines, order, places and bytes; (2) every call that the step makes on a fake GPU:
+// streams, order, ranges and events; (3) how many of the winners recorded on the H200 are found. The digests are in
+// golden/guard.txt (golden.h). The first line of that file names the version of cuDNN whose heuristics made the
+// digests. With another version, or without cuDNN, the test is skipped with the reason.
 //
 //   ctest -R cudnn_guard_test                          compares the default options
 //   ctest -C nightly -R cudnn_guard_nightly            compares all cases
@@ -249,7 +249,7 @@ struct Found {
   std::size_t own = 0, borrowed = 0;  ///< own: winners in the plan's own file; borrowed: usable winners in other files
   std::size_t asked = 0, known = 0;   ///< asked: signatures of cuDNN's groups; known: those that have a winner
   std::size_t chosen = 0;             ///< number of signatures whose winner is among the candidates
-  std::string kept_way = "none";      ///< index of the way to fuse that the file names, among the ways that are tried
+  std::string kept_way = "none";      ///< the file's way to fuse: its index among the ways that are tried
   std::vector<std::uint64_t> products = {};  ///< signatures of the matrix products that have a winner
 };
 

@@ -1,4 +1,4 @@
-// Host memory for kernels that are compiled for the host. A launch returns only after its kernel, so no function waits.
+// Host memory for kernels compiled for the host. A launch returns when its kernel has ended, so nothing needs to wait.
 #include <cstring>
 #include <new>
 

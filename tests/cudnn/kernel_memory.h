@@ -17,7 +17,7 @@
 
 namespace hvd::models::cudnn::kernels {
 
-/// Returns the reason why there is no GPU, for which tests are skipped. Empty if tests can run.
+/// Returns the reason why there is no GPU. Tests are then skipped with this reason. Empty if tests can run.
 std::string no_device();
 void* device_allocate(std::size_t bytes);
 void device_free(void* data) noexcept;

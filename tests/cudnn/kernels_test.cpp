@@ -17,8 +17,8 @@
 namespace hvd::models::cudnn::kernels::kernels_test {
 namespace {
 
-// The shapes have rows for many blocks with a remainder, or few rows. Some numbers of channels allow wide vectors,
-// others do not.
+// Some shapes have enough rows for many blocks and a remainder, others have few rows. Some numbers of channels allow
+// wide vectors, others do not.
 const std::vector<Shape> kShapes{{3, 31, 29, 64}, {2, 5, 7, 2048}, {2, 9, 9, 6}, {1, 1, 1, 8}};
 
 void expect_vector(const char* what, const Memory& got, const std::vector<double>& expected, double terms) {
@@ -85,7 +85,7 @@ struct Behind {
   }
 };
 
-// The kernel has a body for each of these windows except the last. The last one uses the body for any window.
+// The kernel has a body of its own for each of these windows except the last, which uses the body for any window.
 const std::vector<Window> kWindows{
     {3, 3, 2, 2, 1, 1, 1, 1}, {3, 3, 2, 2}, {2, 2, 2, 2}, {3, 3, 1, 1, 1, 1, 1, 1}, {3, 2, 1, 3, 2, 0, 1, 0}};
 

@@ -76,7 +76,7 @@ struct Wish {
   std::vector<Fusion> fusions = {};  ///< candidates for Planning::fusions; empty: only the fusion of `plan`
   ExecutorOptions executor = {.seed = kSeed};
   std::size_t device_bytes = std::size_t{256} << 20;
-  int threads = 1;                             ///< threads that finalise cuDNN plans; each asks the script's refusals
+  int threads = 1;                             ///< threads that finalise cuDNN plans and call what `script` sets
   const char* device = "fake";                 ///< name of the GPU
   bool alone = true;                           ///< true: no other thread uses a Machine at the same time
   std::function<void(Recorder&)> script = {};  ///< called before the step is made; sets what the libraries refuse
@@ -209,10 +209,10 @@ inline double longest_sum(const Graph& graph) {
 
 /// Runs two steps and compares loss, gradients and weights with the reference in double.
 ///
-/// The tolerance comes from a second reference, in which each weight is changed by one random rounding. The second
-/// reference therefore shows the effect of one rounding per weight. A sum of K terms is off by about sqrt(K) roundings.
-/// A layer stores about four tensors (its output, its diff, and a vector for each). A pointer bound to a wrong tensor
-/// causes far larger errors.
+/// The tolerance comes from a second reference, in which each weight is changed by one random rounding. It is the
+/// effect of this change times the number of roundings in a layer: about four stored tensors (its output, its diff, and
+/// a vector for each), times about sqrt(K) for sums of K terms. A pointer bound to a wrong tensor causes far larger
+/// errors.
 inline void compare_with_reference(const Wish& wish, EngineOracle& oracle) {
   const double roundings = 4 * std::sqrt(longest_sum(wish.forward));
   models::testing::Rank rank(wish.forward, {.gradient = DataType::kF64, .seed = kSeed});

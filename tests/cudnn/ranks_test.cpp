@@ -169,7 +169,7 @@ TEST(Ranks, ColumnsOfImagesGiveWayOnAllRanksOfAKind) {
     Wish serves{.forward = models::testing::tiny_vgg(3)};
     serves.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(Images::kColumns, 1)};
     Wish refuses = serves;
-    refuses.script = [](Recorder& recorder) { recorder.refused_rows = 100; };  // only columns have so many rows
+    refuses.script = [](Recorder& recorder) { recorder.refused_rows = 100; };  // refuses only the product of columns
     if (!equal) refuses.device = "else";
     const auto multiplies_columns = [](const Outcome& outcome) {
       const auto& groups = outcome.plan.program.groups;

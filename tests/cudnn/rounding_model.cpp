@@ -16,7 +16,7 @@
 namespace hvd::models::cudnn::testing {
 namespace {
 
-/// Number of references with rounded weights. The root mean square of their errors is an estimate of a step's error.
+/// Number of shaken references, with rounded weights. The root mean square of their errors estimates a step's error.
 constexpr std::uint64_t kShaken = 8;
 
 // A bound is a factor times the root mean square error of the shaken references. In a shaken reference, each weight has
@@ -31,11 +31,11 @@ constexpr std::uint64_t kShaken = 8;
 // and therefore only by (4/3)^(1/4).
 //
 // Statistics: a step's squared error is divided by the mean squared error of kShaken references. If an error has d
-// independent directions, the quotient has an F distribution with d and kShaken * d degrees of freedom. A tensor of n
-// elements has n - 1 directions, because the gradients of the biases of the five classes add up to zero. It has at most
-// 31, because few elements are decided differently, and each of them changes many other elements. All gradients
-// together have at least 31. A run compares about 1,400 tensors, 50 times all gradients together, and 50 losses (d =
-// 1). The constants below are roots of the quantiles F(d, 8 d; 1 - p), computed from 20 million draws. They assume
+// independent directions, the quotient has an F distribution with d and kShaken * d degrees of freedom. For a tensor of
+// n elements, d = min(n - 1, 31): n - 1, because the gradients of the biases of the five classes add up to zero; 31,
+// because few elements are decided differently, and each changes many other elements. For all gradients together, d is
+// at least 31. A run makes about 1,400 comparisons of single tensors, 50 of all gradients together, and 50 of losses
+// (d = 1). The constants below are roots of the quantiles F(d, 8 d; 1 - p), computed from 20 million draws. They assume
 // normal errors, also for the elements that are decided differently.
 constexpr double kLayerRoundings = 4.0 / 3;
 constexpr double kWholeQuantile = 1.55;  ///< for d = 31 and p = 1e-4

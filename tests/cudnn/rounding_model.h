@@ -6,12 +6,12 @@
 // which element passes. An element that is decided differently is not an error, but it changes gradients by far more
 // than a rounding does. (On an H200 in fp32 the gradient of mixed2.b3.bn.beta in tiny_inception(16, 35, 32) was off by
 // 3.054e-5. There mixed2.b3.relu reads an element of -1.85e-7, which had become positive, and the element's diff is
-// 3.054e-5.) In fp32 few elements are so close, and for some seeds of small networks there are none
-// (smallest_margin()). With these seeds, only roundings change the gradients of a correct step. In 16 bits and tf32 a
-// few elements in a thousand are decided differently, whatever the seed. These elements cause most of the gradients'
-// error, which therefore grows as the root of the rounding. tiny_resnet's gradients are off by 8% in fp16, on the fake
-// GPU and on an H200, and by 22% in bf16. Each tensor's bound is therefore measured, with references in double in which
-// each weight is changed by one random rounding.
+// 3.054e-5.) In fp32 few values are so near to zero or to each other, and for some seeds of small networks there are
+// none (smallest_margin()). With these seeds, only roundings change the gradients of a correct step. In 16 bits and
+// tf32 a few elements in a thousand are decided differently, whatever the seed. These elements cause most of the
+// gradients' error, which therefore grows as the root of the rounding. tiny_resnet's gradients are off by 8% in fp16,
+// on the fake GPU and on an H200, and by 22% in bf16. Each tensor's bound is therefore measured, with references in
+// double in which each weight is changed by one random rounding.
 #pragma once
 
 #include <cstdint>

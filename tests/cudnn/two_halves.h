@@ -58,7 +58,7 @@ inline std::pair<double, double> distance(const std::vector<float>& a, const std
 
 /// Runs two steps on this rank's half of the batch and two steps on the whole batch. Each step is followed by an
 /// update. `forward_of(batch)` builds the network. Returns a text with the gradients that differ by more than
-/// `tolerance` x norm, or "".
+/// `tolerance` times their norm, or "".
 inline std::string compare_halves_with_whole(int rank, gpu::GpuRuntime& runtime, test::SharedGpu& shared,
                                              const StepMaker& make,
                                              const std::function<Graph(std::int64_t)>& forward_of,

@@ -117,7 +117,7 @@ TEST(LossScaleElement, HalvesAfterAnOverflowAndGrowsAfterGoodSteps) {
   now.overflow = 1;
   expect(1, 0, 3);
   now.overflow = 1;
-  expect(1, 0, 4);  // the scale is never below 1: without scaling, an overflow has another cause
+  expect(1, 0, 4);  // the scale stays at 1, because an overflow without scaling has another cause
   now.scale = AdjustLossScaleBody::kLargest;
   expect(AdjustLossScaleBody::kLargest, 1, 4);
   expect(AdjustLossScaleBody::kLargest, 0, 4);
