@@ -43,7 +43,7 @@ gpu::Graph FakeRuntime::end_capture(gpu::StreamView stream) {
   std::set<std::size_t> joined(its.recorded_tail.begin(), its.recorded_tail.end());
   for (auto node = joined.rbegin(); node != joined.rend(); ++node) {
     const auto& before = recording->nodes[*node].waits_for;
-    // All inserted numbers are smaller than *node, so this loop visits the inserted numbers too.
+    // The loop descends, and all inserted numbers are smaller than *node, so it visits the inserted numbers too.
     joined.insert(before.begin(), before.end());
   }
   std::string missing;

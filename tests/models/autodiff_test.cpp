@@ -55,7 +55,7 @@ TEST(Differentiate, AddSharesTheDiffAndImagesGetNone) {
   const Node concat = find("concat.backward");
   ASSERT_EQ(concat.outputs.size(), 2U);
   EXPECT_EQ(concat.outputs[1], kNoTensor);
-  // The gradient of the sum is used by the left branch and by the accumulation. Neither needs a copy of it.
+  // The sum's gradient is an input of left.backward_weights and of relu.accumulate. Neither reads a copy of it.
   const TensorId sum_diff = concat.outputs[0];
   EXPECT_EQ(find("left.backward_weights").inputs[1], sum_diff);
   const Node accumulate = find("relu.accumulate");

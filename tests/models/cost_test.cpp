@@ -42,8 +42,8 @@ TEST(Cost, AForwardPassCountsOnlyConvolutionsAndFullyConnectedLayers) {
   EXPECT_EQ(forward_macs_per_image(tiny()), 4 * 4 * 6 * 27 + 96 * 5);
 }
 
-// A step has three times the multiply-adds of a forward pass, except the first layer's data gradient, which is not
-// computed. A step has few other operations.
+// A step has three times the multiply-adds of a forward pass, less those of the first layer's data gradient, which is
+// not computed. A step has few other operations.
 TEST(Cost, OfAStepIsThreeForwardPasses) {
   for (const ModelInfo& model : model_catalogue()) {
     const Graph graph = differentiate(build_model({.model = model.name, .batch_size = 2}));

@@ -73,8 +73,8 @@ TEST(ReferenceConv, EqualsItsDefinition) {
     Values y(static_cast<std::size_t>(c.y.count()));
     conv(c.window, {x, c.x}, {w, weights}, {}, {y, c.y});
     const Values expected = plain_conv(c.window, {x, c.x}, {w, weights}, c.y);
-    // The two sums add K products of order 1 in different orders. They differ by sqrt(K) roundings of values of order
-    // sqrt(K).
+    // The two sums add the same K products, each of magnitude about 1, in different sequence. They differ by sqrt(K)
+    // roundings of values of magnitude sqrt(K).
     const double k = static_cast<double>(weights.count() / c.y[3]);
     for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], expected[i], 8 * k * 2.2e-16);
   }

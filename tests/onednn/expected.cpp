@@ -191,8 +191,8 @@ void Recomputation::norm_backward() {
   give(2, std::move(r.dbeta), false);
 }
 
-/// Passes input `of_diff` on where the first input is positive. In the forward pass `of_diff` is 0: the first input
-/// itself.
+/// Passes input number `of_diff` on where input 0 is positive. In the forward pass `of_diff` is 0: input 0 decides
+/// about itself.
 void Recomputation::rectifier(std::size_t of_diff) {
   Tensor out = output();
   if (of_diff == 0) {
