@@ -210,9 +210,9 @@ inline double longest_sum(const Graph& graph) {
 /// Runs two steps and compares loss, gradients and weights with the reference in double.
 ///
 /// The tolerance comes from a second reference, in which each weight is changed by one random rounding. It is the
-/// effect of this change times the number of roundings in a layer: about four stored tensors (its output, its diff, and
-/// a vector for each), times about sqrt(K) for sums of K terms. A pointer bound to a wrong tensor causes far larger
-/// errors.
+/// effect of this change and one rounding of the result, both times the number of roundings in a layer: about four
+/// stored tensors (its output, its diff, and a vector for each), times about sqrt(K) for sums of K terms. A pointer
+/// bound to a wrong tensor causes far larger errors.
 inline void compare_with_reference(const Wish& wish, EngineOracle& oracle) {
   const double roundings = 4 * std::sqrt(longest_sum(wish.forward));
   models::testing::Rank rank(wish.forward, {.gradient = DataType::kF64, .seed = kSeed});
