@@ -44,9 +44,9 @@ struct IntervalOptions {
 };
 
 /// Returns the median with its percentile interval from a circular block bootstrap. Blocks that are shorter than the
-/// correlation understate the variance. The deviations are therefore widened until their variance is larger by two
-/// factors. The first makes up for the variance that an AR(1) series loses at this block length. The second is the
-/// usual n / (n - 1) for the effective sample size n.
+/// correlation length understate the variance. So the replicates' deviations from the median are stretched: their
+/// variance is multiplied by two factors. The first makes up for the variance that an AR(1) series loses at this block
+/// length. The second is the usual n / (n - 1) for the effective sample size n.
 /// Simulated in tests/bench/measure_coverage_test.cpp: the interval contains the true median in 93 to 96 % of series of
 /// 10 or more independent samples. The interval contains the true median in 90 to 95 % of series with lag-one
 /// correlation 0.3 and 20 or more samples, or with correlation 0.6 and 100 or more samples.

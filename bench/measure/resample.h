@@ -42,7 +42,7 @@ struct Bootstrap {
   std::vector<double> replicates;
 };
 
-/// `factor`: resamples understate the deviations by this factor. `floor`: the lowest value of a widened replicate.
+/// `factor`: resamples understate deviations from the figure by this factor. `floor`: lowest widened replicate.
 struct Widening {
   double factor = 1, floor = 0;
 };

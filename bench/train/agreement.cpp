@@ -52,8 +52,8 @@ std::string judge(const std::vector<comm::Bytes>& all, const comm::Topology& top
       verdict);
 }
 
-/// Returns the error text for ranks with different layouts. `all`: [rank], one line for the maker, then
-/// one line per parameter.
+/// Returns the error text for ranks with different layouts. `all` is indexed by rank. Each rank's message has one line
+/// for the maker of the layouts, then one line per parameter.
 std::string judge_layouts(const std::vector<comm::Bytes>& all, const comm::Topology& topology) {
   std::string told;
   std::size_t others = 0;

@@ -83,7 +83,7 @@ class DeviceTrainer final : public Trainer {
   std::array<Marks, kStepsInFlight> marks_;
   std::vector<gpu::Event> ready_;         // one per gradient, on the compute stream; used while recorder_ is set
   gpu::Event reduce_begin_, reduce_end_;  // recorded on the communication stream
-  Clock::time_point last_end_{};          // when the host saw the last step end, or was asked for the present steps
+  Clock::time_point last_end_{};          // when the host saw the last step end, or was asked for new steps after it
 };
 
 }  // namespace hvd::bench

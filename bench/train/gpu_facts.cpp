@@ -17,7 +17,7 @@ namespace {
 struct Fact {
   std::string_view key;
   bool in_fingerprint;  // true if the fact can change a result
-  bool alike;  // true if the fact should be equal on all ranks; otherwise a note says that all wait for the slowest
+  bool alike;  // the fact should be equal on all ranks; if it differs, a note says that all wait for the slowest
 };
 constexpr std::array kFacts{Fact{"gpu.name", true, true},
                             Fact{"gpu.uuid", false, false},

@@ -43,9 +43,9 @@ std::string cpus_near(const std::string& pci_bus_id, const std::filesystem::path
 /// otherwise "". Pure.
 std::string distance(const std::vector<int>& mine, const std::string& near);
 
-/// Returns a caution of one line if reductions in a world of `ranks` are far slower than `link`. Returns "" if
-/// they are not far slower, or if too little is known. `bytes` and `seconds`: [bucket], each bucket reduced alone.
-/// Pure.
+/// Returns a caution of one line if reductions in a world of `ranks` are far slower than `link`. Returns "" if they are
+/// not far slower, or if too little is known. `bytes` and `seconds` are indexed by bucket; each bucket was reduced
+/// alone. Pure.
 std::string bandwidth_caution(const Link& link, int ranks, const std::vector<double>& bytes,
                               const std::vector<double>& seconds);
 /// Returns the bus bandwidth of the fastest bucket, as in nccl-tests: 2 (n - 1) / n x bytes / seconds. Pure.

@@ -16,8 +16,9 @@
 
 namespace hvd::bench {
 
-/// Chooses pieces of at most `piece_elements`, in ascending order, with about `budget_elements` in total (more if the
-/// ends of the tensors alone need more). Pure, so all ranks choose the same pieces.
+/// Chooses pieces of at most `piece_elements`, in ascending order: the first and the last piece of each tensor, and
+/// pieces drawn at random between them. In total about `budget_elements`, or more if the first and last pieces alone
+/// exceed that. Pure, so all ranks choose the same pieces.
 std::vector<GradientPiece> choose_pieces(std::span<const models::ArenaSlot> slots, std::size_t budget_elements,
                                          std::uint64_t seed, std::size_t piece_elements = 4096);
 
@@ -25,7 +26,6 @@ std::vector<GradientPiece> choose_pieces(std::span<const models::ArenaSlot> slot
 double element_value(std::span<const std::byte> data, DataType type, std::size_t index);
 
 /// Compares one piece of all ranks with the reduced piece. Returns a line on the first element out of bounds, or "".
-///
 /// Bound: if n values are added in any order and every partial sum is rounded to `sum_type`, the error is at most
 /// (n - 1) u sum|g| to first order (u: unit roundoff; Higham, Accuracy and Stability, section 4.2). The bound
 /// adds three more roundings: for the division in an average, for the result, and for the terms of second order.

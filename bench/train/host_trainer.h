@@ -27,7 +27,7 @@ class HostTrainer final : public Trainer {
   void set_schedule(Schedule schedule) override;
   void build(const models::StepOptions& options, const models::ArenaAllocator& allocate);
 
-  /// For the sharded schedule: makes this rank update, and keep the momentum of, only its share of the weights.
+  /// For the sharded schedule: limits this rank's updates, and the momentum that it keeps, to its share of the weights.
   void take_share();
   /// Adopts the shares of the engine's current plan; Engine::set_buckets() changes the plan. The momentum of a weight
   /// that another rank updated under the previous plan starts at zero on this rank.

@@ -39,7 +39,7 @@ struct Directive {
   Phase phase = Phase::kFull;
   std::int64_t steps = 0;
   std::int64_t discard = 0;  ///< the samples of the first `discard` steps are not kept
-  bool new_graphs = false;   ///< kSteps: every rank captures its steps anew, because one rank's capture has changed
+  bool new_graphs = false;   ///< kSteps: every rank captures its steps anew, because rank 0 began or ended recording
   bool failed = false;       ///< kEnd: every rank throws Error{code, text}
   Errc code = Errc::kInterrupted;
   std::string text = {};

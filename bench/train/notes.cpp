@@ -49,7 +49,7 @@ std::string rounds_note(const Findings& findings) {
 constexpr double kBeyond = 1.005;  // tolerance for the noise of ranks that only sleep or replay
 
 // A rank that waits for ranks on the same machine cannot be faster than a rank that runs alone. The note warns if the
-// measured efficiency says so.
+// measured efficiency is nevertheless above 100 %.
 std::string beyond_note(const RunRecord& full, const EfficiencyAnalysis& measured) {
   const Estimate& efficiency = measured.efficiency;
   if (full.world_size == 1 || (efficiency.has_interval() ? efficiency.low : efficiency.value) <= kBeyond) return {};

@@ -27,7 +27,7 @@ NumaReport numa_report(bool first_of_host, const Environment& environment);
 std::string to_text(const NumaReport& report);
 NumaReport parse_numa_report(std::string_view text);
 
-/// Properties of all ranks on which the caution depends.
+/// What the caution about unbound ranks depends on. Applies to all ranks.
 struct NumaKind {
   bool threads = false;  ///< ranks are threads of one process, so no launcher can bind them one by one
   bool on_gpus = false;  ///< the ranks use GPU memory: no caution, because gpu_surroundings.h checks such ranks
@@ -36,7 +36,7 @@ struct NumaFacts {
   Provenance provenance;           ///< numa.topology, numa.of_rank, and the caution, if there is one
   std::vector<std::string> notes;  ///< about a rank that may run on several nodes and is alone on its host
 };
-/// Judges the reports of all ranks. `ranks` and `hosts` are [rank]. Pure.
+/// Judges the reports of all ranks. `ranks` and `hosts` are indexed by rank. Pure.
 NumaFacts judge_numa(const std::vector<NumaReport>& ranks, const std::vector<std::string>& hosts, const NumaKind& kind);
 
 /// Collective. `gather` gives rank 0 the messages of all ranks. Rank 0 gets the facts of all ranks, the other ranks get

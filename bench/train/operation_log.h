@@ -12,13 +12,13 @@ namespace hvd::bench {
 
 class OperationLog {
  public:
-  /// Call begin() before and end() after steps that count. `profile` is the mean over all `steps` so far. Both profiles
-  /// must have the same operations. Errors: HVD_ASSERT if the operations differ.
+  /// Call begin() before the measured steps and end() after them. `profile` is the TrainStep's mean over all its steps
+  /// so far, `steps` their number. Errors: HVD_ASSERT if the two profiles have different operations.
   void begin(std::vector<models::OperationProfile> profile, std::uint64_t steps);
   void end(const std::vector<models::OperationProfile>& profile, std::uint64_t steps);
 
-  /// Returns rows in execution order, with mean seconds per counted step. Returns no rows
-  /// if no steps counted or there was no profile.
+  /// Returns rows in execution order, with mean seconds per measured step. Returns no rows if no steps were measured or
+  /// there was no profile.
   [[nodiscard]] std::vector<OperationRow> rows() const;
 
  private:

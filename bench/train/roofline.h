@@ -1,5 +1,5 @@
-// The roofline model: an operation takes at least the longer of its arithmetic at the device's peak rate and its memory
-// traffic at the memory's rate. Compares these bounds with measured times. Pure.
+// The roofline model: an operation takes at least the longer of two times, the time of its arithmetic at the device's
+// peak rate and the time of its memory traffic at the memory's rate. Compares these bounds with measured times. Pure.
 //
 // Source of the model: Williams, Waterman and Patterson, "Roofline", CACM 52(4), 2009.
 #pragma once

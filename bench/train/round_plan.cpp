@@ -7,7 +7,7 @@ namespace hvd::bench {
 namespace {
 
 constexpr double kGpuVisitSeconds = 1.0;
-constexpr double kCpuVisitSeconds = 0.5;     // short, so that a host's slow spell affects all phases of a round
+constexpr double kCpuVisitSeconds = 0.5;     // short, so that a slow spell of the host covers a whole round and cancels
 constexpr std::int64_t kGpuExactRounds = 3;  // least number of rounds, if the user asks for that many samples or more
 constexpr std::int64_t kLongestVisit = 100;  // samples
 constexpr std::array<const char*, 3> kPhases{"solo", "none", "full"};

@@ -1,7 +1,7 @@
 // Searches for the fastest setting of a step, on GPUs and on CPUs, by coordinate descent from the defaults. A knob is
-// one part of the setting. The search turns one knob after another. A knob is turned once more if a later turn of
-// another knob made steps faster. ScheduleSearch decides which setting to time next; schedule_trials.h trains and
-// measures. Pure.
+// one part of the setting, and its positions are the values to try. To turn a knob is to time its positions. The search
+// turns one knob after another, and turns a knob once more if a later turn of another knob made steps faster.
+// ScheduleSearch decides which setting to time next; schedule_trials.h trains and measures. Pure.
 #pragma once
 
 #include <chrono>

@@ -29,7 +29,7 @@ std::string replay_text(const std::string& path) {
   return std::move(*text);
 }
 
-/// Returns true if the user gave `option`. For other options the replay file decides.
+/// Returns true if the user gave `option`. Options that the user did not give are taken from the replay file.
 bool given(const Options& options, std::string_view option) {
   return std::any_of(options.argv.begin(), options.argv.end(), [&](const std::string& argument) {
     return argument == option || argument.starts_with(std::string(option) + "=");

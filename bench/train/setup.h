@@ -23,7 +23,7 @@ struct Setup {
   models::ModelSpec model;  ///< with canonical name, batch size and image size filled in
   Device device = Device::kCpu;
   DataType compute = DataType::kF32;
-  DataType allreduce = DataType::kF32;  ///< requested type: of the whole all-reduce on GPUs, between nodes on CPUs
+  DataType allreduce = DataType::kF32;  ///< requested; on GPUs for the whole all-reduce, on CPUs only between nodes
   DataType gradient = DataType::kF32;   ///< type of the gradient arena
   std::uint64_t seed = 1;
   models::SgdOptions sgd;  ///< the user's values, for one rank

@@ -18,7 +18,7 @@ struct StepBound {
   std::string device;  ///< the name that the device's driver gives
   DeviceRates rates;   ///< from the device's data sheet
   double flops = 0, bytes = 0;
-  double seconds = 0;  ///< sum over the operations; each counts the longer of its arithmetic and its traffic
+  double seconds = 0;  ///< sum over operations of the longer of two times: of its arithmetic, of its traffic
 };
 
 /// `graph` must be differentiated; its tensors have type `compute`. Returns nothing if roofline.h does not know the

@@ -45,7 +45,7 @@ void Trainer::start() {
   step_->state_changed();
 }
 
-// NCCL's average would have the same effect, but in fp16 NCCL averages with PreMulSum, which NVLS cannot do.
+// NCCL's average could replace this factor, but in fp16 NCCL averages with PreMulSum, which NVLS cannot do.
 double Trainer::prescale() const {
   return setup_.gradient == DataType::kF16 && setup_.reduces() ? 1.0 / engine_.size() : 1.0;
 }

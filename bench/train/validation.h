@@ -39,7 +39,7 @@ struct Validation {
   std::int64_t steps = 0;        ///< steps with checksums, including the warm-up
   std::int64_t timed_steps = 0;  ///< number of timed steps, which are the last of `steps`
   double threshold = 0;  ///< a rank or node is slow if it takes longer than the others by at least this fraction
-  int turns = 1;         ///< number of groups of a host's ranks; the groups computed each step one after another
+  int turns = 1;         ///< the ranks of a host took each step in this many turns, one turn after another
   std::vector<std::string> groups;  ///< [group], a description of the group of equal ranks
   std::vector<ValidatedRank> ranks;
   std::vector<ValidationFinding> findings;

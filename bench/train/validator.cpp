@@ -13,7 +13,7 @@ namespace hvd::bench {
 namespace {
 
 constexpr std::int64_t kWarmUp = 1;         // untimed steps in addition to Trainer::settling_steps()
-constexpr std::size_t kNamedOfAParty = 16;  // maximum number of ranks of a party that a finding names
+constexpr std::size_t kNamedOfAParty = 16;  // a finding names at most this many of the ranks that have equal bits
 
 /// Returns "5.1 % [4.6, 5.7]".
 std::string amount(const Slowness& time) {

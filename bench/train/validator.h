@@ -1,6 +1,6 @@
 // Runs the sequence of a validation on rank 0. Every rank trains on the same batches from the same weights without
-// reductions. Each rank's checksums of gradients and weights, and its step times, are compared with those of equal
-// ranks. The Validator decides; the workers act (rank_group.h).
+// reductions. Each rank's checksums of gradients and weights, and its step times, are compared with those of ranks of
+// the same kind (rank_kind.h). The Validator decides; the workers act (rank_group.h).
 //
 // Rank 0's thread owns a Validator.
 #pragma once

@@ -136,7 +136,7 @@ Answer Worker::measure_memory() {
     answer.peak_bytes = used->now;  // also the peak, because nothing was freed since `before`
     return answer;
   }
-  // Ranks in one process share its resident set, so each counts an equal part.
+  // Ranks in one process share its resident set, so each rank is assigned an equal part.
   answer.baseline_bytes = process_.baseline_bytes / process_.ranks_here;
   answer.peak_bytes = std::max(peak_before_check_, resident_set().peak) / process_.ranks_here;
   return answer;
