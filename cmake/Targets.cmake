@@ -107,8 +107,8 @@ function(hvd_not_sanitized name)
   endif()
 endfunction()
 
-# hvd_add_stand_in(NAME FOLDER FILE SOURCE): builds FILE ("libcudnn.so.9") in tests/stand_ins/FOLDER of the build, a
-# library that the program under test loads instead of the real one.
+# hvd_add_stand_in(NAME FOLDER FILE SOURCE): builds the library FILE ("libcudnn.so.9") in tests/stand_ins/FOLDER of the
+# build. The program under test loads FILE instead of the real library.
 function(hvd_add_stand_in name folder file source)
   add_library(${name} SHARED ${source})
   target_link_libraries(${name} PRIVATE hvd_strict)

@@ -26,8 +26,8 @@ on_signal() {  # NAME PASS-ON
   if [ -n "$child" ] && [ "$2" = yes ]; then kill -s "$1" "$child" 2>/dev/null; fi
 }
 trap 'on_signal USR1 yes' USR1
-# A scheduler sends TERM and INT to the ranks itself. A second signal would end the ranks before they have stored
-# their results.
+# A scheduler itself sends TERM and INT to the ranks. If this script passed the signal on, the ranks would get it twice,
+# and the second signal would end them before they have stored their results.
 trap 'on_signal TERM "$pass_on_term"' TERM
 trap 'on_signal INT "$pass_on_term"' INT
 

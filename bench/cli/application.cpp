@@ -169,8 +169,8 @@ SessionObserver Application::observer(const Options& options) {
   };
   if (launch_.rank != 0) return observer;
   observer.progress = [this](const Progress& progress) {
-    // Throw only after the stage "building". After this stage the other ranks follow rank 0's directives, and they end
-    // with rank 0's exit code.
+    // Throw store_problem_ only after the stage "building". From then on the other ranks follow rank 0's directives,
+    // and they end with rank 0's exit code.
     if (store_problem_ && progress.stage != "building") std::rethrow_exception(store_problem_);
     console_->show(progress);
   };

@@ -46,9 +46,9 @@ void Application::end_now(const std::string& reason) {
   leave_now(lost_rank_text_ + reason, lost_rank_text_.empty() ? Errc::kInterrupted : Errc::kPeerLost, for_the_store);
 }
 
-/// Called when a signal arrives. The launcher may have sent the signal because a rank ended. This rank notices such an
-/// end only while it waits for the ended rank. Does nothing when later signals arrive, because by then ranks end
-/// because of the first signal.
+/// Called when a signal arrives. The launcher may have sent it because a rank ended, which this rank notices only while
+/// it waits for that rank. The first call therefore looks for a neighbour whose process has ended. Later calls do
+/// nothing, because by then ranks end because of the first signal.
 void Application::look_for_lost_neighbour() {
   if (std::exchange(looked_for_lost_, true) || leaving_ || end_begun_) return;  // ranks that are leaving are not lost
   const MutexLock lock(mutex_);
@@ -107,7 +107,7 @@ void Application::let_the_root_leave_first() const {
   }
 }
 
-/// Returns the words with which the line about an early end says what was stored or printed.
+/// Returns what the line about an early end says about the results: whether they were stored or printed.
 std::string Application::what_is_kept(const RecordKeeper* keeper) const {
   if (is_coll_) {
     return coll_written_ ? "the results so far are printed and written" : "no results are printed or written";

@@ -59,7 +59,7 @@ std::vector<coll::Collective> parse_collectives(const std::string& text) {
   return found;
 }
 
-/// Returns the value that `text` names, either with the spelling in `names` or with the value's own name ("fp32",
+/// Returns the value that `text` names. `text` is either a spelling from `names` or the value's own name ("fp32",
 /// "average").
 /// Errors: invalid_argument that lists the spellings.
 template <class Names>

@@ -73,7 +73,7 @@ void write_row(JsonWriter& rows, const CollResult& result, const Row& row) {
     write_spread(out, "out_of_place_per_iter", row[0]);
     write_form(out, "in_place", row[1]);
     write_spread(out, "in_place_per_iter", row[1]);
-    std::size_t operations = 0;  // of the last measured form; nccl-tests has one field for both forms
+    std::size_t operations = 0;  // of the in-place cell if measured; nccl-tests has one field for both cells
     for (const CellResult* cell : row) operations = measured(cell) ? cell->samples * cell->batch : operations;
     out.integer("actual_iterations", static_cast<std::int64_t>(operations));
     out.text("experiment_name", name(problem.collective));

@@ -16,8 +16,8 @@ namespace hvd::bench {
 ProcessStart process_start(Environment environment);
 Launch detect_launch(const Environment& environment);
 
-/// Sets `options.comm` if it is kAuto: to MPI for several processes, to loopback for --ranks. Otherwise it stays kAuto.
-/// Refuses launches that would silently run as separate worlds.
+/// If `options.comm` is kAuto, sets it to MPI for several processes, and to loopback for one process with --ranks. For
+/// one process without --ranks it stays kAuto. Refuses launches that would silently run as separate worlds.
 /// Errors: invalid_argument if the launcher's variables contradict one another, or if the launch is refused (the text
 /// says how to launch); unsupported if several processes were started and this build has no MPI.
 /// To run one process on purpose inside an allocation of several tasks, use `--comm loopback` or --ranks, or launch one
@@ -27,7 +27,7 @@ void check_launch(const Launch& launch, Options& options, bool mpi_in_build);
 /// Says whether this rank reports that the run failed, so that not all of 512 ranks report it.
 enum class ErrorReporting : std::uint8_t {
   kNow,
-  kUnlessStopped,  ///< wait a moment: SIGTERM from the launcher means that another rank has reported the error
+  kUnlessStopped,  ///< wait, then report unless SIGTERM came: the launcher sends it after another rank's report
   kSilent,
 };
 enum class ErrorStage : std::uint8_t {

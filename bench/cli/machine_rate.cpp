@@ -67,8 +67,8 @@ float (*widest_multiply_add())(long) {
   return multiply_add_portable;
 }
 
-/// Returns a graph of three parts: a narrow convolution that makes the input of the timed one, the timed convolution,
-/// and a loss.
+/// Returns a graph of three parts: the timed convolution, a narrow convolution before it that makes its input, and a
+/// loss after it.
 models::Graph convolution_graph() {
   constexpr std::int64_t kBatch = 4, kSize = 28, kChannels = 256;
   models::GraphBuilder builder("convolution", kBatch, kSize, 8);

@@ -16,8 +16,8 @@ namespace hvd::bench {
 Setup check_model(const Options& options, GpuBackend* gpus = nullptr);
 
 /// Call on rank 0 before anything is written. `ranks`: the size of the world.
-/// Errors: io if a file of --record-replay or --timeline-filename cannot be written, or if the file exists and is
-/// of another kind (it then stays untouched); invalid_argument as for require_files_of_their_own().
+/// Errors: io if a file of --record-replay or --timeline-filename cannot be written, or if it exists and is not
+/// such a file (then it stays untouched); invalid_argument as for require_files_of_their_own().
 void check_outputs(const Options& options, int ranks);
 
 /// A file that an option names.

@@ -7,7 +7,7 @@
 
 namespace hvd::bench {
 
-/// Adds the facts that `run.provenance` does not have yet. The session adds the options of the engine.
+/// Adds the facts to `run.provenance`, which keeps those it has already. The session adds the options of the engine.
 void add_run_facts(const Options& options, const Provenance& process, RunRecord& run);
 
 }  // namespace hvd::bench

@@ -43,8 +43,8 @@ void ask_first(int /*argc*/, char** /*argv*/, char** /*environment*/) { ignored_
 // The dynamic linker calls the functions of this section before the constructors of the shared libraries.
 [[gnu::section(".preinit_array"), gnu::used]] void (*const kAskFirst)(int, char**, char**) = ask_first;
 
-/// Signals that the program waits for: all but the ignored ones. An ignored signal must not be blocked, because a
-/// blocked signal would still be delivered to the descriptor.
+/// Signals that the program waits for: all but the ignored ones. An ignored signal must not be blocked, because the
+/// descriptor receives every blocked signal, even an ignored one.
 sigset_t watched() {
   const sigset_t ignored = ignored_now();
   sigset_t set;

@@ -10,14 +10,14 @@
 namespace hvd::bench {
 namespace {
 
-constexpr std::size_t kShownRanks = 16;  // `hvdb ranks` shows as many ranks
+constexpr std::size_t kShownRanks = 16;  // `hvdb ranks` has the same limit
 
 std::string slower_text(const ValidatedRank& rank) {
   if (!rank.time) return "-";
   return fmt::format("{:.1f} [{:.1f}, {:.1f}]", 100 * rank.time->slower, 100 * rank.time->low, 100 * rank.time->high);
 }
 
-/// Returns the ranks that the table shows: the slowest, then those whose bits differ.
+/// Returns the ranks that the table shows: the slowest, then those whose bits differ from other ranks' bits.
 std::vector<std::size_t> shown_ranks(const Validation& validation) {
   std::vector<std::size_t> order(validation.ranks.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -106,7 +106,7 @@ std::string memory_objection(const CollOptions& options, const std::vector<Cell>
   const std::size_t largest = std::max<std::size_t>(1, options.sizes.empty() ? 1 : options.sizes.back());
   const std::size_t smallest = std::max<std::size_t>(1, options.sizes.empty() ? 1 : options.sizes.front());
   const auto buffers_per_byte =
-      std::max<std::size_t>(1, align_up(largest_footprint(cells, ranks), largest) / largest);  // input and output
+      std::max<std::size_t>(1, align_up(largest_footprint(cells, ranks), largest) / largest);  // 2: input and output
   const auto largest_size = [&](std::size_t kept_cold) {
     return available > kept_cold ? std::min(largest, (available - kept_cold) / buffers_per_byte) : 0;
   };

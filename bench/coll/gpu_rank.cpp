@@ -37,7 +37,7 @@ GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Co
     }
   } catch (const std::exception& error) {
     for (const auto& host : hosts) {
-      if (host) host->control().abort(error.what());  // null: over_nccl() took it and told the peers
+      if (host) host->control().abort(error.what());  // if null, over_nccl() took `host` and told the peers
     }
     abort_all(rank.variants, error.what());
     throw;

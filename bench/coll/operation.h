@@ -25,7 +25,7 @@ struct Buffers {
 
 /// The places in an Arena of the buffers of successive operations.
 enum class Places : std::uint8_t {
-  kRotating,  ///< one after another, so that a cache smaller than the arena loses a buffer before its next operation
+  kRotating,  ///< one after another, so that a cache smaller than the arena loses a buffer before it is used again
   kFixed      ///< all at the beginning of the arena, so that data may stay in caches
 };
 

@@ -292,7 +292,7 @@ std::uint64_t Rank::check_cell(std::uint32_t index) {
   comm::Communicator& communicator = *variants_[static_cast<std::size_t>(cell.variant)];
   const Buffers at = arena_of(cell).next(cell.problem, topology_);
   std::function<void()> once;
-  gpu::Graph graph;  // holds one operation, because in place a second operation would take the first one's result
+  gpu::Graph graph;  // only one operation: in place, a second operation would get the first one's result as input
   if (!graphs_.empty()) {
     graphs_[index] = {};  // the graph of the samples is not needed now: the cell has all its samples
     graph = capture(cell, [&] { start(communicator, cell.problem, at, patience_.from_now()); });

@@ -20,7 +20,7 @@ namespace {
 
 std::int64_t integer(std::size_t value) { return static_cast<std::int64_t>(value); }
 
-/// Returns text such as "n1 x 4, n2 x 4": in the order of ranks, each host with the number of its successive ranks.
+/// Returns text such as "n1 x 4, n2 x 4", in the order of ranks: one entry for successive ranks on the same host.
 std::string hosts_text(const std::vector<std::string>& hosts) {
   std::string text;
   for (std::size_t first = 0, end = 0; first < hosts.size(); first = end) {

@@ -68,7 +68,7 @@ std::vector<Visit> Schedule::next(double seconds) {
     const State& state = cells_[waiting_.back()];
     const Group& group = groups_[state.group];
     planned += state.last_seconds;
-    // The duration of a cell's first visit is unknown, so this visit always begins a new order.
+    // The duration of a cell's first visit is unknown, so next() never returns this visit after others.
     if (!visits.empty() && (planned > seconds || group.visits == 0)) break;
     visits.push_back({waiting_.back(), group.batch});
     waiting_.pop_back();

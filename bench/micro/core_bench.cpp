@@ -155,8 +155,8 @@ void coordinate_first_cycle(benchmark::State& state) {
 BENCHMARK(coordinate_first_cycle)->Arg(2)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(coordinate_first_cycle)->Arg(512)->Iterations(4)->UseManualTime()->Unit(benchmark::kMicrosecond);
 
-/// Plans batches for a thousand tensors. range(0): 0: one type; 1: two types in turn, which need look-ahead; 2: a
-/// threshold that makes many batches.
+/// Plans batches for a thousand tensors. range(0) is 0 for one type, 1 for two types in turn (which need look-ahead),
+/// and 2 for a threshold that makes many batches.
 void fuse_thousand(benchmark::State& state) {
   auto requests = requests_of(kTensors);
   FusionOptions options;

@@ -22,7 +22,7 @@ struct Call {
   Type type;
   bool in_place;
   void* out;
-  const void* in;  ///< if `in_place`: `out`; for all_gather, the rank's share of `out`
+  const void* in;  ///< with `in_place`, equal to `out`, or for all_gather to the rank's share of `out`
   std::size_t count;
   const std::size_t* counts;  ///< [rank]; two counts differ by at most 1
   const std::size_t* starts;  ///< [rank]; sums of the counts of lower ranks

@@ -116,8 +116,8 @@ class ResultStore::Impl {
       throw Error(Errc::kIo, fmt::format("{}: cannot be written ({}); change its permissions or use another --db",
                                          target_.string(), std::strerror(errno)));
     }
-    // Create the partial file, so that a write error is reported now. Then remove the file until the first save,
-    // because a job that is killed while it warms up must not leave a file.
+    // Create the partial file, so that a write error is reported now. Then remove the file, because a job that is
+    // killed while it warms up must not leave a file. The first save creates the file again.
     create_partial(1);
     remove_partial();
   }

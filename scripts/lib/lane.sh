@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the background steps of scripts/test --all, which are builds and clang-tidy, one after another. At idle priority
-# these steps use only the processor time that the tests leave. The tests mostly wait.
+# these steps use only the processor time that the tests leave, which is much, because the tests mostly wait.
 #
 # lane.sh LOGS idle|normal STEP...: writes the output of each STEP to LOGS/STEP.log and, when the STEP has ended,
 # "STATUS SECONDS" to LOGS/STEP.end.
@@ -19,9 +19,9 @@ tsan_build() {
   cmake --build build/tsan --target $targets
 }
 
-# Lists the C++ sources that a build directory compiles, without CUDA sources and generated files. A folder whose
-# sources form one unit has one file with one line per source. The file with most lines comes first, so that no long
-# unit runs alone at the end.
+# Lists the C++ files that a build directory compiles, without CUDA sources and build_info.cpp. In a unity build, one
+# file stands for a folder and includes each of the folder's sources on one line. Files with more lines come first, so
+# that no long unit runs alone at the end.
 sources() {  # BUILD_DIR
   "$HVD_PYTHON" -c 'import json, sys
 paths = {entry["file"] for entry in json.load(open(sys.argv[1] + "/compile_commands.json"))}
