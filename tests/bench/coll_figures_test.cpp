@@ -235,7 +235,7 @@ TEST(CollResultFigures, TheMarkOfAWideIntervalIsThatOfAllSamples) {
   ScheduleRule twenty = rule();
   twenty.stop.minimum_samples = 10;
   twenty.stop.maximum_samples = 40;
-  // The two cells are one group. The times of cell 0 scatter from visit 13 on, the times of cell 1 before visit 20.
+  // The two cells are one group. Cell 0 has scattered times from visit 13 on, cell 1 has them before visit 20.
   Schedule schedule({{Problem{}, 0, 0}, {Problem{}, 1, 0}}, twenty);
   std::map<std::uint32_t, std::size_t> visits;
   for (auto next = schedule.next(0.05); !next.empty(); next = schedule.next(0.05)) {

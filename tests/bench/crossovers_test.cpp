@@ -62,8 +62,8 @@ TEST(Crossovers, AnAlgorithmThatNeverWinsGetsNoSizes) {
 }
 
 TEST(Crossovers, TheTwoOperationsOfSharesHaveOneCut) {
-  // At 2 KiB, direct makes one operation 2 times as fast and the other operation 1.1 times as slow as the ring does.
-  // Both operations must therefore use direct at 2 KiB.
+  // At 2 KiB, the ring takes 2 times as long as direct for one operation, and direct takes 1.1 times as long as the
+  // ring for the other operation. Both operations must therefore use direct at 2 KiB.
   const comm::Thresholds at =
       best_thresholds({}, {{2 * kKi, 1, 2}, {2 * kKi, 1.1, 1}, {kKi, 1, 2}, {kKi, 1, 2}, {4 * kKi, 2, 1}});
   EXPECT_EQ(at.direct_bytes, 2 * kKi);

@@ -101,7 +101,7 @@ TEST(DeviceTrainer, PhasesTrainAsTheyDoOnTheHost) {
     for (const Phase phase : kPhases) trainer.step(phase);
     EXPECT_EQ(trainer.steps_done(), kPhases.size());
     const std::vector<float> got = weights_of(trainer);
-    // In each step the GPUs add up some ten terms in another order than the test. The bound allows an error of 10 *
+    // In each step the GPUs add up about ten terms, in another order than the test. The bound allows an error of 10 *
     // 2^-24 per step, relative to the largest weight.
     float largest = 0;
     for (const float value : expected) largest = std::max(largest, std::abs(value));

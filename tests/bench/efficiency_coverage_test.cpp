@@ -1,7 +1,7 @@
 // The 95 % interval of the efficiency must contain the true value as often as decomposition.h says. Each case has 300
 // seeded sessions. The noise of a step time has three factors: one for the whole round (which cancels in a ratio), one
-// for the visit, and one for the step. A limit is the share in decomposition.h, less three standard errors of 300
-// sessions.
+// for the visit, and one for the step. The test allows the share of intervals that contain the true value to be lower
+// than the share in decomposition.h by three standard errors of 300 sessions.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -20,7 +20,7 @@ TEST(GpuSession, GradientsThatChangeAfterTheyWereReadyFailTheCheck) {
   FakeGpus gpus(2);
   gpus.faults.writes_late = true;
   Options options = gpu_options(2);
-  options.gpu.schedule.overlap = false;  // with overlap the late write is a race, with any outcome
+  options.gpu.schedule.overlap = false;  // with overlap, a race decides if the late write has an effect
   const SessionOutcome outcome = run_gpus(options, gpus);
   EXPECT_EQ(outcome.error.find("check_failed: rank 0: gradient of layer0, from its element 0"), 0U) << outcome.error;
 }

@@ -41,7 +41,7 @@ Ending session(Options options, const std::vector<double>& losses, int ranks = 1
   return ending;
 }
 
-/// Returns `good` losses of 7, followed by the loss `bad`.
+/// Returns the losses of `good` + 1 steps: the loss is 7 in each step but the last, and `bad` in the last step.
 std::vector<double> after(std::size_t good, double bad) {
   std::vector<double> losses(good, 7.0);
   losses.push_back(bad);

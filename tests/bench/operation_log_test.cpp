@@ -13,7 +13,7 @@ std::vector<models::OperationProfile> profile_of(double conv, double relu) {
 
 TEST(OperationLog, OnlyStepsThatCount) {
   // Each profile is a mean over all steps so far. Times of operation a, in this order: 9 s in each of 2 warm-up steps,
-  // 4 s in 2 measured steps together, 100 s in 1 step that is not measured, 5 s in 1 measured step.
+  // 4 s in total in 2 measured steps, 100 s in 1 step that is not measured, 5 s in 1 measured step.
   OperationLog log;
   EXPECT_TRUE(log.rows().empty());
   log.begin(profile_of(9, 9), 2);

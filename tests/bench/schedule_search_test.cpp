@@ -301,8 +301,8 @@ TEST(ScheduleSearch, ComesNearTheBestSettingOfTheWholeSpace) {
   EXPECT_GE(part_near_the_best(defaults(), on_gpus, 0.03), 0.8);
 }
 
-// Each gain makes steps faster than the setting before this gain, but steps with all gains are slower than at the
-// start.
+// Each new position makes steps faster when it is tried. At the end the start is measured again, and it is then faster
+// than the setting with all new positions.
 TEST(ScheduleSearch, GainsThatDoNotAddUpAreTakenBack) {
   std::size_t visits_of_the_start = 0;
   const ScheduleSearch search = searched(

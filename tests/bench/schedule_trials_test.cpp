@@ -158,8 +158,8 @@ Session run(const Options& options, FakeGpus& gpus) {
   return session;
 }
 
-/// Makes a limit of eight CTAs the fastest limit. The lead of this limit is far larger than the random differences
-/// between runs of the fake world.
+/// Makes steps fastest under a limit of eight CTAs. Under other limits steps are slower by far more than the random
+/// differences between runs of the fake world.
 int turns_of(int max_ctas) { return max_ctas == 8 ? 0 : 400; }
 
 std::string fact(const RunRecord& run, const std::string& key) { return run.provenance.at(key).value; }

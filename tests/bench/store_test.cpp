@@ -1,5 +1,5 @@
-// Tests the store. Saved runs can be read back, and published runs are merged. Every fault must leave the target
-// unchanged and the session's rows in the partial file.
+// Tests the store. Saved runs can be read back, and published runs are merged. After every fault the target store
+// must be unchanged, and the session's own partial file must contain the session's rows.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/stat.h>

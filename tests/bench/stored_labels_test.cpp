@@ -1,5 +1,5 @@
-// Tests stored_labels(), which tells a job script the labels of all sessions that ended well. Sessions in a partial
-// file that a killed job left count as well.
+// Tests stored_labels(), which tells a job script the labels of all sessions that ended well. Sessions also count
+// if they are in the partial file of a killed job.
 #include "bench/store/stored_labels.h"
 
 #include <gtest/gtest.h>

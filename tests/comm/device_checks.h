@@ -155,8 +155,8 @@ inline Values mine(const Bench& bench, int rank, ReduceOp op = ReduceOp::kSum) {
   return [=, type = bench.type()](std::size_t i) { return value_of(rank, i, type, op); };
 }
 
-/// Returns the largest error of an average. NCCL multiplies every addend by the rounded reciprocal of the rank count,
-/// then adds. Each multiplication and addition is off by at most epsilon / 2 times kLargest.
+/// Returns the largest error that an average may have. NCCL multiplies every addend by the rounded reciprocal of the
+/// rank count, then adds. Each multiplication and addition is off by at most epsilon / 2 times kLargest.
 inline double tolerance_of(const Bench& bench, World world, ReduceOp op) {
   return op == ReduceOp::kAverage ? (world.size + 1) / 2.0 * epsilon(bench.type()) * kLargest : 0;
 }

@@ -122,8 +122,8 @@ Plan plan_of(std::uint64_t seed) {
   plan.fault = static_cast<FaultKind>(below(kFaultKinds));
   plan.notices = static_cast<Notices>(below(3));
   plan.victim = static_cast<int>(below(static_cast<std::uint64_t>(plan.ranks)));
-  // Small points are more likely than large ones, because in some worlds the fault can happen at only 3 points, and in
-  // others at some hundred.
+  // Low values of `point` are more likely than high values, because some worlds have only 3 points at which the fault
+  // can happen, and other worlds have some hundred.
   plan.point = below(1U << below(7));
   return plan;
 }

@@ -38,7 +38,7 @@ struct Killed {};
 struct RankFaults {
   FaultKind kind = FaultKind::kNone;
   Notices notices = Notices::kArrive;
-  std::uint64_t point = 0;  ///< the fault comes after so many calls of pass() (kKill) or sends (other kinds)
+  std::uint64_t point = 0;  ///< calls of pass() (kKill) or sends (other kinds) before the fault
   std::uint64_t seed = 0;
   std::optional<std::size_t> bit;  ///< the bit to invert; none: the seed chooses
   bool happened = false;

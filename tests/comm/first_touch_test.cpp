@@ -3,7 +3,7 @@
 // ctest runs this program as:
 //   mpirun -np N first_touch_test [ranks per node]
 // SharedMemory::commit() allocates pages with posix_fallocate(). This program defines its own posix_fallocate(), which
-// counts new pages. It does not use GoogleTest, because a failing rank must still take part in every collective.
+// counts new pages. The program uses no GoogleTest, because a failing rank must still take part in every collective.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>

@@ -23,7 +23,7 @@ struct GpuWorldOptions {
   std::vector<FakeNcclOptions> nccl = {};  ///< [rank]; ranks beyond the vector's end get the default
   std::vector<std::string> uuids = {};     ///< [rank]; ranks beyond the vector's end get a uuid of their own
   comm::NcclOptions communicator = {};
-  /// If > 0, the test pretends nodes of this many ranks, and connect() makes a communicator that reduces in two levels.
+  /// If > 0, each pretended node has this many ranks, and connect() makes a communicator that reduces in two levels.
   int ranks_per_node = 0;
   std::chrono::milliseconds deadline{20000};
 };
@@ -67,8 +67,8 @@ struct GpuOutcome {
   }
 };
 
-/// The communicators of each rank, [rank]: `node` joins the ranks of one node, `across` the ranks with the same local
-/// rank on all nodes.
+/// The communicators of each rank. Both vectors are indexed by rank. `node` joins the ranks of one node, `across` joins
+/// the ranks that have the same local rank on all nodes.
 struct LoopbackLevels {
   LoopbackLevels(int size, int ranks_per_node) {
     for (int first = 0; first < size; first += ranks_per_node) {

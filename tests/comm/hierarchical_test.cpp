@@ -176,7 +176,7 @@ TEST(Hierarchical, AWrongSumIsFoundBeforeTraining) {
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
-/// The communicator of a node's leader, whose reductions between nodes last until release(), even after an abort.
+/// A communicator for a node's leader. Reductions between nodes last until release(), even after an abort.
 class SlowReductions final : public comm::Communicator, private comm::DataPlane {
  public:
   [[nodiscard]] const comm::Topology& topology() const override { return solo_->topology(); }

@@ -80,8 +80,8 @@ std::vector<World> worlds() {
   return result;
 }
 
-/// Returns the worlds for operations on shares. Leaves out rabenseifner, for which these operations run the algorithm
-/// of doubling.
+/// Returns the worlds for operations on shares. Leaves out rabenseifner, because these operations then run
+/// the algorithm of doubling.
 std::vector<World> worlds_of_shares() {
   std::vector<World> result = worlds();
   std::erase_if(result, [](const World& world) { return world.algorithm == Algorithm::kRabenseifner; });
@@ -314,7 +314,7 @@ TEST(LoopbackDisagreement, IsOneTextOnAllRanksAndTheNextOperationWorks) {
   for (const Disagreement& one : disagreements()) {
     const auto results = run_loopback(3, {}, 0, [&](comm::Communicator& c) -> std::string {
       const std::string text = error_of([&] { one.call(c.data(), c.topology().rank == 2, soon()); });
-      // After the faulty call all ranks are still in step, for data in slots and for data in blocks.
+      // After the faulty call all ranks must still be in step, both for data in slots and for data in blocks.
       for (const std::size_t count : {100U, 50000U}) {
         const std::string after = check_all_reduce(c, {count, DataType::kF32, ReduceOp::kSum, Memory::kPlain});
         if (!after.empty()) return "after '" + text + "': " + after;

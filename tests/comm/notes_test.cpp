@@ -1,5 +1,5 @@
-// Tests small broadcasts on one node (notes). The root does not wait, so ranks may find a disagreement only in a later
-// call.
+// Tests notes, which are small broadcasts on one node. The root of a note does not wait, so ranks may find a
+// disagreement only in a later call.
 #include <gtest/gtest.h>
 
 #include <atomic>

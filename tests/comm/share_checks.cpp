@@ -152,7 +152,7 @@ std::string check_same_bits_as_all_reduce(Communicator& communicator, const Shar
 }
 
 std::string check_share_matrix(Communicator& communicator) {
-  constexpr std::size_t kLarge = 40009;  // elements of all ranks together; longer than a slot even with one byte each
+  constexpr std::size_t kLarge = 40009;  // elements on all ranks; too long for a slot even if an element has one byte
   const auto n = static_cast<std::size_t>(communicator.topology().size);
   std::vector<std::size_t> ragged, large;
   for (std::size_t r = 0; r < n; ++r) {

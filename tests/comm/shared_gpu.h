@@ -14,7 +14,7 @@
 
 namespace hvd::test {
 
-/// Collective and a barrier: every rank gives a message of the same length and gets the messages of all ranks, [rank].
+/// Collective and a barrier: every rank gives a message of the same length and gets all messages, in rank order.
 using Exchange = std::function<std::vector<comm::Bytes>(std::span<const std::byte>, Deadline)>;
 Exchange exchange_over(comm::Communicator& host);
 

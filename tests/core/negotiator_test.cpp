@@ -276,7 +276,7 @@ TEST(Negotiator, ShutdownEndsWhenAllAskedAndWhatIsPendingStillCompletes) {
   auto done = world.cycle();
   EXPECT_FALSE(done[0].shutdown);
   EXPECT_EQ(done[0].batches, done[1].batches);
-  ASSERT_EQ(done[0].batches.size(), 1U);  // the batch is a; rank 1 has not shut down and may still submit b
+  ASSERT_EQ(done[0].batches.size(), 1U);  // tensor a; rank 1 has not shut down and may still submit b
   world[1].submit(tensor("b"));
   world[1].request_shutdown();
   done = world.cycle();

@@ -150,7 +150,7 @@ std::map<std::string, std::size_t> last_step_of_rank_0(const std::vector<std::st
   return positions;
 }
 
-/// Returns the number of seeds in which the first bucket's reduction began before the last gradient was made.
+/// Returns for how many seeds the first bucket's reduction began before the last gradient was made.
 int seeds_with_overlap(bool overlap, bool graph) {
   int seen = 0;
   for (std::uint64_t seed = 0; seed < 12; ++seed) {

@@ -17,8 +17,8 @@ namespace hvd::test {
 inline constexpr std::size_t kGradients = 12;
 
 /// A network of kernels. Each step writes gradients that depend on rank and step, and adds the reduced gradients to the
-/// parameters. The step number is kept on the device, because a captured step would repeat a number of the host
-/// unchanged.
+/// parameters. The step number is kept on the device, because a captured step would use the same number from the
+/// host in every launch.
 class Network {
  public:
   Network(GpuRank& rank, DeviceEngine& engine)
