@@ -217,7 +217,7 @@ def _take(
 ) -> bool:
     """Collects the rows of one file. Returns False if the file was left out.
 
-    The reason is then added to `notes` if the file has vanished, otherwise to `left_out`.
+    The reason is then added to `notes` if the file is a leftover that has vanished, otherwise to `left_out`.
     """
     try:
         collected.take(path, LEFTOVER_WAIT_SECONDS if found else store.WAIT_SECONDS)

@@ -1,7 +1,7 @@
 """Opens a store file read-only, after checking that the file is a complete store with a known schema.
 
-Uses only the standard library, because hvdb.campaign imports it on login nodes without packages. Only the check of the
-values needs numpy.
+Uses only the standard library, because hvdb.campaign imports this module on login nodes without packages. Only the
+check of the values needs numpy.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def require_ours(path: Path) -> None:
     Errors: StoreError if `path` is not a store with a known schema, or is shorter than its header says.
     """
     header = require_safe_to_open(path)
-    journal = journal_of(path).exists()  # asked before the size is read, so that a transaction may end in between
+    journal = journal_of(path).exists()  # asked before the size is read, in case a transaction ends in between
     seen = state(path)
     if seen is None:
         raise StoreError(f"{path}: no such file")  # the file was renamed a moment ago
@@ -111,7 +111,7 @@ def require_ours(path: Path) -> None:
 
 
 def require_safe_to_open(path: Path) -> Header:
-    """Checks and returns the header of a store that another program may be writing. Does not check the file's size."""
+    """Checks and returns the header of a store that may be in use. Unlike require_ours(), ignores the file's size."""
     header = read_header(path)
     _require_known(header.application_id, header.version, path)
     if not header.plain:

@@ -66,7 +66,7 @@ class Judgement:
 
     @cached_property
     def detectable(self) -> float | None:
-        """The smallest slowdown that the test would have found with probability POWER; None if there is no such one."""
+        """The smallest slowdown that the test would have found with probability POWER; None if there is none."""
         return self.find_detectable()
 
 
