@@ -152,7 +152,7 @@ def _judge(connection: sqlite3.Connection, incoming: Place, known: Place, record
 def absorb(connection: sqlite3.Connection, incoming: Place, present: Sequence[Place]) -> Taken:
     """Copies into 'main' the records of `incoming` that none of `present` has.
 
-    present: 'main', then stores that are only read: their records are not copied into 'main'. The caller opens a
+    present: first 'main', then stores whose records are only compared and not copied into 'main'. The caller opens a
     transaction, and rolls it back after an error. Errors: NotComparable; sqlite3.Error.
     """
     for known in present:

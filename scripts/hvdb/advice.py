@@ -34,7 +34,7 @@ class Evidence:
     """The evidence about one configuration, from its runs on the largest number of ranks.
 
     run: a run of phase full, with its decomposition if the store has one. cell: the run's row of the efficiency table.
-    peers: runs of phase full on as many ranks and nodes and with the same transport; `run` is one of them.
+    peers: runs of phase full, `run` among them, with the transport and the numbers of ranks and nodes of `run`.
     examined: the comparison of the ranks of `run`, if there is one.
     """
 
@@ -63,9 +63,9 @@ class ReductionCost:
 
 
 def reduce_seconds(run: Run) -> float | None:
-    """Returns the median over steps of the seconds in reductions. Each step counts on the rank that waits least.
+    """Returns the median over steps of the seconds spent in reductions. None if these seconds were not measured.
 
-    Returns None if this time was not measured.
+    A step's value is that of the rank with the least seconds in reductions, which is the rank that waits least.
     """
     samples = run.lowest("reduce_seconds")
     return float(np.median(samples)) if len(samples) and np.any(samples > 0) else None

@@ -17,7 +17,7 @@ import numpy as np
 
 CONFIDENCE = 0.95
 REPLICATES = 2000
-# With fewer sessions, a bootstrap interval at 95 % contains the true value far less often than in 95 % of cases.
+# With fewer sessions than this, far fewer than 95 % of the bootstrap intervals at 95 % contain the true value.
 # Simulated: in 60 % with two sessions, in 78 % with three. docs/measurement.md has the values from five sessions on.
 MIN_SESSIONS = 5
 

@@ -93,7 +93,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Options:
-    """Values that a user may change. The inputs of the ring model replace the published inputs."""
+    """Values that a user may change. Inputs of the ring model that are given here replace the published inputs."""
 
     device: str = "cuda"
     margin: float = DEFAULT_MARGIN

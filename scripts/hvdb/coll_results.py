@@ -71,7 +71,7 @@ class Source(NamedTuple):
 
 @dataclass
 class Series:
-    """The points of one side (an algorithm or a library) in one panel. source: the side's index in Read.sources."""
+    """The points of one side (an algorithm or a library) in one panel. source: index of its source in Read.sources."""
 
     panel: Panel
     name: str
@@ -277,9 +277,9 @@ def _peer_cell(row: dict[str, Any], classes: dict[str, Any]) -> tuple[Panel, str
 
 
 def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
-    """Reads the times of each library if the file has the key `series`.
+    """Reads the times of every library if the file has the key `series`.
 
-    Without this key, the file has two times for each result: the time of hvd_bench and the time of the fastest peer.
+    Otherwise reads the two times of each result: that of hvd_bench and that of the fastest peer.
     """
     classes = _table(_table(found["plan"], "plan").get("classes"), "classes")
     own = found.get("series") is not None

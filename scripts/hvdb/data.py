@@ -32,7 +32,7 @@ def recorded_stores() -> list[Path]:
 
 
 def named(file: Path) -> str:
-    """Returns the path of one of the project's files, for a text.
+    """Returns the path of one of the project's files in the form that texts show.
 
     The path is relative to the checkout, or the absolute path in an installation.
     """

@@ -130,7 +130,7 @@ def rank_sum_p(first: np.ndarray, second: np.ndarray) -> float:
 def _most_pairs_outside(first: int, second: int, tail: float) -> int | None:
     """Returns the largest c with P(number of pairs <= c) <= tail; None if there is no such c.
 
-    Counts pairs of one of `first` and one of `second` observations in which the second observation is above the first.
+    The groups have `first` and `second` observations. A pair counts if its second observation is above its first.
     """
     sums = _sums_of_choices(np.arange(1, first + second + 1), second)
     return _last_within(np.cumsum(sums[second * (second + 1) // 2 :]), tail)

@@ -5,8 +5,8 @@ A team keeps its expected changes in a TOML file beside its code. To accept a ne
     [[expected]]
     model = "vgg16"         # optional: only this network
     ranks = 2               # optional: only this number of ranks
-    since = "2026-11-23"    # first session that counts: a date (UTC, with or without a time), or the beginning of the
-    reason = "oneDNN 3.6"   # UUID of the session or of one of its runs
+    since = "2026-11-23"    # first session that counts: its UTC date (and time), or the start of its UUID or its run's
+    reason = "oneDNN 3.6"   # why the figures change
     accepted = 2026-11-24   # optional: the date of this decision
 """
 
@@ -33,9 +33,9 @@ _ID = re.compile(r"[0-9A-Za-z-]{4,64}")
 
 @dataclass(frozen=True)
 class Expected:
-    """One expected change. since: the beginning of a UUID, or of a date and time as stores write them.
+    """One expected change. model: None for any network. ranks: None for any number of ranks. accepted: a date, or "".
 
-    model: None for any network. ranks: None for any number of ranks. accepted: a date, or "".
+    since: the beginning of the UUID of a session or of one of its runs, or of a date and time as stores write them.
     """
 
     since: str

@@ -21,7 +21,7 @@ COLOURS = {
     "#f0e442": "var(--yellow)",
 }
 _COLOUR = re.compile("|".join(COLOURS))
-# matplotlib places text for the font DejaVu Sans. Verdana may take its place, because its letters have equal widths.
+# matplotlib places text for the font DejaVu Sans. Verdana may replace it, because both have equally wide letters.
 _FONT = re.compile(r"'DejaVu Sans( Mono)?'")
 _TARGET = re.compile(r"url\(#([\w-]+)\)")
 _LONG_NUMBER = re.compile(r"(\.\d\d)\d+")

@@ -39,7 +39,7 @@ def shares(operations: Sequence[Operation]) -> list[KindShare]:
 
 
 def library_fraction(operations: Sequence[Operation]) -> float:
-    """Returns the fraction (0..1) of the profiled time that is spent in compute primitives of the library."""
+    """Returns the fraction (0..1) of the profiled time that is spent in primitives of the compute library."""
     total = sum(o.seconds for o in operations)
     return sum(o.seconds for o in operations if o.library) / total if total > 0 else 0.0
 

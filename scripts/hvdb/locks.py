@@ -1,6 +1,6 @@
 """Lock files, which keep out a second process of hvdb.
 
-Uses only the standard library, because hvdb.campaign runs on login nodes.
+Uses only the standard library, because hvdb.campaign, which imports this module, runs on login nodes without packages.
 """
 
 from __future__ import annotations

@@ -215,9 +215,9 @@ def _readable_headers(paths: list[Path], skip_damaged: bool, left_out: list[str]
 def _take(
     collected: _Collector, path: Path, found: bool, skip_damaged: bool, notes: list[str], left_out: list[str]
 ) -> bool:
-    """Collects the rows of one file. Returns False if the file was left out, and adds the reason to a list.
+    """Collects the rows of one file. Returns False if the file was left out.
 
-    The list is `notes` or `left_out`.
+    The reason is then added to `notes` if the file is a leftover that has vanished, otherwise to `left_out`.
     """
     try:
         collected.take(path, LEFTOVER_WAIT_SECONDS if found else store.WAIT_SECONDS)

@@ -17,7 +17,7 @@ from hvdb.bootstrap import Estimate
 from hvdb.efficiency import Cell
 from hvdb.published import PublishedPoint
 
-# Published series in the plot: set-up -> marker. These are one series per network generation. published.csv has more.
+# Published series in the plot: set-up -> marker. One per generation of interconnect; published.csv has more series.
 PUBLISHED_SERIES = {"roce25-rdma-nccl": "o", "tcp40-nccl": "s", "roce25-128": "^", "roce25-512": "D"}
 HOLLOW = {
     "linestyle": "none",

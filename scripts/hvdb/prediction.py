@@ -57,7 +57,7 @@ class Judgement:
 
 
 def fewest(level: float) -> int:
-    """Returns the smallest number n of earlier observations that bound a new one at `level`: 1 / (n + 1) <= level."""
+    """Returns the least number n of earlier observations for a prediction interval at `level`: 1 / (n + 1) <= level."""
     return max(1, math.ceil(1 / (level * _ROUNDING)) - 1)
 
 

@@ -3,7 +3,7 @@
 The text must not move the cursor of a terminal, break a Markdown table, become HTML, or become a formula of matplotlib.
 Each of these places has a function.
 
-Uses only the standard library, because hvdb.campaign runs on login nodes.
+Uses only the standard library, because hvdb.campaign, which imports this module, runs on login nodes without packages.
 """
 
 from __future__ import annotations

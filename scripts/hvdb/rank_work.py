@@ -35,7 +35,7 @@ class CannotTell(HvdbError):
 class Examined:
     """A run and the findings about its ranks. kind: the kind of the samples. seconds: own work (ranks, samples).
 
-    hosts: the host of each rank; empty if the store lacks the host of any rank. devices: the device of each rank.
+    hosts: the host of each rank; empty if the store lacks the host of even one rank. devices: the device of each rank.
     notes: caveats for the reader.
     """
 

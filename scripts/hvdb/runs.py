@@ -61,8 +61,8 @@ class Component:
 class Samples:
     """Samples of one kind, float64, in seconds per step (a loss has no unit).
 
-    highest, lowest: maximum and minimum, per sample, over the ranks added so far. Both are cut to the number of samples
-    of the rank with the fewest, because the ranks of a killed job may have different numbers of samples.
+    highest, lowest: for each sample, the maximum and minimum over the ranks added so far. Both are cut to the number of
+    samples of the rank with the fewest samples, because the ranks of a killed job may have different numbers.
     """
 
     highest: np.ndarray

@@ -225,7 +225,7 @@ def differences(cell: Cell) -> list[comparable.Difference]:
 
 
 def first(cell: Cell, pairs: int) -> Cell:
-    """Returns a paired cell with only its first pairs. pairs: the number of pairs to keep, the basis of a verdict."""
+    """Returns a paired cell with only its first pairs. pairs: the number of pairs that a verdict used."""
     return replace(cell, a=cell.a[:pairs], b=cell.b[:pairs])
 
 

@@ -148,7 +148,7 @@ def scores(values: np.ndarray, errors: np.ndarray | float = 0.0) -> np.ndarray:
 
 @cache
 def critical_score(members: int, seed: int = 1) -> float:
-    """Returns the score that the largest of `members` healthy members exceeds in a fraction FALSE_ALARMS of runs.
+    """Returns the score that the largest score of `members` healthy members exceeds in a fraction FALSE_ALARMS of runs.
 
     Simulates healthy members, whose values have a normal distribution. The width of the distribution does not matter.
     """

@@ -1,6 +1,7 @@
 """Opens a store file read-only, after checking that the file is a complete store with a known schema.
 
-Uses only the standard library, because hvdb.campaign runs on login nodes. Only the check of the values needs numpy.
+Uses only the standard library, because hvdb.campaign imports this module on login nodes without packages. Only the
+check of the values needs numpy.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def require_ours(path: Path) -> None:
     Errors: StoreError if `path` is not a store with a known schema, or is shorter than its header says.
     """
     header = require_safe_to_open(path)
-    journal = journal_of(path).exists()  # asked before the size is read, so that a transaction may end in between
+    journal = journal_of(path).exists()  # asked before the size is read, in case a transaction ends in between
     seen = state(path)
     if seen is None:
         raise StoreError(f"{path}: no such file")  # the file was renamed a moment ago
@@ -110,10 +111,7 @@ def require_ours(path: Path) -> None:
 
 
 def require_safe_to_open(path: Path) -> Header:
-    """Checks the header of a store that another program may be writing, and returns the header.
-
-    Unlike require_ours(), does not check the size of the file.
-    """
+    """Checks and returns the header of a store that may be in use. Unlike require_ours(), ignores the file's size."""
     header = read_header(path)
     _require_known(header.application_id, header.version, path)
     if not header.plain:
@@ -208,9 +206,9 @@ def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
 
     A job that was killed while writing leaves a hot journal. SQLite must roll a hot journal back before it can read the
     store, and that is a write. Only in this case, open_it() gets a private copy of the store and its journal.
-    By the locks, SQLite tells a hot journal from the journal of a program that is writing. But a running job takes no
-    locks on its working file, because cluster file systems may have no locks. So the copy is used only if neither the
-    store nor the journal changed during copying.
+    SQLite uses locks to distinguish a hot journal from the journal of a program that is writing. But a running job
+    takes no locks on its working file, because cluster file systems may have no locks. So the copy is used only if
+    neither the store nor the journal changed during copying.
     """
     with ExitStack() as stack:
         try:

@@ -17,7 +17,7 @@ from hvdb.runs import Run, by_session, grouped
 
 MACHINE_FACTS = ("cpu.model", "cpu.sockets", "cpu.cores", "gpu.name", "os.machine")
 LETTERS = "ABCDEFGH"
-# The run of the last of these phases decides to which system a session belongs.
+# A session belongs to the system of its run with the latest phase, in this order of phases.
 PHASES = ("solo", "none", "full")
 SHOWN_FACTS = 3
 

@@ -1,7 +1,8 @@
 """Reads SQLite files that a stranger may have made. Evaluates no expression of such a file, and refuses a file whose
 tables differ from those in SCHEMAS.
 
-Uses only the standard library, because hvdb.campaign runs on login nodes. Functions that check return a fault as text.
+Uses only the standard library, because hvdb.campaign, which imports this module, runs on login nodes without packages.
+Functions that check return a fault as text.
 Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files".
 """
 
@@ -57,7 +58,7 @@ COLL = Record(
 RECORDS = (RUN, COLL)
 # sqlite3 raises these errors for a damaged file. The messages of these errors quote the file and may not be UTF-8.
 DAMAGE = (sqlite3.Error, UnicodeDecodeError)
-# Most bytes of a text or blob that is read. A blob of this size has the samples of one kind of 33 million steps.
+# Most bytes of a text or blob that is read. A blob of this size has samples of one kind for 33 million steps.
 LONGEST_BYTES = 256 << 20
 LIMITS = {
     "SQLITE_LIMIT_LENGTH": LONGEST_BYTES,
@@ -76,7 +77,7 @@ SUPER_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 def harden(connection: sqlite3.Connection) -> None:
     """Makes a connection safe for files from strangers. Call this before the first query.
 
-    Afterwards SQLite evaluates no expression of an opened or attached file in which table_fault() finds no fault.
+    If table_fault() then finds no fault in an opened or attached file, SQLite evaluates no expression of that file.
     SQLite ignores the file's CHECK constraints, because a stranger may have chosen them.
     """
     for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "ignore_check_constraints = ON", "mmap_size = 0"):
@@ -88,10 +89,7 @@ def harden(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def deadline(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
-    """Ends statements inside the `with` after `seconds` of processor time.
-
-    Such a statement raises sqlite3.OperationalError('interrupted').
-    """
+    """Ends a statement in the `with` by sqlite3.OperationalError('interrupted') after `seconds` of processor time."""
     end = time.process_time() + seconds
     connection.set_progress_handler(lambda: time.process_time() > end, 1000)
     try:

@@ -66,14 +66,14 @@ class Judgement:
 
     @cached_property
     def detectable(self) -> float | None:
-        """The smallest slowdown that the test would have found with probability POWER; None if there is no such one."""
+        """The smallest slowdown that the test would have found with probability POWER; None if there is none."""
         return self.find_detectable()
 
 
 def plan_looks(cells: int, cap: int, alpha: float = ALPHA, looks: int = LOOKS) -> tuple[int, ...]:
     """Returns the numbers of pairs after which the cells are judged (the looks), ascending. The last number is `cap`.
 
-    At each look there are enough pairs for a verdict. If `cap` is too small for `looks` such looks, there are fewer.
+    Each look has enough pairs for a verdict. If `cap` is too small for `looks` such looks, fewer looks are planned.
     Errors: HvdbError if even `cap` pairs are too few for a verdict.
     """
     for count in range(looks, 0, -1):
@@ -214,7 +214,7 @@ def _detectable_unpaired(a: np.ndarray, b: np.ndarray, threshold: float, level: 
 def detectable(ratios: np.ndarray, threshold: float, level: float, seed: int = 1) -> float | None:
     """Returns the smallest slowdown that is judged REGRESSION with probability POWER, or None with too few pairs.
 
-    Assumes as many pairs with the same spread as in `ratios` (pairs,). Resamples the deviations of `ratios` from their
+    Assumes new pairs, equal to `ratios` (pairs,) in number and spread. Resamples the deviations of `ratios` from their
     centre with random signs. level: of the one-sided test.
     """
     count = len(ratios)

@@ -1,4 +1,4 @@
-"""Writes files completely or not at all: writes a new file beside the old file, then renames the new to the old name.
+"""Writes files completely or not at all: writes a new file beside the old file, then gives it the old file's name.
 
 After a full disk or a kill the old file is unchanged. This module uses only the standard library and no other module of
 hvdb, because the bundle for GPU hosts (scripts/maintain/bundle) contains no other module of hvdb.
@@ -24,7 +24,7 @@ def _fresh_name(target: Path) -> Path:
 
 
 def is_unfinished(file: Path) -> bool:
-    """Returns True if `file` is an unfinished file of replacing(), by its name. A kill may leave such a file."""
+    """Returns True if `file` has the name of an unfinished file of replacing(). A kill may leave such a file."""
     return file.name.startswith(".") and file.suffix == _UNFINISHED
 
 

@@ -126,7 +126,7 @@ def ranks_per_node(spec: Spec, site: Site) -> int:
 def shapes(spec: Spec, site: Site) -> tuple[list[Shape], list[str]]:
     """Returns the shape of each of the spec's rank counts on `site`, and a line for each count that is left out.
 
-    Errors: CampaignError for a listed count that exceeds the site, or that is ragged although the spec forbids it.
+    Errors: CampaignError for a listed count that is too large for the site, or ragged although the spec forbids it.
     """
     full = ranks_per_node(spec, site)
     found, left_out = [], []
@@ -154,7 +154,7 @@ def shapes(spec: Spec, site: Site) -> tuple[list[Shape], list[str]]:
 
 
 class _CellMaker:
-    """Makes the cells of one spec on one site. All other properties of a cell are arguments of the methods."""
+    """Makes the cells of one spec on one site. Properties in which these cells differ are arguments of the methods."""
 
     def __init__(self, spec: Spec, site: Site, allocation_nodes: int) -> None:
         self._spec = spec
@@ -189,7 +189,7 @@ class _CellMaker:
         )
 
     def block(self, model: str, dtype: str, seed: int, batches: dict[Shape, int], one_node: Shape) -> list[Cell]:
-        """Returns the scale cells of `batches` (shape -> images per rank) and their one-node baselines."""
+        """Returns the cells (role SCALE) of `batches` (shape -> images per rank), and their one-node baselines."""
         cells = []
         for shape, batch in batches.items():
             for allreduce in self._spec.allreduce_dtypes:
@@ -288,7 +288,7 @@ def _packed(
 
 
 def _ordered(spec: Spec, name: str, blocks: list[list[Cell]], repetition: int) -> tuple[Cell, ...]:
-    """Shuffles the blocks, and the cells within each block, so that a drift of the machine affects all kinds of cells.
+    """Shuffles the blocks, and the cells within each block, so that a drift of the machine favours no kind of cell.
 
     The cells of a block stay together, so that a job that is cut short has baselines for the cells that it ran.
     """
@@ -302,7 +302,7 @@ def _ordered(spec: Spec, name: str, blocks: list[list[Cell]], repetition: int) -
 def make(spec: Spec, site: Site, pilot: Pilot | None = None) -> Plan:
     """Returns the jobs of `spec` on `site`. With `pilot`, walltimes are computed from the pilot's measured times.
 
-    Errors: those of ranks_per_node() and shapes(); CampaignError for a block that takes longer than the longest job.
+    Errors: those of ranks_per_node() and shapes(); CampaignError for a block that does not fit the longest walltime.
     """
     all_shapes, left_out_counts = shapes(spec, site)
     left_out: dict[str, None] = dict.fromkeys(left_out_counts)

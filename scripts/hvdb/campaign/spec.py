@@ -27,7 +27,7 @@ class Weak:
 class Strong:
     """Strong scaling. global_batch: model -> images per step of all ranks together, which the ranks share equally.
 
-    max_batch_per_rank: the largest batch that fits into a rank's memory; 0: no limit. Cells with more are left out.
+    max_batch_per_rank: the largest batch that fits into a rank's memory; 0: no limit. Larger batches are left out.
     """
 
     global_batch: dict[str, int]

@@ -21,7 +21,7 @@ EXIT_CODES = "exit codes: 0 good, 2 usage or I/O, 4 not comparable"
 def number(holds: Callable[[float], bool], fault: str, kind: type = float) -> Callable[[str], Any]:
     """Returns a function that parses a number, for argparse. holds: returns True for an allowed number.
 
-    fault: the error's text, in which {} stands for the text of the option.
+    fault: the error's text, in which {} stands for the user's text in quotes.
     """
 
     def parse(text: str) -> Any:

@@ -125,7 +125,7 @@ def _named(arguments: argparse.Namespace, store: Path | None, sessions: Sequence
 
 
 def _accept(outcomes: Sequence[Outcome], reason: str, file: Path) -> None:
-    """Adds an expected change to `file` for each judged network and number of ranks, since the first judged session."""
+    """Adds to `file`, for each judged network and number of ranks, a change expected since its first judged session."""
     judged = [each.series.runs[each.judged] for each in outcomes if each.judged is not None]
     first: dict[tuple[str, int], Run] = {}
     for run in sorted(judged, key=expected.moment):
