@@ -66,7 +66,7 @@ def space(schedule: str, gradient_bytes: int, nodes: int) -> list[Setting]:
     """Returns every setting that the search may choose. The default comes first."""
 
     def sizes(values: tuple[str, ...]) -> list[str]:
-        """Returns the values, but only one with room for all gradients, because larger values have the same effect."""
+        """Returns the values, but only the first with room for all gradients: all such values have the same effect."""
         whole = [value for value in values if float(value) * _MIB >= gradient_bytes]
         return [value for value in values if value not in whole or value == whole[0]]
 

@@ -106,8 +106,8 @@ class Ranks(ProgramTest):
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=15)
         if mpirun_is_open_mpi_5() and not result.errors:
-            # Rank 0 is still building and does not wait for rank 1. Rank 0 learns of the loss from SIGTERM, too late to
-            # print.
+            # Rank 0 is still building its network and does not wait for rank 1. Rank 0 learns of the loss from SIGTERM,
+            # too late to print.
             self.assertRegex(result.err, r"process rank 1 with PID [0-9]+ on node \S+ exited on\s+signal 9")
             return
         self.assertEqual(len(result.errors), 1, result)
@@ -216,7 +216,7 @@ class Disagreement(ProgramTest):
         self.refused(result, 6, "--fusion-threshold-mb", "HOROVOD_* variables")
 
     def test_layouts_differ(self) -> None:
-        # With 1024 classes every parameter has as many elements in blocks of 8 (AVX2) as in blocks of 16 (AVX-512).
+        # With 1024 classes, every parameter has equally many elements in blocks of 8 (AVX2) and of 16 (AVX-512).
         command = [PROGRAM, "--model", "resnet50", "--image-size", "64", "--batch-size", "2", "--classes", "1024"]
         command += ["--threads", "1", "--num-iters", "1", "--no-db"]
         narrow = ["env", "ONEDNN_MAX_CPU_ISA=AVX2", "DNNL_MAX_CPU_ISA=AVX2"]

@@ -318,8 +318,8 @@ class Numa(ProgramTest):
         self.assertNotIn("NUMA nodes", result.out)
 
     def test_a_kernel_that_lists_two_nodes_in_one_socket(self) -> None:
-        """The test writes a /sys with two nodes in one socket. If hwloc filtered out groups, every
-        node would have all processors."""
+        """The test writes a /sys with two nodes in one socket. hwloc makes a group object for each such node. If
+        hvd_bench filtered out groups, every node would have all processors."""
         kernel = self.folder / "sys" / "devices" / "system"
         for cpu in range(4):
             topology = kernel / "cpu" / f"cpu{cpu}" / "topology"

@@ -130,8 +130,8 @@ def task_prolog(shape: Shape, place: Place) -> str:
         "echo export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
     ]
     if shape.low_priority:
-        # Some kernels schedule by session first and apply nice values only within a session. On these kernels only the
-        # second of the two lines slows a task down.
+        # Some kernels divide processor time among sessions first, and apply nice values only within a session. On these
+        # kernels, only the line with autogroup slows a task down.
         lines.append("renice -n 19 -p $PPID >/dev/null 2>&1")
         lines.append("echo 19 2>/dev/null >/proc/$PPID/autogroup")
     if not place.isolated:

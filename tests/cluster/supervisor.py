@@ -34,7 +34,7 @@ def die_with_parent() -> None:
 
 def raise_priority() -> None:
     """Raises this process's priority if allowed, so that daemons get processor time beside hundreds of tasks. Children
-    inherit the priority. The setting in autogroup is for kernels that schedule by session before nice values."""
+    inherit the priority. Some kernels divide time among sessions first: autogroup sets the session's nice value."""
     try:
         os.nice(-5)
         Path("/proc/self/autogroup").write_text("-5")

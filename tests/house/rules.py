@@ -242,7 +242,7 @@ URL = re.compile(r"https?://\S+")
 
 
 def check_references(path: str, text: str, exists: Callable[[str], bool]) -> list[Violation]:
-    """Checks that pages name only Markdown files that exist or are built (build/), and no path of one machine only."""
+    """Checks that pages name only Markdown files that exist or are built (build/), and no path of a single machine."""
     found = []
     plain = URL.sub(_blank, text)
     for match in MARKDOWN_NAME.finditer(plain):

@@ -46,7 +46,7 @@ def first_cell(document: Document) -> Document:
 
 
 def updates(*changes: Document, of: Callable[[Document], Document] = lambda document: document) -> list[Callable]:
-    """Returns one function per change. The function applies the change to the part `of` of a document."""
+    """Returns one function per change, which applies the change to the part of a document that `of` returns."""
     return [lambda document, change=change: of(document).update(change) for change in changes]
 
 

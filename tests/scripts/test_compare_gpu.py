@@ -157,7 +157,7 @@ class LossTest(unittest.TestCase):
         self.assertIn("the first loss is nan", side.loss_trouble())
 
     def test_rows_that_were_stored_under_another_rule_are_judged_by_this_one(self) -> None:
-        """The second visit trained VGG-16 on one batch until the loss collapsed. These rows must now have trouble."""
+        """The second visit trained VGG-16 on one batch until the loss collapsed. Its rows must now have `troubles`."""
         visit = REPOSITORY / "results" / "recorded" / "2026-11-22-h200-second"
         for dtype in ("fp16", "bf16"):
             (found,) = gpu_rows.read_rows(visit / f"quick-{dtype}-vgg16.json")

@@ -26,8 +26,8 @@ def part(fraction: float, half_width: float | None) -> Component:
 
 class CoverageTest(unittest.TestCase):
     def test_each_interval_is_held_against_the_others(self) -> None:
-        # The last session is 0.3 above the other sessions, so its interval does not contain their median. The last
-        # session changes the median with which each of the first three is compared by only 0.01.
+        # The last session is 0.3 above the other sessions, so its interval does not contain their median. Each
+        # of the first three is compared with a median that the last session shifts by only 0.01.
         found = coverage.coverage([part(0.90, 0.02), part(0.91, 0.02), part(0.92, 0.02), part(1.2, 0.02)])
         self.assertEqual((found.held, found.sessions), (3, 4))
         self.assertAlmostEqual(found.median, 0.915)

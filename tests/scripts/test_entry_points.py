@@ -297,7 +297,7 @@ esac
         copy = self.checkout()
         self.program("dpkg-query", "#!/bin/sh\necho install ok installed\n")
         self.program("nvcc", "#!/bin/sh\necho Cuda compilation tools, release 11.8, V11.8.89\n")
-        # The venv of this Python has a pip that only makes the files of the wheels.
+        # This Python makes a venv whose pip downloads nothing. The pip only creates the files that wheels would bring.
         self.program("python3", VENV_WITH_A_PIP)
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         dry = shell("scripts/install_deps --cuda --dry-run", copy, PATH=path, code=0)

@@ -26,9 +26,9 @@ from maintain.gateproof.evaluate import Rate
 class GatesTest(unittest.TestCase):
     def test_no_pair_serves_two_gates(self) -> None:
         # A gate looks at its pairs after 6, 9 and 12 pairs. After six equal pairs it decides PASS, and after six pairs
-        # with a slow side REGRESSION.
+        # with a slow side REGRESSION. After the third gate, 6 pairs remain, which are too few for a gate.
         ratios = np.concatenate((np.full(6, 0.0), np.full(6, 0.1), np.full(12, 0.0)))
-        self.assertEqual(evaluate.gates(ratios), [Verdict.PASS, Verdict.REGRESSION, Verdict.PASS])  # 6 pairs remain
+        self.assertEqual(evaluate.gates(ratios), [Verdict.PASS, Verdict.REGRESSION, Verdict.PASS])
 
     def test_a_gate_that_is_not_decided_uses_all_its_pairs(self) -> None:
         mixed = np.tile([math.log1p(0.02) - 0.1, math.log1p(0.02) + 0.1], 12)

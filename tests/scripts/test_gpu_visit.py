@@ -218,7 +218,7 @@ echo "vgg16 batch 256 fp16, 1 threads, level 2: $n.4 img/s (median of 1 steps, b
         self.assertEqual([options.variants[0] for options in parsed], ["compile", "autotune"])
         self.assertEqual([list(options.batches) for options in parsed], [[256], [256]])
         self.assertEqual({options.dtypes[0] for options in parsed}, {"bf16"})
-        # Each comparison uses the first variant of PyTorch that runs as its peer. The verdict counts the fastest of the
+        # The peer of each comparison is the first variant of PyTorch that runs. The verdict counts the fastest of the
         # peers of all comparisons.
         self.assertEqual([options.first_variant_only for options in parsed], [True, True])
         self.assertEqual([options.clocks.suffix for options in parsed], [".partial", ".partial"])

@@ -168,8 +168,8 @@ class CommandTest(unittest.TestCase):
         words = ["--b", "--seed 2", "--cell", cell, "--pairs", "5", "--threshold", "99", "--db", folder / "gate.db"]
         said = HERE.run(hvdb, "gate", *words, "--dry-run").stderr
         self.assertIn("at most 5 pairs, 10 runs of at most 5 s each", said)
-        # On a busy machine one of five runs may take twice as long as the other run of its pair. The verdict is then
-        # INCONCLUSIVE.
+        # On a busy machine, one of the five pairs may have one run that takes twice as long as the other. The
+        # verdict is then INCONCLUSIVE.
         gated = HERE.run(hvdb, "gate", *words, "--json", folder / "v.json", code=None)
         verdict = {0: "PASS", 3: "INCONCLUSIVE"}[gated.returncode]
         self.assertRegex(gated.stdout, rf"cell-1 .* 5 pairs +{verdict}")

@@ -63,7 +63,7 @@ class WhileJobsWriteTest(Folder):
         self.assertGreater(merges, 0)
 
     def test_a_store_that_a_live_transaction_holds_is_read_as_before_it(self) -> None:
-        # While its writer runs, a journal is not hot. Merge must not use this journal to roll back its private copy.
+        # The journal of a running writer is not hot. Merge must not roll back merge's private copy with this journal.
         writer = sqlite3.connect(self.a, isolation_level=None)
         self.addCleanup(writer.close)
         writer.execute("BEGIN IMMEDIATE")

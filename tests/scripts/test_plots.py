@@ -170,7 +170,7 @@ class ScalingTest(unittest.TestCase):
             ([Estimate(0.9, 0.8, 0.95)], 106),
             ([Estimate(0.9, 0.8, 1.03)], 109),
             ([Estimate(1.55, None, None)], 161),
-            ([Estimate(0.9, 0.8, 9.0)], 131),  # the axis ends 25 above the highest point, which is the baseline
+            ([Estimate(0.9, 0.8, 9.0)], 131),  # the baseline's 100, 25 of the interval above it, and 6 of room
             ([Estimate(1.2, 1.1, 9.0), Estimate(0.5, 0.4, 0.6)], 151),
             ([Estimate(9.0, 8.0, 10.0)], 200),
         ):

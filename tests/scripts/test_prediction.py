@@ -27,7 +27,7 @@ class PredictionTest(unittest.TestCase):
         earlier = np.arange(1.0, 20.0)  # with probability 1/20, a new value is below 1.0
         self.assertEqual(prediction.interval(earlier, 0.05), (1.0, 19.0))
         self.assertEqual(prediction.interval(earlier[1:], 0.05), (-math.inf, math.inf))
-        self.assertEqual(prediction.interval(np.arange(1.0, 60.0), 0.05), (3.0, 57.0))  # leaves out 3 of 60
+        self.assertEqual(prediction.interval(np.arange(1.0, 60.0), 0.05), (3.0, 57.0))  # below 3.0: probability 3/60
 
     def test_p_values_are_those_of_the_rank_sum_test_of_one(self) -> None:
         rng = np.random.default_rng(1)

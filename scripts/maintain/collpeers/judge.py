@@ -41,7 +41,7 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
-        """FASTER if the interval lies below 1, SLOWER if above 1, else WITHIN if it ends by MARGIN, else UNDECIDED."""
+        """FASTER if the interval is below 1, SLOWER if above 1, else WITHIN if high is <= MARGIN, else UNDECIDED."""
         if self.high < 1 or self.low > 1:
             return FASTER if self.high < 1 else SLOWER
         return WITHIN if self.high <= MARGIN else UNDECIDED
@@ -114,7 +114,7 @@ def mean_ratio(judgements: Iterable[Judgement]) -> float | None:
 def median_interval(values: Iterable[float]) -> tuple[float, float] | None:
     """Returns the order-statistics interval of the median (of any distribution); None for fewer than six values.
 
-    The k-th lowest and the k-th highest of n values miss the median if fewer than k values lie on one side of it.
+    The interval from the k-th lowest to the k-th highest value misses the median if one side of it has fewer than k.
     """
     ordered = sorted(values)
     count, outside, below = len(ordered), 0, 0.0

@@ -35,7 +35,7 @@ INTEL = {CORES: ["-genv", "I_MPI_PIN", "1"], OVERSUBSCRIBED: ["-genv", "I_MPI_PI
 # cores. Other libraries have no variant: Open MPI yields by default if ranks share cores (mpi_yield_when_idle), Gloo
 # sleeps in its sockets, MPICH's MPIR_CVAR_POLLS_BEFORE_YIELD and MPIR_CVAR_ENABLE_HEAVY_YIELD did not help.
 YIELDING = {
-    "intelmpi_yield": {"I_MPI_THREAD_YIELD": "3"},  # a waiting rank sleeps; by default it only yields
+    "intelmpi_yield": {"I_MPI_THREAD_YIELD": "3"},  # a waiting rank sleeps; by default it yields without sleeping
     "oneccl_yield": {"CCL_YIELD": "sched_yield"},  # default: pause; other values: none and sleep
 }
 

@@ -69,7 +69,7 @@ class Launch:
 
 def limit_seconds(plan: Plan) -> float:
     """Returns the longest time of a launch in seconds. By default, twice the time of the samples: checks, filling the
-    buffers and a sample that began in time may together take as long as the samples."""
+    buffers and a last sample that ends late may together take as long as the samples."""
     return plan.launch_seconds or LAUNCH_SECONDS + 2 * (plan.cell_seconds + 5) * len(plan.cells)
 
 

@@ -18,7 +18,7 @@ LONGEST_LINE = 32 << 20  # enough for a launch with the most cells and samples
 
 @dataclass(frozen=True)
 class Result:
-    """One cell of one launch. seconds: of the slowest rank, per sample; empty if the library has no such operation.
+    """One cell of one launch. seconds: the slowest rank's, one per sample; empty if the library has no such operation.
 
     wrong: number of wrong elements in all results, over all ranks and samples.
     """

@@ -28,7 +28,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Series:
-    """Log ratios B / A of the cost per image (pairs,), in the order of time. state: name of the folder."""
+    """ratios: log(B / A) of the cost per image, one per pair, in the order of time. state: name of the folder."""
 
     state: str
     cell: str
@@ -63,7 +63,7 @@ class Rate:
 
 
 def gate(ratios: np.ndarray, pairs: int = PAIRS) -> tuple[Verdict, int]:
-    """Runs one gate on the first `ratios`, one ratio per pair, but on at most `pairs` of them. Returns the verdict and
+    """Runs one gate on `ratios` (one per pair). The gate uses at most the first `pairs` ratios. Returns the verdict and
     the number of used pairs."""
     looks = verdict.plan_looks(1, pairs)
     trial = Trial({"cell": THRESHOLD}, len(looks))
@@ -115,10 +115,10 @@ def _spread(ratios: np.ndarray) -> str:
 
 
 def errors_table(series: Sequence[Series]) -> str:
-    """Tabulates the verdicts on equal sides, and on sides whose B is slower by exactly the threshold, where both PASS
-    and REGRESSION are wrong.
+    """Tabulates the verdicts on equal sides, and on pairs whose side B is slower by exactly the threshold. For these
+    pairs, both PASS and REGRESSION are wrong.
 
-    The last column counts gates that begin at every pair. These gates share pairs, so the column has no interval.
+    For the last column, a gate begins at every pair. These gates share pairs, so the column has no interval.
     """
     header = (
         "machine, cell",

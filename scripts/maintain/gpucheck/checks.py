@@ -1,4 +1,4 @@
-"""The parts that check the host, the GPU's properties, the tests, and the kernels' tests under compute-sanitizer."""
+"""The parts of gpu_check that check the host, store the GPU's properties, and run tests, also in compute-sanitizer."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ FILE = "libnccl.so.2"
 MAX_CTAS = 4
 ENVIRONMENT = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": str(MAX_CTAS), "NCCL_DEBUG": "WARN"}
 STARTUP_SECONDS, DEADLINE_SECONDS = 60, 15
-# Both deadlines, the 45 s in which a stuck rank must end (StuckRank), and 10 s in which the program can report.
+# The sum of both deadlines, the 45 s in which a stuck rank must end (StuckRank), and 10 s for the program's report.
 WATCH_SECONDS = STARTUP_SECONDS + DEADLINE_SECONDS + 55.0
 _ASK = """import ctypes, sys
 version = ctypes.c_int()

@@ -35,7 +35,7 @@ from gpu_rows import Found, Pair, Row, Turns, read_rows, write_rows
 from serving import PeerError, Server, take_turns
 
 HERE = Path(__file__).resolve().parent
-LEAST_GAIN = 1.02  # a larger batch must have at least this many times the images per second
+LEAST_GAIN = 1.02  # a larger batch must have at least this many times the best images per second so far
 OUT_OF_MEMORY = 8  # the exit code of both sides
 SMALLEST_BATCH = 8
 BATCHES = (64, 128, 256, 512)

@@ -1,9 +1,9 @@
 """One PyTorch training process on the GPU, driven from outside: the peer of our GPU steps.
 
-The process speaks the protocol of serving.py. To a request for steps it answers one number: the mean seconds per step
-from an idle device to an idle device. The process follows PyTorch's tuning guide: channels_last, autocast with
-GradScaler in fp16, cudnn.benchmark, a fused optimiser, images that stay on the device. Labels are new in every step.
-Weights begin like ours and learn at the same rate. The best of these variants is the peer:
+The process speaks the protocol of serving.py. To a request for steps it answers one number: the mean seconds per step.
+The device is idle when the timing begins and when it ends. The process follows PyTorch's tuning guide: channels_last,
+autocast with GradScaler in fp16, cudnn.benchmark, a fused optimiser, images that stay on the device. Labels are new in
+every step. Weights begin like ours and learn at the same rate. The best of these variants is the peer:
 
     eager     operation by operation
     graph     the whole step as one CUDA graph (fp16: without the update where the optimiser cannot scale by itself)
