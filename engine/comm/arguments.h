@@ -33,8 +33,8 @@ inline void check_apart(std::string_view operation, std::span<const std::byte> o
                           operation, in.size(), out.size()));
 }
 
-/// Errors: invalid_argument unless `sent`, the elements that `rank` sends to itself, equals `expected`, the elements
-/// that it expects from itself.
+/// Errors: invalid_argument unless `sent`, the number of elements that `rank` sends to itself, equals `expected`, the
+/// number of elements that it expects from itself.
 inline void check_own_block(std::size_t rank, std::size_t sent, std::size_t expected) {
   if (sent == expected) return;
   throw Error(Errc::kInvalidArgument,

@@ -132,7 +132,7 @@ struct CommOptions {
   Thresholds thresholds = {};
 };
 
-/// Number of elements of each rank's share, [rank]. The shares may differ in size; zeros are allowed.
+/// Number of elements of each rank's share, indexed by rank. The shares may differ in size; zeros are allowed.
 using Counts = std::span<const std::size_t>;
 
 /// Planes of host memory and of device memory have the same contract. Operations are collective: every rank makes the
@@ -173,8 +173,8 @@ class DataPlane {
   virtual void all_to_all(void* out, Counts receive_counts, const void* in, Counts send_counts, DataType dtype,
                           Deadline deadline) = 0;
   virtual void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) = 0;
-  /// Runs `calls`, which may only call all_reduce(), each time on other memory. A plane may start all reductions after
-  /// `calls` has returned. Errors: those of the calls.
+  /// Runs `calls`, which may only call all_reduce(), on different memory in each call. A plane may delay all of these
+  /// reductions until `calls` has returned. Errors: those of the calls.
   virtual void together(const std::function<void()>& calls, Deadline /*deadline*/) { calls(); }
   /// Copies `bytes` bytes into or out of memory that allocate() returned, even if this is device memory. The ranges
   /// must not overlap.

@@ -193,8 +193,8 @@ Bytes GroupControl::broadcast(std::span<const std::byte> message, int root, Dead
   const bool on_root_node = static_cast<std::size_t>(layout.topology.node) == root_node;
   const int local_root = on_root_node ? layout.local_rank_of[static_cast<std::size_t>(root)] : 0;
   if (!state_.one_node() && layout.topology.local_rank == local_root) {
-    // [node]: the rank that sends and receives for its node: the root for the root's node, the leader for any other
-    // node.
+    // [node]: the rank that sends and receives for its node. On the root's node this is the root; on every other node
+    // it is the leader.
     std::vector<int> speakers = leaders_;
     speakers[root_node] = root;
     const Members members{speakers, static_cast<std::size_t>(layout.topology.node)};

@@ -392,7 +392,7 @@ void GroupData::broadcast(void* data, std::size_t bytes, int root, Deadline dead
   const auto root_node = static_cast<std::size_t>(layout.node_of[static_cast<std::size_t>(root)]);
   const bool on_root_node = static_cast<std::size_t>(layout.topology.node) == root_node;
   const int speaker = on_root_node ? layout.local_rank_of[static_cast<std::size_t>(root)] : 0;
-  // [node]: the rank that sends and receives for its node: the root for the root's node, the leader for any other node.
+  // [node]: the rank that sends and receives for its node: on the root's node the root, on other nodes the leader.
   std::vector<int> speakers;
   for (const auto& node : layout.members) speakers.push_back(node.front());
   speakers[root_node] = root;

@@ -59,8 +59,8 @@ class GroupData final : public DataPlane {
   void library(std::byte* data, const Reduction& reduction, const Wait& wait);
   void over_transport(Algorithm algorithm, const Members& members, std::byte* data, const Reduction& reduction,
                       const Wait& wait);
-  /// Returns the addresses of the local ranks' buffers in this process, [local rank]. Empty unless all these buffers
-  /// are registered.
+  /// Returns the address in this process of each local rank's buffer, indexed by local rank. Empty unless all these
+  /// buffers are registered.
   std::vector<std::byte*> parts_of(std::byte* data, const Reduction& reduction, const Wait& wait);
   [[nodiscard]] Members everybody() const;
 
@@ -70,7 +70,7 @@ class GroupData final : public DataPlane {
   std::shared_ptr<Regions> regions_;
   NodeExchange exchange_;
   std::vector<int> all_ranks_;
-  /// [node]: rank with this rank's local rank. Empty if this rank reduces no share between nodes.
+  /// [node]: the rank on the node that has this rank's local rank. Empty if this rank reduces no share between nodes.
   std::vector<int> carriers_;
   std::optional<Ring> ring_;
   std::optional<ShareRing> share_ring_;

@@ -26,9 +26,9 @@ struct NcclOptions {
   Patience deadline{std::chrono::minutes(1)};  ///< for finalisation; other waits get their deadline as an argument
 };
 
-/// Calls enqueue work on stream() in order. If stream() has joined a capture, the capture records the work, unless
-/// capture_refusal() gives a reason why it cannot. The caller must order stream() with other streams. The host waits
-/// only where a docstring says so.
+/// The member functions enqueue work on stream(), in the order of the calls. If stream() has joined a capture, the
+/// capture records the work, unless capture_refusal() gives a reason why it cannot. The caller must order stream() with
+/// other streams. The host waits only where a docstring says so.
 class DevicePlane : public DataPlane {
  public:
   /// The stream has high priority, so that communication does not wait for multiprocessors that the compute uses.

@@ -47,7 +47,7 @@ void Faults::throw_if_aborted() {
   }
   if (!aborted()) return;
   const Header& header = segment_.header();
-  // State 1 lasts much less than a microsecond, unless the process of the writer died in this state.
+  // State 1 (reason being written) lasts much less than a microsecond, unless the writer's process died in this state.
   for (int i = 0; i < 100 && header.abort_state.load(std::memory_order_acquire) != 2; ++i) {
     std::this_thread::sleep_for(100us);
   }

@@ -121,7 +121,7 @@ class Faults {
   std::vector<std::optional<std::string>> statuses_ HVD_GUARDED_BY(mutex_);
   /// [rank]: last status that a rank of another node sent; empty for ranks of this node.
   std::vector<std::string> last_answers_ HVD_GUARDED_BY(mutex_);
-  /// Number of the node's latest roll call when this rank's last roll call ended. Answers up to this number are old.
+  /// Number of the node's latest roll call when this rank's last one ended. Answers to calls up to this number are old.
   std::uint32_t seen_call_ HVD_GUARDED_BY(mutex_) = 0;
 };
 

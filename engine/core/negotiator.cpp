@@ -14,8 +14,8 @@
 namespace hvd::core {
 namespace {
 
-// Bits of word 0 of the exchange. A rank clears its kNo... bit if it shuts down, has an uncached tensor or has an
-// invalid entry. The AND over ranks of such a bit is therefore 0 if any rank cleared the bit.
+// Bits of word 0 of the exchange. A rank clears the matching kNo... bit if it shuts down, has an uncached tensor or
+// has an invalid entry. The AND over ranks of such a bit is therefore 0 if any rank cleared the bit.
 constexpr std::uint64_t kNoShutdown = 1;
 constexpr std::uint64_t kNoUncached = 2;
 constexpr std::uint64_t kNoInvalid = 4;

@@ -156,7 +156,7 @@ class Negotiator {
   Action after_bits();
   Action finish(std::vector<Response> responses);
   void take_agreed_bits(Agreed& agreed);
-  /// Adds the tensors that rank 0 agreed to to `agreed`; returns the tensors that failed.
+  /// Appends the tensors on which all ranks agree to `agreed`; returns the tensors that failed.
   std::vector<Batch> take_responses(std::vector<Response> responses, Agreed& agreed);
   /// Returns true if rank 0's answer matches this rank's own request.
   [[nodiscard]] bool answers(const Response& response, const Request& own) const;

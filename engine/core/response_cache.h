@@ -47,11 +47,11 @@ class ResponseCache {
   /// Returns the name of the entry at `bit`. The text stays valid after the entry is erased, until forget_erased().
   [[nodiscard]] std::string_view name(std::size_t bit) const;
   [[nodiscard]] const FusionItem& item(std::size_t bit) const;
-  /// Returns the rows of every rank, [rank], of a cached all_gather; empty for other operations.
+  /// Returns each rank's number of rows, by rank, in a cached all_gather; empty for other operations.
   [[nodiscard]] const std::vector<std::int64_t>& rows(std::size_t bit) const;
   /// Puts `request` at the smallest free bit, or at next_victim() if the cache is full, and marks the entry as most
   /// recently used. A name that is already cached keeps its bit. Does nothing if the cache is off.
-  /// all_gather: `request` is this rank's own request, and `rows` holds the rows of all ranks, [rank].
+  /// all_gather: `request` is this rank's own request, and `rows[r]` is the number of rows of rank r.
   void insert(const Request& request, std::vector<std::int64_t> rows = {});
   /// Returns the bit whose entry an insert of a new name would evict; nullopt if there is room.
   [[nodiscard]] std::optional<std::size_t> next_victim() const;

@@ -48,7 +48,7 @@ struct DeviceOptions {
   /// Number of eager steps of a schedule before its capture. They load the kernels, because a load cannot be captured.
   int eager_steps = 2;
 
-  /// Number of steps of a schedule, at its start or after a change of it, whose times do not represent later steps: the
+  /// Number of steps, after a schedule starts or changes, whose times are not typical of its later steps: the
   /// eager steps and the first launch of each slot's graph.
   [[nodiscard]] constexpr std::int64_t settling_steps() const {
     return eager_steps + static_cast<std::int64_t>(kStepsInFlight);
@@ -58,7 +58,7 @@ struct DeviceOptions {
 /// Times of one step on this rank's GPU. Reductions (`reduce`) overlap with compute, except during `exposed`.
 struct DeviceReport {
   std::size_t slot = 0;                 ///< DeviceEngine::slot() of the step
-  std::chrono::nanoseconds step{0};     ///< time from start of the first to end of the last work on the compute stream
+  std::chrono::nanoseconds step{0};     ///< compute stream: from the start of the first work to the end of the last
   std::chrono::nanoseconds exposed{0};  ///< time that the compute stream waited for reductions
   std::chrono::nanoseconds reduce{0};   ///< time of the reductions on their stream, including waits for peers
   std::chrono::nanoseconds enqueue{0};  ///< time that the host took to enqueue or launch all work

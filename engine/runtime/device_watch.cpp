@@ -80,7 +80,7 @@ void DeviceWatch::look() {
   }
   if (!now.active()) return;
   StepInFlight flight = current(now);
-  if (flight.step != now.flights[0].step) {  // the step `flight` started when the step before it ended, about now
+  if (flight.step != now.flights[0].step) {  // the previous step has just ended, which started `flight`
     if (behind_ != flight.step) behind_since_ = Clock::now();
     behind_ = flight.step;
     flight.since = behind_since_;

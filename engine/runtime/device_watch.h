@@ -79,7 +79,7 @@ class DeviceWatch {
   // -- for the engine's thread -----------------------------------------------------------------------------
   /// Sets how long a step may take on the GPU.
   void set_deadline(Patience deadline) { deadline_ = deadline; }
-  /// Makes work that is enqueued on the data plane after this call wait until `gradient` is complete.
+  /// Work that is enqueued on the data plane after this call waits until `gradient` is complete.
   void before_gradient(std::size_t gradient);
   /// Called about every 20 ms while the thread has nothing else to do. An exception fails the engine.
   void look();

@@ -211,8 +211,8 @@ class Engine {
   std::vector<comm::Bytes> gather(std::span<const std::byte> message);
   comm::Bytes broadcast_message(std::span<const std::byte> message, int root);
   void all_reduce(void* data, std::size_t count, DataType dtype, ReduceOp op);
-  // Shapes of the next three methods: those of comm::DataPlane. Counts are elements per rank, [rank]. The counts that
-  // the ranks pass must fit together.
+  // Shapes of the next three methods: those of comm::DataPlane. Counts are numbers of elements, indexed by rank. The
+  // counts that the ranks pass must fit together.
   void reduce_scatter(void* out, const void* in, comm::Counts counts, DataType dtype, ReduceOp op);
   void all_gather(void* out, const void* in, comm::Counts counts, DataType dtype);
   void all_to_all(void* out, comm::Counts receive_counts, const void* in, comm::Counts send_counts, DataType dtype);

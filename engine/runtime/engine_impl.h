@@ -115,7 +115,7 @@ class Engine::Impl {
   void collect();
   void run_cycle();
   void reduce_bucket(std::size_t bucket);
-  /// Number of elements in each rank's share of a bucket, [rank].
+  /// Number of elements in each rank's share of a bucket, indexed by rank.
   [[nodiscard]] std::vector<std::size_t> share_counts(const core::Bucket& bucket) const;
   bool run_command();
   void complete_step();

@@ -29,7 +29,7 @@ bool in_place(std::span<const Piece> pieces) noexcept {
 
 void FusionBuffer::reserve(std::size_t bytes, std::size_t limit_bytes, comm::DataPlane& data, Deadline deadline) {
   if (bytes <= capacity()) return;
-  // The smallest buffer: a job with small tensors needs little memory, and the buffer rarely has to grow.
+  // The smallest buffer: little memory for a job with small tensors, but large enough that the buffer rarely grows.
   constexpr std::size_t kSmallest = std::size_t{1} << 20;
   if (memory_) data.complete("the last batches in the fusion buffer", deadline);
   memory_.reset();  // free the old memory before new memory is mapped: its contents are not needed any more

@@ -177,7 +177,7 @@ void NegotiatedSchedule::reduce_gradients(const core::Batch& batch, StepReport& 
   const auto reduced_before = report.reduce;
   const auto begin = Clock::now();
   communicator_.data().together(each_run, options_.deadline.from_now());
-  report.reduce = reduced_before + (Clock::now() - begin);  // a plane may do all its work when together() ends
+  report.reduce = reduced_before + (Clock::now() - begin);  // a plane may do all work at the end of together()
 }
 
 void NegotiatedSchedule::reduce_fused(const core::Batch& batch, StepReport& report) {

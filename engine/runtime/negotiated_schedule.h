@@ -54,8 +54,8 @@ class NegotiatedSchedule {
 
   NegotiatedSchedule(comm::Communicator& communicator, const EngineOptions& options, TraceWriter* trace);
 
-  /// Called before the memory of a gradient is read. Must make work that is enqueued on the data plane afterwards wait
-  /// until the gradient is complete. Not needed on hosts, where a gradient is complete when it is submitted.
+  /// Called before the memory of a gradient is read. Work that is enqueued on the data plane after this call must
+  /// wait until the gradient is complete. Not needed on hosts, where a gradient is complete when it is submitted.
   using Gate = std::function<void(std::size_t gradient)>;
   void set_gate(Gate gate) { gate_ = std::move(gate); }
 
@@ -87,7 +87,7 @@ class NegotiatedSchedule {
     return tensor.gradient == PendingTensor::kNoGradient ? tensor.name : gradients_[tensor.gradient].name;
   }
   /// Returns "tensor 'conv1' was submitted by rank 0 but not by every rank within 15000 ms; missing: rank 1 (host b)".
-  /// Only rank 0 can know the missing ranks; `known` is set to true if rank 0 knows them.
+  /// Only rank 0 can know the missing ranks. Sets `known` to true if this rank is rank 0 and knows them.
   std::string stall_text(const std::string& tensor, std::chrono::milliseconds within, bool& known) const;
 
   comm::Communicator& communicator_;

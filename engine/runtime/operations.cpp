@@ -50,7 +50,7 @@ std::vector<std::int64_t> rows_by_control(const OperationContext& here, const st
   return rows;
 }
 
-/// Returns the number of rows that each rank sends to this rank, [rank].
+/// Returns the number of rows that each rank sends to this rank, indexed by rank.
 std::vector<std::int64_t> rows_sent_here(const OperationContext& here, const std::vector<std::int64_t>& split_rows) {
   if (here.memory.on_device()) return rows_by_control(here, split_rows);
   std::vector<std::int64_t> rows(split_rows.size());

@@ -31,7 +31,7 @@ struct RollCallResult {
 /// Marks a text that already names the guilty rank, so that a rank which receives this text holds no second roll call.
 inline constexpr std::string_view kRollCallMark = "; roll call: ";
 
-/// `answers[r]` is empty if rank r did not answer. `hosts` is [rank].
+/// `answers[r]` is empty if rank r did not answer. `hosts` is indexed by rank.
 RollCallResult find_late_rank(int rank, const std::vector<std::optional<std::string>>& answers,
                               const std::vector<std::string>& hosts);
 

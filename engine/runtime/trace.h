@@ -36,7 +36,7 @@ struct ClockOffset {
 };
 
 /// Collective. Exchanges clock readings with rank 0 a few times (Cristian's algorithm) and returns the result with the
-/// smallest uncertainty. Each time, rank 0 reads its clock between the messages of all ranks and its answer.
+/// smallest uncertainty. Each time, rank 0 reads its clock after all ranks' messages have arrived, and then answers.
 ClockOffset estimate_clock_offset(comm::Communicator& communicator, Patience patience);
 
 class TraceWriter {
@@ -59,7 +59,7 @@ class TraceWriter {
   void set_algorithm(std::string algorithm);
   /// Returns true if there are so many events that an idle thread should call write().
   [[nodiscard]] bool wants_writing() const;
-  /// Writes the events so far. A failure does not end the run: the events are dropped, and close() reports it.
+  /// Writes the events so far. A failure does not end the run: the events are dropped, and close() reports the failure.
   void write();
   /// Writes the remaining events and completes the file; later events are dropped. Errors: io, e.g. for a full disk.
   void close();

@@ -22,7 +22,7 @@ struct Inbox {
   std::deque<Notice> notices HVD_GUARDED_BY(mutex);
 };
 
-/// The inboxes of all ranks of a world, [rank]. All transports of the world share them.
+/// The inboxes of a world, one per rank, indexed by rank. All transports of the world share them.
 using Inboxes = std::vector<std::unique_ptr<Inbox>>;
 std::shared_ptr<Inboxes> make_inboxes(int size);
 

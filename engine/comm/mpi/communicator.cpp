@@ -149,7 +149,7 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
 
 /// Waits until every rank has called meet(). Afterwards the caller may make a blocking collective call of MPI while it
 /// holds the environment's mutex. The mutex stops the other engines of this process during that call. This causes no
-/// deadlock: no rank waits for a stopped engine before that rank has made the same MPI call. Errors: timeout. After a
+/// deadlock, because every rank makes the same MPI call before it waits for a stopped engine. Errors: timeout. After a
 /// timeout the environment is abandoned, because the barrier cannot be completed.
 void meet(MPI_Comm ranks, MpiEnvironment& environment, const Patience& patience) {
   constexpr auto kNap = std::chrono::microseconds(200);

@@ -14,10 +14,10 @@ namespace hvd::comm {
 
 class MpiEnvironment {
  public:
-  /// Returns the only environment of this process. Initialises MPI unless the program has done so; in that case the
-  /// program must also finalise MPI. Errors: backend if MPI fails, or if only the thread that started MPI may call it.
+  /// Returns the only environment of this process. Initialises MPI unless the program has done so. A program that
+  /// initialises MPI must finalise it. Errors: backend if MPI fails or if only the thread that started MPI may call it.
   static std::shared_ptr<MpiEnvironment> acquire();
-  /// Like acquire(), but does not start MPI. For a `caller` that may return without an object that keeps MPI
+  /// Like acquire(), but does not start MPI: the function named `caller` may return no object that would keep MPI
   /// initialised. Errors: invalid_argument if MPI has not been started; those of acquire().
   static std::shared_ptr<MpiEnvironment> acquire_started(const char* caller);
   ~MpiEnvironment();

@@ -203,7 +203,7 @@ void MpiTransport::wait_for(PostedRequest& operation, const Wait& wait) {
 }
 
 void MpiTransport::cancel_all() noexcept {
-  // After the error the caller may free the buffers of open operations. No late message may be written to them.
+  // After the error the caller may free the buffers of open operations, so no late message may be written to them.
   const MutexLock lock(mutex_);
   for (auto& [ticket, operation] : operations_) {
     for (MPI_Request& request : operation.requests) {

@@ -68,8 +68,8 @@ class HierarchicalPlane final : public DevicePlane {
   void agree_on_evenness(Deadline deadline);
   /// If a rank of the world has aborted, throws the reason. Answers roll calls with `status`.
   void throw_if_world_aborted(const std::string& status);
-  /// Returns the reason to send to ranks that wait in `node` or `across`: the reason of the rank of the world that
-  /// aborted or, if no rank did, a reason of this rank.
+  /// Returns the reason to send to ranks that wait in `node` or `across`: if a rank of the world has
+  /// aborted, that rank's reason; otherwise a reason of this rank.
   std::string reason_to_give_up();
   /// Returns pinned memory of at least `bytes`. One block at a time suffices, because one stream uses it, and a stream
   /// does its work in order.

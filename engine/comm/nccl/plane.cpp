@@ -18,8 +18,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long the aborting thread waits for the owner's current call to return. The call normally only enqueues. A call
-/// that takes longer than this waits for work that only the abort ends.
+/// How long the aborting thread waits for the owner's current call to return. The call normally only enqueues. If the
+/// call takes longer than this, the call itself is waiting for work that only the abort ends.
 constexpr auto kCourtesy = 500ms;
 /// How long a plane waits for NCCL's abort, which stops NCCL's threads and frees NCCL's memory. The time is enough if
 /// no graph holds the communicator.

@@ -22,7 +22,7 @@ void require_reducible(DataType dtype);
 class Plane final : public DevicePlane {
  public:
   /// Collective: creates the communicator and tries a reduction. Borrows `host` and `runtime`. `here` names this rank
-  /// in messages. It is here_of() of the world, because `host` may have only a part of the world's ranks.
+  /// in messages. Pass here_of() of the whole world, because `host` may have only a part of the world's ranks.
   Plane(Communicator& host, gpu::GpuRuntime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
         std::string here, Deadline deadline);
   ~Plane() override;

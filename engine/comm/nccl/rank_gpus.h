@@ -22,7 +22,7 @@ struct RankGpu {
 };
 
 /// shared_gpu() and version_difference() return one line that says what is wrong and how to launch instead. The line is
-/// empty if nothing is wrong. Shapes: gpus, hosts [rank].
+/// empty if nothing is wrong. `gpus` and `hosts` are indexed by rank.
 std::string shared_gpu(const std::vector<RankGpu>& gpus, const std::vector<std::string>& hosts);
 std::string version_difference(const std::vector<RankGpu>& gpus, const std::vector<std::string>& hosts);
 

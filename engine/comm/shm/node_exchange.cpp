@@ -21,8 +21,8 @@ constexpr std::size_t kLaneAlign = 64;
 /// every synchronisation costs a wake-up, and larger blocks need fewer of them.
 constexpr std::size_t kCrowdedSegments = 16;
 /// A broadcast divides the staging block by this number, because the root fills one block while the readers copy out
-/// the previous one. With blocks of 1/8, a broadcast of 256 KiB (one whole block) took 0.47 of its time with whole
-/// blocks, and a broadcast of 1 MiB (four whole blocks) took 0.82.
+/// the previous one. With eighths of a block, a broadcast of 256 KiB (one whole block) took 0.47 of the time that it
+/// takes with whole blocks; a broadcast of 1 MiB (four whole blocks) took 0.82.
 constexpr std::size_t kBroadcastBlocks = 8;
 /// Maximum size of each half of a node's staging memory. Both halves together fit into a container's /dev/shm (64 MiB
 /// by default).

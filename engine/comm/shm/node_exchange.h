@@ -92,7 +92,7 @@ class NodeExchange {
   void broadcast_registered(std::byte* data, std::size_t bytes, int root, const Wait& wait);
   /// Empties plan_ for an operation on `in`.
   Plan& new_plan(const std::byte* in, std::size_t element, std::size_t table);
-  /// Calls take(std::span<const Piece>) with one piece from every source, [source], until plan_ is completed.
+  /// Calls take(std::span<const Piece>) with one piece per source, in the order of sources, until plan_ is completed.
   template <class Take>
   void transfer(const Take& take, const Wait& wait);
   template <class Take>
@@ -101,8 +101,8 @@ class NodeExchange {
   NodeGroup& group_;
   const Regions& regions_;
   /// Bytes per staging block. A block should stay in the second-level cache between the copy in and the copy out. With
-  /// 16 MiB of ordinary memory, two ranks on two cores took 0.77 to 0.87 of the time that they took with
-  /// blocks of 4 MiB.
+  /// such blocks, two ranks on two cores exchanged 16 MiB of ordinary memory in 0.77 to 0.87 of the time that they took
+  /// with blocks of 4 MiB.
   std::size_t block_bytes_ = 0;
   std::optional<NodeMemory> staging_;  ///< two blocks per rank
   std::size_t blocks_ = 0;             ///< blocks staged so far, equal on all ranks

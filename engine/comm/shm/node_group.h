@@ -94,12 +94,12 @@ class NodeGroup {
   static void bump(Counter& counter);
   static void wake(Counter& counter) noexcept;
   /// await_one() returns when `counter` of `local_rank` has reached `target` (modulo 2^32); await_all() returns when
-  /// `counter` of every local rank has.
+  /// `counter` of every local rank has reached `target`.
   void await_one(Counter Cell::*counter, int local_rank, std::uint32_t target, const Wait& wait);
   void await_all(Counter Cell::*counter, std::uint32_t target, const Wait& wait);
 
   /// Always throws mismatch; see Faults::throw_node_mismatch(). Call if the data posted for the last synchronisation
-  /// disagree: all local ranks see the same data and make the same call.
+  /// disagree. All local ranks see these data, so all of them call this method.
   [[noreturn]] void throw_mismatch(const std::string& text) const { faults_.throw_node_mismatch(text); }
 
   /// Collective. Returns zeroed memory with one page-aligned part per local rank. Errors: out_of_memory, on all local

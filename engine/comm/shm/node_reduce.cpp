@@ -16,7 +16,7 @@ namespace {
 /// Smallest chunk that a rank claims. A claim is an atomic operation on one cache line; smaller chunks need too many
 /// claims.
 constexpr std::size_t kMinChunkBytes = std::size_t{16} << 10;
-/// Half of a common second-level cache. The buffers that are in use at the same time share these bytes.
+/// Half the size of a typical second-level cache. The buffers that are in use at the same time share these bytes.
 constexpr std::size_t kStagingBytes = std::size_t{1} << 20;
 
 /// Inputs and Outputs are on the heap: their allocation takes no noticeable time compared with a large operation.
@@ -132,8 +132,8 @@ std::byte* NodeReducer::staging(int local_rank, std::size_t half, const Wait& wa
 // For each block k, a rank copies its data in and waits until all ranks have copied their data in. Then it reduces its
 // own share, copies in block k + 1, waits until all ranks have reduced block k, and copies out the results. A rank's
 // own share is never staged, because the rank reads and writes it in its own buffer. Block k + 2 may use the staging
-// half of block k: a rank copies block k + 2 in after all ranks have reduced block k, and advances `filled` after it
-// has copied block k out.
+// half of block k: its inputs are copied in after all ranks have reduced block k. Its results are written after all
+// ranks have copied block k out, because a rank advances `filled` for block k + 2 only then.
 void NodeReducer::reduce_staged(std::byte* data, const Reduction& reduction, const Wait& wait) {
   const auto n = static_cast<std::size_t>(group_.size());
   const auto me = static_cast<std::size_t>(group_.rank());

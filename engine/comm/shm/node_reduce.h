@@ -36,7 +36,7 @@ class NodeReducer {
   void reduce_small_to_leader(std::byte* data, const Reduction& reduction, const Wait& wait);
   void broadcast_small(std::byte* data, std::size_t bytes, int root, const Wait& wait);
 
-  /// Tells the other ranks the place of this rank's data, and returns the places of all ranks' data, [local rank]. The
+  /// Tells the other ranks the place of this rank's data, and returns the places of all ranks' data by local rank. The
   /// span is valid until this rank's next call. Data that are not registered are copied into the slot if they fit.
   std::span<const Place> exchange_places(Place mine, const std::byte* data, const Reduction& reduction,
                                          const Wait& wait);
