@@ -12,8 +12,8 @@ using Operations = std::span<const Operation>;
 
 bool starts_with(Operations operations, OpType type) { return !operations.empty() && operations[0].type == type; }
 
-/// Returns `operations` without a rectifier's backward at the start. Also leaves out the batch norm before it, whose
-/// output the rectifier's backward tests.
+/// Returns `operations` without a rectifier's backward at the start, and without the batch norm in front of the
+/// rectifier's backward, whose output the rectifier's backward tests.
 Operations after_rectifier(Operations operations) {
   if (starts_with(operations, OpType::kNormApply)) operations = operations.subspan(1);
   if (starts_with(operations, OpType::kReluBackward)) operations = operations.subspan(1);
