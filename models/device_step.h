@@ -17,7 +17,7 @@
 //
 // The enqueue functions only enqueue, so that a captured step can be launched many times. They allocate nothing, wait
 // for nothing and query nothing. The enqueued work reads values that change from step to step (images, labels, step
-// number, learning rate, loss scale) from device memory with a fixed address. Eager and captured steps have the same
+// number, learning rate, loss scale) from device memory with a fixed address. Eager and captured steps do the same
 // work.
 //
 // Threads: one thread owns a DeviceStep and makes all calls, with the GPU made current (gpu::GpuRuntime::make_current).

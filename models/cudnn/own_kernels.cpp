@@ -35,7 +35,7 @@ bool is_pointwise(OpType type) {
   }
 }
 
-/// True for the operations that may follow a diff in the loop that computes the diff: the sum with earlier diffs, then
+/// True if `operations` may follow a diff in the loop that computes the diff: at most the sum with earlier diffs, then
 /// a rectifier's backward, which may test a batch norm that the group computes again.
 bool is_epilogue(Operations operations) {
   if (starts_with(operations, OpType::kAdd)) operations = operations.subspan(1);
