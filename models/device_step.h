@@ -17,7 +17,7 @@
 //
 // The enqueue functions only enqueue, so that a captured step can be launched many times. They allocate nothing, wait
 // for nothing and query nothing. The enqueued work reads values that change from step to step (images, labels, step
-// number, learning rate, loss scale) from device memory with a fixed address. Eager and captured steps have the same
+// number, learning rate, loss scale) from device memory with a fixed address. Eager and captured steps do the same
 // work.
 //
 // Threads: one thread owns a DeviceStep and makes all calls, with the GPU made current (gpu::GpuRuntime::make_current).
@@ -52,11 +52,11 @@ class DeviceStep : public TrainStep {
   [[nodiscard]] virtual gpu::StreamView compute_stream() const = 0;
 
   /// Enqueues the copies of a batch to the memory from which the step reads it; the last copies are on
-  /// compute_stream(). Images are copied through pinned memory on a separate stream. If the device already keeps the
-  /// images of this Batch::content, these are copied instead; the first load of such images may allocate memory for
-  /// them. Labels are always copied through pinned memory. The host waits (bounded by `deadline`) only until the copies
-  /// of the batch before last have left the pinned memory. Must not be captured. Errors: invalid_argument if the batch
-  /// has the wrong size; timeout.
+  /// compute_stream(). Images are copied through pinned memory on a separate stream. If the device keeps the images of
+  /// an earlier batch with the same Batch::content, the kept images are copied instead; the first load of images to be
+  /// kept may allocate memory. Labels are always copied through pinned memory. The host waits (bounded by `deadline`)
+  /// only until the copies of the batch before last have left the pinned memory. Must not be captured. Errors:
+  /// invalid_argument if the batch has the wrong size; timeout.
   virtual void load(const Batch& batch, Deadline deadline) = 0;
   /// Sets the options of later updates, eager or captured. Enqueues a copy if an option changed. Must not be captured.
   virtual void set_sgd(const SgdOptions& options) = 0;

@@ -61,7 +61,7 @@ struct SgdOptions {
   double learning_rate = 0.01;
   double momentum = 0.9;
   double weight_decay = 1e-4;   ///< L2, for parameters with decay = true
-  double gradient_scale = 1.0;  ///< factor of the reduced gradient, not of the decay; 1/world after a sum
+  double gradient_scale = 1.0;  ///< multiplies the reduced gradient, not the decay; 1/world if gradients are summed
 };
 
 struct StepOptions {

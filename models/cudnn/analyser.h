@@ -102,8 +102,8 @@ class Analyser {
   ValueId output(Draft& draft, TensorId id, bool sliced = true);
   /// Adds a value that `draft` leaves in memory and that is not a tensor of the graph.
   ValueId extra_output(Draft& draft, const std::string& name, const Shape& shape, DataType type);
-  /// Returns the value that a sum reads for `id`. If a batch norm makes `id` and was left to the sum (unapplied_),
-  /// applies the norm in `draft`.
+  /// Returns the value that a sum reads for `id`. If `id` is the output of a batch norm that no launch
+  /// has applied yet (unapplied_), applies the norm in `draft`.
   ValueId summand(Draft& draft, TensorId id);
   /// Applies batch norm `norm` in `draft`, in fp32, from the norm's statistics. `again`: see Operation::again.
   ValueId applied_again(Draft& draft, NodeId norm, bool again);
@@ -150,7 +150,7 @@ class Analyser {
     NodeId accumulate = kNoNode;  ///< the sum that the diff is a part of, if nothing else reads the diff
     ValueId partner = kNoValue;   ///< a part of `accumulate` that is already made; the launch may add it
     bool complete = true;         ///< the diff and `partner` complete the sum, or there is no sum
-    TensorId whole = kNoTensor;   ///< the completed sum, or the diff if there is no sum; else kNoTensor
+    TensorId whole = kNoTensor;   ///< the sum's tensor, or the diff if there is no sum; kNoTensor if not `complete`
     NodeId relu_backward = kNoNode;
     NodeId norm_backward = kNoNode;  ///< the batch norm backward whose sums the launch may compute
     bool delayed = false;            ///< a norm's backward computes relu_backward, unless the launch makes the sums

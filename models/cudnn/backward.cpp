@@ -71,8 +71,8 @@ NodeId Analyser::norm_under(NodeId relu_backward) const {
   return only_forward_reader(tested, OpKind::kRelu) != kNoNode ? producer : kNoNode;
 }
 
-// Lists the longest epilogue first. A launch can add a waiting part of a sum even if more parts of the sum are yet to
-// be made.
+// Returns the possible epilogues, the longest first. A launch can add its diff to an earlier part of a sum even if
+// other parts of the sum are not made yet.
 std::vector<Analyser::Epilogue> Analyser::epilogues(const GradientUse& use, Provider provider) const {
   std::vector<Epilogue> list;
   const bool add = use.partner != kNoValue;

@@ -9,7 +9,7 @@
 namespace hvd::models::cudnn {
 namespace {
 
-// In an entry about columns of images, these texts replace the signature and the engine's text.
+// The keys of the failure of columns (note_columns_failure()), in place of a signature and an engine's text.
 constexpr const char *kColumnsOfImages = "columns of images", *kCublasLt = "cublaslt";
 // First character of a rank's text. kDone: the work is done. kError + n: the error with code n ended the work.
 constexpr char kDone = '.', kError = 'A';

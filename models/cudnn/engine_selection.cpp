@@ -190,7 +190,7 @@ void EngineSelection::settle_here(Plan& plan) {
 }
 
 bool EngineSelection::try_out(Plan& plan, EngineFailures& found) {
-  if (!compiled_.finalize(plan, found)) return false;  // allocates no memory, because the caller plans again
+  if (!compiled_.finalize(plan, found)) return false;  // the caller plans again, so memory is not allocated yet
   try {
     return launch_all(plan, found);
   } catch (const Error& error) {
@@ -268,8 +268,8 @@ Winners EngineSelection::known_winners(const Plan& plan) {
 }
 
 std::vector<Winner> EngineSelection::tune(Plan& plan, EngineFailures& found) {
-  EngineFailures refused;  // engines that timing found refused, perhaps for want of memory; they may still be chosen
-  // Empty if rank 0 knew all winners already, or had too little memory to time engines.
+  EngineFailures refused;  // engines refused while they were timed, perhaps for want of memory; they may be chosen
+  // `winners` is empty if rank 0 knew all winners already, or had too little memory to time engines.
   std::vector<Winner> winners = of_rank_0(plan, [&] {
                                   Winners mine;
                                   if (measure_) mine.list = timed_here(plan, found, refused);
@@ -290,7 +290,7 @@ std::vector<Winner> EngineSelection::tune(Plan& plan, EngineFailures& found) {
   if (winners.empty()) {
     compiled_.choose_products(kept_);
     const bool runs = compiled_.finalize(plan, found);
-    HVD_ASSERT(runs);  // it ran before timing
+    HVD_ASSERT(runs);  // these engines ran before timing
   }
   merge_failures(found, refused);
   if (winners.empty()) return in_use(plan, kept_);

@@ -58,8 +58,8 @@ class EngineSelection {
   /// Returns the duration of forward and backward, which run as a captured graph.
   [[nodiscard]] double step_microseconds(const Plan& plan);
   [[nodiscard]] Plan planned(const Fusion& fusion) const;
-  /// Collective. All ranks call `find`, which may set `plan`. Returns rank 0's winners, or this rank's winners if rank
-  /// 0 has another GPU or cuDNN.
+  /// Collective. Calls `find` on all ranks; `find` may change `plan`. Returns rank 0's winners, or this rank's winners
+  /// if rank 0 has another GPU or cuDNN.
   [[nodiscard]] Winners of_rank_0(const Plan& plan, const std::function<Winners()>& find) const;
   /// Returns the winners known from files and from this run. Adds a note about a file that cannot be used.
   Winners known_winners(const Plan& plan);

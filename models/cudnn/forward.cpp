@@ -130,8 +130,8 @@ void Analyser::norm(NodeId id) {
   const TensorId y = of.outputs[0];
   const NodeId add = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kAdd) : kNoNode;
   if (add != kNoNode) {
-    // If this norm makes the last operand of a sum, add() applies the norm, because the sum's other operand already
-    // exists at that time.
+    // If this norm's output is the later of a sum's two operands, add() applies the norm, because the other operand
+    // exists when the norm is reached.
     const auto& operands = node(add).inputs;
     const bool last = std::all_of(operands.begin(), operands.end(), [&](TensorId operand) { return operand <= y; });
     if (last && operands[0] != operands[1]) return;  // add() makes the norm's statistics and applies the norm
@@ -202,7 +202,7 @@ void Analyser::add(NodeId id) {
     const TensorId operand = of.inputs[i];
     const NodeId norm = graph_.tensor(operand).producer;
     if (has_value(operand) || unapplied_.contains(operand)) continue;
-    // norm() left this batch norm to the sum.
+    // norm() did not apply this batch norm, so that the sum can apply it.
     const TensorId other = of.inputs[1 - i];
     if (unapplied_.contains(other)) apply_now(unapplied_.at(other));
     finalize(norm, 1);

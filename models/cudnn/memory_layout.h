@@ -51,8 +51,8 @@ inline constexpr std::size_t kScratchAlignBytes = 256;
 
 MemoryLayout lay_out(const Graph& graph, const Program& program, ComputeType compute, DataType gradient);
 
-/// Returns, by value, the number of the last group that touches the value or any part of its root (Placement). The
-/// number is -1 for values outside scratch, which are needed to the end, and for values that no group touches.
+/// Returns, by value, the number of the last group that touches the value's root or a slice of the root (Placement).
+/// The number is -1 for values outside scratch, which are needed to the end, and for values that no group touches.
 std::vector<int> last_readers(const Program& program);
 
 }  // namespace hvd::models::cudnn

@@ -12,8 +12,8 @@ using Operations = std::span<const Operation>;
 
 bool starts_with(Operations operations, OpType type) { return !operations.empty() && operations[0].type == type; }
 
-/// Returns `operations` without a rectifier's backward at the start. Also leaves out the batch norm before it, whose
-/// output the rectifier's backward tests.
+/// Returns `operations` without a rectifier's backward at the start, and without the batch norm in front of the
+/// rectifier's backward, whose output the rectifier's backward tests.
 Operations after_rectifier(Operations operations) {
   if (starts_with(operations, OpType::kNormApply)) operations = operations.subspan(1);
   if (starts_with(operations, OpType::kReluBackward)) operations = operations.subspan(1);
@@ -35,7 +35,7 @@ bool is_pointwise(OpType type) {
   }
 }
 
-/// True for the operations that may follow a diff in the loop that computes the diff: the sum with earlier diffs, then
+/// True if `operations` may follow a diff in the loop that computes the diff: at most the sum with earlier diffs, then
 /// a rectifier's backward, which may test a batch norm that the group computes again.
 bool is_epilogue(Operations operations) {
   if (starts_with(operations, OpType::kAdd)) operations = operations.subspan(1);

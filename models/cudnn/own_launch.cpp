@@ -21,8 +21,8 @@ struct Source {
   kernels::Norm norm = {};
 };
 
-// The operations of one group and their operands. A batch norm that the group applies is part of an operand: that of
-// the operation which reads the norm's output.
+// The operations of one group and their operands. A batch norm that the group applies is not listed as an
+// operation, but is part of the operand of the operation that reads the norm's output.
 class Reader {
  public:
   Reader(const Addresses& at, const Group& group) : at_(at) {
@@ -83,7 +83,7 @@ kernels::Dropout dropout_of(const Reader& read, const Operation& of, const OwnCo
           .first_sample = &context.scalars->first_sample};
 }
 
-// The kernel computes in this order: batch norms, sum, bias, rectifier, dropout, test.
+// The kernel computes in this order: batch norms, sum, bias, rectifier, dropout, mask by `test`.
 Launch pointwise(const Reader& read, const Group& group, const OwnContext& context) {
   HVD_ASSERT(group.writes.size() == 1);
   kernels::Pointwise work;

@@ -55,7 +55,7 @@ struct PlanOptions {
   /// One workspace serves all groups. Engines that need more workspace than this are not used.
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
   std::size_t candidates = 8;  ///< engines to keep per signature, for timing
-  EngineFailures failed = {};  ///< engines that may not be used; a group with no other engine falls back
+  EngineFailures failed = {};  ///< engines not to use; a group without other engines falls back (analyse.h)
 };
 
 /// Returns options.fusion, which was requested, without the parts that have failed on this machine.

@@ -4,7 +4,7 @@ namespace hvd::models {
 namespace {
 
 // Floating-point operations per element of the bandwidth-bound kinds of node, counted from the formulas in
-// reference/ops.cpp. These kinds do one percent of a step's operations. Their time depends on `bytes`, not on `flops`.
+// reference/ops.cpp. These kinds are one percent of a step's operations. Their time depends on `bytes`, not on `flops`.
 constexpr double kBatchNormFlops = 7;           // sum; difference, square, sum; normalise, scale, shift
 constexpr double kBatchNormBackwardFlops = 11;  // x-hat (2), two sums (3), dx (6)
 constexpr double kSoftmaxFlops = 4;             // difference, exponential (as one), sum, division
@@ -18,8 +18,8 @@ double window_area(const Node& node) {
   return static_cast<double>(window.kernel_h) * window.kernel_w;
 }
 
-// Returns the multiply-accumulates of a forward convolution or fully connected node. Each output element takes one for
-// each weight of the element's channel. Taps that fall on padding count, because the published figures count them.
+// Returns the multiply-accumulates of a forward convolution or fully connected node. Each output element takes one
+// multiply-accumulate per weight of its channel. Taps on padding are counted, because the published figures count them.
 double macs(const Graph& graph, const Node& forward) {
   const Shape& weight = graph.tensor(forward.inputs[1]).shape;
   return count(graph, forward.outputs[0]) * static_cast<double>(weight.count()) / static_cast<double>(weight[0]);

@@ -107,7 +107,7 @@ struct BatchNormAttr {
 };
 struct DropoutAttr {
   double rate = 0.5;         ///< probability of zeroing
-  std::uint64_t stream = 0;  ///< Philox stream, of which global sample s takes the elements from s * features on
+  std::uint64_t stream = 0;  ///< Philox stream; global sample s takes its `features` elements from s * features on
 };
 struct LossAttr {
   double weight = 1.0;  ///< factor of this loss in the total (auxiliary head: 0.4)

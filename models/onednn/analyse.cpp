@@ -58,7 +58,7 @@ void Compiler::analyse() {
       fused_relu_[static_cast<std::size_t>(producer)] = id;
     }
     // If only a max pool reads the relu's output, the pool's backward writes diffs only to elements that are a maximum
-    // of a window. The maximum's sign can therefore mask the diff of the pool's output, which is the smaller tensor.
+    // of a window. The maximum's sign can therefore mask the pool's output diff, which is smaller than the relu's diff.
     const NodeId reader = only_forward_consumer(relu.outputs[0]);
     const bool by_sign = relu_fusion_[i] == ReluFusion::kPostOperation || relu_fusion_[i] == ReluFusion::kNone;
     mask_at_pool_[i] = by_sign && reader != kNoNode && node(reader).kind == OpKind::kMaxPool;

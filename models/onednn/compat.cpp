@@ -14,7 +14,7 @@ namespace {
 
 using Kind = dnnl::prop_kind;
 
-// With this algorithm, backward reads the ReLU's result and not its input. The result is kept for other readers anyway.
+// With this algorithm, backward reads the ReLU's result, not its input. Other readers need the result in any case.
 constexpr auto kRelu = dnnl::algorithm::eltwise_relu_use_dst_for_bwd;
 
 dnnl::normalization_flags norm_flags(bool fuse_relu) {

@@ -91,7 +91,7 @@ Tag activation_tag(const Md& desc, Type type);
 Dims dims_of(const Md& desc);
 
 /// A blocked layout. For each axis, `strides` has the distance between blocks (in elements) and `padded` the padded
-/// size. A block has inner_blocks[k] elements along axis inner_axes[k]; elements along the last k are adjacent.
+/// size. A block has inner_blocks[k] elements on axis inner_axes[k]. Along the last inner axis, elements are adjacent.
 struct Blocking {
   Type type;
   Dims strides, padded, inner_blocks, inner_axes;

@@ -7,7 +7,7 @@ namespace hvd::models::onednn {
 namespace {
 
 // Returns true for a pool that our own kernel computes. In bf16 the library's average pool reaches only 4 GB/s per
-// core, while only the caches limit our kernel. Such pools take 6 % of a step of Inception V3.
+// core, but our kernel is as fast as the caches. Such pools take 6 % of a step of Inception V3.
 bool is_mean_3x3(const Node& pool, Type type, Tag layout) {
   if (pool.kind != OpKind::kAvgPool || type != Type::bf16 || layout != Tag::nhwc) return false;
   const auto& w = std::get<Window>(pool.attr);

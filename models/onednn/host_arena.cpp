@@ -56,7 +56,7 @@ std::size_t HostArena::give_back(std::size_t from, std::size_t to) noexcept {
   const std::size_t end = to / page * page;
   if (begin >= end) return 0;
   if (madvise(memory_.data() + begin, end - begin, MADV_DONTNEED) == 0) return end - begin;
-  std::memset(memory_.data() + begin, 0, end - begin);  // madvise() fails, for example for locked memory
+  std::memset(memory_.data() + begin, 0, end - begin);  // madvise() failed, as it does for locked memory
   return 0;
 }
 

@@ -60,7 +60,8 @@ HVD_VECTOR_CLONES void convert_to_f32(const std::uint16_t* from, float* to, std:
   for (std::size_t i = 0; i < n; ++i) to[i] = load(from, i);
 }
 
-// `at`: the pixels (or rows) before, at and after a position. `factor`: their factors in the mean, 0 outside the image.
+// `at`: indices of the pixel (or row) before position i, at i and after i. `factor`: their factors in the mean, or 0
+// for a pixel outside the image.
 struct Taps {
   std::array<std::size_t, 3> at{};
   std::array<float, 3> factor{};
@@ -93,8 +94,7 @@ HVD_VECTOR_CLONES void sum_columns(const float* sums, const Taps* columns, std::
   }
 }
 
-// Computes the forward or backward pass of mean_3x3(). For each row of the result, sums over image rows first, and then
-// over columns.
+// Computes mean_3x3() or its backward pass. Each row of the result is summed over image rows, then over columns.
 void means(const std::uint16_t* from, std::uint16_t* to, const Pixels& shape, bool backward) {
   const std::size_t row = shape.width * shape.channels;
   if (row == 0 || shape.height == 0) return;

@@ -25,7 +25,7 @@ class ThreadScope {
 /// and depend only on the arguments and the thread count. body must not throw.
 template <class Body>
 void parallel_ranges(std::size_t count, std::size_t unit, const Body& body) {
-  constexpr std::size_t kWorthATeam = 16384;  // one thread handles fewer elements than this before other threads wake
+  constexpr std::size_t kWorthATeam = 16384;  // with fewer elements, one thread is done before other threads wake
   if (omp_get_max_threads() == 1 || count < kWorthATeam) {
     if (count > 0) body(std::size_t{0}, count);
     return;

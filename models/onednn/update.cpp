@@ -14,8 +14,8 @@ namespace {
 
 // The shares of threads begin at multiples of this many elements. These are multiples of 64 bytes in fp32 and in bf16.
 constexpr std::size_t kShare = 32;
-// In a plain matrix, this many columns of 16 rows are updated before their copies are made. Their weights, momentum and
-// gradients fill the first-level cache. Strips of a blocked layout have about as many elements.
+// In a plain matrix, 16 rows by this many columns are updated before the copy of this part is made. The part's weights,
+// momentum and gradients fill the first-level cache. Strips of a blocked layout have about as many elements.
 constexpr std::size_t kColumns = 256;
 // Number of tiles that are packed between two prefetches.
 constexpr std::size_t kTiles = 4;

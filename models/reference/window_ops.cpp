@@ -17,7 +17,7 @@ struct Range {
   std::int64_t begin = 0, end = 0;
 };
 
-// Returns the output positions o in [0, outputs) for which the kernel's tap `tap` falls on a real element:
+// Returns the output positions o in [0, outputs) whose tap `tap` reads an element of the input, not padding:
 // 0 <= o * stride + tap - pad < inputs.
 Range valid_outputs(std::int64_t outputs, std::int64_t inputs, int stride, int tap, int pad) {
   const std::int64_t shift = std::int64_t{pad} - tap;

@@ -132,8 +132,8 @@ struct AvgPoolStripBody : PoolBody<V> {
     Vector<T, V> at[3];
   };
 
-  /// The inputs of a strip. Row 0 is the first row that the first row of the output reads. Instead of an element
-  /// outside the image, an element inside is read and multiplied by 0.
+  /// The inputs of a strip. Row 0 is the first input row that row 0 of the output image reads. Instead of an
+  /// element outside the image, an element inside is read and multiplied by 0.
   struct Strip {
     const AvgPoolStripBody& body;
     std::int64_t plane;      ///< matrix row of the input image's first pixel

@@ -44,7 +44,7 @@ inline bool is_wide(std::initializer_list<const Matrix*> matrices) {
   return true;
 }
 
-/// Calls `work` with the element type and the vector width: 16 bytes if `wide`, else one element.
+/// Calls `work` with the element type and the vector width, which is 16 bytes if `wide`, else one element.
 template <class Work>
 void with_vectors(DataType type, bool wide, const char* kernel, const Work& work) {
   with_type(type, kernel, [&](auto* element) {

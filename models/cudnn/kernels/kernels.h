@@ -107,8 +107,8 @@ void global_avg_pool_backward(const Matrix& dy, const Image& dx, const Epilogue&
 
 // ---- Batch norm in pieces, and other sums over rows ----
 
-/// Returns the bytes of workspace that `sums` sums over the rows of `x` need. Sums over rows have a fixed order: fixed
-/// blocks of rows give partial sums in `workspace`, which are then added in turn.
+/// Returns the bytes of workspace for sums over the rows of `x`, if each channel has `sums` sums. The order of each sum
+/// is fixed: fixed blocks of rows give partial sums in `workspace`, which are then added in turn.
 std::size_t row_sums_workspace(const Matrix& x, int sums);
 /// sum[c] = sum of x, square_sum[c] = sum of x * x; fp32.
 void statistics(const Matrix& x, float* sum, float* square_sum, void* workspace, Stream stream);

@@ -205,7 +205,7 @@ struct MaxPoolBackwardTileBody : PoolBody<V> {
     const int h = pixel / 2 + 2 * (kBefore - i / kCovering), w = pixel % 2 + 2 * (kBefore - i % kCovering);
     return h < kKernel && w < kKernel ? h * kKernel + w : -1;
   }
-  /// window_h() and window_w() return the position of window `i` of those that cover a tile, counted row by row.
+  /// window_h() and window_w() return the position of window `i` among those over `tile`, counted row by row.
   HVD_HOST_DEVICE static int window_h(const Pixel& tile, int i) { return tile.h - kBefore + i / kCovering; }
   HVD_HOST_DEVICE static int window_w(const Pixel& tile, int i) { return tile.w - kBefore + i % kCovering; }
 };

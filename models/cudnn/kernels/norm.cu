@@ -167,7 +167,7 @@ void with_rectifier(const NormBackward& of, const Work& work) {
 
 std::size_t row_sums_workspace(const Matrix& x, int sums) {
   const int wide = static_cast<int>(kVectorBytes / static_cast<std::int64_t>(size_of(x.type)));
-  // With fewer rows at once there are more blocks, so one row at once gives the largest workspace that any term needs.
+  // The fewer rows a term takes at once, the more blocks there are, so one row at once needs the largest workspace.
   const std::int64_t row_blocks = std::max(cut(x, 1, 1).row_blocks, x.channels < wide ? 1 : cut(x, wide, 1).row_blocks);
   return static_cast<std::size_t>(row_blocks) * static_cast<std::size_t>(sums) * static_cast<std::size_t>(x.channels) *
          sizeof(float);

@@ -96,8 +96,8 @@ struct NormBackwardApplyBody {
   }
 };
 
-// These terms of sums over rows have one or two numbers per element. A term is a row body with add() instead of
-// store().
+// A term is what a sum over rows (norm.cu) adds up for each element: one or two numbers. A term is a row body with
+// add() instead of store().
 template <class T, int V>
 struct StatisticsTerm {
   Matrix x;

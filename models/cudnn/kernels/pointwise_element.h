@@ -16,7 +16,7 @@ HVD_HOST_DEVICE inline std::uint64_t hash_number(std::uint64_t state, std::uint6
 
 /// Computes the factor of dropout for element `feature` of row `row`: 0 or 1 / (1 - rate).
 struct DropoutBody {
-  std::uint64_t seed, hash;  ///< hash of "dropout" and the layer's stream
+  std::uint64_t seed, hash;  ///< `hash`: hash of "dropout" and the layer's stream
   std::uint64_t dropped_below;
   float scale;
   std::int64_t rows_per_sample;

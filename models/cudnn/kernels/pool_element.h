@@ -43,7 +43,7 @@ struct Plane {
 
 HVD_HOST_DEVICE inline int clamped(int at, int size) { return at < 0 ? 0 : at < size ? at : size - 1; }
 
-/// First and last output position, along one axis, whose window covers input position `at`.
+/// The first and the last output position, along one axis, whose windows cover input position `at`.
 struct Cover {
   int first, last;
   HVD_HOST_DEVICE Cover(int at, int kernel, int stride, int pad, std::int64_t outputs) {
