@@ -29,7 +29,8 @@ struct ModelStep {
   Collective collective = Collective::kAllReduce;
   int variant = 0;
   ReduceOp op = ReduceOp::kSum;
-  std::array<std::optional<double>, 2> seconds{0.0, 0.0};  ///< out of place, in place; nullopt: a size was not measured
+  /// [0] out of place, [1] in place; nullopt if the size of some bucket was not measured.
+  std::array<std::optional<double>, 2> seconds{0.0, 0.0};
 };
 
 /// Returns the steps of the network of --from-model; an empty list without this option.

@@ -35,7 +35,7 @@ struct EfficiencyAnalysis {
   std::vector<double> efficiency_replicates;
 };
 
-/// Computes each row within a round, as a fraction of TF. TF is the median step time of the round's visit to phase
+/// For each round, computes the rows below as fractions of TF. TF is the median step time of the round's visit to phase
 /// full.
 ///   efficiency             T1, the median step time of phase solo
 ///   interference           mean over ranks of the median step time of phase none, minus T1

@@ -47,9 +47,10 @@ struct FirstStepVerdict {
 /// if in some phase they take longer than the other samples by half a percent or more, and if the 95 % interval of
 /// this excess lies above 0.
 /// In simulations with five to twenty visits of each phase, 3 to 11 % of sessions discard first samples that take no
-/// longer than other samples. An excess of twice a step's noise is found in all sessions, an excess of half the noise
-/// in 45 to 90 % of sessions. Visits with a single sample are left out, because this sample has no others to be
-/// compared with. Nothing is discarded if a phase has fewer than kVisitsToJudge visits of two or more samples.
+/// longer than other samples. An excess of twice a step's noise is found in all sessions. An excess of half a step's
+/// noise is found in 45 to 90 % of sessions. Visits with a single sample are left out, because this sample has no
+/// others to be compared with. Nothing is discarded if a phase has fewer than kVisitsToJudge visits of two or more
+/// samples.
 FirstStepVerdict judge_first_steps(std::span<const PhaseVisits> phases, std::uint64_t seed);
 
 }  // namespace hvd::bench

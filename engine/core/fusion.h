@@ -45,8 +45,8 @@ struct FusionGroups {
 
 /// Groups the items for execution. The groups are in the order of their first items. The tensors of one group share
 /// dtype, op and terms, and fit into threshold_bytes, alignment included. A tensor larger than the threshold is a group
-/// by itself. Operations other than all_reduce are not grouped. The time is linear in the number of items that have the
-/// same dtype, op and terms.
+/// by itself. Operations other than all_reduce are not grouped. If all items have the same dtype, op and terms, the
+/// time is linear in the number of items.
 /// Source: arXiv:1802.05799, Tensor Fusion; look-ahead as in horovod/common/controller.cc FuseResponses.
 FusionGroups group(std::span<const FusionItem> items, const FusionOptions& options);
 

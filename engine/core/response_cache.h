@@ -53,7 +53,7 @@ class ResponseCache {
   /// recently used. A name that is already cached keeps its bit. Does nothing if the cache is off.
   /// all_gather: `request` is this rank's own request, and `rows[r]` is the number of rows of rank r.
   void insert(const Request& request, std::vector<std::int64_t> rows = {});
-  /// Returns the bit whose entry an insert of a new name would evict; nullopt if there is room.
+  /// Returns the bit of the entry that insert() of a new name would evict; nullopt if it would evict none.
   [[nodiscard]] std::optional<std::size_t> next_victim() const;
   /// Mark one entry, or all entries whose bits are set in `words` in ascending order, as most recently used.
   void touch(std::size_t bit);

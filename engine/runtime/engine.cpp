@@ -63,7 +63,8 @@ PendingTensor place(const core::Request& request, void* data) {
   return tensor;
 }
 
-/// Makes the PendingTensor of an operation that only reads `data` and returns an Output. Errors: those of place().
+/// Makes the PendingTensor of an operation whose result is an Output, so that `data` is only read. Errors: those of
+/// place().
 PendingTensor rows_of(const core::Request& request, const void* data, std::span<const std::int64_t> shape) {
   PendingTensor tensor;
   tensor.operands = std::make_unique<Operands>();

@@ -177,7 +177,8 @@ void NegotiatedSchedule::reduce_gradients(const core::Batch& batch, StepReport& 
   const auto reduced_before = report.reduce;
   const auto begin = Clock::now();
   communicator_.data().together(each_run, options_.deadline.from_now());
-  report.reduce = reduced_before + (Clock::now() - begin);  // a plane may do all work at the end of together()
+  // The time of together() replaces the times of the single runs, because a plane may do all work at its end.
+  report.reduce = reduced_before + (Clock::now() - begin);
 }
 
 void NegotiatedSchedule::reduce_fused(const core::Batch& batch, StepReport& report) {

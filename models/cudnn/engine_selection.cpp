@@ -243,7 +243,9 @@ Winners EngineSelection::of_rank_0(const Plan& plan, const std::function<Winners
     return options_.rank == 0 ? winners_text(plan, mine) : "";
   });
   Winners first = parse_winners(ranks.front(), plan);
-  if (first.foreign) first.list = std::move(mine.list);  // all ranks use rank 0's fusion, to take equal branches
+  // With another GPU or cuDNN, this rank keeps its own engines. It still uses rank 0's fusion, so that all ranks take
+  // the same branches.
+  if (first.foreign) first.list = std::move(mine.list);
   if (!first.foreign && !first.why_not.empty()) throw_unreadable(0);
   return first;
 }

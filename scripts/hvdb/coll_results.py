@@ -343,7 +343,10 @@ def read(files: Sequence[Path], sessions: Sequence[str] = ()) -> Read:
 
 
 def by_operation(series: Sequence[Series]) -> Iterator[tuple[str, dict[Panel, list[Series]]]]:
-    """Yields (operation, panel -> its series in the order of the files). Operations and panels have a fixed order."""
+    """Yields each operation, with the series of each panel in the order of the files.
+
+    Operations and panels have a fixed order.
+    """
     for operation in OPERATIONS:
         found = sorted((each for each in series if each.panel.operation == operation), key=lambda s: _order(s.panel))
         if found:

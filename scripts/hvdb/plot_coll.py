@@ -13,8 +13,8 @@ from hvdb.coll_results import Panel, Point, Series, bus_factor, bus_rate
 
 WIDTH, PANEL_HEIGHT = 11.5, 2.9  # inches
 HEAD, FOOT = 0.95, 0.75
-# Sides differ in marker and in colour. When every colour has been used, the colours are used again with dash-dotted
-# lines.
+# Each compared side of a panel has its own marker and colour. When every colour has been used, the colours are used
+# again with dash-dotted lines.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "p", ">", "h", "*")
 LOOKS = tuple(
     (figure.CYCLE[i % len(figure.CYCLE)], marker, "-" if i < len(figure.CYCLE) else "-.")

@@ -342,9 +342,9 @@ void compare_with_reference(const Graph& forward, const AnalysisOptions& options
   for (const NodeId id : graph.losses) {
     loss += std::get<LossAttr>(graph.node(id).attr).weight * interpreter.get(graph.node(id).outputs[0]).at(0);
   }
-  // Both results are computed in double. They differ by about 1e-16 of the largest term per layer, because sums have
-  // another order, and because variances come from sums of squares. Batch norms over few pixels magnify this
-  // difference. Wrong programs cause far larger errors.
+  // Both results are computed in double. They differ by about 1e-16 of the largest term per layer, because the program
+  // adds in another order than the reference, and computes variances from sums of squares. Batch norms over few pixels
+  // magnify this difference. Wrong programs cause far larger errors.
   constexpr double kTolerance = 1e-8;
   EXPECT_NEAR(loss, expected_loss, kTolerance * std::abs(expected_loss));
   const auto compare = [&](const std::string& what, std::span<const double> got, std::span<const double> expected) {

@@ -47,8 +47,8 @@ constexpr DataType kBF16 = DataType::kBF16;
 
 /// Two convolutions. The first has stride 2 and a kernel that covers several rows of padding. The second has stride 1
 /// and a bias. The images are as large as in the whole networks, because bf16 weight gradients are computed in bands of
-/// rows only for large images. No average pool follows the convolutions. It would pass back the same number to all
-/// pixels, and the rounding errors of a sum of equal numbers do not cancel as the bound assumes (bounds.h).
+/// rows only for large images. No average pool follows the convolutions, because it would pass back the same number to
+/// all pixels. The rounding errors of a sum of equal numbers do not cancel as the bound assumes (bounds.h).
 Graph large_images() {
   using testing::square;
   GraphBuilder b("large_images", 2, 320, 10);

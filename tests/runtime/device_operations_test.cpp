@@ -1,4 +1,5 @@
-// Tests operations with tickets on fake GPUs: results, memory of the outputs, factors, and disagreements between ranks.
+// Tests the engine's asynchronous operations (those that return a Ticket) on fake GPUs: results, memory of the outputs,
+// scale factors, and disagreements between ranks.
 // Every test also checks that the fakes report no violation.
 #include <gtest/gtest.h>
 

@@ -20,7 +20,7 @@
 
 namespace hvd::comm::nccl {
 
-/// The division of an all-reduce of `count` elements over the local ranks.
+/// How divide_all_reduce() divides the elements of an all-reduce among the local ranks.
 struct Pieces {
   std::size_t share = 0;  ///< elements that each local rank reduces between nodes
   std::size_t rest = 0;   ///< elements after the shares; local rank 0 reduces them as well

@@ -73,8 +73,9 @@ class NodeGroup {
   void sync(const Wait& wait);
 
   /// Sends `message` of local rank `sender` to all other ranks. The sender does not wait for the readers. A reader that
-  /// detects a disagreement about size or sender waits for the next sync() of the other ranks, in which all ranks throw
-  /// the same text. If the other ranks do not arrive before the deadline, only the reader throws the text, and aborts.
+  /// detects a disagreement about size or sender waits until the other ranks call sync(), which throws the same error
+  /// on all ranks. If the other ranks do not arrive before the deadline, only the reader throws the error, and it
+  /// aborts.
   /// Shape: up to kNoteBytes. All ranks of the world must be on this node.
   /// Errors: mismatch, naming two ranks and what they have; those of Faults::check() and Faults::give_up().
   void send_note(std::span<std::byte> message, int sender, const Wait& wait);

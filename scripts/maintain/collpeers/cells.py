@@ -118,7 +118,10 @@ def pool_bytes(texts: Sequence[str], rotated: int) -> int:
 
 
 def title(text: str) -> str:
-    """Returns a cell for tables: "all_reduce fp32 1,024 B x 1000". Names a network whose gradients have this size."""
+    """Returns a cell's text for tables, such as "all_reduce fp32 1,024 B x 1000".
+
+    If the gradients of a network have the cell's size, the text contains the network's name as well.
+    """
     parsed = parse(text)
     if parsed is None:
         return text

@@ -1,8 +1,8 @@
 """Computes error rates and power of gates from recorded pairs.
 
 Gates are drawn one after another from the pairs in their order of time. Each gate judges its pairs as `hvdb gate` does,
-and ends at the look that decides. The next gate begins with the next pair. No two gates of one rate use the same pair,
-so gates are as independent as pairs are.
+and ends at the look that decides. The next gate begins with the next pair. The gates that are counted in one rate share
+no pairs, so these gates are as independent as the pairs are.
 """
 
 from __future__ import annotations
