@@ -107,6 +107,7 @@ void DeviceTrainer::build(GpuBackend& backend, int threads) {
   }
   const auto exchange = [this](const std::string& mine) {
     std::vector<std::string> texts;
+    texts.reserve(static_cast<std::size_t>(engine_.size()));
     for (int rank = 0; rank < engine_.size(); ++rank) {
       texts.push_back(comm::text_of(engine_.broadcast_message(std::as_bytes(std::span(mine)), rank)));
     }
