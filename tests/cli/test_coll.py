@@ -12,6 +12,7 @@ import unittest
 
 from program import (
     MPIRUN,
+    PATIENCE,
     PROGRAM,
     ProgramTest,
     Result,
@@ -163,6 +164,7 @@ class Coll(ProgramTest):
     @retried_if_mpirun_kills_early
     def test_a_lost_rank_leaves_what_was_measured(self) -> None:
         running = self.measuring(*UNDER_MPIRUN)
+        time.sleep(PATIENCE)  # for the first samples, which come after warm-up
         os.kill(running.rank_pid(1), signal.SIGKILL)
         result = running.finish(timeout=30)
         self.assertIn("# INCOMPLETE           : stopped by rank 1", result.out)
