@@ -1,5 +1,7 @@
 #include "models/cudnn/engine_failures.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 #include <sstream>
@@ -72,7 +74,7 @@ std::string report_text(const Report& report) {
   std::string text = report.machine + "\n" + report.program + "\n";
   for (const auto& [signature, choices] : report.failures) {
     for (const auto& [choice, why] : choices) {
-      std::string line = signature + "\t" + choice + "\t" + why;
+      std::string line = fmt::format("{}\t{}\t{}", signature, choice, why);
       std::replace(line.begin(), line.end(), '\n', ' ');
       text += line + "\n";
     }
@@ -106,10 +108,11 @@ bool agree(const std::vector<Report>& reports, bool again) {
     if (again && !its.failures.empty()) {
       const auto& [signature, engines] = *its.failures.begin();
       const auto& [engine, why] = *engines.begin();
-      throw ErrorOfAllRanks(rank, Errc::kBackend,
-                            "engine " + engine + " does not run " + signature + " on " + its.machine + " (" + why +
-                                ") in a second plan, made without the engines that had failed before; use a lower "
-                                "--fusion-level, or leave out this GPU");
+      throw ErrorOfAllRanks(
+          rank, Errc::kBackend,
+          fmt::format("engine {} does not run {} on {} ({}) in a second plan, made without the engines "
+                      "that had failed before; use a lower --fusion-level, or leave out this GPU",
+                      engine, signature, its.machine, why));
     }
     if (again && its.program != first->program) {
       throw ErrorOfAllRanks(rank, Errc::kMismatch,

@@ -285,7 +285,7 @@ std::vector<Winner> EngineSelection::tune(Plan& plan, EngineFailures& found) {
   }
   const Plan before = plan;
   if (!winners.empty() && !choose_if_they_fit(plan, winners, found)) {
-    notes_.push_back("engines that were the fastest on rank 0 are not used, for want of memory");
+    notes_.emplace_back("engines that were the fastest on rank 0 are not used, for want of memory");
     plan = before;
     winners.clear();
   }
