@@ -277,10 +277,9 @@ std::vector<Winner> EngineSelection::tune(Plan& plan, EngineFailures& found) {
                                   if (measure_) mine.list = timed_here(plan, found, refused);
                                   return mine;
                                 }).list;
-  for (const EnginePlan& engine : plan.engines) {
-    std::erase_if(winners, [&](const Winner& winner) {
-      return winner.algorithm.empty() && winner.signature == signature_hash(engine.signature) &&
-             find_failure(refused, engine.signature, winner.choice.text()) != nullptr;
+  for (const auto& [signature, choices] : refused) {
+    std::erase_if(winners, [&choices = choices, hash = signature_hash(signature)](const Winner& winner) {
+      return winner.algorithm.empty() && winner.signature == hash && choices.contains(winner.choice.text());
     });
   }
   const Plan before = plan;

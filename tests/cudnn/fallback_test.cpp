@@ -211,7 +211,8 @@ TEST(Fallback, ASingleConvolutionThatDoesNotRunIsAnErrorThatSaysAll) {
   EXPECT_EQ(fake_cudnn_objects(), 0U);
 }
 
-// After a fault of the GPU itself no work can run. The error must name the engine, and no other engine may be tried.
+// An engine's launch breaks the GPU, which then runs nothing. The error must name that engine, and the step may try no
+// other engine.
 TEST(Fallback, AnEngineThatBreaksTheGpuIsNamed) {
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(4)};
