@@ -152,6 +152,8 @@ class TrainStep {
   [[nodiscard]] virtual std::vector<OperationProfile> profile() const = 0;
   /// Returns "onednn 2.6.3 avx512_core_amx" or similar, for provenance.
   [[nodiscard]] virtual std::string description() const = 0;
+  /// Returns in one line why steps take far longer than their work needs, and what to do; empty if nothing is known.
+  [[nodiscard]] virtual std::string slow_reason() const { return {}; }
 };
 
 /// Makes the naive double-precision reference backend; slow, for tests. `graph` must be differentiated.
@@ -165,6 +167,10 @@ std::string onednn_unsupported_reason(DataType compute);
 
 /// Returns the reason why oneDNN is slow in type `compute` on this processor, and what to do; empty if oneDNN is fast.
 std::string onednn_slow_reason(DataType compute);
+
+/// Compiles `graph` as make_onednn_step() does, without memory for it, and returns what TrainStep::slow_reason() would
+/// say of the step. Takes some 20 ms for a whole network. Errors: as make_onednn_step().
+std::string onednn_reference_code(const Graph& graph, DataType compute, int threads);
 
 /// An allocator of plain memory, for tests and single-rank use. The memory lives as long as `blocks`.
 struct HeapArena {

@@ -24,7 +24,9 @@
 #include "engine/comm/communicator.h"
 #include "engine/comm/nccl/api.h"
 #include "engine/gpu/device.h"
+#include "models/graph/autodiff.h"
 #include "models/train_step.h"
+#include "models/zoo/zoo.h"
 
 namespace hvd::bench {
 namespace {
@@ -123,6 +125,22 @@ void examine_rates(FindingList& all, int threads) {
   }
 }
 
+/// Compiles the networks at their own size, with few and with many images, and at their smallest size. Returns the
+/// first text of models::onednn_reference_code(), after the network's name; empty if oneDNN has compiled code for all.
+std::string reference_code(int threads) {
+  for (const models::ModelInfo& model : models::model_catalogue()) {
+    for (const std::int64_t size : {model.default_image_size, model.minimum_image_size}) {
+      for (const std::int64_t batch : {1, 8}) {
+        const models::Graph graph =
+            models::differentiate(models::build_model({.model = model.name, .batch_size = batch, .image_size = size}));
+        const std::string text = models::onednn_reference_code(graph, DataType::kF32, threads);
+        if (!text.empty()) return fmt::format("{}, {} pixels, batch {}: {}", model.name, size, batch, text);
+      }
+    }
+  }
+  return {};
+}
+
 void examine_backend(FindingList& all, int threads) {
   const std::string reason = models::onednn_unsupported_reason(DataType::kF32);
   if (!reason.empty()) {
@@ -133,6 +151,7 @@ void examine_backend(FindingList& all, int threads) {
   const auto libraries = loaded_libraries();
   const auto file = libraries.find("onednn");
   good(all, "oneDNN", file == libraries.end() ? "linked statically" : file->second);
+  all.push_back(judge_reference_code(reference_code(threads)));
   examine_rates(all, threads);
 }
 
@@ -321,6 +340,12 @@ int print_troubles(const FindingList& findings, std::ostream& out) {
 }
 
 }  // namespace
+
+Finding judge_reference_code(const std::string& found) {
+  constexpr const char* kSubject = "oneDNN code";
+  if (found.empty()) return {Level::kGood, kSubject, "compiled code for every operation of every network", {}};
+  return {Level::kWarning, kSubject, found, "expect such runs to carry the caution reference_code"};
+}
 
 Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason) {
   const std::string text = fmt::format("{}, {:.1f} x fp32", rate_text(bf16, "FLOP/s"), bf16 / std::max(fp32, 1.0));

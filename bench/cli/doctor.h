@@ -24,6 +24,10 @@ struct Finding {
 /// only start MPI and leave. Only rank 0 examines the store.
 std::vector<Finding> examine(const std::string& db_file, const ProcessStart& start);
 
+/// Judges whether oneDNN has compiled code for the networks. `found` is the first text of
+/// models::onednn_reference_code(), or empty. Pure.
+Finding judge_reference_code(const std::string& found);
+
 /// Judges bf16 from the measured rates of a convolution in bf16 and in fp32, in FLOP/s. `slow_reason` is the result of
 /// models::onednn_slow_reason(). Pure.
 Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason);

@@ -105,6 +105,9 @@ void add_provenance(RunRecord& run, const Options& options, const Setup& setup, 
       add_caution(run.provenance, "bf16_without_amx", std::move(slow));
     }
   }
+  if (std::string slow = trainer.train_step().slow_reason(); !slow.empty()) {
+    add_caution(run.provenance, "reference_code", std::move(slow));
+  }
   // Records without this fact have labels that cycle, and are comparable with runs of --labels cycled.
   if (run.device != "replay") {
     add("data.labels", std::string(models::name(options.label_rule)), options.label_rule == models::LabelRule::kFresh);

@@ -29,6 +29,14 @@ bool is_product(const Shape& weights, const Window& w) {
 
 }  // namespace
 
+std::vector<Compiler::ConvLayouts> Compiler::conv_layouts(const Shape& x, const Shape& y, const Shape& w) const {
+  const Md weights({w[0], w[3], w[1], w[2]}, type_, Tag::any);
+  return {{.src = preferred(x), .weights = weights, .dst = preferred(y)},
+          {.src = any_layout(x, type_), .weights = weights, .dst = any_layout(y, type_)},
+          {.src = channels_first(x, type_), .weights = weights, .dst = channels_first(y, type_)},
+          {.src = channels_last(x, type_), .weights = weights, .dst = channels_last(y, type_)}};
+}
+
 void Compiler::conv(NodeId id) {
   const Node& of = node(id);
   const Shape& x = shape(of.inputs[0]);
@@ -40,29 +48,39 @@ void Compiler::conv(NodeId id) {
   dnnl::primitive_attr attr = own_scratchpad();
   if (relu != kNoNode) append_relu(attr);
 
-  const Md weights_any({w[0], w[3], w[1], w[2]}, type_, Tag::any);
   std::optional<Md> bias;
   if (of.inputs.size() > 2) bias = row_major(shape(of.inputs[2]));
-  const Operands operands{
-      .src = preferred(x), .weights = weights_any, .bias = bias ? &*bias : nullptr, .dst = preferred(y)};
+  const Md* const bias_desc = bias ? &*bias : nullptr;
   const dnnl::engine& engine = program_.engine();
 
   const auto plan_with = [&](dnnl::algorithm algorithm) {
-    ConvForward forward = conv_forward(engine, algorithm, operands, geometry, attr);
+    const std::vector<ConvLayouts> requests = conv_layouts(x, y, w);
+    const ConvForward forward = first_compiled(requests, [&](const ConvLayouts& as) {
+      return conv_forward(engine, algorithm, {.src = as.src, .weights = as.weights, .bias = bias_desc, .dst = as.dst},
+                          geometry, attr);
+    });
     std::optional<ConvBackwardData> data;
     if (!images) {
-      data = conv_backward_data(engine, algorithm,
-                                {.src = operands.src, .weights = weights_any, .bias = nullptr, .dst = operands.dst},
-                                geometry, own_scratchpad(), forward);
+      data = first_compiled(requests, [&](const ConvLayouts& as) {
+        return conv_backward_data(engine, algorithm,
+                                  {.src = as.src, .weights = as.weights, .bias = nullptr, .dst = as.dst}, geometry,
+                                  own_scratchpad(), forward);
+      });
     }
-    // In fp32 the gradient gets the layout of the weights, so that the update is one flat pass. In bf16 the library
-    // chooses the gradient's layout, and the fp32 master weights get the layout of the gradient.
+    // In fp32 the gradient gets the layout of the weights in the forward pass, so that the update is one flat pass and
+    // makes no copies. In bf16 the library chooses the gradient's layout. The stored weights always have the layout of
+    // the gradient.
     const Type arena = parameters_.gradient_type() == DataType::kBF16 ? Type::bf16 : Type::f32;
-    const Md diff_weights = type_ == Type::f32 ? forward.weights_desc() : Md({w[0], w[3], w[1], w[2]}, arena, Tag::any);
-    ConvBackwardWeights weights = conv_backward_weights(
-        engine, algorithm,
-        {.src = forward.src_desc(), .weights = diff_weights, .bias = operands.bias, .dst = operands.dst}, geometry,
-        own_scratchpad(), forward);
+    const Md any_gradient({w[0], w[3], w[1], w[2]}, type_ == Type::f32 ? Type::f32 : arena, Tag::any);
+    std::vector<ConvLayouts> gradient_requests = requests;
+    for (ConvLayouts& as : gradient_requests) as.weights = any_gradient;
+    gradient_requests[0].src = forward.src_desc();
+    if (type_ == Type::f32) gradient_requests[0].weights = forward.weights_desc();
+    const ConvBackwardWeights weights = first_compiled(gradient_requests, [&](const ConvLayouts& as) {
+      return conv_backward_weights(engine, algorithm,
+                                   {.src = as.src, .weights = as.weights, .bias = bias_desc, .dst = as.dst}, geometry,
+                                   own_scratchpad(), forward);
+    });
     return std::make_unique<ConvPlan>(ConvPlan{forward, data, weights, bias, std::nullopt, {}});
   };
   std::unique_ptr<ConvPlan> plan;
@@ -77,7 +95,7 @@ void Compiler::conv(NodeId id) {
 
   const ConvForward& forward = plan->forward;
   if (type_ == Type::f32) {
-    parameters_.set_layout(of.inputs[1], forward.weights_desc());
+    parameters_.set_layout(of.inputs[1], plan->backward_weights.diff_weights_desc());
   } else if (is_product(w, std::get<Window>(of.attr)) && !bias && !images) {
     const std::int64_t pixels = y[0] * y[1] * y[2];
     const Type arena = parameters_.gradient_type() == DataType::kBF16 ? Type::bf16 : Type::f32;

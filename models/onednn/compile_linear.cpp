@@ -1,4 +1,7 @@
 // Compiles fully connected layers.
+#include <utility>
+#include <vector>
+
 #include "models/onednn/plans.h"
 
 namespace hvd::models::onednn {
@@ -22,11 +25,22 @@ TensorView Compiler::linear_input(TensorId id) {
   return {from.buffer, Md({x[0], x[1] * x[2] * x[3]}, type_, Tag::nc)};
 }
 
+std::vector<Compiler::LinearLayouts> Compiler::linear_layouts(const Md& src, const Dims& weights) const {
+  std::vector<LinearLayouts> layouts{{.src = src, .weights = Md(weights, type_, Tag::any)}};
+  const Dims dims = dims_of(src);
+  const bool images = dims.size() == 4;
+  for (const auto& [of_src, of_weights] : {std::pair{images ? Tag::nchw : Tag::nc, images ? Tag::oihw : Tag::oi},
+                                           {images ? Tag::nhwc : Tag::nc, images ? Tag::ohwi : Tag::io}}) {
+    layouts.push_back({.src = Md(dims, type_, of_src), .weights = Md(weights, type_, of_weights)});
+  }
+  return layouts;
+}
+
 void Compiler::linear(NodeId id) {
   const Node& of = node(id);
   const Shape& w = shape(of.inputs[1]);
   const Shape& y = shape(of.outputs[0]);
-  const TensorView from = linear_input(of.inputs[0]);
+  TensorView from = linear_input(of.inputs[0]);
   const Md bias = row_major(shape(of.inputs[2]));
   const NodeId relu = fused_relu_[static_cast<std::size_t>(id)];
   const TensorId result = relu == kNoNode ? of.outputs[0] : node(relu).outputs[0];
@@ -37,33 +51,38 @@ void Compiler::linear(NodeId id) {
   const Md diff_dst({y[0], y[1]}, type_, Tag::nc);
   Dims weight_dims{w[0], w.count() / w[0]};
   if (dims_of(from.desc).size() == 4) weight_dims = {w[0], w[3], w[1], w[2]};
-  const Md weights_any(weight_dims, type_, Tag::any);
   dnnl::primitive_attr attr = own_scratchpad();
   if (relu != kNoNode) append_relu(attr);
 
   const dnnl::engine& engine = program_.engine();
-  const LinearForward forward =
-      linear_forward(engine, {.src = from.desc, .weights = weights_any, .bias = &bias, .dst = dst}, attr);
   const bool f32 = type_ == Type::f32;
   const Type arena = parameters_.gradient_type() == DataType::kBF16 ? Type::bf16 : Type::f32;
   // In fp32 all passes share one layout, because a copy of VGG's first layer would take 411 MB. In bf16 the passes
   // always need copies of the fp32 weights.
   const bool wide = !f32 && arena == Type::f32 && y[0] <= kWideGradientImages && dims_of(from.desc).size() == 2 &&
                     weight_dims[0] % kTiled == 0 && weight_dims[1] % kTiled == 0;
-  Md diff_weights(weight_dims, arena, Tag::any);
-  if (f32) diff_weights = forward.weights_desc();
-  if (wide) diff_weights = Md(weight_dims, Type::f32, Tag::ab);
-  const LinearBackwardWeights backward_weights =
-      linear_backward_weights(engine,
-                              {.src = wide ? with_type(from.desc, Type::f32) : from.desc,
-                               .weights = diff_weights,
-                               .bias = &bias,
-                               .dst = wide ? with_type(diff_dst, Type::f32) : diff_dst},
-                              own_scratchpad(), forward);
-  std::optional<LinearBackwardData> backward_data = linear_backward_data(
-      engine,
-      {.src = from.desc, .weights = f32 ? forward.weights_desc() : weights_any, .bias = nullptr, .dst = diff_dst},
-      own_scratchpad(), forward);
+  const auto plan_with = [&](const LinearLayouts& as) {
+    const LinearForward forward =
+        linear_forward(engine, {.src = as.src, .weights = as.weights, .bias = &bias, .dst = dst}, attr);
+    Md diff_weights(weight_dims, arena, Tag::any);
+    if (f32) diff_weights = forward.weights_desc();
+    if (wide) diff_weights = Md(weight_dims, Type::f32, Tag::ab);
+    const LinearBackwardWeights backward_weights =
+        linear_backward_weights(engine,
+                                {.src = wide ? with_type(as.src, Type::f32) : as.src,
+                                 .weights = diff_weights,
+                                 .bias = &bias,
+                                 .dst = wide ? with_type(diff_dst, Type::f32) : diff_dst},
+                                own_scratchpad(), forward);
+    const LinearBackwardData backward_data = linear_backward_data(
+        engine, {.src = as.src, .weights = f32 ? forward.weights_desc() : as.weights, .bias = nullptr, .dst = diff_dst},
+        own_scratchpad(), forward);
+    return LinearPlan{forward, backward_data, backward_weights};
+  };
+  const LinearPlan plan = first_compiled(linear_layouts(from.desc, weight_dims), plan_with);
+  const LinearForward& forward = plan.forward;
+  const LinearBackwardWeights& backward_weights = plan.backward_weights;
+  if (from.desc != forward.src_desc()) from = in_layout(of.inputs[0], forward.src_desc());
   parameters_.set_layout(of.inputs[1],
                          f32 ? forward.weights_desc() : with_type(backward_weights.diff_weights_desc(), Type::f32));
   parameters_.set_layout(of.inputs[2], bias);
@@ -74,7 +93,7 @@ void Compiler::linear(NodeId id) {
                                     {DNNL_ARG_BIAS, parameters_.stored(of.inputs[2])},
                                     {DNNL_ARG_DST, output(result, dst, {}, id)}});
   if (relu != kNoNode) made.node += "+" + node(relu).name;
-  linears_[id] = std::make_unique<LinearPlan>(LinearPlan{forward, backward_data, backward_weights});
+  linears_[id] = std::make_unique<LinearPlan>(plan);
 }
 
 void Compiler::linear_backward_weights_node(NodeId id) {
@@ -102,7 +121,7 @@ void Compiler::linear_backward_weights_node(NodeId id) {
 
 void Compiler::linear_backward_data_node(NodeId id) {
   const Node& of = node(id);
-  const LinearBackwardData& pd = *linears_.at(of.forward)->backward_data;
+  const LinearBackwardData& pd = linears_.at(of.forward)->backward_data;
   const TensorView diff = in_layout(of.inputs[1], pd.diff_dst_desc());
   const TensorView weights = parameters_.derived(node(of.forward).inputs[1], pd.weights_desc());
   const Shape& x = shape(of.outputs[0]);

@@ -9,9 +9,15 @@ void Compiler::norm(NodeId id) {
   const Node& of = node(id);
   const auto& attr = std::get<BatchNormAttr>(of.attr);
   const NodeId relu = fused_relu_[static_cast<std::size_t>(id)];
-  const TensorView x = value(of.inputs[0]);
-  const NormForward pd =
-      norm_forward(program_.engine(), x.desc, static_cast<float>(attr.epsilon), relu != kNoNode, own_scratchpad());
+  const Shape& x_shape = shape(of.inputs[0]);
+  // The layout in which the tensor lies needs no reorder. Without AVX2, oneDNN 2.6 fuses a ReLU only in plain layouts.
+  const NormForward pd = first_compiled(
+      std::vector{value(of.inputs[0]).desc, channels_first(x_shape, type_), channels_last(x_shape, type_)},
+      [&](const Md& data) {
+        return norm_forward(program_.engine(), data, static_cast<float>(attr.epsilon), relu != kNoNode,
+                            own_scratchpad());
+      });
+  const TensorView x = in_layout(of.inputs[0], pd.src_desc());
   const Md channels = row_major(shape(of.inputs[1]));
   parameters_.set_layout(of.inputs[1], channels);
   parameters_.set_layout(of.inputs[2], channels);
@@ -77,7 +83,7 @@ void Compiler::norm_backward_node(NodeId id) {
   const Node& of = node(id);
   const Node& forward = node(of.forward);
   const NormPlan& plan = *norms_.at(of.forward);
-  const TensorView x = value(of.inputs[0]);
+  const TensorView x = in_layout(of.inputs[0], plan.forward.src_desc());
   const NormBackward pd =
       norm_backward(program_.engine(), x.desc, x.desc, static_cast<float>(std::get<BatchNormAttr>(of.attr).epsilon),
                     plan.fuse_relu, own_scratchpad(), plan.forward);

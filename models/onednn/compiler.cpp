@@ -107,6 +107,11 @@ Md Compiler::any_layout(const Shape& of, Type type) const {
   return {{of[0], of[3], of[1], of[2]}, type, Tag::any};
 }
 
+Md Compiler::channels_first(const Shape& of, Type type) const {
+  if (of.rank() == 2) return {{of[0], of[1]}, type, Tag::nc};
+  return {{of[0], of[3], of[1], of[2]}, type, Tag::nchw};
+}
+
 Md Compiler::channels_last(const Shape& of, Type type) const {
   if (of.rank() == 2) return {{of[0], of[1]}, type, Tag::nc};
   return {{of[0], of[3], of[1], of[2]}, type, Tag::nhwc};

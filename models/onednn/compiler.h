@@ -55,7 +55,13 @@ class Compiler {
 
  private:
   struct Band;
+  struct ConvLayouts {
+    Md src, weights, dst;
+  };
   struct ConvPlan;
+  struct LinearLayouts {
+    Md src, weights;
+  };
   struct LinearPlan;
   struct NormPlan;
   struct PoolPlan;
@@ -72,6 +78,7 @@ class Compiler {
   /// Returns the tensor in layout `wanted`: the tensor itself, or a copy that a reorder makes. Copies are reused.
   TensorView in_layout(TensorId id, const Md& wanted);
   [[nodiscard]] Md any_layout(const Shape& of, Type type) const;
+  [[nodiscard]] Md channels_first(const Shape& of, Type type) const;
   [[nodiscard]] Md channels_last(const Shape& of, Type type) const;
   /// Returns the layout to request for an activation: the library's choice in fp32, channels last in bf16.
   [[nodiscard]] Md preferred(const Shape& of) const;
@@ -94,6 +101,9 @@ class Compiler {
 
   void compile_node(NodeId id);
   // compile_conv.cpp
+  /// Returns the layouts to request for a convolution {x, weights, y}, in the order of preference: the layouts of the
+  /// network, the library's choice, and the two plain layouts (first_compiled()).
+  [[nodiscard]] std::vector<ConvLayouts> conv_layouts(const Shape& x, const Shape& y, const Shape& w) const;
   void conv(NodeId id);
   void conv_backward_weights_node(NodeId id);
   void conv_backward_weights_as_product(NodeId id);
@@ -107,6 +117,9 @@ class Compiler {
   /// because the library's fully connected layer uses the matrix unit only for matrices. VGG's first layer is 1.6 to
   /// 1.9 times as fast with a matrix as with images (oneDNN 2.6, batch 8).
   TensorView linear_input(TensorId id);
+  /// Returns the layouts to request for a fully connected layer, in the order of preference: the library's choice of
+  /// the weights over `src`, then plain ones.
+  [[nodiscard]] std::vector<LinearLayouts> linear_layouts(const Md& src, const Dims& weights) const;
   void linear(NodeId id);
   void linear_backward_weights_node(NodeId id);
   void linear_backward_data_node(NodeId id);

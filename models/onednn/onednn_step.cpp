@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "models/onednn/compat.h"
 #include "models/onednn/compiler.h"
+#include "models/onednn/implementation.h"
 #include "models/onednn/parameters.h"
 #include "models/onednn/primitive_program.h"
 #include "models/onednn/threads.h"
@@ -108,6 +109,7 @@ class OnednnStep final : public TrainStep, public ShardedUpdate {
 
   std::vector<OperationProfile> profile() const override;
 
+  std::string slow_reason() const override { return reference_code_text(program_.operations()); }
   std::string description() const override { return fmt::format("onednn {} {}", library_version(), library_isa()); }
 
  private:
@@ -193,6 +195,36 @@ std::string onednn_slow_reason(DataType compute) {
       "oneDNN {} computes bf16 with AVX-512 here ({}), without AMX, which took twice as long as fp32 where it was "
       "measured: use --dtype fp32, or a processor with AMX",
       library_version(), library_isa());
+}
+
+std::string onednn::reference_code_text(std::span<const BoundOperation> operations) {
+  std::size_t count = 0;
+  std::string first;
+  for (const BoundOperation& operation : operations) {
+    if (!is_reference(operation.implementation)) continue;
+    if (count++ == 0) first = fmt::format("{} of {}", operation.kind, operation.node);
+  }
+  if (count == 0) return {};
+  return fmt::format(
+      "oneDNN {} has no compiled code for {} operations on this processor ({}), the first {}; its reference code for "
+      "them may take 100 times as long: use larger images or another version of oneDNN",
+      library_version(), count, library_isa(), first);
+}
+
+std::string onednn_reference_code(const Graph& graph, DataType compute, int threads) {
+  if (const std::string reason = onednn_unsupported_reason(compute); !reason.empty()) {
+    throw Error(Errc::kUnsupported, reason);
+  }
+  const ThreadScope scope(threads);
+  try {
+    PrimitiveProgram program(dnnl::engine(dnnl::engine::kind::cpu, 0));
+    Parameters parameters(graph, compute, program);
+    Compiler(graph, {.compute = compute}, program, parameters).compile();
+    return reference_code_text(program.operations());
+  } catch (const dnnl::error& error) {
+    throw Error(Errc::kBackend,
+                fmt::format("oneDNN {} could not compile {}: {}", library_version(), graph.model, error.what()));
+  }
 }
 
 std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& options, const ArenaAllocator& allocate) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/onednn/compiler.h"
+#include "models/onednn/implementation.h"
 
 namespace hvd::models::onednn {
 
@@ -29,8 +30,13 @@ struct Compiler::ConvPlan {
 
 struct Compiler::LinearPlan {
   LinearForward forward;
-  std::optional<LinearBackwardData> backward_data;
+  LinearBackwardData backward_data;
   LinearBackwardWeights backward_weights;
+  /// Returns true if a pass has only reference code (first_compiled()).
+  [[nodiscard]] bool is_reference() const {
+    return onednn::is_reference(forward.impl_info_str()) || onednn::is_reference(backward_data.impl_info_str()) ||
+           onednn::is_reference(backward_weights.impl_info_str());
+  }
 };
 
 struct Compiler::NormPlan {

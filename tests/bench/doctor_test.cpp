@@ -24,5 +24,12 @@ TEST(Doctor, WarnsOfBf16ThatIsSlowerThanFp32) {
   EXPECT_NE(disturbed.advice.find("another program"), std::string::npos);
 }
 
+TEST(Doctor, WarnsOfNetworksThatGetReferenceCode) {
+  EXPECT_EQ(judge_reference_code("").level, Level::kGood);
+  const Finding slow = judge_reference_code("resnet50, 32 pixels, batch 1: oneDNN 2.6.3 has no compiled code");
+  EXPECT_EQ(slow.level, Level::kWarning);
+  EXPECT_EQ(slow.text, "resnet50, 32 pixels, batch 1: oneDNN 2.6.3 has no compiled code");
+}
+
 }  // namespace
 }  // namespace hvd::bench::doctor_test
