@@ -77,8 +77,12 @@ void GroupData::choose(const CommOptions& options) {
   reducer_.set_segment(options_.segment_bytes);
   exchange_.set_segment(options_.segment_bytes);
   if (state_.transport == nullptr) return;
-  ring_.emplace(*state_.transport, options_.segment_bytes);
-  share_ring_.emplace(*state_.transport, options_.segment_bytes);
+  // Between nodes no segment is longer than the eager limit: with longer ones, the rings of Open MPI over TCP took 1.2
+  // to 1.8 times as long (docs/algorithms.md).
+  const std::size_t eager = state_.transport->eager_bytes();
+  const std::size_t segment = eager == 0 ? options_.segment_bytes : std::min(options_.segment_bytes, eager);
+  ring_.emplace(*state_.transport, segment);
+  share_ring_.emplace(*state_.transport, segment);
 }
 
 Members GroupData::everybody() const { return {all_ranks_, static_cast<std::size_t>(state_.layout.topology.rank)}; }

@@ -25,6 +25,7 @@
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/device_communicator.h"
+#include "engine/comm/mpi/environment.h"
 #include "tests/comm/collective_checks.h"
 #include "tests/comm/share_checks.h"
 
@@ -178,6 +179,13 @@ int send_unequal(Communicator& c) {
   return 0;
 }
 
+int say_eager_limit() {
+  const auto environment = comm::MpiEnvironment::acquire();
+  const MutexLock lock(environment->calls());
+  std::printf("eager over tcp: %zu bytes\n", environment->tcp_eager_bytes());
+  return 0;
+}
+
 /// Reduces until the last rank is lost. Returns exit code 5, as the program's main() would.
 int lose_a_rank(Communicator& c, int signal_number) {
   std::signal(SIGTERM, SIG_IGN);  // if the launcher ends this rank, it must still print its report
@@ -220,6 +228,7 @@ int main(int argc, char** argv) {
     if (mode == "all") result = check_everything(*c);
     if (mode == "library") result = check_library(*c);
     if (mode == "allocate") result = check_allocation(*c);
+    if (mode == "eager") result = say_eager_limit();
     if (mode == "alone") return meet_alone(*c);
     if (mode == "unequal") return send_unequal(*c);
     if (mode == "kill") return lose_a_rank(*c, SIGKILL);

@@ -203,6 +203,7 @@ std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, b
   LockedComm notices(*environment);
   std::optional<Layout> layout;
   std::shared_ptr<SharedMemory> memory;
+  std::uint64_t eager_bytes = 0;
   meet(ranks, *environment, patience);
   {
     const MutexLock lock(environment->calls());
@@ -214,10 +215,13 @@ std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, b
     const MpiComm node = split_by_node(all, rank, options.ranks_per_node);
     layout.emplace(find_layout(all, node.get(), pretended));
     memory = make_segment(node.get());
+    // All ranks must cut their messages alike, so the smallest limit holds for all.
+    eager_bytes = environment->tcp_eager_bytes();
+    check(MPI_Allreduce(MPI_IN_PLACE, &eager_bytes, 1, MPI_UINT64_T, MPI_MIN, all), "MPI_Allreduce");
   }
   auto state = std::make_unique<RankState>(std::move(*layout), std::move(memory), NodeGroup::Kind::kProcesses);
   state->set_transport(std::make_unique<MpiTransport>(environment, std::move(world.comm()), std::move(notices.comm()),
-                                                      state->faults, state->group.crowded()));
+                                                      state->faults, state->group.crowded(), eager_bytes));
   return std::make_unique<MpiCommunicator>(environment, std::move(state), options);
 }
 

@@ -3,13 +3,45 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstdint>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 
 #include "engine/base/error.h"
 #include "engine/comm/mpi/check.h"
 
 namespace hvd::comm {
+namespace {
+
+/// Returns the value of MPI's control variable `name`, a single number; nullopt if there is none.
+std::optional<std::uint64_t> control_variable(const char* name) {
+  int index = 0;
+  if (MPI_T_cvar_get_index(name, &index) != MPI_SUCCESS) return std::nullopt;
+  int length = 0, described = 0, verbosity = 0, binding = 0, scope = 0, count = 0;
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+  MPI_T_enum meaning = MPI_T_ENUM_NULL;
+  if (MPI_T_cvar_get_info(index, nullptr, &length, &verbosity, &type, &meaning, nullptr, &described, &binding,
+                          &scope) != MPI_SUCCESS) {
+    return std::nullopt;
+  }
+  MPI_T_cvar_handle handle = MPI_T_CVAR_HANDLE_NULL;
+  if (MPI_T_cvar_handle_alloc(index, nullptr, &handle, &count) != MPI_SUCCESS) return std::nullopt;
+  std::optional<std::uint64_t> value;
+  unsigned narrow = 0;
+  unsigned long wide = 0;
+  unsigned long long widest = 0;
+  const auto read = [&](auto& into) {
+    if (MPI_T_cvar_read(handle, &into) == MPI_SUCCESS) value = into;
+  };
+  if (count == 1 && (type == MPI_INT || type == MPI_UNSIGNED)) read(narrow);
+  if (count == 1 && type == MPI_UNSIGNED_LONG) read(wide);
+  if (count == 1 && type == MPI_UNSIGNED_LONG_LONG) read(widest);
+  MPI_T_cvar_handle_free(&handle);
+  return value;
+}
+
+}  // namespace
 
 std::shared_ptr<MpiEnvironment> MpiEnvironment::acquire() {
   // This state is process-wide because MPI itself is process-wide and can be initialised only once.
@@ -75,6 +107,18 @@ std::string MpiEnvironment::library() const {
     text += fmt::format(", {} {}", framework, forced == nullptr ? "default" : forced);
   }
   return text;
+}
+
+std::size_t MpiEnvironment::tcp_eager_bytes() const {
+  // A limit includes MPI's header of at most 64 bytes. 4 KiB less keeps messages of whole pages.
+  constexpr std::uint64_t kHeader = 4096;
+  int provided = MPI_THREAD_SINGLE;
+  if (MPI_T_init_thread(MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 0;
+  // With UCX or another messaging layer than ob1, or without TCP, one of the two variables does not exist.
+  const bool by_tcp = control_variable("pml_ob1_send_pipeline_depth").has_value();
+  const std::optional<std::uint64_t> limit = control_variable("btl_tcp_eager_limit");
+  MPI_T_finalize();
+  return by_tcp && limit.value_or(0) > 2 * kHeader ? *limit - kHeader : 0;
 }
 
 MpiComm duplicate(MPI_Comm comm) {

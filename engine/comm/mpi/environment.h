@@ -30,6 +30,9 @@ class MpiEnvironment {
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
   /// "Open MPI v4.1.4, pml default, btl tcp,self".
   [[nodiscard]] std::string library() const;
+  /// Returns the longest message that Open MPI sends over TCP without a rendezvous; 0 if MPI uses another transport or
+  /// does not say. Read from MPI's control variables. The ranks of a job may have different values. Hold calls().
+  [[nodiscard]] std::size_t tcp_eager_bytes() const;
   /// Hold this mutex around MPI calls if other threads may call MPI: only MPI_THREAD_SERIALIZED is requested.
   [[nodiscard]] Mutex& calls() noexcept { return calls_; }
 

@@ -81,12 +81,13 @@ class FineTimer {
 }  // namespace
 
 MpiTransport::MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Faults& faults,
-                           bool crowded)
+                           bool crowded, std::size_t eager_bytes)
     : environment_(std::move(environment)),
       data_(std::move(data)),
       notices_(std::move(notices)),
       faults_(faults),
       crowded_(crowded),
+      eager_bytes_(eager_bytes),
       mutex_(environment_->calls()) {}
 
 MpiTransport::~MpiTransport() {

@@ -23,9 +23,10 @@ namespace hvd::comm {
 class MpiTransport final : public Transport {
  public:
   /// Borrows `faults`. `data` and `notices` span the world; `notices` carries only notices. `crowded`: ranks of this
-  /// node share processors, so that a waiting rank must leave processor time to the other ranks.
-  MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Faults& faults,
-               bool crowded);
+  /// node share processors, so that a waiting rank must leave processor time to the other ranks. `eager_bytes`: the
+  /// result of eager_bytes().
+  MpiTransport(std::shared_ptr<MpiEnvironment> environment, MpiComm data, MpiComm notices, Faults& faults, bool crowded,
+               std::size_t eager_bytes);
   ~MpiTransport() override;
   MpiTransport(const MpiTransport&) = delete;
   MpiTransport& operator=(const MpiTransport&) = delete;
@@ -37,6 +38,7 @@ class MpiTransport final : public Transport {
   void notify(int to, const Notice& notice) noexcept override;
   std::optional<Notice> poll_notice() noexcept override;
   bool library_all_reduce(std::byte* data, std::size_t count, DataType dtype, ReduceOp op, const Wait& wait) override;
+  [[nodiscard]] std::size_t eager_bytes() const noexcept override { return eager_bytes_; }
   [[nodiscard]] std::string name() const override { return "mpi"; }
 
  private:
@@ -58,6 +60,7 @@ class MpiTransport final : public Transport {
   MpiComm notices_;
   Faults& faults_;
   const bool crowded_;
+  const std::size_t eager_bytes_;
   Mutex& mutex_;  ///< the environment's mutex, shared by all transports of the process
   Ticket next_ = 1;
   std::map<Ticket, PostedRequest> operations_;  ///< only the owner's thread uses this
