@@ -233,6 +233,8 @@ void register_measurement(Registrar add, Options& o) {
              [&o](double x) { o.max_time = std::chrono::seconds(static_cast<std::int64_t>(x)); });
   add.flag("--efficiency", "Measure one rank alone and all ranks without reduction as well, interleaved",
            [&o] { o.efficiency = true; });
+  add.flag("--fit", "With --efficiency: lower batch, then image size, until 12 rounds fit --max-time",
+           [&] { o.fit = true; });
   add.flag("--profile", "Time every operation; on a GPU, also show its bound (never compare such a run with others)",
            [&o] { o.profile = true; });
   add.flag("--no-check", "Do not compare the reduced gradients with an independent sum", [&o] { o.check = false; });
