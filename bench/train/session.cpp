@@ -14,6 +14,7 @@
 #include "bench/train/cores.h"
 #include "bench/train/crossovers.h"
 #include "bench/train/gpu_facts.h"
+#include "bench/train/memory.h"
 #include "bench/train/notes.h"
 #include "bench/train/numa_facts.h"
 #include "bench/train/rank_group.h"
@@ -246,9 +247,9 @@ void choose_size(Session& session, comm::Communicator& communicator) {
     const WorkTrial trial = try_work_apart(session, communicator, shortest);
     if (!asked) asked = trial.step_seconds;
     if (trial.fits == work_of(setup)) break;
-    setup.model.batch_size = trial.fits.batch;
-    setup.model.image_size = trial.fits.image;
+    take_work(trial.fits, setup);
   }
+  reset_peak_resident_set();  // the peak that the run stores must not be that of a larger batch
   session.fit = fit_line(setup, *asked);
   if (communicator.topology().rank == 0 && session.observer.tell) session.observer.tell("  fit        " + session.fit);
 }

@@ -81,6 +81,15 @@ TEST(WorkThatFits, LowersTheBatchFirstAndTheImageLast) {
   EXPECT_EQ(work_that_fits({1, 32}, 10, 1, 32), std::nullopt);
 }
 
+TEST(WorkThatFits, TheLearningRateFollowsTheBatch) {
+  bench::Setup setup;
+  setup.model.batch_size = 4;
+  setup.sgd.learning_rate = 0.01;
+  take_work({1, 160}, setup);
+  EXPECT_EQ(work_of(setup), (WorkSize{1, 160}));
+  EXPECT_DOUBLE_EQ(setup.sgd.learning_rate, 0.0025);
+}
+
 TEST(WorkThatFits, TheAdviceNamesTheTimeAndTheOptions) {
   bench::Setup setup;
   setup.model.model = "vgg16";
