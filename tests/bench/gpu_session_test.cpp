@@ -147,7 +147,7 @@ TEST(GpuSession, FitKeepsTheBatchThatFits) {
   EXPECT_EQ(outcome.error.rfind("interrupted: ", 0), 0U) << outcome.error;
   ASSERT_EQ(told.size(), 2U);
   EXPECT_NE(told[0].find(" a step here: batch 2, images 32 x 32"), std::string::npos) << told[0];
-  EXPECT_EQ(told[1].rfind("  plan       12 rounds of 3 phases, ", 0), 0U) << told[1];
+  EXPECT_EQ(told[1].rfind("  plan       ", 0), 0U) << told[1];
   ASSERT_EQ(outcome.saved.size(), 3U);
   EXPECT_EQ(outcome.saved.at("1").batch_size, 2);
   EXPECT_EQ("  fit        " + fact(outcome.saved.at("1"), "measurement.fit"), told[0]);
