@@ -47,6 +47,7 @@ SessionPlan plan_rounds(const SessionPace& pace) {
 }
 
 std::string seconds_text(double seconds) {
+  if (seconds < 0.1) return fmt::format("{:.3g} ms", 1e3 * seconds);
   return seconds < 1 ? fmt::format("{:.3g} s", seconds) : fmt::format("{:.1f} s", seconds);
 }
 

@@ -40,7 +40,7 @@ struct SessionPlan {
 /// the rounds that `exact_samples` take.
 SessionPlan plan_rounds(const SessionPace& pace);
 
-/// Returns "6.9 s" or "0.087 s".
+/// Returns "6.9 s", "0.74 s" or "8.7 ms".
 std::string seconds_text(double seconds);
 /// Returns the text "14 rounds of 3 phases, 2 steps a visit, 0.97 s a step: about 62 s".
 std::string plan_line(const SessionPlan& plan, double step_seconds, std::int64_t steps_per_sample);

@@ -55,6 +55,7 @@ TEST(SessionPlan, TheLineSaysWhatIsPlannedAndHowLongItTakes) {
   EXPECT_EQ(plan_line(plan, 0.74, 1), "14 rounds of 3 phases, 2 steps a visit, 0.74 s a step: about 62 s");
   EXPECT_EQ(plan_line({.rounds = 1, .samples_per_visit = 1, .seconds = 21}, 6.94, 1),
             "1 round of 3 phases, 1 step a visit, 6.9 s a step: about 21 s");
+  EXPECT_EQ(seconds_text(0.0087), "8.7 ms");
 }
 
 TEST(ShortestSession, HasTwelveRoundsAndTwelveStepsBefore) {
