@@ -174,6 +174,7 @@ SessionObserver Application::observer(const Options& options) {
     if (store_problem_ && progress.stage != "building") std::rethrow_exception(store_problem_);
     console_->show(progress);
   };
+  observer.tell = [this, &options](const std::string& line) { announce(options, line + "\n"); };
   observer.save = [this, &options](const RunRecord& run) {
     // Announce only the session's main phase, because a baseline phase uses no transport and may run on a single rank.
     const bool main = !options.efficiency || run.phase == Phase::kFull;

@@ -231,8 +231,8 @@ void register_measurement(Registrar add, Options& o) {
              [&o](double x) { o.target_interval = x; });
   add.number("--max-time", "S", "Cap on the measurement in seconds, warm-up included (default: 300)", 1, 1e7,
              [&o](double x) { o.max_time = std::chrono::seconds(static_cast<std::int64_t>(x)); });
-  add.flag("--efficiency", "Measure one rank alone and all ranks without reduction as well, interleaved",
-           [&o] { o.efficiency = true; });
+  add.flag("--efficiency", "Also measure one rank alone and all ranks not reducing", [&o] { o.efficiency = true; });
+  add.flag("--fit", "With --efficiency: lower batch, then image size, until 12 rounds fit", [&o] { o.fit = true; });
   add.flag("--profile", "Time every operation; on a GPU, also show its bound (never compare such a run with others)",
            [&o] { o.profile = true; });
   add.flag("--no-check", "Do not compare the reduced gradients with an independent sum", [&o] { o.check = false; });

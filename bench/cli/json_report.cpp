@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "bench/cli/json_writer.h"
+#include "bench/measure/efficiency_text.h"
 #include "bench/store/build_info.h"
 #include "bench/store/provenance.h"
 #include "engine/base/json.h"
@@ -59,6 +60,13 @@ void write_results(JsonWriter& out, const RunRecord& run) {
   out.text("fingerprint", fingerprint(run));
 }
 
+/// Writes the answer about the efficiency as text, as the closing table has it.
+void write_efficiency(JsonWriter& out, const RunRecord& run) {
+  for (const DecompositionRow& row : run.decomposition) {
+    if (row.component == "efficiency") out.text("efficiency", efficiency_text(estimate_of(row)));
+  }
+}
+
 void write_rows(JsonWriter& out, const RunRecord& run) {
   out.array("ranks", [&](JsonWriter& rows) {
     for (const RankRecord& rank : run.ranks) {
@@ -77,8 +85,10 @@ void write_rows(JsonWriter& out, const RunRecord& run) {
     for (const DecompositionRow& part : run.decomposition) {
       rows.object({}, [&](JsonWriter& row) {
         row.text("component", part.component);
-        row.number("fraction", part.fraction);
-        row.number("seconds", part.seconds);
+        // An efficiency without an interval is not a result.
+        const bool known = part.component != "efficiency" || estimate_of(part).has_interval();
+        row.number("fraction", known ? std::optional(part.fraction) : std::nullopt);
+        row.number("seconds", known ? std::optional(part.seconds) : std::nullopt);
         row.number("low", part.low);
         row.number("high", part.high);
       });
@@ -167,6 +177,7 @@ std::string json_report(const SessionResult& result, const StoredIn& stored) {
       runs.object({}, [&](JsonWriter& row) {
         write_configuration(row, each);
         write_results(row, each);
+        write_efficiency(row, each);
         write_rows(row, each);
       });
     }

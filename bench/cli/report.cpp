@@ -10,6 +10,7 @@
 
 #include "bench/cli/console.h"
 #include "bench/cli/validation_report.h"
+#include "bench/measure/efficiency_text.h"
 #include "bench/measure/median.h"
 #include "bench/measure/units.h"
 #include "bench/store/build_info.h"
@@ -99,6 +100,10 @@ std::string decomposition_table(const RunRecord& run) {
   bool unresolved = false;
   for (const DecompositionRow& row : run.decomposition) {
     sum += row.fraction;
+    if (row.component == "efficiency" && !is_resolved(estimate_of(row))) {
+      text += fmt::format("  {:<26} {}\n", component_title(row.component), efficiency_text(estimate_of(row)));
+      continue;
+    }
     unresolved = unresolved || row.unresolved();
     const std::string interval =
         row.low && row.high ? fmt::format("{:>6.1f} ..{:>6.1f} %", 100 * *row.low, 100 * *row.high) : std::string();
@@ -124,11 +129,9 @@ std::string bound_line(const SessionResult& result, const RunRecord& full) {
   const auto row = std::find_if(full.decomposition.begin(), full.decomposition.end(),
                                 [](const DecompositionRow& part) { return part.component == "efficiency"; });
   const bool by_rounds = row != full.decomposition.end();
-  const bool known = by_rounds && row->low && row->high;
-  return fmt::format("\nscaling     {:.2f} images/s of {:.2f} ({} x one rank alone): efficiency {:.1f} %{}{}\n",
+  return fmt::format("\nscaling     {:.2f} images/s of {:.2f} ({} x one rank alone): efficiency {}{}\n",
                      full.images_per_second->value, bound, full.world_size,
-                     100 * (by_rounds ? row->fraction : full.images_per_second->value / bound),
-                     known ? fmt::format(" [{:.1f}, {:.1f}]", 100 * *row->low, 100 * *row->high) : "",
+                     efficiency_text(by_rounds ? estimate_of(*row) : Estimate{0, kNoInterval, kNoInterval}),
                      by_rounds ? ", round by round" : "");
 }
 
@@ -159,10 +162,11 @@ std::string notes_and_store(const SessionResult& result, const StoredIn& stored)
 
 std::string plan_text(const Options& options, const Setup& setup, const std::string& partial) {
   const models::ModelSpec& model = setup.model;
-  std::string text = fmt::format("{}\n  {:<10} {}{}, batch {} per rank, images {} x {}, {} on {}\n", version_text(),
+  std::string text = fmt::format("{}\n  {:<10} {}{}, batch {} per rank{}, images {} x {}, {} on {}\n", version_text(),
                                  setup.replay ? "replaying" : "training", printable(model.model),
                                  model.auxiliary_head ? " with its auxiliary head" : "", model.batch_size,
-                                 model.image_size, model.image_size, setup.compute_name(), setup.device_name());
+                                 options.fit ? " at most (--fit)" : "", model.image_size, model.image_size,
+                                 setup.compute_name(), setup.device_name());
   text += plan_of_measurement(options);
   text += fmt::format("  stored in  {}\n", options.db_file.empty() ? "nothing (--no-db)" : printable(options.db_file));
   if (!partial.empty()) text += fmt::format("  until then {}\n", printable(partial));

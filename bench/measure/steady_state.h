@@ -42,10 +42,10 @@ class SteadyState {
   /// Returns "steady after 9 steps (drift 0.4 %)", or "not steady after 60 steps (drift +4.1 % over the last 6)", or a
   /// text that begins with "not steady" and says that there were too few steps to judge.
   [[nodiscard]] std::string text() const;
-
- private:
+  /// Returns the steps that are judged: the last ones.
   [[nodiscard]] std::span<const double> window() const;
 
+ private:
   SteadyOptions options_;
   std::vector<double> steps_;
   double seconds_ = 0;

@@ -8,11 +8,17 @@ std::optional<std::string> reason_to_stop(const StoppingRule& rule, const Measur
   if (rule.exact_samples && state.samples >= *rule.exact_samples) return "iterations asked for";
   if (state.samples == 0) return std::nullopt;
   const bool enough = state.samples >= rule.minimum_samples && state.rounds >= rule.minimum_rounds;
-  if (!rule.exact_samples && enough && state.half_width <= rule.target_half_width) {
+  const bool narrow = enough && state.half_width <= rule.target_half_width;
+  if (!rule.exact_samples && narrow && state.elapsed_seconds >= rule.earliest_seconds) {
     return "interval narrow enough";
   }
   if (state.samples >= rule.maximum_samples) return "iteration cap";
   if (state.elapsed_seconds + state.next_seconds > rule.maximum_seconds) return "time cap";
+  if (rule.exact_samples) return std::nullopt;
+  // End as near to the promised time as whole rounds allow.
+  const bool due = state.elapsed_seconds + state.next_seconds / 2 > rule.planned_seconds;
+  if (due && state.rounds >= rule.minimum_rounds) return "planned time";
+  if (state.elapsed_seconds + state.next_seconds > rule.latest_seconds) return "planned time";
   return std::nullopt;
 }
 

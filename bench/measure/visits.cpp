@@ -29,8 +29,9 @@ std::string figures(std::string_view phase, const Estimate& log_excess) {
 
 std::int64_t visit_samples(const VisitBudget& budget) {
   if (!(budget.sample_seconds > 0 && budget.round_seconds > 0)) return budget.shortest;
-  const std::size_t missing = kRoundsToAimFor - std::min(kRoundsToAimFor - 1, budget.rounds_done);
-  const double affordable = std::floor(budget.seconds_left / (static_cast<double>(missing) * budget.round_seconds));
+  const std::size_t missing = budget.rounds_to_aim_for - std::min(budget.rounds_to_aim_for - 1, budget.rounds_done);
+  const double visit = budget.seconds_left / (static_cast<double>(missing) * budget.round_seconds);
+  const double affordable = std::floor(visit - budget.unmeasured_samples);
   const double wanted = std::min(affordable, std::ceil(budget.target_seconds / budget.sample_seconds));
   // Clamp as a floating-point number, because very short samples give counts that no integer type can hold.
   return static_cast<std::int64_t>(

@@ -13,8 +13,8 @@ namespace hvd::bench {
 /// A session tries to measure this many rounds. Disturbances of a whole round cancel, so more and shorter rounds give
 /// narrower intervals than fewer and longer ones.
 inline constexpr std::size_t kRoundsToAimFor = 20;
-/// A session on CPUs with fewer rounds than this ends only at a cap, even if its interval is narrow.
-inline constexpr std::size_t kFewestRounds = 10;
+/// A session with fewer rounds than this ends only at a cap, even if its interval is narrow.
+inline constexpr std::size_t kFewestRounds = 12;
 /// The first steps of a phase's visits are judged only if the phase has at least this many visits.
 inline constexpr std::size_t kVisitsToJudge = 5;
 
@@ -23,12 +23,14 @@ struct VisitBudget {
   double round_seconds = 0;   ///< seconds of a round with one sample per visit
   double seconds_left = 0;    ///< seconds until the time cap
   std::size_t rounds_done = 0;
-  double target_seconds = 1;  ///< longest duration of a visit, unless `shortest` samples take longer
+  std::size_t rounds_to_aim_for = kRoundsToAimFor;
+  double unmeasured_samples = 0;  ///< time of the unmeasured steps of a visit, in samples
+  double target_seconds = 1;      ///< longest duration of a visit, unless `shortest` samples take longer
   std::int64_t shortest = 1, longest = 100;
 };
 
 /// Returns the number of samples per visit in the next round. A visit takes `target_seconds`, or less time if
-/// kRoundsToAimFor rounds would otherwise not fit into the time left. The number is clamped to [shortest, longest].
+/// `rounds_to_aim_for` rounds would otherwise not fit into the time left. The number is clamped to [shortest, longest].
 std::int64_t visit_samples(const VisitBudget& budget);
 
 /// The visits of one phase: [visit][sample], seconds of the slowest rank.

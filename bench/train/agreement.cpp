@@ -121,6 +121,7 @@ RunSettings common_wishes(const Options& options, const Setup& setup) {
       {"--cache-capacity", std::to_string(engine.negotiation.cache_capacity)},
       {"the command", setup.equal_batches ? "validate" : "train"},
       {"--efficiency", yes_no(setup.interleaved)},
+      {"--fit", yes_no(options.fit)},
       {"--profile", yes_no(setup.profile)},
       {"--timeline-filename", yes_no(!engine.timeline_filename.empty())},
   };

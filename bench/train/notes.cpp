@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "bench/measure/efficiency_text.h"
 #include "bench/measure/median.h"
 #include "bench/measure/overlap_model.h"
 
@@ -12,11 +13,6 @@ namespace hvd::bench {
 namespace {
 
 double milliseconds(double seconds) { return 1e3 * seconds; }
-
-std::string percent(const Estimate& estimate) {
-  if (!estimate.has_interval()) return fmt::format("{:.1f} %", 100 * estimate.value);
-  return fmt::format("{:.1f} % [{:.1f}, {:.1f}]", 100 * estimate.value, 100 * estimate.low, 100 * estimate.high);
-}
 
 // Returns a note on the phase whose step time has the widest interval, if that interval is wider than the target.
 std::string precision_note(std::span<const RunRecord> runs, const Findings& findings) {
@@ -31,8 +27,10 @@ std::string precision_note(std::span<const RunRecord> runs, const Findings& find
   if (half_width <= findings.target_half_width) return {};
   return fmt::format(
       "caution: the measurement ended ({}) with an interval of +- {:.1f} % for the step time of phase {}; the target "
-      "is +- {:g} %; give it more with --max-time",
-      worst->stop_reason, 100 * half_width, name(worst->phase), 100 * findings.target_half_width);
+      "is +- {:g} %; {}",
+      worst->stop_reason, 100 * half_width, name(worst->phase), 100 * findings.target_half_width,
+      worst->stop_reason == "planned time" ? "a smaller --target-interval plans more rounds"
+                                           : "give it more with --max-time");
 }
 
 std::string rounds_note(const Findings& findings) {
@@ -126,13 +124,14 @@ std::string reconciliation_note(const RunRecord& full) {
 std::string efficiency_note(const RunRecord& full, const RunRecord& none, const RunRecord& solo,
                             const EfficiencyAnalysis& measured, const std::optional<Expectation>& expected,
                             bool spare_core) {
-  std::string text = "efficiency " + percent(measured.efficiency);
+  std::string text = "efficiency " + efficiency_text(measured.efficiency);
   if (expected && full.world_size > 1) {
     const OverlapModel model{expected->exposed_seconds, expected->overlapped_seconds};
     const double step = expected_step_seconds(none.step_seconds->value, model, spare_core);
     const double bound = solo.step_seconds->value / step;
-    text +=
-        fmt::format(", expected {:.1f} %, measured / expected {:.3f}", 100 * bound, measured.efficiency.value / bound);
+    text += fmt::format(", expected {:.1f} %", 100 * bound);
+    if (is_resolved(measured.efficiency))
+      text += fmt::format(", measured / expected {:.3f}", measured.efficiency.value / bound);
     if (!spare_core) text += " (no core is left over for the engine: its reductions take compute time)";
   }
   return text;
@@ -140,7 +139,7 @@ std::string efficiency_note(const RunRecord& full, const RunRecord& none, const 
 
 std::string independent_note(const RunRecord& full, const EfficiencyAnalysis& measured) {
   const Estimate& rate = measured.against_independent;
-  if (full.world_size > 1) return "against independent ranks (phase none): " + percent(rate);
+  if (full.world_size > 1) return "against independent ranks (phase none): " + efficiency_text(rate);
   std::string text =
       fmt::format("step time {} / none, interleaved in one process: {:.4f}", full.schedule, 1 / rate.value);
   if (rate.has_interval()) text += fmt::format(" [{:.4f}, {:.4f}]", 1 / rate.high, 1 / rate.low);

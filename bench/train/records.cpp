@@ -112,9 +112,9 @@ void add_provenance(RunRecord& run, const Options& options, const Setup& setup, 
   if (run.device != "replay") {
     add("data.labels", std::string(models::name(options.label_rule)), options.label_rule == models::LabelRule::kFresh);
   }
-  add("sgd.learning_rate", number(options.learning_rate), false);
+  add("sgd.learning_rate", number(setup.sgd.learning_rate), false);
   add("sgd.learning_rate_scaled",
-      number(scaled_learning_rate(options.learning_rate, trainer.engine().size(), setup.rate_scaling)), false);
+      number(scaled_learning_rate(setup.sgd.learning_rate, trainer.engine().size(), setup.rate_scaling)), false);
   add("sgd.learning_rate_bound", number(setup.rate_scaling.bound), false);
   add("sgd.learning_rate_warm_up_steps", std::to_string(setup.rate_scaling.warm_up_steps), false);
   add("sgd.momentum", number(options.momentum), false);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bench/measure/decomposition.h"
+#include "bench/measure/session_plan.h"
 #include "bench/measure/visits.h"
 #include "bench/train/phase_log.h"
 
@@ -17,8 +18,9 @@ namespace hvd::bench {
 class RoundPlan {
  public:
   /// `exact_samples`: number of samples per phase that the user asked for.
-  RoundPlan(bool gpu, std::optional<std::size_t> exact_samples, std::uint64_t seed)
-      : gpu_(gpu), exact_samples_(exact_samples), seed_(seed) {}
+  /// `steps_per_sample`: --num-batches-per-iter.
+  RoundPlan(bool gpu, std::optional<std::size_t> exact_samples, std::uint64_t seed, std::int64_t steps_per_sample = 1)
+      : gpu_(gpu), exact_samples_(exact_samples), seed_(seed), steps_per_sample_(steps_per_sample) {}
 
   /// The logs of phases solo, none and full.
   using Logs = std::array<PhaseLog*, 3>;
@@ -30,6 +32,10 @@ class RoundPlan {
     std::size_t samples = 0;    ///< samples of each phase so far
   };
   [[nodiscard]] std::int64_t next_visit(const Times& times) const;
+  /// Plans all rounds before the first one. `samples_needed`: SessionPace::samples_needed.
+  [[nodiscard]] SessionPlan plan(const Times& times, double samples_needed) const;
+  /// Describes the shortest session that has kFewestRounds rounds. `warm_up_steps`: as the user asked.
+  [[nodiscard]] ShortestSession shortest_session(std::optional<int> warm_up_steps) const;
   /// Returns the least number of samples of a complete visit.
   [[nodiscard]] std::int64_t shortest_visit() const { return gpu_ && !exact_samples_ ? kGpuVisitSamples : 1; }
   /// Returns the number of steps at the start of every visit that are never measured. Returns 0 on CPUs: the first step
@@ -37,7 +43,7 @@ class RoundPlan {
   /// 1 if the user asked for a number of samples, because no sample may be discarded at the end.
   [[nodiscard]] std::int64_t unmeasured_steps() const { return judges_first_steps() ? 0 : 1; }
   /// Returns the least number of rounds after which a session may end because its interval is narrow.
-  [[nodiscard]] std::size_t minimum_rounds() const { return gpu_ ? 0 : kFewestRounds; }
+  [[nodiscard]] static std::size_t minimum_rounds() { return kFewestRounds; }
 
   /// Call after every phase was visited for `samples_per_visit` samples.
   void end_of_round(std::int64_t samples_per_visit, const Logs& logs);
@@ -54,6 +60,7 @@ class RoundPlan {
   /// Least number of samples of a visit on GPUs, because every visit costs one step that is not measured.
   static constexpr std::int64_t kGpuVisitSamples = 3;
 
+  [[nodiscard]] VisitBudget budget(const Times& times, std::int64_t shortest) const;
   [[nodiscard]] bool judges_first_steps() const { return !gpu_ && !exact_samples_; }
   /// Returns true if the next round should compare first steps with the other steps of their visits, and `times` leaves
   /// enough time for the comparison.
@@ -62,6 +69,7 @@ class RoundPlan {
   bool gpu_;
   std::optional<std::size_t> exact_samples_;
   std::uint64_t seed_;
+  std::int64_t steps_per_sample_;
   std::size_t rounds_ = 0;
   bool single_samples_ = false;  // a visit had one sample, so first steps are no longer judged
   FirstStepVerdict verdict_;

@@ -14,16 +14,19 @@
 #include "bench/train/cores.h"
 #include "bench/train/crossovers.h"
 #include "bench/train/gpu_facts.h"
+#include "bench/train/memory.h"
 #include "bench/train/notes.h"
 #include "bench/train/numa_facts.h"
 #include "bench/train/rank_group.h"
 #include "bench/train/rank_kind.h"
 #include "bench/train/rank_parts.h"
 #include "bench/train/ranks.h"
+#include "bench/train/round_plan.h"
 #include "bench/train/schedule_trials.h"
 #include "bench/train/session_leader.h"
 #include "bench/train/setup.h"
 #include "bench/train/validator.h"
+#include "bench/train/work_size.h"
 #include "bench/train/worker.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
@@ -39,6 +42,7 @@ struct Session {
   Setup setup;
   SessionFacts facts;
   ScheduleChoice schedule;  // result of --tune-schedule
+  std::string fit;          // result of --fit, as text
   GpuBackend* gpus = nullptr;
   const Environment& environment;
   ProcessFacts process;  // facts of rank 0, or of the only rank of this process
@@ -206,6 +210,50 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
   session.setup.fusion_threshold_bytes = session.options.engine.negotiation.fusion.threshold_bytes;
 }
 
+// Times a step of the session's work in a world of its own, which is destroyed before the run's world is built.
+WorkTrial try_work_apart(const Session& session, comm::Communicator& communicator, const ShortestSession& shortest) {
+  Setup setup = session.setup;
+  setup.gpu.tune = false;
+  EngineOptions options = session.options.engine;
+  options.deadline = session.options.startup_deadline;
+  options.timeline_filename.clear();
+  options.warn = session.observer.warn;
+  options.schedule = setup.schedule;
+  RankParts parts(setup, options, session.options.comm_options, session.gpus, comm::forward_to(communicator),
+                  endings(session));
+  Engine& engine = parts.engine();
+  WorkTrial trial;
+  with_peers_told(session, engine, [&] {
+    const int threads = parts.on_gpu() ? 1 : agree_on_cores(engine, session.options.threads).threads;
+    tell_building(session, engine);
+    engine.set_activity("timing the first steps (--fit)", 0);
+    const std::unique_ptr<Trainer> trainer = parts.make_trainer(threads);
+    trainer->start();
+    trial = try_work(*trainer, setup, shortest, std::chrono::duration<double>(session.options.max_time).count());
+    engine.barrier();
+  });
+  return trial;
+}
+
+// Lowers batch and image size until twelve rounds fit. The run then behaves as if the command line had contained the
+// chosen sizes. Each proposal is computed from the time of a larger step, so it is timed before it is taken.
+void choose_size(Session& session, comm::Communicator& communicator) {
+  Setup& setup = session.setup;
+  const ShortestSession shortest =
+      RoundPlan(setup.device == Device::kCuda, std::nullopt, setup.seed, session.options.num_batches_per_iter)
+          .shortest_session(session.options.num_warmup_batches);
+  std::optional<double> asked;  // seconds of a step of the work that the user asked for
+  for (;;) {
+    const WorkTrial trial = try_work_apart(session, communicator, shortest);
+    if (!asked) asked = trial.step_seconds;
+    if (trial.fits == work_of(setup)) break;
+    take_work(trial.fits, setup);
+  }
+  reset_peak_resident_set();  // the peak that the run stores must not be that of a larger batch
+  session.fit = fit_line(setup, *asked);
+  if (communicator.topology().rank == 0 && session.observer.tell) session.observer.tell("  fit        " + session.fit);
+}
+
 // Collective: uses the thresholds that `hvd_bench coll --find-crossovers` kept for a world like this one.
 void recall_crossovers(Session& session, comm::Communicator& communicator) {
   const std::optional<comm::Thresholds> kept =
@@ -219,6 +267,7 @@ void recall_crossovers(Session& session, comm::Communicator& communicator) {
 // Runs one rank from start to end. Rank 0 fills `result`.
 void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator, SessionResult& result) {
   if (session.setup.device != Device::kCuda) recall_crossovers(session, *communicator);
+  if (session.options.fit) choose_size(session, *communicator);
   if (session.setup.tuning.on) choose_schedule(session, *communicator);
   EngineOptions engine_options = session.options.engine;
   engine_options.schedule = session.setup.schedule;
@@ -249,6 +298,7 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     }
     session.facts.graphs = parts.graphs();
     session.facts.gpus.provenance.merge(session.schedule.provenance);
+    if (!session.fit.empty()) session.facts.gpus.provenance["measurement.fit"] = {session.fit, false};
     session.facts.gpus.provenance.merge(numa.provenance);
     for (const auto* notes : {&parts.notes(), &std::as_const(session.schedule.notes), &trainer->facts().notes,
                               &std::as_const(numa.notes)}) {
@@ -287,7 +337,7 @@ void run_threads(const Session& session, std::vector<std::unique_ptr<comm::Commu
 
 SessionResult run_session(const Options& options, const SessionObserver& observer,
                           const std::function<void(RunRecord&)>& prepare, GpuBackend* gpus, const ProcessStart& start) {
-  Session session{options, observer, prepare, settle(options, gpus), {}, {}, gpus, start.environment, {}};
+  Session session{options, observer, prepare, settle(options, gpus), {}, {}, {}, gpus, start.environment, {}};
   session.process.stop_requested = observer.stop_requested;
   SessionResult result;
   session.options.comm_options.wire = session.setup.wire();

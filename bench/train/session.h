@@ -32,6 +32,9 @@ struct Progress {
 /// Callbacks. Unless stated otherwise, rank 0's training thread calls them between steps, outside timed regions.
 struct SessionObserver {
   std::function<void(const Progress&)> progress;
+  /// Called on rank 0 with a line for the user: what is planned, or that little fits. Called before the first round,
+  /// and maybe before the stage "warm-up". May be null.
+  std::function<void(const std::string& line)> tell;
   /// Called when a run has started (status running), has grown (every few seconds), or has ended (complete or
   /// incomplete). The observer saves the record, which holds all samples so far of the ranks that this process can see.
   std::function<void(const RunRecord&)> save;

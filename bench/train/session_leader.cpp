@@ -65,8 +65,8 @@ SessionLeader::SessionLeader(const Options& options, const Setup& setup, const S
       observer_(observer),
       prepare_(prepare),
       rule_(stopping_rule(options)),
-      rounds_(setup.device == Device::kCuda, rule_.exact_samples, setup.seed) {
-  if (setup.interleaved) rule_.minimum_rounds = rounds_.minimum_rounds();
+      rounds_(setup.device == Device::kCuda, rule_.exact_samples, setup.seed, options.num_batches_per_iter) {
+  if (setup.interleaved) rule_.minimum_rounds = RoundPlan::minimum_rounds();
   for (const Phase phase : phases_of(setup)) {
     const std::size_t ranks = phase == Phase::kSolo ? 1 : static_cast<std::size_t>(trainer.engine().size());
     phase_runs_.emplace_back(phase, ranks, options.num_batches_per_iter);
@@ -101,6 +101,7 @@ void SessionLeader::conduct() {
   if (check && scale_settles) check_reduction();
   if (setup_.reduces() && trainer_.engine().size() > 1) time_buckets();
   start_runs();
+  if (setup_.interleaved) plan_rounds();
   const std::string reason = setup_.interleaved ? measure_rounds() : measure_one_phase();
   check_at_the_end();
   complete(reason);
@@ -132,7 +133,10 @@ void SessionLeader::warm_up() {
     warm_up_steps_ += steps;
     follow_loss(phase_run, answers);
     tell_progress("warm-up", phase_run, 0, -1);
+    if (warm_up_steps_ > static_cast<std::int64_t>(trainer_.settling_steps())) require_rounds(phase_run.step_seconds);
   }
+  require_rounds(phase_run.step_seconds);
+  last_warm_up_steps_.assign(state.window().begin(), state.window().end());
   if (loss_.failed()) {
     findings_.warm_up = fmt::format("warm-up: {} steps, then the loss was not finite", warm_up_steps_);
   } else if (missing()) {
@@ -281,9 +285,11 @@ std::string SessionLeader::measure_rounds() {
     if (const auto reason = reason_to_stop(rule_, state)) return *reason;
     const double for_interval = samples_missing(rule_, state) * round_step_seconds() * static_cast<double>(per_sample);
     const std::size_t rounds = std::max(rule_.minimum_rounds, state.rounds) - state.rounds;
+    const double least =
+        std::max(static_cast<double>(rounds) * state.next_seconds, rule_.earliest_seconds - state.elapsed_seconds);
     tell_progress("measuring", phase_runs_.back(), state.half_width,
-                  std::min(rule_.maximum_seconds - state.elapsed_seconds,
-                           std::max(for_interval, static_cast<double>(rounds) * state.next_seconds)));
+                  std::min(std::min(rule_.maximum_seconds, rule_.planned_seconds) - state.elapsed_seconds,
+                           std::max(for_interval, least)));
   }
 }
 
@@ -300,7 +306,7 @@ std::int64_t SessionLeader::next_visit() {
   const auto per_sample = static_cast<double>(options_.num_batches_per_iter);
   return rounds_.next_visit({.sample_seconds = phase_runs_.back().step_seconds * per_sample,
                              .round_seconds = round_step_seconds() * per_sample,
-                             .seconds_left = rule_.maximum_seconds - elapsed(),
+                             .seconds_left = std::min(rule_.maximum_seconds, rule_.latest_seconds) - elapsed(),
                              .samples = phase_runs_.back().log.samples()});
 }
 

@@ -63,6 +63,14 @@ class SessionLeader {
     std::size_t judged_at = 0;  ///< number of samples when half_width was computed
   };
 
+  // Planning, in session_leader_plan.cpp.
+  /// Call once the step time is roughly known. If fewer than kFewestRounds rounds fit into the time cap, tells what
+  /// would fit. Errors: inconclusive if too few rounds fit for an interval.
+  void require_rounds(double step_seconds);
+  /// Plans the rounds from the last steps of the warm-up, tells the plan, and sets the promised time in rule_.
+  void plan_rounds();
+  void tell(const std::string& line) const;
+
   void conduct();
   void check_reduction();
   void warm_up();
@@ -113,10 +121,12 @@ class SessionLeader {
   RoundPlan rounds_;
   std::string checks_;
   LossWatch loss_;
+  std::vector<double> last_warm_up_steps_;  // the steps that warm-up ended with
   Findings findings_;
   std::int64_t warm_up_steps_ = 0;
   std::int64_t last_phase_ = -1;  // index into phase_runs_ of the phase that ran last; -1: the warm-up
   bool started_ = false;          // the runs have started
+  bool room_checked_ = false;     // require_rounds() was called
   Clock::time_point begin_ = Clock::now();
   Clock::time_point last_save_ = Clock::now();
   std::chrono::nanoseconds save_pause_{0};

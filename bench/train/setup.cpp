@@ -179,6 +179,19 @@ void refuse_search(const Setup& setup) {
   }
 }
 
+/// Refuses options that contradict --fit.
+void refuse_fit(const Options& options) {
+  if (!options.fit) return;
+  if (!options.efficiency) {
+    throw Error(Errc::kInvalidArgument,
+                "--fit makes the rounds of --efficiency fit: give --efficiency, or leave --fit out");
+  }
+  std::string reason;
+  if (!options.replay_file.empty()) reason = "--fit chooses a batch to compute, and --replay computes none";
+  if (options.num_iters) reason = "--fit plans the number of samples, and --num-iters gives it";
+  if (!reason.empty()) throw Error(Errc::kInvalidArgument, reason + "; leave one of them out");
+}
+
 }  // namespace
 
 std::string_view Setup::device_name() const {
@@ -226,6 +239,7 @@ Setup settle(const Options& options, GpuBackend* gpus) {
   if (options.num_batches_per_iter < 1) {
     throw Error(Errc::kInvalidArgument, "--num-batches-per-iter must be at least 1");
   }
+  refuse_fit(options);
   refuse_sharded(options, setup);
   refuse_search(setup);
   if (options.replay_file.empty()) {

@@ -27,8 +27,34 @@ BACKWARD_SHARE = 2.0 / 3.0
 CAUTION = "caution."
 COLLAPSED = f"{CAUTION}collapsed_loss"
 VALIDATION = "validate.turns"  # every run of `hvd_bench validate` has this fact
+# An efficiency whose interval is wider than this from end to end is not resolved. bench/measure/efficiency_text.h has
+# the same number and says why.
+WIDEST = 0.2
 # An interval from fewer samples is printed with a warning. bench/measure/median uses the same number.
 FEW_SAMPLES = 10
+
+
+def resolved(figure: Estimate) -> bool:
+    """Returns True if the efficiency has an interval, or a range over sessions, that is at most WIDEST wide."""
+    low, high = _ends(figure)
+    return low is not None and high is not None and high - low <= WIDEST
+
+
+def bounded(figure: Estimate) -> bool:
+    """Returns True if the efficiency has an interval, or a range over sessions."""
+    return None not in _ends(figure)
+
+
+def unresolved(figure: Estimate) -> str:
+    """Returns the first answer about an efficiency that is not resolved: `not resolved: between 46 and 101 %`."""
+    low, high = _ends(figure)
+    if low is None or high is None:
+        return "not resolved: too few rounds for an interval"
+    return f"not resolved: between {100 * low:.0f} and {100 * high:.0f} %"
+
+
+def _ends(figure: Estimate) -> tuple[float | None, float | None]:
+    return (figure.low, figure.high) if figure.lowest is None else (figure.lowest, figure.highest)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hvdb import figure, printable, tables
+from hvdb import efficiency, figure, printable, tables
 from hvdb.bootstrap import Estimate
 from hvdb.efficiency import Cell
 from hvdb.published import PublishedPoint
@@ -159,6 +159,12 @@ def _name_efficiency(axes: Axes, cell: Cell, top: float, beside: dict[str, Any],
     """Writes the value of a curve's last point beside the point. For a value above the axis, draws an arrow at the top
     and writes the value beside the arrow."""
     value, high = 100.0 * cell.efficiency.value, 100.0 * (cell.efficiency.high or 0.0)
+    if not efficiency.resolved(cell.efficiency):
+        if cell.ranks > 1:
+            words = efficiency.unresolved(cell.efficiency).replace(": ", ":\n")
+            place = {"ha": "right", **beside, "fontweight": "normal", "fontsize": 7.5}
+            figure.note(axes, words, (cell.ranks, min(value, top)), **place)
+        return
     if value > top:
         words = f"↑ {value:.1f} %"
         figure.note(axes, words, (cell.ranks, top), (5, -10), fontweight="bold", color=beside["color"])

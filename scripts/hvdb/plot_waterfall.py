@@ -8,8 +8,9 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from hvdb import figure, printable, report, tables
-from hvdb.runs import Run
+from hvdb import efficiency, figure, printable, report, tables
+from hvdb.bootstrap import Estimate
+from hvdb.runs import Component, Run
 
 # Component -> colour, in the order of the waterfall's bars from left to right. The bar 'efficiency' follows at the end.
 STEPS = {
@@ -45,6 +46,14 @@ def amount(percent: float, milliseconds: float) -> str:
     """Returns the loss of a part as text, in % of the step and in ms. As in hvd_bench's table, a gain is negative."""
     shown = f"{percent:.1f}"
     return f"{'0.0' if float(shown) == 0 else shown}\n{round(milliseconds) + 0} ms"
+
+
+def reached_text(part: Component) -> str:
+    """Returns the efficiency as text: `97.6 %`, or in short lines that it is not resolved."""
+    found = Estimate(part.fraction, part.low, part.high)
+    if efficiency.resolved(found):
+        return f"{100 * part.fraction:.1f} %"
+    return "\n".join(textwrap.wrap(efficiency.unresolved(found), 13))
 
 
 def tick(component: str) -> str:
@@ -83,7 +92,7 @@ def _panel(axes: Axes, run: Run) -> None:
     )
     axes.bar(len(fall) + 1, 100 * reached.fraction, color=figure.BLUE, width=0.72)
     at = (len(fall) + 1, 100 * reached.fraction)
-    figure.note(axes, f"{at[1]:.1f} %", at, (0, 4), ha="center", fontweight="bold", color=figure.BLUE)
+    figure.note(axes, reached_text(reached), at, (0, 4), ha="center", fontweight="bold", color=figure.BLUE)
     labels.append(tick("efficiency"))
     axes.set_xticks(range(len(labels)), labels, rotation=0, fontsize=7)
     axes.grid(axis="x", visible=False)

@@ -29,7 +29,7 @@ VALUES = frozenset(
 )
 FLAGS = frozenset(
     "auxiliary-head no-winograd fp16-allreduce no-cuda-graph no-launch-ahead no-overlap deterministic tune "
-    "tune-schedule no-nccl-registration share-gpus efficiency profile no-check".split()
+    "tune-schedule no-nccl-registration share-gpus efficiency fit profile no-check".split()
 )
 # Option for output -> True if the option has a value. The person who runs the command again chooses the output.
 OUTPUTS = {"db": True, "no-db": False, "json": False, "quiet": False, "record-replay": True}

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from hvdb import advice, data, efficiency, published, rank_report, report_facts, tables
 from hvdb.advice import Evidence, share
+from hvdb.bootstrap import Estimate
 from hvdb.document import Block, Document, Figure, Paragraph, Section, Table, first
 from hvdb.efficiency import Cell, Selection
 from hvdb.errors import HvdbError
 from hvdb.rank_work import Examined
 from hvdb.report_facts import bullets, name, world
-from hvdb.runs import Run
+from hvdb.runs import Component, Run
 from hvdb.systems import System
 
 # Component in the table decomposition -> its name in bench/cli/report.cpp. The order is that of the waterfall.
@@ -129,8 +130,11 @@ def _answer(cell: Cell, run: Run, cells: Sequence[Cell]) -> Section:
     ideal = [
         f" of {tables.number(o.images_per_second.value * cell.ranks)} that perfect scaling would give" for o in alone
     ]
-    reached = tables.estimate(cell.efficiency, 100.0, lambda value: f"{value:.1f}").replace(" ", " % ", 1)
-    reached += "" if "%" in reached else " %"
+    reached = tables.efficiency_text(cell.efficiency)
+    if efficiency.resolved(cell.efficiency):
+        reached = reached.replace(" ", " % ", 1)
+    else:
+        reached = reached[0].upper() + reached[1:]
     said = [f"{reached}: {rate}{''.join(ideal)}.", bound, *([_largest_loss(run)] if run.decomposition else [])]
     return Section(question, [Paragraph(" ".join(said))])
 
@@ -198,9 +202,20 @@ def _decomposition(run: Run) -> Section:
             span = f"{100 * figure.low:.1f} to {100 * figure.high:.1f}" if known else "-"
             size = f"{100 * figure.fraction:.1f}"
             shown = f"not resolved ({size})" if figure.unresolved else size
+            if part == "efficiency":
+                shown = tables.efficiency_text(Estimate(figure.fraction, figure.low, figure.high)).split(" [")[0]
             rows.append((title, shown, span, f"{1000 * figure.seconds:.1f}"))
     header = ("part of the step", "% of step", "95 % interval", "ms")
     return Section(f"{name(run)}, {world(run)}, run {run.short_id}", [Table(header, rows)])
+
+
+def _share(part: str, figure: Component | None) -> str:
+    """Returns the part in % of the step. `?`: not resolved; an efficiency that is not resolved has no figure."""
+    if figure is None:
+        return "-"
+    if part == "efficiency" and not efficiency.resolved(Estimate(figure.fraction, figure.low, figure.high)):
+        return "?"
+    return f"{100 * figure.fraction:.1f}{' ?' if figure.unresolved else ''}"
 
 
 def _others(runs: Sequence[Run]) -> list[Block]:
@@ -209,8 +224,7 @@ def _others(runs: Sequence[Run]) -> list[Block]:
         return []
     rows = []
     for run in runs:
-        parts = [run.decomposition.get(part) for part in COMPONENTS]
-        shares = ["-" if p is None else f"{100 * p.fraction:.1f}{' ?' if p.unresolved else ''}" for p in parts]
+        shares = [_share(part, run.decomposition.get(part)) for part in COMPONENTS]
         rows.append((run.short_id, f"{name(run)}, {world(run)}", *shares))
     header = ("run", "of", *(f"{title} %" for title in COMPONENTS.values()))
     return [Paragraph("The other runs, in % of the step; ?: not resolved."), Table(header, rows, first_is_code=True)]

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hvdb import claims, data, printable, ring_model, tables
+from hvdb import claims, data, efficiency, printable, ring_model, tables
 from hvdb.bootstrap import MIN_SESSIONS
 from hvdb.claims import Claim, Line, Options
 from hvdb.efficiency import Cell
@@ -47,7 +47,7 @@ def _row(line: Line) -> tuple[str, ...]:
         str(line.point.gpus),
         _claimed(line),
         f"{_percent(line.expected.at_least)} .. {_percent(line.expected.at_most)}",
-        tables.estimate(line.measured, 100.0, lambda value: f"{value:.1f}"),
+        tables.efficiency_text(line.measured),
         str(line.sessions) if line.sessions else "-",
         line.schedule or "-",
         verdict + (f": {line.reason}" if line.reason else ""),
@@ -95,9 +95,9 @@ def others(claim: Claim, cells: Sequence[Cell], found: Sequence[Line], device: s
             ),
             key=len,
         )
-        figure = tables.estimate(cell.efficiency, 100.0, lambda value: f"{value:.1f}")
+        figure = tables.efficiency_text(cell.efficiency) + (" %" if efficiency.resolved(cell.efficiency) else "")
         jobs = f"{cell.sessions} job{'s' if cell.sessions > 1 else ''}"
-        said.append(f"{tables.title(cell.model)} on {cell.ranks} ranks: {figure} % ({jobs}): {', '.join(nearest)}")
+        said.append(f"{tables.title(cell.model)} on {cell.ranks} ranks: {figure} ({jobs}): {', '.join(nearest)}")
     return said
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from hvdb import printable
+from hvdb import efficiency, printable
 from hvdb.bootstrap import Estimate
 from hvdb.efficiency import Cell
 from hvdb.published import PublishedPoint, headline
@@ -69,7 +69,10 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100.0 * value:.1f}"
 
 
-def _percent_estimate(figure: Estimate | None) -> str:
+def efficiency_text(figure: Estimate | None) -> str:
+    """Returns an efficiency in percent as text: `97.6 [97.0, 98.6]`, or `not resolved: ...`, or '-' for None."""
+    if figure is not None and not efficiency.resolved(figure):
+        return efficiency.unresolved(figure)
     return estimate(figure, 100.0, lambda value: f"{value:.1f}")
 
 
@@ -86,8 +89,8 @@ _EFFICIENCY: dict[str, Callable[[Cell], str]] = {
     "schedule": lambda cell: "alone" if cell.kind == "solo" else cell.configuration["schedule"],
     "ranks": lambda c: str(c.ranks) if c.allocation == c.ranks else f"{c.ranks} of {c.allocation}",
     "images/s [95 %]": lambda cell: estimate(cell.images_per_second),
-    "efficiency % [95 %]": lambda c: "100 (baseline)" if c.kind == "solo" else _percent_estimate(c.efficiency),
-    "no reduction %": lambda cell: _percent_estimate(cell.no_reduction),
+    "efficiency % [95 %]": lambda c: "100 (baseline)" if c.kind == "solo" else efficiency_text(c.efficiency),
+    "no reduction %": lambda cell: efficiency_text(cell.no_reduction),
     "ring bound %": lambda cell: percent(cell.ring_bound),
     "sessions": lambda cell: str(cell.sessions),
     "runs": lambda cell: " ".join(run[:8] for run in cell.run_ids[:3]),
@@ -108,6 +111,7 @@ EFFICIENCY_NOTES = (
     " it can; an estimate from stored times, '-' where they are missing.",
     "[..]: 95 % bootstrap interval; of one session as the program stored it, over steps or rounds; from five"
     " sessions on over sessions (the median of which is shown).",
+    f"not resolved: there is no interval, or it is wider than {100 * efficiency.WIDEST:.0f} points.",
 )
 
 

@@ -128,6 +128,7 @@ TEST(Agreement, WhatMustBeEqualIsCompared) {
   EXPECT_TRUE(differs([](Options& o) { o.engine.negotiation.cache_capacity = 1; }));
   EXPECT_TRUE(differs([](Options& o) { o.comm_options.algorithm = comm::Algorithm::kRing; }));
   EXPECT_TRUE(differs([](Options& o) { o.efficiency = true; }));
+  EXPECT_TRUE(differs([](Options& o) { o.efficiency = o.fit = true; }));
   EXPECT_TRUE(differs([](Options& o) { o.engine.timeline_filename = "t.json"; }));
   EXPECT_FALSE(differs([](Options& o) { o.num_iters = 3; })) << "rank 0 decides";
   EXPECT_FALSE(differs([](Options& o) { o.db_file = "elsewhere.db"; }));

@@ -83,7 +83,7 @@ TEST(CommandLine, EveryOption) {
           "--allreduce-dtype bf16 --algorithm ring --bucket-mb 0.5 --fusion-threshold-mb 2 --cycle-time-ms 2.5 "
           "--cache-capacity 7 --deadline-seconds 1.5 --startup-deadline-seconds 2.5 --num-warmup-batches 0 "
           "--num-batches-per-iter 10 --num-iters 5 "
-          "--target-interval 0.05 --max-time 60 --efficiency --profile --no-check --db x.db --json --quiet "
+          "--target-interval 0.05 --max-time 60 --efficiency --fit --profile --no-check --db x.db --json --quiet "
           "--timeline-filename t.json")
           .options;
   EXPECT_EQ(o.model, "vgg16");
@@ -119,7 +119,7 @@ TEST(CommandLine, EveryOption) {
   EXPECT_EQ(o.num_iters, 5);
   EXPECT_DOUBLE_EQ(o.target_interval, 0.05);
   EXPECT_EQ(o.max_time.count(), 60);
-  EXPECT_TRUE(o.efficiency && o.profile && !o.check && o.json && o.quiet);
+  EXPECT_TRUE(o.efficiency && o.fit && o.profile && !o.check && o.json && o.quiet);
   EXPECT_EQ(o.db_file, "x.db");
   EXPECT_EQ(o.engine.timeline_filename, "t.json");
   EXPECT_EQ(parse("--record-replay r.txt --no-db").options.record_replay_file, "r.txt");

@@ -133,6 +133,43 @@ TEST(GpuSession, EfficiencyOfTwoRanks) {
   EXPECT_FALSE(full.decomposition.empty());
 }
 
+TEST(GpuSession, FitKeepsTheBatchThatFits) {
+  FakeGpus gpus(2);
+  Options options = gpu_options(2);
+  options.efficiency = options.fit = true;
+  options.num_iters.reset();
+  options.max_time = std::chrono::seconds(3600);
+  SessionObserver observer;
+  std::vector<std::string> told;
+  observer.tell = [&](const std::string& line) { told.push_back(line); };
+  observer.stop_requested = [&] { return told.size() < 2 ? std::string() : std::string("SIGTERM"); };
+  const test::SessionOutcome outcome = run_gpus(options, gpus, observer);
+  EXPECT_EQ(outcome.error.rfind("interrupted: ", 0), 0U) << outcome.error;
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_NE(told[0].find(" a step here: batch 2, images 32 x 32"), std::string::npos) << told[0];
+  EXPECT_EQ(told[1].rfind("  plan       ", 0), 0U) << told[1];
+  ASSERT_EQ(outcome.saved.size(), 3U);
+  EXPECT_EQ(outcome.saved.at("1").batch_size, 2);
+  EXPECT_EQ("  fit        " + fact(outcome.saved.at("1"), "measurement.fit"), told[0]);
+}
+
+TEST(GpuSession, FitLowersTheBatchOnAllRanksAndRefusesWhatDoesNotFitEvenSo) {
+  FakeGpus gpus(2);
+  Options options = gpu_options(2);
+  options.efficiency = options.fit = true;
+  options.num_iters.reset();
+  options.num_batches_per_iter = 100'000;
+  options.max_time = std::chrono::seconds(1);
+  SessionObserver observer;
+  std::vector<std::string> told;
+  observer.tell = [&](const std::string& line) { told.push_back(line); };
+  const test::SessionOutcome outcome = run_gpus(options, gpus, observer);
+  EXPECT_EQ(outcome.error.rfind("inconclusive: too few rounds would fit", 0), 0U) << outcome.error;
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_NE(told[0].find(" a step here: batch 1, images 32 x 32"), std::string::npos) << told[0];
+  EXPECT_TRUE(outcome.saved.empty());
+}
+
 TEST(GpuSession, GraphAndEagerAndNegotiatedTrainAlike) {
   std::vector<std::string> weights;
   for (const bool overlap : {true, false}) {

@@ -100,10 +100,10 @@ TEST(RoundPlan, FirstStepsThatTakeLongerAreDiscarded) {
   for (const Round& round : session.plan.measured(session.logs())) EXPECT_LT(round.none[0].step.at(0), 1.05);
 }
 
-TEST(RoundPlan, WhereTenRoundsHardlyFitNothingIsCompared) {
+TEST(RoundPlan, WhereTwelveRoundsHardlyFitNothingIsCompared) {
   RoundPlan plan(false, std::nullopt, 1);
-  EXPECT_EQ(plan.next_visit({1, 3, 45, 0}), 2) << "five rounds of two steps a visit and five of one";
-  EXPECT_EQ(plan.next_visit({1, 3, 44, 0}), 1);
+  EXPECT_EQ(plan.next_visit({1, 3, 51, 0}), 2) << "five rounds of two steps a visit and seven of one";
+  EXPECT_EQ(plan.next_visit({1, 3, 50, 0}), 1);
   EXPECT_EQ(plan.next_visit({1, 3, 2, 0}), 1);
   PhaseLog log(1, 1);
   log.add(answers({{1}}));
@@ -113,7 +113,7 @@ TEST(RoundPlan, WhereTenRoundsHardlyFitNothingIsCompared) {
   EXPECT_EQ(plan.first_steps(), "kept: too few visits to tell whether they take longer than the others");
 }
 
-TEST(RoundPlan, SamplesThatWereAskedForAreTakenInTenRoundsAndInThreeOnAGpu) {
+TEST(RoundPlan, SamplesThatWereAskedForAreTakenInTwelveRoundsAndInThreeOnAGpu) {
   EXPECT_EQ(Rounds(RoundPlan(false, 40, 1), 1).next(), 1) << "a second is long enough for a visit";
   EXPECT_EQ(RoundPlan(false, 40, 1).next_visit({0.01, 0.03, 75, 0}), 4);
   EXPECT_EQ(RoundPlan(false, 40, 1).next_visit({0.01, 0.03, 75, 38}), 2);
@@ -123,10 +123,11 @@ TEST(RoundPlan, SamplesThatWereAskedForAreTakenInTenRoundsAndInThreeOnAGpu) {
 
 TEST(RoundPlan, OnAGpuVisitsStayLong) {
   const RoundPlan plan(true, std::nullopt, 1);
-  EXPECT_EQ(plan.next_visit({0.02, 0.06, 5, 0}), 50) << "a second, whatever fits";
+  EXPECT_EQ(plan.next_visit({0.02, 0.06, 75, 0}), 50) << "a second";
+  EXPECT_EQ(plan.next_visit({0.02, 0.06, 18, 0}), 24) << "twelve rounds of 25 steps a visit, one of them unmeasured";
   EXPECT_EQ(plan.next_visit({2, 6, 5, 0}), 3);
   EXPECT_EQ(plan.unmeasured_steps(), 1);
-  EXPECT_EQ(plan.minimum_rounds(), 0U);
+  EXPECT_EQ(RoundPlan::minimum_rounds(), 12U);
 }
 
 TEST(PhaseLog, AVisitsUnfinishedSampleIsDropped) {

@@ -105,21 +105,38 @@ TEST_F(SessionTest, EfficiencyMeasuresThreePhasesAndTheRowsSumToOne) {
   EXPECT_TRUE(any_contains(result.notes, "as full minus none"));
 }
 
-TEST_F(SessionTest, AnEfficiencyComesFromTenRoundsAndSaysWhatBecameOfFirstSteps) {
+TEST_F(SessionTest, AnEfficiencyComesFromTwelveRoundsAndSaysWhatBecameOfFirstSteps) {
   Options options = replay_options(2);
   options.efficiency = true;
   options.num_iters.reset();
   options.target_interval = 10;  // accepts an interval of any width
   options.max_time = std::chrono::seconds(2);
+  std::vector<std::string> told;
+  observer_.tell = [&](const std::string& line) { told.push_back(line); };
   const SessionResult result = run(options);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].rfind("  plan       ", 0), 0U) << told[0];
+  EXPECT_NE(told[0].find(" rounds of 3 phases, "), std::string::npos) << told[0];
   const Provenance& facts = result.runs[2].provenance;
-  EXPECT_GE(std::stoi(facts.at("measurement.rounds").value), 10);
+  EXPECT_GE(std::stoi(facts.at("measurement.rounds").value), 12);
   EXPECT_FALSE(facts.at("measurement.rounds").in_fingerprint);
   const std::string& first_steps = facts.at("measurement.first_steps").value;
   EXPECT_NE(first_steps.find(", none "), std::string::npos) << first_steps;
   EXPECT_TRUE(any_contains(result.notes, "first step after a change of phase: " + first_steps));
   EXPECT_FALSE(any_contains(result.notes, "caution: the efficiency comes from "));
   EXPECT_EQ(result.runs[0].measured_steps, result.runs[2].measured_steps);
+}
+
+TEST_F(SessionTest, WhereTooFewRoundsFitNothingIsMeasured) {
+  Options options = replay_options(2);
+  options.efficiency = true;
+  options.num_iters.reset();
+  options.num_batches_per_iter = 100'000;  // a round takes ten minutes and more
+  options.max_time = std::chrono::seconds(1);
+  const std::string error = test::error_of(Errc::kInconclusive, [&] { (void)run(options); });
+  EXPECT_NE(error.find("too few rounds would fit for an interval: resnet50 takes "), std::string::npos) << error;
+  EXPECT_NE(error.find(", so 12 rounds of the three phases would take about "), std::string::npos) << error;
+  EXPECT_TRUE(saved_.empty());
 }
 
 TEST_F(SessionTest, OneRankComparesStaticWithNone) {

@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from program import MPIRUN, PROGRAM, TINY, ProgramTest, execute, mpirun, needs_mpi, run
+from program import MPIRUN, NETWORK, PROGRAM, TINY, ProgramTest, execute, mpirun, needs_mpi, run
 
 
 class Help(ProgramTest):
@@ -178,6 +178,21 @@ class Output(ProgramTest):
         )
         (total,) = self.query("SELECT sum(fraction) FROM decomposition")[0]
         self.assertAlmostEqual(total, 1, places=9)
+
+    @needs_mpi
+    def test_fit_lowers_the_batch_before_it_measures(self) -> None:
+        # A sample of so many steps fits nowhere, so the smallest batch is taken and nothing is measured.
+        long = [*NETWORK, "--num-warmup-batches", "1", "--num-batches-per-iter", "100000", "--max-time", "60"]
+        result = mpirun(2, *long, "--efficiency", "--fit").ended_with(3)
+        self.assertIn("batch 2 per rank at most (--fit)", result.out)
+        self.assertRegex(result.out, r"\n  fit        vgg16 takes [0-9.]+ m?s a step here: batch 1, images 32 x 32\n")
+        self.assertEqual(len(result.errors), 1, result)
+        self.assertIn("too few rounds would fit for an interval: vgg16 takes ", result.errors[0])
+        self.assertNotIn("where a step goes", result.out)
+
+    def test_fit_needs_rounds(self) -> None:
+        self.refused(run(*NETWORK, "--fit"), 2, "--fit", "give --efficiency")
+        self.refused(run(*TINY, "--efficiency", "--fit"), 2, "--fit", "--num-iters")
 
     @needs_mpi
     def test_the_stored_command_line_runs_again(self) -> None:

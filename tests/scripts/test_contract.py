@@ -14,7 +14,7 @@ import numpy as np
 
 from harness import SCRIPTS, SharedFolderTest, execute
 
-from hvdb import bootstrap, efficiency, layer_profile, merge, plot_profile, plot_waterfall, report, runs, values
+from hvdb import bootstrap, efficiency, layer_profile, merge, plot_profile, plot_waterfall, report, runs, tables, values
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 TINY = ["--model", "resnet50", "--image-size", 64, "--batch-size", 2, "--threads", 1]
@@ -89,6 +89,17 @@ class ContractTest(SharedFolderTest):
         self.assertTrue(full.fact("measurement.warm_up"))
         self.assertAlmostEqual(sum(part.fraction for part in full.decomposition.values()), 1.0, places=9)
         self.assertAlmostEqual(plot_waterfall.levels(full)[-1][2], 100 * cell.efficiency.value, places=6)
+
+    def test_both_sides_call_the_same_efficiencies_wide(self) -> None:
+        header = (SCRIPTS.parent / "bench" / "measure" / "efficiency_text.h").read_text(encoding="utf-8")
+        self.assertIn(f"constexpr double kWidestEfficiency = {efficiency.WIDEST};", header)
+        document = json.loads(self.launch(["--ranks", "2", "--efficiency", "--num-iters", "1", "--json", "--no-db"]))
+        full = document["runs"][-1]
+        self.assertEqual(full["efficiency"], efficiency.unresolved(bootstrap.Estimate(0.9)))
+        self.assertIsNone(full["decomposition"][0]["fraction"], "no efficiency without an interval")
+        wide = bootstrap.Estimate(0.851, 0.464, 1.014)  # session_plan_test.cpp has the same
+        self.assertEqual(tables.efficiency_text(wide), "not resolved: between 46 and 101 %")
+        self.assertEqual(tables.efficiency_text(bootstrap.Estimate(0.976, 0.97, 0.986)), "97.6 [97.0, 98.6]")
 
     def test_every_component_is_known_by_name(self) -> None:
         written = set(self.phase("full").decomposition)

@@ -12,7 +12,7 @@ import unittest
 from pathlib import Path
 
 from harness import SCRIPTS, FolderTest, eventually, executable, execute
-from synthetic_store import REPOSITORY
+from synthetic_store import REPOSITORY, SessionSpec, make
 
 
 def shell(command: str, cwd: Path, code: int | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -138,6 +138,30 @@ class EntryPointTest(FolderTest):
         self.assertNotEqual(nameless.returncode, 0)
         self.assertIn("--target needs a name", nameless.stderr)
         self.assertFalse(log.exists())
+
+    def test_the_quickstart_profiles_the_batch_that_was_fitted(self) -> None:
+        copy = self.checkout()
+        for script in ("install_deps", "build"):
+            (copy / "scripts" / script).write_text("#!/usr/bin/env bash\n", encoding="utf-8")
+        for script in ("efficiency", "plot", "report"):
+            (copy / "scripts" / script).write_text("#!/usr/bin/env bash\necho shown\n", encoding="utf-8")
+        fitted = SessionSpec(batch_size=1, columns={"image_size": 192})
+        make(self.folder / "fitted.db", fitted)
+        log = self.folder / "commands.txt"
+        stand_in = f"""#!/bin/sh
+echo "$@" >>{log}
+while [ "$1" != --db ]; do shift; done
+cp {self.folder / "fitted.db"} "$2"
+"""
+        executable(copy / "build/release/bin/hvd_bench", stand_in)
+        self.program("mpirun", '#!/bin/sh\nshift 2\nexec "$@"\n')
+        done = shell("scripts/quickstart", copy, 0, PATH=f"{self.folder / 'bin'}:{os.environ['PATH']}")
+        self.assertEqual(done.stdout.splitlines().count("shown"), 3, done.stdout)
+        asked = log.read_text(encoding="utf-8").splitlines()
+        self.assertEqual(len(asked), 6, asked)
+        for measured, profiled in zip(asked[::2], asked[1::2], strict=True):
+            self.assertIn("--efficiency --fit --threads 1 --batch-size 4 --max-time 100 ", measured)
+            self.assertIn("--profile --threads 1 --batch-size 1 --image-size 192 ", profiled)
 
     def test_benchmarks_asks_for_a_whole_build(self) -> None:
         copy = self.checkout()

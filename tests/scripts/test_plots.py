@@ -184,11 +184,20 @@ class ScalingTest(unittest.TestCase):
         self.assertEqual(plot_scaling.efficiency_axis(cells, [])[0], 30)
         self.assertEqual(plot_scaling.efficiency_axis(self.with_efficiency(Estimate(0.9, 0.0, 1.0)), [])[0], 0)
 
+    def test_an_efficiency_without_a_useful_interval_has_no_figure(self) -> None:
+        for figures, said in (
+            ([Estimate(0.851, 0.464, 1.014)], "not resolved:\nbetween 46 and 101 %"),
+            ([Estimate(0.898)], "not resolved:\ntoo few rounds for an interval"),
+            ([Estimate(8.0, 7.0, 9.5)], "not resolved:\nbetween 700 and 950 %"),
+        ):
+            fig = self.drawn(self.with_efficiency(*figures), [])
+            self.assertEqual([text.get_text() for text in fig.axes[1].texts], [said])
+
     def test_what_lies_above_the_axis_is_an_arrow_with_its_number(self) -> None:
-        cells = self.with_efficiency(Estimate(0.9, 0.8, 9.0), Estimate(8.0, 7.0, 9.5))
+        cells = self.with_efficiency(Estimate(1.99, 1.95, 2.1), Estimate(8.0, 7.9, 8.1))
         fig = self.drawn(cells, [])
         texts = {text.get_text(): text for text in fig.axes[1].texts}
-        self.assertEqual(set(texts), {"↑ 900", "↑ 800.0 %"})
+        self.assertEqual(set(texts), {"↑ 210", "↑ 800.0 %"})
         panel = fig.axes[1].get_window_extent()
         for text in texts.values():
             box = text.get_window_extent()

@@ -146,6 +146,19 @@ class AnswerTest(StoreTest):
         largest = r"The largest part of the loss in run [0-9a-f]{8} is exposed communication: 14.5 % \[13.9, 15.1\]"
         self.assertRegex(said.text, largest)
 
+    def test_a_wide_efficiency_is_first_of_all_not_resolved(self) -> None:
+        make(self.db, SessionSpec(noise=0.0), SessionSpec(model="vgg16", noise=0.0))
+        efficiency = "UPDATE decomposition SET low = {}, high = {} WHERE component = 'efficiency' AND run_uuid IN"
+        model = " (SELECT uuid FROM run WHERE model = '{}')"
+        self.change(efficiency.format(0.464, 1.014) + model.format("resnet101"))
+        self.change(efficiency.format("NULL", "NULL") + model.format("vgg16"))
+        wide, none = self.section("Question and answer").parts
+        self.assertTrue(wide.blocks[0].text.startswith("Not resolved: between 46 and 101 %: 12.8 ["), wide)
+        self.assertTrue(none.blocks[0].text.startswith("Not resolved: too few rounds for an interval: 12.8 ["), none)
+        page = markdown_page.text(self.document())
+        self.assertIn("| efficiency | not resolved: between 46 and 101 % | 46.4 to 101.4 |", page)
+        self.assertNotIn("80.0", page, "no efficiency without a useful interval")
+
     def test_no_baseline_and_one_rank(self) -> None:
         make(self.db, SessionSpec(phases=("full",)), SessionSpec(model="vgg16", ranks=1, phases=("full",)))
         section = self.section("Question and answer")

@@ -72,6 +72,7 @@ DECIDED = {
     "schedule": "schedules",
     "seed": "seeds",
     "efficiency": "efficiency",
+    "fit": "weak.batch_size or strong.global_batch",
     "device": "program.device of the site",
     "ranks": "ranks",
     "db": "the campaign's folder",

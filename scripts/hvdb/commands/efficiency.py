@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from typing import Any
 
 from hvdb import data, efficiency, printable, published, tables
 from hvdb.commands import new_parser, selection
@@ -19,6 +20,18 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def _document(cell: efficiency.Cell) -> dict[str, Any]:
+    """Returns the cell as JSON values, with the first answer about its efficiency as text (%).
+
+    An efficiency without an interval is not a result, so its value is null.
+    """
+    document = dataclasses.asdict(cell)
+    answer = tables.efficiency_text(cell.efficiency) if cell.kind == "full" else "100 (baseline)"
+    if cell.kind == "full" and cell.efficiency is not None and not efficiency.bounded(cell.efficiency):
+        document["efficiency"]["value"] = None
+    return {**document, "answer": answer}
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table or JSON and returns the exit code."""
     _, chosen, cells = selection.choose(arguments)
@@ -27,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     points = [point for point in published.load() if point.model in models]
     if arguments.json:
         document = {
-            "cells": [dataclasses.asdict(cell) for cell in cells],
+            "cells": [_document(cell) for cell in cells],
             "cautions": efficiency.cautions(chosen.runs),
             "left_out": chosen.left_out,
             "published": [dataclasses.asdict(point) for point in points],

@@ -1,0 +1,110 @@
+#include "bench/measure/session_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "bench/measure/units.h"
+#include "bench/measure/visits.h"
+
+namespace hvd::bench {
+namespace {
+
+constexpr double kPhases = 3;
+// Heights and widths at which networks are usually trained. Each is a multiple of 32, the stride of the networks.
+constexpr std::array<std::int64_t, 8> kImageSizes{256, 224, 192, 160, 128, 96, 64, 32};
+// An interval from a few warm-up steps is itself uncertain, so more samples are planned than it asks for.
+constexpr double kSafety = 1.5;
+// The update and the reduction take as long for a small batch, so a smaller step takes longer than in proportion.
+constexpr double kMargin = 0.9;
+constexpr double kMostRounds = 1e6;
+
+std::size_t whole(double rounds) { return static_cast<std::size_t>(std::clamp(std::floor(rounds), 0.0, kMostRounds)); }
+
+}  // namespace
+
+SessionPlan plan_rounds(const SessionPace& pace) {
+  SessionPlan plan;
+  plan.samples_per_visit = pace.samples_per_visit;
+  if (!(pace.step_seconds > 0)) return plan;
+  const auto samples = static_cast<double>(pace.samples_per_visit);
+  const double sample = kPhases * pace.step_seconds * static_cast<double>(pace.steps_per_sample);
+  const double round = samples * sample + kPhases * pace.step_seconds * static_cast<double>(pace.unmeasured_steps);
+  plan.rounds_that_fit = whole(pace.seconds_left / round);
+  double extra = 0;
+  if (pace.judges_first_steps && pace.samples_per_visit == 1 && plan.rounds_that_fit >= kVisitsToJudge + kFewestRounds)
+    extra = static_cast<double>(kVisitsToJudge) * sample;
+  const std::size_t most = std::max<std::size_t>(1, whole((pace.seconds_left - extra) / round));
+  std::size_t wanted = std::max({pace.rounds_to_aim_for, whole((pace.seconds_to_aim_for - extra) / round),
+                                 whole(std::ceil(kSafety * pace.samples_needed / samples))});
+  if (pace.exact_samples) wanted = whole(std::ceil(static_cast<double>(*pace.exact_samples) / samples));
+  plan.limited = wanted >= most;
+  plan.rounds = std::min(wanted, most);
+  plan.seconds = static_cast<double>(plan.rounds) * round + extra;
+  return plan;
+}
+
+std::string seconds_text(double seconds) {
+  if (seconds < 0.1) return fmt::format("{:.3g} ms", 1e3 * seconds);
+  return seconds < 1 ? fmt::format("{:.3g} s", seconds) : fmt::format("{:.1f} s", seconds);
+}
+
+std::string plan_line(const SessionPlan& plan, double step_seconds, std::int64_t steps_per_sample) {
+  const auto count = [](auto n, const char* one) { return fmt::format("{} {}{}", n, one, n == 1 ? "" : "s"); };
+  return fmt::format("{} of 3 phases, {} a visit, {} a step: about {}", count(plan.rounds, "round"),
+                     count(plan.samples_per_visit * steps_per_sample, "step"), seconds_text(step_seconds),
+                     duration_text(plan.seconds));
+}
+
+double ShortestSession::seconds(double step_seconds) const { return step_seconds * steps(kFewestRounds); }
+
+double ShortestSession::longest_step(double seconds) const { return seconds / steps(kFewestRounds); }
+
+double ShortestSession::steps(std::size_t rounds) const {
+  return static_cast<double>(steps_before) +
+         kPhases * static_cast<double>(rounds) * static_cast<double>(steps_per_visit);
+}
+
+std::size_t ShortestSession::rounds(double step_seconds, double seconds) const {
+  return whole(seconds / (step_seconds * kPhases * static_cast<double>(steps_per_visit)));
+}
+
+void promise(StoppingRule& rule, const SessionPlan& plan, double elapsed_seconds) {
+  rule.earliest_seconds = elapsed_seconds + (1 - kPromiseKept) * plan.seconds;
+  if (plan.limited) return;  // the time cap ends the session
+  rule.planned_seconds = elapsed_seconds + plan.seconds;
+  rule.latest_seconds = elapsed_seconds + (1 + kPromiseKept) * plan.seconds;
+}
+
+std::optional<WorkSize> work_that_fits(WorkSize tried, double step_seconds, double longest_step,
+                                       std::int64_t smallest_image) {
+  if (step_seconds <= longest_step) return tried;
+  longest_step *= kMargin;
+  const double image_seconds = step_seconds / static_cast<double>(tried.batch);
+  const auto batch = static_cast<std::int64_t>(longest_step / image_seconds);
+  if (batch >= 1) return WorkSize{std::min(batch, tried.batch), tried.image};
+  for (const std::int64_t image : kImageSizes) {
+    if (image >= tried.image || image < smallest_image) continue;
+    const double shrunk = static_cast<double>(image) / static_cast<double>(tried.image);
+    if (image_seconds * shrunk * shrunk <= longest_step) return WorkSize{1, image};
+  }
+  return std::nullopt;
+}
+
+WorkSize smallest_work(WorkSize tried, std::int64_t smallest_image) {
+  WorkSize smallest{1, tried.image};
+  for (const std::int64_t image : kImageSizes) {
+    if (image < tried.image && image >= smallest_image) smallest.image = image;
+  }
+  return smallest;
+}
+
+std::string size_options(WorkSize size, WorkSize tried) {
+  std::string text = fmt::format("--batch-size {}", size.batch);
+  if (size.image != tried.image) text += fmt::format(" --image-size {}", size.image);
+  return text;
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,88 @@
+// Plans an interleaved session from the time of its first steps: the number of rounds, the steps of a visit, and the
+// time that the session takes. Where too few rounds fit, proposes a smaller batch or image. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "bench/measure/stopping_rule.h"
+
+namespace hvd::bench {
+
+/// What is known before the first round. A session has three phases; their steps are taken to last equally long.
+struct SessionPace {
+  double step_seconds = 0;  ///< seconds of a step of the slowest rank
+  std::int64_t steps_per_sample = 1;
+  double seconds_left = 0;            ///< seconds until the time cap
+  double samples_needed = 0;          ///< samples of each phase for a narrow interval; 0: unknown
+  std::int64_t unmeasured_steps = 0;  ///< steps at the start of every visit that do not count
+  std::int64_t samples_per_visit = 1;
+  /// If a visit has one sample, the visits of the first kVisitsToJudge rounds have two, provided that they fit.
+  bool judges_first_steps = false;
+  /// Wanted, if they fit: this many rounds, or rounds for this many seconds if these are more.
+  std::size_t rounds_to_aim_for = 20;
+  double seconds_to_aim_for = 0;
+  std::optional<std::int64_t> exact_samples =
+      std::nullopt;  ///< number of samples of each phase that the user asked for
+};
+
+struct SessionPlan {
+  std::size_t rounds = 0;
+  std::int64_t samples_per_visit = 0;
+  double seconds = 0;               ///< expected duration of the rounds
+  std::size_t rounds_that_fit = 0;  ///< into the time left, with visits of samples_per_visit
+  bool limited = false;             ///< more rounds were wanted than fit
+};
+
+/// Plans the wanted rounds, or more if the interval is expected to need more samples, and at most as many as fit; or
+/// the rounds that `exact_samples` take.
+SessionPlan plan_rounds(const SessionPace& pace);
+
+/// Returns "6.9 s", "0.74 s" or "8.7 ms".
+std::string seconds_text(double seconds);
+/// Returns the text "14 rounds of 3 phases, 2 steps a visit, 0.97 s a step: about 62 s".
+std::string plan_line(const SessionPlan& plan, double step_seconds, std::int64_t steps_per_sample);
+
+/// A session keeps its promised time within a third: it ends no earlier than 2/3 of it, and no later than 4/3 of it.
+inline constexpr double kPromiseKept = 1.0 / 3.0;
+
+/// Sets the rule's times so that the session keeps the plan's time. `elapsed_seconds`: now, when the rounds begin.
+void promise(StoppingRule& rule, const SessionPlan& plan, double elapsed_seconds);
+
+/// The steps of the shortest session with kFewestRounds rounds.
+struct ShortestSession {
+  std::int64_t steps_per_visit = 1;  ///< unmeasured steps included
+  /// Steps before the first round. The default is enough to find step times steady, and to check the reduction.
+  std::int64_t steps_before = 12;
+
+  /// Seconds of the session if a step takes `step_seconds`.
+  [[nodiscard]] double seconds(double step_seconds) const;
+  /// The longest step with which the session fits into `seconds`.
+  [[nodiscard]] double longest_step(double seconds) const;
+  /// Number of rounds that fit into `seconds`, without the steps before the first round.
+  [[nodiscard]] std::size_t rounds(double step_seconds, double seconds) const;
+
+ private:
+  [[nodiscard]] double steps(std::size_t rounds) const;
+};
+
+struct WorkSize {
+  std::int64_t batch = 1;  ///< images per rank and step
+  std::int64_t image = 0;  ///< height and width
+  bool operator==(const WorkSize&) const = default;
+};
+
+/// Returns the largest work, at most `tried`, whose step takes at most `longest_step` seconds, if a step of `tried`
+/// took `step_seconds` and time is proportional to batch and pixels. The batch is lowered first. The image size is
+/// lowered only at batch 1, to one of a list of usual sizes of at least `smallest_image`. Nothing: no such work fits.
+std::optional<WorkSize> work_that_fits(WorkSize tried, double step_seconds, double longest_step,
+                                       std::int64_t smallest_image);
+/// Returns the smallest work that work_that_fits() may propose.
+WorkSize smallest_work(WorkSize tried, std::int64_t smallest_image);
+
+/// Returns "--batch-size 1" or "--batch-size 1 --image-size 160".
+std::string size_options(WorkSize size, WorkSize tried);
+
+}  // namespace hvd::bench

@@ -1,0 +1,35 @@
+// Chooses how large a step is, so that twelve rounds of an interleaved session fit into the time cap (--fit). The rule
+// is in bench/measure/session_plan.h.
+#pragma once
+
+#include <string>
+
+#include "bench/measure/session_plan.h"
+#include "bench/train/setup.h"
+#include "bench/train/trainer.h"
+
+namespace hvd::bench {
+
+/// Batch and image size of the setup.
+WorkSize work_of(const Setup& setup);
+
+/// Changes batch and image size of the setup to `work`. Scales the learning rate by the batch, as a batch of few images
+/// diverges at the rate of many (VGG-16 with batch 1 at 0.01). Source: arXiv:1706.02677, the linear scaling rule.
+void take_work(const WorkSize& work, Setup& setup);
+
+/// Says how long kFewestRounds rounds would take, that they do not fit into `cap_seconds`, and which options would
+/// help.
+std::string room_advice(const Setup& setup, const ShortestSession& shortest, double step_seconds, double cap_seconds);
+
+struct WorkTrial {
+  double step_seconds = 0;  ///< of the slowest rank
+  WorkSize fits;  ///< the work to take: the setup's if that fits, or if there is no smaller work; else a smaller one
+};
+
+/// Collective: trains until a step's time is known. Rank 0 decides, and all ranks return rank 0's result.
+WorkTrial try_work(Trainer& trainer, const Setup& setup, const ShortestSession& shortest, double cap_seconds);
+
+/// Returns "vgg16 takes 6.9 s a step here: batch 1, images 224 x 224". `step_seconds`: a step of the batch asked for.
+std::string fit_line(const Setup& fitted, double step_seconds);
+
+}  // namespace hvd::bench
