@@ -116,6 +116,9 @@ class Steps(ClusterTest):
         unwritable = str(self.folder / "none" / "x.db")
         arguments = ("--replay", str(profile(self.folder)), "--db", unwritable)
         self.refused(self.bench(*arguments, tasks=TWO_BY_TWO), 2, "there is no directory")
+        collectives = ("coll", "-b", "8", "-e", "8", "--startup-deadline-seconds", "86400")
+        self.refused(self.bench(*collectives, "--db", unwritable, tasks=TWO_BY_TWO), 2, "there is no directory")
+        self.refused(self.bench(*collectives, "-J", unwritable, tasks=TWO_BY_TWO), 2, "no file can be made")
 
     def measuring(self, job: Job, seconds: float = 60) -> Job:
         """Waits until `job` has stored a sample. Returns `job`."""
