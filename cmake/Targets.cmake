@@ -65,7 +65,7 @@ function(hvd_add_test name)
     target_compile_options(${name} PRIVATE -O1)
   endif()
   if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 120)
+    set(arg_TIMEOUT 1800)  # only catches hangs
   endif()
   if(HVD_SANITIZE)
     math(EXPR arg_TIMEOUT "3 * ${arg_TIMEOUT}")

@@ -81,9 +81,11 @@ int Application::coll(const CollCommand& command) {
   stage_ = ErrorStage::kHost;
   std::unique_ptr<CollStore> store;
   if (launch_.rank == 0) {
-    check_coll_outputs(command.options);
-    const std::string& file = command.options.db_file;
-    if (!file.empty()) store = std::make_unique<CollStore>(file, argv_, start_);
+    keep_store_problem([&] {
+      check_coll_outputs(command.options);
+      const std::string& file = command.options.db_file;
+      if (!file.empty()) store = std::make_unique<CollStore>(file, argv_, start_);
+    });
   }
   stage_ = ErrorStage::kSession;
   arm_join(world);
@@ -98,6 +100,9 @@ int Application::coll(const CollCommand& command) {
     if (coll_written_) return;
     write_coll_(result, kWaitForTheStore);
     coll_written_ = true;
+  };
+  observer.check_outputs = [this] {
+    if (store_problem_) std::rethrow_exception(store_problem_);
   };
   observer.snapshot = [this](coll::Snapshot snapshot) {
     const std::lock_guard lock(coll_output_);
@@ -126,21 +131,28 @@ void Application::arm_join(const Options& options) {
   join_->arm(options.startup_deadline.timeout);
 }
 
+/// Calls `open`, which checks the outputs and opens the store. Throws its error now if there is no other rank, or if
+/// mpirun ends the other ranks. Under other launchers the other ranks would wait for this rank while MPI starts, so
+/// store_problem_ keeps the error, and the session tells the other ranks of it later.
+void Application::keep_store_problem(const std::function<void()>& open) {
+  try {
+    open();
+  } catch (const Error&) {
+    if (launch_.size == 1 || launch_.launcher == Launcher::kMpirun) throw;
+    store_problem_ = std::current_exception();
+  }
+}
+
 void Application::open_store(const Options& options) {
   session_uuid_ = new_uuid();
   provenance_ = collect_provenance(argv_, start_);
   std::unique_ptr<ResultStore> store;
-  try {
+  keep_store_problem([&] {
     check_outputs(options, std::max(launch_.size, options.ranks));
     if (!options.db_file.empty()) {
       store = std::make_unique<ResultStore>(options.db_file, session_uuid_, quoted_command_line(argv_, start_));
     }
-  } catch (const Error&) {
-    // Throw the error now if there is no other rank, or if mpirun ends the other ranks. Under other launchers the other
-    // ranks would wait for this rank while MPI starts, so the session tells them of the error later.
-    if (launch_.size == 1 || launch_.launcher == Launcher::kMpirun) throw;
-    store_problem_ = std::current_exception();
-  }
+  });
   keeper_ = std::make_unique<RecordKeeper>(std::move(store), [this](std::string_view text) { console_->warn(text); });
   keeper_to_close_ = keeper_.get();
 }

@@ -49,6 +49,7 @@ class Application {
   int coll(const CollCommand& command);
   void watch_signals();
   void arm_join(const Options& options);
+  void keep_store_problem(const std::function<void()>& open);
   void open_store(const Options& options);
   SessionObserver observer(const Options& options);
   void announce(const Options& options, const std::string& text);
@@ -71,7 +72,7 @@ class Application {
   const std::unique_ptr<GpuBackend> gpus_;
   std::string session_uuid_;
   Provenance provenance_;
-  std::exception_ptr store_problem_;  // why open_store() failed; thrown when rank 0 can tell the other ranks
+  std::exception_ptr store_problem_;  // why an output cannot be written; thrown when rank 0 can tell the other ranks
   ErrorStage stage_ = ErrorStage::kUsage;
   std::atomic<bool> ranks_have_met_ = false;
   Mutex mutex_;

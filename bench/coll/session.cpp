@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "bench/coll/gpu_rank.h"
@@ -14,6 +16,7 @@
 #include "bench/train/agreement.h"
 #include "bench/train/crossovers.h"
 #include "bench/train/numa_facts.h"
+#include "bench/train/rank_group.h"
 #include "bench/train/ranks.h"
 #include "engine/base/error.h"
 #include "engine/base/mutex.h"
@@ -261,6 +264,25 @@ CollResult run_threads(int count, const Options& world, const CollOptions& optio
   return result;
 }
 
+/// Collective. Calls CollObserver::check_outputs on rank 0. Errors: on rank 0 the error of that call, on the other
+/// ranks an AgreedError with its text; errors of the communicator.
+void require_outputs(comm::Communicator& communicator, const CollObserver& observer, Deadline deadline) {
+  std::exception_ptr fault;
+  std::string text;
+  if (communicator.topology().rank == 0 && observer.check_outputs) {
+    try {
+      observer.check_outputs();
+    } catch (const Error& error) {
+      fault = std::current_exception();
+      text = error.what();
+    }
+  }
+  const std::string agreed =
+      comm::text_of(communicator.control().broadcast(std::as_bytes(std::span(text)), 0, deadline));
+  if (fault) std::rethrow_exception(fault);
+  if (!agreed.empty()) throw AgreedError(Errc::kInvalidArgument, agreed);
+}
+
 CollResult run_processes(const Options& world, const ProcessStart& start, const CollOptions& options,
                          const CollObserver& observer, GpuBackend* gpus) {
   const Launch& launch = start.launch;
@@ -274,6 +296,7 @@ CollResult run_processes(const Options& world, const ProcessStart& start, const 
     check_world(launch, first.topology().size, world);
     require_no_objection(first, rank_objection(launch, first.topology().rank), startup.from_now());
     require_agreement(first, settings_of(options), startup.from_now());
+    require_outputs(first, observer, startup.from_now());
     for (std::size_t i = 1; i < options.variants.size(); ++i) {
       variants.push_back(comm::make_mpi(options.variants[i].comm));
     }

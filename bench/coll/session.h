@@ -38,6 +38,9 @@ struct CollObserver {
   /// again, with an empty function. This second call must not return while the earlier function is in use.
   std::function<void(Snapshot)> snapshot;
   std::function<void()> joined, leaving;
+  /// Called on rank 0 of a launch when the ranks have joined, before anything is measured. An error that it throws ends
+  /// the session on all ranks: rank 0 throws the error itself, the other ranks throw an AgreedError.
+  std::function<void()> check_outputs;
   std::function<void(std::vector<comm::Neighbour> neighbours)> met;
 };
 

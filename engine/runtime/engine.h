@@ -120,8 +120,11 @@ class Engine {
   [[nodiscard]] std::string library() const;
 
   // -- any buffers -------------------------------------------------------------------------------------
-  // The engine matches calls of different ranks by `name`; each rank may submit in any order. All memory must stay
-  // valid and untouched until wait() returns. On a device, all operands are in device memory, and before the call the
+  // The engine matches calls of different ranks by `name`; each rank may submit in any order. Only a collective of the
+  // sections below fixes the order: a ticket that one rank submits before a call such as barrier() or set_buckets(), or
+  // before begin_step() of the static or the sharded schedule, must be submitted before that call on every rank.
+  // Tickets and the gradients of a negotiated step have no order. All memory must stay valid and untouched until wait()
+  // returns. On a device, all operands are in device memory, and before the call the
   // GPU must have finished the work that writes them. When wait() returns, the GPU has finished the operation. Shapes,
   // splits and rows are in host memory.
   // Errors: invalid_argument for the caller's mistakes, and inside a step of the static schedule; unsupported on a

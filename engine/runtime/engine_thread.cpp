@@ -56,7 +56,7 @@ void Engine::Impl::guard(const std::function<void()>& body) noexcept {
 void Engine::Impl::loop() {
   for (;;) {
     collect();
-    // The queue keeps the callers' order, which is the same on all ranks. Tensors that were taken from the queue are
+    // Commands and steps are in one order on all ranks (work_queue.h). Tensors that were taken from the queue are
     // reduced before the buckets of a static step that began later. A command waits for all entries before it.
     if (negotiated_.pending()) {
       run_cycle();

@@ -1,5 +1,8 @@
-// A queue of the callers' work for the engine's thread: tensors, steps and commands, in the order of the calls. Each
-// entry is a collective, so the order must be the same on every rank. Not synchronised: the owner guards the queue.
+// A queue of the callers' work for the engine's thread: tensors, steps and commands, in the order of the calls.
+// Commands and steps are collectives, so every rank must queue them in one order. The tensors between two of them may
+// be in another order on each rank, because the ranks negotiate the order of tensors by name. A tensor that one rank
+// queues before a command, or before a static or sharded step, must be before it on every rank; engine.h says this to
+// callers. Not synchronised: the owner guards the queue.
 #pragma once
 
 #include <cstdint>

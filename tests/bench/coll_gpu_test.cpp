@@ -8,6 +8,7 @@
 
 #include "bench/coll/session.h"
 #include "engine/base/error.h"
+#include "tests/base/patience.h"
 #include "tests/bench/fake_gpus.h"
 #include "tests/comm/gpu_ranks.h"
 
@@ -21,8 +22,8 @@ Options world_of_threads(int ranks) {
   Options world;
   world.comm = CommBackend::kLoopback;
   world.ranks = ranks;
-  world.engine.deadline = Patience(20s);
-  world.startup_deadline = Patience(20s);
+  world.engine.deadline = Patience(test::kNever);
+  world.startup_deadline = Patience(test::kNever);
   return world;
 }
 
@@ -89,7 +90,7 @@ TEST(CollOnGpus, ALostRankEndsTheSessionOnAllRanks) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("a peer is lost or gave up"), std::string::npos) << error.what();
   }
-  EXPECT_LT(Clock::now() - begin, 15s) << "nobody waits for the deadline";
+  EXPECT_LT(Clock::now() - begin, test::kAtOnce) << "nobody waits for the deadline";
   EXPECT_EQ(gpus.hub().aborting(), 0);
 }
 
@@ -160,9 +161,13 @@ TEST(CollOnGpus, ALostRankEndsASessionWithGraphs) {
     if (++looks == 5) gpus.hub().lose_a_rank();  // by the fifth call four cells have graphs
     return std::string();
   };
+  const auto usual_begin = Clock::now();
+  test::FakeGpus good(2);
+  run_coll(world_of_threads(2), in_graphs(3), {}, &good);
   const auto begin = Clock::now();
+  const auto usual = begin - usual_begin;
   EXPECT_THROW(run_coll(world_of_threads(2), options, observer, &gpus), Error);
-  EXPECT_LT(Clock::now() - begin, 9s) << "as long as a rank waits for NCCL to come back";
+  EXPECT_LT(Clock::now() - begin, 9s + 4 * usual) << "a rank waits 10 s for NCCL to come back";
   EXPECT_EQ(gpus.hub().aborting(), 0);
   EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
 }
@@ -175,7 +180,7 @@ TEST(CollOnGpus, APlaneThatNoGraphCanHoldIsRefused) {
     variants.push_back(rank.connect());
     CollOptions options = in_graphs(3);
     options.collectives = {Collective::kAllReduce};
-    run_coll_rank(options, variants, {}, Patience(20s), &rank.gpu);
+    run_coll_rank(options, variants, {}, Patience(test::kNever), &rank.gpu);
   });
   for (const std::string& error : outcome.errors) {
     EXPECT_TRUE(error.starts_with("invalid_argument: -G: hierarchical reductions pass through the host")) << error;
@@ -210,7 +215,7 @@ TEST(CollOnGpus, ABrokenGpuEndsTheSessionOnAllRanks) {
   gpus.broken_gpu = 1;
   const auto begin = Clock::now();
   EXPECT_NE(std::string(error_of(3, quick(), &gpus).what()).find("GPU 1 has fallen off the bus"), std::string::npos);
-  EXPECT_LT(Clock::now() - begin, 15s) << "nobody waits for the deadline";
+  EXPECT_LT(Clock::now() - begin, test::kAtOnce) << "nobody waits for the deadline";
 }
 
 TEST(CollOnGpus, AReductionThatNcclLacksIsRefused) {

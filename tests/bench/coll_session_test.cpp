@@ -15,6 +15,7 @@
 #include "bench/train/ranks.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
+#include "tests/base/patience.h"
 #include "tests/bench/scratch.h"
 
 namespace hvd::bench::coll_session_test {
@@ -27,7 +28,7 @@ Options world_of_threads(int ranks) {
   Options world;
   world.comm = CommBackend::kLoopback;
   world.ranks = ranks;
-  world.engine.deadline = Patience(20s);
+  world.engine.deadline = Patience(test::kNever);
   return world;
 }
 
@@ -245,7 +246,7 @@ TEST(CollSession, ASnapshotHasWhatWasMeasuredSoFar) {
     const auto has_samples = [](const CellResult& cell) { return cell.samples > 0; };
     return seen && std::any_of(seen->cells.begin(), seen->cells.end(), has_samples);
   };
-  const Deadline deadline = Deadline::after(std::chrono::seconds(60));
+  const Deadline deadline = Deadline::after(test::kAtOnce);
   std::thread watch([&] {  // the first samples may be of bare kernels, which CollResult::cells leaves out
     while (!measured() && !deadline.passed()) {
       const std::lock_guard lock(mutex);
@@ -347,7 +348,7 @@ TEST(CollSession, AWrongElementOnOneRankIsFoundInEveryCollective) {
         std::vector<std::unique_ptr<comm::Communicator>> own;
         own.push_back(
             std::make_unique<WrappedCommunicator<SpoiledPlane>>(std::move(real[static_cast<std::size_t>(rank)])));
-        CollResult found = run_coll_rank(options, own, {}, 20s);
+        CollResult found = run_coll_rank(options, own, {}, test::kNever);
         if (rank == 0) result = std::move(found);
       },
       [](const std::string&) {});
@@ -393,7 +394,7 @@ TEST(CollSession, ALostRankLeavesWhatWasMeasured) {
         if (rank == 1) own.push_back(std::make_unique<WrappedCommunicator<FailingPlane>>(std::move(plain)));
         if (rank == 0) own.push_back(std::move(plain));
         try {
-          run_coll_rank(options, own, rank == 0 ? observer : CollObserver{}, 20s);
+          run_coll_rank(options, own, rank == 0 ? observer : CollObserver{}, test::kNever);
         } catch (const Error& error) {
           if (rank == 0) thrown = error.what();
         }
@@ -420,7 +421,7 @@ TEST(CollSession, RanksThatWantDifferentThingsAllGetTheSameError) {
         std::vector<std::unique_ptr<comm::Communicator>> own;
         own.push_back(std::move(ranks[static_cast<std::size_t>(rank)]));
         try {
-          run_coll_rank(options, own, {}, 20s);
+          run_coll_rank(options, own, {}, test::kNever);
         } catch (const Error& error) {
           EXPECT_EQ(error.code(), Errc::kMismatch);
           told[static_cast<std::size_t>(rank)] = error.what();

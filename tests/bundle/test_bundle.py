@@ -85,7 +85,7 @@ class BareHost:
             env=plain | environment,
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=1200,
             check=False,
         )
 

@@ -11,11 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from program import (
     ENDLESS,
+    HANG,
     MPIRUN,
     PROGRAM,
-    TINY,
+    TRAINING,
+    TRAINING_ENDLESS,
     ProgramTest,
     Running,
+    eventually,
     execute,
     mpirun_is_open_mpi_5,
     needs_mpi,
@@ -26,36 +29,35 @@ from program import (
 
 
 def gone(pid: int) -> bool:
-    """Returns True if the process ends within some seconds. A zombie counts as ended."""
-    for _ in range(50):
+    """Waits until the process has ended. A zombie counts as ended. Returns False if it is still there after HANG."""
+
+    def ended() -> bool:
         try:
-            state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except FileNotFoundError:
             return True
-        if state == "Z":
-            return True
-        time.sleep(0.1)
-    return False
+
+    return eventually(ended)
 
 
 class Signals(ProgramTest):
-    def interrupt(self, number: signal.Signals, *arguments: str) -> None:
-        running = Running([PROGRAM, *ENDLESS, *arguments, "--db", str(self.db)], until="measuring")
+    def interrupt(self, number: signal.Signals, command: list[str]) -> None:
+        running = Running([PROGRAM, *command, "--db", str(self.db)], until="measuring")
         running.send(number)
-        self.refused(running.finish(timeout=15), 7, number.name)
+        self.refused(running.finish(), 7, number.name)
         self.assert_incomplete_with_samples(number.name)
 
     def test_sigterm(self) -> None:
-        self.interrupt(signal.SIGTERM)
+        self.interrupt(signal.SIGTERM, TRAINING_ENDLESS)
 
     def test_sigint(self) -> None:
-        self.interrupt(signal.SIGINT)
+        self.interrupt(signal.SIGINT, ENDLESS)
 
     def test_sigusr1(self) -> None:
-        self.interrupt(signal.SIGUSR1)
+        self.interrupt(signal.SIGUSR1, ENDLESS)
 
     def test_loopback(self) -> None:
-        self.interrupt(signal.SIGTERM, "--ranks", "2")
+        self.interrupt(signal.SIGTERM, [*TRAINING_ENDLESS, "--ranks", "2"])
 
     @needs_mpi
     @retried_if_mpirun_kills_early
@@ -63,7 +65,7 @@ class Signals(ProgramTest):
         running = Running([str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--db", str(self.db)], until="measuring")
         self.wait_until_saved()  # if the launcher kills a rank at once, unsaved samples are lost
         running.send(signal.SIGTERM)
-        result = running.finish(timeout=15)
+        result = running.finish()
         self.assertNotEqual(result.code, 0, result)
         if not mpirun_is_open_mpi_5():
             self.assertEqual(len(result.errors), 1, result)
@@ -74,16 +76,16 @@ class Signals(ProgramTest):
 
 @needs_mpi
 class Ranks(ProgramTest):
-    def two_ranks(self, *arguments: str) -> Running:
-        command = [str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--no-check", *arguments, "--db", str(self.db)]
+    def two_ranks(self, *arguments: str, work: list[str] = ENDLESS) -> Running:
+        command = [str(MPIRUN), "-n", "2", PROGRAM, *work, "--no-check", *arguments, "--db", str(self.db)]
         return Running(command, until="measuring")
 
     @retried_if_mpirun_kills_early
     def test_one_is_killed(self) -> None:
-        running = self.two_ranks()
+        running = self.two_ranks(work=TRAINING_ENDLESS)
         self.wait_until_saved()  # if the launcher kills a rank at once, unsaved samples are lost
         os.kill(running.rank_pid(1), signal.SIGKILL)
-        result = running.finish(timeout=15)
+        result = running.finish()
         self.assertNotEqual(result.code, 0, result)
         self.assertEqual(len(result.errors), 1, result)
         self.assertIn("rank 1", result.errors[0])
@@ -94,17 +96,17 @@ class Ranks(ProgramTest):
         running = self.two_ranks("--algorithm", "ring")
         self.wait_until_saved()
         os.kill(running.rank_pid(1), signal.SIGKILL)
-        result = running.finish(timeout=15)
+        result = running.finish()
         self.assertEqual(len(result.errors), 1, result)
         self.assertRegex(result.errors[0], "rank 1 .* is lost: its process [0-9]+ has ended")
         self.assert_incomplete_with_samples("rank 1")
 
     @retried_if_mpirun_kills_early
     def test_one_is_killed_while_the_network_is_built(self) -> None:
-        command = [str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--classes", "30000", "--db", str(self.db)]
+        command = [str(MPIRUN), "-n", "2", PROGRAM, *TRAINING_ENDLESS, "--classes", "30000", "--db", str(self.db)]
         running = Running(command, until="building")
         os.kill(running.rank_pid(1), signal.SIGKILL)
-        result = running.finish(timeout=15)
+        result = running.finish()
         if mpirun_is_open_mpi_5() and not result.errors:
             # Rank 0 is still building its network and does not wait for rank 1. Rank 0 learns of the loss from SIGTERM,
             # too late to print.
@@ -116,7 +118,7 @@ class Ranks(ProgramTest):
     def test_rank_0_is_killed(self) -> None:
         running = self.two_ranks()
         os.kill(running.rank_pid(0), signal.SIGKILL)
-        result = running.finish(timeout=15)
+        result = running.finish()
         self.assertNotEqual(result.code, 0, result)
         self.assertIn("rank 0", result.err)
         (partial,) = self.folder.glob("*.partial")
@@ -127,7 +129,7 @@ class Ranks(ProgramTest):
         self.wait_until_saved()
         ranks = [running.rank_pid(rank) for rank in (0, 1)]
         running.send(signal.SIGKILL)
-        result = running.finish(timeout=15)
+        result = running.finish()
         (partial,) = self.folder.glob("*.partial")
         self.assertIn(f"until then {partial}", result.out)
         self.assertTrue(all(gone(pid) for pid in ranks), "nobody is left behind")
@@ -135,17 +137,18 @@ class Ranks(ProgramTest):
     def test_one_hangs(self) -> None:
         running = self.two_ranks("--deadline-seconds", "5")
         pid = running.rank_pid(1)
+        begin = time.monotonic()
         os.kill(pid, signal.SIGSTOP)
-        result = running.finish(timeout=20)
-        self.assertGreater(result.seconds, 3, "the deadline is there to be used")
+        result = running.finish()
+        self.assertGreater(time.monotonic() - begin, 3, "the deadline is there to be used")
         self.refused(result, 5, "rank 1")
         self.assert_incomplete_with_samples("rank 1")
         self.assertTrue(gone(pid), "nobody is left behind")
         self.assertRegex(result.errors[0], r"rank 1 \(host \S+\), which did not arrive; it (left|entered) \w+ \d+")
-        # Exactly one warning must come, well before the deadline.
+        # Exactly one warning must come, a quarter of the deadline after the wait began.
         warnings = [line for line in result.err.splitlines() if line.startswith("hvd_bench: warning: ")]
         self.assertEqual(len(warnings), 1, result)
-        self.assertRegex(warnings[0], r"rank 0 \(host \S+\) has waited 1\.\d s in .* for rank 1 ")
+        self.assertRegex(warnings[0], r"rank 0 \(host \S+\) has waited [1-4]\.\d s in .* for rank 1 ")
         self.assertIn("rank 1 (host", warnings[0].split("roll call: ")[1])
         # The table of collectives must follow the error on standard error, and must be in the store.
         behind = result.err.split(result.errors[0])[1]
@@ -158,23 +161,24 @@ class Ranks(ProgramTest):
     def test_one_hangs_in_startup(self) -> None:
         command = [str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--startup-deadline-seconds", "5", "--db", str(self.db)]
         running = Running(command)
-        pid = running.rank_pid(1, wait=30)
+        pid = running.rank_pid(1, wait=HANG)
+        begin = time.monotonic()
         os.kill(pid, signal.SIGSTOP)
-        result = running.finish(timeout=30)
-        self.assertGreater(result.seconds, 3, "the deadline is there to be used")
+        result = running.finish()
+        self.assertGreater(time.monotonic() - begin, 3, "the deadline is there to be used")
         self.refused(result, 5, "--startup-deadline-seconds")
         self.assertTrue(gone(pid), "nobody is left behind")
 
     def test_rank_0_hangs(self) -> None:
         running = self.two_ranks("--deadline-seconds", "5")
         os.kill(running.rank_pid(0), signal.SIGSTOP)
-        result = running.finish(timeout=20).ended_with(5)
+        result = running.finish().ended_with(5)
         self.assertEqual(len([line for line in result.errors if "rank 0" in line]), 1, result)
 
     def test_one_is_told_to_stop(self) -> None:
         running = self.two_ranks()
         os.kill(running.rank_pid(1), signal.SIGUSR1)
-        result = running.finish(timeout=20)
+        result = running.finish()
         self.refused(result, 7, "SIGUSR1", "rank 1")
         self.assert_incomplete_with_samples("SIGUSR1")
 
@@ -194,7 +198,7 @@ class Joining(ProgramTest):
 @needs_mpi
 class Disagreement(ProgramTest):
     def apart(self, first: list[str], second: list[str]) -> list[str]:
-        command = [PROGRAM, *TINY, "--no-db"]
+        command = [PROGRAM, *TRAINING, "--no-db"]
         return per_rank([*command, *first], [*command, *second])
 
     def test_bucket_plans_differ(self) -> None:
@@ -211,7 +215,7 @@ class Disagreement(ProgramTest):
         self.refused(result, 6, "--batch-size is 2 on rank 0", "3 on rank 1")
 
     def test_a_variable_that_one_rank_lacks(self) -> None:
-        command = [PROGRAM, *TINY, "--no-db", "--schedule", "negotiated"]
+        command = [PROGRAM, *TRAINING, "--no-db", "--schedule", "negotiated"]
         result = execute(per_rank(command, ["env", "HOROVOD_FUSION_THRESHOLD=1", *command]))
         self.refused(result, 6, "--fusion-threshold-mb", "HOROVOD_* variables")
 
@@ -219,10 +223,11 @@ class Disagreement(ProgramTest):
         # With 1024 classes, every parameter has equally many elements in blocks of 8 (AVX2) and of 16 (AVX-512).
         command = [PROGRAM, "--model", "resnet50", "--image-size", "64", "--batch-size", "2", "--classes", "1024"]
         command += ["--threads", "1", "--num-iters", "1", "--no-db"]
+        wide = ["env", "-u", "ONEDNN_MAX_CPU_ISA", "-u", "DNNL_MAX_CPU_ISA"]
         narrow = ["env", "ONEDNN_MAX_CPU_ISA=AVX2", "DNNL_MAX_CPU_ISA=AVX2"]
         if "AVX-512" not in execute([PROGRAM, "doctor"]).out:
-            self.skipTest("needs a processor with AVX-512, which stores parameters otherwise than one with AVX2")
-        result = execute(per_rank(command, [*narrow, *command]))
+            self.skipTest("needs AVX-512: oneDNN stores parameters alike with AVX2 and with SSE4.1")
+        result = execute(per_rank([*wide, *command], [*narrow, *command]))
         self.refused(result, 6, "different layouts", "rank 0 (host ", "avx512", "rank 1 (host ", "avx2)")
 
     def test_only_one_rank_traces(self) -> None:
@@ -233,7 +238,7 @@ class Disagreement(ProgramTest):
     def test_only_the_second_command_is_wrong(self) -> None:
         if not takes_two_commands():
             self.skipTest("`mpirun -n 1 true : -n 1 true` fails here (a fault of Open MPI 5.0.7 in Debian 13)")
-        command = [PROGRAM, *TINY, "--no-db"]
+        command = [PROGRAM, *TRAINING, "--no-db"]
         split = [str(MPIRUN), "-n", "1", *command, ":", "-n", "1", *command, "--model", "resnet102"]
         result = execute(split)
         self.refused(result, 2, "rank 1", "resnet102")

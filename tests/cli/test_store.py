@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import unittest
 
-from program import ENDLESS, PATIENCE, PROGRAM, TINY, ProgramTest, Running, execute, may_mount, mpirun, needs_mpi, run
+from program import ENDLESS, PROGRAM, TINY, ProgramTest, Running, execute, may_mount, mpirun, needs_mpi, run
 
 
 class Locked(ProgramTest):
@@ -16,7 +16,6 @@ class Locked(ProgramTest):
         self.addCleanup(other.close)
         other.execute("BEGIN EXCLUSIVE")
         result = run(*TINY, "--db", str(self.db)).ended_with(2)
-        self.assertLess(result.seconds, 60 * PATIENCE)
         (partial,) = self.folder.glob("*.partial")
         self.assertEqual(len(result.errors), 1, result)
         self.assertIn("holds a lock", result.errors[0])
@@ -88,7 +87,7 @@ class Database(ProgramTest):
         resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (limit, limit))
         running.wait_for("measuring goes on")
         running.send(signal.SIGTERM)
-        result = running.finish(timeout=15).ended_with(7)
+        result = running.finish().ended_with(7)
         self.assertEqual(len([line for line in result.errors if "ulimit -f" in line]), 1, result)
         self.assert_incomplete_with_samples("could not be saved")
 

@@ -14,9 +14,10 @@ from typing import ClassVar
 from program import (
     ENDLESS,
     MPIRUN,
-    PATIENCE,
     PROGRAM,
     TINY,
+    TRAINING,
+    TRAINING_ENDLESS,
     ProgramTest,
     Result,
     Running,
@@ -36,7 +37,7 @@ class Files(ProgramTest):
     def test_a_pipe_is_not_waited_for(self) -> None:
         os.mkfifo(self.db)
         for command in (TINY, ["doctor"]):
-            result = run(*command, "--db", str(self.db), timeout=60)
+            result = run(*command, "--db", str(self.db))
             self.assertNotEqual(result.code, 0)
             self.assertIn("is a pipe or a device", result.out + result.err)
         self.assertTrue(stat.S_ISFIFO(self.db.stat().st_mode), "it is left as it was")
@@ -65,9 +66,9 @@ class Files(ProgramTest):
     def test_a_replay_does_not_replace_something_else(self) -> None:
         other = self.folder / "thesis"
         other.write_text("my thesis")
-        self.refused(run(*TINY, "--record-replay", str(other)), 2, "thesis: is not a replay file")
+        self.refused(run(*TRAINING, "--record-replay", str(other)), 2, "thesis: is not a replay file")
         self.assertEqual(other.read_text(), "my thesis")
-        self.refused(run(*TINY, "--record-replay", str(self.folder / "none" / "x")), 2, "cannot be written")
+        self.refused(run(*TRAINING, "--record-replay", str(self.folder / "none" / "x")), 2, "cannot be written")
 
     def test_a_timeline_does_not_replace_something_else(self) -> None:
         for rank in (0, 1):
@@ -93,12 +94,12 @@ class Files(ProgramTest):
         (self.folder / "sub").mkdir()
         (self.folder / "link").symlink_to(self.db.name)
         for replay in (str(self.db), f"{self.folder}/sub/../{self.db.name}", str(self.folder / "link")):
-            line = [*ENDLESS, "--db", str(self.db), "--record-replay", replay]
+            line = [*TRAINING_ENDLESS, "--db", str(self.db), "--record-replay", replay]
             self.refused(run(*line), 2, f"--db and --record-replay name the same file ({replay})")
         self.assertFalse(self.db.exists())
         self.db.touch()
         os.link(self.db, self.folder / "hard")
-        line = [*ENDLESS, "--db", str(self.folder / "hard"), "--record-replay", str(self.db)]
+        line = [*TRAINING_ENDLESS, "--db", str(self.folder / "hard"), "--record-replay", str(self.db)]
         self.refused(run(*line), 2, "name the same file")
 
     def test_a_store_that_is_cut_off_or_is_standard_output(self) -> None:
@@ -116,7 +117,7 @@ class Files(ProgramTest):
         full = self.folder / "full"
         full.symlink_to("/dev/full")
         for more in ([], ["--json"]):
-            result = run(*TINY, "--db", str(self.db), "--record-replay", str(full), *more).ended_with(2)
+            result = run(*TRAINING, "--db", str(self.db), "--record-replay", str(full), *more).ended_with(2)
             self.assertEqual(len(result.errors), 1, result)
             self.assertIn("full: cannot write the replay file", result.errors[0])
             self.assertIn("images_per_second" if more else "total images/sec: ", result.out)
@@ -126,7 +127,7 @@ class Files(ProgramTest):
     def test_a_timeline_that_cannot_be_written_in_the_end(self) -> None:
         disk = self.folder / "disk"
         disk.mkdir()
-        small = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=16k none "$0" && exec "$@"', str(disk)]
+        small = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=4k none "$0" && exec "$@"', str(disk)]
         traced = [PROGRAM, *TINY, "--num-iters", "20", "--no-db", "--timeline-filename", str(self.folder / "t.json")]
         commands = [(0, traced), (1, [*traced, "--ranks", "2"])]
         commands += [(1, [str(MPIRUN), "-n", "2", *traced])] if MPIRUN else []
@@ -143,9 +144,9 @@ class Files(ProgramTest):
     def test_pipes_that_nobody_writes_or_reads(self) -> None:
         pipe = self.folder / "pipe.0.json"
         os.mkfifo(pipe)
-        self.refused(run(*TINY, "--timeline-filename", str(self.folder / "pipe.json"), timeout=60), 2, "pipe.0.json")
-        self.refused(run("--replay", str(pipe), timeout=60), 2, "pipe.0.json: is not a regular file")
-        result = run("stored", "cell", str(pipe), timeout=60)
+        self.refused(run(*TINY, "--timeline-filename", str(self.folder / "pipe.json")), 2, "pipe.0.json")
+        self.refused(run("--replay", str(pipe)), 2, "pipe.0.json: is not a regular file")
+        result = run("stored", "cell", str(pipe))
         self.assertEqual((result.code, result.out), (2, ""), result)
 
     def test_the_working_directory_is_gone(self) -> None:
@@ -172,7 +173,7 @@ class Memory(ProgramTest):
         if shell(f'ulimit -v {limits[0]}; exec "$@"', "--version").code != 0:
             self.skipTest("the program does not load under a limit on its address space (a sanitizer's)")
         for limit in limits:
-            result = shell(f'ulimit -v {limit}; exec "$@"', *TINY, "--device", "cpu", "--ranks", "2", "--no-db")
+            result = shell(f'ulimit -v {limit}; exec "$@"', *TRAINING, "--device", "cpu", "--ranks", "2", "--no-db")
             self.refused(result, 8)
 
 
@@ -184,23 +185,24 @@ class Streams(ProgramTest):
 
     def test_a_reader_that_has_seen_enough(self) -> None:
         script = 'set -o pipefail; "$@" --quiet | true'
+        usual = run(*TINY, "--quiet", "--db", str(self.folder / "usual.db")).ended_with(0).seconds
         running = Running(["bash", "-c", script, "bash", PROGRAM, *TINY, "--db", str(self.db)])
         while not self.db.exists():
             self.assertIsNone(running.process.poll())
             time.sleep(0.05)
-        result = running.finish(timeout=60)
+        stored = time.monotonic()
+        result = running.finish()
         self.refused(result, 2, "standard output cannot be written", f"the results are in {self.db}")
-        self.assertLess(result.seconds, 8 * PATIENCE, "after the results are stored there is nothing to wait for")
+        # The program's own waits take 10 s.
+        took = time.monotonic() - stored
+        self.assertLess(took, 8 + 4 * usual, "after the results are stored there is nothing to wait for")
         self.assertEqual(self.query("SELECT status FROM run"), [("complete",)])
 
     def test_closed_standard_error_takes_no_descriptor_of_ours(self) -> None:
         running = Running(["bash", "-c", 'exec "$@" 2>&-', "bash", PROGRAM, *ENDLESS, "--db", str(self.db)])
-        while not list(self.folder.glob("*.partial")):  # no output can say that measuring has begun
-            self.assertIsNone(running.process.poll())
-            time.sleep(0.05)
-        time.sleep(3)
+        self.wait_until_saved()  # no output can say that measuring has begun
         running.send(signal.SIGTERM)
-        self.assertEqual(running.finish(timeout=15).code, 7)
+        self.assertEqual(running.finish().code, 7)
 
     def test_no_escape_sequence_reaches_the_terminal(self) -> None:
         result = run("--model", "vgg\x1b[31m")
@@ -222,10 +224,10 @@ class Parent(ProgramTest):
         """Asserts that a command under nohup survives SIGHUP and ends on SIGTERM. Returns its result."""
         running = Running(["nohup", *command], until="measuring")
         running.send(signal.SIGHUP)
-        time.sleep(1.5)
+        time.sleep(1.5)  # a program that ends on SIGHUP has ended by now, or reports SIGHUP below
         self.assertIsNone(running.process.poll(), "still measuring")
         running.send(signal.SIGTERM)
-        result = running.finish(timeout=15)
+        result = running.finish()
         self.refused(result, 7, "SIGTERM")
         return result
 
@@ -355,7 +357,6 @@ class Time(ProgramTest):
     def test_the_cap_holds_for_the_warm_up_too(self) -> None:
         result = run(*ENDLESS, "--num-warmup-batches", "100000000", "--max-time", "2").ended_with(0)
         self.assertIn("of 100000000 steps, then --max-time was over", result.out)
-        self.assertLess(result.seconds, 30 * PATIENCE)
 
 
 if __name__ == "__main__":

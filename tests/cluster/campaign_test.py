@@ -11,7 +11,7 @@ from pathlib import Path
 from cluster_test import scripts
 from slurm_cluster import Cluster
 
-from program import PROGRAM, query
+from program import HANG, PROGRAM, query
 
 SITE = f"""
 base = "slurm"
@@ -89,7 +89,7 @@ class Campaign:
         )
         return Counter(cell for store in self.stores for (cell,) in query(sql, store))
 
-    def wait_until(self, ready: Callable[[], object], what: str, seconds: float = 120) -> None:
+    def wait_until(self, ready: Callable[[], object], what: str, seconds: float = HANG) -> None:
         end = time.monotonic() + seconds
         while not ready():
             if time.monotonic() > end:
@@ -98,7 +98,7 @@ class Campaign:
                 raise AssertionError(f"{what}: not within {seconds:.0f} s\n{self.events()}\n{logs}\n{queue}")
             time.sleep(0.3)
 
-    def wait_until_idle(self, seconds: float = 60) -> None:
+    def wait_until_idle(self, seconds: float = HANG) -> None:
         """Waits until Slurm lists no job of the campaign any more."""
         ours = set(self.numbers())
 
@@ -107,7 +107,7 @@ class Campaign:
 
         self.wait_until(idle, "an empty queue", seconds)
 
-    def wait_until_done(self, cells: int, seconds: float = 120) -> None:
+    def wait_until_done(self, cells: int, seconds: float = HANG) -> None:
         """Waits until all `cells` are done, and asserts that each cell has exactly one complete session."""
         self.wait_until(lambda: self.finished_cells() >= cells, f"{cells} cells done", seconds)
         self.wait_until_idle()

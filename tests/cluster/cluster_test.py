@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slurm_cluster import Cluster, Shape, missing_programs
 
-from program import PROGRAM, ProgramTest, Result
+from program import HANG, PROGRAM, ProgramTest, Result
 
 ROOT = Path(__file__).resolve().parents[2]
 SLEEPING_STEPS = 8  # how many gradients profile() has
@@ -59,11 +59,11 @@ class ClusterTest(ProgramTest):
         if not self.cluster.place.isolated:
             self.skipTest("no right to make namespaces here: all nodes are this host")
 
-    def bench(self, *arguments: str, tasks: tuple[str, ...] = ("-n1",), timeout: float = 120) -> Result:
+    def bench(self, *arguments: str, tasks: tuple[str, ...] = ("-n1",), timeout: float = HANG) -> Result:
         """Runs hvd_bench as the tasks of a Slurm step, joined by PMIx."""
         return self.cluster.srun("--mpi=pmix", *tasks, PROGRAM, *arguments, timeout=timeout)
 
-    def script(self, name: str, *arguments: str, timeout: float = 120) -> Result:
+    def script(self, name: str, *arguments: str, timeout: float = HANG) -> Result:
         return self.cluster.run(scripts(name), *arguments, timeout=timeout)
 
 

@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "cli"))
 
 from slurm_config import Place, Shape, config_files, node_names
 
-from program import Result, Running, environment, execute
+from program import HANG, Result, Running, environment, execute
 
 __all__ = ["Cluster", "Shape", "missing_programs"]
 
@@ -98,7 +98,7 @@ def _make_gpus(folder: Path, count: int) -> tuple[str, ...]:
 class Cluster:
     """A cluster that exists inside a `with` block and ends if this process dies. Only one thread may use it."""
 
-    start_seconds = 120  # limit for the start of all daemons
+    start_seconds = HANG  # limit for the start of all daemons
 
     def __init__(self, shape: Shape, *, isolated: bool | None = None) -> None:
         self.shape = shape
@@ -229,18 +229,18 @@ class Cluster:
 
     # --- calls by a user of the cluster -----------------------------------------------------------------------------
 
-    def run(self, *command: str, env: dict[str, str] | None = None, timeout: float = 120) -> Result:
+    def run(self, *command: str, env: dict[str, str] | None = None, timeout: float = HANG) -> Result:
         """Runs a command as the user on the login node."""
         return execute(list(command), {**self.env, **(env or {})}, timeout)
 
-    def srun(self, *arguments: str, env: dict[str, str] | None = None, timeout: float = 120) -> Result:
+    def srun(self, *arguments: str, env: dict[str, str] | None = None, timeout: float = HANG) -> Result:
         return self.run("srun", *arguments, env=env, timeout=timeout)
 
     def running(self, *command: str) -> Running:
         return Running(list(command), self.env)
 
     def nodes_in(self, state: str) -> int:
-        listing = self.run("sinfo", "-h", "-N", "-t", state, "-o", "%N", timeout=60)
+        listing = self.run("sinfo", "-h", "-N", "-t", state, "-o", "%N", timeout=HANG)
         return len(set(listing.out.split())) if listing.code == 0 else 0
 
     def submit(self, script: str, *options: str, env: dict[str, str] | None = None) -> str:
@@ -257,7 +257,7 @@ class Cluster:
         shown = self.run("scontrol", "show", "job", "-o", job_id)
         return dict(re.findall(r"(\S+?)=(\S*)", shown.out))
 
-    def wait_for_state(self, job_id: str, *states: str, timeout: float = 120) -> dict[str, str]:
+    def wait_for_state(self, job_id: str, *states: str, timeout: float = HANG) -> dict[str, str]:
         """Polls until the job is in one of `states`. `sbatch --wait` may notice the state minutes late."""
         end = time.monotonic() + timeout
         while (job := self.job(job_id)).get("JobState") not in states:
@@ -266,7 +266,7 @@ class Cluster:
             time.sleep(0.3)
         return job
 
-    def finished(self, job_id: str, timeout: float = 120) -> dict[str, str]:
+    def finished(self, job_id: str, timeout: float = HANG) -> dict[str, str]:
         return self.wait_for_state(
             job_id, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", timeout=timeout
         )

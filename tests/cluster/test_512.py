@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cluster_test import ClusterTest, Shape, main
 
-from program import PROGRAM, execute
+from program import HANG, PROGRAM, execute
 
 NODES, PER_NODE = 128, 4
 SHRINK = 4096
@@ -50,7 +50,7 @@ class FiveHundredAndTwelve(ClusterTest):
             f"srun --mpi=pmix {PROGRAM} {' '.join(replay + measure)} --threads 1 --db {self.db}\n"
         )
         job = self.cluster.submit(script)
-        state = self.cluster.finished(job, timeout=540)
+        state = self.cluster.finished(job, timeout=2 * HANG)
         text = (self.folder / "out").read_text()
         self.assertEqual((state["JobState"], state["ExitCode"]), ("COMPLETED", "0:0"), text + self.cluster.logs())
         self.assertIn("512 ranks, 128 hosts", text)

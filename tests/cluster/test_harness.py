@@ -56,7 +56,7 @@ class Nodes(ClusterTest):
         self.cluster.run("scontrol", "update", "nodename=n3", "state=down", "reason=test")
         self.assertTrue(eventually(lambda: self.cluster.nodes_in("idle") == 2))
         self.cluster.start_node("n3")
-        self.assertTrue(eventually(lambda: self.cluster.nodes_in("idle") == 3, 30), self.cluster.logs())
+        self.assertTrue(eventually(lambda: self.cluster.nodes_in("idle") == 3), self.cluster.logs())
 
 
 @unittest.skipIf(missing_programs(), missing_programs())

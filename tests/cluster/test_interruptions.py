@@ -77,7 +77,7 @@ class Interrupted(ClusterTest):
 
     def start_at_once(self, campaign: Campaign, job: str) -> None:
         """Starts a requeued job at once, as an administrator may. By itself Slurm would start it two minutes later."""
-        self.cluster.wait_for_state(job, "PENDING", "RUNNING", timeout=60)
+        self.cluster.wait_for_state(job, "PENDING", "RUNNING")
         self.cluster.run("scontrol", "update", f"jobid={job}", "starttime=now")
         campaign.wait_until_done(CELLS)
         self.assertIn("restart=1", campaign.events())
@@ -132,7 +132,7 @@ class Interrupted(ClusterTest):
         node = NODES["node_failure"].partition("-")[2].rstrip("]")
         self.cluster.signal_daemon(f"n{node}", signal.SIGKILL)
         self.control("update", f"nodename=n{node}", "state=down", "reason=test")
-        self.cluster.wait_for_state(job, "PENDING", timeout=60)
+        self.cluster.wait_for_state(job, "PENDING")
         self.cluster.start_node(f"n{node}")  # the node registers, and Slurm may use it again
         self.start_at_once(campaign, job)
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "cli")]
 
 from hvnet.formula import PAYLOAD_SHARE, Link, Work, expected, queue_end, replay_text, ring_seconds  # noqa: E402
-from program import PROGRAM, environment, eventually, processes_of  # noqa: E402
+from program import HANG, PROGRAM, environment, eventually, processes_of  # noqa: E402
 
 BENCH = str(ROOT / "scripts" / "network_bench")
 SKIPPED = 3
@@ -61,7 +61,7 @@ def names_outside() -> list[str]:
 class Network(unittest.TestCase):
     def bench(self, *arguments: str) -> subprocess.CompletedProcess:
         command = [BENCH, "--bench", PROGRAM, "--nodes", "4", "--mib", "2", "--buckets", "2", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment())
+        return subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False, env=environment())
 
     def skip_or_fail(self, code: int, text: str) -> None:
         if code == SKIPPED:
@@ -148,7 +148,7 @@ class Network(unittest.TestCase):
         """Asserts that the script refuses these arguments before it makes the network. Its last line has `text`."""
         with self.subTest(arguments):
             command = [BENCH, "--bench", PROGRAM, *arguments]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(text, done.stderr.splitlines()[-1])
             self.assertEqual(done.stdout, "")
@@ -213,7 +213,7 @@ class Network(unittest.TestCase):
             with self.subTest(where):
                 command = ["bash", "-c", f"set -o pipefail; {small} --overlap no {where}"]
                 kept = {"capture_output": True, "text": True, "check": False}
-                done = subprocess.run(command, **kept, env=environment(), timeout=60)
+                done = subprocess.run(command, **kept, env=environment(), timeout=HANG)
                 if done.returncode == SKIPPED:
                     self.skipTest(done.stderr.strip())
                 self.assertEqual((done.returncode, len(done.stderr.splitlines())), (code, lines), done.stderr)

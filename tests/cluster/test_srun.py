@@ -11,7 +11,7 @@ from pathlib import Path
 from cluster_test import ClusterTest, Shape, main, profile
 from slurm_cluster import Cluster
 
-from program import PROGRAM
+from program import HANG, PROGRAM
 
 TWO_BY_TWO = ("-N2", "--ntasks-per-node=2")
 
@@ -70,7 +70,7 @@ class Steps(ClusterTest):
         arguments += ["--num-warmup-batches", "1", "--num-iters", "3", "--efficiency", "--db", str(self.db)]
         env = {"SLURM_MPI_TYPE": "pmix"}
         command = [*TWO_BY_TWO, PROGRAM, "--model", "resnet101", *arguments]
-        result = self.cluster.srun(*command, env=env, timeout=300).ended_with(0)
+        result = self.cluster.srun(*command, env=env).ended_with(0)
         self.assertEqual(len(self.totals(result)), 1, result)
         self.assertIn("4 ranks, 2 hosts", result.out)
         rows = self.query("SELECT phase, world_size, nodes, device, status FROM run ORDER BY phase")
@@ -116,8 +116,11 @@ class Steps(ClusterTest):
         unwritable = str(self.folder / "none" / "x.db")
         arguments = ("--replay", str(profile(self.folder)), "--db", unwritable)
         self.refused(self.bench(*arguments, tasks=TWO_BY_TWO), 2, "there is no directory")
+        collectives = ("coll", "-b", "8", "-e", "8", "--startup-deadline-seconds", "86400")
+        self.refused(self.bench(*collectives, "--db", unwritable, tasks=TWO_BY_TWO), 2, "there is no directory")
+        self.refused(self.bench(*collectives, "-J", unwritable, tasks=TWO_BY_TWO), 2, "no file can be made")
 
-    def measuring(self, job: Job, seconds: float = 60) -> Job:
+    def measuring(self, job: Job, seconds: float = HANG) -> Job:
         """Waits until `job` has stored a sample. Returns `job`."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -130,7 +133,7 @@ class Steps(ClusterTest):
             time.sleep(0.5)
         raise AssertionError(f"nothing measured after {seconds:.0f} s\n{job.error_text}")
 
-    def ended(self, job: Job, reason: str, *, state: str, code: str = "", timeout: float = 60) -> None:
+    def ended(self, job: Job, reason: str, *, state: str, code: str = "", timeout: float = HANG) -> None:
         """Asserts that the job ends in `state` (with exit code `code`, if given), that it prints one error line, which
         contains `reason`, and that its store has an incomplete run with samples."""
         found = self.cluster.finished(job.number, timeout)
@@ -154,13 +157,13 @@ class Steps(ClusterTest):
         self.ended(job, "SIGUSR1", state="FAILED", code="7:0")
 
     def test_the_warning_before_the_time_limit(self) -> None:
-        self.ended(self.limited["tasks"], "SIGUSR1", state="FAILED", code="7:0", timeout=150)
+        self.ended(self.limited["tasks"], "SIGUSR1", state="FAILED", code="7:0")
 
     def test_the_warning_to_the_batch_script_is_passed_on(self) -> None:
-        self.ended(self.limited["script"], "SIGUSR1", state="FAILED", code="7:0", timeout=150)
+        self.ended(self.limited["script"], "SIGUSR1", state="FAILED", code="7:0")
 
     def test_the_time_limit_itself(self) -> None:
-        self.ended(self.limited["limit"], "SIGTERM", state="TIMEOUT", timeout=150)
+        self.ended(self.limited["limit"], "SIGTERM", state="TIMEOUT")
 
     def rank_pid(self, job: Job, rank: int) -> int:
         program, ours = Path(PROGRAM).resolve(), {f"SLURM_JOB_ID={job.number}", f"SLURM_PROCID={rank}"}

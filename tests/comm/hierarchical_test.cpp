@@ -14,6 +14,7 @@
 
 #include "engine/comm/nccl/inter_node_reducer.h"
 #include "tests/base/errors.h"
+#include "tests/base/patience.h"
 #include "tests/comm/gpu_ranks.h"
 
 namespace hvd::test::hierarchical_test {
@@ -21,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-Deadline soon() { return Deadline::after(20s); }
+Deadline soon() { return Deadline::after(kNever); }
 
 TEST(Pieces, AreSharesOfWholeLinesAndARest) {
   const auto text = [](std::size_t count, int local_size, bool even) {
@@ -245,7 +246,7 @@ TEST(Hierarchical, ALostRankInsideANodeEndsAll) {
       rank.gpu.synchronize(plane.stream(), Deadline::after(5s), "what was aborted");
       EXPECT_THROW(plane.check(), Error);
     });
-    EXPECT_LT(Clock::now() - begin, 10s);
+    EXPECT_LT(Clock::now() - begin, kAtOnce);
     EXPECT_EQ(outcome.errors[3], "io: the disk is full");
     EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
   }
@@ -276,7 +277,7 @@ GpuOutcome without_rank_3(const World& world, std::chrono::milliseconds deadline
 TEST(Hierarchical, ARankThatNeverComesBetweenNodesIsNamedAtTheDeadline) {
   const auto begin = Clock::now();
   const GpuOutcome outcome = without_rank_3({4, 1}, 500ms);
-  EXPECT_LT(Clock::now() - begin, 10s);
+  EXPECT_LT(Clock::now() - begin, kAtOnce);
   for (const std::size_t rank : {0U, 1U, 2U}) {
     const std::string& error = outcome.errors[rank];
     EXPECT_EQ(
@@ -293,7 +294,7 @@ TEST(Hierarchical, ARankThatNeverComesBetweenNodesIsNamedAtTheDeadline) {
 TEST(Hierarchical, ARankThatNeverComesInsideANodeHoldsUpItsPeersUntilTheDeadline) {
   const auto begin = Clock::now();
   const GpuOutcome outcome = without_rank_3({4, 2}, 500ms);
-  EXPECT_LT(Clock::now() - begin, 15s);
+  EXPECT_LT(Clock::now() - begin, kAtOnce);
   // Rank 2 waits for rank 3 inside the node, ranks 0 and 1 wait between nodes. All three ranks may report the error of
   // the rank that gives up first.
   for (const std::size_t rank : {0U, 1U, 2U}) {
@@ -362,7 +363,7 @@ TEST(Hierarchical, ARankThatFailsWhileConnectingEndsAllNodes) {
   options.nccl = {{}, {}, broken, {}};  // rank 2 is the first rank of the second node
   const auto begin = Clock::now();
   const GpuOutcome outcome = on_gpu_ranks(4, options, [](GpuRank& rank) { (void)rank.connect(); });
-  EXPECT_LT(Clock::now() - begin, 10s);
+  EXPECT_LT(Clock::now() - begin, kAtOnce);
   for (const std::string& error : outcome.errors) {
     EXPECT_NE(error.find("ncclGetUniqueId: unhandled system error"), std::string::npos) << outcome.text();
   }

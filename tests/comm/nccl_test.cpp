@@ -10,6 +10,7 @@
 
 #include "engine/comm/nccl/rank_gpus.h"
 #include "tests/base/errors.h"
+#include "tests/base/patience.h"
 #include "tests/comm/gpu_ranks.h"
 
 namespace hvd::test::nccl_test {
@@ -19,7 +20,7 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kCount = 300;
 
-Deadline soon() { return Deadline::after(20s); }
+Deadline soon() { return Deadline::after(kNever); }
 
 class NcclReduction : public ::testing::TestWithParam<std::tuple<int, DataType, ReduceOp>> {};
 
@@ -214,7 +215,7 @@ TEST(Nccl, ARankThatNeverComesIsWaitedForUntilTheDeadline) {
     (void)rank.host->control().broadcast({}, 0, Deadline::after(5s));
     std::this_thread::sleep_for(700ms);
   });
-  EXPECT_LT(Clock::now() - begin, 5s);
+  EXPECT_LT(Clock::now() - begin, kAtOnce);
   EXPECT_EQ(
       outcome.errors[0].find("timeout: rank 0 (host node0, GPU 0 (fake)): ncclCommInitRankConfig of 2 ranks did not "
                              "finish within 0."),

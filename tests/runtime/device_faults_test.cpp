@@ -8,6 +8,7 @@
 
 #include "engine/runtime/device_engine.h"
 #include "tests/base/errors.h"
+#include "tests/base/patience.h"
 #include "tests/runtime/device_network.h"
 
 namespace hvd::test::device_faults_test {
@@ -57,8 +58,8 @@ TEST_P(DeviceFaults, ALostPeerEndsTheRunWithItsName) {
         rank.hub.lose_a_rank();
         throw Error(Errc::kIo, "the disk is full");
       },
-      20s);
-  EXPECT_LT(Clock::now() - begin, 15s);  // no rank waited for its deadline
+      kNever);
+  EXPECT_LT(Clock::now() - begin, kAtOnce);  // no rank waited for its deadline
   EXPECT_EQ(outcome.errors[1], "io: the disk is full");
   for (const std::size_t rank : {0U, 2U}) {
     EXPECT_EQ(outcome.errors[rank].find("peer_lost: rank "), 0U) << outcome.text();
@@ -74,8 +75,8 @@ TEST_P(DeviceFaults, ALostPeerEndsTheRunWithItsName) {
 
 TEST_P(DeviceFaults, AFaultOfTheLibraryNamesRankAndStep) {
   const auto begin = Clock::now();
-  const GpuOutcome outcome = run([](GpuRank& rank) { rank.hub.lose_a_rank(); }, 20s);
-  EXPECT_LT(Clock::now() - begin, 15s);
+  const GpuOutcome outcome = run([](GpuRank& rank) { rank.hub.lose_a_rank(); }, kNever);
+  EXPECT_LT(Clock::now() - begin, kAtOnce);
   for (const std::string& error : outcome.errors) {
     EXPECT_EQ(error.find("peer_lost: rank "), 0U) << outcome.text();
     expect_contains(error, "communication failed: remote process exited or there was a network error");
@@ -85,7 +86,7 @@ TEST_P(DeviceFaults, AFaultOfTheLibraryNamesRankAndStep) {
 }
 
 TEST_P(DeviceFaults, APeerThatGivesUpIsHeardWithoutTheLibrary) {
-  const GpuOutcome outcome = run([](GpuRank&) { throw Error(Errc::kIo, "the disk is full"); }, 20s);
+  const GpuOutcome outcome = run([](GpuRank&) { throw Error(Errc::kIo, "the disk is full"); }, kNever);
   for (const std::size_t rank : {0U, 2U}) {
     const std::string why = GetParam().ahead ? "the disk is full" : "it ends because of its own error";
     EXPECT_NE(outcome.errors[rank].find("rank 1 (host node0) gave up: " + why), std::string::npos) << outcome.text();
@@ -97,7 +98,7 @@ TEST_P(DeviceFaults, AHangingPeerIsNamedAtTheDeadline) {
   const auto begin = Clock::now();
   const GpuOutcome outcome =
       run([](GpuRank&) {}, {1500ms, "--patience"}, [](GpuRank&) { std::this_thread::sleep_for(6s); });
-  EXPECT_LT(Clock::now() - begin, 15s);
+  EXPECT_LT(Clock::now() - begin, kAtOnce);
   for (const std::size_t rank : {0U, 2U}) {
     EXPECT_EQ(outcome.errors[rank].find("peer_lost: rank "), 0U) << outcome.text();
     expect_contains(outcome.errors[rank], "step 4 is in flight on the GPU, in or before bucket 0 (layer0.weight");
@@ -112,7 +113,7 @@ TEST_P(DeviceFaults, AHangingPeerIsNamedAtTheDeadline) {
 }
 
 TEST_P(DeviceFaults, AFailedGpuEndsTheRunEverywhere) {
-  const GpuOutcome outcome = run([](GpuRank& rank) { rank.gpu.break_down("an illegal memory access"); }, 20s);
+  const GpuOutcome outcome = run([](GpuRank& rank) { rank.gpu.break_down("an illegal memory access"); }, kNever);
   EXPECT_NE(outcome.errors[1].find("an illegal memory access"), std::string::npos) << outcome.text();
   for (const std::size_t rank : {0U, 2U}) {
     EXPECT_NE(outcome.errors[rank].find("an illegal memory access"), std::string::npos) << outcome.text();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/runtime/device_engine.h"
+#include "tests/base/patience.h"
 #include "tests/comm/gpu_ranks.h"
 #include "tests/runtime/ranks.h"
 
@@ -124,7 +125,7 @@ class Network {
   gpu::Event fork_;
 };
 
-inline EngineOptions small_buckets(Schedule schedule, std::chrono::milliseconds deadline = std::chrono::seconds(20)) {
+inline EngineOptions small_buckets(Schedule schedule, std::chrono::milliseconds deadline = kNever) {
   EngineOptions options;
   options.schedule = schedule;
   options.deadline = deadline;

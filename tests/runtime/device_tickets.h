@@ -13,6 +13,7 @@
 
 #include "engine/runtime/engine.h"
 #include "tests/base/errors.h"
+#include "tests/base/patience.h"
 #include "tests/comm/device_checks.h"
 #include "tests/comm/gpu_ranks.h"
 #include "tests/runtime/ranks.h"
@@ -22,8 +23,7 @@ namespace hvd::test {
 /// One rank's engine with tensors on a fake GPU. The host may read the memory of a fake GPU while the GPU is idle.
 class Tickets {
  public:
-  explicit Tickets(GpuRank& rank, std::chrono::milliseconds deadline = std::chrono::seconds(20))
-      : gpu_(rank.gpu), rank_(rank.rank) {
+  explicit Tickets(GpuRank& rank, std::chrono::milliseconds deadline = kNever) : gpu_(rank.gpu), rank_(rank.rank) {
     EngineOptions options = patient_options(Schedule::kNegotiated);
     options.deadline = deadline;
     engine_ = std::make_unique<Engine>(rank.connect(), options);

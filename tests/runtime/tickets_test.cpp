@@ -97,6 +97,29 @@ TEST(EngineTickets, TicketsAndStepsMix) {
   }
 }
 
+/// Tickets and the gradients of a negotiated step have no order among them: one rank submits the ticket before the
+/// step, the others in it, and after it.
+TEST(EngineTickets, ATicketMayBeOnEitherSideOfANegotiatedStep) {
+  expect_all_good(on_ranks(3, patient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
+    test::GradientArena arena(engine, 6);
+    for (int step = 0; step < 10; ++step) {
+      const int place = (rank + step) % 3;  // 0: before the step, 1: in it, 2: after it
+      auto loss = static_cast<float>(rank);
+      Ticket ticket = 0;
+      if (place == 0) ticket = test::submit(engine, "loss", loss);
+      engine.begin_step();
+      for (std::size_t g = arena.gradients.size(); g-- > 0;) {
+        if (place == 1 && g == 2) ticket = test::submit(engine, "loss", loss);
+        engine.gradient_ready(g);
+      }
+      engine.finish_step();
+      if (place == 2) ticket = test::submit(engine, "loss", loss);
+      engine.wait(ticket);
+      EXPECT_EQ(loss, 3.0F);
+    }
+  }));
+}
+
 TEST(EngineTickets, SmallCollectives) {
   for (const int size : {1, 3}) {
     expect_all_good(on_ranks(size, patient_options(Schedule::kStatic), [size](Engine& engine, int rank) {

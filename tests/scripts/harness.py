@@ -12,6 +12,8 @@ import unittest
 from collections.abc import Callable
 from pathlib import Path
 
+from limits import HANG
+
 from synthetic_store import REPOSITORY
 
 from hvdb.cli import main
@@ -20,11 +22,11 @@ SCRIPTS = REPOSITORY / "scripts"
 
 
 def execute(*words: object, code: int | None = None, **options: object) -> subprocess.CompletedProcess[str]:
-    """Runs a command in a new process with the `options` of subprocess.run. The usual time limit is 120 s.
+    """Runs a command in a new process with the `options` of subprocess.run. The usual limit is HANG.
 
     Errors: AssertionError with the command's output if its exit code is not `code`. With None, any code is right.
     """
-    usual = {"capture_output": True, "text": True, "timeout": 120, "check": False}
+    usual = {"capture_output": True, "text": True, "timeout": HANG, "check": False}
     done = subprocess.run(list(map(str, words)), **usual | options)
     assert code in (None, done.returncode), f"exit code {done.returncode} of {words}\n{done.stdout}\n{done.stderr}"
     return done
@@ -53,11 +55,11 @@ def alter(path: Path, *statements: str, values: object = ()) -> None:
             connection.execute(statement, values)
 
 
-def eventually(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Waits until `condition()` is true. Errors: AssertionError after `seconds`."""
-    end = time.monotonic() + seconds
+def eventually(condition: Callable[[], object]) -> None:
+    """Waits until `condition()` is true. Errors: AssertionError after HANG."""
+    end = time.monotonic() + HANG
     while not condition():
-        assert time.monotonic() < end, f"not within {seconds} s"
+        assert time.monotonic() < end, f"not within {HANG} s"
         time.sleep(0.05)
 
 

@@ -8,9 +8,9 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
-import time
 from pathlib import Path
+
+from limits import HANG
 
 from harness import SCRIPTS, FolderTest, eventually, executable, execute
 from synthetic_store import SessionSpec, make
@@ -86,19 +86,16 @@ class BadInput(FolderTest):
     def record_with_endless_program(self) -> Path:
         """Makes a record, and a self.program that never ends. Returns the file with the program's process id."""
         note = self.folder / "pid"
-        program = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
         # The shell waits for its child. A signal that is sent only to the shell does not reach the child.
-        script = f"#!/bin/sh\n{shlex.quote(sys.executable)} -c {shlex.quote(program)}\n:\n"
+        script = f"#!/bin/sh\nsleep 86400 &\necho $! >{shlex.quote(str(note))}\nwait\n"
         self.program = executable(self.folder / "sleeper", script)
         self.change("UPDATE session SET command_line = 'hvd_bench'")
         return note
 
     def test_a_rerun_that_takes_too_long_leaves_nobody_behind(self) -> None:
         note = self.record_with_endless_program()
-        begin = time.monotonic()
         words = ("--execute", "--program", self.program, "--timeout", 3)
         self.refused("took longer than 3 s", "rerun", self.runs["full"], self.db, *words)
-        self.assertLess(time.monotonic() - begin, 30)
         with self.assertRaises(ProcessLookupError):
             os.kill(int(note.read_text()), 0)
 
@@ -114,7 +111,7 @@ class BadInput(FolderTest):
             with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(scratch)}, **pipes) as running:
                 eventually(lambda: note.exists() and note.read_text())
                 running.send_signal(number)
-                self.assertEqual(running.communicate(timeout=30)[1], "scripts/rerun: interrupted\n")
+                self.assertEqual(running.communicate(timeout=HANG)[1], "scripts/rerun: interrupted\n")
             self.assertEqual(running.returncode, 7)
             with self.assertRaises(ProcessLookupError):
                 os.kill(int(note.read_text()), 0)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from limits import HANG
 
 from harness import SCRIPTS, FolderTest, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
@@ -142,7 +143,7 @@ class RuleTest(unittest.TestCase):
 
 class StoreTest(FolderTest):
     def run_it(self, *arguments: object, code: int | None = None) -> subprocess.CompletedProcess[str]:
-        return execute(SCRIPTS / "reproduce", *arguments, code=code, timeout=100)
+        return execute(SCRIPTS / "reproduce", *arguments, code=code, timeout=HANG)
 
     def verdicts(self, *specs: SessionSpec, arguments: tuple = ()) -> tuple[int, dict]:
         """Runs scripts/reproduce on a store with these sessions. Returns the exit code and the JSON document."""

@@ -12,6 +12,8 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
+from limits import HANG
+
 from harness import SCRIPTS, SharedFolderTest, execute
 
 from hvdb.errors import HvdbError
@@ -197,7 +199,7 @@ class RulesTest(unittest.TestCase):
             rules, shared_page = Path(folder) / "rules.so", Path(folder) / "shared_page"
             sources = [str(libraries.SOURCES / name) for name in libraries.RULES]
             words = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{libraries.ROOT}", *sources, "-o", str(rules)]
-            subprocess.run(words, check=True, timeout=300)
+            subprocess.run(words, check=True, timeout=HANG)
             measure = ctypes.CDLL(str(rules)).hvd_measure_collectives
             mapped: list[mmap.mmap] = []
 

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+from limits import HANG
 
 from harness import SCRIPTS, FolderTest, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
@@ -294,7 +295,7 @@ class Compared(FolderTest):
         command += ["--json", str(file)]
         command += ["--models", "vgg16", "--log", str(self.folder / "log"), "--turns", "6", *options]
         no_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PATH": self.path}
-        done = execute(*command, env=no_gpu, timeout=100)
+        done = execute(*command, env=no_gpu, timeout=HANG)
         self.assertTrue(file.exists(), done.stderr)
         (found,) = json.loads(file.read_text())
         return done.returncode, found, done.stdout

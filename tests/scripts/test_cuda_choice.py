@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from limits import HANG
+
 from harness import FolderTest, execute
 from synthetic_store import REPOSITORY
 
@@ -33,7 +35,7 @@ message(STATUS "took ${CUDAToolkit_VERSION} kernels=${HVD_HAVE_CUDA_KERNELS} sm=
 def cmake(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDA")}
     words = ["cmake", *map(str, arguments)]
-    return execute(*words, env=environment, timeout=100)
+    return execute(*words, env=environment, timeout=HANG)
 
 
 def toolkit(root: Path, version: str) -> Path:

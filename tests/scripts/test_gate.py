@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 
 import jsonschema
 import numpy as np
+from limits import HANG
 
 from harness import SCRIPTS, FolderTest, eventually, executable, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
@@ -45,9 +46,9 @@ STAND_IN = """#!{python}
     if fault == labels["gate.side"] + labels["gate.pair"]:
         sys.exit("hvd_bench: rank 1 \\x1b[31mis lost") if "SILENT" not in os.environ else sys.exit(0)
     if os.environ.get("HANG") == labels["gate.side"] + labels["gate.pair"]:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: Path(os.environ["PIDS"] + ".told").touch())
         Path(os.environ["PIDS"]).write_text(str(os.getpid()))
-        time.sleep(100)
+        time.sleep(86400)
     slow = float(options.get("--learning-rate", "1")) * float(os.environ.get("SLOW", "1"))
     rng = np.random.default_rng(zlib.crc32(repr(sorted(labels.items())).encode()))
     db = Path(options["--db"])
@@ -74,7 +75,7 @@ class GateCase(FolderTest):
         self, command: str, *arguments: object, code: int | None = None, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         variables = {**os.environ, "HVD_BENCH": str(self.bench), **environment}
-        return execute(SCRIPTS / command, *arguments, code=code, timeout=300, cwd=self.folder, env=variables)
+        return execute(SCRIPTS / command, *arguments, code=code, timeout=HANG, cwd=self.folder, env=variables)
 
     def gate(self, *arguments: object, code: int | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
         return self.run_it("gate", "--db", self.db, *arguments, code=code, **environment)
@@ -141,7 +142,7 @@ class GateTest(GateCase):
         words = [SCRIPTS / "compare", self.db, "--json", self.folder / "v.json"]
         reader, writer = os.pipe()
         os.close(reader)
-        done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=HANG, check=False)
         os.close(writer)
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertEqual(json.loads((self.folder / "v.json").read_text())["exit_code"], 1)
@@ -158,9 +159,9 @@ class GateTest(GateCase):
         begun = subprocess.Popen(words, cwd=self.folder, env=environment, stderr=subprocess.PIPE, text=True)
         eventually((self.folder / "pids").exists)
         begun.send_signal(signal.SIGTERM)
-        time.sleep(1)
+        eventually((self.folder / "pids.told").exists)
         begun.send_signal(signal.SIGTERM)  # the program hangs; at the second signal the gate kills the program
-        _, said = begun.communicate(timeout=60)
+        _, said = begun.communicate(timeout=HANG)
         self.assertEqual(begun.returncode, 7, said)
         process = int((self.folder / "pids").read_text())
         self.assertTrue(ends_soon(process))
@@ -232,8 +233,8 @@ class GateTest(GateCase):
 
 
 def ends_soon(process: int) -> bool:
-    """Returns True if the process ends within ten seconds. A zombie counts as ended."""
-    deadline = time.monotonic() + 10
+    """Returns True if the process ends before HANG. A zombie counts as ended."""
+    deadline = time.monotonic() + HANG
     while time.monotonic() < deadline:
         try:
             state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
@@ -294,7 +295,7 @@ class SideTest(unittest.TestCase):
             loaded = Path(folder, "loaded")
             executable(Path(folder, "hvd_bench"), f'#!/bin/sh\necho "$1" >>{loaded}\n')
             Path(folder, ".bash_profile").write_text(f'PATH={folder}:$PATH\nmodule() {{ echo "$*" >>{loaded}; }}\n')
-            subprocess.run(words, check=True, cwd=folder, env={**os.environ, "HOME": folder}, timeout=60)
+            subprocess.run(words, check=True, cwd=folder, env={**os.environ, "HOME": folder}, timeout=HANG)
             self.assertEqual(loaded.read_text().splitlines(), ["load x; touch bad y", "$(touch bad)"])
             self.assertFalse(Path(folder, "bad").exists())
 
@@ -419,7 +420,7 @@ class RealTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             work = "--model resnet50 --image-size 32 --batch-size 1 --threads 1 --ranks 2 --num-warmup-batches 1"
             words = ["--b", "--seed 2", "--cell", f"{work} --num-iters 4 --efficiency", "--pairs", 5, "--threshold", 90]
-            done = execute(SCRIPTS / "gate", *words, "--db", "g.db", "--seconds", 5, timeout=280, cwd=folder)
+            done = execute(SCRIPTS / "gate", *words, "--db", "g.db", "--seconds", 5, timeout=HANG, cwd=folder)
             self.assertIn(done.returncode, (0, 3), done.stdout + done.stderr)
             self.assertRegex(done.stdout, r"cell-1 .* 5 pairs +(PASS|INCONCLUSIVE)")
             self.assertNotIn("which term moved is not known", done.stdout)

@@ -17,8 +17,10 @@ import time
 import unittest
 from pathlib import Path
 
+from limits import HANG
+
 from gpu_visits import Folder
-from harness import SCRIPTS, execute
+from harness import SCRIPTS, eventually, execute
 from synthetic_store import REPOSITORY
 
 from maintain.gpucheck import commands, ctest, host, training, visit
@@ -112,15 +114,11 @@ class CommandTest(Folder):
         self.assertEqual((self.folder / "log").read_text(), "$ sh -c 'echo out; echo err >&2; exit 3'\nout\nerr\n")
 
     def test_the_limit_ends_children_too(self) -> None:
-        begun = time.monotonic()
         child = self.folder / "child"
-        done = commands.run(["sh", "-c", f"sleep 60 & echo $! >{child}; wait"], self.folder / "log", 0.5)
+        done = commands.run(["sh", "-c", f"sleep 86400 & echo $! >{child}; wait"], self.folder / "log", 2)
         self.assertIsNone(done.code)
-        self.assertLess(time.monotonic() - begun, 20)
-        with self.assertRaises(ProcessLookupError):
-            for _ in range(100):
-                os.kill(int(child.read_text()), 0)
-                time.sleep(0.05)  # the process exists until init reaps it
+        process = Path(f"/proc/{int(child.read_text())}")
+        eventually(lambda: not process.exists())  # it exists until init reaps it
 
     def test_a_program_that_is_not_there(self) -> None:
         done = commands.run([str(self.folder / "none")], self.folder / "log", 10)
@@ -139,7 +137,7 @@ class HostTest(Folder):
         """Asks a fake libcuda whose functions have the arguments that cuda.h declares."""
         source = self.script("fake.c", FAKE_DRIVER)
         library = str(self.folder / "libcuda.so.1")
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(source)], check=True, timeout=60)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(source)], check=True, timeout=HANG)
         self.assertEqual(host.find_gpu(library), host.Gpu("NVIDIA H200", "9.0", 150121545728, "13.0"))
 
     def test_wheels_come_before_toolkits(self) -> None:
@@ -252,7 +250,7 @@ class StoppedRankTest(unittest.TestCase):
         environment = {**os.environ, **dict.fromkeys(names, "1")}
         environment["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
         command += ["--device", "cpu", "--deadline-seconds", "3"]
-        done = execute(*command, env=environment, timeout=110, code=0)
+        done = execute(*command, env=environment, timeout=HANG, code=0)
         self.assertRegex(
             done.stdout.splitlines()[-1], r"^rank 1 was stopped: the run ended \d+\.\d s later and named it$"
         )

@@ -11,9 +11,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from unittest import mock
+
+from limits import HANG
 
 from gpu_visits import PASSED, Visited
 from harness import SCRIPTS, eventually, execute
@@ -143,11 +144,9 @@ class ResumeTest(Visited):
 
     def test_ended_in_the_tests_it_ends_them_and_keeps_what_is_finished(self) -> None:
         """gpu_check runs the tests in threads. Its signal handler must end the tests of all threads."""
-        self.script("bundle/tests/x", f"#!/bin/sh\necho $$ >{self.folder}/child; exec sleep 60\n")
-        ctest.write([ctest.GpuTest("x", ["{root}/tests/x"], 60.0)], self.root / "tests" / "tests.json")
-        begun = time.monotonic()
+        self.script("bundle/tests/x", f"#!/bin/sh\necho $$ >{self.folder}/child; exec sleep 86400\n")
+        ctest.write([ctest.GpuTest("x", ["{root}/tests/x"], 86400.0)], self.root / "tests" / "tests.json")
         self.kill_when_busy("doctor", "tests", with_signal=signal.SIGTERM)
-        self.assertLess(time.monotonic() - begun, 40)
         text = (self.folder / "out" / "summary.txt").read_text()
         self.assertRegex(text, r"tests +(cut off|not yet) ")
         self.assertTrue((self.folder / "out.tar.gz").exists())
@@ -245,7 +244,7 @@ class ResumeTest(Visited):
         command = [sys.executable, "-B", "-c", script, str(self.root), str(self.folder / "out"), "doctor", "tests"]
         for where, code in (("| true", 0), (">/dev/full", 2)):
             line = f"set -o pipefail; {shlex.join(command)} --again --device cpu {where}"
-            done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+            done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, text=True, check=False, timeout=HANG)
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (code, code // 2), done.stderr)
             rows = json.loads((self.folder / "out" / "summary.json").read_text())
             self.assertEqual([row["result"] for row in rows], ["good", "good"])

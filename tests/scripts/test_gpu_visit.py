@@ -12,6 +12,8 @@ import unittest
 import zipfile
 from unittest import mock
 
+from limits import HANG
+
 from gpu_visits import FAILED, GTEST, PASSED, SKIPPED, Visited
 from harness import SCRIPTS
 
@@ -269,7 +271,7 @@ echo "vgg16 batch 256 fp16, 1 threads, level 2: $n.4 img/s (median of 1 steps, b
         source = self.script("nccl.c", f"int ncclGetVersion(int* version) {{ *version = {version}; return 0; }}\n")
         library = self.folder / where / "libnccl.so.2"
         library.parent.mkdir(exist_ok=True)
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=60)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=HANG)
         self.engine_tests(PASSED)
 
     def engine_tests(self, *cases: str) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
+from limits import HANG
 
 from harness import execute
 from synthetic_store import REPOSITORY
@@ -80,7 +81,7 @@ class Installed:
 
     def run(self, *words: object, code: int | None = 0, **environment: str) -> subprocess.CompletedProcess[str]:
         """Runs a program in self.work, like execute()."""
-        return execute(*words, code=code, cwd=self.work, env={**self.environment, **environment}, timeout=300)
+        return execute(*words, code=code, cwd=self.work, env={**self.environment, **environment}, timeout=HANG)
 
     def install(self) -> None:
         """Installs from a copy of the sources, which is deleted afterwards."""

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+from limits import HANG
+
 from harness import SCRIPTS, execute
 
 OURS = Path(os.environ.get("HVD_BENCH", "hvd_bench")).with_name("train_step_bench")
@@ -182,7 +184,7 @@ class OnTheCpuTest(unittest.TestCase):
             command += ["--python", "/usr/bin/python3", "--device", "cpu", "--models", "resnet50", "--dtypes", "fp32"]
             command += ["--variants", "eager", "graph", "--image", "32", "--batches", "2", "4"]
             command += ["--turns", "6", "--turn-seconds", "0.01", "--search-seconds", "0.01", "--warm-up", "1"]
-            done = execute(*command, "--json", folder / "x.json", "--log", folder / "log", timeout=300)
+            done = execute(*command, "--json", folder / "x.json", "--log", folder / "log", timeout=HANG)
             log = (folder / "log").read_text()
             self.assertEqual(done.returncode, 3, done.stdout + done.stderr + log)  # 3: the CPU has no graphs
             self.assertIn("there are no CUDA graphs on a CPU", log)

@@ -11,8 +11,9 @@ import sys
 import time
 import unittest
 import unittest.mock
+from collections.abc import Callable
 
-from harness import SCRIPTS, FolderTest
+from harness import SCRIPTS, FolderTest, eventually
 from synthetic_store import SessionSpec, make
 
 from hvdb import progress, runs
@@ -44,27 +45,28 @@ class Terminal(io.StringIO):
 
 
 class ShownTest(unittest.TestCase):
-    def shown(self, stream: io.StringIO, seconds: float) -> str:
-        """Returns the text that work of `seconds` seconds writes to `stream`. Progress begins after 0.2 s."""
+    def shown(self, stream: io.StringIO, begin_seconds: float, work: Callable[[], object]) -> str:
+        """Returns the text that `work` writes to `stream` if progress begins after `begin_seconds`."""
         with (
-            unittest.mock.patch.multiple(progress, BEGIN_SECONDS=0.2, REDRAW_SECONDS=0.05),
+            unittest.mock.patch.multiple(progress, BEGIN_SECONDS=begin_seconds, REDRAW_SECONDS=0.05),
             progress.shown("reading", stream=stream) as step,
         ):
             step(1, 4)
-            time.sleep(seconds)
+            work()
         return stream.getvalue()
 
     def test_a_line_that_is_removed(self) -> None:
-        seen = self.shown(Terminal(), 0.6)
-        self.assertTrue(seen.startswith(f"{progress.ERASE}reading, 25 %, about "), seen)
+        stream, line = Terminal(), f"{progress.ERASE}reading, 25 %, about "
+        seen = self.shown(stream, 0.2, lambda: eventually(lambda: line in stream.getvalue()))
+        self.assertTrue(seen.startswith(f"{progress.ERASE}reading"), seen)
         self.assertTrue(seen.endswith(progress.ERASE), seen)
         self.assertNotIn("\n", seen)
 
     def test_short_work_shows_nothing(self) -> None:
-        self.assertEqual(self.shown(Terminal(), 0), "")
+        self.assertEqual(self.shown(Terminal(), 3600, lambda: None), "")
 
     def test_only_a_terminal_is_shown_anything(self) -> None:
-        self.assertEqual(self.shown(io.StringIO(), 0.4), "")
+        self.assertEqual(self.shown(io.StringIO(), 0.1, lambda: time.sleep(0.4)), "")
 
     def test_a_fault_removes_it_too(self) -> None:
         stream = Terminal()
@@ -73,7 +75,7 @@ class ShownTest(unittest.TestCase):
             contextlib.suppress(KeyboardInterrupt),
             progress.shown("reading", stream=stream),
         ):
-            time.sleep(0.3)
+            eventually(stream.getvalue)
             raise KeyboardInterrupt
         self.assertTrue(stream.getvalue().endswith(progress.ERASE))
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from html_check import Page
+from limits import HANG
 
 from harness import SCRIPTS, FolderTest, call, execute
 from synthetic_store import SessionSpec, make, operation
@@ -339,7 +340,7 @@ class FileTest(StoreTest):
         report."""
         one, two = self.folder / "1.html", self.folder / "2.html"
         script = str(SCRIPTS / "report")
-        subprocess.run([script, self.db, "-o", one, "-o", two], capture_output=True, check=True, timeout=120)
+        subprocess.run([script, self.db, "-o", one, "-o", two], capture_output=True, check=True, timeout=HANG)
         self.assertEqual(one.read_bytes(), two.read_bytes())
         self.assertLess(one.stat().st_size, 300_000)
 
@@ -374,7 +375,7 @@ print(json.dumps([code, time.perf_counter() - begin, peak / 1024]))
             make(db, *(replace(scale, model=model) for model in networks for scale in scales))
             words = [sys.executable, "-B", "-c", self.SCRIPT, str(SCRIPTS), "report", str(db)]
             words += ["--origin", "simulated", "-o", str(page)]
-            done = execute(*words, check=True, timeout=600)
+            done = execute(*words, check=True, timeout=HANG)
             code, seconds, mib = json.loads(done.stdout.splitlines()[-1])
             size = page.stat().st_size
             text = page.read_text(encoding="utf-8")

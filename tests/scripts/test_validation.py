@@ -13,6 +13,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from limits import HANG
+
 from harness import FolderTest, call, execute
 from synthetic_store import SessionSpec, make
 
@@ -23,14 +25,13 @@ OPTIONS = (
     "validate --model resnet50 --image-size 32 --batch-size 2 --classes 10 --threads 1 --ranks 5 --steps 12 "
     "--threshold 999 --json"
 ).split()
-SECONDS = 100
 
 
 @unittest.skipUnless(PROGRAM.is_file(), f"the program is not built ({PROGRAM})")
 class ProgramAndScriptsTest(FolderTest):
     def setUp(self) -> None:
         super().setUp()
-        done = execute(PROGRAM, *OPTIONS, "--db", self.db, timeout=SECONDS, code=0)
+        done = execute(PROGRAM, *OPTIONS, "--db", self.db, timeout=HANG, code=0)
         self.printed = json.loads(done.stdout)["validation"]["ranks"]
 
     def test_both_compute_the_same_figures(self) -> None:

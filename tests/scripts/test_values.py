@@ -10,6 +10,8 @@ import struct
 import unittest
 import unittest.mock
 
+from limits import HANG
+
 from harness import SCRIPTS, FolderTest, call, execute
 from synthetic_store import SessionSpec, make, operation
 
@@ -273,7 +275,7 @@ class SchemaTest(Stores):
         shutil.copyfile(self.good, self.bad)
         os.mkfifo(self.folder / "bad.db-journal")
         script = [str(SCRIPTS / "efficiency"), str(self.bad)]
-        done = execute(*script, timeout=20, code=2)
+        done = execute(*script, timeout=HANG, code=2)
         self.assertIn("bad.db-journal: is not a file", done.stderr)
 
 

@@ -15,11 +15,16 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 STAND_INS = Path(__file__).resolve().parent / "stand_ins"
 SCRIPTS = str(REPOSITORY / "scripts")
 sys.path.insert(0, SCRIPTS)
+sys.path.append(str(REPOSITORY / "tests" / "scripts"))
+
+from limits import HANG, slowness  # noqa: E402
 
 from hvdb.campaign import fields, plan, site, spec  # noqa: E402  (the path must be set first)
 from hvdb.campaign.errors import CampaignError  # noqa: E402
 from hvdb.campaign.layout import Layout  # noqa: E402
 from hvdb.cli import main  # noqa: E402
+
+__all__ = ["HANG", "slowness"]
 
 LAYOUT = Layout(Path("/campaign"))
 MINIMAL = """
@@ -67,7 +72,7 @@ def campaign_here(*arguments: object, environment: dict[str, str] | None = None)
     return subprocess.CompletedProcess(list(arguments), code, out.getvalue(), err.getvalue())
 
 
-def campaign(*arguments: object, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+def campaign(*arguments: object, timeout: float = HANG, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs scripts/campaign in a new process, as a user does."""
     command = [str(REPOSITORY / "scripts" / "campaign"), *map(str, arguments)]
     options = {"capture_output": True, "text": True, "timeout": timeout, "check": False}

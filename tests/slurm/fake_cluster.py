@@ -18,6 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "scripts"))
+
+from limits import HANG  # noqa: E402  (the path must be set first)
+
 STAND_INS = HERE / "stand_ins"
 
 
@@ -85,7 +89,7 @@ class FakeCluster:
             streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "text": True}
             return subprocess.Popen(["bash", record["script"]], env=variables, start_new_session=True, **streams)
 
-    def run(self, task: Task, restart: int = 0, timeout: float = 60, **environment: str) -> int:
+    def run(self, task: Task, restart: int = 0, timeout: float = HANG, **environment: str) -> int:
         """Runs the task to its end and sets its state, COMPLETED or FAILED. Returns the task's exit code."""
         child = self.start(task, restart, **environment)
         try:
@@ -96,7 +100,7 @@ class FakeCluster:
         self.set_state(task, "COMPLETED" if code == 0 else "FAILED")
         return code
 
-    def run_all(self, timeout: float = 60, **environment: str) -> None:
+    def run_all(self, timeout: float = HANG, **environment: str) -> None:
         """Runs ready tasks until no task is ready."""
         while ready := self.ready():
             self.run(ready[0], timeout=timeout, **environment)
@@ -112,7 +116,7 @@ def kill_group(child: subprocess.Popen[str]) -> None:
     child.wait()
 
 
-def wait_until(what: object, seconds: float = 30) -> None:
+def wait_until(what: object, seconds: float = HANG) -> None:
     """Waits until `what()` is true. Raises AssertionError after `seconds`."""
     end = time.monotonic() + seconds
     while not what():  # type: ignore[operator]

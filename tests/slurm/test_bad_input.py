@@ -11,7 +11,7 @@ import unittest
 import unittest.mock
 from pathlib import Path
 
-from campaigns import REPOSITORY, STAND_INS
+from campaigns import HANG, REPOSITORY, STAND_INS
 from test_life import LifeTest
 
 PROGRAM = REPOSITORY / "scripts" / "campaign"
@@ -44,7 +44,7 @@ class HereTest(LifeTest):
     def run_with(self, *words: object, **more: object) -> subprocess.CompletedProcess[str]:
         """Runs scripts/campaign as a user does, with `more` passed to subprocess.run."""
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": self.cluster.environment(), **more}
-        return subprocess.run([PROGRAM, *map(str, words)], text=True, timeout=60, check=False, **streams)
+        return subprocess.run([PROGRAM, *map(str, words)], text=True, timeout=HANG, check=False, **streams)
 
     def nobody(self) -> int:
         """Returns the writing end of a pipe whose reading end is closed."""
@@ -94,7 +94,7 @@ class NobodyReadsTest(HereTest):
         self.generate()
         for where, message in ((">&-", "standard output is closed"), (">/dev/full", "standard output: No space left")):
             command = f"{shlex.quote(str(PROGRAM))} status {shlex.quote(str(self.folder))} {where}"
-            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=HANG, check=False)
             self.refused(done, f"scripts/campaign: {message}")
 
     def test_a_path_that_the_terminal_has_no_characters_for(self) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import textwrap
 
-from campaigns import SCRIPTS
+from campaigns import HANG, SCRIPTS
 from fake_cluster import Task, kill_group, wait_until
 from test_life import ONCE, SPEC, LifeTest
 
@@ -143,7 +143,7 @@ class KilledCallerTest(KillTest):
         program = counting_lines("life.py", "scheduler.py")
         environment = {**self.cluster.environment(), "KILL_AT": str(number)}
         words = [sys.executable, "-B", "-c", program, command, str(self.folder)]
-        return subprocess.run(words, env=environment, capture_output=True, timeout=60, check=False).returncode
+        return subprocess.run(words, env=environment, capture_output=True, timeout=HANG, check=False).returncode
 
     def check_queue(self, jobs: int) -> None:
         """Asserts that after resume every job is in the queue exactly once."""
@@ -172,7 +172,7 @@ class KilledCallerTest(KillTest):
                 environment = {**self.cluster.environment(), "FAKE_KILL_CALLER": when, "FAKE_ANSWER_SECONDS": "5"}
                 command = [sys.executable, "-B", "-m", "hvdb", "campaign", "submit", str(self.folder)]
                 environment["PYTHONPATH"] = SCRIPTS
-                done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+                done = subprocess.run(command, env=environment, capture_output=True, timeout=HANG, check=False)
                 self.assertEqual(done.returncode, -9)
                 self.assertEqual(len(self.cluster.records()), queued)
                 if when == "late":
@@ -193,7 +193,7 @@ class KilledCallerTest(KillTest):
                     path.unlink(missing_ok=True)
                 command = [sys.executable, "-B", "-c", program, *words]
                 environment = {**os.environ, "KILL_AT": str(number)}
-                subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+                subprocess.run(command, env=environment, capture_output=True, timeout=HANG, check=False)
                 for path in self.folder.rglob("*"):
                     if path in whole:
                         self.assertEqual(path.read_bytes(), whole[path])

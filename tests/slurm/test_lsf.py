@@ -13,7 +13,7 @@ import unittest
 from pathlib import Path
 
 import jsrun_sets
-from campaigns import STAND_INS, rows, site_of, spec_of
+from campaigns import HANG, STAND_INS, rows, site_of, spec_of
 from fake_cluster import FakeCluster, Task
 from jsrun_sets import Machine, Refused
 from test_life import SPEC, LifeTest
@@ -168,7 +168,7 @@ options = []
     def test_two_ranks(self) -> None:
         options = "[options]\nimage-size = 32\nclasses = 10\nthreads = 1\nnum-warmup-batches = 1\nnum-iters = 3\n"
         self.submitted(self.SMALL + options)
-        self.cluster.run_all(timeout=240)
+        self.cluster.run_all(timeout=HANG)
         self.assertEqual(self.counts(), {"done": 2}, self.cluster.log(Task(101, 1)))
         (store,) = self.folder.glob("stores/*.db")
         expected = [("full", 1, "complete"), ("full", 2, "complete"), ("none", 2, "complete"), ("solo", 1, "complete")]

@@ -10,7 +10,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from campaigns import SCRIPTS, rows
+from campaigns import HANG, SCRIPTS, rows
 from fake_cluster import wait_until
 from test_life import LifeTest
 
@@ -75,7 +75,7 @@ class LaptopTest(LifeTest):
         words = [sys.executable, "-B", "-m", "hvdb", "campaign", command, str(self.folder)]
         child = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": SCRIPTS}, **pipes)
         # A run that is interrupted during its warm-up stores nothing, so wait for samples.
-        wait_until(lambda: self.begun_runs("sample") > 0, 180)
+        wait_until(lambda: self.begun_runs("sample") > 0)
         return child
 
     def test_control_c_stores_what_there_is(self) -> None:
@@ -84,7 +84,7 @@ class LaptopTest(LifeTest):
         self.assertEqual(self.status()["counts"]["running"], 1)
         self.refused(self.call("resume", self.folder), "another scripts/campaign is submitting")
         child.send_signal(signal.SIGINT)
-        _, said = child.communicate(timeout=120)
+        _, said = child.communicate(timeout=HANG)
         self.assertEqual(child.returncode, 1)
         self.assertEqual(len(said.strip().splitlines()), 1, said)
         self.assertIn("stopped during job n0001; what was measured is stored, resume goes on", said)
@@ -94,7 +94,7 @@ class LaptopTest(LifeTest):
         self.generate(ENDLESS)
         child = self.started("submit")
         self.assertIn("n0001 repetition 1: running, cancelled", self.good("cancel"))
-        child.communicate(timeout=120)
+        child.communicate(timeout=HANG)
         self.check_stopped()
         self.assertEqual(self.good("cancel"), "nothing is queued or running\n")
 

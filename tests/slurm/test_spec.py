@@ -8,7 +8,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from campaigns import MINIMAL, REPOSITORY, fault, spec_of
+from campaigns import HANG, MINIMAL, REPOSITORY, fault, spec_of
 
 from hvdb.campaign import bench_options, spec
 
@@ -117,7 +117,7 @@ class OptionsOfTheProgramTest(unittest.TestCase):
         program = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
         if not program.is_file():
             self.skipTest(f"needs {program}")
-        text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
+        text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True, timeout=HANG).stdout
         named = dict(re.findall(r"^  (?:-h,)?--([a-z][a-z0-9-]+)( [A-Z=]+)?", text, re.MULTILINE))
         known = {*bench_options.VALUES, *bench_options.FLAGS, *bench_options.DECIDED}
         self.assertEqual(set(named) - {"help", "version"}, known)
