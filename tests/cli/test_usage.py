@@ -5,7 +5,7 @@ import unittest
 
 from program import MPIRUN, NETWORK, PROGRAM, TINY, TRAINING, ProgramTest, execute, mpirun, needs_mpi, run
 
-# Without AVX2, oneDNN takes ten seconds for a step.
+# A training that is as short as can be.
 ONE_STEP = [*TRAINING, "--num-warmup-batches", "0", "--num-iters", "1"]
 
 
