@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "bench/cli/console.h"
-#include "bench/cli/machine_rate.h"
+#include "bench/cli/vector_peak.h"
 #include "bench/measure/units.h"
 #include "bench/store/build_info.h"
 #include "bench/store/host_facts.h"
@@ -101,20 +101,9 @@ void examine_load(FindingList& all, const Processor& cpu) {
 
 /// Compares oneDNN's rates with the peak rate of multiply-adds in registers, measured at the processor's present clock.
 void examine_rates(FindingList& all, int threads) {
-  const double peak = peak_flops(threads);
-  good(all, "peak fp32", fmt::format("{} in registers on {} threads", rate_text(peak, "FLOP/s"), threads));
+  const PeakRate peak = peak_rate(threads, vector_level());
   const double fp32 = matrix_rate(DataType::kF32, threads);
-  if (fp32 > 0) {
-    std::string text =
-        fmt::format("{} in a 3 x 3 convolution, {:.0f} % of the peak", rate_text(fp32, "FLOP/s"), 100 * fp32 / peak);
-    if (fp32 > peak) text += " (counted as if direct; Winograd's algorithm multiplies less)";
-    if (fp32 < 0.4 * peak) {
-      all.push_back({Level::kWarning, "oneDNN fp32", text,
-                     "is another program running? is OMP_NUM_THREADS or DNNL_MAX_CPU_ISA set?"});
-    } else {
-      good(all, "oneDNN fp32", text);
-    }
-  }
+  for (Finding& finding : judge_fp32({peak, vector_level(), threads, fp32})) all.push_back(std::move(finding));
   const std::string reason = models::onednn_unsupported_reason(DataType::kBF16);
   if (!reason.empty()) {
     all.push_back({Level::kNote, "oneDNN bf16", reason, "use --dtype fp32"});
@@ -321,6 +310,38 @@ int print_troubles(const FindingList& findings, std::ostream& out) {
 }
 
 }  // namespace
+
+std::vector<Finding> judge_fp32(const Fp32Rates& rates) {
+  const double peak = rates.peak.flops, fp32 = rates.convolution;
+  // The measured clock may be wrong by some per cent, because a processor changes its clock.
+  constexpr double kTolerance = 1.1;
+  const bool too_high = peak > kTolerance * rates.threads * most_flops(rates.level, rates.peak.clock);
+  const bool too_low = fp32 > peak;
+  Finding top{Level::kGood,
+              "peak fp32",
+              fmt::format("{} in registers on {} threads ({} at {:.1f} GHz)", rate_text(peak, "FLOP/s"), rates.threads,
+                          name(rates.level), rates.peak.clock / kGiga),
+              {}};
+  if (too_high || too_low) {
+    top.level = Level::kWarning;
+    top.text += too_low ? ": cannot be right, because a direct convolution is faster"
+                        : ": cannot be right, because it is more than two multiply-adds per cycle";
+    top.advice = fmt::format("is another program running? is {} set, and ONEDNN_MAX_CPU_ISA not?", kMaxCpuIsa);
+  }
+  std::vector<Finding> found{std::move(top)};
+  if (fp32 <= 0) return found;
+  const std::string text = fmt::format("{} in a direct 3 x 3 convolution", rate_text(fp32, "FLOP/s"));
+  if (too_high || too_low) {
+    found.push_back({Level::kWarning, "oneDNN fp32", text + "; the measured peak is not usable", "run doctor again"});
+  } else if (fp32 < 0.4 * peak) {
+    found.push_back({Level::kWarning, "oneDNN fp32", fmt::format("{}, {:.0f} % of the peak", text, 100 * fp32 / peak),
+                     "is another program running? is OMP_NUM_THREADS or DNNL_MAX_CPU_ISA set?"});
+  } else {
+    found.push_back(
+        {Level::kGood, "oneDNN fp32", fmt::format("{}, {:.0f} % of the peak", text, 100 * fp32 / peak), {}});
+  }
+  return found;
+}
 
 Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason) {
   const std::string text = fmt::format("{}, {:.1f} x fp32", rate_text(bf16, "FLOP/s"), bf16 / std::max(fp32, 1.0));

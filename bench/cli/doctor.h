@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/cli/machine_rate.h"
 #include "bench/store/numa.h"
 #include "bench/store/process_start.h"
 
@@ -23,6 +24,17 @@ struct Finding {
 /// If several ranks are launched together, the first rank of each host examines the host, and the host's other ranks
 /// only start MPI and leave. Only rank 0 examines the store.
 std::vector<Finding> examine(const std::string& db_file, const ProcessStart& start);
+
+/// Measured fp32 rates, in FLOP/s of all threads.
+struct Fp32Rates {
+  PeakRate peak;
+  VectorLevel level = VectorLevel::kBase;  ///< of `peak`
+  int threads = 1;
+  double convolution = 0;  ///< in a direct convolution; 0: unknown
+};
+/// Judges the peak and the convolution. A peak below the convolution, or above what the clock allows, is a warning, and
+/// nothing is then compared with the peak. Pure.
+std::vector<Finding> judge_fp32(const Fp32Rates& rates);
 
 /// Judges bf16 from the measured rates of a convolution in bf16 and in fp32, in FLOP/s. `slow_reason` is the result of
 /// models::onednn_slow_reason(). Pure.
