@@ -17,6 +17,7 @@
 #include "bench/store/provenance.h"
 #include "bench/store/result_store.h"
 #include "bench/train/ranks.h"
+#include "engine/base/vector_level.h"
 
 namespace hvd::bench {
 namespace {
@@ -30,6 +31,8 @@ Application::Application(std::vector<std::string> argv, ProcessStart start)
 
 int Application::run() {
   CommandLine line = parse_command_line(argv_, start_.environment);
+  // A wrong value must be one line of text here, and not an error where a kernel first asks for the level.
+  if (line.command != Command::kPrint) highest_level(available_levels(), value_of(start_.environment, kMaxCpuIsa));
   switch (line.command) {
     case Command::kPrint: {
       if (launch_.rank != 0) return 0;

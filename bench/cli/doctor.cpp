@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "bench/cli/console.h"
-#include "bench/cli/machine_rate.h"
+#include "bench/cli/vector_peak.h"
 #include "bench/measure/units.h"
 #include "bench/store/build_info.h"
 #include "bench/store/host_facts.h"
@@ -34,10 +34,6 @@ namespace {
 namespace fs = std::filesystem;
 using Level = Finding::Level;
 using FindingList = std::vector<Finding>;
-
-constexpr double kGiga = 1e9;
-
-std::string rate_text(double value, const char* unit) { return fmt::format("{:.1f} G{}", value / kGiga, unit); }
 
 void good(FindingList& all, const char* subject, std::string text) {
   all.push_back({Level::kGood, subject, std::move(text), {}});
@@ -103,20 +99,9 @@ void examine_load(FindingList& all, const Processor& cpu) {
 
 /// Compares oneDNN's rates with the peak rate of multiply-adds in registers, measured at the processor's present clock.
 void examine_rates(FindingList& all, int threads) {
-  const double peak = peak_flops(threads);
-  good(all, "peak fp32", fmt::format("{} in registers on {} threads", rate_text(peak, "FLOP/s"), threads));
+  const PeakRate peak = peak_rate(threads, vector_level());
   const double fp32 = matrix_rate(DataType::kF32, threads);
-  if (fp32 > 0) {
-    std::string text =
-        fmt::format("{} in a 3 x 3 convolution, {:.0f} % of the peak", rate_text(fp32, "FLOP/s"), 100 * fp32 / peak);
-    if (fp32 > peak) text += " (counted as if direct; Winograd's algorithm multiplies less)";
-    if (fp32 < 0.4 * peak) {
-      all.push_back({Level::kWarning, "oneDNN fp32", text,
-                     "is another program running? is OMP_NUM_THREADS or DNNL_MAX_CPU_ISA set?"});
-    } else {
-      good(all, "oneDNN fp32", text);
-    }
-  }
+  for (Finding& finding : judge_fp32({peak, vector_level(), threads, fp32})) all.push_back(std::move(finding));
   const std::string reason = models::onednn_unsupported_reason(DataType::kBF16);
   if (!reason.empty()) {
     all.push_back({Level::kNote, "oneDNN bf16", reason, "use --dtype fp32"});
@@ -169,20 +154,7 @@ void examine_memory(FindingList& all, int threads) {
     good(all, "memory", text);
   }
   good(all, "memory copy",
-       fmt::format("{} read plus written, on {} threads", rate_text(copy_bandwidth(threads), "B/s"), threads));
-}
-
-/// Returns text such as "2 nodes: 0 (processors 0-31, 16 core(s), 256.00 GiB), 1 (...); hwloc API 2.8".
-std::string text_of(const NumaLayout& layout) {
-  std::string text = fmt::format("{} node{}: ", layout.nodes.size(), layout.nodes.size() == 1 ? "" : "s");
-  for (const NumaNode& node : layout.nodes) {
-    if (&node != &layout.nodes.front()) text += ", ";
-    text += fmt::format("{} (processors {}, {} core(s)", node.number, node.cpus.empty() ? "none" : cpu_list(node.cpus),
-                        node.cores);
-    if (node.memory_bytes > 0) text += ", " + bytes_text(static_cast<double>(node.memory_bytes));
-    text += ")";
-  }
-  return fmt::format("{}; {}", text, layout.source);
+       fmt::format("{} read plus written, on {} threads", giga_text(copy_bandwidth(threads), "B/s"), threads));
 }
 
 void examine_numa(FindingList& all, const Launch& launch, const Environment& environment,
@@ -340,49 +312,6 @@ int print_troubles(const FindingList& findings, std::ostream& out) {
 }
 
 }  // namespace
-
-Finding judge_reference_code(const std::string& found) {
-  constexpr const char* kSubject = "oneDNN code";
-  if (found.empty()) return {Level::kGood, kSubject, "compiled code for every operation of every network", {}};
-  return {Level::kWarning, kSubject, found, "expect such runs to carry the caution reference_code"};
-}
-
-Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason) {
-  const std::string text = fmt::format("{}, {:.1f} x fp32", rate_text(bf16, "FLOP/s"), bf16 / std::max(fp32, 1.0));
-  if (!slow_reason.empty()) return {Level::kWarning, "oneDNN bf16", text, slow_reason};
-  if (bf16 < fp32) {
-    return {Level::kWarning, "oneDNN bf16", text,
-            "is another program running? is DNNL_MAX_CPU_ISA set? else use --dtype fp32"};
-  }
-  return {Level::kGood, "oneDNN bf16", text, {}};
-}
-
-Finding judge_numa(const NumaLayout& layout, const NumaPlace& place) {
-  constexpr const char* kSubject = "NUMA";
-  if (layout.nodes.empty()) {
-    return {Level::kNote, kSubject, "unknown: " + layout.source,
-            "install hwloc (Debian: apt-get install libhwloc-dev) and build again"};
-  }
-  std::string text = text_of(layout);
-  if (!layout.this_machine) {
-    return {Level::kWarning, kSubject, std::move(text), "unset the HWLOC_ variables, by which MPI may bind ranks too"};
-  }
-  if (layout.nodes.size() == 1) return {Level::kGood, kSubject, std::move(text), {}};
-  const std::vector<int> mine = layout.nodes_of(place.cpus);
-  if (mine.empty()) {
-    return {Level::kWarning, kSubject, text + "; none has a processor that this process may use",
-            "compare with lscpu; unset the HWLOC_ variables, if there are any"};
-  }
-  text += "; this process may run on " + node_list(mine);
-  if (layout.crosses(place.cpus)) {
-    return {place.company ? Level::kWarning : Level::kNote, kSubject, std::move(text), std::string(binding_advice())};
-  }
-  const bool near = std::all_of(place.memory_nodes.begin(), place.memory_nodes.end(),
-                                [&](int node) { return std::find(mine.begin(), mine.end(), node) != mine.end(); });
-  if (near) return {Level::kGood, kSubject, std::move(text), {}};
-  return {Level::kWarning, kSubject, fmt::format("{}, and its memory lies on {}", text, node_list(place.memory_nodes)),
-          "is its node full (numastat), or does a policy say so (numactl --show)?"};
-}
 
 std::vector<Finding> examine(const std::string& db_file, const ProcessStart& start) {
   const Launch& launch = start.launch;

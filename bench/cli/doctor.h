@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/cli/machine_rate.h"
 #include "bench/store/numa.h"
 #include "bench/store/process_start.h"
 
@@ -24,9 +25,23 @@ struct Finding {
 /// only start MPI and leave. Only rank 0 examines the store.
 std::vector<Finding> examine(const std::string& db_file, const ProcessStart& start);
 
+/// Returns `value` in units of 10^9: "29.1 GB/s".
+std::string giga_text(double value, const char* unit);
+
 /// Judges whether oneDNN has compiled code for the networks. `found` is the first text of
 /// models::onednn_reference_code(), or empty. Pure.
 Finding judge_reference_code(const std::string& found);
+
+/// Measured fp32 rates, in FLOP/s of all threads.
+struct Fp32Rates {
+  PeakRate peak;
+  VectorLevel level = VectorLevel::kBase;  ///< of `peak`
+  int threads = 1;
+  double convolution = 0;  ///< in a direct convolution; 0: unknown
+};
+/// Judges the peak and the convolution. A peak below the convolution, or above what the clock allows, is a warning, and
+/// nothing is then compared with the peak. Pure.
+std::vector<Finding> judge_fp32(const Fp32Rates& rates);
 
 /// Judges bf16 from the measured rates of a convolution in bf16 and in fp32, in FLOP/s. `slow_reason` is the result of
 /// models::onednn_slow_reason(). Pure.

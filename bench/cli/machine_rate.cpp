@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <barrier>
+#include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <new>
 #include <thread>
 #include <vector>
 
+#include "bench/cli/vector_peak.h"
+#include "engine/base/assert.h"
 #include "engine/base/deadline.h"
 #include "models/graph/autodiff.h"
 #include "models/graph/builder.h"
@@ -19,52 +23,30 @@ namespace {
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-/// Runs `work` on `threads` threads that start together. Returns the seconds until the last thread is done.
+/// Runs `work` on `threads` threads that start together. Returns the seconds from the first thread's start to the last
+/// thread's end. The threads look at the clock themselves, because the calling thread may get a core too late.
 double timed(int threads, const std::function<void(int thread)>& work) {
-  std::barrier start(threads + 1);
-  std::vector<std::jthread> workers;
-  workers.reserve(static_cast<std::size_t>(threads));
-  for (int i = 0; i < threads; ++i) {
-    workers.emplace_back([&, i] {
-      start.arrive_and_wait();
-      work(i);
-    });
-  }
-  start.arrive_and_wait();
-  const Clock::time_point begin = Clock::now();
-  workers.clear();  // joins the threads
-  return seconds_since(begin);
-}
-
-typedef float Vector __attribute__((vector_size(64)));  // the compiler splits vectors if registers are narrower
-constexpr int kChains = 12;                             // keeps all units busy: more than 4 cycles (latency) x 2 units
-
-/// Does `rounds` multiply-adds in each of kChains independent chains of 16 floats.
-[[gnu::always_inline]] inline float multiply_add(long rounds) {
-  Vector chain[kChains];
-  for (int c = 0; c < kChains; ++c) chain[c] = Vector{} + static_cast<float>(c);
-  const Vector factor = Vector{} + 0.999F, term = Vector{} + 0.001F;
-  for (long round = 0; round < rounds; ++round) {
-#pragma GCC unroll 12
-    for (int c = 0; c < kChains; ++c) chain[c] = chain[c] * factor + term;
-  }
-  float sum = 0;
-  for (const Vector& each : chain) sum += each[0] + each[15];
-  return sum;
-}
-
-float multiply_add_portable(long rounds) { return multiply_add(rounds); }
-#if defined(__x86_64__)
-[[gnu::target("avx2,fma")]] float multiply_add_avx2(long rounds) { return multiply_add(rounds); }
-[[gnu::target("avx512f,fma")]] float multiply_add_avx512(long rounds) { return multiply_add(rounds); }
-#endif
-
-float (*widest_multiply_add())(long) {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return multiply_add_avx512;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return multiply_add_avx2;
-#endif
-  return multiply_add_portable;
+  struct Span {
+    Clock::time_point begin, end;
+  };
+  std::vector<Span> spans(static_cast<std::size_t>(threads));
+  std::barrier start(threads);
+  {
+    std::vector<std::jthread> workers;
+    workers.reserve(spans.size());
+    for (int i = 0; i < threads; ++i) {
+      workers.emplace_back([&, i] {
+        start.arrive_and_wait();
+        Span& own = spans[static_cast<std::size_t>(i)];
+        own.begin = Clock::now();
+        work(i);
+        own.end = Clock::now();
+      });
+    }
+  }  // joins the threads
+  Span all = spans.front();
+  for (const Span& span : spans) all = {std::min(all.begin, span.begin), std::max(all.end, span.end)};
+  return std::chrono::duration<double>(all.end - all.begin).count();
 }
 
 /// Returns a graph of three parts: the timed convolution, a narrow convolution before it that makes its input, and a
@@ -90,19 +72,24 @@ class IgnoreGradients final : public models::GradientSink {
 
 }  // namespace
 
-double peak_flops(int threads) {
-  float (*const run)(long) = widest_multiply_add();
-  volatile float sink = 0;
-  long rounds = 1 << 16;
-  double seconds = 0;
-  for (; seconds < 0.1; rounds *= 2) {
-    seconds = timed(threads, [&](int thread) {
-      const float result = run(rounds);
-      if (thread == 0) sink = result;
-    });
+PeakRate peak_rate(int threads, VectorLevel level) {
+  // Other programs can only slow down a run, so the fastest of many short runs counts. The runs for the rate and for
+  // the clock take turns, so that both have the same clock.
+  constexpr int kTurns = 20;
+  constexpr long kRounds = 1L << 20, kAdditions = 1L << 22;  // some milliseconds, and one
+  std::vector<float> results(static_cast<std::size_t>(threads));
+  long sum = 0;
+  double rate_seconds = std::numeric_limits<double>::infinity(), clock_seconds = rate_seconds;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    rate_seconds = std::min(rate_seconds, timed(threads, [&](int thread) {
+                              results[static_cast<std::size_t>(thread)] = multiply_add(level, kRounds);
+                            }));
+    clock_seconds = std::min(clock_seconds, timed(1, [&](int) { sum = dependent_additions(kAdditions); }));
   }
-  const double flops = 2.0 * 16 * kChains * static_cast<double>(rounds) / 2 * threads;
-  return flops / seconds;
+  for (const float result : results) HVD_ASSERT(std::isfinite(result));
+  HVD_ASSERT(sum == kAdditions);
+  return {.flops = flops_per_round(level) * static_cast<double>(kRounds) * threads / rate_seconds,
+          .clock = static_cast<double>(kAdditions) / clock_seconds};
 }
 
 double copy_bandwidth(int threads) {
@@ -127,6 +114,7 @@ double matrix_rate(DataType type, int threads) {
   options.compute = type;
   options.threads = threads;
   options.profile = true;
+  options.winograd = false;  // its rate would be counted as if it multiplied as often as a direct convolution
   const models::HeapArena arena = models::make_heap_arena();
   const auto step = models::make_onednn_step(graph, options, arena.allocate);
   const models::Shape& shape = graph.tensor(graph.images).shape;

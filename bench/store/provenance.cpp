@@ -29,7 +29,8 @@ constexpr std::array<std::string_view, 21> kTuningPrefixes{
     "MALLOC_", "GLIBC_TUNABLES", "OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_hwloc",
     "FI_",     "PSM2_",          "UCC_",         "MPICH_",        "I_MPI_",       "TCMALLOC_",    "PRTE_MCA_hwloc"};
 // Names of other variables that change results. LD_PRELOAD usually loads another malloc.
-constexpr std::array<std::string_view, 8> kTuningNames{"OMPI_MCA_mpi_yield_when_idle",
+constexpr std::array<std::string_view, 9> kTuningNames{"HVD_MAX_CPU_ISA",
+                                                       "OMPI_MCA_mpi_yield_when_idle",
                                                        "OMPI_MCA_mpi_leave_pinned",
                                                        "OMPI_MCA_rmaps_base_mapping_policy",
                                                        "OMPI_MCA_rmaps_base_oversubscribe",

@@ -13,6 +13,7 @@
 #include "bench/store/host_facts.h"
 #include "bench/store/key_lines.h"
 #include "bench/store/provenance.h"
+#include "engine/base/vector_level.h"
 
 namespace hvd::bench {
 namespace {
@@ -42,6 +43,7 @@ RankKind kind_of_rank(const models::TrainStep& step, const GpuDescription& gpu) 
   };
   if (gpu.empty()) {
     lines.emplace_back("processor", processor().model);
+    lines.emplace_back("vectors", name(vector_level()));
   } else {
     for (const char* key : kGpuFacts) lines.emplace_back(key, known(key));
   }

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "engine/base/assert.h"
+#include "engine/base/at_level.h"
 #include "engine/base/float16.h"
 
 namespace hvd::comm {
@@ -117,7 +118,7 @@ struct Problem {
 };
 
 template <class Acc>
-[[gnu::always_inline]] inline Acc divided(Acc value, int divisor, Acc reciprocal) {
+HVD_ALWAYS_INLINE Acc divided(Acc value, int divisor, Acc reciprocal) {
   if constexpr (std::is_integral_v<Acc>) {
     return divisor == 1 ? value : static_cast<Acc>(static_cast<std::int64_t>(value) / divisor);
   } else {
@@ -127,7 +128,8 @@ template <class Acc>
 
 // Accumulates a tile in the first-level cache, then writes it out: each input is read and each output is written once.
 template <class E, class Op>
-[[gnu::always_inline]] inline void kernel(const Problem& problem) {
+HVD_ALWAYS_INLINE void kernel(const Problem* arguments) {
+  const Problem& problem = *arguments;
   using T = typename E::T;
   using Acc = typename E::Acc;
   constexpr std::size_t kTile = 1024;
@@ -157,62 +159,34 @@ template <class E, class Op>
   }
 }
 
-// Each instruction set has a function with its own copy of the loop: a target attribute applies to a whole function, so
-// the loop is forced inline. The attribute target_clones would use ifuncs, with which ThreadSanitizer cannot start.
 template <class E, class Op>
-void generic(const Problem& problem) {
-  kernel<E, Op>(problem);
-}
-#if defined(__x86_64__)
-#if defined(__clang__)
-#define HVD_AVX512_TARGET "avx512f,avx512bw,avx512dq,avx512vl"
-#else  // GCC uses 256-bit vectors unless told otherwise; clang does not know prefer-vector-width
-#define HVD_AVX512_TARGET "avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"
-#endif
-template <class E, class Op>
-[[gnu::target("avx2")]] void avx2(const Problem& problem) {
-  kernel<E, Op>(problem);
-}
-template <class E, class Op>
-[[gnu::target(HVD_AVX512_TARGET)]] void avx512(const Problem& problem) {
-  kernel<E, Op>(problem);
-}
-#endif
-
-template <class E, class Op>
-void dispatch(const Problem& problem) {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    return avx512<E, Op>(problem);
-  }
-  if (__builtin_cpu_supports("avx2")) return avx2<E, Op>(problem);
-#endif
-  generic<E, Op>(problem);
+void dispatch(const Problem& problem, VectorLevel level) {
+  loop_at<kernel<E, Op>>(level, &problem);
 }
 
 template <class E>
-void dispatch_op(const Problem& problem, ReduceOp op) {
+void dispatch_op(const Problem& problem, ReduceOp op, VectorLevel level) {
   switch (op) {
     case ReduceOp::kSum:
-    case ReduceOp::kAverage: return dispatch<E, Sum>(problem);
-    case ReduceOp::kMin: return dispatch<E, Min>(problem);
-    case ReduceOp::kMax: return dispatch<E, Max>(problem);
-    case ReduceOp::kProduct: return dispatch<E, Product>(problem);
+    case ReduceOp::kAverage: return dispatch<E, Sum>(problem, level);
+    case ReduceOp::kMin: return dispatch<E, Min>(problem, level);
+    case ReduceOp::kMax: return dispatch<E, Max>(problem, level);
+    case ReduceOp::kProduct: return dispatch<E, Product>(problem, level);
   }
   HVD_ASSERT(!"unknown ReduceOp");
 }
 
-void dispatch_type(const Problem& problem, DataType dtype, ReduceOp op) {
+void dispatch_type(const Problem& problem, DataType dtype, ReduceOp op, VectorLevel level) {
   switch (dtype) {
-    case DataType::kF32: return dispatch_op<Plain<float>>(problem, op);
-    case DataType::kF64: return dispatch_op<Plain<double>>(problem, op);
-    case DataType::kF16: return dispatch_op<FP16>(problem, op);
-    case DataType::kBF16: return dispatch_op<BF16>(problem, op);
-    case DataType::kI32: return dispatch_op<Plain<std::int32_t>>(problem, op);
-    case DataType::kI64: return dispatch_op<Plain<std::int64_t>>(problem, op);
-    case DataType::kU8: return dispatch_op<Plain<std::uint8_t>>(problem, op);
-    case DataType::kI8: return dispatch_op<Plain<std::int8_t>>(problem, op);
-    case DataType::kI16: return dispatch_op<Plain<std::int16_t>>(problem, op);
+    case DataType::kF32: return dispatch_op<Plain<float>>(problem, op, level);
+    case DataType::kF64: return dispatch_op<Plain<double>>(problem, op, level);
+    case DataType::kF16: return dispatch_op<FP16>(problem, op, level);
+    case DataType::kBF16: return dispatch_op<BF16>(problem, op, level);
+    case DataType::kI32: return dispatch_op<Plain<std::int32_t>>(problem, op, level);
+    case DataType::kI64: return dispatch_op<Plain<std::int64_t>>(problem, op, level);
+    case DataType::kU8: return dispatch_op<Plain<std::uint8_t>>(problem, op, level);
+    case DataType::kI8: return dispatch_op<Plain<std::int8_t>>(problem, op, level);
+    case DataType::kI16: return dispatch_op<Plain<std::int16_t>>(problem, op, level);
   }
   HVD_ASSERT(!"unknown DataType");
 }
@@ -220,9 +194,9 @@ void dispatch_type(const Problem& problem, DataType dtype, ReduceOp op) {
 }  // namespace
 
 void reduce_many(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs, std::size_t count,
-                 DataType dtype, ReduceOp op, int divisor) {
+                 DataType dtype, ReduceOp op, int divisor, VectorLevel level) {
   HVD_ASSERT(!inputs.empty() && divisor >= 1);
-  dispatch_type({inputs, outputs, count, divisor}, dtype, op);
+  dispatch_type({inputs, outputs, count, divisor}, dtype, op, level);
 }
 
 void reduce_pair(std::byte* out, const std::byte* first, const std::byte* second, std::size_t count, DataType dtype,
@@ -232,7 +206,8 @@ void reduce_pair(std::byte* out, const std::byte* first, const std::byte* second
   reduce_many(inputs, outputs, count, dtype, op);
 }
 
-void convert(std::byte* out, DataType out_type, const std::byte* in, DataType in_type, std::size_t count) {
+void convert(std::byte* out, DataType out_type, const std::byte* in, DataType in_type, std::size_t count,
+             VectorLevel level) {
   const DataType half = in_type == DataType::kF32 ? out_type : in_type;
   HVD_ASSERT((in_type == DataType::kF32) != (out_type == DataType::kF32));
   HVD_ASSERT(half == DataType::kF16 || half == DataType::kBF16);
@@ -240,9 +215,11 @@ void convert(std::byte* out, DataType out_type, const std::byte* in, DataType in
   const std::array<std::byte*, 1> outputs{out};
   const Problem problem{inputs, outputs, count, 1};
   if (in_type == DataType::kF32) {
-    return half == DataType::kF16 ? dispatch<Narrowing<FP16>, Sum>(problem) : dispatch<Narrowing<BF16>, Sum>(problem);
+    return half == DataType::kF16 ? dispatch<Narrowing<FP16>, Sum>(problem, level)
+                                  : dispatch<Narrowing<BF16>, Sum>(problem, level);
   }
-  return half == DataType::kF16 ? dispatch<Widening<FP16>, Sum>(problem) : dispatch<Widening<BF16>, Sum>(problem);
+  return half == DataType::kF16 ? dispatch<Widening<FP16>, Sum>(problem, level)
+                                : dispatch<Widening<BF16>, Sum>(problem, level);
 }
 
 void divide(std::byte* data, std::size_t count, DataType dtype, int divisor) {

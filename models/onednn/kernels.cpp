@@ -10,53 +10,44 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/at_level.h"
 #include "engine/base/error.h"
 #include "engine/base/float16.h"
 #include "models/onednn/threads.h"
 
-// Compiles a function for AVX-512, for AVX2 and for any x86-64. When the program starts, the processor's features
-// (x86-64-v4, v3) decide which version runs; "arch=skylake-avx512" would compare the processor's name instead. Only
-// functions with serial loops have this attribute, because the compiler outlines the body of a parallel region and does
-// not clone it. All versions round in the same way (-ffp-contract=off), in the vector part of a loop and in the rest.
-#if defined(__x86_64__)
-#define HVD_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define HVD_VECTOR_CLONES
-#endif
-// Functions that the clones call must be inlined into them.
-#define HVD_INLINE inline __attribute__((always_inline))
-
+// The loops below are compiled for each vector level (at_level.h). All levels round in the same way
+// (-ffp-contract=off), in the vector part of a loop and in the rest.
 namespace hvd::models::onednn {
 namespace {
 
 constexpr std::size_t kUnit = 64;  // the shares of threads begin at multiples of this many elements
 
-HVD_INLINE float load(const float* p, std::size_t i) { return p[i]; }
-HVD_INLINE float load(const std::uint16_t* p, std::size_t i) { return bf16_to_float(p[i]); }
-HVD_INLINE void store(float* p, std::size_t i, float value) { p[i] = value; }
+HVD_ALWAYS_INLINE float load(const float* p, std::size_t i) { return p[i]; }
+HVD_ALWAYS_INLINE float load(const std::uint16_t* p, std::size_t i) { return bf16_to_float(p[i]); }
+HVD_ALWAYS_INLINE void store(float* p, std::size_t i, float value) { p[i] = value; }
 // Rounds to nearest even like float_to_bf16(), but without a branch for NaN, so that the loops vectorise. A NaN stays a
 // NaN, except for the few NaNs that rounding turns into another value because their payload overflows.
-HVD_INLINE void store(std::uint16_t* p, std::size_t i, float value) {
+HVD_ALWAYS_INLINE void store(std::uint16_t* p, std::size_t i, float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   p[i] = static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
-HVD_VECTOR_CLONES void add_f32(const float* a, const float* b, float* y, std::size_t n) {
+HVD_ALWAYS_INLINE void add_f32(const float* a, const float* b, float* y, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
 }
-HVD_VECTOR_CLONES void add_bf16(const std::uint16_t* a, const std::uint16_t* b, std::uint16_t* y, std::size_t n) {
+HVD_ALWAYS_INLINE void add_bf16(const std::uint16_t* a, const std::uint16_t* b, std::uint16_t* y, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) store(y, i, load(a, i) + load(b, i));
 }
-HVD_VECTOR_CLONES void relu_f32(const float* x, float* y, std::size_t n) {
+HVD_ALWAYS_INLINE void relu_f32(const float* x, float* y, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) y[i] = x[i] > 0 ? x[i] : 0;
 }
-HVD_VECTOR_CLONES void relu_bf16(const std::uint16_t* x, std::uint16_t* y, std::size_t n) {
+HVD_ALWAYS_INLINE void relu_bf16(const std::uint16_t* x, std::uint16_t* y, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) y[i] = load(x, i) > 0 ? x[i] : std::uint16_t{0};
 }
-HVD_VECTOR_CLONES void convert_to_bf16(const float* from, std::uint16_t* to, std::size_t n) {
+HVD_ALWAYS_INLINE void convert_to_bf16(const float* from, std::uint16_t* to, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) store(to, i, from[i]);
 }
-HVD_VECTOR_CLONES void convert_to_f32(const std::uint16_t* from, float* to, std::size_t n) {
+HVD_ALWAYS_INLINE void convert_to_f32(const std::uint16_t* from, float* to, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) to[i] = load(from, i);
 }
 
@@ -78,12 +69,12 @@ Taps taps(std::size_t i, std::size_t count, bool backward) {
   return made;
 }
 
-HVD_VECTOR_CLONES void sum_rows(const std::uint16_t* image, const Taps& rows, std::size_t n, float* sums) {
+HVD_ALWAYS_INLINE void sum_rows(const std::uint16_t* image, const Taps& rows, std::size_t n, float* sums) {
   const std::uint16_t *above = image + rows.at[0] * n, *here = image + rows.at[1] * n, *below = image + rows.at[2] * n;
   const float a = rows.factor[0], b = rows.factor[1], c = rows.factor[2];
   for (std::size_t i = 0; i < n; ++i) sums[i] = load(above, i) * a + load(here, i) * b + load(below, i) * c;
 }
-HVD_VECTOR_CLONES void sum_columns(const float* sums, const Taps* columns, std::size_t width, std::size_t channels,
+HVD_ALWAYS_INLINE void sum_columns(const float* sums, const Taps* columns, std::size_t width, std::size_t channels,
                                    std::uint16_t* y) {
   for (std::size_t w = 0; w < width; ++w, y += channels) {
     const Taps& t = columns[w];
@@ -95,7 +86,7 @@ HVD_VECTOR_CLONES void sum_columns(const float* sums, const Taps* columns, std::
 }
 
 // Computes mean_3x3() or its backward pass. Each row of the result is summed over image rows, then over columns.
-void means(const std::uint16_t* from, std::uint16_t* to, const Pixels& shape, bool backward) {
+void means(const std::uint16_t* from, std::uint16_t* to, const Pixels& shape, bool backward, VectorLevel level) {
   const std::size_t row = shape.width * shape.channels;
   if (row == 0 || shape.height == 0) return;
   std::vector<Taps> columns(shape.width);
@@ -105,23 +96,23 @@ void means(const std::uint16_t* from, std::uint16_t* to, const Pixels& shape, bo
     float* own = sums.data() + row * static_cast<std::size_t>(omp_get_thread_num());
     for (std::size_t line = begin / row; line < end / row; ++line) {
       const std::uint16_t* image = from + line / shape.height * shape.height * row;
-      sum_rows(image, taps(line % shape.height, shape.height, backward), row, own);
-      sum_columns(own, columns.data(), shape.width, shape.channels, to + line * row);
+      loop_at<sum_rows>(level, image, taps(line % shape.height, shape.height, backward), row, own);
+      loop_at<sum_columns>(level, own, columns.data(), shape.width, shape.channels, to + line * row);
     }
   });
 }
 
-HVD_VECTOR_CLONES void dropout_f32(const float* x, const std::uint8_t* keep, float scale, float* y, std::size_t n) {
+HVD_ALWAYS_INLINE void dropout_f32(const float* x, const std::uint8_t* keep, float scale, float* y, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) y[i] = keep[i] != 0 ? x[i] * scale : 0;
 }
-HVD_VECTOR_CLONES void dropout_bf16(const std::uint16_t* x, const std::uint8_t* keep, float scale, std::uint16_t* y,
+HVD_ALWAYS_INLINE void dropout_bf16(const std::uint16_t* x, const std::uint8_t* keep, float scale, std::uint16_t* y,
                                     std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) store(y, i, keep[i] != 0 ? load(x, i) * scale : 0);
 }
 
 template <class T>
-HVD_INLINE void sgd_loop(float* __restrict w, float* __restrict m, const T* __restrict g, const SgdFactors& f,
-                         std::size_t n) {
+HVD_ALWAYS_INLINE void sgd_loop(float* __restrict w, float* __restrict m, const T* __restrict g, const SgdFactors& f,
+                                std::size_t n) {
   const float rate = f.learning_rate, momentum = f.momentum, decay = f.decay, scale = f.scale;
   for (std::size_t i = 0; i < n; ++i) {
     const float gradient = scale * load(g, i) + decay * w[i];
@@ -129,10 +120,10 @@ HVD_INLINE void sgd_loop(float* __restrict w, float* __restrict m, const T* __re
     w[i] -= rate * m[i];
   }
 }
-HVD_VECTOR_CLONES void sgd_f32(float* w, float* m, const float* g, const SgdFactors& f, std::size_t n) {
+HVD_ALWAYS_INLINE void sgd_f32(float* w, float* m, const float* g, const SgdFactors& f, std::size_t n) {
   sgd_loop(w, m, g, f, n);
 }
-HVD_VECTOR_CLONES void sgd_bf16(float* w, float* m, const std::uint16_t* g, const SgdFactors& f, std::size_t n) {
+HVD_ALWAYS_INLINE void sgd_bf16(float* w, float* m, const std::uint16_t* g, const SgdFactors& f, std::size_t n) {
   sgd_loop(w, m, g, f, n);
 }
 
@@ -143,30 +134,32 @@ std::uint16_t* b16(void* p) { return static_cast<std::uint16_t*>(p); }
 
 }  // namespace
 
-void relu(DataType type, const void* x, void* y, std::size_t count) {
+void relu(DataType type, const void* x, void* y, std::size_t count, VectorLevel level) {
   parallel_ranges(count, kUnit, [&](std::size_t begin, std::size_t end) {
     if (type == DataType::kF32) {
-      relu_f32(f32(x) + begin, f32(y) + begin, end - begin);
+      loop_at<relu_f32>(level, f32(x) + begin, f32(y) + begin, end - begin);
     } else {
-      relu_bf16(b16(x) + begin, b16(y) + begin, end - begin);
+      loop_at<relu_bf16>(level, b16(x) + begin, b16(y) + begin, end - begin);
     }
   });
 }
 
-void add(DataType type, const void* a, const void* b, void* y, std::size_t count) {
+void add(DataType type, const void* a, const void* b, void* y, std::size_t count, VectorLevel level) {
   parallel_ranges(count, kUnit, [&](std::size_t begin, std::size_t end) {
     if (type == DataType::kF32) {
-      add_f32(f32(a) + begin, f32(b) + begin, f32(y) + begin, end - begin);
+      loop_at<add_f32>(level, f32(a) + begin, f32(b) + begin, f32(y) + begin, end - begin);
     } else {
-      add_bf16(b16(a) + begin, b16(b) + begin, b16(y) + begin, end - begin);
+      loop_at<add_bf16>(level, b16(a) + begin, b16(b) + begin, b16(y) + begin, end - begin);
     }
   });
 }
 
-void mean_3x3(const std::uint16_t* x, std::uint16_t* y, const Pixels& shape) { means(x, y, shape, false); }
+void mean_3x3(const std::uint16_t* x, std::uint16_t* y, const Pixels& shape, VectorLevel level) {
+  means(x, y, shape, false, level);
+}
 
-void mean_3x3_backward(const std::uint16_t* diff_y, std::uint16_t* diff_x, const Pixels& shape) {
-  means(diff_y, diff_x, shape, true);
+void mean_3x3_backward(const std::uint16_t* diff_y, std::uint16_t* diff_x, const Pixels& shape, VectorLevel level) {
+  means(diff_y, diff_x, shape, true, level);
 }
 
 void copy_rows(const std::byte* from, std::byte* to, const RowCopy& shape) {
@@ -191,12 +184,13 @@ void gather_pixels(const std::byte* from, std::byte* to, const PixelGather& shap
   });
 }
 
-void dropout(DataType type, const void* x, std::span<const std::uint8_t> keep, float scale, void* y) {
+void dropout(DataType type, const void* x, std::span<const std::uint8_t> keep, float scale, void* y,
+             VectorLevel level) {
   parallel_ranges(keep.size(), kUnit, [&](std::size_t begin, std::size_t end) {
     if (type == DataType::kF32) {
-      dropout_f32(f32(x) + begin, keep.data() + begin, scale, f32(y) + begin, end - begin);
+      loop_at<dropout_f32>(level, f32(x) + begin, keep.data() + begin, scale, f32(y) + begin, end - begin);
     } else {
-      dropout_bf16(b16(x) + begin, keep.data() + begin, scale, b16(y) + begin, end - begin);
+      loop_at<dropout_bf16>(level, b16(x) + begin, keep.data() + begin, scale, b16(y) + begin, end - begin);
     }
   });
 }
@@ -247,21 +241,24 @@ void update_running(std::span<float> running, const float* batch, float momentum
   }
 }
 
-void to_bf16(const float* from, std::uint16_t* to, std::size_t count) {
-  parallel_ranges(count, kUnit,
-                  [&](std::size_t begin, std::size_t end) { convert_to_bf16(from + begin, to + begin, end - begin); });
+void to_bf16(const float* from, std::uint16_t* to, std::size_t count, VectorLevel level) {
+  parallel_ranges(count, kUnit, [&](std::size_t begin, std::size_t end) {
+    loop_at<convert_to_bf16>(level, from + begin, to + begin, end - begin);
+  });
 }
 
-void to_f32(const std::uint16_t* from, float* to, std::size_t count) {
-  parallel_ranges(count, kUnit,
-                  [&](std::size_t begin, std::size_t end) { convert_to_f32(from + begin, to + begin, end - begin); });
+void to_f32(const std::uint16_t* from, float* to, std::size_t count, VectorLevel level) {
+  parallel_ranges(count, kUnit, [&](std::size_t begin, std::size_t end) {
+    loop_at<convert_to_f32>(level, from + begin, to + begin, end - begin);
+  });
 }
 
-void sgd(DataType gradient_type, const SgdRange& range, const SgdFactors& factors, std::size_t count) {
+void sgd(DataType gradient_type, const SgdRange& range, const SgdFactors& factors, std::size_t count,
+         VectorLevel level) {
   if (gradient_type == DataType::kF32) {
-    sgd_f32(range.weight, range.momentum, f32(range.gradient), factors, count);
+    loop_at<sgd_f32>(level, range.weight, range.momentum, f32(range.gradient), factors, count);
   } else {
-    sgd_bf16(range.weight, range.momentum, b16(range.gradient), factors, count);
+    loop_at<sgd_bf16>(level, range.weight, range.momentum, b16(range.gradient), factors, count);
   }
 }
 

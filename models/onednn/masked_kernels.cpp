@@ -1,169 +1,305 @@
-// Sums that write or apply a bit mask. The code has a version for AVX-512's mask registers and a plain version for
-// other processors. Both versions sum and round in the same way. Compilers do not vectorise bit masks well: with gcc
-// 12's code for the plain loops, a sum reached a third of the memory's bandwidth.
+// Sums that write or apply a bit mask. Compilers do not vectorise loops over bits, so this file does, with one source
+// for all vector levels. A vector of masks has one lane per element. It becomes bits by selecting each lane's own bit
+// and joining the lanes, and bits become such a vector by testing each lane's own bit.
 #include <algorithm>
-#include <bit>
+#include <array>
 
-#include "engine/base/float16.h"
+#include "engine/base/assert.h"
+#include "engine/base/vectors.h"
 #include "models/onednn/kernels.h"
 #include "models/onednn/threads.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace hvd::models::onednn {
 namespace {
 
 constexpr std::size_t kWord = 64;  // elements per mask word; the shares of threads begin at whole mask words
+constexpr std::size_t kHalf = 32;  // elements whose bits are collected in one vector
 
-struct Sum {
-  const void* const* parts = nullptr;
-  std::size_t part_count = 0;
-  const std::uint64_t* mask = nullptr;
-  const void* positive = nullptr;
-  void* out = nullptr;
-};
-
+template <class T>
 struct AddRelu {
-  const void *a = nullptr, *b = nullptr;
-  void* y = nullptr;
+  const T *a = nullptr, *b = nullptr;
+  T* y = nullptr;
   std::uint64_t* mask = nullptr;
 };
 
-float load(const float* p, std::size_t i) { return p[i]; }
-float load(const std::uint16_t* p, std::size_t i) { return bf16_to_float(p[i]); }
-void store(float* p, std::size_t i, float value) { p[i] = value; }
-void store(std::uint16_t* p, std::size_t i, float value) { p[i] = float_to_bf16(value); }
+enum class Kept { kAll, kMasked, kPositive };
 
 template <class T>
-void plain_sum(const Sum& s, std::size_t begin, std::size_t end) {
-  for (std::size_t i = begin; i < end; ++i) {
-    float sum = load(static_cast<const T*>(s.parts[0]), i);
-    for (std::size_t p = 1; p < s.part_count; ++p) sum += load(static_cast<const T*>(s.parts[p]), i);
-    bool keep = true;
-    if (s.mask != nullptr) keep = ((s.mask[i / kWord] >> (i % kWord)) & 1U) != 0;
-    if (s.positive != nullptr) keep = load(static_cast<const T*>(s.positive), i) > 0;
-    store(static_cast<T*>(s.out), i, keep ? sum : 0);
+struct Sum {
+  std::array<const T*, kMaxSummands> parts{};
+  std::size_t part_count = 0;
+  const std::uint64_t* mask = nullptr;
+  const T* positive = nullptr;
+  T* out = nullptr;
+};
+
+/// Two vectors with 2 * kLanes adjacent elements in fp32. In memory of type bf16, an element is half of a 32-bit word:
+/// the first vector has the elements in the low halves, the second those in the high halves. Conversion then needs no
+/// shuffles, which are slow with AVX2 and SSE2.
+template <int kBytes>
+struct Pair {
+  using F32 = typename Vectors<kBytes>::F32;
+  using U32 = typename Vectors<kBytes>::U32;
+  using Truth = typename Vectors<kBytes>::Truth;
+  static constexpr std::size_t kLanes = Vectors<kBytes>::kLanes;
+  static constexpr std::size_t kCount = 2 * kLanes;
+
+  HVD_ALWAYS_INLINE void load(const float* from) {
+    first = load_vector<F32>(from);
+    second = load_vector<F32>(from + kLanes);
   }
-}
-
-template <class T>
-void plain_add_relu(const AddRelu& s, std::size_t begin, std::size_t end) {
-  for (std::size_t i = begin; i < end; ++i) {
-    const float sum = load(static_cast<const T*>(s.a), i) + load(static_cast<const T*>(s.b), i);
-    std::uint64_t& word = s.mask[i / kWord];
-    if (i % kWord == 0) word = 0;
-    word |= static_cast<std::uint64_t>(sum > 0) << (i % kWord);
-    store(static_cast<T*>(s.y), i, sum > 0 ? sum : 0);
+  HVD_ALWAYS_INLINE void load(const std::uint16_t* from) {
+    const U32 words = load_vector<U32>(from);
+    first = reinterpret_cast<F32>(words << 16);
+    second = reinterpret_cast<F32>(words & 0xffff0000U);
   }
+  HVD_ALWAYS_INLINE void add(const Pair& other) {
+    first += other.first;
+    second += other.second;
+  }
+
+  F32 first, second;
+};
+
+/// One mask per element of a Pair.
+template <int kBytes>
+struct Keep {
+  using U32 = typename Vectors<kBytes>::U32;
+  using Truth = typename Vectors<kBytes>::Truth;
+  U32 first, second;
+
+  HVD_ALWAYS_INLINE void all() {
+    first = U32{} + ~0U;
+    second = first;
+  }
+  HVD_ALWAYS_INLINE void positive(const Pair<kBytes>& values) {
+    first = reinterpret_cast<U32>(values.first > 0);
+    second = reinterpret_cast<U32>(values.second > 0);
+  }
+};
+
+/// The bit of each of kHalf elements in a half of a mask word, in the order of the lanes of the Pairs with these
+/// elements.
+template <class T, int kBytes>
+constexpr std::array<std::uint32_t, kHalf> lane_bits() {
+  constexpr std::size_t kLanes = Vectors<kBytes>::kLanes;
+  std::array<std::uint32_t, kHalf> bits{};
+  for (std::size_t at = 0; at < kHalf; ++at) {
+    const std::size_t vector = at / kLanes, lane = at % kLanes;
+    const std::size_t element = sizeof(T) == 4 ? at : vector / 2 * 2 * kLanes + 2 * lane + vector % 2;
+    bits[at] = 1U << element;
+  }
+  return bits;
+}
+template <class T, int kBytes>
+struct LaneBits {
+  alignas(64) static constexpr std::array<std::uint32_t, kHalf> kBits = lane_bits<T, kBytes>();
+};
+
+/// Joins the lanes by bitwise OR.
+HVD_ALWAYS_INLINE std::uint32_t joined(Vectors<16>::U32 v) { return (v[0] | v[1]) | (v[2] | v[3]); }
+HVD_ALWAYS_INLINE std::uint32_t joined(Vectors<32>::U32 v) {
+  return joined(__builtin_shufflevector(v, v, 0, 1, 2, 3) | __builtin_shufflevector(v, v, 4, 5, 6, 7));
+}
+HVD_ALWAYS_INLINE std::uint32_t joined(Vectors<64>::U32 v) {
+  return joined(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) |
+                __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
 }
 
-#if defined(__x86_64__)
-#define HVD_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"), always_inline)) inline
-#define HVD_AVX512_ENTRY __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
-
-bool has_avx512() {
-  return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-         __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
+/// Returns bf16 in the high halves of the lanes, rounded to nearest even like float_to_bf16(). kNumbers: no lane that
+/// is kept has a NaN.
+template <int kBytes, bool kNumbers>
+HVD_ALWAYS_INLINE typename Vectors<kBytes>::U32 rounded(typename Vectors<kBytes>::F32 value) {
+  using U32 = typename Vectors<kBytes>::U32;
+  const U32 bits = reinterpret_cast<U32>(value);
+  const U32 nearest = bits + (0x7fffU + ((bits >> 16) & 1U));
+  if constexpr (kNumbers) return nearest;
+  return value != value ? bits | 0x400000U : nearest;  // a quiet NaN
 }
 
-// load16() and store16() load and store sixteen elements.
-HVD_AVX512 __m512 load16(const float* p) { return _mm512_loadu_ps(p); }
-HVD_AVX512 __m512 load16(const std::uint16_t* p) {
-  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+/// Stores the kept elements, and 0 for the others.
+template <bool kNumbers, int kBytes>
+HVD_ALWAYS_INLINE void store(float* to, const Pair<kBytes>& values, const Keep<kBytes>& keep) {
+  using U32 = typename Vectors<kBytes>::U32;
+  store_vector(to, reinterpret_cast<U32>(values.first) & keep.first);
+  store_vector(to + Vectors<kBytes>::kLanes, reinterpret_cast<U32>(values.second) & keep.second);
 }
-HVD_AVX512 void store16(float* p, __mmask16 keep, __m512 value) {
-  _mm512_storeu_ps(p, _mm512_maskz_mov_ps(keep, value));
-}
-HVD_AVX512 void store16(std::uint16_t* p, __mmask16 keep, __m512 value) {
-  const __m512i bits = _mm512_castps_si512(value);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-  const __m512i quiet = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
-  const __m512i high = _mm512_maskz_srli_epi32(keep, quiet, 16);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(high));
+template <bool kNumbers, int kBytes>
+HVD_ALWAYS_INLINE void store(std::uint16_t* to, const Pair<kBytes>& values, const Keep<kBytes>& keep) {
+  using U32 = typename Vectors<kBytes>::U32;
+  const U32 low = rounded<kBytes, kNumbers>(values.first) & keep.first;
+  const U32 high = rounded<kBytes, kNumbers>(values.second) & keep.second;
+  const U32 words = (low >> 16) | (high & 0xffff0000U);
+  store_vector(to, words);
 }
 
-/// Sums elements [begin, end), which must be whole mask words. The caller handles an incomplete last word.
 template <class T>
-HVD_AVX512_ENTRY void vector_sum(const Sum& s, std::size_t begin, std::size_t end) {
-  const __m512 zero = _mm512_setzero_ps();
-  const T* const first = static_cast<const T*>(s.parts[0]);
-  for (std::size_t i = begin; i < end; i += 16) {
-    __m512 sum = load16(first + i);
+struct AddReluKernel {
+  template <int kBytes>
+  HVD_ALWAYS_INLINE static void run(const AddRelu<T>* work, std::size_t begin, std::size_t end) {
+    const AddRelu<T> s = *work;
+    for (std::size_t word = begin / kWord; word < end / kWord; ++word) {
+      const std::uint64_t low = half<kBytes>(s, word * kWord);
+      const std::uint64_t high = half<kBytes>(s, word * kWord + kHalf);
+      s.mask[word] = low | high << kHalf;
+    }
+  }
+
+ private:
+  /// Computes kHalf elements. Returns their mask.
+  template <int kBytes>
+  HVD_ALWAYS_INLINE static std::uint32_t half(const AddRelu<T>& s, std::size_t begin) {
+    using U32 = typename Vectors<kBytes>::U32;
+    constexpr std::size_t kLanes = Vectors<kBytes>::kLanes;
+    U32 bits{};
+#pragma GCC unroll 8
+    for (std::size_t at = 0; at < kHalf; at += Pair<kBytes>::kCount) {
+      Pair<kBytes> sum, b;
+      sum.load(s.a + begin + at);
+      b.load(s.b + begin + at);
+      sum.add(b);
+      Keep<kBytes> keep;
+      keep.positive(sum);
+      const std::uint32_t* own = LaneBits<T, kBytes>::kBits.data() + at;
+      bits |= (keep.first & load_vector<U32>(own)) | (keep.second & load_vector<U32>(own + kLanes));
+      store<true>(s.y + begin + at, sum, keep);
+    }
+    return joined(bits);
+  }
+};
+
+template <class T, Kept kKept>
+struct SumKernel {
+  template <int kBytes>
+  HVD_ALWAYS_INLINE static void run(const Sum<T>* work, std::size_t begin, std::size_t end) {
+    const Sum<T>& s = *work;
+    for (std::size_t at = begin; at < end; at += kHalf) {
+      half<kBytes>(s, at, kKept == Kept::kMasked ? static_cast<std::uint32_t>(s.mask[at / kWord] >> at % kWord) : 0);
+    }
+  }
+
+ private:
+  template <int kBytes>
+  HVD_ALWAYS_INLINE static void half(const Sum<T>& s, std::size_t begin, std::uint32_t mask) {
+    using U32 = typename Vectors<kBytes>::U32;
+    constexpr std::size_t kLanes = Vectors<kBytes>::kLanes, kCount = Pair<kBytes>::kCount, kPairs = kHalf / kCount;
+    Pair<kBytes> sums[kPairs];
+#pragma GCC unroll 8
+    for (std::size_t k = 0; k < kPairs; ++k) sums[k].load(s.parts[0] + begin + k * kCount);
     for (std::size_t p = 1; p < s.part_count; ++p) {
-      sum = _mm512_add_ps(sum, load16(static_cast<const T*>(s.parts[p]) + i));
+      const T* part = s.parts[p] + begin;
+#pragma GCC unroll 8
+      for (std::size_t k = 0; k < kPairs; ++k) {
+        Pair<kBytes> next;
+        next.load(part + k * kCount);
+        sums[k].add(next);
+      }
     }
-    auto keep = static_cast<__mmask16>(0xffff);
-    if (s.mask != nullptr) keep = reinterpret_cast<const std::uint16_t*>(s.mask)[i / 16];
-    if (s.positive != nullptr) {
-      keep = _mm512_cmp_ps_mask(load16(static_cast<const T*>(s.positive) + i), zero, _CMP_GT_OQ);
+    const U32 bits = U32{} + mask;
+#pragma GCC unroll 8
+    for (std::size_t k = 0; k < kPairs; ++k) {
+      Keep<kBytes> keep;
+      keep.all();
+      if constexpr (kKept == Kept::kPositive) {
+        Pair<kBytes> sign;
+        sign.load(s.positive + begin + k * kCount);
+        keep.positive(sign);
+      }
+      if constexpr (kKept == Kept::kMasked) {
+        const std::uint32_t* own = LaneBits<T, kBytes>::kBits.data() + k * kCount;
+        keep.first = reinterpret_cast<U32>((bits & load_vector<U32>(own)) != 0);
+        keep.second = reinterpret_cast<U32>((bits & load_vector<U32>(own + kLanes)) != 0);
+      }
+      store<false>(s.out + begin + k * kCount, sums[k], keep);
     }
-    store16(static_cast<T*>(s.out) + i, keep, sum);
   }
-}
+};
+
+/// Elements of an incomplete last mask word, filled up with zeros.
+template <class T>
+class LastWord {
+ public:
+  LastWord(std::size_t begin, std::size_t end) : begin_(begin), count_(end - begin) {}
+  /// Returns memory with a copy of the last elements of `all`, or null for null.
+  const T* copy(const T* all) {
+    if (all == nullptr) return nullptr;
+    T* to = blocks_.at(used_++).data();
+    std::copy_n(all + begin_, count_, to);
+    return to;
+  }
+  T* result() { return blocks_.back().data(); }
+  void put_result(T* all) { std::copy_n(result(), count_, all + begin_); }
+
+ private:
+  std::array<std::array<T, kWord>, kMaxSummands + 2> blocks_{};
+  std::size_t begin_, count_, used_ = 0;
+};
 
 template <class T>
-HVD_AVX512_ENTRY void vector_add_relu(const AddRelu& s, std::size_t begin, std::size_t end) {
-  const __m512 zero = _mm512_setzero_ps();
-  auto* const masks = reinterpret_cast<std::uint16_t*>(s.mask);
-  for (std::size_t i = begin; i < end; i += 16) {
-    const __m512 sum = _mm512_add_ps(load16(static_cast<const T*>(s.a) + i), load16(static_cast<const T*>(s.b) + i));
-    const __mmask16 keep = _mm512_cmp_ps_mask(sum, zero, _CMP_GT_OQ);
-    masks[i / 16] = keep;
-    store16(static_cast<T*>(s.y) + i, keep, sum);
-  }
-}
-#else
-bool has_avx512() { return false; }
-template <class T>
-void vector_sum(const Sum& s, std::size_t begin, std::size_t end) {
-  plain_sum<T>(s, begin, end);
-}
-template <class T>
-void vector_add_relu(const AddRelu& s, std::size_t begin, std::size_t end) {
-  plain_add_relu<T>(s, begin, end);
-}
-#endif
-
-/// On each thread's share, runs `vector` on the whole mask words and `plain` on the rest. If the processor does not
-/// have AVX-512, runs `plain` on the whole share.
-template <class Work, class Vector, class Plain>
-void shared(const Work& work, std::size_t count, const Vector& vector, const Plain& plain) {
-  const bool fast = has_avx512();
+void add_relu(AddRelu<T> work, std::size_t count, VectorLevel level) {
   parallel_ranges(count, kWord, [&](std::size_t begin, std::size_t end) {
-    const std::size_t whole = fast ? begin + (end - begin) / kWord * kWord : begin;
-    if (whole > begin) vector(work, begin, whole);
-    if (whole < end) plain(work, whole, end);
+    const std::size_t whole = begin + (end - begin) / kWord * kWord;
+    run_at<AddReluKernel<T>>(level, &work, begin, whole);
+    if (whole == end) return;
+    LastWord<T> last(whole, end);
+    const AddRelu<T> rest{
+        .a = last.copy(work.a), .b = last.copy(work.b), .y = last.result(), .mask = work.mask + whole / kWord};
+    run_at<AddReluKernel<T>>(level, &rest, std::size_t{0}, kWord);
+    last.put_result(work.y);
   });
+}
+
+template <class T, Kept kKept>
+void masked_sum(const Sum<T>& work, std::size_t count, VectorLevel level) {
+  parallel_ranges(count, kWord, [&](std::size_t begin, std::size_t end) {
+    const std::size_t whole = begin + (end - begin) / kWord * kWord;
+    run_at<SumKernel<T, kKept>>(level, &work, begin, whole);
+    if (whole == end) return;
+    LastWord<T> last(whole, end);
+    Sum<T> rest = work;
+    for (std::size_t p = 0; p < rest.part_count; ++p) rest.parts[p] = last.copy(work.parts[p]);
+    rest.positive = last.copy(work.positive);
+    rest.out = last.result();
+    if (work.mask != nullptr) rest.mask += whole / kWord;
+    run_at<SumKernel<T, kKept>>(level, &rest, std::size_t{0}, kWord);
+    last.put_result(work.out);
+  });
+}
+
+template <class T>
+void masked_sum(std::span<const void* const> parts, const KeptElements& survivors, void* out, std::size_t count,
+                VectorLevel level) {
+  HVD_ASSERT(!parts.empty() && parts.size() <= kMaxSummands);
+  Sum<T> work{.part_count = parts.size(),
+              .mask = reinterpret_cast<const std::uint64_t*>(survivors.mask),
+              .positive = static_cast<const T*>(survivors.positive),
+              .out = static_cast<T*>(out)};
+  for (std::size_t p = 0; p < parts.size(); ++p) work.parts[p] = static_cast<const T*>(parts[p]);
+  if (work.positive != nullptr) return masked_sum<T, Kept::kPositive>(work, count, level);
+  if (work.mask != nullptr) return masked_sum<T, Kept::kMasked>(work, count, level);
+  masked_sum<T, Kept::kAll>(work, count, level);
+}
+
+template <class T>
+AddRelu<T> add_relu_work(const void* a, const void* b, void* y, std::byte* mask) {
+  return {.a = static_cast<const T*>(a),
+          .b = static_cast<const T*>(b),
+          .y = static_cast<T*>(y),
+          .mask = reinterpret_cast<std::uint64_t*>(mask)};
 }
 
 }  // namespace
 
-void add_relu(DataType type, const void* a, const void* b, void* y, std::byte* mask, std::size_t count) {
-  const AddRelu work{.a = a, .b = b, .y = y, .mask = reinterpret_cast<std::uint64_t*>(mask)};
-  if (type == DataType::kF32) {
-    shared(work, count, vector_add_relu<float>, plain_add_relu<float>);
-  } else {
-    shared(work, count, vector_add_relu<std::uint16_t>, plain_add_relu<std::uint16_t>);
-  }
+void add_relu(DataType type, const void* a, const void* b, void* y, std::byte* mask, std::size_t count,
+              VectorLevel level) {
+  if (type == DataType::kF32) return add_relu(add_relu_work<float>(a, b, y, mask), count, level);
+  add_relu(add_relu_work<std::uint16_t>(a, b, y, mask), count, level);
 }
 
 void masked_sum(DataType type, std::span<const void* const> parts, const KeptElements& survivors, void* out,
-                std::size_t count) {
-  const Sum work{.parts = parts.data(),
-                 .part_count = parts.size(),
-                 .mask = reinterpret_cast<const std::uint64_t*>(survivors.mask),
-                 .positive = survivors.positive,
-                 .out = out};
-  if (type == DataType::kF32) {
-    shared(work, count, vector_sum<float>, plain_sum<float>);
-  } else {
-    shared(work, count, vector_sum<std::uint16_t>, plain_sum<std::uint16_t>);
-  }
+                std::size_t count, VectorLevel level) {
+  if (type == DataType::kF32) return masked_sum<float>(parts, survivors, out, count, level);
+  masked_sum<std::uint16_t>(parts, survivors, out, count, level);
 }
 
 }  // namespace hvd::models::onednn

@@ -1,12 +1,9 @@
 #include "models/onednn/tiled_copy.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <utility>
 
-// The processor has these instructions if this code runs: without them the backend refuses bf16.
-#define HVD_AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+#include "models/onednn/tile.h"
 
 namespace hvd::models::onednn {
 namespace {
@@ -79,53 +76,10 @@ bool multiples_of(const std::vector<std::size_t>& values, std::size_t unit) {
   return std::all_of(values.begin(), values.end(), [unit](std::size_t value) { return value % unit == 0; });
 }
 
-/// Writes a tile in which a pair has elements of two stored rows: row p of the copy has the pairs of stored rows 2p and
-/// 2p + 1.
-HVD_AVX512_BF16 void interleave_rows(const float* from, std::size_t row, std::uint16_t* to, std::size_t pair) {
-  alignas(64) static constexpr std::uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                                           21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                                           11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512i order = _mm512_load_si512(kOrder);
-  for (std::size_t p = 0; p < kTile / 2; ++p) {
-    const __m512 even = _mm512_loadu_ps(from + 2 * p * row);
-    const __m512 odd = _mm512_loadu_ps(from + (2 * p + 1) * row);
-    const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + p * pair), _mm512_permutexvar_epi16(order, both));
-  }
-}
-
-/// Writes a tile in which a pair has two elements of one stored row: row p of the copy has elements 2p and 2p + 1 of
-/// each of the 16 stored rows.
-HVD_AVX512_BF16 void transpose_pairs(const float* from, std::size_t row, std::uint16_t* to, std::size_t pair) {
-  // From here on a pair is one 32-bit word. v[r] has the 8 words of row r and the 8 words of row r + 8. The code does
-  // two 8 x 8 transposes at the same time. Each first transposes blocks of 4 x 4 words, and then the 128-bit parts.
-  __m512i v[8], half[8];
-  for (std::size_t r = 0; r < 8; ++r) {
-    v[r] = reinterpret_cast<__m512i>(
-        _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + (r + 8) * row), _mm512_loadu_ps(from + r * row)));
-  }
-  for (std::size_t r = 0; r < 8; r += 4) {
-    const __m512i low01 = _mm512_unpacklo_epi32(v[r], v[r + 1]), high01 = _mm512_unpackhi_epi32(v[r], v[r + 1]);
-    const __m512i low23 = _mm512_unpacklo_epi32(v[r + 2], v[r + 3]);
-    const __m512i high23 = _mm512_unpackhi_epi32(v[r + 2], v[r + 3]);
-    half[r] = _mm512_unpacklo_epi64(low01, low23);
-    half[r + 1] = _mm512_unpackhi_epi64(low01, low23);
-    half[r + 2] = _mm512_unpacklo_epi64(high01, high23);
-    half[r + 3] = _mm512_unpackhi_epi64(high01, high23);
-  }
-  const __m512i first = _mm512_set_epi64(13, 12, 5, 4, 9, 8, 1, 0);
-  const __m512i second = _mm512_set_epi64(15, 14, 7, 6, 11, 10, 3, 2);
-  for (std::size_t p = 0; p < 4; ++p) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + p * pair),
-                        _mm512_permutex2var_epi64(half[p], first, half[p + 4]));
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + (p + 4) * pair),
-                        _mm512_permutex2var_epi64(half[p], second, half[p + 4]));
-  }
-}
-
 }  // namespace
 
-std::optional<TiledCopy> TiledCopy::plan(const Md& stored, const Md& wanted) {
+std::optional<TiledCopy> TiledCopy::plan(const Md& stored, const Md& wanted, VectorLevel level) {
+  if (!tiles_available(level)) return std::nullopt;
   const std::optional<Axes> from = axes_of(stored, Type::f32), to = axes_of(wanted, Type::bf16);
   if (!from || !to || from->pixel.size() != to->pixel.size()) return std::nullopt;
   if (from->o.size() % kTile != 0 || from->i.size() % kTile != 0) return std::nullopt;
@@ -193,6 +147,6 @@ void TiledCopy::pack(const float* stored, std::uint16_t* copy, std::size_t strip
   }
 }
 
-void TiledCopy::finish() noexcept { _mm_sfence(); }
+void TiledCopy::finish() noexcept { finish_tiles(); }
 
 }  // namespace hvd::models::onednn

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/base/vector_level.h"
 #include "models/onednn/compat.h"
 
 namespace hvd::models::onednn {
@@ -18,8 +19,10 @@ class TiledCopy {
   static constexpr std::size_t kTile = 16;
 
   /// Plans the copy of fp32 weights with layout `stored` {o, i} or {o, i, h, w} to bf16 with layout `wanted`. Returns
-  /// nullopt if a layout does not consist of 16 x 16 tiles (plain rows or blocks in `stored`, pairs in `wanted`).
-  static std::optional<TiledCopy> plan(const Md& stored, const Md& wanted);
+  /// nullopt if a layout does not consist of 16 x 16 tiles (plain rows or blocks in `stored`, pairs in `wanted`), or if
+  /// the processor cannot pack tiles with vectors of `level` (avx512_core_bf16 can). The library's reorder makes the
+  /// same copy.
+  static std::optional<TiledCopy> plan(const Md& stored, const Md& wanted, VectorLevel level = vector_level());
 
   /// Number of elements in a strip. pack() works on one strip, and strip s has the stored elements
   /// [s * strip(), (s + 1) * strip()).
@@ -32,9 +35,8 @@ class TiledCopy {
   [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
 
   /// Writes tiles [first, last) of a strip. `stored` and `copy` are the whole tensors. `copy` must be aligned to 64
-  /// bytes, and must be zero before the first call, because pack() never writes padding. Rounds to nearest even. Needs
-  /// avx512_core_bf16, like all bf16 computation of this backend. Different threads may write different tiles; each
-  /// thread must call finish() before another thread reads the copy.
+  /// bytes, and must be zero before the first call, because pack() never writes padding. Rounds to nearest even.
+  /// Different threads may write different tiles; each thread must call finish() before another thread reads the copy.
   void pack(const float* stored, std::uint16_t* copy, std::size_t strip, std::size_t first, std::size_t last) const;
   /// Completes the non-temporal stores of pack() before later stores of the calling thread.
   static void finish() noexcept;

@@ -18,6 +18,7 @@ namespace {
 TEST(Provenance, TheEnvironmentIsTakenByAllowListOnly) {
   const Provenance facts = environment_facts({{"OMP_NUM_THREADS", "2"},
                                               {"ONEDNN_MAX_CPU_ISA", "AVX2"},
+                                              {"HVD_MAX_CPU_ISA", "AVX2"},
                                               {"OMPI_MCA_btl", "self,vader"},
                                               {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
                                               {"PRTE_MCA_hwloc_default_binding_policy", "none"},
@@ -37,7 +38,8 @@ TEST(Provenance, TheEnvironmentIsTakenByAllowListOnly) {
   std::string names;
   for (const auto& [key, fact] : facts) names += key + (fact.in_fingerprint ? "! " : " ");
   EXPECT_EQ(names,
-            "env.HOROVOD_CYCLE_TIME env.HVD_IMAGE_DIGEST env.HWLOC_XMLFILE env.LD_PRELOAD! env.OMPI_MCA_btl! "
+            "env.HOROVOD_CYCLE_TIME env.HVD_IMAGE_DIGEST env.HVD_MAX_CPU_ISA! env.HWLOC_XMLFILE env.LD_PRELOAD! "
+            "env.OMPI_MCA_btl! "
             "env.OMP_NUM_THREADS! "
             "env.ONEDNN_MAX_CPU_ISA! env.PRTE_MCA_hwloc_default_binding_policy! "
             "env.PRTE_MCA_rmaps_default_mapping_policy! env.SLURM_JOB_ID ");

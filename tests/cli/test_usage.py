@@ -86,6 +86,11 @@ class BadInput(ProgramTest):
     def test_malformed_variable(self) -> None:
         self.refused(run(*TINY, env={"HOROVOD_FUSION_THRESHOLD": "64MB"}), 2, "HOROVOD_FUSION_THRESHOLD", "'64MB'")
 
+    def test_vectors_that_are_not_known(self) -> None:
+        for command in ((*TINY,), ("doctor",), ("coll", "-b", "1K", "-e", "1K")):
+            self.refused(run(*command, env={"HVD_MAX_CPU_ISA": "AVX3"}), 2, "HVD_MAX_CPU_ISA", "'AVX3'", "AVX2")
+        run("--version", env={"HVD_MAX_CPU_ISA": "AVX3"}).ended_with(0)
+
     def test_replay_file_that_is_not_there(self) -> None:
         self.refused(run("--replay", str(self.folder / "none.txt")), 2, "none.txt")
 
@@ -143,6 +148,20 @@ class Output(ProgramTest):
         result = run(*TINY, "--quiet").ended_with(0)
         self.assertRegex(result.out, r"\Atotal images/sec: \d+\.\d\d\n\Z")
         self.assertEqual(result.err, "")
+
+    def test_every_vector_level_computes_the_same_bits(self) -> None:
+        residual = ["--model", "resnet50", "--image-size", "64", "--batch-size", "2", "--threads", "1", "--ranks", "2"]
+        command = [*residual, "--num-iters", "2", "--device", "cpu", "--num-warmup-batches", "0", "--no-db", "--json"]
+        for dtype in ("fp32", "bf16"):
+            checks = set()
+            for level in ("SSE2", "AVX2", "AVX512"):
+                result = run(*command, "--dtype", dtype, env={"HVD_MAX_CPU_ISA": level})
+                if dtype == "bf16" and result.code == 2:
+                    self.assertIn("bf16", result.err)
+                    continue  # this processor cannot compute in bf16
+                checks.add(json.loads(result.ended_with(0).out)["runs"][0]["checks"])
+            self.assertLessEqual(len(checks), 1, f"{dtype}: {checks}")
+            self.assertTrue(checks or dtype == "bf16")
 
     def test_json(self) -> None:
         result = run(*TRAINING, "--json", "--db", str(self.db)).ended_with(0)

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "engine/base/float16.h"
@@ -18,15 +20,20 @@
 namespace hvd::comm::reduce_test {
 namespace {
 
-template <class T>
-std::vector<T> reduce(const std::vector<std::vector<T>>& inputs, DataType dtype, ReduceOp op, int divisor = 1) {
-  std::vector<const std::byte*> from;
-  for (const auto& input : inputs) from.push_back(reinterpret_cast<const std::byte*>(input.data()));
-  std::vector<T> out(inputs[0].size());
-  const std::array<std::byte*, 1> to{reinterpret_cast<std::byte*>(out.data())};
-  reduce_many(from, to, out.size(), dtype, op, divisor);
-  return out;
-}
+/// The parameter is the vector level.
+class Reduce : public ::testing::TestWithParam<VectorLevel> {
+ protected:
+  template <class T>
+  static std::vector<T> reduce(const std::vector<std::vector<T>>& inputs, DataType dtype, ReduceOp op,
+                               int divisor = 1) {
+    std::vector<const std::byte*> from;
+    for (const auto& input : inputs) from.push_back(reinterpret_cast<const std::byte*>(input.data()));
+    std::vector<T> out(inputs[0].size());
+    const std::array<std::byte*, 1> to{reinterpret_cast<std::byte*>(out.data())};
+    reduce_many(from, to, out.size(), dtype, op, divisor, GetParam());
+    return out;
+  }
+};
 
 float wide(std::uint16_t half, DataType type) {
   return type == DataType::kF16 ? fp16_to_float(half) : bf16_to_float(half);
@@ -35,7 +42,22 @@ std::uint16_t narrow(float value, DataType type) {
   return type == DataType::kF16 ? float_to_fp16(value) : float_to_bf16(value);
 }
 
-TEST(Reduce, HandComputedValues) {
+/// Random numbers of both signs, for the floating-point types without NaN.
+std::vector<std::byte> numbers(DataType type, std::size_t count, std::mt19937& random) {
+  std::vector<std::byte> bytes(count * size_of(type));
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  std::normal_distribution<double> normal;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double value = normal(random);
+    const auto put = [&](auto number) { std::memcpy(bytes.data() + i * sizeof number, &number, sizeof number); };
+    if (type == DataType::kF64) put(value);
+    if (type == DataType::kF32) put(static_cast<float>(value));
+    if (type == DataType::kF16 || type == DataType::kBF16) put(narrow(static_cast<float>(value), type));
+  }
+  return bytes;
+}
+
+TEST_P(Reduce, HandComputedValues) {
   EXPECT_EQ(reduce<float>({{1, -2, 3}, {4, 5, -6}}, DataType::kF32, ReduceOp::kSum), (std::vector<float>{5, 3, -3}));
   EXPECT_EQ(reduce<float>({{1, -2, 3}, {4, 5, -6}}, DataType::kF32, ReduceOp::kAverage, 2),
             (std::vector<float>{2.5, 1.5, -1.5}));
@@ -46,7 +68,7 @@ TEST(Reduce, HandComputedValues) {
   EXPECT_EQ(reduce<std::uint8_t>({{200}, {100}}, DataType::kU8, ReduceOp::kSum), (std::vector<std::uint8_t>{44}));
 }
 
-TEST(Reduce, ProductsAndNarrowIntegers) {
+TEST_P(Reduce, ProductsAndNarrowIntegers) {
   EXPECT_EQ(reduce<float>({{1.5F, -2}, {4, 0.5F}, {2, 3}}, DataType::kF32, ReduceOp::kProduct),
             (std::vector<float>{12, -3}));
   // 3 * 1.0078125 = 3.0234375 is halfway between the bf16 values 3.015625 and 3.03125, and is rounded to even.
@@ -62,7 +84,7 @@ TEST(Reduce, ProductsAndNarrowIntegers) {
             (std::vector<std::int16_t>{-300, 5}));
 }
 
-TEST(Reduce, IntegersWrapWithoutUndefinedBehaviour) {
+TEST_P(Reduce, IntegersWrapWithoutUndefinedBehaviour) {
   const auto most = std::numeric_limits<std::int32_t>::max();
   EXPECT_EQ(reduce<std::int32_t>({{most}, {1}}, DataType::kI32, ReduceOp::kSum),
             (std::vector<std::int32_t>{std::numeric_limits<std::int32_t>::min()}));
@@ -72,7 +94,7 @@ TEST(Reduce, IntegersWrapWithoutUndefinedBehaviour) {
 }
 
 // One input with divisor 1 is only loaded and stored. All 65536 patterns must survive; a NaN may become another NaN.
-TEST(Reduce, EveryHalfPrecisionPatternSurvivesConversion) {
+TEST_P(Reduce, EveryHalfPrecisionPatternSurvivesConversion) {
   std::vector<std::uint16_t> all(65536);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
   for (const DataType type : {DataType::kF16, DataType::kBF16}) {
@@ -82,7 +104,7 @@ TEST(Reduce, EveryHalfPrecisionPatternSurvivesConversion) {
 }
 
 // Sums of many pairs cover rounding ties, subnormal results and infinite results of the vectorised store.
-TEST(Reduce, HalfPrecisionSumsRoundLikeTheScalarConversions) {
+TEST_P(Reduce, HalfPrecisionSumsRoundLikeTheScalarConversions) {
   std::vector<std::uint16_t> a, b;
   std::uint32_t state = 12345;
   for (int i = 0; i < 300000; ++i) {
@@ -106,7 +128,7 @@ TEST(Reduce, HalfPrecisionSumsRoundLikeTheScalarConversions) {
   }
 }
 
-TEST(Reduce, OrderIsLeftToRightAndOutputsMayBeInputs) {
+TEST_P(Reduce, OrderIsLeftToRightAndOutputsMayBeInputs) {
   // (1e8 + 1) - 1e8 loses the 1 in fp32; 1e8 - 1e8 + 1 keeps it.
   EXPECT_EQ(reduce<float>({{1e8F}, {1.0F}, {-1e8F}}, DataType::kF32, ReduceOp::kSum)[0], 0.0F);
   EXPECT_EQ(reduce<float>({{1e8F}, {-1e8F}, {1.0F}}, DataType::kF32, ReduceOp::kSum)[0], 1.0F);
@@ -115,12 +137,59 @@ TEST(Reduce, OrderIsLeftToRightAndOutputsMayBeInputs) {
     const auto bytes = [](std::vector<float>& v) { return reinterpret_cast<std::byte*>(v.data()); };
     const std::array<std::byte*, 3> outputs{bytes(a), bytes(b), bytes(c)};
     const std::array<const std::byte*, 3> inputs{bytes(a), bytes(b), bytes(c)};
-    reduce_many(inputs, outputs, count, DataType::kF32, ReduceOp::kSum);
+    reduce_many(inputs, outputs, count, DataType::kF32, ReduceOp::kSum, 1, GetParam());
     EXPECT_EQ(a, std::vector<float>(count, 7.0F));
     EXPECT_EQ(b, a);
     EXPECT_EQ(c, a);
   }
 }
+
+// The counts leave incomplete vectors and tiles.
+TEST_P(Reduce, EveryTypeAndOperationHasTheBitsOfTheLowestLevel) {
+  std::mt19937 random(1);
+  for (const DataType type : {DataType::kF32, DataType::kF64, DataType::kF16, DataType::kBF16, DataType::kI32,
+                              DataType::kI64, DataType::kU8, DataType::kI8, DataType::kI16}) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      for (const std::size_t count : {1U, 63U, 1500U}) {
+        std::array<std::vector<std::byte>, 3> memory;
+        for (std::vector<std::byte>& one : memory) one = numbers(type, count, random);
+        const std::array<const std::byte*, 3> inputs{memory[0].data(), memory[1].data(), memory[2].data()};
+        std::vector<std::byte> expected(memory[0].size()), got(expected.size());
+        const std::array<std::byte*, 1> to_expected{expected.data()}, to_got{got.data()};
+        const int divisor = op == ReduceOp::kAverage ? 3 : 1;
+        reduce_many(inputs, to_expected, count, type, op, divisor, VectorLevel::kBase);
+        reduce_many(inputs, to_got, count, type, op, divisor, GetParam());
+        EXPECT_EQ(got, expected) << name(type) << " " << count;
+      }
+    }
+  }
+}
+
+TEST_P(Reduce, ConversionsAreThoseOfSingleNumbers) {
+  std::mt19937 random(2);
+  std::vector<std::uint32_t> patterns(50001);
+  for (std::uint32_t& pattern : patterns) pattern = random();
+  for (const DataType type : {DataType::kF16, DataType::kBF16}) {
+    std::vector<std::uint16_t> half(patterns.size());
+    std::vector<float> back(patterns.size());
+    convert(reinterpret_cast<std::byte*>(half.data()), type, reinterpret_cast<const std::byte*>(patterns.data()),
+            DataType::kF32, half.size(), GetParam());
+    convert(reinterpret_cast<std::byte*>(back.data()), DataType::kF32, reinterpret_cast<const std::byte*>(half.data()),
+            type, half.size(), GetParam());
+    for (std::size_t i = 0; i < half.size(); ++i) {
+      const auto from = std::bit_cast<float>(patterns[i]);
+      if (std::isnan(from)) {
+        ASSERT_TRUE(std::isnan(wide(half[i], type)) && std::isnan(back[i])) << i;
+      } else {
+        ASSERT_EQ(half[i], narrow(from, type)) << i;
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(back[i]), std::bit_cast<std::uint32_t>(wide(half[i], type))) << i;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Reduce, ::testing::ValuesIn(available_levels()),
+                         [](const auto& test) { return std::string(name(test.param)); });
 
 TEST(Chunks, CoverCountsAboveTwoToThe31WithIntSizedPieces) {
   constexpr std::size_t kLimit = std::size_t{1} << 30;

@@ -79,9 +79,14 @@ ALGORITHM = re.compile(
     r"(?:min|max|minmax)(?:_element)?|clamp|mismatch|nth_element|partition|(?:partial_|stable_)?sort|remove_if|replace(?:_if)?|"
     r"reverse|rotate|search|shuffle|transform|unique|adjacent_find|binary_search))\("
 )
-# The first file reads the environment, once, for main(). nccl_log.cpp sets variables for NCCL. The last file records
-# which transport MPI was forced to use.
-GETENV_OWNERS = ("bench/cli/environment.cpp", "bench/cli/nccl_log.cpp", "engine/comm/mpi/environment.cpp")
+# The first file reads the environment, once, for main(). nccl_log.cpp sets variables for NCCL. mpi/environment.cpp
+# records which transport MPI was forced to use. vector_level.cpp reads HVD_MAX_CPU_ISA.
+GETENV_OWNERS = (
+    "bench/cli/environment.cpp",
+    "bench/cli/nccl_log.cpp",
+    "engine/base/vector_level.cpp",
+    "engine/comm/mpi/environment.cpp",
+)
 READ_ENVIRONMENT_OWNERS = ("bench/cli/environment.", "bench/cli/main.cpp")
 EXIT_OWNERS = ("bench/cli/main.cpp", "bench/cli/application_end.cpp")
 MAX_CODE_LINES = 600

@@ -47,15 +47,15 @@ void for_each_share(const Pixels& shape, const Body& body) {
   }
 }
 
-/// The parameters are height, width, channels and threads.
-class Mean : public ::testing::TestWithParam<std::tuple<std::size_t, std::size_t, std::size_t, int>> {
+using Case = std::tuple<std::size_t, std::size_t, std::size_t, int>;  // height, width, channels and threads
+
+class Mean : public ::testing::TestWithParam<std::tuple<Case, VectorLevel>> {
  protected:
   [[nodiscard]] static Pixels shape() {
-    return {.images = 3,
-            .height = std::get<0>(GetParam()),
-            .width = std::get<1>(GetParam()),
-            .channels = std::get<2>(GetParam())};
+    return {.images = 3, .height = std::get<0>(size()), .width = std::get<1>(size()), .channels = std::get<2>(size())};
   }
+  [[nodiscard]] static Case size() { return std::get<0>(GetParam()); }
+  [[nodiscard]] static VectorLevel level() { return std::get<1>(GetParam()); }
 
   // The bound covers nine products and sums in fp32, relative to the sum of the absolute values, and one rounding to
   // bf16.
@@ -67,13 +67,13 @@ class Mean : public ::testing::TestWithParam<std::tuple<std::size_t, std::size_t
     }
   }
 
-  const ThreadScope threads_{std::get<3>(GetParam())};
+  const ThreadScope threads_{std::get<3>(size())};
 };
 
 TEST_P(Mean, IsOfThePixelsInsideTheImage) {
   const Image x = random_image(shape(), 1);
   Image y(x.size(), 0x7fc0);  // NaN, so that elements that are not written are noticed
-  mean_3x3(x.data(), y.data(), shape());
+  mean_3x3(x.data(), y.data(), shape(), level());
   std::vector<double> expected(x.size()), magnitude(x.size());
   for_each_share(shape(), [&](std::size_t pixel, std::size_t neighbour, double share) {
     for (std::size_t c = 0; c < shape().channels; ++c) {
@@ -88,7 +88,7 @@ TEST_P(Mean, IsOfThePixelsInsideTheImage) {
 TEST_P(Mean, GradientIsItsTranspose) {
   const Image diff_y = random_image(shape(), 2);
   Image diff_x(diff_y.size(), 0x7fc0);
-  mean_3x3_backward(diff_y.data(), diff_x.data(), shape());
+  mean_3x3_backward(diff_y.data(), diff_x.data(), shape(), level());
   std::vector<double> expected(diff_y.size()), magnitude(diff_y.size());
   for_each_share(shape(), [&](std::size_t pixel, std::size_t neighbour, double share) {
     for (std::size_t c = 0; c < shape().channels; ++c) {
@@ -101,9 +101,10 @@ TEST_P(Mean, GradientIsItsTranspose) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Mean,
-                         ::testing::Values(std::tuple{1, 1, 5, 1}, std::tuple{1, 2, 16, 1}, std::tuple{2, 1, 7, 1},
-                                           std::tuple{3, 3, 1, 1}, std::tuple{5, 7, 33, 1}, std::tuple{17, 17, 48, 1},
-                                           std::tuple{17, 17, 48, 2}, std::tuple{9, 35, 40, 3}));
+                         ::testing::Combine(::testing::Values(Case{1, 1, 5, 1}, Case{1, 2, 16, 1}, Case{2, 1, 7, 1},
+                                                              Case{3, 3, 1, 1}, Case{5, 7, 33, 1}, Case{17, 17, 48, 1},
+                                                              Case{17, 17, 48, 2}, Case{9, 35, 40, 3}),
+                                            ::testing::ValuesIn(available_levels())));
 
 }  // namespace
 }  // namespace hvd::models::onednn::mean_test

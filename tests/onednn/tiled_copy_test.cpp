@@ -113,5 +113,11 @@ TEST(TiledCopy, LeavesOtherLayoutsToTheLibrary) {
   EXPECT_FALSE(planned({64, 3, 1, 1}, Type::f32, Tag::abcd, Type::bf16, Tag::ABcd16a16b2a)) << "images";
 }
 
+TEST(TiledCopy, LeavesAllLayoutsToTheLibraryBelowAvx512) {
+  const Md stored({64, 96, 3, 3}, Type::f32, Tag::ABcd16b16a), wanted({64, 96, 3, 3}, Type::bf16, Tag::ABcd16a16b2a);
+  EXPECT_FALSE(TiledCopy::plan(stored, wanted, VectorLevel::kAvx2));
+  EXPECT_FALSE(TiledCopy::plan(stored, wanted, VectorLevel::kBase));
+}
+
 }  // namespace
 }  // namespace hvd::models::onednn::tiled_copy_test

@@ -32,6 +32,8 @@ class RecordedCommand(unittest.TestCase):
             ["mpirun", "-n", "2", str(HERE), "--model=vgg16", "--label=k=a b", "--efficiency", f"--db={DB}"],
         )
         self.assertEqual(parse(line).variables, {"OMP_NUM_THREADS": "2"})
+        vectors = {"HVD_MAX_CPU_ISA": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+        self.assertEqual(parse("env HVD_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 hvd_bench").variables, vectors)
         for launcher in ("srun --mpi=pmix -N 2 -n 8", "jsrun -n 6", "mpiexec -n 4", "mpirun -np 4 --map-by ppr:2:node"):
             made = self.words(f"{launcher} hvd_bench train --no_check --batch_size=4")
             self.assertEqual(made, f"{launcher} {HERE} --no-check --batch-size=4 --db={DB}")
