@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hvdb import comparable, data, printable, process, recorded_command
@@ -103,13 +103,25 @@ def command_at(place: Place, run: Run, store_file: Path) -> Command:
     if "tuning-folder" in recorded.files and not place.tuning_folder:
         left_out.append(f"--tuning-folder {recorded.files['tuning-folder']}: name yours with --tuning-folder")
     program = find_program(place.program)
-    words = recorded_command.command(recorded, program, store_file.absolute(), files)
+    words = recorded_command.command(_with_fitted_size(run, recorded), program, store_file.absolute(), files)
     if _labels_cycled(run, recorded):
         if _has_option(program, "--labels"):
             words.append("--labels=cycled")
         else:
             left_out.append(f"labels cycled then; {program} does not show --labels: add --labels=cycled if it knows it")
     return Command(words, recorded.variables, left_out)
+
+
+def _with_fitted_size(run: Run, recorded: recorded_command.Recorded) -> recorded_command.Recorded:
+    """Returns the command with what --fit chose in the run instead of --fit, which could choose another size now."""
+    if "--fit" not in recorded.options:
+        return recorded
+    chosen = {"--batch-size": run.columns["batch_size"], "--image-size": run.columns["image_size"]}
+    rate = run.fact("sgd.learning_rate")
+    if re.fullmatch(r"[0-9.e+-]{1,32}", rate):
+        chosen["--learning-rate"] = rate
+    kept = [option for option in recorded.options if option.partition("=")[0] not in {*chosen, "--fit"}]
+    return replace(recorded, options=(*kept, *(f"{name}={value}" for name, value in chosen.items())))
 
 
 def _labels_cycled(run: Run, recorded: recorded_command.Recorded) -> bool:

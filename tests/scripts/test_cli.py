@@ -160,6 +160,20 @@ class CommandTest(FolderTest):
         self.fact("data.labels", "fresh")
         self.assertNotIn("--labels", run("rerun", run_id, self.db, "--program", program).stdout)
 
+    def test_rerun_repeats_the_size_that_fit_chose(self) -> None:
+        """--fit could choose another batch today, so the record's own batch, image size and rate stand in its place."""
+        run_id = self.record(1.25, "Test CPU")
+        command = "hvd_bench --model vgg16 --efficiency --fit --batch-size 4"
+        self.change("UPDATE session SET command_line = ?", command)
+        self.change("UPDATE run SET batch_size = 3, image_size = 160")
+        self.fact("sgd.learning_rate", "0.0075")
+        shown = run("rerun", run_id, self.db, "--program", self.program, code=0).stdout
+        self.assertRegex(
+            shown, "runs: .* --model=vgg16 --efficiency --batch-size=3 --image-size=160 --learning-rate=0.0075 --db="
+        )
+        self.change("UPDATE provenance SET value = '0.1 --db=/stranger' WHERE key = 'sgd.learning_rate'")
+        self.assertNotIn("stranger", run("rerun", run_id, self.db, "--program", self.program, code=0).stdout)
+
     def test_rerun_compares_sums_only_after_equal_steps_of_every_phase(self) -> None:
         run_id = self.record(1.25, "Test CPU")
         self.change("UPDATE run SET measured_steps = measured_steps - 1 WHERE phase = 'none'")
