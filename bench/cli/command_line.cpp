@@ -34,8 +34,7 @@ constexpr const char* kFooter = R"(Examples:
   hvd_bench doctor                                  is this machine what it should be?
 
 Environment (the command line wins): HOROVOD_FUSION_THRESHOLD (bytes), HOROVOD_CYCLE_TIME (ms),
-  HOROVOD_CACHE_CAPACITY (entries), HOROVOD_TIMELINE (file).
-  HVD_MAX_CPU_ISA (SSE2, AVX2, AVX512): the widest vectors of this program's own kernels.
+  HOROVOD_CACHE_CAPACITY (entries), HOROVOD_TIMELINE (file); HVD_MAX_CPU_ISA (SSE2, AVX2, AVX512: the widest vectors).
 Exit codes: 0 good, 1 failed check, 2 usage or I/O, 3 undecided (validate), 5 a rank lost or a deadline passed, 6 ranks disagree,
   7 interrupted, 8 out of memory or a library failed, 9 a defect of hvd_bench.)";
 

@@ -36,7 +36,8 @@ std::string giga_text(double value, const char* unit) { return fmt::format("{:.1
 Finding judge_reference_code(const std::string& found) {
   constexpr const char* kSubject = "oneDNN code";
   if (found.empty()) return {Level::kGood, kSubject, "compiled code for every operation of every network", {}};
-  return {Level::kWarning, kSubject, found, "expect such runs to carry the caution reference_code"};
+  return {Level::kWarning, kSubject, found,
+          "use larger images or another version of oneDNN; such runs carry the caution reference_code"};
 }
 
 std::vector<Finding> judge_fp32(const Fp32Rates& rates) {

@@ -74,7 +74,8 @@ class IgnoreGradients final : public models::GradientSink {
 
 PeakRate peak_rate(int threads, VectorLevel level) {
   // Other programs can only slow down a run, so the fastest of many short runs counts. The runs for the rate and for
-  // the clock take turns, so that both have the same clock.
+  // the clock take turns, so that a change of the clock meets both. One thread alone may have a higher clock than all
+  // together: the measured clock is an upper bound.
   constexpr int kTurns = 20;
   constexpr long kRounds = 1L << 20, kAdditions = 1L << 22;  // some milliseconds, and one
   std::vector<float> results(static_cast<std::size_t>(threads));

@@ -129,10 +129,10 @@ std::string bound_line(const SessionResult& result, const RunRecord& full) {
   const auto row = std::find_if(full.decomposition.begin(), full.decomposition.end(),
                                 [](const DecompositionRow& part) { return part.component == "efficiency"; });
   const bool by_rounds = row != full.decomposition.end();
+  const Estimate efficiency = by_rounds ? estimate_of(*row) : Estimate{0, kNoInterval, kNoInterval};
   return fmt::format("\nscaling     {:.2f} images/s of {:.2f} ({} x one rank alone): efficiency {}{}\n",
-                     full.images_per_second->value, bound, full.world_size,
-                     efficiency_text(by_rounds ? estimate_of(*row) : Estimate{0, kNoInterval, kNoInterval}),
-                     by_rounds ? ", round by round" : "");
+                     full.images_per_second->value, bound, full.world_size, efficiency_text(efficiency),
+                     is_resolved(efficiency) ? ", round by round" : "");
 }
 
 std::string compute_line(const RunRecord& run) {
@@ -165,7 +165,7 @@ std::string plan_text(const Options& options, const Setup& setup, const std::str
   std::string text = fmt::format("{}\n  {:<10} {}{}, batch {} per rank{}, images {} x {}, {} on {}\n", version_text(),
                                  setup.replay ? "replaying" : "training", printable(model.model),
                                  model.auxiliary_head ? " with its auxiliary head" : "", model.batch_size,
-                                 options.fit ? " at most (--fit)" : "", model.image_size, model.image_size,
+                                 options.fit ? " or fewer (--fit)" : "", model.image_size, model.image_size,
                                  setup.compute_name(), setup.device_name());
   text += plan_of_measurement(options);
   text += fmt::format("  stored in  {}\n", options.db_file.empty() ? "nothing (--no-db)" : printable(options.db_file));

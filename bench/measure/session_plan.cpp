@@ -55,7 +55,7 @@ std::string plan_line(const SessionPlan& plan, double step_seconds, std::int64_t
   const auto count = [](auto n, const char* one) { return fmt::format("{} {}{}", n, one, n == 1 ? "" : "s"); };
   return fmt::format("{} of 3 phases, {} a visit, {} a step: about {}", count(plan.rounds, "round"),
                      count(plan.samples_per_visit * steps_per_sample, "step"), seconds_text(step_seconds),
-                     duration_text(plan.seconds));
+                     plan.seconds < 10 ? seconds_text(plan.seconds) : duration_text(plan.seconds));
 }
 
 double ShortestSession::seconds(double step_seconds) const { return step_seconds * steps(kFewestRounds); }
@@ -72,6 +72,7 @@ std::size_t ShortestSession::rounds(double step_seconds, double seconds) const {
 }
 
 void promise(StoppingRule& rule, const SessionPlan& plan, double elapsed_seconds) {
+  if (rule.exact_samples) return;  // the samples end the session, however long they take
   rule.earliest_seconds = elapsed_seconds + (1 - kPromiseKept) * plan.seconds;
   if (plan.limited) return;  // the time cap ends the session
   rule.planned_seconds = elapsed_seconds + plan.seconds;

@@ -33,7 +33,7 @@ struct SessionPlan {
   std::int64_t samples_per_visit = 0;
   double seconds = 0;               ///< expected duration of the rounds
   std::size_t rounds_that_fit = 0;  ///< into the time left, with visits of samples_per_visit
-  bool limited = false;             ///< more rounds were wanted than fit
+  bool limited = false;             ///< as many rounds were wanted as fit, or more
 };
 
 /// Plans the wanted rounds, or more if the interval is expected to need more samples, and at most as many as fit; or
@@ -48,7 +48,8 @@ std::string plan_line(const SessionPlan& plan, double step_seconds, std::int64_t
 /// A session keeps its promised time within a third: it ends no earlier than 2/3 of it, and no later than 4/3 of it.
 inline constexpr double kPromiseKept = 1.0 / 3.0;
 
-/// Sets the rule's times so that the session keeps the plan's time. `elapsed_seconds`: now, when the rounds begin.
+/// Sets the rule's times so that the session keeps the plan's time, unless the rule asks for exact_samples.
+/// `elapsed_seconds`: now, when the rounds begin.
 void promise(StoppingRule& rule, const SessionPlan& plan, double elapsed_seconds);
 
 /// The steps of the shortest session with kFewestRounds rounds.

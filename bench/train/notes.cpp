@@ -37,7 +37,7 @@ std::string rounds_note(const Findings& findings) {
   if (findings.rounds >= kFewestRoundsToBelieve) return {};
   if (findings.rounds == 1) {
     return "caution: the efficiency comes from one round of its phases, so that it has no interval; give it more with "
-           "--max-time";
+           "--max-time or --num-iters";
   }
   return fmt::format(
       "caution: the efficiency comes from {} rounds of its phases; from fewer than {} its interval is often too narrow",
@@ -52,7 +52,14 @@ std::string beyond_note(const RunRecord& full, const EfficiencyAnalysis& measure
   const Estimate& efficiency = measured.efficiency;
   if (full.world_size == 1 || (efficiency.has_interval() ? efficiency.low : efficiency.value) <= kBeyond) return {};
   return "caution: above 100 %, rank 0 alone was slower than it is among the others: something else ran beside it, or "
-         "its clock was lower; measure again on a quiet machine, in more rounds (--max-time)";
+         "its clock was lower; measure again on a quiet machine, in more rounds (--num-iters)";
+}
+
+std::string unresolved_note(const EfficiencyAnalysis& measured) {
+  if (!measured.efficiency.has_interval() || is_resolved(measured.efficiency)) return {};
+  return "caution: the efficiency is not resolved; measure again on a quiet machine, or in more rounds (--num-iters "
+         "with "
+         "ten times the rounds narrows the interval to a third)";
 }
 
 const RunRecord* find(std::span<const RunRecord> runs, Phase phase) {
@@ -203,6 +210,7 @@ std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Fi
     if (full->world_size > 1) notes.push_back(reconciliation_note(*full));
     notes.push_back(efficiency_note(*full, *none, *solo, *findings.efficiency, expected, facts.spare_core));
     if (std::string rounds = rounds_note(findings); !rounds.empty()) notes.push_back(std::move(rounds));
+    if (std::string wide = unresolved_note(*findings.efficiency); !wide.empty()) notes.push_back(std::move(wide));
     if (std::string beyond = beyond_note(*full, *findings.efficiency); !beyond.empty()) {
       notes.push_back(std::move(beyond));
     }

@@ -229,7 +229,8 @@ WorkTrial try_work_apart(const Session& session, comm::Communicator& communicato
     engine.set_activity("timing the first steps (--fit)", 0);
     const std::unique_ptr<Trainer> trainer = parts.make_trainer(threads);
     trainer->start();
-    trial = try_work(*trainer, setup, shortest, std::chrono::duration<double>(session.options.max_time).count());
+    trial = try_work(*trainer, setup, shortest, std::chrono::duration<double>(session.options.max_time).count(),
+                     session.process.stop_requested);
     engine.barrier();
   });
   return trial;
@@ -246,12 +247,11 @@ void choose_size(Session& session, comm::Communicator& communicator) {
   for (;;) {
     const WorkTrial trial = try_work_apart(session, communicator, shortest);
     if (!asked) asked = trial.step_seconds;
-    if (trial.fits == work_of(setup)) break;
+    if (trial.fits == work_of(setup) || trial.cancelled) break;
     take_work(trial.fits, setup);
   }
   reset_peak_resident_set();  // the peak that the run stores must not be that of a larger batch
   session.fit = fit_line(setup, *asked);
-  if (communicator.topology().rank == 0 && session.observer.tell) session.observer.tell("  fit        " + session.fit);
 }
 
 // Collective: uses the thresholds that `hvd_bench coll --find-crossovers` kept for a world like this one.
@@ -277,6 +277,9 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
                   endings(session));
   Engine& engine = parts.engine();
   with_peers_told(session, engine, [&] {
+    if (!session.fit.empty() && engine.rank() == 0 && session.observer.tell) {
+      session.observer.tell("  fit        " + session.fit);
+    }
     if (session.options.validate && engine.size() == 1) {
       throw Error(Errc::kInvalidArgument,
                   "validate compares ranks, and there is one; start several: mpirun -n 4, srun, or --ranks 4");

@@ -120,6 +120,7 @@ void SessionLeader::warm_up() {
   steady.maximum_seconds = kWarmUpShare * rule_.maximum_seconds;
   SteadyState state(steady);
   const std::optional<int> exact = options_.num_warmup_batches;
+  const auto settled = [&] { return warm_up_steps_ > static_cast<std::int64_t>(trainer_.settling_steps()); };
   const auto missing = [&] { return exact && warm_up_steps_ < *exact; };
   while (!loss_.failed() && (exact ? missing() && elapsed() < rule_.maximum_seconds : !state.finished())) {
     std::int64_t steps = segment_steps(phase_run.step_seconds);
@@ -133,9 +134,9 @@ void SessionLeader::warm_up() {
     warm_up_steps_ += steps;
     follow_loss(phase_run, answers);
     tell_progress("warm-up", phase_run, 0, -1);
-    if (warm_up_steps_ > static_cast<std::int64_t>(trainer_.settling_steps())) require_rounds(phase_run.step_seconds);
+    if (settled()) require_rounds(phase_run.step_seconds, true);
   }
-  require_rounds(phase_run.step_seconds);
+  require_rounds(phase_run.step_seconds, settled());
   last_warm_up_steps_.assign(state.window().begin(), state.window().end());
   if (loss_.failed()) {
     findings_.warm_up = fmt::format("warm-up: {} steps, then the loss was not finite", warm_up_steps_);

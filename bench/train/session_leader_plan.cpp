@@ -11,14 +11,14 @@ void SessionLeader::tell(const std::string& line) const {
   if (observer_.tell) observer_.tell(line);
 }
 
-void SessionLeader::require_rounds(double step_seconds) {
+void SessionLeader::require_rounds(double step_seconds, bool settled) {
   if (room_checked_ || !setup_.interleaved || rule_.exact_samples || !(step_seconds > 0)) return;
   room_checked_ = true;
   const ShortestSession shortest = rounds_.shortest_session(options_.num_warmup_batches);
   const double cap = rule_.maximum_seconds;
   if (step_seconds <= shortest.longest_step(cap)) return;
   const std::string advice = room_advice(setup_, shortest, step_seconds, cap);
-  if (shortest.rounds(step_seconds, cap - elapsed()) < kFewestForInterval) {
+  if (settled && shortest.rounds(step_seconds, cap - elapsed()) < kFewestForInterval) {
     throw Error(Errc::kInconclusive, "too few rounds would fit for an interval: " + advice);
   }
   tell("  caution    " + advice);

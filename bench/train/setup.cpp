@@ -82,8 +82,10 @@ void take_model(const Options& options, Setup& setup) {
   if (options.batch_size == 0) {
     const bool gpu = setup.device == Device::kCuda;
     setup.model.batch_size = gpu ? kDefaultBatchGpu : kDefaultBatchCpu;
-    setup.notes.push_back(
-        fmt::format("batch of {} images per rank (the {}'s default)", setup.model.batch_size, gpu ? "GPU" : "CPU"));
+    if (!options.fit) {  // the line of --fit says which batch was taken
+      setup.notes.push_back(
+          fmt::format("batch of {} images per rank (the {}'s default)", setup.model.batch_size, gpu ? "GPU" : "CPU"));
+    }
   }
   if (options.image_size == 0) setup.model.image_size = info.default_image_size;
   if (setup.device == Device::kCpu) {

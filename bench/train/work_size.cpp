@@ -37,11 +37,18 @@ std::string room_advice(const Setup& setup, const ShortestSession& shortest, dou
   std::optional<WorkSize> fits;
   if (!setup.replay)
     fits = work_that_fits(tried, step_seconds, shortest.longest_step(cap_seconds), smallest_image(setup));
-  if (fits) text += fmt::format("{} should fit (--fit chooses it), or ", size_options(*fits, tried));
+  if (fits) {
+    text += size_options(*fits, tried);
+    Setup smaller = setup;
+    take_work(*fits, smaller);
+    if (fits->batch != tried.batch) text += fmt::format(" --learning-rate {:g}", smaller.sgd.learning_rate);
+    text += " should fit (--fit chooses a size that does), or ";
+  }
   return text + fmt::format("give --max-time {:.0f}", std::ceil(needed));
 }
 
-WorkTrial try_work(Trainer& trainer, const Setup& setup, const ShortestSession& shortest, double cap_seconds) {
+WorkTrial try_work(Trainer& trainer, const Setup& setup, const ShortestSession& shortest, double cap_seconds,
+                   const std::function<std::string()>& stop) {
   const WorkSize tried = work_of(setup);
   const std::int64_t least = smallest_image(setup);
   const double longest = shortest.longest_step(cap_seconds);
@@ -49,7 +56,7 @@ WorkTrial try_work(Trainer& trainer, const Setup& setup, const ShortestSession& 
   WorkTrial trial;
   // The first steps touch memory, load libraries and capture graphs. They are timed too, so that no second step is
   // taken where a step is so long that it cannot fit.
-  for (std::uint64_t step = 0; step <= trainer.settling_steps(); ++step) {
+  for (std::uint64_t step = 0; !trial.done; ++step) {
     const double mine = trainer.steps(Phase::kFull, 1).back().step;
     trial.step_seconds = 0;
     for (const comm::Bytes& theirs : engine.gather(std::as_bytes(std::span(&mine, 1)))) {
@@ -57,18 +64,22 @@ WorkTrial try_work(Trainer& trainer, const Setup& setup, const ShortestSession& 
       std::memcpy(&seconds, theirs.data(), sizeof seconds);
       trial.step_seconds = std::max(trial.step_seconds, seconds);
     }
-    trial.fits = work_that_fits(tried, trial.step_seconds, longest, least).value_or(smallest_work(tried, least));
+    const bool last = step >= trainer.settling_steps();
+    const bool hopeless = !last && trial.step_seconds > kFarTooLong * longest;
+    const double later_step = hopeless ? trial.step_seconds / kFarTooLong : trial.step_seconds;
+    trial.fits = work_that_fits(tried, later_step, longest, least).value_or(smallest_work(tried, least));
+    trial.cancelled = stop && !stop().empty();
+    trial.done = last || trial.cancelled || (hopeless && trial.fits != tried);
     const comm::Bytes agreed = engine.broadcast_message(std::as_bytes(std::span(&trial, 1)), 0);
     std::memcpy(&trial, agreed.data(), sizeof trial);
-    if (trial.step_seconds > kFarTooLong * longest && trial.fits != tried) break;
   }
   return trial;
 }
 
 std::string fit_line(const Setup& fitted, double step_seconds) {
   const WorkSize size = work_of(fitted);
-  return fmt::format("{} takes {} a step here: batch {}, images {} x {}", fitted.model.model,
-                     seconds_text(step_seconds), size.batch, size.image, size.image);
+  return fmt::format("{} takes {} a step here: batch {}, images {} x {}, learning rate {:g}", fitted.model.model,
+                     seconds_text(step_seconds), size.batch, size.image, size.image, fitted.sgd.learning_rate);
 }
 
 }  // namespace hvd::bench

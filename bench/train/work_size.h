@@ -2,6 +2,7 @@
 // is in bench/measure/session_plan.h.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "bench/measure/session_plan.h"
@@ -18,18 +19,23 @@ WorkSize work_of(const Setup& setup);
 void take_work(const WorkSize& work, Setup& setup);
 
 /// Says how long kFewestRounds rounds would take, that they do not fit into `cap_seconds`, and which options would
-/// help.
+/// help. The options for a smaller batch include its learning rate (take_work()).
 std::string room_advice(const Setup& setup, const ShortestSession& shortest, double step_seconds, double cap_seconds);
 
 struct WorkTrial {
   double step_seconds = 0;  ///< of the slowest rank
   WorkSize fits;  ///< the work to take: the setup's if that fits, or if there is no smaller work; else a smaller one
+  bool done = false;       ///< the trial takes no more steps
+  bool cancelled = false;  ///< rank 0's `stop` gave a reason
 };
 
-/// Collective: trains until a step's time is known. Rank 0 decides, and all ranks return rank 0's result.
-WorkTrial try_work(Trainer& trainer, const Setup& setup, const ShortestSession& shortest, double cap_seconds);
+/// Collective: trains until a step's time is known. Rank 0 decides, and all ranks return rank 0's result. `stop` (may
+/// be empty) is asked after every step; if rank 0's returns a reason, the trial ends.
+WorkTrial try_work(Trainer& trainer, const Setup& setup, const ShortestSession& shortest, double cap_seconds,
+                   const std::function<std::string()>& stop);
 
-/// Returns "vgg16 takes 6.9 s a step here: batch 1, images 224 x 224". `step_seconds`: a step of the batch asked for.
+/// Returns "vgg16 takes 6.9 s a step here: batch 1, images 224 x 224, learning rate 0.0025". `step_seconds`: a step of
+/// the batch that the user asked for.
 std::string fit_line(const Setup& fitted, double step_seconds);
 
 }  // namespace hvd::bench

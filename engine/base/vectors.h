@@ -17,8 +17,6 @@ struct Vectors {
   static constexpr std::size_t kLanes = kBytes / 4;
   typedef float F32 __attribute__((vector_size(kBytes)));
   typedef std::uint32_t U32 __attribute__((vector_size(kBytes)));
-  typedef std::int32_t Truth
-      __attribute__((vector_size(kBytes)));  // result of a comparison: all bits of a lane or none
 };
 
 /// Loads a vector from memory of any alignment.

@@ -77,7 +77,7 @@ void GroupData::choose(const CommOptions& options) {
   reducer_.set_segment(options_.segment_bytes);
   exchange_.set_segment(options_.segment_bytes);
   if (state_.transport == nullptr) return;
-  // Between nodes no segment is longer than the eager limit: with longer ones, the rings of Open MPI over TCP took 1.2
+  // Between nodes no segment is longer than the eager limit: with longer ones, the rings of Open MPI over TCP took 1.1
   // to 1.8 times as long (docs/algorithms.md).
   const std::size_t eager = state_.transport->eager_bytes();
   const std::size_t segment = eager == 0 ? options_.segment_bytes : std::min(options_.segment_bytes, eager);

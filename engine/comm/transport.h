@@ -50,7 +50,7 @@ class Transport {
                                   const Wait& wait) = 0;
   /// Returns the longest message that is sent at once; longer ones first ask the receiver (rendezvous). The question
   /// and its answer wait behind other messages of the same connection, so a stream of long messages leaves the link
-  /// idle. 0: not known, or no question costs time. The same on all ranks.
+  /// idle. 0: not known, or a rendezvous costs nothing. The same on all ranks.
   [[nodiscard]] virtual std::size_t eager_bytes() const noexcept { return 0; }
   /// "mpi", "threads".
   [[nodiscard]] virtual std::string name() const = 0;

@@ -6,8 +6,8 @@
 // images of 2x2 pixels in the forward pass's blocked layouts: eight operations took 7.4 of the 7.7 s of a step.
 #pragma once
 
+#include <exception>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,7 +28,7 @@ template <class Request, class Describe>
 auto first_compiled(const std::vector<Request>& requests, const Describe& describe) {
   using Described = decltype(describe(requests.front()));
   std::optional<Described> reference;
-  std::optional<dnnl::error> refusal;
+  std::exception_ptr refusal;
   for (const Request& request : requests) {
     try {
       Described described = describe(request);
@@ -42,17 +42,17 @@ auto first_compiled(const std::vector<Request>& requests, const Describe& descri
       if (!reference) reference = described;
     } catch (const dnnl::error& error) {
       if (error.status != dnnl_unimplemented) throw;
-      if (!refusal) refusal = error;
+      if (!refusal) refusal = std::current_exception();
     }
   }
-  if (!reference) throw *refusal;
+  if (!reference) std::rethrow_exception(refusal);
   return *reference;
 }
 
-struct BoundOperation;
+class PrimitiveProgram;
 
-/// Returns one line that names the first of `operations` that are reference code, says how many they are, and what to
-/// do; empty if there is none.
-std::string reference_code_text(std::span<const BoundOperation> operations);
+/// Returns one line that names the first operation of `program` that is reference code, says how many there are, and
+/// what to do; empty if there is none. The operations that refresh copies of weights count too.
+std::string reference_code_text(const PrimitiveProgram& program);
 
 }  // namespace hvd::models::onednn

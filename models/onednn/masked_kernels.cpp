@@ -40,7 +40,6 @@ template <int kBytes>
 struct Pair {
   using F32 = typename Vectors<kBytes>::F32;
   using U32 = typename Vectors<kBytes>::U32;
-  using Truth = typename Vectors<kBytes>::Truth;
   static constexpr std::size_t kLanes = Vectors<kBytes>::kLanes;
   static constexpr std::size_t kCount = 2 * kLanes;
 
@@ -65,7 +64,6 @@ struct Pair {
 template <int kBytes>
 struct Keep {
   using U32 = typename Vectors<kBytes>::U32;
-  using Truth = typename Vectors<kBytes>::Truth;
   U32 first, second;
 
   HVD_ALWAYS_INLINE void all() {
@@ -114,7 +112,7 @@ HVD_ALWAYS_INLINE typename Vectors<kBytes>::U32 rounded(typename Vectors<kBytes>
   const U32 bits = reinterpret_cast<U32>(value);
   const U32 nearest = bits + (0x7fffU + ((bits >> 16) & 1U));
   if constexpr (kNumbers) return nearest;
-  return value != value ? bits | 0x400000U : nearest;  // a quiet NaN
+  return value != value ? bits | 0x400000U : nearest;  // NOLINT(misc-redundant-expression): a NaN becomes a quiet one
 }
 
 /// Stores the kept elements, and 0 for the others.

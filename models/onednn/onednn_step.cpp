@@ -109,7 +109,7 @@ class OnednnStep final : public TrainStep, public ShardedUpdate {
 
   std::vector<OperationProfile> profile() const override;
 
-  std::string slow_reason() const override { return reference_code_text(program_.operations()); }
+  std::string slow_reason() const override { return reference_code_text(program_); }
   std::string description() const override { return fmt::format("onednn {} {}", library_version(), library_isa()); }
 
  private:
@@ -192,23 +192,26 @@ std::string onednn_unsupported_reason(DataType compute) {
 std::string onednn_slow_reason(DataType compute) {
   if (compute != DataType::kBF16 || bf16_units(dnnl::get_effective_cpu_isa()) != Bf16Units::kVectors) return {};
   return fmt::format(
-      "oneDNN {} computes bf16 with AVX-512 here ({}), without AMX, which took twice as long as fp32 where it was "
-      "measured: use --dtype fp32, or a processor with AMX",
+      "oneDNN {} computes bf16 with AVX-512 here ({}), without AMX; whole steps took twice as long as in fp32 where "
+      "they "
+      "were measured, although a single convolution may be faster: use --dtype fp32, or a processor with AMX",
       library_version(), library_isa());
 }
 
-std::string onednn::reference_code_text(std::span<const BoundOperation> operations) {
+std::string onednn::reference_code_text(const PrimitiveProgram& program) {
   std::size_t count = 0;
   std::string first;
-  for (const BoundOperation& operation : operations) {
-    if (!is_reference(operation.implementation)) continue;
-    if (count++ == 0) first = fmt::format("{} of {}", operation.kind, operation.node);
+  for (const auto& operations : {program.operations(), program.refresh_operations()}) {
+    for (const BoundOperation& operation : operations) {
+      if (!is_reference(operation.implementation)) continue;
+      if (count++ == 0) first = fmt::format("{} of {}", operation.kind, operation.node);
+    }
   }
   if (count == 0) return {};
   return fmt::format(
-      "oneDNN {} has no compiled code for {} operations on this processor ({}), the first {}; its reference code for "
-      "them may take 100 times as long: use larger images or another version of oneDNN",
-      library_version(), count, library_isa(), first);
+      "oneDNN {} has no compiled code for {} operation{} on this processor ({}), the first {}; its reference code may "
+      "take 100 times as long: use larger images or another version of oneDNN",
+      library_version(), count, count == 1 ? "" : "s", library_isa(), first);
 }
 
 std::string onednn_reference_code(const Graph& graph, DataType compute, int threads) {
@@ -220,7 +223,7 @@ std::string onednn_reference_code(const Graph& graph, DataType compute, int thre
     PrimitiveProgram program(dnnl::engine(dnnl::engine::kind::cpu, 0));
     Parameters parameters(graph, compute, program);
     Compiler(graph, {.compute = compute}, program, parameters).compile();
-    return reference_code_text(program.operations());
+    return reference_code_text(program);
   } catch (const dnnl::error& error) {
     throw Error(Errc::kBackend,
                 fmt::format("oneDNN {} could not compile {}: {}", library_version(), graph.model, error.what()));

@@ -134,7 +134,7 @@ void Parameters::update_piece(std::size_t parameter, std::size_t from, std::size
   // Update whole strips: each strip belongs to the piece in which it starts.
   const TiledCopy& layout = of.tiled.front().first;  // all copies have the strips of the stored weights
   const std::size_t strip = layout.strip(), rows = layout.rows(), columns = strip / rows;
-  constexpr std::size_t kTile = TiledCopy::kTile;
+  constexpr std::size_t kSide = TiledCopy::kTile;  // of a tile
   for (std::size_t s = (from + strip - 1) / strip; s < (to + strip - 1) / strip; ++s) {
     const std::size_t start = s * strip;
     if (rows == 1) {
@@ -142,7 +142,7 @@ void Parameters::update_piece(std::size_t parameter, std::size_t from, std::size
       for (std::size_t tile = 0; tile < layout.tiles(); tile += kTiles) {
         const std::size_t last = std::min(layout.tiles(), tile + kTiles);
         pack(s, tile, last);
-        arrays.prefetch(start + strip + tile * kTile * kTile, (last - tile) * kTile * kTile);
+        arrays.prefetch(start + strip + tile * kSide * kSide, (last - tile) * kSide * kSide);
       }
       continue;
     }
@@ -151,9 +151,9 @@ void Parameters::update_piece(std::size_t parameter, std::size_t from, std::size
       for (std::size_t row = 0; row < rows; ++row) {
         arrays.step(factors, start + row * columns + column, start + row * columns + end);
       }
-      for (std::size_t at = column; at < end; at += kTiles * kTile) {
-        const std::size_t last = std::min(end, at + kTiles * kTile);
-        pack(s, at / kTile, last / kTile);
+      for (std::size_t at = column; at < end; at += kTiles * kSide) {
+        const std::size_t last = std::min(end, at + kTiles * kSide);
+        pack(s, at / kSide, last / kSide);
         for (std::size_t row = 0; row < rows; ++row) {
           arrays.prefetch(start + row * columns + at + kColumns, last - at);
         }

@@ -10,7 +10,7 @@ are never averaged over models.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -284,6 +284,17 @@ def _efficiency(solo: Run, full: Run) -> Session:
     return Session(part.fraction, part.low, part.high, full.replicates_of("efficiency"))
 
 
+def pooled_efficiency(sessions: Sequence[Session]) -> Estimate:
+    """Returns the pooled efficiency. A range over few sessions includes the interval of a session that is not resolved:
+    two sessions of little worth may agree by chance."""
+    pooled = pool(sessions)
+    if pooled.lowest is None:
+        return pooled
+    doubtful = [s for s in sessions if not resolved(Estimate(s.value, s.low, s.high))]
+    ends = [end for s in doubtful for end in (s.low, s.high) if end is not None]
+    return replace(pooled, lowest=min([pooled.lowest, *ends]), highest=max([pooled.highest, *ends]))
+
+
 def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> Cell:
     key, kind, ranks, allocation = row
     configuration = dict(zip(comparable.CURVE_COLUMNS, key, strict=True))
@@ -294,7 +305,7 @@ def _cell(row: tuple, groups: list[dict[str, Run]], mix_fingerprints: bool) -> C
     if kind == "full":
         paired = [group for group in groups if "solo" in group]
         if paired:
-            efficiency = pool([_efficiency(g["solo"], g["full"]) for g in paired])
+            efficiency = pooled_efficiency([_efficiency(g["solo"], g["full"]) for g in paired])
         idle = [group for group in paired if "none" in group]
         if idle:
             no_reduction = pool([ratio(step_time(g["solo"]), step_time(g["none"])) for g in idle])

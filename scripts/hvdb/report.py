@@ -132,10 +132,10 @@ def _answer(cell: Cell, run: Run, cells: Sequence[Cell]) -> Section:
     ]
     reached = tables.efficiency_text(cell.efficiency)
     if efficiency.resolved(cell.efficiency):
-        reached = reached.replace(" ", " % ", 1)
+        reached = reached.replace(" ", " % ", 1) + ":"
     else:
-        reached = reached[0].upper() + reached[1:]
-    said = [f"{reached}: {rate}{''.join(ideal)}.", bound, *([_largest_loss(run)] if run.decomposition else [])]
+        reached = reached[0].upper() + reached[1:] + "."
+    said = [f"{reached} {rate}{''.join(ideal)}.", bound, *([_largest_loss(run)] if run.decomposition else [])]
     return Section(question, [Paragraph(" ".join(said))])
 
 
@@ -204,7 +204,8 @@ def _decomposition(run: Run) -> Section:
             shown = f"not resolved ({size})" if figure.unresolved else size
             if part == "efficiency":
                 shown = tables.efficiency_text(Estimate(figure.fraction, figure.low, figure.high)).split(" [")[0]
-            rows.append((title, shown, span, f"{1000 * figure.seconds:.1f}"))
+            milliseconds = "-" if shown.startswith("not resolved:") else f"{1000 * figure.seconds:.1f}"
+            rows.append((title, shown, span, milliseconds))
     header = ("part of the step", "% of step", "95 % interval", "ms")
     return Section(f"{name(run)}, {world(run)}, run {run.short_id}", [Table(header, rows)])
 

@@ -93,7 +93,7 @@ TEST(Report, FewSamplesAreCalledFew) {
   result.runs[1].decomposition[0].low = result.runs[1].decomposition[0].high = std::nullopt;
   const std::string text = closing_text(result, {});
   EXPECT_TRUE(contains(text, "  2 *\n* fewer than 10 samples")) << text;
-  EXPECT_TRUE(contains(text, "efficiency not resolved: too few rounds for an interval, round by round\n")) << text;
+  EXPECT_TRUE(contains(text, "efficiency not resolved: too few rounds for an interval\n")) << text;
   EXPECT_FALSE(contains(text, "96.0 %")) << "no efficiency without an interval" << text;
   EXPECT_FALSE(contains(text, "nan")) << text;
   result.runs[1].batches_per_iter = 10;
@@ -106,7 +106,7 @@ TEST(Report, AWideEfficiencyIsNotResolved) {
   result.runs[1].decomposition[0].low = 0.464;
   result.runs[1].decomposition[0].high = 1.014;
   const std::string text = closing_text(result, {});
-  EXPECT_TRUE(contains(text, "one rank alone): efficiency not resolved: between 46 and 101 %, round by round\n"))
+  EXPECT_TRUE(contains(text, "one rank alone): efficiency not resolved: between 46 and 101 %\n"))
       << text;
   EXPECT_TRUE(contains(text, "\n  efficiency                 not resolved: between 46 and 101 %\n")) << text;
   EXPECT_FALSE(contains(text, "96.0 %")) << text;

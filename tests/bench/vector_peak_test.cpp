@@ -21,7 +21,7 @@ TEST_P(Peak, IsAboutOneOrTwoMultiplyAddsPerCycle) {
     const PeakRate peak = peak_rate(1, GetParam());
     ASSERT_GT(peak.clock, 0);
     share = peak.flops / most_flops(GetParam(), peak.clock);
-    if (share > 0.25 && share < 1.05) return;
+    if (share > 0.1 && share < 1.05) return;  // a busy hyper-thread takes half of the units
   }
   ADD_FAILURE() << share << " of two multiply-adds per cycle";
 }

@@ -206,8 +206,11 @@ class Output(ProgramTest):
         # A sample of so many steps fits nowhere, so the smallest batch is taken and nothing is measured.
         long = [*NETWORK, "--num-warmup-batches", "1", "--num-batches-per-iter", "100000", "--max-time", "60"]
         result = mpirun(2, *long, "--efficiency", "--fit").ended_with(3)
-        self.assertIn("batch 2 per rank at most (--fit)", result.out)
-        self.assertRegex(result.out, r"\n  fit        vgg16 takes [0-9.]+ m?s a step here: batch 1, images 32 x 32\n")
+        self.assertIn("batch 2 per rank or fewer (--fit)", result.out)
+        self.assertRegex(
+            result.out,
+            r"\n  fit        vgg16 takes [0-9.]+ m?s a step here: batch 1, images 32 x 32, learning rate 0.005\n",
+        )
         self.assertEqual(len(result.errors), 1, result)
         self.assertIn("too few rounds would fit for an interval: vgg16 takes ", result.errors[0])
         self.assertNotIn("where a step goes", result.out)

@@ -154,8 +154,8 @@ class AnswerTest(StoreTest):
         self.change(efficiency.format(0.464, 1.014) + model.format("resnet101"))
         self.change(efficiency.format("NULL", "NULL") + model.format("vgg16"))
         wide, none = self.section("Question and answer").parts
-        self.assertTrue(wide.blocks[0].text.startswith("Not resolved: between 46 and 101 %: 12.8 ["), wide)
-        self.assertTrue(none.blocks[0].text.startswith("Not resolved: too few rounds for an interval: 12.8 ["), none)
+        self.assertTrue(wide.blocks[0].text.startswith("Not resolved: between 46 and 101 %. 12.8 ["), wide)
+        self.assertTrue(none.blocks[0].text.startswith("Not resolved: too few rounds for an interval. 12.8 ["), none)
         page = markdown_page.text(self.document())
         self.assertIn("| efficiency | not resolved: between 46 and 101 % | 46.4 to 101.4 |", page)
         self.assertNotIn("80.0", page, "no efficiency without a useful interval")

@@ -100,6 +100,13 @@ class PoolTest(unittest.TestCase):
         self.assertIsNone(bootstrap.pool([Session(1.0)] * 5).lowest)
         self.assertIsNotNone(bootstrap.pool([Session(1.0)] * 5).low)
 
+    def test_doubtful_sessions_that_agree_by_chance_are_not_resolved(self) -> None:
+        narrow, wide = Session(0.85, 0.84, 0.86), Session(0.86, 0.4, 1.2)
+        self.assertTrue(efficiency.resolved(efficiency.pooled_efficiency([narrow, narrow])))
+        pooled = efficiency.pooled_efficiency([narrow, wide])
+        self.assertEqual((pooled.lowest, pooled.highest), (0.4, 1.2))
+        self.assertFalse(efficiency.resolved(pooled))
+
     def test_coverage_over_sessions(self) -> None:
         """Sessions differ by 2 %, and the figure of each session is known to 1 %, with and without replicates.
 
