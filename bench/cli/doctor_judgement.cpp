@@ -64,7 +64,7 @@ std::vector<Finding> judge_fp32(const Fp32Rates& rates) {
     found.push_back({Level::kWarning, "oneDNN fp32", text + "; the measured peak is not usable", "run doctor again"});
   } else if (fp32 < 0.4 * peak) {
     found.push_back({Level::kWarning, "oneDNN fp32", fmt::format("{}, {:.0f} % of the peak", text, 100 * fp32 / peak),
-                     "is another program running? is OMP_NUM_THREADS or DNNL_MAX_CPU_ISA set?"});
+                     "is another program running? is OMP_NUM_THREADS or ONEDNN_MAX_CPU_ISA set?"});
   } else {
     found.push_back(
         {Level::kGood, "oneDNN fp32", fmt::format("{}, {:.0f} % of the peak", text, 100 * fp32 / peak), {}});
@@ -77,7 +77,7 @@ Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason) {
   if (!slow_reason.empty()) return {Level::kWarning, "oneDNN bf16", text, slow_reason};
   if (bf16 < fp32) {
     return {Level::kWarning, "oneDNN bf16", text,
-            "is another program running? is DNNL_MAX_CPU_ISA set? else use --dtype fp32"};
+            "is another program running? is ONEDNN_MAX_CPU_ISA set? else use --dtype fp32"};
   }
   return {Level::kGood, "oneDNN bf16", text, {}};
 }

@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/hash.h"
 #include "engine/base/json.h"
+#include "engine/base/vector_level.h"
 #include "models/replay/replay.h"
 
 namespace hvd::bench {
@@ -103,6 +104,7 @@ RunSettings common_wishes(const Options& options, const Setup& setup) {
       {"--auxiliary-head", yes_no(setup.model.auxiliary_head)},
       {"--replay", setup.replay ? "a profile of hash " + hex64(Hasher().text(to_text(*setup.replay)).value()) : "off"},
       {"--dtype", setup.compute_name()},
+      {std::string(kMaxCpuIsa), vector_level_limit().empty() ? "not set" : vector_level_limit()},
       {"--no-winograd", yes_no(!setup.winograd)},
       {"--allreduce-dtype", std::string(hvd::name(setup.allreduce))},
       {"--threads", options.threads > 0 ? std::to_string(options.threads) : "the share of the cores"},

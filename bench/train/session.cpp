@@ -243,15 +243,16 @@ void choose_size(Session& session, comm::Communicator& communicator) {
   const ShortestSession shortest =
       RoundPlan(setup.device == Device::kCuda, std::nullopt, setup.seed, session.options.num_batches_per_iter)
           .shortest_session(session.options.num_warmup_batches);
-  std::optional<double> asked;  // seconds of a step of the work that the user asked for
+  const WorkSize asked = work_of(setup);
+  std::optional<double> asked_seconds;  // of a step
   for (;;) {
     const WorkTrial trial = try_work_apart(session, communicator, shortest);
-    if (!asked) asked = trial.step_seconds;
+    if (!asked_seconds) asked_seconds = trial.step_seconds;
     if (trial.fits == work_of(setup) || trial.cancelled) break;
     take_work(trial.fits, setup);
   }
   reset_peak_resident_set();  // the peak that the run stores must not be that of a larger batch
-  session.fit = fit_line(setup, *asked);
+  session.fit = fit_line(setup, asked, *asked_seconds);
 }
 
 // Collective: uses the thresholds that `hvd_bench coll --find-crossovers` kept for a world like this one.

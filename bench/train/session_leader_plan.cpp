@@ -17,7 +17,7 @@ void SessionLeader::require_rounds(double step_seconds, bool settled) {
   const ShortestSession shortest = rounds_.shortest_session(options_.num_warmup_batches);
   const double cap = rule_.maximum_seconds;
   if (step_seconds <= shortest.longest_step(cap)) return;
-  const std::string advice = room_advice(setup_, shortest, step_seconds, cap);
+  const std::string advice = room_advice(setup_, shortest, step_seconds, cap, options_.fit);
   if (settled && shortest.rounds(step_seconds, cap - elapsed()) < kFewestForInterval) {
     throw Error(Errc::kInconclusive, "too few rounds would fit for an interval: " + advice);
   }

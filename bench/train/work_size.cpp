@@ -28,11 +28,13 @@ void take_work(const WorkSize& work, Setup& setup) {
   setup.model.image_size = work.image;
 }
 
-std::string room_advice(const Setup& setup, const ShortestSession& shortest, double step_seconds, double cap_seconds) {
+std::string room_advice(const Setup& setup, const ShortestSession& shortest, double step_seconds, double cap_seconds,
+                        bool fitted) {
   const double needed = shortest.seconds(step_seconds);
   std::string text = fmt::format(
-      "{} takes {} a step here, so {} rounds of the three phases would take about {}, and --max-time is {}; ",
-      setup.model.model, seconds_text(step_seconds), kFewestRounds, duration_text(needed), duration_text(cap_seconds));
+      "{} takes {} a step here{}, so {} rounds of the three phases would take about {}, and --max-time is {}; ",
+      setup.model.model, seconds_text(step_seconds), fitted ? ", more than when --fit timed it" : "", kFewestRounds,
+      duration_text(needed), duration_text(cap_seconds));
   const WorkSize tried = work_of(setup);
   std::optional<WorkSize> fits;
   if (!setup.replay)
@@ -42,7 +44,7 @@ std::string room_advice(const Setup& setup, const ShortestSession& shortest, dou
     Setup smaller = setup;
     take_work(*fits, smaller);
     if (fits->batch != tried.batch) text += fmt::format(" --learning-rate {:g}", smaller.sgd.learning_rate);
-    text += " should fit (--fit chooses a size that does), or ";
+    text += fitted ? " should fit, or " : " should fit (--fit chooses a size that does), or ";
   }
   return text + fmt::format("give --max-time {:.0f}", std::ceil(needed));
 }
@@ -76,10 +78,11 @@ WorkTrial try_work(Trainer& trainer, const Setup& setup, const ShortestSession& 
   return trial;
 }
 
-std::string fit_line(const Setup& fitted, double step_seconds) {
+std::string fit_line(const Setup& fitted, const WorkSize& asked, double step_seconds) {
   const WorkSize size = work_of(fitted);
-  return fmt::format("{} takes {} a step here: batch {}, images {} x {}, learning rate {:g}", fitted.model.model,
-                     seconds_text(step_seconds), size.batch, size.image, size.image, fitted.sgd.learning_rate);
+  return fmt::format("{} takes {} a step here with batch {}: batch {}, images {} x {}, learning rate {:g}",
+                     fitted.model.model, seconds_text(step_seconds), asked.batch, size.batch, size.image, size.image,
+                     fitted.sgd.learning_rate);
 }
 
 }  // namespace hvd::bench

@@ -20,7 +20,9 @@ void take_work(const WorkSize& work, Setup& setup);
 
 /// Says how long kFewestRounds rounds would take, that they do not fit into `cap_seconds`, and which options would
 /// help. The options for a smaller batch include its learning rate (take_work()).
-std::string room_advice(const Setup& setup, const ShortestSession& shortest, double step_seconds, double cap_seconds);
+/// `fitted`: --fit chose the size, and steps have become slower since.
+std::string room_advice(const Setup& setup, const ShortestSession& shortest, double step_seconds, double cap_seconds,
+                        bool fitted);
 
 struct WorkTrial {
   double step_seconds = 0;  ///< of the slowest rank
@@ -34,8 +36,8 @@ struct WorkTrial {
 WorkTrial try_work(Trainer& trainer, const Setup& setup, const ShortestSession& shortest, double cap_seconds,
                    const std::function<std::string()>& stop);
 
-/// Returns "vgg16 takes 6.9 s a step here: batch 1, images 224 x 224, learning rate 0.0025". `step_seconds`: a step of
-/// the batch that the user asked for.
-std::string fit_line(const Setup& fitted, double step_seconds);
+/// Returns "vgg16 takes 6.9 s a step here with batch 4: batch 1, images 224 x 224, learning rate 0.0025".
+/// `asked`, `step_seconds`: the work that the user asked for, and how long a step of it takes.
+std::string fit_line(const Setup& fitted, const WorkSize& asked, double step_seconds);
 
 }  // namespace hvd::bench

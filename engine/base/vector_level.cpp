@@ -52,11 +52,13 @@ VectorLevel highest_level(const std::vector<VectorLevel>& available, std::string
   throw Error(Errc::kInvalidArgument, fmt::format("{}: '{}' is none of {}", kMaxCpuIsa, limit, fmt::join(names, ", ")));
 }
 
+std::string vector_level_limit() {
+  const char* const limit = std::getenv(kMaxCpuIsa.data());
+  return limit == nullptr ? "" : limit;
+}
+
 VectorLevel vector_level() {
-  static const VectorLevel level = [] {
-    const char* limit = std::getenv(kMaxCpuIsa.data());
-    return highest_level(available_levels(), limit == nullptr ? "" : limit);
-  }();
+  static const VectorLevel level = highest_level(available_levels(), vector_level_limit());
   return level;
 }
 

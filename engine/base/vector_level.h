@@ -1,8 +1,9 @@
 // The vector instructions that this project's own kernels may use. All levels compute the same bits; only the speed
-// differs. Functions compiled for a level are in at_level.h. Pure, except for vector_level().
+// differs. Functions compiled for a level are in at_level.h. Pure, except for the last two functions.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,6 +33,9 @@ std::vector<VectorLevel> available_levels();
 /// Returns the highest of `available` that is not above `limit`, a value of HVD_MAX_CPU_ISA; empty: no limit.
 /// Errors: invalid_argument if `limit` is not the name of a level.
 VectorLevel highest_level(const std::vector<VectorLevel>& available, std::string_view limit);
+
+/// Returns the value of HVD_MAX_CPU_ISA in this process; empty: not set.
+std::string vector_level_limit();
 
 /// Returns the level of this process: the highest that the processor has and that HVD_MAX_CPU_ISA allows. It is found
 /// in the first call and does not change. Any thread may call. Errors: those of highest_level().

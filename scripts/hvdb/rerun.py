@@ -103,7 +103,10 @@ def command_at(place: Place, run: Run, store_file: Path) -> Command:
     if "tuning-folder" in recorded.files and not place.tuning_folder:
         left_out.append(f"--tuning-folder {recorded.files['tuning-folder']}: name yours with --tuning-folder")
     program = find_program(place.program)
-    words = recorded_command.command(_with_fitted_size(run, recorded), program, store_file.absolute(), files)
+    if "--fit" in recorded.options:
+        recorded, unknown = _with_fitted_size(run, recorded)
+        left_out += unknown
+    words = recorded_command.command(recorded, program, store_file.absolute(), files)
     if _labels_cycled(run, recorded):
         if _has_option(program, "--labels"):
             words.append("--labels=cycled")
@@ -112,16 +115,20 @@ def command_at(place: Place, run: Run, store_file: Path) -> Command:
     return Command(words, recorded.variables, left_out)
 
 
-def _with_fitted_size(run: Run, recorded: recorded_command.Recorded) -> recorded_command.Recorded:
-    """Returns the command with what --fit chose in the run instead of --fit, which could choose another size now."""
-    if "--fit" not in recorded.options:
-        return recorded
+def _with_fitted_size(run: Run, recorded: recorded_command.Recorded) -> tuple[recorded_command.Recorded, list[str]]:
+    """Returns the command with what --fit chose in the run instead of --fit, which could choose another size now.
+
+    Also returns a line if the record does not say at which learning rate.
+    """
     chosen = {"--batch-size": run.columns["batch_size"], "--image-size": run.columns["image_size"]}
-    rate = run.fact("sgd.learning_rate")
-    if re.fullmatch(r"[0-9.e+-]{1,32}", rate):
+    rate, left_out = run.fact("sgd.learning_rate"), []
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,2})?", rate, re.ASCII):
         chosen["--learning-rate"] = rate
+    else:
+        left_out = ["the learning rate that --fit chose: the record has none that is a number; set --learning-rate"]
     kept = [option for option in recorded.options if option.partition("=")[0] not in {*chosen, "--fit"}]
-    return replace(recorded, options=(*kept, *(f"{name}={value}" for name, value in chosen.items())))
+    fitted = [f"{name}={value}" for name, value in chosen.items()]
+    return replace(recorded, options=(*kept, *fitted)), left_out
 
 
 def _labels_cycled(run: Run, recorded: recorded_command.Recorded) -> bool:

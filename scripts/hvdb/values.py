@@ -63,6 +63,13 @@ def _or_null(rule: Rule) -> Rule:
     return Rule(f"({{c}} IS NULL OR ({rule.sql}))", f"{rule.words}, or NULL")
 
 
+def _lower_end(rule: Rule, upper: str) -> Rule:
+    """Returns the rule for the lower end of an interval. upper: the column of the upper end."""
+    return Rule(
+        f"({rule.sql}) AND ({{c}} IS NULL OR {upper} IS NULL OR {{c}} <= {upper})", f"{rule.words}, at most {upper}"
+    )
+
+
 TEXT = Rule("typeof({c}) = 'text'", "a text")
 SHORT_TEXT = Rule("typeof({c}) = 'text' AND length({c}) <= 200", "a text of at most 200 characters")
 UUID = _word("0-9a-zA-Z-", 8, "a UUID")
@@ -106,8 +113,9 @@ _COLUMNS: dict[str, dict[Rule, str]] = {
         # In these columns NULL means "not measured".
         _or_null(TEXT): "finished_utc plan_hash",
         _or_null(STEP): "step_seconds step_seconds_high",
-        _or_null(SHARE): "step_seconds_low",
-        _or_null(RATE): "images_per_second images_per_second_low images_per_second_high",
+        _lower_end(_or_null(SHARE), "step_seconds_high"): "step_seconds_low",
+        _or_null(RATE): "images_per_second images_per_second_high",
+        _lower_end(_or_null(RATE), "images_per_second_high"): "images_per_second_low",
         _or_null(WORK): "flops_per_image",
         BYTES: "parameters gradient_bytes buckets",
         _or_null(ANY_NUMBER): "final_loss",  # the loss is infinite if the run's check of the loss failed
@@ -122,7 +130,13 @@ _COLUMNS: dict[str, dict[Rule, str]] = {
         _or_null(TEXT): "gradient_checksum",
     },
     "sample": {UUID: "run_uuid", _whole(0, MOST_INT32): "rank", NAME: "kind", FROM_ZERO: "count", PACKED: "data"},
-    "decomposition": {UUID: "run_uuid", NAME: "component", SHARE: "fraction seconds", _or_null(SHARE): "low high"},
+    "decomposition": {
+        UUID: "run_uuid",
+        NAME: "component",
+        SHARE: "fraction seconds",
+        _or_null(SHARE): "high",
+        _lower_end(_or_null(SHARE), "high"): "low",
+    },
     "operation": {
         UUID: "run_uuid",
         FROM_ZERO: "seq",
@@ -157,12 +171,13 @@ _COLUMNS: dict[str, dict[Rule, str]] = {
         TEXT: "side algorithm data_plane stop_reason",
         ABOVE_ZERO: "samples operations_per_sample",
         _or_null(STEP): "seconds seconds_high",
-        _or_null(SECONDS): "seconds_low",
+        _lower_end(_or_null(SECONDS), "seconds_high"): "seconds_low",
         SECONDS: "transfer_seconds skew_seconds",
         _whole(0, MOST_INT32): "last_rank",
         _number(0.0, 1.0, "a share from 0 to 1"): "last_rank_share",
         WORK: "algorithm_bytes_per_second bus_bytes_per_second",
-        _or_null(RATIO): "bound ratio ratio_low ratio_high",
+        _or_null(RATIO): "bound ratio ratio_high",
+        _lower_end(_or_null(RATIO), "ratio_high"): "ratio_low",
         _or_null(FROM_ZERO): "wrong",
     },
     "coll_sample": {

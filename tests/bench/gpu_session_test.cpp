@@ -146,7 +146,7 @@ TEST(GpuSession, FitKeepsTheBatchThatFits) {
   const test::SessionOutcome outcome = run_gpus(options, gpus, observer);
   EXPECT_EQ(outcome.error.rfind("interrupted: ", 0), 0U) << outcome.error;
   ASSERT_EQ(told.size(), 2U);
-  EXPECT_NE(told[0].find(" a step here: batch 2, images 32 x 32"), std::string::npos) << told[0];
+  EXPECT_NE(told[0].find(" a step here with batch 2: batch 2, images 32 x 32"), std::string::npos) << told[0];
   EXPECT_EQ(told[1].rfind("  plan       ", 0), 0U) << told[1];
   ASSERT_EQ(outcome.saved.size(), 3U);
   EXPECT_EQ(outcome.saved.at("1").batch_size, 2);
@@ -167,7 +167,7 @@ TEST(GpuSession, FitLowersTheBatchOnAllRanksAndRefusesWhatDoesNotFitEvenSo) {
   const test::SessionOutcome outcome = run_gpus(options, gpus, observer);
   EXPECT_EQ(outcome.error.rfind("inconclusive: too few rounds would fit", 0), 0U) << outcome.error;
   ASSERT_EQ(told.size(), 1U);
-  EXPECT_NE(told[0].find(" a step here: batch 1, images 32 x 32"), std::string::npos) << told[0];
+  EXPECT_NE(told[0].find(" a step here with batch 2: batch 1, images 32 x 32"), std::string::npos) << told[0];
   EXPECT_TRUE(outcome.saved.empty());
 }
 

@@ -98,16 +98,20 @@ TEST(WorkThatFits, TheAdviceNamesTheTimeAndTheOptions) {
   setup.model.image_size = 224;
   setup.sgd.learning_rate = 0.01;
   EXPECT_EQ(
-      room_advice(setup, {}, 6.9, 100),
+      room_advice(setup, {}, 6.9, 100, false),
       "vgg16 takes 6.9 s a step here, so 12 rounds of the three phases would take about 6 min, and --max-time is "
       "100 s; --batch-size 1 --learning-rate 0.0025 should fit (--fit chooses a size that does), or give --max-time "
       "332");
-  EXPECT_NE(room_advice(setup, {}, 6.9, 75).find("--batch-size 1 --image-size 192 --learning-rate 0.0025 should fit"),
+  EXPECT_NE(
+      room_advice(setup, {}, 6.9, 75, false).find("--batch-size 1 --image-size 192 --learning-rate 0.0025 should fit"),
+      std::string::npos);
+  EXPECT_NE(room_advice(setup, {}, 6.9, 75, true).find("a step here, more than when --fit timed it, so 12"),
             std::string::npos);
   setup.replay.emplace();
-  EXPECT_EQ(room_advice(setup, {}, 6.9, 75).find("--batch-size"), std::string::npos) << "a replay has one batch";
+  EXPECT_EQ(room_advice(setup, {}, 6.9, 75, false).find("--batch-size"), std::string::npos) << "a replay has one batch";
   setup.model.batch_size = 1;
-  EXPECT_EQ(fit_line(setup, 6.9), "vgg16 takes 6.9 s a step here: batch 1, images 224 x 224, learning rate 0.01");
+  EXPECT_EQ(fit_line(setup, {4, 224}, 6.9),
+            "vgg16 takes 6.9 s a step here with batch 4: batch 1, images 224 x 224, learning rate 0.01");
 }
 
 /// Runs the decisions of a session against a clock that is a number. A step of round `i` takes `step(i)` seconds.

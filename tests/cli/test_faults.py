@@ -219,6 +219,12 @@ class Disagreement(ProgramTest):
         result = execute(per_rank(command, ["env", "HOROVOD_FUSION_THRESHOLD=1", *command]))
         self.refused(result, 6, "--fusion-threshold-mb", "HOROVOD_* variables")
 
+    def test_vectors_are_limited_on_one_rank(self) -> None:
+        # All levels compute the same bits, so only the comparison of variables finds the difference.
+        command = [PROGRAM, *TRAINING, "--no-db"]
+        result = execute(per_rank(["env", "HVD_MAX_CPU_ISA=AVX2", *command], ["env", "HVD_MAX_CPU_ISA=SSE2", *command]))
+        self.refused(result, 6, "HVD_MAX_CPU_ISA is AVX2 on rank 0", "SSE2 on rank 1")
+
     def test_layouts_differ(self) -> None:
         # With 1024 classes, every parameter has equally many elements in blocks of 8 (AVX2) and of 16 (AVX-512).
         command = [PROGRAM, "--model", "resnet50", "--image-size", "64", "--batch-size", "2", "--classes", "1024"]

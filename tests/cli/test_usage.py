@@ -204,13 +204,13 @@ class Output(ProgramTest):
     @needs_mpi
     def test_fit_lowers_the_batch_before_it_measures(self) -> None:
         # A sample of so many steps fits nowhere, so the smallest batch is taken and nothing is measured.
-        long = [*NETWORK, "--num-warmup-batches", "1", "--num-batches-per-iter", "100000", "--max-time", "60"]
+        long = [*NETWORK, "--num-warmup-batches", "2", "--num-batches-per-iter", "100000", "--max-time", "60"]
         result = mpirun(2, *long, "--efficiency", "--fit").ended_with(3)
         self.assertIn("batch 2 per rank or fewer (--fit)", result.out)
         self.assertRegex(
-            result.out,
-            r"\n  fit        vgg16 takes [0-9.]+ m?s a step here: batch 1, images 32 x 32, learning rate 0.005\n",
+            result.out, r"\n  fit        vgg16 takes [0-9.]+ m?s a step here with batch 2: batch 1, images 32 x"
         )
+        self.assertIn(", images 32 x 32, learning rate 0.005\n", result.out)
         self.assertEqual(len(result.errors), 1, result)
         self.assertIn("too few rounds would fit for an interval: vgg16 takes ", result.errors[0])
         self.assertNotIn("where a step goes", result.out)

@@ -172,7 +172,9 @@ class CommandTest(FolderTest):
             shown, "runs: .* --model=vgg16 --efficiency --batch-size=3 --image-size=160 --learning-rate=0.0075 --db="
         )
         self.change("UPDATE provenance SET value = '0.1 --db=/stranger' WHERE key = 'sgd.learning_rate'")
-        self.assertNotIn("stranger", run("rerun", run_id, self.db, "--program", self.program, code=0).stdout)
+        shown = run("rerun", run_id, self.db, "--program", self.program, code=0).stdout
+        self.assertNotIn("stranger", shown)
+        self.assertIn("left out: the learning rate that --fit chose: ", shown)
 
     def test_rerun_compares_sums_only_after_equal_steps_of_every_phase(self) -> None:
         run_id = self.record(1.25, "Test CPU")

@@ -146,6 +146,7 @@ class EntryPointTest(FolderTest):
         for script in ("efficiency", "plot", "report"):
             (copy / "scripts" / script).write_text("#!/usr/bin/env bash\necho shown\n", encoding="utf-8")
         fitted = SessionSpec(batch_size=1, columns={"image_size": 192})
+        fitted.provenance["sgd.learning_rate"] = ("0.0025", 0)
         make(self.folder / "fitted.db", fitted)
         log = self.folder / "commands.txt"
         stand_in = f"""#!/bin/sh
@@ -161,7 +162,7 @@ cp {self.folder / "fitted.db"} "$2"
         self.assertEqual(len(asked), 6, asked)
         for measured, profiled in zip(asked[::2], asked[1::2], strict=True):
             self.assertIn("--efficiency --fit --threads 1 --batch-size 4 --max-time 100 ", measured)
-            self.assertIn("--profile --threads 1 --batch-size 1 --image-size 192 ", profiled)
+            self.assertIn("--profile --threads 1 --batch-size 1 --image-size 192 --learning-rate 0.0025 ", profiled)
 
     def test_benchmarks_asks_for_a_whole_build(self) -> None:
         copy = self.checkout()

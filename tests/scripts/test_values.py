@@ -79,6 +79,7 @@ class ValuesTest(Stores):
             "rank SET planned_bytes = -1": "planned_bytes -1",
             "rank SET rank = 7 WHERE rank = 1": "run .* has a rank 7, but 2 ranks",
             "decomposition SET fraction = 9e999": "fraction inf",
+            "decomposition SET low = 0.9, high = 0.4": "low 0.9, which is not a finite number, or NULL, at most high",
             "operation SET seconds = -1": "seconds -1.0",
             "operation SET flops = 9e999": "flops inf",
             "sample SET count = -1 WHERE rank = 1": "count -1",
