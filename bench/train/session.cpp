@@ -170,19 +170,29 @@ void tell_building(const Session& session, Engine& engine) {
   session.observer.progress({"building", std::string(name(session.setup.main_phase())), 0, 0, 0, -1});
 }
 
-// Tries schedules in a world of their own, which is destroyed before the run's world is built. The run then behaves as
-// if the command line had contained the chosen settings. This function does not time cuDNN's engines (--tune), but it
-// uses the engines that --tuning-folder keeps.
-void choose_schedule(Session& session, comm::Communicator& communicator) {
+// The setup of a trial before the run: as the run's, but cuDNN's engines are not timed.
+Setup setup_of_trial(const Session& session) {
   Setup setup = session.setup;
   setup.gpu.tune = false;
+  return setup;
+}
+
+// A world of its own for a trial, with the deadline of start-up and without a timeline. Borrows `setup`.
+RankParts parts_of_trial(const Session& session, const Setup& setup, comm::Communicator& communicator) {
   EngineOptions options = session.options.engine;
   options.deadline = session.options.startup_deadline;
   options.timeline_filename.clear();
   options.warn = session.observer.warn;
   options.schedule = setup.schedule;
-  RankParts parts(setup, options, session.options.comm_options, session.gpus, comm::forward_to(communicator),
-                  endings(session));
+  return {setup, options, session.options.comm_options, session.gpus, comm::forward_to(communicator), endings(session)};
+}
+
+// Tries schedules in a world of their own, which is destroyed before the run's world is built. The run then behaves as
+// if the command line had contained the chosen settings. This function does not time cuDNN's engines (--tune), but it
+// uses the engines that --tuning-folder keeps.
+void choose_schedule(Session& session, comm::Communicator& communicator) {
+  const Setup setup = setup_of_trial(session);
+  RankParts parts = parts_of_trial(session, setup, communicator);
   Engine& engine = parts.engine();
   const bool uncapturable = session.options.gpu.schedule.graph && !parts.graphs();
   with_peers_told(session, engine, [&] {
@@ -212,15 +222,8 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
 
 // Times a step of the session's work in a world of its own, which is destroyed before the run's world is built.
 WorkTrial try_work_apart(const Session& session, comm::Communicator& communicator, const ShortestSession& shortest) {
-  Setup setup = session.setup;
-  setup.gpu.tune = false;
-  EngineOptions options = session.options.engine;
-  options.deadline = session.options.startup_deadline;
-  options.timeline_filename.clear();
-  options.warn = session.observer.warn;
-  options.schedule = setup.schedule;
-  RankParts parts(setup, options, session.options.comm_options, session.gpus, comm::forward_to(communicator),
-                  endings(session));
+  const Setup setup = setup_of_trial(session);
+  RankParts parts = parts_of_trial(session, setup, communicator);
   Engine& engine = parts.engine();
   WorkTrial trial;
   with_peers_told(session, engine, [&] {
