@@ -11,7 +11,7 @@ struct MultiplyAdd {
   template <int kBytes>
   HVD_ALWAYS_INLINE static void run(long rounds, float* result) {
     using F32 = typename Vectors<kBytes>::F32;
-    // The compiler must not know the numbers: it would remove a chain that begins with 1, where the chains converge to.
+    // The compiler must not know the numbers. The chains converge to 1, so it would remove a chain that begins with 1.
     volatile float begin = 0;
     F32 chains[kChains];
 #pragma GCC unroll 12

@@ -15,9 +15,9 @@ namespace {
 constexpr double kPhases = 3;
 // Heights and widths at which networks are usually trained. Each is a multiple of 32, the stride of the networks.
 constexpr std::array<std::int64_t, 8> kImageSizes{256, 224, 192, 160, 128, 96, 64, 32};
-// An interval from a few warm-up steps is itself uncertain, so more samples are planned than it asks for.
+// A few warm-up steps give an uncertain interval, so the plan has this many times the samples that it asks for.
 constexpr double kSafety = 1.5;
-// The update and the reduction take as long for a small batch, so a smaller step takes longer than in proportion.
+// A smaller batch shortens a step by less than its share, because update and reduction take as long as before.
 constexpr double kMargin = 0.9;
 constexpr double kMostRounds = 1e6;
 

@@ -11,7 +11,7 @@
 
 namespace hvd::bench {
 
-/// What is known before the first round. A session has three phases; their steps are taken to last equally long.
+/// What the session knows before its first round. The plan assumes that a step takes equally long in all three phases.
 struct SessionPace {
   double step_seconds = 0;  ///< seconds of a step of the slowest rank
   std::int64_t steps_per_sample = 1;
@@ -19,9 +19,10 @@ struct SessionPace {
   double samples_needed = 0;          ///< samples of each phase for a narrow interval; 0: unknown
   std::int64_t unmeasured_steps = 0;  ///< steps at the start of every visit that do not count
   std::int64_t samples_per_visit = 1;
-  /// If a visit has one sample, the visits of the first kVisitsToJudge rounds have two, provided that they fit.
+  /// If true, and a visit has one sample, the session takes two in the visits of the first kVisitsToJudge rounds. It
+  /// does so only where they fit.
   bool judges_first_steps = false;
-  /// Wanted, if they fit: this many rounds, or rounds for this many seconds if these are more.
+  /// The session takes this many rounds, or as many as fill seconds_to_aim_for if these are more, where they fit.
   std::size_t rounds_to_aim_for = 20;
   double seconds_to_aim_for = 0;
   std::optional<std::int64_t> exact_samples =
@@ -36,8 +37,8 @@ struct SessionPlan {
   bool limited = false;             ///< as many rounds were wanted as fit, or more
 };
 
-/// Plans the wanted rounds, or more if the interval is expected to need more samples, and at most as many as fit; or
-/// the rounds that `exact_samples` take.
+/// Plans the rounds to aim for. Plans more if the interval seems to need more samples, and never more than fit. With
+/// `exact_samples`, plans the rounds that these samples take.
 SessionPlan plan_rounds(const SessionPace& pace);
 
 /// Returns "6.9 s", "0.74 s" or "8.7 ms".

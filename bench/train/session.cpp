@@ -170,14 +170,14 @@ void tell_building(const Session& session, Engine& engine) {
   session.observer.progress({"building", std::string(name(session.setup.main_phase())), 0, 0, 0, -1});
 }
 
-// The setup of a trial before the run: as the run's, but cuDNN's engines are not timed.
+// Returns the run's setup for a trial before the run. A trial does not time cuDNN's engines.
 Setup setup_of_trial(const Session& session) {
   Setup setup = session.setup;
   setup.gpu.tune = false;
   return setup;
 }
 
-// A world of its own for a trial, with the deadline of start-up and without a timeline. Borrows `setup`.
+// Makes the world in which a trial runs. It has the deadline of start-up and writes no timeline. Borrows `setup`.
 RankParts parts_of_trial(const Session& session, const Setup& setup, comm::Communicator& communicator) {
   EngineOptions options = session.options.engine;
   options.deadline = session.options.startup_deadline;

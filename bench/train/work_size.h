@@ -14,8 +14,9 @@ namespace hvd::bench {
 /// Batch and image size of the setup.
 WorkSize work_of(const Setup& setup);
 
-/// Changes batch and image size of the setup to `work`. Scales the learning rate by the batch, as a batch of few images
-/// diverges at the rate of many (VGG-16 with batch 1 at 0.01). Source: arXiv:1706.02677, the linear scaling rule.
+/// Changes batch and image size of the setup to `work`. Scales the learning rate by the batch, because
+/// a small batch diverges at the rate of a large one (VGG-16 with batch 1 at 0.01). Source: arXiv:1706.02677, the
+/// linear scaling rule.
 void take_work(const WorkSize& work, Setup& setup);
 
 /// Says how long kFewestRounds rounds would take, that they do not fit into `cap_seconds`, and which options would
