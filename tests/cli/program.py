@@ -261,8 +261,9 @@ def eventually(condition: Callable[[], bool], seconds: float = HANG) -> bool:
 
 
 def query(sql: str, file: pathlib.Path) -> list[tuple]:
-    """Returns all rows of the query `sql`. Opens the store read-only."""
-    connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
+    """Returns all rows of the query `sql`. The store is opened for writing: a session that was killed while it wrote
+    leaves a journal, which SQLite must roll back before it can read."""
+    connection = sqlite3.connect(f"file:{file}?mode=rw", uri=True)
     try:
         return connection.execute(sql).fetchall()
     finally:

@@ -3,6 +3,7 @@ must store the samples that it has taken, and mark itself incomplete in the stor
 
 import os
 import pathlib
+import re
 import signal
 import tempfile
 import time
@@ -135,21 +136,24 @@ class Ranks(ProgramTest):
         self.assertTrue(all(gone(pid) for pid in ranks), "nobody is left behind")
 
     def test_one_hangs(self) -> None:
-        running = self.two_ranks("--deadline-seconds", "5")
+        running = self.two_ranks("--deadline-seconds", "20")
         pid = running.rank_pid(1)
         begin = time.monotonic()
         os.kill(pid, signal.SIGSTOP)
         result = running.finish()
-        self.assertGreater(time.monotonic() - begin, 3, "the deadline is there to be used")
+        self.assertGreater(time.monotonic() - begin, 15, "the deadline is there to be used")
         self.refused(result, 5, "rank 1")
         self.assert_incomplete_with_samples("rank 1")
         self.assertTrue(gone(pid), "nobody is left behind")
         self.assertRegex(result.errors[0], r"rank 1 \(host \S+\), which did not arrive; it (left|entered) \w+ \d+")
-        # Exactly one warning must come, a quarter of the deadline after the wait began.
-        warnings = [line for line in result.err.splitlines() if line.startswith("hvd_bench: warning: ")]
-        self.assertEqual(len(warnings), 1, result)
-        self.assertRegex(warnings[0], r"rank 0 \(host \S+\) has waited [1-4]\.\d s in .* for rank 1 ")
-        self.assertIn("rank 1 (host", warnings[0].split("roll call: ")[1])
+        # Exactly one warning must come, a quarter of the deadline after the wait began. On a busy machine, a rank that
+        # got no processor time may have caused warnings before.
+        waits = r"hvd_bench: warning: rank 0 \(host \S+\) has waited (\d+)\.\d s in (.*) for rank 1 "
+        warnings = [line for line in result.err.splitlines() if re.match(waits, line)]
+        waited, collective = re.match(waits, warnings[-1]).groups()
+        self.assertGreaterEqual(int(waited), 5, result)
+        self.assertEqual(len([line for line in warnings if f" in {collective} for " in line]), 1, result)
+        self.assertIn("rank 1 (host", warnings[-1].split("roll call: ")[1])
         # The table of collectives must follow the error on standard error, and must be in the store.
         behind = result.err.split(result.errors[0])[1]
         self.assertIn("\nthe last collectives that each rank entered:\nrank 0 (host ", behind)
@@ -159,18 +163,16 @@ class Ranks(ProgramTest):
         self.assertIn("rank 1 (host ", tables[0][0])
 
     def test_one_hangs_in_startup(self) -> None:
-        command = [str(MPIRUN), "-n", "2", PROGRAM, *ENDLESS, "--startup-deadline-seconds", "5", "--db", str(self.db)]
-        running = Running(command)
+        command = [PROGRAM, *ENDLESS, "--startup-deadline-seconds", "5", "--db", str(self.db)]
+        running = Running(per_rank(command, ["sh", "-c", 'kill -STOP $$; exec "$@"', "sh", *command]))
         pid = running.rank_pid(1, wait=HANG)
-        begin = time.monotonic()
-        os.kill(pid, signal.SIGSTOP)
         result = running.finish()
-        self.assertGreater(time.monotonic() - begin, 3, "the deadline is there to be used")
+        self.assertGreater(result.seconds, 5, "the deadline is there to be used")
         self.refused(result, 5, "--startup-deadline-seconds")
         self.assertTrue(gone(pid), "nobody is left behind")
 
     def test_rank_0_hangs(self) -> None:
-        running = self.two_ranks("--deadline-seconds", "5")
+        running = self.two_ranks("--deadline-seconds", "20")
         os.kill(running.rank_pid(0), signal.SIGSTOP)
         result = running.finish().ended_with(5)
         self.assertEqual(len([line for line in result.errors if "rank 0" in line]), 1, result)
