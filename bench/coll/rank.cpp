@@ -11,6 +11,7 @@
 #include "bench/train/cores.h"
 #include "bench/train/memory.h"
 #include "engine/base/error.h"
+#include "engine/base/vector_level.h"
 #include "engine/runtime/trace.h"
 
 namespace hvd::bench::coll {
@@ -79,6 +80,7 @@ RunSettings settings_of(const CollOptions& options) {
           {"-c", number(options.checks)},
           {"--warm", options.warm ? "on" : "off"},
           {"--device", options.gpus ? "cuda" : "cpu"},
+          {std::string(kMaxCpuIsa), vector_level_limit().empty() ? "not set" : vector_level_limit()},
           {"--no-bound", options.bound ? "off" : "on"},
           {"--find-crossovers", options.find_crossovers ? "on" : "off"},
           {"--tuning-folder", options.tuning_folder.empty() ? "not given" : "given"},

@@ -49,7 +49,8 @@ VectorLevel highest_level(const std::vector<VectorLevel>& available, std::string
     if (name(known) == limit) return std::min(known, available.back());
     names.push_back(name(known));
   }
-  throw Error(Errc::kInvalidArgument, fmt::format("{}: '{}' is none of {}", kMaxCpuIsa, limit, fmt::join(names, ", ")));
+  throw Error(Errc::kInvalidArgument,
+              fmt::format("{}: '{:.40}' is none of {}", kMaxCpuIsa, limit, fmt::join(names, ", ")));
 }
 
 std::string vector_level_limit() {

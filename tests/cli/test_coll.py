@@ -145,6 +145,12 @@ class Coll(ProgramTest):
         result = execute(per_rank([*command, "2K"], [*command, "4K"]))
         self.refused(result, 6, "the sizes (bytes) is 1024,2048 on rank 0", "1024,2048,4096 on rank 1")
 
+    @needs_mpi
+    def test_vectors_are_limited_on_one_rank(self) -> None:
+        command = [PROGRAM, "coll", "--warm", "-b", "1K", "-e", "1K"]
+        result = execute(per_rank(["env", "HVD_MAX_CPU_ISA=SSE2", *command], command))
+        self.refused(result, 6, "HVD_MAX_CPU_ISA is SSE2 on rank 0", "not set on rank 1")
+
     def test_a_signal_keeps_what_was_measured(self) -> None:
         running = self.measuring(PROGRAM, "coll", "--ranks", "2")
         running.send(signal.SIGTERM)
