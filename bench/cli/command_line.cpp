@@ -94,13 +94,10 @@ Device parse_device(const std::string& text) {
   return kDevices[parse_word("--device", text, {"auto", "cpu", "cuda", "reference"})];
 }
 
-/// `--comm hierarchical` sets the backend NCCL, because this option uses NCCL inside a node.
 void parse_comm(const std::string& text, Options& options) {
-  constexpr std::array kBackends{CommBackend::kAuto, CommBackend::kNone, CommBackend::kLoopback,
-                                 CommBackend::kMpi,  CommBackend::kNccl, CommBackend::kNccl};
-  const std::size_t word = parse_word("--comm", text, {"auto", "none", "loopback", "mpi", "nccl", "hierarchical"});
-  options.comm = kBackends[word];
-  options.gpu.two_levels = text == "hierarchical";
+  constexpr std::array kBackends{CommBackend::kAuto, CommBackend::kNone, CommBackend::kLoopback, CommBackend::kMpi,
+                                 CommBackend::kNccl};
+  options.comm = kBackends[parse_word("--comm", text, {"auto", "none", "loopback", "mpi", "nccl"})];
   options.host_comm = options.comm == CommBackend::kMpi || options.comm == CommBackend::kLoopback;
 }
 
@@ -148,11 +145,9 @@ void register_training(Registrar add, Options& o) {
 
 void register_reduction(Registrar add, Options& o, Given& given) {
   add.group("How the gradients are averaged");
-  add.value(
-      "--comm", "BACKEND",
-      "auto (default), mpi, loopback (threads of one process), nccl (GPUs), hierarchical (NCCL inside a node, MPI "
-      "between nodes), none (= --schedule none)",
-      [&o](const std::string& text) { parse_comm(text, o); });
+  add.value("--comm", "BACKEND",
+            "auto (default), mpi, loopback (threads of one process), nccl (GPUs), none (= --schedule none)",
+            [&o](const std::string& text) { parse_comm(text, o); });
   add.integer("--ranks", "Ranks as threads of this one process", 1, 1024, o.ranks);
   add.value("--schedule", "NAME",
             "static (default: buckets fixed at start), sharded (CPUs: each rank updates its share of the weights), "

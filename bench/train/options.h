@@ -43,7 +43,6 @@ struct GpuOptions {
   [[nodiscard]] bool tunes() const { return tune || !tuning_folder.empty(); }
   DeviceOptions schedule;  ///< overlap, graph, ahead
   comm::NcclOptions nccl;
-  bool two_levels = false;  ///< --comm hierarchical: NCCL inside a node, MPI between nodes
 };
 
 /// --tune-schedule: tries settings before training, and trains with the fastest.

@@ -184,11 +184,6 @@ void Engine::Impl::refuse_unsupported(const core::Request& request) const {
   if (reduces(terms.kind) && !can_reduce(request.dtype)) {
     refuse(request, Errc::kUnsupported, ": NCCL cannot reduce int16; reduce int32, or host memory");
   }
-  if (shares_rows(terms.kind)) {
-    if (const auto why = device_->shares_refusal(); !why.empty()) {
-      refuse(request, Errc::kUnsupported, ": " + std::string(why));
-    }
-  }
   if (terms.prescale != 1 || terms.postscale != 1) {
     if (const auto why = device_->runtime().scale_refusal(); !why.empty()) {
       refuse(request, Errc::kUnsupported, ": scale factors are not supported: " + why);

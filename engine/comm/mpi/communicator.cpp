@@ -254,13 +254,6 @@ bool mpi_threads_supported() {
   return provided == MPI_THREAD_MULTIPLE;
 }
 
-std::unique_ptr<Communicator> make_mpi_subset(int group, bool one_per_node) {
-  const auto environment = MpiEnvironment::acquire();
-  LockedComm ranks(*environment);
-  split_world(group, 0, ranks, *environment, kMeetPatience);
-  return make(ranks.comm().get(), {.ranks_per_node = one_per_node ? 1 : 0}, false, kMeetPatience);
-}
-
 std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const CommOptions& options,
                                            const Patience& patience) {
   const auto environment = MpiEnvironment::acquire_started("make_mpi_set");
