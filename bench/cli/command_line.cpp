@@ -90,8 +90,8 @@ DataType parse_allreduce_type(const std::string& text) {
 }
 
 Device parse_device(const std::string& text) {
-  constexpr std::array kDevices{Device::kAuto, Device::kCpu, Device::kCuda, Device::kReference};
-  return kDevices[parse_word("--device", text, {"auto", "cpu", "cuda", "reference"})];
+  constexpr std::array kDevices{Device::kAuto, Device::kCpu, Device::kCuda};
+  return kDevices[parse_word("--device", text, {"auto", "cpu", "cuda"})];
 }
 
 void parse_comm(const std::string& text, Options& options) {
@@ -124,8 +124,7 @@ void register_training(Registrar add, Options& o) {
             [&o](const std::string& text) { parse_compute_type(text, o); });
   add.flag("--no-winograd", "On CPUs in fp32: direct 3x3 convolutions, slower, with smaller rounding errors",
            [&o] { o.winograd = false; });
-  add.value("--device", "DEVICE",
-            "auto (default: a GPU if one can be used), cpu, cuda, or reference (naive, slow, for tests)",
+  add.value("--device", "DEVICE", "auto (default: a GPU if one can be used), cpu or cuda",
             [&o](const std::string& text) { o.device = parse_device(text); });
   add.integer("--threads", "Compute threads per rank (default: the rank's share of the cores)", 1, 4096, o.threads);
   add.value("--seed", "N", "Seed of weights and images (default: 1)", [&o](const std::string& text) {

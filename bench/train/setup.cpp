@@ -101,7 +101,7 @@ bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
   const bool nccl = options.comm == CommBackend::kNccl;
   const std::string host_memory =
       fmt::format("--comm {} reduces gradients in host memory", options.comm == CommBackend::kMpi ? "mpi" : "loopback");
-  if (options.device == Device::kCpu || options.device == Device::kReference || !options.replay_file.empty()) {
+  if (options.device == Device::kCpu || !options.replay_file.empty()) {
     if (options.device == Device::kCuda) {
       throw Error(Errc::kUnsupported, "--device cuda: a replay computes nothing; leave --device out");
     }
@@ -205,11 +205,7 @@ void refuse_fit(const Options& options) {
 
 std::string_view Setup::device_name() const {
   if (replay) return "replay";
-  switch (device) {
-    case Device::kReference: return "reference";
-    case Device::kCuda: return "cuda";
-    default: return "cpu";
-  }
+  return device == Device::kCuda ? "cuda" : "cpu";
 }
 
 std::string Setup::compute_name() const {
@@ -221,8 +217,7 @@ Setup settle(const Options& options, GpuBackend* gpus) {
   Setup setup;
   setup.model.classes = options.classes;
   setup.model.auxiliary_head = options.auxiliary_head;
-  setup.device = options.device == Device::kReference ? Device::kReference : Device::kCpu;
-  if (takes_gpu(options, gpus, setup)) setup.device = Device::kCuda;
+  setup.device = takes_gpu(options, gpus, setup) ? Device::kCuda : Device::kCpu;
   refuse_types(options, setup);
   refuse_algorithm(options, setup);
   setup.compute = options.compute;

@@ -183,6 +183,7 @@ TEST(CommandLine, BadValuesSayWhatWouldBeRight) {
   EXPECT_EQ(error_of("--learning-rate nan"), "--learning-rate: 'nan' is not a number from 0 to 1000");
   EXPECT_EQ(error_of("--schedule statik"),
             "--schedule: 'statik' is not one of static, sharded, negotiated, none (did you mean static?)");
+  EXPECT_EQ(error_of("--device reference"), "--device: 'reference' is not one of auto, cpu, cuda");
   EXPECT_EQ(error_of("--comm hierarchical"), "--comm: 'hierarchical' is not one of auto, none, loopback, mpi, nccl");
   EXPECT_EQ(error_of("--modle vgg16"),
             "--modle: there is no such option (did you mean --model?); see hvd_bench --help");
