@@ -40,12 +40,6 @@ std::unique_ptr<TraceWriter> open_trace(comm::Communicator& communicator, const 
   }
 }
 
-/// Returns true for operations that divide rows among the ranks.
-bool shares_rows(core::Collective kind) {
-  return kind == core::Collective::kAllGather || kind == core::Collective::kReduceScatter ||
-         kind == core::Collective::kAllToAll;
-}
-
 bool reduces(core::Collective kind) {
   return kind == core::Collective::kAllReduce || kind == core::Collective::kGroupedAllReduce ||
          kind == core::Collective::kReduceScatter;
