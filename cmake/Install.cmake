@@ -16,8 +16,8 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/engine/base" "${PROJECT_SOURCE_DIR}/eng
 install(FILES "${PROJECT_SOURCE_DIR}/engine/comm/chunks.h" "${PROJECT_SOURCE_DIR}/engine/comm/communicator.h"
   DESTINATION "${header_dir}/engine/comm"
         COMPONENT engine)
-install(FILES "${PROJECT_SOURCE_DIR}/engine/gpu/device.h" "${PROJECT_SOURCE_DIR}/engine/gpu/host_gate.h"
-  "${PROJECT_SOURCE_DIR}/engine/gpu/runtime.h" DESTINATION "${header_dir}/engine/gpu" COMPONENT engine)
+install(FILES "${PROJECT_SOURCE_DIR}/engine/gpu/device.h" "${PROJECT_SOURCE_DIR}/engine/gpu/runtime.h"
+  DESTINATION "${header_dir}/engine/gpu" COMPONENT engine)
 if(HVD_HAVE_MPI)
   install(FILES "${PROJECT_SOURCE_DIR}/engine/comm/mpi/from_communicator.h" DESTINATION "${header_dir}/engine/comm/mpi"
           COMPONENT engine)

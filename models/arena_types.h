@@ -1,4 +1,4 @@
-// Converts between the element type of a gradient arena and double, for the reference and replay backends. Pure.
+// Converts between the element type of a gradient arena and double, for backends and tests. Pure.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 // The interface of a compute backend: one training step of one rank, gradient by gradient. Implementations are
-// reference/ (naive, double), onednn/ (CPU), replay/ (recorded timings, no compute) and cudnn/ (GPU, device_step.h).
-// A TrainStep does not know the engine: it reports gradients to a GradientSink, and the caller calls update().
+// onednn/ (CPU), replay/ (recorded timings, no compute), cudnn/ (GPU, device_step.h), and tests/models/reference
+// (naive, double), with which the tests compare the others. A TrainStep does not know the engine: it reports gradients
+// to a GradientSink, and the caller calls update().
 //
 // One thread owns a TrainStep and makes all calls. A TrainStep may use worker threads inside (options.threads).
 #pragma once
@@ -155,9 +156,6 @@ class TrainStep {
   /// Returns in one line why steps take far longer than their work needs, and what to do; empty if nothing is known.
   [[nodiscard]] virtual std::string slow_reason() const { return {}; }
 };
-
-/// Makes the naive double-precision reference backend; slow, for tests. `graph` must be differentiated.
-std::unique_ptr<TrainStep> make_reference_step(Graph graph, const StepOptions& options, const ArenaAllocator& allocate);
 
 /// Makes the oneDNN backend for the CPU. Errors: unsupported if this build or processor cannot run it.
 std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& options, const ArenaAllocator& allocate);

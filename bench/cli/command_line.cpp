@@ -90,17 +90,14 @@ DataType parse_allreduce_type(const std::string& text) {
 }
 
 Device parse_device(const std::string& text) {
-  constexpr std::array kDevices{Device::kAuto, Device::kCpu, Device::kCuda, Device::kReference};
-  return kDevices[parse_word("--device", text, {"auto", "cpu", "cuda", "reference"})];
+  constexpr std::array kDevices{Device::kAuto, Device::kCpu, Device::kCuda};
+  return kDevices[parse_word("--device", text, {"auto", "cpu", "cuda"})];
 }
 
-/// `--comm hierarchical` sets the backend NCCL, because this option uses NCCL inside a node.
 void parse_comm(const std::string& text, Options& options) {
-  constexpr std::array kBackends{CommBackend::kAuto, CommBackend::kNone, CommBackend::kLoopback,
-                                 CommBackend::kMpi,  CommBackend::kNccl, CommBackend::kNccl};
-  const std::size_t word = parse_word("--comm", text, {"auto", "none", "loopback", "mpi", "nccl", "hierarchical"});
-  options.comm = kBackends[word];
-  options.gpu.two_levels = text == "hierarchical";
+  constexpr std::array kBackends{CommBackend::kAuto, CommBackend::kNone, CommBackend::kLoopback, CommBackend::kMpi,
+                                 CommBackend::kNccl};
+  options.comm = kBackends[parse_word("--comm", text, {"auto", "none", "loopback", "mpi", "nccl"})];
   options.host_comm = options.comm == CommBackend::kMpi || options.comm == CommBackend::kLoopback;
 }
 
@@ -127,8 +124,7 @@ void register_training(Registrar add, Options& o) {
             [&o](const std::string& text) { parse_compute_type(text, o); });
   add.flag("--no-winograd", "On CPUs in fp32: direct 3x3 convolutions, slower, with smaller rounding errors",
            [&o] { o.winograd = false; });
-  add.value("--device", "DEVICE",
-            "auto (default: a GPU if one can be used), cpu, cuda, or reference (naive, slow, for tests)",
+  add.value("--device", "DEVICE", "auto (default: a GPU if one can be used), cpu or cuda",
             [&o](const std::string& text) { o.device = parse_device(text); });
   add.integer("--threads", "Compute threads per rank (default: the rank's share of the cores)", 1, 4096, o.threads);
   add.value("--seed", "N", "Seed of weights and images (default: 1)", [&o](const std::string& text) {
@@ -148,11 +144,9 @@ void register_training(Registrar add, Options& o) {
 
 void register_reduction(Registrar add, Options& o, Given& given) {
   add.group("How the gradients are averaged");
-  add.value(
-      "--comm", "BACKEND",
-      "auto (default), mpi, loopback (threads of one process), nccl (GPUs), hierarchical (NCCL inside a node, MPI "
-      "between nodes), none (= --schedule none)",
-      [&o](const std::string& text) { parse_comm(text, o); });
+  add.value("--comm", "BACKEND",
+            "auto (default), mpi, loopback (threads of one process), nccl (GPUs), none (= --schedule none)",
+            [&o](const std::string& text) { parse_comm(text, o); });
   add.integer("--ranks", "Ranks as threads of this one process", 1, 1024, o.ranks);
   add.value("--schedule", "NAME",
             "static (default: buckets fixed at start), sharded (CPUs: each rank updates its share of the weights), "

@@ -138,7 +138,6 @@ std::string Rank::graph_objection() const {
   for (const auto& variant : variants_) {
     const auto* const device = dynamic_cast<const comm::DevicePlane*>(&variant->data());
     if (device == nullptr) return "-G: a CUDA graph holds operations of a GPU; leave -G out";
-    if (const auto why = device->capture_refusal(); !why.empty()) return "-G: " + std::string(why);
   }
   return {};
 }

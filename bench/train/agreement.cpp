@@ -142,7 +142,6 @@ RunSettings settings_of(const Options& options, const Setup& setup) {
                                      {"--deterministic", yes_no(gpu.deterministic)},
                                      {"--loss-scale", json_number(gpu.loss_scale)},
                                      {"--tune", yes_no(gpu.tune)},
-                                     {"--comm hierarchical", yes_no(gpu.two_levels)},
                                      {"--nccl-max-ctas", std::to_string(gpu.nccl.max_ctas)},
                                      {"NCCL registration", yes_no(gpu.nccl.register_memory)},
                                      {"--share-gpus", yes_no(gpu.nccl.share_gpus)}});

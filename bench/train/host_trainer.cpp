@@ -141,8 +141,7 @@ void HostTrainer::build(const models::StepOptions& options, const models::ArenaA
   refuse_if_too_big(forecast, engine_.topology().local_size, available_bytes());
   engine_.barrier();  // no rank of this host allocates while another one still reads how much memory is free
   try {
-    step_ = setup_.device == Device::kReference ? models::make_reference_step(std::move(graph), options, allocate)
-                                                : models::make_onednn_step(std::move(graph), options, allocate);
+    step_ = models::make_onednn_step(std::move(graph), options, allocate);
     batches_.emplace(make_batches());
   } catch (const std::bad_alloc&) {
     // Unwinding has freed this rank's memory, so the memory that is free now is the memory that the ranks had to share.

@@ -1,4 +1,4 @@
-// A trainer for steps on the CPU. The TrainStep (oneDNN, reference, replay) reports gradients from inside backward, and
+// A trainer for steps on the CPU. The TrainStep (oneDNN, replay) reports gradients from inside backward, and
 // the Engine's thread reduces them while backward goes on. Times are measured by the host's clock.
 #pragma once
 

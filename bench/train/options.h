@@ -19,10 +19,9 @@
 namespace hvd::bench {
 
 enum class Device : std::uint8_t {
-  kAuto,       ///< the GPU if there is one, else the CPU
-  kCpu,        ///< oneDNN
-  kCuda,       ///< cuDNN
-  kReference,  ///< naive double precision, for tests
+  kAuto,  ///< the GPU if there is one, else the CPU
+  kCpu,   ///< oneDNN
+  kCuda,  ///< cuDNN
 };
 enum class CommBackend : std::uint8_t {
   kAuto,      ///< mpi when launched with several ranks, loopback when --ranks > 1, else solo
@@ -43,7 +42,6 @@ struct GpuOptions {
   [[nodiscard]] bool tunes() const { return tune || !tuning_folder.empty(); }
   DeviceOptions schedule;  ///< overlap, graph, ahead
   comm::NcclOptions nccl;
-  bool two_levels = false;  ///< --comm hierarchical: NCCL inside a node, MPI between nodes
 };
 
 /// --tune-schedule: tries settings before training, and trains with the fastest.

@@ -35,15 +35,12 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
     list_ = gpus_->list();
     runtime_ = gpus_->open(gpu_of_rank(topology.local_rank, list_.devices.size()));
     auto nccl = topology.size > 1 ? gpus_->load_nccl(*runtime_) : nullptr;
-    gpus = connect(std::move(communicator), std::move(nccl));
+    gpus = comm::make_nccl(std::move(communicator), *runtime_, std::move(nccl), setup_.gpu.nccl,
+                           setup_.startup_deadline.from_now());
   } catch (const std::exception& error) {
-    if (communicator) communicator->control().abort(error.what());  // otherwise connect() has told the peers
+    if (communicator) communicator->control().abort(error.what());  // otherwise make_nccl() has told the peers
     if (endings.failing) endings.failing();
     throw;
-  }
-  comm_ = gpus->backend();
-  if (setup_.gpu.two_levels && comm_ == "nccl") {
-    notes_.emplace_back("--comm hierarchical on one node is NCCL alone: there is no second level");
   }
   DeviceOptions device = setup_.gpu.schedule;
   device.graph = device.graph && !setup_.profile;  // a profiled step waits after every operation
@@ -53,17 +50,6 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
     device_->enqueue_every_step();  // phases are compared, so if the main phase cannot use graphs, no phase does
   }
   setting_.graph = device_->graphs();
-}
-
-std::unique_ptr<comm::DeviceCommunicator> RankParts::connect(std::unique_ptr<comm::Communicator> communicator,
-                                                             std::shared_ptr<comm::nccl::Api> nccl) {
-  const Deadline deadline = setup_.startup_deadline.from_now();
-  if (!setup_.gpu.two_levels) {
-    return comm::make_nccl(std::move(communicator), *runtime_, std::move(nccl), setup_.gpu.nccl, deadline);
-  }
-  communicator->control().barrier(deadline);  // first, because splitting would wait for ever for a rank without a GPU
-  return comm::make_hierarchical(comm::split_levels(std::move(communicator)), *runtime_, std::move(nccl),
-                                 setup_.gpu.nccl, deadline);
 }
 
 GpuDescription RankParts::gpu(const std::string& engines, const std::string& nccl_log) {

@@ -35,8 +35,6 @@ class RankParts {
 
   [[nodiscard]] bool on_gpu() const { return device_ != nullptr; }
   [[nodiscard]] Engine& engine() { return device_ ? device_->engine() : *host_; }
-  /// Returns "nccl" or "hierarchical", whichever is in use. Call only if on_gpu().
-  [[nodiscard]] const std::string& comm() const { return comm_; }
   /// Returns true if steps become CUDA graphs. The answer is the same in every phase.
   [[nodiscard]] bool graphs() const { return device_ && device_->graphs(); }
   /// Returns one line for each setting that is not as the user asked.
@@ -62,8 +60,6 @@ class RankParts {
  private:
   void open_gpu(const EngineOptions& options, std::unique_ptr<comm::Communicator> communicator,
                 const RankEndings& endings);
-  std::unique_ptr<comm::DeviceCommunicator> connect(std::unique_ptr<comm::Communicator> communicator,
-                                                    std::shared_ptr<comm::nccl::Api> nccl);
 
   const Setup& setup_;
   const EngineOptions options_;
@@ -72,7 +68,6 @@ class RankParts {
   gpu::DeviceList list_;  // GPUs that this process sees
   std::unique_ptr<Engine> host_;
   std::unique_ptr<gpu::GpuRuntime> runtime_;
-  std::string comm_;
   std::vector<std::string> notes_;
   ScheduleSetting setting_;
   std::unique_ptr<DeviceEngine> device_;

@@ -18,7 +18,7 @@ namespace hvd::bench {
 
 /// Facts that are the same for every run of the session.
 struct SessionFacts {
-  std::string comm;  ///< "solo", "loopback", "mpi", "nccl", "hierarchical"
+  std::string comm;  ///< "solo", "loopback", "mpi", "nccl"
   int threads = 1;
   bool spare_core = false;
   bool traced = false;

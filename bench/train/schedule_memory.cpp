@@ -55,7 +55,6 @@ ScheduleCase schedule_case(const Setup& setup, const comm::Topology& world, cons
                   {"ranks", std::to_string(world.size)},
                   {"nodes", std::to_string(world.nodes)},
                   {"launching ahead", setup.gpu.schedule.ahead ? "yes" : "no"},
-                  {"two levels", setup.gpu.two_levels ? "yes" : "no"},
                   {"libraries", library},
                   {"hvd_bench", std::string(build_info().version)},
                   {"from", setting_text(start)}};

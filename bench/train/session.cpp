@@ -293,7 +293,7 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     session.facts.threads = parts.on_gpu() ? 1 : share.threads;
     session.facts.spare_core = parts.on_gpu() || share.spare_core;
     session.facts.ranks_at_once = parts.on_gpu() ? engine.size() : share.ranks_at_once;
-    if (parts.on_gpu() && engine.size() > 1) session.facts.comm = parts.comm();
+    if (parts.on_gpu() && engine.size() > 1) session.facts.comm = "nccl";
     session.facts.traced = engine.tracing() || session.setup.profile;
     tell_building(session, engine);
     engine.set_activity("building the network", 0);

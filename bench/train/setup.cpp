@@ -99,18 +99,16 @@ void take_model(const Options& options, Setup& setup) {
 /// Errors: unsupported if the user asked for a GPU and no GPU can be used.
 bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
   const bool nccl = options.comm == CommBackend::kNccl;
-  const std::string comm = options.gpu.two_levels ? "--comm hierarchical" : "--comm nccl";
   const std::string host_memory =
       fmt::format("--comm {} reduces gradients in host memory", options.comm == CommBackend::kMpi ? "mpi" : "loopback");
-  if (options.device == Device::kCpu || options.device == Device::kReference || !options.replay_file.empty()) {
+  if (options.device == Device::kCpu || !options.replay_file.empty()) {
     if (options.device == Device::kCuda) {
       throw Error(Errc::kUnsupported, "--device cuda: a replay computes nothing; leave --device out");
     }
     if (nccl) {
       throw Error(Errc::kUnsupported,
-                  comm +
-                      " reduces gradients in GPU memory, and these are in the host's; use --comm mpi or "
-                      "--comm auto");
+                  "--comm nccl reduces gradients in GPU memory, and these are in the host's; use --comm mpi or "
+                  "--comm auto");
     }
     return false;
   }
@@ -123,7 +121,7 @@ bool takes_gpu(const Options& options, GpuBackend* gpus, Setup& setup) {
   if (options.device == Device::kCuda) {
     throw Error(Errc::kUnsupported, fmt::format("--device cuda: {} (or compute on the CPU: --device cpu)", absence));
   }
-  if (nccl) throw Error(Errc::kUnsupported, fmt::format("{}: {}; use --comm mpi or --comm auto", comm, absence));
+  if (nccl) throw Error(Errc::kUnsupported, fmt::format("--comm nccl: {}; use --comm mpi or --comm auto", absence));
   if (gpus != nullptr) setup.notes.push_back("computing on the CPU: " + absence);  // without a backend, no note
   return false;
 }
@@ -137,6 +135,15 @@ void refuse_types(const Options& options, const Setup& setup) {
                             "processor has it, --dtype bf16",
                             options.gpu.tf32 ? "tf32" : "fp16"));
   }
+}
+
+/// Refuses --algorithm on GPUs. `setup.device` must be settled before the call.
+void refuse_algorithm(const Options& options, const Setup& setup) {
+  if (setup.device != Device::kCuda || options.comm_options.algorithm == comm::Algorithm::kAuto) return;
+  throw Error(Errc::kInvalidArgument,
+              fmt::format("--algorithm {}: on GPUs NCCL chooses how it reduces, between nodes too; leave --algorithm "
+                          "out, or compute on the CPU (--device cpu)",
+                          comm::name(options.comm_options.algorithm)));
 }
 
 /// Refuses options that the sharded schedule does not support. `setup` must be settled before the call.
@@ -198,11 +205,7 @@ void refuse_fit(const Options& options) {
 
 std::string_view Setup::device_name() const {
   if (replay) return "replay";
-  switch (device) {
-    case Device::kReference: return "reference";
-    case Device::kCuda: return "cuda";
-    default: return "cpu";
-  }
+  return device == Device::kCuda ? "cuda" : "cpu";
 }
 
 std::string Setup::compute_name() const {
@@ -214,9 +217,9 @@ Setup settle(const Options& options, GpuBackend* gpus) {
   Setup setup;
   setup.model.classes = options.classes;
   setup.model.auxiliary_head = options.auxiliary_head;
-  setup.device = options.device == Device::kReference ? Device::kReference : Device::kCpu;
-  if (takes_gpu(options, gpus, setup)) setup.device = Device::kCuda;
+  setup.device = takes_gpu(options, gpus, setup) ? Device::kCuda : Device::kCpu;
   refuse_types(options, setup);
+  refuse_algorithm(options, setup);
   setup.compute = options.compute;
   setup.deadline = options.engine.deadline;
   setup.startup_deadline = options.startup_deadline;

@@ -49,7 +49,7 @@ struct Setup {
   [[nodiscard]] bool reduces() const { return schedule != Schedule::kNone; }
   /// The phase in which the session warms up. A session with only one phase measures this phase.
   [[nodiscard]] Phase main_phase() const { return reduces() ? Phase::kFull : Phase::kNone; }
-  [[nodiscard]] std::string_view device_name() const;  ///< "cpu", "cuda", "reference", "replay"
+  [[nodiscard]] std::string_view device_name() const;  ///< "cpu", "cuda", "replay"
   [[nodiscard]] std::string compute_name() const;      ///< "fp32", "tf32", ...
 };
 

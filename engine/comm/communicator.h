@@ -241,11 +241,6 @@ inline constexpr Patience kMeetPatience = std::chrono::minutes(5);
 /// last MPI Communicator is destroyed. Errors: unsupported without MPI; backend if MPI fails; timeout if not all ranks
 /// call make_mpi() within `patience`. After a timeout MPI is never finalised.
 std::unique_ptr<Communicator> make_mpi(const CommOptions& options = {}, const Patience& patience = kMeetPatience);
-/// Collective over all of MPI's ranks. The ranks that give the same `group` form a world of their own, in the order of
-/// their ranks. The planes of the result are separate from those of make_mpi(), so that one thread may use the planes
-/// of make_mpi() while another thread uses the result. Set `one_per_node` if the ranks of a group are on different
-/// nodes (real nodes, or nodes pretended by CommOptions::ranks_per_node). Errors: those of make_mpi().
-std::unique_ptr<Communicator> make_mpi_subset(int group, bool one_per_node);
 
 // Process sets: each call makes a world of some ranks, which gets its own Engine. Sets may overlap. Sets cannot
 // deadlock one another, because each set has its own communicators and each engine its own thread: a wait for a peer in

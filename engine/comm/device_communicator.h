@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "engine/comm/communicator.h"
 #include "engine/comm/nccl/api.h"
@@ -27,8 +26,8 @@ struct NcclOptions {
 };
 
 /// The member functions enqueue work on stream(), in the order of the calls. If stream() has joined a capture, the
-/// capture records the work, unless capture_refusal() gives a reason why it cannot. The caller must order stream() with
-/// other streams. The host waits only where a docstring says so.
+/// capture records the work. The caller must order stream() with other streams. The host waits only where a docstring
+/// says so.
 class DevicePlane : public DataPlane {
  public:
   /// The stream has high priority, so that communication does not wait for multiprocessors that the compute uses.
@@ -44,12 +43,6 @@ class DevicePlane : public DataPlane {
   /// Call after abort(), and after destroying the graphs. Returns true if the library's abort has returned by the
   /// deadline. If it has not returned, calls that free memory of the GPU may never return: end the process.
   virtual bool await_abort(Deadline deadline) noexcept = 0;
-  /// Returns the reason why a capture cannot include all_reduce(), in one line. The text is empty if a capture can
-  /// include it.
-  [[nodiscard]] virtual std::string_view capture_refusal() const { return {}; }
-  /// Returns the reason why reduce_scatter(), all_gather() and all_to_all() are unsupported, in one line; empty if they
-  /// work.
-  [[nodiscard]] virtual std::string_view shares_refusal() const { return {}; }
   /// Collective. Disconnects the ranks and connects them again with `options`, except that deadline and share_gpus keep
   /// their old values. Nothing may be enqueued, and no graph may hold a reduction. Memory that allocate() returned
   /// stays valid. Afterwards `options` decides whether this memory is registered; memory that did not come from NCCL
@@ -83,10 +76,6 @@ class DeviceCommunicator final : public Communicator {
         library_(host->library() +
                  (api != nullptr ? ", NCCL " + api->version().text() + " (" + api->name() + ")" : "")),
         host_(std::move(host)) {}
-  /// Takes ownership of a communicator that the plane borrows.
-  Communicator& keep(std::unique_ptr<Communicator> communicator) {
-    return *kept_.emplace_back(std::move(communicator));
-  }
   void set_plane(std::unique_ptr<DevicePlane> plane) { plane_ = std::move(plane); }
   [[nodiscard]] Communicator& host() { return *host_; }
 
@@ -104,8 +93,7 @@ class DeviceCommunicator final : public Communicator {
   gpu::GpuRuntime& runtime_;
   const std::string library_;
   std::unique_ptr<Communicator> host_;
-  std::vector<std::unique_ptr<Communicator>> kept_;
-  // The last member, so that the plane is destroyed before the communicators that it borrows.
+  // The last member, so that the plane is destroyed before the communicator that it borrows.
   std::unique_ptr<DevicePlane> plane_;
 };
 
@@ -118,24 +106,5 @@ class DeviceCommunicator final : public Communicator {
 std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::GpuRuntime& runtime,
                                               std::shared_ptr<nccl::Api> api, const NcclOptions& options,
                                               Deadline deadline);
-
-/// The worlds that a rank belongs to in a two-level reduction. `node` and `across` are null if there is one node.
-struct HostLevels {
-  std::unique_ptr<Communicator> world;  ///< gives the control plane and the topology
-  std::unique_ptr<Communicator> node;   ///< the ranks of this rank's node, ordered by local rank
-  /// The ranks with this rank's local rank, ordered by node. A thread of the plane uses this communicator.
-  std::unique_ptr<Communicator> across;
-};
-/// Collective over MPI's ranks. Has no deadline, because MPI_Comm_split() has no deadline. Errors: unsupported if
-/// `world` has several nodes and is not an MPI communicator; those of make_mpi().
-HostLevels split_levels(std::unique_ptr<Communicator> world);
-
-/// Collective. Like make_nccl(), but NCCL reduces only within a node, and `hosts` reduces between nodes by messages.
-/// Made for comparison; see docs/gpu.md. With one node this is the same as make_nccl(). Ranks of one node may be
-/// processes or threads. Ranks of different nodes must be processes, because the stream of one rank waits for the
-/// streams of the other ranks. Tests with a fake GPU may use threads for all ranks. Errors: those of make_nccl().
-std::unique_ptr<DeviceCommunicator> make_hierarchical(HostLevels hosts, gpu::GpuRuntime& runtime,
-                                                      std::shared_ptr<nccl::Api> api, const NcclOptions& options,
-                                                      Deadline deadline);
 
 }  // namespace hvd::comm

@@ -17,7 +17,6 @@ namespace {
 }  // namespace
 
 std::unique_ptr<Communicator> make_mpi(const CommOptions& /*options*/, const Patience& /*patience*/) { refuse(); }
-std::unique_ptr<Communicator> make_mpi_subset(int /*group*/, bool /*one_per_node*/) { refuse(); }
 std::unique_ptr<Communicator> make_mpi_set(std::span<const int> /*ranks*/, const CommOptions& /*options*/,
                                            const Patience& /*patience*/) {
   refuse();

@@ -137,14 +137,6 @@ bool may_be_capturing(cudaStream_t stream) noexcept {
   return cudaStreamIsCapturing(stream, &state) != cudaSuccess || state != cudaStreamCaptureStatusNone;
 }
 
-/// CUDA calls this function on a CUDA thread, in stream order, unless work on the GPU has failed. The function must not
-/// call CUDA.
-void CUDART_CB wait_at_gate(void* data) {
-  const std::unique_ptr<std::shared_ptr<HostGate>> gate(static_cast<std::shared_ptr<HostGate>*>(data));
-  (*gate)->reach();
-  (*gate)->await_open();
-}
-
 class CudaRuntime final : public GpuRuntime {
  public:
   explicit CudaRuntime(Device device) : device_(std::move(device)) {
@@ -230,14 +222,6 @@ class CudaRuntime final : public GpuRuntime {
   }
   void wait(StreamView stream, EventView event) override {
     check(cudaStreamWaitEvent(native(stream), native(event), cudaEventWaitDefault), "cudaStreamWaitEvent", "");
-  }
-  void hold(StreamView stream, std::shared_ptr<HostGate> gate) override {
-    if (capturing(stream))
-      throw Error(Errc::kInvalidArgument, label() + ": a captured stream cannot wait for the host");
-    make_current();
-    auto owner = std::make_unique<std::shared_ptr<HostGate>>(std::move(gate));
-    check(cudaLaunchHostFunc(native(stream), wait_at_gate, owner.get()), "cudaLaunchHostFunc", "");
-    static_cast<void>(owner.release());  // wait_at_gate() deletes it
   }
   [[nodiscard]] bool finished(EventView event) override {
     return finished(cudaEventQuery(native(event)), "cudaEventQuery");

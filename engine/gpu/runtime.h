@@ -23,7 +23,6 @@
 #include "engine/base/deadline.h"
 #include "engine/base/types.h"
 #include "engine/gpu/device.h"
-#include "engine/gpu/host_gate.h"
 
 namespace hvd::gpu {
 
@@ -149,10 +148,6 @@ class GpuRuntime {
   virtual void record_outside(EventView event, StreamView stream) = 0;
   /// Makes later work on `stream` start only when the event's last recording, if any, is finished. Returns at once.
   virtual void wait(StreamView stream, EventView event) = 0;
-  /// Makes later work on `stream` start only when the host has opened the gate (host_gate.h). Calls HostGate::reach()
-  /// when the stream reaches the gate. Errors: invalid_argument while `stream` is captured, because a gate opens only
-  /// once.
-  virtual void hold(StreamView stream, std::shared_ptr<HostGate> gate) = 0;
   /// Returns true if the work before the event's last recording, or all work on the stream, is finished. Never waits.
   /// Errors: backend if work on the GPU failed; invalid_argument if the event or stream is part of a capture.
   [[nodiscard]] virtual bool finished(EventView event) = 0;

@@ -140,7 +140,7 @@ std::string_view DeviceEngine::graph_refusal() const {
   if (schedule_ == Schedule::kNegotiated) {
     return "the host takes part in negotiated steps, which no CUDA graph can hold: every step is enqueued";
   }
-  return plane_.capture_refusal();
+  return {};
 }
 
 std::size_t DeviceEngine::slot() const {

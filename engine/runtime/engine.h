@@ -128,11 +128,10 @@ class Engine {
   // GPU must have finished the work that writes them. When wait() returns, the GPU has finished the operation. Shapes,
   // splits and rows are in host memory.
   // Errors: invalid_argument for the caller's mistakes, and inside a step of the static schedule; unsupported on a
-  // device for reductions of int16, for factors if gpu::GpuRuntime::scale_refusal() gives a reason, and for all_gather,
-  // reduce_scatter and all_to_all if DevicePlane::shares_refusal() gives a reason. If ranks disagree (kind of
-  // operation, shape, type, reduction, root, factors), the ticket fails on all ranks with the same text, and the engine
-  // stays usable. If a device has no memory for an output, the engine fails. "Rows" are the first dimension: a tensor
-  // of shape [5, 3] has 5 rows of 3 elements.
+  // device for reductions of int16, and for factors if gpu::GpuRuntime::scale_refusal() gives a reason. If ranks
+  // disagree (kind of operation, shape, type, reduction, root, factors), the ticket fails on all ranks with the same
+  // text, and the engine stays usable. If a device has no memory for an output, the engine fails. "Rows" are the first
+  // dimension: a tensor of shape [5, 3] has 5 rows of 3 elements.
   /// Reduces `data` in place.
   Ticket all_reduce_async(std::string_view name, void* data, std::span<const std::int64_t> shape, DataType dtype,
                           ReduceOp op, Scale scale = {});

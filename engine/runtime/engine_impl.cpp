@@ -40,12 +40,6 @@ std::unique_ptr<TraceWriter> open_trace(comm::Communicator& communicator, const 
   }
 }
 
-/// Returns true for operations that divide rows among the ranks.
-bool shares_rows(core::Collective kind) {
-  return kind == core::Collective::kAllGather || kind == core::Collective::kReduceScatter ||
-         kind == core::Collective::kAllToAll;
-}
-
 bool reduces(core::Collective kind) {
   return kind == core::Collective::kAllReduce || kind == core::Collective::kGroupedAllReduce ||
          kind == core::Collective::kReduceScatter;
@@ -183,11 +177,6 @@ void Engine::Impl::refuse_unsupported(const core::Request& request) const {
   const core::Terms& terms = request.terms;
   if (reduces(terms.kind) && !can_reduce(request.dtype)) {
     refuse(request, Errc::kUnsupported, ": NCCL cannot reduce int16; reduce int32, or host memory");
-  }
-  if (shares_rows(terms.kind)) {
-    if (const auto why = device_->shares_refusal(); !why.empty()) {
-      refuse(request, Errc::kUnsupported, ": " + std::string(why));
-    }
   }
   if (terms.prescale != 1 || terms.postscale != 1) {
     if (const auto why = device_->runtime().scale_refusal(); !why.empty()) {

@@ -33,7 +33,7 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
                                             gpu::GpuRuntime& runtime, const ArenaAllocator& allocate) {
   const ComputeType compute = compute_type(options.compute, cudnn.tf32);
   if (options.gradient == DataType::kF64) {
-    throw Error(Errc::kUnsupported, "gradients in fp64 exist on the reference only; use fp32, fp16 or bf16");
+    throw Error(Errc::kUnsupported, "no GPU backend has gradients in fp64; use fp32, fp16 or bf16");
   }
   require_floating(options.gradient);
   if (std::string why = cudnn::type_refusal(runtime.device(), compute, HVD_OLDEST_CUDA_ARCHITECTURE); !why.empty()) {

@@ -4,7 +4,8 @@ namespace hvd::models {
 namespace {
 
 // Floating-point operations per element of the bandwidth-bound kinds of node, counted from the formulas in
-// reference/ops.cpp. These kinds are one percent of a step's operations. Their time depends on `bytes`, not on `flops`.
+// tests/models/reference/ops.cpp. These kinds are one percent of a step's operations. Their time depends on `bytes`,
+// not on `flops`.
 constexpr double kBatchNormFlops = 7;           // sum; difference, square, sum; normalise, scale, shift
 constexpr double kBatchNormBackwardFlops = 11;  // x-hat (2), two sums (3), dx (6)
 constexpr double kSoftmaxFlops = 4;             // difference, exponential (as one), sum, division

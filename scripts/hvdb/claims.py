@@ -33,7 +33,7 @@ NOT_MEASURED = "not measured here"
 # Two published runs of one set-up differ by this much, and no source says why. The margin is also the smallest
 # difference that matters to this project (docs/claims.md).
 DEFAULT_MARGIN = 0.02
-# Devices whose training speed counts. Runs on the devices 'replay' and 'reference' never count.
+# Devices whose training speed counts. Runs on the device 'replay', and on 'reference' in older stores, never count.
 DEVICES = ("cuda", "cpu")
 # Transports with one process per rank. The ranks of transport 'loopback' are threads of one process.
 TRANSPORTS = ("nccl", "mpi")

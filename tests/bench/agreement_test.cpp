@@ -84,6 +84,14 @@ TEST(Agreement, EqualRanksGoOn) {
   for (const std::string& text : meet({same})) EXPECT_EQ(text, "");
 }
 
+TEST(Agreement, ADeviceOfItsOwnIsNamed) {
+  auto on_gpu = settle({});  // `auto`, because testing::Test::Setup hides the name
+  on_gpu.device = Device::kCuda;
+  const auto thrown = meet({settings({}), settings_of({}, on_gpu)});
+  EXPECT_NE(thrown[0].find("--device is cpu on rank 0 (host "), std::string::npos) << thrown[0];
+  EXPECT_NE(thrown[0].find(" and cuda on rank 1 (host "), std::string::npos) << thrown[0];
+}
+
 // The reduction plan does not depend on the batch size, so only the comparison of options finds the difference.
 TEST(Agreement, ASmallerBatchIsNamedOnAllRanks) {
   Options small;
@@ -120,7 +128,6 @@ TEST(Agreement, WhatMustBeEqualIsCompared) {
   EXPECT_TRUE(differs([](Options& o) { o.winograd = false; }));
   EXPECT_TRUE(differs([](Options& o) { o.label_rule = models::LabelRule::kCycled; }));
   EXPECT_TRUE(differs([](Options& o) { o.learning_rate = 0.02; }));
-  EXPECT_TRUE(differs([](Options& o) { o.device = Device::kReference; }));
   EXPECT_TRUE(differs([](Options& o) { o.allreduce = DataType::kBF16; }));
   EXPECT_TRUE(differs([](Options& o) { o.engine.schedule = Schedule::kNone; }));
   EXPECT_TRUE(differs([](Options& o) { o.engine.buckets.bucket_bytes = 1; }));

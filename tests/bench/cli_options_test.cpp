@@ -183,6 +183,8 @@ TEST(CommandLine, BadValuesSayWhatWouldBeRight) {
   EXPECT_EQ(error_of("--learning-rate nan"), "--learning-rate: 'nan' is not a number from 0 to 1000");
   EXPECT_EQ(error_of("--schedule statik"),
             "--schedule: 'statik' is not one of static, sharded, negotiated, none (did you mean static?)");
+  EXPECT_EQ(error_of("--device reference"), "--device: 'reference' is not one of auto, cpu, cuda");
+  EXPECT_EQ(error_of("--comm hierarchical"), "--comm: 'hierarchical' is not one of auto, none, loopback, mpi, nccl");
   EXPECT_EQ(error_of("--modle vgg16"),
             "--modle: there is no such option (did you mean --model?); see hvd_bench --help");
   EXPECT_EQ(error_of("trian"),
@@ -208,11 +210,6 @@ TEST(CommandLine, OfGpus) {
   EXPECT_EQ(tf32.compute, DataType::kF32);
   EXPECT_TRUE(tf32.gpu.tf32);
   EXPECT_EQ(tf32.allreduce, DataType::kF16);
-  EXPECT_FALSE(tf32.gpu.two_levels);
-  const Options levels = parse("--comm hierarchical").options;
-  EXPECT_EQ(levels.comm, CommBackend::kNccl);
-  EXPECT_TRUE(levels.gpu.two_levels);
-  EXPECT_FALSE(parse("--comm hierarchical --comm nccl").options.gpu.two_levels);
   EXPECT_FALSE(parse("--dtype tf32 --dtype fp16").options.gpu.tf32);
   EXPECT_EQ(parse("--allreduce-dtype fp16").options.allreduce, DataType::kF16);
 

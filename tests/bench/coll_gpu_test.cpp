@@ -172,22 +172,6 @@ TEST(CollOnGpus, ALostRankEndsASessionWithGraphs) {
   EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
 }
 
-TEST(CollOnGpus, APlaneThatNoGraphCanHoldIsRefused) {
-  test::GpuWorldOptions world;
-  world.ranks_per_node = 1;
-  const test::GpuOutcome outcome = test::on_gpu_ranks(2, world, [](test::GpuRank& rank) {
-    std::vector<std::unique_ptr<comm::Communicator>> variants;
-    variants.push_back(rank.connect());
-    CollOptions options = in_graphs(3);
-    options.collectives = {Collective::kAllReduce};
-    run_coll_rank(options, variants, {}, Patience(test::kNever), &rank.gpu);
-  });
-  for (const std::string& error : outcome.errors) {
-    EXPECT_TRUE(error.starts_with("invalid_argument: -G: hierarchical reductions pass through the host")) << error;
-  }
-  EXPECT_EQ(outcome.violations, std::vector<std::string>{});
-}
-
 TEST(CollOnGpus, RegisteredMemoryIsComparedWithPlain) {
   test::FakeGpus gpus(2);
   CollOptions options = quick();

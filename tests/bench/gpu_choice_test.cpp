@@ -68,7 +68,7 @@ bench::Setup settled(const std::vector<std::string>& words, FakeGpus& gpus) {
 
 TEST(GpuChoice, OnlyATransportOfTheHostKeepsALaunchOffItsGpus) {
   FakeGpus some(2);
-  for (const char* comm : {"auto", "none", "nccl", "hierarchical"}) {
+  for (const char* comm : {"auto", "none", "nccl"}) {
     EXPECT_EQ(settled({"hvd_bench", "--comm", comm}, some).device_name(), "cuda") << comm;
   }
   EXPECT_EQ(settled({"hvd_bench"}, some).device_name(), "cuda");
@@ -107,6 +107,16 @@ TEST(GpuChoice, TypesAndNcclNeedAGpu) {
   options = {};
   options.compute = DataType::kF16;
   EXPECT_EQ(settle(options, &some).compute_name(), "fp16");
+}
+
+TEST(GpuChoice, NcclChoosesItsAlgorithm) {
+  FakeGpus some(1);
+  Options options;
+  options.comm_options.algorithm = comm::Algorithm::kHierarchical;
+  refused(options, &some, "--algorithm hierarchical: on GPUs NCCL chooses how it reduces, between nodes too; leave ");
+  if (const std::string why = models::onednn_unsupported_reason(DataType::kF32); !why.empty()) GTEST_SKIP() << why;
+  options.device = Device::kCpu;
+  EXPECT_EQ(settle(options, &some).device_name(), "cpu");
 }
 
 TEST(GpuChoice, GradientsOfACpuAreRoundedBetweenNodesOnly) {

@@ -97,17 +97,6 @@ TEST(GpuSession, SaysWhichNetworkNcclChoseAndWhereARankIsWrong) {
   EXPECT_EQ(fact(good_run(gpu_options(2), gpus).runs.at(0), "nccl.network"), "unknown");
 }
 
-TEST(GpuSession, TwoLevelsOnOneNodeAreOne) {
-  FakeGpus gpus(2);
-  Options options = gpu_options(2);
-  options.comm = CommBackend::kNccl;
-  options.gpu.two_levels = true;
-  const SessionResult result = good_run(options, gpus);
-  ASSERT_EQ(result.runs.size(), 1U);
-  EXPECT_EQ(result.runs[0].comm, "nccl");
-  EXPECT_NE(note_with(result, "--comm hierarchical on one node"), "");
-}
-
 TEST(GpuSession, EfficiencyOfTwoRanks) {
   FakeGpus gpus(2);
   Options options = gpu_options(2);

@@ -65,17 +65,6 @@ TEST(SessionNetworks, InterleavedPhasesLeaveTheWeightsEqual) {
   }
 }
 
-TEST(SessionNetworks, ReferenceBackend) {
-  Options options = small_options(2);
-  options.device = Device::kReference;
-  options.batch_size = 1;
-  options.num_warmup_batches = 0;
-  options.num_iters = 1;
-  const RunRecord run = full_run(options);
-  EXPECT_EQ(run.device, "reference");
-  EXPECT_NE(run.checks.find("100 %"), std::string::npos) << run.checks;
-}
-
 TEST(SessionNetworks, ProfileMakesTheRunTraced) {
   Options options = small_options(1);
   options.profile = true;

@@ -23,8 +23,7 @@ struct GpuWorldOptions {
   std::vector<FakeNcclOptions> nccl = {};  ///< [rank]; ranks beyond the vector's end get the default
   std::vector<std::string> uuids = {};     ///< [rank]; ranks beyond the vector's end get a uuid of their own
   comm::NcclOptions communicator = {};
-  /// If > 0, each pretended node has this many ranks, and connect() makes a communicator that reduces in two levels.
-  int ranks_per_node = 0;
+  int ranks_per_node = 0;  ///< if > 0: this many consecutive ranks pretend to be a node
   std::chrono::milliseconds deadline{20000};
 };
 
@@ -36,13 +35,8 @@ struct GpuRank {
   std::unique_ptr<comm::Communicator> host;
   const GpuWorldOptions& options;
   FakeNcclHub& hub;
-  std::unique_ptr<comm::Communicator> node, across;  ///< both are set if ranks_per_node > 0
 
   std::unique_ptr<comm::DeviceCommunicator> connect() {
-    if (options.ranks_per_node > 0) {
-      return comm::make_hierarchical({.world = std::move(host), .node = std::move(node), .across = std::move(across)},
-                                     gpu, nccl, options.communicator, Deadline::after(options.deadline));
-    }
     return comm::make_nccl(std::move(host), gpu, nccl, options.communicator, Deadline::after(options.deadline));
   }
 };
@@ -67,30 +61,11 @@ struct GpuOutcome {
   }
 };
 
-/// The communicators of each rank. Both vectors are indexed by rank. `node` joins the ranks of one node, `across` joins
-/// the ranks that have the same local rank on all nodes.
-struct LoopbackLevels {
-  LoopbackLevels(int size, int ranks_per_node) {
-    for (int first = 0; first < size; first += ranks_per_node) {
-      for (auto& one : comm::make_loopback(std::min(ranks_per_node, size - first))) node.push_back(std::move(one));
-    }
-    across.resize(node.size());
-    for (int local = 0; local < std::min(size, ranks_per_node); ++local) {
-      auto world = comm::make_loopback((size - local + ranks_per_node - 1) / ranks_per_node, {}, 1);
-      for (std::size_t n = 0; n < world.size(); ++n) {
-        across[n * static_cast<std::size_t>(ranks_per_node) + static_cast<std::size_t>(local)] = std::move(world[n]);
-      }
-    }
-  }
-  std::vector<std::unique_ptr<comm::Communicator>> node, across;
-};
-
 inline GpuOutcome on_gpu_ranks(int size, const GpuWorldOptions& options, const std::function<void(GpuRank&)>& body) {
   FakeWorld world(options.seed);
   FakeNcclHub hub(world);
-  const int per_node = options.ranks_per_node;
-  auto hosts = size == 1 ? std::vector<std::unique_ptr<comm::Communicator>>{} : comm::make_loopback(size, {}, per_node);
-  LoopbackLevels levels(size, per_node > 0 ? per_node : size);
+  auto hosts = size == 1 ? std::vector<std::unique_ptr<comm::Communicator>>{}
+                         : comm::make_loopback(size, {}, options.ranks_per_node);
   if (size == 1) hosts.push_back(comm::make_solo());
   GpuOutcome outcome;
   outcome.seed = options.seed;
@@ -105,14 +80,8 @@ inline GpuOutcome on_gpu_ranks(int size, const GpuWorldOptions& options, const s
     std::vector<std::weak_ptr<FakeNccl>> libraries(hosts.size());
     on_threads(hosts.size(), [&](std::size_t r) {
       const FakeNcclOptions its = r < options.nccl.size() ? options.nccl[r] : FakeNcclOptions{};
-      GpuRank rank{static_cast<int>(r),
-                   *gpus[r],
-                   std::make_shared<FakeNccl>(hub, *gpus[r], its),
-                   std::move(hosts[r]),
-                   options,
-                   hub,
-                   std::move(levels.node[r]),
-                   std::move(levels.across[r])};
+      GpuRank rank{static_cast<int>(r), *gpus[r], std::make_shared<FakeNccl>(hub, *gpus[r], its),
+                   std::move(hosts[r]), options,  hub};
       libraries[r] = rank.nccl;
       try {
         body(rank);

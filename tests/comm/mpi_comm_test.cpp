@@ -1,7 +1,6 @@
 // Tests with ranks as processes. ctest runs: mpirun -np N mpi_comm_test <mode> [algorithm] [ranks per node]
 //   all       every collective, checked against a serial computation
 //   library   MPI's own all-reduce, and the recorded fall-back for reductions that MPI cannot do
-//   levels    the communicators of a reduction in two levels; a second thread uses the communicator across nodes
 //   allocate  an allocation of more shared memory than there is fails on all ranks and gives the figures
 //   sets      make_mpi_set() is refused before MPI has started; a rank outside a set does not wait for the set
 //   alone     only rank 0 makes a set: rank 0 gives up after its patience, and ends without MPI_Finalize
@@ -24,7 +23,6 @@
 
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
-#include "engine/comm/device_communicator.h"
 #include "engine/comm/mpi/environment.h"
 #include "tests/base/patience.h"
 #include "tests/comm/collective_checks.h"
@@ -60,42 +58,6 @@ int check_library(Communicator& c) {
   failures +=
       say(c, "bf16", test::check_all_reduce(c, {100003, DataType::kBF16, ReduceOp::kSum, test::Memory::kPlain}));
   if (c.data().description() != "mpi's own + ring over mpi") failures += say(c, "description", c.data().description());
-  return failures;
-}
-
-std::string caught(const std::function<std::string()>& check) {
-  try {
-    return check();
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
-
-int check_levels(std::unique_ptr<Communicator> world) {
-  const comm::HostLevels levels = comm::split_levels(std::move(world));
-  Communicator& all = *levels.world;
-  const comm::Topology &where = all.topology(), &node = levels.node->topology(), &across = levels.across->topology();
-  int failures = 0;
-  if (node.rank != where.local_rank || node.size != where.local_size || node.nodes != 1) {
-    failures += say(all, "node", "rank " + std::to_string(node.rank) + " of " + std::to_string(node.size));
-  }
-  if (across.rank != where.node || across.nodes != across.size ||
-      (where.local_rank == 0 && across.size != where.nodes)) {
-    failures += say(all, "across", "rank " + std::to_string(across.rank) + " of " + std::to_string(across.size));
-  }
-  std::string beside;
-  {
-    const std::jthread thread(
-        [&] { beside = caught([&] { return test::check_all_reduce_matrix(*levels.across, true); }); });
-    failures += say(all, "control plane", caught([&] { return test::check_control_plane(all); }));
-    failures += say(all, "node", caught([&] { return test::check_all_reduce_matrix(*levels.node, false); }));
-    failures += say(all, "control plane", caught([&] { return test::check_control_plane(all); }));
-  }
-  failures += say(all, "across", beside);
-  if (failures == 0 && where.rank == 0) {
-    std::printf("good: %d ranks on %d nodes, %s\n", where.size, where.nodes,
-                levels.across->data().description().c_str());
-  }
   return failures;
 }
 
@@ -224,7 +186,6 @@ int main(int argc, char** argv) {
       return failures == 0 ? 0 : 1;
     }
     auto c = comm::make_mpi(options);
-    if (mode == "levels") return check_levels(std::move(c)) == 0 ? 0 : 1;
     int result = 2;
     if (mode == "all") result = check_everything(*c);
     if (mode == "library") result = check_library(*c);

@@ -70,32 +70,6 @@ TEST(NcclOperations, ReduceNoInt16ButMoveIt) {
   EXPECT_EQ(begun(outcome, 0), (std::vector<std::string>{"all_reduce of 1030", "broadcast of 1", "broadcast of 4"}));
 }
 
-TEST(NcclOperations, InTwoLevelsAreRefusedButForReductions) {
-  on_connected_ranks(4, {.ranks_per_node = 2}, [](GpuRank& rank, comm::DeviceCommunicator& communicator) {
-    comm::DevicePlane& plane = communicator.device();
-    const auto memory = plane.allocate(1000, soon());
-    std::byte *const in = memory->bytes().data(), *const out = in + 500;
-    const Counts counts = equal(4, 2);
-    const auto refused = [](const char* operation) {
-      return std::string("unsupported: ") + operation +
-             ": in two levels there are all_reduce and broadcast only; use plain NCCL between nodes (--comm nccl)";
-    };
-    EXPECT_EQ(error_of([&] { plane.reduce_scatter(out, in, counts, DataType::kF32, ReduceOp::kSum, soon()); }),
-              refused("reduce_scatter"));
-    EXPECT_EQ(error_of([&] { plane.all_gather(out, in, counts, DataType::kF32, soon()); }), refused("all_gather"));
-    EXPECT_EQ(error_of([&] { plane.all_to_all(out, counts, in, counts, DataType::kF32, soon()); }),
-              refused("all_to_all"));
-    EXPECT_EQ(error_of([&] { plane.all_reduce(in, 5, DataType::kI16, ReduceOp::kSum, soon()); }),
-              "unsupported: NCCL cannot reduce int16, because NCCL has no such type; reduce int32, or host memory");
-    Bench bench(communicator, DataType::kI8);
-    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
-      all_reduce(bench, {rank.rank, 4}, 300, op, true);
-      all_reduce(bench, {rank.rank, 4}, 300, op, false);
-    }
-    bench.check();
-  });
-}
-
 // -- faults --------------------------------------------------------------------------------------------------
 
 constexpr const char* kEach[] = {"all_reduce_into", "reduce_scatter",     "reduce_scatter, ragged",

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "models/cudnn/kernels/element.h"
-#include "models/reference/ops.h"
+#include "tests/models/reference/ops.h"
 #include "tests/models/testing.h"
 
 namespace hvd::models::cudnn::kernels::element_testing {

@@ -9,9 +9,9 @@
 #include <stdexcept>
 #include <vector>
 
-#include "models/reference/ops.h"
 #include "tests/cudnn/elements.h"
 #include "tests/cudnn/recorder.h"
+#include "tests/models/reference/ops.h"
 
 namespace hvd::models::cudnn::testing {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "models/cudnn/program.h"
 #include "models/dropout.h"
-#include "models/reference/ops.h"
+#include "tests/models/reference/ops.h"
 
 namespace hvd::models::cudnn::testing {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "models/cudnn/kernels/kernels.h"
-#include "models/reference/ops.h"
 #include "tests/cudnn/elements.h"
+#include "tests/models/reference/ops.h"
 #include "tests/models/testing.h"
 
 namespace hvd::models::cudnn::kernels {

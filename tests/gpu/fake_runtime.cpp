@@ -282,14 +282,6 @@ void FakeRuntime::wait(gpu::StreamView stream, gpu::EventView event) {
   its.recorded_tail.insert(its.recorded_tail.end(), recorded.recorded.begin(), recorded.recorded.end());
 }
 
-void FakeRuntime::hold(gpu::StreamView stream, std::shared_ptr<gpu::HostGate> gate) {
-  if (capturing(stream)) refuse("a captured stream cannot wait for the host");
-  enqueue(stream, {"gate", {}, {}, [gate = std::move(gate)]() -> Work::Poll {
-                     gate->reach();
-                     return [gate] { return gate->is_open(); };
-                   }});
-}
-
 OpRef FakeRuntime::last_recording(gpu::EventView event) {
   const MutexLock lock(mutex_);
   const FakeEvent& recorded = find(event);

@@ -75,7 +75,6 @@ class FakeRuntime final : public gpu::GpuRuntime {
   void record(gpu::EventView event, gpu::StreamView stream) override;
   void record_outside(gpu::EventView event, gpu::StreamView stream) override;
   void wait(gpu::StreamView stream, gpu::EventView event) override;
-  void hold(gpu::StreamView stream, std::shared_ptr<gpu::HostGate> gate) override;
   [[nodiscard]] bool finished(gpu::EventView event) override;
   [[nodiscard]] bool finished(gpu::StreamView stream) override;
   [[nodiscard]] std::chrono::nanoseconds elapsed(gpu::EventView begin, gpu::EventView end) override;

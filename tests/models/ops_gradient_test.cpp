@@ -4,8 +4,8 @@
 #include <array>
 #include <cmath>
 
-#include "models/reference/ops.h"
 #include "tests/models/finite_difference.h"
+#include "tests/models/reference/ops.h"
 #include "tests/models/testing.h"
 
 namespace hvd::models::reference::ops_gradient_test {

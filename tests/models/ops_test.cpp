@@ -1,5 +1,5 @@
 // Compares the reference operations with values computed by hand and with plain loops.
-#include "models/reference/ops.h"
+#include "tests/models/reference/ops.h"
 
 #include <cmath>
 

@@ -14,6 +14,7 @@
 #include "models/synthetic.h"
 #include "models/train_step.h"
 #include "tests/base/errors.h"
+#include "tests/models/reference/reference_step.h"
 
 namespace hvd::models::testing {
 

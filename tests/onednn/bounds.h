@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "models/graph/graph.h"
-#include "models/reference/ops.h"
+#include "tests/models/reference/ops.h"
 
 namespace hvd::models::testing {
 

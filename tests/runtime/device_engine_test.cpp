@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 struct Mode {
   Schedule schedule;
   bool overlap, graph;
-  int ranks_per_node = 0;  ///< if > 0, reductions have two levels: within nodes and between nodes
+  int ranks_per_node = 0;  ///< if > 0: this many consecutive ranks pretend to be a node
 };
 
 class DeviceSteps : public ::testing::TestWithParam<std::tuple<int, Mode>> {};
@@ -31,14 +31,13 @@ TEST_P(DeviceSteps, GiveTheSumsOfAllRanks) {
   const auto [size, way] = GetParam();
   constexpr int kSteps = 6;
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
-    const bool through_host = way.ranks_per_node > 0 && size > way.ranks_per_node;
     const GpuWorldOptions options{.seed = seed, .ranks_per_node = way.ranks_per_node};
     expect_good(on_gpu_ranks(size, options, [&, size = size, way = way](GpuRank& rank) {
       DeviceEngine engine(rank.connect(), small_buckets(way.schedule), {.overlap = way.overlap, .graph = way.graph});
       Network network(rank, engine);
       for (int step = 0; step < kSteps; ++step) {
         const DeviceReport report = network.step();
-        const bool capturable = way.graph && (way.schedule != Schedule::kNegotiated || size == 1) && !through_host;
+        const bool capturable = way.graph && (way.schedule != Schedule::kNegotiated || size == 1);
         EXPECT_EQ(report.graph, capturable && step >= 2) << "step " << step;
         EXPECT_GE(report.step, report.exposed);
         if (size == 1 || way.schedule == Schedule::kNone) {
@@ -72,23 +71,6 @@ INSTANTIATE_TEST_SUITE_P(
                                          Mode{Schedule::kStatic, false, true, 2},
                                          Mode{Schedule::kNegotiated, true, true, 2})));
 
-TEST(DeviceEngine, SaysWhyReductionsInTwoLevelsAreNotCaptured) {
-  expect_good(on_gpu_ranks(2, {.ranks_per_node = 1}, [](GpuRank& rank) {
-    DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic), {.eager_steps = 1});
-    EXPECT_EQ(engine.graph_refusal(),
-              "hierarchical reductions pass through the host, which no CUDA graph can hold: every step is enqueued");
-    Network network(rank, engine);
-    for (int step = 0; step < 3; ++step) EXPECT_FALSE(network.step().graph);
-    // The schedule kNone reduces nothing through the host, so the step can be captured.
-    engine.set_schedule(Schedule::kNone);
-    for (int step = 0; step < 3; ++step) EXPECT_EQ(network.step().graph, step > 0);
-  }));
-  const GpuOutcome one_level = on_gpu_ranks(2, {}, [](GpuRank& rank) {
-    EXPECT_EQ(DeviceEngine(rank.connect(), small_buckets(Schedule::kStatic), {}).graph_refusal(), "");
-  });
-  EXPECT_TRUE(one_level.good()) << one_level.text();
-}
-
 /// The parameter is the number of ranks per node, as in Mode::ranks_per_node.
 class DeviceChanges : public ::testing::TestWithParam<int> {};
 
@@ -101,7 +83,7 @@ TEST_P(DeviceChanges, BetweenStepsLoseNothing) {
     const auto train = [&](bool graph, std::size_t fewest, std::size_t most) {
       for (int step = 0; step < kSteps; ++step) {
         const DeviceReport report = network.step();
-        EXPECT_EQ(report.graph, graph && GetParam() == 0 && step >= 2) << "step " << step;
+        EXPECT_EQ(report.graph, graph && step >= 2) << "step " << step;
         // The duration of a captured step does not predict the duration of a launched step.
         const bool after_capture = report.graph && step == 3;
         EXPECT_EQ(report.expected.count() > 0, step > 0 && !after_capture) << "step " << step;

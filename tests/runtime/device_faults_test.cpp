@@ -66,9 +66,7 @@ TEST_P(DeviceFaults, ALostPeerEndsTheRunWithItsName) {
     EXPECT_EQ(outcome.errors[rank].find('\n'), std::string::npos);
   }
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
-  // If the ranks are divided into nodes, only ranks 0 and 1 on the first node use NCCL, because rank 2 is alone on its
-  // node.
-  for (int rank = 0; rank < (GetParam().ranks_per_node > 0 ? GetParam().ranks_per_node : 3); ++rank) {
+  for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), "abort " + std::to_string(rank)), 1) << outcome.text();
   }
 }
@@ -122,7 +120,7 @@ TEST_P(DeviceFaults, AFailedGpuEndsTheRunEverywhere) {
 
 INSTANTIATE_TEST_SUITE_P(Ways, DeviceFaults,
                          ::testing::Values(FaultWay{"eager"}, FaultWay{"captured", true},
-                                           FaultWay{"ahead", true, 0, true}, FaultWay{"twoLevels", true, 2}),
+                                           FaultWay{"ahead", true, 0, true}, FaultWay{"twoNodes", true, 2}),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

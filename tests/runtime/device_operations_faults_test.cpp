@@ -32,36 +32,26 @@ TEST(DeviceTickets, OutputsOutliveTheEngineUnlessTheyWereNotTaken) {
 }
 
 TEST(DeviceTickets, WhatADeviceCannotDoIsRefusedBeforeAnythingIsSent) {
-  for (const int ranks_per_node : {0, 1}) {
-    expect_good(on_gpu_ranks(2, {.ranks_per_node = ranks_per_node}, [&](GpuRank& rank) {
-      Tickets on(rank);
-      Engine& engine = on.engine();
-      constexpr auto kF32 = DataType::kF32;
-      std::byte* const data = on.filled(8, kF32, [](std::size_t) { return 1.0; });
-      const Shape shape{8};
-      const auto refused = [](const std::string& text, const std::function<void()>& call) {
-        EXPECT_EQ(error_of(call), "unsupported: " + text);
-      };
-      refused("reduce_scatter_async: tensor 'a': NCCL cannot reduce int16; reduce int32, or host memory",
-              [&] { engine.reduce_scatter_async("a", data, shape, DataType::kI16, ReduceOp::kSum); });
-      if (ranks_per_node > 0) {
-        const std::string why =
-            "_async: tensor 'a': in two levels there are all_reduce and broadcast only; use plain NCCL between nodes "
-            "(--comm nccl)";
-        refused("all_gather" + why, [&] { engine.all_gather_async("a", data, shape, kF32); });
-        refused("all_to_all" + why, [&] { engine.all_to_all_async("a", data, shape, {}, kF32); });
-        refused("reduce_scatter" + why, [&] { engine.reduce_scatter_async("a", data, shape, kF32, ReduceOp::kSum); });
-      }
-      rank.gpu.no_scaling = "this build has no kernels";
-      refused("all_reduce_async: tensor 'a': scale factors are not supported: this build has no kernels", [&] {
-        engine.all_reduce_async("a", data, shape, kF32, ReduceOp::kSum, {2, 1});
-      });
-      engine.wait(engine.all_reduce_async("a", data, shape, kF32, ReduceOp::kSum));
-      rank.gpu.no_scaling.clear();
-      engine.wait(engine.all_reduce_async("a", data, shape, kF32, ReduceOp::kSum, {1.5, 2}));
-      expect_values("data", {data, 8 * sizeof(float)}, 8, {kF32, [](std::size_t) { return 12.0; }});
-    }));
-  }
+  expect_good(on_gpu_ranks(2, {}, [&](GpuRank& rank) {
+    Tickets on(rank);
+    Engine& engine = on.engine();
+    constexpr auto kF32 = DataType::kF32;
+    std::byte* const data = on.filled(8, kF32, [](std::size_t) { return 1.0; });
+    const Shape shape{8};
+    const auto refused = [](const std::string& text, const std::function<void()>& call) {
+      EXPECT_EQ(error_of(call), "unsupported: " + text);
+    };
+    refused("reduce_scatter_async: tensor 'a': NCCL cannot reduce int16; reduce int32, or host memory",
+            [&] { engine.reduce_scatter_async("a", data, shape, DataType::kI16, ReduceOp::kSum); });
+    rank.gpu.no_scaling = "this build has no kernels";
+    refused("all_reduce_async: tensor 'a': scale factors are not supported: this build has no kernels", [&] {
+      engine.all_reduce_async("a", data, shape, kF32, ReduceOp::kSum, {2, 1});
+    });
+    engine.wait(engine.all_reduce_async("a", data, shape, kF32, ReduceOp::kSum));
+    rank.gpu.no_scaling.clear();
+    engine.wait(engine.all_reduce_async("a", data, shape, kF32, ReduceOp::kSum, {1.5, 2}));
+    expect_values("data", {data, 8 * sizeof(float)}, 8, {kF32, [](std::size_t) { return 12.0; }});
+  }));
 }
 
 TEST(DeviceTickets, ARankWithoutMemoryForAnOutputEndsAllWithItsWords) {

@@ -196,8 +196,7 @@ void compare_lists(std::span<const int> list, Mutex& calls) {
                           other - all.begin()));
 }
 
-std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, bool pretended,
-                                   const Patience& patience) {
+std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, const Patience& patience) {
   auto environment = MpiEnvironment::acquire();
   LockedComm world(*environment);
   LockedComm notices(*environment);
@@ -213,7 +212,7 @@ std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, b
     int rank = 0;
     check(MPI_Comm_rank(all, &rank), "MPI_Comm_rank");
     const MpiComm node = split_by_node(all, rank, options.ranks_per_node);
-    layout.emplace(find_layout(all, node.get(), pretended));
+    layout.emplace(find_layout(all, node.get(), options.ranks_per_node > 0));
     memory = make_segment(node.get());
     // All ranks must cut their messages alike, so the smallest limit holds for all.
     eager_bytes = environment->tcp_eager_bytes();
@@ -237,13 +236,13 @@ bool mpi_available() noexcept { return true; }
 
 std::unique_ptr<Communicator> make_mpi(const CommOptions& options, const Patience& patience) {
   const auto environment = MpiEnvironment::acquire();  // MPI_COMM_WORLD is valid only after MPI is initialised
-  return make(MPI_COMM_WORLD, options, options.ranks_per_node > 0, patience);
+  return make(MPI_COMM_WORLD, options, patience);
 }
 
 std::unique_ptr<Communicator> make_mpi(MPI_Comm ranks, const CommOptions& options, const Patience& patience) {
   if (ranks == MPI_COMM_NULL) throw Error(Errc::kInvalidArgument, "make_mpi: MPI_COMM_NULL has no ranks");
   const auto environment = MpiEnvironment::acquire();
-  return make(ranks, options, options.ranks_per_node > 0, patience);
+  return make(ranks, options, patience);
 }
 
 bool mpi_threads_supported() {
@@ -252,13 +251,6 @@ bool mpi_threads_supported() {
   int provided = MPI_THREAD_SINGLE;
   check(MPI_Query_thread(&provided), "MPI_Query_thread");
   return provided == MPI_THREAD_MULTIPLE;
-}
-
-std::unique_ptr<Communicator> make_mpi_subset(int group, bool one_per_node) {
-  const auto environment = MpiEnvironment::acquire();
-  LockedComm ranks(*environment);
-  split_world(group, 0, ranks, *environment, kMeetPatience);
-  return make(ranks.comm().get(), {.ranks_per_node = one_per_node ? 1 : 0}, false, kMeetPatience);
 }
 
 std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const CommOptions& options,
@@ -279,7 +271,7 @@ std::unique_ptr<Communicator> make_mpi_set(std::span<const int> ranks, const Com
   const bool member = place != ranks.end();
   LockedComm set(*environment);
   split_world(member ? 0 : MPI_UNDEFINED, static_cast<int>(place - ranks.begin()), set, *environment, patience);
-  return member ? make(set.comm().get(), options, options.ranks_per_node > 0, patience) : nullptr;
+  return member ? make(set.comm().get(), options, patience) : nullptr;
 }
 
 }  // namespace hvd::comm

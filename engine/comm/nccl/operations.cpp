@@ -135,18 +135,9 @@ void Plane::all_to_all(void* out, Counts receive_counts, const void* in, Counts 
   group(exchange_all, with_bytes("all_to_all", from.back(), dtype), deadline);
 }
 
-void Plane::reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, int root, Deadline deadline) {
-  enqueue(&Api::reduce, "ncclReduce", {.in = data, .out = data, .count = count, .dtype = dtype, .op = op, .root = root},
-          deadline);
-}
-
-void Plane::enqueue_broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {
+void Plane::broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {
   enqueue(&Api::broadcast, "ncclBroadcast",
           {.in = data, .out = data, .count = bytes, .dtype = DataType::kU8, .root = root}, deadline);
-}
-
-void Plane::broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {
-  enqueue_broadcast(data, bytes, root, deadline);
   if (!alone() && bytes > 0) complete(with_bytes("ncclBroadcast", bytes, DataType::kU8), deadline);
 }
 

@@ -22,7 +22,7 @@ void require_reducible(DataType dtype);
 class Plane final : public DevicePlane {
  public:
   /// Collective: creates the communicator and tries a reduction. Borrows `host` and `runtime`. `here` names this rank
-  /// in messages. Pass here_of() of the whole world, because `host` may have only a part of the world's ranks.
+  /// in messages.
   Plane(Communicator& host, gpu::GpuRuntime& runtime, std::shared_ptr<Api> api, const NcclOptions& options,
         std::string here, Deadline deadline);
   ~Plane() override;
@@ -48,13 +48,6 @@ class Plane final : public DevicePlane {
   bool await_abort(Deadline deadline) noexcept override;
   void reconnect(const NcclOptions& options, Deadline deadline) override;
   [[nodiscard]] bool registers_memory() const override;
-
-  // reduce() and enqueue_broadcast() are for planes that insert work between the parts of an all-reduce. They operate
-  // in place and only enqueue. Errors: those of all_reduce().
-  /// Reduces `count` elements to rank `root`. On the other ranks `data` is undefined afterwards.
-  void reduce(void* data, std::size_t count, DataType dtype, ReduceOp op, int root, Deadline deadline);
-  /// Like broadcast(), but only enqueues.
-  void enqueue_broadcast(void* data, std::size_t bytes, int root, Deadline deadline);
 
  private:
   class Memory;

@@ -19,7 +19,7 @@ MODELS = {
 DTYPES = ("fp32", "tf32", "fp16", "bf16")
 ALLREDUCE_DTYPES = ("fp32", "bf16", "fp16")
 SCHEDULES = ("static", "sharded", "negotiated", "none")
-DEVICES = ("auto", "cpu", "cuda", "reference")
+DEVICES = ("auto", "cpu", "cuda")
 
 VALUES = (
     "image-size",

@@ -1,5 +1,5 @@
 // Operations without a sliding window.
-#include "models/reference/ops.h"
+#include "tests/models/reference/ops.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "models/reference/gemm.h"
+#include "tests/models/reference/gemm.h"
 
 namespace hvd::models::reference {
 namespace {

@@ -1,5 +1,7 @@
 // Runs a differentiated graph node by node with the pure functions of ops.h. Every tensor has its own memory for the
 // whole step, so that no tensor can be overwritten too early.
+#include "tests/models/reference/reference_step.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,8 +16,7 @@
 #include "models/dropout.h"
 #include "models/graph/cost.h"
 #include "models/init.h"
-#include "models/reference/ops.h"
-#include "models/train_step.h"
+#include "tests/models/reference/ops.h"
 
 namespace hvd::models {
 namespace {

@@ -3,8 +3,8 @@
 #include <limits>
 #include <vector>
 
-#include "models/reference/gemm.h"
-#include "models/reference/ops.h"
+#include "tests/models/reference/gemm.h"
+#include "tests/models/reference/ops.h"
 
 namespace hvd::models::reference {
 namespace {

@@ -1,4 +1,4 @@
-#include "models/reference/gemm.h"
+#include "tests/models/reference/gemm.h"
 
 #include <algorithm>
 #include <array>
