@@ -140,7 +140,7 @@ void refuse_types(const Options& options, const Setup& setup) {
 /// Refuses --algorithm on GPUs. `setup.device` must be settled before the call.
 void refuse_algorithm(const Options& options, const Setup& setup) {
   if (setup.device != Device::kCuda || options.comm_options.algorithm == comm::Algorithm::kAuto) return;
-  throw Error(Errc::kInvalidArgument,
+  throw Error(Errc::kUnsupported,
               fmt::format("--algorithm {}: on GPUs NCCL chooses how it reduces, between nodes too; leave --algorithm "
                           "out, or compute on the CPU (--device cpu)",
                           comm::name(options.comm_options.algorithm)));
