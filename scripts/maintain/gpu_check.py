@@ -6,8 +6,7 @@
 A visit needs no network and installs nothing. A part that fails, hangs or cannot run does not stop the others. Finished
 parts are kept however the call ends, and a later call with the same folder goes on after them.
 
-Exit code: 0 all parts that were asked for are good, 1 a part failed, 2 usage or output, 3 something did not run (no
-GPU, no time, no PyTorch), 7 interrupted.
+Exit code: 0 all good, 1 a part failed, 2 usage or output, 3 something did not run (GPU, time, PyTorch), 7 interrupted.
 """
 
 from __future__ import annotations
@@ -57,9 +56,8 @@ TUNED = f"{STORED} --max-time 10 --tune --tuning-folder {{out}}/winners --batch-
 LAUNCH = f"{STORED} --batch-size 32 --num-warmup-batches 10 --num-iters 100 --max-time 20 --label way="
 LAUNCHES = {"graph": f"{LAUNCH}graph", "waited": f"{LAUNCH}waited --no-launch-ahead"}
 LAUNCHES["enqueued"] = f"{LAUNCH}enqueued --no-cuda-graph"
-REPLAY = (
-    f"{TRAIN} --batch-size 64 --num-warmup-batches 10 --num-iters 30 --no-db --record-replay {{out}}/{{part}}.replay"
-)
+REPLAY = f"{TRAIN} --batch-size 64 --num-warmup-batches 10 --num-iters 30 --max-time 30 --no-db"
+REPLAY += " --record-replay {out}/{part}.replay"
 STEP = "{train_step_bench} --device cuda --winners {out}/winners --model {model} --dtype {dtype}"
 # The ways to read images alternate: an earlier measurement misled, because the loss of VGG-16 had collapsed.
 IMAGES = enumerate(("columns", "padded", "padded", "columns"))
@@ -73,7 +71,8 @@ TURNS += " --json {out}/{part}.json --clocks {out}/{part}.clocks.csv"
 QUICK = {"": f"{TURNS} --variants compile graph --compile-seconds 180"}
 AUTOTUNE = {"": f"{TURNS} --variants autotune --compile-seconds 300"}
 # Beside the tests torch.compile fills its cache. PyTorch starts first, so `false` in place of our side ends the run.
-AHEAD = f"timeout 140 {SIDES} --bench false --variants compile --memory-fraction 0.28 --dtypes fp16 bf16 --models"
+COMPILE = f"timeout 140 {SIDES} --bench false --variants compile --memory-fraction 0.28 --dtypes fp16 bf16"
+AHEAD = {f"ahead-{m}": f"{COMPILE} {t} --models {m}" for m, t in zip(MODELS, ("tf32", "", ""), strict=True)}
 TESTS = {test: f"{{{test}}}" for test in GPU_TESTS}
 TWO_RANKS = "{mpirun} -n 2 {hvd_bench} --model resnet50 --device cuda --dtype fp16 --batch-size 32 --no-db --comm nccl"
 TWO_RANKS += " --share-gpus --nccl-max-ctas 4 --num-warmup-batches 10"
@@ -138,7 +137,7 @@ PARTS = [
     *each("fp16", Part("replay", 1, 5, 90, {"": REPLAY})),
     *each("bf16 vgg16", Part("choices", 1, 20, 90, CHOICES)),
     Part("nccl", 1, 100, 270, SHARED, NONE_SKIPPED, NCCL),
-    Part("tests", 1, 150, 400, {**TESTS, **{f"ahead-{m}": f"{AHEAD} {m}" for m in MODELS}}, TESTED, at_once=True),
+    Part("tests", 1, 150, 400, TESTS | AHEAD, TESTED, at_once=True),
     Part("sanitizers", 1, 45, 300, SANITIZERS, TESTED),
     *each("bf16 resnet101", Part("autotune", 2, 270, 400, AUTOTUNE, RATIO, {})),
     *each("fp16", Part("quick", 2, 45, 300, QUICK, RATIO, {})),

@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 from maintain.gpu_check import GPU_TESTS
 
 BUNDLES = Path(os.environ.get("HVD_BUNDLES", "build/release/bundle"))
-MAX_MIB = 60
 GLIBC = re.compile(r"/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|util))\.so\.\d+$")
 TRAINING = (
     "--model resnet50 --image-size 32 --batch-size 2 --threads 1 --classes 10 --num-warmup-batches 1 --num-iters 2"
@@ -26,6 +25,9 @@ MPI_FOLDERS = "/usr/lib/*/openmpi /usr/lib/*/pmix* /usr/share/openmpi /usr/share
 HIDE = f'for f in {MPI_FOLDERS}; do [ ! -d "$f" ] || mount -t tmpfs none "$f" || exit 99; done; exec "$@"'
 HIDDEN = ("unshare", "--map-root-user", "--mount", "sh", "-c", HIDE, "sh")
 AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe")
+
+OVERSUBSCRIBE = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+OUTPUT = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "timeout": 1200}
 
 
 class BundleTest(unittest.TestCase):
@@ -41,14 +43,12 @@ class BundleTest(unittest.TestCase):
     def run_in(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Runs a command of the bundle, without this machine's Open MPI where user namespaces are allowed."""
         before = HIDDEN if subprocess.run([*HIDDEN, "true"], check=False).returncode == 0 else ()
-        plain = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", **dict.fromkeys(AS_ROOT, "1")}
-        plain["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
+        plain = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", **dict.fromkeys(AS_ROOT, "1"), **OVERSUBSCRIBE}
         command = [*before, str(self.top / command[0]), *command[1:]]
-        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "timeout": 1200}
-        return subprocess.run(command, env=plain | environment, check=False, **output)
+        return subprocess.run(command, env=plain | environment, check=False, text=True, **OUTPUT)
 
     def test_it_is_small_and_needs_only_its_own_libraries_and_glibc(self) -> None:
-        self.assertLess(self.tar.stat().st_size, MAX_MIB << 20)
+        self.assertLess(self.tar.stat().st_size, 60 << 20)
         files = [*(self.top / "libexec").iterdir(), *(self.top / "lib").rglob("*.so*")]
         self.assertGreater(len(files), 50)
         environment = {**os.environ, "LD_LIBRARY_PATH": str(self.top / "lib")}
