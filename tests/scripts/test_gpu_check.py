@@ -39,7 +39,7 @@ case "$*" in *--deadline-seconds*)
 esac
 exec "$@"
 """
-COMPARISON = """
+COMPARISON = """#!/usr/bin/env python3
 import pathlib, sys
 words = dict(zip(sys.argv, sys.argv[1:]))
 if "--json" in words:
@@ -63,7 +63,8 @@ class VisitTest(FolderTest):
         self.program("cudnn_device", '#!/bin/sh\necho \'{"deviceName": "NVIDIA H200"}\'\n')
         self.program("mpirun", MPIRUN)
         self.program("compute-sanitizer", '#!/bin/sh\nwhile [ "$1" != 9 ]; do shift; done; shift; exec "$@"\n')
-        executable(self.root / "scripts/maintain/peers/compare_gpu.py", COMPARISON)
+        (comparison,) = (word for word in gpu_check.TORCH_GPU.split() if word.startswith("{root}"))
+        executable(Path(comparison.format(root=self.root)), COMPARISON)
         executable(self.folder / "site/torch.py", "__version__ = '2.9'")
         executable(self.folder / "path/nvidia-smi", NVIDIA_SMI % "NVIDIA H200")
 
@@ -121,9 +122,7 @@ class VisitTest(FolderTest):
         self.assertEqual((self.visit()[0], self.rows()), (0, before))  # nothing is left to run
 
     def test_a_failing_part_and_a_missing_program_do_not_stop_the_others(self) -> None:
-        self.program(
-            "hvd_bench", "#!/bin/sh\necho total images/sec: 9; [ $1 != doctor ] || { echo 'not fit'; exit 1; }"
-        )
+        self.program("hvd_bench", "#!/bin/sh\necho total images/sec: 9; [ $1 != doctor ] || { echo unfit; exit 1; }\n")
         (self.root / "bin/compute-sanitizer").unlink()
         (self.folder / "site/torch.py").unlink()
         self.program("gpu_cuda_test", "#!/bin/sh\necho '[  PASSED  ] 0 tests.'; echo '[  SKIPPED ] 1 test'")
