@@ -48,6 +48,13 @@ print("against 1.15 x the fastest peer")
 print("vgg16 fp16 reached 1.29 x [1.27, 1.31] beside torch compile")
 """
 NCCL = "int ncclGetVersion(int* version) { *version = %d; return 0; }\n"
+TORCH = """
+import os, pathlib, sys, time
+__version__ = "2.9"
+if sys.argv[0] != "-c":  # PyTorch's side of a comparison
+    pathlib.Path(%r).write_text(str(os.getpid()))
+    time.sleep(86400)
+"""
 BUSY = "#!/bin/sh\n[ $1 = doctor ] && echo 'fit to measure' && exit 0; echo $$ >%s; exec sleep 86400\n"
 
 
@@ -63,8 +70,8 @@ class VisitTest(FolderTest):
         self.program("cudnn_device", '#!/bin/sh\necho \'{"deviceName": "NVIDIA H200"}\'\n')
         self.program("mpirun", MPIRUN)
         self.program("compute-sanitizer", '#!/bin/sh\nwhile [ "$1" != 9 ]; do shift; done; shift; exec "$@"\n')
-        (comparison,) = (word for word in gpu_check.TORCH_GPU.split() if word.startswith("{root}"))
-        executable(Path(comparison.format(root=self.root)), COMPARISON)
+        (self.comparison,) = (word for word in gpu_check.TORCH_GPU.split() if word.startswith("{root}"))
+        executable(Path(self.comparison.format(root=self.root)), COMPARISON)
         executable(self.folder / "site/torch.py", "__version__ = '2.9'")
         executable(self.folder / "path/nvidia-smi", NVIDIA_SMI % "NVIDIA H200")
 
@@ -155,6 +162,16 @@ class VisitTest(FolderTest):
         code, rows, _ = self.visit("doctor", "train-fp16-vgg16", "choices-*")
         self.assertEqual((code, set(rows.values())), (0, {GOOD}))
         self.assertEqual([row["call"] for row in self.rows().values()], [1, 3, 3])
+
+    def test_killed_it_leaves_no_side_of_a_comparison(self) -> None:
+        child = self.folder / "child"
+        executable(self.folder / "site/torch.py", TORCH % str(child))
+        shutil.copy(self.comparison.format(root=REPOSITORY), self.comparison.format(root=self.root))
+        process = self.start("quick-fp16-vgg16")
+        eventually(lambda: child.exists() and child.read_text())
+        process.kill()
+        process.communicate()
+        eventually(lambda: not Path("/proc", child.read_text()).exists())
 
     def test_what_does_not_fit_into_the_time_is_left_out(self) -> None:
         code, rows, text = self.visit("doctor", "nccl", "--minutes", 1)
