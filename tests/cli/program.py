@@ -260,10 +260,10 @@ def eventually(condition: Callable[[], bool], seconds: float = HANG) -> bool:
     return True
 
 
-def query(sql: str, file: pathlib.Path) -> list[tuple]:
-    """Returns all rows of the query `sql`. The store is opened for writing: a session that was killed while it wrote
-    leaves a journal, which SQLite must roll back before it can read."""
-    connection = sqlite3.connect(f"file:{file}?mode=rw", uri=True)
+def query(sql: str, file: pathlib.Path, mode: str = "ro") -> list[tuple]:
+    """Returns all rows of the query `sql`. A running session locks nothing, so its store is opened read-only. A session
+    that was killed while it wrote leaves a journal, which SQLite can roll back only with `mode` "rw"."""
+    connection = sqlite3.connect(f"file:{file}?mode={mode}", uri=True)
     try:
         return connection.execute(sql).fetchall()
     finally:
@@ -290,8 +290,8 @@ class ProgramTest(unittest.TestCase):
     def totals(self, result: Result) -> list[str]:
         return [line for line in result.out.splitlines() if line.startswith("total images/sec: ")]
 
-    def query(self, sql: str, file: pathlib.Path | None = None) -> list[tuple]:
-        return query(sql, file or self.db)
+    def query(self, sql: str, file: pathlib.Path | None = None, mode: str = "ro") -> list[tuple]:
+        return query(sql, file or self.db, mode)
 
     def stored_file(self) -> pathlib.Path:
         """Returns the store, or the partial file that a killed session left."""

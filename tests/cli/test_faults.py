@@ -123,7 +123,7 @@ class Ranks(ProgramTest):
         self.assertNotEqual(result.code, 0, result)
         self.assertIn("rank 0", result.err)
         (partial,) = self.folder.glob("*.partial")
-        self.assertEqual(self.query("SELECT status FROM run", partial), [("running",)])
+        self.assertEqual(self.query("SELECT status FROM run", partial, "rw"), [("running",)])
 
     def test_mpirun_is_killed(self) -> None:
         running = self.two_ranks()
