@@ -68,6 +68,7 @@ TEST(CommandLine, ValidateRefusesWhatItCannotHeed) {
     EXPECT_EQ(error_of("validate " + option).rfind(name + ": not an option of 'hvd_bench validate'", 0), 0U) << option;
   }
   EXPECT_NE(error_of("validate --steps 9").find("from 10"), std::string::npos);
+  EXPECT_NE(error_of("validate --threshold 0").find("--threshold: '0'"), std::string::npos);
   EXPECT_NE(error_of("--steps 12").find("there is no such option"), std::string::npos);
   EXPECT_EQ(error_of("validate doctor"), "'doctor': one command at a time; see hvd_bench --help");
 }

@@ -160,24 +160,6 @@ TEST(GpuSession, FitLowersTheBatchOnAllRanksAndRefusesWhatDoesNotFitEvenSo) {
   EXPECT_TRUE(outcome.saved.empty());
 }
 
-TEST(GpuSession, GraphAndEagerAndNegotiatedTrainAlike) {
-  std::vector<std::string> weights;
-  for (const bool overlap : {true, false}) {
-    for (const auto& [graph, ahead] : {std::pair(true, true), std::pair(true, false), std::pair(false, true)}) {
-      FakeGpus gpus(3, 7);
-      Options options = gpu_options(3);
-      options.gpu.schedule = {.overlap = overlap, .graph = graph, .ahead = ahead};
-      weights.push_back(weights_of(good_run(options, gpus).runs[0]));
-    }
-  }
-  FakeGpus gpus(3, 8);
-  Options options = gpu_options(3);
-  options.engine.schedule = Schedule::kNegotiated;
-  options.engine.negotiation.fusion.threshold_bytes = 900;
-  weights.push_back(weights_of(good_run(options, gpus).runs[0]));
-  for (const std::string& each : weights) EXPECT_EQ(each, weights[0]);
-}
-
 TEST(GpuSession, TrainsOnTheImagesOfItsSeed) {
   FakeGpus images(1);
   FakeGpus other_images(1);

@@ -148,14 +148,6 @@ TEST_F(SessionTest, OneRankComparesStaticWithNone) {
   EXPECT_TRUE(any_contains(result.notes, "step time static / none"));
 }
 
-TEST_F(SessionTest, NegotiatedScheduleReduces) {
-  Options options = replay_options(4);
-  options.engine.schedule = Schedule::kNegotiated;
-  const SessionResult result = run(options);
-  EXPECT_EQ(result.runs[0].schedule, "negotiated");
-  EXPECT_NE(result.runs[0].checks.find("100 %"), std::string::npos);
-}
-
 TEST_F(SessionTest, ShardedScheduleGathersAndTellsItsMemory) {
   Options options = replay_options(3);
   options.engine.schedule = Schedule::kSharded;

@@ -65,52 +65,6 @@ class StoredLabelsTest : public testing::Test {
   const test::Folder folder_;
 };
 
-TEST_F(StoredLabelsTest, OnlySessionsWhoseRunsAreAllComplete) {
-  publish(file("a.db"), "good", {RunStatus::kComplete, RunStatus::kComplete, RunStatus::kComplete});
-  publish(file("a.db"), "cut", {RunStatus::kComplete, RunStatus::kIncomplete});
-  publish(file("a.db"), "", {RunStatus::kComplete});
-  publish(file("b.db"), "other", {RunStatus::kComplete});
-  EXPECT_EQ(values({file("a.db")}), Values{"good"});
-  EXPECT_EQ(values({file("a.db"), file("b.db")}), (Values{"good", "other"}));
-  // The first session of cell `cut` ended early. A second session now completes the cell.
-  publish(file("b.db"), "cut", {RunStatus::kComplete});
-  EXPECT_EQ(values({file("a.db"), file("b.db")}), (Values{"cut", "good", "other"}));
-  EXPECT_TRUE(stored_labels("nothing", {file("a.db").string()}).values.empty());
-}
-
-TEST_F(StoredLabelsTest, WhatAKilledJobLeftCounts) {
-  const std::string session = new_uuid();
-  {
-    ResultStore store(file("a.db"), session, "hvd_bench");
-    add(store, session, "unpublished", {RunStatus::kComplete});
-  }  // destroys the store without finish()
-  const fs::path partial = file("a.db." + session + ".partial");
-  EXPECT_EQ(values({partial}), Values{"unpublished"});
-}
-
-TEST_F(StoredLabelsTest, AJournalIsRolledBackOnACopy) {
-  const fs::path store = file("a.db");
-  publish(store, "kept", {RunStatus::kComplete});
-  const fs::path frozen = file("frozen.db"), journal = file("frozen.db-journal");
-  {
-    // The transaction writes to the file before it commits. At this point the test copies the file and its journal:
-    // after a SIGKILL the file and the journal would look like these copies.
-    Database writer(store, Locking::kShared, false);
-    writer.run("PRAGMA journal_mode = DELETE; PRAGMA cache_size = 1; BEGIN IMMEDIATE; DELETE FROM provenance;");
-    writer.run(
-        "CREATE TABLE filler (x); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 200) "
-        "INSERT INTO filler SELECT randomblob(4000) FROM n;");
-    fs::copy_file(store, frozen);
-    fs::copy_file(store.string() + "-journal", journal);
-    writer.run("ROLLBACK");
-  }
-  ASSERT_GT(fs::file_size(journal), 0U);
-  const auto size = fs::file_size(frozen);
-  EXPECT_EQ(values({frozen}), Values{"kept"});
-  EXPECT_TRUE(fs::exists(journal)) << "the original is left for its owner";
-  EXPECT_EQ(fs::file_size(frozen), size);
-}
-
 TEST_F(StoredLabelsTest, WhatCannotBeReadIsSaidAndTheRestIsListed) {
   publish(file("good.db"), "good", {RunStatus::kComplete});
   std::ofstream(file("text.db")) << "my thesis, which is longer than one hundred characters so that only its contents "

@@ -33,30 +33,6 @@ class Database(ProgramTest):
         self.assertEqual(self.query("PRAGMA integrity_check"), [("ok",)])
         self.assertEqual(sorted(os.listdir(self.folder)), ["runs.db"])
 
-    def test_no_such_directory(self) -> None:
-        self.refused(run(*TINY, "--db", str(self.folder / "none" / "x.db")), 2, "there is no directory", "mkdir -p")
-
-    def test_a_directory_that_cannot_be_written(self) -> None:
-        where = "/proc" if os.geteuid() == 0 else str(self.folder)
-        if where != "/proc":
-            self.folder.chmod(0o500)
-            self.addCleanup(self.folder.chmod, 0o700)
-        self.refused(run(*TINY, "--db", f"{where}/x.db"), 2, f"{where}/x.db")
-
-    def test_another_programs_database(self) -> None:
-        with sqlite3.connect(self.db) as other:
-            other.executescript("PRAGMA application_id = 7; CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1);")
-        other.close()
-        before = self.db.read_bytes()
-        self.refused(run(*TINY, "--db", str(self.db)), 2, "another program's database", "use another --db")
-        self.assertEqual(self.db.read_bytes(), before)
-
-    def test_another_schema(self) -> None:
-        with sqlite3.connect(self.db) as other:
-            other.executescript("PRAGMA application_id = 1752589410; PRAGMA user_version = 99; CREATE TABLE run (x);")
-        other.close()
-        self.refused(run(*TINY, "--db", str(self.db)), 2, "schema version 99", "writes versions 1 and 2")
-
     def test_not_a_database(self) -> None:
         self.db.write_text("my thesis")
         self.refused(run(*TINY, "--db", str(self.db)), 2, "is not a SQLite database")
@@ -73,11 +49,6 @@ class Database(ProgramTest):
             arguments = [PROGRAM, *TINY, "--db", str(self.db)]
             result = execute(["unshare", "-rm", "sh", "-c", script, str(self.folder), *arguments])
             self.refused(result, 2, "runs.db", "the disk is full", "use --db on another")
-
-    def test_limit_on_file_sizes(self) -> None:
-        script = 'ulimit -f 32; exec "$@"'
-        result = execute(["bash", "-c", script, "bash", PROGRAM, *TINY, "--db", str(self.db)])
-        self.refused(result, 2, "runs.db", "ulimit -f")
 
     def test_a_file_that_may_not_grow_while_measuring(self) -> None:
         running = Running([PROGRAM, *ENDLESS, "--db", str(self.db)])

@@ -42,9 +42,6 @@ class Files(ProgramTest):
             self.assertIn("is a pipe or a device", result.out + result.err)
         self.assertTrue(stat.S_ISFIFO(self.db.stat().st_mode), "it is left as it was")
 
-    def test_a_device(self) -> None:
-        self.refused(run(*TINY, "--db", "/dev/null"), 2, "/dev/null: is a pipe or a device", "--no-db")
-
     def test_a_link_that_leads_nowhere(self) -> None:
         self.db.symlink_to(self.folder / "none.db")
         self.refused(run(*TINY, "--db", str(self.db)), 2, "link to a file that is not there")
@@ -58,10 +55,6 @@ class Files(ProgramTest):
         for length in (300, 250):
             self.refused(run(*TINY, "--db", str(self.folder / ("n" * length))), 2, "File name too long")
         self.assertEqual(list(self.folder.iterdir()), [])
-
-    def test_a_name_that_is_empty(self) -> None:
-        for option in ("--db", "--replay", "--record-replay", "--timeline-filename"):
-            self.refused(run(*TINY, option, ""), 2, f"{option}: the file's name is empty")
 
     def test_a_replay_does_not_replace_something_else(self) -> None:
         other = self.folder / "thesis"
@@ -276,12 +269,6 @@ class Numa(ProgramTest):
         found = self.query(f"SELECT DISTINCT value FROM provenance WHERE key = '{key}'")
         return found[0][0] if found else ""
 
-    def test_a_run_on_one_node_carries_no_caution(self) -> None:
-        one = {"HWLOC_SYNTHETIC": "numa:1 core:64 pu:1", "HWLOC_THISSYSTEM": "1"}
-        result = run(*TINY, "--ranks", "2", "--db", str(self.db), env=one)
-        self.assertEqual(self.fact(result, "numa.of_rank"), "node 0: ranks 0-1")
-        self.assertEqual(self.fact(result, "caution.rank_across_numa_nodes"), "")
-
     def test_ranks_on_several_nodes_are_a_caution(self) -> None:
         result = run(*TINY, "--ranks", "2", "--db", str(self.db), env=self.NODES)
         self.assertIn("caution: rank 0 and 1 more may run on NUMA nodes ", result.out)
@@ -292,11 +279,6 @@ class Numa(ProgramTest):
         new = "key LIKE 'numa.%' OR key LIKE '%HWLOC%'"
         marked = self.query(f"SELECT key FROM provenance WHERE in_fingerprint AND ({new})")
         self.assertEqual({key for (key,) in marked} - {"numa.nodes"}, set())
-
-    def test_a_rank_that_is_alone_gets_a_note(self) -> None:
-        result = run(*TINY, env=self.NODES)
-        self.assertRegex(result.out, r"note +rank 0 may run on NUMA nodes .* and is the only rank there")
-        self.assertNotIn("caution: rank 0", result.out)
 
     def test_collectives_carry_the_caution_too(self) -> None:
         file = self.folder / "coll.json"
@@ -311,13 +293,6 @@ class Numa(ProgramTest):
         result = run("doctor", env=self.NODES)
         self.assertRegex(result.out, r"note +NUMA +64 nodes: 0 \(processors 0, 1 core\(s\).*; this process may run on ")
         self.assertIn("-> bind each rank to one node: srun --cpu-bind=ldoms", result.out)
-
-    def test_a_description_of_another_machine_is_said_to_be_one(self) -> None:
-        only = {"HWLOC_SYNTHETIC": self.NODES["HWLOC_SYNTHETIC"]}
-        result = run(*TINY, "--ranks", "2", "--db", str(self.db), env=only)
-        self.assertIn("(set: HWLOC_SYNTHETIC), which describes another machine", self.fact(result, "numa.topology"))
-        self.assertEqual(self.fact(result, "numa.of_rank"), "")
-        self.assertNotIn("NUMA nodes", result.out)
 
     def test_a_kernel_that_lists_two_nodes_in_one_socket(self) -> None:
         """The test writes a /sys with two nodes in one socket. hwloc makes a group object for each such node. If

@@ -44,15 +44,6 @@ class Validate(ProgramTest):
             self.assertIn(text, result.out)
         self.assertIn("validate", run("--help").out)
 
-    def test_bad_input(self) -> None:
-        self.refused(run("validate", "--steps", "5"), 2, "--steps: '5'", "from 10")
-        self.refused(run("validate", "--threshold", "0"), 2, "--threshold: '0'")
-        self.refused(run("--steps", "20"), 2, "--steps: there is no such option")
-        for words in ("--num-iters 3", "--schedule static", "--efficiency", "--replay x", "--quiet"):
-            option = words.split()
-            self.refused(run("validate", *option), 2, f"{option[0]}: not an option of 'hvd_bench validate'")
-        self.refused(run("validate", "doctor"), 2, "one command at a time")
-
     @needs_mpi
     def test_ranks_that_are_given_another_command(self) -> None:
         training = [PROGRAM, *STEPS, "--comm", "none", "--no-db"]

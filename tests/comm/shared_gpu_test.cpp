@@ -2,15 +2,11 @@
 #include "tests/comm/shared_gpu.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <csignal>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "engine/base/error.h"
 #include "tests/base/threads.h"
 #include "tests/comm/gpu_ranks.h"
 #include "tests/comm/two_processes.h"
@@ -52,16 +48,6 @@ INSTANTIATE_TEST_SUITE_P(All, SharedGpuSums,
                          ::testing::Combine(::testing::Values(DataType::kF32, DataType::kF16, DataType::kBF16),
                                             ::testing::Values(ReduceOp::kSum, ReduceOp::kAverage)));
 
-TEST(SharedGpu, ARankThatNeverComesIsWaitedForUntilTheDeadline) {
-  FakeWorld world(1);
-  FakeRuntime gpu(world, 0);
-  auto hosts = comm::make_loopback(2);
-  const auto peers = make_same_process_memory();
-  SharedGpu shared({.rank = 0, .size = 2}, gpu, *peers, exchange_over(*hosts[0]));
-  const gpu::DeviceMemory memory = gpu.allocate(64, "gradients");
-  EXPECT_THROW(shared.all_reduce(memory->bytes, DataType::kF32, ReduceOp::kSum, Deadline::after(200ms)), Error);
-}
-
 // -- processes -------------------------------------------------------------------------------------------------
 
 comm::Bytes bytes_of(const std::string& text) {
@@ -82,30 +68,6 @@ TEST(TwoProcesses, ExchangeMessagesInRankOrder) {
       20s);
   EXPECT_EQ(outcomes[0], "abcd 0");
   EXPECT_EQ(outcomes[1], "abcd 1");
-}
-
-TEST(TwoProcesses, WhatARankThrowsIsItsOutcomeAndItsPeersLoss) {
-  const auto outcomes = run_two_processes(
-      [](int rank, const Exchange& exchange) -> std::string {
-        if (rank == 1) throw Error(Errc::kBackend, "no such GPU");
-        static_cast<void>(exchange(bytes_of("a"), Deadline::after(10s)));
-        return "done";
-      },
-      20s);
-  EXPECT_EQ(outcomes[1], "error: no such GPU");
-  EXPECT_EQ(outcomes[0].find("error: the other process is gone"), 0U) << outcomes[0];
-}
-
-TEST(TwoProcesses, ThatDieOrHangAreNamed) {
-  const auto outcomes = run_two_processes(
-      [](int rank, const Exchange&) -> std::string {
-        if (rank == 0) ::kill(::getpid(), SIGKILL);
-        std::this_thread::sleep_for(60s);
-        return "awake";
-      },
-      500ms);
-  EXPECT_EQ(outcomes[0], "ended by signal 9");
-  EXPECT_EQ(outcomes[1], "killed: it did not come to its end in time");
 }
 
 }  // namespace

@@ -187,31 +187,5 @@ TEST(Wire, TheDescriptionNamesTheType) {
   EXPECT_EQ(describe(2, 0, 100000, DataType::kBF16), "shm");
 }
 
-TEST(Convert, EqualsTheScalarConversionsInBothDirections) {
-  for (const DataType half : kHalves) {
-    std::vector<std::uint16_t> all(65536);
-    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
-    std::vector<float> wide(all.size());
-    const auto bytes = [](auto& values) { return reinterpret_cast<std::byte*>(values.data()); };
-    comm::convert(bytes(wide), DataType::kF32, bytes(all), half, all.size());
-    const Philox chance(3, 1);
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const float expected = half == DataType::kF16 ? fp16_to_float(all[i]) : bf16_to_float(all[i]);
-      if (std::isnan(expected)) {
-        ASSERT_TRUE(std::isnan(wide[i])) << i;
-        wide[i] = 0;  // the conversion may store any NaN
-      } else {
-        ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[i]), std::bit_cast<std::uint32_t>(expected)) << i;
-        wide[i] *= 1.0F + 0x1p-9F * chance.uniform(i);  // moves the value between two representable ones
-      }
-    }
-    std::vector<std::uint16_t> narrow(all.size());
-    comm::convert(bytes(narrow), half, bytes(wide), DataType::kF32, all.size());
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      ASSERT_EQ(narrow[i], half == DataType::kF16 ? float_to_fp16(wide[i]) : float_to_bf16(wide[i])) << i;
-    }
-  }
-}
-
 }  // namespace
 }  // namespace hvd::test::wire_test

@@ -1,14 +1,15 @@
 // Compares our kernels with the reference: launches, vector widths, and all kernels of a batch norm. The test is built
 // for the host (host_memory.cpp) and for a GPU (cuda_memory.cpp). Without a GPU the test for a GPU is skipped with the
-// reason. element_test.cpp tests the arithmetic of single elements. sums_test.cpp and softmax_test.cpp test the kernels
-// whose threads work together.
+// reason. sums_test.cpp and softmax_test.cpp test the kernels whose threads work together.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "models/dropout.h"
 #include "models/synthetic.h"
 #include "tests/cudnn/kernel_memory.h"
 #include "tests/cudnn/pooled_shape.h"
@@ -86,8 +87,13 @@ struct Behind {
 };
 
 // The kernel has a body of its own for each of these windows except the last, which uses the body for any window.
-const std::vector<Window> kWindows{
-    {3, 3, 2, 2, 1, 1, 1, 1}, {3, 3, 2, 2}, {2, 2, 2, 2}, {3, 3, 1, 1, 1, 1, 1, 1}, {3, 2, 1, 3, 2, 0, 1, 0}};
+const std::vector<Window> kWindows{{3, 3, 2, 2, 1, 1, 1, 1},
+                                   {3, 3, 2, 2},
+                                   {2, 2, 2, 2},
+                                   {3, 3, 1, 1, 1, 1, 1, 1},
+                                   {3, 3, 1, 1, 0, 1, 1, 0},
+                                   {3, 3, 1, 1, 2, 1, 1, 2},
+                                   {3, 2, 1, 3, 2, 0, 1, 0}};
 
 TEST_P(KernelTest, WindowsBecomeRows) {
   for (const Window& window : {Window{7, 7, 2, 2, 3, 3, 3, 3}, Window{3, 3, 1, 1, 1, 1, 1, 1}, Window{3, 3, 2, 2},
@@ -207,6 +213,59 @@ TEST_P(KernelTest, SumsOfBatchNorms) {
   }
 }
 
+TEST_P(KernelTest, SumsWithABiasAndAMaskByABatchNorm) {
+  for (const std::int64_t channels : {std::int64_t{72}, std::int64_t{6}}) {
+    const Shape shape{37, channels};
+    const Tensor first(GetParam(), shape, 1, Gap{8}), second(GetParam(), shape, 2), bias(GetParam(), {channels}, 3);
+    const Tensor test(GetParam(), shape, 4);
+    const RandomNorm norm(channels, 10), tested(channels, 20);
+    Tensor out(GetParam(), shape, Gap{16});
+    pointwise({.out = out.matrix(),
+               .inputs = 2,
+               .input = {first.matrix(), second.matrix()},
+               .norm = {norm.norm()},
+               .bias = bias.memory.as<void>(),
+               .relu = true,
+               .test = test.matrix(),
+               .test_norm = tested.norm()},
+              nullptr);
+    const std::vector<double> got = out.read();
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const std::size_t c = i % static_cast<std::size_t>(channels);
+      const double at = tested.apply(test.values[i], c);
+      const double sum = norm.apply(first.values[i], c) + second.values[i] + bias.values[c];
+      out.values[i] = at > 0 ? std::max(sum, 0.0) : 0;
+      if (std::abs(at) < 1e-5) out.values[i] = got[i];  // rounding may change the sign near zero
+    }
+    SCOPED_TRACE(channels);
+    out.expect_near("sum", 4096);  // the tolerance is large because values of some tens may cancel
+  }
+}
+
+TEST_P(KernelTest, DropoutDrawsTheMaskOfAllBackends) {
+  const DropoutAttr attr{.rate = 0.3, .stream = 3};
+  const DropoutPoint point{.seed = 11, .step = 7, .first_sample = 5, .features = 60};
+  const Memory counters(std::vector<std::uint64_t>{point.step, point.first_sample});
+  for (const Shape& shape : {Shape{4, 60}, Shape{4, 2, 3, 10}}) {
+    const Tensor x(GetParam(), shape, 1);
+    Tensor y(GetParam(), shape);
+    pointwise({.out = y.matrix(),
+               .input = {x.matrix()},
+               .dropout = {.used = true,
+                           .rate = attr.rate,
+                           .seed = point.seed,
+                           .stream = attr.stream,
+                           .rows_per_sample = y.rows() / shape[0],
+                           .step = counters.as<std::uint64_t>(),
+                           .first_sample = counters.as<std::uint64_t>() + 1}},
+              nullptr);
+    std::vector<std::uint8_t> keep(y.values.size());
+    dropout_mask(attr, point, keep);
+    reference::dropout(keep, dropout_scale(attr), x.in(), y.out());
+    y.expect_near("dropout", 1);
+  }
+}
+
 TEST_P(KernelTest, UpdateCopiesAndFiniteCheck) {
   const Shape shape{64 * 1001};
   Tensor w(DataType::kF32, shape, 1), m(DataType::kF32, shape, 2), copied(GetParam(), shape);
@@ -243,20 +302,69 @@ TEST_P(KernelTest, UpdateCopiesAndFiniteCheck) {
   EXPECT_EQ(back.read(), copied.read());  // conversion to fp32 is exact
 }
 
+TEST_P(KernelTest, AGradientThatIsNotFiniteStopsTheUpdate) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const Shape shape{64};
+  const Tensor weights(DataType::kF32, shape, 1), momentum(DataType::kF32, shape, 2), copied(GetParam(), shape, 3);
+  const Memory decays(std::vector<std::uint8_t>{1}), scalars(std::vector<StepScalars>{{0.1F, 0.9F, 0.01F, 4.0F}});
+  std::vector<double> values(64, 65504);  // the largest finite number of fp16
+  const Tensor good(GetParam(), shape, values);
+  for (const double bad : {kInfinity, -kInfinity, std::nan("")}) {
+    values[43] = bad;
+    const Tensor gradients(GetParam(), shape, values);
+    const Memory scale(std::vector<LossScale>{{8}});
+    const auto overflow = [&](const Tensor& of) {
+      find_overflow(of.memory.as<void>(), GetParam(), 64, scale.as<LossScale>(), nullptr);
+      return scale.read<LossScale>()[0].overflow;
+    };
+    EXPECT_EQ(overflow(good), 0);
+    EXPECT_EQ(overflow(gradients), 1);
+    sgd({weights.memory.as(), momentum.memory.as(), gradients.memory.as<void>(), GetParam(), copied.memory.as<void>(),
+         GetParam(), decays.as<std::uint8_t>(), 64, scalars.as<StepScalars>(), scale.as<LossScale>()},
+        nullptr);
+    for (const Tensor* each : {&weights, &momentum, &copied}) EXPECT_EQ(each->read(), each->values) << bad;
+  }
+}
+
+/// Runs once, because the kernel has no element type.
+class LossScaleTest : public KernelTest {};
+
+TEST_P(LossScaleTest, HalvesAfterAnOverflowAndGrowsAfterGoodSteps) {
+  const Memory memory(std::vector<LossScale>{{.scale = 4, .overflow = 1, .good_steps = 1}});
+  const auto expect = [&](float scale, int good, int skipped) {
+    adjust_loss_scale(memory.as<LossScale>(), 2, nullptr);
+    const LossScale now = memory.read<LossScale>()[0];
+    EXPECT_EQ(now.scale, scale);
+    EXPECT_EQ(now.good_steps, good);
+    EXPECT_EQ(now.skipped, skipped);
+    EXPECT_EQ(now.overflow, 0);
+  };
+  const auto set = [&](const LossScale& to) { to_device(memory.as<void>(), &to, sizeof to); };
+  expect(2, 0, 1);
+  expect(2, 1, 1);
+  expect(4, 0, 1);
+  set({.scale = 1, .overflow = 1, .skipped = 2});
+  expect(1, 0, 3);  // the scale stays at 1, because an overflow without scaling has another cause
+  set({.scale = 0x1p24F, .skipped = 3});
+  expect(0x1p24F, 1, 3);
+  expect(0x1p24F, 0, 3);
+}
+
 TEST_P(KernelTest, SyntheticBatchesAreThoseOfAllBackends) {
-  constexpr std::int64_t kElements = 7 * 5 * 3, kSamples = 33;
-  const std::uint64_t first = 12345;
-  std::vector<float> images(kElements * kSamples);
-  std::vector<std::int32_t> labels(kSamples);
-  models::synthetic_batch({.seed = 9, .image_elements = kElements, .classes = 1000}, first, images, labels);
-  Tensor flat(GetParam(), {kSamples, kElements}), padded(GetParam(), {kElements / 3 * kSamples, 3}, Gap{5});
-  const Memory device_first(std::vector<std::uint64_t>{first}), device_labels(kSamples * sizeof(std::int32_t));
-  for (Tensor* got : {&flat, &padded}) {
-    synthetic_batch({9, kElements, 1000, kSamples, device_first.as<std::uint64_t>()}, got->matrix(),
-                    device_labels.as<std::int32_t>(), nullptr);
-    EXPECT_EQ(device_labels.read<std::int32_t>(), labels);
-    got->values.assign(images.begin(), images.end());
-    got->expect_near("images", 16);  // logarithm and cosine are each off by a few units in the last place
+  constexpr std::int64_t kElements = 7 * 5 * 3, kSamples = 33;  // odd, so that samples begin inside a block of Philox
+  for (const std::uint64_t first : {0, 1, 12345}) {
+    std::vector<float> images(kElements * kSamples);
+    std::vector<std::int32_t> labels(kSamples);
+    models::synthetic_batch({.seed = 9, .image_elements = kElements, .classes = 1000}, first, images, labels);
+    Tensor flat(GetParam(), {kSamples, kElements}), padded(GetParam(), {kElements / 3 * kSamples, 3}, Gap{5});
+    const Memory device_first(std::vector<std::uint64_t>{first}), device_labels(kSamples * sizeof(std::int32_t));
+    for (Tensor* got : {&flat, &padded}) {
+      synthetic_batch({9, kElements, 1000, kSamples, device_first.as<std::uint64_t>()}, got->matrix(),
+                      device_labels.as<std::int32_t>(), nullptr);
+      EXPECT_EQ(device_labels.read<std::int32_t>(), labels);
+      got->values.assign(images.begin(), images.end());
+      got->expect_near("images", 16);  // logarithm and cosine are each off by a few units in the last place
+    }
   }
 }
 
@@ -281,6 +389,7 @@ TEST_P(KernelTest, MatricesAreCopiedToAnotherTypeGapsAndAll) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, KernelTest, every_type(), type_name);
+INSTANTIATE_TEST_SUITE_P(OneType, LossScaleTest, ::testing::Values(DataType::kF32), type_name);
 
 }  // namespace
 }  // namespace hvd::models::cudnn::kernels::kernels_test

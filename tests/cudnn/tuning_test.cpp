@@ -83,36 +83,6 @@ TEST(Tuning, WithoutMemoryToTimeEnginesTheFirstOnesRun) {
   EXPECT_FALSE(std::filesystem::exists(folder)) << "nothing was measured";
 }
 
-TEST(Tuning, WinnersOfAnEarlierRunThatDoNotFitGiveWay) {
-  ServesAll oracle;
-  const std::filesystem::path folder = own_folder("hvd_wide_winners");
-  std::filesystem::remove_all(folder);
-  Wish wish{.forward = tiny_resnet(2)};
-  wish.script = [](Recorder& recorder) { recorder.second_workspace = std::size_t{64} << 20; };
-  std::string engines;
-  {
-    Wish untimed = wish;
-    Machine machine(untimed, oracle);
-    const gpu::MemoryState memory = machine.gpu.memory();
-    wish.device_bytes = memory.total_bytes - memory.free_bytes + (std::size_t{1} << 20);
-    engines = machine.step->engines();
-    std::vector<Winner> wide;
-    for (const EnginePlan& engine : machine.plan.engines) {
-      wide.push_back({.signature = signature_hash(engine.signature), .choice = {.engine = 2}, .microseconds = 1});
-    }
-    std::filesystem::create_directories(folder);
-    save_winners((folder / winners_file_name(machine.plan)).string(), machine.plan, {.list = wide, .why_not = {}});
-  }
-  wish.executor.winners_folder = folder.string();
-  const Machine machine(wish, oracle);
-  const std::string notes = joined(machine.step->notes());
-  EXPECT_NE(notes.find("engines that were the fastest in an earlier run are not used, for want of memory (GPU 0 "),
-            std::string::npos)
-      << notes;
-  EXPECT_EQ(machine.step->engines(), engines);
-  std::filesystem::remove_all(folder);
-}
-
 TEST(Tuning, ACandidateThatFailsWhenItIsTimedIsLeftOut) {
   ServesAll oracle;
   Wish wish{.forward = tiny_resnet(2)};

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/base/errors.h"
@@ -40,17 +39,6 @@ struct OneGpu {
   gpu::DeviceMemory a = gpu.allocate(sizeof(int), "a"), b = gpu.allocate(sizeof(int), "b");
 };
 
-TEST(FakeGpu, StreamOrderIsKeptAndNothingRunsUnasked) {
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-    OneGpu one(seed);
-    for (int i = 0; i < 10; ++i) one.set(one.a, i, one.first);
-    EXPECT_NE(as_int(one.a), 9);
-    one.synchronize(one.first);
-    EXPECT_EQ(as_int(one.a), 9);
-    EXPECT_TRUE(one.world.violations().empty());
-  }
-}
-
 TEST(FakeGpu, StreamsWithoutAnEventRunInAnyOrderAndTheRaceIsFound) {
   std::set<int> results;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
@@ -65,31 +53,6 @@ TEST(FakeGpu, StreamsWithoutAnEventRunInAnyOrderAndTheRaceIsFound) {
               "race: 'set 1' writes and 'set 2' writes the same memory, and neither waits for the other");
   }
   EXPECT_EQ(results, (std::set<int>{1, 2}));
-}
-
-TEST(FakeGpu, EventsOrderStreams) {
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-    OneGpu one(seed);
-    const auto event = one.gpu.make_event(gpu::Timing::kOff);
-    one.set(one.b, 100, one.second);
-    one.set(one.a, 7, one.first);
-    one.gpu.record(event, one.first);
-    one.gpu.wait(one.second, event);
-    one.add(one.a, one.b, one.second);
-    one.synchronize(one.second);
-    EXPECT_EQ(as_int(one.b), 107) << "seed " << seed;
-    EXPECT_TRUE(one.world.violations().empty());
-  }
-}
-
-TEST(FakeGpu, WhatTheHostHasSeenIsOrdered) {
-  OneGpu one;
-  one.set(one.a, 1, one.first);
-  one.synchronize(one.first);
-  one.set(one.a, 2, one.second);
-  one.synchronize(one.second);
-  EXPECT_EQ(as_int(one.a), 2);
-  EXPECT_TRUE(one.world.violations().empty());
 }
 
 TEST(FakeGpu, CopiesReadTheirSourceLate) {
@@ -242,43 +205,6 @@ TEST(FakeGpu, MemoryFreedInUseIsReported) {
   one.gpu.enqueue(one.first, {"spin", {}, {memory->bytes}, [] { return Work::Poll([] { return false; }); }});
   memory.reset();
   EXPECT_EQ(one.world.violations(), std::vector<std::string>{"memory freed while 'spin' has yet to use it"});
-}
-
-TEST(FakeGpu, AHangEndsAtTheDeadlineAndNamesTheWait) {
-  OneGpu one;
-  one.gpu.enqueue(one.first, {"spin", {}, {}, [] { return Work::Poll([] { return false; }); }});
-  expect_error(Errc::kTimeout, "GPU 0 (fake): step 17 did not finish within 0.0",
-               [&] { one.gpu.synchronize(one.first.view(), Deadline::after(20ms), "step 17"); });
-  int looks = 0;
-  const auto look = [&] {
-    if (++looks == 3) throw Error(Errc::kPeerLost, "rank 1 is lost");
-  };
-  EXPECT_EQ(error_of([&] { one.gpu.synchronize(one.first.view(), soon(), "step 18", look); }),
-            "peer_lost: rank 1 is lost");
-}
-
-TEST(FakeGpu, AFailedKernelBreaksTheGpu) {
-  OneGpu one;
-  one.gpu.kernel(one.first, "bad", {}, {}, [] { throw std::runtime_error("an illegal memory access"); });
-  for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(error_of([&] { one.synchronize(one.first); }), "backend: fake GPU 0: an illegal memory access");
-  }
-}
-
-TEST(Owners, MoveAndReleaseOnce) {
-  FakeWorld world(1);
-  {
-    FakeRuntime gpu(world, 0);
-    gpu::Stream first = gpu.make_stream(gpu::Priority::kNormal);
-    gpu::Stream second = std::move(first);
-    EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): checks that a moved-from stream is empty
-    EXPECT_EQ(gpu.objects(), 1U);
-    second = gpu.make_stream(gpu::Priority::kHigh);
-    EXPECT_EQ(gpu.objects(), 1U);
-    second.reset();
-    EXPECT_EQ(gpu.objects(), 0U);
-  }
-  EXPECT_TRUE(world.violations().empty());
 }
 
 }  // namespace

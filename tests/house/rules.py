@@ -20,7 +20,7 @@ ARROWS = {
     "bench/train": ("bench/store", "engine/runtime", "models"),
     "bench/coll": ("bench/train",),
     "bench/cli": ("bench/coll",),
-    "bench/micro": ("bench/cli",),
+    "bench/micro": ("engine/runtime", "models"),
     "bench/net": (),
     "bench/peers": ("engine/comm",),
 }

@@ -358,19 +358,6 @@ TEST(Faults, AfterTheFirstErrorEveryCallThrowsItAndTheDestructorReturns) {
   test::expect_all_good(outcomes);
 }
 
-TEST(Faults, ATicketInFlightIsReleasedByAFailure) {
-  const auto outcomes = on_ranks(2, impatient_options(Schedule::kNegotiated), [&](Engine& engine, int rank) {
-    std::array<float, 2> x{};
-    engine.wait(submit(engine, "both", x[0]));
-    if (rank == 1) {
-      engine.abort("enough");
-      return;
-    }
-    engine.wait(submit(engine, "lonely", x[1]));
-  });
-  expect_ended(outcomes[0], Errc::kPeerLost, "enough");
-}
-
 /// Rank 0 aborts while its engine thread waits for rank 1.
 TEST(Faults, AbortWorksWhileTheThreadWaitsForAPeer) {
   const auto begin = Clock::now();

@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import signal
-import struct
 import subprocess
 from pathlib import Path
 
@@ -28,11 +27,6 @@ class BadInput(FolderTest):
         done = self.run_script(*words, code=code)
         self.assertRegex(done.stderr, message)
         self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
-
-    def test_a_report_does_not_replace_a_store(self) -> None:
-        before = self.db.read_bytes()
-        self.refused("is a database, which -o would replace", "report", self.db, "-o", self.db)
-        self.assertEqual(self.db.read_bytes(), before)
 
     def test_a_model_that_was_not_measured(self) -> None:
         self.refused(
@@ -58,26 +52,6 @@ class BadInput(FolderTest):
             done = execute(SCRIPTS / words[0], *words[1:], env={**os.environ, "PYTHONIOENCODING": "ascii"})
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertIn("caf\\xe9", done.stdout)
-
-    def test_damage_is_one_line(self) -> None:
-        data = bytearray(self.db.read_bytes())
-        data[20500:20548] = b"X" * 48
-        self.db.write_bytes(data)
-        self.refused("a.db: damaged", "efficiency", self.db)
-
-    def test_samples_that_are_no_times(self) -> None:
-        for value in (float("nan"), float("inf"), -1.0, 0.0):
-            with self.subTest(value):
-                data = struct.pack("<3d", 1.0, value, 1.0)
-                self.change("UPDATE sample SET data = ?, count = 3 WHERE kind = 'step_seconds'", data)
-                self.refused("a.db: damaged: run .*step_seconds holds .* not a time", "efficiency", self.db)
-
-    def test_a_loss_may_be_no_number(self) -> None:
-        self.change(
-            "UPDATE sample SET kind = 'loss', data = ?, count = 1 WHERE kind = 'reduce_seconds'",
-            struct.pack("<d", float("nan")),
-        )
-        self.assertEqual(self.run_script("efficiency", self.db).returncode, 0)
 
     def test_a_recorded_command_that_is_none(self) -> None:
         self.change("UPDATE session SET command_line = 'hvd_bench --model \"x'")

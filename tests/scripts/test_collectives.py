@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +11,7 @@ from unittest import mock
 
 from PIL import Image
 
-from harness import SCRIPTS, FolderTest, call, execute
+from harness import FolderTest, call
 
 from hvdb import coll_results, figure, plot_coll
 from hvdb.coll_results import Panel, Source
@@ -21,7 +20,6 @@ from hvdb.errors import HvdbError
 from maintain.collpeers import libraries, page, samples
 from maintain.collpeers.record import Launch, Plan
 
-PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 FORM = {"time": 20.0, "time_low": 19.0, "time_high": 21.0}
 FORM |= {"bound": 0.5, "nwrong": 0, "stop_reason": "interval narrow enough"}
 ROW = {"size": 4096, "type": "float", "redop": "sum", "experiment_name": "all_reduce", "variant": ""}
@@ -229,29 +227,3 @@ class DrawTest(FilesTest):
         self.assertEqual(code, 2)
         self.assertIn("all_reduce has 27 diagrams", said)
         self.assertEqual(self.call(every, "--redop", "max", "--type", "float")[0], 0)
-
-
-class ContractTest(FilesTest):
-    def test_what_the_program_writes_is_read_with_its_rates(self) -> None:
-        file = self.folder / "own.json"
-        words = "coll --ranks 2 --collective all -b 4K -e 16K --warm --max-time 0.02 --compare memory=registered,plain"
-        execute(PROGRAM, *words.split(), "-J", file, code=0)
-        found = coll_results.read([file])
-        rates = {
-            (row["experiment_name"], place, row["variant"], row["size"]): row[key]["bus_bw"]
-            for row in json.loads(file.read_text())["results"]
-            for key, place in coll_results.PLACES.items()
-            if row[key] and row["experiment_name"] != "barrier"
-        }
-        read = {}
-        for each in found.series:
-            for point in each.points:
-                rate = coll_results.bus_rate(each.panel, point.size, point.time)
-                read[each.panel.operation, each.panel.place, each.name, point.size] = rate
-        self.assertEqual(set(read), set(rates))
-        for cell, rate in rates.items():
-            self.assertAlmostEqual(read[cell] / rate, 1, delta=1e-6, msg=str(cell))
-        script = [SCRIPTS / "collectives", file, "--out", self.folder, "--format", "svg"]
-        said = execute(*script, check=True)
-        drawn = {Path(line).stem for line in said.stdout.splitlines()}
-        self.assertEqual(drawn, set(coll_results.OPERATIONS) - {"barrier"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -16,7 +15,6 @@ import unittest.mock
 from pathlib import Path
 
 import numpy as np
-from limits import HANG
 from test_merge import LONG_AGO, TwoStores, digest
 
 from harness import SCRIPTS, alter, execute
@@ -500,17 +498,31 @@ class RaceTest(Folder):
         self.assert_no_working_file()
 
 
-class MemoryTest(unittest.TestCase):
+class MemoryTest(Folder):
+    MERGE = (
+        "import re, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from hvdb import merge\n"
+        "added = merge.merge(Path(sys.argv[2]), [Path(name) for name in sys.argv[3:]]).added\n"
+        "kib = re.search(r'VmHWM:\\s+(\\d+) kB', Path('/proc/self/status').read_text())[1]\n"
+        "print(added, int(kib) // 1024)\n"
+    )
+
+    def merge_in_new_process(self, name: str, jobs: list[Path]) -> tuple[int, int]:
+        """Merges `jobs` into the store `name`. Returns the number of added runs and the process's peak MiB."""
+        done = execute(sys.executable, "-B", "-c", self.MERGE, SCRIPTS, self.folder / name, *jobs, code=0)
+        added, mib = map(int, done.stdout.split())
+        return added, mib
+
     def test_memory_does_not_grow_with_the_number_of_files(self) -> None:
-        program = SCRIPTS / "maintain" / "bench_merge"
-
-        def measure(files: int) -> dict:
-            done = execute(
-                program, "--files", files, "--ranks", "256", "--json", "--max-mib", "300", timeout=HANG, code=0
-            )
-            return json.loads(done.stdout)
-
-        few, many = measure(6), measure(36)
-        self.assertGreater(many["input_mib"], 120)
-        self.assertLess(many["merge"]["peak_mib"], few["merge"]["peak_mib"] + 70, "a cache of 64 MiB fills up, no more")
-        self.assertLess(many["again"]["peak_mib"], few["again"]["peak_mib"] + 40)
+        jobs = [self.folder / f"job{number}.db" for number in range(36)]
+        for seed, job in enumerate(jobs):
+            make(job, SessionSpec(ranks=64, steps=2400, phases=("full",)), seed=seed)
+        self.assertGreater(sum(job.stat().st_size for job in jobs), 120 << 20)
+        _, few = self.merge_in_new_process("few.db", jobs[:6])
+        added, many = self.merge_in_new_process("many.db", jobs)
+        self.assertEqual(added, 36)
+        self.assertLess(many, few + 70, "a cache of 64 MiB fills up, no more")
+        added, again = self.merge_in_new_process("many.db", jobs)
+        self.assertEqual(added, 0)
+        self.assertLess(again, few + 40)

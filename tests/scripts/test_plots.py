@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import unittest
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from unittest import mock
 from PIL import Image
 
 from harness import SharedFolderTest
-from synthetic_store import REPOSITORY, SessionSpec, make, operation
+from synthetic_store import SessionSpec, make, operation
 
 from hvdb import (
     efficiency,
@@ -274,20 +273,7 @@ class ScalingTest(unittest.TestCase):
 
 
 class NamesTest(unittest.TestCase):
-    """hvdb and the documentation must name each part of the step as the program's output does."""
-
-    def test_the_names_are_those_of_the_program(self) -> None:
-        source = (REPOSITORY / "bench/cli/report.cpp").read_text(encoding="utf-8")
-        table = source[source.index("kTitles{{") : source.index("}};", source.index("kTitles{{"))]
-        self.assertEqual(dict(re.findall(r'\{"(\w+)", "([^"]+)"\}', table)), report.COMPONENTS)
-
-    def test_the_documentation_defines_each(self) -> None:
-        page = (REPOSITORY / "docs/measurement.md").read_text(encoding="utf-8")
-        section = page[page.index("## Where the rest went") :]
-        rows = re.findall(r"^\| ([^|]+) \|", section[: section.index("\n## ")], re.MULTILINE)
-        self.assertEqual(set(rows), {"component", *report.COMPONENTS.values()})
-
-    def test_the_waterfall_uses_them(self) -> None:
+    def test_the_waterfall_uses_the_reports_names(self) -> None:
         for component in plot_waterfall.STEPS:
             self.assertEqual(plot_waterfall.tick(component).replace("\n", " "), report.COMPONENTS[component])
         self.assertEqual(plot_waterfall.tick("dark_matter"), "dark matter")

@@ -7,9 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
-import types
 import unittest
 from pathlib import Path
 
@@ -52,10 +50,7 @@ class DockerfileTest(unittest.TestCase):
     def setUp(self) -> None:
         self.steps = instructions(RECIPES / "Dockerfile")
 
-    def test_known_instructions_and_a_user_that_is_not_root(self) -> None:
-        self.assertLessEqual(
-            {name for name, _ in self.steps}, {"ARG", "FROM", "RUN", "COPY", "ENV", "USER", "WORKDIR", "CMD"}
-        )
+    def test_the_user_is_not_root(self) -> None:
         self.assertIn(("USER", "1000"), self.steps)
 
     def test_what_is_copied_exists(self) -> None:
@@ -102,11 +97,9 @@ class ApptainerTest(unittest.TestCase):
     def setUp(self) -> None:
         self.parts = sections(RECIPES / "hvd_bench.def")
 
-    def test_two_stages_with_known_sections(self) -> None:
+    def test_two_stages(self) -> None:
         headers = [body for name, body in self.parts if name == "header"]
         self.assertEqual([re.search(r"Stage: (\w+)", body)[1] for body in headers], ["build", "final"])
-        allowed = {"header", "files", "files from build", "post", "environment", "test", "runscript", "labels"}
-        self.assertLessEqual({name for name, _ in self.parts}, allowed)
 
     def test_files_are_there_and_enough_to_build(self) -> None:
         copied = [line.split() for line in script_lines(dict(self.parts)["files"])]
@@ -143,28 +136,6 @@ class MpiJobTest(unittest.TestCase):
         self.job = yaml.safe_load((RECIPES / "mpijob.yaml").read_text(encoding="utf-8"))
         self.spec = self.job["spec"]
         self.pods = {name: r["template"]["spec"] for name, r in self.spec["mpiReplicaSpecs"].items()}
-
-    def test_fields_are_those_of_the_api(self) -> None:
-        # Source: github.com/kubeflow/mpi-operator, pkg/apis/kubeflow/v2beta1/types.go
-        self.assertEqual((self.job["apiVersion"], self.job["kind"]), ("kubeflow.org/v2beta1", "MPIJob"))
-        known = {
-            "slotsPerWorker",
-            "runPolicy",
-            "mpiReplicaSpecs",
-            "sshAuthMountPath",
-            "waitForWorkers",
-            "mpiImplementation",
-        }
-        self.assertLessEqual(set(self.spec), known)
-        policy = {
-            "cleanPodPolicy",
-            "ttlSecondsAfterFinished",
-            "activeDeadlineSeconds",
-            "backoffLimit",
-            "schedulingPolicy",
-        }
-        self.assertLessEqual(set(self.spec["runPolicy"]), policy)
-        self.assertEqual(set(self.pods), {"Launcher", "Worker"})
 
     def test_ranks_are_slots_times_workers(self) -> None:
         (launcher,) = self.pods["Launcher"]["containers"]
@@ -239,13 +210,6 @@ class ModulefileTest(FolderTest):
         self.assertIn("hvd_bench/0.1.0", done.stdout + done.stderr)
 
     @unittest.skipUnless(MODULES, "needs environment-modules")
-    def test_help_and_whatis(self) -> None:
-        done = self.module(self.folder, "module help hvd_bench; module whatis hvd_bench")
-        said = done.stdout + done.stderr
-        self.assertIn("hvd_bench doctor", said)
-        self.assertIn("scaling benchmark", said)
-
-    @unittest.skipUnless(MODULES, "needs environment-modules")
     def test_a_wrong_prefix_is_said_and_nothing_is_loaded(self) -> None:
         done = self.module(
             self.folder / "nowhere", 'before=$PATH; module load hvd_bench; [ "$PATH" = "$before" ] && echo same'
@@ -254,79 +218,19 @@ class ModulefileTest(FolderTest):
         self.assertIn("same", done.stdout)
 
 
-class Recorded:
-    """Stands in for Spack's package API. Records the calls that a package makes."""
-
-    def __init__(self) -> None:
-        self.said: dict[str, list[tuple]] = {}
-
-    def __getattr__(self, name: str):
-        return lambda *words, **options: self.said.setdefault(name, []).append((words, options))
-
-
 class SpackTest(unittest.TestCase):
-    """Loads the package with a stand-in for Spack. Shows that the package is well-formed, not that it can be built."""
+    """Compares the package with the build. There is no Spack to load it with."""
 
-    def setUp(self) -> None:
-        self.repo = RECIPES / "spack" / "spack_repo" / "hvd_bench"
-        recorded = Recorded()
-
-        class CMakePackage:
-            def define(self, name: str, value: object) -> str:
-                return f"-D{name}={'ON' if value else 'OFF'}"
-
-            def define_from_variant(self, name: str, variant: str) -> str:
-                return f"-D{name}=variant:{variant}"
-
-        api = types.ModuleType("spack.package")
-        api.__all__ = ["conflicts", "depends_on", "generator", "license", "variant", "version"]
-        for name in api.__all__:
-            setattr(api, name, getattr(recorded, name))
-        cmake = types.ModuleType("spack_repo.builtin.build_systems.cmake")
-        cmake.CMakePackage = CMakePackage
-        names = ["spack", "spack_repo", "spack_repo.builtin", "spack_repo.builtin.build_systems"]
-        modules = {name: types.ModuleType(name) for name in names}
-        modules |= {"spack.package": api, cmake.__name__: cmake}
-        saved = {name: sys.modules.get(name) for name in modules}
-        sys.modules.update(modules)
-        try:
-            text = (self.repo / "packages" / "hvd_bench" / "package.py").read_text(encoding="utf-8")
-            scope: dict = {}
-            exec(compile(text, "package.py", "exec"), scope)
-        finally:
-            for name, module in saved.items():
-                if module is None:
-                    del sys.modules[name]
-                else:
-                    sys.modules[name] = module
-        self.package = scope["HvdBench"]
-        self.said = recorded.said
-
-    def test_it_says_what_the_build_needs(self) -> None:
-        needed = {words[0].split("@")[0] for words, _ in self.said["depends_on"]}
-        self.assertLessEqual({"c", "cxx", "cmake", "ninja", "mpi", "onednn", "cli11", "fmt", "sqlite"}, needed)
-        minimum = re.search(r"cmake_minimum_required\(VERSION (\S+)\)", (REPOSITORY / "CMakeLists.txt").read_text())[1]
-        self.assertIn((f"cmake@{minimum}:",), [words for words, _ in self.said["depends_on"]])
-
-    def test_options_and_variants_exist(self) -> None:
+    def test_the_package_is_python_and_its_options_and_cmake_are_those_of_the_build(self) -> None:
+        path = RECIPES / "spack" / "spack_repo" / "hvd_bench" / "packages" / "hvd_bench" / "package.py"
+        text = path.read_text(encoding="utf-8")
+        compile(text, str(path), "exec")
         known = (REPOSITORY / "cmake" / "Options.cmake").read_text(encoding="utf-8")
         features = re.search(r"foreach\(feature ([A-Z_ ]+)\)", known)[1].split()
-        variants = {words[0] for words, _ in self.said["variant"]}
-        arguments = self.package().cmake_args()
-        self.assertGreaterEqual(len(arguments), 4)
-        for argument in arguments:
-            name, value = argument[2:].split("=")
-            if value.startswith("variant:"):
-                self.assertIn(value.split(":")[1], variants)
-                self.assertIn(name.removeprefix("HVD_WITH_"), features)
-            else:
-                self.assertIn(f"option({name} ", known)
-
-    def test_the_repository_is_laid_out_as_spack_1_wants(self) -> None:
-        text = (self.repo / "repo.yaml").read_text(encoding="utf-8")
-        self.assertIn(f"namespace: {self.repo.name}\n", text)
-        self.assertIn("api: v2.0", text)
-        self.assertEqual(self.repo.parent.name, "spack_repo")
+        options = re.findall(r"option\((HVD_\w+) ", known) + [f"HVD_WITH_{feature}" for feature in features]
+        self.assertLessEqual(set(re.findall(r'"(HVD_\w+)"', text)), set(options))
+        minimum = re.search(r"cmake_minimum_required\(VERSION (\S+)\)", (REPOSITORY / "CMakeLists.txt").read_text())[1]
+        self.assertIn(f'depends_on("cmake@{minimum}:"', text)
 
 
 def gate_command(text: str) -> list[str]:
@@ -361,12 +265,6 @@ class ContinuousIntegrationTest(unittest.TestCase):
                 plans.append(done.stderr)
             self.assertIn("cell vgg16: ", plans[0])
             self.assertEqual(plans, [plans[0]] * 3)
-
-    def test_every_job_keeps_the_store_and_shows_the_verdict(self) -> None:
-        for name in self.FILES:
-            text = (RECIPES / "ci" / name).read_text(encoding="utf-8")
-            for word in ("scripts/install_deps", "verdict/gate.db", "verdict/gate.xml", "verdict/comment"):
-                self.assertIn(word, text, name)
 
     def test_what_a_stranger_writes_reaches_no_shell(self) -> None:
         """GitHub replaces ${{ }} in a script by plain text, so the name of a branch could become code."""

@@ -257,13 +257,6 @@ class EfficiencyTest(FolderTest):
         self.assertIn("2 sessions are too few for an interval", note)
         self.assertIn("in 50 % of cases", note)
 
-    def test_one_session_has_the_interval_that_the_program_stored(self) -> None:
-        full = self.cells(SessionSpec(solo=1.0, full=1.25, noise=0))[1]
-        self.assertAlmostEqual(full.efficiency.value, 0.8)
-        self.assertAlmostEqual(full.efficiency.low, 0.794)
-        self.assertAlmostEqual(full.efficiency.high, 0.806)
-        self.assertEqual(efficiency.precision_notes([full], runs.load([self.db])), [])
-
     def test_few_samples_and_an_unsteady_start_are_said(self) -> None:
         facts = {"measurement.warm_up": ("warm-up: not steady after 8 steps", 0)}
         (_, full) = self.cells(SessionSpec(steps=6, provenance=facts))

@@ -1,7 +1,8 @@
 """Pure functions that compute the effect of jsrun's options: resource sets, ranks, cores and GPUs, or a refusal.
 
-Source: IBM Spectrum LSF/JSM, "Job Step Manager: jsrun" (-n -r -a -c -g -p -b -d), and OLCF's Summit user guide for the
-examples in test_lsf.py. No real jsrun was at hand to compare with.
+It knows the options that hvdb.campaign.launch writes, as -n4. Source: IBM Spectrum LSF/JSM, "Job Step Manager: jsrun"
+(-n -r -a -c -g -b -d), and OLCF's Summit user guide for the examples in test_lsf.py. No real jsrun was at hand to
+compare with.
 """
 
 from __future__ import annotations
@@ -9,23 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-SHORT = {
-    "-n": "nrs",
-    "-r": "rs_per_host",
-    "-a": "tasks_per_rs",
-    "-c": "cpu_per_rs",
-    "-g": "gpu_per_rs",
-    "-p": "np",
-    "-b": "bind",
-    "-d": "launch_distribution",
-    "-l": "latency_priority",
-    "-M": "smpiargs",
-    "-E": "env",
-    "-o": "stdio_stdout",
-    "-k": "stdio_stderr",
-}
-COUNTS = ("nrs", "rs_per_host", "tasks_per_rs", "cpu_per_rs", "gpu_per_rs", "np")
-WORDS = ("bind", "launch_distribution", "latency_priority", "smpiargs", "env", "stdio_stdout", "stdio_stderr")
+COUNTS = {"-n": "nrs", "-r": "rs_per_host", "-a": "tasks_per_rs", "-c": "cpu_per_rs", "-g": "gpu_per_rs"}
+WORDS = {"-b": "bind", "-d": "launch_distribution", "--smpiargs=": "smpiargs"}
 
 
 class Refused(Exception):
@@ -62,32 +48,21 @@ class Request:
 
 
 def parse(arguments: list[str]) -> Request:
-    """Parses jsrun's arguments. -n4, -n 4, --nrs 4 and --nrs=4 mean the same. Errors: Refused."""
+    """Parses jsrun's arguments. An option and its value are one word. Errors: Refused."""
     request = Request()
     rest = list(arguments)
-    while rest:
+    while rest and rest[0].startswith("-"):
         word = rest.pop(0)
-        if word == "--" or not word.startswith("-"):
-            request.command = rest if word == "--" else [word, *rest]
-            break
-        name, value = word, None
-        if word.startswith("--"):
-            name, equals, text = word[2:].partition("=")
-            value = text if equals else None
-        elif word[:2] in SHORT:
-            name, value = SHORT[word[:2]], word[2:] or None
-        if name not in COUNTS + WORDS:
+        if name := COUNTS.get(word[:2]):
+            if not word[2:].isdigit() or (int(word[2:]) == 0 and name != "gpu_per_rs"):
+                raise Refused(f"jsrun: invalid value {word[2:]} for {word[:2]}")
+            request.counts[name] = int(word[2:])
+            continue
+        option = next((option for option in WORDS if word.startswith(option)), None)
+        if option is None:
             raise Refused(f"jsrun: invalid option {word}")
-        if value is None:
-            if not rest:
-                raise Refused(f"jsrun: option {word} requires an argument")
-            value = rest.pop(0)
-        if name in COUNTS:
-            if not value.isdigit() or (int(value) == 0 and name != "gpu_per_rs"):
-                raise Refused(f"jsrun: invalid value {value} for {word}")
-            request.counts[name] = int(value)
-        else:
-            request.words[name] = value
+        request.words[WORDS[option]] = word.removeprefix(option)
+    request.command = rest
     if not request.command:
         raise Refused("jsrun: no program to launch")
     return request
@@ -111,10 +86,6 @@ def place(request: Request, machine: Machine) -> list[Rank]:
     """Returns each rank's place. Sets fill one node after another, ranks one set after another. Errors: Refused."""
     counts = request.counts
     tasks, cores, gpus = (counts.get(n, d) for n, d in (("tasks_per_rs", 1), ("cpu_per_rs", 1), ("gpu_per_rs", 0)))
-    if "np" in counts:
-        if "nrs" in counts and counts["np"] != counts["nrs"] * tasks:
-            raise Refused(f"jsrun: -p {counts['np']} contradicts {counts['nrs']} resource sets of {tasks} tasks")
-        counts.setdefault("nrs", -(-counts["np"] // tasks))
     fit = machine.cores // cores if gpus == 0 else min(machine.cores // cores, machine.gpus // gpus)
     if fit == 0:
         raise Refused(

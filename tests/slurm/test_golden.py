@@ -23,9 +23,7 @@ GOLDEN = Path(__file__).resolve().parent / "golden"
 BODY_BEGINS = "# ---- From here on"
 # Maps a site to those of its jobs whose scripts are compared.
 KEPT = {
-    "slurm": ("n0128",),
-    "slurm-4gpu": ("n0001", "n0128"),
-    "slurm-8gpu": ("n0064",),
+    "slurm-4gpu": ("n0128",),
     "summit": ("n0128",),
     "laptop": ("n0001-r2",),
     str(GOLDEN / "ours.toml"): ("n0003-r2",),

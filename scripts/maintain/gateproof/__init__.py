@@ -1,1 +1,0 @@
-"""Measures how often a gate is wrong, on real pairs: docs/gate.md."""
