@@ -20,6 +20,7 @@ from program import (
     may_mount,
     mpirun_is_open_mpi_5,
     needs_mpi,
+    per_rank,
     retried_if_mpirun_kills_early,
     waits_for_a_peer,
 )
