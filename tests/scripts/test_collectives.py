@@ -18,8 +18,8 @@ from hvdb import coll_results, figure, plot_coll
 from hvdb.coll_results import Panel, Source
 from hvdb.commands import collectives
 from hvdb.errors import HvdbError
-from maintain.collpeers import libraries, page, samples
-from maintain.collpeers.record import Launch, Plan
+from maintain.peerbench import collectives as peer_collectives
+from maintain.peerbench import libraries
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 FORM = {"time": 20.0, "time_low": 19.0, "time_high": 21.0}
@@ -51,16 +51,17 @@ def updates(*changes: Document, of: Callable[[Document], Document] = lambda docu
 
 
 def peers(*cells: str) -> dict[str, Any]:
-    """Returns a document like the one of `coll_peers report --json`. A sample takes 1 s with ours and 2 s with the
+    """Returns a document like the one of `peers collectives --json`. A sample takes 1 s with ours and 2 s with the
     peer."""
     ours = libraries.OURS[0]
-    plan = Plan("a machine", {"cores": 2}, {ours: "1", "mpich": "5"}, list(cells), 24, 3, 1, 0, 7)
+    plan = {"classes": {"cores": 2}, "libraries": {ours: "1", "mpich": "5"}, "cells": list(cells)}
     launches = [
-        Launch(number, "cores", library, None, {cell: samples.Result((seconds,), 0) for cell in cells})
-        for number in range(plan.rounds)
+        {"round": number, "kind": "cores", "library": library, "failure": None}
+        | {"results": {cell: {"seconds": [seconds], "wrong": 0} for cell in cells}}
+        for number in range(24)
         for library, seconds in ((ours, 1.0), ("mpich", 2.0))
     ]
-    return page.document(plan, launches)
+    return peer_collectives.document(plan, launches)
 
 
 class FilesTest(FolderTest):
