@@ -37,15 +37,6 @@ struct Cell {
   std::size_t stride = 0;  ///< bytes from one buffer to the next
 };
 
-struct Request {
-  std::string page;
-  std::size_t samples = 0;
-  std::size_t cell_seconds = 0;  ///< time limit of a cell, after which no sample starts
-  std::size_t pool_bytes = 0;    ///< buffers rotate through at least this many bytes
-  bool corrupt = false;
-  std::vector<Cell> cells;
-};
-
 /// Shares are equal, so the elements of a call are rounded down to a multiple of the ranks, as nccl-tests does. Each
 /// rank has at least one element. Errors: std::invalid_argument.
 Cell parse_cell(const std::string& text, std::size_t size) {
@@ -72,15 +63,6 @@ Cell parse_cell(const std::string& text, std::size_t size) {
   cell.count = whole ? bytes / sizeof(float) : cell.share * size;
   cell.stride = (cell.count * sizeof(float) + kAlign - 1) / kAlign * kAlign;
   return cell;
-}
-
-/// Errors: std::invalid_argument.
-Request parse_request(int argc, const char* const* argv, int size) {
-  if (argc < 7) throw std::invalid_argument("usage: FILE SAMPLES CELL_SECONDS POOL_BYTES exact|corrupt CELL...");
-  const bool corrupt = std::string_view(argv[5]) == "corrupt";
-  Request request{argv[1], std::stoull(argv[2]), std::stoull(argv[3]), std::stoull(argv[4]), corrupt, {}};
-  for (int i = 6; i < argc; ++i) request.cells.push_back(parse_cell(argv[i], static_cast<std::size_t>(size)));
-  return request;
 }
 
 /// Memory for the buffers of all cells, allocated by the library or as ordinary memory. Pool touches every page,
@@ -161,15 +143,21 @@ Result sample(const Library& library, SharedPage& page, Buffers& buffers, bool c
   return result;
 }
 
+struct Limits {
+  std::size_t samples;
+  std::size_t cell_seconds;  ///< after this time no sample of the cell starts
+  bool corrupt;
+};
+
 /// Measures one cell. Rank 0 prints the slowest rank's time of each sample, and returns the number of wrong elements of
 /// all ranks. The first sample warms up: its result is checked, but its time is not counted.
-std::int64_t measure_cell(const Library& library, SharedPage& page, const Request& request, const Cell& cell,
+std::int64_t measure_cell(const Library& library, SharedPage& page, const Limits& limits, const Cell& cell,
                           Buffers& buffers) {
   std::string seconds;
   std::int64_t wrong = 0;
   const Clock::time_point start = Clock::now();
-  for (std::size_t i = 0; i <= request.samples; ++i) {
-    const bool corrupt = request.corrupt && i == 0 && library.rank == library.size - 1;
+  for (std::size_t i = 0; i <= limits.samples; ++i) {
+    const bool corrupt = limits.corrupt && i == 0 && library.rank == library.size - 1;
     page.result(library.rank) = sample(library, page, buffers, corrupt);
     page.barrier();
     if (library.rank == 0) {
@@ -179,7 +167,7 @@ std::int64_t measure_cell(const Library& library, SharedPage& page, const Reques
         wrong += page.result(rank).wrong;
       }
       if (i > 0) seconds += (seconds.empty() ? "" : ", ") + std::to_string(1e9 * slowest);
-      page.stop() = i > 0 && seconds_since(start) >= static_cast<double>(request.cell_seconds);
+      page.stop() = i > 0 && seconds_since(start) >= static_cast<double>(limits.cell_seconds);
     }
     page.barrier();
     if (page.stop()) break;
@@ -193,33 +181,30 @@ std::int64_t measure_cell(const Library& library, SharedPage& page, const Reques
   return wrong;
 }
 
-int measure_all(const Library& library, SharedPage& page, const Request& request) {
-  std::size_t in_bytes = request.pool_bytes;
-  std::size_t out_bytes = 0;
-  for (const Cell& cell : request.cells) {
-    const std::size_t bytes = std::max(request.pool_bytes, cell.calls * cell.stride);
-    in_bytes = std::max(in_bytes, bytes);
-    if (!cell.in_place) out_bytes = std::max(out_bytes, bytes);
-  }
-  const Pool in(library, in_bytes);
-  const Pool out(library, std::max(out_bytes, kAlign));
-  bool wrong = false;
-  for (const Cell& cell : request.cells) {
-    Buffers buffers(cell, library, request.pool_bytes, in, out);
-    wrong |= measure_cell(library, page, request, cell, buffers) != 0;
-  }
-  return wrong ? 1 : 0;  // only rank 0 knows; the launcher passes on its exit code
-}
-
 }  // namespace
 
 int measure(const Library& library, int argc, const char* const* argv) {
   std::unique_ptr<SharedPage> page;
   try {
-    const Request request = parse_request(argc, argv, library.size);
-    if (library.size > kMaxRanks) throw std::invalid_argument("more than " + std::to_string(kMaxRanks) + " ranks");
-    page = std::make_unique<SharedPage>(request.page, library.size);
-    return measure_all(library, *page, request);
+    if (argc < 7) throw std::invalid_argument("usage: FILE SAMPLES CELL_SECONDS POOL_BYTES exact|corrupt CELL...");
+    page = std::make_unique<SharedPage>(argv[1], library.size);
+    const Limits limits{std::stoull(argv[2]), std::stoull(argv[3]), std::string_view(argv[5]) == "corrupt"};
+    const std::size_t rotated = std::stoull(argv[4]);  // buffers rotate through at least this many bytes
+    std::size_t bytes = rotated;
+    std::vector<Cell> cells;
+    for (int i = 6; i < argc; ++i) {
+      cells.push_back(parse_cell(argv[i], static_cast<std::size_t>(library.size)));
+      bytes = std::max(bytes, cells.back().calls * cells.back().stride);
+    }
+    const bool one_pool = std::all_of(cells.begin(), cells.end(), [](const Cell& cell) { return cell.in_place; });
+    const Pool in(library, bytes);
+    const Pool out(library, one_pool ? kAlign : bytes);
+    std::int64_t wrong = 0;
+    for (const Cell& cell : cells) {
+      Buffers buffers(cell, library, rotated, in, out);
+      wrong += measure_cell(library, *page, limits, cell, buffers);
+    }
+    return wrong == 0 ? 0 : 1;  // only rank 0 knows; the launcher passes on its exit code
   } catch (const std::exception& error) {
     if (page) page->fail();
     std::fprintf(stderr, "rank %d: %s\n", library.rank, error.what());

@@ -24,8 +24,9 @@ struct Result {
 
 class SharedPage {
  public:
-  /// Errors: std::runtime_error if the file cannot be mapped.
+  /// Errors: std::runtime_error if there are too many ranks or the file cannot be mapped.
   SharedPage(const std::string& file, int size) : size_(size) {
+    if (size > kMaxRanks) throw std::runtime_error("more than " + std::to_string(kMaxRanks) + " ranks");
     const int descriptor = open(file.c_str(), O_RDWR | O_CLOEXEC);
     const bool sized = descriptor >= 0 && ftruncate(descriptor, sizeof(Page)) == 0;
     void* memory = sized ? mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0) : MAP_FAILED;

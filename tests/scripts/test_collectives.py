@@ -53,7 +53,7 @@ def updates(*changes: Document, of: Callable[[Document], Document] = lambda docu
 def peers(*cells: str) -> dict[str, Any]:
     """Returns a document like the one of `peers collectives --json`. A sample takes 1 s with ours and 2 s with the
     peer."""
-    ours = libraries.OURS[0]
+    ours = next(iter(libraries.OURS))
     plan = {"classes": {"cores": 2}, "libraries": {ours: "1", "mpich": "5"}, "cells": list(cells)}
     launches = [
         {"round": number, "kind": "cores", "library": library, "failure": None}
@@ -129,7 +129,7 @@ class ReadTest(FilesTest):
     def test_peers(self) -> None:
         found = self.read(peers("all_reduce/fp32/1024/in/100", "broadcast/fp64/8/in/10", "barrier/fp32/0/in/1"))
         drawn = {(s.panel.operation, s.panel.type, s.name): s.points[0].time for s in found.series}
-        ours = libraries.OURS[0]
+        ours = next(iter(libraries.OURS))
         self.assertAlmostEqual(drawn["all_reduce", "float", f"{ours}, cores"], 1e4)
         self.assertAlmostEqual(drawn["all_reduce", "float", "mpich, cores"], 2e4)
         self.assertAlmostEqual(drawn["broadcast", "double", f"{ours}, cores"], 1e5)

@@ -16,17 +16,18 @@ from hvdb.errors import EXIT_GOOD, EXIT_USAGE
 
 def main(words: Sequence[str]) -> int:
     """Runs the command line. Returns the exit code."""
-    if words and words[0] == "collectives":
+    command, *rest = words or [""]
+    if command == "collectives":
         from . import collectives  # needs numpy, which a GPU host may lack
 
-        options = collectives.parser().parse_args(words[1:])
+        options = collectives.parser().parse_args(rest)
         return edge.run("peers", lambda: collectives.run(options))
-    if words and words[0] in ("torch", "torch-gpu"):
+    if command in ("torch", "torch-gpu"):
         from . import torch_peers
 
-        trained = torch_peers.parse(words[0], words[1:])
+        trained = torch_peers.parse(command, rest)
         return edge.run("peers", lambda: torch_peers.run(trained))
-    asked = bool(words) and words[0] in ("-h", "--help")
+    asked = command in ("-h", "--help")
     print(__doc__, file=sys.stdout if asked else sys.stderr)
     return EXIT_GOOD if asked else EXIT_USAGE
 

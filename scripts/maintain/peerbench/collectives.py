@@ -32,9 +32,11 @@ ENGINE = libraries.ROOT / "build" / "release" / "bin" / "engine_collectives"
 FORMAT = "hvd coll_peers 1"
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier")
 IN_PLACE = ("all_reduce", "broadcast", "barrier")
-CELL = re.compile(rf"({'|'.join(OPERATIONS)})/fp32/(\d{{1,10}})/(in|out)/([1-9]\d{{0,4}})")
+CELL = re.compile(rf"({'|'.join(OPERATIONS)})/fp32/\d{{1,10}}/(in|out)/[1-9]\d{{0,4}}")
 # Bytes of the parameters in fp32. The parameter counts come from models/zoo and equal torchvision's published figures.
 GRADIENTS = {"inception3": 4 * 23_834_568, "resnet101": 4 * 44_549_160, "vgg16": 4 * 138_357_544}
+_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")  # such as 32768K
+CACHE_BYTES = int(_CACHE.read_text().strip().removesuffix("K")) << 10 if _CACHE.exists() else 32 << 20
 MARGIN = 1.05  # a cell whose interval ends at or below this ratio is at most 5 % slower
 SLOWER, UNDECIDED, WITHIN, FASTER = "slower", "undecided", "not slower within 5 %", "faster"
 HEADER = ("cell", "ours us", "best peer us", "best peer", "ours / peer [95 %]", "rounds", "verdict")
@@ -61,17 +63,11 @@ def chosen(words: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def cache_bytes() -> int:
-    """Returns the size of the last-level cache (Linux); 32 MiB if the system does not tell it."""
-    file = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
-    return int(file.read_text(encoding="utf-8").strip().removesuffix("K")) << 10 if file.exists() else 32 << 20
-
-
 def machine() -> str:
     """Describes the processor, its cores and its cache in words."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     name = next((line.partition(":")[2].strip() for line in lines if "model name" in line), platform.machine())
-    return f"{name[:100]}, {len(libraries.cores())} cores, {cache_bytes() >> 20} MiB of last-level cache"
+    return f"{name[:100]}, {len(libraries.cores())} cores, {CACHE_BYTES >> 20} MiB of last-level cache"
 
 
 def turns(plan: Mapping[str, Any]) -> list[tuple[int, str, str]]:
@@ -115,11 +111,16 @@ def measure(
 
 
 def read(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Reads a file of measure(): a line with the plan, then a line per launch. Errors: HvdbError, OSError."""
+    """Reads a file of measure(): a line with the plan, then a line per launch; the last may be cut off by a kill.
+
+    Errors: HvdbError, OSError.
+    """
     try:
-        plan, *launches = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
-        assert plan["format"] == FORMAT and all(one["library"] in plan["libraries"] for one in launches)
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        plan, *launches = (
+            json.loads(line) for line in file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
+        )
+        _ = [plan["libraries"][one["library"]] for one in launches]
+    except (ValueError, KeyError, TypeError) as error:
         raise HvdbError(f"{file}: was not written by 'peers collectives'") from error
     return plan, launches
 
@@ -241,7 +242,7 @@ def parser() -> argparse.ArgumentParser:
     add("--minutes", type=float, default=1e5, help="begin no round that is not expected to end in this time")
     add("--seed", type=int, default=1, help="of all orders (default: 1)")
     add("--classes", nargs="+", choices=(libraries.CORES, libraries.OVERSUBSCRIBED), default=[libraries.CORES])
-    add("--libraries", nargs="+", metavar="NAME", help="(default: all)")
+    add("--libraries", nargs="+", choices=libraries.NAMES, default=libraries.NAMES, help="(default: all)")
     add("--engine", type=Path, default=ENGINE, help="engine_collectives (default: of build/release)")
     return made
 
@@ -250,15 +251,13 @@ def planned(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, libr
     """Builds the programs. Returns the plan and the libraries that take part. Errors: HvdbError."""
     if min(options.rounds, options.samples) < 1 or options.cell_seconds < 0:
         raise HvdbError("--rounds and --samples must be at least 1, and --cell-seconds at least 0")
-    cells = chosen(options.cells)
-    there, missing = libraries.found(options.engine.resolve())
-    wanted = options.libraries or [*there, *missing]
-    if unknown := set(wanted) - {*there, *missing}:
-        raise HvdbError(f"no library '{unknown.pop()}': {', '.join([*there, *missing])}")
-    versions, left_out = {}, {name: missing[name] for name in wanted if name in missing}
-    for name in (name for name in wanted if name in there):
+    cells, used, versions, left_out = chosen(options.cells), {}, {}, {}
+    for name in options.libraries:
         try:
-            versions[name] = libraries.build(there[name])
+            used[name] = libraries.find(name, options.engine.resolve())
+            versions[name] = libraries.build(used[name])
+        except OSError:
+            left_out[name] = "not installed; scripts/install_deps --peers fetches it"
         except HvdbError as error:
             if name in libraries.OURS:
                 raise
@@ -270,7 +269,7 @@ def planned(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, libr
     plan = {"format": FORMAT, "machine": machine(), "classes": {kind: ranks[kind] for kind in options.classes}}
     plan |= {"libraries": versions, "missing": left_out, "cells": cells, "rounds": options.rounds}
     plan |= {"samples": options.samples, "cell_seconds": options.cell_seconds}
-    return {**plan, "pool_bytes": 2 * cache_bytes(), "seed": options.seed}, there
+    return {**plan, "pool_bytes": 2 * CACHE_BYTES, "seed": options.seed}, used
 
 
 def run(options: argparse.Namespace) -> int:

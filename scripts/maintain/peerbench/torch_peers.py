@@ -27,7 +27,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from .torch_report import HEADING, Bound, read_bounds, row_lines, verdict_lines
+from .torch_report import HEADING, read_bounds, row_lines, verdict_lines
 from .training import PeerError, Row, Server, Side, end_with_parent, read_rows, take_turns, write_rows
 
 SCRIPTS = Path(__file__).resolve().parents[2]
@@ -200,32 +200,23 @@ class Comparison:
         self.row.judge_losses()
 
 
-def measure(options: argparse.Namespace, bounds: Sequence[Bound], rows: list[Row]) -> None:
-    """Measures all rows, and prints and saves each when it is complete. Errors: OSError, HvdbError."""
-    if options.clocks:
-        options.clocks.unlink(missing_ok=True)
-    with options.log.open("ab") if options.log else tempfile.NamedTemporaryFile() as log:
-        for model, dtype, threads in itertools.product(options.models or MODELS, options.dtypes, options.threads):
-            comparison = Comparison(options, Row(model, dtype, threads), log)
-            rows.append(comparison.row)
-            comparison.run()
-            print("\n".join(row_lines(rows[-1], bounds)), flush=True)
-            if options.json:
-                write_rows(rows, options.json)
-
-
 def run(options: argparse.Namespace) -> int:
     """Carries out the command. Returns the exit code. Errors: OSError, HvdbError."""
     # SIGTERM raises SystemExit, so that no server is left on the device.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    rows: list[Row] = []
-    print(HEADING)
     bounds = read_bounds(options.store) if options.store else []
-    if options.report:
-        rows = [row for file in options.report for row in read_rows(file)]
-        print("\n".join(line for row in rows for line in row_lines(row, bounds)))
-    else:
-        measure(options, bounds, rows)
+    rows = [row for file in options.report or () for row in read_rows(file)]
+    print("\n".join([HEADING, *(line for row in rows for line in row_lines(row, bounds))]), flush=True)
+    if options.clocks:
+        options.clocks.unlink(missing_ok=True)
+    cells = itertools.product(options.models or MODELS, options.dtypes, options.threads)
+    with options.log.open("ab") if options.log else tempfile.NamedTemporaryFile() as log:
+        for model, dtype, threads in () if options.report else cells:
+            rows.append(Row(model, dtype, threads))
+            Comparison(options, rows[-1], log).run()
+            print("\n".join(row_lines(rows[-1], bounds)), flush=True)
+            if options.json:
+                write_rows(rows, options.json)
     if options.report or options.device == "cuda":
         expected = list(itertools.product(options.models or (), options.dtypes))
         print("\n" + "\n".join(verdict_lines(rows, expected, options.target)))

@@ -7,62 +7,44 @@ import math
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from .training import Ratio, Row, ratio_of
+from .training import Ratio, Row
 from hvdb.errors import HvdbError
 
 HEADING = "model      type  threads    ours img/s batch    peer img/s batch  ratio [95 %]        peer"
-KEYS = ("gpu.name", "bound.step_seconds", "bound.flops_per_step", "bound.peak_flops")
-QUERY = f"""
-SELECT run.uuid, run.model, run.compute_type, run.batch_size, provenance.key, provenance.value
-FROM run JOIN provenance ON provenance.run_uuid = run.uuid
-WHERE run.device = 'cuda' AND run.origin = 'measured' AND provenance.key IN ({", ".join("?" * len(KEYS))})
-ORDER BY run.started_utc"""
-
-
-class Bound(NamedTuple):
-    """The bound of one GPU's training step, in seconds per image: its unfused operations at the rates of the data sheet
-    (docs/measurement.md), and its arithmetic alone at the peak rate, which is a FLOP utilisation of 1."""
-
-    model: str
-    dtype: str
-    batch: int
-    gpu: str
-    roofline: float
-    arithmetic: float
+# The bounds of the runs on GPUs, per image. A text from the store becomes a number when it is divided.
+QUERY = """
+SELECT model, compute_type, batch_size, max(value) FILTER (WHERE key = 'gpu.name'),
+  max(value) FILTER (WHERE key = 'bound.step_seconds') / batch_size AS roofline,
+  max(value) FILTER (WHERE key = 'bound.flops_per_step') / batch_size,
+  max(value) FILTER (WHERE key = 'bound.peak_flops') + 0.0
+FROM run JOIN provenance ON run_uuid = uuid WHERE device = 'cuda' AND origin = 'measured'
+GROUP BY uuid HAVING roofline IS NOT NULL ORDER BY started_utc"""
+Bound = tuple[str, str, int, str, float, float, float]
+"""Network, type, batch, GPU, seconds of the unfused operations at the rates of the data sheet (docs/measurement.md),
+FLOP, and the GPU's peak in FLOP/s. Seconds and FLOP are those of an image."""
 
 
 def read_bounds(store: Path) -> list[Bound]:
     """Reads the bounds that hvd_bench stored with its runs. Errors: HvdbError if `store` is not a store."""
-    runs: dict[tuple[str, str, str, int], dict[str, str]] = {}
     try:
         with contextlib.closing(sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            for *run, key, value in connection.execute(QUERY, KEYS):
-                runs.setdefault(tuple(run), {})[key] = value
+            return connection.execute(QUERY).fetchall()
     except sqlite3.Error as error:
         raise HvdbError(f"{store}: {error}") from error
-    bounds = []
-    for (_, model, dtype, batch), facts in runs.items():
-        if len(facts) == len(KEYS):
-            gpu, seconds, flops, peak = (facts[key] for key in KEYS)
-            per_image = (float(seconds) / batch, float(flops) / float(peak) / batch)
-            bounds.append(Bound(model, dtype, batch, gpu, *per_image))
-    return bounds
 
 
-def bound_line(row: Row, bounds: Sequence[Bound]) -> str:
-    """Compares our speed with the bound at the nearest batch; "" if there is none. Weights are read once a step, so the
+def bound_lines(row: Row, bounds: Sequence[Bound]) -> list[str]:
+    """Compares our speed with the bound at the nearest batch, if there is one. Weights are read once a step, so the
     bound per image depends only a little on the batch."""
-    ours = row.sides[0]
-    fitting = [bound for bound in bounds if (bound.model, bound.dtype) == (row.model, row.dtype)]
-    if not fitting:
-        return ""
-    bound = min(fitting, key=lambda one: abs(math.log(one.batch / ours.batch)))
-    turns = len(ours.seconds_per_step)
-    share, use = (ratio_of(ours, [s] * turns).text(100, 1) for s in (bound.roofline, bound.arithmetic))
-    where = f"{1 / bound.roofline:.1f} img/s (batch {bound.batch}, data sheet of {bound.gpu})"
-    return f"unfused roofline {where}: ours is {share} % of it; model FLOP utilisation {use} %"
+    ours, speed = row.sides[0], row.sides[0].images_per_second()
+    fitting = [bound for bound in bounds if bound[:2] == (row.model, row.dtype)]
+    found = sorted(fitting, key=lambda bound: abs(math.log(bound[2] / ours.batch)))[:1]
+    return [
+        f"unfused roofline {1 / seconds:.1f} img/s (batch {batch}, data sheet of {gpu}): ours is "
+        f"{100 * speed * seconds:.1f} % of it; model FLOP utilisation {100 * speed * flops / peak:.1f} %"
+        for _, _, batch, gpu, seconds, flops, peak in found
+    ]
 
 
 def row_lines(row: Row, bounds: Sequence[Bound] = ()) -> list[str]:
@@ -75,7 +57,7 @@ def row_lines(row: Row, bounds: Sequence[Bound] = ()) -> list[str]:
         start += f"{speeds}  {row.ratio().text():<20}{peer.name}"
         for number, side in enumerate(others, start=2):
             below.append(f"{side.name}: {side.images_per_second():.2f} img/s, {row.ratio(number).text()} x the peer")
-        below += filter(None, [bound_line(row, bounds)])
+        below += bound_lines(row, bounds)
     else:
         start += f"{'-':>14}{'-':>6}{'-':>14}{'-':>6}  not measured"
     ran = ", ".join(f"{name} {speed:.1f}" for name, speed in row.variants.items())

@@ -39,17 +39,6 @@ WARM_UP_STEPS = 11
 FIRST_SCALE = 1024.0
 
 
-def make_sgd(parameters: list[nn.Parameter]) -> tuple[torch.optim.Optimizer, str]:
-    """Returns SGD with momentum in the fastest form of this PyTorch version, and the name of the form."""
-    settings = {"lr": LEARNING_RATE, "momentum": 0.9, "weight_decay": 1e-4}
-    for form in ("fused", "foreach"):
-        try:
-            return torch.optim.SGD(parameters, **settings, **{form: True}), form
-        except (TypeError, RuntimeError, ValueError):  # not supported by this version or these tensors
-            continue
-    return torch.optim.SGD(parameters, **settings), "plain"
-
-
 class Trainer:
     """Runs training steps of one variant on synthetic images that stay on the device. One thread."""
 
@@ -61,7 +50,8 @@ class Trainer:
         layout = torch.contiguous_format if options.channels_first else torch.channels_last
         self._network = checked_network(options.model, image).to(device=self._device, memory_format=layout)
         count = parameters(self._network)
-        self._optimiser, form = make_sgd(list(self._network.parameters()))
+        rates = {"lr": LEARNING_RATE, "momentum": 0.9, "weight_decay": 1e-4}
+        self._optimiser = torch.optim.SGD(self._network.parameters(), **rates, fused=True)
         scaled = options.dtype == "fp16" and self._device.type == "cuda"
         self._scaler = torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE, enabled=scaled)
         self._images = torch.randn((images, 3, image, image), device=self._device).to(memory_format=layout)
@@ -79,7 +69,7 @@ class Trainer:
                 self._step()
         self._synchronise()
         self.description = (
-            f"{count} torch {torch.__version__} {options.variant}{note} {options.dtype} batch {images} {form} SGD "
+            f"{count} torch {torch.__version__} {options.variant}{note} {options.dtype} batch {images} fused SGD "
             f"{options.labels} labels"
         )
 
@@ -158,7 +148,7 @@ def answer(trainer: Trainer, questions: Iterable[str], out: IO[str]) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """Parses the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", choices=sorted(PUBLISHED_PARAMETERS), required=True)
     parser.add_argument("--image", type=int, default=0, help="image side; 0: the network's own")
     parser.add_argument("--labels", choices=LABELS, default="fresh", help="new in every step, or the same ones")
@@ -175,26 +165,6 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def train(options: argparse.Namespace, protocol: IO[str]) -> int:
-    """Trains and answers. Returns the exit code."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = options.dtype == "tf32"
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.benchmark_limit = options.benchmark_limit
-    if options.device == "cpu":
-        torch.set_num_threads(options.threads)
-    elif options.memory_fraction < 1:
-        torch.cuda.set_per_process_memory_fraction(options.memory_fraction)
-    try:
-        trainer = Trainer(options)
-    except Exception as error:  # compilers raise errors of many types
-        compiled = "torch.compile: " if options.variant in COMPILE_MODES else ""
-        told = next(filter(None, str(error).splitlines()), "")
-        print(f"torch_trainer: {compiled}{type(error).__name__}: {told}", file=sys.stderr)
-        return 1
-    answer(trainer, sys.stdin, protocol)
-    return 0
-
-
 def main() -> int:
     """Runs the program. Returns the exit code."""
     options = parse_arguments()
@@ -205,7 +175,22 @@ def main() -> int:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(options.compile_cache / "inductor")
         os.environ["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "1"
         os.environ["TRITON_CACHE_DIR"] = str(options.compile_cache / "triton")
-    return train(options, protocol)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = options.dtype == "tf32"
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark_limit = options.benchmark_limit
+    try:
+        if options.device == "cpu":
+            torch.set_num_threads(options.threads)
+        elif options.memory_fraction < 1:
+            torch.cuda.set_per_process_memory_fraction(options.memory_fraction)
+        trainer = Trainer(options)
+    except Exception as error:  # compilers raise errors of many types
+        compiled = "torch.compile: " if options.variant in COMPILE_MODES else ""
+        told = next(filter(None, str(error).splitlines()), "")
+        print(f"torch_trainer: {compiled}{type(error).__name__}: {told}", file=sys.stderr)
+        return 1
+    answer(trainer, sys.stdin, protocol)
+    return 0
 
 
 if __name__ == "__main__":

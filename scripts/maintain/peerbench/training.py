@@ -92,9 +92,10 @@ class Server:
         """Trains `count` steps. Returns the mean seconds per step."""
         return statistics.fmean(self._ask(count))
 
-    def loss(self) -> float:
-        """Returns the loss of the last step."""
-        return self._ask("loss")[0]
+    def loss(self) -> float | None:
+        """Returns the loss of the last step; None if it is not finite."""
+        loss = self._ask("loss")[0]
+        return loss if math.isfinite(loss) else None
 
     def _ended(self) -> PeerError:
         code = self._end(kill=False)
@@ -152,10 +153,9 @@ class Side:
 
     def trouble(self) -> str:
         """Returns why these turns do not count: a loss is not finite or has collapsed. "" if they count."""
-        first, last = (math.nan if loss is None else loss for loss in (self.first_loss, self.last_loss))
-        for when, loss in (("first", first), ("last", last)):
-            if not math.isfinite(loss):
-                return f"{self.name}: the {when} loss is {loss}"
+        first, last = self.first_loss, self.last_loss
+        if first is None or last is None:
+            return f"{self.name}: the {'first' if first is None else 'last'} loss is not finite"
         if abs(last) < COLLAPSED * abs(first):
             return f"{self.name}: the loss collapsed from {first:.3g} to {last:.3g}: its steps are no longer comparable"
         return ""
@@ -169,25 +169,23 @@ class Ratio:
     low: float | None = None
     high: float | None = None
 
-    def text(self, scale: float = 1.0, digits: int = 2) -> str:
-        """Returns the ratio and its interval, times `scale`."""
-        if self.low is None or self.high is None:
-            return f"{scale * self.ratio:.{digits}f} (no interval)"
-        low, high = (f"{scale * end:.{digits}f}" for end in (self.low, self.high))
-        return f"{scale * self.ratio:.{digits}f} [{low}, {high}]"
+    def text(self) -> str:
+        """Returns the ratio and its interval as text."""
+        interval = "(no interval)" if self.low is None else f"[{self.low:.2f}, {self.high:.2f}]"
+        return f"{self.ratio:.2f} {interval}"
 
 
-def ratio_of(ours: Side, peer_seconds_per_image: Sequence[float]) -> Ratio:
+def ratio_of(ours: Side, peer: Side) -> Ratio:
     """Returns the ratio of two sides over turns: the Hodges-Lehmann estimate, with its exact interval (hvdb.exact).
 
     The two sides' times of a turn form a pair, so that a disturbance of the machine hits both. Fewer than six turns
     give no interval. Without numpy, returns the ratio of the medians, without an interval.
     """
-    own = [seconds / ours.batch for seconds in ours.seconds_per_step]
     if exact is None:
-        return Ratio(statistics.median(peer_seconds_per_image) / statistics.median(own))
-    pairs = zip(own, peer_seconds_per_image, strict=True)
-    effect = exact.paired_effect(np.array([math.log(theirs / mine) for mine, theirs in pairs]), 0.95)
+        return Ratio(ours.images_per_second() / peer.images_per_second())
+    pairs = zip(peer.seconds_per_step, ours.seconds_per_step, strict=True)
+    logs = [math.log(theirs / mine * ours.batch / peer.batch) for theirs, mine in pairs]
+    effect = exact.paired_effect(np.array(logs), 0.95)
     ends = (math.exp(effect.low), math.exp(effect.high)) if math.isfinite(effect.low) else (None, None)
     return Ratio(math.exp(effect.value), *ends)
 
@@ -210,8 +208,7 @@ class Row:
 
     def ratio(self, side: int = 0) -> Ratio:
         """Returns the ratio of a side to the peer."""
-        peer = self.sides[1]
-        return ratio_of(self.sides[side], [seconds / peer.batch for seconds in peer.seconds_per_step])
+        return ratio_of(self.sides[side], self.sides[1])
 
     def judge_losses(self) -> None:
         """Adds faults of the losses to `troubles`."""
@@ -219,11 +216,8 @@ class Row:
 
 
 def write_rows(rows: Sequence[Row], file: Path) -> None:
-    """Replaces the file in one step. Losses that are not finite become null. Errors: OSError."""
+    """Replaces the file in one step. Errors: OSError."""
     plain = [{**asdict(row), "ratio": asdict(row.ratio()) if row.sides else None} for row in rows]
-    for side in (side for row in plain for side in row["sides"]):
-        losses = {key: side[key] for key in ("first_loss", "last_loss")}
-        side |= {key: loss if loss is not None and math.isfinite(loss) else None for key, loss in losses.items()}
     whole_file.write_text(file, json.dumps(plain, indent=1, allow_nan=False) + "\n")
 
 
