@@ -385,7 +385,8 @@ class ComparisonTest(FolderTest):
         (self.folder / "asked").write_text("")
         (self.folder / "told.json").write_text(json.dumps(told))
         words = ["--bench", fake, "--python", fake, "--json", file, "--models", "vgg16", "--turns", "6", *options]
-        done = execute(PEERS, "torch-gpu", *words, "--turn-seconds", "0.5", code=code)
+        environment = {**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}"}
+        done = execute(PEERS, "torch-gpu", *words, "--turn-seconds", "0.5", code=code, env=environment)
         (found,) = json.loads(file.read_text())
         return found, done.stdout, (self.folder / "asked").read_text().splitlines()
 
@@ -398,8 +399,10 @@ class ComparisonTest(FolderTest):
         order = [line.split()[0] for line in asked if line.endswith(" 1")]
         self.assertEqual(order[-12:], ["ours", "torch", "torch", "ours"] * 3)
         self.assertIn("ours start --batch 64", asked)
-        slow = {**told, "torch graph": 3.0}
-        self.assertEqual(self.compare(slow)[0]["sides"][1]["name"], "torch eager")
+        executable(self.folder / "nvidia-smi", "#!/bin/sh\necho 1755 MHz\nexec sleep 60\n")
+        slow, clocks = {**told, "torch graph": 3.0}, self.folder / "clocks"
+        _, peer = self.compare(slow, "--clocks", str(clocks))[0]["sides"]
+        self.assertEqual((peer["name"], len(peer["begins"]), clocks.read_text()), ("torch eager", 6, "1755 MHz\n"))
 
     def test_a_variant_that_is_lost_is_a_line(self) -> None:
         told = {"torch compile": "no C compiler", "torch graph": 1.0, "ours": 0.8}
