@@ -2,6 +2,8 @@
 // build/peers/oneccl. The MPI that comes with oneCCL starts the ranks.
 #include <mpi.h>
 
+#include <cstdio>
+#include <exception>
 #include <oneapi/ccl.hpp>
 #include <vector>
 
@@ -41,11 +43,7 @@ bool perform(void* self, const Call* call) {
   return true;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  int level = MPI_THREAD_SINGLE;
-  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS) return 2;  // oneCCL needs this level
+int run(int argc, char** argv) {
   ccl::init();
   int rank = 0;
   int size = 1;
@@ -59,12 +57,22 @@ int main(int argc, char** argv) {
   }
   MPI_Bcast(address.data(), static_cast<int>(address.size()), MPI_BYTE, 0, MPI_COMM_WORLD);
   if (rank != 0) store = ccl::create_kvs(address);
+  World world{ccl::create_communicator(size, rank, store), size};
+  return hvd::peers::measure({rank, size, &world, nullptr, perform}, argc, argv);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int level = MPI_THREAD_SINGLE;
+  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS) return 2;  // oneCCL needs this level
   int code = 2;
-  {
-    World world{ccl::create_communicator(size, rank, store), size};
-    code = hvd::peers::measure({rank, size, &world, nullptr, perform}, argc, argv);
-    if (code == 2) MPI_Abort(MPI_COMM_WORLD, code);  // other ranks may wait inside a collective
+  try {
+    code = run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ccl_collectives: %s\n", error.what());
   }
+  if (code == 2) MPI_Abort(MPI_COMM_WORLD, code);  // other ranks may wait inside a collective
   MPI_Finalize();
   return code;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/peers/collectives.h"
+#include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 
 namespace {
@@ -61,10 +62,15 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "engine_collectives: the first argument must be registered or plain\n");
     return 2;
   }
-  World world{hvd::comm::make_mpi(), {}, {}};
-  const hvd::comm::Topology& topology = world.communicator->topology();
-  const Library library{topology.rank, topology.size, &world, memory == "registered" ? allocate : nullptr, perform};
-  const int code = hvd::peers::measure(library, argc - 1, argv + 1);
-  if (code == 2) world.communicator->control().abort("the measurement failed");
-  return code;
+  try {
+    World world{hvd::comm::make_mpi(), {}, {}};
+    const hvd::comm::Topology& topology = world.communicator->topology();
+    const Library library{topology.rank, topology.size, &world, memory == "registered" ? allocate : nullptr, perform};
+    const int code = hvd::peers::measure(library, argc - 1, argv + 1);
+    if (code == 2) world.communicator->control().abort("the measurement failed");
+    return code;
+  } catch (const hvd::Error& error) {
+    std::fprintf(stderr, "engine_collectives: %s\n", error.what());
+    return hvd::exit_code(error.code());
+  }
 }
