@@ -3,7 +3,7 @@
 //
 // With --serve, the program answers lines from standard input, so that a script can alternate between this program and
 // another system without restarting either of them. To "N", the program answers the seconds of N steps; to "loss", the
-// loss of the last step; to "batch N", the text "ready ..." or "no ..." (scripts/maintain/peers/serving.py).
+// loss of the last step; to "batch N", the text "ready ..." or "no ..." (scripts/maintain/peerbench/training.py).
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,8 +1,9 @@
-// Measures the collectives of oneCCL on host memory. scripts/maintain/coll_peers compiles this program against
+// Measures the collectives of oneCCL on host memory. scripts/maintain/peers compiles this program against
 // build/peers/oneccl. The MPI that comes with oneCCL starts the ranks.
 #include <mpi.h>
 
 #include <cstdio>
+#include <exception>
 #include <oneapi/ccl.hpp>
 #include <vector>
 
@@ -10,59 +11,36 @@
 
 namespace {
 
-using hvd::peers::Answer;
 using hvd::peers::Call;
 using hvd::peers::Collective;
-using hvd::peers::Type;
+
+constexpr auto kType = ccl::datatype::float32;
+constexpr auto kSum = ccl::reduction::sum;
 
 struct World {
   ccl::communicator communicator;
-  int rank;
   int size;
 };
 
-ccl::datatype ccl_type(Type type) {
-  switch (type) {
-    case Type::kF32: return ccl::datatype::float32;
-    case Type::kF64: return ccl::datatype::float64;
-    case Type::kI32: return ccl::datatype::int32;
-    case Type::kI64: break;
-  }
-  return ccl::datatype::int64;
-}
-
 ccl::event call_ccl(World& world, const Call& call) {
-  const ccl::datatype type = ccl_type(call.type);
-  const std::size_t mine = call.counts[world.rank];
-  const std::vector<std::size_t> counts(call.counts, call.counts + world.size);
-  const bool even = call.count % counts.size() == 0;
+  const std::vector<std::size_t> counts(static_cast<std::size_t>(world.size), call.share);
   switch (call.operation) {
-    case Collective::kAllReduce:
-      return ccl::allreduce(call.in, call.out, call.count, type, ccl::reduction::sum, world.communicator);
+    case Collective::kAllReduce: return ccl::allreduce(call.in, call.out, call.count, kType, kSum, world.communicator);
     case Collective::kReduceScatter:
-      return ccl::reduce_scatter(call.in, call.out, mine, type, ccl::reduction::sum, world.communicator);
-    case Collective::kAllGather: return ccl::allgatherv(call.in, mine, call.out, counts, type, world.communicator);
-    case Collective::kAllToAll:
-      if (even) return ccl::alltoall(call.in, call.out, mine, type, world.communicator);
-      return ccl::alltoallv(call.in, counts, call.out, std::vector<std::size_t>(counts.size(), mine), type,
-                            world.communicator);
-    case Collective::kBroadcast: return ccl::broadcast(call.out, call.count, type, 0, world.communicator);
+      return ccl::reduce_scatter(call.in, call.out, call.share, kType, kSum, world.communicator);
+    case Collective::kAllGather:
+      return ccl::allgatherv(call.in, call.share, call.out, counts, kType, world.communicator);
+    case Collective::kAllToAll: return ccl::alltoall(call.in, call.out, call.share, kType, world.communicator);
+    case Collective::kBroadcast: return ccl::broadcast(call.out, call.count, kType, 0, world.communicator);
     case Collective::kBarrier: break;
   }
   return ccl::barrier(world.communicator);
 }
 
-Answer perform(void* self, const Call* call) {
-  auto& world = *static_cast<World*>(self);
-  const bool even = call->count % static_cast<std::size_t>(world.size) == 0;
-  if (call->operation == Collective::kReduceScatter && !even) return Answer::kUnsupported;  // oneCCL needs equal shares
-  try {
-    call_ccl(world, *call).wait();
-    return Answer::kDone;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "ccl_collectives: %s\n", error.what());
-    return Answer::kFailed;
-  }
+/// Errors: std::exception, which measure() catches.
+bool perform(void* self, const Call* call) {
+  call_ccl(*static_cast<World*>(self), *call).wait();
+  return true;
 }
 
 int run(int argc, char** argv) {
@@ -79,7 +57,7 @@ int run(int argc, char** argv) {
   }
   MPI_Bcast(address.data(), static_cast<int>(address.size()), MPI_BYTE, 0, MPI_COMM_WORLD);
   if (rank != 0) store = ccl::create_kvs(address);
-  World world{ccl::create_communicator(size, rank, store), rank, size};
+  World world{ccl::create_communicator(size, rank, store), size};
   return hvd::peers::measure({rank, size, &world, nullptr, perform}, argc, argv);
 }
 

@@ -11,24 +11,18 @@
 namespace hvd::peers {
 
 enum class Collective : std::int32_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll, kBroadcast, kBarrier };
-enum class Type : std::int32_t { kF32, kF64, kI32, kI64 };
 
-/// One collective call. Reductions are sums; a broadcast comes from rank 0.
-/// Shapes (`count` is the sum of `counts`): all_reduce: in and out (count); reduce_scatter: in (count), out
-/// (counts[rank]); all_gather: in (counts[rank]), out (count); all_to_all: in (count), of which rank r gets counts[r],
-/// and out (size * counts[rank]); broadcast: out (count); barrier: no buffers.
+/// One collective call on fp32 elements. Reductions are sums; a broadcast comes from rank 0.
+/// Shapes, with count = size * share except for all_reduce and broadcast: all_reduce and broadcast: out (count), in
+/// place, so `in` equals `out`; reduce_scatter: in (count), out (share); all_gather: in (share), out (count);
+/// all_to_all: in and out (count), of which each rank has one share; barrier: no buffers.
 struct Call {
   Collective operation;
-  Type type;
-  bool in_place;
-  void* out;
-  const void* in;  ///< with `in_place`, equal to `out`, or for all_gather to the rank's share of `out`
+  float* out;
+  float* in;
   std::size_t count;
-  const std::size_t* counts;  ///< [rank]; two counts differ by at most 1
-  const std::size_t* starts;  ///< [rank]; sums of the counts of lower ranks
+  std::size_t share;
 };
-
-enum class Answer : std::int32_t { kDone, kUnsupported, kFailed };
 
 struct Library {
   std::int32_t rank;
@@ -37,14 +31,14 @@ struct Library {
   /// Returns the memory with which the library works fastest. The memory must live until measure() has returned. All
   /// ranks call the function together. If the function is null, ordinary memory is used.
   void* (*allocate)(void* self, std::size_t bytes);
-  /// Performs the call and returns when the result is complete. If one rank answers kUnsupported, all must do so.
-  Answer (*perform)(void* self, const Call* call);
+  /// Performs the call and returns when the result is complete. Returns false or throws after an error.
+  bool (*perform)(void* self, const Call* call);
 };
 
-/// Arguments: --shared-page FILE --samples N --cell-seconds S --pool-bytes B --seed S [--corrupt] CELL...
-/// CELL: OPERATION/TYPE/BYTES/in|out/CALLS. Rank 0 prints a line of JSON per cell, in an order drawn from the seed.
-/// --corrupt changes one element of the first result of each cell, and the check must then report this element.
-/// Returns 0; 1 if a result was wrong; 2 after an error, whose text is printed.
+/// Arguments: FILE SAMPLES CELL_SECONDS POOL_BYTES exact|corrupt CELL..., where FILE is empty and shared by the ranks
+/// and CELL is OPERATION/fp32/BYTES/in|out/CALLS. Rank 0 prints a line of JSON per cell. "corrupt" changes one element
+/// of the first result of each cell, which the check must then report. Returns 0; 1 if a result was wrong; 2 after an
+/// error, whose text is printed.
 int measure(const Library& library, int argc, const char* const* argv);
 
 }  // namespace hvd::peers

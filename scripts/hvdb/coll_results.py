@@ -1,5 +1,5 @@
 """Reads results of collective operations from stores of `hvd_bench coll --db`, JSON of `hvd_bench coll -J` and JSON of
-`scripts/maintain/coll_peers report --json`.
+`scripts/maintain/peers collectives --json`.
 
 The files may come from a stranger. This module checks every field that it uses, and ignores all other fields.
 """
@@ -26,7 +26,7 @@ MOST_ROWS = 100_000
 MOST_RANKS = 1 << 20
 MOST_MICROSECONDS = 1e12
 SETTLED = "interval narrow enough"
-# coll_peers' names of types and places -> the names that hvd_bench uses.
+# The peers' names of types and places -> the names that hvd_bench uses.
 _PEER_TYPES = {"fp32": "float", "fp64": "double", "int32": "int32", "int64": "int64"}
 _PEER_PLACES = {"out": "out of place", "in": "in place"}
 
@@ -337,7 +337,7 @@ def read(files: Sequence[Path], sessions: Sequence[str] = ()) -> Read:
                 raise Malformed("neither results nor a plan")
         except Malformed as error:
             raise HvdbError(
-                f"{file}: is not JSON of 'hvd_bench coll -J' or 'scripts/maintain/coll_peers report --json': {error}"
+                f"{file}: is not JSON of 'hvd_bench coll -J' or 'scripts/maintain/peers collectives --json': {error}"
             ) from error
     return made
 

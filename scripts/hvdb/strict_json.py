@@ -12,7 +12,7 @@ LONGEST_TEXT = 300
 
 
 class Malformed(ValueError):
-    """The JSON contains a value that hvd_bench and coll_peers never write. The error's text says what is wrong."""
+    """The JSON contains a value that our programs never write. The error's text says what is wrong."""
 
 
 def _reject(word: str) -> None:

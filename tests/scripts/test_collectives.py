@@ -17,8 +17,8 @@ from hvdb import coll_results, figure, plot_coll
 from hvdb.coll_results import Panel, Source
 from hvdb.commands import collectives
 from hvdb.errors import HvdbError
-from maintain.collpeers import libraries, page, samples
-from maintain.collpeers.record import Launch, Plan
+from maintain.peerbench import collectives as peer_collectives
+from maintain.peerbench import libraries
 
 FORM = {"time": 20.0, "time_low": 19.0, "time_high": 21.0}
 FORM |= {"bound": 0.5, "nwrong": 0, "stop_reason": "interval narrow enough"}
@@ -49,16 +49,17 @@ def updates(*changes: Document, of: Callable[[Document], Document] = lambda docu
 
 
 def peers(*cells: str) -> dict[str, Any]:
-    """Returns a document like the one of `coll_peers report --json`. A sample takes 1 s with ours and 2 s with the
+    """Returns a document like the one of `peers collectives --json`. A sample takes 1 s with ours and 2 s with the
     peer."""
-    ours = libraries.OURS[0]
-    plan = Plan("a machine", {"cores": 2}, {ours: "1", "mpich": "5"}, list(cells), 24, 3, 1, 0, 7)
+    ours = next(iter(libraries.OURS))
+    plan = {"classes": {"cores": 2}, "libraries": {ours: "1", "mpich": "5"}, "cells": list(cells)}
     launches = [
-        Launch(number, "cores", library, None, {cell: samples.Result((seconds,), 0) for cell in cells})
-        for number in range(plan.rounds)
+        {"round": number, "kind": "cores", "library": library, "failure": None}
+        | {"results": {cell: {"seconds": [seconds], "wrong": 0} for cell in cells}}
+        for number in range(24)
         for library, seconds in ((ours, 1.0), ("mpich", 2.0))
     ]
-    return page.document(plan, launches)
+    return peer_collectives.document(plan, launches)
 
 
 class FilesTest(FolderTest):
@@ -126,7 +127,7 @@ class ReadTest(FilesTest):
     def test_peers(self) -> None:
         found = self.read(peers("all_reduce/fp32/1024/in/100", "broadcast/fp64/8/in/10", "barrier/fp32/0/in/1"))
         drawn = {(s.panel.operation, s.panel.type, s.name): s.points[0].time for s in found.series}
-        ours = libraries.OURS[0]
+        ours = next(iter(libraries.OURS))
         self.assertAlmostEqual(drawn["all_reduce", "float", f"{ours}, cores"], 1e4)
         self.assertAlmostEqual(drawn["all_reduce", "float", "mpich, cores"], 2e4)
         self.assertAlmostEqual(drawn["broadcast", "double", f"{ours}, cores"], 1e5)

@@ -366,3 +366,19 @@ esac
         done = shell("scripts/install_deps", REPOSITORY, PATH=str(self.folder / "bin"), code=2)
         self.assertIn("apt-get install g++ cmake", done.stderr)
         self.assertNotIn("must not be called", done.stdout)
+
+    def test_a_peer_that_cannot_be_installed_leaves_the_others(self) -> None:
+        checkout = self.folder / "checkout"
+        shutil.copytree(SCRIPTS, checkout / "scripts")
+        self.program("dpkg-query", "#!/bin/sh\necho install ok installed\n")
+        lines = (checkout / "scripts" / "install_deps").read_text(encoding="utf-8")
+        table = lines.partition("peer_table='")[2].partition("'")[0].splitlines()
+        self.assertEqual(len(table), 5)
+        for name, _, _, _, wheels in (line.split("|") for line in table):
+            if name != "mpich":
+                executable(checkout / "build" / "peers" / name / "wheels.txt", f"{wheels}\n")
+        path = f"{self.folder}/bin:{os.environ['PATH']}"
+        done = shell("scripts/install_deps --peers", checkout, PATH=path, PIP_NO_INDEX="1", PIP_FIND_LINKS="", code=2)
+        self.assertIn("could not be installed: MPICH 5.0;", done.stderr)
+        self.assertIn("oneCCL 2021.15 is there: build/peers/oneccl", done.stdout)
+        self.assertFalse((checkout / "build" / "peers" / "mpich").exists())

@@ -1,4 +1,4 @@
-"""hvdb collectives: draws figures of the results of `hvd_bench coll` and `scripts/maintain/coll_peers`."""
+"""hvdb collectives: draws figures of the results of `hvd_bench coll` and `scripts/maintain/peers collectives`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="store of 'hvd_bench coll --db', or JSON of 'hvd_bench coll -J' or of 'coll_peers report --json'",
+        help="store of 'hvd_bench coll --db', or JSON of 'hvd_bench coll -J' or 'scripts/maintain/peers collectives'",
     )
     made.add_argument(
         "--session",

@@ -1,12 +1,9 @@
 """The networks of models/zoo in PyTorch, and their labels. The networks are defined here because torchvision is often
-missing where PyTorch is installed.
-
-Before anything is timed, the parameter counts are compared with the published counts.
+missing where PyTorch is installed. Before anything is timed, their parameter counts are compared with the published
+counts.
 """
 
 from __future__ import annotations
-
-import argparse
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +16,7 @@ LABELS = ("fresh", "cycled")  # fresh: new in every step; cycled: equal in every
 SLOTS = 16  # number of label batches that may be on their way to a GPU
 
 
-def vgg16(image: int, classes: int) -> nn.Module:
+def vgg16(image: int) -> nn.Module:
     """VGG-16 (configuration D, without batch normalisation)."""
     layers: list[nn.Module] = []
     channels = 3
@@ -30,7 +27,7 @@ def vgg16(image: int, classes: int) -> nn.Module:
         layers.append(nn.MaxPool2d(2))
     grid = image // 32
     head: list[nn.Module] = [nn.Flatten(), nn.Linear(512 * grid * grid, 4096), nn.ReLU(inplace=True), nn.Dropout()]
-    head += [nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4096, classes)]
+    head += [nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4096, CLASSES)]
     return nn.Sequential(*layers, *head)
 
 
@@ -60,7 +57,7 @@ class Bottleneck(nn.Module):
         return torch.relu_(self.body(x) + self.shortcut(x))
 
 
-def resnet(blocks: tuple[int, int, int, int], classes: int) -> nn.Module:
+def resnet(blocks: tuple[int, int, int, int]) -> nn.Module:
     """ResNet with bottleneck blocks (50: 3, 4, 6, 3; 101: 3, 4, 23, 3)."""
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(64)]
     layers += [nn.ReLU(inplace=True), nn.MaxPool2d(3, stride=2, padding=1)]
@@ -70,7 +67,7 @@ def resnet(blocks: tuple[int, int, int, int], classes: int) -> nn.Module:
             layers.append(Bottleneck(channels, width, 2 if stage > 0 and block == 0 else 1))
             channels = 4 * width
         width *= 2
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES))
 
 
 def unit(inputs: int, outputs: int, kernel: int | tuple[int, int], stride: int = 1, same: bool = True) -> nn.Module:
@@ -96,6 +93,7 @@ class Branches(nn.Module):
 
 
 def pooled(inputs: int, outputs: int) -> nn.Module:
+    """Average pooling, then a unit."""
     return nn.Sequential(nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False), unit(inputs, outputs, 1))
 
 
@@ -108,7 +106,7 @@ def chain(inputs: int, *steps: tuple[int, int | tuple[int, int], int]) -> nn.Seq
     return nn.Sequential(*layers)
 
 
-def inception3(classes: int) -> nn.Module:
+def inception3() -> nn.Module:
     """Inception V3 without the auxiliary head."""
 
     def block_a(c: int, pool: int) -> nn.Module:
@@ -151,19 +149,21 @@ def inception3(classes: int) -> nn.Module:
         )
     )
     layers += [block_e(1280), block_e(2048)]
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.5), nn.Linear(2048, classes)]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.5), nn.Linear(2048, CLASSES)]
     return nn.Sequential(*layers)
 
 
-def build(model: str, image: int, classes: int) -> nn.Module:
+def build(model: str, image: int) -> nn.Module:
+    """Returns a network for images of `image` x `image` pixels. VGG-16 alone depends on the size."""
     if model == "vgg16":
-        return vgg16(image, classes)
+        return vgg16(image)
     if model == "inception3":
-        return inception3(classes)
-    return resnet((3, 4, 6, 3) if model == "resnet50" else (3, 4, 23, 3), classes)
+        return inception3()
+    return resnet((3, 4, 6, 3) if model == "resnet50" else (3, 4, 23, 3))
 
 
-def parameter_count(network: nn.Module) -> int:
+def parameters(network: nn.Module) -> int:
+    """Returns the number of parameters."""
     return sum(p.numel() for p in network.parameters())
 
 
@@ -184,22 +184,15 @@ def initialise(network: nn.Module, model: str) -> None:
             nn.init.zeros_(module.bias)
 
 
-def checked_network(model: str, image: int, classes: int = CLASSES) -> nn.Module:
+def checked_network(model: str, image: int) -> nn.Module:
     """Returns the network in training mode, initialised like ours. Errors: ValueError if the parameter count differs
     from the published count."""
-    network = build(model, image, classes).train()
-    count = parameter_count(network)
-    if (image, classes) == (DEFAULT_IMAGE[model], CLASSES) and count != PUBLISHED_PARAMETERS[model]:
+    network = build(model, image).train()
+    count = parameters(network)
+    if image == DEFAULT_IMAGE[model] and count != PUBLISHED_PARAMETERS[model]:
         raise ValueError(f"{model} has {count} parameters, not {PUBLISHED_PARAMETERS[model]}")
     initialise(network, model)
     return network
-
-
-def add_shared_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that both training programs have."""
-    parser.add_argument("--model", choices=sorted(PUBLISHED_PARAMETERS), required=True)
-    parser.add_argument("--image", type=int, default=0, help="image side; 0: the network's own")
-    parser.add_argument("--labels", choices=LABELS, default="fresh", help="new in every step, or the same ones")
 
 
 class Labels:

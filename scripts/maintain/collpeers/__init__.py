@@ -1,1 +1,0 @@
-"""Measures the engine's collectives beside other libraries' collectives: docs/peers.md."""

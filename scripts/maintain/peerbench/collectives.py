@@ -1,0 +1,293 @@
+"""Collectives of the engine beside those of MPIs, oneCCL and Gloo, on one host: docs/peers.md has the rules.
+
+Each round launches every library once per class, in random order, and the cells of a launch come in random order. The
+result of a launch in a cell is the median over its samples. The best peer of a cell is chosen on the even rounds and
+compared on the odd rounds, because choosing and comparing on the same rounds would count the luck of the chosen peer
+against ours. The ratio of a round is ours / peer; its interval over rounds is exact (hvdb.exact).
+
+Exit code: 0 done, 1 the engine gave wrong results or failed, 2 usage, input or output, 7 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import platform
+import random
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import libraries
+from hvdb import edge, exact, process, progress, tables, whole_file
+from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
+
+ENGINE = libraries.ROOT / "build" / "release" / "bin" / "engine_collectives"
+FORMAT = "hvd coll_peers 1"
+OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier")
+IN_PLACE = ("all_reduce", "broadcast", "barrier")
+CELL = re.compile(rf"({'|'.join(OPERATIONS)})/fp32/\d{{1,10}}/(in|out)/[1-9]\d{{0,4}}")
+# Bytes of the parameters in fp32. The parameter counts come from models/zoo and equal torchvision's published figures.
+GRADIENTS = {"inception3": 4 * 23_834_568, "resnet101": 4 * 44_549_160, "vgg16": 4 * 138_357_544}
+_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")  # such as 32768K
+CACHE_BYTES = int(_CACHE.read_text().strip().removesuffix("K")) << 10 if _CACHE.exists() else 32 << 20
+MARGIN = 1.05  # a cell whose interval ends at or below this ratio is at most 5 % slower
+SLOWER, UNDECIDED, WITHIN, FASTER = "slower", "undecided", "not slower within 5 %", "faster"
+HEADER = ("cell", "ours us", "best peer us", "best peer", "ours / peer [95 %]", "rounds", "verdict")
+
+
+def cell(operation: str, size: int) -> str:
+    """Returns the text of a cell. A sample must take much longer than its barrier and the reading of the clock."""
+    calls = 100 if size <= 4 << 10 else 20 if size <= 64 << 10 else 4 if size <= 1 << 20 else 1
+    return f"{operation}/fp32/{size}/{'in' if operation in IN_PLACE else 'out'}/{calls}"
+
+
+SETS = {"quick": [cell("all_reduce", 1 << 10), cell("all_reduce", 4 << 20)], "core": [cell("barrier", 0)]}
+SETS["core"] += [cell(name, size) for name in OPERATIONS[:-1] for size in (8, 1 << 10, 32 << 10, 1 << 20, 16 << 20)]
+SETS["core"] += [cell("all_reduce", size) for size in GRADIENTS.values()] + ["all_reduce/fp32/1024/in/1000"]
+
+
+def chosen(words: Iterable[str]) -> list[str]:
+    """Returns the cells that `words` name, as sets or as cells, each once. Errors: HvdbError for an unknown word."""
+    found: dict[str, None] = {}
+    for word in words:
+        if word not in SETS and not CELL.fullmatch(word):
+            raise HvdbError(f"'{word}' is neither a set of cells ({', '.join(SETS)}) nor {CELL.pattern}")
+        found |= dict.fromkeys(SETS.get(word, [word]))
+    return list(found)
+
+
+def machine() -> str:
+    """Describes the processor, its cores and its cache in words."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    name = next((line.partition(":")[2].strip() for line in lines if "model name" in line), platform.machine())
+    return f"{name[:100]}, {len(libraries.cores())} cores, {CACHE_BYTES >> 20} MiB of last-level cache"
+
+
+def turns(plan: Mapping[str, Any]) -> list[tuple[int, str, str]]:
+    """Returns (round, class, library) of all launches. Each round has every library of every class once, in an order
+    drawn from the seed. Pure."""
+    made = []
+    for number in range(plan["rounds"]):
+        block = [(number, kind, name) for kind in plan["classes"] for name in plan["libraries"]]
+        random.Random(f"{plan['seed']} {number}").shuffle(block)
+        made += block
+    return made
+
+
+def measure(
+    plan: Mapping[str, Any], used: Mapping[str, libraries.Library], file: Path | None, minutes: float
+) -> list[dict[str, Any]]:
+    """Makes all launches and appends each to the file. Begins no round that should end after `minutes`, judging by the
+    longest round so far. Errors: OSError."""
+    words = [*(str(plan[key]) for key in ("samples", "cell_seconds", "pool_bytes")), "exact"]
+    limit = 60 + 2 * (plan["cell_seconds"] + 5) * len(plan["cells"])  # checks and fills take about as long as samples
+    begun, longest, launches = time.monotonic(), 0.0, []
+    started, todo = begun, turns(plan)
+    with progress.shown("measuring collectives", 60 * minutes) as step:
+        for done, (number, kind, library) in enumerate(todo):
+            if launches and launches[-1]["round"] != number:
+                now = time.monotonic()
+                longest, started = max(longest, now - started), now
+                if now + 1.1 * longest > begun + 60 * minutes:
+                    break
+            step(done, len(todo))
+            cells = list(plan["cells"])
+            random.Random(f"{plan['seed']} {number} {kind} {library}").shuffle(cells)
+            placing, ranks = used[library].placing[kind], plan["classes"][kind]
+            results, failure = libraries.launch(used[library], placing, ranks, [*words, *cells], limit)
+            row = {"round": number, "kind": kind, "library": library, "failure": failure, "results": results}
+            launches.append(row)
+            if file:
+                with file.open("a", encoding="utf-8") as opened:
+                    opened.write(json.dumps(row) + "\n")
+    return launches
+
+
+def read(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Reads a file of measure(): a line with the plan, then a line per launch; the last may be cut off by a kill.
+
+    Errors: HvdbError, OSError.
+    """
+    try:
+        plan, *launches = (
+            json.loads(line) for line in file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
+        )
+        _ = [plan["libraries"][one["library"]] for one in launches]
+    except (ValueError, KeyError, TypeError) as error:
+        raise HvdbError(f"{file}: was not written by 'peers collectives'") from error
+    return plan, launches
+
+
+def rounds_of(launches: Iterable[Mapping[str, Any]], kind: str, library: str, name: str) -> dict[int, float]:
+    """Returns round -> median seconds of a sample. A library with a wrong result is not compared in that cell."""
+    own = [one for one in launches if (one["kind"], one["library"]) == (kind, library) and name in one["results"]]
+    if any(one["results"][name]["wrong"] for one in own):
+        return {}
+    found = {one["round"]: one["results"][name]["seconds"] for one in own}
+    return {number: float(np.median(seconds)) for number, seconds in found.items() if seconds}
+
+
+def best_peer(peers: Mapping[str, Mapping[int, float]]) -> str | None:
+    """Returns the peer with the lowest median over the even rounds, of those with half of the most rounds or more."""
+    even = {name: [s for i, s in rounds.items() if i % 2 == 0] for name, rounds in peers.items()}
+    most = max(map(len, even.values()), default=0)
+    medians = {name: float(np.median(s)) for name, s in even.items() if s and 2 * len(s) >= most}
+    return min(medians, key=lambda name: (medians[name], name)) if medians else None
+
+
+def estimate(values: Sequence[float], name: str) -> dict[str, float | None]:
+    """Returns the Hodges-Lehmann estimate of values above 0 under `name`, and its exact 95 % interval as low and high,
+    which are None below six values."""
+    effect = exact.paired_effect(np.log(np.asarray(values)), 0.95)
+    low, high = (math.exp(end) if math.isfinite(end) else None for end in (effect.low, effect.high))
+    return {name: math.exp(effect.value), "low": low, "high": high}
+
+
+def judge(ours: Mapping[int, float], peers: Mapping[str, Mapping[int, float]]) -> dict[str, Any] | None:
+    """Compares ours with the best peer on the odd rounds. Returns None if no odd round has both sides.
+
+    verdict, low, high: None below six odd rounds, which give no interval.
+    """
+    peer = best_peer(peers)
+    shared = [number for number in ours if number % 2 == 1 and peer and number in peers[peer]]
+    if peer is None or not shared:
+        return None
+    mine, its = (np.array([rounds[number] for number in shared]) for rounds in (ours, peers[peer]))
+    made = {"peer": peer, "ours_seconds": float(np.median(mine)), "peer_seconds": float(np.median(its))}
+    made |= {**estimate(mine / its, "ratio"), "rounds": len(shared), "verdict": None}
+    if made["low"] is not None:
+        slow = SLOWER if made["low"] > 1 else WITHIN if made["high"] <= MARGIN else UNDECIDED
+        made["verdict"] = FASTER if made["high"] < 1 else slow
+    return made
+
+
+def document(plan: Mapping[str, Any], launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns what --json writes and scripts/collectives reads: judged cells, losses first, and every library's
+    time in every cell (series). Seconds are those of a sample of CALLS calls."""
+    rows, series = [], []
+    for kind in plan["classes"]:
+        for name in plan["cells"]:
+            times = {library: rounds_of(launches, kind, library, name) for library in plan["libraries"]}
+            for library, seconds in times.items():
+                if seconds:
+                    row = {"class": kind, "library": library, "cell": name, "rounds": len(seconds)}
+                    series.append({**row, **estimate(list(seconds.values()), "seconds")})
+            peers = {library: times[library] for library in times if library not in libraries.OURS}
+            for ours in (library for library in libraries.OURS if library in times):
+                if found := judge(times[ours], peers):
+                    rows.append({"class": kind, "ours": ours, "cell": name, **found})
+    order = [SLOWER, UNDECIDED, WITHIN, FASTER, None]
+    rows.sort(key=lambda row: (order.index(row["verdict"]), -row["ratio"]))
+    return {"plan": dict(plan), "cells": rows, "series": series}
+
+
+def title(name: str) -> str:
+    """Returns a cell's text for tables, with the network whose gradients have the cell's size."""
+    operation, _, size, _, calls = name.split("/")
+    network = "".join(f" ({network})" for network, gradients in GRADIENTS.items() if gradients == int(size))
+    return f"{operation} {int(size):,} B{network} x {calls}"
+
+
+def lines(made: Mapping[str, Any], launches: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns a table per class and memory of ours, then what is missing, wrong results and failures."""
+    plan = made["plan"]
+    told = [f"{plan['machine']}; {len(launches)} of {len(turns(plan))} launches, {plan['rounds']} rounds"]
+    told += [f"{name}: {version}" for name, version in plan["libraries"].items()]
+    told += [f"{name}: left out: {why}" for name, why in plan.get("missing", {}).items()]
+    for kind, ours in itertools.product(
+        plan["classes"], [name for name in libraries.OURS if name in plan["libraries"]]
+    ):
+        rows = [row for row in made["cells"] if (row["class"], row["ours"]) == (kind, ours)]
+        verdicts = [row["verdict"] for row in rows]
+        counts = ", ".join(f"{word} {verdicts.count(word)}" for word in (FASTER, WITHIN, UNDECIDED, SLOWER))
+        cells = len(plan["cells"])
+        counts += f", not judged {cells - len(verdicts) + verdicts.count(None)}, of {cells} planned cells"
+        told += ["", f"{kind} ({plan['classes'][kind]} ranks), {ours}: {counts}"]
+        shown = []
+        for row in rows:
+            calls = int(row["cell"].rpartition("/")[2])
+            times = [tables.number(1e6 * row[key] / calls) for key in ("ours_seconds", "peer_seconds")]
+            ratio = f"{row['ratio']:.2f}" + (f" [{row['low']:.2f}, {row['high']:.2f}]" if row["verdict"] else "")
+            verdict = row["verdict"] or "too few rounds"
+            shown.append((title(row["cell"]), *times, row["peer"], ratio, str(row["rounds"]), verdict))
+        told += tables.text_table(HEADER, shown).splitlines() if shown else []
+    wrong: dict[str, int] = {}
+    for one in launches:
+        where = f"{one['library']}, {one['kind']}"
+        told += [f"failed: {where}, round {one['round']}: {one['failure']}"] if one["failure"] else []
+        for name, result in one["results"].items():
+            wrong[f"{where}, {name}"] = wrong.get(f"{where}, {name}", 0) + result["wrong"]
+    return told + [f"WRONG: {where}: {count} elements; not compared" for where, count in wrong.items() if count]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command's options."""
+    raw = argparse.RawDescriptionHelpFormatter
+    made = argparse.ArgumentParser("peers collectives", description=__doc__, formatter_class=raw)
+    add = made.add_argument
+    add("--report", type=Path, metavar="FILE", help="measure nothing: the tables of a file that --out wrote")
+    add("--out", type=Path, metavar="FILE", help="takes all samples, a line of JSON per launch; must not exist")
+    add("--json", type=Path, metavar="FILE", help="write the judgements and medians there")
+    add("--cells", nargs="+", default=["core"], help=f"{', '.join(SETS)} or cells (default: core)")
+    add("--rounds", type=int, default=24, help="launches of each library (default: 24; at least 12 for intervals)")
+    add("--samples", type=int, default=9, help="per cell and launch (default: 9)")
+    add("--cell-seconds", type=int, default=3, help="no sample begins later (default: 3)")
+    add("--minutes", type=float, default=1e5, help="begin no round that is not expected to end in this time")
+    add("--seed", type=int, default=1, help="of all orders (default: 1)")
+    add("--classes", nargs="+", choices=(libraries.CORES, libraries.OVERSUBSCRIBED), default=[libraries.CORES])
+    add("--libraries", nargs="+", choices=libraries.NAMES, default=libraries.NAMES, help="(default: all)")
+    add("--engine", type=Path, default=ENGINE, help="engine_collectives (default: of build/release)")
+    return made
+
+
+def planned(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, libraries.Library]]:
+    """Builds the programs. Returns the plan and the libraries that take part. Errors: HvdbError."""
+    if min(options.rounds, options.samples) < 1 or options.cell_seconds < 0:
+        raise HvdbError("--rounds and --samples must be at least 1, and --cell-seconds at least 0")
+    cells, used, versions, left_out = chosen(options.cells), {}, {}, {}
+    for name in options.libraries:
+        try:
+            used[name] = libraries.find(name, options.engine.resolve())
+            versions[name] = libraries.build(used[name])
+        except OSError:
+            left_out[name] = "not installed; scripts/install_deps --peers fetches it"
+        except HvdbError as error:
+            if name in libraries.OURS:
+                raise
+            left_out[name] = str(error)
+    cores = len(libraries.cores())
+    ranks = {libraries.CORES: cores, libraries.OVERSUBSCRIBED: 2 * cores}
+    if ranks[options.classes[0]] < 2:
+        raise HvdbError("there is one core, and a comparison needs two ranks: --classes oversubscribed")
+    plan = {"format": FORMAT, "machine": machine(), "classes": {kind: ranks[kind] for kind in options.classes}}
+    plan |= {"libraries": versions, "missing": left_out, "cells": cells, "rounds": options.rounds}
+    plan |= {"samples": options.samples, "cell_seconds": options.cell_seconds}
+    return {**plan, "pool_bytes": 2 * CACHE_BYTES, "seed": options.seed}, used
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carries out the command. Returns the exit code. Errors: HvdbError, OSError."""
+    if options.report:
+        plan, launches = read(options.report)
+    else:
+        process.end_in_order_when_told()
+        plan, used = planned(options)
+        if options.out:
+            with options.out.open("x", encoding="utf-8") as opened:
+                opened.write(json.dumps(plan) + "\n")
+        launches = measure(plan, used, options.out, options.minutes)
+    made = document(plan, launches)
+    for line in lines(made, launches):
+        edge.tell("peers", line)
+    if options.json:
+        whole_file.write_text(options.json, json.dumps(made, indent=1) + "\n")
+    ours = [one for one in launches if one["library"] in libraries.OURS]
+    bad = any(one["failure"] or any(result["wrong"] for result in one["results"].values()) for one in ours)
+    return EXIT_CHECK_FAILED if bad else EXIT_GOOD
