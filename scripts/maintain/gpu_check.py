@@ -32,7 +32,7 @@ from hvdb import whole_file
 ROOT = Path(__file__).resolve().parents[2]  # a bundle or a checkout
 CALL_MINUTES, CLOSING_SECONDS = 9.0, 15.0  # of a call on a host that ends commands after ten minutes; for the archive
 # The comparison with PyTorch. scripts/maintain/bundle lists the files that it needs.
-TORCH_GPU = "{torch} {root}/scripts/maintain/peers/compare_gpu.py"
+TORCH_GPU = "env HVD_PYTHON={torch} {root}/scripts/maintain/peers torch-gpu --python {torch}"
 GPU_TESTS = ("gpu_cuda_test", "comm_nccl_gpu_test", "device_engine_gpu_test", "cudnn_kernels_gpu_test")
 GPU_TESTS += ("cudnn_step_gpu_test", "cudnn_shared_gpu_gpu_test")  # all tests of label gpu
 GOOD, FAILED, CANNOT, CUT, NOT_YET = "good", "FAILED", "cannot run", "cut off", "not yet"
