@@ -1,5 +1,5 @@
 # Installs the Python part: bin/hvdb, and the package hvdb in share/hvd_bench/python. The package's data files go where
-# hvdb/data.py looks for them. scripts/pyproject.toml puts the same files into a wheel.
+# hvdb/base/data.py looks for them. scripts/pyproject.toml puts the same files into a wheel.
 set(python_dir "${CMAKE_INSTALL_DATADIR}/hvd_bench/python")
 
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/scripts/hvdb" DESTINATION "${python_dir}" COMPONENT program

@@ -7,8 +7,8 @@
 #include <thread>
 #include <utility>
 
-#include "bench/cli/coll_output.h"
-#include "bench/cli/doctor.h"
+#include "bench/cli/coll/output.h"
+#include "bench/cli/doctor/doctor.h"
 #include "bench/cli/json_report.h"
 #include "bench/cli/preflight.h"
 #include "bench/cli/report.h"
@@ -16,7 +16,7 @@
 #include "bench/cli/stored_output.h"
 #include "bench/store/provenance.h"
 #include "bench/store/result_store.h"
-#include "bench/train/ranks.h"
+#include "bench/world/ranks.h"
 #include "engine/base/vector_level.h"
 
 namespace hvd::bench {

@@ -9,7 +9,7 @@
 #include "bench/cli/application.h"
 #include "bench/measure/units.h"
 #include "bench/store/host_facts.h"
-#include "bench/train/rank_group.h"
+#include "bench/world/agreed_error.h"
 #include "engine/base/deadline.h"
 #include "engine/comm/process.h"
 

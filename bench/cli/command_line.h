@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "bench/cli/coll_command.h"
+#include "bench/cli/coll/command.h"
 #include "bench/store/process_start.h"
-#include "bench/train/options.h"
+#include "bench/world/options.h"
 
 namespace hvd::bench {
 

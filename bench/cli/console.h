@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "bench/train/session.h"
+#include "bench/session/session.h"
 
 namespace hvd::bench {
 

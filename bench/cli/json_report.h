@@ -5,7 +5,7 @@
 #include <string>
 
 #include "bench/cli/report.h"
-#include "bench/train/session.h"
+#include "bench/session/session.h"
 
 namespace hvd::bench {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "bench/cli/signal_watch.h"
-#include "bench/train/ranks.h"
+#include "bench/world/ranks.h"
 
 namespace hvd::bench {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "bench/store/process_start.h"
-#include "bench/train/options.h"
+#include "bench/world/options.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench {

@@ -13,7 +13,7 @@
 #include "bench/cli/console.h"
 #include "bench/cli/environment.h"
 #include "bench/cli/launch.h"
-#include "bench/train/ranks.h"
+#include "bench/world/ranks.h"
 #include "engine/base/error.h"
 #include "engine/comm/device_communicator.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <thread>
 
-#include "bench/train/options.h"
+#include "bench/world/options.h"
 #include "engine/base/deadline.h"
 #include "engine/base/mutex.h"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/train/options.h"
-#include "bench/train/setup.h"
+#include "bench/world/options.h"
+#include "bench/world/setup.h"
 
 namespace hvd::bench {
 

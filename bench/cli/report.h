@@ -4,10 +4,10 @@
 
 #include <string>
 
+#include "bench/session/session.h"
 #include "bench/store/run_record.h"
-#include "bench/train/options.h"
-#include "bench/train/session.h"
-#include "bench/train/setup.h"
+#include "bench/world/options.h"
+#include "bench/world/setup.h"
 
 namespace hvd::bench {
 

@@ -3,7 +3,7 @@
 
 #include "bench/store/provenance.h"
 #include "bench/store/run_record.h"
-#include "bench/train/options.h"
+#include "bench/world/options.h"
 
 namespace hvd::bench {
 

@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "bench/train/options.h"
+#include "bench/world/options.h"
 
 namespace hvd::bench {
 

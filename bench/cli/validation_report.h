@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "bench/train/validation.h"
+#include "bench/session/validation.h"
 
 namespace hvd::bench {
 

@@ -10,7 +10,7 @@
 
 #include "bench/coll/options.h"
 #include "bench/coll/rank.h"
-#include "bench/train/gpu_backend.h"
+#include "bench/world/gpu_backend.h"
 #include "engine/base/deadline.h"
 #include "engine/comm/communicator.h"
 #include "engine/gpu/runtime.h"

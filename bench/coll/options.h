@@ -1,4 +1,4 @@
-// The options of `hvd_bench coll`. Plain data; bench/cli/coll_command.h parses them, session.h uses them.
+// The options of `hvd_bench coll`. Plain data; bench/cli/coll/command.h parses them, session.h uses them.
 #pragma once
 
 #include <cstddef>

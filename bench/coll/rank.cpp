@@ -8,8 +8,8 @@
 #include <string>
 
 #include "bench/store/host_facts.h"
-#include "bench/train/cores.h"
-#include "bench/train/memory.h"
+#include "bench/world/cores.h"
+#include "bench/world/memory.h"
 #include "engine/base/error.h"
 #include "engine/base/vector_level.h"
 #include "engine/runtime/trace.h"

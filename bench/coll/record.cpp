@@ -11,7 +11,7 @@
 #include "bench/store/result_store.h"
 #include "bench/store/run_writer.h"
 #include "bench/store/sqlite_handle.h"
-#include "bench/train/crossovers.h"
+#include "bench/tune/crossovers.h"
 #include "engine/base/hash.h"
 #include "engine/base/json.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "bench/measure/median.h"
-#include "bench/train/crossovers.h"
+#include "bench/tune/crossovers.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench::coll {

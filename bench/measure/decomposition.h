@@ -51,8 +51,8 @@ struct EfficiencyAnalysis {
 /// round with one disturbed visit has little weight. Intervals come from resampled rounds. Resampling few rounds
 /// understates the spread of the rounds, so the replicates' deviations from the figure are multiplied by a factor. With
 /// five or more rounds, the intervals contain the true value in at least 93 % of cases (simulated in
-/// tests/bench/efficiency_coverage_test.cpp, and for disturbed hosts in disturbed_host_test.cpp). There is no interval
-/// if there is a single round, or if phase full has fewer than kFewestForInterval samples.
+/// tests/bench/measure/efficiency_coverage_test.cpp, and for disturbed hosts in disturbed_host_test.cpp). There is no
+/// interval if there is a single round, or if phase full has fewer than kFewestForInterval samples.
 EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const IntervalOptions& options = {});
 
 }  // namespace hvd::bench

@@ -47,8 +47,8 @@ struct IntervalOptions {
 /// correlation length understate the variance. So the replicates' deviations from the median are stretched: their
 /// variance is multiplied by two factors. The first makes up for the variance that an AR(1) series loses at this block
 /// length. The second is the usual n / (n - 1) for the effective sample size n.
-/// Simulated in tests/bench/measure_coverage_test.cpp: the interval contains the true median in 93 to 96 % of series of
-/// 10 or more independent samples. The interval contains the true median in 90 to 95 % of series with lag-one
+/// Simulated in tests/bench/measure/measure_coverage_test.cpp: the interval contains the true median in 93 to 96 % of
+/// series of 10 or more independent samples. The interval contains the true median in 90 to 95 % of series with lag-one
 /// correlation 0.3 and 20 or more samples, or with correlation 0.6 and 100 or more samples.
 /// There is no interval for fewer than kFewestForInterval samples.
 Estimate median_interval(std::span<const double> samples, const IntervalOptions& options = {});

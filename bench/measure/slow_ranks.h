@@ -1,5 +1,5 @@
-// Finds the ranks or nodes that are slower than the others. scripts/hvdb/slow_ranks.py applies the same rules to stored
-// runs; tests/scripts compares the two. Pure: the same times and seed give the same answer.
+// Finds the ranks or nodes that are slower than the others. scripts/hvdb/judge/slow_ranks.py applies the same rules to
+// stored runs; tests/scripts compares the two. Pure: the same times and seed give the same answer.
 //
 // Every time is divided by the median time of the other members (ranks or nodes) in the same step, so that a
 // disturbance of all members cancels. A member's slowness is the median of its ratios over the steps.

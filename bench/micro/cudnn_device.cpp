@@ -1,5 +1,5 @@
-// Prints a GPU's properties as cuDNN describes them (JSON), for a file of tests/cudnn/devices. With this file, tests
-// check plans for that GPU on machines without a GPU.
+// Prints a GPU's properties as cuDNN describes them (JSON), for a file of tests/cudnn/devices. With this file,
+// tests check plans for that GPU on machines without a GPU.
 //
 //   cudnn_device [INDEX]       properties of a GPU of this machine (default 0)
 //   cudnn_device --read FILE   the properties that cuDNN reads from a file; fails if the file is not usable
@@ -13,7 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/files.h"
 #include "engine/gpu/device.h"
-#include "models/cudnn/descriptor.h"
+#include "models/cudnn/library/descriptor.h"
 
 namespace {
 

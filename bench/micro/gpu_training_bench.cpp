@@ -5,7 +5,7 @@
 
 #include "bench/micro/training_bench.h"
 #include "engine/base/error.h"
-#include "models/cudnn/cudnn_step.h"
+#include "models/cudnn/run/cudnn_step.h"
 
 namespace hvd::bench {
 namespace {

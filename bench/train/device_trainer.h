@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
-#include "bench/train/gpu_backend.h"
 #include "bench/train/trainer.h"
+#include "bench/world/gpu_backend.h"
 #include "engine/runtime/device_engine.h"
 
 namespace hvd::bench {

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "bench/train/agreement.h"
-#include "bench/train/memory.h"
+#include "bench/world/agreement.h"
+#include "bench/world/memory.h"
 #include "engine/base/assert.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"

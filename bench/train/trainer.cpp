@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "bench/train/checksum.h"
-#include "bench/train/learning_rate.h"
+#include "bench/world/learning_rate.h"
 
 namespace hvd::bench {
 namespace {

@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "bench/hardware/step_bound.h"
 #include "bench/measure/step_series.h"
 #include "bench/store/run_record.h"
 #include "bench/train/batches.h"
-#include "bench/train/setup.h"
-#include "bench/train/step_bound.h"
+#include "bench/world/setup.h"
 #include "engine/gpu/runtime.h"
 #include "engine/runtime/engine.h"
 #include "models/replay/replay.h"

@@ -20,9 +20,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from hvdb import edge, store
+from hvdb.base import edge
+from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError, StoreError
 from hvdb.commands import number
-from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError, StoreError
+from hvdb.read import store
 from hvnet import network
 from hvnet.formula import PAYLOAD_SHARE, Expected, Work, expected
 from hvnet.measure import Calibration, Measured, Settings, calibrate, link_of, run

@@ -8,8 +8,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdb import efficiency, runs
-from hvdb.errors import HvdbError
+from hvdb.base.errors import HvdbError
+from hvdb.judge import efficiency
+from hvdb.read import runs
 from hvnet.formula import Link, Work, replay_text
 from hvnet.network import Network, address, wait_until_connected
 

@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdb.errors import HvdbError
+from hvdb.base.errors import HvdbError
 
 SUBNET = "10.77.0.0/16"
 _PR_SET_PDEATHSIG = 1

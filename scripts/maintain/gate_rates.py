@@ -27,9 +27,12 @@ import numpy as np
 from scipy import stats
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from hvdb import edge, exact, runs, sides, tables, thresholds, verdict
-from hvdb.errors import EXIT_GOOD, HvdbError
-from hvdb.verdict import Trial, Verdict
+from hvdb.base import edge
+from hvdb.base.errors import EXIT_GOOD, HvdbError
+from hvdb.judge import exact, sides, thresholds, verdict
+from hvdb.judge.verdict import Trial, Verdict
+from hvdb.read import runs
+from hvdb.show import tables
 
 PAIRS = 12  # of one gate, at most
 CONFIDENCE = 0.95

@@ -27,7 +27,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hvdb import whole_file
+from hvdb.base import whole_file
 
 ROOT = Path(__file__).resolve().parents[2]  # a bundle or a checkout
 CALL_MINUTES, CLOSING_SECONDS = 9.0, 15.0  # of a call on a host that ends commands after ten minutes; for the archive

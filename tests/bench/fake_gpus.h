@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/train/gpu_backend.h"
+#include "bench/world/gpu_backend.h"
 #include "engine/base/error.h"
 #include "tests/comm/fake_nccl.h"
 #include "tests/gpu/fake_runtime.h"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -15,15 +17,35 @@ ARROWS = {
     "engine/comm": ("engine/gpu", "engine/base"),
     "engine/runtime": ("engine/comm", "engine/core", "engine/base"),
     "models": ("engine/gpu", "engine/base"),
+    "models/cudnn/kernels": ("models",),
+    "models/cudnn/analysis": ("models/cudnn/kernels",),
+    "models/cudnn/library": ("models/cudnn/analysis",),
+    "models/cudnn/plan": ("models/cudnn/library",),
+    "models/cudnn/run": ("models/cudnn/plan",),
     "bench/measure": ("engine/core", "engine/base"),
     "bench/store": ("bench/measure", "engine/base"),
-    "bench/train": ("bench/store", "engine/runtime", "models"),
-    "bench/coll": ("bench/train",),
-    "bench/cli": ("bench/coll",),
-    "bench/micro": ("engine/runtime", "models"),
+    "bench/world": ("bench/store", "engine/runtime", "models/cudnn/run"),
+    "bench/hardware": ("bench/world",),
+    "bench/train": ("bench/hardware",),
+    "bench/tune": ("bench/hardware",),
+    "bench/session": ("bench/train", "bench/tune"),
+    "bench/coll": ("bench/tune",),
+    "bench/cli": ("bench/session", "bench/coll"),
+    "bench/micro": ("engine/runtime", "models/cudnn/run"),
     "bench/net": (),
     "bench/peers": ("engine/comm",),
 }
+# The same for the packages of scripts/hvdb. Modules of no package (hvdb.cli) may import all.
+PYTHON_ARROWS = {
+    "hvdb.base": (),
+    "hvdb.read": ("hvdb.base",),
+    "hvdb.judge": ("hvdb.read",),
+    "hvdb.show": ("hvdb.judge",),
+    "hvdb.run": ("hvdb.show",),
+    "hvdb.campaign": ("hvdb.read",),
+    "hvdb.commands": ("hvdb.run", "hvdb.campaign"),
+}
+MAX_FILES_OF_FOLDER = 40
 # Maps vendor headers to path prefixes of the files that own the vendor's handles.
 VENDOR_OWNERS = {
     r"mpi\.h": (
@@ -89,6 +111,7 @@ GETENV_OWNERS = (
 )
 READ_ENVIRONMENT_OWNERS = ("bench/cli/environment.", "bench/cli/main.cpp")
 EXIT_OWNERS = ("bench/cli/main.cpp", "bench/cli/application_end.cpp")
+MAX_LINES_CPP = 450
 MAX_CODE_LINES = 600
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
@@ -113,20 +136,17 @@ class Violation:
         return f"{self.file}:{self.line}: {self.text}"
 
 
-def reachable(layer: str) -> set[str]:
+def reachable(layer: str, arrows: Mapping[str, tuple[str, ...]] = ARROWS) -> set[str]:
     """Returns `layer` and all layers that its arrows reach."""
     found = {layer}
-    for target in ARROWS[layer]:
-        found |= reachable(target)
+    for target in arrows[layer]:
+        found |= reachable(target, arrows)
     return found
 
 
 def layer_of(path: str) -> str | None:
-    """Returns the layer of a repository path, or None for tests, docs and vendor headers."""
-    for layer in ARROWS:
-        if path.startswith(layer + "/"):
-            return layer
-    return None
+    """Returns the innermost layer of a repository path, or None for tests, docs and vendor headers."""
+    return max((layer for layer in ARROWS if path.startswith(layer + "/")), key=len, default=None)
 
 
 def _line(text: str, offset: int) -> int:
@@ -228,17 +248,87 @@ def check_no_exit(path: str, text: str) -> list[Violation]:
     return [v for v in found if not (declares_abort and v.text.endswith(": abort("))]
 
 
-def code_lines(path: str, text: str) -> int:
-    """Counts the lines that are neither blank nor a comment."""
-    if PurePosixPath(path).suffix in (".cpp", ".h"):
-        return sum(1 for line in code_only(text).split("\n") if line.strip())
+def code_lines(text: str) -> int:
+    """Counts the lines of a script that are neither blank nor a comment."""
     return sum(1 for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#"))
 
 
 def check_size(path: str, text: str) -> list[Violation]:
-    """Checks that no file has more than 600 lines of code."""
-    lines = code_lines(path, text)
-    return [Violation(path, 1, f"{lines} lines of code, more than {MAX_CODE_LINES}")] if lines > MAX_CODE_LINES else []
+    """Checks that no C++ file has more than 450 lines, and no other more than 600 lines of code."""
+    if PurePosixPath(path).suffix in (".cpp", ".h", ".cu"):
+        lines, most = len(text.splitlines()), MAX_LINES_CPP
+    else:
+        lines, most = code_lines(text), MAX_CODE_LINES
+    return [Violation(path, 1, f"{lines} lines, more than {most}")] if lines > most else []
+
+
+def check_folders(paths: Iterable[str]) -> list[Violation]:
+    """Checks that no folder has more than 40 files of source code."""
+    sources = [PurePosixPath(path) for path in paths if path.endswith((".cpp", ".h", ".cu", ".py"))]
+    counts = Counter(str(path.parent) for path in sources)
+    return [
+        Violation(folder, 1, f"{count} files, more than {MAX_FILES_OF_FOLDER}: make rooms by subject")
+        for folder, count in sorted(counts.items())
+        if count > MAX_FILES_OF_FOLDER
+    ]
+
+
+def imports(modules: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Returns which of `modules` (name -> text) each of them imports, also in functions, and in which line."""
+    found: dict[str, dict[str, int]] = {}
+    for name, text in modules.items():
+        found[name] = {}
+        for node in ast.walk(ast.parse(text)):
+            wanted: list[str] = []
+            if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+                # `from a import b` imports the module a.b if there is one, else a name of the module a
+                inner = [f"{node.module}.{alias.name}" for alias in node.names]
+                wanted = [one if one in modules else node.module for one in inner]
+            elif isinstance(node, ast.Import):
+                wanted = [alias.name for alias in node.names]
+            for target in wanted:
+                if target in modules and target != name:
+                    found[name].setdefault(target, node.lineno)
+    return found
+
+
+def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    """Returns the nodes of one circle in their order, or an empty list if there is none."""
+    done: set[str] = set()
+
+    def search(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return path[path.index(node) :]
+        if node in done:
+            return []
+        for target in graph[node]:
+            if found := search(target, [*path, node]):
+                return found
+        done.add(node)
+        return []
+
+    return next((found for node in graph if (found := search(node, []))), [])
+
+
+def check_python(modules: Mapping[str, str]) -> list[Violation]:
+    """Checks that packages of hvdb import others only along PYTHON_ARROWS, and that no modules import in a circle.
+
+    modules: dotted name -> text.
+    """
+    graph = imports(modules)
+    found = []
+    for name, targets in graph.items():
+        package = ".".join(name.split(".")[:2])
+        if package not in PYTHON_ARROWS:
+            continue
+        allowed = reachable(package, PYTHON_ARROWS)
+        for target, line in targets.items():
+            other = ".".join(target.split(".")[:2])
+            if other != "hvdb" and other not in allowed:
+                found.append(Violation(name, line, f"{package} may not import {target}"))
+    if names := circle(graph):
+        found.append(Violation(names[0], graph[names[0]][names[1]], f"a circle of imports: {' -> '.join(names)}"))
+    return found
 
 
 MARKDOWN_NAME = re.compile(r"(?<![\w/.:$-])((?:\.{0,2}/)?(?:[\w.-]+/)*[\w-]+\.md)\b")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from synthetic_store import CollSpec, SessionSpec, make, operation
 
-from hvdb import untrusted
+from hvdb.read import untrusted
 
 PAGE = 4096
 TABLES = tuple(untrusted.columns())

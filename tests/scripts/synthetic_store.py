@@ -13,7 +13,7 @@ import numpy as np
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 
-from hvdb import store, untrusted, values  # noqa: E402  (the path must be set first)
+from hvdb.read import store, untrusted, values  # noqa: E402  (the path must be set first)
 
 
 def new_uuid(rng: np.random.Generator) -> str:

@@ -10,11 +10,12 @@ import numpy as np
 
 from synthetic_store import REPOSITORY  # noqa: F401  (puts scripts/ on the path)
 
-from hvdb import advice, rank_work
-from hvdb.advice import Evidence, ReductionCost
-from hvdb.bootstrap import Estimate
-from hvdb.efficiency import Cell
-from hvdb.runs import Component, Fact, Run, Samples
+from hvdb.judge import rank_work
+from hvdb.judge.bootstrap import Estimate
+from hvdb.judge.efficiency import Cell
+from hvdb.read.runs import Component, Fact, Run, Samples
+from hvdb.show import advice
+from hvdb.show.advice import Evidence, ReductionCost
 
 MIB = 1 << 20
 

@@ -15,9 +15,12 @@ from limits import HANG
 from harness import SCRIPTS, FolderTest, execute
 from synthetic_store import SessionSpec, make
 
-from hvdb import claims, data, published, reproduce, ring_model
-from hvdb.bootstrap import Estimate, Session, pool
-from hvdb.claims import INCONCLUSIVE, NOT_MEASURED, NOT_REPRODUCED, REPRODUCED, Options
+from hvdb.base import data
+from hvdb.judge import claims, ring_model
+from hvdb.judge.bootstrap import Estimate, Session, pool
+from hvdb.judge.claims import INCONCLUSIVE, NOT_MEASURED, NOT_REPRODUCED, REPRODUCED, Options
+from hvdb.read import published
+from hvdb.run import reproduce
 
 CLAIM = claims.find("horovod-512")
 PUBLISHED = published.load()

@@ -13,7 +13,7 @@ from pathlib import Path
 from harness import SCRIPTS, FolderTest, executable, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-from hvdb import recorded_command
+from hvdb.read import recorded_command
 
 # Stands in for hvd_bench. Writes a store to --db with the speed and the processor that its options give.
 FAKE_BENCH = """#!{python}

@@ -20,9 +20,9 @@ from test_values import NOT_TEXT, Stores
 from harness import FolderTest, SharedFolderTest, alter, call, execute
 from synthetic_store import CollSpec, SessionSpec, make
 
-from hvdb import coll_results, merge, runs, store, untrusted, values
-from hvdb.coll_results import Panel, Point
-from hvdb.errors import HvdbError, NotComparable, StoreError
+from hvdb.base.errors import HvdbError, NotComparable, StoreError
+from hvdb.read import coll_results, merge, runs, store, untrusted, values
+from hvdb.read.coll_results import Panel, Point
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 PANEL = Panel("all_reduce", "float", "sum", "in place", 2)

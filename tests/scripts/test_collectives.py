@@ -13,10 +13,11 @@ from PIL import Image
 
 from harness import FolderTest, call
 
-from hvdb import coll_results, figure, plot_coll
-from hvdb.coll_results import Panel, Source
+from hvdb.base.errors import HvdbError
 from hvdb.commands import collectives
-from hvdb.errors import HvdbError
+from hvdb.read import coll_results
+from hvdb.read.coll_results import Panel, Source
+from hvdb.show import figure, plot_coll
 from maintain.peerbench import collectives as peer_collectives
 from maintain.peerbench import libraries
 

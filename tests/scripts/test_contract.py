@@ -15,7 +15,9 @@ from limits import HANG
 
 from harness import SCRIPTS, SharedFolderTest, execute
 
-from hvdb import bootstrap, efficiency, layer_profile, merge, plot_profile, plot_waterfall, report, runs, tables, values
+from hvdb.judge import bootstrap, efficiency
+from hvdb.read import layer_profile, merge, runs, values
+from hvdb.show import plot_profile, plot_waterfall, tables
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 TINY = ["--model", "resnet50", "--image-size", 64, "--batch-size", 2, "--threads", 1]
@@ -104,7 +106,7 @@ class ContractTest(SharedFolderTest):
     def test_every_component_is_known_by_name(self) -> None:
         written = set(self.phase("full").decomposition)
         self.assertEqual(written - set(plot_waterfall.STEPS), {"efficiency"})
-        self.assertEqual(written - set(report.COMPONENTS), set())
+        self.assertEqual(written - set(tables.COMPONENTS), set())
 
     def test_ranks_agree_on_the_reduced_gradients(self) -> None:
         sums = {rank["gradient_checksum"] for rank in self.phase("full").ranks}

@@ -22,8 +22,9 @@ from limits import HANG, slowness
 
 from harness import SCRIPTS, SharedFolderTest, call
 
-from hvdb import figure, runs
-from hvdb.errors import StoreError
+from hvdb.base.errors import StoreError
+from hvdb.read import runs
+from hvdb.show import figure
 
 try:
     from hvdb.campaign import stores

@@ -25,9 +25,9 @@ from limits import HANG
 from harness import SCRIPTS, FolderTest, eventually, executable, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-from hvdb import gate, gate_plan, side_command
-from hvdb.errors import HvdbError
-from hvdb.thresholds import Rule, Thresholds
+from hvdb.base.errors import HvdbError
+from hvdb.judge.thresholds import Rule, Thresholds
+from hvdb.run import gate, gate_plan, side_command
 
 SCHEMA = json.loads((REPOSITORY / "results" / "verdict.schema.json").read_text())
 

@@ -16,9 +16,11 @@ from PIL import Image
 from harness import FolderTest, call
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-from hvdb import change_points, expected, figure, plot_history, runs, thresholds
-from hvdb.errors import HvdbError
-from hvdb.expected import Expected
+from hvdb.base.errors import HvdbError
+from hvdb.judge import change_points, expected, thresholds
+from hvdb.judge.expected import Expected
+from hvdb.read import runs
+from hvdb.show import figure, plot_history
 
 SCHEMA = json.loads((REPOSITORY / "results" / "history.schema.json").read_text())
 CPU = {"cpu.model": ("Test CPU", 1), "lib.onednn": ("3.5", 1), "git.commit": ("abc", 0)}

@@ -13,8 +13,8 @@ from html_check import Page
 from harness import FolderTest, alter, call
 from synthetic_store import SessionSpec, make, operation
 
-from hvdb import printable
-from hvdb.errors import HvdbError
+from hvdb.base import printable
+from hvdb.base.errors import HvdbError
 
 # Parts of this text move the cursor, set the terminal's title, end a line and a table cell, begin HTML, code and a
 # formula, and reverse the direction of text.

@@ -11,8 +11,8 @@ from pathlib import Path
 from harness import FolderTest, alter
 from synthetic_store import SessionSpec, make
 
-from hvdb import merge, runs, store
-from hvdb.errors import NotComparable, StoreError
+from hvdb.base.errors import NotComparable, StoreError
+from hvdb.read import merge, runs, store
 
 LONG_AGO = 1_700_000_000
 

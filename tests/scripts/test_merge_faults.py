@@ -20,8 +20,8 @@ from test_merge import LONG_AGO, TwoStores, digest
 from harness import SCRIPTS, alter, execute
 from synthetic_store import SessionSpec, add_session, make
 
-from hvdb import merge, runs, store
-from hvdb.errors import NotComparable, StoreError
+from hvdb.base.errors import NotComparable, StoreError
+from hvdb.read import merge, runs, store
 
 
 def all_rows(path: Path) -> list[str]:

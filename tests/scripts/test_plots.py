@@ -14,21 +14,11 @@ from PIL import Image
 from harness import SharedFolderTest
 from synthetic_store import SessionSpec, make, operation
 
-from hvdb import (
-    efficiency,
-    figure,
-    layer_profile,
-    markdown_page,
-    plot_profile,
-    plot_scaling,
-    plot_waterfall,
-    published,
-    report,
-    runs,
-    systems,
-)
-from hvdb.bootstrap import Estimate
-from hvdb.errors import HvdbError
+from hvdb.base.errors import HvdbError
+from hvdb.judge import efficiency, systems
+from hvdb.judge.bootstrap import Estimate
+from hvdb.read import layer_profile, published, runs
+from hvdb.show import figure, markdown_page, plot_profile, plot_scaling, plot_waterfall, report, tables
 
 LAYERS = [("conv", 1), ("relu", 0), ("conv", 1), ("softmax", 0)]
 OPERATIONS = [operation(seq, kind=kind, library=library) for seq, (kind, library) in enumerate(LAYERS)]
@@ -275,7 +265,7 @@ class ScalingTest(unittest.TestCase):
 class NamesTest(unittest.TestCase):
     def test_the_waterfall_uses_the_reports_names(self) -> None:
         for component in plot_waterfall.STEPS:
-            self.assertEqual(plot_waterfall.tick(component).replace("\n", " "), report.COMPONENTS[component])
+            self.assertEqual(plot_waterfall.tick(component).replace("\n", " "), tables.COMPONENTS[component])
         self.assertEqual(plot_waterfall.tick("dark_matter"), "dark matter")
 
     def test_a_gain_has_one_sign(self) -> None:

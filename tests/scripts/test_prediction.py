@@ -10,8 +10,8 @@ import numpy as np
 import synthetic_store  # noqa: F401  (sets the path)
 from rates import at_most
 
-from hvdb import change_points, exact, prediction
-from hvdb.verdict import Verdict
+from hvdb.judge import change_points, exact, prediction
+from hvdb.judge.verdict import Verdict
 
 
 def judge(earlier: np.ndarray, new: float, threshold: float = 0.02) -> prediction.Judgement:

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from harness import SCRIPTS, FolderTest, eventually
 from synthetic_store import SessionSpec, make
 
-from hvdb import progress, runs
-from hvdb.merge import merge
+from hvdb.base import progress
+from hvdb.read import runs
+from hvdb.read.merge import merge
 
 
 class TextTest(unittest.TestCase):

@@ -6,7 +6,7 @@ import unittest
 
 import synthetic_store  # noqa: F401  (sets the path)
 
-from hvdb import published
+from hvdb.read import published
 
 
 class PublishedTest(unittest.TestCase):

@@ -19,7 +19,9 @@ from test_hostile_text import CONTROLS, HOSTILE
 from harness import FolderTest, call, execute
 from synthetic_store import SessionSpec, make
 
-from hvdb import plot_ranks, rank_work, runs, slow_ranks
+from hvdb.judge import rank_work, slow_ranks
+from hvdb.read import runs
+from hvdb.show import plot_ranks
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from synthetic_store import REPOSITORY
 
-from hvdb import recorded_command
-from hvdb.errors import HvdbError
-from hvdb.recorded_command import FILES, FLAGS, OUTPUTS, VALUES, Unknown, command, parse
+from hvdb.base.errors import HvdbError
+from hvdb.read import recorded_command
+from hvdb.read.recorded_command import FILES, FLAGS, OUTPUTS, VALUES, Unknown, command, parse
 
 HERE = Path("/mine/hvd_bench")
 DB = Path("/n/new.db")

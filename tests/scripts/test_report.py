@@ -17,10 +17,10 @@ from limits import HANG
 from harness import SCRIPTS, FolderTest, call, execute
 from synthetic_store import SessionSpec, make, operation
 
-from hvdb import document, figure, html_page, inline_svg, markdown_page, report
+from hvdb.base.errors import HvdbError
 from hvdb.cli import module
-from hvdb.document import Bullets, Document, Figure, Listing, Paragraph, Section, Table
-from hvdb.errors import HvdbError
+from hvdb.show import document, figure, html_page, inline_svg, markdown_page, report
+from hvdb.show.document import Bullets, Document, Figure, Listing, Paragraph, Section, Table
 
 SVG = """<?xml version="1.0"?><!DOCTYPE svg PUBLIC "-//W3C//DTD SVG 1.1//EN" "http://www.w3.org/svg11.dtd">
 <svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="72pt" viewBox="0 0 72 36">

@@ -16,7 +16,7 @@ from test_hostile_text import HOSTILE
 from harness import SharedFolderTest, call, execute
 from synthetic_store import SessionSpec, make, operation
 
-from hvdb import figure
+from hvdb.show import figure
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 OPTIONS = (

@@ -17,9 +17,10 @@ from limits import HANG, slowness
 from harness import SCRIPTS, FolderTest, execute
 from synthetic_store import REPOSITORY, SessionSpec, make
 
-from hvdb import bootstrap, efficiency, runs
-from hvdb.bootstrap import Session
-from hvdb.errors import NotComparable
+from hvdb.base.errors import NotComparable
+from hvdb.judge import bootstrap, efficiency
+from hvdb.judge.bootstrap import Session
+from hvdb.read import runs
 
 
 def noisy(value: float, sd: float, rng: np.random.Generator) -> Session:

@@ -18,7 +18,8 @@ from limits import HANG
 from harness import FolderTest, call, execute
 from synthetic_store import SessionSpec, make
 
-from hvdb import efficiency, rank_work, runs
+from hvdb.judge import efficiency, rank_work
+from hvdb.read import runs
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 OPTIONS = (

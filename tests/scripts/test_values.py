@@ -15,7 +15,8 @@ from limits import HANG
 from harness import SCRIPTS, FolderTest, call, execute
 from synthetic_store import SessionSpec, make, operation
 
-from hvdb import merge, runs, tables, untrusted, values
+from hvdb.read import merge, runs, untrusted, values
+from hvdb.show import tables
 
 NOT_TEXT = "CAST(x'ff1b5b' AS TEXT)"
 

@@ -13,9 +13,9 @@ from scipy import stats
 import synthetic_store  # noqa: F401  (sets the path)
 from rates import at_most
 
-from hvdb import exact, verdict
-from hvdb.errors import HvdbError
-from hvdb.verdict import Trial, Verdict
+from hvdb.base.errors import HvdbError
+from hvdb.judge import exact, verdict
+from hvdb.judge.verdict import Trial, Verdict
 
 
 class ExactTest(unittest.TestCase):

@@ -15,8 +15,9 @@ from unittest import mock
 from harness import FolderTest
 from synthetic_store import SessionSpec, make
 
-from hvdb import plot_scaling, whole_file  # noqa: F401  (loads matplotlib and its fonts before the disk is full)
+from hvdb.base import whole_file
 from hvdb.cli import main
+from hvdb.show import plot_scaling  # noqa: F401  (loads matplotlib and its fonts before the disk is full)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hvdb.errors import EXIT_CHECK_FAILED, HvdbError
+from hvdb.base.errors import EXIT_CHECK_FAILED, HvdbError
 
 
 class CampaignError(HvdbError):

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdb import locks, whole_file
+from hvdb.base import locks, whole_file
+from hvdb.base.data import called
 from hvdb.campaign import script
 from hvdb.campaign.errors import CampaignError
 from hvdb.campaign.layout import Layout
 from hvdb.campaign.plan import Plan
 from hvdb.campaign.site import Submit
-from hvdb.data import called
 
 FORMAT = 1
 PROGRAM = called("campaign")

@@ -5,7 +5,7 @@ Sources: the manual pages srun(1) and mpirun(1) (Open MPI 4.1), and IBM's "Job S
 
 from __future__ import annotations
 
-from hvdb.campaign.plan import Shape
+from hvdb.campaign.cell import Shape
 from hvdb.campaign.site import Site
 
 

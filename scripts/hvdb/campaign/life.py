@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hvdb import progress
+from hvdb.base import progress
 from hvdb.campaign import scheduler, stores
 from hvdb.campaign.errors import CampaignError, SubmissionStopped
 from hvdb.campaign.folder import JobEntry, Manifest

@@ -6,65 +6,12 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from hvdb.campaign.canonical import digest, shuffled
+from hvdb.campaign.canonical import shuffled
+from hvdb.campaign.cell import ONE_NODE, ONE_RANK, SCALE, Cell, Shape
 from hvdb.campaign.errors import CampaignError
 from hvdb.campaign.site import Site
 from hvdb.campaign.spec import Spec
 from hvdb.campaign.timing import CellTime, Pilot, duration_text
-
-SCALE, ONE_RANK, ONE_NODE = "scale", "one_rank", "one_node"
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Number of ranks and nodes. `ragged`: True if the last node has fewer ranks than the other nodes."""
-
-    ranks: int
-    nodes: int
-    ranks_per_node: int  # number of ranks on a full node
-
-    @property
-    def ragged(self) -> bool:
-        return self.ranks != self.nodes * self.ranks_per_node
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One launch of hvd_bench. `hash` covers all fields except `role`, which follows from the other fields."""
-
-    role: str
-    shape: Shape
-    model: str
-    batch_size: int  # images per rank and step
-    dtype: str
-    allreduce_dtype: str
-    schedule: str
-    seed: int
-    efficiency: bool
-    options: tuple[tuple[str, str], ...]
-    device: str
-    allocation_nodes: int
-    repetition: int
-    site: str
-    surroundings: str  # Site.surroundings
-
-    @property
-    def hash(self) -> str:
-        """16 hexadecimal digits, by which the cell is found in stores."""
-        data = dataclasses.asdict(self)
-        del data["role"]
-        return digest(data)
-
-    def arguments(self) -> list[str]:
-        """Returns those arguments of hvd_bench that may differ from cell to cell."""
-        words = ["--model", self.model, "--batch-size", str(self.batch_size), "--dtype", self.dtype]
-        words += ["--allreduce-dtype", self.allreduce_dtype, "--schedule", self.schedule]
-        words += ["--seed", str(self.seed), "--device", self.device]
-        if self.efficiency:
-            words.append("--efficiency")
-        for name, value in self.options:
-            words += [f"--{name}"] if value == "" else [f"--{name}", value]
-        return words
 
 
 @dataclass(frozen=True)

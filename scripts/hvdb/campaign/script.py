@@ -6,7 +6,7 @@ import math
 import shlex
 from pathlib import Path
 
-from hvdb import data
+from hvdb.base import data
 from hvdb.campaign import directives, launch
 from hvdb.campaign.layout import Layout
 from hvdb.campaign.plan import Job, Plan

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hvdb.base.data import SITES
 from hvdb.campaign import bench_options
 from hvdb.campaign.canonical import digest
 from hvdb.campaign.errors import CampaignError
 from hvdb.campaign.fields import Table, document, load, nearest
-from hvdb.data import SITES
 
 SCHEDULERS = ("slurm", "lsf", "none")
 MAX_BASES = 8

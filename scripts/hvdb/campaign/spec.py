@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hvdb.base.data import SPECS
 from hvdb.campaign import bench_options
 from hvdb.campaign.canonical import digest
 from hvdb.campaign.fields import Table, load
-from hvdb.data import SPECS
 
 DEFAULT_RANKS = tuple(2**power for power in range(10))  # 1, 2, 4 ... 512
 NAME = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"

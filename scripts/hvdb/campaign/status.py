@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hvdb import printable
+from hvdb.base import printable
+from hvdb.base.data import called
 from hvdb.campaign.events import Attempt
 from hvdb.campaign.folder import CellEntry, JobEntry, Manifest
 from hvdb.campaign.scheduler import RUNNING, Active, Unit
 from hvdb.campaign.timing import duration_text
-from hvdb.data import called
 
 STATES = ("done", "running", "queued", "failed", "lacking")
 FAILURES_SHOWN = 20

@@ -12,10 +12,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from hvdb import progress, store, untrusted
+from hvdb.base import progress
+from hvdb.base.errors import StoreError
 from hvdb.campaign.errors import CampaignError
 from hvdb.campaign.timing import Pilot, PilotKey
-from hvdb.errors import StoreError
+from hvdb.read import store, untrusted
 
 Result = TypeVar("Result")
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hvdb.campaign.cell import Cell
 from hvdb.campaign.site import Site
 from hvdb.campaign.spec import Spec
-
-if TYPE_CHECKING:
-    from hvdb.campaign.plan import Cell
 
 PILOT_SAFETY = 1.5  # factor, because the allocation and the number of nodes differ from those of the pilot
 ROUND_TO_SECONDS = 60

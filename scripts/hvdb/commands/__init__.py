@@ -3,7 +3,7 @@
 parser(): returns the parser of the command line. Reads no file and runs nothing.
 run(arguments): does the work and returns the exit code. Errors: HvdbError.
 
-hvdb/cli.py has the table of commands. It imports the module of a command only when a person uses the command.
+table.py has the table of commands; the module of a command is imported only when a person uses the command.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hvdb import data
+from hvdb.base import data
 
 EXIT_CODES = "exit codes: 0 good, 2 usage or I/O, 4 not comparable"
 

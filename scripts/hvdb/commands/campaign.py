@@ -12,14 +12,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from hvdb import data, edge, printable, progress
+from hvdb.base import data, edge, printable, progress
+from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD
 from hvdb.campaign import events, folder, life, plan, site, spec, status, stores
 from hvdb.campaign.errors import CampaignError
 from hvdb.campaign.layout import Layout
 from hvdb.campaign.scheduler import Active, Unit
 from hvdb.campaign.timing import duration_text
 from hvdb.commands import new_parser
-from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD
 
 PROGRAM = data.called("campaign")
 EPILOG = (

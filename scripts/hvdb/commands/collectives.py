@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdb import coll_results, printable, progress
-from hvdb.coll_results import Source
+from hvdb.base import printable, progress
+from hvdb.base.errors import EXIT_GOOD, HvdbError
 from hvdb.commands import new_parser
-from hvdb.errors import EXIT_GOOD, HvdbError
+from hvdb.read import coll_names, coll_results
+from hvdb.read.coll_results import Source
 
 MOST_PANELS = 24  # most diagrams in one figure
 MOST_SIDES = 48  # most sides in one diagram; the legend has no room for more sides
@@ -40,9 +41,9 @@ def parser() -> argparse.ArgumentParser:
         help="read only this launch from stores (start of its UUID); may be given several times",
     )
     for option, known in (
-        ("--collective", coll_results.OPERATIONS),
-        ("--type", coll_results.TYPES),
-        ("--redop", coll_results.REDUCTIONS),
+        ("--collective", coll_names.OPERATIONS),
+        ("--type", coll_names.TYPES),
+        ("--redop", coll_names.REDUCTIONS),
     ):
         made.add_argument(option, action="append", choices=known, help="draw only this; may be given several times")
     made.add_argument(
@@ -68,7 +69,7 @@ def names_of(sources: Sequence[Source]) -> dict[int, str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draws the figures and prints their paths; returns the exit code."""
-    from hvdb import plot_coll  # matplotlib is slow to import
+    from hvdb.show import plot_coll  # matplotlib is slow to import
 
     found = coll_results.read(arguments.files, arguments.session or ())
     for line in found.left_out:

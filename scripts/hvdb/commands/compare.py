@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdb import gate_plan, sides, verdict, verdict_report
+from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.commands import judging, new_parser, selection
-from hvdb.errors import HvdbError, NotComparable
-from hvdb.sides import Cell
-from hvdb.thresholds import Thresholds
-from hvdb.verdict_report import Outcome, Report
+from hvdb.judge import sides, verdict
+from hvdb.judge.sides import Cell
+from hvdb.judge.thresholds import Thresholds
+from hvdb.run import gate_plan
+from hvdb.show import verdict_report
+from hvdb.show.verdict_report import Outcome, Report
 
 # At most this number of runs of each side is used. With more runs, the exact test takes long and its answer is as good.
 MOST_RUNS = 50

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hvdb import cli
-from hvdb.commands import new_parser
-from hvdb.errors import EXIT_GOOD, HvdbError
+from hvdb.base.errors import EXIT_GOOD, HvdbError
+from hvdb.commands import new_parser, table
 
 SHELLS = ("bash", "zsh", "tcsh")
 # Corrections of the bash code that shtab 1.5.5 (Debian 12) makes. Without them bash offers only the first choice of an
@@ -44,10 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _whole() -> argparse.ArgumentParser:
     """Returns the parser of hvdb with the options of all its commands."""
-    made = cli.parser()
+    made = table.parser()
     commands = made.add_subparsers(metavar="COMMAND")
-    for command, text in cli.COMMANDS.items():
-        own = cli.module(command).parser()
+    for command, text in table.COMMANDS.items():
+        own = table.module(command).parser()
         commands.add_parser(command, help=text, description=own.description, parents=[own], add_help=False)
     return made
 

@@ -7,9 +7,12 @@ import dataclasses
 import json
 from typing import Any
 
-from hvdb import data, efficiency, printable, published, tables
+from hvdb.base import data, printable
+from hvdb.base.errors import EXIT_GOOD
 from hvdb.commands import new_parser, selection
-from hvdb.errors import EXIT_GOOD
+from hvdb.judge import efficiency
+from hvdb.read import published
+from hvdb.show import tables
 
 
 def parser() -> argparse.ArgumentParser:

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hvdb import data, edge, gate, gate_plan, process, progress, rerun, side_command, verdict
+from hvdb.base import data, edge, process, progress
+from hvdb.base.errors import EXIT_GOOD, HvdbError
 from hvdb.commands import judging, number
-from hvdb.errors import EXIT_GOOD, HvdbError
-from hvdb.gate_plan import Plan
-from hvdb.verdict_report import Report
+from hvdb.judge import verdict
+from hvdb.run import gate, gate_plan, rerun, side_command
+from hvdb.run.gate_plan import Plan
+from hvdb.show.verdict_report import Report
 
 DEFAULT_PAIRS, DEFAULT_SECONDS = 12, 5.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")

@@ -7,14 +7,16 @@ import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdb import edge, expected, history, history_report, sides, whole_file
+from hvdb.base import edge, whole_file
+from hvdb.base.errors import EXIT_GOOD, HvdbError
 from hvdb.commands import judging, new_parser
-from hvdb.errors import EXIT_GOOD, HvdbError
-from hvdb.expected import Expected
-from hvdb.history import Outcome
-from hvdb.history_report import Report
-from hvdb.runs import Run
-from hvdb.thresholds import COST, METRICS
+from hvdb.judge import expected, history, sides
+from hvdb.judge.expected import Expected
+from hvdb.judge.history import Outcome
+from hvdb.judge.thresholds import COST, METRICS
+from hvdb.read.runs import Run
+from hvdb.show import history_report
+from hvdb.show.history_report import Report
 
 EXIT_CODES = (
     "exit codes: 0 every series that is judged passes (and always after --accept), 1 a session is slower than its "
@@ -158,7 +160,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         whole_file.write_text(arguments.json, history_report.json_text(report))
     if arguments.plot:
-        from hvdb import plot_history  # matplotlib is slow to import
+        from hvdb.show import plot_history  # matplotlib is slow to import
 
         plot_history.draw(outcomes, arguments.plot)
     if arguments.accept is not None:

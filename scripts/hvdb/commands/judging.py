@@ -8,13 +8,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdb import edge, efficiency, thresholds, verdict_report, whole_file
+from hvdb.base import edge, whole_file
+from hvdb.base.errors import HvdbError
 from hvdb.commands import selection
-from hvdb.errors import HvdbError
-from hvdb.runs import Run
-from hvdb.store import is_database
-from hvdb.thresholds import Thresholds
-from hvdb.verdict_report import Report
+from hvdb.judge import efficiency, thresholds
+from hvdb.judge.thresholds import Thresholds
+from hvdb.read.runs import Run
+from hvdb.read.store import is_database
+from hvdb.show import verdict_report
+from hvdb.show.verdict_report import Report
 
 EXIT_CODES = (
     "exit codes: 0 every cell passes, 1 a cell is slower than its threshold allows, 2 usage or I/O, 3 inconclusive, or "

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hvdb import merge, printable, progress
+from hvdb.base import printable, progress
+from hvdb.base.errors import EXIT_GOOD
 from hvdb.commands import new_parser
-from hvdb.errors import EXIT_GOOD
+from hvdb.read import merge
 
 
 def parser() -> argparse.ArgumentParser:

@@ -6,9 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from hvdb import layer_profile, printable, progress, published
+from hvdb.base import printable, progress
+from hvdb.base.errors import EXIT_GOOD
 from hvdb.commands import new_parser, selection
-from hvdb.errors import EXIT_GOOD
+from hvdb.read import layer_profile, published
 
 
 def parser() -> argparse.ArgumentParser:
@@ -25,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draws the figures, prints their paths and returns the exit code."""
-    from hvdb import plot_profile, plot_scaling, plot_waterfall  # matplotlib is slow to import
+    from hvdb.show import plot_profile, plot_scaling, plot_waterfall  # matplotlib is slow to import
 
     found, chosen, cells = selection.choose(arguments)
     traced = [run for run in found if run.operations and (not arguments.model or run.model in arguments.model)]

@@ -12,14 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from hvdb import comparable, efficiency, printable, rank_report, rank_work, runs, tables
+from hvdb.base import printable
+from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, EXIT_NOT_COMPARABLE, HvdbError
 from hvdb.commands import new_parser, number
 from hvdb.commands import selection as choice
-from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, EXIT_NOT_COMPARABLE, HvdbError
-from hvdb.rank_report import SHOWN_RANKS
-from hvdb.rank_work import Examined
-from hvdb.runs import Run
-from hvdb.slow_ranks import CONFIDENCE
+from hvdb.judge import comparable, efficiency, rank_work
+from hvdb.judge.rank_work import Examined
+from hvdb.judge.slow_ranks import CONFIDENCE
+from hvdb.read import runs
+from hvdb.read.runs import Run
+from hvdb.show import rank_report, tables
+from hvdb.show.rank_report import SHOWN_RANKS
 
 # If several runs are examined, the exit code is the first code of this list that one of these runs gives.
 EXITS = (EXIT_CHECK_FAILED, EXIT_NOT_COMPARABLE, EXIT_INCONCLUSIVE, EXIT_GOOD)
@@ -146,7 +149,7 @@ def document(examined: Examined) -> dict[str, Any]:
 
 
 def _draw(examined: Examined, threshold: float, folder: Path, forms: Sequence[str]) -> list[Path]:
-    from hvdb import plot_ranks  # matplotlib is slow to import
+    from hvdb.show import plot_ranks  # matplotlib is slow to import
 
     run = examined.run
     picture = plot_ranks.picture(examined, threshold)

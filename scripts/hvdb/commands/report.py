@@ -5,21 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hvdb import (
-    document,
-    html_page,
-    markdown_page,
-    printable,
-    progress,
-    rank_report,
-    rank_work,
-    report,
-    store,
-    systems,
-    whole_file,
-)
+from hvdb.base import printable, progress, whole_file
+from hvdb.base.errors import EXIT_GOOD, HvdbError
 from hvdb.commands import new_parser, selection
-from hvdb.errors import EXIT_GOOD, HvdbError
+from hvdb.judge import rank_work, systems
+from hvdb.read import store
+from hvdb.show import document, html_page, markdown_page, rank_report, report
 
 HTML = (".html", ".htm")
 

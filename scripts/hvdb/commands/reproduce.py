@@ -8,11 +8,14 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdb import claims, data, efficiency, published, reproduce
-from hvdb.claims import Options
+from hvdb.base import data
+from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, NotComparable
 from hvdb.commands import new_parser, number, selection
-from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, NotComparable
-from hvdb.runs import Run, by_session, grouped
+from hvdb.judge import claims, efficiency
+from hvdb.judge.claims import Options
+from hvdb.read import published
+from hvdb.read.runs import Run, by_session, grouped
+from hvdb.run import reproduce
 
 EXITS = {
     claims.REPRODUCED: EXIT_GOOD,

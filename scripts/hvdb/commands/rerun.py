@@ -7,9 +7,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hvdb import efficiency, printable, process, rerun, runs, tables
+from hvdb.base import printable, process
+from hvdb.base.errors import EXIT_GOOD, EXIT_NOT_COMPARABLE, HvdbError
 from hvdb.commands import new_parser, number, selection
-from hvdb.errors import EXIT_GOOD, EXIT_NOT_COMPARABLE, HvdbError
+from hvdb.judge import efficiency
+from hvdb.read import runs
+from hvdb.run import rerun
+from hvdb.show import tables
 
 _seconds = number(lambda value: 0 < value < 1e8, "{} is not a positive number of seconds")
 

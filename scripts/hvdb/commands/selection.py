@@ -7,8 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdb import coll_results, data, efficiency, printable, progress, runs
-from hvdb.errors import HvdbError
+from hvdb.base import data, printable, progress
+from hvdb.base.errors import HvdbError
+from hvdb.judge import efficiency
+from hvdb.read import coll_results, runs
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from hvdb import edge
-from hvdb.errors import EXIT_GOOD, EXIT_USAGE
+from hvdb.base import edge
+from hvdb.base.errors import EXIT_GOOD, EXIT_USAGE
 
 
 def main(words: Sequence[str]) -> int:

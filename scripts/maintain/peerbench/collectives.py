@@ -3,7 +3,7 @@
 Each round launches every library once per class, in random order, and the cells of a launch come in random order. The
 result of a launch in a cell is the median over its samples. The best peer of a cell is chosen on the even rounds and
 compared on the odd rounds, because choosing and comparing on the same rounds would count the luck of the chosen peer
-against ours. The ratio of a round is ours / peer; its interval over rounds is exact (hvdb.exact).
+against ours. The ratio of a round is ours / peer; its interval over rounds is exact (hvdb.judge.exact).
 
 Exit code: 0 done, 1 the engine gave wrong results or failed, 2 usage, input or output, 7 interrupted.
 """
@@ -25,8 +25,10 @@ from typing import Any
 import numpy as np
 
 from . import libraries
-from hvdb import edge, exact, process, progress, tables, whole_file
-from hvdb.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
+from hvdb.base import edge, process, progress, whole_file
+from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
+from hvdb.judge import exact
+from hvdb.show import tables
 
 ENGINE = libraries.ROOT / "build" / "release" / "bin" / "engine_collectives"
 FORMAT = "hvd coll_peers 1"

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from hvdb import process
-from hvdb.errors import HvdbError
+from hvdb.base import process
+from hvdb.base.errors import HvdbError
 
 ROOT = Path(__file__).resolve().parents[3]
 PEERS = ROOT / "build" / "peers"  # scripts/install_deps --peers

@@ -116,7 +116,8 @@ class Comparison:
         openmp = {"OMP_NUM_THREADS": str(row.threads), "OMP_WAIT_POLICY": "passive"} if row.threads else {}
         libraries = {"LD_LIBRARY_PATH": options.library_path} if options.library_path else {}
         self._ours_environment = {**openmp, **libraries}
-        self._torch_environment = {**openmp, "PYTHONPATH": str(SCRIPTS)}
+        packages = [str(SCRIPTS), *filter(None, [os.environ.get("PYTHONPATH")])]  # a host may have PyTorch there
+        self._torch_environment = {**openmp, "PYTHONPATH": os.pathsep.join(packages)}
         self._ends = time.monotonic() + options.seconds
 
     def _torch(self, variant: str) -> Server:

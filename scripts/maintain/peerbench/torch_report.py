@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .training import Ratio, Row
-from hvdb.errors import HvdbError
+from hvdb.base.errors import HvdbError
 
 HEADING = "model      type  threads    ours img/s batch    peer img/s batch  ratio [95 %]        peer"
 # The bounds of the runs on GPUs, per image. A text from the store becomes a number when it is divided.

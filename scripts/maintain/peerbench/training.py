@@ -26,13 +26,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
-from hvdb import whole_file
-from hvdb.errors import HvdbError
+from hvdb.base import whole_file
+from hvdb.base.errors import HvdbError
 
 try:
     import numpy as np
 
-    from hvdb import exact
+    from hvdb.judge import exact
 except ModuleNotFoundError:
     exact = None
 
@@ -176,7 +176,7 @@ class Ratio:
 
 
 def ratio_of(ours: Side, peer: Side) -> Ratio:
-    """Returns the ratio of two sides over turns: the Hodges-Lehmann estimate, with its exact interval (hvdb.exact).
+    """Returns the ratio of two sides over turns: the Hodges-Lehmann estimate, with its interval (hvdb.judge.exact).
 
     The two sides' times of a turn form a pair, so that a disturbance of the machine hits both. Fewer than six turns
     give no interval. Without numpy, returns the ratio of the medians, without an interval.

@@ -1,0 +1,112 @@
+// Judges what `hvd_bench doctor` has measured. Pure.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "bench/cli/doctor/doctor.h"
+#include "bench/cli/doctor/vector_peak.h"
+#include "bench/measure/units.h"
+
+namespace hvd::bench {
+namespace {
+
+using Level = Finding::Level;
+
+constexpr double kGiga = 1e9;
+
+/// Returns text such as "2 nodes: 0 (processors 0-31, 16 core(s), 256.00 GiB), 1 (...); hwloc API 2.8".
+std::string text_of(const NumaLayout& layout) {
+  std::string text = fmt::format("{} node{}: ", layout.nodes.size(), layout.nodes.size() == 1 ? "" : "s");
+  for (const NumaNode& node : layout.nodes) {
+    if (&node != &layout.nodes.front()) text += ", ";
+    text += fmt::format("{} (processors {}, {} core(s)", node.number, node.cpus.empty() ? "none" : cpu_list(node.cpus),
+                        node.cores);
+    if (node.memory_bytes > 0) text += ", " + bytes_text(static_cast<double>(node.memory_bytes));
+    text += ")";
+  }
+  return fmt::format("{}; {}", text, layout.source);
+}
+
+}  // namespace
+
+std::string giga_text(double value, const char* unit) { return fmt::format("{:.1f} G{}", value / kGiga, unit); }
+
+Finding judge_reference_code(const std::string& found) {
+  constexpr const char* kSubject = "oneDNN code";
+  if (found.empty()) return {Level::kGood, kSubject, "compiled code for every operation of every network", {}};
+  return {Level::kWarning, kSubject, found,
+          "use larger images or another version of oneDNN; such runs carry the caution reference_code"};
+}
+
+std::vector<Finding> judge_fp32(const Fp32Rates& rates) {
+  const double peak = rates.peak.flops, fp32 = rates.convolution;
+  // The measured clock may be wrong by some per cent, because a processor changes its clock.
+  constexpr double kTolerance = 1.1;
+  const bool too_high = peak > kTolerance * rates.threads * most_flops(rates.level, rates.peak.clock);
+  const bool too_low = fp32 > peak;
+  Finding top{Level::kGood,
+              "peak fp32",
+              fmt::format("{} in registers on {} threads ({} at {:.1f} GHz)", giga_text(peak, "FLOP/s"), rates.threads,
+                          name(rates.level), rates.peak.clock / kGiga),
+              {}};
+  if (too_high || too_low) {
+    top.level = Level::kWarning;
+    top.text += too_low ? ": cannot be right, because a direct convolution is faster"
+                        : ": cannot be right, because it is more than two multiply-adds per cycle";
+    top.advice = fmt::format("is another program running? is {} set, and ONEDNN_MAX_CPU_ISA not?", kMaxCpuIsa);
+  }
+  std::vector<Finding> found{std::move(top)};
+  if (fp32 <= 0) return found;
+  const std::string text = fmt::format("{} in a direct 3 x 3 convolution", giga_text(fp32, "FLOP/s"));
+  if (too_high || too_low) {
+    found.push_back({Level::kWarning, "oneDNN fp32", text + "; the measured peak is not usable", "run doctor again"});
+  } else if (fp32 < 0.4 * peak) {
+    found.push_back({Level::kWarning, "oneDNN fp32", fmt::format("{}, {:.0f} % of the peak", text, 100 * fp32 / peak),
+                     "is another program running? is OMP_NUM_THREADS or ONEDNN_MAX_CPU_ISA set?"});
+  } else {
+    found.push_back(
+        {Level::kGood, "oneDNN fp32", fmt::format("{}, {:.0f} % of the peak", text, 100 * fp32 / peak), {}});
+  }
+  return found;
+}
+
+Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason) {
+  const std::string text = fmt::format("{}, {:.1f} x fp32", giga_text(bf16, "FLOP/s"), bf16 / std::max(fp32, 1.0));
+  if (!slow_reason.empty()) return {Level::kWarning, "oneDNN bf16", text, slow_reason};
+  if (bf16 < fp32) {
+    return {Level::kWarning, "oneDNN bf16", text,
+            "is another program running? is ONEDNN_MAX_CPU_ISA set? else use --dtype fp32"};
+  }
+  return {Level::kGood, "oneDNN bf16", text, {}};
+}
+
+Finding judge_numa(const NumaLayout& layout, const NumaPlace& place) {
+  constexpr const char* kSubject = "NUMA";
+  if (layout.nodes.empty()) {
+    return {Level::kNote, kSubject, "unknown: " + layout.source,
+            "install hwloc (Debian: apt-get install libhwloc-dev) and build again"};
+  }
+  std::string text = text_of(layout);
+  if (!layout.this_machine) {
+    return {Level::kWarning, kSubject, std::move(text), "unset the HWLOC_ variables, by which MPI may bind ranks too"};
+  }
+  if (layout.nodes.size() == 1) return {Level::kGood, kSubject, std::move(text), {}};
+  const std::vector<int> mine = layout.nodes_of(place.cpus);
+  if (mine.empty()) {
+    return {Level::kWarning, kSubject, text + "; none has a processor that this process may use",
+            "compare with lscpu; unset the HWLOC_ variables, if there are any"};
+  }
+  text += "; this process may run on " + node_list(mine);
+  if (layout.crosses(place.cpus)) {
+    return {place.company ? Level::kWarning : Level::kNote, kSubject, std::move(text), std::string(binding_advice())};
+  }
+  const bool near = std::all_of(place.memory_nodes.begin(), place.memory_nodes.end(),
+                                [&](int node) { return std::find(mine.begin(), mine.end(), node) != mine.end(); });
+  if (near) return {Level::kGood, kSubject, std::move(text), {}};
+  return {Level::kWarning, kSubject, fmt::format("{}, and its memory lies on {}", text, node_list(place.memory_nodes)),
+          "is its node full (numastat), or does a policy say so (numactl --show)?"};
+}
+
+}  // namespace hvd::bench

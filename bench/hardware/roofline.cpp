@@ -1,0 +1,113 @@
+#include "bench/hardware/roofline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+namespace hvd::bench {
+namespace {
+
+struct Sheet {
+  std::string_view name;  // part of the name that the driver gives; the first match in the table is used
+  double tera_16bit, tera_tf32, tera_fp32, tera_bytes;
+};
+
+// Dense rates, for SXM boards unless the name says otherwise. Sources: NVIDIA's data sheets "H200 Tensor Core GPU",
+// "H100 Tensor Core GPU", "A100 Tensor Core GPU", "GH200 Grace Hopper Superchip", "V100 Tensor Core GPU", "Tesla P100".
+// Figures that a sheet gives for sparse matrices are halved.
+constexpr std::array<Sheet, 11> kSheets{{{"GH200", 989.5, 494.5, 67, 4.0},
+                                         {"H200 NVL", 835.5, 417.5, 60, 4.8},
+                                         {"H200", 989.5, 494.5, 67, 4.8},
+                                         {"H100 PCIe", 756.5, 378, 51, 2.0},
+                                         {"H100 NVL", 835.5, 417.5, 60, 3.9},
+                                         {"H100", 989.5, 494.5, 67, 3.35},
+                                         {"A100-SXM4-80GB", 312, 156, 19.5, 2.039},
+                                         {"A100 80GB PCIe", 312, 156, 19.5, 1.935},
+                                         {"A100", 312, 156, 19.5, 1.555},
+                                         {"V100", 125, 0, 15.7, 0.9},
+                                         {"P100", 21.2, 0, 10.6, 0.732}}};
+constexpr double kTera = 1e12;
+
+bool bounded_by_arithmetic(double flops, double bytes, const DeviceRates& rates) {
+  return flops / rates.flops > bytes / rates.bytes;
+}
+
+std::string percent_text(double part) { return fmt::format("{:.1f} %", 100 * part); }
+
+}  // namespace
+
+std::optional<DeviceRates> published_rates(std::string_view gpu, DataType compute, bool tf32) {
+  const auto found = std::find_if(kSheets.begin(), kSheets.end(),
+                                  [&](const Sheet& sheet) { return gpu.find(sheet.name) != std::string_view::npos; });
+  if (found == kSheets.end()) return std::nullopt;
+  const bool has_bf16 = found->tera_tf32 > 0;  // the same GPU generation introduced tf32 and bf16
+  double tera = 0;
+  switch (compute) {
+    case DataType::kF32: tera = tf32 ? found->tera_tf32 : found->tera_fp32; break;
+    case DataType::kF16: tera = found->tera_16bit; break;
+    case DataType::kBF16: tera = has_bf16 ? found->tera_16bit : 0; break;
+    default: break;
+  }
+  if (tera == 0) return std::nullopt;
+  return DeviceRates{.flops = tera * kTera, .bytes = found->tera_bytes * kTera};
+}
+
+double bound_seconds(double flops, double bytes, const DeviceRates& rates) {
+  return std::max(flops / rates.flops, bytes / rates.bytes);
+}
+
+std::vector<BoundRow> bounds_by_kind(std::span<const models::OperationProfile> operations, const DeviceRates& rates) {
+  std::map<std::string, BoundRow> by_kind;
+  std::map<std::string, double> arithmetic;  // [kind]: sum of the bounds that arithmetic limits, in seconds
+  for (const models::OperationProfile& operation : operations) {
+    BoundRow& row = by_kind[operation.kind];
+    const double bound = bound_seconds(operation.flops, operation.bytes, rates);
+    row.kind = operation.kind;
+    ++row.launches;
+    row.seconds += operation.seconds;
+    row.bound += bound;
+    if (bounded_by_arithmetic(operation.flops, operation.bytes, rates)) arithmetic[operation.kind] += bound;
+  }
+  std::vector<BoundRow> rows;
+  for (auto& [kind, row] : by_kind) {
+    row.arithmetic = 2 * arithmetic[kind] > row.bound;
+    rows.push_back(row);
+  }
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const BoundRow& a, const BoundRow& b) { return a.seconds > b.seconds; });
+  return rows;
+}
+
+std::string bounds_table(const std::vector<BoundRow>& rows) {
+  constexpr double kMilli = 1e3;
+  std::string table = "launches  measured ms    bound ms   ratio  bound by    operation\n";
+  const auto line = [&](const BoundRow& row, const char* by) {
+    table += fmt::format("{:8}{:13.3f}{:12.3f}{:8.2f}  {:12}{}\n", row.launches, kMilli * row.seconds,
+                         kMilli * row.bound, row.bound > 0 ? row.seconds / row.bound : 0, by, row.kind);
+  };
+  BoundRow sum{.kind = "all"};
+  for (const BoundRow& row : rows) {
+    line(row, row.arithmetic ? "arithmetic" : "memory");
+    sum.launches += row.launches;
+    sum.seconds += row.seconds;
+    sum.bound += row.bound;
+  }
+  line(sum, "");
+  return table;
+}
+
+double flop_utilisation(double images_per_second, double flops_per_image, const DeviceRates& rates) {
+  return images_per_second * flops_per_image / rates.flops;
+}
+
+std::string bounds_text(double images_per_second, double flops_per_image, double images_per_step, double step_bound,
+                        const DeviceRates& rates) {
+  const double most = images_per_step / step_bound;
+  return fmt::format("{:.1f} images/s: {} of the peak's FLOP/s; unfused roofline {:.1f} images/s ({} of it)",
+                     images_per_second, percent_text(flop_utilisation(images_per_second, flops_per_image, rates)), most,
+                     percent_text(images_per_second / most));
+}
+
+}  // namespace hvd::bench

@@ -1,0 +1,32 @@
+// Makes the notes that are printed below the closing table and explain its figures: memory compared with its plan,
+// exposed communication determined in three ways, efficiency compared with its bound. Rank 0 only; no I/O.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/session/records.h"
+#include "bench/session/session_leader.h"
+#include "bench/store/run_record.h"
+#include "engine/core/bucket_plan.h"
+
+namespace hvd::bench {
+
+/// Communication times per step that the queue model predicts from gradient-ready times and stand-alone reductions.
+struct Expectation {
+  double exposed_seconds = 0;
+  double overlapped_seconds = 0;
+};
+/// Returns nullopt if a bucket of `plan` was not timed, or if it is not known when gradients were ready.
+std::optional<Expectation> expectation(const Findings& findings, const core::BucketPlan& plan);
+
+/// Returns the notes of a session. `runs` are the session's runs, with phase full last.
+std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Findings& findings,
+                                       const core::BucketPlan& plan, const SessionFacts& facts);
+
+/// Returns the notes for a run on GPUs: the bound if there is one, the step time by the host's clock compared with the
+/// step time by the GPU's events, and the contents of the step's graph if there is one. For other runs, returns none.
+std::vector<std::string> gpu_notes(const RunRecord& run, const Trainer& trainer);
+
+}  // namespace hvd::bench

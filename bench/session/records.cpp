@@ -1,0 +1,145 @@
+#include "bench/session/records.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "bench/measure/median.h"
+#include "bench/store/result_store.h"
+#include "bench/tune/crossovers.h"
+#include "bench/world/agreement.h"
+#include "engine/base/hash.h"
+
+namespace hvd::bench {
+namespace {
+
+std::string number(double value) { return fmt::format("{:.9g}", value); }
+
+double mean_of_last(const std::vector<RankSamples>& ranks) {
+  double sum = 0;
+  for (const RankSamples& rank : ranks) sum += rank.loss.back();
+  return sum / static_cast<double>(ranks.size());
+}
+
+}  // namespace
+
+RunRecord describe_run(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
+                       Phase phase) {
+  const Engine& engine = trainer.engine();
+  const comm::Topology& topology = engine.topology();
+  const bool reduces = phase == Phase::kFull;
+  RunRecord run;
+  run.phase = phase;
+  run.model = setup.model.model;
+  run.batch_size = setup.model.batch_size;
+  run.image_size = setup.model.image_size;
+  run.auxiliary_head = setup.model.auxiliary_head;
+  run.device = setup.device_name();
+  run.compute_type = setup.compute_name();
+  run.allreduce_type = hvd::name(setup.allreduce);
+  run.schedule = hvd::name(reduces ? setup.schedule : Schedule::kNone);
+  run.comm = phase == Phase::kSolo ? "solo" : facts.comm;  // phase solo communicates with no other rank
+  run.data_plane = reduces ? engine.data_plane() : "none";
+  run.world_size = phase == Phase::kSolo ? 1 : topology.size;
+  run.allocation_size = topology.size;
+  run.nodes = phase == Phase::kSolo ? 1 : topology.nodes;
+  run.threads = facts.threads;
+  run.seed = setup.seed;
+  run.traced = facts.traced;
+  run.batches_per_iter = options.num_batches_per_iter;
+  run.parameters = trainer.facts().parameters;
+  run.gradient_bytes = static_cast<std::int64_t>(trainer.train_step().memory().gradients);
+  run.flops_per_image = trainer.facts().flops_per_image;
+  if (reduces) {
+    run.plan_hash = hex64(engine.plan().hash);
+    run.buckets = static_cast<std::int64_t>(engine.plan().buckets.size());
+  }
+  for (int r = 0; r < run.world_size; ++r) {
+    RankRecord rank;
+    rank.rank = r;
+    const auto index = static_cast<std::size_t>(r);
+    rank.host = topology.hosts.at(index);
+    const auto before = topology.hosts.begin() + r;
+    rank.local_rank = static_cast<int>(std::count(topology.hosts.begin(), before, rank.host));
+    run.ranks.push_back(rank);
+  }
+  return run;
+}
+
+void add_provenance(RunRecord& run, const Options& options, const Setup& setup, const SessionFacts& facts,
+                    Trainer& trainer) {
+  const auto add = [&](const std::string& key, const std::string& value, bool in_fingerprint) {
+    if (!value.empty()) run.provenance.try_emplace(key, ProvenanceFact{value, in_fingerprint});
+  };
+  const EngineOptions& engine = options.engine;
+  add("compute.backend", trainer.train_step().description(), true);
+  if (const StoredLayouts stored = stored_layouts(trainer.train_step()); !stored.layouts.empty()) {
+    // The layouts are not in the fingerprint, because processor and library determine them. Records before 2026-11-23
+    // have no layouts.
+    add("compute.layouts", hex64(stored.hash()), false);
+  }
+  if (options.replay_shrink > 1) add("replay.gradient_divisor", std::to_string(options.replay_shrink), true);
+  add("comm.library", trainer.engine().library(), true);
+  if (run.device == "cuda") {
+    add_gpu_options(run.provenance, options.gpu, facts.graphs);
+    if (options.gpu.tunes()) add("gpu.winners", trainer.facts().engines, false);
+    if (trainer.facts().bound) run.provenance.merge(bound_facts(*trainer.facts().bound));
+  } else {
+    // Records without this fact may have used Winograd's algorithm, if the library has it.
+    if (run.device == "cpu" && !options.winograd) add("compute.winograd", "no", true);
+    add("comm.algorithm", std::string(comm::name(options.comm_options.algorithm)), true);
+    add("comm.segment_bytes", std::to_string(options.comm_options.segment_bytes), true);
+    if (const comm::Thresholds& at = options.comm_options.thresholds; at != comm::Thresholds{}) {
+      add("comm.crossovers", crossover_text(at), true);
+    }
+  }
+  run.provenance.insert(facts.gpus.provenance.begin(), facts.gpus.provenance.end());
+  add("engine.bucket_bytes", std::to_string(engine.buckets.bucket_bytes), true);
+  add("engine.first_bucket_bytes", std::to_string(engine.buckets.first_bucket_bytes), true);
+  add("engine.fusion_threshold_bytes", std::to_string(engine.negotiation.fusion.threshold_bytes), true);
+  add("engine.cache_capacity", std::to_string(engine.negotiation.cache_capacity), true);
+  add("engine.cycle_time_us", std::to_string(engine.cycle_time.count()), true);
+  if (run.device == "cpu") {
+    if (std::string slow = models::onednn_slow_reason(setup.compute); !slow.empty()) {
+      add_caution(run.provenance, "bf16_without_amx", std::move(slow));
+    }
+  }
+  if (std::string slow = trainer.train_step().slow_reason(); !slow.empty()) {
+    add_caution(run.provenance, "reference_code", std::move(slow));
+  }
+  // Records without this fact have labels that cycle, and are comparable with runs of --labels cycled.
+  if (run.device != "replay") {
+    add("data.labels", std::string(models::name(options.label_rule)), options.label_rule == models::LabelRule::kFresh);
+  }
+  add("sgd.learning_rate", number(setup.sgd.learning_rate), false);
+  add("sgd.learning_rate_scaled",
+      number(scaled_learning_rate(setup.sgd.learning_rate, trainer.engine().size(), setup.rate_scaling)), false);
+  add("sgd.learning_rate_bound", number(setup.rate_scaling.bound), false);
+  add("sgd.learning_rate_warm_up_steps", std::to_string(setup.rate_scaling.warm_up_steps), false);
+  add("sgd.momentum", number(options.momentum), false);
+  add("sgd.weight_decay", number(options.weight_decay), false);
+}
+
+void mark_incomplete(RunRecord& run, const Error& error, const Engine& engine) {
+  run.status = RunStatus::kIncomplete;
+  run.status_reason = error.what();
+  run.finished_utc = utc_now();
+  if (std::string table = engine.flight_record(); !table.empty()) {
+    run.provenance["engine.flight_record"] = {std::move(table), false};
+  }
+}
+
+void fill_samples(RunRecord& run, const PhaseLog& log) {
+  for (std::size_t r = 0; r < run.ranks.size(); ++r) run.ranks[r].samples = log.ranks()[r];
+  run.measured_steps = static_cast<std::int64_t>(log.samples()) * run.batches_per_iter;
+  if (log.samples() == 0) return;
+  Bootstrap step = median_time(log.slowest(), {.confidence = run.confidence, .seed = run.seed});
+  run.step_seconds = step.estimate;
+  run.step_replicates = std::move(step.replicates);
+  run.images_per_second =
+      images_per_second(*run.step_seconds, static_cast<double>(run.world_size) * static_cast<double>(run.batch_size));
+  run.final_loss = mean_of_last(log.ranks());
+}
+
+}  // namespace hvd::bench

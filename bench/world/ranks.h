@@ -1,0 +1,41 @@
+// Decides whether the ranks are threads of this process, and runs ranks as threads. Also used by bench/coll.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <system_error>
+
+#include "bench/store/process_start.h"
+#include "bench/world/options.h"
+#include "engine/base/error.h"
+
+namespace hvd::bench {
+
+enum class WorldKind : std::uint8_t { kSolo, kThreads, kProcesses };
+
+/// Returns true if the options make the ranks threads of this process. Pure.
+bool in_process(const Options& options);
+/// Decides how the ranks form a world. check_launch() must have settled the options. Pure.
+WorldKind world_of(const Options& options, const Launch& launch);
+
+/// Call after MPI has told the world's size. Errors: invalid_argument if the launcher started several processes and
+/// each process is a world of its own.
+void check_world(const Launch& launch, int world_size, const Options& options);
+
+/// Returns why the rank that MPI assigned cannot be right, or "" if it can be right. The process with the launcher's
+/// rank 0 prints and stores, and the process with MPI's rank 0 has the results, so every process must
+/// have the same rank in both.
+std::string rank_objection(const Launch& launch, int world_rank);
+
+/// Runs body(r) for each of `count` ranks: rank 0 on the calling thread, and each other rank on a thread of its own.
+/// Returns when all bodies have returned. If the system refuses to start a thread, calls cannot_start() with one line.
+/// cannot_start() must make the running ranks stop waiting for the missing rank. Errors: those of the bodies. If
+/// several bodies throw, the first error that is not peer_lost is thrown, because an error of one rank makes the other
+/// ranks throw peer_lost.
+void run_rank_threads(int count, const std::function<void(int rank)>& body,
+                      const std::function<void(const std::string& reason)>& cannot_start);
+
+/// Converts a refusal by the system, most often to start another thread, into an Error. Such a refusal is not a bug.
+Error resource_fault(const std::system_error& error);
+
+}  // namespace hvd::bench

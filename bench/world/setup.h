@@ -1,0 +1,62 @@
+// Describes what a run trains. Before anything is built, settle() makes a Setup from the options, fills in defaults and
+// refuses impossible options. A Setup is plain data and equal on all ranks.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/store/run_record.h"
+#include "bench/world/gpu_backend.h"
+#include "bench/world/learning_rate.h"
+#include "bench/world/options.h"
+#include "models/replay/replay.h"
+#include "models/synthetic.h"
+#include "models/train_step.h"
+#include "models/zoo/zoo.h"
+
+namespace hvd::bench {
+
+struct Setup {
+  models::ModelSpec model;  ///< with canonical name, batch size and image size filled in
+  Device device = Device::kCpu;
+  DataType compute = DataType::kF32;
+  DataType allreduce = DataType::kF32;  ///< requested; on GPUs for the whole all-reduce, on CPUs only between nodes
+  DataType gradient = DataType::kF32;   ///< type of the gradient arena
+  std::uint64_t seed = 1;
+  models::SgdOptions sgd;  ///< the user's values, for one rank
+  RateScaling rate_scaling;
+  bool winograd = true;  ///< used by device kCpu
+  bool profile = false;
+  models::LabelRule labels = models::LabelRule::kFresh;
+  int batches = 0;  ///< number of mini-batches to cycle through; 0: batches_to_cycle()
+  /// Schedule of phase full; kNone: there is no phase full and nothing is reduced.
+  Schedule schedule = Schedule::kStatic;
+  std::size_t fusion_threshold_bytes = 0;
+  Patience deadline = std::chrono::milliseconds(60000);          ///< limit of every wait after the first steps
+  Patience startup_deadline = std::chrono::milliseconds(60000);  ///< limit of every wait until the first steps are done
+  GpuOptions gpu;                                                ///< used by device kCuda
+  ScheduleTuning tuning;
+  bool interleaved = false;    ///< measure phases solo, none and full in rounds
+  bool equal_batches = false;  ///< every rank trains on the batches that a world of one rank would have
+  std::optional<models::ReplayProfile> replay;
+  std::vector<std::string> notes;  ///< describe choices made for the user
+
+  /// Type in which gradients are sent between nodes if gradients lie in host memory.
+  [[nodiscard]] DataType wire() const { return device == Device::kCuda ? DataType::kF32 : allreduce; }
+  [[nodiscard]] bool reduces() const { return schedule != Schedule::kNone; }
+  /// The phase in which the session warms up. A session with only one phase measures this phase.
+  [[nodiscard]] Phase main_phase() const { return reduces() ? Phase::kFull : Phase::kNone; }
+  [[nodiscard]] std::string_view device_name() const;  ///< "cpu", "cuda", "replay"
+  [[nodiscard]] std::string compute_name() const;      ///< "fp32", "tf32", ...
+};
+
+/// Makes the setup of a run. If `gpus` is null, there are no GPUs. --device auto uses a GPU if possible; otherwise a
+/// note says why not. Errors: unsupported for a device, communication or type that this build, machine or processor
+/// does not have; invalid_argument for an unknown model, numbers out of range, or options that contradict the replay
+/// file; io if the replay file cannot be read.
+Setup settle(const Options& options, GpuBackend* gpus = nullptr);
+
+}  // namespace hvd::bench

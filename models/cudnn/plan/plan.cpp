@@ -1,0 +1,150 @@
+// The functions of plan.h that need no GPU library.
+#include "models/cudnn/plan/plan.h"
+
+#include <algorithm>
+#include <iomanip>
+#include <map>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "engine/base/assert.h"
+#include "engine/base/hash.h"
+
+namespace hvd::models::cudnn {
+
+std::string EngineChoice::text() const {
+  std::string text = std::to_string(engine) + "[";
+  for (const Knob& knob : knobs) {
+    if (text.back() != '[') text += ",";
+    text += std::to_string(knob.type) + "=" + std::to_string(knob.value);
+  }
+  return text + "]";
+}
+
+Fusion fusion_that_runs(const PlanOptions& options) {
+  Fusion fusion = options.fusion;
+  if (fusion.images == Images::kColumns && columns_failure(options.failed) != nullptr) fusion.images = Images::kPadded;
+  return fusion;
+}
+
+AnalysisOptions analysis_options(const PlanOptions& options) {
+  return {.compute = options.compute, .gradient = options.gradient, .fusion = fusion_that_runs(options)};
+}
+
+// Refuses, in deterministic mode, groups that sum over the rows of a convolution's result within its launch. cuDNN does
+// not mark any engine for such groups as nondeterministic. Yet on an H200 (cuDNN 9.14), two runs of a step gave
+// different bits at level 2 in tf32, fp16 and bf16, which have such groups. Two runs gave equal bits in fp32, which has
+// no such groups, and at level 1. It is unknown which engines for such groups are nondeterministic, so none is used.
+std::string rejection(const Group& group, const PlanOptions& options) {
+  if (!options.deterministic) return {};
+  const bool convolution = holds(group, {OpType::kConv, OpType::kConvBackwardData, OpType::kConvBackwardWeights});
+  const bool sums = holds(group, {OpType::kStatistics, OpType::kNormBackwardWeights});
+  return convolution && sums ? "nondeterministic: sums over rows in a convolution's launch" : "";
+}
+
+std::uint64_t Plan::hash() const {
+  Hasher hasher;
+  hasher.text(cudnn).text(device).text(cudnn::name(options.compute)).text(hvd::name(options.gradient));
+  for (std::size_t i = 0; i < program.groups.size(); ++i) {
+    hasher.text(signature(program, program.groups[i]));
+    if (engine_of[i] < 0) continue;
+    const EnginePlan& engine = engines[static_cast<std::size_t>(engine_of[i])];
+    hasher.text(engine.choices[engine.chosen].text());
+  }
+  return hasher.value();
+}
+
+const Group& first_group(const Plan& plan, std::size_t engine) {
+  const auto found = std::find(plan.engine_of.begin(), plan.engine_of.end(), static_cast<int>(engine));
+  HVD_ASSERT(found != plan.engine_of.end());
+  return plan.program.groups[static_cast<std::size_t>(found - plan.engine_of.begin())];
+}
+
+Plan assemble(const Graph& graph, const PlanOptions& options, Program program,
+              const std::function<std::vector<EngineChoice>(const Program&, const Group&)>& choices) {
+  Plan plan;
+  plan.options = options;
+  plan.program = std::move(program);
+  std::map<std::string, int> index;
+  for (const Group& group : plan.program.groups) {
+    if (group.provider != Provider::kCudnn) {
+      plan.engine_of.push_back(-1);
+      continue;
+    }
+    const std::string key = signature(plan.program, group);
+    const auto [found, first] = index.emplace(key, static_cast<int>(plan.engines.size()));
+    if (first) {
+      plan.engines.push_back({.signature = key, .choices = choices(plan.program, group), .chosen = 0, .groups = 0});
+      HVD_ASSERT(!plan.engines.back().choices.empty());  // the analysis keeps only groups that have an engine
+    }
+    EnginePlan& engine = plan.engines[static_cast<std::size_t>(found->second)];
+    ++engine.groups;
+    plan.engine_of.push_back(found->second);
+    plan.workspace_bytes = std::max(plan.workspace_bytes, engine.choices[engine.chosen].workspace_bytes);
+  }
+  plan.memory = lay_out(graph, plan.program, options.compute, options.gradient);
+  return plan;
+}
+
+std::vector<std::string> fallback_lines(const Graph& graph, const Program& program) {
+  std::map<std::string, std::set<NodeId>> fallbacks;
+  for (const Fallback& fallback : program.fallbacks) {
+    fallbacks["level " + std::to_string(fallback.level) + ", " + fallback.wanted + ": " + fallback.why].insert(
+        fallback.node);
+  }
+  std::vector<std::string> lines;
+  for (const auto& [what, nodes] : fallbacks) {
+    std::string line = "not served at ";
+    if (nodes.size() > 1) line += std::to_string(nodes.size()) + " nodes (";
+    line += graph.node(*nodes.begin()).name;
+    if (nodes.size() > 1) line += ", ...)";
+    lines.push_back(line.append(": ").append(what));
+  }
+  return lines;
+}
+
+std::string table(const Graph& graph, const Plan& plan) {
+  struct Row {
+    int groups = 0, level = 0;
+    std::set<int> shapes;
+    std::set<std::int64_t> engines;
+    bool compiled = false;
+  };
+  std::map<std::pair<std::string, std::string>, Row> rows;  // by engine and operations
+  for (std::size_t i = 0; i < plan.program.groups.size(); ++i) {
+    const Group& group = plan.program.groups[i];
+    Row& row = rows[{std::string(name(group.provider)), operations_text(group)}];
+    ++row.groups;
+    row.level = std::max(row.level, group.level);
+    if (plan.engine_of[i] < 0) continue;
+    const EnginePlan& engine = plan.engines[static_cast<std::size_t>(plan.engine_of[i])];
+    row.shapes.insert(plan.engine_of[i]);
+    row.engines.insert(engine.choices[engine.chosen].engine);
+    row.compiled = row.compiled || engine.choices[engine.chosen].compiled_at_run_time;
+  }
+  std::ostringstream out;
+  out << graph.model << ", batch " << graph.batch_size << ", " << name(plan.options.compute) << ", level "
+      << plan.options.fusion.level << ", " << plan.device << ", cuDNN " << plan.cudnn << "\n";
+  for (const auto& [what, row] : rows) {
+    constexpr int kCountWidth = 5, kEngineWidth = 10, kOperationsWidth = 44;
+    out << std::setw(kCountWidth) << row.groups << "  level " << row.level << "  " << std::left
+        << std::setw(kEngineWidth) << what.first << std::setw(kOperationsWidth) << what.second << std::right;
+    if (!row.shapes.empty()) {
+      out << row.shapes.size() << " shapes, engines";
+      for (const std::int64_t engine : row.engines) out << " " << engine;
+      if (row.compiled) out << " (compiled at run time)";
+    }
+    out << "\n";
+  }
+  for (const std::string& line : fallback_lines(graph, plan.program)) out << "  " << line << "\n";
+  constexpr double kMiB = 1 << 20;
+  out << "  memory: " << static_cast<double>(plan.memory.total()) / kMiB << " MiB, of it scratch "
+      << static_cast<double>(plan.memory.scratch) / kMiB << " (at least "
+      << static_cast<double>(plan.memory.scratch_lower_bound) / kMiB << ", without reuse "
+      << static_cast<double>(plan.memory.scratch_without_reuse) / kMiB << "); workspace "
+      << static_cast<double>(plan.workspace_bytes) / kMiB << "\n";
+  return out.str();
+}
+
+}  // namespace hvd::models::cudnn

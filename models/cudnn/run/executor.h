@@ -1,0 +1,45 @@
+// The DeviceStep that executes a plan and owns the plan's memory and launches. make_cudnn_step() (cudnn_step.h) calls
+// make_executor() with plans for the present GPU. Tests call make_executor() with their own plans, libraries and
+// GpuRuntime.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "models/cudnn/plan/plan.h"
+#include "models/cudnn/run/compiled_engines.h"
+#include "models/cudnn/run/cudnn_step.h"
+
+namespace hvd::models::cudnn {
+
+struct ExecutorOptions {
+  std::uint64_t seed = 1;
+  bool profile = false;
+  double loss_scale = 0;           ///< see CudnnOptions; used in fp16 only
+  double gradient_prescale = 1.0;  ///< see StepOptions
+  bool tune = false;
+  std::string winners_folder = {};
+  ExchangeTexts exchange = {};
+  int rank = 0;
+};
+
+struct Planning {
+  /// At least one fusion. The step uses the first fusion, unless another fusion was faster in this run or in an earlier
+  /// run.
+  std::vector<Fusion> fusions = {};
+  /// Plans `graph` without the engines in `failed`. The function is called again, with more engines in `failed`, until
+  /// all groups of the plan run. Errors: those of Planner::plan().
+  std::function<Plan(const Graph& graph, const Fusion& fusion, const EngineFailures& failed)> plan = {};
+};
+
+/// `compiled` must have been made for `runtime`. Errors: those of make_cudnn_step().
+std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning, const ExecutorOptions& options,
+                                          gpu::GpuRuntime& runtime, const Backends& backends,
+                                          std::shared_ptr<CompiledEngines> compiled, const ArenaAllocator& allocate);
+
+/// Returns the reason why `device` cannot train in `type`, or "" if it can. `kernels_from`: the oldest compute
+/// capability that our kernels were compiled for, 10 * major + minor. Pure.
+std::string type_refusal(const gpu::Device& device, ComputeType type, int kernels_from);
+
+}  // namespace hvd::models::cudnn

@@ -1,0 +1,1 @@
+"""What every package uses: errors, text from strangers, whole files, locks, processes."""

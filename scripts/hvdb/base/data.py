@@ -1,0 +1,60 @@
+"""Finds the project's files. Only this module distinguishes a checkout from an installation.
+
+A checkout has the data files in results/ and slurm/. The wheel and `cmake --install` put these files into hvdb/data.
+Uses only the standard library, because hvdb.campaign uses this module on login nodes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+BENCH = "hvd_bench"  # the program that measures
+_PACKAGE = Path(__file__).resolve().parents[1]
+_INSTALLED = _PACKAGE / "data"
+# The root of the checkout that this package belongs to; None in an installation.
+CHECKOUT = None if _INSTALLED.is_dir() else _PACKAGE.parents[1]
+_RESULTS = CHECKOUT / "results" if CHECKOUT else _INSTALLED
+_SLURM = CHECKOUT / "slurm" if CHECKOUT else _INSTALLED
+
+SCHEMA = _RESULTS / "schema.sql"
+SCHEMA_2 = _RESULTS / "schema_2.sql"  # the tables that schema version 2 adds to those of version 1
+PUBLISHED = _RESULTS / "published.csv"
+SITES = _SLURM / "sites"
+SPECS = _SLURM / "specs"
+JOB_BODY = _SLURM / "job_body.sh"
+
+
+def recorded_stores() -> list[Path]:
+    """Returns the stores that are checked in with the sources. An installation has no such stores."""
+    return sorted(CHECKOUT.glob("results/recorded/*/*.db")) if CHECKOUT else []
+
+
+def named(file: Path) -> str:
+    """Returns the path of one of the project's files in the form that texts show.
+
+    The path is relative to the checkout, or the absolute path in an installation.
+    """
+    return str(file.relative_to(CHECKOUT) if CHECKOUT else file)
+
+
+def called(command: str) -> str:
+    """Returns what a person types to start `command`: "scripts/merge" if this script exists, else "hvdb merge"."""
+    return f"scripts/{command}" if CHECKOUT and (CHECKOUT / "scripts" / command).is_file() else f"hvdb {command}"
+
+
+def hvd_bench() -> Path | None:
+    """Returns the absolute path of the hvd_bench that belongs to this package.
+
+    In a checkout: the path of the release build's program, even if nothing was built. In an installation: the program
+    in bin/ of the prefix that contains this package, else the first hvd_bench on the PATH, else None.
+    """
+    if CHECKOUT:
+        return CHECKOUT / "build" / "release" / "bin" / BENCH
+    for prefix in _PACKAGE.parents:
+        program = prefix / "bin" / BENCH
+        if program.is_file() and os.access(program, os.X_OK):
+            return program
+    found = shutil.which(BENCH)
+    return Path(found).absolute() if found else None

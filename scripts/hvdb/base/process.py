@@ -1,0 +1,103 @@
+"""Runs hvd_bench under a launcher, and ends the launcher together with all ranks that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from hvdb.base.errors import HvdbError
+
+
+def end_in_order_when_told() -> None:
+    """Makes SIGTERM and SIGHUP raise KeyboardInterrupt from now on, so that run() and its caller can clean up."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # for example SIGHUP stays ignored under nohup
+            signal.signal(number, signal.default_int_handler)
+
+
+def shown(words: Sequence[str], variables: Mapping[str, str]) -> str:
+    """Returns the command as a line that a person can give to a shell."""
+    settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return " ".join([*settings, shlex.join(words)])
+
+
+class RunFailed(HvdbError):
+    """The command failed or took too long. why: the fault, without the text of the command."""
+
+    def __init__(self, why: str, command: str) -> None:
+        super().__init__(f"the run {why}: {command}")
+        self.why = why
+
+
+def run(
+    words: Sequence[str],
+    variables: Mapping[str, str],
+    timeout_seconds: float,
+    directory: Path | None = None,
+    output: IO[bytes] | None = None,
+    inherited: Sequence[int] = (),
+) -> None:
+    """Runs `words` without a shell and without input. Adds `variables` to the caller's environment.
+
+    output: the file for standard output and standard error (default: those of the caller). inherited: descriptors that
+    stay open in the new process. Errors: RunFailed if the process fails or takes longer than `timeout_seconds`; OSError
+    if it cannot be started.
+    """
+    environment = {**os.environ, **variables}
+    if os.geteuid() == 0:
+        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    # The launcher gets a process group of its own, so that _end() reaches the launcher and all its ranks.
+    process = subprocess.Popen(
+        words,
+        env=environment,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        pass_fds=inherited,
+    )
+    try:
+        code = process.wait(timeout_seconds)
+    except subprocess.TimeoutExpired as error:
+        why = f"took longer than {timeout_seconds:.0f} s and was ended"
+        raise RunFailed(why, shown(words, variables)) from error
+    finally:
+        _end(process)
+    if code != 0:
+        raise RunFailed(f"ended with exit code {code}", shown(words, variables))
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Ends the process's group. Sends SIGTERM, on which hvd_bench closes the store, and SIGKILL after 15 s.
+
+    A KeyboardInterrupt during the 15 s kills the group at once.
+    """
+    with contextlib.suppress(ProcessLookupError):  # raised when no process of the group is left
+        try:
+            _signal(process, signal.SIGTERM, 15.0)
+        except KeyboardInterrupt:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        _signal(process, signal.SIGKILL, 5.0)
+
+
+def _signal(process: subprocess.Popen, number: int, patience_seconds: float) -> None:
+    """Sends a signal to the process's group and waits. Errors: ProcessLookupError as soon as the group is empty.
+
+    Returns if the group still has a process after `patience_seconds`.
+    """
+    os.killpg(process.pid, number)
+    end = time.monotonic() + patience_seconds
+    while time.monotonic() < end:
+        process.poll()  # reaps the process if it has ended, because a zombie would still belong to the group
+        os.killpg(process.pid, 0)
+        time.sleep(0.05)

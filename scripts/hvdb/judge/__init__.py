@@ -1,0 +1,1 @@
+"""Computes intervals, efficiencies and verdicts from what was read. No output."""

@@ -1,0 +1,1 @@
+"""Reads stores and other recorded files, and refuses what breaks their rules."""

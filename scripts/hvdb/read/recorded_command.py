@@ -1,0 +1,234 @@
+"""Reads the command line of a stored run. Uses only words in this module's lists, since a stranger may have stored it.
+
+bench/store/provenance.cpp writes: [cd FOLDER &&] [env NAME=value ...] [launcher and its options] hvd_bench options.
+parse() takes the launcher's name, and those options and variables that are listed. No listed option or variable can
+name a file. The person who runs the command again names the program and all files. The command runs without a shell.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from hvdb.base import data
+from hvdb.base.errors import HvdbError
+
+PROGRAM = data.BENCH
+TRACE_VARIABLE = "HOROVOD_TIMELINE"
+
+# Options of hvd_bench that parse() takes. tests/scripts compares the lists with bench/cli/command_line.cpp.
+VALUES = frozenset(
+    "model batch-size image-size classes dtype device threads seed labels learning-rate replay-shrink comm ranks "
+    "schedule allreduce-dtype algorithm bucket-mb segment-kb fusion-threshold-mb cycle-time-ms cache-capacity "
+    "deadline-seconds startup-deadline-seconds "
+    "fusion-level loss-scale nccl-max-ctas num-warmup-batches num-batches-per-iter num-iters target-interval max-time "
+    "label".split()
+)
+FLAGS = frozenset(
+    "auxiliary-head no-winograd fp16-allreduce no-cuda-graph no-launch-ahead no-overlap deterministic tune "
+    "tune-schedule no-nccl-registration share-gpus efficiency fit profile no-check".split()
+)
+# Option for output -> True if the option has a value. The person who runs the command again chooses the output.
+OUTPUTS = {"db": True, "no-db": False, "json": False, "quiet": False, "record-replay": True}
+# Options that name a file which the run needs. The person who runs the command again names the file to use instead.
+FILES = ("replay", "tuning-folder", "timeline-filename")
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,3}")
+_NOTHING = re.compile(r"")
+# mpirun's words that say where to place ranks. Only listed words are taken: mpirun has other words that read a file
+# (rankfile:file=..., seq), and accepts any abbreviation of a word in upper or lower case.
+_OBJECT = "(?:slot|core|hwthread|l[123]cache|numa|package|socket|node|board|none|fill)"
+_MODIFIER = (
+    "(?:pe=[1-9][0-9]{0,3}|span|(?:no)?oversubscribe|overload-allowed|no-overload|if-supported|(?:no)?inherit|"
+    "hwtcpus|corecpus)"
+)
+_PLACE = re.compile(
+    f"(?:(?:ppr:[1-9][0-9]{{0,3}}:)?{_OBJECT}(?::{_MODIFIER}(?:[:,]{_MODIFIER})*)?|:{_MODIFIER}(?:[:,]{_MODIFIER})*)",
+    re.IGNORECASE,
+)
+_NUMBERS = "(?:[0-9]|0x[0-9a-f])[0-9a-f]*(?:,(?:0x)?[0-9a-f]+)*"
+_CPU_BIND = re.compile(
+    "(?:(?:quiet|verbose),)?(?:quiet|verbose|none|no|rank|rank_ldom|sockets|cores|threads|ldoms|boards|"
+    f"(?:map|mask)_(?:cpu|ldom):{_NUMBERS})",
+    re.IGNORECASE,
+)
+_GPU_BIND = re.compile(
+    f"(?:verbose,)?(?:none|closest|(?:single|per_task):[0-9]{{1,4}}|(?:map|mask)_gpu:{_NUMBERS})", re.IGNORECASE
+)
+_SPREAD = r"(?:\*|block|cyclic|fcyclic|plane=[0-9]{1,4})"
+_MPIRUN = {
+    **dict.fromkeys(("-n", "-np", "--n", "--np", "-c"), _NUMBER),
+    **dict.fromkeys(("--map-by", "--bind-to", "--rank-by"), _PLACE),
+    **dict.fromkeys(("--report-bindings", "--use-hwthread-cpus"), _NOTHING),
+}
+# Launcher -> its options -> the pattern that an option's value must match; _NOTHING: the option takes no value.
+LAUNCHERS = {
+    "mpirun": _MPIRUN,
+    "mpiexec": _MPIRUN,
+    "srun": {
+        **dict.fromkeys(("-n", "--ntasks", "-N", "--nodes", "-c", "--cpus-per-task", "--ntasks-per-node"), _NUMBER),
+        **dict.fromkeys(("--gpus-per-node", "--gpus-per-task"), _NUMBER),
+        **dict.fromkeys(("--distribution", "-m"), re.compile(f"{_SPREAD}(?::{_SPREAD}){{0,2}}(?:,(?:No)?Pack)?")),
+        "--cpu-bind": _CPU_BIND,
+        "--gpu-bind": _GPU_BIND,
+        "--hint": re.compile("compute_bound|memory_bound|(?:no)?multithread"),
+        "--mpi": re.compile(r"pmix(_v[0-9])?|pmi2|none"),
+        "--exclusive": _NOTHING,
+    },
+    "jsrun": {
+        **dict.fromkeys(("-n", "--nrs", "-a", "--tasks_per_rs", "-c", "--cpu_per_rs", "-r", "--rs_per_host"), _NUMBER),
+        **dict.fromkeys(("-g", "--gpu_per_rs"), re.compile("[0-9]{1,4}")),
+        **dict.fromkeys(("-b", "--bind"), re.compile("none|rs|(?:proportional-)?packed(?::smt)?:[0-9]{1,4}")),
+        **dict.fromkeys(("-d", "--launch_distribution"), re.compile("packed|cyclic|plane:[0-9]{1,4}")),
+    },
+}
+
+# Environment variables that parse() takes. Each of them tunes the program or a library, and cannot name a file, a
+# plug-in or a program.
+VARIABLES = frozenset(
+    "CUDA_VISIBLE_DEVICES DNNL_DEFAULT_FPMATH_MODE DNNL_MAX_CPU_ISA DNNL_PRIMITIVE_CACHE_CAPACITY FI_PROVIDER "
+    "GLIBC_TUNABLES GOMP_CPU_AFFINITY GOMP_SPINCOUNT HOROVOD_CACHE_CAPACITY HOROVOD_CYCLE_TIME "
+    "HOROVOD_FUSION_THRESHOLD HVD_MAX_CPU_ISA KMP_AFFINITY KMP_BLOCKTIME MALLOC_ARENA_MAX MALLOC_MMAP_THRESHOLD_ "
+    "MALLOC_TOP_PAD_ MALLOC_TRIM_THRESHOLD_ NCCL_ALGO NCCL_BUFFSIZE NCCL_CROSS_NIC NCCL_CUMEM_ENABLE NCCL_DEBUG "
+    "NCCL_IB_DISABLE NCCL_IB_GID_INDEX NCCL_IB_HCA NCCL_MAX_CTAS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MIN_NCHANNELS "
+    "NCCL_NET_GDR_LEVEL NCCL_NTHREADS NCCL_NVLS_ENABLE NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_PROTO NCCL_SHM_DISABLE "
+    "NCCL_SOCKET_IFNAME NCCL_VERSION OMPI_MCA_btl OMPI_MCA_btl_tcp_if_include OMPI_MCA_btl_vader_single_copy_mechanism "
+    "OMPI_MCA_coll OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_mpi_yield_when_idle OMPI_MCA_mtl OMPI_MCA_pml "
+    "OMPI_MCA_rmaps_base_mapping_policy OMPI_MCA_rmaps_base_oversubscribe OMP_DYNAMIC OMP_MAX_ACTIVE_LEVELS "
+    "OMP_NUM_THREADS OMP_PLACES OMP_PROC_BIND OMP_SCHEDULE OMP_WAIT_POLICY ONEDNN_DEFAULT_FPMATH_MODE "
+    "ONEDNN_MAX_CPU_ISA ONEDNN_PRIMITIVE_CACHE_CAPACITY PRTE_MCA_rmaps_base_oversubscribe "
+    "PRTE_MCA_rmaps_default_mapping_policy "
+    "UCX_NET_DEVICES UCX_TLS".split()
+)
+# A "/" is allowed only in a network (10.0.0.0/16), so that even a listed variable cannot name a file.
+_VALUE = re.compile(r"(?:[A-Za-z0-9_.,:;=^+*{}()@% \[\]-]|(?<=[0-9])/(?=[0-9]))*")
+# Environment variables that mean the same as an option of mpirun. Like the option, such a variable could name a file.
+_PLACES = frozenset(
+    "OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_rmaps_base_mapping_policy "
+    "PRTE_MCA_rmaps_default_mapping_policy".split()
+)
+
+
+class Unknown(ValueError):
+    """A part of the command line is in none of this module's lists. The error's text names the part."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The parts of a command line that are used. left_out: a line for each variable that is not used.
+
+    Each option and its value are one word, so that no value can be the word ":", by which mpirun starts a new command.
+    """
+
+    launcher: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)  # option in FILES -> the file's name in the command line
+    left_out: tuple[str, ...] = ()
+
+
+def parse(command_line: str) -> Recorded:
+    """Parses a recorded command line. Errors: Unknown."""
+    if "\0" in command_line:
+        raise Unknown("it holds a NUL character")
+    try:
+        words = shlex.split(command_line)
+    except ValueError as error:
+        raise Unknown(str(error).lower()) from None
+    if words[:1] == ["cd"] and words[2:3] == ["&&"]:
+        words = words[3:]
+    variables, words, left_out = _variables(words)
+    rest = iter(words)
+    launcher = _launcher(words, rest)
+    options, files = _options(rest)
+    if trace := variables.pop(TRACE_VARIABLE, ""):
+        files.setdefault("timeline-filename", trace)
+    return Recorded(launcher, options, variables, files, left_out)
+
+
+def _variables(words: list[str]) -> tuple[dict[str, str], list[str], tuple[str, ...]]:
+    """Returns the variables to use, the words that follow the variables, and a line for each variable left out."""
+    count = 1 if words[:1] == ["env"] else 0
+    taken, left_out = {}, []
+    while count < len(words) and (match := re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", words[count], re.DOTALL)):
+        name, value = match.groups()
+        allowed = _PLACE if name in _PLACES else _VALUE
+        if name == TRACE_VARIABLE or (name in VARIABLES and allowed.fullmatch(value)):
+            taken[name] = value
+        else:
+            left_out.append(f"variable {name}={value}: set it yourself if you trust it")
+        count += 1
+    return taken, words[count:], tuple(left_out)
+
+
+def _launcher(words: list[str], rest: Iterator[str]) -> tuple[str, ...]:
+    """Returns the launcher with its options, or () without a launcher. Reads `rest` up to the program's name.
+
+    The program's name is read too.
+    """
+    first = next(rest, "")
+    if PurePosixPath(first).name == PROGRAM:
+        return ()
+    if first not in LAUNCHERS:
+        raise Unknown(f"'{first}' is not {PROGRAM} or a known launcher ({', '.join(LAUNCHERS)})")
+    taken = [first]
+    for word in rest:
+        if PurePosixPath(word).name == PROGRAM and not word.startswith("-"):
+            return tuple(taken)
+        name, equals, value = word.partition("=")
+        allowed = LAUNCHERS[first].get(name)
+        if allowed is None:
+            kind = f"option of {first}" if word.startswith("-") else "program"
+            raise Unknown(f"unknown {kind} '{name if word.startswith('-') else word}'")
+        if allowed is _NOTHING and not equals:
+            taken.append(word)
+            continue
+        value = value if equals else next(rest, "")
+        if not value or not allowed.fullmatch(value):
+            raise Unknown(f"{first}'s option {name} has the value '{value}', which is not taken")
+        taken += [f"{name}={value}"] if equals else [name, value]
+    raise Unknown(f"there is no {PROGRAM} behind {first}")
+
+
+def _options(rest: Iterator[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Returns the options of hvd_bench to use, and a dict: option in FILES -> the file's name."""
+    taken, files = [], {}
+    for word in rest:
+        name, equals, value = word.partition("=")
+        name = name.removeprefix("--").replace("_", "-") if word.startswith("--") else ""
+        if word == "train" and not taken:
+            continue
+        if name in FLAGS and not equals:
+            taken.append(f"--{name}")
+            continue
+        if OUTPUTS.get(name) is False and not equals:
+            continue
+        if name not in VALUES and name not in FILES and not OUTPUTS.get(name):
+            raise Unknown(f"unknown option '{word.partition('=')[0]}' of {PROGRAM}")
+        if not equals:
+            value = next(rest, None)
+            if value is None or value.startswith("--"):
+                raise Unknown(f"the value of option '{word}' is missing")
+        if name in VALUES:
+            taken.append(f"--{name}={value}")
+        elif name in FILES:
+            files[name] = value
+    return tuple(taken), files
+
+
+def command(recorded: Recorded, program: Path, store_file: Path, files: Mapping[str, Path]) -> list[str]:
+    """Returns the words of the command to run. files: option in FILES -> the file to use instead of the recorded file.
+
+    A trace is written beside the store.
+
+    Errors: HvdbError if --replay was recorded and `files` has no file for it.
+    """
+    if "replay" in recorded.files and "replay" not in files:
+        raise HvdbError(f"the run replays the file '{recorded.files['replay']}': name your copy of it with --replay")
+    own = [f"--{name}={path}" for name, path in files.items() if name in recorded.files]
+    if "timeline-filename" in recorded.files:
+        own.append(f"--timeline-filename={store_file}.trace")
+    return [*recorded.launcher, str(program), *recorded.options, *own, f"--db={store_file}"]

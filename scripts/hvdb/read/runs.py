@@ -1,0 +1,232 @@
+"""Reads the runs of one or more stores as plain data. The fields match the tables of results/schema.sql."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hvdb.base import progress
+from hvdb.base.errors import HvdbError, NotComparable
+from hvdb.read import store, values
+
+Item, Key = TypeVar("Item"), TypeVar("Key")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One row of provenance. in_fingerprint: True if a change of the fact can change the result."""
+
+    value: str
+    in_fingerprint: bool
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of a profiled step. seconds, flops and bytes are means per step and rank."""
+
+    seq: int
+    node: str
+    kind: str
+    implementation: str
+    library: bool
+    seconds: float
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Component:
+    """One part of a run's step time. fraction: the part's fraction of the step. low, high: interval of `fraction`."""
+
+    fraction: float
+    seconds: float
+    low: float | None
+    high: float | None
+
+    @property
+    def unresolved(self) -> bool:
+        """True if the interval contains 0. The run then does not show whether the part exists.
+
+        A part that was 0 in every round is resolved: the run shows that the part does not exist.
+        """
+        return self.low is not None and self.high is not None and self.low <= 0 <= self.high and self.low < self.high
+
+
+@dataclass
+class Samples:
+    """Samples of one kind, float64, in seconds per step (a loss has no unit).
+
+    highest, lowest: for each sample, the maximum and minimum over the ranks added so far. Both are cut to the number of
+    samples of the rank with the fewest samples, because the ranks of a killed job may have different numbers.
+    """
+
+    highest: np.ndarray
+    lowest: np.ndarray
+    ranks: int = 1
+
+    def add_rank(self, values: np.ndarray) -> None:
+        shortest = min(len(values), len(self.highest))
+        self.highest = np.maximum(self.highest[:shortest], values[:shortest])
+        self.lowest = np.minimum(self.lowest[:shortest], values[:shortest])
+        self.ranks += 1
+
+
+@dataclass
+class Run:
+    """One row of table run, with the rows of other tables that belong to the run.
+
+    columns: column of table run -> its value (units as in the schema).
+    samples: kind -> its samples over ranks. Memory does not grow with the number of ranks.
+    replicates: figure ("step_seconds", "efficiency") -> its bootstrap replicates, float64, in the figure's unit.
+    """
+
+    columns: dict[str, Any]
+    session: dict[str, Any]
+    source: Path
+    provenance: dict[str, Fact] = field(default_factory=dict)
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    samples: dict[str, Samples] = field(default_factory=dict)
+    replicates: dict[str, np.ndarray] = field(default_factory=dict)
+    decomposition: dict[str, Component] = field(default_factory=dict)
+    operations: list[Operation] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        # Makes run.model return run.columns["model"]. Python calls this only if there is no attribute of that name.
+        columns = self.__dict__.get("columns", {})
+        if name in columns:
+            return columns[name]
+        raise AttributeError(name)
+
+    @property
+    def short_id(self) -> str:
+        """The first eight characters of the UUID, which the footers of plots show."""
+        return self.columns["uuid"][:8]
+
+    def fact(self, key: str) -> str:
+        """Returns the value of the fact `key` in provenance, or "" if the run has no such fact."""
+        found = self.provenance.get(key)
+        return found.value if found else ""
+
+    def number(self, key: str) -> float | None:
+        """Returns the value of the fact `key` in provenance if it is a number above zero, else None."""
+        try:
+            value = float(self.fact(key))
+        except ValueError:
+            return None
+        return value if 0 < value < math.inf else None
+
+    def step_seconds_series(self) -> np.ndarray:
+        """Returns the step time of each sample in seconds, the maximum over ranks. Empty if there are no samples."""
+        return self.highest("step_seconds")
+
+    def highest(self, kind: str) -> np.ndarray:
+        """Returns the maximum over ranks of each sample of `kind`. Empty if there are no such samples."""
+        return self.samples[kind].highest if kind in self.samples else np.empty(0)
+
+    def lowest(self, kind: str) -> np.ndarray:
+        """Returns the minimum over ranks of each sample of `kind`. Empty if there are no such samples."""
+        return self.samples[kind].lowest if kind in self.samples else np.empty(0)
+
+    def replicates_of(self, figure: str) -> np.ndarray:
+        """Returns the bootstrap replicates of a figure. Empty if the run has none."""
+        return self.replicates.get(figure, np.empty(0))
+
+
+def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[str, dict], source: Path) -> Run:
+    uuid = row["uuid"]
+    run = Run(columns=dict(row), session=sessions[row["session_uuid"]], source=source)
+    for fact in connection.execute("SELECT * FROM provenance WHERE run_uuid = ? ORDER BY key", (uuid,)):
+        run.provenance[fact["key"]] = Fact(fact["value"], bool(fact["in_fingerprint"]))
+    run.ranks = [dict(r) for r in connection.execute("SELECT * FROM rank WHERE run_uuid = ? ORDER BY rank", (uuid,))]
+    for sample in connection.execute("SELECT * FROM sample WHERE run_uuid = ? ORDER BY kind, rank", (uuid,)):
+        kind, numbers = sample["kind"], np.frombuffer(sample["data"], dtype="<f8")
+        if kind.endswith(values.REPLICATES_OF):
+            run.replicates[kind.removesuffix(values.REPLICATES_OF)] = numbers
+        elif known := run.samples.get(kind):
+            known.add_rank(numbers)
+        else:
+            run.samples[kind] = Samples(numbers, numbers)
+    for part in connection.execute("SELECT * FROM decomposition WHERE run_uuid = ?", (uuid,)):
+        run.decomposition[part["component"]] = Component(part["fraction"], part["seconds"], part["low"], part["high"])
+    columns = "seq, node, kind, implementation, library, seconds, flops, bytes"
+    for row in connection.execute(f"SELECT {columns} FROM operation WHERE run_uuid = ? ORDER BY seq", (uuid,)):
+        run.operations.append(Operation(*row[:4], bool(row["library"]), *row[5:]))
+    return run
+
+
+def _size(path: Path) -> int:
+    """Returns the size of the file in bytes, or 0 after an error. The error is reported when the file is opened."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def load(paths: Iterable[Path | str], step: progress.Step = progress.silent) -> list[Run]:
+    """Returns all runs of the stores, oldest first. A run that is in several stores is returned once.
+
+    step: called with (bytes done, total bytes) after each run.
+    Errors: StoreError for a file that is not a complete store of our schema; NotComparable if two runs with one UUID
+    have different contents.
+    """
+    found: dict[str, Run] = {}
+    files = list(map(Path, paths))
+    sizes = [_size(path) for path in files]
+    for number, path in enumerate(files):
+        with store.open_readonly(path) as connection:
+            sessions = {row["uuid"]: dict(row) for row in connection.execute("SELECT * FROM session")}
+            (count,) = connection.execute("SELECT count(*) FROM run").fetchone()
+            for read, row in enumerate(connection.execute("SELECT * FROM run ORDER BY started_utc, uuid"), 1):
+                run = _read_run(connection, row, sessions, path)
+                known = found.setdefault(run.uuid, run)
+                if known is not run and known.columns != run.columns:
+                    raise NotComparable(
+                        f"run {run.uuid} has different contents in {known.source} and in {path}; use one of them"
+                    )
+                step(sum(sizes[:number]) + sizes[number] * read / count, sum(sizes))
+    return sorted(found.values(), key=lambda run: (run.started_utc, run.uuid))
+
+
+def samples_of_ranks(wanted: Iterable[tuple[Run, str]]) -> Iterator[tuple[Run, dict[int, np.ndarray]]]:
+    """Yields, for each (run, kind of samples), the run and a dict: rank -> its samples as stored, (count,), float64.
+
+    Unlike load(), this function keeps the samples of each rank apart, and has the samples of only one run in memory at
+    a time. It opens every store once, so it yields the runs store by store. Units: as in Samples.
+    Errors: StoreError, also for a store that changed after load().
+    """
+    for source, members in grouped(wanted, lambda each: each[0].source).items():
+        with store.open_readonly(source) as connection:
+            for run, kind in members:
+                rows = connection.execute(
+                    "SELECT rank, data FROM sample WHERE run_uuid = ? AND kind = ? ORDER BY rank", (run.uuid, kind)
+                )
+                yield run, {row["rank"]: np.frombuffer(row["data"], dtype="<f8") for row in rows}
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Groups `items` by key(item). The groups, and the items within each group, keep the order of `items`."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def by_session(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Returns UUID of a session -> those of `runs` that belong to the session."""
+    return grouped(runs, lambda run: run.session_uuid)
+
+
+def find(runs: list[Run], prefix: str) -> Run:
+    """Returns the run whose UUID starts with `prefix`. Errors: HvdbError if there is no such run, or more than one."""
+    matches = [run for run in runs if run.uuid.startswith(prefix.lower())]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise HvdbError(f"no run starts with '{prefix}'; the stores hold: {', '.join(r.short_id for r in runs) or '-'}")
+    raise HvdbError(f"'{prefix}' is the start of {len(matches)} runs: {', '.join(r.uuid for r in matches)}")

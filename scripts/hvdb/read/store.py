@@ -1,0 +1,343 @@
+"""Opens a store file read-only, after checking that the file is a complete store with a known schema.
+
+Uses only the standard library, because hvdb.campaign imports this module on login nodes without packages. Only the
+check of the values needs numpy.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdb.base.errors import StoreError
+from hvdb.read import untrusted
+from hvdb.read.untrusted import APPLICATION_ID, DAMAGE, journal_of
+
+SQLITE_MAGIC = b"SQLite format 3\x00"
+# Seconds that a reader waits while another program writes to the file.
+WAIT_SECONDS = 10.0
+# A store's check may take CHECK_SECONDS + size / CHECK_BYTES_PER_SECOND of processor time. Measured rate of the check:
+# 100 MB/s and more.
+CHECK_SECONDS, CHECK_BYTES_PER_SECOND = 60.0, 5e6
+
+
+class InUse(StoreError):
+    """Another program, probably a running job, is using the file."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """The facts in the first 100 bytes of a store. bytes: the size that the file should have; 0 if it is not stored.
+
+    plain: True if the store has a rollback journal and text in UTF-8, as all stores of hvd_bench have. SQLite may
+    create files beside a store that is not plain when it reads the store.
+    """
+
+    application_id: int
+    version: int
+    bytes: int
+    plain: bool
+
+
+def is_partial(path: Path) -> bool:
+    """Returns True for `<store>.<session uuid>.partial`, the working file of a job that has not published its runs."""
+    return path.suffix == ".partial"
+
+
+def is_database(path: Path) -> bool:
+    """Returns True for a file that begins like an SQLite file. Errors: OSError if the file exists but is unreadable."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+
+
+def read_header(path: Path) -> Header:
+    """Returns the header of an SQLite file. Never call this while SQLite has the file open in this process.
+
+    This function closes the file, and closing a file drops all POSIX locks of the process on the file.
+
+    Errors: StoreError if the file does not exist, is empty, is unreadable, or is not an SQLite file.
+    Source: https://www.sqlite.org/fileformat.html, "The Database Header".
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise StoreError(f"{path}: not a file")  # reading a pipe would wait for a writer
+        with path.open("rb") as file:
+            head = file.read(100)
+    except FileNotFoundError as error:
+        raise StoreError(f"{path}: no such file") from error
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+    if not head:
+        raise StoreError(f"{path}: empty file; the job ended before it wrote anything, so leave it out")
+    if head[: len(SQLITE_MAGIC)] != SQLITE_MAGIC:
+        raise StoreError(f"{path}: not an SQLite file")
+    if len(head) < 100:
+        raise StoreError(f"{path}: damaged: {len(head)} bytes only; leave it out or restore a copy")
+
+    def number(offset: int, size: int = 4) -> int:
+        return int.from_bytes(head[offset : offset + size], "big")
+
+    page = 65536 if number(16, 2) == 1 else number(16, 2)
+    sized = number(24) == number(92)  # unequal if an old SQLite wrote the file; the page count may then be wrong
+    plain = head[18:20] == b"\x01\x01" and number(56) in (0, 1)
+    return Header(number(68), number(60), page * number(28) if sized else 0, plain)
+
+
+def require_ours(path: Path) -> None:
+    """Checks the header and the size of a store, and nothing else, so that checking a thousand files takes little time.
+
+    Errors: StoreError if `path` is not a store with a known schema, or is shorter than its header says.
+    """
+    header = require_safe_to_open(path)
+    journal = journal_of(path).exists()  # asked before the size is read, in case a transaction ends in between
+    seen = state(path)
+    if seen is None:
+        raise StoreError(f"{path}: no such file")  # the file was renamed a moment ago
+    size = seen[1]
+    if size < header.bytes and not journal:
+        raise StoreError(
+            f"{path}: half-written or damaged: {size} of {header.bytes} bytes; "
+            "wait until it is copied whole, or leave it out"
+        )
+
+
+def require_safe_to_open(path: Path) -> Header:
+    """Checks and returns the header of a store that may be in use. Unlike require_ours(), ignores the file's size."""
+    header = read_header(path)
+    _require_known(header.application_id, header.version, path)
+    if not header.plain:
+        raise StoreError(f"{path}: damaged: not in the journal mode or text encoding that hvd_bench writes")
+    _require_own_journal(path)
+    return header
+
+
+def _require_known(application_id: int, version: int, path: Path) -> None:
+    if application_id != APPLICATION_ID:
+        raise StoreError(f"{path}: a database of another program (application_id {application_id:#x})")
+    if why := untrusted.unknown_version(version):
+        raise StoreError(f"{path}: {why}")
+
+
+def _require_own_journal(path: Path) -> None:
+    journal = journal_of(path)
+    try:
+        why = untrusted.journal_fault(journal)
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}"
+    if why:
+        raise StoreError(f"{journal}: {why}; remove it")
+
+
+def check(connection: sqlite3.Connection, path: Path, database: str = "main", *, thorough: bool = True) -> None:
+    """Raises StoreError if a database is not a complete store with a known schema and possible values (values.py).
+
+    database: the name in `connection` of the file `path`. All readers and the merge call this function, so all of them
+    refuse the same files. thorough=False: checks only the tables, which takes milliseconds for a store of any size and
+    does not need numpy.
+    """
+    seen = state(path)  # None if the job that wrote the file has just renamed it
+    seconds = CHECK_SECONDS + (seen[1] if seen else 0) / CHECK_BYTES_PER_SECOND
+    try:
+        with untrusted.deadline(connection, seconds):
+            (application,) = connection.execute(f"PRAGMA {database}.application_id").fetchone()
+            version = untrusted.version_of(connection, database)
+            _require_known(application, version, path)
+            if why := untrusted.table_fault(connection, version, database):
+                raise StoreError(f"{path}: {why}")
+            if not thorough:
+                return
+            from hvdb.read import values  # imported here, because it needs numpy
+
+            faults = [row[0] for row in connection.execute(f"PRAGMA {database}.integrity_check(3)")]
+            if faults != ["ok"]:
+                raise StoreError(f"{path}: damaged: {'; '.join(faults)}; leave it out or restore a copy")
+            if why := values.fault(connection, database):
+                raise StoreError(f"{path}: damaged: {why}; leave it out or restore a copy")
+    except DAMAGE as error:
+        raise fault(path, error) from error
+
+
+def fault(path: Path, error: Exception) -> StoreError:
+    """Turns an error of SQLite about `path` into a StoreError that says what to do. error: one of DAMAGE."""
+    text = untrusted.in_words(error)
+    if needs_rollback(error):
+        return changed(path)  # there was no journal when the file was opened, so another program is writing to the file
+    if "locked" in text or "busy" in text:
+        return InUse(f"{path}: in use ({text}): its job still writes; try again when it has ended")
+    if "unable to open" in text:  # SQLite uses this text also for a damaged schema
+        if not os.access(path, os.R_OK):
+            return StoreError(f"{path}: cannot be opened: {text}; check its permissions")
+        text = "SQLite cannot open it"
+    return StoreError(f"{path}: damaged: {text}; leave it out or restore a copy")
+
+
+def changed(path: Path) -> InUse:
+    """Returns the error for a file that changed during reading."""
+    return InUse(f"{path}: changed while it was read; try again when its job has ended")
+
+
+def state(path: Path) -> tuple[int, int, int] | None:
+    """Returns (inode, size, modification time) of the file, or None if there is no file. A write changes the result."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def needs_rollback(error: Exception) -> bool:
+    """Returns True if SQLite raised `error` because of a hot journal, which a read-only connection cannot roll back."""
+    name = getattr(error, "sqlite_errorname", None)  # None in versions of Python before 3.11
+    return name == "SQLITE_READONLY_ROLLBACK" if name else "readonly database" in str(error)
+
+
+@contextmanager
+def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
+    """Calls open_it(URI) to open `path` read-only. Never changes the file `path`.
+
+    A job that was killed while writing leaves a hot journal. SQLite must roll a hot journal back before it can read the
+    store, and that is a write. Only in this case, open_it() gets a private copy of the store and its journal.
+    SQLite uses locks to distinguish a hot journal from the journal of a program that is writing. But a running job
+    takes no locks on its working file, because cluster file systems may have no locks. So the copy is used only if
+    neither the store nor the journal changed during copying.
+    """
+    with ExitStack() as stack:
+        try:
+            open_it(f"{path.resolve().as_uri()}?mode=ro")
+        except sqlite3.OperationalError as error:
+            if not needs_rollback(error):
+                raise fault(path, error) from error
+            copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hvdb-"))) / path.name
+            before = state(path), state(journal_of(path))
+            try:
+                shutil.copyfile(path, copy)
+                shutil.copyfile(journal_of(path), journal_of(copy))
+            except FileNotFoundError as gone:
+                raise changed(path) from gone
+            except OSError as failed:
+                raise StoreError(f"{path}: cannot be copied to be read: {failed.strerror}") from failed
+            if (state(path), state(journal_of(path))) != before:
+                raise changed(path) from error
+            _require_own_journal(copy)
+            try:
+                open_it(f"{copy.as_uri()}?mode=rw")
+            except DAMAGE as second:
+                raise fault(path, second) from second
+        except DAMAGE as error:
+            raise fault(path, error) from error
+        yield
+
+
+@contextmanager
+def open_readonly(path: Path | str, *, thorough: bool = True) -> Iterator[sqlite3.Connection]:
+    """Yields a connection to the checked store `path` that cannot write. Never changes the file. thorough: see check().
+
+    Errors: StoreError; InUse if another program locks the file for longer than WAIT_SECONDS.
+    """
+    path = Path(path)
+    require_ours(path)
+    connection = None
+
+    def connect(uri: str) -> None:
+        nonlocal connection
+        if connection is not None:
+            connection.close()
+        connection = sqlite3.connect(uri, uri=True, timeout=WAIT_SECONDS)
+        untrusted.harden(connection)
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # takes the lock; fails on a hot journal
+
+    try:
+        with _readable(path, connect):
+            connection.row_factory = sqlite3.Row
+            # One transaction, so that the check and the later reads see the same state of the store.
+            connection.isolation_level = None
+            connection.execute("BEGIN")
+            check(connection, path, thorough=thorough)
+            connection.execute("PRAGMA query_only = ON")
+            yield connection
+    except DAMAGE as error:
+        raise fault(path, error) from error
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+@contextmanager
+def attached(
+    connection: sqlite3.Connection, path: Path, name: str, wait_seconds: float = WAIT_SECONDS
+) -> Iterator[Callable[[], None]]:
+    """Attaches the store `path` read-only as `name`, checks the store, and detaches it at the end of the `with`.
+
+    The connection must be in autocommit mode, opened with uri=True, and outside a transaction. Inside the `with` the
+    connection is in a transaction, so that the check and the later reads see the same state of the store. The caller
+    commits or rolls back. Yields a function that raises InUse if another program has written to the file in spite of
+    the locks. Call this function before using the data that was read.
+    Errors: those of open_readonly().
+    """
+    require_ours(path)
+    connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait_seconds)}")
+    _detach(connection, path, name)  # needed if an earlier attempt to detach failed
+    with _readable(path, lambda uri: connection.execute(f"ATTACH ? AS {name}", (uri,))):
+        try:
+            begun = _begin(connection, path, name)
+
+            def require_unchanged() -> None:
+                if state(path) != begun:
+                    raise changed(path)
+
+            try:
+                check(connection, path, name)
+            except StoreError:
+                require_unchanged()  # raises InUse instead, because a half-finished write looks like damage
+                raise
+            yield require_unchanged
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            _detach(connection, path, name)
+
+
+def _detach(connection: sqlite3.Connection, path: Path, name: str) -> None:
+    """Detaches `name` if it is attached. Raises InUse (since SQLite 3.46) if another program is writing to the file."""
+    if name not in (row[1] for row in connection.execute("PRAGMA database_list")):
+        return
+    try:
+        connection.execute(f"DETACH {name}")
+    except sqlite3.OperationalError as error:
+        raise fault(path, error) from error
+
+
+def _begin(connection: sqlite3.Connection, path: Path, name: str) -> tuple[int, int, int] | None:
+    """Begins a transaction while no other program is writing to the file. Returns the file's state() at this moment."""
+    for _ in range(20):
+        before = state(path)
+        connection.execute("BEGIN")
+        try:
+            connection.execute(f"SELECT count(*) FROM {name}.sqlite_schema").fetchone()  # takes the lock
+        except DAMAGE as error:
+            raise fault(path, error) from error
+        if state(path) == before:
+            return before
+        connection.execute("ROLLBACK")
+    raise changed(path)
+
+
+def create(path: Path, page_bytes: int = 4096) -> sqlite3.Connection:
+    """Creates an empty store at `path`, which must not exist. The caller closes the returned connection.
+
+    The store has schema version 1. untrusted.make_tables() can raise the version.
+    """
+    connection = sqlite3.connect(path, uri=True)
+    connection.row_factory = sqlite3.Row
+    connection.execute(f"PRAGMA page_size = {page_bytes}")
+    untrusted.make_tables(connection, 1)
+    return connection

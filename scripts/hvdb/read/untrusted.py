@@ -1,0 +1,236 @@
+"""Reads SQLite files that a stranger may have made. Evaluates no expression of such a file, and refuses a file whose
+tables differ from those in SCHEMAS.
+
+Uses only the standard library, because hvdb.campaign, which imports this module, runs on login nodes without packages.
+Functions that check return a fault as text.
+Source: https://www.sqlite.org/security.html, "Untrusted SQLite Database Files".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from hvdb.base import data
+
+APPLICATION_ID = 0x68766462  # 'hvdb'
+# Schema version -> the SQL file with the tables that this version adds to those of the previous version.
+SCHEMAS = {1: data.SCHEMA, 2: data.SCHEMA_2}
+
+
+@dataclass(frozen=True)
+class Record:
+    """The data that is stored and merged as a unit: a row of `table`, which has a `uuid`, and its rows in child tables.
+
+    version: the first schema version that has `table`. key: the column of the child tables that contains the UUID.
+    children: child table -> the columns by which its rows are ordered.
+    """
+
+    table: str
+    noun: str
+    version: int
+    key: str
+    children: dict[str, str]
+
+
+RUN = Record(
+    "run",
+    "run",
+    1,
+    "run_uuid",
+    {"provenance": "key", "rank": "rank", "sample": "rank, kind", "decomposition": "component", "operation": "seq"},
+)
+COLL = Record(
+    "coll_session",
+    "session of collectives",
+    2,
+    "session_uuid",
+    {"coll_provenance": "key", "coll_cell": "seq", "coll_sample": "seq, kind"},
+)
+RECORDS = (RUN, COLL)
+# sqlite3 raises these errors for a damaged file. The messages of these errors quote the file and may not be UTF-8.
+DAMAGE = (sqlite3.Error, UnicodeDecodeError)
+# Most bytes of a text or blob that is read. A blob of this size has samples of one kind for 33 million steps.
+LONGEST_BYTES = 256 << 20
+LIMITS = {
+    "SQLITE_LIMIT_LENGTH": LONGEST_BYTES,
+    "SQLITE_LIMIT_SQL_LENGTH": 100_000,
+    "SQLITE_LIMIT_COLUMN": 200,
+    "SQLITE_LIMIT_EXPR_DEPTH": 200,
+    "SQLITE_LIMIT_TRIGGER_DEPTH": 1,
+    "SQLITE_LIMIT_LIKE_PATTERN_LENGTH": 100,
+}
+# The files in SCHEMAS never contain the word "collate", not even in a comment. A schema with this word therefore comes
+# from a stranger.
+COLLATION = re.compile(r"\bcollate\b", re.IGNORECASE)
+SUPER_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
+
+
+def harden(connection: sqlite3.Connection) -> None:
+    """Makes a connection safe for files from strangers. Call this before the first query.
+
+    If table_fault() then finds no fault in an opened or attached file, SQLite evaluates no expression of that file.
+    SQLite ignores the file's CHECK constraints, because a stranger may have chosen them.
+    """
+    for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "ignore_check_constraints = ON", "mmap_size = 0"):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    if hasattr(connection, "setlimit"):  # exists in Python 3.11 and newer
+        for name, value in LIMITS.items():
+            connection.setlimit(getattr(sqlite3, name), value)
+
+
+@contextmanager
+def deadline(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
+    """Ends a statement in the `with` by sqlite3.OperationalError('interrupted') after `seconds` of processor time."""
+    end = time.process_time() + seconds
+    connection.set_progress_handler(lambda: time.process_time() > end, 1000)
+    try:
+        yield
+    finally:
+        connection.set_progress_handler(None, 0)
+
+
+def tables(version: int) -> tuple[str, ...]:
+    """Returns the names of the tables of a schema version. A parent table comes before its child tables."""
+    parts = ((record.table, *record.children) for record in RECORDS if record.version <= version)
+    return ("session", *(table for part in parts for table in part))
+
+
+def version_of(connection: sqlite3.Connection, database: str = "main") -> int:
+    """Returns the schema version that the header of an opened or attached store contains. Errors: DAMAGE."""
+    return connection.execute(f"PRAGMA {database}.user_version").fetchone()[0]
+
+
+def records(connection: sqlite3.Connection, database: str = "main") -> tuple[Record, ...]:
+    """Returns those members of RECORDS for which a store has tables. The store must have been checked."""
+    version = version_of(connection, database)
+    return tuple(record for record in RECORDS if record.version <= version)
+
+
+def make_tables(connection: sqlite3.Connection, version: int) -> None:
+    """Upgrades 'main', a store or an empty file, to schema version `version` if its version is lower.
+
+    Runs in the caller's transaction. Errors: sqlite3.Error.
+    """
+    for number, file in SCHEMAS.items():
+        if version_of(connection) < number <= version:
+            for statement in _statements(file.read_text(encoding="utf-8")):
+                connection.execute(statement)
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Yields the statements of a script one by one, because executescript() would commit the caller's transaction."""
+    piece = ""
+    for line in script.splitlines(keepends=True):
+        piece += line
+        if sqlite3.complete_statement(piece):
+            yield piece
+            piece = ""
+
+
+@cache
+def columns(version: int = max(SCHEMAS)) -> dict[str, tuple[str, ...]]:
+    """Returns table -> its columns, for the tables of a schema version. A table has equal columns in all versions."""
+    return {table: tuple(column[0] for column in found) for table, found in _layout(version).items()}
+
+
+@cache
+def _layout(version: int) -> dict[str, tuple[tuple, ...]]:
+    connection = sqlite3.connect(":memory:")
+    try:
+        make_tables(connection, version)
+        return {table: _columns(connection, "main", table) for table in tables(version)}
+    finally:
+        connection.close()
+
+
+def _columns(connection: sqlite3.Connection, database: str, table: str) -> tuple[tuple, ...]:
+    """Returns, for each column, (name, position in the primary key, code that says if it is hidden or generated)."""
+    return tuple((row[1], row[5], row[6]) for row in connection.execute(f"PRAGMA {database}.table_xinfo({table})"))
+
+
+def unknown_version(version: int) -> str | None:
+    """Returns the reason why stores of a schema version cannot be read; None if they can be read."""
+    if version in SCHEMAS:
+        return None
+    known = ", ".join(map(str, SCHEMAS))
+    return (
+        f"schema version {version}, this program knows {known}; read it with the scripts of the version that wrote it"
+    )
+
+
+def table_fault(connection: sqlite3.Connection, version: int, database: str = "main") -> str | None:
+    """Returns how the tables of a file differ from those of schema version `version`; None if they do not differ.
+
+    A view, virtual table, trigger, generated column or additional index is a fault, because SQLite would evaluate its
+    expressions. A collation is a fault, because it decides which texts are equal. Errors: DAMAGE.
+    """
+    known = _layout(version)
+    found = set()
+    for name, kind, page, sql in connection.execute(
+        f"SELECT name, type, rootpage, sql FROM {database}.sqlite_schema"
+    ).fetchall():
+        if str(name).startswith("sqlite_") and ((kind == "index" and sql is None) or (kind == "table" and page)):
+            continue  # SQLite itself made this: the index of a primary key, or a table of ANALYZE
+        shown = printable(f"{kind} '{name}'")
+        if kind != "table" or not page or name not in known:
+            return f"holds a {shown}, which schema version {version} does not have"
+        if COLLATION.search(str(sql)):
+            return f"its table '{name}' compares text by a collation of its own"
+        found.add(name)
+    for table, expected in known.items():
+        if table not in found:
+            return f"damaged: its table '{table}' is missing"
+        if _columns(connection, database, table) != expected:
+            return f"its table '{table}' lacks columns of schema version {version} or has others"
+    return None
+
+
+def journal_of(path: Path) -> Path:
+    """Returns the path of SQLite's journal of the file `path`. The journal of a link lies beside the link's target."""
+    return Path(f"{os.path.realpath(path)}-journal")
+
+
+def journal_fault(journal: Path) -> str | None:
+    """Returns the reason why SQLite must not open a journal; None if SQLite may open it, or if there is no journal.
+
+    If the journal were a pipe, SQLite would wait for ever. A journal may end with the name of a super-journal. When
+    SQLite rolls this journal back, it deletes the file of that name, so a stranger's journal could delete any file. The
+    journals of hvd_bench never contain such a name.
+
+    Source: https://www.sqlite.org/fileformat.html, "The Rollback Journal". Errors: OSError.
+    """
+    try:
+        if not stat.S_ISREG(journal.stat().st_mode):
+            return "is not a file"
+        with journal.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - len(SUPER_JOURNAL_MAGIC)))
+            if file.read() == SUPER_JOURNAL_MAGIC:
+                return "names another file, which rolling it back may delete"
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def printable(text: str, longest: int = 160) -> str:
+    """Returns `text` on one line, with '?' in place of unprintable characters, cut to `longest` characters."""
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    return shown if len(shown) <= longest else shown[: longest - 3] + "..."
+
+
+def in_words(error: Exception) -> str:
+    """Returns SQLite's error message in printable characters. The message may quote a file from a stranger."""
+    if isinstance(error, UnicodeDecodeError):
+        return "text that is not UTF-8"
+    if str(error) == "interrupted":
+        return "checking it takes too long"
+    return printable(str(error))

@@ -1,0 +1,1 @@
+"""Runs the program again: the gate, reruns and reproductions."""

@@ -1,0 +1,132 @@
+"""The plan of a gate: what the gate measures and how it judges. The plan is fixed before the first pair.
+
+Every run has the plan as a label, so that a gate can be continued only with an equal plan. The verdict depends only on
+the plan and the pairs, and both are in the store, so the verdict can be recomputed from the store alone.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from hvdb.base.errors import HvdbError, NotComparable
+from hvdb.judge import sides, thresholds, verdict
+from hvdb.judge.sides import Cell
+from hvdb.judge.thresholds import Thresholds
+from hvdb.judge.verdict import Judgement
+from hvdb.show import verdict_report
+from hvdb.show.verdict_report import Outcome
+
+# Most characters of a plan. hvd_bench gets the plan as one argument, and Linux limits an argument to 128 KiB.
+LONGEST_TEXT = 100_000
+# Most pairs of a cell. Additional pairs would add little information, and the exact tests would take long.
+MOST_PAIRS = 100
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of a gate. a, b: Side.text of each side, with commits as hashes. launch: text of the option --launch.
+
+    cells: name of a cell -> its options. looks: the numbers of pairs after which the cells are judged, ascending.
+    seconds: limit on the measuring time of each run.
+    """
+
+    a: str
+    b: str
+    launch: str
+    cells: dict[str, str]
+    thresholds: Thresholds
+    looks: tuple[int, ...]
+    seconds: float
+    seed: int
+
+    def text(self) -> str:
+        """Returns the plan as text; equal plans give equal texts."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+def read(text: str) -> Plan:
+    """Parses a plan from a label in a store. Errors: NotComparable if Plan.text() cannot have written `text`."""
+    try:
+        if len(text) > LONGEST_TEXT:
+            raise ValueError("too long")
+        found = json.loads(text)
+        tolerances = found["thresholds"]
+        plan = Plan(
+            a=str(found["a"]),
+            b=str(found["b"]),
+            launch=str(found["launch"]),
+            cells={str(name): str(options) for name, options in found["cells"].items()},
+            thresholds=Thresholds(
+                thresholds.tolerated(tolerances["default"]), thresholds.rules(tolerances["rules"], "slowdown")
+            ),
+            looks=tuple(map(int, found["looks"])),
+            seconds=float(found["seconds"]),
+            seed=int(found["seed"]),
+        )
+        ascending = plan.looks and plan.looks[0] > 0 and list(plan.looks) == sorted(set(plan.looks))
+        if not (plan.cells and ascending and plan.looks[-1] <= MOST_PAIRS and plan.text() == text):
+            raise ValueError("values that no gate plans")
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise NotComparable(f"label gate.plan is not a plan of a gate: {type(error).__name__}: {error}") from None
+    return plan
+
+
+def order(plan: Plan, pair: int) -> tuple[str, str]:
+    """Returns the two sides in the order in which they run in pair number `pair` (1, 2, ...).
+
+    Two pairs form a block. The sides run in random order in the first pair of a block, and in the reverse order in the
+    second pair.
+    """
+    block, second = divmod(pair - 1, 2)
+    flipped = random.Random(f"{plan.seed} {block}").random() < 0.5
+    return ("b", "a") if flipped != bool(second) else ("a", "b")
+
+
+def cells_in_turn(names: Sequence[str], plan: Plan, pair: int) -> list[str]:
+    """Returns `names` in an order that differs from pair to pair, so that no cell always follows the same cell."""
+    return random.Random(f"{plan.seed} cells {pair}").sample(list(names), len(names))
+
+
+def replay(plan: Plan, cells: Sequence[Cell]) -> tuple[dict[str, Judgement], list[str]]:
+    """Judges the pairs of `cells` at the plan's looks, one after another, until a look needs more pairs than there are.
+
+    Returns the judgement of every cell at the last look that was possible (empty if no look was possible), and the
+    cells that need more pairs for the next look (empty if all cells have a verdict or the last look is done).
+    """
+    ratios = dict.fromkeys(plan.cells, np.empty(0)) | {cell.name: sides.log_ratios(cell) for cell in cells}
+    tolerated = {cell.name: plan.thresholds.rule(cell.a[0]).slowdown for cell in cells if cell.a}
+    trial = verdict.Trial(dict.fromkeys(plan.cells, plan.thresholds.default) | tolerated, len(plan.looks))
+    judged: dict[str, Judgement] = {}
+    for pairs in plan.looks:
+        if lacking := [name for name in trial.undecided if len(ratios[name]) < pairs]:
+            return judged, lacking
+        judged = trial.look({name: ratios[name][:pairs] for name in trial.undecided})
+    return judged, []
+
+
+def outcomes(plan: Plan, cells: Sequence[Cell]) -> list[Outcome]:
+    """Returns the verdict on every cell of the plan.
+
+    Errors: HvdbError if there are too few pairs for any verdict; NotComparable for a cell that the plan does not have.
+    """
+    for cell in cells:
+        if cell.name not in plan.cells:
+            raise NotComparable(f"the store holds pairs of cell {cell.name}, which its plan does not have")
+    judged, lacking = replay(plan, cells)
+    by_name = {cell.name: cell for cell in cells}
+    if not judged:
+        count = len(by_name[lacking[0]].a) if lacking[0] in by_name else 0
+        raise HvdbError(
+            f"cell {lacking[0]} has {count} whole pairs; the first verdict needs {plan.looks[0]}: give the gate's "
+            "command again, it goes on where it stopped"
+        )
+    used = {name: sides.first(by_name[name], judged[name].observations[0]) for name in plan.cells}
+    return [
+        verdict_report.outcome(cell, judged[name], plan.thresholds.rule(cell.a[0]).reason)
+        for name, cell in used.items()
+    ]

@@ -1,0 +1,168 @@
+"""Shows a published claim, its measurements, the ring model's bounds and the verdict, as text and as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hvdb.base import data, printable
+from hvdb.judge import claims, efficiency, ring_model
+from hvdb.judge.bootstrap import MIN_SESSIONS
+from hvdb.judge.claims import Claim, Line, Options
+from hvdb.judge.efficiency import Cell
+from hvdb.show import tables
+
+HEADER = ("model", "GPUs", "claim %", "model expects %", "measured % [95 %]", "jobs", "schedule", "verdict")
+
+
+def commands(claim: Claim) -> list[str]:
+    """Returns the commands that measure the claim.
+
+    They are run in the root of the checkout or, if hvdb is installed, in any folder.
+    """
+    folder = f"runs/{claim.name}"
+    campaign, merge, reproduce = map(data.called, ("campaign", "merge", "reproduce"))
+    return [
+        f"{campaign} generate {claim.spec} --site slurm-4gpu --dry-run     # jobs and node-hours",
+        f"{campaign} generate {claim.spec} --site slurm-4gpu --out {folder}",
+        f"{campaign} submit {folder}",
+        f"{campaign} status {folder}     # resume {folder}: submits again what is missing",
+        f"{merge} -o {claim.name}.db {folder}/stores",
+        f"{reproduce} {claim.name} --db {claim.name}.db",
+    ]
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _claimed(line: Line) -> str:
+    digits = 1 if line.point.rounding is not None and line.point.rounding < 0.005 else 0
+    return f"{100 * (line.point.efficiency_stated or 0):.{digits}f}"
+
+
+def _row(line: Line) -> tuple[str, ...]:
+    verdict = line.verdict if line.deciding else f"({line.verdict})"
+    return (
+        tables.title(line.point.model),
+        str(line.point.gpus),
+        _claimed(line),
+        f"{_percent(line.expected.at_least)} .. {_percent(line.expected.at_most)}",
+        tables.efficiency_text(line.measured),
+        str(line.sessions) if line.sessions else "-",
+        line.schedule or "-",
+        verdict + (f": {line.reason}" if line.reason else ""),
+    )
+
+
+def _claim_lies(line: Line) -> str:
+    claimed, rounding = line.point.efficiency_stated or 0.0, line.point.rounding or 0
+    if line.expected.at_least - rounding <= claimed <= line.expected.at_most + rounding:
+        return "inside"
+    return "below" if claimed < line.expected.at_least else "above"
+
+
+_INPUTS: dict[str, Callable[[Line], str]] = {
+    "model": lambda line: tables.title(line.point.model),
+    "GPUs": lambda line: str(line.inputs.gpus),
+    "S (MB)": lambda line: f"{ring_model.BYTES_PER_PARAMETER * line.inputs.parameters / 1e6:.1f}",
+    "B (Gbit/s)": lambda line: f"{line.inputs.gbit_per_second:g}",
+    "images/s of one": lambda line: f"{line.inputs.images_per_second:g}",
+    "batch": lambda line: str(line.inputs.batch),
+    "step (ms)": lambda line: f"{1000 * line.expected.step_seconds:.0f}",
+    "backward (ms)": lambda line: f"{1000 * line.expected.backward_seconds:.0f}",
+    "ring (ms)": lambda line: f"{1000 * line.expected.ring_seconds:.0f}",
+    "claim lies": _claim_lies,
+    "published set-up": lambda line: line.point.setup,
+}
+
+
+def others(claim: Claim, cells: Sequence[Cell], found: Sequence[Line], device: str) -> list[str]:
+    """Returns a line for each measured efficiency of the claim's networks that is no test of the claim.
+
+    Each line gives the reason.
+    """
+    used = {line.run_ids for line in found}
+    points = claims.points_of(claim, [line.point for line in found])
+    said = []
+    for cell in cells:
+        if cell.kind != "full" or cell.efficiency is None or cell.model not in claim.models or cell.run_ids in used:
+            continue
+        nearest = min(
+            (
+                claims.mismatches(cell.configuration, cell.ranks, point, device)
+                for point in points
+                if point.model == cell.model
+            ),
+            key=len,
+        )
+        figure = tables.efficiency_text(cell.efficiency) + (" %" if efficiency.resolved(cell.efficiency) else "")
+        jobs = f"{cell.sessions} job{'s' if cell.sessions > 1 else ''}"
+        said.append(f"{tables.title(cell.model)} on {cell.ranks} ranks: {figure} ({jobs}): {', '.join(nearest)}")
+    return said
+
+
+def text(claim: Claim, found: Sequence[Line], notes: Sequence[str], left_out: Sequence[str], options: Options) -> str:
+    """Returns the whole text. Its first lines say which commands to run."""
+    verdict = claims.overall(found, claim.gpus)
+    edge = "at least" if options.at_least else "within"
+    out = [
+        f"To put this claim to the test on {claim.gpus} GPUs (128 nodes x 4; docs/campaigns.md has other sites):",
+        *(f"  {command}" for command in commands(claim)),
+        "",
+        f"Claim: {claim.text}",
+        f"Sources: {printable.terminal(data.named(data.PUBLISHED))}",
+        "",
+        tables.text_table(HEADER, [_row(line) for line in found]),
+        "",
+        f"reproduced: the 95 % interval over jobs (at least {MIN_SESSIONS}) lies {edge} the claim's rounding and "
+        f"{100 * options.margin:g} points of margin.",
+        "In brackets: a second schedule, shown beside the one that decides.",
+        "counts: complete, untraced, measured training with its one-rank baseline in the same job, fp32, 64 images per",
+        f"rank, on exactly that number of ranks, device {options.device}. docs/claims.md says why.",
+    ]
+    if options.device != "cuda":
+        out.append("The claim is about GPUs: verdicts on CPUs say whether this machine scales alike, not more.")
+    out += [
+        "",
+        "What the model expects (no latency, no interference: the bounds of the simplest model, not a prediction):",
+    ]
+    out += [f"  {formula}" for formula in ring_model.FORMULA]
+    out += [f"  share = {options.backward_share:.3f}; S: fp32 gradients; B: line rate of a node's link"]
+    out += ["  A claim below its range: the link was slower than its line rate (as TCP often is), or more cost time."]
+    out += [tables.text_table(tuple(_INPUTS), tables.rows(_INPUTS, [line for line in found if line.deciding]))]
+    if notes:
+        out += ["", "Measured here, but no test of the claim:", *(f"  {printable.terminal(note)}" for note in notes)]
+    out += [f"left out: {printable.terminal(line)}" for line in left_out]
+    judged = [line for line in found if line.deciding and line.point.gpus == claim.gpus]
+    count = sum(line.measured is not None for line in judged)
+    out += ["", f"{claim.name}: {verdict} ({count} of {len(judged)} networks measured on {claim.gpus} GPUs)"]
+    return "\n".join(out)
+
+
+def document(
+    claim: Claim,
+    found: Sequence[Line],
+    notes: Sequence[str],
+    left_out: Sequence[str],
+    options: Options,
+    stores: Sequence[Path],
+) -> dict:
+    """Returns the contents of text() as plain data. Units: efficiencies 0..1, seconds, Gbit/s, images/s."""
+    rows = []
+    for line in found:
+        row = dataclasses.asdict(line)
+        row["band"] = claims.band(line.point, options)
+        rows.append(row)
+    return {
+        "claim": dataclasses.asdict(claim),
+        "commands": commands(claim),
+        "stores": [str(path) for path in stores],
+        "rule": {**dataclasses.asdict(options), "min_sessions": MIN_SESSIONS, "confidence": 0.95},
+        "formula": list(ring_model.FORMULA),
+        "lines": rows,
+        "other_measurements": list(notes),
+        "left_out": list(left_out),
+        "verdict": claims.overall(found, claim.gpus),
+    }

@@ -1,0 +1,195 @@
+"""Repeats a stored run from its record, and compares the second run with the stored run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hvdb.base import data, printable, process
+from hvdb.base.errors import HvdbError
+from hvdb.judge import comparable
+from hvdb.judge.bootstrap import Estimate, pool, ratio
+from hvdb.judge.comparable import Difference
+from hvdb.judge.efficiency import step_time
+from hvdb.read import recorded_command
+from hvdb.read.runs import Run
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The second run compared with the first run. ratio: images/s of the second run / images/s of the first run."""
+
+    ratio: Estimate
+    configuration: list[Difference]
+    provenance: list[Difference]
+    same_answer: bool | None  # True if the gradient checksums are equal; None if they cannot be compared
+    steps: tuple[str, str]  # numbers of training steps by phase, in the first and in the second session
+
+    @property
+    def comparable(self) -> bool:
+        return not self.configuration and not any(d.in_fingerprint for d in self.provenance)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and with which files to repeat a run. The person who repeats the run names them; none is from the record.
+
+    program: the hvd_bench to run; None: the result of find_program(). replay: needed if the record has --replay.
+    tuning_folder: needed if the record has --tuning-folder.
+    """
+
+    directory: Path | None = None
+    program: Path | None = None
+    replay: Path | None = None
+    tuning_folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command to run: its words, and the variables to set. left_out: a line for each unused part of the record."""
+
+    words: list[str]
+    variables: Mapping[str, str]
+    left_out: list[str]
+
+    def __str__(self) -> str:
+        return process.shown(self.words, self.variables)
+
+
+def built_from(run: Run) -> str:
+    """Returns one line about the sources from which the run's hvd_bench was built."""
+    commit, state = run.fact("git.commit"), run.fact("git.state")
+    if not re.fullmatch("[0-9a-f]{7,64}", commit):  # a person may copy this text, so it must be a plain hash
+        return "built from: no commit is recorded"
+    how = f"git checkout {commit} && scripts/build release" if state == "clean" else "files of it had been changed"
+    return f"built from: commit {commit}, {state or 'unknown state'} ({how})"
+
+
+def find_program(named: Path | None = None) -> Path:
+    """Returns the hvd_bench to run: `named`, else $HVD_BENCH, else data.hvd_bench(), else the first on the PATH.
+
+    Errors: HvdbError if there is no such program.
+    """
+    if named:
+        if not (named.is_file() and os.access(named, os.X_OK)):
+            raise HvdbError(f"--program: no program at {named}: run scripts/build, or name another")
+        return named.absolute()
+    own = data.hvd_bench()
+    for found in (os.environ.get("HVD_BENCH"), own and shutil.which(own), shutil.which(data.BENCH)):
+        if found:
+            return Path(found).absolute()
+    built = f"at {own}" if own else f"beside {data.called('rerun')}"
+    raise HvdbError(f"no {data.BENCH} {built} or on the PATH: build or install it, or name one: --program")
+
+
+def command_at(place: Place, run: Run, store_file: Path) -> Command:
+    """Returns the command that repeats `run` at `place` and writes its results to `store_file`.
+
+    Errors: HvdbError if a part of the record is not known to be safe, or if `place` lacks a file that the run needs.
+    """
+    line = run.session["command_line"]
+    try:
+        recorded = recorded_command.parse(line)
+    except recorded_command.Unknown as error:
+        raise HvdbError(
+            f"the command line of run {run.short_id} is not run again: {error}; "
+            f"if you trust it, run it by hand: {printable.terminal(line)}"
+        ) from error
+    given = {"replay": place.replay, "tuning-folder": place.tuning_folder}
+    files = {name: path.absolute() for name, path in given.items() if path}
+    left_out = list(recorded.left_out)
+    if "tuning-folder" in recorded.files and not place.tuning_folder:
+        left_out.append(f"--tuning-folder {recorded.files['tuning-folder']}: name yours with --tuning-folder")
+    program = find_program(place.program)
+    if "--fit" in recorded.options:
+        recorded, unknown = _with_fitted_size(run, recorded)
+        left_out += unknown
+    words = recorded_command.command(recorded, program, store_file.absolute(), files)
+    if _labels_cycled(run, recorded):
+        if _has_option(program, "--labels"):
+            words.append("--labels=cycled")
+        else:
+            left_out.append(f"labels cycled then; {program} does not show --labels: add --labels=cycled if it knows it")
+    return Command(words, recorded.variables, left_out)
+
+
+def _with_fitted_size(run: Run, recorded: recorded_command.Recorded) -> tuple[recorded_command.Recorded, list[str]]:
+    """Returns the command with what --fit chose in the run instead of --fit, which could choose another size now.
+
+    Also returns a line if the record does not say at which learning rate.
+    """
+    chosen = {"--batch-size": run.columns["batch_size"], "--image-size": run.columns["image_size"]}
+    rate, left_out = run.fact("sgd.learning_rate"), []
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,2})?", rate, re.ASCII):
+        chosen["--learning-rate"] = rate
+    else:
+        left_out = ["the learning rate that --fit chose: the record has none that is a number; set --learning-rate"]
+    kept = [option for option in recorded.options if option.partition("=")[0] not in {*chosen, "--fit"}]
+    fitted = [f"{name}={value}" for name, value in chosen.items()]
+    return replace(recorded, options=(*kept, *fitted)), left_out
+
+
+def _labels_cycled(run: Run, recorded: recorded_command.Recorded) -> bool:
+    """Returns True for a run of an hvd_bench without the option --labels. Such a run used cycled labels."""
+    said = run.fact("data.labels") or any(option.startswith("--labels=") for option in recorded.options)
+    return not said and run.columns["device"] != "replay"
+
+
+def _has_option(program: Path, option: str) -> bool:
+    """Returns True if the file `program` contains the text `option`. An old hvd_bench may lack an option.
+
+    Does not run the program.
+    """
+    try:
+        return option.encode() in program.read_bytes()
+    except OSError:
+        return False
+
+
+def counterpart(run: Run, candidates: list[Run]) -> Run:
+    """Returns that one of `candidates` whose phase, model and number of ranks are those of `run`.
+
+    Errors: HvdbError if there is no such candidate.
+    """
+    for other in candidates:
+        if (other.phase, other.model, other.world_size) == (run.phase, run.model, run.world_size):
+            return other
+    have = ", ".join(f"{o.phase} {o.model} on {o.world_size}" for o in candidates) or "nothing"
+    raise HvdbError(
+        f"the new session holds no run of phase {run.phase}, {run.model} on {run.world_size} ranks (it holds {have}); "
+        "was the launcher of the record (mpirun, srun) available?"
+    )
+
+
+def _steps(run: Run, session: list[Run]) -> str:
+    """Returns the number of steps of every phase of the run's session, as text.
+
+    The gradients of a run depend on the steps of all phases, because the phases of a session share weights.
+    """
+    phases = sorted((other for other in session if other.session_uuid == run.session_uuid), key=lambda r: r.phase)
+    return ", ".join(f"{other.phase} {other.warmup_steps + other.measured_steps}" for other in phases)
+
+
+def compare(first: Run, first_store: list[Run], second: Run, second_store: list[Run]) -> Comparison:
+    """Compares `second` with `first`. first_store, second_store: all runs of the stores of `first` and `second`.
+
+    Errors: NotComparable if only one of the two runs is traced, or if only one of them is simulated.
+    """
+    comparable.require_same_kind([first, second], "rerun")
+    # The batch sizes may differ (`configuration` then reports it), and images/s is batch size / step time.
+    images = second.columns["batch_size"] / first.columns["batch_size"]
+    faster = pool([ratio(step_time(first), step_time(second))]).scaled(images)
+    steps = (_steps(first, first_store), _steps(second, second_store))
+    sums = [[rank["gradient_checksum"] for rank in run.ranks] for run in (first, second)]
+    known = steps[0] == steps[1] and all(sums[0]) and all(sums[1])
+    return Comparison(
+        ratio=faster,
+        configuration=comparable.configuration_differences(first, second),
+        provenance=comparable.differences(first, second),
+        same_answer=(sums[0] == sums[1]) if known else None,
+        steps=steps,
+    )

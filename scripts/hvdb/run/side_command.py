@@ -1,0 +1,160 @@
+"""Parses the text by which a user describes one side of a gate: `[NAME=value ...] [module:NAME ...] [PROGRAM] options`.
+
+    'OMP_WAIT_POLICY=active'               sets an environment variable
+    'LD_LIBRARY_PATH=/opt/onednn/lib'      chooses a library by its folder
+    'module:onednn/3.7'                    chooses a library by an environment module
+    'build/mine/bin/hvd_bench'             chooses the program
+    'commit:main'                          builds the program from a commit, in a worktree of its own
+    '--schedule negotiated'                adds options
+
+The text comes from the user's own command line, not from a store. No shell reads the text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hvdb.base import process
+from hvdb.base.errors import HvdbError
+
+# Options that a cell or a side must not set. The gate itself chooses where results are written, and it does not measure
+# traced runs.
+_OWN = ("--db", "--no-db", "--json", "--quiet", "--timeline-filename", "--profile")
+_BUILD_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class Side:
+    """The parts of a side's text. program: None for the installed hvd_bench.
+
+    text: the side's text in one fixed spelling. It has a commit's hash in place of the commit's name, because a branch
+    may move before the gate is continued.
+    """
+
+    text: str
+    variables: dict[str, str] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+    commit: str | None = None
+    program: Path | None = None
+    options: tuple[str, ...] = ()
+
+
+def parse(text: str, name: str) -> Side:
+    """Parses the text of a side. name: the option that has the value `text`, for error texts. Errors: HvdbError."""
+    words = split_words(text, name)
+    variables: dict[str, str] = {}
+    modules: list[str] = []
+    while words:
+        if match := re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", words[0], re.DOTALL):
+            variables[match[1]] = match[2]
+        elif words[0].startswith("module:"):
+            modules.append(words[0].removeprefix("module:"))
+        else:
+            break
+        words.pop(0)
+    commit = program = None
+    if words and words[0].startswith("commit:"):
+        revision = words.pop(0).removeprefix("commit:")
+        about = f"{name} commit:{revision}"
+        commit = _git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}", about=about)
+    elif words and not words[0].startswith("-"):
+        program = _program(words.pop(0), name)
+    chosen = [f"commit:{commit}"] if commit else [str(program)] if program else []
+    settings = [*(f"{key}={value}" for key, value in variables.items()), *(f"module:{each}" for each in modules)]
+    text = shlex.join([*settings, *chosen, *words])
+    return Side(text, variables, tuple(modules), commit, program, require_options(words, name))
+
+
+def _program(word: str, name: str) -> Path:
+    """Returns the path of the program `word`, found as by a shell. Errors: HvdbError if there is no such program."""
+    path = Path(word).expanduser() if "/" in word else Path(shutil.which(word) or word)
+    if not (path.is_file() and os.access(path, os.X_OK)):
+        raise HvdbError(f"{name}: there is no program '{word}' {'' if '/' in word else 'on the PATH'}".rstrip())
+    return path.absolute()
+
+
+def split_words(text: str, name: str) -> list[str]:
+    """Splits `text` into words by the rules of a shell. Errors: HvdbError."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise HvdbError(f"{name} '{text}': {str(error).lower()}") from None
+
+
+def split_options(text: str, name: str) -> tuple[str, ...]:
+    """Splits `text` into words and checks them with require_options(). Errors: HvdbError."""
+    return require_options(split_words(text, name), name)
+
+
+def require_options(words: Sequence[str], name: str) -> tuple[str, ...]:
+    """Returns `words` if they are options and none of them is in _OWN. Errors: HvdbError."""
+    for word in words:
+        if option_of(word) in _OWN:
+            raise HvdbError(f"{name}: {option_of(word)} is the gate's own; leave it out")
+    if words and not words[0].startswith("-"):
+        raise HvdbError(f"{name}: '{words[0]}' is not an option of hvd_bench")
+    return tuple(words)
+
+
+def option_of(word: str) -> str:
+    """Returns the name of the option in `word`, written with hyphens: --max-time for --max_time=5."""
+    return word.partition("=")[0].replace("_", "-")
+
+
+def in_surroundings(side: Side, words: Sequence[str]) -> list[str]:
+    """Returns a command that sets the side's variables, loads its modules and then runs `words`.
+
+    The command does this itself, because a launcher may start ranks on other nodes.
+    """
+    if side.variables:
+        words = ["env", *(f"{name}={value}" for name, value in side.variables.items()), *words]
+    if not side.modules:
+        return list(words)
+    # `module` is a function of the login shell. Modules and words are arguments of the shell, which therefore does not
+    # run them as code.
+    load = 'count=$1; shift; module load "${@:1:count}" && shift "$count" && exec "$@"'
+    return ["bash", "-lc", load, "hvdb", str(len(side.modules)), *side.modules, *words]
+
+
+def built(side: Side, folder: Path) -> Path:
+    """Returns the program of the side's commit. Builds the program below `folder` if it does not exist there.
+
+    The build runs the commit's own scripts/build and takes minutes. Errors: HvdbError.
+    """
+    about = f"commit:{side.commit}"
+    tree = folder.absolute() / side.commit
+    program = tree / "build" / "release" / "bin" / "hvd_bench"
+    # The file `finished` marks a complete build, because a build that was killed may leave half a program.
+    finished = tree / "build" / "release" / "built-for-gate"
+    if finished.exists() and os.access(program, os.X_OK):
+        return program
+    if not (tree / ".git").exists() or not (tree / "scripts" / "build").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _git("worktree", "prune", about=about)
+        _git("worktree", "add", "--force", "--detach", str(tree), side.commit, about=about)
+    log = folder / f"{side.commit}.log"
+    try:
+        with log.open("wb") as output:
+            process.run([str(tree / "scripts" / "build"), "release"], {}, _BUILD_SECONDS, output=output)
+    except process.RunFailed as error:
+        raise HvdbError(f"{about}: scripts/build release {error.why}; see {log}") from error
+    if not os.access(program, os.X_OK):
+        raise HvdbError(f"{about}: scripts/build release left no {program}; see {log}")
+    finished.touch()
+    return program
+
+
+def _git(*words: str, about: str) -> str:
+    if not shutil.which("git"):
+        raise HvdbError(f"{about}: git is not installed")
+    done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise HvdbError(f"{about}: git {words[0]}: {done.stderr.strip().splitlines()[-1] if done.stderr else 'failed'}")
+    return done.stdout.strip()

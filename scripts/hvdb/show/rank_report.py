@@ -1,0 +1,128 @@
+"""Describes the ranks of a run in sentences and as rows of a table. `hvdb ranks` and `hvdb report` show these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hvdb.base import printable
+from hvdb.judge import efficiency
+from hvdb.judge.bootstrap import Estimate
+from hvdb.judge.rank_work import Examined
+from hvdb.judge.slow_ranks import CONFIDENCE, Finding
+from hvdb.show import tables
+
+THRESHOLD = 0.02  # by default a rank is called slow only if it is slower than the others by at least this fraction
+SHOWN_RANKS = 16
+LONGEST_HOST = 48  # most characters that are shown of the name of a host
+HEADER = ("rank", "host", "node", "device", "ms", f"slower % [{100 * CONFIDENCE:g} %]", "verdict")
+
+
+def verdict(examined: Examined, rank: int) -> str:
+    """Returns one or two words about `rank`, for a column of the table."""
+    found = examined.findings
+    if examined.hosts and examined.hosts[rank] in found.slow_nodes:
+        return "slow node"
+    return "slow" if rank in found.slow_ranks else "unclear" if rank in found.unclear_ranks else "ok"
+
+
+def short(host: str) -> str:
+    """Returns the name of a host in printable characters, cut to LONGEST_HOST characters."""
+    name = printable.terminal(host)
+    return name if len(name) <= LONGEST_HOST else f"{name[: LONGEST_HOST - 1]}…"
+
+
+def slower(finding: Finding) -> str:
+    """Returns the slowdown in % and its interval as text, without unit: `5.1 [4.6, 5.7]`."""
+    return tables.estimate(
+        Estimate(finding.slower, finding.low, finding.high), 100.0, lambda value: f"{round(value, 1) + 0:.1f}"
+    )
+
+
+def amount(finding: Finding) -> str:
+    """Returns the slowdown in % and its interval as text, with unit: `5.1 % [4.6, 5.7]`."""
+    return slower(finding).replace(" [", " % [", 1)
+
+
+def title(examined: Examined) -> str:
+    """Returns one line about the run."""
+    run, samples = examined.run, examined.seconds.shape[1]
+    words = [tables.title(run.model), *tables.marks(run.columns), f"batch {run.batch_size}", run.compute_type]
+    if models := run.fact("gpu.name"):
+        words.append(models)
+    if efficiency.VALIDATION in run.provenance:
+        words.append("validation")
+    nodes = f" on {run.nodes} nodes" if run.nodes > 1 else ""
+    words.append(f"phase {run.phase}, {run.world_size} ranks{nodes}, {samples} samples of each")
+    return f"run {run.short_id} of {run.started_utc}: {', '.join(words)}"
+
+
+def rows(examined: Examined) -> list[tuple[str, ...]]:
+    """Returns one row per rank for a table with the columns HEADER. The slowest rank comes first.
+
+    Column ms: the median time of the rank's own work.
+    """
+    nodes = {host: str(number) for number, host in enumerate(dict.fromkeys(examined.hosts))}
+    medians = 1000.0 * np.median(examined.seconds, axis=1)
+    made = []
+    for rank in examined.findings.slowest_first:
+        host = examined.hosts[rank] if examined.hosts else "?"
+        made.append(
+            (
+                str(rank),
+                short(host),
+                nodes.get(host, "?"),
+                examined.devices[rank],
+                tables.number(medians[rank]),
+                slower(examined.findings.ranks[rank]),
+                verdict(examined, rank),
+            )
+        )
+    return made
+
+
+def _doubt(finding: Finding, threshold: float) -> str:
+    """Returns the reason why a rank that is slower by `threshold` or more is not called slow."""
+    if finding.low < threshold:
+        return f"its interval reaches below {100 * threshold:g} %; more samples may tell"
+    return "the others differ from each other too much, or too few of its samples are independent"
+
+
+def _some(lines: Sequence[str], what: str) -> list[str]:
+    """Returns at most SHOWN_RANKS of `lines`. If lines are left out, adds a line with their number."""
+    more = len(lines) - SHOWN_RANKS
+    return [*lines[:SHOWN_RANKS], *([f"and {more} more {what}"] if more > 0 else [])]
+
+
+def conclusions(examined: Examined, threshold: float) -> list[str]:
+    """Returns the lines below the table, which say which ranks are slow or may be slow, or that no rank is slow."""
+    found = examined.findings
+
+    def name(rank: int) -> str:
+        where = [f"host {short(examined.hosts[rank])}"] if examined.hosts else []
+        return f"rank {rank} ({', '.join([*where, examined.devices[rank]])})"
+
+    nodes = [
+        f"all {examined.hosts.count(host)} ranks of node {short(host)} are slow: "
+        f"the node is {amount(found.nodes[host])} slower than the median of the other nodes"
+        for host in found.slow_nodes
+    ]
+    slow = [
+        f"{name(rank)} is {amount(found.ranks[rank])} slower than the median of the other ranks"
+        for rank in found.slowest_first
+        if rank in found.slow_ranks
+    ]
+    unclear = [
+        f"{name(rank)} may be slow, by {amount(found.ranks[rank])}: {_doubt(found.ranks[rank], threshold)}"
+        for rank in found.slowest_first
+        if rank in found.unclear_ranks
+    ]
+    said = [*_some(nodes, "nodes"), *_some(slow, "slow ranks"), *_some(unclear, "ranks that may be slow")]
+    if said:
+        return said
+    nobody = f"no rank is slower than the others by {100 * threshold:g} % or more"
+    reach = max(finding.high for finding in found.ranks)
+    return [
+        nobody if reach < threshold else f"{nobody}, as far as can be told: intervals reach up to {100 * reach:.1f} %"
+    ]

@@ -1,0 +1,171 @@
+"""Writes figures as a table, for a terminal (with aligned columns) or in Markdown. A column's title names its unit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from hvdb.base import printable
+from hvdb.judge import efficiency
+from hvdb.judge.bootstrap import Estimate
+from hvdb.judge.efficiency import Cell
+from hvdb.read.published import PublishedPoint, headline
+
+Item = TypeVar("Item")
+MODEL_TITLES = {"inception3": "Inception V3", "resnet50": "ResNet-50", "resnet101": "ResNet-101", "vgg16": "VGG-16"}
+COMPONENTS = {
+    "interference": "interference of the ranks",
+    "stragglers": "waiting for stragglers",
+    "exposed_communication": "exposed communication",
+    "control_plane": "control plane",
+    "overlap_slowdown": "compute slowed by overlap",
+    "update": "update",
+    "residual": "residual",
+    "efficiency": "efficiency",
+}
+
+# Matches the text of a figure: "", "-", "-0.4", "12.3 GB/s", "1 of 2", "98.1 [96.5, 99.7]", "100 (baseline)".
+FIGURE = re.compile(r"-?|-?\d[\d.,]*( \S+)?( \d+)?( [\[(].*)?")
+SHRUNK = re.compile(r"(.+)-div(\d+)")
+
+
+def title(model: str) -> str:
+    """Returns the network's usual name. Adds a remark if the model is a replay with smaller gradients."""
+    words = ""
+    while shrunk := SHRUNK.fullmatch(model):
+        model, words = shrunk[1], f" with 1/{shrunk[2]} of its gradients{words}"
+    return MODEL_TITLES.get(model, model) + words
+
+
+def marks(configuration: Mapping[str, Any]) -> list[str]:
+    """Returns words for the properties in which a row is not an ordinary measurement of training.
+
+    These words must be shown wherever the row is shown.
+    """
+    device = configuration["device"]
+    found = {
+        "traced": configuration["traced"],
+        "simulated": configuration["origin"] == "simulated",
+        "replayed compute": device == "replay",
+        "naive reference": device == "reference",
+    }
+    return [mark for mark, holds in found.items() if holds]
+
+
+def number(value: float) -> str:
+    """Returns `value` with at least three significant digits and without exponent: 0.412, 4.12, 41.2, 412, 4123."""
+    size = abs(value)
+    digits = 3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0
+    return f"{value:.{digits}f}"
+
+
+def estimate(figure: Estimate | None, scale: float = 1.0, form: Any = number) -> str:
+    """Returns an estimate as text: `value [low, high]`, or '-' for None.
+
+    Without an interval, returns `value (lowest .. highest)` for several sessions and `value` for one session.
+    """
+    if figure is None:
+        return "-"
+    figure = figure.scaled(scale)
+    if figure.lowest is not None and figure.highest is not None:
+        return f"{form(figure.value)} ({form(figure.lowest)} .. {form(figure.highest)})"
+    if figure.low is None or figure.high is None:
+        return form(figure.value)
+    return f"{form(figure.value)} [{form(figure.low)}, {form(figure.high)}]"
+
+
+def percent(value: float | None) -> str:
+    """Returns a fraction (0..1) as a percentage with one decimal. Returns '-' for None."""
+    return "-" if value is None else f"{100.0 * value:.1f}"
+
+
+def efficiency_text(figure: Estimate | None) -> str:
+    """Returns an efficiency in percent as text: `97.6 [97.0, 98.6]`, or `not resolved: ...`, or '-' for None."""
+    if figure is not None and not efficiency.resolved(figure):
+        return efficiency.unresolved(figure)
+    return estimate(figure, 100.0, lambda value: f"{value:.1f}")
+
+
+def rows(columns: Mapping[str, Callable[[Item], str]], items: Iterable[Item]) -> list[tuple[str, ...]]:
+    """Returns one row for each of `items`. columns: title of a column -> a function from an item to its text."""
+    return [tuple(text(item) for text in columns.values()) for item in items]
+
+
+_EFFICIENCY: dict[str, Callable[[Cell], str]] = {
+    "model": lambda cell: ", ".join([title(cell.model), *marks(cell.configuration)]),
+    "batch/rank": lambda cell: str(cell.configuration["batch_size"]),
+    "image": lambda cell: str(cell.configuration["image_size"]),
+    "type": lambda cell: cell.configuration["compute_type"],
+    "schedule": lambda cell: "alone" if cell.kind == "solo" else cell.configuration["schedule"],
+    "ranks": lambda c: str(c.ranks) if c.allocation == c.ranks else f"{c.ranks} of {c.allocation}",
+    "images/s [95 %]": lambda cell: estimate(cell.images_per_second),
+    "efficiency % [95 %]": lambda c: "100 (baseline)" if c.kind == "solo" else efficiency_text(c.efficiency),
+    "no reduction %": lambda cell: efficiency_text(cell.no_reduction),
+    "ring bound %": lambda cell: percent(cell.ring_bound),
+    "sessions": lambda cell: str(cell.sessions),
+    "runs": lambda cell: " ".join(run[:8] for run in cell.run_ids[:3]),
+}
+EFFICIENCY_HEADER = tuple(_EFFICIENCY)
+
+
+def efficiency_rows(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
+    """Returns one row per cell. The columns are those of EFFICIENCY_HEADER."""
+    return rows(_EFFICIENCY, cells)
+
+
+EFFICIENCY_NOTES = (
+    "efficiency = (images/s / ranks) / images/s of one rank alone, measured in turn in the same session.",
+    "no reduction: the same with nothing reduced; what is missing to 100 % there is interference of the ranks and"
+    " waiting for stragglers.",
+    "ring bound: what would remain if reduction hid behind backward (taken as 2/3 of forward + backward) as far as"
+    " it can; an estimate from stored times, '-' where they are missing.",
+    "[..]: 95 % bootstrap interval; of one session as the program stored it, over steps or rounds; from five"
+    " sessions on over sessions (the median of which is shown).",
+    f"not resolved: there is no interval, or it is wider than {100 * efficiency.WIDEST:.0f} points.",
+)
+
+
+_PUBLISHED: dict[str, Callable[[PublishedPoint], str]] = {
+    "model": lambda point: title(point.model),
+    "GPUs": lambda point: str(point.gpus),
+    "images/s": lambda point: "-" if point.images_per_second is None else f"{point.images_per_second:.1f}",
+    "efficiency %": lambda point: percent(point.efficiency_stated),
+    "network": lambda point: point.network,
+    "reduction": lambda point: point.reduction,
+    "hardware": lambda point: point.hardware,
+}
+PUBLISHED_HEADER = tuple(_PUBLISHED)
+
+
+def published_rows(points: Sequence[PublishedPoint], models: Sequence[str]) -> list[tuple[str, ...]]:
+    """Returns one row per published point of `models`. The columns are those of PUBLISHED_HEADER."""
+    return [row for model in models for row in rows(_PUBLISHED, headline(list(points), model))]
+
+
+def numeric_columns(rows: Sequence[Sequence[str]], columns: int) -> list[bool]:
+    """Returns, for each column, True if the column contains only figures. Such a column is aligned to the right."""
+    return [all(FIGURE.fullmatch(row[i]) for row in rows) for i in range(columns)]
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Returns a printable table with two spaces between columns. Figures are aligned right, words are aligned left."""
+    table = [tuple(map(printable.terminal, row)) for row in (header, *rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    right = numeric_columns(rows, len(header))
+    lines = [
+        "  ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(row, widths, right, strict=True)).rstrip()
+        for row in table
+    ]
+    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, first_is_code: bool = False) -> str:
+    """Returns a Markdown table that shows the text of `rows` unchanged. first_is_code: the first column is code."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    for row in rows:
+        cells = [printable.markdown(cell) for cell in row]
+        if first_is_code:
+            cells[0] = printable.code(row[0])
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)

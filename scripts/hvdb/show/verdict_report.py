@@ -1,0 +1,243 @@
+"""Renders the verdicts of a gate or a comparison as a table, Markdown, JSON and JUnit XML.
+
+Figures are images per second of the whole world. Slowdowns, thresholds and spreads are percentages in tables and ratios
+(0.03 for 3 %) in JSON. Terms of the decomposition are percentages (in JSON: fractions) of A's step time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from hvdb.base import printable
+from hvdb.judge import efficiency, sides, verdict
+from hvdb.judge.comparable import Difference
+from hvdb.judge.exact import Effect
+from hvdb.judge.verdict import Judgement, Verdict
+from hvdb.read.runs import Run
+from hvdb.show import tables
+
+# Version of the JSON document (results/verdict.schema.json). Raise it with each change that can break a reader.
+FORMAT_VERSION = 1
+NOTES = (
+    "slowdown: Hodges-Lehmann estimate of the cost per image, B to A; below 0 B is faster. Its interval is for one cell"
+    " and one look; a verdict allows for all cells and looks, so a cell can be INCONCLUSIVE although its"
+    " whole interval lies above the threshold.",
+    f"detectable: the smallest slowdown that as many runs of this spread show as REGRESSION with probability"
+    f" {verdict.POWER:.0%}; '-': so few runs cannot show any.",
+    "spread: standard deviation of the pairs' log ratios; '-': A and B were not measured in turn.",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The results to show about one cell. terms: from sides.moved(). differences: from sides.differences().
+
+    reason: why the cell's threshold has its value; "" if no reason was given.
+    """
+
+    cell: sides.Cell
+    judgement: Judgement
+    terms: dict[str, Effect]
+    differences: list[Difference]
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The result of a command. title: the command's name. missing: a line for each cell that only one side has."""
+
+    title: str
+    outcomes: Sequence[Outcome]
+    missing: tuple[str, ...] = ()
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """One verdict for each cell. A cell that only one side has is INCONCLUSIVE."""
+        return [each.judgement.verdict for each in self.outcomes] + [Verdict.INCONCLUSIVE] * len(self.missing)
+
+    @property
+    def exit_code(self) -> int:
+        """Returns the exit code of the command, by verdict.exit_code()."""
+        return verdict.exit_code(self.verdicts)
+
+    @property
+    def summary(self) -> str:
+        """Returns one line about all verdicts, by the function summary()."""
+        return summary(self.title, self.verdicts)
+
+
+def summary(title: str, verdicts: Sequence[Verdict]) -> str:
+    """Returns one line about all verdicts: the worst verdict, and how often each verdict occurs."""
+    worst = next(v for v in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.PASS) if v in verdicts)
+    counts = ", ".join(f"{verdicts.count(v)} {v.value}" for v in Verdict if v in verdicts)
+    return f"{title}: {worst.value} ({counts})"
+
+
+def outcome(cell: sides.Cell, judgement: Judgement, reason: str) -> Outcome:
+    """Returns the results to show about `cell`: its judgement, the moved terms and the differences of its sides."""
+    return Outcome(cell, judgement, sides.moved(cell, verdict.CONFIDENCE), sides.differences(cell), reason)
+
+
+def _rate(runs: Sequence[Run]) -> float:
+    return float(np.median([efficiency.images_per_second(run) for run in runs]))
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{100 * ratio:+.2f}"
+
+
+def _interval(effect: Effect | Judgement, value: float) -> str:
+    ends = (f"{100 * end:+.2f}" if math.isfinite(end) else "?" for end in (effect.low, effect.high))
+    return f"{_percent(value)} [{', '.join(ends)}]"
+
+
+def _runs(each: Outcome) -> str:
+    a, b = each.judgement.observations
+    return f"{a} pair{'s' if a > 1 else ''}" if each.cell.paired else f"{a} + {b}"
+
+
+_COLUMNS: dict[str, Callable[[Outcome], str]] = {
+    "cell": lambda each: each.cell.name,
+    "A images/s": lambda each: tables.number(_rate(each.cell.a)),
+    "B images/s": lambda each: tables.number(_rate(each.cell.b)),
+    "slowdown of B % [95 %]": lambda each: _interval(each.judgement, each.judgement.slowdown),
+    "threshold %": lambda each: f"{100 * each.judgement.threshold:g}",
+    "detectable %": lambda each: _percent(each.judgement.detectable).lstrip("+"),
+    "spread %": lambda each: _percent(each.judgement.spread).lstrip("+"),
+    "runs": _runs,
+    "verdict": lambda each: each.judgement.verdict.value,
+}
+HEADER = tuple(_COLUMNS)
+
+
+def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
+    """Returns one row per cell. The columns are those of HEADER."""
+    return tables.rows(_COLUMNS, outcomes)
+
+
+def resolved(terms: dict[str, Effect]) -> dict[str, Effect]:
+    """Returns the terms whose interval does not contain 0."""
+    return {name: effect for name, effect in terms.items() if effect.low > 0 or effect.high < 0}
+
+
+def details(each: Outcome) -> list[str]:
+    """Returns lines about one cell: terms that moved, differences of the two sides, runs that were left out."""
+    lines = [f"threshold: {each.reason}"] if each.reason else []
+    moved = resolved(each.terms)
+    for name, effect in moved.items():
+        lines.append(f"{name}: {_interval(effect, effect.value)} % of A's step time")
+    if each.terms and not moved:
+        lines.append("no term of the decomposition is resolved")
+    if not each.terms:
+        lines.append("which term moved is not known: only runs made with --efficiency record the terms")
+    for difference in each.differences:
+        mark = "can change the result" if difference.in_fingerprint else "not in the fingerprint"
+        a, b = ("not recorded" if value is None else f"'{value}'" for value in (difference.first, difference.second))
+        lines.append(f"differs ({mark}): {difference.key}: {a} in A, {b} in B")
+    if not each.cell.paired:
+        lines.append("A and B were not measured in turn: whatever else changed between them is in this figure")
+        lines.append("the test assumes that runs of A and of B vary alike")
+    lines.extend(f"left out: {line}" for line in each.cell.left_out)
+    return lines
+
+
+def text(report: Report) -> str:
+    """Returns the report for a terminal, made printable."""
+    lines = ["", *NOTES]
+    for each in report.outcomes:
+        lines += ["", f"{each.cell.name}:", *(f"  {line}" for line in details(each))]
+    lines += ["", *report.missing, report.summary]
+    return "\n".join([tables.text_table(HEADER, rows(report.outcomes)), *map(printable.terminal, lines)])
+
+
+def markdown(report: Report) -> str:
+    """Returns the report in Markdown, for a comment on a merge request. Text from stores is shown unchanged."""
+    lines = [f"### {report.summary}", "", tables.markdown_table(HEADER, rows(report.outcomes)), ""]
+    lines += [f"- {printable.markdown(line)}" for line in report.missing]
+    for each in report.outcomes:
+        lines += ["<details>", f"<summary>{printable.markdown(each.cell.name)}</summary>", ""]
+        lines += [f"- {printable.markdown(line)}" for line in details(each)]
+        lines += ["", "</details>", ""]
+    lines += [f"- {printable.markdown(note)}" for note in NOTES]
+    return "\n".join(lines) + "\n"
+
+
+def finite(value: float | None) -> float | None:
+    """Returns `value` for JSON, which has no infinity: an infinite end of an interval becomes None."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Returns the report as a JSON document (results/verdict.schema.json). Infinite ends of intervals become null."""
+    return {
+        "format": "hvdb-verdict",
+        "version": FORMAT_VERSION,
+        "exit_code": report.exit_code,
+        "alpha": verdict.ALPHA,
+        "cells": [_cell(each) for each in report.outcomes],
+        "missing": list(report.missing),
+    }
+
+
+def _cell(each: Outcome) -> dict[str, Any]:
+    judgement = dataclasses.asdict(each.judgement)
+    del judgement["find_detectable"]
+    judgement["detectable"] = each.judgement.detectable
+    judgement["verdict"] = each.judgement.verdict.value
+    judgement["observations"] = list(each.judgement.observations)
+    judgement |= {end: finite(judgement[end]) for end in ("low", "high")}
+    return {
+        "cell": each.cell.name,
+        "paired": each.cell.paired,
+        "images_per_second": {"a": _rate(each.cell.a), "b": _rate(each.cell.b)},
+        **judgement,
+        "reason": each.reason,
+        "terms": {
+            name: {"value": effect.value, "low": finite(effect.low), "high": finite(effect.high)}
+            for name, effect in each.terms.items()
+        },
+        "differences": [dataclasses.asdict(difference) for difference in each.differences],
+        "left_out": each.cell.left_out,
+        "runs": {"a": [run.uuid for run in each.cell.a], "b": [run.uuid for run in each.cell.b]},
+    }
+
+
+def json_text(report: Report) -> str:
+    """Returns the JSON document as text."""
+    return json.dumps(document(report), indent=2, allow_nan=False) + "\n"
+
+
+def junit(report: Report) -> str:
+    """Returns JUnit XML with one test case per cell.
+
+    A REGRESSION is a failure. INCONCLUSIVE is an error, and so is a cell that only one side has.
+    """
+    found, kind = report.verdicts, f"hvdb.{report.title}"
+    suite = ElementTree.Element(
+        "testsuite",
+        name=kind,
+        tests=str(len(found)),
+        failures=str(found.count(Verdict.REGRESSION)),
+        errors=str(found.count(Verdict.INCONCLUSIVE)),
+    )
+    for line in report.missing:
+        case = ElementTree.SubElement(suite, "testcase", classname=kind, name=printable.terminal(line))
+        ElementTree.SubElement(case, "error", message=printable.terminal(line))
+    for each, row in zip(report.outcomes, rows(report.outcomes), strict=True):
+        case = ElementTree.SubElement(suite, "testcase", classname=kind, name=printable.terminal(each.cell.name))
+        figures = zip(HEADER[1:], row[1:], strict=True)
+        message = printable.terminal("; ".join(f"{name} {value}" for name, value in figures))
+        if each.judgement.verdict is Verdict.REGRESSION:
+            ElementTree.SubElement(case, "failure", message=message)
+        elif each.judgement.verdict is Verdict.INCONCLUSIVE:
+            ElementTree.SubElement(case, "error", message=message)
+        output = ElementTree.SubElement(case, "system-out")
+        output.text = "\n".join(printable.terminal(line) for line in (message, *details(each)))
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'

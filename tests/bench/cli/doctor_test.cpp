@@ -1,0 +1,73 @@
+// Tests the verdicts of `hvd_bench doctor` on given measurements.
+#include "bench/cli/doctor/doctor.h"
+
+#include <gtest/gtest.h>
+
+namespace hvd::bench::doctor_test {
+namespace {
+
+using Level = Finding::Level;
+
+TEST(Doctor, WarnsOfBf16ThatIsSlowerThanFp32) {
+  const Finding slow = judge_bf16(40e9, 200e9, "no AMX: use --dtype fp32");
+  EXPECT_EQ(slow.level, Level::kWarning);
+  EXPECT_EQ(slow.text, "40.0 GFLOP/s, 0.2 x fp32");
+  EXPECT_EQ(slow.advice, "no AMX: use --dtype fp32");
+
+  const Finding fast = judge_bf16(900e9, 200e9, "");
+  EXPECT_EQ(fast.level, Level::kGood);
+  EXPECT_EQ(fast.text, "900.0 GFLOP/s, 4.5 x fp32");
+  EXPECT_EQ(fast.advice, "");
+
+  const Finding disturbed = judge_bf16(100e9, 200e9, "");
+  EXPECT_EQ(disturbed.level, Level::kWarning);
+  EXPECT_NE(disturbed.advice.find("another program"), std::string::npos);
+}
+
+TEST(Doctor, WarnsOfNetworksThatGetReferenceCode) {
+  EXPECT_EQ(judge_reference_code("").level, Level::kGood);
+  const Finding slow = judge_reference_code("resnet50, 32 pixels, batch 1: oneDNN 2.6.3 has no compiled code");
+  EXPECT_EQ(slow.level, Level::kWarning);
+  EXPECT_EQ(slow.text, "resnet50, 32 pixels, batch 1: oneDNN 2.6.3 has no compiled code");
+}
+
+// A processor at 3 GHz has at most 96 GFLOP/s per core with AVX2.
+Fp32Rates rates(double peak, double convolution) {
+  return {{.flops = peak, .clock = 3e9}, VectorLevel::kAvx2, 2, convolution};
+}
+
+TEST(Doctor, ComparesAConvolutionWithAPlausiblePeak) {
+  const std::vector<Finding> found = judge_fp32(rates(180e9, 150e9));
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].level, Level::kGood);
+  EXPECT_EQ(found[0].text, "180.0 GFLOP/s in registers on 2 threads (AVX2 at 3.0 GHz)");
+  EXPECT_EQ(found[1].level, Level::kGood);
+  EXPECT_EQ(found[1].text, "150.0 GFLOP/s in a direct 3 x 3 convolution, 83 % of the peak");
+  EXPECT_EQ(judge_fp32(rates(180e9, 60e9)).at(1).level, Level::kWarning);
+  EXPECT_EQ(judge_fp32(rates(180e9, 0)).size(), 1U);
+}
+
+// Vectors that the compiler had split gave this peak of 14 GFLOP/s on a processor that reached 136 in a convolution.
+TEST(Doctor, APeakBelowAConvolutionIsNotUsed) {
+  for (const double peak : {14e9, 135.9e9}) {
+    const std::vector<Finding> found = judge_fp32(rates(peak, 136e9));
+    ASSERT_EQ(found.size(), 2U);
+    for (const Finding& finding : found) {
+      EXPECT_EQ(finding.level, Level::kWarning) << finding.text;
+      EXPECT_EQ(finding.text.find('%'), std::string::npos) << finding.text;
+      EXPECT_FALSE(finding.advice.empty());
+    }
+    EXPECT_NE(found[0].text.find("cannot be right"), std::string::npos) << found[0].text;
+  }
+}
+
+TEST(Doctor, APeakAboveTwoMultiplyAddsPerCycleIsNotUsed) {
+  EXPECT_EQ(judge_fp32(rates(1.09 * 192e9, 150e9))[0].level, Level::kGood);
+  const std::vector<Finding> found = judge_fp32(rates(1.11 * 192e9, 150e9));
+  EXPECT_EQ(found[0].level, Level::kWarning);
+  EXPECT_NE(found[0].text.find("cannot be right"), std::string::npos) << found[0].text;
+  EXPECT_EQ(found.at(1).level, Level::kWarning);
+}
+
+}  // namespace
+}  // namespace hvd::bench::doctor_test

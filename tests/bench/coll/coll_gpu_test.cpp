@@ -1,0 +1,222 @@
+// Tests sessions of hvd_bench coll on fake GPUs with a fake NCCL.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "bench/coll/session.h"
+#include "engine/base/error.h"
+#include "tests/base/patience.h"
+#include "tests/bench/fake_gpus.h"
+
+namespace hvd::bench::coll_gpu_test {
+namespace {
+
+using namespace coll;
+using namespace std::chrono_literals;
+
+Options world_of_threads(int ranks) {
+  Options world;
+  world.comm = CommBackend::kLoopback;
+  world.ranks = ranks;
+  world.engine.deadline = Patience(test::kNever);
+  world.startup_deadline = Patience(test::kNever);
+  return world;
+}
+
+CollOptions quick() {
+  CollOptions options;
+  options.gpus = true;
+  options.collectives = {kCollectives.begin(), kCollectives.end()};
+  options.sizes = {64, 40000};
+  options.types = {DataType::kF32, DataType::kF16};
+  options.warm = true;
+  options.warmup = 1;
+  options.max_seconds = 1e-3;
+  return options;
+}
+
+/// Runs a session that must fail. Returns its error.
+Error error_of(int ranks, const CollOptions& options, test::FakeGpus* gpus) {
+  try {
+    run_coll(world_of_threads(ranks), options, {}, gpus);
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return {Errc::kBackend, ""};
+}
+
+TEST(CollOnGpus, EveryCollectiveIsMeasuredAndRight) {
+  for (const int ranks : {1, 2, 3}) {
+    test::FakeGpus gpus(ranks);
+    const CollResult result = run_coll(world_of_threads(ranks), quick(), {}, &gpus);
+    EXPECT_EQ(result.world.comm, "nccl");
+    EXPECT_EQ(result.world.gpu, "Fake H200");
+    EXPECT_EQ(result.cells.size(), 2U * 2 * (3 * 2 + 2) + 1);
+    for (const CellResult& cell : result.cells) {
+      const Problem& problem = cell.cell.problem;
+      const std::string what = std::string(name(problem.collective)) + (problem.in_place ? ", in place, " : ", ") +
+                               std::string(nccl_name(problem.type)) + ", " + std::to_string(cell.bytes) + " bytes on " +
+                               std::to_string(ranks);
+      EXPECT_GT(cell.samples, 0U) << what;
+      EXPECT_FALSE(cell.bound) << what;
+      if (problem.collective != Collective::kBarrier) {
+        EXPECT_EQ(cell.wrong, std::optional<std::uint64_t>(0)) << what;
+      }
+    }
+    EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
+  }
+}
+
+TEST(CollOnGpus, ALostRankEndsTheSessionOnAllRanks) {
+  test::FakeGpus gpus(3);
+  CollOptions options = quick();
+  options.max_seconds = 1000;
+  options.target_interval = 1e-9;
+  int looks = 0;
+  CollObserver observer;
+  observer.stop_requested = [&] {
+    if (++looks == 20) gpus.hub().lose_a_rank();
+    return std::string();
+  };
+  const auto begin = Clock::now();
+  try {
+    run_coll(world_of_threads(3), options, observer, &gpus);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("a peer is lost or gave up"), std::string::npos) << error.what();
+  }
+  EXPECT_LT(Clock::now() - begin, test::kAtOnce) << "nobody waits for the deadline";
+  EXPECT_EQ(gpus.hub().aborting(), 0);
+}
+
+CollOptions in_graphs(std::uint32_t launches) {
+  CollOptions options = quick();
+  options.collectives = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+                         Collective::kAllToAll};
+  options.graph_launches = launches;
+  return options;
+}
+
+TEST(CollOnGpus, AGraphOfACellIsCapturedOnceAndItsResultIsChecked) {
+  constexpr std::uint32_t kLaunches = 7;
+  for (const int ranks : {1, 2, 3}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks");
+    test::FakeGpus gpus(ranks);
+    std::vector<std::atomic<std::size_t>> launches(static_cast<std::size_t>(ranks)), captures(launches.size());
+    gpus.on_launch = [&](int gpu) { ++launches.at(static_cast<std::size_t>(gpu)); };
+    gpus.on_capture = [&](int gpu) { ++captures.at(static_cast<std::size_t>(gpu)); };
+    CollOptions options = in_graphs(kLaunches);
+    options.max_seconds = 1e-6;  // so short that each launch may hold only one operation
+    options.checks = 2;
+    const CollResult result = run_coll(world_of_threads(ranks), options, {}, &gpus);
+    const std::size_t cells = result.cells.size();
+    EXPECT_EQ(cells, 2U * 2 * (3 * 2 + 1));
+    std::size_t sampled = 0;
+    for (const CellResult& cell : result.cells) {
+      EXPECT_EQ(cell.batch, kLaunches) << "operations a sample";
+      EXPECT_EQ(cell.wrong, std::optional<std::uint64_t>(0));
+      sampled += cell.samples;
+    }
+    for (std::size_t gpu = 0; gpu < launches.size(); ++gpu) {
+      EXPECT_EQ(captures[gpu], 2 * cells) << "for the samples, and for the check of one operation";
+      ASSERT_GT(launches[gpu], kLaunches * sampled);
+      EXPECT_EQ((launches[gpu] - options.checks * cells) % kLaunches, 0U);
+    }
+    EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
+  }
+}
+
+/// An operation takes a little more than 300 turns of the fake GPUs, both when launched alone and in a graph.
+TEST(CollOnGpus, TimeOfAGraphIsThatOfOneOperation) {
+  const auto median_of = [](std::uint32_t launches) {
+    test::FakeGpus gpus(2);
+    gpus.nccl.turns = [](int) { return 300; };
+    CollOptions options = in_graphs(launches);
+    options.collectives = {Collective::kAllReduce};
+    options.sizes = {64};
+    options.types = {DataType::kF32};
+    options.place = Place::kInPlace;
+    options.max_seconds = 1e-2;
+    return run_coll(world_of_threads(2), options, {}, &gpus).cells.at(0).seconds.value;
+  };
+  const double plain = median_of(0), graph = median_of(10);
+  EXPECT_GT(graph, plain / 2);
+  EXPECT_LT(graph, plain * 2);
+}
+
+/// NCCL's abort waits until the graphs with NCCL's kernels have been destroyed.
+TEST(CollOnGpus, ALostRankEndsASessionWithGraphs) {
+  test::FakeGpus gpus(2);
+  CollOptions options = in_graphs(3);
+  options.max_seconds = 1000;
+  options.target_interval = 1e-9;
+  int looks = 0;
+  CollObserver observer;
+  observer.stop_requested = [&] {
+    if (++looks == 5) gpus.hub().lose_a_rank();  // by the fifth call four cells have graphs
+    return std::string();
+  };
+  const auto usual_begin = Clock::now();
+  test::FakeGpus good(2);
+  run_coll(world_of_threads(2), in_graphs(3), {}, &good);
+  const auto begin = Clock::now();
+  const auto usual = begin - usual_begin;
+  EXPECT_THROW(run_coll(world_of_threads(2), options, observer, &gpus), Error);
+  EXPECT_LT(Clock::now() - begin, 9s + 4 * usual) << "a rank waits 10 s for NCCL to come back";
+  EXPECT_EQ(gpus.hub().aborting(), 0);
+  EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
+}
+
+TEST(CollOnGpus, RegisteredMemoryIsComparedWithPlain) {
+  test::FakeGpus gpus(2);
+  CollOptions options = quick();
+  options.collectives = {Collective::kAllReduce};
+  options.variants = {{"memory=registered", {}, true}, {"memory=plain", {}, false}};
+  const CollResult result = run_coll(world_of_threads(2), options, {}, &gpus);
+  for (const CellResult& cell : result.cells) {
+    const bool registered = cell.cell.variant == 0;
+    EXPECT_EQ(cell.plane.find("memory not registered") == std::string::npos, registered) << cell.plane;
+    EXPECT_EQ(cell.ratio.has_value(), !registered);
+    EXPECT_EQ(cell.wrong, std::optional<std::uint64_t>(0));
+  }
+  EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
+}
+
+TEST(CollOnGpus, RanksWithoutAGpuAreRefused) {
+  test::FakeGpus none(0);
+  const Error error = error_of(2, quick(), &none);
+  EXPECT_EQ(error.code(), Errc::kInvalidArgument);
+  EXPECT_NE(std::string(error.what()).find("--device cuda: no GPU was found"), std::string::npos) << error.what();
+}
+
+TEST(CollOnGpus, ABrokenGpuEndsTheSessionOnAllRanks) {
+  test::FakeGpus gpus(3);
+  gpus.broken_gpu = 1;
+  const auto begin = Clock::now();
+  EXPECT_NE(std::string(error_of(3, quick(), &gpus).what()).find("GPU 1 has fallen off the bus"), std::string::npos);
+  EXPECT_LT(Clock::now() - begin, test::kAtOnce) << "nobody waits for the deadline";
+}
+
+TEST(CollOnGpus, AReductionThatNcclLacksIsRefused) {
+  CollOptions options = quick();
+  options.types = {DataType::kI16};
+  EXPECT_THROW(make_cells(options, 2, true), Error);
+  options.collectives = {Collective::kAllGather};
+  EXPECT_EQ(make_cells(options, 2, true).size(), 4U) << "moved, not reduced";
+}
+
+TEST(CollOnGpus, ABufferLargerThanTheGpuIsRefusedBeforeItIsTaken) {
+  test::FakeGpus gpus(2);
+  CollOptions options = quick();
+  options.collectives = {Collective::kAllReduce};
+  options.sizes = {std::size_t{1} << 46};
+  const Error error = error_of(2, options, &gpus);
+  EXPECT_EQ(error.code(), Errc::kInvalidArgument);
+  EXPECT_NE(std::string(error.what()).find("of this GPU"), std::string::npos) << error.what();
+}
+
+}  // namespace
+}  // namespace hvd::bench::coll_gpu_test

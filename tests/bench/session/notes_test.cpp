@@ -1,0 +1,65 @@
+// Tests the cautions of the closing table, which say when an efficiency must not be believed.
+#include "bench/session/notes.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace hvd::bench::notes_test {
+namespace {
+
+RunRecord run_of(Phase phase, int ranks) {
+  RunRecord run;
+  run.phase = phase;
+  run.world_size = ranks;
+  run.step_seconds = Estimate{.value = 0.1, .low = 0.09, .high = 0.11};
+  run.ranks.resize(static_cast<std::size_t>(ranks));
+  for (RankRecord& rank : run.ranks) rank.samples.step = rank.samples.exposed = rank.samples.host = {0.1, 0.1, 0.1};
+  return run;
+}
+
+/// Counts the lines of the closing table that contain `text`.
+std::ptrdiff_t cautions(const std::string& text, const Estimate& efficiency, std::size_t rounds, int ranks = 2) {
+  const std::vector<RunRecord> runs{run_of(Phase::kSolo, 1), run_of(Phase::kNone, ranks), run_of(Phase::kFull, ranks)};
+  Findings findings;
+  findings.rounds = rounds;
+  findings.efficiency = EfficiencyAnalysis{
+      .efficiency = efficiency, .against_independent = efficiency, .rows = {}, .efficiency_replicates = {}};
+  const std::vector<std::string> notes = closing_notes(runs, findings, {}, {});
+  return std::count_if(notes.begin(), notes.end(),
+                       [&](const std::string& note) { return note.find("caution: " + text) == 0; });
+}
+
+constexpr Estimate kGood{.value = 0.95, .low = 0.92, .high = 0.98};
+
+TEST(Cautions, OfFewRounds) {
+  EXPECT_EQ(cautions("", kGood, 5), 0);
+  EXPECT_EQ(cautions("the efficiency comes from 4 rounds", kGood, 4), 1);
+  EXPECT_EQ(cautions("the efficiency comes from one round of its phases, so that it has no interval",
+                     {.value = 0.95, .low = kNoInterval, .high = kNoInterval}, 1),
+            1);
+}
+
+TEST(Cautions, OfAnEfficiencyThatCannotBe) {
+  EXPECT_EQ(cautions("above 100 %", {.value = 1.2, .low = 1.1, .high = 1.3}, 5), 1);
+  EXPECT_EQ(cautions("above 100 %", {.value = 1.01, .low = 0.97, .high = 1.04}, 5), 0) << "its interval holds 100 %";
+  EXPECT_EQ(cautions("above 100 %", {.value = 1.002, .low = 1.001, .high = 1.003}, 5), 0) << "noise of sleeping ranks";
+  EXPECT_EQ(cautions("above 100 %", {.value = 1.5, .low = kNoInterval, .high = kNoInterval}, 1), 1)
+      << "without an interval";
+  EXPECT_EQ(cautions("above 100 %", {.value = 1.2, .low = 1.1, .high = 1.3}, 5, 1), 0) << "there are no others";
+}
+
+TEST(Cautions, AreFactsOutsideTheFingerprintAndLinesInTheOrderOfTheirNames) {
+  Provenance provenance;
+  provenance.insert({"cpu.model", {"a processor", true}});
+  add_caution(provenance, "zeal", "the last");
+  add_caution(provenance, "bf16_without_amx", "replaced");
+  add_caution(provenance, "bf16_without_amx", "the first");
+  ASSERT_TRUE(provenance.contains("caution.bf16_without_amx"));
+  EXPECT_FALSE(provenance.at("caution.bf16_without_amx").in_fingerprint);
+  EXPECT_EQ(caution_lines(provenance), (std::vector<std::string>{"caution: the first", "caution: the last"}));
+  EXPECT_TRUE(caution_lines({}).empty());
+}
+
+}  // namespace
+}  // namespace hvd::bench::notes_test
