@@ -284,7 +284,9 @@ TEST(Faults, ADeadlineSetLaterHoldsFromThenOnAndIsNamed) {
 
 /// Both ranks take part in the negotiation, but each submits a tensor that the other rank does not submit.
 TEST(Faults, ATensorThatNoOtherRankSubmitsRunsIntoTheDeadline) {
-  const auto outcomes = on_ranks(2, impatient_options(Schedule::kNegotiated), [](Engine& engine, int rank) {
+  EngineOptions options = patient_options(Schedule::kNegotiated);
+  options.deadline = std::chrono::seconds(5);  // both ranks must have submitted their tensor by then
+  const auto outcomes = on_ranks(2, options, [](Engine& engine, int rank) {
     float x = 1;
     engine.wait(submit(engine, rank == 0 ? "mine" : "yours", x));
   });
