@@ -45,6 +45,7 @@ PYTHON_ARROWS = {
     "hvdb.campaign": ("hvdb.read",),
     "hvdb.commands": ("hvdb.run", "hvdb.campaign"),
 }
+CPP = (".cpp", ".h", ".cu", ".cuh")
 MAX_FILES_OF_FOLDER = 40
 # Maps vendor headers to path prefixes of the files that own the vendor's handles.
 VENDOR_OWNERS = {
@@ -255,7 +256,7 @@ def code_lines(text: str) -> int:
 
 def check_size(path: str, text: str) -> list[Violation]:
     """Checks that no C++ file has more than 450 lines, and no other more than 600 lines of code."""
-    if PurePosixPath(path).suffix in (".cpp", ".h", ".cu"):
+    if PurePosixPath(path).suffix in CPP:
         lines, most = len(text.splitlines()), MAX_LINES_CPP
     else:
         lines, most = code_lines(text), MAX_CODE_LINES
@@ -264,7 +265,7 @@ def check_size(path: str, text: str) -> list[Violation]:
 
 def check_folders(paths: Iterable[str]) -> list[Violation]:
     """Checks that no folder has more than 40 files of source code."""
-    sources = [PurePosixPath(path) for path in paths if path.endswith((".cpp", ".h", ".cu", ".py"))]
+    sources = [PurePosixPath(path) for path in paths if path.endswith((*CPP, ".py"))]
     counts = Counter(str(path.parent) for path in sources)
     return [
         Violation(folder, 1, f"{count} files, more than {MAX_FILES_OF_FOLDER}: make rooms by subject")
@@ -372,7 +373,7 @@ def violations(files: Iterable[tuple[str, str]], exists: Callable[[str], bool]) 
     found: list[Violation] = []
     for path, text in files:
         suffix = PurePosixPath(path).suffix
-        if suffix in (".cpp", ".h"):
+        if suffix in CPP:
             for rule in (
                 check_layers,
                 check_vendor_headers,
@@ -382,7 +383,7 @@ def violations(files: Iterable[tuple[str, str]], exists: Callable[[str], bool]) 
                 check_algorithm,
             ):
                 found += rule(path, text)
-        if suffix in (".cpp", ".h", ".py", ".sh", ".cmake"):
+        if suffix in (*CPP, ".py", ".sh", ".cmake"):
             found += check_size(path, text)
         found += check_references(path, text, exists)
     return found

@@ -1,4 +1,6 @@
 // Copies the windows of a convolution to the rows of a matrix.
+#include <algorithm>
+
 #include "models/cudnn/kernels/grid.cuh"
 
 namespace hvd::models::cudnn::kernels {

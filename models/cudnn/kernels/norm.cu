@@ -1,4 +1,6 @@
 // Sums over rows, in two launches and a fixed order, and the kernels of batch norm that use them.
+#include <algorithm>
+
 #include "models/cudnn/kernels/grid.cuh"
 #include "models/cudnn/kernels/norm_element.h"
 

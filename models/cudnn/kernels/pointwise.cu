@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "engine/base/hash.h"
 #include "models/cudnn/kernels/grid.cuh"
 #include "models/cudnn/kernels/pointwise_element.h"
