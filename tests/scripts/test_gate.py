@@ -38,7 +38,7 @@ STAND_IN = """#!{python}
     import numpy as np
     from pathlib import Path
     from synthetic_store import SessionSpec, add_session
-    from hvdb import store
+    from hvdb.read import store
     words = [word.split("=", 1) for word in sys.argv[1:] if "=" in word]
     options = dict(words)
     labels = dict(value.split("=", 1) for name, value in words if name == "--label")

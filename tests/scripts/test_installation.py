@@ -297,7 +297,9 @@ class FilesTest(unittest.TestCase):
         self.assertEqual(below, inside)
         self.assertEqual({Path(name).suffix for name in inside if "/data/" not in name}, {".py"})
         folders = {path.name for path in package.rglob("*") if path.is_dir()}
-        self.assertEqual(folders, {"campaign", "commands", "data", "sites", "specs"})
+        self.assertEqual(
+            folders, {"base", "campaign", "commands", "data", "judge", "read", "run", "show", "sites", "specs"}
+        )
 
     def test_one_version(self) -> None:
         text = (REPOSITORY / "CMakeLists.txt").read_text(encoding="utf-8")

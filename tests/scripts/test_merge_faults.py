@@ -283,7 +283,7 @@ class KilledTest(Folder):
 import os, signal, sqlite3, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from hvdb import merge
+from hvdb.read import merge
 left = int(sys.argv[2])
 def trap(frame, event, argument):
     global left
@@ -502,7 +502,7 @@ class MemoryTest(Folder):
     MERGE = (
         "import re, sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
-        "from hvdb import merge\n"
+        "from hvdb.read import merge\n"
         "added = merge.merge(Path(sys.argv[2]), [Path(name) for name in sys.argv[3:]]).added\n"
         "kib = re.search(r'VmHWM:\\s+(\\d+) kB', Path('/proc/self/status').read_text())[1]\n"
         "print(added, int(kib) // 1024)\n"

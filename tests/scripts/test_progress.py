@@ -105,7 +105,7 @@ class CommandTest(FolderTest):
         self.addCleanup(os.close, ours)
         script = (
             "import sys; sys.path.insert(0, sys.argv[1])\n"
-            "from hvdb import cli, progress\n"
+            "from hvdb import cli\nfrom hvdb.base import progress\n"
             "progress.BEGIN_SECONDS = progress.REDRAW_SECONDS = 0.001\n"
             "sys.exit(cli.main(sys.argv[2:]))"
         )

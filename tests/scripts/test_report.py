@@ -18,7 +18,7 @@ from harness import SCRIPTS, FolderTest, call, execute
 from synthetic_store import SessionSpec, make, operation
 
 from hvdb.base.errors import HvdbError
-from hvdb.cli import module
+from hvdb.commands.table import module
 from hvdb.show import document, figure, html_page, inline_svg, markdown_page, report
 from hvdb.show.document import Bullets, Document, Figure, Listing, Paragraph, Section, Table
 
