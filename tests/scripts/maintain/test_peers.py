@@ -372,6 +372,9 @@ for line in sys.stdin:
     if line == "loss\\n":
         print(told.get("loss", 6.9) if done else 7.0, flush=True)
     else:
+        log = pathlib.Path(told.get("clocks", "/none"))  # a turn lasts until the log has begun
+        while log.exists() and not log.stat().st_size:
+            time.sleep(0.01)
         done += 1
         print(mine * (1 + 0.01 * (done % 3)), flush=True)
 """
@@ -400,7 +403,8 @@ class ComparisonTest(FolderTest):
         self.assertEqual(order[-12:], ["ours", "torch", "torch", "ours"] * 3)
         self.assertIn("ours start --batch 64", asked)
         executable(self.folder / "nvidia-smi", "#!/bin/sh\necho 1755 MHz\nexec sleep 60\n")
-        slow, clocks = {**told, "torch graph": 3.0}, self.folder / "clocks"
+        clocks = self.folder / "clocks"
+        slow = {**told, "torch graph": 3.0, "clocks": str(clocks)}
         _, peer = self.compare(slow, "--clocks", str(clocks))[0]["sides"]
         self.assertEqual((peer["name"], len(peer["begins"]), clocks.read_text()), ("torch eager", 6, "1755 MHz\n"))
 
