@@ -41,10 +41,10 @@ void check_model_name(const std::string& model) {
 
 /// Returns the file that `path` names, with all links followed. The file need not exist.
 fs::path resolved(const std::string& path) {
-  constexpr int kMostLinks = 40;  // Linux has the same limit
+  constexpr int kMaxLinks = 40;  // Linux has the same limit
   std::error_code problem;
   fs::path target = fs::absolute(path, problem);
-  for (int link = 0; link < kMostLinks && fs::is_symlink(target, problem); ++link) {
+  for (int link = 0; link < kMaxLinks && fs::is_symlink(target, problem); ++link) {
     target = target.parent_path() / fs::read_symlink(target, problem);
   }
   return fs::weakly_canonical(target, problem);

@@ -59,7 +59,7 @@ std::string phase_table(const SessionResult& result) {
       continue;
     }
     const Estimate& rate = *run.images_per_second;
-    const bool weak = run.measured_steps < static_cast<std::int64_t>(kFewestToBelieve) * run.batches_per_iter;
+    const bool weak = run.measured_steps < static_cast<std::int64_t>(kMinToBelieve) * run.batches_per_iter;
     few = few || weak;
     text +=
         fmt::format("{:<24} {:>5} {:>10.2f} {:>21} {:>10.2f} {:>10.2f} {:>6}{}{}\n", phase_name(run), run.world_size,
@@ -69,7 +69,7 @@ std::string phase_table(const SessionResult& result) {
   if (few) {
     text +=
         fmt::format("* fewer than {} samples: too few for an interval to be relied on; measure longer (--max-time)\n",
-                    kFewestToBelieve);
+                    kMinToBelieve);
   }
   return text;
 }

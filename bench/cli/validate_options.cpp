@@ -19,7 +19,7 @@ void register_validation(CLI::App& command, ValidateOptions& options) {
       "Exit codes: 0 all ranks agree, 1 a rank differs or is slow, 3 a rank may be slow; else as in training.");
   Registrar add(command);
   add.group("How it is validated");
-  add.integer("--steps", "Steps whose times are compared (default: 30); a few more come before", kFewestSteps, 10000,
+  add.integer("--steps", "Steps whose times are compared (default: 30); a few more come before", kMinSteps, 10000,
               options.steps);
   add.number("--threshold", "PERCENT", "By how much a rank must be slower to be called slow (default: 2)", 1e-3, 999,
              [&options](double percent) { options.threshold = percent / 100; });

@@ -97,9 +97,9 @@ double addend(int rank, int ranks, std::size_t i, std::int64_t limit) {
 
 /// Returns 1 or 2. The product over all ranks is at most 2^6, which every type represents exactly.
 double factor(int rank, int ranks, std::size_t i) {
-  constexpr std::size_t kMostTwos = 6;
+  constexpr std::size_t kMaxTwos = 6;
   const auto world = static_cast<std::size_t>(ranks);
-  const std::size_t twos = i % (std::min(kMostTwos, world) + 1);
+  const std::size_t twos = i % (std::min(kMaxTwos, world) + 1);
   return (i + static_cast<std::size_t>(rank)) % world < twos ? 2 : 1;
 }
 

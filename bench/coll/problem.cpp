@@ -16,7 +16,7 @@ namespace hvd::bench::coll {
 namespace {
 
 /// More sizes than this are treated as a mistake in -i, because nobody reads a table with so many lines.
-constexpr std::size_t kMostSizes = 4096;
+constexpr std::size_t kMaxSizes = 4096;
 
 template <class Names, class Value>
 std::string_view find_name(const Names& names, Value value) noexcept {
@@ -138,10 +138,10 @@ std::vector<std::size_t> sizes_of(const SizeRange& range) {
     const std::size_t at = sizes.back();
     if (range.step > 0 ? at > range.last - std::min(range.step, range.last) : at > range.last / range.factor) break;
     sizes.push_back(range.step > 0 ? at + range.step : at * range.factor);
-    if (sizes.size() > kMostSizes) {
+    if (sizes.size() > kMaxSizes) {
       throw Error(Errc::kInvalidArgument,
                   fmt::format("-i {} gives more than {} sizes from -b {} to -e {} (bytes); give a larger step",
-                              range.step, kMostSizes, range.first, range.last));
+                              range.step, kMaxSizes, range.first, range.last));
     }
   }
   return sizes;

@@ -113,7 +113,7 @@ struct SizeRange {
   std::size_t factor = 0;  ///< at least 2; used if `step` is 0
 };
 /// Returns the sizes of a sweep, ascending. Errors: invalid_argument for first > last, first = 0 with a factor, a
-/// factor below 2, or more than kMostSizes sizes.
+/// factor below 2, or more than kMaxSizes sizes.
 std::vector<std::size_t> sizes_of(const SizeRange& range);
 
 /// `sizes`: the sizes of a network's gradient buckets in bytes, ascending, each size once. `repeats`: the number of

@@ -28,7 +28,7 @@ namespace {
 constexpr double kParcelSeconds = 0.05;
 
 /// Maximum samples of a cell, unless -n asks for more. Resampling more samples would take longer than measuring them.
-constexpr std::size_t kMostSamples = 5000;
+constexpr std::size_t kMaxSamples = 5000;
 
 /// Directs the session on rank 0.
 class Leader {
@@ -91,9 +91,9 @@ class Leader {
  private:
   static ScheduleRule rule_of(const CollOptions& options) {
     ScheduleRule rule;
-    rule.stop.minimum_samples = std::max(options.least_samples, kFewestToBelieve);
+    rule.stop.minimum_samples = std::max(options.least_samples, kMinToBelieve);
     rule.stop.target_half_width = options.target_interval;
-    rule.stop.maximum_samples = std::max(kMostSamples, rule.stop.minimum_samples);
+    rule.stop.maximum_samples = std::max(kMaxSamples, rule.stop.minimum_samples);
     rule.stop.maximum_seconds = options.max_seconds;
     rule.warmup = options.warmup;
     rule.untimed_first = options.warm;

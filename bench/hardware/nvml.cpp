@@ -29,8 +29,8 @@ int number(int (*ask)(void*, unsigned*), void* device) {
 void ask_links(const NvmlFunctions& nvml, void* device, BoardFacts& facts) {
   facts.pcie_generation = number(nvml.pcie_generation, device);
   facts.pcie_width = number(nvml.pcie_width, device);
-  constexpr unsigned kMostLinks = 18;  // NVML_NVLINK_MAX_LINKS
-  for (unsigned link = 0; nvml.nvlink_state != nullptr && link < kMostLinks; ++link) {
+  constexpr unsigned kMaxLinks = 18;  // NVML_NVLINK_MAX_LINKS
+  for (unsigned link = 0; nvml.nvlink_state != nullptr && link < kMaxLinks; ++link) {
     int active = 0;
     if (nvml.nvlink_state(device, link, &active) != 0 || active == 0) continue;
     unsigned version = 0;

@@ -124,11 +124,11 @@ Shares weighted_mean(std::span<const Shares> rounds, std::span<const double> wei
 // copies[r] times. This median is a weighted mean of the rounds, so its rows also sum to 1. A round far from the others
 // moves the median no more than a near round does. Source: Weiszfeld, Tohoku Mathematical Journal 43 (1937).
 Shares middle_of(std::span<const Shares> rounds, std::span<const double> copies) {
-  constexpr int kMostTurns = 100;
+  constexpr int kMaxTurns = 100;
   constexpr double kClose = 1e-6;
   Shares middle = weighted_mean(rounds, copies);
   std::vector<double> weights(rounds.size());
-  for (int turn = 0; turn < kMostTurns; ++turn) {
+  for (int turn = 0; turn < kMaxTurns; ++turn) {
     for (std::size_t r = 0; r < rounds.size(); ++r) weights[r] = copies[r] / distance(rounds[r], middle);
     const Shares next = weighted_mean(rounds, weights);
     double moved = 0;
@@ -142,7 +142,7 @@ Shares middle_of(std::span<const Shares> rounds, std::span<const double> copies)
 bool enough_for_intervals(std::span<const Round> rounds) {
   std::size_t samples = 0;
   for (const Round& round : rounds) samples += round.full.at(0).step.size();
-  return rounds.size() >= 2 && samples >= kFewestForInterval;
+  return rounds.size() >= 2 && samples >= kMinForInterval;
 }
 
 // Returns the factor by which an interval from n resampled rounds is too narrow. It has two parts: the spread of few

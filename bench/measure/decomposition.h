@@ -19,7 +19,7 @@ struct Round {
 
 /// Intervals from fewer rounds than this are printed with a warning. Intervals from two or three rounds contain the
 /// true value in 85 to 92 % of cases.
-inline constexpr std::size_t kFewestRoundsToBelieve = 5;
+inline constexpr std::size_t kMinRoundsToBelieve = 5;
 
 struct EfficiencyAnalysis {
   /// Throughput per rank in phase full, divided by the throughput of one rank that has the machine to itself. This is
@@ -52,7 +52,7 @@ struct EfficiencyAnalysis {
 /// understates the spread of the rounds, so the replicates' deviations from the figure are multiplied by a factor. With
 /// five or more rounds, the intervals contain the true value in at least 93 % of cases (simulated in
 /// tests/bench/measure/efficiency_coverage_test.cpp, and for disturbed hosts in disturbed_host_test.cpp). There is no
-/// interval if there is a single round, or if phase full has fewer than kFewestForInterval samples.
+/// interval if there is a single round, or if phase full has fewer than kMinForInterval samples.
 EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const IntervalOptions& options = {});
 
 }  // namespace hvd::bench

@@ -44,12 +44,12 @@ std::vector<double> over_ranks(std::span<const std::vector<double>> ranks, Choos
   return out;
 }
 
-constexpr double kLeastReplicate = 1e-3;  // fraction of the median; widening could make a replicate negative
+constexpr double kMinReplicate = 1e-3;  // fraction of the median; widening could make a replicate negative
 
 Bootstrap bootstrap_median(std::span<const double> samples, const IntervalOptions& options) {
   const std::size_t n = samples.size();
   const double value = median(samples);
-  if (n < kFewestForInterval) return {{value, kNoInterval, kNoInterval}, {}};
+  if (n < kMinForInterval) return {{value, kNoInterval, kNoInterval}, {}};
   const double rho = lag_one_autocorrelation(samples);
   const std::size_t length = block_length(n, rho);
   Draws draws(options.seed, 0);
@@ -120,7 +120,7 @@ Estimate median_interval(std::span<const double> samples, const IntervalOptions&
 
 Bootstrap median_time(std::span<const double> seconds, const IntervalOptions& options) {
   Bootstrap out = bootstrap_median(seconds, options);
-  for (double& one : out.replicates) one = std::max(one, kLeastReplicate * out.estimate.value);
+  for (double& one : out.replicates) one = std::max(one, kMinReplicate * out.estimate.value);
   return out;
 }
 

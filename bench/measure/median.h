@@ -33,9 +33,9 @@ double lag_one_autocorrelation(std::span<const double> samples);
 std::size_t block_length(std::size_t n, double rho);
 
 /// Fewer samples than this have no interval: the median of the distribution may lie outside the range of two samples.
-inline constexpr std::size_t kFewestForInterval = 3;
+inline constexpr std::size_t kMinForInterval = 3;
 /// An interval from fewer samples than this is printed with a warning, and does not end a measurement by being narrow.
-inline constexpr std::size_t kFewestToBelieve = 10;
+inline constexpr std::size_t kMinToBelieve = 10;
 
 struct IntervalOptions {
   double confidence = 0.95;
@@ -50,7 +50,7 @@ struct IntervalOptions {
 /// Simulated in tests/bench/measure/measure_coverage_test.cpp: the interval contains the true median in 93 to 96 % of
 /// series of 10 or more independent samples. The interval contains the true median in 90 to 95 % of series with lag-one
 /// correlation 0.3 and 20 or more samples, or with correlation 0.6 and 100 or more samples.
-/// There is no interval for fewer than kFewestForInterval samples.
+/// There is no interval for fewer than kMinForInterval samples.
 Estimate median_interval(std::span<const double> samples, const IntervalOptions& options = {});
 
 /// Like median_interval(), but for times. Also returns the replicates, which are all above zero. If there is no

@@ -19,9 +19,9 @@ constexpr std::array<std::int64_t, 8> kImageSizes{256, 224, 192, 160, 128, 96, 6
 constexpr double kSafety = 1.5;
 // A smaller batch shortens a step by less than its share, because update and reduction take as long as before.
 constexpr double kMargin = 0.9;
-constexpr double kMostRounds = 1e6;
+constexpr double kMaxRounds = 1e6;
 
-std::size_t whole(double rounds) { return static_cast<std::size_t>(std::clamp(std::floor(rounds), 0.0, kMostRounds)); }
+std::size_t whole(double rounds) { return static_cast<std::size_t>(std::clamp(std::floor(rounds), 0.0, kMaxRounds)); }
 
 }  // namespace
 
@@ -34,7 +34,7 @@ SessionPlan plan_rounds(const SessionPace& pace) {
   const double round = samples * sample + kPhases * pace.step_seconds * static_cast<double>(pace.unmeasured_steps);
   plan.rounds_that_fit = whole(pace.seconds_left / round);
   double extra = 0;
-  if (pace.judges_first_steps && pace.samples_per_visit == 1 && plan.rounds_that_fit >= kVisitsToJudge + kFewestRounds)
+  if (pace.judges_first_steps && pace.samples_per_visit == 1 && plan.rounds_that_fit >= kVisitsToJudge + kMinRounds)
     extra = static_cast<double>(kVisitsToJudge) * sample;
   const std::size_t most = std::max<std::size_t>(1, whole((pace.seconds_left - extra) / round));
   std::size_t wanted = std::max({pace.rounds_to_aim_for, whole((pace.seconds_to_aim_for - extra) / round),
@@ -58,9 +58,9 @@ std::string plan_line(const SessionPlan& plan, double step_seconds, std::int64_t
                      plan.seconds < 10 ? seconds_text(plan.seconds) : duration_text(plan.seconds));
 }
 
-double ShortestSession::seconds(double step_seconds) const { return step_seconds * steps(kFewestRounds); }
+double ShortestSession::seconds(double step_seconds) const { return step_seconds * steps(kMinRounds); }
 
-double ShortestSession::longest_step(double seconds) const { return seconds / steps(kFewestRounds); }
+double ShortestSession::longest_step(double seconds) const { return seconds / steps(kMinRounds); }
 
 double ShortestSession::steps(std::size_t rounds) const {
   return static_cast<double>(steps_before) +

@@ -53,7 +53,7 @@ inline constexpr double kPromiseKept = 1.0 / 3.0;
 /// `elapsed_seconds`: now, when the rounds begin.
 void promise(StoppingRule& rule, const SessionPlan& plan, double elapsed_seconds);
 
-/// The steps of the shortest session with kFewestRounds rounds.
+/// The steps of the shortest session with kMinRounds rounds.
 struct ShortestSession {
   std::int64_t steps_per_visit = 1;  ///< unmeasured steps included
   /// Steps before the first round. The default is enough to find step times steady, and to check the reduction.

@@ -15,8 +15,8 @@ namespace {
 constexpr double kDeviate = 2.5758293035489004;  // quantile of the normal distribution for a 99 % interval
 constexpr double kFalseAlarms = 0.03;            // fraction of healthy runs in which some rank is accused
 constexpr double kMadToDeviation = 1.4826;       // standard deviation / MAD of a normal distribution
-constexpr double kLeastError = 1e-4;             // lower bound: a smaller standard error is replaced by this value
-constexpr std::size_t kFewestRuns = std::size_t{1} << 13, kMostRuns = std::size_t{1} << 16;
+constexpr double kMinError = 1e-4;               // lower bound: a smaller standard error is replaced by this value
+constexpr std::size_t kMinRuns = std::size_t{1} << 13, kMaxRuns = std::size_t{1} << 16;
 constexpr std::size_t kDrawn = std::size_t{1} << 22;  // random numbers drawn for a critical score, approximately
 
 /// out[m]: the median of all `values` except values[m].
@@ -75,7 +75,7 @@ std::vector<double> scores(const std::vector<double>& values, std::span<const do
   const double spread = kMadToDeviation * median_in_place(deviations);
   std::vector<double> out(values.size());
   for (std::size_t m = 0; m < values.size(); ++m) {
-    out[m] = (values[m] - middle) / std::max({spread, errors[m], kLeastError});
+    out[m] = (values[m] - middle) / std::max({spread, errors[m], kMinError});
   }
   return out;
 }
@@ -112,7 +112,7 @@ std::vector<double> median_over(std::span<const std::vector<double>> seconds, co
 }  // namespace
 
 double critical_score(std::size_t members, std::uint64_t seed) {
-  const std::size_t runs = std::clamp(kDrawn / members, kFewestRuns, kMostRuns);
+  const std::size_t runs = std::clamp(kDrawn / members, kMinRuns, kMaxRuns);
   const std::vector<double> no_errors(members, 0.0);
   std::vector<double> largest(runs);
   std::vector<double> drawn(members);
@@ -129,7 +129,7 @@ double critical_score(std::size_t members, std::uint64_t seed) {
 
 std::vector<Slowness> compare_times(std::span<const std::vector<double>> seconds, double threshold, double critical) {
   const std::size_t members = seconds.size();
-  HVD_ASSERT(members >= 2 && seconds.front().size() >= kFewestSteps);
+  HVD_ASSERT(members >= 2 && seconds.front().size() >= kMinSteps);
   std::vector<double> middle(members), errors(members);
   std::vector<MedianInterval> intervals(members);
   std::vector<std::vector<double>> series = log_ratios(seconds);

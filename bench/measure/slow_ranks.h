@@ -20,7 +20,7 @@ namespace hvd::bench {
 /// Fewer members than this have no majority that shows which members are healthy.
 inline constexpr std::size_t kMajority = 4;
 /// Fewer steps than this give no interval.
-inline constexpr int kFewestSteps = 10;
+inline constexpr int kMinSteps = 10;
 
 /// Compares one member with the others. If `slower` is 0.05, the member is 5 % slower than the others.
 struct Slowness {
@@ -32,7 +32,7 @@ struct Slowness {
 };
 
 /// `seconds[member][step]` are times above 0 of two or more members. Each member has the same number of steps, at least
-/// kFewestSteps. A member is accused only if it is slower by at least the fraction `threshold`. `critical` is the
+/// kMinSteps. A member is accused only if it is slower by at least the fraction `threshold`. `critical` is the
 /// result of critical_score() for this number of members. With fewer than kMajority members `critical` is not used: the
 /// slowest member is accused if its interval lies above the threshold and above the intervals of all other members.
 std::vector<Slowness> compare_times(std::span<const std::vector<double>> seconds, double threshold, double critical);

@@ -13,7 +13,7 @@ namespace hvd::bench {
 struct StoppingRule {
   std::optional<std::size_t> exact_samples =
       std::nullopt;  ///< if set: take exactly this many samples and ignore the interval; the time cap applies
-  std::size_t minimum_samples = kFewestToBelieve;
+  std::size_t minimum_samples = kMinToBelieve;
   std::size_t minimum_rounds = 0;  ///< above 0 in an interleaved session
   std::size_t maximum_samples = 100'000;
   double target_half_width = 0.02;  ///< fraction of the value

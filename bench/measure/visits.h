@@ -14,7 +14,7 @@ namespace hvd::bench {
 /// narrower intervals than fewer and longer ones.
 inline constexpr std::size_t kRoundsToAimFor = 20;
 /// A session with fewer rounds than this ends only at a cap, even if its interval is narrow.
-inline constexpr std::size_t kFewestRounds = 12;
+inline constexpr std::size_t kMinRounds = 12;
 /// The first steps of a phase's visits are judged only if the phase has at least this many visits.
 inline constexpr std::size_t kVisitsToJudge = 5;
 

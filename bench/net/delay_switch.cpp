@@ -37,9 +37,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::nanoseconds;
 
-constexpr std::size_t kVirtioHeader = 10;     // IFF_VNET_HDR: struct virtio_net_hdr before every frame
-constexpr std::size_t kLargestFrame = 70000;  // 64 KiB of payload and its headers
-constexpr std::size_t kShortestFrame = kVirtioHeader + 14;
+constexpr std::size_t kVirtioHeader = 10;  // IFF_VNET_HDR: struct virtio_net_hdr before every frame
+constexpr std::size_t kMaxFrame = 70000;   // 64 KiB of payload and its headers
+constexpr std::size_t kMinFrame = kVirtioHeader + 14;
 constexpr int kFramesPerTurn = 16;  // the switch forwards up to this many frames of one port, then serves the next port
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }
@@ -133,7 +133,7 @@ class Switch {
   void receive(std::size_t from) {
     for (int k = 0; k < kFramesPerTurn; ++k) {
       const ssize_t length = ::read(ports_[from].descriptor(), buffer_.data(), buffer_.size());
-      if (length < static_cast<ssize_t>(kShortestFrame)) return;
+      if (length < static_cast<ssize_t>(kMinFrame)) return;
       forward(from, std::span(buffer_).first(static_cast<std::size_t>(length)));
     }
   }
@@ -153,7 +153,7 @@ class Switch {
   nanoseconds delay_;
   double nanoseconds_per_byte_;
   std::vector<pollfd> polled_;
-  std::vector<std::byte> buffer_ = std::vector<std::byte>(kLargestFrame);
+  std::vector<std::byte> buffer_ = std::vector<std::byte>(kMaxFrame);
 };
 
 template <class T>

@@ -34,14 +34,14 @@ std::string precision_note(std::span<const RunRecord> runs, const Findings& find
 }
 
 std::string rounds_note(const Findings& findings) {
-  if (findings.rounds >= kFewestRoundsToBelieve) return {};
+  if (findings.rounds >= kMinRoundsToBelieve) return {};
   if (findings.rounds == 1) {
     return "caution: the efficiency comes from one round of its phases, so that it has no interval; give it more with "
            "--max-time or --num-iters";
   }
   return fmt::format(
       "caution: the efficiency comes from {} rounds of its phases; from fewer than {} its interval is often too narrow",
-      findings.rounds, kFewestRoundsToBelieve);
+      findings.rounds, kMinRoundsToBelieve);
 }
 
 constexpr double kBeyond = 1.005;  // tolerance for the noise of ranks that only sleep or replay

@@ -10,7 +10,7 @@ constexpr double kGpuVisitSeconds = 1.0;
 constexpr double kCpuVisitSeconds = 0.5;     // short, so that a slow spell of the host covers a whole round and cancels
 constexpr double kCpuSessionSeconds = 60;    // a shared host is slow for seconds at a time, and a session must see many
 constexpr std::int64_t kGpuExactRounds = 3;  // least number of rounds, if the user asks for that many samples or more
-constexpr std::int64_t kLongestVisit = 100;  // samples
+constexpr std::int64_t kMaxVisit = 100;      // samples
 constexpr std::array<const char*, 3> kPhases{"solo", "none", "full"};
 
 }  // namespace
@@ -20,7 +20,7 @@ bool RoundPlan::compares_first_steps(const Times& times) const {
   if (rounds_ >= kVisitsToJudge) return verdict_.discard;
   // Visits have two samples until there are enough visits to judge first steps, and one sample afterwards. Compare
   // first steps only if all missing rounds fit into the time left.
-  const auto missing = static_cast<double>(kVisitsToJudge - rounds_ + kFewestRounds - rounds_);
+  const auto missing = static_cast<double>(kVisitsToJudge - rounds_ + kMinRounds - rounds_);
   return times.seconds_left >= missing * times.round_seconds;
 }
 
@@ -31,11 +31,11 @@ VisitBudget RoundPlan::budget(const Times& times, std::int64_t shortest) const {
   budget.seconds_left = times.seconds_left;
   budget.rounds_done = rounds_;
   // Every visit on a GPU costs a step that is not measured, so visits stay long unless too few of them would fit.
-  if (gpu_) budget.rounds_to_aim_for = kFewestRounds;
+  if (gpu_) budget.rounds_to_aim_for = kMinRounds;
   budget.unmeasured_samples = static_cast<double>(unmeasured_steps()) / static_cast<double>(steps_per_sample_);
   budget.target_seconds = gpu_ ? kGpuVisitSeconds : kCpuVisitSeconds;
   budget.shortest = shortest;
-  budget.longest = kLongestVisit;
+  budget.longest = kMaxVisit;
   return budget;
 }
 
@@ -44,7 +44,7 @@ std::int64_t RoundPlan::next_visit(const Times& times) const {
   const std::int64_t samples = visit_samples(budget(times, shortest));
   if (!exact_samples_) return samples;
   const auto exact = static_cast<std::int64_t>(*exact_samples_);
-  const std::int64_t rounds = gpu_ ? kGpuExactRounds : static_cast<std::int64_t>(kFewestRounds);
+  const std::int64_t rounds = gpu_ ? kGpuExactRounds : static_cast<std::int64_t>(kMinRounds);
   return std::min({samples, (exact + rounds - 1) / rounds, exact - static_cast<std::int64_t>(times.samples)});
 }
 
@@ -59,7 +59,7 @@ SessionPlan RoundPlan::plan(const Times& times, double samples_needed) const {
   pace.unmeasured_steps = unmeasured_steps();
   pace.samples_per_visit = visit_samples(budget(times, shortest));
   pace.judges_first_steps = judges_first_steps();
-  pace.rounds_to_aim_for = gpu_ ? kFewestRounds : kRoundsToAimFor;
+  pace.rounds_to_aim_for = gpu_ ? kMinRounds : kRoundsToAimFor;
   pace.seconds_to_aim_for = gpu_ ? 0 : kCpuSessionSeconds;
   if (exact_samples_) {
     pace.samples_per_visit = next_visit(times);

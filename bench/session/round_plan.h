@@ -34,7 +34,7 @@ class RoundPlan {
   [[nodiscard]] std::int64_t next_visit(const Times& times) const;
   /// Plans all rounds before the first one. `samples_needed`: SessionPace::samples_needed.
   [[nodiscard]] SessionPlan plan(const Times& times, double samples_needed) const;
-  /// Describes the shortest session that has kFewestRounds rounds. `warm_up_steps`: as the user asked.
+  /// Describes the shortest session that has kMinRounds rounds. `warm_up_steps`: as the user asked.
   [[nodiscard]] ShortestSession shortest_session(std::optional<int> warm_up_steps) const;
   /// Returns the least number of samples of a complete visit.
   [[nodiscard]] std::int64_t shortest_visit() const { return gpu_ && !exact_samples_ ? kGpuVisitSamples : 1; }
@@ -43,7 +43,7 @@ class RoundPlan {
   /// 1 if the user asked for a number of samples, because no sample may be discarded at the end.
   [[nodiscard]] std::int64_t unmeasured_steps() const { return judges_first_steps() ? 0 : 1; }
   /// Returns the least number of rounds after which a session may end because its interval is narrow.
-  [[nodiscard]] static std::size_t minimum_rounds() { return kFewestRounds; }
+  [[nodiscard]] static std::size_t minimum_rounds() { return kMinRounds; }
 
   /// Call after every phase was visited for `samples_per_visit` samples.
   void end_of_round(std::int64_t samples_per_visit, const Logs& logs);

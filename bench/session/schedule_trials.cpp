@@ -20,9 +20,9 @@ namespace {
 
 /// Limit of a search on CPUs, so that a cluster's ranks do not search for longer than they train.
 constexpr double kLimitSeconds = 60;
-constexpr std::int64_t kFewestTrialSteps = 3;  // least number of timed steps in a visit
-constexpr std::int64_t kMostTrialSteps = 50;   // largest number of timed steps in a visit
-constexpr double kTrialSeconds = 0.5;          // seconds that a visit should take, within the two limits above
+constexpr std::int64_t kMinTrialSteps = 3;   // least number of timed steps in a visit
+constexpr std::int64_t kMaxTrialSteps = 50;  // largest number of timed steps in a visit
+constexpr double kTrialSeconds = 0.5;        // seconds that a visit should take, within the two limits above
 
 /// Returns the provenance key "gpu.schedule.chosen" or "gpu.schedule.tried", on CPUs without "gpu.".
 std::string key_of(const ScheduleSetting& setting, const char* what) {
@@ -137,9 +137,9 @@ ScheduleChoice run_search(Engine& engine, ScheduleSearch search, const TrialBenc
   std::int64_t steps = 0;
   while (const ScheduleSetting* const setting = search.next()) {
     if (steps == 0) {
-      const double step = rank.visit(*setting, kFewestTrialSteps);
-      steps = std::clamp<std::int64_t>(std::llround(kTrialSeconds / std::max(step, 1e-9)), kFewestTrialSteps,
-                                       kMostTrialSteps);
+      const double step = rank.visit(*setting, kMinTrialSteps);
+      steps =
+          std::clamp<std::int64_t>(std::llround(kTrialSeconds / std::max(step, 1e-9)), kMinTrialSteps, kMaxTrialSteps);
       rank.visit(*setting, steps);  // not recorded: clocks rise and libraries load during this visit
     }
     const double step = rank.visit(*setting, steps);

@@ -64,7 +64,7 @@ class SessionLeader {
   };
 
   // Planning, in session_leader_plan.cpp.
-  /// Call once the step time is roughly known. If fewer than kFewestRounds rounds fit into the time cap, tells what
+  /// Call once the step time is roughly known. If fewer than kMinRounds rounds fit into the time cap, tells what
   /// would fit. Errors: inconclusive if too few rounds fit for an interval, unless `settled` is false: the step may
   /// then be one of the first, which take longer.
   void require_rounds(double step_seconds, bool settled);

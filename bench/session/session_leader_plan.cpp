@@ -18,7 +18,7 @@ void SessionLeader::require_rounds(double step_seconds, bool settled) {
   const double cap = rule_.maximum_seconds;
   if (step_seconds <= shortest.longest_step(cap)) return;
   const std::string advice = room_advice(setup_, shortest, step_seconds, cap, options_.fit);
-  if (settled && shortest.rounds(step_seconds, cap - elapsed()) < kFewestForInterval) {
+  if (settled && shortest.rounds(step_seconds, cap - elapsed()) < kMinForInterval) {
     throw Error(Errc::kInconclusive, "too few rounds would fit for an interval: " + advice);
   }
   tell("  caution    " + advice);

@@ -33,7 +33,7 @@ std::string room_advice(const Setup& setup, const ShortestSession& shortest, dou
   const double needed = shortest.seconds(step_seconds);
   std::string text = fmt::format(
       "{} takes {} a step here{}, so {} rounds of the three phases would take about {}, and --max-time is {}; ",
-      setup.model.model, seconds_text(step_seconds), fitted ? ", more than when --fit timed it" : "", kFewestRounds,
+      setup.model.model, seconds_text(step_seconds), fitted ? ", more than when --fit timed it" : "", kMinRounds,
       duration_text(needed), duration_text(cap_seconds));
   const WorkSize tried = work_of(setup);
   std::optional<WorkSize> fits;

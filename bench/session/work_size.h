@@ -19,7 +19,7 @@ WorkSize work_of(const Setup& setup);
 /// linear scaling rule.
 void take_work(const WorkSize& work, Setup& setup);
 
-/// Says how long kFewestRounds rounds would take, that they do not fit into `cap_seconds`, and which options would
+/// Says how long kMinRounds rounds would take, that they do not fit into `cap_seconds`, and which options would
 /// help. The options for a smaller batch include its learning rate (take_work()).
 /// `fitted`: --fit chose the size, and steps have become slower since.
 std::string room_advice(const Setup& setup, const ShortestSession& shortest, double step_seconds, double cap_seconds,

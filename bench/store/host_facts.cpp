@@ -168,8 +168,8 @@ std::vector<int> parse_cpu_list(std::string_view text) {
     int last = first;
     if (read.ptr != end && *read.ptr == '-') {
       read = std::from_chars(read.ptr + 1, end, last);
-      constexpr int kMostCpus = 1 << 16;
-      if (read.ec != std::errc{} || last < first || last >= kMostCpus) return {};
+      constexpr int kMaxCpus = 1 << 16;
+      if (read.ec != std::errc{} || last < first || last >= kMaxCpus) return {};
     }
     for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
     if (read.ptr != end && (*read.ptr != ',' || read.ptr + 1 == end)) return {};

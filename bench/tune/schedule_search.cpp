@@ -193,7 +193,7 @@ std::optional<std::size_t> replacement(const std::vector<Visits>& settings) {
   if (best == 0) return std::nullopt;
   const bool apart = *std::max_element(settings[best].begin(), settings[best].end()) <
                      *std::min_element(settings[0].begin(), settings[0].end());
-  const bool enough = median(settings[best]) < (1 - kLeastGain) * median(settings[0]);
+  const bool enough = median(settings[best]) < (1 - kMinGain) * median(settings[0]);
   return apart && enough ? std::optional(best) : std::nullopt;
 }
 
@@ -217,7 +217,7 @@ std::vector<ScheduleSetting> ScheduleSearch::others(Knob knob) const {
 void ScheduleSearch::begin_knob() {
   visit_ = 0;
   settings_of_knob_.clear();
-  for (std::size_t turns = 0; turns < kMostTurns; ++turns) {
+  for (std::size_t turns = 0; turns < kMaxTurns; ++turns) {
     for (current_knob_ = 0; current_knob_ < knobs_.size(); ++current_knob_) {
       if (!knobs_[current_knob_].due || knobs_[current_knob_].turns != turns) continue;
       const std::vector<ScheduleSetting> settings = others(knobs_[current_knob_].knob);
@@ -303,7 +303,7 @@ void ScheduleSearch::decide() {
 std::size_t ScheduleSearch::visits_left() const {
   std::size_t left = kRounds * settings_of_knob_.size() - visit_;
   for (std::size_t k = 0; k < knobs_.size(); ++k) {
-    if (k == current_knob_ || !knobs_[k].due || knobs_[k].turns == kMostTurns) continue;
+    if (k == current_knob_ || !knobs_[k].due || knobs_[k].turns == kMaxTurns) continue;
     const std::size_t settings = others(knobs_[k].knob).size();
     if (settings > 0) left += kRounds * (1 + settings);
   }

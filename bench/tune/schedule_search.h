@@ -66,8 +66,8 @@ std::vector<ScheduleSetting> alternatives(const ScheduleSetting& from, Knob knob
 using Visits = std::vector<double>;
 /// Returns the index of the setting with the least median over visits, if that setting should replace settings[0]: its
 /// slowest visit was faster than the fastest visit of settings[0], and the two medians differ by more than the fraction
-/// kLeastGain. Returns nothing otherwise. Each setting must have the same number of visits.
-inline constexpr double kLeastGain = 0.01;
+/// kMinGain. Returns nothing otherwise. Each setting must have the same number of visits.
+inline constexpr double kMinGain = 0.01;
 std::optional<std::size_t> replacement(const std::vector<Visits>& settings);
 
 /// A search is a sequence of visits: next() says which setting to time, and add() takes its time.
@@ -79,7 +79,7 @@ class ScheduleSearch {
   /// Maximum number of turns of one knob. A simulation searched 400 synthetic cost functions, in which a knob changes
   /// the effect of other knobs by up to 3 %. With one turn of each knob the search came within 3 % of the best setting
   /// in 83 % of cases, with two turns in 92 %, with three turns in 93 % (tests/bench/tune/schedule_search_test.cpp).
-  static constexpr std::size_t kMostTurns = 2;
+  static constexpr std::size_t kMaxTurns = 2;
 
   /// One setting and its times. The other settings of its knob were timed in the same rounds.
   struct Trial {

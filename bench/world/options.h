@@ -102,7 +102,7 @@ struct Options {                  // NOLINT(clang-analyzer-optin.performance.Pad
   double target_interval = 0.02;          ///< target half width of the median's interval, as a fraction of the median
   std::chrono::seconds max_time{300};     ///< limit on the time of the measurement, warm-up included
   bool efficiency = false;  ///< --efficiency: measure phases solo, none and full in turns; print the decomposition
-  bool fit = false;         ///< --fit: lower batch_size, then image_size, until kFewestRounds rounds fit max_time
+  bool fit = false;         ///< --fit: lower batch_size, then image_size, until kMinRounds rounds fit max_time
   bool profile = false;     ///< --profile: time every operation (the run is marked traced)
   bool check = true;        ///< --no-check skips the independent check of the reduced gradients
 

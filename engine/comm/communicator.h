@@ -58,7 +58,7 @@ using OnStall = std::function<void(const StalledWait&)>;
 /// no roll call.
 inline constexpr std::string_view kGaveUp = " gave up: ";
 /// Longest message in bytes that one rank may give to ControlPlane::gather() and broadcast(), in a world of any size.
-inline constexpr std::size_t kLongestMessage = std::size_t{1} << 30;
+inline constexpr std::size_t kMaxMessage = std::size_t{1} << 30;
 
 class ControlPlane {
  public:
@@ -67,7 +67,7 @@ class ControlPlane {
   virtual void all_reduce_bits(std::span<std::uint64_t> words, BitOp op, Deadline deadline) = 0;
   /// Rank 0 gets one message per rank, in rank order; other ranks get an empty vector. The messages may have different
   /// lengths.
-  /// Errors: invalid_argument on the rank whose message is longer than kLongestMessage, before anything is sent.
+  /// Errors: invalid_argument on the rank whose message is longer than kMaxMessage, before anything is sent.
   virtual std::vector<Bytes> gather(std::span<const std::byte> message, Deadline deadline) = 0;
   /// Returns the message of rank `root` on every rank. The other ranks need not know the length of this message.
   /// Errors: those of gather(), for the message of the root; invalid_argument unless `root` is a rank.

@@ -116,7 +116,7 @@ void GroupControl::send_message(int to, std::span<const std::byte> message, cons
 }
 
 std::vector<Bytes> GroupControl::gather(std::span<const std::byte> message, Deadline deadline) {
-  check_message("gather", message.size(), kLongestMessage);
+  check_message("gather", message.size(), kMaxMessage);
   const Wait wait = state_.begin("gather", message.size(), deadline);
   const Layout& layout = state_.layout;
   std::vector<Bytes> local = gather_in_node(message, wait);
@@ -145,7 +145,7 @@ std::vector<Bytes> GroupControl::gather(std::span<const std::byte> message, Dead
     transport.wait(tickets[node], wait);
     const std::vector<int>& members = layout.members[node];
     std::size_t offset = members.size() * sizeof(std::uint64_t);
-    check_length(lengths_[node], offset + members.size() * kLongestMessage, leaders_[node], wait);
+    check_length(lengths_[node], offset + members.size() * kMaxMessage, leaders_[node], wait);
     Bytes packed(lengths_[node]);
     if (packed.size() < offset) state_.faults.throw_mismatch("ranks are not in the same operation: " + wait.text());
     transport.wait(transport.receive(leaders_[node], packed), wait);
@@ -185,7 +185,7 @@ void GroupControl::broadcast_in_node(Bytes& message, int root, const Wait& wait)
 Bytes GroupControl::broadcast(std::span<const std::byte> message, int root, Deadline deadline) {
   const Layout& layout = state_.layout;
   check_root("broadcast", root, layout.topology.size);
-  if (layout.topology.rank == root) check_message("broadcast", message.size(), kLongestMessage);
+  if (layout.topology.rank == root) check_message("broadcast", message.size(), kMaxMessage);
   const Wait wait = state_.begin("broadcast", 0, deadline);
   Bytes result;
   if (layout.topology.rank == root) result.assign(message.begin(), message.end());
@@ -200,7 +200,7 @@ Bytes GroupControl::broadcast(std::span<const std::byte> message, int root, Dead
     const Members members{speakers, static_cast<std::size_t>(layout.topology.node)};
     std::uint64_t length = result.size();
     tree_broadcast(*state_.transport, members, root_node, bytes_of(length), wait);
-    check_length(length, kLongestMessage, root, wait);
+    check_length(length, kMaxMessage, root, wait);
     result.resize(length);
     tree_broadcast(*state_.transport, members, root_node, result, wait);
   }

@@ -19,12 +19,12 @@ class SoloControl final : public ControlPlane {
  public:
   void all_reduce_bits(std::span<std::uint64_t> /*words*/, BitOp /*op*/, Deadline /*deadline*/) override {}
   std::vector<Bytes> gather(std::span<const std::byte> message, Deadline /*deadline*/) override {
-    check_message("gather", message.size(), kLongestMessage);
+    check_message("gather", message.size(), kMaxMessage);
     return {Bytes(message.begin(), message.end())};
   }
   Bytes broadcast(std::span<const std::byte> message, int root, Deadline /*deadline*/) override {
     check_root("broadcast", root, 1);
-    check_message("broadcast", message.size(), kLongestMessage);
+    check_message("broadcast", message.size(), kMaxMessage);
     return {message.begin(), message.end()};
   }
   void barrier(Deadline /*deadline*/) override {}

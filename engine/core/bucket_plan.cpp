@@ -13,7 +13,7 @@ namespace hvd::core {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x47445648;  // "HVDG"
-constexpr std::size_t kSmallestGradient = 4 + 8 + 8;
+constexpr std::size_t kMinGradient = 4 + 8 + 8;
 
 void validate(const std::vector<GradientInfo>& gradients, DataType dtype) {
   if (gradients.empty()) throw Error(Errc::kInvalidArgument, "no gradients to plan: the list is empty");
@@ -106,7 +106,7 @@ std::vector<std::byte> serialize(const std::vector<GradientInfo>& gradients) {
 std::vector<GradientInfo> deserialize_gradients(const std::vector<std::byte>& bytes) {
   WireReader in(bytes, "a gradient list");
   if (in.u32() != kMagic) in.fail("it is not a gradient list");
-  std::vector<GradientInfo> gradients(in.count(kSmallestGradient));
+  std::vector<GradientInfo> gradients(in.count(kMinGradient));
   for (GradientInfo& gradient : gradients) {
     gradient.name = in.text();
     gradient.offset = in.u64();

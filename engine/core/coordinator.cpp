@@ -18,9 +18,9 @@ namespace {
 // messages. Earlier versions, without kinds of operation and scale factors, used 0xA1 and 0xA2.
 constexpr std::uint8_t kRequestsTag = 0xA3;
 constexpr std::uint8_t kResponsesTag = 0xA4;
-constexpr std::size_t kSmallestRequest = 4 + 1 + 1 + 1 + 4;
+constexpr std::size_t kMinRequest = 4 + 1 + 1 + 1 + 4;
 // An error names at most this many differing values, so that 512 ranks with 512 shapes still give one readable line.
-constexpr std::size_t kMostValues = 6;
+constexpr std::size_t kMaxValues = 6;
 
 struct DistinctText {
   std::string text;
@@ -40,10 +40,10 @@ std::string describe(std::initializer_list<std::pair<const char*, std::vector<Di
   for (const auto& [what, values] : attributes) {
     if (values.size() < 2) continue;
     text += std::string(text.empty() ? "" : "; ") + what;
-    for (std::size_t i = 0; i < std::min(values.size(), kMostValues); ++i) {
+    for (std::size_t i = 0; i < std::min(values.size(), kMaxValues); ++i) {
       text += fmt::format("{}{} on {}", i == 0 ? " " : ", ", values[i].text, values[i].ranks.to_text());
     }
-    if (values.size() > kMostValues) text += fmt::format(", and {} more", values.size() - kMostValues);
+    if (values.size() > kMaxValues) text += fmt::format(", and {} more", values.size() - kMaxValues);
   }
   return text;
 }
@@ -138,7 +138,7 @@ std::vector<std::byte> encode_requests(std::span<const Request* const> requests,
 std::vector<Response> decode_responses(std::span<const std::byte> message) {
   WireReader in(message, "the coordinator's answer");
   if (in.u8() != kResponsesTag) in.fail("it is not an answer of this version of the program");
-  std::vector<Response> responses(in.count(1 + kSmallestRequest));
+  std::vector<Response> responses(in.count(1 + kMinRequest));
   for (Response& response : responses) {
     const std::uint8_t kind = in.u8();
     if (kind > static_cast<std::uint8_t>(Response::Kind::kOrphaned)) in.fail("unknown kind " + std::to_string(kind));
@@ -166,7 +166,7 @@ void Coordinator::add(int rank, std::span<const std::byte> message) {
   // Most ranks send their requests in the same order. Therefore `guess` is the entry after the previous request's
   // entry; find_or_add() tries it before it hashes the name.
   auto guess = table_.begin();
-  for (std::uint32_t left = in.count(kSmallestRequest); left > 0; --left) {
+  for (std::uint32_t left = in.count(kMinRequest); left > 0; --left) {
     in.request(request);
     if (request.terms.root >= size_) in.fail(fmt::format("root {} is not a rank", request.terms.root));
     const auto entry = find_or_add(request, guess);

@@ -8,7 +8,7 @@
 namespace hvd::gpu {
 namespace {
 
-constexpr std::size_t kMostBlocks = 1 << 20;  // for larger counts each thread scales several elements
+constexpr std::size_t kMaxBlocks = 1 << 20;  // for larger counts each thread scales several elements
 
 template <class T>
 __global__ void scale_kernel(T* values, std::size_t count, double factor) {
@@ -22,7 +22,7 @@ __global__ void scale_kernel(T* values, std::size_t count, double factor) {
 
 void scale_on_gpu(std::byte* data, std::size_t count, DataType dtype, double factor, CUstream_st* stream) {
   if (count == 0) return;
-  const auto blocks = static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, kMostBlocks));
+  const auto blocks = static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, kMaxBlocks));
   with_floats(data, dtype, [&](auto* values) {
     launch_blocks("scale", scale_kernel<std::remove_pointer_t<decltype(values)>>, dim3(blocks), stream, values, count,
                   factor);

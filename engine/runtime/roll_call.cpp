@@ -13,7 +13,7 @@ namespace hvd {
 namespace {
 
 /// Maximum number of ranks named in one message, so that a job of 512 ranks does not print 500 names.
-constexpr std::size_t kMostNamed = 4;
+constexpr std::size_t kMaxNamed = 4;
 
 using comm::rank_at;
 
@@ -65,10 +65,10 @@ RollCallResult find_late_rank(int rank, const std::vector<std::optional<std::str
   late_rank.text = kRollCallMark;
   if (!silent.empty()) {
     late_rank.found = true;
-    for (std::size_t i = 0; i < silent.size() && i < kMostNamed; ++i) {
+    for (std::size_t i = 0; i < silent.size() && i < kMaxNamed; ++i) {
       late_rank.text += (i > 0 ? ", " : "") + rank_at(silent[i], hosts);
     }
-    if (silent.size() > kMostNamed) late_rank.text += fmt::format(" and {} more", silent.size() - kMostNamed);
+    if (silent.size() > kMaxNamed) late_rank.text += fmt::format(" and {} more", silent.size() - kMaxNamed);
     late_rank.text += " did not answer";
   }
   if (!known.empty() && by_progress(*least, *most)) {
@@ -81,7 +81,7 @@ RollCallResult find_late_rank(int rank, const std::vector<std::optional<std::str
     late_rank.text += "all ranks answered and none is behind";
     for (const auto& [r, status] : known) {
       late_rank.text += fmt::format("; {}: {}", rank_at(r, hosts), status.activity);
-      if (r >= kMostNamed) break;
+      if (r >= kMaxNamed) break;
     }
   }
   return late_rank;

@@ -17,9 +17,9 @@ namespace {
 
 constexpr std::string_view kVersionLine = "hvd-replay 1";
 // No real step exceeds these limits. Larger values could overflow sums and clocks.
-constexpr double kLongestSeconds = 86400;
-constexpr std::int64_t kMostElements = std::int64_t{1} << 40;
-constexpr std::int64_t kLargestBatch = 1 << 20, kLargestImage = 1 << 20;
+constexpr double kMaxSeconds = 86400;
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
+constexpr std::int64_t kMaxBatch = 1 << 20, kMaxImage = 1 << 20;
 
 std::string number_text(double value) {
   char buffer[32];
@@ -89,7 +89,7 @@ class Parser {
   [[nodiscard]] double seconds(std::string_view text) const {
     const auto value = number<double>(text, "time in seconds");
     if (!std::isfinite(value) || value < 0) fail(fmt::format("a time must be finite and not negative, got {}", text));
-    if (value > kLongestSeconds) fail(fmt::format("a time must be at most a day, got {} s", text));
+    if (value > kMaxSeconds) fail(fmt::format("a time must be at most a day, got {} s", text));
     return value;
   }
   [[nodiscard]] std::int64_t positive(std::string_view text, std::int64_t most) const {
@@ -104,9 +104,9 @@ class Parser {
     if (key == "model") {
       profile_.model = value;
     } else if (key == "batch_size") {
-      profile_.batch_size = positive(value, kLargestBatch);
+      profile_.batch_size = positive(value, kMaxBatch);
     } else if (key == "image_size") {
-      profile_.image_size = positive(value, kLargestImage);
+      profile_.image_size = positive(value, kMaxImage);
     } else if (key == "device") {
       profile_.device = value;
     } else if (key == "compute_type") {
@@ -135,9 +135,9 @@ class Parser {
     }
     if (value.empty()) fail("the gradient has no name");
     if (!names_.emplace(value).second) fail(fmt::format("gradient '{}' appears twice", value));
-    const std::int64_t count = positive(fields[0], kMostElements);
-    elements_ += count;  // cannot overflow: both terms are at most kMostElements
-    if (elements_ > kMostElements) fail(fmt::format("more than {} elements in all", kMostElements));
+    const std::int64_t count = positive(fields[0], kMaxElements);
+    elements_ += count;  // cannot overflow: both terms are at most kMaxElements
+    if (elements_ > kMaxElements) fail(fmt::format("more than {} elements in all", kMaxElements));
     profile_.gradients.push_back({.name = std::string(value),
                                   .count = static_cast<std::size_t>(count),
                                   .submit_seconds = seconds(fields[1]),

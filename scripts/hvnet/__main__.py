@@ -34,9 +34,9 @@ _MIB = 1 << 20
 # Range of a link's rate and latency. Calibrating a link outside this range takes minutes (hvnet.probe).
 _MBIT = (0.5, 1e5)
 _MICROSECONDS = (0.0, 1e5)
-_MOST_NODES = 1000
-_MOST_MIB = 65536.0
-_MOST_MS = 1e5
+_MAX_NODES = 1000
+_MAX_MIB = 65536.0
+_MAX_MS = 1e5
 # Two cores carry about 2 Gbit/s of shaped traffic in total. Above this rate the processor is the limit.
 _USABLE_MBIT = 2000
 _ROW = "{:>5} {:>7} {:>9} {:>10} {:>8} {:>17} {:>6} {:>18} {:>6} {:>17} {:>6}"
@@ -67,15 +67,15 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/network_bench", description=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    counts = _list_of(_number(2, _MOST_NODES))
+    counts = _list_of(_number(2, _MAX_NODES))
     add("--nodes", type=counts, default=[2, 4, 8], metavar="N,...", help="namespaces (default 2,4,8)")
     add("--ranks-per-node", type=_number(1, 1024), default=1, metavar="N", help="the formula is for 1 (default 1)")
     rates, latencies = _list_of(_number(*_MBIT)), _list_of(_number(*_MICROSECONDS))
     add("--rate-mbit", type=rates, default=[250.0], metavar="R,...", help="of every link, each way (default 250)")
     add("--latency-us", type=latencies, default=[0.0, 1000.0], metavar="L,...", help="added, one way (default 0,1000)")
-    add("--compute-ms", type=_number(0.001, _MOST_MS), default=200.0, metavar="T", help="sleep per step (default 200)")
+    add("--compute-ms", type=_number(0.001, _MAX_MS), default=200.0, metavar="T", help="sleep per step (default 200)")
     mib, parts = "gradients per rank and step in MiB (default 8)", "equal parts that they are reduced in (default 8)"
-    add("--mib", type=_number(0.0, _MOST_MIB), default=8.0, metavar="S", help=mib)
+    add("--mib", type=_number(0.0, _MAX_MIB), default=8.0, metavar="S", help=mib)
     add("--buckets", type=_number(1, 100000), default=8, metavar="N", help=parts)
     add("--overlap", choices=("yes", "no", "both"), default="both", help="reduce during backward (default both)")
     by = "auto: ours; mpi: Open MPI's own (default auto,mpi)"

@@ -102,7 +102,7 @@ TEST_F(Mismatch, AMessageOfAnotherLengthThanExpectedEndsAllNodes) {
 
 TEST_F(Mismatch, AMessageThatIsTooLongIsRefusedByItsOwnRankOnOneNodeAndOnSeveral) {
   const std::byte nothing{};
-  const std::span<const std::byte> too_long(&nothing, comm::kLongestMessage + 1);  // only its size is read
+  const std::span<const std::byte> too_long(&nothing, comm::kMaxMessage + 1);  // only its size is read
   const std::string expected =
       ": a message of 1073741825 bytes; a rank's message can have 1073741824 at most: send it in parts, or through the "
       "data plane";

@@ -10,7 +10,7 @@ namespace {
 
 // In a query the world takes a random number of turns below this limit. After 0 turns the query may report work as
 // unfinished that could have ended.
-constexpr std::uint64_t kMostTurns = 16;
+constexpr std::uint64_t kMaxTurns = 16;
 // Some streams are slow. Streams therefore end their work in an order that differs from the order in which they got the
 // work.
 constexpr std::uint64_t kSlow = 1, kFast = 40;
@@ -152,7 +152,7 @@ void FakeWorld::run(const OpRef& op) {
 
 bool FakeWorld::finished(std::size_t device, const OpRef& op) {
   const MutexLock lock(mutex_);
-  const std::uint64_t turns = random() % kMostTurns;
+  const std::uint64_t turns = random() % kMaxTurns;
   for (std::uint64_t i = 0; i < turns; ++i) step();
   Device& its = devices_[device];
   if (!its.broken.empty()) throw Error(Errc::kBackend, "fake GPU " + std::to_string(device) + ": " + its.broken);

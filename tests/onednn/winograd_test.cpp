@@ -30,7 +30,7 @@ Graph small_vgg() {
   return std::move(b).build();
 }
 constexpr int kLayers = 5;
-constexpr double kLongestSum = 6 * 32 * 32;  // number of terms of a weight gradient in the first layers
+constexpr double kMaxSum = 6 * 32 * 32;  // number of terms of a weight gradient in the first layers
 
 struct Gradients {
   std::vector<double> values;  ///< the values of all parameters, one parameter after another
@@ -95,7 +95,7 @@ TEST(Winograd, WholeGradientsWithItAndWithoutItAgreeWithTheReference) {
   std::sort(with.begin(), with.end());
   std::sort(without.begin(), without.end());
   // A sum of K terms is off by sqrt(K) u. Each layer has such a sum in the forward and in the backward pass.
-  const double bound = 2 * kLayers * std::sqrt(kLongestSum) * 0x1.0p-24;
+  const double bound = 2 * kLayers * std::sqrt(kMaxSum) * 0x1.0p-24;
   EXPECT_LT(without[kBatches / 2], bound);
   if (!used) GTEST_SKIP() << "this oneDNN or processor has no Winograd: the two are one";
   // The transforms of F(4x4, 3x3) amplify rounding errors at most 8.2 times (tests/onednn/bounds.cpp).

@@ -86,7 +86,7 @@ class FormsTest(unittest.TestCase):
             self.assertLess(len(made), 20_000)
 
     def test_a_page_that_is_too_large_is_refused(self) -> None:
-        rows = [["<" * document.LONGEST_TEXT] * 12] * document.MOST_ROWS
+        rows = [["<" * document.MAX_TEXT_LENGTH] * 12] * document.MAX_ROWS
         with self.assertRaisesRegex(HvdbError, r"the page would have \d\.\d MB, and 2 MB is the most: report fewer"):
             html_page.text(page_of(*[Table(("x",) * 12, rows)] * 2))
 
@@ -381,10 +381,10 @@ print(json.dumps([code, time.perf_counter() - begin, peak / 1024]))
             text = page.read_text(encoding="utf-8")
         print(f"report of 512 ranks x 9 scales x 3 networks: {seconds:.1f} s, {mib:.0f} MiB, {size / 1e6:.2f} MB")
         self.assertEqual(code, 0)
-        self.assertLessEqual(size, html_page.MOST_BYTES)
+        self.assertLessEqual(size, html_page.MAX_BYTES)
         self.assertLess(mib, 500e6 / 2**20)
         read = Page(text)
         self.assertEqual(read.faults(), [])
         self.assertEqual(len([title for title in read.headings if "scale to 512 ranks" in title]), 3)
         self.assertIn("simulated", read.headings[2])
-        self.assertEqual(read.drawings, 2 + report.MOST_HEAT_MAPS)
+        self.assertEqual(read.drawings, 2 + report.MAX_HEAT_MAPS)

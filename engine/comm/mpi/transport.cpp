@@ -32,7 +32,7 @@ constexpr auto kLongNap = 200us;
 /// processors, the rank sleeps for 1/16 of that time instead, because polls take processor time from the awaited rank.
 constexpr std::int64_t kNapShare = 256;
 constexpr std::int64_t kCrowdedNapShare = 16;
-constexpr auto kLongestNap = 5ms;
+constexpr auto kMaxNap = 5ms;
 /// Time between two checks of notices and the deadline. A check calls MPI_Improbe, which takes time.
 constexpr auto kLookRound = 2ms;
 
@@ -182,7 +182,7 @@ void MpiTransport::wait_for(PostedRequest& operation, const Wait& wait) {
       std::this_thread::sleep_for(nap);
       if (done()) return;
       const auto now = Clock::now();
-      const auto longest = std::clamp<std::chrono::nanoseconds>((now - start) / share, kLongNap, kLongestNap);
+      const auto longest = std::clamp<std::chrono::nanoseconds>((now - start) / share, kLongNap, kMaxNap);
       nap = std::min(nap * 5 / 4, longest);
       if (now >= look || faults_.aborted()) {
         look = now + kLookRound;

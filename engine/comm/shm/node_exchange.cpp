@@ -26,15 +26,15 @@ constexpr std::size_t kCrowdedSegments = 16;
 constexpr std::size_t kBroadcastBlocks = 8;
 /// Maximum size of each half of a node's staging memory. Both halves together fit into a container's /dev/shm (64 MiB
 /// by default).
-constexpr std::size_t kMostStagedBytes = std::size_t{8} << 20;
+constexpr std::size_t kMaxStagedBytes = std::size_t{8} << 20;
 
 /// An input in registered memory is copied into the slot if it has at most this many bytes. The copy costs less than
 /// the second synchronisation that reading registered memory needs.
-constexpr std::size_t kMostCopied = std::size_t{8} << 10;
+constexpr std::size_t kMaxCopied = std::size_t{8} << 10;
 
 /// Returns how many bytes of input a rank may post in its slot after a table of `table` bytes.
 std::size_t most_posted(std::uint64_t region, std::size_t table) {
-  const std::size_t most = region == 0 ? kSlotBytes : kMostCopied;
+  const std::size_t most = region == 0 ? kSlotBytes : kMaxCopied;
   return most - std::min(table, most);
 }
 
@@ -57,7 +57,7 @@ NodeExchange::NodeExchange(NodeGroup& group, const Regions& regions, std::size_t
 
 void NodeExchange::set_segment(std::size_t bytes) {
   const auto n = static_cast<std::size_t>(group_.size());
-  const std::size_t most = kMostStagedBytes / n;
+  const std::size_t most = kMaxStagedBytes / n;
   const std::size_t segments = group_.crowded() ? kCrowdedSegments : 1;
   const std::size_t wanted = std::max(bytes < most / segments ? segments * bytes : most, n * kLaneAlign);
   block_bytes_ = wanted / kLaneAlign * kLaneAlign;

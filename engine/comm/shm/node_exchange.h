@@ -75,7 +75,7 @@ class NodeExchange {
 
   /// How post() treats an input that fits into the slot.
   enum class Input : std::uint8_t {
-    kShown,   ///< copy the input, unless it is registered and longer than kMostCopied
+    kShown,   ///< copy the input, unless it is registered and longer than kMaxCopied
     kCopied,  ///< copy the input
     kUnread   ///< no rank reads the input: post only the input's place
   };

@@ -29,14 +29,14 @@ constexpr auto kSpin = 10us;
 /// Number of checks of ready() before the first reading of the clock, which takes 21 ns.
 constexpr int kFirstLooks = 16;
 /// A sleeping rank wakes up to check for aborts of other nodes and for dead peers. Each sleep takes an eighth of the
-/// time that the rank has waited, but at least kShortestSlice and at most kLongestSlice. A check takes about 40 us,
+/// time that the rank has waited, but at least kMinSlice and at most kMaxSlice. A check takes about 40 us,
 /// which adds up for hundreds of ranks.
-constexpr std::chrono::nanoseconds kShortestSlice = 20ms;
-constexpr std::chrono::nanoseconds kLongestSlice = 50ms;
+constexpr std::chrono::nanoseconds kMinSlice = 20ms;
+constexpr std::chrono::nanoseconds kMaxSlice = 50ms;
 
 std::chrono::nanoseconds slice(const Wait& wait) {
   const auto eighth = std::chrono::nanoseconds(Clock::now() - wait.start) / 8;
-  return std::min(std::clamp(eighth, kShortestSlice, kLongestSlice), wait.deadline.remaining());
+  return std::min(std::clamp(eighth, kMinSlice, kMaxSlice), wait.deadline.remaining());
 }
 
 bool reached(std::uint32_t value, std::uint32_t target) { return static_cast<std::int32_t>(value - target) >= 0; }

@@ -79,7 +79,7 @@ bool Analyser::multiplies_columns(NodeId conv) const {
     return node(reader).kind == OpKind::kConcat;  // a matrix product cannot write slices
   });
   return !sliced && shape(images)[3] % image_channels_multiple(options_.compute) != 0 &&
-         as_matrix(node(conv).inputs[1])[1] <= kernels::kMostWindowElements;
+         as_matrix(node(conv).inputs[1])[1] <= kernels::kMaxWindowElements;
 }
 
 // Returns the tensor that a fused launch of `conv` leaves: the result of the rectifier after `conv`, or of `conv` if

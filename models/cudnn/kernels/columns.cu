@@ -6,7 +6,7 @@
 namespace hvd::models::cudnn::kernels {
 namespace {
 
-constexpr int kMostPixels = 256;  // output pixels per block, all on one line
+constexpr int kMaxPixels = 256;  // output pixels per block, all on one line
 constexpr int kWarp = 32;
 
 // The input of a block: `pixels` windows side by side, which cover `lines` lines of `span` elements each. In shared
@@ -31,12 +31,12 @@ Tile tile_of(const Window& window, const Image& x, const Image& out) {
   const auto channels = static_cast<int>(x.matrix.channels);
   const auto span = [&](int pixels) { return ((pixels - 1) * window.stride_w + window.kernel_w) * channels; };
   const auto pitch = [&](int pixels) { return pitch_of<T>(span(pixels), window.kernel_w * channels); };
-  const auto fits = [&](int distance) { return std::int64_t{window.kernel_h} * distance <= kMostWindowElements; };
+  const auto fits = [&](int distance) { return std::int64_t{window.kernel_h} * distance <= kMaxWindowElements; };
   if (!fits(span(1))) {
     throw Error(Errc::kInvalidArgument, "kernel columns: a window of " + std::to_string(window.kernel_h * span(1)) +
-                                            " elements; it takes up to " + std::to_string(kMostWindowElements));
+                                            " elements; it takes up to " + std::to_string(kMaxWindowElements));
   }
-  int pixels = static_cast<int>(std::min<std::int64_t>(out.w, kMostPixels));
+  int pixels = static_cast<int>(std::min<std::int64_t>(out.w, kMaxPixels));
   while (pixels > 1 && !fits(pitch(pixels))) --pixels;
   const auto blocks = (static_cast<int>(out.w) + pixels - 1) / pixels;
   pixels = (static_cast<int>(out.w) + blocks - 1) / blocks;  // the same number of pixels for each block
@@ -78,7 +78,7 @@ template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     columns_kernel(const HVD_GRID_CONSTANT Window window, const HVD_GRID_CONSTANT Image x,
                    const HVD_GRID_CONSTANT Image out, const HVD_GRID_CONSTANT Tile tile, int blocks_per_line) {
-  __shared__ T shared[kMostWindowElements];
+  __shared__ T shared[kMaxWindowElements];
   const auto thread = static_cast<int>(threadIdx.x);
   const std::int64_t line = blockIdx.x / static_cast<unsigned>(blocks_per_line);
   const int first = static_cast<int>(blockIdx.x - line * blocks_per_line) * tile.pixels;

@@ -20,8 +20,8 @@ using gpu::launch_blocks;
 #define HVD_GRID_CONSTANT __grid_constant__
 #endif
 
-inline constexpr std::int64_t kMostBlocks = 1 << 20;         // for longer ranges, each thread takes several elements
-inline constexpr std::int64_t kMostBlocksPerList = 1 << 12;  // the limit for each list of for_each_of_each()
+inline constexpr std::int64_t kMaxBlocks = 1 << 20;         // for longer ranges, each thread takes several elements
+inline constexpr std::int64_t kMaxBlocksPerList = 1 << 12;  // the limit for each list of for_each_of_each()
 
 inline unsigned blocks_for(std::int64_t count, std::int64_t most) {
   return static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, most));
@@ -39,7 +39,7 @@ __global__ void for_each_kernel(const HVD_GRID_CONSTANT Body body, std::int64_t 
 template <class Body>
 void for_each(const Body& body, std::int64_t count, Stream stream, const char* kernel) {
   if (count <= 0) return;
-  launch_blocks(kernel, for_each_kernel<Body>, blocks_for(count, kMostBlocks), stream, body, count);
+  launch_blocks(kernel, for_each_kernel<Body>, blocks_for(count, kMaxBlocks), stream, body, count);
 }
 
 // Each thread of a row body takes kRowsPerThread rows, so that loading its channels, if the body has any, costs little.
@@ -86,7 +86,7 @@ void for_each_row(const Body& body, std::int64_t rows, std::int64_t channels, St
   if (rows <= 0 || vectors <= 0) return;
   const auto blocks_of = [](std::int64_t threads) { return (threads + kThreads - 1) / kThreads; };
   const std::int64_t all = blocks_of(rows * vectors);
-  const std::int64_t some = std::clamp(all / kRowsPerThread<Body>, kBlocksToFill<Body>, kMostBlocks);
+  const std::int64_t some = std::clamp(all / kRowsPerThread<Body>, kBlocksToFill<Body>, kMaxBlocks);
   const std::int64_t blocks = std::max(std::min(all, some), blocks_of(vectors));  // covers at least one whole row
   launch_blocks(kernel, for_each_row_kernel<Body>, static_cast<unsigned>(blocks), stream, body, rows, vectors,
                 blocks * kThreads / vectors);
@@ -105,7 +105,7 @@ __global__ void for_each_of_each_kernel(const HVD_GRID_CONSTANT Body body) {
 template <class Body>
 void for_each_of_each(const Body& body, std::size_t lists, std::int64_t longest, Stream stream, const char* kernel) {
   if (lists == 0 || longest <= 0) return;
-  const dim3 blocks(blocks_for(longest, kMostBlocksPerList), static_cast<unsigned>(lists));
+  const dim3 blocks(blocks_for(longest, kMaxBlocksPerList), static_cast<unsigned>(lists));
   launch_blocks(kernel, for_each_of_each_kernel<Body>, blocks, stream, body);
 }
 

@@ -81,10 +81,10 @@ struct Image {
   std::int64_t n = 0, h = 0, w = 0;
 };
 /// Largest window that columns() supports, in elements of all its channels.
-inline constexpr std::int64_t kMostWindowElements = 4096;
+inline constexpr std::int64_t kMaxWindowElements = 4096;
 /// Writes the window of output pixel p, {kernel_h, kernel_w, channels of x}, to row p of `out`. Window elements outside
 /// of the image become zero, and so do channels of `out` after the window. `out` has h and w of the convolution's
-/// output. Errors: invalid_argument for a window of more than kMostWindowElements elements.
+/// output. Errors: invalid_argument for a window of more than kMaxWindowElements elements.
 void columns(const Window& window, const Image& x, const Image& out, Stream stream);
 /// `where`: {n, oh, ow, channels}, uint8, the index of each window's first maximum, counted row by row.
 void max_pool(const Window& window, const Image& x, const Image& y, std::uint8_t* where, Stream stream);

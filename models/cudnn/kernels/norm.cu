@@ -16,9 +16,9 @@ namespace {
 // which begins with the first rows, also finds them in the cache. (H200, ResNet-101's batch norms at batch 256: the
 // sums of backward take 4.7 ms in this order, but 5.6 ms from the first row to the last. The sums and the next pass
 // together take 10.4 ms instead of 11.7 ms.)
-constexpr std::int64_t kMostLanes = 64;
-constexpr std::int64_t kMostBlocksOfSums = 396;  // an H200 holds three blocks of 256 threads per multiprocessor
-constexpr std::int64_t kLeastTurns = 2;
+constexpr std::int64_t kMaxLanes = 64;
+constexpr std::int64_t kMaxBlocksOfSums = 396;  // an H200 holds three blocks of 256 threads per multiprocessor
+constexpr std::int64_t kMinTurns = 2;
 
 struct Cut {
   int lanes = 1, threads_down = 1;  ///< `lanes`: vectors of channels per block; `threads_down`: threads per vector
@@ -29,12 +29,12 @@ Cut cut(const Matrix& x, int width, int rows_at_once) {
   const auto divided_up = [](std::int64_t a, std::int64_t b) { return std::max<std::int64_t>((a + b - 1) / b, 1); };
   Cut result;
   const std::int64_t vectors = x.channels / width;
-  result.column_blocks = divided_up(vectors, kMostLanes);
+  result.column_blocks = divided_up(vectors, kMaxLanes);
   result.lanes = static_cast<int>(divided_up(vectors, result.column_blocks));
   result.threads_down = kThreads / result.lanes;
   const std::int64_t turns = divided_up(x.rows, result.threads_down * std::int64_t{rows_at_once});
   result.row_blocks =
-      std::min(divided_up(turns, kLeastTurns), std::max<std::int64_t>(kMostBlocksOfSums / result.column_blocks, 1));
+      std::min(divided_up(turns, kMinTurns), std::max<std::int64_t>(kMaxBlocksOfSums / result.column_blocks, 1));
   return result;
 }
 

@@ -11,9 +11,9 @@ namespace hvd::models::cudnn {
 namespace {
 
 // cuDNN's lists have at most about forty engines, and a plan keeps eight candidates (PlanOptions).
-constexpr std::int64_t kFirstResults = 8, kMostResults = 64;
-constexpr std::int64_t kMostNotes = 16;
-constexpr std::int64_t kMostKnobs = 32;
+constexpr std::int64_t kFirstResults = 8, kMaxResults = 64;
+constexpr std::int64_t kMaxNotes = 16;
+constexpr std::int64_t kMaxKnobs = 32;
 
 std::vector<Descriptor> descriptors(const Library& library, cudnnBackendDescriptorType_t type, std::int64_t count) {
   std::vector<Descriptor> list;
@@ -33,13 +33,13 @@ std::int64_t get_descriptors(const Descriptor& from, cudnnBackendAttributeName_t
 
 template <class Note>
 std::set<int> notes(const Descriptor& engine, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type) {
-  std::array<Note, kMostNotes> values{};
-  const std::int64_t count = std::min(engine.get(name, type, kMostNotes, values.data()), kMostNotes);
+  std::array<Note, kMaxNotes> values{};
+  const std::int64_t count = std::min(engine.get(name, type, kMaxNotes, values.data()), kMaxNotes);
   return {values.begin(), values.begin() + count};
 }
 
 std::vector<Knob> knobs(const Library& library, const Descriptor& config) {
-  std::vector<Descriptor> list = descriptors(library, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, kMostKnobs);
+  std::vector<Descriptor> list = descriptors(library, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, kMaxKnobs);
   const std::int64_t count = get_descriptors(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, list);
   std::vector<Knob> result;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -124,14 +124,14 @@ void EngineList::fetch(std::int64_t most) {
   const std::int64_t count = get_descriptors(*heuristics_, CUDNN_ATTR_ENGINEHEUR_RESULTS, configs);
   configs.erase(configs.begin() + count, configs.end());
   configs_ = std::move(configs);
-  whole_ = count < most || most == kMostResults;
+  whole_ = count < most || most == kMaxResults;
 }
 
-// Fetches the list of up to kMostResults engines and examines it from its start, because cuDNN does not promise that a
+// Fetches the list of up to kMaxResults engines and examines it from its start, because cuDNN does not promise that a
 // longer list begins like a shorter list. look_at_next() skips engines that are already known.
 void EngineList::fetch_whole() {
   try {
-    fetch(kMostResults);
+    fetch(kMaxResults);
     looked_at_ = 0;
   } catch (const Error& error) {
     whole_ = true;

@@ -109,7 +109,7 @@ void BatchLoader::convert(std::byte* staged) {
 }
 
 void BatchLoader::keep(std::uint64_t content) {
-  if (full_ || kept_.size() == kMostKept) return;
+  if (full_ || kept_.size() == kMaxKept) return;
   const std::span<std::byte> images = memory_.arenas().images;
   gpu::DeviceMemory memory;
   try {

@@ -29,7 +29,7 @@ class BatchLoader {
   /// The stream that copies images, for callers that wait for all copies.
   [[nodiscard]] gpu::StreamView copy_stream() const noexcept { return copy_; }
 
-  static constexpr std::size_t kMostKept = 4;
+  static constexpr std::size_t kMaxKept = 4;
 
  private:
   void check(const Batch& batch) const;

@@ -224,8 +224,8 @@ class Executor final : public DeviceStep {
     const std::byte* device = nullptr;
     double weight = 1;
   };
-  static constexpr std::size_t kMostLosses = 8;
-  static constexpr std::size_t kLossScaleOffset = kLossPlaces * kMostLosses * sizeof(float);
+  static constexpr std::size_t kMaxLosses = 8;
+  static constexpr std::size_t kLossScaleOffset = kLossPlaces * kMaxLosses * sizeof(float);
   static constexpr std::size_t kResultBytes = kLossScaleOffset + sizeof(kernels::LossScale);
 
   [[nodiscard]] kernels::Stream native() const { return static_cast<kernels::Stream>(compute_->native); }
@@ -234,7 +234,7 @@ class Executor final : public DeviceStep {
     return plan_.options.compute == ComputeType::kFp16 && options_.loss_scale == 0;
   }
   [[nodiscard]] std::byte* host_loss(std::size_t index, std::size_t place) const {
-    return results_->bytes.data() + (place * kMostLosses + index) * sizeof(float);
+    return results_->bytes.data() + (place * kMaxLosses + index) * sizeof(float);
   }
   [[nodiscard]] Addresses addresses() const {
     return {plan_.program, plan_.memory, storage(plan_.options.compute), memory_.arenas()};
@@ -269,7 +269,7 @@ class Executor final : public DeviceStep {
 
   // Each loss is copied to the host right after its group, because later groups may reuse the loss's memory.
   void find_losses() {
-    HVD_ASSERT(graph_.losses.size() <= kMostLosses);
+    HVD_ASSERT(graph_.losses.size() <= kMaxLosses);
     const Addresses at = addresses();
     for (std::size_t i = 0; i < plan_.program.groups.size(); ++i) {
       const Operation& of = plan_.program.groups[i].operations.front();

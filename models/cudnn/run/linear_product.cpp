@@ -10,7 +10,7 @@
 namespace hvd::models::cudnn {
 namespace {
 
-constexpr std::size_t kMostAlgorithms = 8;
+constexpr std::size_t kMaxAlgorithms = 8;
 
 /// Describes value `id`, a row-major matrix of `rows` rows, as the column-major library sees the matrix: transposed.
 /// Cuts the rows into `batch` parts.
@@ -141,7 +141,7 @@ LinearProduct::Owner<cublasLtMatmulPreferenceOpaque_t> LinearProduct::make_prefe
 
 ProductAlgorithms LinearProduct::algorithms() const {
   const auto preference = make_preference();
-  std::array<cublasLtMatmulHeuristicResult_t, kMostAlgorithms> results{};
+  std::array<cublasLtMatmulHeuristicResult_t, kMaxAlgorithms> results{};
   int count = 0;
   const cublasStatus_t status =
       library_.call().get_algorithms(handle_, description_.get(), a_.get(), b_.get(), d_.get(), d_.get(),

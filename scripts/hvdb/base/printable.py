@@ -17,9 +17,9 @@ from typing import TextIO
 
 from hvdb.base.errors import HvdbError
 
-# Most characters of a text in a plot. Without this limit, a text could need a bitmap of any size.
-LONGEST_LABEL = 120
-LONGEST_FILE_NAME = 60
+# Maximum characters of a text in a plot. Without this limit, a text could need a bitmap of any size.
+MAX_LABEL_LENGTH = 120
+MAX_FILE_NAME_LENGTH = 60
 
 # "_" between letters or digits is not matched, because it does not begin emphasis there. "://", "www." and "@" are
 # matched, because Markdown turns the text around them into links.
@@ -72,10 +72,10 @@ def html(text: object) -> str:
 
 
 def label(text: object) -> str:
-    """Returns `text` for a plot, as one line of at most LONGEST_LABEL characters in which no "$" begins a formula."""
+    """Returns `text` for a plot: one line of at most MAX_LABEL_LENGTH characters, in which no "$" begins a formula."""
     text = terminal(text)
-    if len(text) > LONGEST_LABEL:
-        text = f"{text[: LONGEST_LABEL - 1]}…"
+    if len(text) > MAX_LABEL_LENGTH:
+        text = f"{text[: MAX_LABEL_LENGTH - 1]}…"
     return text.replace("$", r"\$")
 
 
@@ -86,7 +86,7 @@ def file_in(folder: Path, start: str, text: str, suffix: str) -> Path:
     original text is then added, so that different texts give different names.
     Errors: HvdbError if the file would not lie in `folder` itself.
     """
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:LONGEST_FILE_NAME]
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:MAX_FILE_NAME_LENGTH]
     if name != text:
         name = f"{name}-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
     path = folder / f"{start}{name}{suffix}"

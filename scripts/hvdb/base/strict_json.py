@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-LONGEST_TEXT = 300
+MAX_TEXT_LENGTH = 300
 
 
 class Malformed(ValueError):
@@ -55,7 +55,7 @@ def above_zero(value: object, highest: float, what: str) -> float:
     return float(value)
 
 
-def text(value: object, what: str, longest: int = LONGEST_TEXT) -> str:
+def text(value: object, what: str, longest: int = MAX_TEXT_LENGTH) -> str:
     """Returns `value` if it is a text of at most `longest` characters. Errors: Malformed."""
     if not isinstance(value, str) or len(value) > longest:
         raise Malformed(f"{what} is not a text of at most {longest} characters")

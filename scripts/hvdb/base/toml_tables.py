@@ -9,7 +9,7 @@ from typing import Any
 
 from hvdb.base.errors import HvdbError
 
-LARGEST_FILE = 100_000  # bytes
+MAX_FILE_BYTES = 100_000  # bytes
 
 
 @contextlib.contextmanager
@@ -26,9 +26,9 @@ def content(file: Path) -> str:
     if file.exists() and not file.is_file():
         raise ValueError("not a file")  # reading a pipe would wait for a writer
     with file.open("rb") as opened:
-        found = opened.read(LARGEST_FILE + 1)
-    if len(found) > LARGEST_FILE:
-        raise ValueError(f"has more than {LARGEST_FILE} bytes")
+        found = opened.read(MAX_FILE_BYTES + 1)
+    if len(found) > MAX_FILE_BYTES:
+        raise ValueError(f"has more than {MAX_FILE_BYTES} bytes")
     return found.decode()
 
 

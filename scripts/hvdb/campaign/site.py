@@ -25,7 +25,7 @@ class Node:
     cores: int
     gpus: int
     ranks_per_node: tuple[int, ...]  # allowed values; the first value is the default
-    limit: int  # most nodes that one job may have; 0: no limit
+    limit: int  # maximum nodes of one job; 0: no limit
 
 
 @dataclass(frozen=True)

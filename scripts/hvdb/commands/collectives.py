@@ -14,8 +14,8 @@ from hvdb.commands import new_parser
 from hvdb.read import coll_names, coll_results
 from hvdb.read.coll_results import Source
 
-MOST_PANELS = 24  # most diagrams in one figure
-MOST_SIDES = 48  # most sides in one diagram; the legend has no room for more sides
+MAX_PANELS = 24  # maximum diagrams in one figure
+MAX_SIDES = 48  # maximum sides in one diagram; the legend has no room for more sides
 ID_LETTERS = 8  # a label shows this number of characters of a UUID
 
 
@@ -85,14 +85,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise HvdbError("nothing to draw: no cell of these files fits --collective, --type, --redop and --session")
     figures = list(coll_results.by_operation(wanted))
     for operation, panels in figures:
-        if len(panels) > MOST_PANELS:
+        if len(panels) > MAX_PANELS:
             raise HvdbError(
-                f"{operation} has {len(panels)} diagrams, and a figure holds {MOST_PANELS}: choose with --type, --redop"
+                f"{operation} has {len(panels)} diagrams, and a figure holds {MAX_PANELS}: choose with --type, --redop"
             )
         most = max(len(members) for members in panels.values())
-        if most > MOST_SIDES:
+        if most > MAX_SIDES:
             raise HvdbError(
-                f"{operation} has {most} sides in one diagram, which holds {MOST_SIDES}: choose files, or --session"
+                f"{operation} has {most} sides in one diagram, which holds {MAX_SIDES}: choose files, or --session"
             )
     names = names_of(found.sources)
     forms = arguments.format or ["png"]

@@ -19,7 +19,7 @@ from hvdb.show import verdict_report
 from hvdb.show.verdict_report import Outcome, Report
 
 # At most this number of runs of each side is used. With more runs, the exact test takes long and its answer is as good.
-MOST_RUNS = 50
+MAX_RUNS = 50
 
 
 def judge_unpaired(cells: Sequence[Cell], tolerances: Thresholds, expected: Sequence[str]) -> list[Outcome]:
@@ -95,6 +95,6 @@ def run(arguments: argparse.Namespace) -> int:
     cells, missing = sides.by_configuration(a, b)
     if not cells:
         raise NotComparable(f"{arguments.a} and {arguments.b} have no configuration in common")
-    newest = [sides.newest(cell, MOST_RUNS) for cell in cells]
+    newest = [sides.newest(cell, MAX_RUNS) for cell in cells]
     outcomes = judge_unpaired(newest, judging.tolerances(arguments), arguments.expect)
     return judging.show(Report("compare", outcomes, tuple(missing)), arguments)

@@ -38,8 +38,8 @@ def _cells(texts: Sequence[str]) -> dict[str, str]:
 
 
 _pairs = number(
-    lambda value: 1 <= value <= gate_plan.MOST_PAIRS,
-    f"{{}} is not a number of pairs from 1 to {gate_plan.MOST_PAIRS}",
+    lambda value: 1 <= value <= gate_plan.MAX_PAIRS,
+    f"{{}} is not a number of pairs from 1 to {gate_plan.MAX_PAIRS}",
     int,
 )
 _seconds = number(lambda value: 0.1 <= value <= 86400, "{} is not a number of seconds from 0.1 to 86400")
@@ -114,10 +114,10 @@ def run(arguments: argparse.Namespace) -> int:
         seconds=arguments.seconds,
         seed=arguments.seed,
     )
-    if len(plan.text()) > gate_plan.LONGEST_TEXT:
+    if len(plan.text()) > gate_plan.MAX_TEXT_LENGTH:
         raise HvdbError(
-            f"the plan (sides, cells, thresholds) has {len(plan.text())} characters, and {gate_plan.LONGEST_TEXT} are "
-            "the most; split the gate"
+            f"the plan (sides, cells, thresholds) has {len(plan.text())} characters, "
+            f"and {gate_plan.MAX_TEXT_LENGTH} are the most; split the gate"
         )
     gate.measured(arguments.db, plan)  # raises an error about the store before a program is built
     _say_cost(plan, arguments.db)

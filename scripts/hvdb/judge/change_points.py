@@ -29,7 +29,7 @@ MOST = 500  # of a longer series, only this number of the newest observations is
 SIMULATED = 10_000
 # The size of a change is estimated from at most this number of observations on each side of the change, those nearest
 # to the change. With more observations the estimate would take long.
-MOST_COMPARED = 50
+MAX_COMPARED = 50
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def find(values: np.ndarray) -> list[Change]:
     ends = search.predict(pen=penalty(len(values)) * (1 + 1e-9))
     changes = []
     for (begin, middle), (_, end) in pairwise(pairwise([0, *ends])):
-        before = values[max(begin, middle - MOST_COMPARED) : middle]
-        after = values[middle : min(end, middle + MOST_COMPARED)]
+        before = values[max(begin, middle - MAX_COMPARED) : middle]
+        after = values[middle : min(end, middle + MAX_COMPARED)]
         changes.append(Change(skipped + middle, exact.unpaired_effect(before, after, CONFIDENCE)))
     return changes

@@ -140,6 +140,6 @@ def append(file: Path, entries: Sequence[Expected]) -> None:
         after = "\n".join(([begin] if begin else []) + list(map(_text, entries)))
         if parse(after) != (*parse(before), *entries):
             raise ValueError("the new entry would not be read back as it is; write it by hand")
-        if len(after.encode()) > toml_tables.LARGEST_FILE:
-            raise ValueError(f"would have more than {toml_tables.LARGEST_FILE} bytes; move old entries elsewhere")
+        if len(after.encode()) > toml_tables.MAX_FILE_BYTES:
+            raise ValueError(f"would have more than {toml_tables.MAX_FILE_BYTES} bytes; move old entries elsewhere")
     whole_file.write_text(file, after)

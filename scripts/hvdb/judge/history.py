@@ -26,7 +26,7 @@ from hvdb.judge.thresholds import COST, Thresholds
 from hvdb.read.runs import Run, grouped
 
 # A stored efficiency below this value is taken for a fault and not for a measurement.
-LEAST_EFFICIENCY = 1e-6
+MIN_EFFICIENCY = 1e-6
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def log_cost(run: Run, metric: str) -> float | None:
     if metric == COST:
         return sides.log_cost(run)
     stored = run.decomposition.get("efficiency")
-    return -math.log(stored.fraction) if stored and stored.fraction >= LEAST_EFFICIENCY else None
+    return -math.log(stored.fraction) if stored and stored.fraction >= MIN_EFFICIENCY else None
 
 
 def group(sessions: Sequence[Run], metric: str, expected: Sequence[tuple[Expected, Moment]]) -> list[Series]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, EXIT_INCONCLUSIVE, HvdbError, NotComparable
 from hvdb.judge import slow_ranks
-from hvdb.judge.slow_ranks import FEWEST_STEPS, MAJORITY, Findings
+from hvdb.judge.slow_ranks import MAJORITY, MIN_STEPS, Findings
 from hvdb.read import runs
 from hvdb.read.runs import Run
 
@@ -81,8 +81,8 @@ def matrix(run: Run, kind: str, by_rank: dict[int, np.ndarray]) -> np.ndarray:
         first = next(rank for rank in range(run.world_size) if rank not in by_rank)
         raise CannotTell(f"{kind} of {missing} of its {run.world_size} ranks is missing, the first is rank {first}")
     steps = min(map(len, by_rank.values()))
-    if steps < FEWEST_STEPS:
-        raise CannotTell(f"{steps} samples of a rank are too few: {FEWEST_STEPS} at least (--num-iters, --max-time)")
+    if steps < MIN_STEPS:
+        raise CannotTell(f"{steps} samples of a rank are too few: {MIN_STEPS} at least (--num-iters, --max-time)")
     seconds = np.array([by_rank[rank][:steps] for rank in range(run.world_size)])
     if not (seconds > 0).all():
         raise CannotTell(f"{kind} holds times of 0, which have no ratio to others")

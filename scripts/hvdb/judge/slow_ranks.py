@@ -27,13 +27,13 @@ DEVIATE = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 # most one healthy member in a hundred is called slow.
 FALSE_ALARMS = 0.03
 MAJORITY = 4
-FEWEST_STEPS = 10
+MIN_STEPS = 10
 PIECE = 2**20  # arrays are processed in pieces of so many numbers, so that large arrays need little additional memory
-# critical_score() simulates FEWEST_RUNS to MOST_RUNS runs. Within these bounds it draws about DRAWN random numbers.
-FEWEST_RUNS, MOST_RUNS, DRAWN = 2**13, 2**16, 2**22
+# critical_score() simulates MIN_RUNS to MAX_RUNS runs. Within these bounds it draws about DRAWN random numbers.
+MIN_RUNS, MAX_RUNS, DRAWN = 2**13, 2**16, 2**22
 MAD_TO_DEVIATION = 1.4826  # ratio of the standard deviation to the MAD of a normal distribution
 # Standard errors below 0.01 % are raised to 0.01 %. Only times without any noise have such small errors.
-LEAST_ERROR = 1e-4
+MIN_ERROR = 1e-4
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def scores(values: np.ndarray, errors: np.ndarray | float = 0.0) -> np.ndarray:
     """
     deviations = values - np.median(values, axis=-1, keepdims=True)
     spread = MAD_TO_DEVIATION * np.median(np.abs(deviations), axis=-1, keepdims=True)
-    return deviations / np.maximum(spread, np.maximum(errors, LEAST_ERROR))
+    return deviations / np.maximum(spread, np.maximum(errors, MIN_ERROR))
 
 
 @cache
@@ -153,7 +153,7 @@ def critical_score(members: int, seed: int = 1) -> float:
     Simulates healthy members, whose values have a normal distribution. The width of the distribution does not matter.
     """
     rng = np.random.default_rng(seed)
-    runs = min(MOST_RUNS, max(FEWEST_RUNS, DRAWN // members))
+    runs = min(MAX_RUNS, max(MIN_RUNS, DRAWN // members))
     at_once = max(1, PIECE // members)
     largest = []
     for done in range(0, runs, at_once):

@@ -25,7 +25,7 @@ from hvdb.read.runs import Run
 DEFAULT = 0.02
 # "cost": seconds per image. "efficiency": seconds per image / seconds per image of one rank alone = 1 / efficiency.
 COST, EFFICIENCY = METRICS = ("cost", "efficiency")
-_MOST_RULES = 100
+_MAX_RULES = 100
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def rules(found: Sequence[Mapping[str, Any]], unit: str, metric: str = COST) -> 
     unit: the key of the slowdown in a table; 'percent' for percentages, 'slowdown' for ratios.
     Errors: ValueError for any faulty rule, even if the rule belongs to another metric.
     """
-    if len(found) > _MOST_RULES:
-        raise ValueError(f"{len(found)} rules; {_MOST_RULES} are the most")
+    if len(found) > _MAX_RULES:
+        raise ValueError(f"{len(found)} rules; {_MAX_RULES} are the most")
     made = []
     for number, table in enumerate(found, 1):
         where = f"rule {number}"

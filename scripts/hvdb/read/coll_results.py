@@ -20,10 +20,10 @@ from hvdb.read import store, untrusted
 from hvdb.read.coll_names import OPERATIONS, REDUCTIONS, TYPES
 
 PLACES = {"out_of_place": "out of place", "in_place": "in place"}
-LONGEST_FILE = 64 << 20  # bytes; room for 100,000 rows
-MOST_ROWS = 100_000
-MOST_RANKS = 1 << 20
-MOST_MICROSECONDS = 1e12
+MAX_FILE_BYTES = 64 << 20  # bytes; room for 100,000 rows
+MAX_ROWS = 100_000
+MAX_RANKS = 1 << 20
+MAX_MICROSECONDS = 1e12
 SETTLED = "interval narrow enough"
 # The peers' names of types and places -> the names that hvd_bench uses.
 _PEER_TYPES = {"fp32": "float", "fp64": "double", "int32": "int32", "int64": "int64"}
@@ -106,8 +106,8 @@ def _one_of(value: object, known: Sequence[str], what: str) -> str:
 
 
 def _list(value: object, what: str) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or len(value) > MOST_ROWS or not all(isinstance(row, dict) for row in value):
-        raise Malformed(f"{what} is not a list of at most {MOST_ROWS} objects")
+    if not isinstance(value, list) or len(value) > MAX_ROWS or not all(isinstance(row, dict) for row in value):
+        raise Malformed(f"{what} is not a list of at most {MAX_ROWS} objects")
     return value
 
 
@@ -118,7 +118,7 @@ def _table(value: object, what: str) -> dict[str, Any]:
 
 
 def _time(value: object, what: str) -> float:
-    return strict_json.above_zero(value, MOST_MICROSECONDS, what)
+    return strict_json.above_zero(value, MAX_MICROSECONDS, what)
 
 
 def _end(value: object, what: str) -> float | None:
@@ -186,7 +186,7 @@ def _name(side: str, ragged: object) -> str:
 
 
 def _own_rows(found: dict[str, Any], gathered: _Gathered) -> None:
-    ranks = strict_json.whole(_table(found.get("config"), "config").get("ranks"), 1, MOST_RANKS, "ranks")
+    ranks = strict_json.whole(_table(found.get("config"), "config").get("ranks"), 1, MAX_RANKS, "ranks")
     for row in _list(found["results"], "results"):
         size = strict_json.whole(row.get("size"), 0, 1 << 60, "size")
         variant = strict_json.text(row.get("variant"), "variant")
@@ -269,7 +269,7 @@ def _peer_cell(row: dict[str, Any], classes: dict[str, Any]) -> tuple[Panel, str
         _PEER_TYPES[_one_of(parts[1], list(_PEER_TYPES), "the type of a cell")],
         "sum" if operation in ("all_reduce", "reduce_scatter") else "none",
         _PEER_PLACES[_one_of(parts[3], list(_PEER_PLACES), "the place of a cell")],
-        strict_json.whole(classes.get(kind), 1, MOST_RANKS, "the ranks of a class"),
+        strict_json.whole(classes.get(kind), 1, MAX_RANKS, "the ranks of a class"),
     )
     size = strict_json.whole(int(parts[2][:20]), 0, 1 << 60, "the bytes of a cell")
     return panel, kind, size, strict_json.whole(int(parts[4][:20]), 1, 1 << 20, "the calls of a cell")
@@ -324,10 +324,10 @@ def read(files: Sequence[Path], sessions: Sequence[str] = ()) -> Read:
             continue
         try:
             with file.open("rb") as opened:
-                content = opened.read(LONGEST_FILE + 1)
-            if len(content) > LONGEST_FILE:
-                raise Malformed(f"more than {LONGEST_FILE >> 20} MiB")
-            found = strict_json.load(content.decode("utf-8", errors="replace"), LONGEST_FILE)
+                content = opened.read(MAX_FILE_BYTES + 1)
+            if len(content) > MAX_FILE_BYTES:
+                raise Malformed(f"more than {MAX_FILE_BYTES >> 20} MiB")
+            found = strict_json.load(content.decode("utf-8", errors="replace"), MAX_FILE_BYTES)
             if "results" in found:
                 _own_rows(found, _Gathered(made, Source(file)))
             elif "plan" in found:

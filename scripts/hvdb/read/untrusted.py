@@ -58,10 +58,10 @@ COLL = Record(
 RECORDS = (RUN, COLL)
 # sqlite3 raises these errors for a damaged file. The messages of these errors quote the file and may not be UTF-8.
 DAMAGE = (sqlite3.Error, UnicodeDecodeError)
-# Most bytes of a text or blob that is read. A blob of this size has samples of one kind for 33 million steps.
-LONGEST_BYTES = 256 << 20
+# Maximum bytes of a text or blob that is read. A blob of this size has samples of one kind for 33 million steps.
+MAX_BYTES = 256 << 20
 LIMITS = {
-    "SQLITE_LIMIT_LENGTH": LONGEST_BYTES,
+    "SQLITE_LIMIT_LENGTH": MAX_BYTES,
     "SQLITE_LIMIT_SQL_LENGTH": 100_000,
     "SQLITE_LIMIT_COLUMN": 200,
     "SQLITE_LIMIT_EXPR_DEPTH": 200,

@@ -16,11 +16,11 @@ from hvdb.read import untrusted
 from hvdb.read.coll_names import OPERATIONS, REDUCTIONS, TYPES
 from hvdb.read.untrusted import COLL, RUN
 
-MOST_INT32, MOST_INT64 = 2**31 - 1, 2**63 - 1
-# No step is shorter than SHORTEST_STEP (a picosecond), no time is longer than LONGEST (30 years), and no machine does
-# MOST_WORK (FLOPs or bytes) in one step.
-SHORTEST_STEP, LONGEST, MOST_WORK = 1e-12, 1e9, 1e24
-MOST_RATIO = 1e6
+MAX_INT32, MAX_INT64 = 2**31 - 1, 2**63 - 1
+# No step is shorter than MIN_STEP (a picosecond), no time is longer than LONGEST (30 years), and no machine does
+# MAX_WORK (FLOPs or bytes) in one step.
+MIN_STEP, LONGEST, MAX_WORK = 1e-12, 1e9, 1e24
+MAX_RATIO = 1e6
 # Bootstrap replicates are stored as samples, whose kind is the name of the figure with the suffix REPLICATES_OF.
 # hvd_bench stores REPLICATES replicates of each figure (kStoredReplicates in bench/measure/resample.h), once for all
 # ranks.
@@ -41,8 +41,8 @@ def _number(low: float, high: float, words: str) -> Rule:
     return Rule(f"typeof({{c}}) IN ('integer', 'real') AND {{c}} BETWEEN {low!r} AND {high!r}", words)
 
 
-def _whole(low: int, high: int = MOST_INT64) -> Rule:
-    end = "" if high == MOST_INT64 else f" to {high}"
+def _whole(low: int, high: int = MAX_INT64) -> Rule:
+    end = "" if high == MAX_INT64 else f" to {high}"
     return Rule(f"typeof({{c}}) = 'integer' AND {{c}} BETWEEN {low} AND {high}", f"a whole number from {low}{end}")
 
 
@@ -75,12 +75,12 @@ SHORT_TEXT = Rule("typeof({c}) = 'text' AND length({c}) <= 200", "a text of at m
 UUID = _word("0-9a-zA-Z-", 8, "a UUID")
 NAME = _word("0-9a-z_", 1, "a name of small letters, digits and underscores")
 YES_OR_NO = _whole(0, 1)
-ABOVE_ZERO, FROM_ZERO, ANY_WHOLE = _whole(1), _whole(0), _whole(-MOST_INT64 - 1)
-COUNT_OF_RANKS = _whole(1, MOST_INT32)
+ABOVE_ZERO, FROM_ZERO, ANY_WHOLE = _whole(1), _whole(0), _whole(-MAX_INT64 - 1)
+COUNT_OF_RANKS = _whole(1, MAX_INT32)
 BYTES = _or_null(FROM_ZERO)
-STEP = _number(SHORTEST_STEP, LONGEST, "a time above zero in seconds")
+STEP = _number(MIN_STEP, LONGEST, "a time above zero in seconds")
 SECONDS = _number(0.0, LONGEST, "a time in seconds")
-WORK = _number(0.0, MOST_WORK, "a finite amount of work")
+WORK = _number(0.0, MAX_WORK, "a finite amount of work")
 # A fraction of a step may be negative: a part may be a gain, and an interval may reach below zero.
 SHARE = _number(-LONGEST, LONGEST, "a finite number")
 # A rate has no upper limit, because the interval of the time from which it is computed may reach down to zero.
@@ -89,7 +89,7 @@ ANY_NUMBER = Rule("typeof({c}) IN ('integer', 'real')", "a number")
 PACKED = Rule("typeof({c}) = 'blob' AND length({c}) = 8.0 * count", "a blob of 8 bytes for each of its count")
 # Numbers of elements or bytes of one operation. The limit is far above the memory of any machine.
 SIZE = _whole(0, 1 << 60)
-RATIO = _number(0.0, MOST_RATIO, "a ratio from zero")
+RATIO = _number(0.0, MAX_RATIO, "a ratio from zero")
 COLL_KINDS = ("seconds", "transfer_seconds", "skew_seconds", "last_rank", "round")
 
 # Table -> rule -> the names of the columns that the rule is for.
@@ -105,7 +105,7 @@ _COLUMNS: dict[str, dict[Rule, str]] = {
         TEXT: "status_reason started_utc compute_type allreduce_type comm data_plane stop_reason checks fingerprint",
         SHORT_TEXT: "model",
         COUNT_OF_RANKS: "world_size allocation_size nodes",
-        _whole(0, MOST_INT32): "threads",
+        _whole(0, MAX_INT32): "threads",
         ANY_WHOLE: "seed",
         YES_OR_NO: "auxiliary_head traced",
         ABOVE_ZERO: "batch_size image_size batches_per_iter",
@@ -124,12 +124,12 @@ _COLUMNS: dict[str, dict[Rule, str]] = {
     "provenance": {UUID: "run_uuid", TEXT: "key value", YES_OR_NO: "in_fingerprint"},
     "rank": {
         UUID: "run_uuid",
-        _whole(0, MOST_INT32): "rank local_rank",
+        _whole(0, MAX_INT32): "rank local_rank",
         TEXT: "host",
         BYTES: "planned_bytes baseline_bytes peak_bytes",
         _or_null(TEXT): "gradient_checksum",
     },
-    "sample": {UUID: "run_uuid", _whole(0, MOST_INT32): "rank", NAME: "kind", FROM_ZERO: "count", PACKED: "data"},
+    "sample": {UUID: "run_uuid", _whole(0, MAX_INT32): "rank", NAME: "kind", FROM_ZERO: "count", PACKED: "data"},
     "decomposition": {
         UUID: "run_uuid",
         NAME: "component",
@@ -166,14 +166,14 @@ _COLUMNS: dict[str, dict[Rule, str]] = {
         _one_of(*TYPES): "type",
         _one_of(*REDUCTIONS): "reduction",
         SIZE: "bytes count",
-        _whole(-1, MOST_INT32): "root",
+        _whole(-1, MAX_INT32): "root",
         YES_OR_NO: "in_place ragged registered settled",
         TEXT: "side algorithm data_plane stop_reason",
         ABOVE_ZERO: "samples operations_per_sample",
         _or_null(STEP): "seconds seconds_high",
         _lower_end(_or_null(SECONDS), "seconds_high"): "seconds_low",
         SECONDS: "transfer_seconds skew_seconds",
-        _whole(0, MOST_INT32): "last_rank",
+        _whole(0, MAX_INT32): "last_rank",
         _number(0.0, 1.0, "a share from 0 to 1"): "last_rank_share",
         WORK: "algorithm_bytes_per_second bus_bytes_per_second",
         _or_null(RATIO): "bound ratio ratio_high",
@@ -360,9 +360,9 @@ def _bounds(kind: str) -> tuple[float, float, str]:
     """Returns the lowest and the highest valid sample of a kind, and words that describe an invalid sample."""
     figure = kind.removesuffix(REPLICATES_OF)
     if kind in ("last_rank", "round"):
-        return 0.0, float(MOST_INT64), "not a number of a rank or round"
+        return 0.0, float(MAX_INT64), "not a number of a rank or round"
     if figure == "seconds" or figure.endswith("_seconds"):
-        return (SHORTEST_STEP if figure == "step_seconds" else 0.0), LONGEST, "not a time"
+        return (MIN_STEP if figure == "step_seconds" else 0.0), LONGEST, "not a time"
     if kind == f"efficiency{REPLICATES_OF}":
         return 0.0, LONGEST, "not an efficiency"
     return -np.inf, np.inf, "not finite"

@@ -21,10 +21,10 @@ from hvdb.judge.verdict import Judgement
 from hvdb.show import verdict_report
 from hvdb.show.verdict_report import Outcome
 
-# Most characters of a plan. hvd_bench gets the plan as one argument, and Linux limits an argument to 128 KiB.
-LONGEST_TEXT = 100_000
-# Most pairs of a cell. Additional pairs would add little information, and the exact tests would take long.
-MOST_PAIRS = 100
+# Maximum characters of a plan. hvd_bench gets the plan as one argument, and Linux limits an argument to 128 KiB.
+MAX_TEXT_LENGTH = 100_000
+# Maximum pairs of a cell. Additional pairs would add little information, and the exact tests would take long.
+MAX_PAIRS = 100
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Plan:
 def read(text: str) -> Plan:
     """Parses a plan from a label in a store. Errors: NotComparable if Plan.text() cannot have written `text`."""
     try:
-        if len(text) > LONGEST_TEXT:
+        if len(text) > MAX_TEXT_LENGTH:
             raise ValueError("too long")
         found = json.loads(text)
         tolerances = found["thresholds"]
@@ -69,7 +69,7 @@ def read(text: str) -> Plan:
             seed=int(found["seed"]),
         )
         ascending = plan.looks and plan.looks[0] > 0 and list(plan.looks) == sorted(set(plan.looks))
-        if not (plan.cells and ascending and plan.looks[-1] <= MOST_PAIRS and plan.text() == text):
+        if not (plan.cells and ascending and plan.looks[-1] <= MAX_PAIRS and plan.text() == text):
             raise ValueError("values that no gate plans")
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise NotComparable(f"label gate.plan is not a plan of a gate: {type(error).__name__}: {error}") from None

@@ -13,10 +13,12 @@ from typing import TypeVar
 
 from hvdb.base import printable
 
-LONGEST_TEXT = 400  # most characters of a cell of a table, of a heading or of an item of a list
-LONGEST_LINE = 4000  # most characters of a line of a listing; a command line must fit, so that it can be run again
-MOST_ROWS = 100
-MOST_LINES = 60
+MAX_TEXT_LENGTH = 400  # maximum characters of a cell of a table, of a heading or of an item of a list
+MAX_LINE_LENGTH = (
+    4000  # maximum characters of a line of a listing; a command line must fit, so that it can be run again
+)
+MAX_ROWS = 100
+MAX_LINES = 60
 
 Item = TypeVar("Item")
 
@@ -75,7 +77,7 @@ class Document:
     sections: Sequence[Section]
 
 
-def cut(text: object, longest: int = LONGEST_TEXT) -> str:
+def cut(text: object, longest: int = MAX_TEXT_LENGTH) -> str:
     """Returns `text` as one printable line of at most `longest` characters."""
     shown = printable.terminal(str(text)[: longest + 1])
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"

@@ -45,13 +45,13 @@ STYLE = {
     "svg.hashsalt": "hvd_bench",  # makes the ids in .svg files the same in every run, so equal input gives equal bytes
 }
 plt.rcParams.update(STYLE)
-MOST_INCHES = 65535 / STYLE["savefig.dpi"]  # matplotlib draws at most 65,535 pixels per side
+MAX_INCHES = 65535 / STYLE["savefig.dpi"]  # matplotlib draws at most 65,535 pixels per side
 
 
 def _require_drawable(width: float, height: float) -> None:
-    if max(width, height) > MOST_INCHES:
+    if max(width, height) > MAX_INCHES:
         raise HvdbError(
-            f"the plot would be {width:.0f} x {height:.0f} inches, and {MOST_INCHES:.0f} a side is the most that can "
+            f"the plot would be {width:.0f} x {height:.0f} inches, and {MAX_INCHES:.0f} a side is the most that can "
             "be drawn: plot fewer networks or runs at a time (--model)"
         )
 

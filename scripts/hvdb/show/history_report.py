@@ -31,7 +31,7 @@ from hvdb.show.verdict_report import finite
 FORMAT_VERSION = 1
 UNITS = {COST: "images/s", "efficiency": "efficiency %"}
 NOT_JUDGED = "not judged"
-LONGEST_DATE = 19  # number of characters in 2026-11-23T20:05:00
+MAX_DATE_LENGTH = 19  # number of characters in 2026-11-23T20:05:00
 SHOWN_DIFFERENCES = 6
 
 
@@ -86,7 +86,7 @@ def notes(metric: str) -> tuple[str, ...]:
 
 def when(run: Run) -> str:
     """Returns the time at which the run started, in the store's notation but without fractions of a second."""
-    return run.started_utc[:LONGEST_DATE]
+    return run.started_utc[:MAX_DATE_LENGTH]
 
 
 def percent(ratio: float | None) -> str:

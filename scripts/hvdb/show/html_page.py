@@ -14,7 +14,7 @@ from hvdb.base.printable import html
 from hvdb.show import document, inline_svg, tables
 from hvdb.show.document import Block, Bullets, Document, Figure, Listing, Paragraph, Section, Table, cut
 
-MOST_BYTES = 2_000_000
+MAX_BYTES = 2_000_000
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 # The colours --blue to --yellow come from figure.py. On a dark page some colours are lighter than in figure.py, so that
 # these colours stand out. Yellow is darker than in figure.py, so that intervals drawn on yellow stand out.
@@ -71,7 +71,7 @@ def _row(cells: Iterable[str], numeric: list[bool], tag: str, *, first_is_code: 
 
 
 def _table(table: Table, title: str) -> Iterator[str]:
-    rows, more = document.first(table.rows, document.MOST_ROWS, "rows")
+    rows, more = document.first(table.rows, document.MAX_ROWS, "rows")
     numeric = tables.numeric_columns(rows, len(table.header))
     yield f'<div class="wide" tabindex="0" role="region" aria-label="{html(cut(title))}"><table>'
     yield f"<thead>{_row(table.header, numeric, 'th', first_is_code=False)}</thead><tbody>"
@@ -82,16 +82,16 @@ def _table(table: Table, title: str) -> Iterator[str]:
 
 def _block(block: Block, title: str, numbers: Iterator[int]) -> Iterator[str]:
     if isinstance(block, Paragraph):
-        yield f"<p>{html(cut(block.text, document.LONGEST_LINE))}</p>"
+        yield f"<p>{html(cut(block.text, document.MAX_LINE_LENGTH))}</p>"
     elif isinstance(block, Bullets):
-        lines, more = document.first(block.lines, document.MOST_ROWS, "lines")
+        lines, more = document.first(block.lines, document.MAX_ROWS, "lines")
         items = [*lines, *([more] if more else [])]
         yield from ["<ul>", *(f"<li>{html(cut(line))}</li>" for line in items), "</ul>"]
     elif isinstance(block, Table):
         yield from _table(block, title)
     elif isinstance(block, Listing):
-        lines, more = document.first(block.lines, document.MOST_LINES, "lines")
-        shown = "\n".join(html(cut(line, document.LONGEST_LINE)) for line in lines)
+        lines, more = document.first(block.lines, document.MAX_LINES, "lines")
+        shown = "\n".join(html(cut(line, document.MAX_LINE_LENGTH)) for line in lines)
         yield f"<pre>{shown}</pre>"
         yield f"<p>{more}</p>" if more else ""
     elif isinstance(block, Figure):
@@ -112,7 +112,7 @@ def _sections(sections: Iterable[Section], start: str, level: int, numbers: Iter
 
 
 def text(page: Document) -> str:
-    """Returns the page as HTML. Errors: HvdbError if the HTML would take more than MOST_BYTES in UTF-8."""
+    """Returns the page as HTML. Errors: HvdbError if the HTML would take more than MAX_BYTES in UTF-8."""
     contents = "".join(
         f'<li><a href="#s{place}">{html(cut(section.title))}</a></li>' for place, section in enumerate(page.sections, 1)
     )
@@ -127,9 +127,9 @@ def text(page: Document) -> str:
         "</main></body></html>\n",
     ]
     made = "\n".join(line for line in lines if line)
-    if len(made.encode()) > MOST_BYTES:
+    if len(made.encode()) > MAX_BYTES:
         raise HvdbError(
-            f"the page would have {len(made.encode()) / 1e6:.1f} MB, and {MOST_BYTES / 1e6:g} MB is the most: "
+            f"the page would have {len(made.encode()) / 1e6:.1f} MB, and {MAX_BYTES / 1e6:g} MB is the most: "
             "report fewer networks or runs at a time (--model, --run)"
         )
     return made

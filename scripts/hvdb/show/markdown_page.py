@@ -11,19 +11,19 @@ from hvdb.show.document import Block, Bullets, Document, Figure, Listing, Paragr
 
 def _block(block: Block) -> Iterator[str]:
     if isinstance(block, Paragraph):
-        yield printable.markdown(cut(block.text, document.LONGEST_LINE))
+        yield printable.markdown(cut(block.text, document.MAX_LINE_LENGTH))
     elif isinstance(block, Bullets):
-        lines, more = document.first(block.lines, document.MOST_ROWS, "lines")
+        lines, more = document.first(block.lines, document.MAX_ROWS, "lines")
         yield from (f"- {printable.markdown(cut(line))}" for line in [*lines, *([more] if more else [])])
     elif isinstance(block, Table):
-        rows, more = document.first(block.rows, document.MOST_ROWS, "rows")
+        rows, more = document.first(block.rows, document.MAX_ROWS, "rows")
         yield tables.markdown_table(
             block.header, [[cut(cell) for cell in row] for row in rows], first_is_code=block.first_is_code
         )
         yield from ["", more] if more else []
     elif isinstance(block, Listing):
-        lines, more = document.first(block.lines, document.MOST_LINES, "lines")
-        yield from printable.code_block(cut(line, document.LONGEST_LINE) for line in lines)
+        lines, more = document.first(block.lines, document.MAX_LINES, "lines")
+        yield from printable.code_block(cut(line, document.MAX_LINE_LENGTH) for line in lines)
         yield from ["", more] if more else []
 
 

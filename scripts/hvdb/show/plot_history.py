@@ -22,8 +22,8 @@ from hvdb.show import figure, history_report
 
 WIDTH, PANEL_HEIGHT = 11.5, 3.1  # inches
 HEAD, FOOT = 0.95, 0.75
-MOST_DATES = 6
-MOST_NOTED = 12  # most notes in one panel
+MAX_DATES = 6
+MAX_NOTED = 12  # maximum notes in one panel
 # Colour and marker of the series of a panel. After the last pair of this list, the first pair is used again.
 SERIES_LOOKS = ((figure.BLUE, "o"), (figure.PURPLE, "s"), (figure.GREEN, "^"), (figure.SKY, "D"))
 VERDICT_LOOKS = {
@@ -67,7 +67,7 @@ class _Panel:
 
     def _mark(self, place: int, words: str, colour: str, line: str) -> None:
         self.axes.axvline(place - 0.5, color=colour, linestyle=line, linewidth=1)
-        if self.noted < MOST_NOTED:
+        if self.noted < MAX_NOTED:
             text = printable.terminal(words)
             shown = printable.label(text if len(text) <= 34 else f"{text[:33]}…")
             height = 0.97 - 0.09 * (self.noted % 4)
@@ -104,7 +104,7 @@ class _Panel:
             )
 
     def _dates(self, runs: Sequence[Run]) -> None:
-        places = np.unique(np.linspace(0, len(runs) - 1, min(MOST_DATES, len(runs))).astype(int))
+        places = np.unique(np.linspace(0, len(runs) - 1, min(MAX_DATES, len(runs))).astype(int))
         self.axes.set_xticks(places, [printable.label(runs[place].started_utc[:10]) for place in places])
         self.axes.set_xlim(-1, len(runs))
         self.axes.margins(y=0.3)

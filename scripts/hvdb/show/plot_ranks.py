@@ -18,9 +18,9 @@ from hvdb.show import figure, rank_report
 
 # Blue and vermilion differ for people with any common kind of colour blindness (source: figure.py).
 DIVERGING = LinearSegmentedColormap.from_list("faster_slower", [figure.BLUE, "#FFFFFF", figure.VERMILION])
-MOST_COLUMNS = 1000  # most columns of a heat map; with more samples, a column is the median of neighbouring samples
-MOST_NAMED = 32  # limit on the ranks that have names on the axis, and on the nodes that have names beside the heat map
-NAMED_AMONG_MANY = 4  # with more than MOST_NAMED ranks, at most this number of slow ranks have names
+MAX_COLUMNS = 1000  # maximum columns of a heat map; with more samples, a column is the median of neighbouring samples
+MAX_NAMED = 32  # limit on the ranks that have names on the axis, and on the nodes that have names beside the heat map
+NAMED_AMONG_MANY = 4  # with more than MAX_NAMED ranks, at most this number of slow ranks have names
 HEIGHT, WIDTH = 6.6, 11.5  # inches
 LOOKS = {"slow": (figure.VERMILION, "s"), "may be slow": (figure.ORANGE, "^"), "ok": (figure.BLUE, "o")}
 
@@ -37,16 +37,16 @@ class Picture:
     seconds: np.ndarray
     hosts: list[str]
     threshold: float
-    most_columns: int = MOST_COLUMNS
+    most_columns: int = MAX_COLUMNS
 
 
-def picture(examined: Examined, threshold: float, most_columns: int = MOST_COLUMNS) -> Picture:
+def picture(examined: Examined, threshold: float, most_columns: int = MAX_COLUMNS) -> Picture:
     """Returns the data to draw for an examined run."""
     title = rank_report.title(examined)
     return Picture(title, examined.kind, examined.seconds, examined.hosts, threshold, most_columns)
 
 
-def columns(ratios: np.ndarray, most: int = MOST_COLUMNS) -> np.ndarray:
+def columns(ratios: np.ndarray, most: int = MAX_COLUMNS) -> np.ndarray:
     """Reduces `ratios` (ranks, samples) to at most `most` columns by taking medians of neighbouring columns."""
     samples = ratios.shape[1]
     if samples <= most:
@@ -91,7 +91,7 @@ def _heat_map(axes: Axes, bar: Axes, picture: Picture, slow: list[int]) -> None:
     colours.set_label("own work beside the median of the other ranks in the same step, %", fontsize=8.5)
     colours.outline.set_visible(False)
     begins = [rank for rank in range(1, len(picture.hosts)) if picture.hosts[rank] != picture.hosts[rank - 1]]
-    if 0 < len(begins) < MOST_NAMED:
+    if 0 < len(begins) < MAX_NAMED:
         for rank in begins:
             axes.axhline(rank - 0.5, color=figure.INK, linewidth=0.6)
         for rank, after in zip([0, *begins], [*begins, ranks], strict=True):
@@ -103,7 +103,7 @@ def _heat_map(axes: Axes, bar: Axes, picture: Picture, slow: list[int]) -> None:
 def _intervals(axes: Axes, picture: Picture, findings: Findings, looks: dict[str, list[int]]) -> None:
     order = findings.slowest_first
     places = {rank: place for place, rank in enumerate(order)}
-    few = len(order) <= MOST_NAMED
+    few = len(order) <= MAX_NAMED
     for name, ranks in looks.items():
         colour, marker = LOOKS[name]
         found = [findings.ranks[rank] for rank in ranks]

@@ -28,10 +28,10 @@ HOLLOW = {
     "markersize": 6,
     "markeredgewidth": 1.2,
 }
-# The axis of the efficiency ends between LEAST_TOP and MOST_TOP. The axis shows at most SHOWN_OF_BOUND of the intervals
+# The axis of the efficiency ends between MIN_TOP and MAX_TOP. The axis shows at most SHOWN_OF_BOUND of the intervals
 # above the highest point, so that a wide interval does not flatten the curves. ROOM is left free at the ends of the
 # axis. A value above the axis is drawn as an arrow with a number. All values are in %.
-LEAST_TOP, MOST_TOP, SHOWN_OF_BOUND, ROOM = 106.0, 200.0, 25.0, 6.0
+MIN_TOP, MAX_TOP, SHOWN_OF_BOUND, ROOM = 106.0, 200.0, 25.0, 6.0
 # Heights in inches: title, the two rows of panels, ticks and label of the axis, footer, each further line of the title.
 HEAD_INCHES, PANELS_INCHES, TICKS_INCHES, FOOTER_INCHES, LINE_INCHES = 1.0, 4.6, 0.6, 0.3, 0.17
 # (colour, marker) of each configuration. After the last pair of this list, the first pair is used again.
@@ -80,14 +80,14 @@ def styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def efficiency_axis(cells: Sequence[Cell], points: Sequence[PublishedPoint]) -> tuple[float, float]:
-    """Returns the bottom and the top of the axis of the efficiency in %. The top is between LEAST_TOP and MOST_TOP."""
+    """Returns the bottom and the top of the axis of the efficiency in %. The top is between MIN_TOP and MAX_TOP."""
     ours = [cell.efficiency for cell in cells if cell.efficiency is not None]
     values = [100.0, *(100.0 * e.value for e in ours), *(_percent(p) for p in points if p.efficiency is not None)]
     lowest = min([*values, *(100.0 * e.low for e in ours if e.low is not None)])
     bound = max([0.0, *(100.0 * e.high for e in ours if e.high is not None)])
     highest = max(*values, min(bound, max(values) + SHOWN_OF_BOUND))
     bottom = max(0.0, 10.0 * float(np.floor((lowest - ROOM) / 10.0)))
-    return bottom, min(MOST_TOP, max(LEAST_TOP, highest + ROOM))
+    return bottom, min(MAX_TOP, max(MIN_TOP, highest + ROOM))
 
 
 def _percent(point: PublishedPoint) -> float:

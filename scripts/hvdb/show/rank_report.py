@@ -15,7 +15,7 @@ from hvdb.show import tables
 
 THRESHOLD = 0.02  # by default a rank is called slow only if it is slower than the others by at least this fraction
 SHOWN_RANKS = 16
-LONGEST_HOST = 48  # most characters that are shown of the name of a host
+MAX_HOST_LENGTH = 48  # maximum characters that are shown of the name of a host
 HEADER = ("rank", "host", "node", "device", "ms", f"slower % [{100 * CONFIDENCE:g} %]", "verdict")
 
 
@@ -28,9 +28,9 @@ def verdict(examined: Examined, rank: int) -> str:
 
 
 def short(host: str) -> str:
-    """Returns the name of a host in printable characters, cut to LONGEST_HOST characters."""
+    """Returns the name of a host in printable characters, cut to MAX_HOST_LENGTH characters."""
     name = printable.terminal(host)
-    return name if len(name) <= LONGEST_HOST else f"{name[: LONGEST_HOST - 1]}…"
+    return name if len(name) <= MAX_HOST_LENGTH else f"{name[: MAX_HOST_LENGTH - 1]}…"
 
 
 def slower(finding: Finding) -> str:

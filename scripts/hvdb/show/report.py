@@ -21,12 +21,12 @@ from hvdb.show.document import Block, Document, Figure, Paragraph, Section, Tabl
 from hvdb.show.report_facts import bullets, name, world
 
 # Component in the table decomposition -> its name in bench/cli/report.cpp. The order is that of the waterfall.
-MOST_SUBJECTS = 12  # most configurations with questions and answers; the tables have all configurations
-MOST_PANELS = 6  # most panels of a figure
+MAX_SUBJECTS = 12  # maximum configurations with questions and answers; the tables have all configurations
+MAX_PANELS = 6  # maximum panels of a figure
 SHOWN_RANKS = 8
-# Most heat maps of a report, and most columns of a heat map. A figure of 512 ranks with 100 columns takes 0.4 MB, most
-# of it for the heat map.
-MOST_HEAT_MAPS, HEAT_MAP_COLUMNS = 3, 100
+# Maximum heat maps of a report, and columns of one. A figure of 512 ranks with 100 columns takes 0.4 MB, most of it for
+# the heat map.
+MAX_HEAT_MAPS, HEAT_MAP_COLUMNS = 3, 100
 # The cost of the reductions of two runs can be compared only if these columns are equal.
 REDUCTION_COLUMNS = ("device", "allreduce_type", "schedule", "comm", "data_plane", "world_size", "nodes", "traced")
 
@@ -55,9 +55,9 @@ class Measured:
 
     @property
     def reducing(self) -> list[tuple[Cell, Run]]:
-        """Returns those subjects that ran on several ranks, at most MOST_SUBJECTS, each with its newest run."""
+        """Returns those subjects that ran on several ranks, at most MAX_SUBJECTS, each with its newest run."""
         several = [cell for cell in self.subjects if cell.kind == "full" and cell.ranks > 1]
-        return [(cell, self.newest(cell)) for cell in several[:MOST_SUBJECTS]]
+        return [(cell, self.newest(cell)) for cell in several[:MAX_SUBJECTS]]
 
 
 Ranks = Mapping[str, Examined | HvdbError]
@@ -140,7 +140,7 @@ def _answers(parts: Sequence[Measured]) -> Section:
             if len(parts) > 1:
                 answer = Section(f"{answer.title} System {measured.system.letter}", answer.blocks)
             answers.append(answer)
-    shown, more = first(answers, MOST_SUBJECTS, "configurations")
+    shown, more = first(answers, MAX_SUBJECTS, "configurations")
     blocks = [Paragraph(more)] if more else []
     return Section("Question and answer", blocks or ([] if answers else [Paragraph("No run was taken.")]), shown)
 
@@ -156,7 +156,7 @@ def _next(evidence: Sequence[Evidence]) -> Section:
 
 
 def _scaling_figure(measured: Measured) -> Figure:
-    models = list(dict.fromkeys(cell.model for cell in measured.cells))[:MOST_PANELS]
+    models = list(dict.fromkeys(cell.model for cell in measured.cells))[:MAX_PANELS]
 
     def draw(path: Path) -> Path:
         from hvdb.show import plot_scaling
@@ -230,7 +230,7 @@ def _waterfall(measured: Measured, title: str) -> list[Section]:
         return []
     newest = {run.uuid for _, run in measured.reducing}
     leading = [run for run in explained if run.uuid in newest]
-    panels = [run for run in leading if "efficiency" in run.decomposition][:MOST_PANELS]
+    panels = [run for run in leading if "efficiency" in run.decomposition][:MAX_PANELS]
 
     def draw(path: Path) -> Path:
         from hvdb.show import plot_waterfall
@@ -281,7 +281,7 @@ def _ranks(parts: Sequence[Measured], ranks: Ranks) -> list[Section]:
         "Own work of the ranks (forward and backward, which wait for nobody) in the newest run on the most ranks of "
         f"each configuration; {data.called('ranks')} examines the others."
     )
-    shown = [run.uuid for run, one in examined if _stands_out(one)][:MOST_HEAT_MAPS]
+    shown = [run.uuid for run, one in examined if _stands_out(one)][:MAX_HEAT_MAPS]
     return [Section("Ranks", [Paragraph(how)], [_ranks_of(run, one, drawn=run.uuid in shown) for run, one in examined])]
 
 

@@ -12,12 +12,12 @@ from hvdb.read import layer_profile
 from hvdb.read.layer_profile import KindShare, Peaks
 from hvdb.read.runs import Operation, Run
 from hvdb.show import tables
-from hvdb.show.document import LONGEST_LINE, Bullets, Figure, Listing, Paragraph, Section, Table
+from hvdb.show.document import MAX_LINE_LENGTH, Bullets, Figure, Listing, Paragraph, Section, Table
 
 MIB = 1024.0 * 1024.0
-MOST_PROFILES = 4
+MAX_PROFILES = 4
 COSTLIEST = 15
-MOST_VALUES = 3  # most values shown for one fact
+MAX_VALUES = 3  # maximum values shown for one fact
 TIMELINE_OPTION, TIMELINE_VARIABLE = "--timeline-filename", "HOROVOD_TIMELINE"
 WORK_HEADER = ("ms", "% of profile", "rate")
 BOUND_HEADER = ("bound ms", "x bound")
@@ -81,14 +81,14 @@ def operations(found: Sequence[Run]) -> list[Section]:
     profiled = layer_profile.newest(found)
     if not profiled:
         return []
-    parts = [_profile(run, with_figure=place < MOST_PROFILES) for place, run in enumerate(profiled)]
+    parts = [_profile(run, with_figure=place < MAX_PROFILES) for place, run in enumerate(profiled)]
     return [Section("Time per operation", (), parts)]
 
 
 def _timeline(command_line: str) -> str | None:
     """Returns the name of the trace file in the command line of a session."""
     try:
-        words = shlex.split(command_line[:LONGEST_LINE])
+        words = shlex.split(command_line[:MAX_LINE_LENGTH])
     except ValueError:
         return None
     for word, following in zip(words, [*words[1:], ""], strict=False):
@@ -188,8 +188,8 @@ def provenance(found: Sequence[Run]) -> Section:
         facts = [run.provenance[key] for run in found if key in run.provenance]
         values = list(dict.fromkeys(fact.value for fact in facts))
         weighty = any(fact.in_fingerprint for fact in facts)
-        more = " ..." if len(values) > MOST_VALUES else ""
-        rows.append((key, "yes" if weighty else "", "; ".join(values[:MOST_VALUES]) + more))
+        more = " ..." if len(values) > MAX_VALUES else ""
+        rows.append((key, "yes" if weighty else "", "; ".join(values[:MAX_VALUES]) + more))
     return Section("Provenance", [Table(("fact", "can change the result", "value"), rows, first_is_code=True)])
 
 

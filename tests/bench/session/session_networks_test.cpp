@@ -217,13 +217,13 @@ BothWays train_both_ways(std::uint64_t seed, int steps) {
 // for all seeds.
 TEST(Training, FourRanksOfTwoEqualOneRankOfEight) {
   constexpr int kSteps = 2;
-  constexpr std::uint64_t kMostSeeds = 4;
-  constexpr double kMostRelativeChange = 0.1;
+  constexpr std::uint64_t kMaxSeeds = 4;
+  constexpr double kMaxRelativeChange = 0.1;
   const double unit = std::ldexp(1.0, -24);
   const double relative = 32 * std::sqrt(8.0 * 32 * 32) * unit;
 
   std::string beyond = "no seed was tried";
-  for (std::uint64_t seed = 1; seed <= kMostSeeds && !beyond.empty(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= kMaxSeeds && !beyond.empty(); ++seed) {
     const auto [one, four] = train_both_ways(seed, kSteps);
     ASSERT_EQ(one.after.size(), 32U);
     ASSERT_EQ(one.names, four.names);
@@ -234,12 +234,12 @@ TEST(Training, FourRanksOfTwoEqualOneRankOfEight) {
       const double size = norm_of_difference(one.after[p], std::vector<float>(one.after[p].size()));
       const double apart = norm_of_difference(one.after[p], four.after[p]);
       EXPECT_GT(change, 0) << one.names[p];
-      EXPECT_LE(apart, kMostRelativeChange * change) << one.names[p] << ", seed " << seed;
+      EXPECT_LE(apart, kMaxRelativeChange * change) << one.names[p] << ", seed " << seed;
       if (apart > relative * change + kSteps * unit * size) beyond += one.names[p] + " ";
     }
     RecordProperty("beyond rounding, seed " + std::to_string(seed), beyond);
   }
-  EXPECT_EQ(beyond, "") << "beyond rounding at each of " << kMostSeeds << " seeds";
+  EXPECT_EQ(beyond, "") << "beyond rounding at each of " << kMaxSeeds << " seeds";
 }
 
 }  // namespace

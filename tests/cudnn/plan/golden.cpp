@@ -18,13 +18,13 @@ namespace {
 
 constexpr std::size_t kParts = 16;
 constexpr std::size_t kPartDigits = 4;  // few are enough: parts are compared only if the hash of the text differs
-constexpr std::size_t kMostLines = 6;   // a message shows at most this many lines of a part
-constexpr std::size_t kMostWidth = 400;
+constexpr std::size_t kMaxLines = 6;    // a message shows at most this many lines of a part
+constexpr std::size_t kMaxWidth = 400;
 
 std::string without_remark(const std::string& line) { return line.substr(0, line.find(test::kRemark)); }
 
 std::string shortened(std::string line) {
-  if (line.size() > kMostWidth) line = line.substr(0, kMostWidth) + "...";
+  if (line.size() > kMaxWidth) line = line.substr(0, kMaxWidth) + "...";
   return line;
 }
 
@@ -176,8 +176,8 @@ std::string Golden::where(const std::string& name, const std::string& old, const
   const std::size_t begin = part_begin(lines, part), end = std::min(part_end(lines, part), text.size());
   message += "\n  first difference between lines " + std::to_string(begin + 1) + " and " + std::to_string(end) +
              " of " + now + ", which are now";
-  for (std::size_t i = begin; i < std::min(begin + kMostLines, end); ++i) message += "\n    " + shortened(text[i]);
-  if (end > begin + kMostLines) message += "\n    ...";
+  for (std::size_t i = begin; i < std::min(begin + kMaxLines, end); ++i) message += "\n    " + shortened(text[i]);
+  if (end > begin + kMaxLines) message += "\n    ...";
   return message + "\n  for the very line: run the test in the commit that " + options_.file +
          " is of, keep its folder of texts, and name that in HVD_GUARD_BEFORE";
 }

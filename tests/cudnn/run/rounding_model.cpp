@@ -59,7 +59,7 @@ constexpr double kLossQuantile = 5.04;  ///< for p = 1e-3, two-sided
 constexpr double kFp32SumRoundings = 17;
 
 constexpr double kDoubleRounding = 1e-12;
-constexpr double kLeastNorm = 1e-5;  ///< absolute error allowed in fp32, because terms of about one may cancel in a sum
+constexpr double kMinNorm = 1e-5;  ///< absolute error allowed in fp32, because terms of about one may cancel in a sum
 
 void visit_windows(const Window& window, const Shape& x, const Shape& y,
                    const std::function<void(const std::vector<std::size_t>&)>& visit) {
@@ -116,7 +116,7 @@ const RoundingModel::Bounds& RoundingModel::bounds(double unit) {
   if (unit <= kFp32Rounding) {
     const double tolerance = fp32_tolerance();
     bounds = {.loss = tolerance * loss_, .whole = tolerance * norm_, .tensor = {}};
-    for (const double norm : norms_) bounds.tensor.push_back(4 * tolerance * norm + kLeastNorm);
+    for (const double norm : norms_) bounds.tensor.push_back(4 * tolerance * norm + kMinNorm);
     return bounds;
   }
   bounds = measured(unit);
