@@ -1,5 +1,5 @@
 // A Communicator whose data plane reduces device memory on its own stream. The control plane is that of a host
-// Communicator of another backend. Owns its data plane and the communicators that this plane borrows.
+// Communicator of another backend. Owns its data plane and the communicator that this plane borrows.
 //
 // Threads: as for every Communicator, except that any thread may call check() and abort() of the plane at any time.
 #pragma once

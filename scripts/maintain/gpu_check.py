@@ -35,6 +35,7 @@ CALL_MINUTES, CLOSING_SECONDS = 9.0, 15.0  # of a call on a host that ends comma
 TORCH_GPU = "env HVD_PYTHON={torch} {root}/scripts/maintain/peers torch-gpu --python {torch}"
 GPU_TESTS = ("gpu_cuda_test", "comm_nccl_gpu_test", "device_engine_gpu_test", "cudnn_kernels_gpu_test")
 GPU_TESTS += ("cudnn_step_gpu_test", "cudnn_shared_gpu_gpu_test")  # all tests of label gpu
+LACKS = {"nccl_2_30": "NCCL 2.30 or newer (--nccl)", "torch": "Python with PyTorch 2 (HVD_PYTHON)"}
 GOOD, FAILED, CANNOT, CUT, NOT_YET = "good", "FAILED", "cannot run", "cut off", "not yet"
 NOTHING_TO_MEASURE, LOST_RANK, OUT_OF_MEMORY = 3, 5, 8  # exit codes of our programs and of the comparison
 NCCL_2_30 = 23000  # the first NCCL that lets two ranks share a GPU, as ncclGetVersion() gives it
@@ -73,16 +74,17 @@ AUTOTUNE = {"": f"{TURNS} --variants autotune --compile-seconds 300"}
 # Beside the tests torch.compile fills its cache. PyTorch starts first, so `false` in place of our side ends the run.
 COMPILE = f"timeout 140 {SIDES} --bench false --variants compile --memory-fraction 0.28 --dtypes fp16 bf16"
 AHEAD = {f"ahead-{m}": f"{COMPILE} {t} --models {m}" for m, t in zip(MODELS, ("tf32", "", ""), strict=True)}
-TESTS = {test: f"{{{test}}}" for test in GPU_TESTS}
+TESTS = {test: f"{{{test}}}" for test in GPU_TESTS if test != "comm_nccl_gpu_test"}  # that one needs two ranks
 TWO_RANKS = "{mpirun} -n 2 {hvd_bench} --model resnet50 --device cuda --dtype fp16 --batch-size 32 --no-db --comm nccl"
 TWO_RANKS += " --share-gpus --nccl-max-ctas 4 --num-warmup-batches 10"
 STOPPED, MEASURES = "stopped-rank", "measuring full: step"  # rank 1 of this command is stopped when this is printed
-SHARED = {test: command for test, command in TESTS.items() if "nccl" in test or "engine" in test}
+SHARED = {test: f"{{{test}}}" for test in GPU_TESTS if "nccl" in test or "engine" in test}
 ENDLESS = "--num-iters 1000000 --max-time 600 --no-check --startup-deadline-seconds 60 --deadline-seconds 15"
 SHARED |= {"two-ranks": f"{TWO_RANKS} --num-iters 30 --max-time 20", STOPPED: f"{TWO_RANKS} {ENDLESS}"}
 OURS = {"LD_LIBRARY_PATH": "{libraries}"}
-NCCL = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4", "LD_LIBRARY_PATH": "{nccl_2_30}:{libraries}"}
+NCCL = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4", "NCCL_DEBUG": "WARN"}
 NCCL |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+NCCL["LD_LIBRARY_PATH"] = "{nccl_2_30}:{libraries}"
 SANITIZE = "{compute-sanitizer} --tool %s --target-processes all --error-exitcode 9 {cudnn_kernels_gpu_test}"
 SANITIZERS = {tool: SANITIZE % tool for tool in ("memcheck", "racecheck", "initcheck", "synccheck")}
 
@@ -100,7 +102,7 @@ class Words(dict[str, str]):
         path = ":".join(map(str, places))
         if found := shutil.which(name, path=path):
             return found
-        raise CannotRun(f"there is no {name} here")
+        raise CannotRun(f"there is no {LACKS.get(name, name)} here")
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ def judge(part: Part, done: list[tuple[str, int | None, str]]) -> tuple[str, str
         found = re.search("error.*rank 1.*" if label == STOPPED else part.said, output)
         if found and code in ((LOST_RANK,) if label == STOPPED else (0, NOTHING_TO_MEASURE)):
             result, text = GOOD, found[found.lastindex or 0]
-        elif code == OUT_OF_MEMORY and len(done) > 1:  # the batch of a sweep
+        elif code == OUT_OF_MEMORY and part.name.startswith("sweep") and "memory" in output:
             result, text = GOOD, "no memory"
         else:
             result = CANNOT if code in (0, NOTHING_TO_MEASURE) else FAILED
@@ -256,7 +258,7 @@ def find_host(options: argparse.Namespace, out: Path) -> tuple[Words, dict[str, 
     # The libraries of PyTorch come first, so that both sides of a comparison use the same.
     places = [place for site in sites.splitlines() for wheel in WHEELS for place in Path(site).glob(wheel)]
     places += [place for toolkit in TOOLKITS for place in sorted(Path("/").glob(toolkit), reverse=True)]
-    libraries = {str(place): sorted(filter(LIBRARIES.match, os.listdir(place))) for place in places}
+    libraries = {str(p): sorted(filter(LIBRARIES.match, os.listdir(p))) for p in places if p.is_dir()}
     folders = [folder for folder, names in libraries.items() if names]
     words["libraries"] = ":".join([*folders, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
     if options.nccl and options.nccl.is_file():  # a wheel

@@ -176,6 +176,8 @@ def check_layers(path: str, text: str) -> list[Violation]:
         target = layer_of(match[2])
         if target is not None and target not in reachable(layer):
             found.append(Violation(path, _line(text, match.start()), f"{layer} may not include {match[2]} ({target})"))
+        if match[2].startswith("tests/"):
+            found.append(Violation(path, _line(text, match.start()), f"{layer} may not include {match[2]}"))
         if match[1] == '"' and "/" not in match[2]:
             found.append(
                 Violation(

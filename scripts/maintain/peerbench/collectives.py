@@ -14,6 +14,7 @@ import argparse
 import itertools
 import json
 import math
+import os
 import platform
 import random
 import re
@@ -32,6 +33,7 @@ from hvdb.show import tables
 
 ENGINE = libraries.ROOT / "build" / "release" / "bin" / "engine_collectives"
 FORMAT = "hvd coll_peers 1"
+MAX_RANKS = 64  # kMaxRanks of bench/peers/shared_page.h
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier")
 IN_PLACE = ("all_reduce", "broadcast", "barrier")
 CELL = re.compile(rf"({'|'.join(OPERATIONS)})/fp32/\d{{1,10}}/(in|out)/[1-9]\d{{0,4}}")
@@ -251,21 +253,28 @@ def parser() -> argparse.ArgumentParser:
 
 def planned(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, libraries.Library]]:
     """Builds the programs. Returns the plan and the libraries that take part. Errors: HvdbError."""
-    if min(options.rounds, options.samples) < 1 or options.cell_seconds < 0:
-        raise HvdbError("--rounds and --samples must be at least 1, and --cell-seconds at least 0")
+    if min(options.rounds, options.samples) < 1 or options.cell_seconds < 0 or not options.minutes > 0:
+        raise HvdbError("--rounds and --samples must be at least 1, --cell-seconds at least 0, --minutes above 0")
+    if options.json and not os.access(options.json.absolute().parent, os.W_OK):
+        raise HvdbError(f"--json {options.json}: no file can be made there")
     cells, used, versions, left_out = chosen(options.cells), {}, {}, {}
     for name in options.libraries:
         try:
             used[name] = libraries.find(name, options.engine.resolve())
             versions[name] = libraries.build(used[name])
-        except OSError:
-            left_out[name] = "not installed; scripts/install_deps --peers fetches it"
+        except OSError as error:
+            if name in libraries.OURS:
+                raise HvdbError(f"{name} cannot be started: {error}") from error
+            fetched = "scripts/install_deps --peers fetches it"
+            left_out[name] = f"not installed; {fetched if name != 'system' else 'there is no mpirun'}"
         except HvdbError as error:
             if name in libraries.OURS:
                 raise
             left_out[name] = str(error)
     cores = len(libraries.cores())
     ranks = {libraries.CORES: cores, libraries.OVERSUBSCRIBED: 2 * cores}
+    if max(ranks[kind] for kind in options.classes) > MAX_RANKS:
+        raise HvdbError(f"bench/peers/shared_page.h has room for {MAX_RANKS} ranks: limit the processors with taskset")
     if ranks[options.classes[0]] < 2:
         raise HvdbError("there is one core, and a comparison needs two ranks: --classes oversubscribed")
     plan = {"format": FORMAT, "machine": machine(), "classes": {kind: ranks[kind] for kind in options.classes}}

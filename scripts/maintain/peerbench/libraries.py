@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -67,8 +68,12 @@ def find(name: str, engine: Path) -> Library:
     bin, lib, source = folder / "bin", folder / "lib", "mpi_collectives.cpp"
     if name in OURS or name == "system":
         asked = ["git", "describe", "--always", "--dirty"] if name in OURS else [mpirun, "--version"]
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False, cwd=ROOT)
-        version = (done.stdout.splitlines() or ["unknown"])[0][:100]
+        if not mpirun:
+            raise FileNotFoundError("there is no mpirun")
+        said = ""
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            said = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False, cwd=ROOT).stdout
+        version = (said.splitlines() or ["unknown"])[0][:100]
         if name in OURS:
             return Library(version, mpirun, OPEN_MPI, engine, [str(engine), OURS[name]])
         compiler = [str(Path(mpirun).with_name("mpicxx"))]

@@ -43,6 +43,7 @@ CPU = {"device": "cpu", "dtypes": ["fp32"], "batches": 8, "turns": 6, "python": 
 CPU["variants"] = ["eager-channels-first", "eager", "compile-channels-first", "compile"]
 GPU = {"device": "cuda", "dtypes": ["fp16"], "batches": 256, "turns": 8, "python": sys.executable, "threads": [0]}
 GPU["variants"] = ["eager", "graph"]
+GPU["start_seconds"] = 120.0
 
 
 def parse(command: str, words: Sequence[str]) -> argparse.Namespace:

@@ -26,6 +26,7 @@ PROGRAM = """#!/bin/sh
 echo "$LD_LIBRARY_PATH" "$NCCL_MULTI_RANK_GPU_ENABLE"
 echo "fit to measure: 0 faults"
 echo "total images/sec: 42.5"
+case $0 in *comm_nccl*) [ -n "$NCCL_MULTI_RANK_GPU_ENABLE" ] || { echo "[  PASSED  ] 0 tests."; exit 0; } ;; esac
 echo "[  PASSED  ] 12 tests."
 """
 # In the run with a stopped rank, a sleep takes the place of rank 1. The script waits until the sleep is stopped.
@@ -202,6 +203,15 @@ class VisitTest(FolderTest):
 class PartsTest(FolderTest):
     def words(self, **more: str) -> Words:
         return Words(root=str(REPOSITORY), out=str(self.folder), libraries="", **more)
+
+    def test_only_a_batch_of_a_sweep_may_lack_memory(self) -> None:
+        sweep, launch = Part("sweep-fp16-vgg16", 3, 1, 1, {}), Part("launch-fp16-vgg16", 1, 1, 1, {})
+        fits = ("64", 0, "total images/sec: 42.5")
+        lacks = ("512", gpu_check.OUT_OF_MEMORY, "error: activations: not enough memory on the GPU")
+        self.assertEqual(gpu_check.judge(sweep, [fits, lacks]), (GOOD, "64 42.5; 512 no memory"))
+        broken = ("512", gpu_check.OUT_OF_MEMORY, "error: cuDNN: execution failed")  # a backend's exit code is the same
+        self.assertEqual(gpu_check.judge(sweep, [fits, broken])[0], FAILED)
+        self.assertEqual(gpu_check.judge(launch, [fits, lacks])[0], FAILED)
 
     def test_a_part_that_hangs_is_ended_with_its_children(self) -> None:
         child = self.folder / "child"
