@@ -283,10 +283,14 @@ def imports(modules: Mapping[str, str]) -> dict[str, dict[str, int]]:
         found[name] = {}
         for node in ast.walk(ast.parse(text)):
             wanted: list[str] = []
-            if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            if isinstance(node, ast.ImportFrom):
                 # `from a import b` imports the module a.b if there is one, else a name of the module a
-                inner = [f"{node.module}.{alias.name}" for alias in node.names]
-                wanted = [one if one in modules else node.module for one in inner]
+                package = any(other.startswith(f"{name}.") for other in modules)
+                words = [*name.split("."), "__init__"] if package else name.split(".")
+                above = words[: -node.level] if node.level else []
+                source = ".".join([*above, *filter(None, [node.module])])
+                inner = [f"{source}.{alias.name}" for alias in node.names]
+                wanted = [one if one in modules else source for one in inner]
             elif isinstance(node, ast.Import):
                 wanted = [alias.name for alias in node.names]
             for target in wanted:

@@ -189,6 +189,10 @@ class RulesTest(unittest.TestCase):
         self.assertEqual(rules.check_python(good), [])
         up = {"hvdb.show.a": "", "hvdb.read.b": "def f():\n    from hvdb.show import a\n"}
         self.assert_found(rules.check_python(up), "hvdb.read.b:2: hvdb.read may not import hvdb.show.a")
+        relative = {"hvdb.show.a": "", "hvdb.read.b": "from ..show import a\n"}
+        self.assert_found(rules.check_python(relative), "hvdb.read.b:1: hvdb.read may not import hvdb.show.a")
+        beside = {"m.p": "", "m.p.a": "from . import b", "m.p.b": "from .a import x"}
+        self.assert_found(rules.check_python(beside), "a circle of imports: m.p.a -> m.p.b")
         turn = {"hvdb.read.a": "from hvdb.read.b import x", "hvdb.read.b": "from hvdb.read import a"}
         self.assert_found(rules.check_python(turn), "a circle of imports: hvdb.read.a -> hvdb.read.b")
 
