@@ -3,7 +3,7 @@
 //
 // With --serve, the program answers lines from standard input, so that a script can alternate between this program and
 // another system without restarting either of them. To "N", the program answers the seconds of N steps; to "loss", the
-// loss of the last step; to "batch N", the text "ready ..." or "no ..." (scripts/maintain/peerbench/training.py).
+// loss of the last step (scripts/maintain/peerbench/training.py).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,6 @@
 #include <iostream>
 #include <map>
 #include <memory>
-#include <new>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -76,59 +75,32 @@ void print_profile(const TrainStep& step, std::size_t rows) {
   std::printf("\ninside the library's compute primitives: %.1f %% of %.1f ms\n", 100 * library / all, all * 1e3);
 }
 
-std::string ready_line(const TrainingBench& bench, const Options& options) {
-  return fmt::format("ready {} {} batch {}", bench.train_step().description(), options.training.dtype,
-                     options.training.model.batch_size);
-}
-
-/// Replaces `bench` by a bench with `images` images per step and returns "ready ...". If there is not enough memory,
-/// returns "no ..." and leaves no bench.
-std::string change_batch(std::unique_ptr<TrainingBench>& bench, Options& options, std::int64_t images) {
-  bench.reset();  // freed first, because there may not be memory for two benches
-  options.training.model.batch_size = images;
-  try {
-    bench = make_bench(options);
-    return ready_line(*bench, options);
-  } catch (const Error& error) {
-    if (error.code() != Errc::kOutOfMemory) throw;
-    return std::string("no ") + error.what();
-  } catch (const std::bad_alloc&) {
-    return "no memory on the host";
+/// Answers one line of --serve. Errors: invalid_argument if the question is unknown.
+std::string answer(const std::string& question, TrainingBench& bench) {
+  if (question == "loss") return fmt::format("{:.17g}", bench.loss());
+  int number = 0;
+  if (!(std::istringstream(question) >> number && number > 0)) {
+    throw Error(Errc::kInvalidArgument, fmt::format("'{}' is not a question: N or loss", question));
   }
-}
-
-/// Answers one line of --serve. Errors: invalid_argument if the question is unknown, or if no bench can answer it.
-std::string answer(const std::string& question, std::unique_ptr<TrainingBench>& bench, Options& options) {
-  std::istringstream words(question);
-  std::string word;
-  words >> word;
-  std::int64_t number = 0;
-  if (word == "batch" && words >> number && number > 0) return change_batch(bench, options, number);
-  const bool steps = std::istringstream(word) >> number && number > 0;
-  if (!steps && word != "loss") {
-    throw Error(Errc::kInvalidArgument, fmt::format("'{}' is not a question: N, loss or batch N", question));
-  }
-  if (bench == nullptr) {
-    throw Error(Errc::kInvalidArgument, fmt::format("'{}': there was no memory for the batch", question));
-  }
-  if (!steps) return fmt::format("{:.17g}", bench->loss());
   std::string seconds;
-  for (const double step : bench->steps(static_cast<int>(number))) seconds += fmt::format("{:.9f} ", step);
+  for (const double step : bench.steps(number)) seconds += fmt::format("{:.9f} ", step);
   return seconds;
 }
 
-void serve(std::unique_ptr<TrainingBench> bench, Options options) {
-  std::cout << ready_line(*bench, options) << std::endl;
-  for (std::string line; std::getline(std::cin, line);) std::cout << answer(line, bench, options) << std::endl;
+void serve(TrainingBench& bench, const Options& options) {
+  std::cout << fmt::format("ready {} {} batch {}", bench.train_step().description(), options.training.dtype,
+                           options.training.model.batch_size)
+            << std::endl;
+  for (std::string line; std::getline(std::cin, line);) std::cout << answer(line, bench) << std::endl;
 }
 
 int run(const Options& options) {
-  auto warm = make_bench(options);
+  const auto made = make_bench(options);
+  TrainingBench& bench = *made;
   if (options.serve) {
-    serve(std::move(warm), options);
+    serve(bench, options);
     return 0;
   }
-  TrainingBench& bench = *warm;
   const MemoryReport memory = bench.train_step().memory();
   std::vector<double> seconds = bench.steps(options.steps);
   std::sort(seconds.begin(), seconds.end());

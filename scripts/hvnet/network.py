@@ -9,19 +9,19 @@ bridge, because many kernels do not have sch_netem.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
 import subprocess
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hvdb.base.errors import HvdbError
+from hvdb.base.process import end_with_parent
 
 SUBNET = "10.77.0.0/16"
-_PR_SET_PDEATHSIG = 1
 COVERED = Path("/run")  # see prepare()
 _HEAD = "10.77.255.254"  # address of mpirun, in the outer namespace
 # With a smaller burst than 128 kB, tbf splits every offloaded segment in software (measured at 1 Gbit/s: 4 times slower
@@ -93,17 +93,14 @@ def why_not(latency: bool, switch: Path) -> str:
     return ""
 
 
-def _die_with_parent() -> None:
-    """Makes the kernel kill the calling child when this process ends. Call between fork and exec. Source: prctl(2)."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def enter(command: list[str]) -> int:
     """Runs `command` inside the outer namespaces. Returns the exit code. SIGINT and SIGTERM end everything inside.
 
     unshare itself ignores both signals, but all processes inside end when unshare is killed.
     """
-    with subprocess.Popen([*_unshare(), *command], preexec_fn=_die_with_parent, start_new_session=True) as inside:
+    with subprocess.Popen(
+        [*_unshare(), *command], preexec_fn=partial(end_with_parent, signal.SIGKILL), start_new_session=True
+    ) as inside:
         stopped: list[int] = []
 
         def stop(number: int, _: object) -> None:

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hvdb.base import whole_file
+from hvdb.base.process import end_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]  # a bundle or a checkout
 CALL_MINUTES, CLOSING_SECONDS = 9.0, 15.0  # of a call on a host that ends commands after ten minutes; for the archive
@@ -158,11 +159,6 @@ def send(number: int, leader: int, having: bytes = b"") -> None:
             session = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[3])
             if session == leader and having in (folder / "environ").read_bytes():
                 os.kill(int(folder.name), number)
-
-
-def end_with_parent() -> None:
-    """Makes the kernel end the calling child if gpu_check is killed, to free the GPU (PR_SET_PDEATHSIG is 1)."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def run(part: Part, words: Words, ends: float) -> list[tuple[str, int | None, str]]:

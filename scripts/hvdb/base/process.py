@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shlex
 import signal
@@ -20,6 +21,14 @@ def end_in_order_when_told() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # for example SIGHUP stays ignored under nohup
             signal.signal(number, signal.default_int_handler)
+
+
+def end_with_parent(number: int = signal.SIGTERM) -> None:
+    """Makes the kernel send signal `number` to the calling process when its parent ends, also if the parent is killed.
+    Call between fork and exec (preexec_fn). Source: prctl(2). Without prctl (not Linux), does nothing."""
+    pr_set_pdeathsig = 1  # linux/prctl.h
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, number, 0, 0, 0)
 
 
 def shown(words: Sequence[str], variables: Mapping[str, str]) -> str:

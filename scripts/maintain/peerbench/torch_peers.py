@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from .torch_report import HEADING, read_bounds, row_lines, verdict_lines
-from .training import PeerError, Row, Server, Side, end_with_parent, read_rows, take_turns, write_rows
+from .training import PeerError, Row, Server, Side, read_rows, take_turns, write_rows
+from hvdb.base.process import end_with_parent
 
 SCRIPTS = Path(__file__).resolve().parents[2]
 INSTALLED = SCRIPTS.parent / "build" / "peers" / "torch" / "bin" / "python"  # from scripts/install_deps --peers

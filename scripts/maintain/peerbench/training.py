@@ -11,13 +11,10 @@ Python. Uses numpy only for intervals, because the Python of a GPU host may not 
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import math
 import os
 import select
-import signal
 import statistics
 import subprocess
 import time
@@ -28,6 +25,7 @@ from typing import IO
 
 from hvdb.base import whole_file
 from hvdb.base.errors import HvdbError
+from hvdb.base.process import end_with_parent
 
 try:
     import numpy as np
@@ -42,14 +40,6 @@ COLLAPSED = 1e-3  # fraction of the first loss; below it gradients vanish, and a
 
 class PeerError(RuntimeError):
     """A training process could not start, ended, or did not answer in time."""
-
-
-def end_with_parent() -> None:
-    """Makes the kernel send SIGTERM to the calling child if the comparison is killed (Linux). The end of its input
-    alone would end the child only minutes later."""
-    pr_set_pdeathsig = 1  # linux/prctl.h
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 class Server:
