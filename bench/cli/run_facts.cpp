@@ -1,7 +1,5 @@
 #include "bench/cli/run_facts.h"
 
-#include <fmt/format.h>
-
 #include <cstdint>
 #include <string>
 
@@ -27,13 +25,6 @@ void add_run_facts(const Options& options, const Provenance& process, RunRecord&
   add("max_time_s", std::to_string(options.max_time.count()), false);
   add("efficiency", options.efficiency ? "yes" : "no", false);
   add("check", options.check ? "yes" : "no", false);
-  const auto cpus = process.find("cpu.affinity_count");
-  if (run.device != "cuda" && cpus != process.end() && run.threads > std::stoi(cpus->second.value)) {
-    add_caution(run.provenance, "more_threads_than_cores",
-                fmt::format("{0} compute threads per rank take turns on the {1} CPUs that this process may use; give "
-                            "--threads {1} or fewer",
-                            run.threads, cpus->second.value));
-  }
 }
 
 }  // namespace hvd::bench

@@ -104,9 +104,12 @@ void Rank::prepare() {
   cache_bytes_ = agreed_cache(first.control(), gpu_ ? kGpuCacheBytes : last_level_cache(), patience_.from_now());
   require_no_objection(first, graph_objection(), patience_.from_now());
   require_no_objection(first, memory_objection(), patience_.from_now());
-  const std::string cores = cores_message();
-  const auto all_cores = first.control().gather(std::as_bytes(std::span(cores)), patience_.from_now());
-  oversubscribed_ = topology_.rank == 0 && share_of_messages(all_cores, topology_.hosts, 1).oversubscribed;
+  const std::string mine = to_text(rank_cores());
+  std::vector<RankCores> cores;
+  for (const comm::Bytes& theirs : first.control().gather(std::as_bytes(std::span(mine)), patience_.from_now())) {
+    cores.push_back(parse_rank_cores(comm::text_of(theirs)));
+  }
+  oversubscribed_ = topology_.rank == 0 && share_cores(cores, topology_.hosts, 1).oversubscribed;
   arena_bytes_ = coll::arena_bytes(options_, cells_, topology_.size, cache_bytes_);
   const Places places = options_.warm ? Places::kFixed : Places::kRotating;
   std::size_t of_planes = 0;

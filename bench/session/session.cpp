@@ -32,6 +32,7 @@
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
+#include "models/thread_team.h"
 
 namespace hvd::bench {
 namespace {
@@ -55,16 +56,45 @@ void write_replay(const std::string& path, const models::ReplayProfile& profile)
   if (!out) throw Error(Errc::kIo, fmt::format("{}: cannot write the replay file: {}", path, std::strerror(errno)));
 }
 
+std::vector<RankCores> gather_cores(Engine& engine, const RankCores& mine) {
+  const std::string text = to_text(mine);
+  std::vector<RankCores> all;
+  for (const comm::Bytes& theirs : engine.gather(std::as_bytes(std::span(text)))) {
+    all.push_back(parse_rank_cores(comm::text_of(theirs)));
+  }
+  return all;
+}
+
 // Collective. Every rank gets the same thread count, even if ranks are bound to different cores.
 CoreShare agree_on_cores(Engine& engine, int threads) {
-  const std::string mine = cores_message();
-  const std::vector<comm::Bytes> all = engine.gather(std::as_bytes(std::span(mine)));
+  const std::vector<RankCores> all = gather_cores(engine, rank_cores());
   CoreShare share;
-  if (engine.rank() == 0) share = share_of_messages(all, engine.topology().hosts, threads);
+  if (engine.rank() == 0) share = share_cores(all, engine.topology().hosts, threads);
   // The share is sent as a message, because the data plane of GPUs cannot reach host memory.
   const comm::Bytes agreed = engine.broadcast_message(std::as_bytes(std::span(&share, 1)), 0);
   std::memcpy(&share, agreed.data(), sizeof share);
+  if (share.thread_limit > 0 && share.threads > share.thread_limit) {
+    throw AgreedError(Errc::kInvalidArgument,
+                      fmt::format("--threads {}: OpenMP gives a rank {} at most; give --threads {} or fewer, or unset "
+                                  "OMP_THREAD_LIMIT and OMP_MAX_ACTIVE_LEVELS",
+                                  share.threads, share.thread_limit, share.thread_limit));
+  }
   return share;
+}
+
+// Collective. Starts the threads that will compute, and asks where they run: a launcher, OMP_PROC_BIND or a quota may
+// make ranks take turns. Rank 0 adds what it finds to `facts`.
+void look_for_crowding(Engine& engine, int threads, SessionFacts& facts) {
+  RankCores mine = rank_cores();
+  if (std::vector<int> team = models::start_team(threads).processors; !team.empty()) mine.cpus = std::move(team);
+  const std::vector<RankCores> all = gather_cores(engine, mine);
+  if (engine.rank() != 0) return;
+  if (std::string caution = crowding(all, engine.topology().hosts, threads); !caution.empty()) {
+    add_caution(facts.gpus.provenance, "more_threads_than_cores", std::move(caution));
+  }
+  if (std::string note = narrow_binding(all, engine.topology().hosts); !note.empty()) {
+    facts.gpus.notes.push_back(std::move(note));
+  }
 }
 
 NumaFacts numa_facts(Engine& engine, const Session& session) {
@@ -289,7 +319,8 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
       throw Error(Errc::kInvalidArgument,
                   "validate compares ranks, and there is one; start several: mpirun -n 4, srun, or --ranks 4");
     }
-    const CoreShare share = agree_on_cores(engine, session.options.threads);
+    const CoreShare share = agree_on_cores(engine, parts.on_gpu() ? 0 : session.options.threads);
+    if (!parts.on_gpu() && !session.setup.replay) look_for_crowding(engine, share.threads, session.facts);
     NumaFacts numa = numa_facts(engine, session);
     session.facts.threads = parts.on_gpu() ? 1 : share.threads;
     session.facts.spare_core = parts.on_gpu() || share.spare_core;

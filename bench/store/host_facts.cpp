@@ -39,9 +39,9 @@ struct CgroupFolder {
   bool v2 = true;
 };
 
-/// Returns the folders that may have limits of `controller` for this process. The folder of the process's own group
-/// comes first. Handles cgroup versions 2 and 1, mounted at the usual places. In a container, the process's own group
-/// is the root of the mount.
+/// Returns the folders that may have limits of `controller` for this process: the folder of its own group, and those of
+/// the groups around it, whose limits hold too. Handles cgroup versions 2 and 1, mounted at the usual places. In a
+/// container, the process's own group is the root of the mount.
 std::vector<CgroupFolder> cgroup_folders(std::string_view controller) {
   std::vector<CgroupFolder> folders;
   std::istringstream groups(read_file("/proc/self/cgroup").value_or(""));
@@ -53,20 +53,24 @@ std::vector<CgroupFolder> cgroup_folders(std::string_view controller) {
     const bool v2 = controllers == ",,";
     if (!v2 && controllers.find("," + std::string(controller) + ",") == std::string::npos) continue;
     const fs::path root = v2 ? fs::path("/sys/fs/cgroup") : fs::path("/sys/fs/cgroup") / controller;
-    folders.push_back({fs::path(root.string() + line.substr(second + 1)), v2});
+    for (fs::path group = line.substr(second + 1); group.has_relative_path(); group = group.parent_path()) {
+      folders.push_back({root / group.relative_path(), v2});
+    }
     folders.push_back({root, v2});
   }
   return folders;
 }
 
-/// Returns the memory limit and the memory use of this process's cgroup in bytes. Both are 0 if there is no limit.
+/// Returns the smallest memory limit of this process's cgroup and the groups around it, and the memory use of the group
+/// that has this limit, in bytes. Both are 0 if there is no limit.
 std::pair<std::int64_t, std::int64_t> cgroup_memory() {
+  std::pair<std::int64_t, std::int64_t> smallest{0, 0};
   for (const auto& [folder, v2] : cgroup_folders("memory")) {
-    const std::string limit = first_line(folder / (v2 ? "memory.max" : "memory.limit_in_bytes"));
-    if (limit.empty() || limit == "max") continue;
-    return {integer(limit), integer(first_line(folder / (v2 ? "memory.current" : "memory.usage_in_bytes")))};
+    const std::int64_t limit = integer(first_line(folder / (v2 ? "memory.max" : "memory.limit_in_bytes")));
+    if (limit <= 0 || (smallest.first > 0 && limit >= smallest.first)) continue;  // "max" and no file: 0
+    smallest = {limit, integer(first_line(folder / (v2 ? "memory.current" : "memory.usage_in_bytes")))};
   }
-  return {0, 0};
+  return smallest;
 }
 
 }  // namespace
@@ -201,22 +205,32 @@ Memory memory() {
   return result;
 }
 
-std::string parse_cpu_max(std::string_view text) {
+double parse_cpu_max(std::string_view text) {
   std::istringstream words{std::string(text)};
   double quota = 0, period = 0;
-  if (!(words >> quota >> period) || quota <= 0 || period <= 0) return {};  // no quota: "max 100000", "-1 100000"
-  const double processors = quota / period;
+  if (!(words >> quota >> period) || quota <= 0 || period <= 0) return 0;  // no quota: "max 100000", "-1 100000"
+  return quota / period;
+}
+
+std::string CpuQuota::text() const {
+  if (processors <= 0) return {};
   return fmt::format("{:.{}f}", processors, processors == std::floor(processors) ? 0 : 2);
 }
 
-std::string cpu_quota() {
+CpuQuota cpu_quota() {
+  CpuQuota smallest;
   for (const auto& [folder, v2] : cgroup_folders("cpu")) {
-    std::string found =
+    const double processors =
         parse_cpu_max(v2 ? first_line(folder / "cpu.max")
                          : first_line(folder / "cpu.cfs_quota_us") + " " + first_line(folder / "cpu.cfs_period_us"));
-    if (!found.empty()) return found;
+    if (processors > 0 && (smallest.processors <= 0 || processors < smallest.processors)) {
+      smallest = {processors, folder.string()};
+    }
   }
-  return {};
+  // Containers may have cgroup namespaces of their own, in which equal paths are different groups.
+  std::error_code none;
+  smallest.group += " " + fs::read_symlink("/proc/self/ns/cgroup", none).string();
+  return smallest;
 }
 
 std::string governor() { return first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"); }

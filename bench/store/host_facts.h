@@ -53,12 +53,17 @@ Memory memory();
 /// Returns the value of "Key:  123 kB" in `file` (a path such as "/proc/meminfo"), in bytes; 0 if absent.
 std::int64_t proc_bytes(const char* file, std::string_view key);
 
-/// Returns the quota of the cgroup: its processor time as a number of processors ("2", "0.50"); empty without a quota.
-/// affinity() does not show the quota. If a process needs more time than its quota, the kernel stops the process for a
-/// part of every tenth of a second.
-std::string cpu_quota();
-/// Returns the quota from the text of cpu.max ("200000 100000"). Pure.
-std::string parse_cpu_max(std::string_view text);
+/// The processor time that a cgroup may use. affinity() does not show it. If the processes of the group need more time,
+/// the kernel stops them for a part of every tenth of a second.
+struct CpuQuota {
+  double processors = 0;                   ///< time per time; 0: no limit
+  std::string group = {};                  ///< which cgroup of the host has this limit
+  [[nodiscard]] std::string text() const;  ///< "2", "0.50"; empty without a limit
+};
+/// Returns the smallest quota of this process's cgroup and the groups around it.
+CpuQuota cpu_quota();
+/// Returns the processors that the text of cpu.max grants ("200000 100000": 2); 0 without a limit. Pure.
+double parse_cpu_max(std::string_view text);
 
 /// Returns the frequency governor of CPU 0, such as "performance"; empty if there is none (most virtual machines).
 std::string governor();

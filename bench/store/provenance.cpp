@@ -148,7 +148,7 @@ void collect_host(Collector& facts, const Environment& environment) {
   facts.record("cpu.microcode", cpu.microcode);
   facts.result("cpu.affinity_count", std::to_string(allowed.size()));
   facts.record("cpu.affinity", cpu_list(allowed));
-  facts.result("cpu.quota", cpu_quota());
+  facts.result("cpu.quota", cpu_quota().text());
   facts.result("cpu.governor", governor());
   facts.result("cpu.boost_disabled", first_line("/sys/devices/system/cpu/intel_pstate/no_turbo"));
   facts.result("cpu.hypervisor", cpu.has("hypervisor") ? "yes" : "no");

@@ -1,80 +1,204 @@
 #include "bench/world/cores.h"
 
+#include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <thread>
 #include <utility>
 
+#include "bench/store/host_facts.h"
 #include "engine/base/assert.h"
+#include "models/thread_team.h"
 
 namespace hvd::bench {
+namespace {
 
-CoreSet available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) {  // fails if there are more cores than a cpu_set_t holds
-    return CoreSet(std::max(1U, std::thread::hardware_concurrency()), true);
-  }
-  CoreSet cores;
-  for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &set)) continue;
-    cores.resize(cpu + 1, false);
-    cores[cpu] = true;
-  }
-  return cores;
-}
+constexpr double kRounding = 1e-9;  // of sums of shares such as 1/3
 
-CoreShare share_cores(std::span<const CoreSet> cores, std::span<const int> nodes, int threads) {
-  HVD_ASSERT(!cores.empty() && cores.size() == nodes.size());
-  std::map<int, std::vector<int>> users;  // [node][cpu]: number of ranks that may use the cpu
-  std::map<int, int> ranks;               // [node]: number of ranks
-  for (std::size_t r = 0; r < cores.size(); ++r) {
-    std::vector<int>& host = users[nodes[r]];
-    host.resize(std::max(host.size(), cores[r].size()), 0);
-    for (std::size_t cpu = 0; cpu < cores[r].size(); ++cpu) host[cpu] += cores[r][cpu] ? 1 : 0;
-    ++ranks[nodes[r]];
-  }
-  double smallest = HUGE_VAL;
-  for (std::size_t r = 0; r < cores.size(); ++r) {
-    double share = 0;
-    for (std::size_t cpu = 0; cpu < cores[r].size(); ++cpu) {
-      if (cores[r][cpu]) share += 1.0 / users[nodes[r]][cpu];
-    }
-    smallest = std::min(smallest, share);
-  }
-  CoreShare out;
-  out.threads = threads > 0 ? threads : std::max(1, static_cast<int>(std::floor(smallest + 1e-9)));
-  out.spare_core = true;
-  out.ranks_at_once = std::numeric_limits<int>::max();
-  for (const auto& [node, used] : users) {
-    const auto available = static_cast<int>(used.size()) - static_cast<int>(std::count(used.begin(), used.end(), 0));
-    out.spare_core = out.spare_core && available > ranks[node] * out.threads;
-    out.oversubscribed = out.oversubscribed || available < ranks[node] * out.threads;
-    out.ranks_at_once = std::min(out.ranks_at_once, std::max(1, available / out.threads));
+/// The ranks of one host, in the order of ranks.
+struct HostRanks {
+  std::string name;
+  std::vector<int> ranks;
+};
+
+std::vector<HostRanks> by_host(std::span<const std::string> hosts) {
+  std::vector<HostRanks> out;
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    auto host = std::find_if(out.begin(), out.end(), [&](const HostRanks& other) { return other.name == hosts[r]; });
+    if (host == out.end()) host = out.insert(out.end(), {hosts[r], {}});
+    host->ranks.push_back(static_cast<int>(r));
   }
   return out;
 }
 
-std::string cores_message() {
-  std::string mine;
-  for (const bool available : available_cores()) mine += available ? '1' : '0';
-  return mine;
+/// Processors' worth of time that these ranks may use together: the processors of their masks, cut by the quotas.
+double processors_of(std::span<const RankCores> all, const std::vector<int>& ranks) {
+  std::map<int, int> used;                                   // [cpu]: ranks that may use it
+  std::map<std::string, std::pair<double, double>> limited;  // [cgroup]: its quota, and the processors of its ranks
+  for (const int r : ranks) {
+    for (const int cpu : all[static_cast<std::size_t>(r)].cpus) ++used[cpu];
+  }
+  double processors = 0;
+  for (const int r : ranks) {
+    const RankCores& rank = all[static_cast<std::size_t>(r)];
+    const double share = std::accumulate(rank.cpus.begin(), rank.cpus.end(), 0.0,
+                                         [&](double sum, int cpu) { return sum + 1.0 / used.at(cpu); });
+    if (rank.quota <= 0) {
+      processors += share;
+    } else {
+      auto& [quota, theirs] = limited[rank.group];
+      quota = rank.quota;
+      theirs += share;
+    }
+  }
+  for (const auto& [group, numbers] : limited) processors += std::min(numbers.first, numbers.second);
+  return processors;
 }
 
-CoreShare share_of_messages(std::span<const comm::Bytes> all, std::span<const std::string> hosts, int threads) {
-  std::vector<CoreSet> cores;
-  std::vector<int> nodes;
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    CoreSet set;
-    for (const std::byte cpu : all[r]) set.push_back(static_cast<char>(cpu) == '1');
-    cores.push_back(std::move(set));
-    nodes.push_back(static_cast<int>(std::find(hosts.begin(), hosts.end(), hosts[r]) - hosts.begin()));
+/// Ranks of `ranks` that share the quota of rank `r`.
+std::vector<int> in_group_of(std::span<const RankCores> all, const std::vector<int>& ranks, int r) {
+  std::vector<int> out;
+  for (const int other : ranks) {
+    const RankCores& theirs = all[static_cast<std::size_t>(other)];
+    if (theirs.quota > 0 && theirs.group == all[static_cast<std::size_t>(r)].group) out.push_back(other);
   }
-  return share_cores(cores, nodes, threads);
+  return out;
+}
+
+std::string ranks_with(std::size_t ranks, int threads) {
+  return fmt::format("{} rank{} with {} compute thread{}{}", ranks, ranks == 1 ? "" : "s", threads,
+                     threads == 1 ? "" : "s", ranks == 1 ? "" : " each");
+}
+
+}  // namespace
+
+RankCores rank_cores() {
+  RankCores cores;
+  cores.cpus = models::bound_processors();
+  if (cores.cpus.empty()) cores.cpus = affinity();
+  if (cores.cpus.empty()) {  // the host has more processors than a cpu_set_t holds
+    cores.cpus.resize(std::max(1U, std::thread::hardware_concurrency()));
+    std::iota(cores.cpus.begin(), cores.cpus.end(), 0);
+  }
+  if (const CpuQuota limit = cpu_quota(); limit.processors > 0) {
+    cores.quota = limit.processors;
+    cores.group = limit.group;
+  }
+  if (const int limit = models::thread_limit(); limit < std::numeric_limits<int>::max()) cores.thread_limit = limit;
+  cpu_set_t parent;
+  CPU_ZERO(&parent);
+  if (sched_getaffinity(getppid(), sizeof parent, &parent) == 0) cores.launcher_cpus = CPU_COUNT(&parent);
+  return cores;
+}
+
+std::string to_text(const RankCores& cores) {
+  return fmt::format("cpus {}\nquota {}\ngroup {}\nthread_limit {}\nlauncher_cpus {}\n", cpu_list(cores.cpus),
+                     cores.quota, cores.group, cores.thread_limit, cores.launcher_cpus);
+}
+
+RankCores parse_rank_cores(std::string_view text) {
+  RankCores cores;
+  const auto number = [](std::string_view digits, auto& out) {
+    std::from_chars(digits.data(), digits.data() + digits.size(), out);
+  };
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const std::string_view name = line.substr(0, line.find(' '));
+    const std::string_view value = line.substr(std::min(line.size(), name.size() + 1));
+    if (name == "cpus") cores.cpus = parse_cpu_list(value);
+    if (name == "quota") number(value, cores.quota);
+    if (name == "group") cores.group = value;
+    if (name == "thread_limit") number(value, cores.thread_limit);
+    if (name == "launcher_cpus") number(value, cores.launcher_cpus);
+  }
+  return cores;
+}
+
+CoreShare share_cores(std::span<const RankCores> ranks, std::span<const std::string> hosts, int threads) {
+  HVD_ASSERT(!ranks.empty() && ranks.size() == hosts.size());
+  CoreShare out;
+  double smallest = HUGE_VAL;
+  const std::vector<HostRanks> all_hosts = by_host(hosts);
+  for (const HostRanks& host : all_hosts) {
+    std::map<int, int> used;
+    for (const int r : host.ranks) {
+      for (const int cpu : ranks[static_cast<std::size_t>(r)].cpus) ++used[cpu];
+    }
+    for (const int r : host.ranks) {
+      const RankCores& rank = ranks[static_cast<std::size_t>(r)];
+      double share = 0;
+      for (const int cpu : rank.cpus) share += 1.0 / used.at(cpu);
+      if (rank.quota > 0) {
+        share = std::min(share, rank.quota / static_cast<double>(in_group_of(ranks, host.ranks, r).size()));
+      }
+      smallest = std::min(smallest, share);
+      if (rank.thread_limit > 0 && (out.thread_limit == 0 || rank.thread_limit < out.thread_limit))
+        out.thread_limit = rank.thread_limit;
+    }
+  }
+  out.threads = std::max(1, static_cast<int>(std::floor(smallest + kRounding)));
+  if (out.thread_limit > 0) out.threads = std::min(out.threads, out.thread_limit);
+  if (threads > 0) out.threads = threads;
+  out.spare_core = true;
+  out.ranks_at_once = std::numeric_limits<int>::max();
+  for (const HostRanks& host : all_hosts) {
+    const double available = processors_of(ranks, host.ranks) + kRounding;
+    const double wanted = static_cast<double>(host.ranks.size()) * out.threads;
+    out.spare_core = out.spare_core && available >= wanted + 1;
+    out.oversubscribed = out.oversubscribed || available < wanted;
+    out.ranks_at_once = std::min(out.ranks_at_once, std::max(1, static_cast<int>(available / out.threads)));
+  }
+  return out;
+}
+
+std::string crowding(std::span<const RankCores> ranks, std::span<const std::string> hosts, int threads) {
+  for (const HostRanks& host : by_host(hosts)) {
+    for (const int r : host.ranks) {
+      const RankCores& rank = ranks[static_cast<std::size_t>(r)];
+      // Ranks that can run nowhere else than on the processors of rank r.
+      std::size_t inside = 0;
+      for (const int other : host.ranks) {
+        const std::vector<int>& theirs = ranks[static_cast<std::size_t>(other)].cpus;
+        inside += std::includes(rank.cpus.begin(), rank.cpus.end(), theirs.begin(), theirs.end()) ? 1 : 0;
+      }
+      if (inside * static_cast<std::size_t>(threads) > rank.cpus.size()) {
+        return fmt::format(
+            "{}: {} take turns on CPU{} {}; start fewer ranks or give --threads fewer, and look at the launcher's "
+            "binding and at OMP_PROC_BIND if the host has more",
+            host.name, ranks_with(inside, threads), rank.cpus.size() == 1 ? "" : "s", cpu_list(rank.cpus));
+      }
+      if (rank.quota <= 0) continue;
+      const std::size_t sharing = in_group_of(ranks, host.ranks, r).size();
+      if (static_cast<double>(sharing) * threads > rank.quota + kRounding) {
+        return fmt::format(
+            "{}: {} use up the cgroup's quota of {:.4g} processors, and then the kernel stops them for a part of every "
+            "tenth of a second; start fewer ranks, give --threads fewer, or ask for more processors",
+            host.name, ranks_with(sharing, threads), rank.quota);
+      }
+    }
+  }
+  return {};
+}
+
+std::string narrow_binding(std::span<const RankCores> ranks, std::span<const std::string> hosts) {
+  for (const HostRanks& host : by_host(hosts)) {
+    const RankCores& rank = ranks[static_cast<std::size_t>(host.ranks.front())];
+    const auto own = static_cast<int>(rank.cpus.size());
+    if (host.ranks.size() > 1 || own >= rank.launcher_cpus) continue;
+    return fmt::format(
+        "rank {} is the only one on {} and is bound to {} of the {} CPUs that its launcher may use; let it have all: "
+        "mpirun --bind-to none",
+        host.ranks.front(), host.name, own, rank.launcher_cpus);
+  }
+  return {};
 }
 
 }  // namespace hvd::bench

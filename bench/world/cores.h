@@ -1,36 +1,48 @@
-// Computes the number of cores that each rank has for its compute, from the affinity masks of all ranks. Pure, except
-// available_cores() and cores_message().
+// Computes the number of cores that each rank has for its compute, from the processors of all ranks: affinity masks,
+// the cgroups' quotas of processor time, and OpenMP's limits. Pure, except rank_cores().
 #pragma once
 
-#include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/comm/communicator.h"
 
 namespace hvd::bench {
 
-using CoreSet = std::vector<bool>;  ///< [cpu]: true if the cpu may be used
-
-/// Returns the cores that the scheduler or a launcher's binding allows the calling thread to use.
-CoreSet available_cores();
+/// What one rank may use.
+struct RankCores {
+  std::vector<int> cpus = {};  ///< processors on which the rank's threads may run, ascending
+  double quota = 0;            ///< processors' worth of time that the rank's cgroup may use; 0: no limit
+  std::string group = {};      ///< which cgroup that is; ranks of a host with equal texts share one quota
+  int thread_limit = 0;        ///< most threads that OpenMP gives the rank; 0: no limit
+  int launcher_cpus = 0;       ///< number of processors that the parent process may use; 0: unknown
+};
+/// Returns what the scheduler, a launcher's binding, the cgroup and the environment allow the calling thread.
+RankCores rank_cores();
+std::string to_text(const RankCores& cores);
+/// Parses a message of to_text(). Errors: none; unreadable lines are left out.
+RankCores parse_rank_cores(std::string_view text);
 
 struct CoreShare {
   int threads = 1;              ///< compute threads of every rank: the smallest share over ranks, at least 1
+  int thread_limit = 0;         ///< the smallest RankCores::thread_limit; 0: no limit
   bool spare_core = false;      ///< every host has more cores than compute threads, so a core is left for the engines
   int ranks_at_once = 1;        ///< ranks per host that can run at once, one core per thread; minimum over hosts, >= 1
   bool oversubscribed = false;  ///< on some host the ranks have more threads than cores
 };
 
-/// Rank r may use the cores `cores[r]` of host `nodes[r]`. A core that k ranks of a host may use counts 1/k for each of
-/// these ranks, so ranks that are bound to separate cores and ranks that share all cores get the same shares. `threads`
-/// > 0 is the user's choice and is returned unchanged.
-CoreShare share_cores(std::span<const CoreSet> cores, std::span<const int> nodes, int threads);
+/// Rank r has `ranks[r]` on host hosts[r]. A core that k ranks of a host may use counts 1/k for each of these ranks, so
+/// ranks that are bound to separate cores and ranks that share all cores get the same shares; likewise a quota.
+/// `threads` > 0 is the user's choice and is returned unchanged.
+CoreShare share_cores(std::span<const RankCores> ranks, std::span<const std::string> hosts, int threads);
 
-/// Returns the calling thread's available_cores() as a message for share_of_messages().
-std::string cores_message();
-/// Like share_cores(), but from messages: all[r] is cores_message() of rank r, which runs on host hosts[r].
-CoreShare share_of_messages(std::span<const comm::Bytes> all, std::span<const std::string> hosts, int threads);
+/// Returns a caution of one line if the ranks of a host, each with `threads` threads, take turns on processors or use
+/// up a quota; "" if not.
+std::string crowding(std::span<const RankCores> ranks, std::span<const std::string> hosts, int threads);
+/// Returns a note of one line if a launcher bound the only rank of a host to a part of the processors that the launcher
+/// itself may use; "" if not.
+std::string narrow_binding(std::span<const RankCores> ranks, std::span<const std::string> hosts);
 
 }  // namespace hvd::bench

@@ -1,8 +1,11 @@
 // Replaces the oneDNN backend in builds without the library.
+#include <limits>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/base/error.h"
+#include "models/thread_team.h"
 #include "models/train_step.h"
 
 namespace hvd::models {
@@ -19,5 +22,11 @@ std::unique_ptr<TrainStep> make_onednn_step(Graph /*graph*/, const StepOptions& 
                                             const ArenaAllocator& /*allocate*/) {
   throw Error(Errc::kUnsupported, onednn_unsupported_reason(options.compute));
 }
+
+int thread_limit() { return std::numeric_limits<int>::max(); }
+
+std::vector<int> bound_processors() { return {}; }
+
+ThreadTeam start_team(int wanted) { return {.threads = wanted, .processors = {}}; }
 
 }  // namespace hvd::models

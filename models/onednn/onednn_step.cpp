@@ -16,6 +16,7 @@
 #include "models/onednn/parameters.h"
 #include "models/onednn/primitive_program.h"
 #include "models/onednn/threads.h"
+#include "models/thread_team.h"
 #include "models/train_step.h"
 
 namespace hvd::models {
@@ -240,6 +241,13 @@ std::unique_ptr<TrainStep> make_onednn_step(Graph graph, const StepOptions& opti
   }
   if (options.threads < 1) {
     throw Error(Errc::kInvalidArgument, "threads must be at least 1, not " + std::to_string(options.threads));
+  }
+  // The library's compiled code waits for ever for the threads that OpenMP does not give.
+  if (const int given = start_team(options.threads).threads; given < options.threads) {
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("OpenMP gives {} of {} threads; give --threads {} or fewer, or unset OMP_THREAD_LIMIT and "
+                            "OMP_MAX_ACTIVE_LEVELS",
+                            given, options.threads, given));
   }
   if (graph.first_backward == graph.nodes.size()) {
     throw Error(Errc::kInvalidArgument, graph.model + ": the graph must be differentiated first");

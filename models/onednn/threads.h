@@ -9,16 +9,23 @@
 
 namespace hvd::models::onednn {
 
-/// Sets the calling thread's OpenMP thread count for the lifetime of this object.
+/// Sets the calling thread's OpenMP thread count for the lifetime of this object. OpenMP must not give fewer threads
+/// when the machine is busy (OMP_DYNAMIC): the library's compiled code would wait for ever for the threads that lack.
 class ThreadScope {
  public:
-  explicit ThreadScope(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+  explicit ThreadScope(int threads) : threads_before_(omp_get_max_threads()), dynamic_before_(omp_get_dynamic()) {
+    omp_set_dynamic(0);
+    omp_set_num_threads(threads);
+  }
   ThreadScope(const ThreadScope&) = delete;
   ThreadScope& operator=(const ThreadScope&) = delete;
-  ~ThreadScope() { omp_set_num_threads(before_); }
+  ~ThreadScope() {
+    omp_set_num_threads(threads_before_);
+    omp_set_dynamic(dynamic_before_);
+  }
 
  private:
-  int before_;
+  int threads_before_, dynamic_before_;
 };
 
 /// Calls body(begin, end) on each thread with the thread's share of [0, count). Shares begin at multiples of `unit`,

@@ -324,6 +324,39 @@ class Numa(ProgramTest):
             self.db.unlink()
 
 
+class Processors(ProgramTest):
+    # Convolutions of this size are compiled for a number of threads, and wait for ever for a thread that is not given.
+    COMPILED: ClassVar[list[str]] = "--model resnet50 --image-size 96 --batch-size 2 --classes 10".split()
+    SHORT: ClassVar[list[str]] = ["--num-warmup-batches", "0", "--num-iters", "2"]
+    FEWER: ClassVar[list[dict[str, str]]] = [{"OMP_THREAD_LIMIT": "1"}, {"OMP_MAX_ACTIVE_LEVELS": "0"}]
+
+    def test_more_threads_than_openmp_gives(self) -> None:
+        for env in self.FEWER:
+            for ranks in ("1", "2"):
+                result = run(*TRAINING, "--threads", "2", "--ranks", ranks, env=env)
+                self.refused(result, 2, "--threads 2: OpenMP gives a rank 1 at most; give --threads 1 or fewer")
+
+    def test_the_threads_that_openmp_gives_are_used_and_recorded(self) -> None:
+        for env in self.FEWER:
+            run(*self.COMPILED, *self.SHORT, "--db", str(self.db), env=env).ended_with(0)
+        self.assertEqual(query("SELECT DISTINCT threads FROM run", self.db), [(1,)])
+
+    def test_openmp_that_would_adapt_its_threads(self) -> None:
+        run(*self.COMPILED, *self.SHORT, "--threads", "2", env={"OMP_DYNAMIC": "true"}).ended_with(0)
+
+    def test_ranks_that_take_turns_are_a_caution(self) -> None:
+        cpu = str(min(os.sched_getaffinity(0)))
+        result = execute(["taskset", "-c", cpu, PROGRAM, *TRAINING, "--ranks", "2", "--threads", "1", "--no-db"])
+        self.assertIn(f"2 ranks with 1 compute thread each take turns on CPU {cpu}; ", result.ended_with(0).out)
+        alone = execute(["taskset", "-c", cpu, PROGRAM, *TRAINING, "--threads", "1", "--no-db"])
+        self.assertNotIn("take turns", alone.ended_with(0).out)
+
+    def test_ranks_that_openmp_binds_to_the_same_processor(self) -> None:
+        env = {"OMP_PROC_BIND": "true", "OMP_PLACES": f"{{{min(os.sched_getaffinity(0))}}}"}
+        result = run(*TRAINING, "--ranks", "2", "--threads", "1", env=env)
+        self.assertIn("2 ranks with 1 compute thread each take turns on CPU", result.ended_with(0).out)
+
+
 class Time(ProgramTest):
     def test_a_sample_that_cannot_end_in_time(self) -> None:
         result = run(*TINY, "--num-batches-per-iter", "100000000", "--max-time", "3")

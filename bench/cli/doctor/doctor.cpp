@@ -25,6 +25,7 @@
 #include "engine/comm/nccl/api.h"
 #include "engine/gpu/device.h"
 #include "models/graph/autodiff.h"
+#include "models/thread_team.h"
 #include "models/train_step.h"
 #include "models/zoo/zoo.h"
 
@@ -63,10 +64,14 @@ void examine_processor(FindingList& all, const Processor& cpu, const std::vector
   } else {
     good(all, "affinity", here);
   }
-  if (const std::string quota = cpu_quota(); !quota.empty()) {
+  if (const std::string quota = cpu_quota().text(); !quota.empty()) {
     all.push_back({Level::kWarning, "processor time",
                    fmt::format("limited to that of {} processor(s) by the cgroup", quota),
                    "use no more --threads times ranks, or raise it (containers: --cpus)"});
+  }
+  if (const int limit = models::thread_limit(); limit < static_cast<int>(allowed.size())) {
+    all.push_back({Level::kWarning, "threads", fmt::format("OpenMP gives a rank {} at most", limit),
+                   "unset OMP_THREAD_LIMIT and OMP_MAX_ACTIVE_LEVELS"});
   }
 }
 
@@ -324,7 +329,8 @@ std::vector<Finding> examine(const std::string& db_file, const ProcessStart& sta
   const Processor cpu = processor();
   const std::vector<int> allowed = affinity();
   const int threads = std::max(
-      1, static_cast<int>(std::min<std::size_t>(allowed.size(), static_cast<std::size_t>(std::max(cpu.cores, 1)))));
+      1, std::min(models::thread_limit(), static_cast<int>(std::min<std::size_t>(
+                                              allowed.size(), static_cast<std::size_t>(std::max(cpu.cores, 1))))));
   good(all, "program", fmt::format("{}, {}, {}", version_text(), build_info().compiler, build_info().build_type));
   examine_processor(all, cpu, allowed);
   examine_clock(all, cpu);

@@ -171,25 +171,6 @@ TEST(Report, StoredTextIsOneLineOfEach) {
   EXPECT_TRUE(contains(text, "stored      /tmp/a\\nb.db\n")) << text;
 }
 
-TEST(RunFacts, MoreThreadsThanCoresAreACaution) {
-  RunRecord run;
-  const auto cautions = [&](int threads, const char* device) {
-    run.threads = threads;
-    run.device = device;
-    run.provenance.clear();
-    add_run_facts({}, {{"cpu.affinity_count", {"2", true}}}, run);
-    return caution_lines(run.provenance);
-  };
-  ASSERT_EQ(cautions(1000, "cpu").size(), 1U);
-  EXPECT_EQ(
-      cautions(1000, "cpu").front(),
-      "caution: 1000 compute threads per rank take turns on the 2 CPUs that this process may use; give --threads 2 "
-      "or fewer");
-  EXPECT_EQ(run.provenance.count("caution.more_threads_than_cores"), 1U);
-  EXPECT_TRUE(cautions(2, "cpu").empty());
-  EXPECT_TRUE(cautions(1000, "cuda").empty());
-}
-
 TEST(Report, Plan) {
   Options options;
   options.num_iters = 3;

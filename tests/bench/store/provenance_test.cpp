@@ -130,9 +130,12 @@ TEST(HostFacts, CpuinfoOfTwoSocketsWithHyperthreads) {
 }
 
 TEST(HostFacts, QuotaOfProcessorTime) {
-  EXPECT_EQ(parse_cpu_max("200000 100000"), "2");
-  EXPECT_EQ(parse_cpu_max("50000 100000"), "0.50");
-  for (const char* none : {"max 100000", "-1 100000", " ", ""}) EXPECT_EQ(parse_cpu_max(none), "") << none;
+  EXPECT_EQ(parse_cpu_max("200000 100000"), 2);
+  EXPECT_EQ(parse_cpu_max("50000 100000"), 0.5);
+  for (const char* none : {"max 100000", "-1 100000", " ", ""}) EXPECT_EQ(parse_cpu_max(none), 0) << none;
+  EXPECT_EQ(CpuQuota{.processors = 2}.text(), "2");
+  EXPECT_EQ(CpuQuota{.processors = 0.5}.text(), "0.50");
+  EXPECT_EQ(CpuQuota{}.text(), "");
 }
 
 TEST(HostFacts, CpuLists) {

@@ -11,7 +11,6 @@
 #include "bench/session/message.h"
 #include "bench/train/batches.h"
 #include "bench/train/checksum.h"
-#include "bench/world/cores.h"
 #include "bench/world/learning_rate.h"
 #include "bench/world/memory.h"
 #include "bench/world/setup.h"
@@ -26,55 +25,6 @@ std::vector<std::byte> bytes_of(const std::vector<T>& values) {
   std::vector<std::byte> bytes(values.size() * sizeof(T));
   std::memcpy(bytes.data(), values.data(), bytes.size());
   return bytes;
-}
-
-// -- cores ----------------------------------------------------------------------------------------------
-
-CoreSet cores(std::initializer_list<int> which, std::size_t size = 8) {
-  CoreSet set(size, false);
-  for (const int cpu : which) set[static_cast<std::size_t>(cpu)] = true;
-  return set;
-}
-
-TEST(Cores, SharedByAllRanksOfAHost) {
-  const std::vector<CoreSet> all(2, cores({0, 1, 2, 3, 4, 5}));
-  const CoreShare share = share_cores(all, std::vector<int>{0, 0}, 0);
-  EXPECT_EQ(share.threads, 3);
-  EXPECT_FALSE(share.spare_core);
-  EXPECT_FALSE(share.oversubscribed);
-  EXPECT_TRUE(share_cores(all, std::vector<int>{0, 0}, 2).spare_core);
-  EXPECT_TRUE(share_cores(all, std::vector<int>{0, 0}, 4).oversubscribed);
-}
-
-TEST(Cores, BoundRanksKeepTheirOwn) {
-  const std::vector<CoreSet> all{cores({0, 1}), cores({2, 3, 4})};
-  EXPECT_EQ(share_cores(all, std::vector<int>{0, 0}, 0).threads, 2) << "the smallest share";
-  EXPECT_TRUE(share_cores(all, std::vector<int>{0, 0}, 0).spare_core) << "core 4";
-}
-
-TEST(Cores, HostsDoNotShare) {
-  const std::vector<CoreSet> all(4, cores({0, 1}));
-  EXPECT_EQ(share_cores(all, std::vector<int>{0, 1, 2, 3}, 0).threads, 2);
-  EXPECT_EQ(share_cores(all, std::vector<int>{0, 0, 0, 1}, 0).threads, 1) << "never none";
-  EXPECT_FALSE(share_cores(all, std::vector<int>{0, 0, 1, 1}, 1).oversubscribed);
-  EXPECT_TRUE(share_cores(all, std::vector<int>{0, 0, 0, 1}, 1).oversubscribed) << "host 0 is";
-}
-
-TEST(Cores, RanksThatShareCoresCannotAllRunAtOnce) {
-  const std::vector<CoreSet> all(4, cores({0, 1}));
-  EXPECT_EQ(share_cores(all, std::vector<int>{0, 0, 0, 0}, 1).ranks_at_once, 2);
-  EXPECT_EQ(share_cores(all, std::vector<int>{0, 0, 0, 0}, 2).ranks_at_once, 1);
-  EXPECT_EQ(share_cores(all, std::vector<int>{0, 0, 0, 0}, 8).ranks_at_once, 1) << "never none";
-  EXPECT_EQ(share_cores(all, std::vector<int>{0, 0, 1, 1}, 1).ranks_at_once, 2);
-  const std::vector<CoreSet> uneven{cores({0, 1, 2, 3}), cores({0, 1, 2, 3}), cores({0, 1})};
-  EXPECT_EQ(share_cores(uneven, std::vector<int>{0, 0, 1}, 1).ranks_at_once, 2) << "the smallest host's";
-  const std::vector<CoreSet> bound{cores({0, 1}), cores({2, 3})};
-  EXPECT_EQ(share_cores(bound, std::vector<int>{0, 0}, 0).ranks_at_once, 2);
-}
-
-TEST(Cores, ThisProcessHasSome) {
-  const CoreSet mine = available_cores();
-  EXPECT_NE(std::count(mine.begin(), mine.end(), true), 0);
 }
 
 // -- messages ---------------------------------------------------------------------------------------------

@@ -1,0 +1,123 @@
+// Tests how the processors of a host are shared by its ranks. Expected values are computed by hand.
+#include "bench/world/cores.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace hvd::bench::cores_test {
+namespace {
+
+using ::testing::HasSubstr;
+using Cpus = std::vector<int>;
+using Hosts = std::vector<std::string>;
+
+std::vector<RankCores> ranks(std::initializer_list<Cpus> cpus) {
+  std::vector<RankCores> out;
+  for (const Cpus& of_rank : cpus) out.push_back({.cpus = of_rank});
+  return out;
+}
+
+std::vector<RankCores> limited(std::size_t count, double quota) {
+  return std::vector<RankCores>(count, RankCores{.cpus = {0, 1, 2, 3}, .quota = quota, .group = "/job"});
+}
+
+TEST(Cores, SharedByAllRanksOfAHost) {
+  const auto all = ranks({{0, 1, 2, 3, 4, 5}, {0, 1, 2, 3, 4, 5}});
+  const CoreShare share = share_cores(all, Hosts{"a", "a"}, 0);
+  EXPECT_EQ(share.threads, 3);
+  EXPECT_FALSE(share.spare_core);
+  EXPECT_FALSE(share.oversubscribed);
+  EXPECT_TRUE(share_cores(all, Hosts{"a", "a"}, 2).spare_core);
+  EXPECT_TRUE(share_cores(all, Hosts{"a", "a"}, 4).oversubscribed);
+}
+
+TEST(Cores, BoundRanksKeepTheirOwn) {
+  const auto all = ranks({{0, 1}, {2, 3, 4}});
+  EXPECT_EQ(share_cores(all, Hosts{"a", "a"}, 0).threads, 2) << "the smallest share";
+  EXPECT_TRUE(share_cores(all, Hosts{"a", "a"}, 0).spare_core) << "core 4";
+}
+
+TEST(Cores, HostsDoNotShare) {
+  const auto all = ranks({{0, 1}, {0, 1}, {0, 1}, {0, 1}});
+  EXPECT_EQ(share_cores(all, Hosts{"a", "b", "c", "d"}, 0).threads, 2);
+  EXPECT_EQ(share_cores(all, Hosts{"a", "a", "a", "b"}, 0).threads, 1) << "never none";
+  EXPECT_FALSE(share_cores(all, Hosts{"a", "a", "b", "b"}, 1).oversubscribed);
+  EXPECT_TRUE(share_cores(all, Hosts{"a", "a", "a", "b"}, 1).oversubscribed) << "host a is";
+}
+
+TEST(Cores, RanksThatShareCoresCannotAllRunAtOnce) {
+  const auto all = ranks({{0, 1}, {0, 1}, {0, 1}, {0, 1}});
+  EXPECT_EQ(share_cores(all, Hosts{"a", "a", "a", "a"}, 1).ranks_at_once, 2);
+  EXPECT_EQ(share_cores(all, Hosts{"a", "a", "a", "a"}, 2).ranks_at_once, 1);
+  EXPECT_EQ(share_cores(all, Hosts{"a", "a", "a", "a"}, 8).ranks_at_once, 1) << "never none";
+  EXPECT_EQ(share_cores(all, Hosts{"a", "a", "b", "b"}, 1).ranks_at_once, 2);
+  const auto uneven = ranks({{0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1}});
+  EXPECT_EQ(share_cores(uneven, Hosts{"a", "a", "b"}, 1).ranks_at_once, 2) << "the smallest host's";
+  EXPECT_EQ(share_cores(ranks({{0, 1}, {2, 3}}), Hosts{"a", "a"}, 0).ranks_at_once, 2);
+}
+
+TEST(Cores, AQuotaIsSharedByItsRanks) {
+  EXPECT_EQ(share_cores(limited(1, 2.5), Hosts{"a"}, 0).threads, 2);
+  EXPECT_EQ(share_cores(limited(2, 2.5), Hosts{"a", "a"}, 0).threads, 1);
+  EXPECT_EQ(share_cores(limited(1, 8), Hosts{"a"}, 0).threads, 4) << "the mask's";
+  EXPECT_TRUE(share_cores(limited(1, 2.5), Hosts{"a"}, 1).spare_core);
+  EXPECT_FALSE(share_cores(limited(1, 1.5), Hosts{"a"}, 1).spare_core);
+  EXPECT_TRUE(share_cores(limited(3, 2.5), Hosts{"a", "a", "a"}, 1).oversubscribed);
+  auto two_containers = limited(2, 2);
+  two_containers[1].group = "/other";
+  EXPECT_EQ(share_cores(two_containers, Hosts{"a", "a"}, 0).threads, 2);
+}
+
+TEST(Cores, OpenMpMayGiveFewerThreads) {
+  auto all = ranks({{0, 1, 2, 3}, {4, 5, 6, 7}});
+  all[1].thread_limit = 2;
+  const CoreShare share = share_cores(all, Hosts{"a", "a"}, 0);
+  EXPECT_EQ(share.threads, 2);
+  EXPECT_EQ(share.thread_limit, 2);
+  EXPECT_EQ(share_cores(all, Hosts{"a", "a"}, 3).threads, 3) << "the user's choice is refused elsewhere";
+}
+
+TEST(Cores, RanksThatTakeTurnsAreNamed) {
+  const Hosts one_host{"a", "a", "a"};
+  EXPECT_EQ(crowding(ranks({{0, 1}, {0, 1}}), Hosts{"a", "a"}, 1), "");
+  EXPECT_THAT(crowding(ranks({{0, 1}, {0, 1}, {0, 1}}), one_host, 1),
+              HasSubstr("a: 3 ranks with 1 compute thread each take turns on CPUs 0-1; "));
+  EXPECT_THAT(crowding(ranks({{0}, {1, 2}, {0}}), one_host, 1),
+              HasSubstr("a: 2 ranks with 1 compute thread each take turns on CPU 0; "))
+      << "although the host has a processor for each";
+  EXPECT_THAT(crowding(ranks({{0, 1}}), Hosts{"b"}, 3),
+              HasSubstr("b: 1 rank with 3 compute threads take turns on CPUs 0-1; "));
+  EXPECT_EQ(crowding(ranks({{0, 1}, {0, 1}, {0, 1}}), Hosts{"a", "b", "c"}, 2), "");
+  EXPECT_THAT(crowding(limited(2, 1.5), Hosts{"a", "a"}, 1), HasSubstr("the cgroup's quota of 1.5 processors"));
+  EXPECT_EQ(crowding(limited(2, 2), Hosts{"a", "a"}, 1), "");
+}
+
+TEST(Cores, OneBoundRankIsTold) {
+  auto lone = ranks({{3}});
+  EXPECT_EQ(narrow_binding(lone, Hosts{"a"}), "") << "the launcher is unknown";
+  lone[0].launcher_cpus = 64;
+  EXPECT_THAT(narrow_binding(lone, Hosts{"a"}), HasSubstr("bound to 1 of the 64 CPUs"));
+  auto pair = ranks({{3}, {4}});
+  pair[0].launcher_cpus = pair[1].launcher_cpus = 64;
+  EXPECT_EQ(narrow_binding(pair, Hosts{"a", "a"}), "");
+}
+
+TEST(Cores, MessageHoldsEverything) {
+  const RankCores sent{
+      .cpus = {0, 2, 3}, .quota = 1.5, .group = "/a b\\c cgroup:[1]", .thread_limit = 7, .launcher_cpus = 9};
+  const RankCores got = parse_rank_cores(to_text(sent));
+  EXPECT_EQ(got.cpus, sent.cpus);
+  EXPECT_EQ(got.quota, sent.quota);
+  EXPECT_EQ(got.group, sent.group);
+  EXPECT_EQ(got.thread_limit, sent.thread_limit);
+  EXPECT_EQ(got.launcher_cpus, sent.launcher_cpus);
+  EXPECT_TRUE(parse_rank_cores("cpus 9-x\nnonsense").cpus.empty());
+}
+
+TEST(Cores, ThisProcessHasSome) { EXPECT_FALSE(rank_cores().cpus.empty()); }
+
+}  // namespace
+}  // namespace hvd::bench::cores_test
