@@ -26,6 +26,13 @@ class Help(ProgramTest):
         self.assertEqual(list(self.folder.iterdir()), [], "doctor leaves nothing behind")
 
     @needs_mpi
+    def test_doctor_survives_an_mpi_that_does_not(self) -> None:
+        result = run("doctor", env={"OMPI_MCA_pml": "nosuch"}).ended_with(1)
+        self.assertRegex(result.out, "FAULT +MPI +MPI_Init ended the process")
+        for subject in ("processor", "memory copy", "launcher"):
+            self.assertIn(subject, result.out)
+
+    @needs_mpi
     def test_doctor_speaks_once_per_host(self) -> None:
         result = execute([str(MPIRUN), "-n", "2", PROGRAM, "doctor"]).ended_with(0)
         self.assertEqual(result.out.count("launcher"), 1, result)

@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <ostream>
 #include <string_view>
 #include <utility>
 
 #include "bench/cli/console.h"
+#include "bench/cli/doctor/mpi_probe.h"
 #include "bench/cli/doctor/vector_peak.h"
 #include "bench/measure/units.h"
 #include "bench/store/build_info.h"
@@ -228,10 +230,24 @@ bool in_path(std::string_view path, const char* program) {
   return false;
 }
 
+constexpr const char* kMpiAdvice =
+    "look at the OMPI_MCA_ variables, PATH and the user id; or reinstall MPI, or build with HVD_WITH_MPI=OFF";
+
+/// Several ranks start MPI together, each in its own process, because only that process has the launcher's connection.
 void examine_mpi(FindingList& all, const Launch& launch) {
   if (!comm::mpi_available()) {
     all.push_back({Level::kNote, "MPI", "not in this build: ranks are threads of one process (--ranks N)",
                    "install it (Debian: apt-get install libopenmpi-dev) and build again"});
+    return;
+  }
+  if (launch.evidence.empty()) {
+    constexpr std::chrono::seconds kPatience{60};
+    const MpiProbe probe = probe_mpi(kPatience);
+    if (probe.failure.empty()) {
+      good(all, "MPI", probe.library + ", starts");
+    } else {
+      all.push_back({Level::kFault, "MPI", probe.failure, kMpiAdvice});
+    }
     return;
   }
   try {
@@ -243,7 +259,7 @@ void examine_mpi(FindingList& all, const Launch& launch) {
                      "launch with mpirun, or srun --mpi=pmix"});
     }
   } catch (const Error& error) {
-    all.push_back({Level::kFault, "MPI", error.what(), "reinstall MPI, or build with HVD_WITH_MPI=OFF"});
+    all.push_back({Level::kFault, "MPI", error.what(), kMpiAdvice});
   }
 }
 

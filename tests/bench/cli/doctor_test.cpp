@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "bench/cli/doctor/mpi_probe.h"
+
 namespace hvd::bench::doctor_test {
 namespace {
 
@@ -67,6 +69,16 @@ TEST(Doctor, APeakAboveTwoMultiplyAddsPerCycleIsNotUsed) {
   EXPECT_EQ(found[0].level, Level::kWarning);
   EXPECT_NE(found[0].text.find("cannot be right"), std::string::npos) << found[0].text;
   EXPECT_EQ(found.at(1).level, Level::kWarning);
+}
+
+TEST(Doctor, CondensesWhatMpiPrints) {
+  EXPECT_EQ(condensed("-----------\nA component was\nnot found.\n\n  Host:   a\n======\n"),
+            "A component was not found. Host: a");
+  EXPECT_EQ(condensed(""), "");
+  std::string words;
+  for (int i = 0; i < 400; ++i) words += "word ";
+  EXPECT_LE(condensed(words).size(), 804U);
+  EXPECT_TRUE(condensed(words).ends_with("word ..."));
 }
 
 }  // namespace
