@@ -11,7 +11,8 @@ namespace hvd {
 std::optional<std::string> read_file(const std::string& path);
 
 /// Makes `text` the content of the file `path`. The text is written to a temporary file in the same folder; that file
-/// is then renamed to `path`. A reader never sees half a file, and several processes may call this at once.
+/// is then renamed to `path`. A reader never sees half a file. Several threads and processes, of several
+/// hosts, may call this at once with one path: the last one wins.
 /// Errors: io, naming the file; the errors of require_replaceable().
 void replace_file(const std::string& path, std::string_view text);
 

@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
@@ -353,6 +355,34 @@ TEST(Files, NothingButAFileIsReplaced) {
   for (const char* const text : {"first", "again"}) replace_file(file, text);
   EXPECT_EQ(fs::file_size(file), 5U);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 3) << "nothing is left beside the file";
+  fs::remove_all(folder);
+}
+
+TEST(Files, RanksOfOneProcessReplaceTheSameFile) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("hvd_files_" + std::to_string(::getpid()));
+  fs::create_directory(folder);
+  const std::string file = folder / "winners";
+  constexpr int kRounds = 300;
+  constexpr std::size_t kBytes = 20000;
+  std::atomic<int> faults = 0;
+  const auto rank = [&](char letter) {
+    for (int round = 0; round < kRounds; ++round) {
+      try {
+        replace_file(file, std::string(kBytes, letter));
+      } catch (const Error& error) {
+        ++faults;
+        std::puts(error.what());
+      }
+      const std::string seen = read_file(file).value_or("");
+      if (seen.size() != kBytes || seen.find_first_not_of(seen.front()) != std::string::npos) ++faults;
+    }
+  };
+  std::vector<std::thread> ranks;
+  for (const char letter : {'a', 'b', 'c', 'd'}) ranks.emplace_back(rank, letter);
+  for (std::thread& thread : ranks) thread.join();
+  EXPECT_EQ(faults.load(), 0);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 1) << "nothing is left beside the file";
   fs::remove_all(folder);
 }
 
