@@ -17,10 +17,10 @@ std::size_t row_count(const std::vector<std::int64_t>& shape) {
   return core::count_of({shape.begin() + 1, shape.end()}, "one row");
 }
 
-std::vector<std::size_t> counts_of(const std::vector<std::int64_t>& rows, std::size_t each) {
+std::vector<std::size_t> counts_of(const std::vector<std::int64_t>& rows, std::size_t row_elements) {
   std::vector<std::size_t> counts;
   counts.reserve(rows.size());
-  for (const std::int64_t count : rows) counts.push_back(static_cast<std::size_t>(count) * each);
+  for (const std::int64_t count : rows) counts.push_back(static_cast<std::size_t>(count) * row_elements);
   return counts;
 }
 
@@ -50,8 +50,8 @@ std::byte* allocate(const OperationContext& here, Output& output, std::size_t by
 std::vector<std::int64_t> rows_by_control(const OperationContext& here, const std::vector<std::int64_t>& split_rows) {
   comm::ControlPlane& control = here.communicator.control();
   comm::Bytes all;
-  for (const comm::Bytes& one : control.gather(std::as_bytes(std::span(split_rows)), here.deadline)) {
-    all.insert(all.end(), one.begin(), one.end());
+  for (const comm::Bytes& message : control.gather(std::as_bytes(std::span(split_rows)), here.deadline)) {
+    all.insert(all.end(), message.begin(), message.end());
   }
   all = control.broadcast(all, 0, here.deadline);
   const std::size_t ranks = split_rows.size();
@@ -68,8 +68,8 @@ std::vector<std::int64_t> rows_by_control(const OperationContext& here, const st
 std::vector<std::int64_t> rows_sent_here(const OperationContext& here, const std::vector<std::int64_t>& split_rows) {
   if (here.communicator.data().gpu() != nullptr) return rows_by_control(here, split_rows);
   std::vector<std::int64_t> rows(split_rows.size());
-  const std::vector<std::size_t> one_each(rows.size(), 1);
-  here.communicator.data().all_to_all(rows.data(), one_each, split_rows.data(), one_each, DataType::kI64,
+  const std::vector<std::size_t> one_element(rows.size(), 1);
+  here.communicator.data().all_to_all(rows.data(), one_element, split_rows.data(), one_element, DataType::kI64,
                                       here.deadline);
   return rows;
 }
@@ -108,11 +108,11 @@ void reduce_scatter_rows(const OperationContext& here, const core::Batch& batch,
 
 void exchange_rows(const OperationContext& here, const core::Batch& batch, Operands& operands) {
   operands.output.rows = rows_sent_here(here, operands.split_rows);
-  const std::size_t each = row_count(operands.shape);
-  const auto receive = counts_of(operands.output.rows, each);
+  const std::size_t row_elements = row_count(operands.shape);
+  const auto receive = counts_of(operands.output.rows, row_elements);
   std::byte* const out = allocate(here, operands.output, sum(receive) * size_of(batch.dtype), output_of(batch));
-  here.communicator.data().all_to_all(out, receive, operands.data, counts_of(operands.split_rows, each), batch.dtype,
-                                      here.deadline);
+  here.communicator.data().all_to_all(out, receive, operands.data, counts_of(operands.split_rows, row_elements),
+                                      batch.dtype, here.deadline);
 }
 
 }  // namespace hvd
