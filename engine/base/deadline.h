@@ -49,8 +49,8 @@ class Deadline {
 struct Patience {
   template <class Rep, class Period>
   // NOLINTNEXTLINE(google-explicit-constructor): callers pass a duration where a Patience is expected
-  constexpr Patience(std::chrono::duration<Rep, Period> each, const char* option = Deadline::kUnnamed)
-      : timeout(std::chrono::duration_cast<std::chrono::milliseconds>(each)), set_by(option) {}
+  constexpr Patience(std::chrono::duration<Rep, Period> limit, const char* option = Deadline::kUnnamed)
+      : timeout(std::chrono::duration_cast<std::chrono::milliseconds>(limit)), set_by(option) {}
   [[nodiscard]] Deadline from_now() const { return Deadline::after(timeout, set_by); }
 
   std::chrono::milliseconds timeout;

@@ -24,7 +24,7 @@ inline std::size_t buffer_bytes(std::string_view operation, std::size_t count, D
 
 /// Errors: invalid_argument if `out` and `in` overlap.
 inline void check_apart(std::string_view operation, std::span<const std::byte> out, std::span<const std::byte> in) {
-  const auto begin = [](std::span<const std::byte> of) { return reinterpret_cast<std::uintptr_t>(of.data()); };
+  const auto begin = [](std::span<const std::byte> memory) { return reinterpret_cast<std::uintptr_t>(memory.data()); };
   if (out.empty() || in.empty()) return;
   if (begin(out) >= begin(in) + in.size() || begin(in) >= begin(out) + out.size()) return;
   throw Error(Errc::kInvalidArgument,

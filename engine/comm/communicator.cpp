@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/scale.h"
 
 namespace hvd::comm {
 namespace {
@@ -41,6 +42,10 @@ Algorithm parse_algorithm(std::string_view text) {
     known += its_name;
   }
   throw Error(Errc::kInvalidArgument, fmt::format("unknown all-reduce algorithm '{}'; use one of: {}", text, known));
+}
+
+void DataPlane::scale(std::byte* data, std::size_t count, DataType dtype, double factor) {
+  if (factor != 1 && count > 0) hvd::scale(data, count, dtype, factor);
 }
 
 void check_set(std::span<const int> ranks, int size) {

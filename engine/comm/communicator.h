@@ -24,6 +24,10 @@
 #include "engine/base/deadline.h"
 #include "engine/base/types.h"
 
+namespace hvd::gpu {
+class GpuRuntime;
+}
+
 namespace hvd::comm {
 
 using Bytes = std::vector<std::byte>;
@@ -181,14 +185,29 @@ class DataPlane {
   virtual void copy(void* to, const void* from, std::size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
+  /// Multiplies `count` elements of a floating-point type by `factor`, with the same bits on hosts and devices, in
+  /// order with the operations. Does nothing if `factor` is 1. Errors: unsupported if scale_refusal() gives a reason.
+  virtual void scale(std::byte* data, std::size_t count, DataType dtype, double factor);
   /// Waits for all enqueued work; `what` names the wait in errors. Planes of host memory have nothing to wait for.
   virtual void complete(std::string_view /*what*/, Deadline /*deadline*/) {}
+  /// Ends all enqueued work after an error, with wrong numbers, and waits until the work uses no memory any more, 5 s
+  /// at most. Afterwards no operation may be called, only abandon() again. Planes of host memory have nothing to end.
+  virtual void abandon() noexcept {}
   /// Makes later all-reduces use the algorithm and the segment size of `options`. Collective; call between operations.
   /// Memory that allocate() returned stays valid. Planes with only one algorithm ignore this call.
   /// Errors: invalid_argument if the algorithm cannot run in this world.
   virtual void choose(const CommOptions& /*options*/) {}
   /// Returns the algorithms that have run, for provenance: "shm", "hierarchical(shm+ring over tcp)", ...
   [[nodiscard]] virtual std::string description() const = 0;
+
+  // Any thread may call the next three methods.
+  /// Returns the GPU in whose memory all operands and results must lie; null: they lie in host memory.
+  [[nodiscard]] virtual gpu::GpuRuntime* gpu() const { return nullptr; }
+  /// Returns the reason why reductions of `dtype` throw unsupported, in one line that is equal on all ranks; empty if
+  /// they are supported.
+  [[nodiscard]] virtual std::string reduce_refusal(DataType /*dtype*/) const { return {}; }
+  /// Returns the reason why scale() throws unsupported, in one line; empty if it is supported.
+  [[nodiscard]] virtual std::string scale_refusal() const { return {}; }
 };
 
 /// Another rank of this host, in another process.

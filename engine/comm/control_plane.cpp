@@ -125,11 +125,11 @@ std::vector<Bytes> GroupControl::gather(std::span<const std::byte> message, Dead
   // A leader sends the lengths of its ranks' messages, followed by the messages back to back.
   if (layout.topology.rank != 0) {
     Bytes packed;
-    for (const Bytes& one : local) {
-      std::uint64_t length = one.size();
+    for (const Bytes& rank_message : local) {
+      std::uint64_t length = rank_message.size();
       append(packed, bytes_of(length));
     }
-    for (const Bytes& one : local) append(packed, one);
+    for (const Bytes& rank_message : local) append(packed, rank_message);
     send_message(0, packed, wait);
     return {};
   }

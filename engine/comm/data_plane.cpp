@@ -417,7 +417,7 @@ void GroupData::broadcast(void* data, std::size_t bytes, int root, Deadline dead
 
 std::string GroupData::description() const {
   std::string text;
-  for (const std::string& one : ran_) text += (text.empty() ? "" : " + ") + one;
+  for (const std::string& algorithm : ran_) text += (text.empty() ? "" : " + ") + algorithm;
   if (text.empty()) text = std::string(name(options_.algorithm)) + " (nothing reduced yet)";
   return text;
 }

@@ -32,13 +32,12 @@ class DevicePlane : public DataPlane {
  public:
   /// The stream has high priority, so that communication does not wait for multiprocessors that the compute uses.
   [[nodiscard]] virtual gpu::StreamView stream() const = 0;
-  [[nodiscard]] virtual gpu::GpuRuntime& runtime() const = 0;
   /// For the watchdog. Errors: peer_lost or backend, with this rank and the library's message, if communication failed;
   /// interrupted after abort().
   virtual void check() = 0;
   /// Ends the communication in flight on the device, so that streams and graphs that wait for it continue, with wrong
   /// numbers. Returns at once: another thread calls the library, because that call returns only when no graph holds a
-  /// reduction any more. Afterwards only await_abort() and the destructor may be called.
+  /// reduction any more. Afterwards only abandon(), await_abort() and the destructor may be called.
   virtual void abort() noexcept = 0;
   /// Call after abort(), and after destroying the graphs. Returns true if the library's abort has returned by the
   /// deadline. If it has not returned, calls that free memory of the GPU may never return: end the process.
@@ -53,9 +52,10 @@ class DevicePlane : public DataPlane {
 
   // Behaviour of DataPlane's methods on a device: allocate() returns device memory, 4096-byte aligned, and waits until
   // it is zeroed. broadcast() waits for its own end; before the call, the caller must wait for the work that writes the
-  // data. All other operations, and copy(), only enqueue. If ranks disagree about counts, they wait for one another
-  // until the deadline of complete(). If a rank's own counts or types are invalid, the call throws before it enqueues
-  // anything. Reductions of int16 throw unsupported, because NCCL does not have them; other operations accept int16.
+  // data. All other operations, copy() and scale() only enqueue. abandon() calls abort() and drains stream(). If ranks
+  // disagree about counts, they wait for one another until the deadline of complete(). If a rank's own counts or types
+  // are invalid, the call throws before it enqueues anything. Reductions of int16 throw unsupported, because NCCL does
+  // not have them; other operations accept int16.
 };
 
 /// Returns text such as "rank 1 (host b, GPU 0 (NVIDIA H200))".

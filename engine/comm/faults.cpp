@@ -97,20 +97,21 @@ std::string Faults::with_flight(std::string_view status) const {
 }
 
 std::string Faults::flight_record() const {
-  // The table has up to kEach lines per rank, but only one line per rank on a node with more than kFewRanks ranks.
+  // The table has up to kMaxLines lines per rank, but only one line per rank on a node with more than kFewRanks ranks.
   constexpr int kFewRanks = 8;
-  constexpr std::size_t kEach = 3;
+  constexpr std::size_t kMaxLines = 3;
   std::vector<RankFlights> ranks;
   const MutexLock lock(mutex_);
   for (int r = 0; r < layout_.topology.size; ++r) {
     const auto at = static_cast<std::size_t>(r);
-    RankFlights one{layout_.describe(r), {}, {}};
+    RankFlights entries{layout_.describe(r), {}, {}};
     if (on_my_node(r)) {
-      one.flights = segment_.cell(layout_.local_rank_of[at]).flights.last(segment_.size() > kFewRanks ? 1 : kEach);
+      entries.flights =
+          segment_.cell(layout_.local_rank_of[at]).flights.last(segment_.size() > kFewRanks ? 1 : kMaxLines);
     } else {
-      one.says = last_answers_[at];
+      entries.says = last_answers_[at];
     }
-    ranks.push_back(std::move(one));
+    ranks.push_back(std::move(entries));
   }
   return flight_table(ranks, Clock::now());
 }
@@ -144,14 +145,14 @@ void Faults::look_for_dead(const Wait& wait, int awaited) {
 }
 
 std::vector<Neighbour> Faults::neighbours() const {
-  std::vector<Neighbour> found;
+  std::vector<Neighbour> known;
   for (const int rank : layout_.my_node()) {
     if (rank == layout_.topology.rank) continue;
     const int local = layout_.local_rank_of[static_cast<std::size_t>(rank)];
     const std::uint32_t process = segment_.process_of(local, layout_.topology.local_rank);
-    if (process != 0) found.push_back({layout_.describe(rank), process});
+    if (process != 0) known.push_back({layout_.describe(rank), process});
   }
-  return found;
+  return known;
 }
 
 void Faults::give_up(const Wait& wait, std::span<const int> missing, bool direct, std::string_view detail) {

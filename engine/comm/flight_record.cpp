@@ -89,12 +89,12 @@ InFlight::~InFlight() {
 
 std::string flight_table(std::span<const RankFlights> ranks, Clock::time_point now) {
   std::string table;
-  for (const RankFlights& one : ranks) {
-    for (const CollectiveInFlight& flight : one.flights) {
-      table += fmt::format("{}: {}, entered {} ago, {}\n", one.rank, flight.text(), seconds(now - flight.entered),
+  for (const RankFlights& entries : ranks) {
+    for (const CollectiveInFlight& flight : entries.flights) {
+      table += fmt::format("{}: {}, entered {} ago, {}\n", entries.rank, flight.text(), seconds(now - flight.entered),
                            flight.left ? "took " + seconds(*flight.left - flight.entered) : "not left");
     }
-    if (!one.says.empty()) table += fmt::format("{} says: {}\n", one.rank, one.says);
+    if (!entries.says.empty()) table += fmt::format("{} says: {}\n", entries.rank, entries.says);
   }
   return table;
 }

@@ -33,15 +33,15 @@ class Folders {
   /// Adds PREFIX/lib/python3*/{site,dist}-packages in alphabetical order. Debian's Python uses dist-packages.
   void add_prefix(const fs::path& prefix) {
     if (prefix.empty()) return;
-    std::vector<fs::path> found;
+    std::vector<fs::path> folders;
     std::error_code absent;
     for (const fs::directory_entry& entry : fs::directory_iterator(prefix / "lib", absent)) {
       if (!entry.path().filename().string().starts_with("python3")) continue;
-      found.push_back(entry.path() / "site-packages");
-      found.push_back(entry.path() / "dist-packages");
+      folders.push_back(entry.path() / "site-packages");
+      folders.push_back(entry.path() / "dist-packages");
     }
-    std::sort(found.begin(), found.end());
-    for (const fs::path& folder : found) add(folder);
+    std::sort(folders.begin(), folders.end());
+    for (const fs::path& folder : folders) add(folder);
   }
   /// Adds the package folders of PREFIX, for a program PREFIX/bin/python3. If the program is a link, also adds the
   /// package folders of the prefix of the link's target.

@@ -37,12 +37,12 @@ void wait_until_finished(GpuRuntime& runtime, View view, Deadline deadline, std:
 }  // namespace
 
 std::string GraphShape::text() const {
-  const auto counted = [](std::size_t count, const char* one, const char* many) {
-    return fmt::format("{} {}", count, count == 1 ? one : many);
+  const auto counted = [](std::size_t count, const char* singular, const char* plural) {
+    return fmt::format("{} {}", count, count == 1 ? singular : plural);
   };
   std::string held;
-  const auto add = [&](std::size_t count, const char* one, const char* many) {
-    if (count > 0) held += (held.empty() ? ": " : ", ") + counted(count, one, many);
+  const auto add = [&](std::size_t count, const char* singular, const char* plural) {
+    if (count > 0) held += (held.empty() ? ": " : ", ") + counted(count, singular, plural);
   };
   add(kernels, "kernel", "kernels");
   if (high_priority > 0) held += fmt::format(" ({} of high priority)", high_priority);

@@ -36,10 +36,11 @@ DeviceEngine::DeviceEngine(std::unique_ptr<comm::DeviceCommunicator> communicato
       device_(device),
       alone_(communicator->topology().size == 1),
       watch_(*communicator, options.deadline, std::move(stuck)),
-      engine_(std::make_unique<Engine>(std::move(communicator), options)),
+      engine_(std::make_unique<Engine>(std::move(communicator), options, &watch_)),
       schedule_(options.schedule) {
-  for (const Schedule each : {Schedule::kStatic, Schedule::kNegotiated, Schedule::kNone}) schedule_states_[each];
-  if (!alone_) engine_->observe(&watch_);
+  for (const Schedule schedule : {Schedule::kStatic, Schedule::kNegotiated, Schedule::kNone}) {
+    schedule_states_[schedule];
+  }
 }
 
 DeviceEngine::~DeviceEngine() {

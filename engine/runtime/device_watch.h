@@ -1,6 +1,6 @@
-// Tracks which steps are in flight on the GPU, and for how long. The training thread reports steps. The engine's thread
-// checks the steps as a watchdog, and makes negotiated batches wait for their gradients. A DeviceWatch owns the events
-// by which both threads follow the GPU's progress. In a world of one rank the engine has no thread.
+// The Watchdog of a DeviceEngine: tracks which steps are in flight on the GPU, and for how long. The training thread
+// reports steps. The engine's thread checks the steps, and makes negotiated batches wait for their gradients. A
+// DeviceWatch owns the events by which both threads follow the GPU's progress.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 #include "engine/base/mutex.h"
 #include "engine/comm/device_communicator.h"
 #include "engine/core/bucket_plan.h"
-#include "engine/runtime/roll_call.h"
+#include "engine/runtime/watchdog.h"
 
 namespace hvd {
 
@@ -50,7 +50,7 @@ struct StuckRank {
   std::chrono::milliseconds library_patience{5000};
 };
 
-class DeviceWatch {
+class DeviceWatch final : public Watchdog {
  public:
   DeviceWatch(comm::DeviceCommunicator& communicator, Patience deadline, StuckRank stuck);
 
@@ -79,14 +79,10 @@ class DeviceWatch {
   // -- for the engine's thread -----------------------------------------------------------------------------
   /// Sets how long a step may take on the GPU.
   void set_deadline(Patience deadline) { deadline_ = deadline; }
-  /// Work that is enqueued on the data plane after this call waits until `gradient` is complete.
-  void before_gradient(std::size_t gradient);
-  /// Called about every 20 ms while the thread has nothing else to do. An exception fails the engine.
-  void look();
-  /// Returns this rank's progress for a roll call; nullopt: use the engine's own status.
-  std::optional<RankStatus> status();
-  /// Called after the engine has failed with `why`. Releases threads that wait for the device.
-  void failed(const Error& why) noexcept;
+  void before_gradient(std::size_t gradient) override;
+  void look() override;
+  std::optional<RankStatus> status() override;
+  void failed(const Error& why) noexcept override;
 
  private:
   struct StepInFlight : Step {

@@ -116,9 +116,9 @@ std::string_view name(Schedule schedule) noexcept {
   return "unknown";
 }
 
-Engine::Engine(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options) {
+Engine::Engine(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options, Watchdog* watchdog) {
   if (!communicator) throw Error(Errc::kInvalidArgument, "Engine: no communicator");
-  impl_ = std::make_unique<Impl>(std::move(communicator), options);
+  impl_ = std::make_unique<Impl>(std::move(communicator), options, watchdog);
 }
 Engine::~Engine() = default;
 
@@ -319,7 +319,6 @@ void Engine::abort(std::string_view reason) noexcept { impl_->abort(reason); }
 
 void Engine::throw_if_failed() const { impl_->throw_if_failed(); }
 std::string Engine::flight_record() const { return impl_->flight_record(); }
-void Engine::observe(DeviceWatch* watch) { impl_->observe(watch); }
 
 bool Engine::tracing() const noexcept { return impl_->trace_ != nullptr; }
 void Engine::trace_span(std::string_view name, Clock::time_point begin, Clock::time_point end) {

@@ -34,7 +34,7 @@
 
 namespace hvd {
 
-class DeviceWatch;
+class Watchdog;
 
 enum class Schedule : std::uint8_t {
   kStatic,      ///< buckets fixed at start, no control plane
@@ -105,7 +105,8 @@ struct GroupTensor {
 
 class Engine {
  public:
-  Engine(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options);
+  /// `watchdog` watches work that its owner runs outside the engine (engine/runtime/watchdog.h); null: none.
+  Engine(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options, Watchdog* watchdog = nullptr);
   /// Waits for work in flight, up to the deadline, and stops the thread. Inside a step, or while an exception unwinds
   /// the stack, the destructor tells the peers at once that this rank leaves.
   ~Engine();
@@ -236,8 +237,6 @@ class Engine {
   void throw_if_failed() const;
   /// Returns Communicator::flight_record() as it was when the engine lost a peer; empty if it has lost no peer.
   [[nodiscard]] std::string flight_record() const;
-  /// Sets the watchdog of the DeviceEngine that owns this Engine; null: none. Only a DeviceEngine calls this method.
-  void observe(DeviceWatch* watch);
 
   // -- timeline ------------------------------------------------------------------------------------------
   [[nodiscard]] bool tracing() const noexcept;

@@ -47,16 +47,16 @@ bool reduces(core::Collective kind) {
 
 }  // namespace
 
-Engine::Impl::Impl(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options)
+Engine::Impl::Impl(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options, Watchdog* watchdog)
     : communicator_(std::move(communicator)),
       options_(options),
       size_(communicator_->topology().size),
-      device_(dynamic_cast<comm::DevicePlane*>(&communicator_->data())),
       library_(communicator_->library()),
       trace_(open_trace(*communicator_, options.timeline_filename)),
       schedule_(options.schedule),
       data_plane_(communicator_->data().description()),
-      negotiated_(*communicator_, options_, trace_.get()),
+      watchdog_(solo() ? nullptr : watchdog),
+      negotiated_(*communicator_, options_, trace_.get(), watchdog_),
       exceptions_at_birth_(std::uncaught_exceptions()) {
   if (solo()) return;
   try {
@@ -82,8 +82,8 @@ Engine::Impl::~Impl() {
     work_.notify_one();
     thread_.join();
   }
-  // Wait for the remaining work on the stream, because it uses memory that this engine frees.
-  if (device_ != nullptr && failed_.load()) device_->runtime().drain(device_->stream());
+  // Wait for the remaining work of the data plane, because it uses memory that this engine frees.
+  if (failed_.load()) communicator_->data().abandon();
 }
 
 void Engine::Impl::wake_thread() noexcept {
@@ -106,14 +106,6 @@ void Engine::Impl::throw_if_failed() {
 std::string Engine::Impl::flight_record() {
   const MutexLock lock(mutex_);
   return failure_ ? failure_->flights : std::string();
-}
-
-void Engine::Impl::observe(DeviceWatch* watch) {
-  execute("observe", [&] {
-    watch_ = watch;
-    negotiated_.set_gate(watch == nullptr ? NegotiatedSchedule::Gate{}
-                                          : [watch](std::size_t gradient) { watch->before_gradient(gradient); });
-  });
 }
 
 void Engine::Impl::execute(const char* what, const std::function<void()>& work) {
@@ -173,13 +165,15 @@ Ticket Engine::Impl::admit(const core::Request& request, PendingTensor& tensor) 
 }
 
 void Engine::Impl::refuse_unsupported(const core::Request& request) const {
-  if (device_ == nullptr) return;
+  const comm::DataPlane& plane = communicator_->data();
   const core::Terms& terms = request.terms;
-  if (reduces(terms.kind) && !can_reduce(request.dtype)) {
-    refuse(request, Errc::kUnsupported, ": NCCL cannot reduce int16; reduce int32, or host memory");
+  if (reduces(terms.kind)) {
+    if (const auto why = plane.reduce_refusal(request.dtype); !why.empty()) {
+      refuse(request, Errc::kUnsupported, ": " + why);
+    }
   }
   if (terms.prescale != 1 || terms.postscale != 1) {
-    if (const auto why = device_->runtime().scale_refusal(); !why.empty()) {
+    if (const auto why = plane.scale_refusal(); !why.empty()) {
       refuse(request, Errc::kUnsupported, ": scale factors are not supported: " + why);
     }
   }
@@ -253,7 +247,9 @@ void Engine::Impl::set_gradients(std::vector<core::GradientInfo> gradients, std:
                                  ReduceOp op) {
   if (!gradients_.empty()) throw Error(Errc::kInvalidArgument, "set_gradients: the gradients are already set");
   if (arena == nullptr) throw Error(Errc::kInvalidArgument, "set_gradients: no arena");
-  if (!can_reduce(dtype)) throw Error(Errc::kUnsupported, "set_gradients: NCCL cannot reduce int16");
+  if (const auto why = communicator_->data().reduce_refusal(dtype); !why.empty()) {
+    throw Error(Errc::kUnsupported, "set_gradients: " + why);
+  }
   core::BucketPlan plan = core::plan_buckets(gradients, dtype, op, options_.buckets);
   std::unordered_set<std::string> names;
   std::vector<core::Request> requests;

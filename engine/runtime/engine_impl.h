@@ -24,13 +24,12 @@
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
 #include "engine/base/mutex.h"
-#include "engine/comm/device_communicator.h"
-#include "engine/runtime/device_watch.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/negotiated_schedule.h"
 #include "engine/runtime/ready_marks.h"
 #include "engine/runtime/tickets.h"
 #include "engine/runtime/trace.h"
+#include "engine/runtime/watchdog.h"
 #include "engine/runtime/work_queue.h"
 
 namespace hvd {
@@ -38,7 +37,7 @@ namespace hvd {
 // NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): one per engine; grouped by owner, not by size
 class Engine::Impl {
  public:
-  Impl(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options);
+  Impl(std::unique_ptr<comm::Communicator> communicator, const EngineOptions& options, Watchdog* watchdog);
   ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -68,22 +67,16 @@ class Engine::Impl {
   void close_trace();
   void throw_if_failed();
   std::string flight_record();
-  void observe(DeviceWatch* watch);
   /// Returns the share of `rank` in a bucket under the sharded schedule, in elements from the bucket's start.
   [[nodiscard]] comm::Range share(const core::Bucket& bucket, int rank) const;
   // gather_shares() and reduce_shares() are called on the thread.
   void gather_shares(std::byte* data, DataType dtype);
   void reduce_shares(const core::Bucket& bucket);
   [[nodiscard]] bool solo() const noexcept { return size_ == 1; }
-  /// Returns false for int16 on a device, because NCCL cannot reduce it.
-  [[nodiscard]] bool can_reduce(DataType dtype) const noexcept {
-    return device_ == nullptr || solo() || dtype != DataType::kI16;
-  }
 
   const std::unique_ptr<comm::Communicator> communicator_;
   EngineOptions options_;  // only the thread uses `deadline`
   const int size_;
-  comm::DevicePlane* const device_;  // null: the data plane is the host's
   const std::string library_;
   std::unique_ptr<TraceWriter> trace_;  // null: no trace
 
@@ -174,7 +167,7 @@ class Engine::Impl {
   // Only the thread uses these fields.
   StepReport no_step_;                 // collects the figures of tickets while there is no step; never read
   Schedule active_ = Schedule::kNone;  // schedule of the step that the thread works on; kNone: no step
-  DeviceWatch* watch_ = nullptr;
+  Watchdog* const watchdog_;           // null: none
   bool in_command_ = false;
   NegotiatedSchedule negotiated_;
   WorkQueue::Taken taken_;

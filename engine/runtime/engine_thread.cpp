@@ -15,7 +15,7 @@ namespace {
 
 /// Interval at which an idle thread checks for roll calls of peers. The checks take about 10 us per second.
 constexpr std::chrono::milliseconds kAnswerInterval{1000};
-/// The interval of these checks if there is a DeviceWatch: a peer's abort must soon end work that hangs on the device.
+/// The interval of these checks if there is a Watchdog: a peer's abort must soon end work that hangs on a device.
 constexpr std::chrono::milliseconds kLookInterval{20};
 /// How long a roll call waits for answers: a little longer than kAnswerInterval, so that idle peers can answer.
 constexpr std::chrono::milliseconds kRollCallPatience{1250};
@@ -214,12 +214,12 @@ bool Engine::Impl::finished_for_good() {
 
 void Engine::Impl::idle() {
   if (trace_ && active_ == Schedule::kNone && trace_->wants_writing()) trace_->write();
-  if (sleep(Clock::now() + (watch_ != nullptr ? kLookInterval : kAnswerInterval), WakeFor::kAnything)) return;
+  if (sleep(Clock::now() + (watchdog_ != nullptr ? kLookInterval : kAnswerInterval), WakeFor::kAnything)) return;
   collect();  // a step may have begun without a ready gradient; status() must report the step
   communicator_->control().answer_roll_call(status());
-  if (watch_ == nullptr) return;
+  if (watchdog_ == nullptr) return;
   communicator_->control().throw_if_aborted();
-  watch_->look();
+  watchdog_->look();
 }
 
 bool Engine::Impl::sleep(Clock::time_point until, WakeFor what) {
@@ -267,18 +267,15 @@ void Engine::Impl::fail(Errc code, std::string text) noexcept {
   }
   // A mismatch needs no abort here: all ranks detected it, or the plane that detected it has already aborted.
   if (code != Errc::kMismatch) communicator_->control().abort(told.empty() ? text : told);
-  if (device_ != nullptr && watch_ == nullptr) {
-    // The callers of tickets may free the tickets' memory as soon as they hear of the failure, so end its use now.
-    device_->abort();
-    device_->runtime().drain(device_->stream());
-  }
+  // The callers of tickets may free the tickets' memory as soon as they hear of the failure, so end its use now.
+  if (watchdog_ == nullptr) communicator_->data().abandon();
   {
     const MutexLock lock(mutex_);
     failure_ = Failure{code, text, std::move(flights)};
     failed_.store(true);
   }
   done_.notify_all();
-  if (watch_ != nullptr) watch_->failed(Error(code, text));
+  if (watchdog_ != nullptr) watchdog_->failed(Error(code, text));
 }
 
 /// Called inside the stalled wait. The roll call ends at once if all ranks answer.
@@ -320,7 +317,7 @@ std::string Engine::Impl::status() const {
   if (const char* activity = activity_.load(); activity != nullptr) {
     status.activity = fmt::format("step {}, {}; ", activity_step_.load(), activity);
   }
-  if (const auto its = watch_ != nullptr ? watch_->status() : std::nullopt) {
+  if (const auto its = watchdog_ != nullptr ? watchdog_->status() : std::nullopt) {
     status.step = its->step;
     status.moved = its->moved;
     status.waits |= its->waits;

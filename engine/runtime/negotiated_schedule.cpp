@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/runtime/operations.h"
 #include "engine/runtime/trace.h"
+#include "engine/runtime/watchdog.h"
 
 namespace hvd {
 namespace {
@@ -37,12 +38,12 @@ std::string title(const core::Batch& batch) {
 }  // namespace
 
 NegotiatedSchedule::NegotiatedSchedule(comm::Communicator& communicator, const EngineOptions& options,
-                                       TraceWriter* trace)
+                                       TraceWriter* trace, Watchdog* watchdog)
     : communicator_(communicator),
       options_(options),
       trace_(trace),
-      negotiator_(communicator.topology().rank, communicator.topology().size, options.negotiation),
-      memory_(communicator.data()) {}
+      watchdog_(watchdog),
+      negotiator_(communicator.topology().rank, communicator.topology().size, options.negotiation) {}
 
 void NegotiatedSchedule::set_gradients(std::vector<core::Request> requests) {
   HVD_ASSERT(!pending());
@@ -129,9 +130,9 @@ void NegotiatedSchedule::execute(const core::Batch& batch, StepReport& report, c
     const bool gradients = std::all_of(members_.begin(), members_.end(), [](const PendingTensor& tensor) {
       return tensor.gradient != PendingTensor::kNoGradient;
     });
-    if (gate_) {
+    if (watchdog_ != nullptr) {
       for (const PendingTensor& tensor : members_) {
-        if (tensor.gradient != PendingTensor::kNoGradient) gate_(tensor.gradient);
+        if (tensor.gradient != PendingTensor::kNoGradient) watchdog_->before_gradient(tensor.gradient);
       }
     }
     std::size_t bytes = batch.bytes;
@@ -221,9 +222,9 @@ void NegotiatedSchedule::reduce(const core::Batch& batch, std::byte* data, std::
   const std::size_t count = bytes / size_of(batch.dtype);
   if (count == 0) return;  // the tensors have no elements
   const auto begin = Clock::now();
-  memory_.scale(data, count, batch.dtype, batch.terms.prescale);
+  communicator_.data().scale(data, count, batch.dtype, batch.terms.prescale);
   communicator_.data().all_reduce(data, count, batch.dtype, batch.op, options_.deadline.from_now());
-  memory_.scale(data, count, batch.dtype, batch.terms.postscale);
+  communicator_.data().scale(data, count, batch.dtype, batch.terms.postscale);
   const auto end = Clock::now();
   report.reduce += end - begin;
   if (trace_ != nullptr) trace_->add_reduce(title(batch), begin, end, bytes, batch.names.size());
@@ -232,7 +233,7 @@ void NegotiatedSchedule::reduce(const core::Batch& batch, std::byte* data, std::
 std::size_t NegotiatedSchedule::perform(const core::Batch& batch, PendingTensor& tensor, StepReport& report) {
   const auto begin = Clock::now();
   const Deadline deadline = options_.deadline.from_now();
-  const OperationContext here{.communicator = communicator_, .memory = memory_, .deadline = deadline};
+  const OperationContext here{.communicator = communicator_, .deadline = deadline};
   switch (batch.terms.kind) {
     case core::Collective::kBroadcast:
       communicator_.data().broadcast(tensor.data, tensor.bytes, batch.terms.root, deadline);

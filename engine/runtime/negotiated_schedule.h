@@ -17,12 +17,12 @@
 #include "engine/core/negotiator.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/fusion_buffer.h"
-#include "engine/runtime/tensor_memory.h"
 #include "engine/runtime/tickets.h"
 
 namespace hvd {
 
 class TraceWriter;
+class Watchdog;
 
 /// Operands and results of an operation, unless the operation runs in place on one tensor.
 struct Operands {
@@ -52,12 +52,9 @@ class NegotiatedSchedule {
   /// Called for every tensor that leaves the schedule. `error` is empty if its operation succeeded.
   using Finished = std::function<void(PendingTensor& tensor, const std::string& error)>;
 
-  NegotiatedSchedule(comm::Communicator& communicator, const EngineOptions& options, TraceWriter* trace);
-
-  /// Called before the memory of a gradient is read. Work that is enqueued on the data plane after this call must
-  /// wait until the gradient is complete. Not needed on hosts, where a gradient is complete when it is submitted.
-  using Gate = std::function<void(std::size_t gradient)>;
-  void set_gate(Gate gate) { gate_ = std::move(gate); }
+  /// `trace` and `watchdog` may be null. Without a Watchdog a gradient must be complete when it is submitted.
+  NegotiatedSchedule(comm::Communicator& communicator, const EngineOptions& options, TraceWriter* trace,
+                     Watchdog* watchdog);
 
   /// Call while nothing is pending, with the same options on all ranks.
   void set_fusion(const core::FusionOptions& fusion) { negotiator_.set_fusion(fusion); }
@@ -93,12 +90,11 @@ class NegotiatedSchedule {
   comm::Communicator& communicator_;
   const EngineOptions& options_;
   TraceWriter* trace_;
-  Gate gate_;
+  Watchdog* watchdog_;
   core::Negotiator negotiator_;
   /// PendingTensor::since of the last tensor that was reported to rank 0, and of the last that `warn` was called for.
   Clock::time_point reported_to_rank0_, warned_;
   FusionBuffer buffer_;
-  TensorMemory memory_;
   struct Slot {
     PendingTensor tensor;
     bool used = false;

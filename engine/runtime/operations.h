@@ -11,17 +11,15 @@
 #include "engine/comm/communicator.h"
 #include "engine/core/request.h"
 #include "engine/runtime/negotiated_schedule.h"
-#include "engine/runtime/tensor_memory.h"
 
 namespace hvd {
 
 /// Divides `rows` among `ranks` as evenly as possible; the first ranks may get one row more. Returns rows per rank.
 std::vector<std::int64_t> share_rows(std::int64_t rows, int ranks);
 
-/// The communicator, the memory and the deadline of an operation.
+/// The communicator and the deadline of an operation.
 struct OperationContext {
   comm::Communicator& communicator;
-  const TensorMemory& memory;
   Deadline deadline;
 };
 

@@ -58,8 +58,8 @@ RollCallResult find_late_rank(int rank, const std::vector<std::optional<std::str
   const auto by_progress = [](const auto& a, const auto& b) { return behind(a.second, b.second); };
   const auto least = std::min_element(known.begin(), known.end(), by_progress);
   const auto most = std::max_element(known.begin(), known.end(), by_progress);
-  const auto as_far =
-      std::count_if(known.begin(), known.end(), [&](const auto& one) { return !behind(least->second, one.second); });
+  const auto as_far = std::count_if(known.begin(), known.end(),
+                                    [&](const auto& answer) { return !behind(least->second, answer.second); });
 
   RollCallResult late_rank;
   late_rank.text = kRollCallMark;

@@ -79,8 +79,8 @@ std::string check_all_reduce_matrix(Communicator& communicator, bool large) {
       cases.push_back({300007, DataType::kI64, ReduceOp::kSum, memory, true});
     }
   }
-  for (const AllReduceCase& one : cases) {
-    if (std::string problem = check_all_reduce(communicator, one); !problem.empty()) return problem;
+  for (const AllReduceCase& c : cases) {
+    if (std::string problem = check_all_reduce(communicator, c); !problem.empty()) return problem;
   }
   return {};
 }
@@ -104,9 +104,9 @@ std::string check_control_plane(Communicator& communicator) {
     }
   }
 
-  const auto message_of = [](int of, std::size_t scale) {
-    Bytes message(static_cast<std::size_t>(of) * scale);
-    for (std::size_t i = 0; i < message.size(); ++i) message[i] = static_cast<std::byte>(random_bits(of, i));
+  const auto message_of = [](int sender, std::size_t scale) {
+    Bytes message(static_cast<std::size_t>(sender) * scale);
+    for (std::size_t i = 0; i < message.size(); ++i) message[i] = static_cast<std::byte>(random_bits(sender, i));
     return message;
   };
   for (const std::size_t scale : {0U, 3U, 40000U}) {

@@ -21,7 +21,7 @@ struct AllReduceCase {
 
 /// All-reduces known pseudo-random data twice and compares the result with a serial computation in higher precision.
 /// Also checks that all ranks and both runs get the same bits, and that no memory beyond `count` elements changed.
-std::string check_all_reduce(comm::Communicator& communicator, const AllReduceCase& one);
+std::string check_all_reduce(comm::Communicator& communicator, const AllReduceCase& c);
 
 /// Runs every type and operation with 0 to 20011 elements, in plain and registered memory, in place and out of place.
 std::string check_all_reduce_matrix(comm::Communicator& communicator, bool large);

@@ -101,7 +101,7 @@ class Bench {
     gpu_.record(ready_, compute_);
     gpu_.wait(plane_.stream(), ready_);
     checks_.emplace_back([guard = result_->bytes.subspan(begin + bytes, all - bytes), bytes] {
-      for (const std::byte one : guard) ASSERT_EQ(one, std::byte{kGuard}) << "behind " << bytes << " bytes";
+      for (const std::byte value : guard) ASSERT_EQ(value, std::byte{kGuard}) << "behind " << bytes << " bytes";
     });
     return &device_->bytes[begin];
   }
@@ -124,7 +124,7 @@ class Bench {
   void check() {
     plane_.copy(result_->bytes.data(), device_->bytes.data(), used_);
     plane_.complete("the test's operations", soon());
-    for (const auto& one : checks_) one();
+    for (const auto& expectation : checks_) expectation();
     checks_.clear();
     used_ = 0;
   }

@@ -209,10 +209,10 @@ void FakeNccl::enqueue_messages(Member& member, const std::vector<Call>& message
     hub->note("rank " + std::to_string(rank) + " begins " + label);
     const MutexLock lock(group->mutex);
     std::vector<std::pair<FakeNcclHub::Lane*, std::shared_ptr<FakeNcclHub::End>>> ends;
-    for (const Mine& one : mine) {
-      FakeNcclHub::Lane& lane = group->lanes[one.lane];
-      const auto end = std::make_shared<FakeNcclHub::End>(one.end);
-      (one.sent ? lane.sends : lane.receives).push_back(end);
+    for (const Mine& message : mine) {
+      FakeNcclHub::Lane& lane = group->lanes[message.lane];
+      const auto end = std::make_shared<FakeNcclHub::End>(message.end);
+      (message.sent ? lane.sends : lane.receives).push_back(end);
       ends.emplace_back(&lane, end);
     }
     return [group, aborted, ends, label] {
@@ -226,7 +226,7 @@ void FakeNccl::enqueue_messages(Member& member, const std::vector<Call>& message
       }
       if (group->lost) return false;
       for (const auto& [lane, end] : ends) lane->meet(label);
-      return std::all_of(ends.begin(), ends.end(), [](const auto& one) { return one.second->met; });
+      return std::all_of(ends.begin(), ends.end(), [](const auto& end) { return end.second->met; });
     };
   };
   gpu_.enqueue(stream, {label, std::move(reads), std::move(writes), std::move(start)});

@@ -363,7 +363,7 @@ Verdict run_world(const Plan& plan) {
     }
   }
   Verdict verdict;
-  for (const RankFaults& one : faults) verdict.happened = verdict.happened || one.happened;
+  for (const RankFaults& injected : faults) verdict.happened = verdict.happened || injected.happened;
   const bool damaged = verdict.happened && (plan.fault == FaultKind::kTruncate || plan.fault == FaultKind::kLengthen);
   const bool harmless = plan.fault == FaultKind::kNone || plan.fault == FaultKind::kDelay;
   bool error = false;

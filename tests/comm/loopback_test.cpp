@@ -311,9 +311,9 @@ std::vector<Disagreement> disagreements() {
 }
 
 TEST(LoopbackDisagreement, IsOneTextOnAllRanksAndTheNextOperationWorks) {
-  for (const Disagreement& one : disagreements()) {
+  for (const Disagreement& disagreement : disagreements()) {
     const auto results = run_loopback(3, {}, 0, [&](comm::Communicator& c) -> std::string {
-      const std::string text = error_of([&] { one.call(c.data(), c.topology().rank == 2, soon()); });
+      const std::string text = error_of([&] { disagreement.call(c.data(), c.topology().rank == 2, soon()); });
       // After the faulty call all ranks must still be in step, both for data in slots and for data in blocks.
       for (const std::size_t count : {100U, 50000U}) {
         const std::string after = check_all_reduce(c, {count, DataType::kF32, ReduceOp::kSum, Memory::kPlain});
@@ -321,7 +321,7 @@ TEST(LoopbackDisagreement, IsOneTextOnAllRanksAndTheNextOperationWorks) {
       }
       return text;
     });
-    EXPECT_NE(results[0].find(one.text), std::string::npos) << results[0];
+    EXPECT_NE(results[0].find(disagreement.text), std::string::npos) << results[0];
     EXPECT_EQ(results[0].rfind("mismatch: ", 0), 0U) << results[0];
     EXPECT_EQ(results[1], results[0]);
     EXPECT_EQ(results[2], results[0]);

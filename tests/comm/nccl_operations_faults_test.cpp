@@ -72,8 +72,8 @@ TEST(NcclOperations, ReduceNoInt16ButMoveIt) {
 
 // -- faults --------------------------------------------------------------------------------------------------
 
-constexpr const char* kEach[] = {"all_reduce_into", "reduce_scatter",     "reduce_scatter, ragged",
-                                 "all_gather",      "all_gather, ragged", "all_to_all"};
+constexpr const char* kOperations[] = {"all_reduce_into", "reduce_scatter",     "reduce_scatter, ragged",
+                                       "all_gather",      "all_gather, ragged", "all_to_all"};
 
 void enqueue(const std::string& which, comm::DevicePlane& plane, std::span<std::byte> memory, int size) {
   std::byte *const in = memory.data(), *const out = in + memory.size() / 2;
@@ -124,7 +124,7 @@ TEST_P(NcclFault, ALostPeerEndsTheWait) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, NcclFault, ::testing::ValuesIn(kEach));
+INSTANTIATE_TEST_SUITE_P(All, NcclFault, ::testing::ValuesIn(kOperations));
 
 TEST(NcclOperations, AMessageThatNobodyReceivesHoldsUpItsSenderUntilTheDeadline) {
   on_connected_ranks(2, {}, [](GpuRank& rank, comm::DeviceCommunicator& communicator) {

@@ -152,7 +152,7 @@ TEST_P(Reduce, EveryTypeAndOperationHasTheBitsOfTheLowestLevel) {
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
       for (const std::size_t count : {1U, 63U, 1500U}) {
         std::array<std::vector<std::byte>, 3> memory;
-        for (std::vector<std::byte>& one : memory) one = numbers(type, count, random);
+        for (std::vector<std::byte>& input : memory) input = numbers(type, count, random);
         const std::array<const std::byte*, 3> inputs{memory[0].data(), memory[1].data(), memory[2].data()};
         std::vector<std::byte> expected(memory[0].size()), got(expected.size());
         const std::array<std::byte*, 1> to_expected{expected.data()}, to_got{got.data()};

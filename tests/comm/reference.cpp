@@ -47,11 +47,11 @@ long double roundoff(DataType dtype) {
 long double underflow(DataType dtype) { return dtype == DataType::kF16 ? 0x1p-25L : 0.0L; }
 
 template <class T>
-std::string compare_integers(const std::byte* result, Elements of, const Reduced& c) {
-  for (std::size_t i = 0; i < of.count; ++i) {
+std::string compare_integers(const std::byte* result, Elements elements, const Reduced& c) {
+  for (std::size_t i = 0; i < elements.count; ++i) {
     const auto value = [&](int rank) {
       std::array<std::byte, sizeof(T)> bytes{};
-      write_input(bytes.data(), {of.first + i, 1}, c.dtype, c.op, rank);
+      write_input(bytes.data(), {elements.first + i, 1}, c.dtype, c.op, rank);
       return std::bit_cast<T>(bytes);
     };
     T expected = value(0);
@@ -70,7 +70,7 @@ std::string compare_integers(const std::byte* result, Elements of, const Reduced
     }
     if (c.op == ReduceOp::kAverage) expected = static_cast<T>(static_cast<std::int64_t>(expected) / c.ranks);
     if (std::memcmp(result + i * sizeof expected, &expected, sizeof expected) != 0)
-      return "element " + std::to_string(of.first + i) + " is not the exact result";
+      return "element " + std::to_string(elements.first + i) + " is not the exact result";
   }
   return {};
 }
@@ -79,10 +79,10 @@ std::string compare_integers(const std::byte* result, Elements of, const Reduced
 // the stored result. Each of these is off by at most u relative to a partial result, which is at most sum |x|.
 // Bound of products: each of the (n - 1) stored products changes the result by a factor of at most (1 + u) (1 + u32).
 // Partial products are normal numbers, so the product of these factors is less than (1 + u)^(n + 2).
-std::string compare_floats(const std::byte* result, Elements of, const Reduced& c) {
+std::string compare_floats(const std::byte* result, Elements elements, const Reduced& c) {
   const long double roundings = c.ranks + 2;
   const long double relative = std::pow(1.0L + roundoff(c.dtype), roundings) - 1.0L;
-  for (std::size_t i = 0; i < of.count; ++i) {
+  for (std::size_t i = 0; i < elements.count; ++i) {
     long double sum = 0;
     long double product = 1;
     long double magnitude = 0;
@@ -90,7 +90,7 @@ std::string compare_floats(const std::byte* result, Elements of, const Reduced& 
     long double largest = -HUGE_VALL;
     for (int r = 0; r < c.ranks; ++r) {
       std::array<std::byte, sizeof(double)> bytes{};
-      write_input(bytes.data(), {of.first + i, 1}, c.dtype, c.op, r);
+      write_input(bytes.data(), {elements.first + i, 1}, c.dtype, c.op, r);
       const long double x = load_element(bytes.data(), c.dtype);
       sum += x;
       product *= x;
@@ -117,7 +117,7 @@ std::string compare_floats(const std::byte* result, Elements of, const Reduced& 
     if (c.ranks == 1) bound = 0;
     const long double got = load_element(result + i * size_of(c.dtype), c.dtype);
     if (!(std::fabs(got - expected) <= bound)) {
-      return "element " + std::to_string(of.first + i) + " is " + std::to_string(static_cast<double>(got)) +
+      return "element " + std::to_string(elements.first + i) + " is " + std::to_string(static_cast<double>(got)) +
              ", expected " + std::to_string(static_cast<double>(expected)) + " within " +
              std::to_string(static_cast<double>(bound));
     }
@@ -140,8 +140,8 @@ std::uint64_t digest(std::span<const std::byte> bytes) {
   return state;
 }
 
-void write_input(std::byte* at, Elements of, DataType dtype, ReduceOp op, int rank) {
-  for (std::size_t i = of.first; i < of.first + of.count; ++i, at += size_of(dtype)) {
+void write_input(std::byte* at, Elements elements, DataType dtype, ReduceOp op, int rank) {
+  for (std::size_t i = elements.first; i < elements.first + elements.count; ++i, at += size_of(dtype)) {
     if (is_floating(dtype)) {
       store_element(at, random_real(op, rank, i), dtype);
     } else {
@@ -151,10 +151,11 @@ void write_input(std::byte* at, Elements of, DataType dtype, ReduceOp op, int ra
   }
 }
 
-std::string compare_reduced(const std::byte* result, Elements of, const Reduced& c) {
-  if (is_floating(c.dtype)) return compare_floats(result, of, c);
+std::string compare_reduced(const std::byte* result, Elements elements, const Reduced& c) {
+  if (is_floating(c.dtype)) return compare_floats(result, elements, c);
   return with_element_of(c.dtype, [&](auto element) -> std::string {
-    if constexpr (std::is_integral_v<decltype(element)>) return compare_integers<decltype(element)>(result, of, c);
+    if constexpr (std::is_integral_v<decltype(element)>)
+      return compare_integers<decltype(element)>(result, elements, c);
     return "not an integer";
   });
 }

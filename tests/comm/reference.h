@@ -26,12 +26,12 @@ struct Reduced {
 std::uint64_t random_bits(int rank, std::size_t i);
 std::uint64_t digest(std::span<const std::byte> bytes);
 
-/// Writes the elements `of` of the input that `rank` gives to a reduction. Shape: at (of.count).
-void write_input(std::byte* at, Elements of, DataType dtype, ReduceOp op, int rank);
+/// Writes `elements` of the input that `rank` gives to a reduction. Shape: at (elements.count).
+void write_input(std::byte* at, Elements elements, DataType dtype, ReduceOp op, int rank);
 
-/// Returns an empty string if `result` equals the elements `of` of the reduction over all ranks. Integers, min and max
-/// must be exact. Other results must lie within a bound that holds for every order of additions. Shape: result
-/// (of.count).
-std::string compare_reduced(const std::byte* result, Elements of, const Reduced& what);
+/// Returns an empty string if `result` equals `elements` of the reduction over all ranks. Integers, min and max must be
+/// exact. Other results must lie within a bound that holds for every order of additions. Shape: result
+/// (elements.count).
+std::string compare_reduced(const std::byte* result, Elements elements, const Reduced& reduced);
 
 }  // namespace hvd::test

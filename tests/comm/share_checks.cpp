@@ -179,12 +179,12 @@ std::string check_share_matrix(Communicator& communicator) {
       }
     }
   }
-  for (const ShareCase& one : cases) {
-    std::string problem = check_reduce_scatter(communicator, one);
+  for (const ShareCase& c : cases) {
+    std::string problem = check_reduce_scatter(communicator, c);
     // All-gather and all-to-all take no ReduceOp, so they run for only one operation.
-    const bool first_op = one.op == ReduceOp::kSum || one.counts.front() != 5;
-    if (problem.empty() && first_op) problem = check_all_gather(communicator, one);
-    if (problem.empty() && first_op && !one.in_place) problem = check_all_to_all(communicator, one);
+    const bool first_op = c.op == ReduceOp::kSum || c.counts.front() != 5;
+    if (problem.empty() && first_op) problem = check_all_gather(communicator, c);
+    if (problem.empty() && first_op && !c.in_place) problem = check_all_to_all(communicator, c);
     if (!problem.empty()) return problem;
   }
   return {};

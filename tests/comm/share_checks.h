@@ -23,14 +23,14 @@ struct ShareCase {
 
 /// Each check runs its operation twice on known data, compares both results with a naive reference and with each other,
 /// and looks for writes past the end and into the input.
-std::string check_reduce_scatter(comm::Communicator& communicator, const ShareCase& one);
-std::string check_all_gather(comm::Communicator& communicator, const ShareCase& one);
+std::string check_reduce_scatter(comm::Communicator& communicator, const ShareCase& c);
+std::string check_all_gather(comm::Communicator& communicator, const ShareCase& c);
 /// Rank r sends blocks whose lengths are multiples of counts[r] / 2. The lengths depend on the sender and the receiver.
-std::string check_all_to_all(comm::Communicator& communicator, const ShareCase& one);
+std::string check_all_to_all(comm::Communicator& communicator, const ShareCase& c);
 
 /// Checks that a rank's share of a reduce-scatter has the same bits as these elements in an all-reduce of the same
 /// input.
-std::string check_same_bits_as_all_reduce(comm::Communicator& communicator, const ShareCase& one);
+std::string check_same_bits_as_all_reduce(comm::Communicator& communicator, const ShareCase& c);
 
 /// Runs every type and operation with equal, unequal and zero shares, and with elements on only one rank, in plain and
 /// registered memory, in place and out of place.

@@ -45,8 +45,8 @@ std::unique_ptr<PeerMemory> make_same_process_memory() { return std::make_unique
 Exchange exchange_over(comm::Communicator& host) {
   return [&host](std::span<const std::byte> message, Deadline deadline) {
     comm::Bytes joined;
-    for (const comm::Bytes& one : host.control().gather(message, deadline)) {
-      joined.insert(joined.end(), one.begin(), one.end());
+    for (const comm::Bytes& part : host.control().gather(message, deadline)) {
+      joined.insert(joined.end(), part.begin(), part.end());
     }
     joined = host.control().broadcast(joined, 0, deadline);
     std::vector<comm::Bytes> all;

@@ -59,8 +59,8 @@ TEST(TwoProcesses, ExchangeMessagesInRankOrder) {
   const auto outcomes = run_two_processes(
       [](int rank, const Exchange& exchange) {
         std::string text;
-        for (const comm::Bytes& one : exchange(bytes_of(rank == 0 ? "ab" : "cd"), Deadline::after(10s))) {
-          text.append(reinterpret_cast<const char*>(one.data()), one.size());
+        for (const comm::Bytes& message : exchange(bytes_of(rank == 0 ? "ab" : "cd"), Deadline::after(10s))) {
+          text.append(reinterpret_cast<const char*>(message.data()), message.size());
         }
         static_cast<void>(exchange({}, Deadline::after(10s)));
         return text + (rank == 0 ? " 0" : " 1");

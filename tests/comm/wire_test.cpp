@@ -63,9 +63,9 @@ Values reduce(const World& world, DataType wire, ReduceOp op, Fill&& fill) {
   return values;
 }
 
-void expect_equal_bits(const std::vector<float>& one, const std::vector<float>& other, const char* what) {
-  ASSERT_EQ(one.size(), other.size());
-  EXPECT_EQ(std::memcmp(one.data(), other.data(), one.size() * sizeof(float)), 0) << what;
+void expect_equal_bits(const std::vector<float>& first, const std::vector<float>& second, const char* what) {
+  ASSERT_EQ(first.size(), second.size());
+  EXPECT_EQ(std::memcmp(first.data(), second.data(), first.size() * sizeof(float)), 0) << what;
 }
 
 class WireBound : public ::testing::TestWithParam<World> {};

@@ -50,15 +50,15 @@ TEST(NegotiatorErrors, WhatRanksDisagreeAboutIsNamedWithNumbers) {
       {of_kind(Collective::kGroupedAllReduce, {1, 5, 0}), of_kind(Collective::kGroupedAllReduce, {1, 5, 1, 1}),
        "shape [5] [] on ranks 0, 2, [5] [1] on rank 1"},
   };
-  for (const Case& one : cases) {
+  for (const Case& c : cases) {
     LockstepWorld world(3, options());
     for (int round = 0; round < 2; ++round) {  // round 0 negotiates by requests, round 1 from the cache
-      for (std::size_t r = 0; r < 3; ++r) world[r].submit(r == 1 ? one.other : one.usual);
+      for (std::size_t r = 0; r < 3; ++r) world[r].submit(r == 1 ? c.other : c.usual);
       for (const CycleDone& rank : world.cycle()) {
         ASSERT_EQ(rank.batches.size(), 1U);
-        EXPECT_EQ(rank.batches[0].error, "ranks disagree about tensor 'a': " + one.text);
+        EXPECT_EQ(rank.batches[0].error, "ranks disagree about tensor 'a': " + c.text);
       }
-      world.submit_everywhere(one.usual);
+      world.submit_everywhere(c.usual);
       EXPECT_EQ(step(world), "a");
     }
   }

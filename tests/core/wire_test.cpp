@@ -129,8 +129,8 @@ TEST(Request, BytesOfAGatheredTensor) {
 TEST(Coordinator, ARootThatIsNoRankIsCorrupt) {
   Coordinator coordinator(2);
   const Request a{"a", DataType::kF32, ReduceOp::kSum, {4}, {Collective::kBroadcast, 2}};
-  const Request* const one[] = {&a};
-  EXPECT_THROW(coordinator.add(1, encode_requests(one, false)), Error);
+  const Request* const requests[] = {&a};
+  EXPECT_THROW(coordinator.add(1, encode_requests(requests, false)), Error);
 }
 
 Message some_requests() {

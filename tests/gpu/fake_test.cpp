@@ -42,143 +42,144 @@ struct OneGpu {
 TEST(FakeGpu, StreamsWithoutAnEventRunInAnyOrderAndTheRaceIsFound) {
   std::set<int> results;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-    OneGpu one(seed);
-    one.set(one.a, 1, one.first);
-    one.set(one.a, 2, one.second);
-    one.synchronize(one.first);
-    one.synchronize(one.second);
-    results.insert(as_int(one.a));
-    ASSERT_EQ(one.world.violations().size(), 1U) << "seed " << seed;
-    EXPECT_EQ(one.world.violations().front(),
+    OneGpu fixture(seed);
+    fixture.set(fixture.a, 1, fixture.first);
+    fixture.set(fixture.a, 2, fixture.second);
+    fixture.synchronize(fixture.first);
+    fixture.synchronize(fixture.second);
+    results.insert(as_int(fixture.a));
+    ASSERT_EQ(fixture.world.violations().size(), 1U) << "seed " << seed;
+    EXPECT_EQ(fixture.world.violations().front(),
               "race: 'set 1' writes and 'set 2' writes the same memory, and neither waits for the other");
   }
   EXPECT_EQ(results, (std::set<int>{1, 2}));
 }
 
 TEST(FakeGpu, CopiesReadTheirSourceLate) {
-  OneGpu one;
-  const auto host = one.gpu.allocate_pinned(sizeof(int), "staging");
+  OneGpu fixture;
+  const auto host = fixture.gpu.allocate_pinned(sizeof(int), "staging");
   const int before = 1, after = 2;
   std::memcpy(host->bytes.data(), &before, sizeof before);
-  one.gpu.copy(one.a->bytes.data(), host->bytes.data(), sizeof(int), one.first);
+  fixture.gpu.copy(fixture.a->bytes.data(), host->bytes.data(), sizeof(int), fixture.first);
   std::memcpy(host->bytes.data(), &after, sizeof after);  // the caller's mistake: the copy has not run yet
-  one.synchronize(one.first);
-  EXPECT_EQ(as_int(one.a), 2);
+  fixture.synchronize(fixture.first);
+  EXPECT_EQ(as_int(fixture.a), 2);
 }
 
 enum class Ending : std::uint8_t { kOpen, kJoined, kJoinedAndMore /**< more work after the join */ };
 
 /// Captures a fork and work on both streams. Also captures the join, unless `ending` is kOpen.
-gpu::Graph capture_fork(OneGpu& one, Ending ending) {
-  const auto fork = one.gpu.make_event(gpu::Timing::kOff);
-  const auto join = one.gpu.make_event(gpu::Timing::kOff);
-  gpu::Capture capture(one.gpu, one.first);
-  one.set(one.a, 5, one.first);
-  one.gpu.record(fork, one.first);
-  one.gpu.wait(one.second, fork);
-  one.add(one.a, one.b, one.second);
-  one.gpu.record(join, one.second);
-  if (ending != Ending::kOpen) one.gpu.wait(one.first, join);
-  if (ending == Ending::kJoinedAndMore) one.set(one.a, 2, one.first);
+gpu::Graph capture_fork(OneGpu& fixture, Ending ending) {
+  const auto fork = fixture.gpu.make_event(gpu::Timing::kOff);
+  const auto join = fixture.gpu.make_event(gpu::Timing::kOff);
+  gpu::Capture capture(fixture.gpu, fixture.first);
+  fixture.set(fixture.a, 5, fixture.first);
+  fixture.gpu.record(fork, fixture.first);
+  fixture.gpu.wait(fixture.second, fork);
+  fixture.add(fixture.a, fixture.b, fixture.second);
+  fixture.gpu.record(join, fixture.second);
+  if (ending != Ending::kOpen) fixture.gpu.wait(fixture.first, join);
+  if (ending == Ending::kJoinedAndMore) fixture.set(fixture.a, 2, fixture.first);
   return capture.finish();
 }
 
 TEST(FakeGpu, AGraphReplaysWhatWasCaptured) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-    OneGpu one(seed, gpu::Priority::kHigh);
-    one.set(one.b, 0, one.first);
-    const gpu::Graph graph = capture_fork(one, Ending::kJoined);
-    EXPECT_FALSE(one.gpu.capturing(one.first) || one.gpu.capturing(one.second));
-    EXPECT_EQ(one.gpu.shape(graph)->text(), "one graph of 2 nodes in a row: 2 kernels (1 of high priority)");
-    one.synchronize(one.first);
-    EXPECT_EQ(as_int(one.b), 0);  // the capture itself ran no work
-    for (int i = 0; i < 3; ++i) one.gpu.launch(graph, one.first);
-    one.synchronize(one.first);
-    EXPECT_EQ(as_int(one.b), 15) << "seed " << seed;
-    EXPECT_TRUE(one.world.violations().empty());
+    OneGpu fixture(seed, gpu::Priority::kHigh);
+    fixture.set(fixture.b, 0, fixture.first);
+    const gpu::Graph graph = capture_fork(fixture, Ending::kJoined);
+    EXPECT_FALSE(fixture.gpu.capturing(fixture.first) || fixture.gpu.capturing(fixture.second));
+    EXPECT_EQ(fixture.gpu.shape(graph)->text(), "one graph of 2 nodes in a row: 2 kernels (1 of high priority)");
+    fixture.synchronize(fixture.first);
+    EXPECT_EQ(as_int(fixture.b), 0);  // the capture itself ran no work
+    for (int i = 0; i < 3; ++i) fixture.gpu.launch(graph, fixture.first);
+    fixture.synchronize(fixture.first);
+    EXPECT_EQ(as_int(fixture.b), 15) << "seed " << seed;
+    EXPECT_TRUE(fixture.world.violations().empty());
   }
 }
 
 TEST(FakeGpu, AMissingJoinIsRefused) {
-  OneGpu one;
+  OneGpu fixture;
   expect_error(Errc::kInvalidArgument, "without a join: nothing waits for 'add'",
-               [&] { return capture_fork(one, Ending::kOpen); });
-  EXPECT_FALSE(one.gpu.capturing(one.second));
+               [&] { return capture_fork(fixture, Ending::kOpen); });
+  EXPECT_FALSE(fixture.gpu.capturing(fixture.second));
 }
 
 TEST(FakeGpu, ARaceInsideAGraphIsFound) {
-  OneGpu one;
-  const auto fork = one.gpu.make_event(gpu::Timing::kOff);
-  const auto join = one.gpu.make_event(gpu::Timing::kOff);
-  gpu::Capture capture(one.gpu, one.first);
-  one.gpu.record(fork, one.first);
-  one.gpu.wait(one.second, fork);
-  one.set(one.a, 1, one.first);
-  one.set(one.a, 2, one.second);
-  one.gpu.record(join, one.second);
-  one.gpu.wait(one.first, join);
+  OneGpu fixture;
+  const auto fork = fixture.gpu.make_event(gpu::Timing::kOff);
+  const auto join = fixture.gpu.make_event(gpu::Timing::kOff);
+  gpu::Capture capture(fixture.gpu, fixture.first);
+  fixture.gpu.record(fork, fixture.first);
+  fixture.gpu.wait(fixture.second, fork);
+  fixture.set(fixture.a, 1, fixture.first);
+  fixture.set(fixture.a, 2, fixture.second);
+  fixture.gpu.record(join, fixture.second);
+  fixture.gpu.wait(fixture.first, join);
   const gpu::Graph graph = capture.finish();
-  EXPECT_EQ(one.gpu.shape(graph)->text(), "one graph of 2 nodes: 2 kernels");
-  EXPECT_TRUE(one.world.violations().empty());
-  one.gpu.launch(graph, one.first);
-  EXPECT_EQ(one.world.violations().size(), 1U);
-  one.synchronize(one.first);
+  EXPECT_EQ(fixture.gpu.shape(graph)->text(), "one graph of 2 nodes: 2 kernels");
+  EXPECT_TRUE(fixture.world.violations().empty());
+  fixture.gpu.launch(graph, fixture.first);
+  EXPECT_EQ(fixture.world.violations().size(), 1U);
+  fixture.synchronize(fixture.first);
 }
 
 TEST(FakeGpu, WhatWaitsForTwoEndsARow) {
-  OneGpu one;
-  const gpu::Graph graph = capture_fork(one, Ending::kJoinedAndMore);
-  EXPECT_EQ(one.gpu.shape(graph)->text(), "one graph of 3 nodes: 3 kernels");
+  OneGpu fixture;
+  const gpu::Graph graph = capture_fork(fixture, Ending::kJoinedAndMore);
+  EXPECT_EQ(fixture.gpu.shape(graph)->text(), "one graph of 3 nodes: 3 kernels");
 }
 
 TEST(FakeGpu, EventsOutsideTheGraphAreRecordedByEachLaunch) {
-  OneGpu one;
-  const auto begin = one.gpu.make_event(gpu::Timing::kOn);
-  const auto end = one.gpu.make_event(gpu::Timing::kOn);
-  gpu::Capture capture(one.gpu, one.first);
-  one.gpu.record_outside(begin, one.first);
-  one.set(one.a, 1, one.first);
-  one.gpu.record_outside(end, one.first);
+  OneGpu fixture;
+  const auto begin = fixture.gpu.make_event(gpu::Timing::kOn);
+  const auto end = fixture.gpu.make_event(gpu::Timing::kOn);
+  gpu::Capture capture(fixture.gpu, fixture.first);
+  fixture.gpu.record_outside(begin, fixture.first);
+  fixture.set(fixture.a, 1, fixture.first);
+  fixture.gpu.record_outside(end, fixture.first);
   const gpu::Graph graph = capture.finish();
-  EXPECT_EQ(one.gpu.shape(graph)->text(), "one graph of 3 nodes in a row: 1 kernel, 2 events");
-  EXPECT_THROW((void)one.gpu.elapsed(begin, end), Error);
-  one.gpu.launch(graph, one.first);
-  one.gpu.synchronize(end.view(), soon(), "launch");
-  EXPECT_EQ(as_int(one.a), 1);
-  EXPECT_GT(one.gpu.elapsed(begin, end).count(), 0);
+  EXPECT_EQ(fixture.gpu.shape(graph)->text(), "one graph of 3 nodes in a row: 1 kernel, 2 events");
+  EXPECT_THROW((void)fixture.gpu.elapsed(begin, end), Error);
+  fixture.gpu.launch(graph, fixture.first);
+  fixture.gpu.synchronize(end.view(), soon(), "launch");
+  EXPECT_EQ(as_int(fixture.a), 1);
+  EXPECT_GT(fixture.gpu.elapsed(begin, end).count(), 0);
 }
 
 TEST(FakeGpu, AnEventThatGoesBeforeItsGraphIsReported) {
-  OneGpu one;
-  auto recorded = one.gpu.make_event(gpu::Timing::kOn);
-  auto other = one.gpu.make_event(gpu::Timing::kOn);
-  gpu::Capture capture(one.gpu, one.first);
-  one.gpu.record(other, one.first);
-  one.gpu.record_outside(recorded, one.first);
+  OneGpu fixture;
+  auto recorded = fixture.gpu.make_event(gpu::Timing::kOn);
+  auto other = fixture.gpu.make_event(gpu::Timing::kOn);
+  gpu::Capture capture(fixture.gpu, fixture.first);
+  fixture.gpu.record(other, fixture.first);
+  fixture.gpu.record_outside(recorded, fixture.first);
   gpu::Graph graph = capture.finish();
   other.reset();  // only the capture needed this event, not the graph
-  EXPECT_TRUE(one.world.violations().empty());
+  EXPECT_TRUE(fixture.world.violations().empty());
   recorded.reset();
-  EXPECT_EQ(one.world.violations(), std::vector<std::string>{"an event was destroyed before a graph that records it"});
-  one.gpu.launch(graph, one.first);
-  one.synchronize(one.first);
+  EXPECT_EQ(fixture.world.violations(),
+            std::vector<std::string>{"an event was destroyed before a graph that records it"});
+  fixture.gpu.launch(graph, fixture.first);
+  fixture.synchronize(fixture.first);
 }
 
 TEST(FakeGpu, CaptureRefusesWhatCudaRefuses) {
-  OneGpu one;
-  const auto event = one.gpu.make_event(gpu::Timing::kOff);
+  OneGpu fixture;
+  const auto event = fixture.gpu.make_event(gpu::Timing::kOff);
   const auto refused = [](const char* part, const auto& call) { expect_error(Errc::kInvalidArgument, part, call); };
-  one.set(one.a, 1, one.second);
-  one.gpu.record(event, one.second);
+  fixture.set(fixture.a, 1, fixture.second);
+  fixture.gpu.record(event, fixture.second);
   {
-    gpu::Capture capture(one.gpu, one.first);
-    refused("from outside the capture", [&] { one.gpu.wait(one.first, event); });
-    refused("captured stream", [&] { return one.gpu.finished(one.first.view()); });
-    one.gpu.record(event, one.first);
-    refused("recorded in a capture", [&] { return one.gpu.finished(event.view()); });
+    gpu::Capture capture(fixture.gpu, fixture.first);
+    refused("from outside the capture", [&] { fixture.gpu.wait(fixture.first, event); });
+    refused("captured stream", [&] { return fixture.gpu.finished(fixture.first.view()); });
+    fixture.gpu.record(event, fixture.first);
+    refused("recorded in a capture", [&] { return fixture.gpu.finished(event.view()); });
   }
-  EXPECT_FALSE(one.gpu.capturing(one.first));  // without finish(), ~Capture() abandons the capture
-  refused("a capture which is over", [&] { one.gpu.wait(one.second, event); });
+  EXPECT_FALSE(fixture.gpu.capturing(fixture.first));  // without finish(), ~Capture() abandons the capture
+  refused("a capture which is over", [&] { fixture.gpu.wait(fixture.second, event); });
 }
 
 TEST(FakeGpu, MemoryHasABoundAndAnOwner) {
@@ -197,14 +198,14 @@ TEST(FakeGpu, MemoryHasABoundAndAnOwner) {
 }
 
 TEST(FakeGpu, MemoryFreedInUseIsReported) {
-  OneGpu one;
-  auto memory = one.gpu.allocate(64, "a");
-  one.gpu.fill(memory->bytes.data(), std::byte{1}, 64, one.first);
-  one.synchronize(one.first);
-  EXPECT_TRUE(one.world.violations().empty());
-  one.gpu.enqueue(one.first, {"spin", {}, {memory->bytes}, [] { return Work::Poll([] { return false; }); }});
+  OneGpu fixture;
+  auto memory = fixture.gpu.allocate(64, "a");
+  fixture.gpu.fill(memory->bytes.data(), std::byte{1}, 64, fixture.first);
+  fixture.synchronize(fixture.first);
+  EXPECT_TRUE(fixture.world.violations().empty());
+  fixture.gpu.enqueue(fixture.first, {"spin", {}, {memory->bytes}, [] { return Work::Poll([] { return false; }); }});
   memory.reset();
-  EXPECT_EQ(one.world.violations(), std::vector<std::string>{"memory freed while 'spin' has yet to use it"});
+  EXPECT_EQ(fixture.world.violations(), std::vector<std::string>{"memory freed while 'spin' has yet to use it"});
 }
 
 }  // namespace

@@ -47,7 +47,8 @@ PYTHON_ARROWS = {
 }
 CPP = (".cpp", ".h", ".cu", ".cuh")
 MAX_FILES_OF_FOLDER = 40
-# Maps vendor headers to path prefixes of the files that own the vendor's handles.
+# Maps vendor headers to path prefixes of the files that own the vendor's handles, and the engine's headers of devices
+# to their users. In engine/runtime only device_* knows devices.
 VENDOR_OWNERS = {
     r"mpi\.h": (
         "engine/comm/mpi/",
@@ -64,6 +65,7 @@ VENDOR_OWNERS = {
     r"cublas.*": ("models/cudnn/", "tests/cudnn/"),
     r"cudnn.*": ("models/cudnn/", "tests/cudnn/"),
     r"nccl.*": ("engine/comm/nccl/",),
+    r"engine/(comm|runtime)/device_.*": ("engine/comm/nccl/", "engine/runtime/device_", "bench/", "tests/"),
     r"hwloc.*": ("bench/store/numa_hwloc",),
     r"sqlite3\.h": ("bench/store/sqlite_handle", "bench/store/result_store", "bench/store/provenance", "tests/bench/"),
     r"CLI/.*": ("bench/cli/", "bench/micro/"),

@@ -144,6 +144,9 @@ class RulesTest(unittest.TestCase):
         self.assert_found(rules.check_vendor_headers("models/a.cpp", "#include <cuda_runtime_api.h>\n"), "engine/gpu/")
         self.assert_found(rules.check_vendor_headers("engine/base/a.h", "#include <sqlite3.h>\n"), "bench/")
         self.assertEqual(rules.check_vendor_headers("engine/comm/mpi/a.h", "#include <mpi.h>\n"), [])
+        device = '#include "engine/comm/device_communicator.h"\n'
+        self.assert_found(rules.check_vendor_headers("engine/runtime/engine_impl.h", device), "engine/runtime/device_")
+        self.assertEqual(rules.check_vendor_headers("engine/runtime/device_watch.h", device), [])
 
     def test_pure_core(self) -> None:
         self.assert_found(rules.check_core_is_pure("engine/core/a.h", "#include <mutex>\n"), "<mutex>")

@@ -41,8 +41,10 @@ TEST(DeviceTickets, WhatADeviceCannotDoIsRefusedBeforeAnythingIsSent) {
     const auto refused = [](const std::string& text, const std::function<void()>& call) {
       EXPECT_EQ(error_of(call), "unsupported: " + text);
     };
-    refused("reduce_scatter_async: tensor 'a': NCCL cannot reduce int16; reduce int32, or host memory",
-            [&] { engine.reduce_scatter_async("a", data, shape, DataType::kI16, ReduceOp::kSum); });
+    refused(
+        "reduce_scatter_async: tensor 'a': NCCL cannot reduce int16, because NCCL has no such type; reduce int32, or "
+        "host memory",
+        [&] { engine.reduce_scatter_async("a", data, shape, DataType::kI16, ReduceOp::kSum); });
     rank.gpu.no_scaling = "this build has no kernels";
     refused("all_reduce_async: tensor 'a': scale factors are not supported: this build has no kernels", [&] {
       engine.all_reduce_async("a", data, shape, kF32, ReduceOp::kSum, {2, 1});

@@ -116,10 +116,10 @@ TEST(Operations, AllToAllWithSplitsThatNobodyElseKnows) {
       EXPECT_EQ(values_of<std::int16_t>(output), expected);
     }
     // Without splits, every rank gets the same number of rows.
-    std::vector<std::int64_t> each(static_cast<std::size_t>(size));
-    std::iota(each.begin(), each.end(), rank * 100);
+    std::vector<std::int64_t> sent(static_cast<std::size_t>(size));
+    std::iota(sent.begin(), sent.end(), rank * 100);
     const Output even =
-        engine.take_output(engine.all_to_all_async("even", each.data(), Shape{size}, {}, DataType::kI64));
+        engine.take_output(engine.all_to_all_async("even", sent.data(), Shape{size}, {}, DataType::kI64));
     for (int from = 0; from < size; ++from) {
       EXPECT_EQ(values_of<std::int64_t>(even)[static_cast<std::size_t>(from)], from * 100 + rank);
     }

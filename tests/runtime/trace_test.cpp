@@ -23,9 +23,9 @@ std::string read_file(const std::string& path) {
 }
 
 std::size_t occurrences(const std::string& text, std::string_view part) {
-  std::size_t found = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
+  std::size_t count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
 }
 
 /// Runs three steps on two ranks with a timeline. Returns the texts of the two files.

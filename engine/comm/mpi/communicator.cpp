@@ -94,8 +94,8 @@ Layout find_layout(MPI_Comm world, MPI_Comm node, bool pretended) {
   int length = 0;
   check(MPI_Get_processor_name(host.data(), &length), "MPI_Get_processor_name");
   std::vector<char> all(host.size() * static_cast<std::size_t>(size));
-  const int each = static_cast<int>(host.size());
-  check(MPI_Allgather(host.data(), each, MPI_CHAR, all.data(), each, MPI_CHAR, world), "MPI_Allgather");
+  const int longest = static_cast<int>(host.size());
+  check(MPI_Allgather(host.data(), longest, MPI_CHAR, all.data(), longest, MPI_CHAR, world), "MPI_Allgather");
   std::vector<std::string> hosts;
   for (std::size_t r = 0; r < static_cast<std::size_t>(size); ++r) {
     hosts.emplace_back(all.data() + r * host.size());

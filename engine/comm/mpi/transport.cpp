@@ -99,9 +99,9 @@ MpiTransport::~MpiTransport() {
     static_cast<void>(outgoing_.release());  // leaked on purpose: MPI may still read these buffers
     return;
   }
-  for (Outgoing& one : *outgoing_) {
+  for (Outgoing& message : *outgoing_) {
     // notify() started this request. The analyser does not follow requests through containers.
-    MPI_Wait(&one.request, MPI_STATUS_IGNORE);  // NOLINT(clang-analyzer-optin.mpi.MPI-Checker)
+    MPI_Wait(&message.request, MPI_STATUS_IGNORE);  // NOLINT(clang-analyzer-optin.mpi.MPI-Checker)
   }
   data_.reset();  // this needs the mutex, because other engines of this process may call MPI
   notices_.reset();
@@ -218,10 +218,11 @@ void MpiTransport::cancel_all() noexcept {
 
 void MpiTransport::notify(int to, const Notice& notice) noexcept {
   const MutexLock lock(mutex_);
-  for (auto one = outgoing_->begin(); one != outgoing_->end();) {
+  for (auto message = outgoing_->begin(); message != outgoing_->end();) {
     int done = 0;
-    one = MPI_Test(&one->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0 ? outgoing_->erase(one)
-                                                                                        : std::next(one);
+    message = MPI_Test(&message->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0
+                  ? outgoing_->erase(message)
+                  : std::next(message);
   }
   Outgoing& next = outgoing_->emplace_back();
   const auto text = std::as_bytes(std::span(notice.text));

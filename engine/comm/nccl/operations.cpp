@@ -24,11 +24,9 @@ std::string with_bytes(const char* operation, std::size_t count, DataType dtype)
 
 }  // namespace
 
-void require_reducible(DataType dtype) {
-  if (dtype != DataType::kI16) return;
-  throw Error(
-      Errc::kUnsupported,
-      fmt::format("NCCL cannot reduce {}, because NCCL has no such type; reduce int32, or host memory", name(dtype)));
+std::string Plane::reduce_refusal(DataType dtype) const {
+  if (alone() || dtype != DataType::kI16) return {};
+  return fmt::format("NCCL cannot reduce {}, because NCCL has no such type; reduce int32, or host memory", name(dtype));
 }
 
 void Plane::copy_own_share(void* out, const void* in, std::size_t count, DataType dtype) {
@@ -142,5 +140,9 @@ void Plane::broadcast(void* data, std::size_t bytes, int root, Deadline deadline
 }
 
 void Plane::copy(void* to, const void* from, std::size_t bytes) { runtime_.copy(to, from, bytes, stream_); }
+
+void Plane::scale(std::byte* data, std::size_t count, DataType dtype, double factor) {
+  if (factor != 1 && count > 0) runtime_.scale(data, count, dtype, factor, stream_);
+}
 
 }  // namespace hvd::comm::nccl

@@ -297,7 +297,8 @@ std::unique_ptr<RegisteredMemory> Plane::allocate(std::size_t bytes, Deadline de
 void Plane::enqueue(Function function, const std::string& name, const CallArguments& what, Deadline deadline) {
   throw_if_aborted();
   if (alone() || what.count == 0) return;
-  require_reducible(what.dtype);  // operations that only move data never pass kI16: see moved_as()
+  // Operations that only move data never pass kI16: see moved_as().
+  if (const std::string why = reduce_refusal(what.dtype); !why.empty()) throw Error(Errc::kUnsupported, why);
   runtime_.make_current();
   const Result result = call([&](Comm comm) { return ((*api_).*function)(comm, what, stream_); });
   const std::string text = fmt::format("{} ({} bytes)", name, what.count * size_of(what.dtype));
@@ -382,6 +383,11 @@ void Plane::abort() noexcept {
   } catch (const std::system_error&) {  // no thread can be started: abort on this thread
     work();
   }
+}
+
+void Plane::abandon() noexcept {
+  abort();
+  runtime_.drain(stream_);
 }
 
 bool Plane::await_abort(Deadline deadline) noexcept {

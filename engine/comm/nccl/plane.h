@@ -16,9 +16,6 @@
 
 namespace hvd::comm::nccl {
 
-/// Errors: unsupported if NCCL cannot reduce `dtype`. The text is the same on all ranks that pass the same type.
-void require_reducible(DataType dtype);
-
 class Plane final : public DevicePlane {
  public:
   /// Collective: creates the communicator and tries a reduction. Borrows `host` and `runtime`. `here` names this rank
@@ -38,11 +35,15 @@ class Plane final : public DevicePlane {
                   Deadline deadline) override;
   void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) override;
   void copy(void* to, const void* from, std::size_t bytes) override;
+  void scale(std::byte* data, std::size_t count, DataType dtype, double factor) override;
   void complete(std::string_view what, Deadline deadline) override;
+  void abandon() noexcept override;
   void together(const std::function<void()>& calls, Deadline deadline) override;
   [[nodiscard]] std::string description() const override;
+  [[nodiscard]] gpu::GpuRuntime* gpu() const override { return &runtime_; }
+  [[nodiscard]] std::string reduce_refusal(DataType dtype) const override;
+  [[nodiscard]] std::string scale_refusal() const override { return runtime_.scale_refusal(); }
   [[nodiscard]] gpu::StreamView stream() const override { return stream_; }
-  [[nodiscard]] gpu::GpuRuntime& runtime() const override { return runtime_; }
   void check() override;
   void abort() noexcept override;
   bool await_abort(Deadline deadline) noexcept override;

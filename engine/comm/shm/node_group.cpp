@@ -16,8 +16,8 @@
 #include "engine/base/error.h"
 #include "engine/base/hash.h"
 #include "engine/comm/process.h"
-#include "engine/comm/shm/agreement.h"
 #include "engine/comm/shm/futex.h"
+#include "engine/comm/shm/same_arguments.h"
 
 namespace hvd::comm {
 namespace {
@@ -46,9 +46,9 @@ std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
   return hash ^ (hash >> 32);
 }
 
-bool same(const Note* one, const Note* other) {
-  if (one == nullptr || other == nullptr) return one == other;
-  return one->bytes == other->bytes && one->sender == other->sender;
+bool same(const Note* first, const Note* second) {
+  if (first == nullptr || second == nullptr) return first == second;
+  return first->bytes == second->bytes && first->sender == second->sender;
 }
 
 void pause_cpu() {
@@ -234,18 +234,18 @@ void NodeGroup::throw_different_notes() const {
   throw_mismatch(fmt::format("the ranks of {}'s host made different broadcasts", layout_.describe(global(0))));
 }
 
-std::string NodeGroup::difference(int one, int other, std::uint32_t set, std::size_t index) const {
-  const Note* const its = note_of(one, set, index);
-  const Note* const others = note_of(other, set, index);
+std::string NodeGroup::difference(int first, int second, std::uint32_t set, std::size_t index) const {
+  const Note* const first_note = note_of(first, set, index);
+  const Note* const second_note = note_of(second, set, index);
   const auto text = [&](int local_rank, const Note* note) {
     const std::string name = rank_name(*this, local_rank);
     if (note == nullptr) return name + " makes another call";
     return fmt::format("{} has {} bytes from rank {}", name, note->bytes, global(static_cast<int>(note->sender)));
   };
-  const Note* const either = its != nullptr ? its : others;
+  const Note* const either = first_note != nullptr ? first_note : second_note;
   HVD_ASSERT(either != nullptr);
   return fmt::format("broadcast {}: {}, {}; all ranks must make the same calls with the same arguments",
-                     either->sequence, text(one, its), text(other, others));
+                     either->sequence, text(first, first_note), text(second, second_note));
 }
 
 void NodeGroup::prepare_work() {

@@ -132,8 +132,8 @@ class NodeGroup {
   }
   /// Compares the notes written before the synchronisation that has just ended. Errors: mismatch, always.
   [[noreturn]] void throw_different_notes() const;
-  /// Returns text such as "broadcast 3: rank 0 (host a) has 8 bytes from rank 1, rank 2 ...".
-  [[nodiscard]] std::string difference(int one, int other, std::uint32_t set, std::size_t index) const;
+  /// Returns how the notes of two local ranks differ: "broadcast 3: rank 0 (host a) has 8 bytes from rank 1, ...".
+  [[nodiscard]] std::string difference(int first, int second, std::uint32_t set, std::size_t index) const;
   /// For a reader whose note `index` differs from note `index` of `sender`. Errors: those of send_note().
   [[noreturn]] void throw_note_mismatch(int sender, std::size_t index, const Wait& wait);
   NodeMemory allocate_for_processes(std::size_t stride, const Wait& wait);

@@ -8,7 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/comm/reduce.h"
-#include "engine/comm/shm/agreement.h"
+#include "engine/comm/shm/same_arguments.h"
 
 namespace hvd::comm {
 namespace {

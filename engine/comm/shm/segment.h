@@ -119,7 +119,7 @@ class Segment {
   [[nodiscard]] std::uint32_t process_of(int local_rank, int seen_from) const {
     const Cell& its = cell(local_rank);
     const std::uint32_t process = its.process.load(std::memory_order_acquire);
-    const auto space = [](const Cell& of) { return of.pid_namespace.load(std::memory_order_relaxed); };
+    const auto space = [](const Cell& rank_cell) { return rank_cell.pid_namespace.load(std::memory_order_relaxed); };
     return process != 0 && space(its) == space(cell(seen_from)) ? process : 0;
   }
 

@@ -1,4 +1,4 @@
-#include "engine/comm/shm/agreement.h"
+#include "engine/comm/shm/same_arguments.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,125 @@
+// A Watchdog takes part in what the engine's thread does. The engines of these tests reduce host memory.
+#include "engine/runtime/watchdog.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+
+#include "tests/base/errors.h"
+#include "tests/base/patience.h"
+#include "tests/runtime/ranks.h"
+
+namespace hvd::watchdog_test {
+namespace {
+
+using namespace std::chrono_literals;
+using test::expect_contains;
+using test::GradientArena;
+using test::patient_options;
+
+/// Records its calls. Read the records after the engine is destroyed.
+class Recorder final : public Watchdog {
+ public:
+  void before_gradient(std::size_t gradient) override { gradients.push_back(gradient); }
+  void look() override {
+    if (fails.load()) throw Error(Errc::kBackend, "the work outside hangs");
+  }
+  std::optional<RankStatus> status() override { return progress; }
+  void failed(const Error& why) noexcept override { failures.emplace_back(why.what()); }
+
+  std::atomic<bool> fails{false};        ///< look() throws
+  std::optional<RankStatus> progress{};  ///< what status() returns
+  std::vector<std::size_t> gradients;
+  std::vector<std::string> failures;
+};
+
+/// Runs body(engine, rank) on two ranks, whose engines have `watchdogs`. Returns what the body threw on each rank.
+template <class Body>
+std::array<std::string, 2> on_watched_ranks(std::array<Recorder, 2>& watchdogs, const EngineOptions& options,
+                                            const Body& body) {
+  auto communicators = comm::make_loopback(2);
+  std::array<std::string, 2> errors;
+  test::on_threads(2, [&](std::size_t rank) {
+    errors[rank] = test::error_of([&] {
+      Engine engine(std::move(communicators[rank]), options, &watchdogs[rank]);
+      body(engine, rank);
+      return 0;
+    });
+  });
+  return errors;
+}
+
+/// Returns, by an exception, when the engine has failed.
+void await_failure(Engine& engine) {
+  for (;; std::this_thread::sleep_for(1ms)) engine.throw_if_failed();
+}
+
+TEST(Watchdog, HearsOfEveryGradientOfANegotiatedStep) {
+  std::array<Recorder, 2> watchdogs;
+  const auto errors =
+      on_watched_ranks(watchdogs, patient_options(Schedule::kNegotiated), [](Engine& engine, std::size_t /*rank*/) {
+        GradientArena arena(engine, 3);
+        arena.step();
+        arena.step();
+        float value = 1;
+        engine.wait(test::submit(engine, "a ticket", value));
+      });
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(errors[rank], "");
+    std::vector<std::size_t>& gradients = watchdogs[rank].gradients;
+    ASSERT_EQ(gradients.size(), 6U);
+    std::sort(gradients.begin(), gradients.begin() + 3);
+    std::sort(gradients.begin() + 3, gradients.end());
+    EXPECT_EQ(gradients, (std::vector<std::size_t>{0, 1, 2, 0, 1, 2}));
+    EXPECT_TRUE(watchdogs[rank].failures.empty());
+  }
+}
+
+TEST(Watchdog, EndsAllEnginesAndHearsOfItOnce) {
+  std::array<Recorder, 2> watchdogs;
+  const auto errors =
+      on_watched_ranks(watchdogs, patient_options(Schedule::kStatic), [&](Engine& engine, std::size_t rank) {
+        engine.barrier();
+        if (rank == 1) watchdogs[1].fails = true;
+        await_failure(engine);
+      });
+  EXPECT_EQ(errors[1], "backend: the work outside hangs");
+  EXPECT_EQ(errors[0], "peer_lost: rank 1 (host node0) gave up: the work outside hangs");
+  EXPECT_EQ(watchdogs[1].failures, std::vector<std::string>{"the work outside hangs"});
+  EXPECT_EQ(watchdogs[0].failures, std::vector<std::string>{"rank 1 (host node0) gave up: the work outside hangs"});
+}
+
+TEST(Watchdog, AnswersARollCallInThePlaceOfTheEngine) {
+  std::array<Recorder, 2> watchdogs;
+  watchdogs[0].progress = RankStatus{.step = 8, .moved = 0, .waits = true, .activity = "step 8 waits"};
+  watchdogs[1].progress = RankStatus{.step = 7, .moved = 0, .waits = false, .activity = "step 7 is on the GPU"};
+  EngineOptions options = patient_options(Schedule::kStatic);
+  options.deadline = 600ms;
+  const auto errors = on_watched_ranks(watchdogs, options, [](Engine& engine, std::size_t rank) {
+    if (rank == 0) engine.barrier();
+    await_failure(engine);
+  });
+  EXPECT_TRUE(errors[0].starts_with("peer_lost: ")) << errors[0];
+  expect_contains(errors[0], "rank 1 (host node0) is furthest behind: step 7 is on the GPU");
+}
+
+TEST(Watchdog, IsNotCalledInAWorldOfOneRank) {
+  Recorder watchdog;
+  watchdog.fails = true;
+  {
+    Engine engine(comm::make_solo(), patient_options(Schedule::kNegotiated), &watchdog);
+    GradientArena arena(engine, 3);
+    arena.step();
+    test::expect_error(Errc::kBackend, "the disk burns", [&] {
+      engine.perform("a test", [] { throw Error(Errc::kBackend, "the disk burns"); });
+      return 0;
+    });
+  }
+  EXPECT_TRUE(watchdog.gradients.empty());
+  EXPECT_TRUE(watchdog.failures.empty());
+}
+
+}  // namespace
+}  // namespace hvd::watchdog_test
