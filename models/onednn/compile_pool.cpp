@@ -84,7 +84,7 @@ void Compiler::pool_backward_node(NodeId id) {
   }
   const NodeId producer = graph_.tensor(forward.inputs[0]).producer;
   if (producer != kNoNode && mask_at_pool_[static_cast<std::size_t>(producer)]) {
-    // Apply here the mask of the ReLU whose result the pool reads; see analyse().
+    // Apply here the mask of the ReLU whose result the pool reads; see decide_fusions().
     const TensorView pooled = in_layout(of.inputs[1], diff.desc);
     const TensorView masked =
         last_use(diff.buffer, id) ? diff : program_.new_value(graph_.tensor(diff_id).name + ":masked", diff.desc);

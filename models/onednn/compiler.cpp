@@ -24,7 +24,7 @@ Compiler::Compiler(const Graph& graph, const CompileOptions& options, PrimitiveP
 Compiler::~Compiler() = default;
 
 void Compiler::compile() {
-  analyse();
+  decide_fusions();
   unfinished_.assign(graph_.tensors.size(), false);
   program_.keep_all(options_.keep_tensors);
   Buffer* images = program_.new_buffer("images", 0, Buffer::Storage::kExternal);

@@ -1,7 +1,7 @@
 // Compiles a differentiated graph into a PrimitiveProgram (primitive_program.h): chooses primitives, layouts and
 // fusions once, at construction. The compiler is not needed when the program runs.
 //
-// Fusions, which analyse() derives from the graph alone:
+// Fusions, which decide_fusions() derives from the graph alone:
 //   conv + bias + relu          one primitive (post-operation); backward keeps the diff where the output is positive
 //   batch norm + relu           one primitive; its workspace has the ReLU's mask, and its backward pass does the
 //                               backward pass of the ReLU
@@ -67,8 +67,8 @@ class Compiler {
   struct PoolPlan;
   enum class ReluFusion : std::uint8_t { kNone, kPostOperation, kNorm, kAdd };
 
-  // analyse.cpp: decides the fusions.
-  void analyse();
+  // decide_fusions.cpp
+  void decide_fusions();
   /// Returns the only forward node that reads `id`; kNoNode if several nodes or none read it.
   [[nodiscard]] NodeId only_forward_consumer(TensorId id) const;
 

@@ -37,10 +37,10 @@ std::map<ValueId, std::int64_t> uids(const Group& group) {
   return ids;
 }
 
-class Lowering {
+class OperationGraphBuilder {
  public:
-  Lowering(const Library& library, const Program& program, const Group& group, std::vector<Descriptor>& parts,
-           std::vector<Descriptor>& operations)
+  OperationGraphBuilder(const Library& library, const Program& program, const Group& group,
+                        std::vector<Descriptor>& parts, std::vector<Descriptor>& operations)
       : library_(library),
         program_(program),
         group_(group),
@@ -48,7 +48,7 @@ class Lowering {
         parts_(parts),
         operations_(operations) {
     // cuDNN copies the handles, and a Descriptor that is moved keeps its handle, so `operations` may reallocate.
-    for (const Operation& operation : group.operations) lower(operation);
+    for (const Operation& operation : group.operations) add(operation);
   }
 
  private:
@@ -188,7 +188,7 @@ class Lowering {
     made.set(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, value(of.outputs[0]));
     done(std::move(made), "relu backward");
   }
-  // Lowers (x - mean) * inv_std * gamma + beta to four operations. The engine for a data gradient with a batch norm's
+  // Splits (x - mean) * inv_std * gamma + beta into four operations. The engine for a data gradient with a batch norm's
   // sums accepts only this form (cuDNN 9.19).
   void norm_apply(const Operation& of) {
     const ValueId result = of.outputs[0];
@@ -228,7 +228,7 @@ class Lowering {
     done(std::move(made), "batch norm backward sums");
   }
 
-  void lower(const Operation& of) {
+  void add(const Operation& of) {
     switch (of.type) {
       case OpType::kConv:
       case OpType::kConvBackwardData:
@@ -275,7 +275,7 @@ OperationGraph::OperationGraph(const Library& library, const Program& program, c
     : graph_(library, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
   parts_.reserve(kPartsPerOperation * group.operations.size());
   // The constructor fills parts_ and operations_.
-  [[maybe_unused]] const Lowering lowered(library, program, group, parts_, operations_);
+  [[maybe_unused]] const OperationGraphBuilder builder(library, program, group, parts_, operations_);
   if (handle != nullptr) graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
   graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations_);
   graph_.finalize("operation graph");

@@ -65,7 +65,7 @@ std::vector<std::string> plan_lines(const Graph& graph, const Plan& plan) {
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < plan.program.groups.size(); ++i) lines.push_back(group_line(graph, plan, i));
   for (std::size_t e = 0; e < plan.engines.size(); ++e) {
-    const EnginePlan& engine = plan.engines[e];
+    const EngineCandidates& engine = plan.engines[e];
     lines.push_back("engine " + std::to_string(e) + " for " + std::to_string(engine.groups) + " groups, chosen " +
                     std::to_string(engine.chosen) + ": " + engine.signature);
     for (const EngineChoice& choice : engine.choices) {
@@ -93,7 +93,7 @@ std::string plan_figures(const Plan& plan) {
                          [&](const Group& group) { return group.provider == provider; });
   };
   std::size_t candidates = 0;
-  for (const EnginePlan& engine : plan.engines) candidates += engine.choices.size();
+  for (const EngineCandidates& engine : plan.engines) candidates += engine.choices.size();
   const MemoryLayout& memory = plan.memory;
   std::ostringstream text;
   text << "groups " << plan.program.groups.size() << " cudnn " << of(Provider::kCudnn) << " cublaslt "

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/cudnn/analysis/networks.h"
-#include "tests/cudnn/analysis/oracles.h"
-#include "tests/cudnn/analysis/program_check.h"
+#include "tests/cudnn/lowering/networks.h"
+#include "tests/cudnn/lowering/oracles.h"
+#include "tests/cudnn/lowering/program_check.h"
 #include "tests/cudnn/run/machine.h"
 
 namespace hvd::models::cudnn::testing::fallback_test {
@@ -253,7 +253,7 @@ TEST(Fallback, TheNextAlgorithmRunsAProductThatTheFirstDoesNot) {
   const auto refuse_epilogues = [](Recorder& recorder) {
     recorder.refuses_product = [](int, int epilogue) { return epilogue != CUBLASLT_EPILOGUE_DEFAULT; };
   };
-  const auto too_wide = [](Recorder& recorder) { recorder.product_workspace = kLinearWorkspaceBytes + 1; };
+  const auto too_wide = [](Recorder& recorder) { recorder.product_workspace = kProductWorkspaceBytes + 1; };
   for (const Case& each :
        {Case{refuse_first, "1 of 3 algorithms do not run: cublasLtMatmul: CUBLAS_STATUS_NOT_SUPPORTED", "algorithm 1"},
         Case{refuse_epilogues, "cublasLtMatmul: CUBLAS_STATUS_NOT_SUPPORTED): a kernel of ours follows",

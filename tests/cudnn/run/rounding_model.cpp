@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "models/graph/autodiff.h"
-#include "tests/cudnn/analysis/interpreter.h"
-#include "tests/cudnn/analysis/networks.h"
-#include "tests/cudnn/analysis/oracles.h"
+#include "tests/cudnn/lowering/interpreter.h"
+#include "tests/cudnn/lowering/networks.h"
+#include "tests/cudnn/lowering/oracles.h"
 #include "tests/cudnn/run/difference.h"
 
 namespace hvd::models::cudnn::testing {
@@ -228,7 +228,7 @@ double smallest_margin(const Graph& forward, std::uint64_t seed) {
   const models::testing::Rank rank(forward, {.gradient = DataType::kF64, .seed = seed});
   ServesAll oracle;
   const Program program =
-      analyse(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = {.level = 0}}, oracle);
+      lower(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = {.level = 0}}, oracle);
   Interpreter step(graph, program);
   step.set(graph.images, std::vector<double>(rank.images.begin(), rank.images.end()));
   for (std::size_t p = 0; p < graph.parameters.size(); ++p) {
