@@ -77,11 +77,11 @@ class Compiler {
   void set_value(TensorId id, const TensorView& value);
   /// Returns the tensor in layout `wanted`: the tensor itself, or a copy that a reorder makes. Copies are reused.
   TensorView in_layout(TensorId id, const Md& wanted);
-  [[nodiscard]] Md any_layout(const Shape& of, Type type) const;
-  [[nodiscard]] Md channels_first(const Shape& of, Type type) const;
-  [[nodiscard]] Md channels_last(const Shape& of, Type type) const;
+  [[nodiscard]] Md any_layout(const Shape& shape, Type type) const;
+  [[nodiscard]] Md channels_first(const Shape& shape, Type type) const;
+  [[nodiscard]] Md channels_last(const Shape& shape, Type type) const;
   /// Returns the layout to request for an activation: the library's choice in fp32, channels last in bf16.
-  [[nodiscard]] Md preferred(const Shape& of) const;
+  [[nodiscard]] Md preferred(const Shape& shape) const;
   /// Returns true if no operation reads `buffer` after node `at`.
   [[nodiscard]] bool last_use(const Buffer* buffer, NodeId at) const;
   /// Returns a place for output `id` of node `at`: the first of `reusable` that is not read later, or a new buffer.

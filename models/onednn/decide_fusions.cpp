@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "models/onednn/compiler.h"
-#include "models/onednn/plans.h"
+#include "models/onednn/layer_plans.h"
 
 namespace hvd::models::onednn {
 namespace {
@@ -65,17 +65,17 @@ void Compiler::decide_fusions() {
   }
 
   for (std::size_t i = 0; i < nodes; ++i) {
-    const Node& of = graph_.nodes[i];
+    const Node& consumer = graph_.nodes[i];
     const auto id = static_cast<NodeId>(i);
-    std::vector<TensorId> reads = read_by(of);
-    if (of.kind == OpKind::kReluBackward) {
-      const auto relu = static_cast<std::size_t>(of.forward);
+    std::vector<TensorId> reads = read_by(consumer);
+    if (consumer.kind == OpKind::kReluBackward) {
+      const auto relu = static_cast<std::size_t>(consumer.forward);
       const bool by_sign = relu_fusion_[relu] == ReluFusion::kPostOperation || relu_fusion_[relu] == ReluFusion::kNone;
       if (!by_sign || mask_at_pool_[relu]) reads.erase(reads.begin());
     }
-    if (of.kind == OpKind::kMaxPoolBackward) {
-      const NodeId producer = graph_.tensor(of.inputs[0]).producer;
-      if (producer != kNoNode && mask_at_pool_[static_cast<std::size_t>(producer)]) reads.push_back(of.inputs[1]);
+    if (consumer.kind == OpKind::kMaxPoolBackward) {
+      const NodeId producer = graph_.tensor(consumer.inputs[0]).producer;
+      if (producer != kNoNode && mask_at_pool_[static_cast<std::size_t>(producer)]) reads.push_back(consumer.inputs[1]);
     }
     for (const TensorId input : reads) consumers_[static_cast<std::size_t>(input)].push_back(id);
   }

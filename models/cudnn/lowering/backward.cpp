@@ -137,9 +137,9 @@ ValueId ProgramBuilder::relu_test(Draft& draft, NodeId relu_backward, bool from_
 // ---- Diffs of activations ----
 
 void ProgramBuilder::conv_backward_data(NodeId id) {
-  const Node& of = node(id);
-  const TensorId dx = of.outputs[0];
-  const ValueId diff = value_of(of.inputs[1]);
+  const Node& backward = node(id);
+  const TensorId dx = backward.outputs[0];
+  const ValueId diff = value_of(backward.inputs[1]);
   const GradientUse next = use(dx);
   for (const bool gaps : {true, false}) {
     if (!gaps && program_.value(diff).parent == kNoValue) continue;
@@ -147,7 +147,7 @@ void ProgramBuilder::conv_backward_data(NodeId id) {
     for (const Epilogue& epilogue : epilogues(next, Provider::kCudnn)) {
       Draft made = draft(Provider::kCudnn, epilogue.sums ? 2 : epilogue.add || epilogue.relu ? 1 : 0, id);
       const ValueId target = diff_target(made, dx, epilogue);
-      operate_with_attr(made, OpType::kConvBackwardData, {value_of(of.inputs[0]), dy}, {target}, id);
+      operate_with_attr(made, OpType::kConvBackwardData, {value_of(backward.inputs[0]), dy}, {target}, id);
       const ValueId result = finish_diff(made, dx, target, next, epilogue);
       Casts casts;
       NormSums sums;
@@ -167,10 +167,10 @@ void ProgramBuilder::conv_backward_data(NodeId id) {
 }
 
 void ProgramBuilder::linear_backward_data(NodeId id) {
-  const Node& of = node(id);
+  const Node& backward = node(id);
   Draft made = draft(Provider::kCublasLt, 0, id);
-  operate(made, OpType::kLinearBackwardData, {value_of(of.inputs[0]), value_of(of.inputs[1])},
-          {output(made, of.outputs[0])}, id);
+  operate(made, OpType::kLinearBackwardData, {value_of(backward.inputs[0]), value_of(backward.inputs[1])},
+          {output(made, backward.outputs[0])}, id);
   commit(made);
 }
 
@@ -189,34 +189,34 @@ NodeId ProgramBuilder::delays_to(NodeId relu_backward) const {
 }
 
 void ProgramBuilder::own_relu_backward(NodeId id) {
-  const Node& of = node(id);
+  const Node& backward = node(id);
   Draft made = draft(Provider::kOwn, 0, id);
-  operate(made, OpType::kReluBackward, {value_of(of.inputs[0]), value_of(of.inputs[1])}, {output(made, of.outputs[0])},
-          id);
+  operate(made, OpType::kReluBackward, {value_of(backward.inputs[0]), value_of(backward.inputs[1])},
+          {output(made, backward.outputs[0])}, id);
   commit(made);
 }
 
 // Makes the backward of a pool or a dropout: a launch of our kernel that reads one diff and writes one diff.
 void ProgramBuilder::pool_backward(NodeId id, OpType type) {
-  const Node& of = node(id);
+  const Node& backward = node(id);
   const bool max = type == OpType::kMaxPoolBackward;
-  const TensorId dx = of.outputs[0];
-  const ValueId dy = value_of(of.inputs[max ? 2 : 0]);
+  const TensorId dx = backward.outputs[0];
+  const ValueId dy = value_of(backward.inputs[max ? 2 : 0]);
   // If only this max pool reads a rectifier's output, dy reaches only elements equal to the pooled maximum. The
   // rectifier's backward can then test the sign of the maximum.
   NodeId undone = kNoNode;
   if (max && options_.fusion.level >= 1) {
-    const NodeId producer = graph_.tensor(of.inputs[0]).producer;
+    const NodeId producer = graph_.tensor(backward.inputs[0]).producer;
     const bool rectifier = producer != kNoNode && node(producer).kind == OpKind::kRelu;
-    if (rectifier && only_forward_reader(of.inputs[0], OpKind::kMaxPool) != kNoNode) {
+    if (rectifier && only_forward_reader(backward.inputs[0], OpKind::kMaxPool) != kNoNode) {
       undone = only_reader(dx, OpKind::kReluBackward);
     }
   }
   if (undone != kNoNode) {
     Draft made = draft(Provider::kOwn, 1, id);
-    const ValueId masked = inside_value(of.name + ":masked", shape(of.inputs[1]));
-    operate(made, OpType::kReluBackward, {value_of(of.inputs[1]), dy}, {masked}, undone);
-    operate_with_attr(made, type, {where_.at(of.forward), masked}, {output(made, node(undone).outputs[0])}, id);
+    const ValueId masked = inside_value(backward.name + ":masked", shape(backward.inputs[1]));
+    operate(made, OpType::kReluBackward, {value_of(backward.inputs[1]), dy}, {masked}, undone);
+    operate_with_attr(made, type, {where_.at(backward.forward), masked}, {output(made, node(undone).outputs[0])}, id);
     made.done.push_back(undone);
     return commit(made);
   }
@@ -229,32 +229,32 @@ void ProgramBuilder::pool_backward(NodeId id, OpType type) {
   Draft made = draft(Provider::kOwn, epilogue.add || epilogue.relu ? 1 : 0, id);
   const ValueId target = diff_target(made, dx, epilogue);
   std::vector<ValueId> inputs{dy};
-  if (max) inputs.insert(inputs.begin(), where_.at(of.forward));
+  if (max) inputs.insert(inputs.begin(), where_.at(backward.forward));
   operate_with_attr(made, type, std::move(inputs), {target}, id);
   const ValueId result = finish_diff(made, dx, target, next, epilogue);
   commit_diff(made, result, next, epilogue);
 }
 
 void ProgramBuilder::concat_backward(NodeId id) {
-  const Node& of = node(id);
-  const std::vector<TensorId>& inputs = node(of.forward).inputs;
-  const ValueId dy = value_of(of.inputs[0]);
+  const Node& backward = node(id);
+  const std::vector<TensorId>& inputs = node(backward.forward).inputs;
+  const ValueId dy = value_of(backward.inputs[0]);
   Draft copies = draft(Provider::kOwn, 0, id);
   std::int64_t channel = 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::int64_t channels = shape(inputs[i])[3];
-    if (of.outputs[i] != kNoTensor) {
+    if (backward.outputs[i] != kNoTensor) {
       const ValueId slice =
-          add_value({.name = graph_.tensor(of.outputs[i]).name + (options_.fusion.level == 0 ? ":slice" : ""),
-                     .tensor = options_.fusion.level == 0 ? kNoTensor : of.outputs[i],
+          add_value({.name = graph_.tensor(backward.outputs[i]).name + (options_.fusion.level == 0 ? ":slice" : ""),
+                     .tensor = options_.fusion.level == 0 ? kNoTensor : backward.outputs[i],
                      .shape = shape(inputs[i]),
                      .type = storage_type(),
                      .parent = dy,
                      .channel = channel});
       if (options_.fusion.level == 0) {
-        operate(copies, OpType::kCopy, {slice}, {output(copies, of.outputs[i])}, id);
+        operate(copies, OpType::kCopy, {slice}, {output(copies, backward.outputs[i])}, id);
       } else {
-        bind_diff(of.outputs[i], slice);
+        bind_diff(backward.outputs[i], slice);
       }
     }
     channel += channels;
@@ -268,8 +268,8 @@ void ProgramBuilder::concat_backward(NodeId id) {
 
 // Adds those parts of the sum that no earlier launch has added.
 void ProgramBuilder::accumulate(NodeId id) {
-  const Node& of = node(id);
-  const TensorId sum = of.outputs[0];
+  const Node& accumulation = node(id);
+  const TensorId sum = accumulation.outputs[0];
   const NodeId relu = options_.fusion.level >= 1 ? only_reader(sum, OpKind::kReluBackward) : kNoNode;
   Draft made = draft(Provider::kOwn, relu == kNoNode ? 0 : 1, id);
   std::vector<ValueId> parts = std::move(parts_[id]);
@@ -286,10 +286,11 @@ void ProgramBuilder::accumulate(NodeId id) {
 }
 
 void ProgramBuilder::loss_backward(NodeId id) {
-  const Node& of = node(id);
+  const Node& backward = node(id);
   Draft made = draft(Provider::kOwn, 0, id);
-  operate_with_attr(made, OpType::kSoftmaxCrossEntropyBackward, {value_of(of.inputs[0]), value_of(of.inputs[1])},
-                    {output(made, of.outputs[0])}, id);
+  operate_with_attr(made, OpType::kSoftmaxCrossEntropyBackward,
+                    {value_of(backward.inputs[0]), value_of(backward.inputs[1])}, {output(made, backward.outputs[0])},
+                    id);
   commit(made);
 }
 

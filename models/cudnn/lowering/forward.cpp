@@ -26,14 +26,14 @@ void ProgramBuilder::forward(NodeId id) {
 
 // Returns the forms that the launch of convolution `id` may have, from the most fused form to the unfused convolution.
 std::vector<ProgramBuilder::ConvForm> ProgramBuilder::conv_forms(NodeId id) const {
-  const Node& of = node(id);
-  const bool bias = of.inputs.size() > 2;
+  const Node& conv = node(id);
+  const bool bias = conv.inputs.size() > 2;
   std::vector<ConvForm> forms;
-  if (options_.fusion.level >= 2 && !bias && only_forward_reader(of.outputs[0], OpKind::kBatchNorm) != kNoNode) {
+  if (options_.fusion.level >= 2 && !bias && only_forward_reader(conv.outputs[0], OpKind::kBatchNorm) != kNoNode) {
     forms.push_back({.statistics = true});
   }
   if (options_.fusion.level >= 1) {
-    if (only_forward_reader(of.outputs[0], OpKind::kRelu) != kNoNode) forms.push_back({.bias = bias, .relu = true});
+    if (only_forward_reader(conv.outputs[0], OpKind::kRelu) != kNoNode) forms.push_back({.bias = bias, .relu = true});
     if (bias) forms.push_back({.bias = true});
   }
   forms.emplace_back();
@@ -41,22 +41,22 @@ std::vector<ProgramBuilder::ConvForm> ProgramBuilder::conv_forms(NodeId id) cons
 }
 
 Draft ProgramBuilder::conv_draft(NodeId id, const ConvForm& form, bool sliced) {
-  const Node& of = node(id);
+  const Node& conv = node(id);
   Draft made = draft(Provider::kCudnn, form.statistics ? 2 : form.bias || form.relu ? 1 : 0, id);
-  const TensorId y = of.outputs[0];
-  const bool bias_left = of.inputs.size() > 2 && !form.bias;
+  const TensorId y = conv.outputs[0];
+  const bool bias_left = conv.inputs.size() > 2 && !form.bias;
   ValueId result = kNoValue;
   if (form.bias || form.relu) {
-    result = inside_value(of.name + ":product", shape(y));
+    result = inside_value(conv.name + ":product", shape(y));
   } else if (bias_left) {
-    result = extra_output(made, of.name + ":product", shape(y), storage_type());
+    result = extra_output(made, conv.name + ":product", shape(y), storage_type());
   } else {
     result = output(made, y, sliced);
   }
-  operate_with_attr(made, OpType::kConv, {operand(of.inputs[0]), operand(of.inputs[1])}, {result}, id);
+  operate_with_attr(made, OpType::kConv, {operand(conv.inputs[0]), operand(conv.inputs[1])}, {result}, id);
   if (form.bias) {
-    const ValueId sum = form.relu ? inside_value(of.name + ":biased", shape(y)) : output(made, y, sliced);
-    operate(made, OpType::kBias, {result, value_of(of.inputs[2])}, {sum}, id);
+    const ValueId sum = form.relu ? inside_value(conv.name + ":biased", shape(y)) : output(made, y, sliced);
+    operate(made, OpType::kBias, {result, value_of(conv.inputs[2])}, {sum}, id);
     result = sum;
   }
   if (form.relu) {
@@ -75,24 +75,24 @@ Draft ProgramBuilder::conv_draft(NodeId id, const ConvForm& form, bool sliced) {
 }
 
 void ProgramBuilder::conv(NodeId id) {
-  const Node& of = node(id);
+  const Node& conv = node(id);
   if (multiplies_columns(id)) return columns_conv(id);
   pad_weight(id);
   for (const ConvForm& form : conv_forms(id)) {
     const TensorId last =
-        form.relu ? node(only_forward_reader(of.outputs[0], OpKind::kRelu)).outputs[0] : of.outputs[0];
+        form.relu ? node(only_forward_reader(conv.outputs[0], OpKind::kRelu)).outputs[0] : conv.outputs[0];
     for (const bool sliced : {true, false}) {
       if (!sliced && !slices_.contains(last)) continue;
       Draft made = conv_draft(id, form, sliced);
       if (form.statistics) {
         const std::vector<ValueId>& sums = made.group.operations.back().outputs;
-        const NodeId norm = only_forward_reader(of.outputs[0], OpKind::kBatchNorm);
+        const NodeId norm = only_forward_reader(conv.outputs[0], OpKind::kBatchNorm);
         const NormVectors vectors{.sum = sums[0], .square_sum = sums[1]};
         if (!offer(made)) continue;
         norms_[norm] = vectors;
         return;
       }
-      const bool bias_left = of.inputs.size() > 2 && !form.bias;
+      const bool bias_left = conv.inputs.size() > 2 && !form.bias;
       const ValueId product = bias_left ? made.group.writes.back() : kNoValue;
       if (!offer(made)) continue;
       if (bias_left) own_bias(id, product);
@@ -103,20 +103,21 @@ void ProgramBuilder::conv(NodeId id) {
 }
 
 void ProgramBuilder::refuse_convolution(NodeId id, const char* what) const {
-  const Node& of = node(id);
-  throw Error(Errc::kUnsupported, graph_.model + ", " + of.name + ": cuDNN has no engine for this " + what + ", " +
-                                      shape(of.inputs[0]).text() + " by " + shape(of.inputs[1]).text() + ", in " +
+  const Node& convolution = node(id);
+  throw Error(Errc::kUnsupported, graph_.model + ", " + convolution.name + ": cuDNN has no engine for this " + what +
+                                      ", " + shape(convolution.inputs[0]).text() + " by " +
+                                      shape(convolution.inputs[1]).text() + ", in " +
                                       std::string(name(options_.compute)) + " (" + program_.fallbacks.back().why +
                                       "); try another --dtype");
 }
 
 void ProgramBuilder::own_bias(NodeId id, ValueId x) {
-  const Node& of = node(id);
-  const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(of.outputs[0], OpKind::kRelu) : kNoNode;
+  const Node& layer = node(id);
+  const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(layer.outputs[0], OpKind::kRelu) : kNoNode;
   Draft made = draft(Provider::kOwn, relu == kNoNode ? 0 : 1, id);
   ValueId result =
-      relu == kNoNode ? output(made, of.outputs[0]) : inside_value(of.name + ":biased", shape(of.outputs[0]));
-  operate(made, OpType::kBias, {x, value_of(of.inputs[2])}, {result}, id);
+      relu == kNoNode ? output(made, layer.outputs[0]) : inside_value(layer.name + ":biased", shape(layer.outputs[0]));
+  operate(made, OpType::kBias, {x, value_of(layer.inputs[2])}, {result}, id);
   if (relu != kNoNode) {
     operate(made, OpType::kRelu, {result}, {output(made, node(relu).outputs[0])}, relu);
     made.done.push_back(relu);
@@ -125,9 +126,9 @@ void ProgramBuilder::own_bias(NodeId id, ValueId x) {
 }
 
 void ProgramBuilder::norm(NodeId id) {
-  const Node& of = node(id);
+  const Node& norm = node(id);
   if (norms_.contains(id)) return finalize(id, 2);
-  const TensorId y = of.outputs[0];
+  const TensorId y = norm.outputs[0];
   const NodeId add = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kAdd) : kNoNode;
   if (add != kNoNode) {
     // If this norm's output is the later of a sum's two operands, add() applies the norm, because the other operand
@@ -141,12 +142,12 @@ void ProgramBuilder::norm(NodeId id) {
 }
 
 void ProgramBuilder::statistics(NodeId id) {
-  const Node& of = node(id);
+  const Node& norm = node(id);
   Draft made = draft(Provider::kOwn, 0, id);
-  const Shape channels{shape(of.outputs[0])[3]};
-  const ValueId sum = extra_output(made, of.name + ":sum", channels, DataType::kF32);
-  const ValueId square_sum = extra_output(made, of.name + ":square_sum", channels, DataType::kF32);
-  operate(made, OpType::kStatistics, {value_of(of.inputs[0])}, {sum, square_sum}, id);
+  const Shape channels{shape(norm.outputs[0])[3]};
+  const ValueId sum = extra_output(made, norm.name + ":sum", channels, DataType::kF32);
+  const ValueId square_sum = extra_output(made, norm.name + ":square_sum", channels, DataType::kF32);
+  operate(made, OpType::kStatistics, {value_of(norm.inputs[0])}, {sum, square_sum}, id);
   commit(made);
   norms_[id] = {.sum = sum, .square_sum = square_sum};
 }
@@ -154,26 +155,26 @@ void ProgramBuilder::statistics(NodeId id) {
 // Makes the vectors of batch norm `id`, and its statistics if they do not exist yet. Applies the norm unless a sum will
 // apply the norm.
 void ProgramBuilder::finalize(NodeId id, int level) {
-  const Node& of = node(id);
+  const Node& norm = node(id);
   NormVectors& vectors = norms_[id];
-  const Shape channels{shape(of.outputs[0])[3]};
+  const Shape channels{shape(norm.outputs[0])[3]};
   Draft made = draft(Provider::kOwn, level, id);
   if (vectors.sum == kNoValue) {
-    vectors.sum = inside_value(of.name + ":sum", channels, DataType::kF32);
-    vectors.square_sum = inside_value(of.name + ":square_sum", channels, DataType::kF32);
-    operate(made, OpType::kStatistics, {value_of(of.inputs[0])}, {vectors.sum, vectors.square_sum}, id);
+    vectors.sum = inside_value(norm.name + ":sum", channels, DataType::kF32);
+    vectors.square_sum = inside_value(norm.name + ":square_sum", channels, DataType::kF32);
+    operate(made, OpType::kStatistics, {value_of(norm.inputs[0])}, {vectors.sum, vectors.square_sum}, id);
   }
-  vectors.mean = output(made, of.outputs[1]);
-  vectors.inv_std = output(made, of.outputs[2]);
-  const ValueId scale = extra_output(made, of.name + ":scale", channels, storage_type());
-  const ValueId shift = extra_output(made, of.name + ":shift", channels, storage_type());
+  vectors.mean = output(made, norm.outputs[1]);
+  vectors.inv_std = output(made, norm.outputs[2]);
+  const ValueId scale = extra_output(made, norm.name + ":scale", channels, storage_type());
+  const ValueId shift = extra_output(made, norm.name + ":shift", channels, storage_type());
   operate_with_attr(made, OpType::kNormFinalize,
-                    {vectors.sum, vectors.square_sum, value_of(of.inputs[1]), value_of(of.inputs[2]),
-                     value_of(of.inputs[3]), value_of(of.inputs[4])},
+                    {vectors.sum, vectors.square_sum, value_of(norm.inputs[1]), value_of(norm.inputs[2]),
+                     value_of(norm.inputs[3]), value_of(norm.inputs[4])},
                     {vectors.mean, vectors.inv_std, scale, shift}, id);
   commit(made);
 
-  const TensorId y = of.outputs[0];
+  const TensorId y = norm.outputs[0];
   const NodeId add = options_.fusion.level >= 1 ? only_forward_reader(y, OpKind::kAdd) : kNoNode;
   if (add == kNoNode) return apply_now(id);
   unapplied_[y] = id;
@@ -196,23 +197,23 @@ void ProgramBuilder::apply_now(NodeId id) {
 }
 
 void ProgramBuilder::add(NodeId id) {
-  const Node& of = node(id);
-  const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(of.outputs[0], OpKind::kRelu) : kNoNode;
+  const Node& add = node(id);
+  const NodeId relu = options_.fusion.level >= 1 ? only_forward_reader(add.outputs[0], OpKind::kRelu) : kNoNode;
   for (std::size_t i = 0; i < 2; ++i) {
-    const TensorId operand = of.inputs[i];
+    const TensorId operand = add.inputs[i];
     const NodeId norm = graph_.tensor(operand).producer;
     if (has_value(operand) || unapplied_.contains(operand)) continue;
     // norm() did not apply this batch norm, so that the sum can apply it.
-    const TensorId other = of.inputs[1 - i];
+    const TensorId other = add.inputs[1 - i];
     if (unapplied_.contains(other)) apply_now(unapplied_.at(other));
     finalize(norm, 1);
   }
-  const bool applies = unapplied_.contains(of.inputs[0]) || unapplied_.contains(of.inputs[1]);
+  const bool applies = unapplied_.contains(add.inputs[0]) || unapplied_.contains(add.inputs[1]);
   Draft made = draft(Provider::kOwn, applies ? options_.fusion.level : relu != kNoNode ? 1 : 0, id);
-  const ValueId a = summand(made, of.inputs[0]);
-  const ValueId b = summand(made, of.inputs[1]);
+  const ValueId a = summand(made, add.inputs[0]);
+  const ValueId b = summand(made, add.inputs[1]);
   const ValueId sum =
-      relu == kNoNode ? output(made, of.outputs[0]) : inside_value(of.name + ":y", shape(of.outputs[0]));
+      relu == kNoNode ? output(made, add.outputs[0]) : inside_value(add.name + ":y", shape(add.outputs[0]));
   operate(made, OpType::kAdd, {a, b}, {sum}, id);
   if (relu != kNoNode) {
     operate(made, OpType::kRelu, {sum}, {output(made, node(relu).outputs[0])}, relu);
@@ -222,49 +223,49 @@ void ProgramBuilder::add(NodeId id) {
 }
 
 void ProgramBuilder::pointwise(NodeId id, OpType type) {
-  const Node& of = node(id);
+  const Node& layer = node(id);
   Draft made = draft(Provider::kOwn, 0, id);
-  operate_with_attr(made, type, {value_of(of.inputs[0])}, {output(made, of.outputs[0])}, id);
+  operate_with_attr(made, type, {value_of(layer.inputs[0])}, {output(made, layer.outputs[0])}, id);
   commit(made);
 }
 
 void ProgramBuilder::pool(NodeId id, OpType type) {
-  const Node& of = node(id);
+  const Node& pool = node(id);
   Draft made = draft(Provider::kOwn, 0, id);
-  std::vector<ValueId> outputs{output(made, of.outputs[0])};
+  std::vector<ValueId> outputs{output(made, pool.outputs[0])};
   if (type == OpType::kMaxPool) {
-    where_[id] = extra_output(made, of.name + ":where", shape(of.outputs[0]), DataType::kU8);
+    where_[id] = extra_output(made, pool.name + ":where", shape(pool.outputs[0]), DataType::kU8);
     outputs.push_back(where_[id]);
   }
-  operate_with_attr(made, type, {value_of(of.inputs[0])}, std::move(outputs), id);
+  operate_with_attr(made, type, {value_of(pool.inputs[0])}, std::move(outputs), id);
   commit(made);
 }
 
 void ProgramBuilder::linear(NodeId id) {
-  const Node& of = node(id);
-  const TensorId y = of.outputs[0];
-  const ValueId x = packed(value_of(of.inputs[0]), id);
+  const Node& linear = node(id);
+  const TensorId y = linear.outputs[0];
+  const ValueId x = packed(value_of(linear.inputs[0]), id);
   if (options_.fusion.level == 0) {
     Draft made = draft(Provider::kCublasLt, 0, id);
-    const ValueId product = extra_output(made, of.name + ":product", shape(y), storage_type());
-    operate(made, OpType::kLinear, {x, value_of(of.inputs[1])}, {product}, id);
+    const ValueId product = extra_output(made, linear.name + ":product", shape(y), storage_type());
+    operate(made, OpType::kLinear, {x, value_of(linear.inputs[1])}, {product}, id);
     commit(made);
     return own_bias(id, product);
   }
-  fused_product(id, x, value_of(of.inputs[1]));
+  fused_product(id, x, value_of(linear.inputs[1]));
 }
 
 void ProgramBuilder::fused_product(NodeId id, ValueId x, ValueId w) {
-  const Node& of = node(id);
-  const TensorId y = of.outputs[0];
-  const bool bias = of.inputs.size() > 2;
+  const Node& layer = node(id);
+  const TensorId y = layer.outputs[0];
+  const bool bias = layer.inputs.size() > 2;
   const NodeId relu = only_forward_reader(y, OpKind::kRelu);
   Draft made = draft(Provider::kCublasLt, 1, id);
-  ValueId result = bias || relu != kNoNode ? inside_value(of.name + ":product", shape(y)) : output(made, y);
+  ValueId result = bias || relu != kNoNode ? inside_value(layer.name + ":product", shape(y)) : output(made, y);
   operate(made, OpType::kLinear, {x, w}, {result}, id);
   if (bias) {
-    const ValueId biased = relu == kNoNode ? output(made, y) : inside_value(of.name + ":biased", shape(y));
-    operate(made, OpType::kBias, {result, value_of(of.inputs[2])}, {biased}, id);
+    const ValueId biased = relu == kNoNode ? output(made, y) : inside_value(layer.name + ":biased", shape(y));
+    operate(made, OpType::kBias, {result, value_of(layer.inputs[2])}, {biased}, id);
     result = biased;
   }
   if (relu != kNoNode) {
@@ -276,8 +277,8 @@ void ProgramBuilder::fused_product(NodeId id, ValueId x, ValueId w) {
 
 // Copies those inputs that no launch has written directly into a slice of the result.
 void ProgramBuilder::concat(NodeId id) {
-  const Node& of = node(id);
-  const TensorId y = of.outputs[0];
+  const Node& concat = node(id);
+  const TensorId y = concat.outputs[0];
   Draft made = draft(Provider::kOwn, 0, id);
   ValueId whole = kNoValue;
   if (has_value(y)) {
@@ -287,7 +288,7 @@ void ProgramBuilder::concat(NodeId id) {
     value_of_[static_cast<std::size_t>(y)] = whole;
   }
   std::int64_t channel = 0;
-  for (const TensorId input : of.inputs) {
+  for (const TensorId input : concat.inputs) {
     const ValueId from = value_of(input);
     const Value& value = program_.value(from);
     if (value.parent != whole || value.channel != channel) {
@@ -309,13 +310,14 @@ void ProgramBuilder::concat(NodeId id) {
 }
 
 void ProgramBuilder::loss(NodeId id) {
-  const Node& of = node(id);
+  const Node& loss = node(id);
   Draft made = draft(Provider::kOwn, 0, id);
-  const ValueId value = output(made, of.outputs[0]);
+  const ValueId value = output(made, loss.outputs[0]);
   // Probabilities are fp32, because the backward pass subtracts one from them and divides them by the batch size.
-  const ValueId probabilities = extra_output(made, of.name + ":probabilities", shape(of.outputs[1]), DataType::kF32);
-  made.bound.emplace_back(of.outputs[1], probabilities);
-  operate_with_attr(made, OpType::kSoftmaxCrossEntropy, {value_of(of.inputs[0]), value_of(of.inputs[1])},
+  const ValueId probabilities =
+      extra_output(made, loss.name + ":probabilities", shape(loss.outputs[1]), DataType::kF32);
+  made.bound.emplace_back(loss.outputs[1], probabilities);
+  operate_with_attr(made, OpType::kSoftmaxCrossEntropy, {value_of(loss.inputs[0]), value_of(loss.inputs[1])},
                     {value, probabilities}, id);
   commit(made);
 }

@@ -214,11 +214,12 @@ ValueId ProgramBuilder::summand(Draft& draft, TensorId id) {
 }
 
 ValueId ProgramBuilder::applied_again(Draft& draft, NodeId norm, bool again) {
-  const Node& of = node(norm);
+  const Node& norm_node = node(norm);
   const NormVectors& vectors = norms_.at(norm);
-  const ValueId value = inside_value(of.name + ":applied", shape(of.outputs[0]));
+  const ValueId value = inside_value(norm_node.name + ":applied", shape(norm_node.outputs[0]));
   operate(draft, OpType::kNormApply,
-          {value_of(of.inputs[0]), vectors.mean, vectors.inv_std, value_of(of.inputs[1]), value_of(of.inputs[2])},
+          {value_of(norm_node.inputs[0]), vectors.mean, vectors.inv_std, value_of(norm_node.inputs[1]),
+           value_of(norm_node.inputs[2])},
           {value}, norm, again);
   return value;
 }
@@ -266,8 +267,8 @@ void ProgramBuilder::commit(Draft& draft) {
 ValueId ProgramBuilder::packed(ValueId id, NodeId at) {
   if (program_.value(id).parent == kNoValue) return id;
   Draft copy = draft(Provider::kOwn, 0, at);
-  const Value of = program_.value(id);
-  const ValueId value = extra_output(copy, of.name + ":packed", of.shape, of.type);
+  const Value sliced = program_.value(id);
+  const ValueId value = extra_output(copy, sliced.name + ":packed", sliced.shape, sliced.type);
   operate(copy, OpType::kCopy, {id}, {value}, at);
   commit(copy);
   return value;

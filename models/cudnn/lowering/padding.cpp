@@ -28,13 +28,13 @@ bool ProgramBuilder::pads_images(TensorId id) const {
 }
 
 ProgramBuilder::Padded ProgramBuilder::add_padded(Value own) {
-  const Shape& of = own.shape;
-  const std::int64_t channels = of[of.rank() - 1];
+  const Shape& shape = own.shape;
+  const std::int64_t channels = shape[shape.rank() - 1];
   const auto padded = static_cast<std::int64_t>(align_up(
       static_cast<std::size_t>(channels), static_cast<std::size_t>(image_channels_multiple(options_.compute))));
   Value whole{.name = own.name + ":padded",
               .storage = own.storage,
-              .shape = of.rank() == 4 ? Shape{of[0], of[1], of[2], padded} : Shape{of[0], padded},
+              .shape = shape.rank() == 4 ? Shape{shape[0], shape[1], shape[2], padded} : Shape{shape[0], padded},
               .type = own.type,
               .padding = padded - channels};
   own.parent = add_value(std::move(whole));
@@ -96,15 +96,15 @@ Shape ProgramBuilder::as_matrix(TensorId weight) const {
 }
 
 void ProgramBuilder::columns_conv(NodeId id) {
-  const Node& of = node(id);
-  const TensorId y = of.outputs[0];
-  const Shape weight = as_matrix(of.inputs[1]);
+  const Node& conv = node(id);
+  const TensorId y = conv.outputs[0];
+  const Shape weight = as_matrix(conv.inputs[1]);
   const ValueId w = padded_copy(id, weight);
   Draft gather = draft(Provider::kOwn, 1, id);
   const Shape matrix{shape(y).count() / shape(y)[3], program_.value(w).shape[1]};
-  const ValueId columns = extra_output(gather, of.name + ":columns", matrix, storage_type());
+  const ValueId columns = extra_output(gather, conv.name + ":columns", matrix, storage_type());
   program_.values[static_cast<std::size_t>(columns)].padding = matrix[1] - weight[1];
-  operate_with_attr(gather, OpType::kColumns, {value_of(of.inputs[0])}, {columns}, id);
+  operate_with_attr(gather, OpType::kColumns, {value_of(conv.inputs[0])}, {columns}, id);
   commit(gather);
   columns_[id] = columns;
   fused_product(id, columns, w);
@@ -113,21 +113,21 @@ void ProgramBuilder::columns_conv(NodeId id) {
 // The product has a few thousand results, each a sum over millions of pixels. The sums are split by images, so that the
 // product fills a GPU. The parts are added up in fp32 in a fixed order.
 void ProgramBuilder::columns_backward_weights(NodeId id) {
-  const Node& of = node(id);
-  const ValueId columns = columns_.at(of.forward), dy = packed(value_of(of.inputs[1]), id);
-  const Shape weight = as_matrix(node(of.forward).inputs[1]);
+  const Node& backward = node(id);
+  const ValueId columns = columns_.at(backward.forward), dy = packed(value_of(backward.inputs[1]), id);
+  const Shape weight = as_matrix(node(backward.forward).inputs[1]);
   Draft made = draft(Provider::kCublasLt, 1, id);
-  const ValueId parts = extra_output(made, of.name + ":parts",
+  const ValueId parts = extra_output(made, backward.name + ":parts",
                                      {graph_.batch_size, weight[0], program_.value(columns).shape[1]}, DataType::kF32);
   operate(made, OpType::kLinearBackwardWeights, {columns, dy}, {parts}, id);
   commit(made);
   Draft sum = draft(Provider::kOwn, 1, id);
   Casts casts;
-  const ValueId whole = padded_gradient(sum, of.outputs[0], weight, options_.gradient, casts);
+  const ValueId whole = padded_gradient(sum, backward.outputs[0], weight, options_.gradient, casts);
   operate(sum, OpType::kPartialSum, {parts}, {whole}, id);
   commit(sum);
   cast_gradients(casts);
-  if (of.outputs.size() > 1) bias_gradient(id);
+  if (backward.outputs.size() > 1) bias_gradient(id);
 }
 
 ValueId ProgramBuilder::operand(TensorId id) const {

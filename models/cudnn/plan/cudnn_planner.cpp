@@ -46,8 +46,8 @@ class CudnnPlanner final : public Planner {
   Plan plan(const Graph& graph, const PlanOptions& options) override {
     Oracle oracle(*this, options);
     Program program = lower(graph, lowering_options(options), oracle);
-    Plan plan = assemble(graph, options, std::move(program), [&](const Program& of, const Group& group) {
-      return oracle.answer(of, group, std::max(options.candidates, std::size_t{1})).choices;
+    Plan plan = assemble(graph, options, std::move(program), [&](const Program& lowered, const Group& group) {
+      return oracle.answer(lowered, group, std::max(options.candidates, std::size_t{1})).choices;
     });
     plan.cudnn = cudnn_version();
     plan.device = device_;
@@ -75,7 +75,7 @@ class CudnnPlanner final : public Planner {
     /// Returns up to `most` engines that pass the filter and have not failed, from the first of cuDNN's lists with such
     /// an engine.
     Answer answer(const Program& program, const Group& group, std::size_t most) {
-      Answer found;
+      Answer answer;
       std::set<std::string> reasons;
       const std::string key = signature(program, group);
       for (const HeuristicsMode mode : {HeuristicsMode::kA, HeuristicsMode::kB, HeuristicsMode::kFallback}) {
@@ -83,31 +83,31 @@ class CudnnPlanner final : public Planner {
         // asking for mode A.
         if (mode == HeuristicsMode::kB && group.operations.size() > 1) continue;
         EngineList& list = planner_.ask(program, group, mode);
-        for (std::size_t i = 0; found.choices.size() < most && list.at(i) != nullptr; ++i) {
+        for (std::size_t i = 0; answer.choices.size() < most && list.at(i) != nullptr; ++i) {
           const EngineChoice& choice = *list.at(i);
           std::string why = rejection(choice, filter_);
           if (why.empty() && choice.compiled_at_run_time && sums_beside_product(group)) {
-            found.why = kSlowSums;  // cuDNN lists precompiled engines first, so all later engines are slow too
+            answer.why = kSlowSums;  // cuDNN lists precompiled engines first, so all later engines are slow too
             break;
           }
           if (const std::string* failure = find_failure(options_.failed, key, choice.text()); failure != nullptr) {
             why = *failure;
           }
           if (why.empty()) {
-            found.choices.push_back(choice);
+            answer.choices.push_back(choice);
           } else {
             reasons.insert(std::move(why));
           }
         }
-        if (!found.choices.empty() || !found.why.empty()) return found;
+        if (!answer.choices.empty() || !answer.why.empty()) return answer;
         if (!list.why().empty()) reasons.insert(list.why());
       }
-      for (const std::string& reason : reasons) found.why += (found.why.empty() ? "" : "; ") + reason;
-      if (found.why.empty()) found.why = "no engine knows it";
+      for (const std::string& reason : reasons) answer.why += (answer.why.empty() ? "" : "; ") + reason;
+      if (answer.why.empty()) answer.why = "no engine knows it";
       if (!has_driver_library()) {
-        found.why += " (engines compiled at run time could not answer: there is no libcuda.so.1)";
+        answer.why += " (engines compiled at run time could not answer: there is no libcuda.so.1)";
       }
-      return found;
+      return answer;
     }
 
    private:
@@ -117,10 +117,10 @@ class CudnnPlanner final : public Planner {
   };
 
   EngineList& ask(const Program& program, const Group& group, HeuristicsMode mode) {
-    const auto [found, first] = answers_.try_emplace(std::to_string(static_cast<int>(mode)) + signature(program, group),
+    const auto [known, first] = answers_.try_emplace(std::to_string(static_cast<int>(mode)) + signature(program, group),
                                                      *library_, target_, program, group, mode);
     ++(first ? questions_.asked : questions_.known);
-    return found->second;
+    return known->second;
   }
 
   std::shared_ptr<const Library> library_;

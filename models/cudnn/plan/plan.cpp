@@ -74,14 +74,14 @@ Plan assemble(const Graph& graph, const PlanOptions& options, Program program,
       continue;
     }
     const std::string key = signature(plan.program, group);
-    const auto [found, first] = index.emplace(key, static_cast<int>(plan.engines.size()));
+    const auto [known, first] = index.emplace(key, static_cast<int>(plan.engines.size()));
     if (first) {
       plan.engines.push_back({.signature = key, .choices = choices(plan.program, group), .chosen = 0, .groups = 0});
       HVD_ASSERT(!plan.engines.back().choices.empty());  // lower() keeps only groups that have an engine
     }
-    EngineCandidates& engine = plan.engines[static_cast<std::size_t>(found->second)];
+    EngineCandidates& engine = plan.engines[static_cast<std::size_t>(known->second)];
     ++engine.groups;
-    plan.engine_of.push_back(found->second);
+    plan.engine_of.push_back(known->second);
     plan.workspace_bytes = std::max(plan.workspace_bytes, engine.choices[engine.chosen].workspace_bytes);
   }
   plan.memory = lay_out(graph, plan.program, options.compute, options.gradient);

@@ -40,11 +40,11 @@ bool parse_choice(std::string_view text, EngineChoice& choice) {
   std::string_view knobs = text.substr(open + 1, text.size() - open - 2);
   while (!knobs.empty()) {
     const std::size_t comma = std::min(knobs.find(','), knobs.size());
-    const std::string_view one = knobs.substr(0, comma);
-    const std::size_t equals = one.find('=');
+    const std::string_view knob_text = knobs.substr(0, comma);
+    const std::size_t equals = knob_text.find('=');
     Knob knob;
-    if (equals == std::string_view::npos || !parse_number(one.substr(0, equals), knob.type) ||
-        !parse_number(one.substr(equals + 1), knob.value)) {
+    if (equals == std::string_view::npos || !parse_number(knob_text.substr(0, equals), knob.type) ||
+        !parse_number(knob_text.substr(equals + 1), knob.value)) {
       return false;
     }
     choice.knobs.push_back(knob);

@@ -15,8 +15,8 @@ using kernels::Stream;
 // Returns a launch of our kernel that computes the product's epilogue.
 Launch epilogue_launch(const Addresses& at, const Group& group, const Product& product, const kernels::Table& kernels) {
   if (product.bias_gradient != nullptr) {
-    const Operation& of = group.operations.back();
-    return [run = kernels.bias_gradient, dy = at.matrix(of.inputs[0]), out = product.bias_gradient,
+    const Operation& bias_gradient = group.operations.back();
+    return [run = kernels.bias_gradient, dy = at.matrix(bias_gradient.inputs[0]), out = product.bias_gradient,
             type = product.bias_type,
             workspace = at.arenas().workspace.data()](Stream stream) { run(dy, out, type, workspace, stream); };
   }

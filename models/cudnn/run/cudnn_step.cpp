@@ -53,11 +53,12 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
                                 .workspace_cap_bytes = cudnn.workspace_cap_bytes};
   cudnn::PlanSource plan_source;
   plan_source.fusions = cudnn.other_fusions ? cudnn::worth_timing(cudnn.fusion) : std::vector{cudnn.fusion};
-  plan_source.plan = [&](const Graph& of, const cudnn::FusionOptions& fusion, const cudnn::EngineFailures& failed) {
+  plan_source.plan = [&](const Graph& step_graph, const cudnn::FusionOptions& fusion,
+                         const cudnn::EngineFailures& failed) {
     cudnn::PlanOptions way = plan;
     way.fusion = fusion;
     way.failed = failed;
-    return planner->plan(of, way);
+    return planner->plan(step_graph, way);
   };
   return cudnn::make_executor(std::move(graph), plan_source,
                               {.seed = options.seed,

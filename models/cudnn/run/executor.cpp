@@ -272,10 +272,11 @@ class Executor final : public DeviceStep {
     HVD_ASSERT(graph_.losses.size() <= kMaxLosses);
     const Addresses at = addresses();
     for (std::size_t i = 0; i < plan_.program.groups.size(); ++i) {
-      const Operation& of = plan_.program.groups[i].operations.front();
-      if (of.type != OpType::kSoftmaxCrossEntropy) continue;
+      const Operation& operation = plan_.program.groups[i].operations.front();
+      if (operation.type != OpType::kSoftmaxCrossEntropy) continue;
       const std::size_t index = loss_after_.size();
-      loss_after_[i] = {.index = index, .device = at.at(of.outputs[0]), .weight = std::get<LossAttr>(of.attr).weight};
+      loss_after_[i] = {
+          .index = index, .device = at.at(operation.outputs[0]), .weight = std::get<LossAttr>(operation.attr).weight};
     }
   }
 

@@ -24,6 +24,7 @@ struct ExecutorOptions {
   int rank = 0;
 };
 
+/// Where the executor gets its plans from: the fusions to choose from, and a function that plans with one of them.
 struct PlanSource {
   /// At least one fusion. The step uses the first fusion, unless another fusion was faster in this run or in an earlier
   /// run.

@@ -92,17 +92,17 @@ void GroupLauncher::build_ahead(const Plan& plan, const std::vector<Candidate>& 
 GroupLauncher::Finalized GroupLauncher::finalized(Plan& plan, std::size_t e, std::size_t choice,
                                                   EngineFailures& failures) {
   EngineCandidates& engine = plan.engines[e];
-  EngineChoice& of = engine.choices[choice];
-  if (find_failure(failures, engine.signature, of.text()) != nullptr) return nullptr;
+  EngineChoice& engine_choice = engine.choices[choice];
+  if (find_failure(failures, engine.signature, engine_choice.text()) != nullptr) return nullptr;
   build_ahead(plan, {{.engine = e, .choice = choice}}, failures);
-  const auto found = finalized_.find(key_of(engine, of));
-  if (found == finalized_.end()) return nullptr;
-  of.workspace_bytes = found->second->workspace_bytes();
-  of.finalised = true;
-  std::string why = rejection(of, filter_of(plan.options));
-  if (why.empty()) return found->second;
-  failures[engine.signature][of.text()] = std::move(why);
-  finalized_.erase(found);
+  const auto made = finalized_.find(key_of(engine, engine_choice));
+  if (made == finalized_.end()) return nullptr;
+  engine_choice.workspace_bytes = made->second->workspace_bytes();
+  engine_choice.finalised = true;
+  std::string why = rejection(engine_choice, filter_of(plan.options));
+  if (why.empty()) return made->second;
+  failures[engine.signature][engine_choice.text()] = std::move(why);
+  finalized_.erase(made);
   return nullptr;
 }
 
@@ -219,8 +219,9 @@ std::optional<double> GroupLauncher::microseconds(const Launch& launch, gpu::Str
     for (int i = 0; i < kLaunches; ++i) launch(native(stream));
     runtime_.record(end, stream);
     runtime_.synchronize(end.view(), Deadline::after(std::chrono::seconds(60)), "timing an engine");
-    const double each = std::chrono::duration<double, std::micro>(runtime_.elapsed(begin, end)).count() / kLaunches;
-    best = round == 0 ? each : std::min(best, each);
+    const double per_launch =
+        std::chrono::duration<double, std::micro>(runtime_.elapsed(begin, end)).count() / kLaunches;
+    best = round == 0 ? per_launch : std::min(best, per_launch);
   }
   return best;
 }
@@ -254,10 +255,10 @@ std::vector<Winner> GroupLauncher::tune_products(const Plan& plan, const Address
   for (const Group& group : plan.program.groups) {
     if (group.provider != Provider::kCublasLt) continue;
     const auto candidates = cublaslt_launcher_.candidates(addresses, group, plan.options.compute, kernels_);
-    const auto [found, first] = winners.try_emplace(signature_hash(candidates.front().product));
+    const auto [known, first] = winners.try_emplace(signature_hash(candidates.front().product));
     if (!first) continue;
-    Winner& winner = found->second;
-    winner.signature = found->first;
+    Winner& winner = known->second;
+    winner.signature = known->first;
     for (const CublasLtLauncher::Candidate& candidate : candidates) {
       std::string why;
       const std::optional<double> time = microseconds(candidate.launch, stream, why);

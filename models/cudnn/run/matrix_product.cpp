@@ -84,18 +84,18 @@ Product product_of(const Addresses& at, const Group& group) {
       break;
     }
   }
-  for (const Operation& of : group.operations) {
-    switch (of.type) {
+  for (const Operation& operation : group.operations) {
+    switch (operation.type) {
       case OpType::kBias:
-        product.bias = at.at(of.inputs[1]);
-        product.bias_type = program.value(of.inputs[1]).type;
+        product.bias = at.at(operation.inputs[1]);
+        product.bias_type = program.value(operation.inputs[1]).type;
         break;
       case OpType::kRelu: product.relu = true; break;
       case OpType::kBiasGradient:
-        product.bias_gradient = at.at(of.outputs[0]);
-        product.bias_type = program.value(of.outputs[0]).type;
+        product.bias_gradient = at.at(operation.outputs[0]);
+        product.bias_type = program.value(operation.outputs[0]).type;
         break;
-      default: HVD_ASSERT(&of == &first);
+      default: HVD_ASSERT(&operation == &first);
     }
   }
   return product;
@@ -167,8 +167,8 @@ ProductAlgorithms BoundProduct::algorithms() const {
 std::string BoundProduct::key() const {
   std::string text =
       product_.text + " epilogue " + std::to_string(epilogue_of(product_)) + " compute " + std::string(name(compute_));
-  for (const Operand* of : {&product_.a, &product_.b, &product_.d}) {
-    text += " " + std::string(hvd::name(of->type)) + "/" + std::to_string(alignment_of(of->data));
+  for (const Operand* operand : {&product_.a, &product_.b, &product_.d}) {
+    text += " " + std::string(hvd::name(operand->type)) + "/" + std::to_string(alignment_of(operand->data));
   }
   return text;
 }
@@ -199,18 +199,19 @@ BoundProduct::Owner<cublasLtMatmulDescOpaque_t> BoundProduct::make_description(C
   return owner;
 }
 
-BoundProduct::Owner<cublasLtMatrixLayoutOpaque_t> BoundProduct::make_layout(const Operand& of) const {
+BoundProduct::Owner<cublasLtMatrixLayoutOpaque_t> BoundProduct::make_layout(const Operand& operand) const {
   cublasLtMatrixLayout_t raw = nullptr;
-  library_.check(library_.call().create_layout(&raw, cublas_type(of.type), static_cast<std::uint64_t>(of.rows),
-                                               static_cast<std::uint64_t>(of.columns), of.rows),
-                 "cublasLtMatrixLayoutCreate");
+  library_.check(
+      library_.call().create_layout(&raw, cublas_type(operand.type), static_cast<std::uint64_t>(operand.rows),
+                                    static_cast<std::uint64_t>(operand.columns), operand.rows),
+      "cublasLtMatrixLayoutCreate");
   Owner<cublasLtMatrixLayoutOpaque_t> owner(raw, library_.call().destroy_layout);
   const auto set = [&](cublasLtMatrixLayoutAttribute_t name, const auto& value) {
     library_.check(library_.call().set_layout(raw, name, &value, sizeof value), "cublasLtMatrixLayoutSetAttribute");
   };
-  if (of.batch == 1) return owner;
-  set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(of.batch));
-  set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, std::int64_t{of.rows * of.columns});
+  if (operand.batch == 1) return owner;
+  set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(operand.batch));
+  set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, std::int64_t{operand.rows * operand.columns});
   return owner;
 }
 

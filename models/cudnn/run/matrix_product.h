@@ -63,7 +63,7 @@ class BoundProduct {
   using Owner = std::unique_ptr<Opaque, cublasStatus_t(CUBLASWINAPI*)(Opaque*)>;
 
   [[nodiscard]] Owner<cublasLtMatmulDescOpaque_t> make_description(ComputeType compute) const;
-  [[nodiscard]] Owner<cublasLtMatrixLayoutOpaque_t> make_layout(const Operand& of) const;
+  [[nodiscard]] Owner<cublasLtMatrixLayoutOpaque_t> make_layout(const Operand& operand) const;
   [[nodiscard]] Owner<cublasLtMatmulPreferenceOpaque_t> make_preference() const;
 
   const CublasLt& library_;

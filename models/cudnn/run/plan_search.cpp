@@ -27,14 +27,14 @@ std::string seconds_text(std::chrono::steady_clock::duration time) {
 /// Device memory of a step, allocated while engines are tried or timed in it.
 class PlanSearch::TrialMemory {
  public:
-  TrialMemory(const PlanSearch& of, const Plan& plan)
-      : runtime_(of.runtime_),
+  TrialMemory(const PlanSearch& search, const Plan& plan)
+      : runtime_(search.runtime_),
         plan_(plan),
-        stream_(of.stream_),
-        workspace_(of.launcher_.workspace_bytes(plan)),
+        stream_(search.stream_),
+        workspace_(search.launcher_.workspace_bytes(plan)),
         memory_(
             runtime_, plan.memory,
-            memory_need(plan.memory, of.graph_.batch_size, workspace_, static_cast<int>(PinnedSlots::kSlots)),
+            memory_need(plan.memory, search.graph_.batch_size, workspace_, static_cast<int>(PinnedSlots::kSlots)),
             workspace_, [this](std::size_t bytes) { return gradients(bytes); }, stream_) {}
   TrialMemory(const TrialMemory&) = delete;
   TrialMemory& operator=(const TrialMemory&) = delete;
@@ -117,8 +117,9 @@ PlanSearch::RunnablePlan PlanSearch::fastest(RunnablePlan best) {
   }
   if (!options_.tune) return best;
   const RunnablePlan first = best;
-  const auto time = [](const RunnablePlan& of) {
-    return fmt::format("{:.2f} ms with {}", *of.microseconds * 1e-3, text(fusion_that_runs(of.plan.options)));
+  const auto time = [](const RunnablePlan& candidate) {
+    return fmt::format("{:.2f} ms with {}", *candidate.microseconds * 1e-3,
+                       text(fusion_that_runs(candidate.plan.options)));
   };
   for (std::size_t i = 1; i < fusions.size(); ++i) {
     if_it_fits(fusions[i], [&] {
@@ -339,27 +340,27 @@ std::vector<Winner> PlanSearch::timed_here(Plan timed, EngineFailures& new_failu
 /// A step with initial weights and synthetic images, so that timed launches work on numbers like those in training.
 class PlanSearch::TrialStep {
  public:
-  TrialStep(const PlanSearch& of, const Plan& plan)
-      : trial_memory(of, plan),
-        weights_(of.graph_, plan, trial_memory.memory(), of.kernels_, of.runtime_, trial_memory.stream()) {
-    weights_.upload_constants(first_loss_scale(plan.options.compute, of.options_.loss_scale));
-    weights_.upload_initial(of.options_.seed);
-    const Shape& shape = of.graph_.tensor(of.graph_.images).shape;
+  TrialStep(const PlanSearch& search, const Plan& plan)
+      : trial_memory(search, plan),
+        weights_(search.graph_, plan, trial_memory.memory(), search.kernels_, search.runtime_, trial_memory.stream()) {
+    weights_.upload_constants(first_loss_scale(plan.options.compute, search.options_.loss_scale));
+    weights_.upload_initial(search.options_.seed);
+    const Shape& shape = search.graph_.tensor(search.graph_.images).shape;
     const kernels::StepScalars* scalars = trial_memory.memory().scalars();
-    of.kernels_.synthetic_batch({.seed = of.options_.seed,
-                                 .image_elements = shape.count() / shape[0],
-                                 .classes = of.graph_.classes,
-                                 .samples = shape[0],
-                                 .first_sample = &scalars->first_sample},
-                                trial_memory.addresses().matrix(images_of(of.graph_, plan.program)),
-                                reinterpret_cast<std::int32_t*>(trial_memory.memory().arenas().labels.data()),
-                                trial_memory.native());
-    launches_ = of.launcher_.bind(plan, trial_memory.addresses(),
-                                  {.graph = of.graph_,
-                                   .kernels = of.kernels_,
-                                   .seed = of.options_.seed,
-                                   .scalars = scalars,
-                                   .loss_scale = trial_memory.memory().loss_scale()});
+    search.kernels_.synthetic_batch({.seed = search.options_.seed,
+                                     .image_elements = shape.count() / shape[0],
+                                     .classes = search.graph_.classes,
+                                     .samples = shape[0],
+                                     .first_sample = &scalars->first_sample},
+                                    trial_memory.addresses().matrix(images_of(search.graph_, plan.program)),
+                                    reinterpret_cast<std::int32_t*>(trial_memory.memory().arenas().labels.data()),
+                                    trial_memory.native());
+    launches_ = search.launcher_.bind(plan, trial_memory.addresses(),
+                                      {.graph = search.graph_,
+                                       .kernels = search.kernels_,
+                                       .seed = search.options_.seed,
+                                       .scalars = scalars,
+                                       .loss_scale = trial_memory.memory().loss_scale()});
   }
   void enqueue() const {
     for (const Launch& launch : launches_) launch(trial_memory.native());

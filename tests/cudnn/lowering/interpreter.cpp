@@ -37,10 +37,10 @@ Interpreter::Data Interpreter::read(ValueId id) const {
   const Data& root = memory_[static_cast<std::size_t>(place.root)];
   HVD_ASSERT(!root.empty());
   if (place.root == id) return root;
-  const Shape& of = shape(id);
-  const std::int64_t channels = of[of.rank() - 1];
-  Data data(static_cast<std::size_t>(of.count()));
-  for (std::int64_t i = 0; i < of.count(); ++i) {
+  const Shape& slice_shape = shape(id);
+  const std::int64_t channels = slice_shape[slice_shape.rank() - 1];
+  Data data(static_cast<std::size_t>(slice_shape.count()));
+  for (std::int64_t i = 0; i < slice_shape.count(); ++i) {
     data[static_cast<std::size_t>(i)] =
         root[static_cast<std::size_t>(i / channels * place.channels + place.offset + i % channels)];
   }
@@ -90,10 +90,11 @@ void Interpreter::run(const Operation& operation, std::span<const std::int32_t> 
     case OpType::kDropout:
     case OpType::kDropoutBackward: {
       const auto& attr = std::get<DropoutAttr>(operation.attr);
-      const Shape& of = shape(out);
+      const Shape& out_shape = shape(out);
       std::vector<std::uint8_t> keep(y.size());
-      dropout_mask(attr, {.seed = seed, .features = static_cast<std::uint64_t>(of.count() / of[0])}, keep);
-      reference::dropout(keep, dropout_scale(attr), {x, of}, {y, of});
+      dropout_mask(attr, {.seed = seed, .features = static_cast<std::uint64_t>(out_shape.count() / out_shape[0])},
+                   keep);
+      reference::dropout(keep, dropout_scale(attr), {x, out_shape}, {y, out_shape});
       return write(out, std::move(y));
     }
     case OpType::kSoftmaxCrossEntropy: {
@@ -151,8 +152,9 @@ bool Interpreter::run_product(const Operation& operation) {
       const bool in_parts = dw.rank() == 3;
       const std::int64_t parts = in_parts ? dw[0] : 1, rows = first.shape[0] / parts;
       const Shape part = in_parts ? Shape{dw[1], dw[2]} : dw;
-      const auto part_of = [&](auto& data, std::int64_t of, std::int64_t p) {
-        return std::span(data).subspan(static_cast<std::size_t>(p * of), static_cast<std::size_t>(of));
+      const auto part_of = [&](auto& data, std::int64_t part_elements, std::int64_t p) {
+        return std::span(data).subspan(static_cast<std::size_t>(p * part_elements),
+                                       static_cast<std::size_t>(part_elements));
       };
       for (std::int64_t p = 0; p < parts; ++p) {
         Data bias(static_cast<std::size_t>(part[0]));

@@ -217,9 +217,9 @@ TEST(Lowering, WritesBranchesIntoTheirConcatenation) {
 std::string shapes_of(const Program& program, OpType type, std::int64_t side) {
   std::string text;
   for (const Group& group : program.groups) {
-    for (const Operation& of : group.operations) {
-      if (of.type != type || program.value(of.inputs[0]).shape[1] != side) continue;
-      for (const std::vector<ValueId>& ids : {of.inputs, of.outputs}) {
+    for (const Operation& operation : group.operations) {
+      if (operation.type != type || program.value(operation.inputs[0]).shape[1] != side) continue;
+      for (const std::vector<ValueId>& ids : {operation.inputs, operation.outputs}) {
         for (const ValueId id : ids) text += (text.empty() ? "" : " ") + program.value(id).shape.text();
       }
     }

@@ -260,20 +260,22 @@ Found find_winners(Plan& plan, const std::vector<FusionOptions>& ways) {
   std::vector<Winner> all = borrow_winners(folder, plan, own.list);
   std::set<std::uint64_t> wanted;
   for (const EngineCandidates& engine : plan.engines) wanted.insert(signature_hash(engine.signature));
-  std::erase_if(all, [&](const Winner& of) { return of.algorithm.empty() && !wanted.contains(of.signature); });
-  Found found{.own = own.list.size(), .borrowed = all.size(), .asked = plan.engines.size()};
+  std::erase_if(all,
+                [&](const Winner& winner) { return winner.algorithm.empty() && !wanted.contains(winner.signature); });
+  Found counts{.own = own.list.size(), .borrowed = all.size(), .asked = plan.engines.size()};
   all.insert(all.end(), own.list.begin(), own.list.end());
   std::set<std::uint64_t> signatures;
   for (const Winner& winner : all) {
     if (winner.algorithm.empty()) signatures.insert(winner.signature);
-    if (!winner.algorithm.empty()) found.products.push_back(winner.signature);
+    if (!winner.algorithm.empty()) counts.products.push_back(winner.signature);
   }
-  for (const EngineCandidates& engine : plan.engines) found.known += signatures.count(signature_hash(engine.signature));
-  found.chosen = found.asked - choose_winners(plan, all);
+  for (const EngineCandidates& engine : plan.engines)
+    counts.known += signatures.count(signature_hash(engine.signature));
+  counts.chosen = counts.asked - choose_winners(plan, all);
   for (std::size_t i = 0; i < ways.size(); ++i) {
-    if (own.fusion == text(ways[i])) found.kept_way = std::to_string(i);
+    if (own.fusion == text(ways[i])) counts.kept_way = std::to_string(i);
   }
-  return found;
+  return counts;
 }
 
 std::vector<std::string> split(const std::string& text) {
@@ -292,11 +294,11 @@ TEST_F(Guard, WinnersRecordedOnTheH200AreFound) {
     for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16}) {
       const PlanOptions options{.compute = compute, .gradient = DataType::kF32, .fusion = {}};
       const std::vector<FusionOptions> ways = worth_timing(options.fusion);
-      const auto plan = [&](const Graph& of, const FusionOptions& fusion, const EngineFailures& failed) {
+      const auto plan = [&](const Graph& step_graph, const FusionOptions& fusion, const EngineFailures& failed) {
         EXPECT_TRUE(failed.empty());
         PlanOptions way = options;
         way.fusion = fusion;
-        return planner("h200").plan(of, way);
+        return planner("h200").plan(step_graph, way);
       };
       // Here the step itself loads the winners and uses the way to fuse that their file names.
       const std::vector<std::string> lines =
@@ -307,14 +309,14 @@ TEST_F(Guard, WinnersRecordedOnTheH200AreFound) {
       ASSERT_NE(engines, lines.end());
       for (const FusionOptions& fusion : ways) {
         Plan way = plan(graph, fusion, {});
-        const Found found = find_winners(way, ways);
-        const auto products = std::count_if(found.products.begin(), found.products.end(), [&](std::uint64_t product) {
+        const Found counts = find_winners(way, ways);
+        const auto products = std::count_if(counts.products.begin(), counts.products.end(), [&](std::uint64_t product) {
           return engines->find(hex64(product)) != std::string::npos;
         });
         std::ostringstream figures;
-        figures << "own " << found.own << " borrowed " << found.borrowed << " asked " << found.asked << " known "
-                << found.known << " chosen " << found.chosen << " products " << products << " kept-way "
-                << found.kept_way;
+        figures << "own " << counts.own << " borrowed " << counts.borrowed << " asked " << counts.asked << " known "
+                << counts.known << " chosen " << counts.chosen << " products " << products << " kept-way "
+                << counts.kept_way;
         check("winners " + case_name("h200", graph, way.options), figures.str(), split(chosen_text(way)));
       }
     }

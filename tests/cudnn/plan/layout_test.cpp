@@ -226,8 +226,8 @@ TEST(Fusions, WorthTimingAreOfTheSameLevelAndBelow) {
 
 TEST(Winners, OfOtherProgramsAreBorrowedForEqualGroups) {
   Plan plan = small_plan();
-  const Winner one{.signature = signature_hash("one"), .choice = plan.engines[0].choices[1], .microseconds = 3};
-  Winner slower = one, three = one, product;
+  const Winner first{.signature = signature_hash("one"), .choice = plan.engines[0].choices[1], .microseconds = 3};
+  Winner slower = first, three = first, product;
   slower.choice = plan.engines[0].choices[0];
   three.signature = signature_hash("three");
   product.signature = 7;
@@ -239,18 +239,18 @@ TEST(Winners, OfOtherProgramsAreBorrowedForEqualGroups) {
   Plan other_gpu = plan;
   other_gpu.device = "NVIDIA A100";
   save_winners((folder / "a.winners").string(), other_gpu, winners_of(slower));
-  save_winners((folder / "b.winners").string(), plan, {.list = {one, three, product}, .why_not = {}});
+  save_winners((folder / "b.winners").string(), plan, {.list = {first, three, product}, .why_not = {}});
   save_winners((folder / "c.winners").string(), plan, winners_of(slower));
   save_winners((folder / "a.txt").string(), plan, winners_of(slower));
   const std::vector<Winner> borrowed = borrow_winners(folder.string(), plan, {});
   ASSERT_EQ(borrowed.size(), 3U) << "the winner of the first file for each signature";
-  EXPECT_EQ(borrowed[0].choice.text(), one.choice.text());
+  EXPECT_EQ(borrowed[0].choice.text(), first.choice.text());
   EXPECT_EQ(borrowed[2].algorithm, "lt:0");
   EXPECT_EQ(borrow_winners(folder.string(), plan, {slower}).size(), 2U) << "what is there stays";
   EXPECT_EQ(choose_winners(plan, borrowed), 1U);
-  const std::vector<Winner> used = in_use(plan, {one, slower, three, product});
+  const std::vector<Winner> used = in_use(plan, {first, slower, three, product});
   ASSERT_EQ(used.size(), 2U);
-  EXPECT_EQ(used[0].choice.text(), one.choice.text());
+  EXPECT_EQ(used[0].choice.text(), first.choice.text());
   std::filesystem::remove_all(folder);
 }
 

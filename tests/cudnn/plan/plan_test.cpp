@@ -107,7 +107,7 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
           graph, {.compute = compute, .gradient = storage(compute), .fusion = reading(ImageLayout::kPadded)});
       check(graph, plan);
       std::cout << table(graph, plan);
-      const Expected& of = kExpected.at(model);
+      const Expected& expected = kExpected.at(model);
       auto table = counts(plan.program);
       // In fp16 cuDNN serves everything that lower() asks for, except statistics of a ResNet's 7 x 7 stem. For the
       // stem, and for other types than fp16, cuDNN makes statistics only with engines that it compiles at run time. A
@@ -118,15 +118,15 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
       const int stems = model.starts_with("resnet") ? 1 : 0;
       const int sums =
           table["dgrad+norm_apply+drelu+dnorm_weights"] + table["dgrad+add+norm_apply+drelu+dnorm_weights"];
-      EXPECT_EQ(table["conv+statistics"], compute == ComputeType::kFp16 ? of.normed - stems : 0);
-      EXPECT_EQ(table["conv+statistics"] + table["conv"], of.normed);
-      EXPECT_EQ(table["conv+bias+relu"], of.convolutions - of.normed);
-      EXPECT_EQ(table["wgrad"], of.convolutions);
+      EXPECT_EQ(table["conv+statistics"], compute == ComputeType::kFp16 ? expected.normed - stems : 0);
+      EXPECT_EQ(table["conv+statistics"] + table["conv"], expected.normed);
+      EXPECT_EQ(table["conv+bias+relu"], expected.convolutions - expected.normed);
+      EXPECT_EQ(table["wgrad"], expected.convolutions);
       if (compute == ComputeType::kFp16) {
-        EXPECT_EQ(sums, of.sums);
+        EXPECT_EQ(sums, expected.sums);
       }
       EXPECT_EQ(sums + table["dgrad"] + table["dgrad+add"] + table["dgrad+drelu"] + table["dgrad+add+drelu"],
-                of.convolutions - 1);  // no data gradient for the images
+                expected.convolutions - 1);  // no data gradient for the images
     }
   }
   const Planner::Questions questions = planner().questions();
@@ -137,7 +137,7 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
 
 /// Checks the number of convolutions in each direction (forward, data gradient, weight gradient). Ignores how they are
 /// fused.
-void expect_all_convolutions(const Program& program, const Expected& of) {
+void expect_all_convolutions(const Program& program, const Expected& expected) {
   int forward = 0, data = 0, weights = 0;
   for (const auto& [operations, count] : counts(program)) {
     if (operations.find("wgrad") != std::string::npos) {
@@ -148,9 +148,9 @@ void expect_all_convolutions(const Program& program, const Expected& of) {
       forward += count;
     }
   }
-  EXPECT_EQ(forward, of.convolutions);
-  EXPECT_EQ(data, of.convolutions - 1);  // no data gradient for the images
-  EXPECT_EQ(weights, of.convolutions);
+  EXPECT_EQ(forward, expected.convolutions);
+  EXPECT_EQ(data, expected.convolutions - 1);  // no data gradient for the images
+  EXPECT_EQ(weights, expected.convolutions);
 }
 
 /// Returns the number of batch norms whose statistics are finalised by one of our kernels.
@@ -168,27 +168,27 @@ TEST_P(PlanTest, EveryTypeAtLevelsOneAndZero) {
     for (const std::string& model : networks) {
       SCOPED_TRACE(model + ", " + std::string(name(compute)));
       const Graph graph = network(model);
-      const Expected& of = kExpected.at(model);
-      const Plan one = planner().plan(
+      const Expected& expected = kExpected.at(model);
+      const Plan level_one = planner().plan(
           graph, {.compute = compute, .gradient = storage(compute), .fusion = reading(ImageLayout::kPadded, 1)});
-      check(graph, one);
-      EXPECT_EQ(refused(one.program), std::set<std::string>());
-      expect_all_convolutions(one.program, of);
-      auto table = counts(one.program);
-      EXPECT_EQ(table["conv"], of.normed);
-      EXPECT_EQ(table["conv+bias+relu"], of.convolutions - of.normed);
-      EXPECT_EQ(own_norms(one.program), of.normed);
+      check(graph, level_one);
+      EXPECT_EQ(refused(level_one.program), std::set<std::string>());
+      expect_all_convolutions(level_one.program, expected);
+      auto table = counts(level_one.program);
+      EXPECT_EQ(table["conv"], expected.normed);
+      EXPECT_EQ(table["conv+bias+relu"], expected.convolutions - expected.normed);
+      EXPECT_EQ(own_norms(level_one.program), expected.normed);
       if (model == "resnet50") {
         EXPECT_EQ(table["dgrad+add+drelu"], 15);
         EXPECT_EQ(table["dgrad+drelu"], 0) << "the batch norms below undo these rectifiers";
       }
-      const Plan zero = planner().plan(
+      const Plan level_zero = planner().plan(
           graph, {.compute = compute, .gradient = storage(compute), .fusion = reading(ImageLayout::kPadded, 0)});
-      check(graph, zero);
-      EXPECT_EQ(refused(zero.program), std::set<std::string>());
-      expect_all_convolutions(zero.program, of);
-      EXPECT_EQ(own_norms(zero.program), of.normed);
-      for (const auto& [operations, count] : counts(zero.program)) {
+      check(graph, level_zero);
+      EXPECT_EQ(refused(level_zero.program), std::set<std::string>());
+      expect_all_convolutions(level_zero.program, expected);
+      EXPECT_EQ(own_norms(level_zero.program), expected.normed);
+      for (const auto& [operations, count] : counts(level_zero.program)) {
         EXPECT_EQ(operations.find('+'), std::string::npos) << operations << ", " << count << " times";
       }
     }
@@ -205,9 +205,9 @@ TEST_P(PlanTest, Fp32AtLevelTwoFindsEnginesWithoutTensorCores) {
         graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = reading(ImageLayout::kPadded)});
     check(graph, plan);  // also checks that fp32 plans have no engine with tensor cores
     for (const std::string& what : refused(plan.program)) EXPECT_TRUE(known.contains(what)) << what;
-    const Expected& of = kExpected.at(model);
-    expect_all_convolutions(plan.program, of);
-    EXPECT_EQ(counts(plan.program)["conv+bias+relu"], of.convolutions - of.normed);
+    const Expected& expected = kExpected.at(model);
+    expect_all_convolutions(plan.program, expected);
+    EXPECT_EQ(counts(plan.program)["conv+bias+relu"], expected.convolutions - expected.normed);
   }
 }
 
@@ -244,12 +244,12 @@ TEST_P(PlanTest, DeterministicModeFallsBackToLevelOneWhereAConvolutionWouldSumOv
                         .gradient = storage(compute),
                         .fusion = reading(ImageLayout::kPadded, 1),
                         .deterministic = true};
-    const Plan one = planner().plan(graph, options);
+    const Plan level_one = planner().plan(graph, options);
     options.fusion.level = 2;
-    const Plan two = planner().plan(graph, options);
-    check(graph, two);
-    EXPECT_EQ(counts(two.program), counts(one.program));
-    const std::vector<std::string> lines = fallback_lines(graph, two.program);
+    const Plan level_two = planner().plan(graph, options);
+    check(graph, level_two);
+    EXPECT_EQ(counts(level_two.program), counts(level_one.program));
+    const std::vector<std::string> lines = fallback_lines(graph, level_two.program);
     EXPECT_NE(
         std::find(lines.begin(), lines.end(),
                   "not served at 53 nodes (conv1, ...): level 2, conv+statistics: nondeterministic: sums over rows "
@@ -284,8 +284,9 @@ TEST_P(PlanTest, EnginesThatFailedAreNotPlannedAgain) {
   Plan plan;
   for (;;) {
     plan = planner->plan(graph, options);
-    const auto engine = std::find_if(plan.engines.begin(), plan.engines.end(),
-                                     [&](const EngineCandidates& each) { return each.signature == concerned; });
+    const auto engine = std::find_if(plan.engines.begin(), plan.engines.end(), [&](const EngineCandidates& candidates) {
+      return candidates.signature == concerned;
+    });
     if (engine == plan.engines.end()) break;
     ++plans;
     for (const EngineChoice& choice : engine->choices) {
@@ -321,9 +322,9 @@ TEST_P(PlanTest, GradientsInFp32FromSixteenBitProductsAreCopied) {
         check(graph, plan);
         std::set<std::string> wrong = refused(plan.program);
         for (const Group& group : plan.program.groups) {
-          for (const Operation& of : group.operations) {
-            if (of.type != OpType::kConvBackwardWeights) continue;
-            EXPECT_EQ(plan.program.value(of.outputs[0]).type, storage(compute));
+          for (const Operation& operation : group.operations) {
+            if (operation.type != OpType::kConvBackwardWeights) continue;
+            EXPECT_EQ(plan.program.value(operation.outputs[0]).type, storage(compute));
           }
         }
         if (level == 2) {

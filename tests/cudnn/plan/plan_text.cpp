@@ -40,11 +40,11 @@ std::string group_line(const Graph& graph, const Plan& plan, std::size_t i) {
   const Group& group = plan.program.groups[i];
   std::string line =
       "group " + std::to_string(i) + " for " + nodes_text(graph, group) + ": " + signature(plan.program, group) + " |";
-  for (const Operation& of : group.operations) {
-    for (const ValueId id : of.inputs) line += place(plan, id);
+  for (const Operation& operation : group.operations) {
+    for (const ValueId id : operation.inputs) line += place(plan, id);
     line += " >";
-    for (const ValueId id : of.outputs) line += place(plan, id);
-    line += argument(of.attr) + (of.again ? " again;" : ";");
+    for (const ValueId id : operation.outputs) line += place(plan, id);
+    line += argument(operation.attr) + (operation.again ? " again;" : ";");
   }
   if (plan.engine_of[i] >= 0) line += " engine " + std::to_string(plan.engine_of[i]);
   return line;
@@ -88,7 +88,7 @@ std::vector<std::string> plan_lines(const Graph& graph, const Plan& plan) {
 }
 
 std::string plan_figures(const Plan& plan) {
-  const auto of = [&](Provider provider) {
+  const auto groups_of = [&](Provider provider) {
     return std::count_if(plan.program.groups.begin(), plan.program.groups.end(),
                          [&](const Group& group) { return group.provider == provider; });
   };
@@ -96,8 +96,8 @@ std::string plan_figures(const Plan& plan) {
   for (const EngineCandidates& engine : plan.engines) candidates += engine.choices.size();
   const MemoryLayout& memory = plan.memory;
   std::ostringstream text;
-  text << "groups " << plan.program.groups.size() << " cudnn " << of(Provider::kCudnn) << " cublaslt "
-       << of(Provider::kCublasLt) << " own " << of(Provider::kOwn) << " engines " << plan.engines.size()
+  text << "groups " << plan.program.groups.size() << " cudnn " << groups_of(Provider::kCudnn) << " cublaslt "
+       << groups_of(Provider::kCublasLt) << " own " << groups_of(Provider::kOwn) << " engines " << plan.engines.size()
        << " candidates " << candidates << " weights " << memory.weights << " master " << memory.master << " gradients "
        << memory.gradients << " momentum " << memory.momentum << " state " << memory.state << " images "
        << memory.images << " labels " << memory.labels << " padded " << memory.padded_weights << " scratch "

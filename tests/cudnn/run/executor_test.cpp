@@ -35,8 +35,9 @@ Graph small_network(const std::string& model) {
 std::size_t calls_of(const Program& program, const Group& group) {
   if (group.operations[0].type != OpType::kCopy) return 1;
   const auto gaps = [&](ValueId id) { return program.value(id).parent != kNoValue; };
-  const auto apart = std::count_if(group.operations.begin(), group.operations.end(),
-                                   [&](const Operation& of) { return gaps(of.inputs[0]) || gaps(of.outputs[0]); });
+  const auto apart = std::count_if(group.operations.begin(), group.operations.end(), [&](const Operation& operation) {
+    return gaps(operation.inputs[0]) || gaps(operation.outputs[0]);
+  });
   const auto all = static_cast<std::ptrdiff_t>(group.operations.size());
   return static_cast<std::size_t>(apart + (apart < all ? 1 : 0));
 }
@@ -274,8 +275,8 @@ TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
   fixed.executor.loss_scale = 64;
   Machine other(fixed, oracle);
   other.step->forward_backward(other.batch(), other.sink);
-  const Difference found(scaled, other.gradient(0));
-  EXPECT_LE(found.error, 0x1.0p-9 * found.norm);
+  const Difference difference(scaled, other.gradient(0));
+  EXPECT_LE(difference.error, 0x1.0p-9 * difference.norm);
 }
 
 // A loss scale of 512 with a prescale of 0.25 must give the same bits as a loss scale of 128 without a prescale.

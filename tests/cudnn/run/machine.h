@@ -102,12 +102,12 @@ class Machine {
     const Graph graph = differentiate(wish.forward);
     PlanSource plan_source;
     plan_source.fusions = wish.fusions.empty() ? std::vector{wish.plan.fusion} : wish.fusions;
-    plan_source.plan = [&](const Graph& of, const FusionOptions& fusion, const EngineFailures& failed) {
+    plan_source.plan = [&](const Graph& step_graph, const FusionOptions& fusion, const EngineFailures& failed) {
       PlanOptions options = wish.plan;
       options.fusion = fusion;
       options.failed = failed;
       ++plans;
-      plan = planned(of, options, oracle);
+      plan = planned(step_graph, options, oracle);
       plan.device = wish.device;
       return plan;
     };
@@ -188,8 +188,8 @@ inline std::vector<float> gradients_of(Machine& machine) {
   machine.step->forward_backward(machine.batch(), machine.sink);
   std::vector<float> all;
   for (std::size_t p = 0; p < machine.step->slots().size(); ++p) {
-    const std::vector<float> one = machine.gradient(p);
-    all.insert(all.end(), one.begin(), one.end());
+    const std::vector<float> gradient = machine.gradient(p);
+    all.insert(all.end(), gradient.begin(), gradient.end());
   }
   return all;
 }

@@ -151,16 +151,16 @@ TEST(Ranks, ATextThatCannotBeReadIsNamed) {
   Wish wish = small_wish();
   wish.fusions = {{.level = 2}, {.level = 0}};
   wish.executor.tune = true;
-  for (const Case& each : {Case{0, 0, ""}, Case{0, 0, ".rubbish"}, Case{0, 1, "Z"}, Case{1, 1, "."},
-                           Case{1, 1, ".fake, cuDNN 9.19.0\n"}, Case{1, 0, ".fake, cuDNN 9.19.0\n0\nno tabs\n"},
-                           Case{2, 0, ".hvd_bench cudnn winners 2\nand no more"}, Case{6, 0, ".slower"}}) {
-    SCOPED_TRACE(std::to_string(each.number) + each.text);
+  for (const Case& c : {Case{0, 0, ""}, Case{0, 0, ".rubbish"}, Case{0, 1, "Z"}, Case{1, 1, "."},
+                        Case{1, 1, ".fake, cuDNN 9.19.0\n"}, Case{1, 0, ".fake, cuDNN 9.19.0\n0\nno tabs\n"},
+                        Case{2, 0, ".hvd_bench cudnn winners 2\nand no more"}, Case{6, 0, ".slower"}}) {
+    SCOPED_TRACE(std::to_string(c.number) + c.text);
     const auto outcomes = on_ranks({wish, wish, wish}, [&](std::size_t rank, std::size_t number, std::string& text) {
-      if (rank == each.rank && number == each.number) text = each.text;
+      if (rank == c.rank && number == c.number) text = c.text;
     });
-    expect_error(outcomes, "mismatch: rank " + std::to_string(each.rank) + ": what it says of its engines cannot be",
+    expect_error(outcomes, "mismatch: rank " + std::to_string(c.rank) + ": what it says of its engines cannot be",
                  " read; start the same program on all ranks");
-    EXPECT_EQ(outcomes[0].exchanges, each.number + 1);
+    EXPECT_EQ(outcomes[0].exchanges, c.number + 1);
   }
 }
 
