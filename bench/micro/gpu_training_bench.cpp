@@ -27,8 +27,8 @@ StepOptions step_options(const TrainingOptions& options) {
   return {.compute = compute, .gradient = gradient, .threads = threads, .seed = 1, .profile = options.profile};
 }
 
-cudnn::Images images(const std::string& name) {
-  return name == "padded" ? cudnn::Images::kPadded : cudnn::Images::kColumns;
+cudnn::ImageLayout images(const std::string& name) {
+  return name == "padded" ? cudnn::ImageLayout::kPadded : cudnn::ImageLayout::kColumns;
 }
 
 class GpuBench final : public TrainingBench {

@@ -20,8 +20,8 @@ struct TrainingOptions {
   std::string gradient_dtype;      ///< empty: fp32 on the CPU, the type of the computation on a GPU
   int threads = 1;                 ///< CPU only; on a GPU, one thread per processor compiles kernels
   bool profile = false;            ///< time every operation; on a GPU, steps then run without a graph
-  int fusion_level = 2;            ///< GPU: see models/cudnn/analysis/analyse.h
-  std::string images = "columns";  ///< GPU: how the first convolution reads the images (cudnn::Images)
+  int fusion_level = 2;            ///< GPU: see models/cudnn/lowering/lowering.h
+  std::string images = "columns";  ///< GPU: how the first convolution reads the images (cudnn::ImageLayout)
   bool other_fusions = false;      ///< GPU: with `tune`, also time whole steps fused in other ways
   bool winograd = true;            ///< CPU: see models::StepOptions
   models::LabelRule labels = models::LabelRule::kFresh;

@@ -53,15 +53,15 @@ class Differentiator {
   /// Makes a diff of activation `id` and records the diff as a contribution. Returns kNoTensor if `id` needs no diff.
   TensorId new_diff(TensorId id, const Node& consumer) {
     if (!trained(id)) return kNoTensor;
-    const TensorDesc of = graph_.tensor(id);
-    const TensorId diff = new_tensor(of.name + ":diff@" + consumer.name, of.shape, TensorRole::kDiff);
+    const TensorDesc tensor = graph_.tensor(id);
+    const TensorId diff = new_tensor(tensor.name + ":diff@" + consumer.name, tensor.shape, TensorRole::kDiff);
     contributions_[id].push_back(diff);
     return diff;
   }
 
   TensorId new_gradient(TensorId value) {
-    const TensorDesc of = graph_.tensor(value);
-    const TensorId gradient = new_tensor(of.name + ":gradient", of.shape, TensorRole::kGradient);
+    const TensorDesc tensor = graph_.tensor(value);
+    const TensorId gradient = new_tensor(tensor.name + ":gradient", tensor.shape, TensorRole::kGradient);
     graph_.parameters[parameter_of_.at(value)].gradient = gradient;
     return gradient;
   }
@@ -69,15 +69,15 @@ class Differentiator {
   void emit(OpKind kind, NodeId forward, const char* suffix, std::vector<TensorId> inputs,
             std::vector<TensorId> outputs) {
     const auto id = static_cast<NodeId>(graph_.nodes.size());
-    const Node of = graph_.node(forward);
+    const Node forward_node = graph_.node(forward);
     for (const TensorId output : outputs) {
       if (output != kNoTensor) graph_.tensors[static_cast<std::size_t>(output)].producer = id;
     }
     graph_.nodes.push_back({.kind = kind,
-                            .name = of.name + suffix,
+                            .name = forward_node.name + suffix,
                             .inputs = std::move(inputs),
                             .outputs = std::move(outputs),
-                            .attr = of.attr,
+                            .attr = forward_node.attr,
                             .forward = forward});
   }
 
@@ -89,8 +89,8 @@ class Differentiator {
       throw Error(Errc::kInvalidArgument, graph_.node(producer).name + ": its output reaches no loss");
     }
     if (parts.size() == 1) return parts[0];
-    const TensorDesc of = graph_.tensor(activation);
-    const TensorId total = new_tensor(of.name + ":diff", of.shape, TensorRole::kDiff);
+    const TensorDesc tensor = graph_.tensor(activation);
+    const TensorId total = new_tensor(tensor.name + ":diff", tensor.shape, TensorRole::kDiff);
     emit(OpKind::kAccumulate, producer, ".accumulate", parts, {total});
     return total;
   }

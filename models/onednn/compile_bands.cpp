@@ -14,7 +14,7 @@
 
 #include "engine/base/assert.h"
 #include "models/onednn/kernels.h"
-#include "models/onednn/plans.h"
+#include "models/onednn/layer_plans.h"
 
 namespace hvd::models::onednn {
 namespace {
@@ -36,11 +36,11 @@ std::size_t band_bytes(const Shape& x, const Shape& y, const Window& w, std::int
 }  // namespace
 
 std::vector<Compiler::Band> Compiler::weight_gradient_bands(NodeId id, const ConvPlan& plan) const {
-  const Node& of = node(id);
-  const Shape& x = shape(of.inputs[0]);
-  const Shape& y = shape(of.outputs[0]);
-  const Shape& w = shape(of.inputs[1]);
-  const auto& window = std::get<Window>(of.attr);
+  const Node& conv = node(id);
+  const Shape& x = shape(conv.inputs[0]);
+  const Shape& y = shape(conv.outputs[0]);
+  const Shape& w = shape(conv.inputs[1]);
+  const auto& window = std::get<Window>(conv.attr);
   const std::string_view implementation = plan.backward_weights.impl_info_str();
   const std::size_t whole = band_bytes(x, y, window, y[1]);
   if (whole <= kLargeBytes || implementation.find("amx") == std::string_view::npos) return {};
@@ -77,20 +77,20 @@ std::vector<Compiler::Band> Compiler::weight_gradient_bands(NodeId id, const Con
 }
 
 void Compiler::conv_backward_weights_in_bands(NodeId id) {
-  const Node& of = node(id);
-  const ConvPlan& plan = *convs_.at(of.forward);
-  const Shape& x = shape(of.inputs[0]);
-  const Shape& y = shape(of.inputs[1]);
-  const TensorView from = in_layout(of.inputs[0], channels_last(x, Type::bf16));
-  const TensorView diff = in_layout(of.inputs[1], channels_last(y, Type::bf16));
+  const Node& backward = node(id);
+  const ConvPlan& plan = *convs_.at(backward.forward);
+  const Shape& x = shape(backward.inputs[0]);
+  const Shape& y = shape(backward.inputs[1]);
+  const TensorView from = in_layout(backward.inputs[0], channels_last(x, Type::bf16));
+  const TensorView diff = in_layout(backward.inputs[1], channels_last(y, Type::bf16));
   const Md weights = plan.bands[0].backward_weights.diff_weights_desc();
   std::vector<std::pair<TensorId, TensorView>> written{
-      {of.outputs[0], gradient_target(of.outputs[0], weights, Type::f32)}};
-  std::vector<TensorView> partial{program_.new_value(of.name + ":band", weights)};
+      {backward.outputs[0], gradient_target(backward.outputs[0], weights, Type::f32)}};
+  std::vector<TensorView> partial{program_.new_value(backward.name + ":band", weights)};
   std::vector<int> kinds{DNNL_ARG_DIFF_WEIGHTS};
   if (plan.bias) {
-    written.emplace_back(of.outputs[1], gradient_target(of.outputs[1], *plan.bias, Type::f32));
-    partial.push_back(program_.new_value(of.name + ":band_bias", *plan.bias));
+    written.emplace_back(backward.outputs[1], gradient_target(backward.outputs[1], *plan.bias, Type::f32));
+    partial.push_back(program_.new_value(backward.name + ":band_bias", *plan.bias));
     kinds.push_back(DNNL_ARG_DIFF_BIAS);
   }
   const auto row_bytes = [](const Shape& s) { return static_cast<std::size_t>(s[2] * s[3]) * kElement; };

@@ -1,6 +1,6 @@
 // Compiles convolutions.
 #include "models/onednn/kernels.h"
-#include "models/onednn/plans.h"
+#include "models/onednn/layer_plans.h"
 
 namespace hvd::models::onednn {
 namespace {
@@ -38,18 +38,18 @@ std::vector<Compiler::ConvLayouts> Compiler::conv_layouts(const Shape& x, const 
 }
 
 void Compiler::conv(NodeId id) {
-  const Node& of = node(id);
-  const Shape& x = shape(of.inputs[0]);
-  const Shape& y = shape(of.outputs[0]);
-  const Shape& w = shape(of.inputs[1]);
-  const bool images = of.inputs[0] == graph_.images;
-  const Geometry geometry = geometry_of(std::get<Window>(of.attr));
+  const Node& conv = node(id);
+  const Shape& x = shape(conv.inputs[0]);
+  const Shape& y = shape(conv.outputs[0]);
+  const Shape& w = shape(conv.inputs[1]);
+  const bool images = conv.inputs[0] == graph_.images;
+  const Geometry geometry = geometry_of(std::get<Window>(conv.attr));
   const NodeId relu = fused_relu_[static_cast<std::size_t>(id)];
   dnnl::primitive_attr attr = own_scratchpad();
   if (relu != kNoNode) append_relu(attr);
 
   std::optional<Md> bias;
-  if (of.inputs.size() > 2) bias = row_major(shape(of.inputs[2]));
+  if (conv.inputs.size() > 2) bias = row_major(shape(conv.inputs[2]));
   const Md* const bias_desc = bias ? &*bias : nullptr;
   const dnnl::engine& engine = program_.engine();
 
@@ -84,7 +84,7 @@ void Compiler::conv(NodeId id) {
     return std::make_unique<ConvPlan>(ConvPlan{forward, data, weights, bias, std::nullopt, {}});
   };
   std::unique_ptr<ConvPlan> plan;
-  if (options_.winograd && type_ == Type::f32 && wants_winograd(x, y, std::get<Window>(of.attr))) {
+  if (options_.winograd && type_ == Type::f32 && wants_winograd(x, y, std::get<Window>(conv.attr))) {
     try {
       plan = plan_with(dnnl::algorithm::convolution_winograd);
     } catch (const dnnl::error& error) {
@@ -95,48 +95,48 @@ void Compiler::conv(NodeId id) {
 
   const ConvForward& forward = plan->forward;
   if (type_ == Type::f32) {
-    parameters_.set_layout(of.inputs[1], plan->backward_weights.diff_weights_desc());
-  } else if (is_product(w, std::get<Window>(of.attr)) && !bias && !images) {
+    parameters_.set_layout(conv.inputs[1], plan->backward_weights.diff_weights_desc());
+  } else if (is_product(w, std::get<Window>(conv.attr)) && !bias && !images) {
     const std::int64_t pixels = y[0] * y[1] * y[2];
     const Type arena = parameters_.gradient_type() == DataType::kBF16 ? Type::bf16 : Type::f32;
     plan->weights_as_product =
         matmul(engine, Md({w[0], pixels}, Type::bf16, Tag::ba), Md({pixels, w[3]}, Type::bf16, Tag::ab),
                Md({w[0], w[3]}, arena, Tag::ab), own_scratchpad());
-    parameters_.set_layout(of.inputs[1], Md({w[0], w[3], 1, 1}, Type::f32, Tag::abcd));
+    parameters_.set_layout(conv.inputs[1], Md({w[0], w[3], 1, 1}, Type::f32, Tag::abcd));
   } else {
     plan->bands = weight_gradient_bands(id, *plan);
-    parameters_.set_layout(of.inputs[1], plan->bands.empty()
-                                             ? with_type(plan->backward_weights.diff_weights_desc(), Type::f32)
-                                             : plan->bands[0].backward_weights.diff_weights_desc());
+    parameters_.set_layout(conv.inputs[1], plan->bands.empty()
+                                               ? with_type(plan->backward_weights.diff_weights_desc(), Type::f32)
+                                               : plan->bands[0].backward_weights.diff_weights_desc());
   }
-  if (bias) parameters_.set_layout(of.inputs[2], *bias);
+  if (bias) parameters_.set_layout(conv.inputs[2], *bias);
 
-  const TensorId result = relu == kNoNode ? of.outputs[0] : node(relu).outputs[0];
-  const TensorView from = in_layout(of.inputs[0], forward.src_desc());
+  const TensorId result = relu == kNoNode ? conv.outputs[0] : node(relu).outputs[0];
+  const TensorView from = in_layout(conv.inputs[0], forward.src_desc());
   std::vector<Argument> arguments{{DNNL_ARG_SRC, from},
-                                  {DNNL_ARG_WEIGHTS, parameters_.derived(of.inputs[1], forward.weights_desc())},
+                                  {DNNL_ARG_WEIGHTS, parameters_.derived(conv.inputs[1], forward.weights_desc())},
                                   {DNNL_ARG_DST, output(result, forward.dst_desc(), {}, id)}};
-  if (bias) arguments.push_back({DNNL_ARG_BIAS, parameters_.stored(of.inputs[2])});
+  if (bias) arguments.push_back({DNNL_ARG_BIAS, parameters_.stored(conv.inputs[2])});
   BoundOperation& made = primitive(id, forward, dnnl::convolution_forward(forward), std::move(arguments));
   if (relu != kNoNode) made.node += "+" + node(relu).name;
   convs_[id] = std::move(plan);
 }
 
 void Compiler::conv_backward_weights_node(NodeId id) {
-  const Node& of = node(id);
-  const ConvPlan& plan = *convs_.at(of.forward);
+  const Node& backward = node(id);
+  const ConvPlan& plan = *convs_.at(backward.forward);
   if (plan.weights_as_product) return conv_backward_weights_as_product(id);
   if (!plan.bands.empty()) return conv_backward_weights_in_bands(id);
   const ConvBackwardWeights& pd = plan.backward_weights;
-  const TensorView diff = in_layout(of.inputs[1], pd.diff_dst_desc());
-  const TensorView from = in_layout(of.inputs[0], pd.src_desc());
+  const TensorView diff = in_layout(backward.inputs[1], pd.diff_dst_desc());
+  const TensorView from = in_layout(backward.inputs[0], pd.src_desc());
   const Type made_type = type_ == Type::f32 || parameters_.gradient_type() == DataType::kF32 ? Type::f32 : Type::bf16;
   std::vector<std::pair<TensorId, TensorView>> written{
-      {of.outputs[0], gradient_target(of.outputs[0], pd.diff_weights_desc(), made_type)}};
+      {backward.outputs[0], gradient_target(backward.outputs[0], pd.diff_weights_desc(), made_type)}};
   std::vector<Argument> arguments{
       {DNNL_ARG_SRC, from}, {DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_DIFF_WEIGHTS, written[0].second}};
   if (plan.bias) {
-    written.emplace_back(of.outputs[1], gradient_target(of.outputs[1], *plan.bias, Type::f32));
+    written.emplace_back(backward.outputs[1], gradient_target(backward.outputs[1], *plan.bias, Type::f32));
     arguments.push_back({DNNL_ARG_DIFF_BIAS, written[1].second});
   }
   primitive(id, pd, dnnl::convolution_backward_weights(pd), std::move(arguments));
@@ -144,18 +144,18 @@ void Compiler::conv_backward_weights_node(NodeId id) {
 }
 
 void Compiler::conv_backward_weights_as_product(NodeId id) {
-  const Node& of = node(id);
-  const MatmulDesc& pd = *convs_.at(of.forward)->weights_as_product;
+  const Node& backward = node(id);
+  const MatmulDesc& pd = *convs_.at(backward.forward)->weights_as_product;
   // Describe both tensors as matrices over the same bytes: the product takes only matrices.
-  TensorView diff = in_layout(of.inputs[1], channels_last(shape(of.inputs[1]), Type::bf16));
+  TensorView diff = in_layout(backward.inputs[1], channels_last(shape(backward.inputs[1]), Type::bf16));
   diff.desc = pd.src_desc();
-  TensorView from = in_layout(of.inputs[0], channels_last(shape(of.inputs[0]), Type::bf16));
-  const auto& window = std::get<Window>(of.attr);
+  TensorView from = in_layout(backward.inputs[0], channels_last(shape(backward.inputs[0]), Type::bf16));
+  const auto& window = std::get<Window>(backward.attr);
   if (window.stride_h != 1 || window.stride_w != 1) {
     // Only some pixels of x were read in forward. Pack these, so that they form a matrix.
-    const Shape& x = shape(of.inputs[0]);
-    const Shape& y = shape(of.inputs[1]);
-    const TensorView packed = program_.new_value(of.name + ":pixels", pd.weights_desc());
+    const Shape& x = shape(backward.inputs[0]);
+    const Shape& y = shape(backward.inputs[1]);
+    const TensorView packed = program_.new_value(backward.name + ":pixels", pd.weights_desc());
     const std::size_t pixel = static_cast<std::size_t>(x[3]) * sizeof(std::uint16_t);
     const std::size_t row = pixel * static_cast<std::size_t>(x[2]);
     const PixelGather gather{.rows = static_cast<std::size_t>(y[0] * y[1]),
@@ -171,18 +171,18 @@ void Compiler::conv_backward_weights_as_product(NodeId id) {
     from = packed;
   }
   from.desc = pd.weights_desc();
-  const TensorView into = parameters_.gradient(of.outputs[0], pd.dst_desc());
+  const TensorView into = parameters_.gradient(backward.outputs[0], pd.dst_desc());
   primitive(id, pd, dnnl::matmul(pd), {{DNNL_ARG_SRC, diff}, {DNNL_ARG_WEIGHTS, from}, {DNNL_ARG_DST, into}});
-  finish_gradients(id, {{of.outputs[0], into}});
+  finish_gradients(id, {{backward.outputs[0], into}});
 }
 
 void Compiler::conv_backward_data_node(NodeId id) {
-  const Node& of = node(id);
-  const Node& forward = node(of.forward);
-  const ConvBackwardData& pd = *convs_.at(of.forward)->backward_data;
-  const TensorView diff = in_layout(of.inputs[1], pd.diff_dst_desc());
+  const Node& backward = node(id);
+  const Node& forward = node(backward.forward);
+  const ConvBackwardData& pd = *convs_.at(backward.forward)->backward_data;
+  const TensorView diff = in_layout(backward.inputs[1], pd.diff_dst_desc());
   const TensorView weights = parameters_.derived(forward.inputs[1], pd.weights_desc());
-  const TensorView into = output(of.outputs[0], pd.diff_src_desc(), {}, id);
+  const TensorView into = output(backward.outputs[0], pd.diff_src_desc(), {}, id);
   primitive(id, pd, dnnl::convolution_backward_data(pd),
             {{DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DIFF_SRC, into}});
 }

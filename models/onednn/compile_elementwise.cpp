@@ -8,7 +8,7 @@
 #include "engine/base/error.h"
 #include "models/dropout.h"
 #include "models/onednn/kernels.h"
-#include "models/onednn/plans.h"
+#include "models/onednn/layer_plans.h"
 
 namespace hvd::models::onednn {
 namespace {
@@ -26,10 +26,10 @@ struct ChannelCopy {
 };
 
 /// Returns the runs of a tensor. With channels last, each pixel is a run; else all channels of a sample form one run.
-ChannelRuns channel_runs(const Shape& of, Tag tag, std::size_t element_bytes) {
-  const auto n = static_cast<std::size_t>(of[0]);
-  const auto pixels = static_cast<std::size_t>(of[1] * of[2]);
-  const std::size_t per_pixel = static_cast<std::size_t>(of[3]) * element_bytes;
+ChannelRuns channel_runs(const Shape& shape, Tag tag, std::size_t element_bytes) {
+  const auto n = static_cast<std::size_t>(shape[0]);
+  const auto pixels = static_cast<std::size_t>(shape[1] * shape[2]);
+  const std::size_t per_pixel = static_cast<std::size_t>(shape[3]) * element_bytes;
   if (tag == Tag::nhwc) return {.rows = n * pixels, .run_bytes = per_pixel};
   return {.rows = n, .run_bytes = per_pixel * pixels};
 }
@@ -39,22 +39,22 @@ ChannelRuns channel_runs(const Shape& of, Tag tag, std::size_t element_bytes) {
 std::size_t Compiler::elements(const Md& desc) const { return desc.get_size() / size_of(options_.compute); }
 
 void Compiler::relu_node(NodeId id) {
-  const Node& of = node(id);
+  const Node& rectifier = node(id);
   if (relu_fusion_[static_cast<std::size_t>(id)] != ReluFusion::kAdd) {
-    const TensorView x = value(of.inputs[0]);
-    const TensorView y = output(of.outputs[0], x.desc, {x}, id);
+    const TensorView x = value(rectifier.inputs[0]);
+    const TensorView y = output(rectifier.outputs[0], x.desc, {x}, id);
     kernel(id, {x.buffer, y.buffer},
            [type = options_.compute, from = x.buffer, to = y.buffer, count = elements(x.desc)](StepInput&) {
              relu(type, from->data, to->data, count);
            });
     return;
   }
-  const Node& sum = node(graph_.tensor(of.inputs[0]).producer);
+  const Node& sum = node(graph_.tensor(rectifier.inputs[0]).producer);
   const TensorView a = value(sum.inputs[0]);
   const TensorView b = in_layout(sum.inputs[1], a.desc);
-  const TensorView y = output(of.outputs[0], a.desc, {a, b}, id);
+  const TensorView y = output(rectifier.outputs[0], a.desc, {a, b}, id);
   const std::size_t count = elements(a.desc);
-  Buffer* mask = program_.new_buffer(of.name + ":mask", mask_bytes(count));
+  Buffer* mask = program_.new_buffer(rectifier.name + ":mask", mask_bytes(count));
   relu_masks_[id] = mask;
   BoundOperation& made = kernel(id, {a.buffer, b.buffer, y.buffer, mask},
                                 [type = options_.compute, a = a.buffer, b = b.buffer, y = y.buffer, mask,
@@ -63,10 +63,10 @@ void Compiler::relu_node(NodeId id) {
 }
 
 void Compiler::add_node(NodeId id) {
-  const Node& of = node(id);
-  const TensorView a = value(of.inputs[0]);
-  const TensorView b = in_layout(of.inputs[1], a.desc);
-  const TensorView y = output(of.outputs[0], a.desc, {a, b}, id);
+  const Node& sum = node(id);
+  const TensorView a = value(sum.inputs[0]);
+  const TensorView b = in_layout(sum.inputs[1], a.desc);
+  const TensorView y = output(sum.outputs[0], a.desc, {a, b}, id);
   kernel(id, {a.buffer, b.buffer, y.buffer},
          [type = options_.compute, a = a.buffer, b = b.buffer, y = y.buffer, count = elements(a.desc)](StepInput&) {
            add(type, a->data, b->data, y->data, count);
@@ -103,21 +103,21 @@ void Compiler::sum_into(NodeId id, TensorId output_id, const std::vector<TensorI
 }
 
 void Compiler::relu_backward(NodeId id) {
-  const Node& of = node(id);
-  const auto relu_id = static_cast<std::size_t>(of.forward);
+  const Node& backward = node(id);
+  const auto relu_id = static_cast<std::size_t>(backward.forward);
   const ReluFusion fusion = relu_fusion_[relu_id];
   if (fusion == ReluFusion::kNorm || mask_at_pool_[relu_id]) {
     // Nothing to compute: the backward of a pool has masked the diff, or the backward of a batch norm will mask it.
-    set_value(of.outputs[0], value(of.inputs[1]));
+    set_value(backward.outputs[0], value(backward.inputs[1]));
     if (mask_at_pool_[relu_id]) {
-      unfinished_[static_cast<std::size_t>(of.inputs[1])] = true;
+      unfinished_[static_cast<std::size_t>(backward.inputs[1])] = true;
     } else {
-      unfinished_[static_cast<std::size_t>(of.outputs[0])] = true;
+      unfinished_[static_cast<std::size_t>(backward.outputs[0])] = true;
     }
     return;
   }
-  const NodeId producer = graph_.tensor(of.inputs[1]).producer;
-  std::vector<TensorId> parts{of.inputs[1]};
+  const NodeId producer = graph_.tensor(backward.inputs[1]).producer;
+  std::vector<TensorId> parts{backward.inputs[1]};
   std::string prefix;
   if (skipped_[static_cast<std::size_t>(producer)]) {
     parts = node(producer).inputs;
@@ -125,18 +125,18 @@ void Compiler::relu_backward(NodeId id) {
   }
   SumMask mask;
   if (fusion == ReluFusion::kAdd) {
-    mask.bits = relu_masks_.at(of.forward);
+    mask.bits = relu_masks_.at(backward.forward);
     // The bits of the mask are in the order of the elements of the forward sum.
-    mask.layout = value(node(of.forward).outputs[0]).desc;
+    mask.layout = value(node(backward.forward).outputs[0]).desc;
   } else if (parts.size() == 1) {
-    const TensorView y = value(of.inputs[0]);
+    const TensorView y = value(backward.inputs[0]);
     const TensorView diff = in_layout(parts[0], y.desc);
-    masked_by_sign(id, y, diff, output(of.outputs[0], y.desc, {diff}, id));
+    masked_by_sign(id, y, diff, output(backward.outputs[0], y.desc, {diff}, id));
     return;
   } else {
-    mask.sign = of.inputs[0];
+    mask.sign = backward.inputs[0];
   }
-  sum_into(id, of.outputs[0], parts, mask);
+  sum_into(id, backward.outputs[0], parts, mask);
   BoundOperation& made = program_.last();
   made.node = prefix + made.node;
 }
@@ -150,21 +150,21 @@ void Compiler::masked_by_sign(NodeId id, const TensorView& y, const TensorView& 
 void Compiler::accumulate(NodeId id) { sum_into(id, node(id).outputs[0], node(id).inputs, {}); }
 
 void Compiler::concat(NodeId id) {
-  const Node& of = node(id);
-  const Shape& y = shape(of.outputs[0]);
-  Tag tag = activation_tag(value(of.inputs[0]).desc, type_);
+  const Node& concat = node(id);
+  const Shape& y = shape(concat.outputs[0]);
+  Tag tag = activation_tag(value(concat.inputs[0]).desc, type_);
   const std::int64_t block = tag == Tag::nChw16c ? 16 : tag == Tag::nChw8c ? 8 : 1;
-  for (const TensorId input : of.inputs) {
+  for (const TensorId input : concat.inputs) {
     if (shape(input)[3] % block != 0) tag = Tag::undef;
   }
   if (tag == Tag::undef) tag = Tag::nhwc;
   const auto layout = [&](const Shape& s) { return Md({s[0], s[3], s[1], s[2]}, type_, tag); };
-  const TensorView into = output(of.outputs[0], layout(y), {}, id);
+  const TensorView into = output(concat.outputs[0], layout(y), {}, id);
   const std::size_t stride = channel_runs(y, tag, size_of(options_.compute)).run_bytes;
   std::vector<ChannelCopy> copies;
   std::vector<Buffer*> touches{into.buffer};
   std::size_t offset = 0;
-  for (const TensorId input : of.inputs) {
+  for (const TensorId input : concat.inputs) {
     const TensorView from = in_layout(input, layout(shape(input)));
     const ChannelRuns runs = channel_runs(shape(input), tag, size_of(options_.compute));
     copies.push_back(
@@ -180,18 +180,18 @@ void Compiler::concat(NodeId id) {
 }
 
 void Compiler::concat_backward(NodeId id) {
-  const Node& of = node(id);
-  const Shape& y = shape(of.inputs[0]);
-  const Md forward_layout = value(node(of.forward).outputs[0]).desc;
+  const Node& backward = node(id);
+  const Shape& y = shape(backward.inputs[0]);
+  const Md forward_layout = value(node(backward.forward).outputs[0]).desc;
   const Tag tag = activation_tag(forward_layout, type_);
-  const TensorView from = in_layout(of.inputs[0], forward_layout);
+  const TensorView from = in_layout(backward.inputs[0], forward_layout);
   const std::size_t stride = channel_runs(y, tag, size_of(options_.compute)).run_bytes;
   std::vector<ChannelCopy> copies;
   std::vector<Buffer*> touches{from.buffer};
   std::size_t offset = 0;
-  for (std::size_t i = 0; i < of.outputs.size(); ++i) {
-    const TensorId diff = of.outputs[i];
-    const Shape& s = shape(node(of.forward).inputs[i]);
+  for (std::size_t i = 0; i < backward.outputs.size(); ++i) {
+    const TensorId diff = backward.outputs[i];
+    const Shape& s = shape(node(backward.forward).inputs[i]);
     const ChannelRuns runs = channel_runs(s, tag, size_of(options_.compute));
     if (diff != kNoTensor) {
       const TensorView into = output(diff, Md({s[0], s[3], s[1], s[2]}, type_, tag), {}, id);
@@ -209,14 +209,14 @@ void Compiler::concat_backward(NodeId id) {
 }
 
 void Compiler::dropout_node(NodeId id) {
-  const Node& of = node(id);
-  const auto attr = std::get<DropoutAttr>(of.attr);
-  const Shape& s = shape(of.inputs[0]);
+  const Node& layer = node(id);
+  const auto attr = std::get<DropoutAttr>(layer.attr);
+  const Shape& s = shape(layer.inputs[0]);
   // The dropout mask is defined in row-major order, so the tensor must be channels-last.
-  const TensorView x = in_layout(of.inputs[0], channels_last(s, type_));
-  const TensorView y = output(of.outputs[0], x.desc, {x}, id);
+  const TensorView x = in_layout(layer.inputs[0], channels_last(s, type_));
+  const TensorView y = output(layer.outputs[0], x.desc, {x}, id);
   const auto count = static_cast<std::size_t>(s.count());
-  Buffer* keep = program_.new_buffer(of.name + ":mask", count);
+  Buffer* keep = program_.new_buffer(layer.name + ":mask", count);
   drop_masks_[id] = keep;
   const auto features = static_cast<std::uint64_t>(s.count() / s[0]);
   kernel(
@@ -233,12 +233,12 @@ void Compiler::dropout_node(NodeId id) {
 }
 
 void Compiler::dropout_backward(NodeId id) {
-  const Node& of = node(id);
-  const auto scale = static_cast<float>(dropout_scale(std::get<DropoutAttr>(of.attr)));
-  const Shape& s = shape(of.inputs[0]);
-  const TensorView diff = in_layout(of.inputs[0], channels_last(s, type_));
-  const TensorView into = output(of.outputs[0], diff.desc, {diff}, id);
-  Buffer* keep = drop_masks_.at(of.forward);
+  const Node& backward = node(id);
+  const auto scale = static_cast<float>(dropout_scale(std::get<DropoutAttr>(backward.attr)));
+  const Shape& s = shape(backward.inputs[0]);
+  const TensorView diff = in_layout(backward.inputs[0], channels_last(s, type_));
+  const TensorView into = output(backward.outputs[0], diff.desc, {diff}, id);
+  Buffer* keep = drop_masks_.at(backward.forward);
   kernel(id, {diff.buffer, into.buffer, keep},
          [type = options_.compute, from = diff.buffer, to = into.buffer, keep, scale,
           count = static_cast<std::size_t>(s.count())](StepInput&) {
@@ -247,13 +247,13 @@ void Compiler::dropout_backward(NodeId id) {
 }
 
 void Compiler::loss(NodeId id) {
-  const Node& of = node(id);
-  const Shape& s = shape(of.inputs[0]);
+  const Node& loss = node(id);
+  const Shape& s = shape(loss.inputs[0]);
   const Md plain({s[0], s[1]}, Type::f32, Tag::nc);
-  const TensorView logits = in_layout(of.inputs[0], plain);
-  const TensorView probabilities = output(of.outputs[1], plain, {logits}, id);
+  const TensorView logits = in_layout(loss.inputs[0], plain);
+  const TensorView probabilities = output(loss.outputs[1], plain, {logits}, id);
   kernel(id, {logits.buffer, probabilities.buffer},
-         [weight = std::get<LossAttr>(of.attr).weight, classes = static_cast<std::size_t>(s[1]), from = logits.buffer,
+         [weight = std::get<LossAttr>(loss.attr).weight, classes = static_cast<std::size_t>(s[1]), from = logits.buffer,
           to = probabilities.buffer](StepInput& input) {
            input.loss += weight * softmax_cross_entropy(reinterpret_cast<const float*>(from->data), input.batch->labels,
                                                         classes, reinterpret_cast<float*>(to->data));
@@ -261,11 +261,11 @@ void Compiler::loss(NodeId id) {
 }
 
 void Compiler::loss_backward(NodeId id) {
-  const Node& of = node(id);
-  const Shape& s = shape(of.outputs[0]);
-  const TensorView probabilities = value(of.inputs[0]);
-  const TensorView into = output(of.outputs[0], Md({s[0], s[1]}, type_, Tag::nc), {}, id);
-  const auto scale = static_cast<float>(std::get<LossAttr>(of.attr).weight / static_cast<double>(s[0]));
+  const Node& backward = node(id);
+  const Shape& s = shape(backward.outputs[0]);
+  const TensorView probabilities = value(backward.inputs[0]);
+  const TensorView into = output(backward.outputs[0], Md({s[0], s[1]}, type_, Tag::nc), {}, id);
+  const auto scale = static_cast<float>(std::get<LossAttr>(backward.attr).weight / static_cast<double>(s[0]));
   kernel(id, {probabilities.buffer, into.buffer},
          [type = options_.compute, from = probabilities.buffer, to = into.buffer, scale,
           classes = static_cast<std::size_t>(s[1])](StepInput& input) {

@@ -2,7 +2,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/onednn/plans.h"
+#include "models/onednn/layer_plans.h"
 
 namespace hvd::models::onednn {
 namespace {
@@ -37,13 +37,13 @@ std::vector<Compiler::LinearLayouts> Compiler::linear_layouts(const Md& src, con
 }
 
 void Compiler::linear(NodeId id) {
-  const Node& of = node(id);
-  const Shape& w = shape(of.inputs[1]);
-  const Shape& y = shape(of.outputs[0]);
-  TensorView from = linear_input(of.inputs[0]);
-  const Md bias = row_major(shape(of.inputs[2]));
+  const Node& linear = node(id);
+  const Shape& w = shape(linear.inputs[1]);
+  const Shape& y = shape(linear.outputs[0]);
+  TensorView from = linear_input(linear.inputs[0]);
+  const Md bias = row_major(shape(linear.inputs[2]));
   const NodeId relu = fused_relu_[static_cast<std::size_t>(id)];
-  const TensorId result = relu == kNoNode ? of.outputs[0] : node(relu).outputs[0];
+  const TensorId result = relu == kNoNode ? linear.outputs[0] : node(relu).outputs[0];
   // The loss needs logits in fp32.
   const NodeId reader = only_forward_consumer(result);
   const bool logits = reader != kNoNode && node(reader).kind == OpKind::kSoftmaxCrossEntropy;
@@ -82,35 +82,35 @@ void Compiler::linear(NodeId id) {
   const LinearPlan plan = first_compiled(linear_layouts(from.desc, weight_dims), plan_with);
   const LinearForward& forward = plan.forward;
   const LinearBackwardWeights& backward_weights = plan.backward_weights;
-  if (from.desc != forward.src_desc()) from = in_layout(of.inputs[0], forward.src_desc());
-  parameters_.set_layout(of.inputs[1],
+  if (from.desc != forward.src_desc()) from = in_layout(linear.inputs[0], forward.src_desc());
+  parameters_.set_layout(linear.inputs[1],
                          f32 ? forward.weights_desc() : with_type(backward_weights.diff_weights_desc(), Type::f32));
-  parameters_.set_layout(of.inputs[2], bias);
+  parameters_.set_layout(linear.inputs[2], bias);
 
   BoundOperation& made = primitive(id, forward, dnnl::inner_product_forward(forward),
                                    {{DNNL_ARG_SRC, from},
-                                    {DNNL_ARG_WEIGHTS, parameters_.derived(of.inputs[1], forward.weights_desc())},
-                                    {DNNL_ARG_BIAS, parameters_.stored(of.inputs[2])},
+                                    {DNNL_ARG_WEIGHTS, parameters_.derived(linear.inputs[1], forward.weights_desc())},
+                                    {DNNL_ARG_BIAS, parameters_.stored(linear.inputs[2])},
                                     {DNNL_ARG_DST, output(result, dst, {}, id)}});
   if (relu != kNoNode) made.node += "+" + node(relu).name;
   linears_[id] = std::make_unique<LinearPlan>(plan);
 }
 
 void Compiler::linear_backward_weights_node(NodeId id) {
-  const Node& of = node(id);
-  const LinearBackwardWeights& pd = linears_.at(of.forward)->backward_weights;
-  const Md bias = row_major(shape(of.outputs[1]));
+  const Node& backward = node(id);
+  const LinearBackwardWeights& pd = linears_.at(backward.forward)->backward_weights;
+  const Md bias = row_major(shape(backward.outputs[1]));
   const Type made_type = type_ == Type::f32 || parameters_.gradient_type() == DataType::kF32 ? Type::f32 : Type::bf16;
-  TensorView from = linear_input(of.inputs[0]);
+  TensorView from = linear_input(backward.inputs[0]);
   if (from.desc != pd.src_desc()) {
     const bool matrix = dims_of(pd.src_desc()).size() == 2;
-    from = in_layout(of.inputs[0], matrix ? channels_last(shape(of.inputs[0]), Type::f32) : pd.src_desc());
+    from = in_layout(backward.inputs[0], matrix ? channels_last(shape(backward.inputs[0]), Type::f32) : pd.src_desc());
     from.desc = pd.src_desc();
   }
-  const TensorView diff = in_layout(of.inputs[1], pd.diff_dst_desc());
+  const TensorView diff = in_layout(backward.inputs[1], pd.diff_dst_desc());
   const std::vector<std::pair<TensorId, TensorView>> written{
-      {of.outputs[0], gradient_target(of.outputs[0], pd.diff_weights_desc(), made_type)},
-      {of.outputs[1], gradient_target(of.outputs[1], bias, Type::f32)}};
+      {backward.outputs[0], gradient_target(backward.outputs[0], pd.diff_weights_desc(), made_type)},
+      {backward.outputs[1], gradient_target(backward.outputs[1], bias, Type::f32)}};
   primitive(id, pd, dnnl::inner_product_backward_weights(pd),
             {{DNNL_ARG_SRC, from},
              {DNNL_ARG_DIFF_DST, diff},
@@ -120,13 +120,13 @@ void Compiler::linear_backward_weights_node(NodeId id) {
 }
 
 void Compiler::linear_backward_data_node(NodeId id) {
-  const Node& of = node(id);
-  const LinearBackwardData& pd = linears_.at(of.forward)->backward_data;
-  const TensorView diff = in_layout(of.inputs[1], pd.diff_dst_desc());
-  const TensorView weights = parameters_.derived(node(of.forward).inputs[1], pd.weights_desc());
-  const Shape& x = shape(of.outputs[0]);
+  const Node& backward = node(id);
+  const LinearBackwardData& pd = linears_.at(backward.forward)->backward_data;
+  const TensorView diff = in_layout(backward.inputs[1], pd.diff_dst_desc());
+  const TensorView weights = parameters_.derived(node(backward.forward).inputs[1], pd.weights_desc());
+  const Shape& x = shape(backward.outputs[0]);
   const bool flat = x.rank() == 4 && dims_of(pd.diff_src_desc()).size() == 2;
-  TensorView into = output(of.outputs[0], flat ? channels_last(x, type_) : pd.diff_src_desc(), {}, id);
+  TensorView into = output(backward.outputs[0], flat ? channels_last(x, type_) : pd.diff_src_desc(), {}, id);
   into.desc = pd.diff_src_desc();
   primitive(id, pd, dnnl::inner_product_backward_data(pd),
             {{DNNL_ARG_DIFF_DST, diff}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DIFF_SRC, into}});

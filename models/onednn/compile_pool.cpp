@@ -1,7 +1,7 @@
 // Compiles max, average and global average pools.
 #include "engine/base/error.h"
 #include "models/onednn/kernels.h"
-#include "models/onednn/plans.h"
+#include "models/onednn/layer_plans.h"
 
 namespace hvd::models::onednn {
 namespace {
@@ -23,16 +23,16 @@ Pixels pixels(const Shape& shape) {
 }  // namespace
 
 void Compiler::pool(NodeId id) {
-  const Node& of = node(id);
-  const Shape& x = shape(of.inputs[0]);
-  const Shape& y = shape(of.outputs[0]);
-  const bool global = of.kind == OpKind::kGlobalAvgPool;
+  const Node& pool = node(id);
+  const Shape& x = shape(pool.inputs[0]);
+  const Shape& y = shape(pool.outputs[0]);
+  const bool global = pool.kind == OpKind::kGlobalAvgPool;
   const auto algorithm =
-      of.kind == OpKind::kMaxPool ? dnnl::algorithm::pooling_max : dnnl::algorithm::pooling_avg_exclude_padding;
+      pool.kind == OpKind::kMaxPool ? dnnl::algorithm::pooling_max : dnnl::algorithm::pooling_avg_exclude_padding;
   const Geometry geometry =
       global ? Geometry{.kernel = {x[1], x[2]}, .strides = {1, 1}, .pad_low = {0, 0}, .pad_high = {0, 0}}
-             : geometry_of(std::get<Window>(of.attr));
-  const TensorView from = value(of.inputs[0]);
+             : geometry_of(std::get<Window>(pool.attr));
+  const TensorView from = value(pool.inputs[0]);
   const Dims result_dims = global ? Dims{y[0], y[1], 1, 1} : Dims{y[0], y[3], y[1], y[2]};
   // The output gets the layout of the input, because the library is fast in this case.
   const Tag tag = activation_tag(from.desc, type_);
@@ -45,14 +45,14 @@ void Compiler::pool(NodeId id) {
     // A tensor {n, c, 1, 1} has the same bytes as {n, c}, unless the library pads the channels.
     const Md flat({y[0], y[1]}, type_, Tag::nc);
     if (pd.dst_desc().get_size() != flat.get_size()) {
-      throw Error(Errc::kUnsupported, of.name + ": global average pool over a channel count that the library pads");
+      throw Error(Errc::kUnsupported, pool.name + ": global average pool over a channel count that the library pads");
     }
-    set_value(of.outputs[0], program_.new_value(graph_.tensor(of.outputs[0]).name, flat));
-    result = {value(of.outputs[0]).buffer, pd.dst_desc()};
+    set_value(pool.outputs[0], program_.new_value(graph_.tensor(pool.outputs[0]).name, flat));
+    result = {value(pool.outputs[0]).buffer, pd.dst_desc()};
   } else {
-    result = output(of.outputs[0], pd.dst_desc(), {}, id);
+    result = output(pool.outputs[0], pd.dst_desc(), {}, id);
   }
-  if (is_mean_3x3(of, type_, tag)) {
+  if (is_mean_3x3(pool, type_, tag)) {
     kernel(id, {from.buffer, result.buffer}, [shape = pixels(x), from = from.buffer, to = result.buffer](StepInput&) {
       mean_3x3(reinterpret_cast<const std::uint16_t*>(from->data), reinterpret_cast<std::uint16_t*>(to->data), shape);
     });
@@ -60,18 +60,18 @@ void Compiler::pool(NodeId id) {
   }
   std::vector<Argument> arguments{{DNNL_ARG_SRC, from}, {DNNL_ARG_DST, result}};
   if (const Md workspace = pd.workspace_desc(); workspace.get_size() > 0) {
-    plan->workspace = program_.new_value(of.name + ":workspace", workspace);
+    plan->workspace = program_.new_value(pool.name + ":workspace", workspace);
     arguments.push_back({DNNL_ARG_WORKSPACE, plan->workspace});
   }
   primitive(id, pd, dnnl::pooling_forward(pd), std::move(arguments));
 }
 
 void Compiler::pool_backward_node(NodeId id) {
-  const Node& of = node(id);
-  const Node& forward = node(of.forward);
-  const PoolPlan& plan = *pools_.at(of.forward);
-  const bool global = of.kind == OpKind::kGlobalAvgPoolBackward;
-  const TensorId diff_id = of.inputs.back();
+  const Node& backward = node(id);
+  const Node& forward = node(backward.forward);
+  const PoolPlan& plan = *pools_.at(backward.forward);
+  const bool global = backward.kind == OpKind::kGlobalAvgPoolBackward;
+  const TensorId diff_id = backward.inputs.back();
   const PoolBackward pd = pool_backward(program_.engine(), plan.algorithm, plan.forward.src_desc(),
                                         plan.forward.dst_desc(), plan.geometry, own_scratchpad(), plan.forward);
   TensorView diff;
@@ -84,14 +84,14 @@ void Compiler::pool_backward_node(NodeId id) {
   }
   const NodeId producer = graph_.tensor(forward.inputs[0]).producer;
   if (producer != kNoNode && mask_at_pool_[static_cast<std::size_t>(producer)]) {
-    // Apply here the mask of the ReLU whose result the pool reads; see analyse().
-    const TensorView pooled = in_layout(of.inputs[1], diff.desc);
+    // Apply here the mask of the ReLU whose result the pool reads; see decide_fusions().
+    const TensorView pooled = in_layout(backward.inputs[1], diff.desc);
     const TensorView masked =
         last_use(diff.buffer, id) ? diff : program_.new_value(graph_.tensor(diff_id).name + ":masked", diff.desc);
     masked_by_sign(id, pooled, diff, masked);
     diff = masked;
   }
-  const TensorView into = output(of.outputs[0], pd.diff_src_desc(), {}, id);
+  const TensorView into = output(backward.outputs[0], pd.diff_src_desc(), {}, id);
   if (is_mean_3x3(forward, type_, activation_tag(into.desc, type_))) {
     kernel(id, {diff.buffer, into.buffer},
            [shape = pixels(shape(diff_id)), from = diff.buffer, to = into.buffer](StepInput&) {

@@ -9,7 +9,7 @@
 #include "models/graph/cost.h"
 #include "models/onednn/host_arena.h"
 #include "models/onednn/kernels.h"
-#include "models/onednn/plans.h"
+#include "models/onednn/layer_plans.h"
 
 namespace hvd::models::onednn {
 
@@ -24,7 +24,7 @@ Compiler::Compiler(const Graph& graph, const CompileOptions& options, PrimitiveP
 Compiler::~Compiler() = default;
 
 void Compiler::compile() {
-  analyse();
+  decide_fusions();
   unfinished_.assign(graph_.tensors.size(), false);
   program_.keep_all(options_.keep_tensors);
   Buffer* images = program_.new_buffer("images", 0, Buffer::Storage::kExternal);
@@ -71,9 +71,9 @@ void Compiler::compile_node(NodeId id) {
 }
 
 TensorView& Compiler::value(TensorId id) {
-  TensorView& found = values_.at(static_cast<std::size_t>(id));
-  HVD_ASSERT(found);
-  return found;
+  TensorView& view = values_.at(static_cast<std::size_t>(id));
+  HVD_ASSERT(view);
+  return view;
 }
 
 void Compiler::set_value(TensorId id, const TensorView& value) {
@@ -102,23 +102,23 @@ TensorView Compiler::in_layout(TensorId id, const Md& wanted) {
   return copy;
 }
 
-Md Compiler::any_layout(const Shape& of, Type type) const {
-  if (of.rank() == 2) return {{of[0], of[1]}, type, Tag::any};
-  return {{of[0], of[3], of[1], of[2]}, type, Tag::any};
+Md Compiler::any_layout(const Shape& shape, Type type) const {
+  if (shape.rank() == 2) return {{shape[0], shape[1]}, type, Tag::any};
+  return {{shape[0], shape[3], shape[1], shape[2]}, type, Tag::any};
 }
 
-Md Compiler::channels_first(const Shape& of, Type type) const {
-  if (of.rank() == 2) return {{of[0], of[1]}, type, Tag::nc};
-  return {{of[0], of[3], of[1], of[2]}, type, Tag::nchw};
+Md Compiler::channels_first(const Shape& shape, Type type) const {
+  if (shape.rank() == 2) return {{shape[0], shape[1]}, type, Tag::nc};
+  return {{shape[0], shape[3], shape[1], shape[2]}, type, Tag::nchw};
 }
 
-Md Compiler::channels_last(const Shape& of, Type type) const {
-  if (of.rank() == 2) return {{of[0], of[1]}, type, Tag::nc};
-  return {{of[0], of[3], of[1], of[2]}, type, Tag::nhwc};
+Md Compiler::channels_last(const Shape& shape, Type type) const {
+  if (shape.rank() == 2) return {{shape[0], shape[1]}, type, Tag::nc};
+  return {{shape[0], shape[3], shape[1], shape[2]}, type, Tag::nhwc};
 }
 
-Md Compiler::preferred(const Shape& of) const {
-  return type_ == Type::bf16 ? channels_last(of, type_) : any_layout(of, type_);
+Md Compiler::preferred(const Shape& shape) const {
+  return type_ == Type::bf16 ? channels_last(shape, type_) : any_layout(shape, type_);
 }
 
 bool Compiler::last_use(const Buffer* buffer, NodeId at) const {
@@ -145,10 +145,10 @@ TensorView Compiler::output(TensorId id, const Md& desc, const std::vector<Tenso
 }
 
 BoundOperation& Compiler::describe(BoundOperation& operation, NodeId id) const {
-  const Node& of = node(id);
-  const NodeCost work = cost(graph_, of, type_ == Type::bf16 ? 2 : 4);
-  operation.node = of.name;
-  operation.kind = std::string(name(of.kind));
+  const Node& graph_node = node(id);
+  const NodeCost work = cost(graph_, graph_node, type_ == Type::bf16 ? 2 : 4);
+  operation.node = graph_node.name;
+  operation.kind = std::string(name(graph_node.kind));
   operation.flops = work.flops;
   operation.bytes = work.bytes;
   return operation;

@@ -1,7 +1,7 @@
 // Compiles a differentiated graph into a PrimitiveProgram (primitive_program.h): chooses primitives, layouts and
 // fusions once, at construction. The compiler is not needed when the program runs.
 //
-// Fusions, which analyse() derives from the graph alone:
+// Fusions, which decide_fusions() derives from the graph alone:
 //   conv + bias + relu          one primitive (post-operation); backward keeps the diff where the output is positive
 //   batch norm + relu           one primitive; its workspace has the ReLU's mask, and its backward pass does the
 //                               backward pass of the ReLU
@@ -67,8 +67,8 @@ class Compiler {
   struct PoolPlan;
   enum class ReluFusion : std::uint8_t { kNone, kPostOperation, kNorm, kAdd };
 
-  // analyse.cpp: decides the fusions.
-  void analyse();
+  // decide_fusions.cpp
+  void decide_fusions();
   /// Returns the only forward node that reads `id`; kNoNode if several nodes or none read it.
   [[nodiscard]] NodeId only_forward_consumer(TensorId id) const;
 
@@ -77,11 +77,11 @@ class Compiler {
   void set_value(TensorId id, const TensorView& value);
   /// Returns the tensor in layout `wanted`: the tensor itself, or a copy that a reorder makes. Copies are reused.
   TensorView in_layout(TensorId id, const Md& wanted);
-  [[nodiscard]] Md any_layout(const Shape& of, Type type) const;
-  [[nodiscard]] Md channels_first(const Shape& of, Type type) const;
-  [[nodiscard]] Md channels_last(const Shape& of, Type type) const;
+  [[nodiscard]] Md any_layout(const Shape& shape, Type type) const;
+  [[nodiscard]] Md channels_first(const Shape& shape, Type type) const;
+  [[nodiscard]] Md channels_last(const Shape& shape, Type type) const;
   /// Returns the layout to request for an activation: the library's choice in fp32, channels last in bf16.
-  [[nodiscard]] Md preferred(const Shape& of) const;
+  [[nodiscard]] Md preferred(const Shape& shape) const;
   /// Returns true if no operation reads `buffer` after node `at`.
   [[nodiscard]] bool last_use(const Buffer* buffer, NodeId at) const;
   /// Returns a place for output `id` of node `at`: the first of `reusable` that is not read later, or a new buffer.

@@ -139,10 +139,10 @@ std::vector<OperationProfile> OnednnStep::profile() const {
   if (!options_.profile) return {};
   std::vector<OperationProfile> result;
   // An operation that consists of several parts (the bands of a convolution) gets one entry with their sums.
-  std::map<std::tuple<std::string, std::string, std::string, bool>, std::size_t> found;
+  std::map<std::tuple<std::string, std::string, std::string, bool>, std::size_t> index_of;
   const auto add = [&](const BoundOperation& operation, std::int64_t times) {
-    const auto [at, is_new] =
-        found.try_emplace({operation.node, operation.kind, operation.implementation, operation.library}, result.size());
+    const auto [at, is_new] = index_of.try_emplace(
+        {operation.node, operation.kind, operation.implementation, operation.library}, result.size());
     if (is_new) {
       result.push_back({.node = operation.node,
                         .kind = operation.kind,

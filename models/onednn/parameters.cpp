@@ -54,36 +54,36 @@ Parameters::Entry& Parameters::entry(TensorId value) { return entries_[by_value_
 const Parameters::Entry& Parameters::entry(TensorId value) const { return entries_[by_value_.at(value)]; }
 
 void Parameters::set_layout(TensorId value, const Md& desc) {
-  Entry& of = entry(value);
-  HVD_ASSERT(of.desc.get_size() == 0);
-  of.desc = desc;
-  of.weight->bytes = of.gradient->bytes = desc.get_size();
+  Entry& parameter = entry(value);
+  HVD_ASSERT(parameter.desc.get_size() == 0);
+  parameter.desc = desc;
+  parameter.weight->bytes = parameter.gradient->bytes = desc.get_size();
 }
 
 TensorView Parameters::stored(TensorId value) const { return {entry(value).weight, entry(value).desc}; }
 
 TensorView Parameters::derived(TensorId value, const Md& desc) {
-  Entry& of = entry(value);
-  if (of.desc == desc) return {of.weight, of.desc};
-  for (const TensorView& copy : of.copies) {
+  Entry& parameter = entry(value);
+  if (parameter.desc == desc) return {parameter.weight, parameter.desc};
+  for (const TensorView& copy : parameter.copies) {
     if (copy.desc == desc) return copy;
   }
-  const TensorView copy = program_.new_value(of.weight->name + ":copy", desc, Buffer::Storage::kPersistent);
-  of.copies.push_back(copy);
-  if (std::optional<TiledCopy> tiled = TiledCopy::plan(of.desc, desc)) {
+  const TensorView copy = program_.new_value(parameter.weight->name + ":copy", desc, Buffer::Storage::kPersistent);
+  parameter.copies.push_back(copy);
+  if (std::optional<TiledCopy> tiled = TiledCopy::plan(parameter.desc, desc)) {
     BoundOperation operation{
-        .node = of.weight->name, .kind = "reorder", .implementation = "own", .done_by_update = true};
-    operation.kernel = [plan = *tiled, from = of.weight, to = copy.buffer](StepInput&) {
+        .node = parameter.weight->name, .kind = "reorder", .implementation = "own", .done_by_update = true};
+    operation.kernel = [plan = *tiled, from = parameter.weight, to = copy.buffer](StepInput&) {
       for (std::size_t strip = 0; strip < plan.strips(); ++strip) {
         plan.pack(floats(from), reinterpret_cast<std::uint16_t*>(to->data), strip, 0, plan.tiles());
       }
       TiledCopy::finish();
     };
     program_.append_refresh(std::move(operation));
-    of.tiled.emplace_back(*std::move(tiled), copy.buffer);
+    parameter.tiled.emplace_back(*std::move(tiled), copy.buffer);
     return copy;
   }
-  program_.append_refresh(program_.reorder(of.weight->name, {of.weight, of.desc}, copy));
+  program_.append_refresh(program_.reorder(parameter.weight->name, {parameter.weight, parameter.desc}, copy));
   return copy;
 }
 

@@ -95,13 +95,13 @@ void Parameters::update_share(const SgdOptions& options, std::span<const ArenaRa
   for (const ArenaRange& range : share) {
     parallel_ranges(range.count, kShare, [&](std::size_t begin, std::size_t end) {
       for_each_slot(range.begin + begin, range.begin + end, [&](std::size_t slot, std::size_t from, std::size_t to) {
-        const Entry& of = entries_[slot];
-        const Arrays arrays{.weight = reinterpret_cast<float*>(of.weight->data),
+        const Entry& parameter = entries_[slot];
+        const Arrays arrays{.weight = reinterpret_cast<float*>(parameter.weight->data),
                             .momentum = momentum + slots_[slot].offset,
-                            .gradient = of.gradient->data,
+                            .gradient = parameter.gradient->data,
                             .gradient_type = gradient_type_,
                             .count = slots_[slot].count};
-        arrays.step(of.decay ? factors.decayed : factors.plain, from, to);
+        arrays.step(parameter.decay ? factors.decayed : factors.plain, from, to);
       });
     });
   }
@@ -118,21 +118,21 @@ void Parameters::keep_momentum(std::span<const ArenaRange> share) {
 }
 
 void Parameters::update_piece(std::size_t parameter, std::size_t from, std::size_t to, const SgdFactors& factors) {
-  const Entry& of = entries_[parameter];
+  const Entry& entry = entries_[parameter];
   const ArenaSlot& slot = slots_[parameter];
-  const Arrays arrays{.weight = reinterpret_cast<float*>(of.weight->data),
+  const Arrays arrays{.weight = reinterpret_cast<float*>(entry.weight->data),
                       .momentum = reinterpret_cast<float*>(momentum_.bytes().data()) + slot.offset,
-                      .gradient = of.gradient->data,
+                      .gradient = entry.gradient->data,
                       .gradient_type = gradient_type_,
                       .count = slot.count};
-  if (of.tiled.empty()) return arrays.step(factors, from, to);
+  if (entry.tiled.empty()) return arrays.step(factors, from, to);
   const auto pack = [&](std::size_t strip, std::size_t first, std::size_t last) {
-    for (const auto& [tiled, copy] : of.tiled) {
+    for (const auto& [tiled, copy] : entry.tiled) {
       tiled.pack(arrays.weight, reinterpret_cast<std::uint16_t*>(copy->data), strip, first, last);
     }
   };
   // Update whole strips: each strip belongs to the piece in which it starts.
-  const TiledCopy& layout = of.tiled.front().first;  // all copies have the strips of the stored weights
+  const TiledCopy& layout = entry.tiled.front().first;  // all copies have the strips of the stored weights
   const std::size_t strip = layout.strip(), rows = layout.rows(), columns = strip / rows;
   constexpr std::size_t kSide = TiledCopy::kTile;  // of a tile
   for (std::size_t s = (from + strip - 1) / strip; s < (to + strip - 1) / strip; ++s) {
@@ -164,8 +164,8 @@ void Parameters::update_piece(std::size_t parameter, std::size_t from, std::size
 
 std::size_t Parameters::bytes_copied_by_update() const noexcept {
   std::size_t bytes = 0;
-  for (const Entry& of : entries_) {
-    for (const auto& entry : of.tiled) bytes += entry.second->bytes;
+  for (const Entry& parameter : entries_) {
+    for (const auto& entry : parameter.tiled) bytes += entry.second->bytes;
   }
   return bytes;
 }

@@ -38,10 +38,10 @@ void expect_equal(const ReplayProfile& a, const ReplayProfile& b) {
   };
   EXPECT_EQ(facts(a), facts(b));
   ASSERT_EQ(a.gradients.size(), b.gradients.size());
-  const auto of = [](const ReplayProfile::Gradient& g) {
+  const auto fields = [](const ReplayProfile::Gradient& g) {
     return std::tie(g.name, g.count, g.submit_seconds, g.ready_seconds);
   };
-  for (std::size_t i = 0; i < a.gradients.size(); ++i) EXPECT_EQ(of(a.gradients[i]), of(b.gradients[i])) << i;
+  for (std::size_t i = 0; i < a.gradients.size(); ++i) EXPECT_EQ(fields(a.gradients[i]), fields(b.gradients[i])) << i;
 }
 
 TEST(ReplayText, RoundTripsExactly) {

@@ -15,21 +15,21 @@ bool is_conv(OpKind kind) {
 
 /// Returns the number of products that are summed for one element of the first output of a convolution or a fully
 /// connected layer, or of one of their gradients.
-double terms_of(const Graph& graph, const Node& of) {
+double terms_of(const Graph& graph, const Node& node) {
   const auto shape = [&](TensorId id) -> const Shape& { return graph.tensor(id).shape; };
-  switch (of.kind) {
+  switch (node.kind) {
     case OpKind::kConv:
     case OpKind::kFullyConnected: {
-      const Shape& weights = shape(of.inputs[1]);
+      const Shape& weights = shape(node.inputs[1]);
       return static_cast<double>(weights.count() / weights[0]) + 1;  // + 1 for the bias
     }
     case OpKind::kConvBackwardData: {
-      const Shape& weights = shape(of.inputs[0]);
+      const Shape& weights = shape(node.inputs[0]);
       return static_cast<double>(weights.count() / weights[3]);
     }
-    case OpKind::kFullyConnectedBackwardData: return static_cast<double>(shape(of.inputs[0])[0]);
+    case OpKind::kFullyConnectedBackwardData: return static_cast<double>(shape(node.inputs[0])[0]);
     default: {  // a weight gradient sums over images and pixels
-      const Shape& dy = shape(of.inputs[1]);
+      const Shape& dy = shape(node.inputs[1]);
       return static_cast<double>(dy.count() / dy[dy.rank() - 1]);
     }
   }
@@ -274,9 +274,10 @@ void Recomputation::softmax_backward() {
 
 }  // namespace
 
-Tensor absolute(const Tensor& of) {
-  Tensor result{.shape = of.shape, .data = std::vector<double>(of.data.size()), .bound = {}};
-  std::transform(of.data.begin(), of.data.end(), result.data.begin(), [](double value) { return std::abs(value); });
+Tensor absolute(const Tensor& tensor) {
+  Tensor result{.shape = tensor.shape, .data = std::vector<double>(tensor.data.size()), .bound = {}};
+  std::transform(tensor.data.begin(), tensor.data.end(), result.data.begin(),
+                 [](double value) { return std::abs(value); });
   return result;
 }
 

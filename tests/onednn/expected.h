@@ -33,7 +33,7 @@ struct Expected {
 std::vector<Expected> expected_outputs(const Graph& graph, const Node& node, const std::map<TensorId, Tensor>& known,
                                        const Circumstances& with);
 
-/// Returns the absolute values of the elements of `of`, without a bound.
-Tensor absolute(const Tensor& of);
+/// Returns the absolute values of the elements of `tensor`, without a bound.
+Tensor absolute(const Tensor& tensor);
 
 }  // namespace hvd::models::testing

@@ -66,13 +66,13 @@ class Kernels : public ::testing::TestWithParam<std::tuple<VectorLevel, DataType
   /// Compares `got` with expected(i), rounded to the type.
   template <class Expected>
   static void expect_bits(const Elements& got, const Expected& expected) {
-    Elements one(type(), 1);
+    Elements element(type(), 1);
     for (std::size_t i = 0; i < got.size(); ++i) {
-      one.set(0, expected(i));
-      if (std::isnan(one.at(0))) {
+      element.set(0, expected(i));
+      if (std::isnan(element.at(0))) {
         ASSERT_TRUE(std::isnan(got.at(i))) << "element " << i << " of " << got.size();
       } else {
-        ASSERT_EQ(bits(got.at(i)), bits(one.at(0))) << "element " << i << " of " << got.size();
+        ASSERT_EQ(bits(got.at(i)), bits(element.at(0))) << "element " << i << " of " << got.size();
       }
     }
   }

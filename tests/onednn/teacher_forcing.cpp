@@ -112,7 +112,7 @@ class Comparer {
 
   /// If the library keeps the tensor, compares the tensor, and later operations use the library's values. Otherwise
   /// later operations use the reference's values.
-  void check(const Node& of, Expected given) {
+  void check(const Node& node, Expected given) {
     const TensorId id = given.id;
     Tensor& expected = given.tensor;
     bool stored_in_compute_type = given.stored_in_compute_type;
@@ -129,7 +129,7 @@ class Comparer {
       known_[id] = std::move(expected);  // fused away: later operations use the reference's values and their bound
       return;
     }
-    Disagreement worst{.node = of.name, .tensor = desc.name, .error = 0, .bound = 0};
+    Disagreement worst{.node = node.name, .tensor = desc.name, .error = 0, .bound = 0};
     double worst_ratio = 0;
     for (std::size_t i = 0; i < actual.size(); ++i) {
       double bound = expected.bound.empty() ? 0 : expected.bound[i];
@@ -147,7 +147,7 @@ class Comparer {
     result_.elements += actual.size();
     if (worst_ratio > result_.worst_ratio) {
       result_.worst_ratio = worst_ratio;
-      result_.worst = of.name + " / " + desc.name;
+      result_.worst = node.name + " / " + desc.name;
     }
     if (worst_ratio > 1) result_.failures.push_back(worst);
     Tensor& forced = known_[id] = zeros(desc.shape);

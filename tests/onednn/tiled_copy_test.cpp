@@ -42,15 +42,15 @@ class TiledCopyLayouts : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(TiledCopyLayouts, EqualsTheLibrarysReorder) {
-  const Case& of = GetParam();
-  const Md stored(of.dims, Type::f32, of.stored), wanted(of.dims, Type::bf16, of.wanted);
+  const Case& c = GetParam();
+  const Md stored(c.dims, Type::f32, c.stored), wanted(c.dims, Type::bf16, c.wanted);
   const auto plan = TiledCopy::plan(stored, wanted);
   ASSERT_TRUE(plan);
   ASSERT_EQ(plan->strip() * plan->strips() * sizeof(float), stored.get_size());
 
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   dnnl::stream stream(engine);
-  const Md plain(of.dims, Type::f32, of.dims.size() == 2 ? Tag::ab : Tag::abcd);
+  const Md plain(c.dims, Type::f32, c.dims.size() == 2 ? Tag::ab : Tag::abcd);
   const Memory logical = zeroed(plain.get_size()), from = zeroed(stored.get_size());
   const Memory expected = zeroed(wanted.get_size()), actual = zeroed(wanted.get_size());
   // No two elements are equal, and many of them lie between two neighbouring bf16 values.
@@ -79,7 +79,7 @@ TEST_P(TiledCopyLayouts, EqualsTheLibrarysReorder) {
   }
   TiledCopy::finish();
   EXPECT_EQ(std::memcmp(expected.get(), actual.get(), wanted.get_size()), 0);
-  const bool plain_rows = of.stored == Tag::ab || of.stored == Tag::abcd;
+  const bool plain_rows = c.stored == Tag::ab || c.stored == Tag::abcd;
   EXPECT_EQ(plan->rows(), plain_rows ? TiledCopy::kTile : 1U);
 }
 
@@ -102,8 +102,8 @@ INSTANTIATE_TEST_SUITE_P(, TiledCopyLayouts,
 
 TEST(TiledCopy, LeavesOtherLayoutsToTheLibrary) {
   const Dims dims{64, 96, 3, 3};
-  const auto planned = [](const Dims& of, Type a, Tag stored, Type b, Tag wanted) {
-    return TiledCopy::plan(Md(of, a, stored), Md(of, b, wanted)).has_value();
+  const auto planned = [](const Dims& extents, Type a, Tag stored, Type b, Tag wanted) {
+    return TiledCopy::plan(Md(extents, a, stored), Md(extents, b, wanted)).has_value();
   };
   EXPECT_FALSE(planned(dims, Type::bf16, Tag::ABcd16b16a, Type::bf16, Tag::AcdB16b32a2b));
   EXPECT_FALSE(planned(dims, Type::f32, Tag::ABcd16b16a, Type::f32, Tag::ABcd16a16b2a));

@@ -23,7 +23,7 @@ struct AvgPoolBody : PoolBody<V> {
   Window window;
   Image x, y;
 
-  AvgPoolBody(const Window& of, const Image& from, const Image& to) : window(of), x(from), y(to) {}
+  AvgPoolBody(const Window& pool_window, const Image& from, const Image& to) : window(pool_window), x(from), y(to) {}
 
   HVD_HOST_DEVICE void store(const Place& place, Nothing /*channels*/, Nothing /*row*/) const {
     const Pixel at(y.h, y.w, place.row);
@@ -48,8 +48,8 @@ struct AvgPoolBackwardBody : PoolBody<V> {
   Image dy, dx;
   Epilogue epilogue;
 
-  AvgPoolBackwardBody(const Window& of, const Image& from, const Image& to, const Epilogue& last)
-      : window(of), dy(from), dx(to), epilogue(last) {}
+  AvgPoolBackwardBody(const Window& pool_window, const Image& from, const Image& to, const Epilogue& last)
+      : window(pool_window), dy(from), dx(to), epilogue(last) {}
 
   HVD_HOST_DEVICE void store(const Place& place, Nothing /*channels*/, Nothing /*row*/) const {
     const Pixel at(dx.h, dx.w, place.row);
@@ -60,8 +60,8 @@ struct AvgPoolBackwardBody : PoolBody<V> {
     for (int oh = rows.first; oh <= rows.last; ++oh) {
       for (int ow = columns.first; ow <= columns.last; ++ow) {
         const float scale = inverse_area(window, plane, oh, ow);
-        const Place one{windows.row(oh, ow), place.channel};
-        const auto diff = kernels::load<T, V>(dy.matrix.data, one.in(dy.matrix));
+        const Place diff_place{windows.row(oh, ow), place.channel};
+        const auto diff = kernels::load<T, V>(dy.matrix.data, diff_place.in(dy.matrix));
         for (int k = 0; k < V; ++k) value[k] += to_float(diff.at[k]) * scale;
       }
     }
@@ -85,13 +85,13 @@ struct AvgPoolStripBody : PoolBody<V> {
   static constexpr int kRows = kFinished ? 3 : 2;  ///< rows in flight
   static constexpr std::int64_t kLongest = 12;     ///< longer strips read fewer rows twice, but keep fewer threads busy
 
-  AvgPoolStripBody(const Window& of, const Image& from, const Image& to, const Epilogue& last)
+  AvgPoolStripBody(const Window& pool_window, const Image& from, const Image& to, const Epilogue& last)
       : in(from),
         out(to),
         epilogue(last),
-        above(kBackward ? 2 - of.pad_top : of.pad_top),
-        left(kBackward ? 2 - of.pad_left : of.pad_left),
-        window(of),
+        above(kBackward ? 2 - pool_window.pad_top : pool_window.pad_top),
+        left(kBackward ? 2 - pool_window.pad_left : pool_window.pad_left),
+        window(pool_window),
         strips((to.h + kLongest - 1) / kLongest),
         strip_h((to.h + strips - 1) / strips) {}
   [[nodiscard]] std::int64_t rows() const { return out.n * strips * out.w; }
@@ -141,14 +141,14 @@ struct AvgPoolStripBody : PoolBody<V> {
     float weight[3];
     int last;  ///< last line of the input image that the strip may read
 
-    HVD_HOST_DEVICE Strip(const AvgPoolStripBody& of, const Pixel& at, int end, std::int64_t channel)
-        : body(of), plane(at.n * of.in.h * of.in.w) {
-      const auto width = static_cast<int>(of.in.w), height = static_cast<int>(of.in.h);
-      last = clamped(end + 1 - of.above, height);
+    HVD_HOST_DEVICE Strip(const AvgPoolStripBody& pool, const Pixel& at, int end, std::int64_t channel)
+        : body(pool), plane(at.n * pool.in.h * pool.in.w) {
+      const auto width = static_cast<int>(pool.in.w), height = static_cast<int>(pool.in.h);
+      last = clamped(end + 1 - pool.above, height);
       HVD_UNROLL
       for (int i = 0; i < 3; ++i) {
-        const int w = at.w - of.left + i;
-        column[i] = clamped(w, width) * of.in.matrix.pitch + channel;
+        const int w = at.w - pool.left + i;
+        column[i] = clamped(w, width) * pool.in.matrix.pitch + channel;
         weight[i] = w < 0 || w >= width ? 0 : kBackward ? share_w(w) : 1;
       }
     }

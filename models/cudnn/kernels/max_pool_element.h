@@ -38,8 +38,8 @@ struct MaxPoolBody : PoolBody<V> {
   Image x, y;
   std::uint8_t* where;  // rows without gaps
 
-  MaxPoolBody(const Window& of, const Image& from, const Image& to, std::uint8_t* index)
-      : window(of), x(from), y(to), where(index) {}
+  MaxPoolBody(const Window& pool_window, const Image& from, const Image& to, std::uint8_t* index)
+      : window(pool_window), x(from), y(to), where(index) {}
 
   HVD_HOST_DEVICE void store(const Place& place, Nothing /*channels*/, Nothing /*row*/) const {
     const Pixel at(y.h, y.w, place.row);
@@ -95,18 +95,18 @@ struct WindowDiff {
   Vector<std::uint8_t, V> index;
   Vector<T, V> diff, test;
 
-  HVD_HOST_DEVICE static WindowDiff load(const MaxPoolDiff& of, std::int64_t row, std::int64_t channel) {
+  HVD_HOST_DEVICE static WindowDiff load(const MaxPoolDiff& pool, std::int64_t row, std::int64_t channel) {
     const Place place{row, channel};
     WindowDiff made;
-    made.index = kernels::load<std::uint8_t, V>(of.where, row * of.dy.matrix.channels + channel);
-    made.diff = kernels::load<T, V>(of.dy.matrix.data, place.in(of.dy.matrix));
-    if (of.pooled.data != nullptr) made.test = kernels::load<T, V>(of.pooled.data, place.in(of.pooled));
+    made.index = kernels::load<std::uint8_t, V>(pool.where, row * pool.dy.matrix.channels + channel);
+    made.diff = kernels::load<T, V>(pool.dy.matrix.data, place.in(pool.dy.matrix));
+    if (pool.pooled.data != nullptr) made.test = kernels::load<T, V>(pool.pooled.data, place.in(pool.pooled));
     return made;
   }
   /// Sets `value` to the diff, after the rectifier's backward if there is a rectifier.
-  HVD_HOST_DEVICE void values(const MaxPoolDiff& of, float (&value)[V]) const {
+  HVD_HOST_DEVICE void values(const MaxPoolDiff& pool, float (&value)[V]) const {
     for (int k = 0; k < V; ++k) value[k] = to_float(diff.at[k]);
-    if (of.pooled.data != nullptr) mask(test, value);
+    if (pool.pooled.data != nullptr) mask(test, value);
   }
 };
 
@@ -131,10 +131,10 @@ struct MaxPoolBackwardBody : PoolBody<V> {
       for (int ow = columns.first; ow <= columns.last; ++ow) {
         const int tap = (at.h - oh * window.stride_h + window.pad_top) * window.kernel_w + at.w - ow * window.stride_w +
                         window.pad_left;
-        const auto one = WindowDiff<T, V>::load(from, plane.row(oh, ow), place.channel);
+        const auto window_diff = WindowDiff<T, V>::load(from, plane.row(oh, ow), place.channel);
         float diff[V];
-        one.values(from, diff);
-        for (int k = 0; k < V; ++k) value[k] += one.index.at[k] == tap ? diff[k] : 0;
+        window_diff.values(from, diff);
+        for (int k = 0; k < V; ++k) value[k] += window_diff.index.at[k] == tap ? diff[k] : 0;
       }
     }
     finish<T, V>(epilogue, place, value);
@@ -167,21 +167,21 @@ struct MaxPoolBackwardTileBody : PoolBody<V> {
   HVD_HOST_DEVICE void store(const Place& place, Nothing /*channels*/, Nothing /*row*/) const {
     const Pixel tile(tiles_h, tiles_w, place.row);
     const Plane windows(from.dy, tile.n);
-    WindowDiff<T, V> of[kCovering * kCovering];
+    WindowDiff<T, V> window_diffs[kCovering * kCovering];
     HVD_UNROLL
     for (int i = 0; i < kCovering * kCovering; ++i) {  // if window i does not exist, reads the nearest window
       const std::int64_t row =
           windows.row(clamped(window_h(tile, i), windows.h), clamped(window_w(tile, i), windows.w));
-      of[i] = WindowDiff<T, V>::load(from, row, place.channel);
+      window_diffs[i] = WindowDiff<T, V>::load(from, row, place.channel);
     }
     float value[4][V] = {};
     HVD_UNROLL
     for (int i = 0; i < kCovering * kCovering; ++i) {
       const bool exists = windows.holds(window_h(tile, i), window_w(tile, i));
       float diff[V];
-      of[i].values(from, diff);
+      window_diffs[i].values(from, diff);
       for (int k = 0; k < V; ++k) {
-        const int index = exists ? of[i].index.at[k] : -1;
+        const int index = exists ? window_diffs[i].index.at[k] : -1;
         HVD_UNROLL
         for (int pixel = 0; pixel < 4; ++pixel) {
           if (tap(pixel, i) >= 0 && index == tap(pixel, i)) value[pixel][k] += diff[k];

@@ -157,8 +157,8 @@ struct NormBackwardFinish {
 
 // Calls `work` with std::true_type if a rectifier follows the batch norm, else with std::false_type.
 template <class Work>
-void with_rectifier(const NormBackward& of, const Work& work) {
-  if (of.rectified) {
+void with_rectifier(const NormBackward& norm, const Work& work) {
+  if (norm.rectified) {
     work(std::true_type());
   } else {
     work(std::false_type());

@@ -37,10 +37,10 @@ std::map<ValueId, std::int64_t> uids(const Group& group) {
   return ids;
 }
 
-class Lowering {
+class OperationGraphBuilder {
  public:
-  Lowering(const Library& library, const Program& program, const Group& group, std::vector<Descriptor>& parts,
-           std::vector<Descriptor>& operations)
+  OperationGraphBuilder(const Library& library, const Program& program, const Group& group,
+                        std::vector<Descriptor>& parts, std::vector<Descriptor>& operations)
       : library_(library),
         program_(program),
         group_(group),
@@ -48,7 +48,7 @@ class Lowering {
         parts_(parts),
         operations_(operations) {
     // cuDNN copies the handles, and a Descriptor that is moved keeps its handle, so `operations` may reallocate.
-    for (const Operation& operation : group.operations) lower(operation);
+    for (const Operation& operation : group.operations) add(operation);
   }
 
  private:
@@ -71,26 +71,26 @@ class Lowering {
   const Descriptor& value(ValueId id) {
     const std::int64_t uid = uids_.at(id);
     if (const auto found = tensors_.find(uid); found != tensors_.end()) return parts_[found->second];
-    const Value& of = program_.value(id);
+    const Value& value = program_.value(id);
     const Placement place = placement(program_, id);
-    const std::int64_t bytes = place.offset * static_cast<std::int64_t>(size_of(of.type));
-    Dims dims{1, of.shape[0], 1, 1};
-    Dims strides{of.shape[0], 1, of.shape[0], of.shape[0]};
-    if (of.shape.rank() == 4) {
-      dims = {of.shape[0], of.shape[3], of.shape[1], of.shape[2]};
-      strides = {of.shape[1] * of.shape[2] * place.channels, 1, of.shape[2] * place.channels, place.channels};
+    const std::int64_t bytes = place.offset * static_cast<std::int64_t>(size_of(value.type));
+    Dims dims{1, value.shape[0], 1, 1};
+    Dims strides{value.shape[0], 1, value.shape[0], value.shape[0]};
+    if (value.shape.rank() == 4) {
+      dims = {value.shape[0], value.shape[3], value.shape[1], value.shape[2]};
+      strides = {value.shape[1] * value.shape[2] * place.channels, 1, value.shape[2] * place.channels, place.channels};
     } else {
-      HVD_ASSERT(of.shape.rank() == 1);
+      HVD_ASSERT(value.shape.rank() == 1);
     }
-    return keep(uid, tensor(uid, of.type, dims, strides, std::gcd(bytes, kWidestAlignment), inside(group_, id)));
+    return keep(uid, tensor(uid, value.type, dims, strides, std::gcd(bytes, kWidestAlignment), inside(group_, id)));
   }
 
   /// Makes an fp32 tensor, with the shape of value `id`, that connects two cuDNN operations of one Operation.
   const Descriptor& between(ValueId id) {
-    const Shape& of = program_.value(id).shape;
+    const Shape& shape = program_.value(id).shape;
     const std::int64_t uid = kBetweenUids + static_cast<std::int64_t>(tensors_.size());
-    const Dims dims{of[0], of[3], of[1], of[2]};
-    const Dims strides{of[1] * of[2] * of[3], 1, of[2] * of[3], of[3]};
+    const Dims dims{shape[0], shape[3], shape[1], shape[2]};
+    const Dims strides{shape[1] * shape[2] * shape[3], 1, shape[2] * shape[3], shape[3]};
     return keep(uid, tensor(uid, DataType::kF32, dims, strides, kWidestAlignment, true));
   }
 
@@ -124,12 +124,12 @@ class Lowering {
     return keep(std::move(made));
   }
 
-  void product(const Operation& of) {
-    const Descriptor& window = convolution(std::get<Window>(of.attr));
-    const ValueId a = of.inputs[0];
-    const ValueId b = of.inputs[1];
-    const ValueId result = of.outputs[0];
-    if (of.type == OpType::kConv) {
+  void product(const Operation& operation) {
+    const Descriptor& window = convolution(std::get<Window>(operation.attr));
+    const ValueId a = operation.inputs[0];
+    const ValueId b = operation.inputs[1];
+    const ValueId result = operation.outputs[0];
+    if (operation.type == OpType::kConv) {
       Descriptor made(library_, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR);
       made.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, window);
       made.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, value(a));
@@ -139,7 +139,7 @@ class Lowering {
       made.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, 0.0F);
       return done(std::move(made), "conv");
     }
-    if (of.type == OpType::kConvBackwardData) {
+    if (operation.type == OpType::kConvBackwardData) {
       Descriptor made(library_, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR);
       made.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, window);
       made.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, value(a));
@@ -175,76 +175,77 @@ class Lowering {
     made.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
     done(std::move(made), "pointwise operation");
   }
-  void relu(const Operation& of) {
+  void relu(const Operation& operation) {
     Descriptor made = pointwise(CUDNN_POINTWISE_RELU_FWD);
-    made.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, value(of.inputs[0]));
-    made.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, value(of.outputs[0]));
+    made.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, value(operation.inputs[0]));
+    made.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, value(operation.outputs[0]));
     done(std::move(made), "relu");
   }
-  void relu_backward(const Operation& of) {
+  void relu_backward(const Operation& operation) {
     Descriptor made = pointwise(CUDNN_POINTWISE_RELU_BWD);
-    made.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, value(of.inputs[0]));
-    made.set(CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, value(of.inputs[1]));
-    made.set(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, value(of.outputs[0]));
+    made.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, value(operation.inputs[0]));
+    made.set(CUDNN_ATTR_OPERATION_POINTWISE_DYDESC, value(operation.inputs[1]));
+    made.set(CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, value(operation.outputs[0]));
     done(std::move(made), "relu backward");
   }
-  // Lowers (x - mean) * inv_std * gamma + beta to four operations. The engine for a data gradient with a batch norm's
+  // Splits (x - mean) * inv_std * gamma + beta into four operations. The engine for a data gradient with a batch norm's
   // sums accepts only this form (cuDNN 9.19).
-  void norm_apply(const Operation& of) {
-    const ValueId result = of.outputs[0];
+  void norm_apply(const Operation& operation) {
+    const ValueId result = operation.outputs[0];
     const Descriptor& centred = between(result);
     const Descriptor& normal = between(result);
     const Descriptor& scaled = between(result);
-    binary(CUDNN_POINTWISE_SUB, value(of.inputs[0]), value(of.inputs[1]), centred);
-    binary(CUDNN_POINTWISE_MUL, centred, value(of.inputs[2]), normal);
-    binary(CUDNN_POINTWISE_MUL, normal, value(of.inputs[3]), scaled);
-    binary(CUDNN_POINTWISE_ADD, scaled, value(of.inputs[4]), value(result));
+    binary(CUDNN_POINTWISE_SUB, value(operation.inputs[0]), value(operation.inputs[1]), centred);
+    binary(CUDNN_POINTWISE_MUL, centred, value(operation.inputs[2]), normal);
+    binary(CUDNN_POINTWISE_MUL, normal, value(operation.inputs[3]), scaled);
+    binary(CUDNN_POINTWISE_ADD, scaled, value(operation.inputs[4]), value(result));
   }
 
-  void statistics(const Operation& of) {
+  void statistics(const Operation& operation) {
     Descriptor made(library_, CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR);
     constexpr auto kMode = CUDNN_GENSTATS_SUM_SQSUM;
     made.set(CUDNN_ATTR_OPERATION_GENSTATS_MODE, CUDNN_TYPE_GENSTATS_MODE, 1, &kMode);
     made.set(CUDNN_ATTR_OPERATION_GENSTATS_MATH_PREC, CUDNN_DATA_FLOAT);
-    made.set(CUDNN_ATTR_OPERATION_GENSTATS_XDESC, value(of.inputs[0]));
-    made.set(CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, value(of.outputs[0]));
-    made.set(CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, value(of.outputs[1]));
+    made.set(CUDNN_ATTR_OPERATION_GENSTATS_XDESC, value(operation.inputs[0]));
+    made.set(CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, value(operation.outputs[0]));
+    made.set(CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, value(operation.outputs[1]));
     done(std::move(made), "statistics");
   }
 
-  void norm_backward_weights(const Operation& of) {
+  void norm_backward_weights(const Operation& operation) {
     Descriptor made(library_, CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR);
     made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC, CUDNN_DATA_FLOAT);
-    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC, value(of.inputs[0]));
-    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC, value(of.inputs[1]));
-    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC, value(of.inputs[2]));
-    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC, value(of.inputs[3]));
-    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC, value(of.inputs[4]));
-    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC, value(of.outputs[0]));
-    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC, value(of.outputs[1]));
-    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC, value(of.outputs[2]));
-    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC, value(of.outputs[3]));
-    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS, value(of.outputs[4]));
+    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC, value(operation.inputs[0]));
+    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC, value(operation.inputs[1]));
+    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC, value(operation.inputs[2]));
+    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC, value(operation.inputs[3]));
+    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC, value(operation.inputs[4]));
+    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC, value(operation.outputs[0]));
+    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC, value(operation.outputs[1]));
+    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC, value(operation.outputs[2]));
+    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC, value(operation.outputs[3]));
+    made.set(CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS, value(operation.outputs[4]));
     done(std::move(made), "batch norm backward sums");
   }
 
-  void lower(const Operation& of) {
-    switch (of.type) {
+  void add(const Operation& operation) {
+    switch (operation.type) {
       case OpType::kConv:
       case OpType::kConvBackwardData:
-      case OpType::kConvBackwardWeights: return product(of);
+      case OpType::kConvBackwardWeights: return product(operation);
       case OpType::kBias:
       case OpType::kAdd:
-        HVD_ASSERT(of.inputs.size() == 2);
-        return binary(CUDNN_POINTWISE_ADD, value(of.inputs[0]), value(of.inputs[1]), value(of.outputs[0]));
-      case OpType::kNormApply: return norm_apply(of);
-      case OpType::kRelu: return relu(of);
-      case OpType::kReluBackward: return relu_backward(of);
-      case OpType::kStatistics: return statistics(of);
-      case OpType::kNormBackwardWeights: return norm_backward_weights(of);
+        HVD_ASSERT(operation.inputs.size() == 2);
+        return binary(CUDNN_POINTWISE_ADD, value(operation.inputs[0]), value(operation.inputs[1]),
+                      value(operation.outputs[0]));
+      case OpType::kNormApply: return norm_apply(operation);
+      case OpType::kRelu: return relu(operation);
+      case OpType::kReluBackward: return relu_backward(operation);
+      case OpType::kStatistics: return statistics(operation);
+      case OpType::kNormBackwardWeights: return norm_backward_weights(operation);
       default: break;
     }
-    throw Error(Errc::kUnsupported, "cuDNN groups cannot hold the operation " + std::string(name(of.type)));
+    throw Error(Errc::kUnsupported, "cuDNN groups cannot hold the operation " + std::string(name(operation.type)));
   }
 
   const Library& library_;
@@ -275,7 +276,7 @@ OperationGraph::OperationGraph(const Library& library, const Program& program, c
     : graph_(library, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
   parts_.reserve(kPartsPerOperation * group.operations.size());
   // The constructor fills parts_ and operations_.
-  [[maybe_unused]] const Lowering lowered(library, program, group, parts_, operations_);
+  [[maybe_unused]] const OperationGraphBuilder builder(library, program, group, parts_, operations_);
   if (handle != nullptr) graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
   graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations_);
   graph_.finalize("operation graph");

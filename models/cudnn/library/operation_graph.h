@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/cudnn/analysis/program.h"
 #include "models/cudnn/library/descriptor.h"
+#include "models/cudnn/lowering/program.h"
 
 namespace hvd::models::cudnn {
 

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <span>
 
-#include "models/cudnn/analysis/program.h"
 #include "models/cudnn/kernels/kernels.h"
+#include "models/cudnn/lowering/program.h"
 #include "models/cudnn/plan/memory_layout.h"
 
 namespace hvd::models::cudnn {

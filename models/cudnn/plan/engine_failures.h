@@ -21,7 +21,7 @@ using EngineFailures = std::map<std::string, std::map<std::string, std::string>>
 /// Returns the reason why `choice` does not run for `signature`, or null if no failure is known.
 const std::string* find_failure(const EngineFailures& failures, const std::string& signature,
                                 const std::string& choice);
-/// Adds the failure that cuBLASLt does not multiply the columns of images (Images::kColumns). Reports include this
+/// Adds the failure that cuBLASLt does not multiply the columns of images (ImageLayout::kColumns). Reports include this
 /// failure.
 void note_columns_failure(EngineFailures& failures, const std::string& why);
 /// Returns the reason that note_columns_failure() added, or null.

@@ -39,8 +39,8 @@ std::vector<int> last_readers(const Program& program) {
   std::vector<int> last(program.values.size(), -1);
   const std::map<ValueId, Life> all = lives(program);
   for (std::size_t id = 0; id < last.size(); ++id) {
-    const auto found = all.find(placement(program, static_cast<ValueId>(id)).root);
-    if (found != all.end()) last[id] = found->second.last;
+    const auto life = all.find(placement(program, static_cast<ValueId>(id)).root);
+    if (life != all.end()) last[id] = life->second.last;
   }
   return last;
 }

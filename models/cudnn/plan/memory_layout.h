@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "models/cudnn/analysis/analyse.h"
-#include "models/cudnn/analysis/program.h"
+#include "models/cudnn/lowering/lowering.h"
+#include "models/cudnn/lowering/program.h"
 #include "models/train_step.h"
 
 namespace hvd::models::cudnn {

@@ -22,13 +22,14 @@ std::string EngineChoice::text() const {
   return text + "]";
 }
 
-Fusion fusion_that_runs(const PlanOptions& options) {
-  Fusion fusion = options.fusion;
-  if (fusion.images == Images::kColumns && columns_failure(options.failed) != nullptr) fusion.images = Images::kPadded;
+FusionOptions fusion_that_runs(const PlanOptions& options) {
+  FusionOptions fusion = options.fusion;
+  if (fusion.images == ImageLayout::kColumns && columns_failure(options.failed) != nullptr)
+    fusion.images = ImageLayout::kPadded;
   return fusion;
 }
 
-AnalysisOptions analysis_options(const PlanOptions& options) {
+LoweringOptions lowering_options(const PlanOptions& options) {
   return {.compute = options.compute, .gradient = options.gradient, .fusion = fusion_that_runs(options)};
 }
 
@@ -49,7 +50,7 @@ std::uint64_t Plan::hash() const {
   for (std::size_t i = 0; i < program.groups.size(); ++i) {
     hasher.text(signature(program, program.groups[i]));
     if (engine_of[i] < 0) continue;
-    const EnginePlan& engine = engines[static_cast<std::size_t>(engine_of[i])];
+    const EngineCandidates& engine = engines[static_cast<std::size_t>(engine_of[i])];
     hasher.text(engine.choices[engine.chosen].text());
   }
   return hasher.value();
@@ -73,14 +74,14 @@ Plan assemble(const Graph& graph, const PlanOptions& options, Program program,
       continue;
     }
     const std::string key = signature(plan.program, group);
-    const auto [found, first] = index.emplace(key, static_cast<int>(plan.engines.size()));
+    const auto [known, first] = index.emplace(key, static_cast<int>(plan.engines.size()));
     if (first) {
       plan.engines.push_back({.signature = key, .choices = choices(plan.program, group), .chosen = 0, .groups = 0});
-      HVD_ASSERT(!plan.engines.back().choices.empty());  // the analysis keeps only groups that have an engine
+      HVD_ASSERT(!plan.engines.back().choices.empty());  // lower() keeps only groups that have an engine
     }
-    EnginePlan& engine = plan.engines[static_cast<std::size_t>(found->second)];
+    EngineCandidates& engine = plan.engines[static_cast<std::size_t>(known->second)];
     ++engine.groups;
-    plan.engine_of.push_back(found->second);
+    plan.engine_of.push_back(known->second);
     plan.workspace_bytes = std::max(plan.workspace_bytes, engine.choices[engine.chosen].workspace_bytes);
   }
   plan.memory = lay_out(graph, plan.program, options.compute, options.gradient);
@@ -118,7 +119,7 @@ std::string table(const Graph& graph, const Plan& plan) {
     ++row.groups;
     row.level = std::max(row.level, group.level);
     if (plan.engine_of[i] < 0) continue;
-    const EnginePlan& engine = plan.engines[static_cast<std::size_t>(plan.engine_of[i])];
+    const EngineCandidates& engine = plan.engines[static_cast<std::size_t>(plan.engine_of[i])];
     row.shapes.insert(plan.engine_of[i]);
     row.engines.insert(engine.choices[engine.chosen].engine);
     row.compiled = row.compiled || engine.choices[engine.chosen].compiled_at_run_time;

@@ -1,7 +1,7 @@
 // A Program with all that is needed to run it on one kind of GPU: an engine and its knobs for each cuDNN group, and a
 // place in memory for each value. Plain data, made from a description of the GPU, without a device. The executor
 // finalises the chosen engines on the device. The executor may also time the candidates (Plan::engines, cuDNN's best
-// guess first), and keeps the winners in a file (plan_cache.h).
+// guess first), and keeps the winners in a file (winners.h).
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "models/cudnn/analysis/analyse.h"
-#include "models/cudnn/analysis/program.h"
+#include "models/cudnn/lowering/lowering.h"
+#include "models/cudnn/lowering/program.h"
 #include "models/cudnn/plan/engine_failures.h"
 #include "models/cudnn/plan/memory_layout.h"
 
@@ -34,13 +34,13 @@ struct EngineChoice {
   bool nondeterministic = false;
   bool compiled_at_run_time = false;  ///< can be finalised only on a machine with a driver
   bool finalised = false;             ///< an execution plan was built from this choice
-  std::size_t workspace_bytes = 0;    ///< of the execution plan if `finalised`, else promised_workspace() (engines.h)
+  std::size_t workspace_bytes = 0;    ///< of the execution plan if `finalised`, else promised_workspace()
   /// For example "62[2=5,13=1]": engine 62, with knob types as numbers of cudnnBackendKnobType_t.
   [[nodiscard]] std::string text() const;
 };
 
 /// The engines for all groups of one signature.
-struct EnginePlan {
+struct EngineCandidates {
   std::string signature = {};
   std::vector<EngineChoice> choices = {};  ///< in the order of cuDNN's heuristics
   std::size_t chosen = 0;
@@ -50,19 +50,19 @@ struct EnginePlan {
 struct PlanOptions {
   ComputeType compute = ComputeType::kFp16;
   DataType gradient = DataType::kF16;
-  Fusion fusion = {};
+  FusionOptions fusion = {};
   bool deterministic = false;  ///< use only engines and groups whose sums have a fixed order
   /// One workspace serves all groups. Engines that need more workspace than this are not used.
   std::size_t workspace_cap_bytes = std::size_t{1} << 30;
   std::size_t candidates = 8;  ///< engines to keep per signature, for timing
-  EngineFailures failed = {};  ///< engines not to use; a group without other engines falls back (analyse.h)
+  EngineFailures failed = {};  ///< engines not to use; a group without other engines falls back (lowering.h)
 };
 
 /// Returns options.fusion, which was requested, without the parts that have failed on this machine.
-Fusion fusion_that_runs(const PlanOptions& options);
+FusionOptions fusion_that_runs(const PlanOptions& options);
 
 /// Returns the options that decide which groups the program has.
-AnalysisOptions analysis_options(const PlanOptions& options);
+LoweringOptions lowering_options(const PlanOptions& options);
 
 /// Returns the reason why no cuDNN engine may run `group`, whatever the engines' notes say, or "" if one may. Pure.
 std::string rejection(const Group& group, const PlanOptions& options);
@@ -73,8 +73,8 @@ struct Plan {
   std::string device;         ///< e.g. "NVIDIA H200"
   std::string cublaslt = {};  ///< e.g. "13.1.0"; empty until cuBLASLt is loaded
   Program program;
-  std::vector<EnginePlan> engines;  ///< one per distinct signature, in order of first use
-  std::vector<int> engine_of;       ///< by group: index into `engines`; -1 for groups that are not cuDNN's
+  std::vector<EngineCandidates> engines;  ///< one per distinct signature, in order of first use
+  std::vector<int> engine_of;             ///< by group: index into `engines`; -1 for groups that are not cuDNN's
   MemoryLayout memory;
   std::size_t workspace_bytes = 0;  ///< the largest workspace of the chosen engines, as far as known
 

@@ -6,7 +6,7 @@
 
 #include "engine/base/error.h"
 #include "models/arena_types.h"
-#include "models/cudnn/plan/engines.h"
+#include "models/cudnn/plan/engine_heuristics.h"
 #include "models/cudnn/run/executor.h"
 
 namespace hvd::models {
@@ -43,23 +43,24 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
   const cudnn::Backends backends{.cudnn = cudnn::Library::load(cudnn.libraries),
                                  .cublaslt = cudnn::CublasLt::load(cudnn.libraries),
                                  .kernels = cudnn::kernels::gpu_table()};
-  // `compiled` must outlive the planner, even if no step is made: the planner's lists of engines use the handle of
-  // `compiled`.
-  const auto compiled = std::make_shared<cudnn::CompiledEngines>(runtime, backends, options.threads);
-  const auto planner = cudnn::make_planner(backends.cudnn, compiled->handle().get(), runtime.device().name);
+  // `launcher` must outlive the planner, even if no step is made: the planner's lists of engines use the handle of
+  // `launcher`.
+  const auto launcher = std::make_shared<cudnn::GroupLauncher>(runtime, backends, options.threads);
+  const auto planner = cudnn::make_planner(backends.cudnn, launcher->handle().get(), runtime.device().name);
   const cudnn::PlanOptions plan{.compute = compute,
                                 .gradient = options.gradient,
                                 .deterministic = cudnn.deterministic,
                                 .workspace_cap_bytes = cudnn.workspace_cap_bytes};
-  cudnn::Planning planning;
-  planning.fusions = cudnn.other_fusions ? cudnn::worth_timing(cudnn.fusion) : std::vector{cudnn.fusion};
-  planning.plan = [&](const Graph& of, const cudnn::Fusion& fusion, const cudnn::EngineFailures& failed) {
+  cudnn::PlanSource plan_source;
+  plan_source.fusions = cudnn.other_fusions ? cudnn::worth_timing(cudnn.fusion) : std::vector{cudnn.fusion};
+  plan_source.plan = [&](const Graph& step_graph, const cudnn::FusionOptions& fusion,
+                         const cudnn::EngineFailures& failed) {
     cudnn::PlanOptions way = plan;
     way.fusion = fusion;
     way.failed = failed;
-    return planner->plan(of, way);
+    return planner->plan(step_graph, way);
   };
-  return cudnn::make_executor(std::move(graph), planning,
+  return cudnn::make_executor(std::move(graph), plan_source,
                               {.seed = options.seed,
                                .profile = options.profile,
                                .loss_scale = cudnn.loss_scale,
@@ -68,7 +69,7 @@ std::unique_ptr<DeviceStep> make_cudnn_step(Graph graph, const StepOptions& opti
                                .winners_folder = cudnn.winners_folder,
                                .exchange = cudnn.exchange,
                                .rank = cudnn.rank},
-                              runtime, backends, compiled, allocate);
+                              runtime, backends, launcher, allocate);
 }
 
 std::string cudnn_unsupported_reason(const gpu::LibrarySearch& libraries) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/gpu/shared_library.h"
-#include "models/cudnn/analysis/analyse.h"
+#include "models/cudnn/lowering/lowering.h"
 #include "models/cudnn/plan/all_ranks.h"
 #include "models/device_step.h"
 #include "models/graph/graph.h"
@@ -22,7 +22,7 @@ namespace hvd::models {
 struct CudnnOptions {
   bool tf32 = false;  ///< with compute = fp32: tensor cores multiply inputs rounded to tf32
   /// Which operations run as one launch. Level 0 is the reference for the other levels.
-  cudnn::Fusion fusion = {};
+  cudnn::FusionOptions fusion = {};
   /// With `tune`: also time whole steps with the other fusions that worth_timing() returns, and use the fastest fusion.
   /// `winners_folder` keeps the name of this fusion beside the fastest engines.
   bool other_fusions = true;
@@ -33,7 +33,7 @@ struct CudnnOptions {
   /// Time the candidate engines of each group when the step is made, and use the fastest engines. Timing takes seconds
   /// to minutes.
   bool tune = false;
-  /// Folder of the files of winners (plan_cache.h). The step reads and writes these files. Empty: no files are used.
+  /// Folder of the files of winners (winners.h). The step reads and writes these files. Empty: no files are used.
   std::string winners_folder = {};
   /// Null: there is no other rank. Otherwise all ranks call the function equally often. For each fusion, the ranks
   /// exchange the winners that rank 0 knows, and then a report on each rank's plan. With `tune`, the ranks also

@@ -11,9 +11,9 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/error.h"
-#include "models/cudnn/analysis/group_cost.h"
+#include "models/cudnn/lowering/group_cost.h"
 #include "models/cudnn/run/batch_loader.h"
-#include "models/cudnn/run/engine_selection.h"
+#include "models/cudnn/run/plan_search.h"
 #include "models/cudnn/run/staging.h"
 #include "models/cudnn/run/step_memory.h"
 #include "models/cudnn/run/step_weights.h"
@@ -31,18 +31,18 @@ static_assert(kSgdBytes == 4 * sizeof(float));
 
 class Executor final : public DeviceStep {
  public:
-  Executor(Graph graph, const Planning& planning, const ExecutorOptions& options, gpu::GpuRuntime& runtime,
-           const Backends& backends, std::shared_ptr<CompiledEngines> compiled, const ArenaAllocator& allocate)
+  Executor(Graph graph, const PlanSource& plan_source, const ExecutorOptions& options, gpu::GpuRuntime& runtime,
+           const Backends& backends, std::shared_ptr<GroupLauncher> launcher, const ArenaAllocator& allocate)
       : graph_(std::move(graph)),
         options_(options),
         runtime_(runtime),
         kernels_(backends.kernels),
-        compiled_(std::move(compiled)),
+        launcher_(std::move(launcher)),
         compute_(runtime.make_stream(gpu::Priority::kNormal)),
-        plan_(selected_plan(planning)),
+        plan_(selected_plan(plan_source)),
         memory_(runtime, plan_.memory,
-                memory_need(plan_.memory, graph_.batch_size, compiled_->workspace_bytes(plan_), kInputCopies),
-                compiled_->workspace_bytes(plan_), allocate, compute_),
+                memory_need(plan_.memory, graph_.batch_size, launcher_->workspace_bytes(plan_), kInputCopies),
+                launcher_->workspace_bytes(plan_), allocate, compute_),
         batches_(graph_, addresses().matrix(images_of(graph_, plan_.program)), memory_, kernels_, runtime, compute_),
         sgd_slots_(runtime, kSgdBytes, "the update's numbers"),
         weights_(graph_, plan_, memory_, kernels_, runtime, compute_),
@@ -188,7 +188,7 @@ class Executor final : public DeviceStep {
       const NodeCost cost = group_cost(graph_, plan_.program, group);
       std::string how(name(group.provider));
       if (plan_.engine_of[i] >= 0) {
-        const EnginePlan& engine = plan_.engines[static_cast<std::size_t>(plan_.engine_of[i])];
+        const EngineCandidates& engine = plan_.engines[static_cast<std::size_t>(plan_.engine_of[i])];
         how += ":" + engine.choices[engine.chosen].text();
       }
       operations.push_back({.node = nodes_text(graph_, group),
@@ -203,17 +203,17 @@ class Executor final : public DeviceStep {
   }
 
   [[nodiscard]] std::string engines() const override {
-    const std::string engines = chosen_text(plan_), products = compiled_->products_text();
+    const std::string engines = chosen_text(plan_), products = launcher_->products_text();
     return engines + (engines.empty() || products.empty() ? "" : "; ") + products;
   }
   [[nodiscard]] std::vector<std::string> notes() const override {
     std::vector<std::string> lines = fallback_lines(graph_, plan_.program);
     lines.insert(lines.end(), notes_.begin(), notes_.end());
-    for (std::string& line : compiled_->notes()) lines.push_back(std::move(line));
+    for (std::string& line : launcher_->notes()) lines.push_back(std::move(line));
     return lines;
   }
   [[nodiscard]] std::string description() const override {
-    return "cudnn " + plan_.cudnn + " cublaslt " + compiled_->cublaslt().version() + " " +
+    return "cudnn " + plan_.cudnn + " cublaslt " + launcher_->cublaslt().version() + " " +
            std::string(name(plan_.options.compute)) + " " + text(fusion_that_runs(plan_.options)) +
            (plan_.options.deterministic ? " deterministic" : "");
   }
@@ -240,15 +240,15 @@ class Executor final : public DeviceStep {
     return {plan_.program, plan_.memory, storage(plan_.options.compute), memory_.arenas()};
   }
 
-  Plan selected_plan(const Planning& planning) {
-    EngineSelection engine_selection(graph_, planning, options_, runtime_, compute_, kernels_, *compiled_);
-    Plan plan = engine_selection.run();
-    notes_ = engine_selection.notes();
+  Plan selected_plan(const PlanSource& plan_source) {
+    PlanSearch plan_search(graph_, plan_source, options_, runtime_, compute_, kernels_, *launcher_);
+    Plan plan = plan_search.run();
+    notes_ = plan_search.notes();
     return plan;
   }
 
   void bind() {
-    launches_ = compiled_->bind(plan_, addresses(),
+    launches_ = launcher_->bind(plan_, addresses(),
                                 {.graph = graph_,
                                  .kernels = kernels_,
                                  .seed = options_.seed,
@@ -272,10 +272,11 @@ class Executor final : public DeviceStep {
     HVD_ASSERT(graph_.losses.size() <= kMaxLosses);
     const Addresses at = addresses();
     for (std::size_t i = 0; i < plan_.program.groups.size(); ++i) {
-      const Operation& of = plan_.program.groups[i].operations.front();
-      if (of.type != OpType::kSoftmaxCrossEntropy) continue;
+      const Operation& operation = plan_.program.groups[i].operations.front();
+      if (operation.type != OpType::kSoftmaxCrossEntropy) continue;
       const std::size_t index = loss_after_.size();
-      loss_after_[i] = {.index = index, .device = at.at(of.outputs[0]), .weight = std::get<LossAttr>(of.attr).weight};
+      loss_after_[i] = {
+          .index = index, .device = at.at(operation.outputs[0]), .weight = std::get<LossAttr>(operation.attr).weight};
     }
   }
 
@@ -283,7 +284,7 @@ class Executor final : public DeviceStep {
   ExecutorOptions options_;
   gpu::GpuRuntime& runtime_;
   kernels::Table kernels_;
-  std::shared_ptr<CompiledEngines> compiled_;  // outlives the launches
+  std::shared_ptr<GroupLauncher> launcher_;  // outlives the launches
   std::vector<std::string> notes_;
   gpu::Stream compute_;
   Plan plan_;
@@ -305,10 +306,10 @@ class Executor final : public DeviceStep {
 
 }  // namespace
 
-std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning, const ExecutorOptions& options,
+std::unique_ptr<DeviceStep> make_executor(Graph graph, const PlanSource& plan_source, const ExecutorOptions& options,
                                           gpu::GpuRuntime& runtime, const Backends& backends,
-                                          std::shared_ptr<CompiledEngines> compiled, const ArenaAllocator& allocate) {
-  return std::make_unique<Executor>(std::move(graph), planning, options, runtime, backends, std::move(compiled),
+                                          std::shared_ptr<GroupLauncher> launcher, const ArenaAllocator& allocate) {
+  return std::make_unique<Executor>(std::move(graph), plan_source, options, runtime, backends, std::move(launcher),
                                     allocate);
 }
 

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "models/cudnn/plan/plan.h"
-#include "models/cudnn/run/compiled_engines.h"
 #include "models/cudnn/run/cudnn_step.h"
+#include "models/cudnn/run/group_launcher.h"
 
 namespace hvd::models::cudnn {
 
@@ -24,19 +24,20 @@ struct ExecutorOptions {
   int rank = 0;
 };
 
-struct Planning {
+/// Where the executor gets its plans from: the fusions to choose from, and a function that plans with one of them.
+struct PlanSource {
   /// At least one fusion. The step uses the first fusion, unless another fusion was faster in this run or in an earlier
   /// run.
-  std::vector<Fusion> fusions = {};
+  std::vector<FusionOptions> fusions = {};
   /// Plans `graph` without the engines in `failed`. The function is called again, with more engines in `failed`, until
   /// all groups of the plan run. Errors: those of Planner::plan().
-  std::function<Plan(const Graph& graph, const Fusion& fusion, const EngineFailures& failed)> plan = {};
+  std::function<Plan(const Graph& graph, const FusionOptions& fusion, const EngineFailures& failed)> plan = {};
 };
 
-/// `compiled` must have been made for `runtime`. Errors: those of make_cudnn_step().
-std::unique_ptr<DeviceStep> make_executor(Graph graph, const Planning& planning, const ExecutorOptions& options,
+/// `launcher` must have been made for `runtime`. Errors: those of make_cudnn_step().
+std::unique_ptr<DeviceStep> make_executor(Graph graph, const PlanSource& plan_source, const ExecutorOptions& options,
                                           gpu::GpuRuntime& runtime, const Backends& backends,
-                                          std::shared_ptr<CompiledEngines> compiled, const ArenaAllocator& allocate);
+                                          std::shared_ptr<GroupLauncher> launcher, const ArenaAllocator& allocate);
 
 /// Returns the reason why `device` cannot train in `type`, or "" if it can. `kernels_from`: the oldest compute
 /// capability that our kernels were compiled for, 10 * major + minor. Pure.

@@ -71,9 +71,9 @@ class Reader {
   throw Error(Errc::kInvalidArgument, "no kernel of ours runs " + operations_text(group));
 }
 
-kernels::Dropout dropout_of(const Reader& read, const Operation& of, const OwnContext& context) {
-  const auto& attr = std::get<DropoutAttr>(of.attr);
-  const Shape& shape = read.shape(of.inputs[0]);
+kernels::Dropout dropout_of(const Reader& read, const Operation& operation, const OwnContext& context) {
+  const auto& attr = std::get<DropoutAttr>(operation.attr);
+  const Shape& shape = read.shape(operation.inputs[0]);
   return {.used = true,
           .rate = attr.rate,
           .seed = context.seed,
@@ -99,34 +99,34 @@ Launch pointwise(const Reader& read, const Group& group, const OwnContext& conte
     work.input[work.inputs] = source.matrix;
     work.norm[work.inputs++] = source.norm;
   };
-  for (const Operation* of : read.operations()) {
+  for (const Operation* operation : read.operations()) {
     if (work.test.data != nullptr) refuse(group);
-    switch (of->type) {
-      case OpType::kNormApply: take_in(of->outputs[0]); break;
-      case OpType::kAdd: std::for_each(of->inputs.begin(), of->inputs.end(), take_in); break;
+    switch (operation->type) {
+      case OpType::kNormApply: take_in(operation->outputs[0]); break;
+      case OpType::kAdd: std::for_each(operation->inputs.begin(), operation->inputs.end(), take_in); break;
       case OpType::kBias:
-        take_in(of->inputs[0]);
-        work.bias = read.at().at(of->inputs[1]);
+        take_in(operation->inputs[0]);
+        work.bias = read.at().at(operation->inputs[1]);
         break;
       case OpType::kRelu:
-        take_in(of->inputs[0]);
+        take_in(operation->inputs[0]);
         work.relu = true;
         break;
       case OpType::kDropout:
       case OpType::kDropoutBackward:
-        take_in(of->inputs[0]);
-        work.dropout = dropout_of(read, *of, context);
+        take_in(operation->inputs[0]);
+        work.dropout = dropout_of(read, *operation, context);
         break;
       case OpType::kReluBackward: {
-        take_in(of->inputs[1]);
-        const Source test = read.source(of->inputs[0]);
+        take_in(operation->inputs[1]);
+        const Source test = read.source(operation->inputs[0]);
         work.test = test.matrix;
         work.test_norm = test.norm;
         break;
       }
       default: refuse(group);
     }
-    current = of->outputs[0];
+    current = operation->outputs[0];
   }
   return [run = context.kernels.pointwise, work](Stream stream) { run(work, stream); };
 }
@@ -142,8 +142,8 @@ void see_as(const kernels::Matrix& like, kernels::Matrix& whole) {
 Launch copies(const Reader& read, const OwnContext& context) {
   std::vector<kernels::Copy> flat;
   std::vector<std::pair<kernels::Matrix, kernels::Matrix>> matrices;
-  for (const Operation* of : read.operations()) {
-    kernels::Matrix from = read.at().matrix(of->inputs[0]), to = read.at().matrix(of->outputs[0]);
+  for (const Operation* operation : read.operations()) {
+    kernels::Matrix from = read.at().matrix(operation->inputs[0]), to = read.at().matrix(operation->outputs[0]);
     if (from.channels < to.channels) see_as(to, from);
     if (to.channels < from.channels) see_as(from, to);
     if (from.pitch != from.channels || to.pitch != to.channels) {
@@ -164,19 +164,19 @@ Launch copies(const Reader& read, const OwnContext& context) {
 
 // ---- Pools ----
 
-Launch pool(const Reader& read, const Operation& of, const OwnContext& context) {
-  const kernels::Image x = read.at().image(of.inputs[0]);
-  if (of.type == OpType::kGlobalAvgPool) {
-    return [run = context.kernels.global_avg_pool, x, y = read.at().matrix(of.outputs[0])](Stream stream) {
+Launch pool(const Reader& read, const Operation& operation, const OwnContext& context) {
+  const kernels::Image x = read.at().image(operation.inputs[0]);
+  if (operation.type == OpType::kGlobalAvgPool) {
+    return [run = context.kernels.global_avg_pool, x, y = read.at().matrix(operation.outputs[0])](Stream stream) {
       run(x, y, stream);
     };
   }
-  const kernels::Image y = read.at().image(of.outputs[0]);
-  const Window window = std::get<Window>(of.attr);
-  if (of.type == OpType::kAvgPool) {
+  const kernels::Image y = read.at().image(operation.outputs[0]);
+  const Window window = std::get<Window>(operation.attr);
+  if (operation.type == OpType::kAvgPool) {
     return [run = context.kernels.avg_pool, window, x, y](Stream stream) { run(window, x, y, stream); };
   }
-  auto* where = reinterpret_cast<std::uint8_t*>(read.at().at(of.outputs[1]));
+  auto* where = reinterpret_cast<std::uint8_t*>(read.at().at(operation.outputs[1]));
   return [run = context.kernels.max_pool, window, x, y, where](Stream stream) { run(window, x, y, where, stream); };
 }
 
@@ -192,8 +192,8 @@ Launch pool_backward(const Reader& read, const Group& group, const OwnContext& c
     dy = operations[0]->inputs[1];
     ++i;
   }
-  const Operation& of = *operations[i++];
-  if (dy == kNoValue) dy = of.inputs.back();
+  const Operation& pool = *operations[i++];
+  if (dy == kNoValue) dy = pool.inputs.back();
   kernels::Epilogue epilogue;
   if (i < operations.size() && operations[i]->type == OpType::kAdd) {
     HVD_ASSERT(operations[i]->inputs.size() == 2);
@@ -207,19 +207,19 @@ Launch pool_backward(const Reader& read, const Group& group, const OwnContext& c
   if (i != operations.size() || group.writes.size() != 1) refuse(group);
 
   const kernels::Image dx = read.at().image(group.writes[0]);
-  if (of.type == OpType::kGlobalAvgPoolBackward) {
+  if (pool.type == OpType::kGlobalAvgPoolBackward) {
     return [run = context.kernels.global_avg_pool_backward, diff = read.at().matrix(dy), dx, epilogue](Stream stream) {
       run(diff, dx, epilogue, stream);
     };
   }
   const kernels::Image diff = read.at().image(dy);
-  const Window window = std::get<Window>(of.attr);
-  if (of.type == OpType::kAvgPoolBackward) {
+  const Window window = std::get<Window>(pool.attr);
+  if (pool.type == OpType::kAvgPoolBackward) {
     return [run = context.kernels.avg_pool_backward, window, diff, dx, epilogue](Stream stream) {
       run(window, diff, dx, epilogue, stream);
     };
   }
-  const auto* where = reinterpret_cast<const std::uint8_t*>(read.at().at(of.inputs[0]));
+  const auto* where = reinterpret_cast<const std::uint8_t*>(read.at().at(pool.inputs[0]));
   return [run = context.kernels.max_pool_backward, window, where, diff, dx, pooled, epilogue](Stream stream) {
     run(window, where, diff, dx, pooled, epilogue, stream);
   };
@@ -227,42 +227,42 @@ Launch pool_backward(const Reader& read, const Group& group, const OwnContext& c
 
 // ---- Sums, batch norms, losses ----
 
-Launch statistics(const Reader& read, const Operation& of, const OwnContext& context) {
-  return [run = context.kernels.statistics, x = read.at().matrix(of.inputs[0]), sum = read.floats(of.outputs[0]),
-          square_sum = read.floats(of.outputs[1]), workspace = read.at().arenas().workspace.data()](Stream stream) {
-    run(x, sum, square_sum, workspace, stream);
-  };
+Launch statistics(const Reader& read, const Operation& operation, const OwnContext& context) {
+  return
+      [run = context.kernels.statistics, x = read.at().matrix(operation.inputs[0]),
+       sum = read.floats(operation.outputs[0]), square_sum = read.floats(operation.outputs[1]),
+       workspace = read.at().arenas().workspace.data()](Stream stream) { run(x, sum, square_sum, workspace, stream); };
 }
 
-Launch bias_gradient(const Reader& read, const Operation& of, const OwnContext& context) {
-  return [run = context.kernels.bias_gradient, dy = read.at().matrix(of.inputs[0]), out = read.at().at(of.outputs[0]),
-          type = read.type(of.outputs[0]),
+Launch bias_gradient(const Reader& read, const Operation& operation, const OwnContext& context) {
+  return [run = context.kernels.bias_gradient, dy = read.at().matrix(operation.inputs[0]),
+          out = read.at().at(operation.outputs[0]), type = read.type(operation.outputs[0]),
           workspace = read.at().arenas().workspace.data()](Stream stream) { run(dy, out, type, workspace, stream); };
 }
 
 /// Fills all fields except the sums.
-kernels::NormFinalize finalize_of(const Reader& read, const Operation& of, const OwnContext& context) {
-  const Shape& normed = context.graph.tensor(context.graph.node(of.node).outputs[0]).shape;
-  const auto& attr = std::get<BatchNormAttr>(of.attr);
-  return {.gamma = read.floats(of.inputs[2]),
-          .beta = read.floats(of.inputs[3]),
-          .running_mean = read.floats(of.inputs[4]),
-          .running_var = read.floats(of.inputs[5]),
-          .mean = read.floats(of.outputs[0]),
-          .inv_std = read.floats(of.outputs[1]),
-          .scale = read.at().at(of.outputs[2]),
-          .shift = read.at().at(of.outputs[3]),
-          .type = read.type(of.outputs[2]),
-          .channels = read.shape(of.outputs[0])[0],
+kernels::NormFinalize finalize_of(const Reader& read, const Operation& operation, const OwnContext& context) {
+  const Shape& normed = context.graph.tensor(context.graph.node(operation.node).outputs[0]).shape;
+  const auto& attr = std::get<BatchNormAttr>(operation.attr);
+  return {.gamma = read.floats(operation.inputs[2]),
+          .beta = read.floats(operation.inputs[3]),
+          .running_mean = read.floats(operation.inputs[4]),
+          .running_var = read.floats(operation.inputs[5]),
+          .mean = read.floats(operation.outputs[0]),
+          .inv_std = read.floats(operation.outputs[1]),
+          .scale = read.at().at(operation.outputs[2]),
+          .shift = read.at().at(operation.outputs[3]),
+          .type = read.type(operation.outputs[2]),
+          .channels = read.shape(operation.outputs[0])[0],
           .count = normed.count() / normed[normed.rank() - 1],
           .epsilon = static_cast<float>(attr.epsilon),
           .momentum = static_cast<float>(attr.momentum)};
 }
 
-Launch norm_finalize(const Reader& read, const Operation& of, const OwnContext& context) {
-  kernels::NormFinalize work = finalize_of(read, of, context);
-  work.sum = read.floats(of.inputs[0]);
-  work.square_sum = read.floats(of.inputs[1]);
+Launch norm_finalize(const Reader& read, const Operation& operation, const OwnContext& context) {
+  kernels::NormFinalize work = finalize_of(read, operation, context);
+  work.sum = read.floats(operation.inputs[0]);
+  work.square_sum = read.floats(operation.inputs[1]);
   return [run = context.kernels.norm_finalize, work](Stream stream) { run(work, stream); };
 }
 
@@ -279,26 +279,27 @@ kernels::Matrix parts_of(kernels::Matrix parts, const Shape& shape) {
   return parts;
 }
 
-Launch partial_sum(const Reader& read, const Operation& of, const OwnContext& context) {
-  return
-      [run = context.kernels.bias_gradient, parts = parts_of(read.at().matrix(of.inputs[0]), read.shape(of.inputs[0])),
-       out = read.at().at(of.outputs[0]), type = read.type(of.outputs[0]),
-       workspace = read.at().arenas().workspace.data()](Stream stream) { run(parts, out, type, workspace, stream); };
+Launch partial_sum(const Reader& read, const Operation& operation, const OwnContext& context) {
+  return [run = context.kernels.bias_gradient,
+          parts = parts_of(read.at().matrix(operation.inputs[0]), read.shape(operation.inputs[0])),
+          out = read.at().at(operation.outputs[0]), type = read.type(operation.outputs[0]),
+          workspace = read.at().arenas().workspace.data()](Stream stream) { run(parts, out, type, workspace, stream); };
 }
 
-Launch columns(const Reader& read, const Operation& of, const OwnContext& context) {
-  const Shape& y = context.graph.tensor(context.graph.node(of.node).outputs[0]).shape;
-  return [run = context.kernels.columns, window = std::get<Window>(of.attr), x = read.at().image(of.inputs[0]),
-          out = kernels::Image{.matrix = read.at().matrix(of.outputs[0]), .n = y[0], .h = y[1], .w = y[2]}](
+Launch columns(const Reader& read, const Operation& operation, const OwnContext& context) {
+  const Shape& y = context.graph.tensor(context.graph.node(operation.node).outputs[0]).shape;
+  return [run = context.kernels.columns, window = std::get<Window>(operation.attr),
+          x = read.at().image(operation.inputs[0]),
+          out = kernels::Image{.matrix = read.at().matrix(operation.outputs[0]), .n = y[0], .h = y[1], .w = y[2]}](
              Stream stream) { run(window, x, out, stream); };
 }
 
 // Runs "[drelu] dnorm_weights" or "[drelu] dnorm_apply". The drelu tests the output of the same batch norm.
 Launch norm_backward(const Reader& read, const Group& group, const OwnContext& context) {
-  const Operation& of = *read.operations().back();
+  const Operation& operation = *read.operations().back();
   kernels::NormBackward work;
-  work.x = read.at().matrix(of.inputs[0]);
-  ValueId dy = of.inputs[1];
+  work.x = read.at().matrix(operation.inputs[0]);
+  ValueId dy = operation.inputs[1];
   if (read.operations().size() > 1) {
     const Operation& rectifier = *read.operations().front();
     const Source test = read.source(rectifier.inputs[0]);
@@ -308,41 +309,40 @@ Launch norm_backward(const Reader& read, const Group& group, const OwnContext& c
     dy = rectifier.inputs[1];
   }
   work.dy = read.at().matrix(dy);
-  if (of.type == OpType::kNormBackwardApply) {
-    work.a = read.floats(of.inputs[2]);
-    work.b = read.floats(of.inputs[3]);
-    work.c = read.floats(of.inputs[4]);
-    return [run = context.kernels.norm_backward_apply, work, dx = read.at().matrix(of.outputs[0])](Stream stream) {
-      run(work, dx, stream);
-    };
+  if (operation.type == OpType::kNormBackwardApply) {
+    work.a = read.floats(operation.inputs[2]);
+    work.b = read.floats(operation.inputs[3]);
+    work.c = read.floats(operation.inputs[4]);
+    return [run = context.kernels.norm_backward_apply, work,
+            dx = read.at().matrix(operation.outputs[0])](Stream stream) { run(work, dx, stream); };
   }
-  work.norm.gamma = read.floats(of.inputs[2]);
-  work.norm.mean = read.floats(of.inputs[3]);
-  work.norm.inv_std = read.floats(of.inputs[4]);
-  work.dgamma = read.at().at(of.outputs[0]);
-  work.dbeta = read.at().at(of.outputs[1]);
-  work.gradient_type = read.type(of.outputs[0]);
-  work.a = read.floats(of.outputs[2]);
-  work.b = read.floats(of.outputs[3]);
-  work.c = read.floats(of.outputs[4]);
+  work.norm.gamma = read.floats(operation.inputs[2]);
+  work.norm.mean = read.floats(operation.inputs[3]);
+  work.norm.inv_std = read.floats(operation.inputs[4]);
+  work.dgamma = read.at().at(operation.outputs[0]);
+  work.dbeta = read.at().at(operation.outputs[1]);
+  work.gradient_type = read.type(operation.outputs[0]);
+  work.a = read.floats(operation.outputs[2]);
+  work.b = read.floats(operation.outputs[3]);
+  work.c = read.floats(operation.outputs[4]);
   return [run = context.kernels.norm_backward_weights, work,
           workspace = read.at().arenas().workspace.data()](Stream stream) { run(work, workspace, stream); };
 }
 
-Launch loss(const Reader& read, const Operation& of, const OwnContext& context) {
-  return [run = context.kernels.softmax_cross_entropy, logits = read.at().matrix(of.inputs[0]),
-          labels = reinterpret_cast<const std::int32_t*>(read.at().at(of.inputs[1])),
-          rows = reinterpret_cast<float*>(read.at().arenas().workspace.data()), loss = read.floats(of.outputs[0]),
-          probabilities = read.floats(of.outputs[1])](Stream stream) {
+Launch loss(const Reader& read, const Operation& operation, const OwnContext& context) {
+  return [run = context.kernels.softmax_cross_entropy, logits = read.at().matrix(operation.inputs[0]),
+          labels = reinterpret_cast<const std::int32_t*>(read.at().at(operation.inputs[1])),
+          rows = reinterpret_cast<float*>(read.at().arenas().workspace.data()),
+          loss = read.floats(operation.outputs[0]), probabilities = read.floats(operation.outputs[1])](Stream stream) {
     run(logits, labels, rows, loss, probabilities, stream);
   };
 }
 
-Launch loss_backward(const Reader& read, const Operation& of, const OwnContext& context) {
-  return [run = context.kernels.softmax_cross_entropy_backward, probabilities = read.floats(of.inputs[0]),
-          labels = reinterpret_cast<const std::int32_t*>(read.at().at(of.inputs[1])),
-          weight = static_cast<float>(std::get<LossAttr>(of.attr).weight * context.gradient_prescale),
-          scale = &context.loss_scale->scale, dlogits = read.at().matrix(of.outputs[0])](Stream stream) {
+Launch loss_backward(const Reader& read, const Operation& operation, const OwnContext& context) {
+  return [run = context.kernels.softmax_cross_entropy_backward, probabilities = read.floats(operation.inputs[0]),
+          labels = reinterpret_cast<const std::int32_t*>(read.at().at(operation.inputs[1])),
+          weight = static_cast<float>(std::get<LossAttr>(operation.attr).weight * context.gradient_prescale),
+          scale = &context.loss_scale->scale, dlogits = read.at().matrix(operation.outputs[0])](Stream stream) {
     run(probabilities, labels, weight, scale, dlogits, stream);
   };
 }
@@ -351,16 +351,16 @@ Launch loss_backward(const Reader& read, const Operation& of, const OwnContext& 
 
 std::size_t own_workspace(const Program& program, const Group& group, const kernels::Table& kernels) {
   const bool statistics = group.operations.front().type == OpType::kStatistics;
-  const Operation& of = statistics ? group.operations.front() : group.operations.back();
-  switch (of.type) {
+  const Operation& operation = statistics ? group.operations.front() : group.operations.back();
+  switch (operation.type) {
     case OpType::kStatistics:
-    case OpType::kNormBackwardWeights: return kernels.row_sums_workspace(matrix_of(program, of.inputs[0]), 2);
-    case OpType::kBiasGradient: return kernels.row_sums_workspace(matrix_of(program, of.inputs[0]), 1);
+    case OpType::kNormBackwardWeights: return kernels.row_sums_workspace(matrix_of(program, operation.inputs[0]), 2);
+    case OpType::kBiasGradient: return kernels.row_sums_workspace(matrix_of(program, operation.inputs[0]), 1);
     case OpType::kPartialSum:
-      return kernels.row_sums_workspace(parts_of(matrix_of(program, of.inputs[0]), program.value(of.inputs[0]).shape),
-                                        1);
+      return kernels.row_sums_workspace(
+          parts_of(matrix_of(program, operation.inputs[0]), program.value(operation.inputs[0]).shape), 1);
     case OpType::kSoftmaxCrossEntropy:
-      return static_cast<std::size_t>(matrix_of(program, of.inputs[0]).rows) * sizeof(float);
+      return static_cast<std::size_t>(matrix_of(program, operation.inputs[0]).rows) * sizeof(float);
     default: return 0;
   }
 }

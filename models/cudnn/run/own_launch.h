@@ -26,7 +26,7 @@ struct OwnContext {
 /// Returns the bytes of the shared workspace that `group` needs.
 std::size_t own_workspace(const Program& program, const Group& group, const kernels::Table& kernels);
 
-/// Makes the launch of a group that own_kernel() (analyse.h) accepts. The launch refers only to device memory.
+/// Makes the launch of a group that own_kernel() (lowering.h) accepts. The launch refers only to device memory.
 /// Errors: invalid_argument for a group that no kernel of ours runs.
 Launch own_launch(const Addresses& addresses, const Group& group, const OwnContext& context);
 

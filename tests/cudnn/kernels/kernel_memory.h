@@ -85,14 +85,15 @@ struct Tensor {
   Memory memory;
 
   /// Makes a tensor whose memory is not initialised. Used for outputs of kernels.
-  Tensor(DataType of, const Shape& dims, Gap gap = {})
-      : type(of),
+  Tensor(DataType element_type, const Shape& dims, Gap gap = {})
+      : type(element_type),
         shape(dims),
         pitch(channels() + gap.elements),
         values(static_cast<std::size_t>(dims.count())),
-        memory(static_cast<std::size_t>(rows() * pitch) * size_of(of)) {}
-  /// Makes a tensor with the elements `given`, rounded to type `of`.
-  Tensor(DataType of, const Shape& dims, const std::vector<double>& given, Gap gap = {}) : Tensor(of, dims, gap) {
+        memory(static_cast<std::size_t>(rows() * pitch) * size_of(element_type)) {}
+  /// Makes a tensor with the elements `given`, rounded to `element_type`.
+  Tensor(DataType element_type, const Shape& dims, const std::vector<double>& given, Gap gap = {})
+      : Tensor(element_type, dims, gap) {
     std::vector<std::byte> bytes = memory.read<std::byte>();
     for (std::size_t i = 0; i < values.size(); ++i) {
       testing::write_element(bytes.data(), type, at(i), given[i]);
@@ -101,8 +102,8 @@ struct Tensor {
     to_device(memory.as<void>(), bytes.data(), bytes.size());
   }
   /// Makes a tensor whose elements are random values of the standard normal distribution.
-  Tensor(DataType of, const Shape& dims, std::uint64_t stream, Gap gap = {})
-      : Tensor(of, dims, models::testing::random_values(dims.count(), stream), gap) {}
+  Tensor(DataType element_type, const Shape& dims, std::uint64_t stream, Gap gap = {})
+      : Tensor(element_type, dims, models::testing::random_values(dims.count(), stream), gap) {}
 
   [[nodiscard]] std::int64_t channels() const { return shape[shape.rank() - 1]; }
   [[nodiscard]] std::int64_t rows() const { return shape.count() / channels(); }

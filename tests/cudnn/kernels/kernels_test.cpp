@@ -313,8 +313,8 @@ TEST_P(KernelTest, AGradientThatIsNotFiniteStopsTheUpdate) {
     values[43] = bad;
     const Tensor gradients(GetParam(), shape, values);
     const Memory scale(std::vector<LossScale>{{8}});
-    const auto overflow = [&](const Tensor& of) {
-      find_overflow(of.memory.as<void>(), GetParam(), 64, scale.as<LossScale>(), nullptr);
+    const auto overflow = [&](const Tensor& checked) {
+      find_overflow(checked.memory.as<void>(), GetParam(), 64, scale.as<LossScale>(), nullptr);
       return scale.read<LossScale>()[0].overflow;
     };
     EXPECT_EQ(overflow(good), 0);
@@ -322,7 +322,7 @@ TEST_P(KernelTest, AGradientThatIsNotFiniteStopsTheUpdate) {
     sgd({weights.memory.as(), momentum.memory.as(), gradients.memory.as<void>(), GetParam(), copied.memory.as<void>(),
          GetParam(), decays.as<std::uint8_t>(), 64, scalars.as<StepScalars>(), scale.as<LossScale>()},
         nullptr);
-    for (const Tensor* each : {&weights, &momentum, &copied}) EXPECT_EQ(each->read(), each->values) << bad;
+    for (const Tensor* tensor : {&weights, &momentum, &copied}) EXPECT_EQ(tensor->read(), tensor->values) << bad;
   }
 }
 

@@ -49,8 +49,8 @@ ExpectedLoss expected_loss(const Tensor& logits, const std::vector<std::int32_t>
 /// Calls softmax_cross_entropy() once and keeps its results.
 struct Loss {
   Memory labels, row_losses, loss, probabilities;
-  Loss(const Tensor& logits, const std::vector<std::int32_t>& of)
-      : labels(of), row_losses(of.size() * 4), loss(4), probabilities(logits.values.size() * 4) {
+  Loss(const Tensor& logits, const std::vector<std::int32_t>& given_labels)
+      : labels(given_labels), row_losses(given_labels.size() * 4), loss(4), probabilities(logits.values.size() * 4) {
     softmax_cross_entropy(logits.matrix(), labels.as<std::int32_t>(), row_losses.as(), loss.as(), probabilities.as(),
                           nullptr);
   }

@@ -21,8 +21,9 @@ struct Case {
 const std::vector<Case> kCases{{1, 3, 0},   {1, 2048, 0},  {7, 64, 8},   {31, 3, 5},   {257, 64, 0},
                                {33, 64, 1}, {97, 2048, 8}, {1000, 3, 0}, {1000, 12, 4}};
 
-std::string text(const Case& of) {
-  return std::to_string(of.rows) + " rows of " + std::to_string(of.channels) + " and " + std::to_string(of.gap);
+std::string text(const Case& test_case) {
+  return std::to_string(test_case.rows) + " rows of " + std::to_string(test_case.channels) + " and " +
+         std::to_string(test_case.gap);
 }
 
 /// For each channel, the sum of the elements and the sum of their squares, in double.
@@ -39,9 +40,9 @@ struct ChannelSums {
 
 void expect_sums(const char* what, const std::vector<double>& got, const std::vector<Sum>& of_channel, DataType made) {
   std::vector<double> expected, bounds;
-  for (const Sum& one : of_channel) {
-    expected.push_back(one.value);
-    bounds.push_back(one.bound(2) + stored(made, one.value));
+  for (const Sum& sum : of_channel) {
+    expected.push_back(sum.value);
+    bounds.push_back(sum.bound(2) + stored(made, sum.value));
   }
   expect_within(got, expected, bounds, what);
 }
@@ -60,14 +61,14 @@ void expect_statistics(const Tensor& x, const ChannelSums& expected) {
 class SumsTest : public KernelTest {};
 
 TEST_P(SumsTest, StatisticsAndBiasGradients) {
-  for (const Case& of : kCases) {
-    SCOPED_TRACE(text(of));
-    const Tensor x(GetParam(), {of.rows, of.channels}, 1, Gap{of.gap});
+  for (const Case& test_case : kCases) {
+    SCOPED_TRACE(text(test_case));
+    const Tensor x(GetParam(), {test_case.rows, test_case.channels}, 1, Gap{test_case.gap});
     const ChannelSums expected(x);
     expect_statistics(x, expected);
     for (const DataType made : {DataType::kF32, DataType::kF16, DataType::kBF16}) {
       const Memory workspace(row_sums_workspace(x.matrix(), 1));
-      const Tensor bias(made, {of.channels});
+      const Tensor bias(made, {test_case.channels});
       bias_gradient(x.matrix(), bias.memory.as<void>(), made, workspace.as<void>(), nullptr);
       expect_sums("bias gradient of channel", bias.read(), expected.sums, made);
     }
@@ -108,15 +109,15 @@ struct Finalised {
 };
 
 TEST_P(SumsTest, StatisticsAreFinalisedInTheSameLaunch) {
-  for (const Case& of : kCases) {
-    SCOPED_TRACE(text(of));
-    const Tensor x(GetParam(), {of.rows, of.channels}, 1, Gap{of.gap});
-    const Shape vector{of.channels};
+  for (const Case& test_case : kCases) {
+    SCOPED_TRACE(text(test_case));
+    const Tensor x(GetParam(), {test_case.rows, test_case.channels}, 1, Gap{test_case.gap});
+    const Shape vector{test_case.channels};
     const Memory workspace(row_sums_workspace(x.matrix(), 2));
     const auto finalised = [&](bool at_once) {
-      const Finalised norm(GetParam(), vector, models::testing::random_values(of.channels, 5));
+      const Finalised norm(GetParam(), vector, models::testing::random_values(test_case.channels, 5));
       const Tensor sum(DataType::kF32, vector), square_sum(DataType::kF32, vector);
-      NormFinalize work = norm.work(GetParam(), of.rows);
+      NormFinalize work = norm.work(GetParam(), test_case.rows);
       if (at_once) {
         norm_statistics(x.matrix(), work, workspace.as<void>(), nullptr);
       } else {
@@ -126,9 +127,9 @@ TEST_P(SumsTest, StatisticsAreFinalisedInTheSameLaunch) {
         norm_finalize(work, nullptr);
       }
       std::vector<std::vector<double>> made;
-      for (const Tensor* each :
+      for (const Tensor* vector_tensor :
            {&norm.mean, &norm.inv_std, &norm.scale, &norm.shift, &norm.running_mean, &norm.running_var}) {
-        made.push_back(each->read());
+        made.push_back(vector_tensor->read());
       }
       return made;
     };
@@ -240,18 +241,18 @@ ExpectedBackward expected_backward(const Tensor& x, const Tensor& dy, const Rand
 }
 
 TEST_P(SumsTest, BatchNormsBackward) {
-  for (const Case& of : kCases) {
-    const Shape shape{of.rows, of.channels}, vector{of.channels};
-    const Tensor x(GetParam(), shape, 1, Gap{of.gap}), dy(GetParam(), shape, 2, Gap{of.gap});
-    const RandomNorm norm(of.channels, 3);
-    const auto n = static_cast<double>(of.rows);
+  for (const Case& test_case : kCases) {
+    const Shape shape{test_case.rows, test_case.channels}, vector{test_case.channels};
+    const Tensor x(GetParam(), shape, 1, Gap{test_case.gap}), dy(GetParam(), shape, 2, Gap{test_case.gap});
+    const RandomNorm norm(test_case.channels, 3);
+    const auto n = static_cast<double>(test_case.rows);
     for (const bool rectified : {false, true}) {
       const ExpectedBackward expected = expected_backward(x, dy, norm, rectified);
       for (const DataType made : {DataType::kF32, GetParam()}) {
-        SCOPED_TRACE(text(of) + (rectified ? ", rectified, " : ", ") + std::string(hvd::name(made)));
+        SCOPED_TRACE(text(test_case) + (rectified ? ", rectified, " : ", ") + std::string(hvd::name(made)));
         const Memory workspace(row_sums_workspace(x.matrix(), 2));
         const Tensor dgamma(made, vector), dbeta(made, vector), a(DataType::kF32, vector), b(DataType::kF32, vector),
-            c(DataType::kF32, vector), dx(GetParam(), shape, Gap{of.gap});
+            c(DataType::kF32, vector), dx(GetParam(), shape, Gap{test_case.gap});
         const NormBackward work{.x = x.matrix(),
                                 .dy = dy.matrix(),
                                 .norm = norm.norm(),

@@ -57,10 +57,10 @@ TEST_F(GoldenTest, FiguresAndThePlaceOfTheFirstDifferenceAreNamed) {
   Golden golden(options());
   auto text = lines(100);
   text[56] = "another line";
-  const std::string found = golden.check("a case", "groups 5 bytes 641", text);
-  EXPECT_TRUE(holds(found, "a case: bytes was 640, is 641; hash was ")) << found;
-  EXPECT_TRUE(holds(found, "first difference between lines 57 and 62 of ")) << found;
-  EXPECT_TRUE(holds(found, "another line")) << found;
+  const std::string difference = golden.check("a case", "groups 5 bytes 641", text);
+  EXPECT_TRUE(holds(difference, "a case: bytes was 640, is 641; hash was ")) << difference;
+  EXPECT_TRUE(holds(difference, "first difference between lines 57 and 62 of ")) << difference;
+  EXPECT_TRUE(holds(difference, "another line")) << difference;
 }
 
 TEST_F(GoldenTest, TextsThatAreShorterOrLongerDiffer) {
@@ -80,9 +80,9 @@ TEST_F(GoldenTest, TheVeryLineIsShownWhereTheTextOfBeforeIsThere) {
   Golden golden(with);
   auto text = lines(100);
   text[56] = "another line";
-  const std::string found = golden.check("a case", "groups 5 bytes 640", text);
-  EXPECT_TRUE(holds(found, "first difference in line 57 of ")) << found;
-  EXPECT_TRUE(holds(found, "\n  was line 57\n  is  another line")) << found;
+  const std::string difference = golden.check("a case", "groups 5 bytes 640", text);
+  EXPECT_TRUE(holds(difference, "first difference in line 57 of ")) << difference;
+  EXPECT_TRUE(holds(difference, "\n  was line 57\n  is  another line")) << difference;
   const std::string figure = golden.check("a case", "groups 6 bytes 640", lines(100));
   EXPECT_TRUE(holds(figure, "a case: groups was 5, is 6;\n  the text is the same: ")) << figure;
 }

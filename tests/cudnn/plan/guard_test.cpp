@@ -25,11 +25,11 @@
 #include <utility>
 
 #include "engine/base/hash.h"
-#include "models/cudnn/plan/plan_cache.h"
+#include "models/cudnn/plan/winners.h"
 #include "models/cudnn/run/executor.h"
 #include "models/graph/autodiff.h"
 #include "models/zoo/zoo.h"
-#include "tests/cudnn/analysis/program_check.h"
+#include "tests/cudnn/lowering/program_check.h"
 #include "tests/cudnn/plan/devices.h"
 #include "tests/cudnn/plan/golden.h"
 #include "tests/cudnn/plan/plan_text.h"
@@ -59,10 +59,10 @@ Graph network(const std::string& model) {
 
 // Returns the name of a case. The name does not say that images are padded at level 0, because there they always are.
 std::string case_name(const std::string& device, const Graph& graph, const PlanOptions& options) {
-  const Fusion& fusion = options.fusion;
+  const FusionOptions& fusion = options.fusion;
   return device + " " + graph.model + " " + std::string(name(options.compute)) + ", gradients " +
          std::string(hvd::name(options.gradient)) + ", level " + std::to_string(fusion.level) +
-         (fusion.level > 0 && fusion.images == Images::kPadded ? ", padded" : "") +
+         (fusion.level > 0 && fusion.images == ImageLayout::kPadded ? ", padded" : "") +
          (options.deterministic ? ", deterministic" : "");
 }
 
@@ -75,9 +75,9 @@ std::vector<PlanOptions> every_option() {
         list.push_back(options);
         if (compute == ComputeType::kFp32) continue;  // in fp32 images never get additional channels
         if (level > 0) {
-          options.fusion.images = Images::kPadded;
+          options.fusion.images = ImageLayout::kPadded;
           list.push_back(options);
-          options.fusion.images = Images::kColumns;
+          options.fusion.images = ImageLayout::kColumns;
         }
         if (level < 2) continue;
         options.deterministic = true;
@@ -100,7 +100,7 @@ class Sink final : public GradientSink {
 /// Returns the calls of a step on a fake GPU, from the step's construction to its destruction. The calls are those of
 /// an eager step, of a captured step, and of loads of images that are new, kept on the GPU, or already loaded. Nothing
 /// is computed.
-std::vector<std::string> step_lines(const Graph& graph, const Planning& planning, const ExecutorOptions& options) {
+std::vector<std::string> step_lines(const Graph& graph, const PlanSource& plan_source, const ExecutorOptions& options) {
   test::FakeWorld world(1);
   test::FakeRuntime gpu(world, 0, {.memory_bytes = std::size_t{1} << 40, .uuid = {}, .dry = true});
   Recorder recorder(gpu);
@@ -115,8 +115,8 @@ std::vector<std::string> step_lines(const Graph& graph, const Planning& planning
     const Backends backends{
         .cudnn = Library::with(fake_cudnn()), .cublaslt = CublasLt::with(fake_cublaslt()), .kernels = host_kernels()};
     gpu::DeviceMemory gradients;
-    const auto step = make_executor(graph, planning, options, gpu, backends,
-                                    std::make_unique<CompiledEngines>(gpu, backends, 1), [&](std::size_t bytes) {
+    const auto step = make_executor(graph, plan_source, options, gpu, backends,
+                                    std::make_unique<GroupLauncher>(gpu, backends, 1), [&](std::size_t bytes) {
                                       gradients = gpu.allocate(bytes, "the gradients");
                                       return gradients->bytes;
                                     });
@@ -159,12 +159,12 @@ std::vector<std::string> step_lines(const Graph& graph, const Planning& planning
 
 /// Returns the calls of a step that runs `plan`.
 std::vector<std::string> step_lines(const Graph& graph, const Plan& plan) {
-  const Planning planning{.fusions = {plan.options.fusion},
-                          .plan = [&](const Graph&, const Fusion&, const EngineFailures& failed) {
-                            EXPECT_TRUE(failed.empty());
-                            return plan;
-                          }};
-  return step_lines(graph, planning, {});
+  const PlanSource plan_source{.fusions = {plan.options.fusion},
+                               .plan = [&](const Graph&, const FusionOptions&, const EngineFailures& failed) {
+                                 EXPECT_TRUE(failed.empty());
+                                 return plan;
+                               }};
+  return step_lines(graph, plan_source, {});
 }
 
 /// All tests share one planner for each GPU and one file of digests. A planner remembers cuDNN's answers.
@@ -234,7 +234,7 @@ TEST_F(Guard, EveryPlanAndStepIsWhatItWas) {
       for (const PlanOptions& options : every_option()) {
         // A step's calls depend only on the plan, not on the GPU. For the second GPU, only steps with the default
         // options run.
-        const bool step = device == "h200" || options.fusion == Fusion{};
+        const bool step = device == "h200" || options.fusion == FusionOptions{};
         check_plan(device, graph, options, step);
       }
       planners().clear();  // frees memory: cuDNN's engine lists for one network take more than a gigabyte
@@ -253,27 +253,29 @@ struct Found {
   std::vector<std::uint64_t> products = {};  ///< signatures of the matrix products that have a winner
 };
 
-Found find_winners(Plan& plan, const std::vector<Fusion>& ways) {
+Found find_winners(Plan& plan, const std::vector<FusionOptions>& ways) {
   const std::string folder = HVD_WINNERS;
   plan.cublaslt = "13.1.0";  // the version of cuBLASLt with which the winners were recorded
   const Winners own = load_winners(folder + "/" + winners_file_name(plan), plan);
   std::vector<Winner> all = borrow_winners(folder, plan, own.list);
   std::set<std::uint64_t> wanted;
-  for (const EnginePlan& engine : plan.engines) wanted.insert(signature_hash(engine.signature));
-  std::erase_if(all, [&](const Winner& of) { return of.algorithm.empty() && !wanted.contains(of.signature); });
-  Found found{.own = own.list.size(), .borrowed = all.size(), .asked = plan.engines.size()};
+  for (const EngineCandidates& engine : plan.engines) wanted.insert(signature_hash(engine.signature));
+  std::erase_if(all,
+                [&](const Winner& winner) { return winner.algorithm.empty() && !wanted.contains(winner.signature); });
+  Found counts{.own = own.list.size(), .borrowed = all.size(), .asked = plan.engines.size()};
   all.insert(all.end(), own.list.begin(), own.list.end());
   std::set<std::uint64_t> signatures;
   for (const Winner& winner : all) {
     if (winner.algorithm.empty()) signatures.insert(winner.signature);
-    if (!winner.algorithm.empty()) found.products.push_back(winner.signature);
+    if (!winner.algorithm.empty()) counts.products.push_back(winner.signature);
   }
-  for (const EnginePlan& engine : plan.engines) found.known += signatures.count(signature_hash(engine.signature));
-  found.chosen = found.asked - choose_winners(plan, all);
+  for (const EngineCandidates& engine : plan.engines)
+    counts.known += signatures.count(signature_hash(engine.signature));
+  counts.chosen = counts.asked - choose_winners(plan, all);
   for (std::size_t i = 0; i < ways.size(); ++i) {
-    if (own.fusion == text(ways[i])) found.kept_way = std::to_string(i);
+    if (own.fusion == text(ways[i])) counts.kept_way = std::to_string(i);
   }
-  return found;
+  return counts;
 }
 
 std::vector<std::string> split(const std::string& text) {
@@ -291,12 +293,12 @@ TEST_F(Guard, WinnersRecordedOnTheH200AreFound) {
     const Graph graph = network(model);
     for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16}) {
       const PlanOptions options{.compute = compute, .gradient = DataType::kF32, .fusion = {}};
-      const std::vector<Fusion> ways = worth_timing(options.fusion);
-      const auto plan = [&](const Graph& of, const Fusion& fusion, const EngineFailures& failed) {
+      const std::vector<FusionOptions> ways = worth_timing(options.fusion);
+      const auto plan = [&](const Graph& step_graph, const FusionOptions& fusion, const EngineFailures& failed) {
         EXPECT_TRUE(failed.empty());
         PlanOptions way = options;
         way.fusion = fusion;
-        return planner("h200").plan(of, way);
+        return planner("h200").plan(step_graph, way);
       };
       // Here the step itself loads the winners and uses the way to fuse that their file names.
       const std::vector<std::string> lines =
@@ -305,16 +307,16 @@ TEST_F(Guard, WinnersRecordedOnTheH200AreFound) {
       const auto engines = std::find_if(lines.begin(), lines.end(),
                                         [](const std::string& line) { return line.starts_with("engines: "); });
       ASSERT_NE(engines, lines.end());
-      for (const Fusion& fusion : ways) {
+      for (const FusionOptions& fusion : ways) {
         Plan way = plan(graph, fusion, {});
-        const Found found = find_winners(way, ways);
-        const auto products = std::count_if(found.products.begin(), found.products.end(), [&](std::uint64_t product) {
+        const Found counts = find_winners(way, ways);
+        const auto products = std::count_if(counts.products.begin(), counts.products.end(), [&](std::uint64_t product) {
           return engines->find(hex64(product)) != std::string::npos;
         });
         std::ostringstream figures;
-        figures << "own " << found.own << " borrowed " << found.borrowed << " asked " << found.asked << " known "
-                << found.known << " chosen " << found.chosen << " products " << products << " kept-way "
-                << found.kept_way;
+        figures << "own " << counts.own << " borrowed " << counts.borrowed << " asked " << counts.asked << " known "
+                << counts.known << " chosen " << counts.chosen << " products " << products << " kept-way "
+                << counts.kept_way;
         check("winners " + case_name("h200", graph, way.options), figures.str(), split(chosen_text(way)));
       }
     }

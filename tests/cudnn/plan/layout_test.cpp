@@ -5,22 +5,22 @@
 #include <fstream>
 
 #include "engine/base/error.h"
-#include "models/cudnn/analysis/group_cost.h"
+#include "models/cudnn/lowering/group_cost.h"
 #include "models/cudnn/plan/memory_layout.h"
-#include "models/cudnn/plan/plan_cache.h"
+#include "models/cudnn/plan/winners.h"
 #include "models/graph/autodiff.h"
 #include "models/zoo/zoo.h"
-#include "tests/cudnn/analysis/fusions.h"
-#include "tests/cudnn/analysis/networks.h"
-#include "tests/cudnn/analysis/oracles.h"
+#include "tests/cudnn/lowering/fusions.h"
+#include "tests/cudnn/lowering/networks.h"
+#include "tests/cudnn/lowering/oracles.h"
 #include "tests/models/testing.h"
 
 namespace hvd::models::cudnn::testing::layout_test {
 namespace {
 
-Program analysed(const Graph& graph, int level) {
+Program lowered(const Graph& graph, int level) {
   ServesAll oracle;
-  return analyse(graph, {.fusion = reading(Images::kPadded, level)}, oracle);
+  return lower(graph, {.fusion = reading(ImageLayout::kPadded, level)}, oracle);
 }
 
 // ---- Memory ----
@@ -28,7 +28,7 @@ Program analysed(const Graph& graph, int level) {
 TEST(MemoryLayout, ValuesThatLiveTogetherDoNotOverlap) {
   const Graph graph = differentiate(build_model({.model = "inception3", .batch_size = 4}));
   for (int level = 0; level <= 2; ++level) {
-    const Program program = analysed(graph, level);
+    const Program program = lowered(graph, level);
     const MemoryLayout layout = lay_out(graph, program, ComputeType::kFp16, DataType::kF16);
     struct Range {
       std::size_t begin = 0, end = 0;
@@ -68,7 +68,7 @@ TEST(MemoryLayout, ValuesThatLiveTogetherDoNotOverlap) {
 
 TEST(MemoryLayout, SlicesLieInsideWhatTheyAreSlicesOf) {
   const Graph graph = differentiate(tiny_inception(2));
-  const Program program = analysed(graph, 1);
+  const Program program = lowered(graph, 1);
   const MemoryLayout layout = lay_out(graph, program, ComputeType::kFp16, DataType::kF16);
   std::size_t slices = 0;
   for (std::size_t id = 0; id < program.values.size(); ++id) {
@@ -85,7 +85,7 @@ TEST(MemoryLayout, SlicesLieInsideWhatTheyAreSlicesOf) {
 
 TEST(MemoryLayout, ArenasHaveEqualSlotsInGradientOrder) {
   const Graph graph = differentiate(tiny_resnet(2));
-  const Program program = analysed(graph, 2);
+  const Program program = lowered(graph, 2);
   const MemoryLayout fp16 = lay_out(graph, program, ComputeType::kFp16, DataType::kF16);
   ASSERT_EQ(fp16.slots.size(), graph.parameters.size());
   std::size_t offset = 0;
@@ -108,11 +108,11 @@ TEST(MemoryLayout, ArenasHaveEqualSlotsInGradientOrder) {
 
 TEST(MemoryLayout, ChannelsAddedToImagesAreInNoArenaOfTheNetworks) {
   const Graph graph = differentiate(tiny_resnet(2));
-  const auto laid_out = [&](Images images) {
+  const auto laid_out = [&](ImageLayout images) {
     ServesAll oracle;
-    return lay_out(graph, analyse(graph, {.fusion = reading(images)}, oracle), ComputeType::kFp16, DataType::kF16);
+    return lay_out(graph, lower(graph, {.fusion = reading(images)}, oracle), ComputeType::kFp16, DataType::kF16);
   };
-  const MemoryLayout columns = laid_out(Images::kColumns), padded = laid_out(Images::kPadded);
+  const MemoryLayout columns = laid_out(ImageLayout::kColumns), padded = laid_out(ImageLayout::kPadded);
   EXPECT_EQ(padded.weights, columns.weights);
   EXPECT_EQ(padded.master, columns.master);
   EXPECT_EQ(padded.gradients, columns.gradients);
@@ -134,7 +134,7 @@ TEST(MemoryLayout, ChannelsAddedToImagesAreInNoArenaOfTheNetworks) {
 TEST(MemoryLayout, FusedStepsNeedLessMemory) {
   const Graph graph = differentiate(build_model({.model = "resnet101", .batch_size = 8}));
   const auto scratch = [&](int level) {
-    return lay_out(graph, analysed(graph, level), ComputeType::kFp16, DataType::kF16).scratch;
+    return lay_out(graph, lowered(graph, level), ComputeType::kFp16, DataType::kF16).scratch;
   };
   EXPECT_LE(scratch(2), scratch(1));  // may be equal, because both levels store the outputs of batch norms
   EXPECT_LT(scratch(1), scratch(0));
@@ -164,7 +164,7 @@ TEST(Winners, SurviveTheirFile) {
       {.signature = signature_hash("three"), .choice = {.engine = 3}, .microseconds = 1}};
   const std::string path = ::testing::TempDir() + winners_file_name(plan);
   EXPECT_EQ(winners_file_name(plan).find(' '), std::string::npos);
-  save_winners(path, plan, {.list = winners, .fusion = text(Fusion{.level = 1}), .why_not = {}});
+  save_winners(path, plan, {.list = winners, .fusion = text(FusionOptions{.level = 1}), .why_not = {}});
   const Winners read = load_winners(path, plan);
   EXPECT_EQ(read.why_not, "");
   EXPECT_EQ(read.fusion, "level 1, prologues none, own norms rectifying, images as columns");
@@ -217,8 +217,8 @@ TEST(Winners, OfAnotherVersionOrGpuOrDamagedAreNotUsed) {
 TEST(Fusions, WorthTimingAreOfTheSameLevelAndBelow) {
   EXPECT_EQ(worth_timing({.level = 0}).size(), 1U);
   EXPECT_EQ(worth_timing({.level = 1}).size(), 1U);
-  const Fusion first{.level = 2, .images = Images::kPadded};
-  const std::vector<Fusion> list = worth_timing(first);
+  const FusionOptions first{.level = 2, .images = ImageLayout::kPadded};
+  const std::vector<FusionOptions> list = worth_timing(first);
   ASSERT_EQ(list.size(), 2U);
   EXPECT_EQ(list[0], first);
   EXPECT_EQ(text(list[1]), "level 1, prologues none, own norms rectifying, images padded");
@@ -226,8 +226,8 @@ TEST(Fusions, WorthTimingAreOfTheSameLevelAndBelow) {
 
 TEST(Winners, OfOtherProgramsAreBorrowedForEqualGroups) {
   Plan plan = small_plan();
-  const Winner one{.signature = signature_hash("one"), .choice = plan.engines[0].choices[1], .microseconds = 3};
-  Winner slower = one, three = one, product;
+  const Winner first{.signature = signature_hash("one"), .choice = plan.engines[0].choices[1], .microseconds = 3};
+  Winner slower = first, three = first, product;
   slower.choice = plan.engines[0].choices[0];
   three.signature = signature_hash("three");
   product.signature = 7;
@@ -239,18 +239,18 @@ TEST(Winners, OfOtherProgramsAreBorrowedForEqualGroups) {
   Plan other_gpu = plan;
   other_gpu.device = "NVIDIA A100";
   save_winners((folder / "a.winners").string(), other_gpu, winners_of(slower));
-  save_winners((folder / "b.winners").string(), plan, {.list = {one, three, product}, .why_not = {}});
+  save_winners((folder / "b.winners").string(), plan, {.list = {first, three, product}, .why_not = {}});
   save_winners((folder / "c.winners").string(), plan, winners_of(slower));
   save_winners((folder / "a.txt").string(), plan, winners_of(slower));
   const std::vector<Winner> borrowed = borrow_winners(folder.string(), plan, {});
   ASSERT_EQ(borrowed.size(), 3U) << "the winner of the first file for each signature";
-  EXPECT_EQ(borrowed[0].choice.text(), one.choice.text());
+  EXPECT_EQ(borrowed[0].choice.text(), first.choice.text());
   EXPECT_EQ(borrowed[2].algorithm, "lt:0");
   EXPECT_EQ(borrow_winners(folder.string(), plan, {slower}).size(), 2U) << "what is there stays";
   EXPECT_EQ(choose_winners(plan, borrowed), 1U);
-  const std::vector<Winner> used = in_use(plan, {one, slower, three, product});
+  const std::vector<Winner> used = in_use(plan, {first, slower, three, product});
   ASSERT_EQ(used.size(), 2U);
-  EXPECT_EQ(used[0].choice.text(), one.choice.text());
+  EXPECT_EQ(used[0].choice.text(), first.choice.text());
   std::filesystem::remove_all(folder);
 }
 
@@ -258,7 +258,7 @@ TEST(Winners, OfOtherProgramsAreBorrowedForEqualGroups) {
 
 TEST(GroupCost, CountsWhatIsComputedAndWhatCrossesMemory) {
   const Graph graph = differentiate(models::testing::tiny_vgg(2));
-  const Program program = analysed(graph, 1);
+  const Program program = lowered(graph, 1);
   // This is the first convolution with its bias and rectifier, in fp16. It makes {2, 8, 8, 6} of {2, 8, 8, 3} with a 3
   // x 3 kernel. The cost counts the network's three channels, not the five added channels of zeroes.
   const Group& conv = program.groups.at(1);
@@ -282,12 +282,12 @@ TEST(GroupCost, CountsWhatIsComputedAndWhatCrossesMemory) {
 
 TEST(Winners, AreNamedByWhatThePlanRuns) {
   Plan plan = small_plan();
-  plan.program = analysed(differentiate(tiny_resnet(2)), 2);
+  plan.program = lowered(differentiate(tiny_resnet(2)), 2);
   plan.engine_of.assign(plan.program.groups.size(), -1);
   Plan other = plan;
   EXPECT_EQ(program_hash(plan), program_hash(other));
   EXPECT_EQ(plan.hash(), other.hash());
-  other.program = analysed(differentiate(tiny_resnet(4)), 2);
+  other.program = lowered(differentiate(tiny_resnet(4)), 2);
   other.engine_of.assign(other.program.groups.size(), -1);
   EXPECT_NE(program_hash(plan), program_hash(other));
   EXPECT_NE(plan.hash(), other.hash());

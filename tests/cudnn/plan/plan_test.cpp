@@ -17,8 +17,8 @@
 
 #include "models/graph/autodiff.h"
 #include "models/zoo/zoo.h"
-#include "tests/cudnn/analysis/fusions.h"
-#include "tests/cudnn/analysis/program_check.h"
+#include "tests/cudnn/lowering/fusions.h"
+#include "tests/cudnn/lowering/program_check.h"
 #include "tests/cudnn/plan/devices.h"
 #include "tests/models/testing.h"
 
@@ -48,7 +48,7 @@ class PlanTest : public ::testing::TestWithParam<std::string> {
 Graph network(const std::string& model) { return differentiate(build_model({.model = model, .batch_size = 64})); }
 
 // `convolutions`: all convolutions. `normed`: convolutions before a batch norm. `sums`: data gradients that can also
-// make the backward sums of a batch norm. All were counted by hand (analysis_test.cpp).
+// make the backward sums of a batch norm. All were counted by hand (lowering_test.cpp).
 struct Expected {
   int convolutions, normed, sums;
 };
@@ -85,7 +85,7 @@ void check(const Graph& graph, const Plan& plan) {
     EXPECT_TRUE(group.provider != Provider::kOwn || !own_kernel(group).empty()) << operations_text(group);
     EXPECT_LE(group.level, plan.options.fusion.level);
   }
-  for (const EnginePlan& engine : plan.engines) {
+  for (const EngineCandidates& engine : plan.engines) {
     ASSERT_FALSE(engine.choices.empty()) << engine.signature;
     EXPECT_LE(engine.choices.size(), plan.options.candidates);
     for (const EngineChoice& choice : engine.choices) {
@@ -103,13 +103,13 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
     for (const std::string& model : kNetworks) {
       SCOPED_TRACE(model + ", " + std::string(name(compute)));
       const Graph graph = network(model);
-      const Plan plan =
-          planner().plan(graph, {.compute = compute, .gradient = storage(compute), .fusion = reading(Images::kPadded)});
+      const Plan plan = planner().plan(
+          graph, {.compute = compute, .gradient = storage(compute), .fusion = reading(ImageLayout::kPadded)});
       check(graph, plan);
       std::cout << table(graph, plan);
-      const Expected& of = kExpected.at(model);
+      const Expected& expected = kExpected.at(model);
       auto table = counts(plan.program);
-      // In fp16 cuDNN serves everything that the analysis asks for, except statistics of a ResNet's 7 x 7 stem. For the
+      // In fp16 cuDNN serves everything that lower() asks for, except statistics of a ResNet's 7 x 7 stem. For the
       // stem, and for other types than fp16, cuDNN makes statistics only with engines that it compiles at run time. A
       // newer version may serve more.
       for (const std::string& what : refused(plan.program)) {
@@ -118,15 +118,15 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
       const int stems = model.starts_with("resnet") ? 1 : 0;
       const int sums =
           table["dgrad+norm_apply+drelu+dnorm_weights"] + table["dgrad+add+norm_apply+drelu+dnorm_weights"];
-      EXPECT_EQ(table["conv+statistics"], compute == ComputeType::kFp16 ? of.normed - stems : 0);
-      EXPECT_EQ(table["conv+statistics"] + table["conv"], of.normed);
-      EXPECT_EQ(table["conv+bias+relu"], of.convolutions - of.normed);
-      EXPECT_EQ(table["wgrad"], of.convolutions);
+      EXPECT_EQ(table["conv+statistics"], compute == ComputeType::kFp16 ? expected.normed - stems : 0);
+      EXPECT_EQ(table["conv+statistics"] + table["conv"], expected.normed);
+      EXPECT_EQ(table["conv+bias+relu"], expected.convolutions - expected.normed);
+      EXPECT_EQ(table["wgrad"], expected.convolutions);
       if (compute == ComputeType::kFp16) {
-        EXPECT_EQ(sums, of.sums);
+        EXPECT_EQ(sums, expected.sums);
       }
       EXPECT_EQ(sums + table["dgrad"] + table["dgrad+add"] + table["dgrad+drelu"] + table["dgrad+add+drelu"],
-                of.convolutions - 1);  // no data gradient for the images
+                expected.convolutions - 1);  // no data gradient for the images
     }
   }
   const Planner::Questions questions = planner().questions();
@@ -137,7 +137,7 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
 
 /// Checks the number of convolutions in each direction (forward, data gradient, weight gradient). Ignores how they are
 /// fused.
-void expect_all_convolutions(const Program& program, const Expected& of) {
+void expect_all_convolutions(const Program& program, const Expected& expected) {
   int forward = 0, data = 0, weights = 0;
   for (const auto& [operations, count] : counts(program)) {
     if (operations.find("wgrad") != std::string::npos) {
@@ -148,9 +148,9 @@ void expect_all_convolutions(const Program& program, const Expected& of) {
       forward += count;
     }
   }
-  EXPECT_EQ(forward, of.convolutions);
-  EXPECT_EQ(data, of.convolutions - 1);  // no data gradient for the images
-  EXPECT_EQ(weights, of.convolutions);
+  EXPECT_EQ(forward, expected.convolutions);
+  EXPECT_EQ(data, expected.convolutions - 1);  // no data gradient for the images
+  EXPECT_EQ(weights, expected.convolutions);
 }
 
 /// Returns the number of batch norms whose statistics are finalised by one of our kernels.
@@ -168,27 +168,27 @@ TEST_P(PlanTest, EveryTypeAtLevelsOneAndZero) {
     for (const std::string& model : networks) {
       SCOPED_TRACE(model + ", " + std::string(name(compute)));
       const Graph graph = network(model);
-      const Expected& of = kExpected.at(model);
-      const Plan one = planner().plan(
-          graph, {.compute = compute, .gradient = storage(compute), .fusion = reading(Images::kPadded, 1)});
-      check(graph, one);
-      EXPECT_EQ(refused(one.program), std::set<std::string>());
-      expect_all_convolutions(one.program, of);
-      auto table = counts(one.program);
-      EXPECT_EQ(table["conv"], of.normed);
-      EXPECT_EQ(table["conv+bias+relu"], of.convolutions - of.normed);
-      EXPECT_EQ(own_norms(one.program), of.normed);
+      const Expected& expected = kExpected.at(model);
+      const Plan level_one = planner().plan(
+          graph, {.compute = compute, .gradient = storage(compute), .fusion = reading(ImageLayout::kPadded, 1)});
+      check(graph, level_one);
+      EXPECT_EQ(refused(level_one.program), std::set<std::string>());
+      expect_all_convolutions(level_one.program, expected);
+      auto table = counts(level_one.program);
+      EXPECT_EQ(table["conv"], expected.normed);
+      EXPECT_EQ(table["conv+bias+relu"], expected.convolutions - expected.normed);
+      EXPECT_EQ(own_norms(level_one.program), expected.normed);
       if (model == "resnet50") {
         EXPECT_EQ(table["dgrad+add+drelu"], 15);
         EXPECT_EQ(table["dgrad+drelu"], 0) << "the batch norms below undo these rectifiers";
       }
-      const Plan zero = planner().plan(
-          graph, {.compute = compute, .gradient = storage(compute), .fusion = reading(Images::kPadded, 0)});
-      check(graph, zero);
-      EXPECT_EQ(refused(zero.program), std::set<std::string>());
-      expect_all_convolutions(zero.program, of);
-      EXPECT_EQ(own_norms(zero.program), of.normed);
-      for (const auto& [operations, count] : counts(zero.program)) {
+      const Plan level_zero = planner().plan(
+          graph, {.compute = compute, .gradient = storage(compute), .fusion = reading(ImageLayout::kPadded, 0)});
+      check(graph, level_zero);
+      EXPECT_EQ(refused(level_zero.program), std::set<std::string>());
+      expect_all_convolutions(level_zero.program, expected);
+      EXPECT_EQ(own_norms(level_zero.program), expected.normed);
+      for (const auto& [operations, count] : counts(level_zero.program)) {
         EXPECT_EQ(operations.find('+'), std::string::npos) << operations << ", " << count << " times";
       }
     }
@@ -202,12 +202,12 @@ TEST_P(PlanTest, Fp32AtLevelTwoFindsEnginesWithoutTensorCores) {
     SCOPED_TRACE(model);
     const Graph graph = network(model);
     const Plan plan = planner().plan(
-        graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = reading(Images::kPadded)});
+        graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = reading(ImageLayout::kPadded)});
     check(graph, plan);  // also checks that fp32 plans have no engine with tensor cores
     for (const std::string& what : refused(plan.program)) EXPECT_TRUE(known.contains(what)) << what;
-    const Expected& of = kExpected.at(model);
-    expect_all_convolutions(plan.program, of);
-    EXPECT_EQ(counts(plan.program)["conv+bias+relu"], of.convolutions - of.normed);
+    const Expected& expected = kExpected.at(model);
+    expect_all_convolutions(plan.program, expected);
+    EXPECT_EQ(counts(plan.program)["conv+bias+relu"], expected.convolutions - expected.normed);
   }
 }
 
@@ -215,7 +215,7 @@ TEST_P(PlanTest, DeterministicModeLeavesNondeterministicEnginesOut) {
   const Graph graph = network("vgg16");
   const auto nondeterministic = [](const Plan& plan) {
     int count = 0;
-    for (const EnginePlan& engine : plan.engines) {
+    for (const EngineCandidates& engine : plan.engines) {
       for (const EngineChoice& choice : engine.choices) count += choice.nondeterministic ? 1 : 0;
     }
     return count;
@@ -224,7 +224,7 @@ TEST_P(PlanTest, DeterministicModeLeavesNondeterministicEnginesOut) {
   // engine.
   const PlanOptions options{.compute = ComputeType::kTf32,
                             .gradient = DataType::kF32,
-                            .fusion = reading(Images::kPadded, 0),
+                            .fusion = reading(ImageLayout::kPadded, 0),
                             .candidates = 64};
   PlanOptions ordered = options;
   ordered.deterministic = true;
@@ -240,14 +240,16 @@ TEST_P(PlanTest, DeterministicModeFallsBackToLevelOneWhereAConvolutionWouldSumOv
   const Graph graph = network("resnet50");
   for (const ComputeType compute : {ComputeType::kFp16, ComputeType::kBf16, ComputeType::kTf32}) {
     SCOPED_TRACE(name(compute));
-    PlanOptions options{
-        .compute = compute, .gradient = storage(compute), .fusion = reading(Images::kPadded, 1), .deterministic = true};
-    const Plan one = planner().plan(graph, options);
+    PlanOptions options{.compute = compute,
+                        .gradient = storage(compute),
+                        .fusion = reading(ImageLayout::kPadded, 1),
+                        .deterministic = true};
+    const Plan level_one = planner().plan(graph, options);
     options.fusion.level = 2;
-    const Plan two = planner().plan(graph, options);
-    check(graph, two);
-    EXPECT_EQ(counts(two.program), counts(one.program));
-    const std::vector<std::string> lines = fallback_lines(graph, two.program);
+    const Plan level_two = planner().plan(graph, options);
+    check(graph, level_two);
+    EXPECT_EQ(counts(level_two.program), counts(level_one.program));
+    const std::vector<std::string> lines = fallback_lines(graph, level_two.program);
     EXPECT_NE(
         std::find(lines.begin(), lines.end(),
                   "not served at 53 nodes (conv1, ...): level 2, conv+statistics: nondeterministic: sums over rows "
@@ -260,13 +262,13 @@ TEST_P(PlanTest, DeterministicModeFallsBackToLevelOneWhereAConvolutionWouldSumOv
 TEST_P(PlanTest, Fp32UsesNoTensorCoresAndTf32Does) {
   const Graph graph = network("vgg16");
   const Plan fp32 = planner().plan(
-      graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = reading(Images::kPadded, 0)});
+      graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = reading(ImageLayout::kPadded, 0)});
   const Plan tf32 = planner().plan(
-      graph, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .fusion = reading(Images::kPadded, 0)});
+      graph, {.compute = ComputeType::kTf32, .gradient = DataType::kF32, .fusion = reading(ImageLayout::kPadded, 0)});
   check(graph, fp32);
   check(graph, tf32);
   std::size_t with = 0;
-  for (const EnginePlan& engine : tf32.engines) with += engine.choices[0].tensor_cores ? 1U : 0U;
+  for (const EngineCandidates& engine : tf32.engines) with += engine.choices[0].tensor_cores ? 1U : 0U;
   EXPECT_GT(2 * with, tf32.engines.size());
 }
 
@@ -275,15 +277,16 @@ TEST_P(PlanTest, Fp32UsesNoTensorCoresAndTf32Does) {
 TEST_P(PlanTest, EnginesThatFailedAreNotPlannedAgain) {
   const auto planner = make_planner(device_properties(GetParam()));
   const Graph graph = network("vgg16");
-  PlanOptions options{.fusion = reading(Images::kPadded, 1)};
+  PlanOptions options{.fusion = reading(ImageLayout::kPadded, 1)};
   const std::string concerned = planner->plan(graph, options).engines.at(0).signature;
   ASSERT_NE(concerned.find("relu"), std::string::npos) << concerned;
   int plans = 0;
   Plan plan;
   for (;;) {
     plan = planner->plan(graph, options);
-    const auto engine = std::find_if(plan.engines.begin(), plan.engines.end(),
-                                     [&](const EnginePlan& each) { return each.signature == concerned; });
+    const auto engine = std::find_if(plan.engines.begin(), plan.engines.end(), [&](const EngineCandidates& candidates) {
+      return candidates.signature == concerned;
+    });
     if (engine == plan.engines.end()) break;
     ++plans;
     for (const EngineChoice& choice : engine->choices) {
@@ -300,9 +303,9 @@ TEST_P(PlanTest, EnginesThatFailedAreNotPlannedAgain) {
 
 TEST_P(PlanTest, ASmallCapOnTheWorkspaceIsKept) {
   const Graph graph = network("resnet50");
-  const Plan wide = planner().plan(graph, {.fusion = reading(Images::kPadded, 0)});
+  const Plan wide = planner().plan(graph, {.fusion = reading(ImageLayout::kPadded, 0)});
   constexpr std::size_t kCap = std::size_t{4} << 20;
-  const Plan tight = planner().plan(graph, {.fusion = reading(Images::kPadded, 0), .workspace_cap_bytes = kCap});
+  const Plan tight = planner().plan(graph, {.fusion = reading(ImageLayout::kPadded, 0), .workspace_cap_bytes = kCap});
   check(graph, tight);
   EXPECT_GT(wide.workspace_bytes, kCap);  // otherwise the cap would have no effect
   EXPECT_LE(tight.workspace_bytes, kCap);
@@ -315,13 +318,13 @@ TEST_P(PlanTest, GradientsInFp32FromSixteenBitProductsAreCopied) {
         SCOPED_TRACE(model + ", " + std::string(name(compute)) + ", level " + std::to_string(level));
         const Graph graph = network(model);
         const Plan plan = planner().plan(
-            graph, {.compute = compute, .gradient = DataType::kF32, .fusion = reading(Images::kPadded, level)});
+            graph, {.compute = compute, .gradient = DataType::kF32, .fusion = reading(ImageLayout::kPadded, level)});
         check(graph, plan);
         std::set<std::string> wrong = refused(plan.program);
         for (const Group& group : plan.program.groups) {
-          for (const Operation& of : group.operations) {
-            if (of.type != OpType::kConvBackwardWeights) continue;
-            EXPECT_EQ(plan.program.value(of.outputs[0]).type, storage(compute));
+          for (const Operation& operation : group.operations) {
+            if (operation.type != OpType::kConvBackwardWeights) continue;
+            EXPECT_EQ(plan.program.value(operation.outputs[0]).type, storage(compute));
           }
         }
         if (level == 2) {
@@ -337,13 +340,13 @@ TEST_P(PlanTest, GradientsInFp32FromSixteenBitProductsAreCopied) {
 }
 
 /// Returns, for every group that reads images, the group's operations as text and its engines.
-std::vector<std::pair<std::string, const EnginePlan*>> readers_of_images(const Graph& graph, const Plan& plan) {
-  std::vector<std::pair<std::string, const EnginePlan*>> list;
+std::vector<std::pair<std::string, const EngineCandidates*>> readers_of_images(const Graph& graph, const Plan& plan) {
+  std::vector<std::pair<std::string, const EngineCandidates*>> list;
   const ValueId images = placement(plan.program, images_of(graph, plan.program)).root;
   for (std::size_t i = 0; i < plan.program.groups.size(); ++i) {
     const std::vector<ValueId> read = reads(plan.program.groups[i]);
     if (std::find(read.begin(), read.end(), images) == read.end()) continue;
-    const EnginePlan& engine = plan.engines.at(static_cast<std::size_t>(plan.engine_of[i]));
+    const EngineCandidates& engine = plan.engines.at(static_cast<std::size_t>(plan.engine_of[i]));
     list.emplace_back(operations_text(plan.program.groups[i]), &engine);
   }
   return list;
@@ -354,7 +357,8 @@ TEST_P(PlanTest, ImagesWithChannelsAddedAreReadByTensorCores) {
     for (const std::string& model : kNetworks) {
       const Graph graph = network(model);
       SCOPED_TRACE(model + ", " + std::string(name(compute)));
-      const PlanOptions options{.compute = compute, .gradient = storage(compute), .fusion = reading(Images::kPadded)};
+      const PlanOptions options{
+          .compute = compute, .gradient = storage(compute), .fusion = reading(ImageLayout::kPadded)};
       const Plan plan = planner().plan(graph, options);
       check(graph, plan);
       const auto readers = readers_of_images(graph, plan);

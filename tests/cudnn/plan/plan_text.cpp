@@ -40,11 +40,11 @@ std::string group_line(const Graph& graph, const Plan& plan, std::size_t i) {
   const Group& group = plan.program.groups[i];
   std::string line =
       "group " + std::to_string(i) + " for " + nodes_text(graph, group) + ": " + signature(plan.program, group) + " |";
-  for (const Operation& of : group.operations) {
-    for (const ValueId id : of.inputs) line += place(plan, id);
+  for (const Operation& operation : group.operations) {
+    for (const ValueId id : operation.inputs) line += place(plan, id);
     line += " >";
-    for (const ValueId id : of.outputs) line += place(plan, id);
-    line += argument(of.attr) + (of.again ? " again;" : ";");
+    for (const ValueId id : operation.outputs) line += place(plan, id);
+    line += argument(operation.attr) + (operation.again ? " again;" : ";");
   }
   if (plan.engine_of[i] >= 0) line += " engine " + std::to_string(plan.engine_of[i]);
   return line;
@@ -65,7 +65,7 @@ std::vector<std::string> plan_lines(const Graph& graph, const Plan& plan) {
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < plan.program.groups.size(); ++i) lines.push_back(group_line(graph, plan, i));
   for (std::size_t e = 0; e < plan.engines.size(); ++e) {
-    const EnginePlan& engine = plan.engines[e];
+    const EngineCandidates& engine = plan.engines[e];
     lines.push_back("engine " + std::to_string(e) + " for " + std::to_string(engine.groups) + " groups, chosen " +
                     std::to_string(engine.chosen) + ": " + engine.signature);
     for (const EngineChoice& choice : engine.choices) {
@@ -88,16 +88,16 @@ std::vector<std::string> plan_lines(const Graph& graph, const Plan& plan) {
 }
 
 std::string plan_figures(const Plan& plan) {
-  const auto of = [&](Provider provider) {
+  const auto groups_of = [&](Provider provider) {
     return std::count_if(plan.program.groups.begin(), plan.program.groups.end(),
                          [&](const Group& group) { return group.provider == provider; });
   };
   std::size_t candidates = 0;
-  for (const EnginePlan& engine : plan.engines) candidates += engine.choices.size();
+  for (const EngineCandidates& engine : plan.engines) candidates += engine.choices.size();
   const MemoryLayout& memory = plan.memory;
   std::ostringstream text;
-  text << "groups " << plan.program.groups.size() << " cudnn " << of(Provider::kCudnn) << " cublaslt "
-       << of(Provider::kCublasLt) << " own " << of(Provider::kOwn) << " engines " << plan.engines.size()
+  text << "groups " << plan.program.groups.size() << " cudnn " << groups_of(Provider::kCudnn) << " cublaslt "
+       << groups_of(Provider::kCublasLt) << " own " << groups_of(Provider::kOwn) << " engines " << plan.engines.size()
        << " candidates " << candidates << " weights " << memory.weights << " master " << memory.master << " gradients "
        << memory.gradients << " momentum " << memory.momentum << " state " << memory.state << " images "
        << memory.images << " labels " << memory.labels << " padded " << memory.padded_weights << " scratch "

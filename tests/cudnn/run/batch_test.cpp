@@ -6,8 +6,8 @@
 #include <chrono>
 #include <vector>
 
-#include "tests/cudnn/analysis/fusions.h"
-#include "tests/cudnn/analysis/oracles.h"
+#include "tests/cudnn/lowering/fusions.h"
+#include "tests/cudnn/lowering/oracles.h"
 #include "tests/cudnn/run/machine.h"
 #include "tests/models/small_graphs.h"
 #include "tests/models/testing.h"
@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 TEST(Batches, ImagesThatComeAgainCrossOnce) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};
-  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(Images::kPadded, 1)};
+  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(ImageLayout::kPadded, 1)};
   Machine machine(wish, oracle);
   const std::vector<float> first = machine.images;
   const auto loss = [&](std::uint64_t content, std::uint64_t number) {
@@ -56,7 +56,7 @@ TEST(Batches, LabelsAreThoseOfTheStepWhoeverKeepsTheImages) {
   ServesAll oracle;
   const Graph forward = models::testing::tiny_vgg(2);
   Wish wish{.forward = forward};
-  wish.plan = {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = reading(Images::kPadded, 1)};
+  wish.plan = {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = reading(ImageLayout::kPadded, 1)};
   const auto loss = [&](Machine& machine, std::uint64_t content, std::uint64_t number) {
     const std::vector<std::int32_t> labels = labels_of_step(machine, number, forward.classes);
     Batch batch = machine.batch();

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/cudnn/analysis/fusions.h"
-#include "tests/cudnn/analysis/networks.h"
-#include "tests/cudnn/analysis/oracles.h"
+#include "tests/cudnn/lowering/fusions.h"
+#include "tests/cudnn/lowering/networks.h"
+#include "tests/cudnn/lowering/oracles.h"
 #include "tests/cudnn/run/machine.h"
 #include "tests/cudnn/run/rounding_model.h"
 
@@ -44,7 +44,7 @@ TEST(ExecutorArithmetic, SixteenBitTypesAndTheirMasterWeights) {
         for (int level = 0; level <= 2; ++level) {
           SCOPED_TRACE(forward.model + ", " + std::string(name(compute)) + ", level " + std::to_string(level));
           Wish wish{.forward = forward};
-          wish.plan = {.compute = compute, .gradient = gradient, .fusion = reading(Images::kPadded, level)};
+          wish.plan = {.compute = compute, .gradient = gradient, .fusion = reading(ImageLayout::kPadded, level)};
           wish.executor.loss_scale = 128;
           compare_with_reference(wish, oracle);
         }
@@ -80,7 +80,7 @@ TEST(ExecutorArithmetic, TuningOnImagesWithChannelsOfZeroesChangesNoBit) {
       for (const Graph& forward : {models::testing::tiny_vgg(2), tiny_inception(2), tiny_resnet(2)}) {
         SCOPED_TRACE(forward.model + ", " + std::string(name(compute)));
         Wish wish{.forward = forward};
-        wish.plan = {.compute = compute, .gradient = gradient, .fusion = reading(Images::kPadded)};
+        wish.plan = {.compute = compute, .gradient = gradient, .fusion = reading(ImageLayout::kPadded)};
         wish.executor.loss_scale = 128;
         const TwoSteps untuned = two_steps(wish);
         wish.executor.tune = true;
@@ -102,12 +102,12 @@ TEST(ExecutorArithmetic, TheRoundingModelHoldsInEveryTypeAndSeesErrors) {
       SCOPED_TRACE(model.forward().model + ", " + std::string(name(compute)));
       EXPECT_EQ(model.blind(rounding(compute)), "");
       // Tests all levels with padded images, and levels 1 and 2 also with the default images.
-      std::vector<Fusion> fusions;
+      std::vector<FusionOptions> fusions;
       for (int level = 0; level <= 2; ++level) {
-        fusions.push_back(reading(Images::kPadded, level));
+        fusions.push_back(reading(ImageLayout::kPadded, level));
         if (level > 0) fusions.push_back({.level = level});
       }
-      for (const Fusion& fusion : fusions) {
+      for (const FusionOptions& fusion : fusions) {
         const std::string level = text(fusion);
         Wish wish{.forward = model.forward()};
         wish.plan = {.compute = compute, .gradient = storage(compute), .fusion = fusion};

@@ -12,10 +12,10 @@
 #include <set>
 
 #include "models/zoo/zoo.h"
-#include "tests/cudnn/analysis/fusions.h"
-#include "tests/cudnn/analysis/networks.h"
-#include "tests/cudnn/analysis/oracles.h"
-#include "tests/cudnn/analysis/program_check.h"
+#include "tests/cudnn/lowering/fusions.h"
+#include "tests/cudnn/lowering/networks.h"
+#include "tests/cudnn/lowering/oracles.h"
+#include "tests/cudnn/lowering/program_check.h"
 #include "tests/cudnn/run/machine.h"
 
 namespace hvd::models::cudnn::testing::executor_test {
@@ -35,8 +35,9 @@ Graph small_network(const std::string& model) {
 std::size_t calls_of(const Program& program, const Group& group) {
   if (group.operations[0].type != OpType::kCopy) return 1;
   const auto gaps = [&](ValueId id) { return program.value(id).parent != kNoValue; };
-  const auto apart = std::count_if(group.operations.begin(), group.operations.end(),
-                                   [&](const Operation& of) { return gaps(of.inputs[0]) || gaps(of.outputs[0]); });
+  const auto apart = std::count_if(group.operations.begin(), group.operations.end(), [&](const Operation& operation) {
+    return gaps(operation.inputs[0]) || gaps(operation.outputs[0]);
+  });
   const auto all = static_cast<std::ptrdiff_t>(group.operations.size());
   return static_cast<std::size_t>(apart + (apart < all ? 1 : 0));
 }
@@ -50,7 +51,8 @@ TEST_P(ExecutorOrder, EachGroupIsLaunchedOnceInOrderAndGradientsFollow) {
     SCOPED_TRACE(level);
     ServesAll oracle;
     Wish wish{.forward = small_network(GetParam()), .device_bytes = std::size_t{4} << 30};
-    wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = reading(Images::kPadded, level)};
+    wish.plan = {
+        .compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = reading(ImageLayout::kPadded, level)};
     wish.script = [](Recorder& recorder) { recorder.dry = true; };
     Machine machine(wish, oracle);
     const std::size_t objects = machine.gpu.objects();
@@ -127,7 +129,7 @@ TEST(Executor, DeterministicModeTakesNoSumsOverRowsInsideAConvolutionsLaunch) {
        {tiny_resnet(2), tiny_inception(2), small_network("resnet50"), small_network("inception3")}) {
     SCOPED_TRACE(forward.model);
     const Graph graph = differentiate(forward);
-    PlanOptions options{.fusion = reading(Images::kPadded)};
+    PlanOptions options{.fusion = reading(ImageLayout::kPadded)};
     const auto fused = [](const Program& program) {
       return std::count_if(program.groups.begin(), program.groups.end(), [](const Group& group) {
         return group.provider == Provider::kCudnn && group.operations.size() > 1 &&
@@ -141,7 +143,7 @@ TEST(Executor, DeterministicModeTakesNoSumsOverRowsInsideAConvolutionsLaunch) {
     EXPECT_EQ(fused(plan.program), 0);
     // The plan must equal the plan for level 1. For every batch norm it must list a fallback with the reason.
     EXPECT_EQ(launches(plan),
-              launches(planned(graph, {.fusion = reading(Images::kPadded, 1), .deterministic = true}, oracle)));
+              launches(planned(graph, {.fusion = reading(ImageLayout::kPadded, 1), .deterministic = true}, oracle)));
     const auto norms = std::count_if(forward.nodes.begin(), forward.nodes.end(),
                                      [](const Node& node) { return node.kind == OpKind::kBatchNorm; });
     const auto said =
@@ -171,7 +173,7 @@ TEST(Executor, ADeterministicStepComputesWhatTheReferenceDoes) {
 TEST(Executor, AGraphComputesTheSameBitsAsTheSameStepsEager) {
   ServesAll oracle;
   Wish wish{.forward = tiny_inception(3)};
-  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = reading(Images::kPadded)};
+  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = reading(ImageLayout::kPadded)};
   Machine eager(wish, oracle, 1);
   std::vector<std::vector<std::byte>> expected;
   std::vector<double> losses;
@@ -249,7 +251,7 @@ TEST(Executor, TheLossesOfTwoStepsInFlightAreKeptApart) {
 TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};
-  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = reading(Images::kPadded, 1)};
+  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = reading(ImageLayout::kPadded, 1)};
   Machine machine(wish, oracle);
   // It is not known whether gradients overflow at the initial scale. The test therefore writes an infinite gradient.
   machine.step->forward_backward(machine.batch(), machine.sink);
@@ -273,15 +275,15 @@ TEST(Executor, AnOverflowLeavesTheWeightsAndHalvesTheScale) {
   fixed.executor.loss_scale = 64;
   Machine other(fixed, oracle);
   other.step->forward_backward(other.batch(), other.sink);
-  const Difference found(scaled, other.gradient(0));
-  EXPECT_LE(found.error, 0x1.0p-9 * found.norm);
+  const Difference difference(scaled, other.gradient(0));
+  EXPECT_LE(difference.error, 0x1.0p-9 * difference.norm);
 }
 
 // A loss scale of 512 with a prescale of 0.25 must give the same bits as a loss scale of 128 without a prescale.
 TEST(Executor, APrescaleIsInEveryGradient) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};
-  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = reading(Images::kPadded)};
+  wish.plan = {.compute = ComputeType::kFp16, .gradient = DataType::kF16, .fusion = reading(ImageLayout::kPadded)};
   const auto gradients = [&](double loss_scale, double prescale) {
     wish.executor = {.loss_scale = loss_scale, .gradient_prescale = prescale};
     Machine machine(wish, oracle);
@@ -296,7 +298,7 @@ TEST(Executor, APrescaleIsInEveryGradient) {
 TEST(Executor, WeightsThatWereBroadcastAreUsed) {
   ServesAll oracle;
   Wish wish{.forward = models::testing::tiny_vgg(2)};
-  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(Images::kPadded)};
+  wish.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(ImageLayout::kPadded)};
   Machine machine(wish, oracle);
   const double before = machine.step->forward_backward(machine.batch(), machine.sink);
   const auto state = machine.step->state_to_broadcast();

@@ -41,7 +41,7 @@ Description& description(cublasLtMatmulDesc_t handle) { return *reinterpret_cast
 
 /// A batch of matrix products op(A) op(B) with an epilogue.
 struct Product {
-  Description of;
+  Description desc;
   Layout a, b, d;
   std::byte *a_data, *b_data, *d_data;
 
@@ -49,16 +49,16 @@ struct Product {
   [[nodiscard]] bool transposes_a() const { return transposes(CUBLASLT_MATMUL_DESC_TRANSA); }
   [[nodiscard]] bool transposes_b() const { return transposes(CUBLASLT_MATMUL_DESC_TRANSB); }
   [[nodiscard]] bool transposes(cublasLtMatmulDescAttributes_t name) const {
-    return of.get<cublasOperation_t>(name, CUBLAS_OP_N) == CUBLAS_OP_T;
+    return desc.get<cublasOperation_t>(name, CUBLAS_OP_N) == CUBLAS_OP_T;
   }
-  [[nodiscard]] std::byte* bias() const { return of.get<std::byte*>(CUBLASLT_MATMUL_DESC_BIAS_POINTER, nullptr); }
+  [[nodiscard]] std::byte* bias() const { return desc.get<std::byte*>(CUBLASLT_MATMUL_DESC_BIAS_POINTER, nullptr); }
   [[nodiscard]] DataType bias_type() const {
-    return data_type(of.get<cudaDataType_t>(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F));
+    return data_type(desc.get<cudaDataType_t>(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F));
   }
   [[nodiscard]] bool fits() const {
     const std::int64_t m = transposes_a() ? a.columns : a.rows, n = transposes_b() ? b.rows : b.columns;
     return d.rows == m && d.columns == n && inner() == (transposes_b() ? b.columns : b.rows) && a.batch == d.batch &&
-           b.batch == d.batch && (d.batch == 1 || of.epilogue() == CUBLASLT_EPILOGUE_DEFAULT);
+           b.batch == d.batch && (d.batch == 1 || desc.epilogue() == CUBLASLT_EPILOGUE_DEFAULT);
   }
   [[nodiscard]] double a_at(std::int64_t i, std::int64_t k) const {
     return read_element(a_data, a.type, transposes_a() ? k + i * a.ld : i + k * a.ld);
@@ -67,20 +67,20 @@ struct Product {
     return read_element(b_data, b.type, transposes_b() ? j + k * b.ld : k + j * b.ld);
   }
   [[nodiscard]] double operand(double value) const {
-    return of.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? rounded_to_tf32(value) : value;
+    return desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? rounded_to_tf32(value) : value;
   }
   /// Computes all products of the batch.
   void run_all() const {
-    Product one = *this;
+    Product product = *this;
     for (std::int64_t i = 0; i < d.batch; ++i) {
-      one.run();
-      one.a_data += static_cast<std::size_t>(a.stride) * size_of(a.type);
-      one.b_data += static_cast<std::size_t>(b.stride) * size_of(b.type);
-      one.d_data += static_cast<std::size_t>(d.stride) * size_of(d.type);
+      product.run();
+      product.a_data += static_cast<std::size_t>(a.stride) * size_of(a.type);
+      product.b_data += static_cast<std::size_t>(b.stride) * size_of(b.type);
+      product.d_data += static_cast<std::size_t>(d.stride) * size_of(d.type);
     }
   }
   void run() const {
-    const int epilogue = of.epilogue();
+    const int epilogue = desc.epilogue();
     const bool adds = (epilogue & CUBLASLT_EPILOGUE_BIAS) != 0;
     for (std::int64_t j = 0; j < d.columns; ++j) {
       for (std::int64_t i = 0; i < d.rows; ++i) {
@@ -99,7 +99,7 @@ struct Product {
   }
 };
 
-cublasStatus_t multiply(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t of, const void* alpha, const void* a,
+cublasStatus_t multiply(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
                         cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
                         const void* beta, const void* /*c*/, cublasLtMatrixLayout_t /*c_layout*/, void* d,
                         cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
@@ -107,7 +107,7 @@ cublasStatus_t multiply(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t of, co
   if (*static_cast<const float*>(alpha) != 1 || *static_cast<const float*>(beta) != 0)
     return CUBLAS_STATUS_INVALID_VALUE;
   const auto bytes = [](const void* data) { return static_cast<std::byte*>(const_cast<void*>(data)); };
-  const Product product{.of = description(of),
+  const Product product{.desc = description(desc),
                         .a = layout(a_layout),
                         .b = layout(b_layout),
                         .d = layout(d_layout),
@@ -117,14 +117,14 @@ cublasStatus_t multiply(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t of, co
   if (!product.fits()) return CUBLAS_STATUS_INVALID_VALUE;
   const auto index = static_cast<int>(algorithm->data[0]);
   const auto& refuses = Recorder::current()->refuses_product;
-  if (refuses && refuses(index, product.of.epilogue())) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (refuses && refuses(index, product.desc.epilogue())) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (product.d.columns >= Recorder::current()->refused_rows) return CUBLAS_STATUS_NOT_SUPPORTED;
   Call call{
-      .what = "cublaslt epilogue " + std::to_string(product.of.epilogue()) + " algorithm " + std::to_string(index),
+      .what = "cublaslt epilogue " + std::to_string(product.desc.epilogue()) + " algorithm " + std::to_string(index),
       .reads = {product.a.range(a), product.b.range(b)},
       .writes = {product.d.range(d), Range(bytes(workspace), workspace_bytes)}};
   if (product.bias() != nullptr) {
-    const bool gradient = product.of.epilogue() == CUBLASLT_EPILOGUE_BGRADB;
+    const bool gradient = product.desc.epilogue() == CUBLASLT_EPILOGUE_BGRADB;
     const auto count = static_cast<std::size_t>(gradient ? product.d.columns : product.d.rows);
     (gradient ? call.writes : call.reads).emplace_back(product.bias(), count * size_of(product.bias_type()));
   }
@@ -148,62 +148,62 @@ LtFunctions fake_cublaslt() {
     delete reinterpret_cast<int*>(handle);
     return CUBLAS_STATUS_SUCCESS;
   };
-  table.create_product = [](cublasLtMatmulDesc_t* of, cublasComputeType_t compute, cudaDataType_t /*scale*/) {
-    *of = reinterpret_cast<cublasLtMatmulDesc_t>(new Description{.compute = compute, .attributes = {}});
+  table.create_product = [](cublasLtMatmulDesc_t* desc, cublasComputeType_t compute, cudaDataType_t /*scale*/) {
+    *desc = reinterpret_cast<cublasLtMatmulDesc_t>(new Description{.compute = compute, .attributes = {}});
     return CUBLAS_STATUS_SUCCESS;
   };
-  table.destroy_product = [](cublasLtMatmulDesc_t of) {
-    delete &description(of);
+  table.destroy_product = [](cublasLtMatmulDesc_t desc) {
+    delete &description(desc);
     return CUBLAS_STATUS_SUCCESS;
   };
-  table.set_product = [](cublasLtMatmulDesc_t of, cublasLtMatmulDescAttributes_t name, const void* data,
+  table.set_product = [](cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, const void* data,
                          std::size_t bytes) {
     const auto* begin = static_cast<const std::byte*>(data);
-    description(of).attributes[name].assign(begin, begin + bytes);
+    description(desc).attributes[name].assign(begin, begin + bytes);
     return CUBLAS_STATUS_SUCCESS;
   };
-  table.create_layout = [](cublasLtMatrixLayout_t* of, cudaDataType type, std::uint64_t rows, std::uint64_t columns,
+  table.create_layout = [](cublasLtMatrixLayout_t* made, cudaDataType type, std::uint64_t rows, std::uint64_t columns,
                            std::int64_t ld) {
-    *of = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{.type = data_type(type),
-                                                              .rows = static_cast<std::int64_t>(rows),
-                                                              .columns = static_cast<std::int64_t>(columns),
-                                                              .ld = ld});
+    *made = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{.type = data_type(type),
+                                                                .rows = static_cast<std::int64_t>(rows),
+                                                                .columns = static_cast<std::int64_t>(columns),
+                                                                .ld = ld});
     return CUBLAS_STATUS_SUCCESS;
   };
-  table.destroy_layout = [](cublasLtMatrixLayout_t of) {
-    delete &layout(of);
+  table.destroy_layout = [](cublasLtMatrixLayout_t handle) {
+    delete &layout(handle);
     return CUBLAS_STATUS_SUCCESS;
   };
-  table.set_layout = [](cublasLtMatrixLayout_t of, cublasLtMatrixLayoutAttribute_t name, const void* data,
+  table.set_layout = [](cublasLtMatrixLayout_t handle, cublasLtMatrixLayoutAttribute_t name, const void* data,
                         std::size_t bytes) {
     if (name == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT && bytes == sizeof(std::int32_t)) {
       std::int32_t count = 0;
       std::memcpy(&count, data, bytes);
-      layout(of).batch = count;
-    } else if (name == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET && bytes == sizeof layout(of).stride) {
-      std::memcpy(&layout(of).stride, data, bytes);
+      layout(handle).batch = count;
+    } else if (name == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET && bytes == sizeof layout(handle).stride) {
+      std::memcpy(&layout(handle).stride, data, bytes);
     } else {
       return CUBLAS_STATUS_INVALID_VALUE;
     }
     return CUBLAS_STATUS_SUCCESS;
   };
-  table.create_preference = [](cublasLtMatmulPreference_t* of) {
-    *of = reinterpret_cast<cublasLtMatmulPreference_t>(new int(0));
+  table.create_preference = [](cublasLtMatmulPreference_t* made) {
+    *made = reinterpret_cast<cublasLtMatmulPreference_t>(new int(0));
     return CUBLAS_STATUS_SUCCESS;
   };
-  table.destroy_preference = [](cublasLtMatmulPreference_t of) {
-    delete reinterpret_cast<int*>(of);
+  table.destroy_preference = [](cublasLtMatmulPreference_t handle) {
+    delete reinterpret_cast<int*>(handle);
     return CUBLAS_STATUS_SUCCESS;
   };
   table.set_preference = [](cublasLtMatmulPreference_t /*of*/, cublasLtMatmulPreferenceAttributes_t /*name*/,
                             const void* /*data*/, std::size_t /*bytes*/) { return CUBLAS_STATUS_SUCCESS; };
-  table.get_algorithms = [](cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t of, cublasLtMatrixLayout_t /*a*/,
+  table.get_algorithms = [](cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t /*a*/,
                             cublasLtMatrixLayout_t /*b*/, cublasLtMatrixLayout_t /*c*/, cublasLtMatrixLayout_t /*d*/,
                             cublasLtMatmulPreference_t /*preference*/, int wanted,
                             cublasLtMatmulHeuristicResult_t* results, int* count) {
     const Recorder& script = *Recorder::current();
     *count = 0;
-    if (description(of).epilogue() == script.refused_epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (description(desc).epilogue() == script.refused_epilogue) return CUBLAS_STATUS_NOT_SUPPORTED;
     for (; *count < std::min(wanted, Recorder::kProducts); ++*count) {
       cublasLtMatmulHeuristicResult_t& result = results[*count];
       result.state = CUBLAS_STATUS_SUCCESS;

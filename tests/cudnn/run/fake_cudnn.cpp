@@ -70,12 +70,12 @@ struct Tensor {
   std::vector<std::int64_t> dims, strides;
   bool is_virtual = false;
 
-  explicit Tensor(const Fake& of)
-      : uid(of.one<std::int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID)),
-        type(data_type(of.one<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE))),
-        dims(of.all<std::int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS)),
-        strides(of.all<std::int64_t>(CUDNN_ATTR_TENSOR_STRIDES)),
-        is_virtual(of.attributes.contains(CUDNN_ATTR_TENSOR_IS_VIRTUAL)) {}
+  explicit Tensor(const Fake& descriptor)
+      : uid(descriptor.one<std::int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID)),
+        type(data_type(descriptor.one<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE))),
+        dims(descriptor.all<std::int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS)),
+        strides(descriptor.all<std::int64_t>(CUDNN_ATTR_TENSOR_STRIDES)),
+        is_virtual(descriptor.attributes.contains(CUDNN_ATTR_TENSOR_IS_VIRTUAL)) {}
 
   [[nodiscard]] Shape shape() const { return {dims[0], dims[2], dims[3], dims[1]}; }
   [[nodiscard]] bool is_vector() const { return dims[0] == 1 && dims[2] == 1 && dims[3] == 1; }
@@ -194,59 +194,59 @@ class Execution {
             .pad_right = static_cast<int>(after[1])};
   }
 
-  void run(const Fake& of) {
-    switch (of.type) {
+  void run(const Fake& operation) {
+    switch (operation.type) {
       case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR: {
-        const Shape w = shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W);
-        const Shape y = shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y);
-        const Data x = operand(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X);
-        const Data filter = operand(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W);
+        const Shape w = shape(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W);
+        const Shape y = shape(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y);
+        const Data x = operand(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X);
+        const Data filter = operand(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W);
         Data out(static_cast<std::size_t>(y.count()));
-        reference::conv(window(of.descriptor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC), w),
-                        {x, shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X)}, {filter, w}, {}, {out, y});
-        return store(of, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, std::move(out));
+        reference::conv(window(operation.descriptor(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC), w),
+                        {x, shape(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X)}, {filter, w}, {}, {out, y});
+        return store(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, std::move(out));
       }
       case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR: {
-        const Shape w = shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W);
-        const Shape x = shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX);
-        const Data filter = operand(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W);
-        const Data dy = operand(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY);
+        const Shape w = shape(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W);
+        const Shape x = shape(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX);
+        const Data filter = operand(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W);
+        const Data dy = operand(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY);
         Data dx(static_cast<std::size_t>(x.count()));
-        reference::conv_backward_data(window(of.descriptor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC), w),
-                                      {filter, w}, {dy, shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY)},
-                                      {dx, x});
-        return store(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, std::move(dx));
+        reference::conv_backward_data(
+            window(operation.descriptor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC), w), {filter, w},
+            {dy, shape(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY)}, {dx, x});
+        return store(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, std::move(dx));
       }
       case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR: {
-        const Shape w = shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW);
-        const Data x = operand(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X);
-        const Data dy = operand(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY);
+        const Shape w = shape(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW);
+        const Data x = operand(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X);
+        const Data dy = operand(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY);
         Data dw(static_cast<std::size_t>(w.count()));
         reference::conv_backward_weights(
-            window(of.descriptor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC), w),
-            {x, shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X)},
-            {dy, shape(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY)}, {dw, w}, {});
-        return store(of, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, std::move(dw));
+            window(operation.descriptor(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC), w),
+            {x, shape(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X)},
+            {dy, shape(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY)}, {dw, w}, {});
+        return store(operation, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, std::move(dw));
       }
-      case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: return pointwise(of);
-      case CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR: return statistics(of);
-      case CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR: return norm_sums(of);
+      case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: return pointwise(operation);
+      case CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR: return statistics(operation);
+      case CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR: return norm_sums(operation);
       default: throw std::runtime_error("an operation that the fake cuDNN does not know");
     }
   }
 
-  void pointwise(const Fake& of) {
-    const auto mode = of.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)
+  void pointwise(const Fake& operation) {
+    const auto mode = operation.descriptor(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)
                           .one<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE);
-    const Data x = load(of, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+    const Data x = load(operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
     Data y(x.size());
     if (mode == CUDNN_POINTWISE_RELU_BWD) {
-      const Data dy = load(of, CUDNN_ATTR_OPERATION_POINTWISE_DYDESC);
+      const Data dy = load(operation, CUDNN_ATTR_OPERATION_POINTWISE_DYDESC);
       for (std::size_t i = 0; i < y.size(); ++i) y[i] = x[i] > 0 ? dy[i] : 0;
-      return store(of, CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, std::move(y));
+      return store(operation, CUDNN_ATTR_OPERATION_POINTWISE_DXDESC, std::move(y));
     }
     Data b;
-    if (mode != CUDNN_POINTWISE_RELU_FWD) b = load(of, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+    if (mode != CUDNN_POINTWISE_RELU_FWD) b = load(operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
     for (std::size_t i = 0; i < y.size(); ++i) {
       const double other = b.empty() ? 0 : b[i % b.size()];  // channels vary fastest, so a vector repeats
       switch (mode) {
@@ -257,29 +257,29 @@ class Execution {
         default: throw std::runtime_error("a pointwise mode that the fake cuDNN does not know");
       }
     }
-    store(of, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, std::move(y));
+    store(operation, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, std::move(y));
   }
 
-  void statistics(const Fake& of) {
-    const Data x = load(of, CUDNN_ATTR_OPERATION_GENSTATS_XDESC);
-    const auto c = static_cast<std::size_t>(shape(of, CUDNN_ATTR_OPERATION_GENSTATS_XDESC)[3]);
+  void statistics(const Fake& operation) {
+    const Data x = load(operation, CUDNN_ATTR_OPERATION_GENSTATS_XDESC);
+    const auto c = static_cast<std::size_t>(shape(operation, CUDNN_ATTR_OPERATION_GENSTATS_XDESC)[3]);
     Data sum(c), square_sum(c);
     for (std::size_t i = 0; i < x.size(); ++i) {
       sum[i % c] += x[i];
       square_sum[i % c] += x[i] * x[i];
     }
-    store(of, CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, std::move(sum));
-    store(of, CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, std::move(square_sum));
+    store(operation, CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, std::move(sum));
+    store(operation, CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, std::move(square_sum));
   }
 
   // Makes the sums of a batch norm's backward, and the coefficients of dx = eq_dy_scale * dy + eq_x_scale * x +
   // eq_bias.
-  void norm_sums(const Fake& of) {
-    const Data x = load(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC);
-    const Data dy = load(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC);
-    const Data gamma = load(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC);
-    const Data mean = load(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC);
-    const Data inv_std = load(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC);
+  void norm_sums(const Fake& operation) {
+    const Data x = load(operation, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC);
+    const Data dy = load(operation, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC);
+    const Data gamma = load(operation, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC);
+    const Data mean = load(operation, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC);
+    const Data inv_std = load(operation, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC);
     const std::size_t channels = gamma.size();
     const double count = static_cast<double>(x.size()) / static_cast<double>(channels);
     Data dgamma(channels), dbeta(channels), a(channels), b(channels), bias(channels);
@@ -293,11 +293,11 @@ class Execution {
       b[c] = -a[c] * inv_std[c] * dgamma[c] / count;
       bias[c] = -b[c] * mean[c] - a[c] * dbeta[c] / count;
     }
-    store(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC, std::move(dgamma));
-    store(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC, std::move(dbeta));
-    store(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC, std::move(a));
-    store(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC, std::move(b));
-    store(of, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS, std::move(bias));
+    store(operation, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC, std::move(dgamma));
+    store(operation, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC, std::move(dbeta));
+    store(operation, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC, std::move(a));
+    store(operation, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC, std::move(b));
+    store(operation, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS, std::move(bias));
   }
 
   std::vector<const Fake*> operations_;
@@ -321,7 +321,7 @@ struct Planned {
   const Fake* graph = nullptr;
   [[nodiscard]] std::vector<int> operations() const {
     std::vector<int> types;
-    for (const Fake* of : graph->all<Fake*>(CUDNN_ATTR_OPERATIONGRAPH_OPS)) types.push_back(of->type);
+    for (const Fake* operation : graph->all<Fake*>(CUDNN_ATTR_OPERATIONGRAPH_OPS)) types.push_back(operation->type);
     return types;
   }
 };
@@ -336,29 +336,29 @@ std::size_t workspace_of(std::int64_t engine) {
 }
 
 cudnnStatus_t finalize(cudnnBackendDescriptor_t descriptor) {
-  Fake& of = *fake(descriptor);
-  if (of.finalized) return CUDNN_STATUS_BAD_PARAM;
-  if (of.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
-    const Planned plan = planned(of);
+  Fake& fake_descriptor = *fake(descriptor);
+  if (fake_descriptor.finalized) return CUDNN_STATUS_BAD_PARAM;
+  if (fake_descriptor.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
+    const Planned plan = planned(fake_descriptor);
     const Recorder& script = *Recorder::current();
     if (plan.engine == script.broken_engine) return CUDNN_STATUS_NOT_SUPPORTED;
     if (script.refuses_plan && script.refuses_plan(plan.engine, plan.operations())) return CUDNN_STATUS_NOT_SUPPORTED;
   }
-  of.finalized = true;
+  fake_descriptor.finalized = true;
   return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t set(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                   cudnnBackendAttributeType_t type, std::int64_t count, const void* data) {
-  Fake& of = *fake(descriptor);
-  if (of.finalized) return CUDNN_STATUS_BAD_PARAM;
+  Fake& fake_descriptor = *fake(descriptor);
+  if (fake_descriptor.finalized) return CUDNN_STATUS_BAD_PARAM;
   if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
     for (std::int64_t i = 0; i < count; ++i) {
       if (!static_cast<Fake* const*>(data)[i]->finalized) return CUDNN_STATUS_BAD_PARAM;
     }
   }
   const auto* bytes = static_cast<const std::byte*>(data);
-  of.attributes[name].assign(bytes, bytes + static_cast<std::size_t>(count) * width(type));
+  fake_descriptor.attributes[name].assign(bytes, bytes + static_cast<std::size_t>(count) * width(type));
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -375,18 +375,19 @@ cudnnStatus_t get(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName
 
 cudnnStatus_t execute(cudnnHandle_t /*handle*/, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack) {
   if (!fake(plan)->finalized || !fake(pack)->finalized) return CUDNN_STATUS_BAD_PARAM;
-  const Planned of = planned(*fake(plan));
-  const std::vector<int> operations = of.operations();
-  if (const auto& refuses = Recorder::current()->refuses_launch; refuses && refuses(of.engine, operations)) {
+  const Planned planned_engine = planned(*fake(plan));
+  const std::vector<int> operations = planned_engine.operations();
+  if (const auto& refuses = Recorder::current()->refuses_launch;
+      refuses && refuses(planned_engine.engine, operations)) {
     return CUDNN_STATUS_EXECUTION_FAILED;
   }
-  std::string what = "cudnn engine " + std::to_string(of.engine);
+  std::string what = "cudnn engine " + std::to_string(planned_engine.engine);
   for (const int operation : operations) what += " " + std::to_string(operation);
-  const auto execution = std::make_shared<Execution>(*of.graph, *fake(pack));
+  const auto execution = std::make_shared<Execution>(*planned_engine.graph, *fake(pack));
   Call call{.what = std::move(what), .reads = execution->reads(), .writes = execution->writes()};
   // Writes the whole workspace that the engine asked for.
   const auto workspace = fake(pack)->one<std::byte*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
-  call.writes.emplace_back(workspace, workspace_of(of.engine));
+  call.writes.emplace_back(workspace, workspace_of(planned_engine.engine));
   Recorder::current()->launch(stream(), std::move(call), [execution] { execution->run(); });
   return CUDNN_STATUS_SUCCESS;
 }

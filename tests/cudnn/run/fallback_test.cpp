@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/cudnn/analysis/networks.h"
-#include "tests/cudnn/analysis/oracles.h"
-#include "tests/cudnn/analysis/program_check.h"
+#include "tests/cudnn/lowering/networks.h"
+#include "tests/cudnn/lowering/oracles.h"
+#include "tests/cudnn/lowering/program_check.h"
 #include "tests/cudnn/run/machine.h"
 
 namespace hvd::models::cudnn::testing::fallback_test {
@@ -101,33 +101,33 @@ TEST(Fallback, GroupsThatNoEngineRunsGoDownALevel) {
     OpType gone;
     const char* wanted;
   };
-  for (const Case& each : {Case{"cudnnBackendFinalize(plan): NOT_SUPPORTED", false, &with_statistics,
-                                OpType::kStatistics, "conv+statistics"},
-                           Case{"EXECUTION_FAILED", true, &with_sums, OpType::kNormBackwardWeights,
-                                "dgrad+norm_apply+drelu+dnorm_weights"}}) {
-    SCOPED_TRACE(each.wanted);
+  for (const Case& c : {Case{"cudnnBackendFinalize(plan): NOT_SUPPORTED", false, &with_statistics, OpType::kStatistics,
+                             "conv+statistics"},
+                        Case{"EXECUTION_FAILED", true, &with_sums, OpType::kNormBackwardWeights,
+                             "dgrad+norm_apply+drelu+dnorm_weights"}}) {
+    SCOPED_TRACE(c.wanted);
     Wish wish{.forward = tiny_resnet(4)};
     {
       const Machine untouched(wish, oracle);
-      EXPECT_GT(groups_with(untouched.plan.program, each.gone), 0U);
+      EXPECT_GT(groups_with(untouched.plan.program, c.gone), 0U);
     }
     wish.script = [&](Recorder& recorder) {
-      (each.when_launched ? recorder.refuses_launch : recorder.refuses_plan) = each.refuses;
+      (c.when_launched ? recorder.refuses_launch : recorder.refuses_plan) = c.refuses;
     };
     {
       const Machine machine(wish, oracle);
-      EXPECT_EQ(groups_with(machine.plan.program, each.gone), 0U);
+      EXPECT_EQ(groups_with(machine.plan.program, c.gone), 0U);
       EXPECT_GT(machine.plans, 1);
       const Graph graph = differentiate(wish.forward);
       EXPECT_EQ(violations(graph, machine.plan.program), std::vector<std::string>());
       const auto& list = machine.plan.program.fallbacks;
-      const auto found = std::find_if(list.begin(), list.end(),
-                                      [&](const Fallback& fallback) { return fallback.wanted == each.wanted; });
-      ASSERT_NE(found, list.end());
-      EXPECT_EQ(found->level, 2);
-      EXPECT_NE(found->why.find(each.why), std::string::npos) << found->why;
+      const auto fallback_taken =
+          std::find_if(list.begin(), list.end(), [&](const Fallback& fallback) { return fallback.wanted == c.wanted; });
+      ASSERT_NE(fallback_taken, list.end());
+      EXPECT_EQ(fallback_taken->level, 2);
+      EXPECT_NE(fallback_taken->why.find(c.why), std::string::npos) << fallback_taken->why;
       const std::string notes = joined(machine.step->notes());
-      EXPECT_NE(notes.find(std::string("level 2, ") + each.wanted + ": "), std::string::npos) << notes;
+      EXPECT_NE(notes.find(std::string("level 2, ") + c.wanted + ": "), std::string::npos) << notes;
       // The memory layout must fit the program that runs, not the refused program.
       const MemoryLayout layout = lay_out(graph, machine.plan.program, wish.plan.compute, wish.plan.gradient);
       EXPECT_EQ(layout.scratch, machine.plan.memory.scratch);
@@ -253,23 +253,23 @@ TEST(Fallback, TheNextAlgorithmRunsAProductThatTheFirstDoesNot) {
   const auto refuse_epilogues = [](Recorder& recorder) {
     recorder.refuses_product = [](int, int epilogue) { return epilogue != CUBLASLT_EPILOGUE_DEFAULT; };
   };
-  const auto too_wide = [](Recorder& recorder) { recorder.product_workspace = kLinearWorkspaceBytes + 1; };
-  for (const Case& each :
+  const auto too_wide = [](Recorder& recorder) { recorder.product_workspace = kProductWorkspaceBytes + 1; };
+  for (const Case& c :
        {Case{refuse_first, "1 of 3 algorithms do not run: cublasLtMatmul: CUBLAS_STATUS_NOT_SUPPORTED", "algorithm 1"},
         Case{refuse_epilogues, "cublasLtMatmul: CUBLAS_STATUS_NOT_SUPPORTED): a kernel of ours follows",
              "epilogue 1 algorithm 0"},
         Case{too_wide, "", "algorithm 1"}}) {
-    SCOPED_TRACE(each.runs);
+    SCOPED_TRACE(c.runs);
     Wish wish = whole;
-    wish.script = each.script;
+    wish.script = c.script;
     Machine machine(wish, oracle);
-    const Difference found(gradients_of(machine), expected);
-    EXPECT_GT(found.norm, 0);
-    EXPECT_LE(found.error, 1e-5 * found.norm);
-    EXPECT_NE(joined(machine.step->notes()).find(each.note), std::string::npos) << joined(machine.step->notes());
+    const Difference difference(gradients_of(machine), expected);
+    EXPECT_GT(difference.norm, 0);
+    EXPECT_LE(difference.error, 1e-5 * difference.norm);
+    EXPECT_NE(joined(machine.step->notes()).find(c.note), std::string::npos) << joined(machine.step->notes());
     for (const Call& call : machine.recorder.calls) {
       if (!call.what.starts_with("cublaslt")) continue;
-      EXPECT_TRUE(call.what.ends_with(each.runs)) << call.what;
+      EXPECT_TRUE(call.what.ends_with(c.runs)) << call.what;
     }
   }
 }
@@ -285,9 +285,9 @@ TEST(Fallback, EpiloguesThatCublasLtLacksAreOurs) {
   for (const int epilogue : {CUBLASLT_EPILOGUE_RELU_BIAS, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BGRADB}) {
     wish.script = [=](Recorder& recorder) { recorder.refused_epilogue = epilogue; };
     Machine machine(wish, oracle);
-    const Difference found(gradients_of(machine), expected);
-    EXPECT_GT(found.norm, 0);
-    EXPECT_LE(found.error, 1e-5 * found.norm) << epilogue;
+    const Difference difference(gradients_of(machine), expected);
+    EXPECT_GT(difference.norm, 0);
+    EXPECT_LE(difference.error, 1e-5 * difference.norm) << epilogue;
     EXPECT_NE(joined(machine.step->notes()).find("CUBLAS_STATUS_NOT_SUPPORTED): a kernel of ours follows"),
               std::string::npos);
   }

@@ -16,9 +16,10 @@ Range bytes(const void* data, std::size_t count) {
 Range floats(const void* data, std::int64_t count) {
   return bytes(data, static_cast<std::size_t>(count) * sizeof(float));
 }
-Range range(const Matrix& of) {
-  if (of.data == nullptr) return {};
-  return bytes(of.data, static_cast<std::size_t>((of.rows - 1) * of.pitch + of.channels) * size_of(of.type));
+Range range(const Matrix& matrix) {
+  if (matrix.data == nullptr) return {};
+  return bytes(matrix.data,
+               static_cast<std::size_t>((matrix.rows - 1) * matrix.pitch + matrix.channels) * size_of(matrix.type));
 }
 void add(std::vector<Range>& to, const Norm& norm, std::int64_t channels) {
   for (const float* vector : {norm.mean, norm.inv_std, norm.gamma, norm.beta}) to.push_back(floats(vector, channels));

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "models/cudnn/run/execution.h"
+#include "models/cudnn/run/cudnn_launch.h"
 #include "tests/models/testing.h"
 
 namespace hvd::models::cudnn::testing::library_test {

@@ -16,7 +16,7 @@
 
 #include "models/cudnn/run/executor.h"
 #include "models/graph/autodiff.h"
-#include "tests/cudnn/analysis/fusions.h"
+#include "tests/cudnn/lowering/fusions.h"
 #include "tests/cudnn/run/difference.h"
 #include "tests/cudnn/run/recorder.h"
 #include "tests/models/testing.h"
@@ -62,7 +62,7 @@ inline Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle
     const PlanOptions& options_;
     decltype(left)& engines_;
   } answers(oracle, options, left);
-  Program program = analyse(graph, analysis_options(options), answers);
+  Program program = lower(graph, lowering_options(options), answers);
   Plan plan = assemble(graph, options, std::move(program), left);
   plan.cudnn = "9.19.0";
   plan.device = "fake";
@@ -72,8 +72,9 @@ inline Plan planned(const Graph& graph, const PlanOptions& options, EngineOracle
 
 struct Wish {
   Graph forward;
-  PlanOptions plan = {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = reading(Images::kPadded)};
-  std::vector<Fusion> fusions = {};  ///< candidates for Planning::fusions; empty: only the fusion of `plan`
+  PlanOptions plan = {
+      .compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = reading(ImageLayout::kPadded)};
+  std::vector<FusionOptions> fusions = {};  ///< candidates for PlanSource::fusions; empty: only the fusion of `plan`
   ExecutorOptions executor = {.seed = kSeed};
   std::size_t device_bytes = std::size_t{256} << 20;
   int threads = 1;                             ///< threads that finalise cuDNN plans and call what `script` sets
@@ -99,24 +100,25 @@ class Machine {
     recorder.tf32 = wish.plan.compute == ComputeType::kTf32;
     if (wish.script) wish.script(recorder);
     const Graph graph = differentiate(wish.forward);
-    Planning planning;
-    planning.fusions = wish.fusions.empty() ? std::vector{wish.plan.fusion} : wish.fusions;
-    planning.plan = [&](const Graph& of, const Fusion& fusion, const EngineFailures& failed) {
+    PlanSource plan_source;
+    plan_source.fusions = wish.fusions.empty() ? std::vector{wish.plan.fusion} : wish.fusions;
+    plan_source.plan = [&](const Graph& step_graph, const FusionOptions& fusion, const EngineFailures& failed) {
       PlanOptions options = wish.plan;
       options.fusion = fusion;
       options.failed = failed;
       ++plans;
-      plan = planned(of, options, oracle);
+      plan = planned(step_graph, options, oracle);
       plan.device = wish.device;
       return plan;
     };
     const Backends backends = fake_backends();
-    auto compiled = std::make_unique<CompiledEngines>(gpu, backends, wish.threads);
-    step = make_executor(graph, planning, wish.executor, gpu, backends, std::move(compiled), [this](std::size_t bytes) {
-      gradients = gpu.allocate(bytes, "the gradients");
-      std::fill(gradients->bytes.begin(), gradients->bytes.end(), std::byte{0});
-      return gradients->bytes;
-    });
+    auto launcher = std::make_unique<GroupLauncher>(gpu, backends, wish.threads);
+    step =
+        make_executor(graph, plan_source, wish.executor, gpu, backends, std::move(launcher), [this](std::size_t bytes) {
+          gradients = gpu.allocate(bytes, "the gradients");
+          std::fill(gradients->bytes.begin(), gradients->bytes.end(), std::byte{0});
+          return gradients->bytes;
+        });
     ready = gradients_ready(graph, plan.program);
     images.resize(static_cast<std::size_t>(graph.tensor(graph.images).shape.count()));
     labels.resize(static_cast<std::size_t>(graph.batch_size));
@@ -186,8 +188,8 @@ inline std::vector<float> gradients_of(Machine& machine) {
   machine.step->forward_backward(machine.batch(), machine.sink);
   std::vector<float> all;
   for (std::size_t p = 0; p < machine.step->slots().size(); ++p) {
-    const std::vector<float> one = machine.gradient(p);
-    all.insert(all.end(), one.begin(), one.end());
+    const std::vector<float> gradient = machine.gradient(p);
+    all.insert(all.end(), gradient.begin(), gradient.end());
   }
   return all;
 }

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/cudnn/analysis/oracles.h"
+#include "tests/cudnn/lowering/oracles.h"
 #include "tests/cudnn/run/machine.h"
 
 namespace hvd::models::cudnn::testing {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/cudnn/analysis/fusions.h"
-#include "tests/cudnn/analysis/networks.h"
+#include "tests/cudnn/lowering/fusions.h"
+#include "tests/cudnn/lowering/networks.h"
 
 namespace hvd::models::cudnn::testing::ranks_test {
 namespace {
@@ -151,23 +151,24 @@ TEST(Ranks, ATextThatCannotBeReadIsNamed) {
   Wish wish = small_wish();
   wish.fusions = {{.level = 2}, {.level = 0}};
   wish.executor.tune = true;
-  for (const Case& each : {Case{0, 0, ""}, Case{0, 0, ".rubbish"}, Case{0, 1, "Z"}, Case{1, 1, "."},
-                           Case{1, 1, ".fake, cuDNN 9.19.0\n"}, Case{1, 0, ".fake, cuDNN 9.19.0\n0\nno tabs\n"},
-                           Case{2, 0, ".hvd_bench cudnn winners 2\nand no more"}, Case{6, 0, ".slower"}}) {
-    SCOPED_TRACE(std::to_string(each.number) + each.text);
+  for (const Case& c : {Case{0, 0, ""}, Case{0, 0, ".rubbish"}, Case{0, 1, "Z"}, Case{1, 1, "."},
+                        Case{1, 1, ".fake, cuDNN 9.19.0\n"}, Case{1, 0, ".fake, cuDNN 9.19.0\n0\nno tabs\n"},
+                        Case{2, 0, ".hvd_bench cudnn winners 2\nand no more"}, Case{6, 0, ".slower"}}) {
+    SCOPED_TRACE(std::to_string(c.number) + c.text);
     const auto outcomes = on_ranks({wish, wish, wish}, [&](std::size_t rank, std::size_t number, std::string& text) {
-      if (rank == each.rank && number == each.number) text = each.text;
+      if (rank == c.rank && number == c.number) text = c.text;
     });
-    expect_error(outcomes, "mismatch: rank " + std::to_string(each.rank) + ": what it says of its engines cannot be",
+    expect_error(outcomes, "mismatch: rank " + std::to_string(c.rank) + ": what it says of its engines cannot be",
                  " read; start the same program on all ranks");
-    EXPECT_EQ(outcomes[0].exchanges, each.number + 1);
+    EXPECT_EQ(outcomes[0].exchanges, c.number + 1);
   }
 }
 
 TEST(Ranks, ColumnsOfImagesGiveWayOnAllRanksOfAKind) {
   for (const bool equal : {true, false}) {  // true: both ranks have the same kind of GPU
     Wish serves{.forward = models::testing::tiny_vgg(3)};
-    serves.plan = {.compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(Images::kColumns, 1)};
+    serves.plan = {
+        .compute = ComputeType::kBf16, .gradient = DataType::kBF16, .fusion = reading(ImageLayout::kColumns, 1)};
     Wish refuses = serves;
     refuses.script = [](Recorder& recorder) { recorder.refused_rows = 100; };  // refuses only the product of columns
     if (!equal) refuses.device = "else";
@@ -197,7 +198,7 @@ TEST(Ranks, OneRankOutOfMemoryEndsAllWithItsError) {
 }
 
 TEST(Ranks, AFusionThatDoesNotFitOnOneRankIsLeftOutOnAll) {
-  const Fusion fused{.level = 2}, alone{.level = 0};
+  const FusionOptions fused{.level = 2}, alone{.level = 0};
   Wish roomy{.forward = tiny_resnet(64)};
   roomy.fusions = {fused};
   const std::size_t less = used_bytes(roomy);
@@ -288,7 +289,7 @@ TEST(Ranks, RunTheEnginesThatRankZeroHasStored) {
   Wish wish = small_wish();
   const Outcome plain = on_ranks({wish})[0];
   std::vector<Winner> stored;
-  for (const EnginePlan& engine : plain.plan.engines) {
+  for (const EngineCandidates& engine : plain.plan.engines) {
     stored.push_back({.signature = signature_hash(engine.signature), .choice = {.engine = 2}, .microseconds = 1});
   }
   save_winners((full / winners_file_name(plain.plan)).string(), plain.plan, {.list = stored, .why_not = {}});
@@ -321,7 +322,7 @@ TEST(Ranks, StoredWinnersThatDoNotFitOnOneRankAreNotUsedThere) {
   auto [roomy, tight] = roomy_and_tight();
   const Outcome plain = on_ranks({small_wish()})[0];
   std::vector<Winner> stored;
-  for (const EnginePlan& engine : plain.plan.engines) {
+  for (const EngineCandidates& engine : plain.plan.engines) {
     stored.push_back({.signature = signature_hash(engine.signature), .choice = {.engine = 2}, .microseconds = 1});
   }
   save_winners((folder / winners_file_name(plain.plan)).string(), plain.plan, {.list = stored, .why_not = {}});

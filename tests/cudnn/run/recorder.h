@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "models/cudnn/run/execution.h"
-#include "models/cudnn/run/linear.h"
+#include "models/cudnn/run/cublaslt_launcher.h"
+#include "models/cudnn/run/cudnn_launch.h"
 #include "tests/gpu/fake_runtime.h"
 
 namespace hvd::models::cudnn::testing {

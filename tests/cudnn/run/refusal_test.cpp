@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "models/cudnn/run/step_memory.h"
-#include "tests/cudnn/analysis/networks.h"
-#include "tests/cudnn/analysis/oracles.h"
+#include "tests/cudnn/lowering/networks.h"
+#include "tests/cudnn/lowering/oracles.h"
 #include "tests/cudnn/run/machine.h"
 
 namespace hvd::models::cudnn::testing::refusal_test {

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "models/graph/autodiff.h"
-#include "tests/cudnn/analysis/interpreter.h"
-#include "tests/cudnn/analysis/networks.h"
-#include "tests/cudnn/analysis/oracles.h"
+#include "tests/cudnn/lowering/interpreter.h"
+#include "tests/cudnn/lowering/networks.h"
+#include "tests/cudnn/lowering/oracles.h"
 #include "tests/cudnn/run/difference.h"
 
 namespace hvd::models::cudnn::testing {
@@ -110,8 +110,8 @@ double RoundingModel::fp32_tolerance() const {
 }
 
 const RoundingModel::Bounds& RoundingModel::bounds(double unit) {
-  const auto [found, first] = bounds_.try_emplace(unit);
-  Bounds& bounds = found->second;
+  const auto [known, first] = bounds_.try_emplace(unit);
+  Bounds& bounds = known->second;
   if (!first) return bounds;
   if (unit <= kFp32Rounding) {
     const double tolerance = fp32_tolerance();
@@ -143,7 +143,7 @@ RoundingModel::Bounds RoundingModel::measured(double unit) const {
       squares.whole += moved.error * moved.error / kShaken;
     }
   }
-  for (double& each : squares.tensor) each = std::sqrt(each);
+  for (double& square : squares.tensor) square = std::sqrt(square);
   return {.loss = std::sqrt(squares.loss), .whole = std::sqrt(squares.whole), .tensor = std::move(squares.tensor)};
 }
 
@@ -166,13 +166,13 @@ RoundingModel::Verdict RoundingModel::judge(double unit, double loss,
   std::size_t off = 0;
   std::string worst;
   for (std::size_t p = 0; p < norms_.size(); ++p) {
-    const Difference found(gradient(p), right(p));
+    const Difference difference(gradient(p), right(p));
     const std::string& name = reference_.step->slots()[p].name;
-    whole = std::hypot(whole, found.error);
-    const double ratio = found.error / allowed.tensor[p];
+    whole = std::hypot(whole, difference.error);
+    const double ratio = difference.error / allowed.tensor[p];
     if (!(ratio <= 1) && off++ == 0) {
       lines << "the first gradient that is wrong, of " << name << ", is "
-            << text(found.error, allowed.tensor[p], found.norm) << "\n";
+            << text(difference.error, allowed.tensor[p], difference.norm) << "\n";
     }
     if (ratio <= verdict.tensor) continue;
     verdict.tensor = ratio;
@@ -228,7 +228,7 @@ double smallest_margin(const Graph& forward, std::uint64_t seed) {
   const models::testing::Rank rank(forward, {.gradient = DataType::kF64, .seed = seed});
   ServesAll oracle;
   const Program program =
-      analyse(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = {.level = 0}}, oracle);
+      lower(graph, {.compute = ComputeType::kFp32, .gradient = DataType::kF32, .fusion = {.level = 0}}, oracle);
   Interpreter step(graph, program);
   step.set(graph.images, std::vector<double>(rank.images.begin(), rank.images.end()));
   for (std::size_t p = 0; p < graph.parameters.size(); ++p) {

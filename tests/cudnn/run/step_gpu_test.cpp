@@ -16,8 +16,8 @@
 #include "engine/gpu/runtime.h"
 #include "models/cudnn/run/cudnn_step.h"
 #include "models/zoo/zoo.h"
-#include "tests/cudnn/analysis/fusions.h"
-#include "tests/cudnn/analysis/networks.h"
+#include "tests/cudnn/lowering/fusions.h"
+#include "tests/cudnn/lowering/networks.h"
 #include "tests/cudnn/run/difference.h"
 #include "tests/cudnn/run/rounding_model.h"
 #include "tests/models/testing.h"
@@ -89,13 +89,13 @@ class StepOnGpu : public ::testing::TestWithParam<int> {
 
 /// Returns the ways to fuse that are tested at `level`. Level 0 is the reference for levels 1 and 2, and is tested only
 /// with padded images. Levels 1 and 2 are tested with the default images and with padded images.
-std::vector<Fusion> fusions_at(int level) {
+std::vector<FusionOptions> fusions_at(int level) {
   switch (level) {
-    case 0: return {reading(Images::kPadded, 0)};
-    case 1: return {{.level = 1}, reading(Images::kPadded, 1)};
+    case 0: return {reading(ImageLayout::kPadded, 0)};
+    case 1: return {{.level = 1}, reading(ImageLayout::kPadded, 1)};
     default: break;
   }
-  return {{.level = 2}, reading(Images::kPadded)};
+  return {{.level = 2}, reading(ImageLayout::kPadded)};
 }
 
 /// Returns the models. All levels share these objects, so that references and bounds are computed only once.
@@ -109,7 +109,7 @@ TEST_P(StepOnGpu, GradientsAreTheReferencesInEveryType) {
     for (const Type& type : kTypes) {
       SCOPED_TRACE(model.forward().model + ", " + type.name);
       EXPECT_EQ(model.blind(type.rounding), "");
-      for (const Fusion& fusion : fusions_at(GetParam())) {
+      for (const FusionOptions& fusion : fusions_at(GetParam())) {
         SCOPED_TRACE(text(fusion));
         const GpuStep gpu(model.forward(), type, {.fusion = fusion, .loss_scale = 128}, model.seed());
         models::testing::RecordingSink sink;

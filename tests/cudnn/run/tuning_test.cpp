@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/cudnn/analysis/networks.h"
-#include "tests/cudnn/analysis/oracles.h"
+#include "tests/cudnn/lowering/networks.h"
+#include "tests/cudnn/lowering/oracles.h"
 #include "tests/cudnn/run/machine.h"
 
 namespace hvd::models::cudnn::testing::tuning_test {

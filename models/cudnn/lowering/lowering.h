@@ -1,0 +1,60 @@
+// Lowers a differentiated graph to a Program: which operations run in one launch, and which values are stored,
+// computed again, or written into a slice of a larger value. An oracle says which groups have an engine. The result
+// depends only on the graph, the options and the oracle's answers. No GPU library is called here.
+//
+// Fusion levels. Each level first tries its own fusions. Where the oracle refuses a fusion at a node, lower() uses the
+// next level down at this node and records the reason in Program::fallbacks:
+//   0  every operation in a launch of its own: the reference for levels 1 and 2
+//   1  conv + bias + relu; batch norm (+ add) + relu and its backward; data gradient + sum of diffs + relu backward;
+//      linear + bias + relu; pointwise chains and pools in one kernel of ours; concatenation in place
+//   2  statistics of a batch norm in the epilogue of the convolution before it; relu backward and the sums of the batch
+//      norm's backward in the epilogue of the data gradient
+//
+// cuDNN runs convolutions. cuBLASLt runs matrix products and, with ImageLayout::kColumns (fusion_options.h), the first
+// convolution. Our own kernels run everything else and take any stride. A convolution that cuDNN refuses is an error.
+#pragma once
+
+#include <string>
+
+#include "models/cudnn/lowering/fusion_options.h"
+#include "models/cudnn/lowering/program.h"
+
+namespace hvd::models::cudnn {
+
+enum class ComputeType : std::uint8_t {
+  kFp32,  ///< fp32 products: no tensor cores
+  kTf32,  ///< values are fp32 in memory; a product rounds its inputs to tf32
+  kFp16,
+  kBf16,
+};
+std::string_view name(ComputeType type) noexcept;
+/// Returns the element type of activations and weights in memory.
+DataType storage(ComputeType type) noexcept;
+/// Returns the number of channels that fill 16 bytes. Engines on tensor cores need a multiple of this number. Returns 1
+/// for fp32, which uses no tensor cores.
+std::int64_t image_channels_multiple(ComputeType type) noexcept;
+
+struct LoweringOptions {
+  ComputeType compute = ComputeType::kFp16;
+  DataType gradient = DataType::kF16;  ///< element type of the gradient arena
+  FusionOptions fusion = {};           ///< `fusion.level` is the highest level to try
+};
+
+/// Says whether cuDNN can run a group. lower() often asks about equal groups, so an oracle should cache its answers
+/// by signature().
+class EngineOracle {
+ public:
+  virtual ~EngineOracle() = default;
+  /// Returns "" if an engine of cuDNN runs `group`, else the reason why none does, in one line. The group's values are
+  /// in `program`.
+  virtual std::string refusal(const Program& program, const Group& group) = 0;
+};
+
+/// `graph` must be differentiated. Errors: unsupported, naming the node, if cuDNN refuses a convolution even without
+/// fusion.
+Program lower(const Graph& graph, const LoweringOptions& options, EngineOracle& oracle);
+
+/// Returns the name of our own kernel for `group`, e.g. "norm_apply_add_relu", or "" if there is none. Pure.
+std::string own_kernel(const Group& group);
+
+}  // namespace hvd::models::cudnn
