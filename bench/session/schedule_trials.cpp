@@ -13,7 +13,6 @@
 #include "bench/world/agreed_error.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
-#include "engine/runtime/device_engine.h"
 
 namespace hvd::bench {
 namespace {
@@ -191,7 +190,7 @@ ScheduleChoice try_schedules(RankParts& parts, Trainer& trainer, const std::func
   TrialBench bench;
   bench.time_steps = [&](const ScheduleSetting& setting, std::int64_t steps) {
     parts.apply(setting);
-    const std::int64_t settling = parts.on_gpu() ? DeviceOptions{}.settling_steps() : 1;
+    const auto settling = static_cast<std::int64_t>(trainer.settling_steps());
     const std::vector<StepTimes> times = trainer.steps(Phase::kFull, settling + steps);
     std::vector<double> seconds;
     for (auto i = static_cast<std::size_t>(settling); i < times.size(); ++i) seconds.push_back(times[i].step);

@@ -63,14 +63,14 @@ Validated validate(const Options& options, const std::map<int, Fault>& faults, i
         facts.comm = "loopback";
         facts.ranks_at_once = ranks_at_once;
         facts.kinds = gather_kinds(engine, kind_of_rank(trainer.train_step(), {}));
-        Worker worker(trainer, {}, setup.seed);
+        Worker worker(trainer, nullptr, {}, setup.seed);
         if (rank == 0) {
           RankGroup rank_group(engine, worker);
           const SessionObserver observer;
           const std::function<void(RunRecord&)> prepare = [&](RunRecord&) {
             if (at_start) at_start(trainer);
           };
-          Validator validator(options, setup, facts, trainer, rank_group, observer, prepare);
+          Validator validator({options, setup, facts, trainer, rank_group, observer, prepare});
           validator.run();
           out = {validator.take_validation(), validator.take_run()};
         } else {
