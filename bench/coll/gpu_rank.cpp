@@ -3,7 +3,7 @@
 #include <exception>
 #include <utility>
 
-#include "bench/world/agreement.h"
+#include "bench/world/settings.h"
 #include "engine/base/assert.h"
 #include "engine/comm/device_communicator.h"
 

@@ -100,7 +100,7 @@ Rank::Rank(const CollOptions& options, Variants variants, Patience patience, gpu
 
 void Rank::prepare() {
   comm::Communicator& first = *variants_[0];
-  require_agreement(first, settings_of(options_), patience_.from_now());
+  require_equal_settings(first, settings_of(options_), patience_.from_now());
   cache_bytes_ = agreed_cache(first.control(), gpu_ ? kGpuCacheBytes : last_level_cache(), patience_.from_now());
   require_no_objection(first, graph_objection(), patience_.from_now());
   require_no_objection(first, memory_objection(), patience_.from_now());

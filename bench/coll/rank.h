@@ -15,7 +15,7 @@
 #include "bench/coll/operation.h"
 #include "bench/coll/options.h"
 #include "bench/coll/schedule.h"
-#include "bench/world/agreement.h"
+#include "bench/world/settings.h"
 #include "engine/base/deadline.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/device_communicator.h"

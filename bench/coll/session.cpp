@@ -15,9 +15,9 @@
 #include "bench/store/result_store.h"
 #include "bench/tune/crossovers.h"
 #include "bench/world/agreed_error.h"
-#include "bench/world/agreement.h"
 #include "bench/world/numa_facts.h"
 #include "bench/world/ranks.h"
+#include "bench/world/settings.h"
 #include "engine/base/error.h"
 #include "engine/base/mutex.h"
 
@@ -295,7 +295,7 @@ CollResult run_processes(const Options& world, const ProcessStart& start, const 
     comm::Communicator& first = *variants[0];
     check_world(launch, first.topology().size, world);
     require_no_objection(first, rank_objection(launch, first.topology().rank), startup.from_now());
-    require_agreement(first, settings_of(options), startup.from_now());
+    require_equal_settings(first, settings_of(options), startup.from_now());
     require_outputs(first, observer, startup.from_now());
     for (std::size_t i = 1; i < options.variants.size(); ++i) {
       variants.push_back(comm::make_mpi(options.variants[i].comm));

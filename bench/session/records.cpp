@@ -7,8 +7,8 @@
 
 #include "bench/measure/median.h"
 #include "bench/store/result_store.h"
+#include "bench/train/layouts.h"
 #include "bench/tune/crossovers.h"
-#include "bench/world/agreement.h"
 #include "engine/base/hash.h"
 
 namespace hvd::bench {

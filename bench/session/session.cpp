@@ -25,12 +25,13 @@
 #include "bench/store/provenance.h"
 #include "bench/tune/crossovers.h"
 #include "bench/world/agreed_error.h"
-#include "bench/world/agreement.h"
 #include "bench/world/cores.h"
 #include "bench/world/memory.h"
 #include "bench/world/numa_facts.h"
 #include "bench/world/ranks.h"
+#include "bench/world/settings.h"
 #include "bench/world/setup.h"
+#include "bench/world/training_settings.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
@@ -386,7 +387,7 @@ SessionResult run_session(const Options& options, const SessionObserver& observe
       try {
         check_world(launch, rank->topology().size, options);
         require_no_objection(*rank, rank_objection(launch, rank->topology().rank), options.startup_deadline.from_now());
-        require_agreement(*rank, settings_of(options, session.setup), options.startup_deadline.from_now());
+        require_equal_settings(*rank, settings_of(options, session.setup), options.startup_deadline.from_now());
       } catch (const std::exception&) {
         if (observer.leaving) observer.leaving();
         throw;
