@@ -12,7 +12,7 @@
 namespace hvd::bench::coll {
 namespace {
 
-std::vector<bool> places(Collective collective, Place wanted) {
+std::vector<bool> places(MeasuredCollective collective, Place wanted) {
   std::vector<bool> in_place;
   if (wanted != Place::kInPlace && has_out_of_place(collective)) in_place.push_back(false);
   if (wanted != Place::kOutOfPlace && has_in_place(collective)) in_place.push_back(true);
@@ -25,7 +25,7 @@ std::vector<Problem> make_problems(const CollOptions& options, int ranks) {
   const auto add = [&](const Problem& problem) {
     if (std::find(problems.begin(), problems.end(), problem) == problems.end()) problems.push_back(problem);
   };
-  for (const Collective collective : options.collectives) {
+  for (const MeasuredCollective collective : options.collectives) {
     for (const DataType type : options.types) {
       for (const ReduceOp op : options.ops) {
         for (const std::size_t bytes : options.sizes) {
@@ -72,7 +72,7 @@ std::vector<Cell> make_cells(const CollOptions& options, int ranks, bool one_mem
       cells.push_back({problem, variant, group});
     }
     const bool has_bare = options.bound && one_memory && !options.gpus;
-    const bool moves = problem.collective != Collective::kBarrier && (ranks > 1 || !problem.in_place);
+    const bool moves = problem.collective != MeasuredCollective::kBarrier && (ranks > 1 || !problem.in_place);
     if (has_bare && moves) cells.push_back({problem, kBare, group});
   }
   return cells;

@@ -32,7 +32,7 @@ struct Variant {
 
 // NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): one per process; grouped by meaning, not by size
 struct CollOptions {
-  std::vector<Collective> collectives{Collective::kAllReduce};
+  std::vector<MeasuredCollective> collectives{MeasuredCollective::kAllReduce};
   std::vector<std::size_t> sizes;  ///< bytes, ascending
   std::vector<DataType> types{DataType::kF32};
   std::vector<ReduceOp> ops{ReduceOp::kSum};

@@ -69,7 +69,7 @@ std::string list_of(const Items& items, Name&& name_of) {
 RunSettings settings_of(const CollOptions& options) {
   const auto number = [](std::size_t value) { return std::to_string(value); };
   return {{"the command", "coll"},
-          {"--collective", list_of(options.collectives, [](Collective each) { return name(each); })},
+          {"--collective", list_of(options.collectives, [](MeasuredCollective each) { return name(each); })},
           {"the sizes (bytes)", list_of(options.sizes, number)},
           {"-d", list_of(options.types, [](DataType each) { return nccl_name(each); })},
           {"-o", list_of(options.ops, [](ReduceOp each) { return nccl_name(each); })},

@@ -162,7 +162,7 @@ class Leader {
     Order order{Task::kCheck, {}};
     for (std::uint32_t cell = 0; cell < rank_.cells().size(); ++cell) {
       const Cell& of = rank_.cells()[cell];
-      const bool has_result = of.variant != kBare && of.problem.collective != Collective::kBarrier;
+      const bool has_result = of.variant != kBare && of.problem.collective != MeasuredCollective::kBarrier;
       if (has_result && !wrong_[cell] && !schedule_.stop_reason(cell).empty()) order.visits.push_back({cell, 1});
     }
     if (order.visits.empty()) return;

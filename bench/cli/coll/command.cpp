@@ -43,18 +43,18 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-std::vector<coll::Collective> parse_collectives(const std::string& text) {
-  using coll::kCollectives;
-  if (text == "all") return {kCollectives.begin(), kCollectives.end()};
+std::vector<coll::MeasuredCollective> parse_collectives(const std::string& text) {
+  using coll::kMeasuredCollectives;
+  if (text == "all") return {kMeasuredCollectives.begin(), kMeasuredCollectives.end()};
   std::vector<std::string> names;
-  names.reserve(kCollectives.size() + 1);
-  for (const coll::Collective each : kCollectives) names.emplace_back(coll::name(each));
+  names.reserve(kMeasuredCollectives.size() + 1);
+  for (const coll::MeasuredCollective each : kMeasuredCollectives) names.emplace_back(coll::name(each));
   names.emplace_back("all");
-  std::vector<coll::Collective> found;
+  std::vector<coll::MeasuredCollective> found;
   for (const std::string& part : split(text, ',')) {
     const std::size_t word = parse_word("--collective", part, names);
-    if (word == kCollectives.size()) throw Error(Errc::kInvalidArgument, "--collective: 'all' stands alone");
-    found.push_back(kCollectives.at(word));
+    if (word == kMeasuredCollectives.size()) throw Error(Errc::kInvalidArgument, "--collective: 'all' stands alone");
+    found.push_back(kMeasuredCollectives.at(word));
   }
   return found;
 }
@@ -285,8 +285,8 @@ void settle_crossovers(coll::CollOptions& o, const CollGiven& given) {
                 "--find-crossovers chooses the cells itself and runs on CPUs; leave out --compare, --algorithm, "
                 "--from-model, --ragged and --device");
   }
-  using coll::Collective;
-  o.collectives = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather};
+  using coll::MeasuredCollective;
+  o.collectives = {MeasuredCollective::kAllReduce, MeasuredCollective::kReduceScatter, MeasuredCollective::kAllGather};
   o.types = {DataType::kF32};
   o.ops = {ReduceOp::kSum};
   o.place = coll::Place::kInPlace;
@@ -306,8 +306,8 @@ void settle_graphs(coll::CollOptions& o) {
     throw Error(Errc::kInvalidArgument,
                 "-G: with -z 1, 2 and 3 the host waits for operations, which no CUDA graph can hold; leave one out");
   }
-  for (const coll::Collective each : o.collectives) {
-    if (each != coll::Collective::kBroadcast && each != coll::Collective::kBarrier) continue;
+  for (const coll::MeasuredCollective each : o.collectives) {
+    if (each != coll::MeasuredCollective::kBroadcast && each != coll::MeasuredCollective::kBarrier) continue;
     throw Error(Errc::kInvalidArgument, "-G: the host takes part in " + std::string(coll::name(each)) +
                                             ", which no CUDA graph can hold; name others with --collective");
   }

@@ -165,7 +165,7 @@ std::string json(const CollOptions& options, const CollResult& result, const std
   });
   top.object("config", [&](JsonWriter& config) { write_config(config, options, result); });
   top.array("results", [&](JsonWriter& rows) {
-    for (const Collective collective : options.collectives) {
+    for (const MeasuredCollective collective : options.collectives) {
       for (int variant = 0; variant < static_cast<int>(result.variants.size()); ++variant) {
         for (const Row& row : rows_of(result, collective, variant)) write_row(rows, result, row);
       }

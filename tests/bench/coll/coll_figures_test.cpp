@@ -394,7 +394,7 @@ TEST(CollReport, AGraphsLaunchesAreInTheTableAndInJson) {
 TEST(CollFigures, CrossoversAreOfTheGroupsWithAllThreeSides) {
   std::vector<CellResult> cells;
   std::size_t group = 0;
-  const auto add = [&](Collective collective, std::size_t bytes, std::vector<double> seconds) {
+  const auto add = [&](MeasuredCollective collective, std::size_t bytes, std::vector<double> seconds) {
     for (std::size_t variant = 0; variant < seconds.size(); ++variant) {
       CellResult cell;
       cell.cell.problem.collective = collective;
@@ -407,13 +407,13 @@ TEST(CollFigures, CrossoversAreOfTheGroupsWithAllThreeSides) {
     }
     ++group;
   };
-  add(Collective::kAllReduce, 1024, {1, 2, 3});
-  add(Collective::kAllReduce, 2048, {3, 2, 4});
-  add(Collective::kAllReduce, 4096, {5, 4, 3});
-  add(Collective::kAllReduce, 8192, {1, 9});  // the session was interrupted and has no time of the ring
-  add(Collective::kReduceScatter, 1024, {1, 2, 2});
-  add(Collective::kAllGather, 1024, {1, 2, 2});
-  add(Collective::kAllGather, 2048, {2, 1, 1});
+  add(MeasuredCollective::kAllReduce, 1024, {1, 2, 3});
+  add(MeasuredCollective::kAllReduce, 2048, {3, 2, 4});
+  add(MeasuredCollective::kAllReduce, 4096, {5, 4, 3});
+  add(MeasuredCollective::kAllReduce, 8192, {1, 9});  // the session was interrupted and has no time of the ring
+  add(MeasuredCollective::kReduceScatter, 1024, {1, 2, 2});
+  add(MeasuredCollective::kAllGather, 1024, {1, 2, 2});
+  add(MeasuredCollective::kAllGather, 2048, {2, 1, 1});
   EXPECT_EQ(crossovers_of(cells), (comm::Thresholds{1024, 2048, 1024}));
   // At 1024 bytes doubling now has no samples, so crossovers_of() must leave out this size.
   cells.front().samples = 0;

@@ -28,7 +28,7 @@ Options world_of_threads(int ranks) {
 CollOptions quick() {
   CollOptions options;
   options.gpus = true;
-  options.collectives = {kCollectives.begin(), kCollectives.end()};
+  options.collectives = {kMeasuredCollectives.begin(), kMeasuredCollectives.end()};
   options.sizes = {64, 40000};
   options.types = {DataType::kF32, DataType::kF16};
   options.warm = true;
@@ -62,7 +62,7 @@ TEST(CollOnGpus, EveryCollectiveIsMeasuredAndRight) {
                                std::to_string(ranks);
       EXPECT_GT(cell.samples, 0U) << what;
       EXPECT_FALSE(cell.bound) << what;
-      if (problem.collective != Collective::kBarrier) {
+      if (problem.collective != MeasuredCollective::kBarrier) {
         EXPECT_EQ(cell.wrong, std::optional<std::uint64_t>(0)) << what;
       }
     }
@@ -94,8 +94,8 @@ TEST(CollOnGpus, ALostRankEndsTheSessionOnAllRanks) {
 
 CollOptions in_graphs(std::uint32_t launches) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                         Collective::kAllToAll};
+  options.collectives = {MeasuredCollective::kAllReduce, MeasuredCollective::kReduceScatter,
+                         MeasuredCollective::kAllGather, MeasuredCollective::kAllToAll};
   options.graph_launches = launches;
   return options;
 }
@@ -135,7 +135,7 @@ TEST(CollOnGpus, TimeOfAGraphIsThatOfOneOperation) {
     test::FakeGpus gpus(2);
     gpus.nccl.turns = [](int) { return 300; };
     CollOptions options = in_graphs(launches);
-    options.collectives = {Collective::kAllReduce};
+    options.collectives = {MeasuredCollective::kAllReduce};
     options.sizes = {64};
     options.types = {DataType::kF32};
     options.place = Place::kInPlace;
@@ -173,7 +173,7 @@ TEST(CollOnGpus, ALostRankEndsASessionWithGraphs) {
 TEST(CollOnGpus, RegisteredMemoryIsComparedWithPlain) {
   test::FakeGpus gpus(2);
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce};
+  options.collectives = {MeasuredCollective::kAllReduce};
   options.variants = {{"memory=registered", {}, true}, {"memory=plain", {}, false}};
   const CollResult result = run_coll(world_of_threads(2), options, {}, &gpus);
   for (const CellResult& cell : result.cells) {
@@ -204,14 +204,14 @@ TEST(CollOnGpus, AReductionThatNcclLacksIsRefused) {
   CollOptions options = quick();
   options.types = {DataType::kI16};
   EXPECT_THROW(make_cells(options, 2, true), Error);
-  options.collectives = {Collective::kAllGather};
+  options.collectives = {MeasuredCollective::kAllGather};
   EXPECT_EQ(make_cells(options, 2, true).size(), 4U) << "moved, not reduced";
 }
 
 TEST(CollOnGpus, ABufferLargerThanTheGpuIsRefusedBeforeItIsTaken) {
   test::FakeGpus gpus(2);
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce};
+  options.collectives = {MeasuredCollective::kAllReduce};
   options.sizes = {std::size_t{1} << 46};
   const Error error = error_of(2, options, &gpus);
   EXPECT_EQ(error.code(), Errc::kInvalidArgument);

@@ -35,7 +35,7 @@ Options world_of_threads(int ranks) {
 /// Options of a session that takes only a few samples of each cell, even if the samples differ much.
 CollOptions quick() {
   CollOptions options;
-  options.collectives = {kCollectives.begin(), kCollectives.end()};
+  options.collectives = {kMeasuredCollectives.begin(), kMeasuredCollectives.end()};
   options.sizes = {64, 40000};
   options.warm = true;
   options.warmup = 1;
@@ -55,7 +55,7 @@ TEST(CollSession, EveryCollectiveIsMeasuredAndRight) {
       const std::string what = std::string(name(problem.collective)) + (problem.in_place ? ", in place, " : ", ") +
                                std::to_string(cell.bytes) + " bytes on " + std::to_string(ranks);
       EXPECT_GT(cell.samples, 0U) << what;
-      EXPECT_EQ(cell.wrong.has_value(), problem.collective != Collective::kBarrier) << what;
+      EXPECT_EQ(cell.wrong.has_value(), problem.collective != MeasuredCollective::kBarrier) << what;
       EXPECT_EQ(cell.wrong.value_or(0), 0U) << what;
       EXPECT_FALSE(cell.stop_reason.empty()) << what;
     }
@@ -84,7 +84,8 @@ TEST(CollSession, NothingToMoveIsLegal) {
 
 CollOptions crossovers(int ranks_per_node) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather};
+  options.collectives = {MeasuredCollective::kAllReduce, MeasuredCollective::kReduceScatter,
+                         MeasuredCollective::kAllGather};
   options.place = Place::kInPlace;
   options.bound = false;
   options.variants[0].comm.ranks_per_node = ranks_per_node;
@@ -102,7 +103,7 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
   ASSERT_TRUE(found.crossovers);
   EXPECT_NE(table(options, found).find("# Crossovers           : all_reduce: "), std::string::npos);
   for (const CellResult& cell : found.cells) {
-    const bool reduction = cell.cell.problem.collective == Collective::kAllReduce;
+    const bool reduction = cell.cell.problem.collective == MeasuredCollective::kAllReduce;
     if (!reduction) continue;
     const std::string& side = options.variants[static_cast<std::size_t>(cell.cell.variant)].name;
     EXPECT_TRUE(cell.plane.starts_with(side.substr(side.find('=') + 1))) << side << " ran " << cell.plane;
@@ -121,7 +122,7 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
     auto world = comm::make_loopback(3, {}, 1);
     keep_crossovers((folder / "kept").string(), crossover_case(world[0]->topology(), world[0]->library()), never);
   }
-  later.collectives = {Collective::kAllReduce};
+  later.collectives = {MeasuredCollective::kAllReduce};
   for (const CellResult& cell : run_coll(world_of_threads(3), later, {}).cells) {
     EXPECT_EQ(cell.plane, "rabenseifner over threads");
   }
@@ -139,7 +140,8 @@ TEST(CollSession, OnOneHostThereAreNoCrossovers) {
 TEST(CollSession, RaggedSharesAreMeasuredAndRight) {
   for (const int ranks : {1, 2, 3}) {
     CollOptions options = quick();
-    options.collectives = {Collective::kReduceScatter, Collective::kAllGather, Collective::kAllToAll};
+    options.collectives = {MeasuredCollective::kReduceScatter, MeasuredCollective::kAllGather,
+                           MeasuredCollective::kAllToAll};
     options.ragged = true;
     options.checks = 2;
     const CollResult result = run_coll(world_of_threads(ranks), options, {});
@@ -155,7 +157,7 @@ TEST(CollSession, RaggedSharesAreMeasuredAndRight) {
 
 TEST(CollSession, EveryTypeAndReductionIsRight) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce, Collective::kReduceScatter};
+  options.collectives = {MeasuredCollective::kAllReduce, MeasuredCollective::kReduceScatter};
   options.sizes = {4096};
   options.bound = false;
   options.types.clear();
@@ -187,7 +189,7 @@ TEST(CollSession, SeveralPacesAndPlainMemory) {
 
 TEST(CollSession, VariantsAreComparedRoundByRound) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce};
+  options.collectives = {MeasuredCollective::kAllReduce};
   options.variants.clear();
   for (const comm::Algorithm algorithm : {comm::Algorithm::kRing, comm::Algorithm::kSharedMemory}) {
     Variant variant;
@@ -208,7 +210,7 @@ TEST(CollSession, VariantsAreComparedRoundByRound) {
 
 TEST(CollSession, ASignalKeepsWhatWasMeasured) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce};
+  options.collectives = {MeasuredCollective::kAllReduce};
   options.max_seconds = 1000;
   options.target_interval = 1e-9;
   std::atomic<int> looks = 0;
@@ -227,7 +229,7 @@ TEST(CollSession, ASignalKeepsWhatWasMeasured) {
 
 TEST(CollSession, ASnapshotHasWhatWasMeasuredSoFar) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce};
+  options.collectives = {MeasuredCollective::kAllReduce};
   options.sizes = {4096};
   options.max_seconds = 1000;
   options.target_interval = 1e-9;
@@ -265,7 +267,7 @@ TEST(CollSession, ASnapshotHasWhatWasMeasuredSoFar) {
 
 TEST(CollSession, AFileThatCannotBeWrittenIsToldWhenTheRanksHaveParted) {
   CollOptions options = quick();
-  options.collectives = {Collective::kBarrier};
+  options.collectives = {MeasuredCollective::kBarrier};
   CollObserver observer;
   observer.finished = [](const CollResult&) { throw Error(Errc::kIo, "the disk is full"); };
   test::error_of(Errc::kIo, [&] { run_coll(world_of_threads(2), options, observer); });
@@ -273,7 +275,7 @@ TEST(CollSession, AFileThatCannotBeWrittenIsToldWhenTheRanksHaveParted) {
 
 TEST(CollSession, MemoryThatIsNotThereIsRefusedBeforeItIsTaken) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce};
+  options.collectives = {MeasuredCollective::kAllReduce};
   options.sizes = {std::size_t{1} << 46};
   const std::string error = test::error_of(Errc::kInvalidArgument, [&] { run_coll(world_of_threads(2), options, {}); });
   EXPECT_NE(error.find("would fit"), std::string::npos) << error;
@@ -375,7 +377,7 @@ class FailingPlane final : public SpoiledPlane {
 
 TEST(CollSession, ALostRankLeavesWhatWasMeasured) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce};
+  options.collectives = {MeasuredCollective::kAllReduce};
   options.place = Place::kInPlace;
   options.least_samples = 100'000;
   options.max_seconds = 1000;

@@ -43,7 +43,7 @@ testing::AssertionResult says(const std::string& text, const std::string& part) 
 
 TEST(CollCommandLine, DefaultsNeedNothing) {
   const CollOptions options = parse("").options;
-  EXPECT_EQ(options.collectives, std::vector{Collective::kAllReduce});
+  EXPECT_EQ(options.collectives, std::vector{MeasuredCollective::kAllReduce});
   EXPECT_EQ(options.sizes.front(), 1024U);
   EXPECT_EQ(options.sizes.back(), std::size_t{64} << 20);
   EXPECT_EQ(options.variants.size(), 1U);
@@ -170,35 +170,36 @@ TEST(CollCommandLine, CompareMakesOneVariantAValue) {
 
 // Source of the factors: NVIDIA's page on the performance of nccl-tests.
 TEST(CollProblem, BusFactors) {
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllReduce, 4), 1.5);
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kReduceScatter, 4), 0.75);
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllGather, 4), 0.75);
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllToAll, 4), 0.75);
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kBroadcast, 4), 1);
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllReduce, 1), 0);
+  EXPECT_DOUBLE_EQ(bus_factor(MeasuredCollective::kAllReduce, 4), 1.5);
+  EXPECT_DOUBLE_EQ(bus_factor(MeasuredCollective::kReduceScatter, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(MeasuredCollective::kAllGather, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(MeasuredCollective::kAllToAll, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(MeasuredCollective::kBroadcast, 4), 1);
+  EXPECT_DOUBLE_EQ(bus_factor(MeasuredCollective::kAllReduce, 1), 0);
 }
 
 TEST(CollProblem, SharesAreEqualAndWhole) {
-  const Problem gather = problem_of(Collective::kAllGather, 100, DataType::kF32, ReduceOp::kMax, {}, 3);
+  const Problem gather = problem_of(MeasuredCollective::kAllGather, 100, DataType::kF32, ReduceOp::kMax, {}, 3);
   EXPECT_EQ(gather.count, 8U);  // 100 bytes / 4 bytes / 3 ranks, rounded down
   EXPECT_EQ(gather.in_count(3), 8U);
   EXPECT_EQ(gather.out_count(3), 24U);
   EXPECT_EQ(gather.bytes(3), 96U);
   EXPECT_EQ(gather.op, ReduceOp::kSum) << "no reduction: all of its operations are one cell";
   EXPECT_EQ(gather.footprint(3), 64U + 128U);
-  const Problem small = problem_of(Collective::kAllToAll, 1, DataType::kF64, ReduceOp::kSum, {}, 5);
+  const Problem small = problem_of(MeasuredCollective::kAllToAll, 1, DataType::kF64, ReduceOp::kSum, {}, 5);
   EXPECT_EQ(small.bytes(5), 40U) << "at least one element a share";
 }
 
 TEST(CollProblem, RaggedSharesGrowWithTheRank) {
   const Problem scatter =
-      problem_of(Collective::kReduceScatter, 100, DataType::kF32, ReduceOp::kSum, {.ragged = true}, 3);
+      problem_of(MeasuredCollective::kReduceScatter, 100, DataType::kF32, ReduceOp::kSum, {.ragged = true}, 3);
   EXPECT_EQ(scatter.count, 4U) << "25 elements are 4 times 1 + 2 + 3 units";
   EXPECT_EQ(scatter.shares(3), (std::vector<std::size_t>{4, 8, 12}));
   EXPECT_EQ(scatter.in_count(3), 24U);
   EXPECT_EQ(scatter.out_count(3), 12U) << "of the last rank";
   EXPECT_EQ(scatter.before(2), 12U);
-  const Problem exchange = problem_of(Collective::kAllToAll, 100, DataType::kF32, ReduceOp::kSum, {.ragged = true}, 3);
+  const Problem exchange =
+      problem_of(MeasuredCollective::kAllToAll, 100, DataType::kF32, ReduceOp::kSum, {.ragged = true}, 3);
   for (int rank = 0; rank < 3; ++rank) {
     std::size_t sent = 0, received = 0;
     for (int other = 0; other < 3; ++other) {
@@ -208,7 +209,8 @@ TEST(CollProblem, RaggedSharesGrowWithTheRank) {
     EXPECT_EQ(sent, exchange.in_count(3));
     EXPECT_EQ(received, exchange.out_count(3));
   }
-  EXPECT_FALSE(problem_of(Collective::kAllReduce, 100, DataType::kF32, ReduceOp::kSum, {.ragged = true}, 3).ragged);
+  EXPECT_FALSE(
+      problem_of(MeasuredCollective::kAllReduce, 100, DataType::kF32, ReduceOp::kSum, {.ragged = true}, 3).ragged);
 }
 
 TEST(CollProblem, SizesOfAModelAreItsBuckets) {
@@ -321,11 +323,11 @@ TEST(CollCells, EachProblemOnceWithItsBareKernel) {
   EXPECT_EQ(make_cells(options, 2, true).size(), 2U * 2 * 2) << "sizes, places, bare kernel";
   EXPECT_EQ(make_cells(options, 2, false).size(), 2U * 2) << "no bare kernel for several hosts";
   options.ops = {ReduceOp::kSum, ReduceOp::kMax};
-  options.collectives = {Collective::kAllGather};
+  options.collectives = {MeasuredCollective::kAllGather};
   EXPECT_EQ(make_cells(options, 2, false).size(), 2U * 2);
-  options.collectives = {Collective::kBarrier};
+  options.collectives = {MeasuredCollective::kBarrier};
   EXPECT_EQ(make_cells(options, 2, true).size(), 1U);
-  options.collectives = {Collective::kAllToAll};
+  options.collectives = {MeasuredCollective::kAllToAll};
   options.place = Place::kInPlace;
   EXPECT_THROW(make_cells(options, 2, true), Error);
 }
@@ -388,7 +390,8 @@ std::vector<std::ptrdiff_t> places_of(Places places, const Problem& problem, int
 }
 
 TEST(CollArena, WarmOperationsStayInOnePlaceAndOthersRotate) {
-  const Problem problem{Collective::kAllReduce, 4096, DataType::kF32, ReduceOp::kSum, true};  // buffers of 16 KiB
+  const Problem problem{MeasuredCollective::kAllReduce, 4096, DataType::kF32, ReduceOp::kSum,
+                        true};  // buffers of 16 KiB
   EXPECT_EQ(places_of(Places::kFixed, problem, 3), (std::vector<std::ptrdiff_t>{0, 0, 0}));
   EXPECT_EQ(places_of(Places::kRotating, problem, 5), (std::vector<std::ptrdiff_t>{0, 16384, 32768, 49152, 0}));
 }
