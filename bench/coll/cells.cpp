@@ -99,9 +99,9 @@ std::string memory_objection(const CollOptions& options, const std::vector<Cell>
                              std::size_t cache_bytes, const MemoryBudget& budget) {
   const std::size_t arenas = budget.arenas * static_cast<std::size_t>(budget.ranks);
   if (budget.free_bytes == 0 || arenas == 0) return {};
-  const std::size_t each = arena_bytes(options, cells, ranks, cache_bytes);
+  const std::size_t arena = arena_bytes(options, cells, ranks, cache_bytes);
   const std::size_t available = budget.free_bytes / arenas;
-  if (each <= available) return {};
+  if (arena <= available) return {};
   const std::size_t cold = options.warm ? 0 : 2 * cache_bytes;
   const std::size_t largest = std::max<std::size_t>(1, options.sizes.empty() ? 1 : options.sizes.back());
   const std::size_t smallest = std::max<std::size_t>(1, options.sizes.empty() ? 1 : options.sizes.front());
@@ -127,7 +127,7 @@ std::string memory_objection(const CollOptions& options, const std::vector<Cell>
     advice = fmt::format("-e {}{} would fit", keep_cold ? fits_cold : fits_warm, keep_cold ? "" : warm);
   }
   return fmt::format("coll: these sizes need {} buffers of {} on {} rank(s) of {}, and {} is free; {}", arenas,
-                     bytes_text(static_cast<double>(each)), budget.ranks, budget.place,
+                     bytes_text(static_cast<double>(arena)), budget.ranks, budget.place,
                      bytes_text(static_cast<double>(budget.free_bytes)), advice);
 }
 

@@ -82,12 +82,12 @@ std::vector<Piece> results(const Problem& problem, Buffers at, int rank, int ran
   return {};
 }
 
-/// Splits `piece` into parts that fit into the staging memory. Calls `each(memory, bytes, phase)` for each part.
-template <class Each>
-void for_each_part(const Piece& piece, std::size_t element, Each&& each) {
+/// Splits `piece` into parts that fit into the staging memory. Calls `call(memory, bytes, phase)` for each part.
+template <class Call>
+void for_each_part(const Piece& piece, std::size_t element, Call&& call) {
   for (std::size_t done = 0; done < piece.count; done += kStagingElements) {
     const std::size_t take = std::min(kStagingElements, piece.count - done);
-    each(piece.begin + done * element, take * element, piece.phase + done);
+    call(piece.begin + done * element, take * element, piece.phase + done);
   }
 }
 

@@ -20,7 +20,7 @@ constexpr std::size_t kMaxSizes = 4096;
 
 template <class Names, class Value>
 std::string_view find_name(const Names& names, Value value) noexcept {
-  const auto found = std::find_if(names.begin(), names.end(), [&](const auto& each) { return each.first == value; });
+  const auto found = std::find_if(names.begin(), names.end(), [&](const auto& entry) { return entry.first == value; });
   return found == names.end() ? "unknown" : found->second;
 }
 
@@ -64,10 +64,10 @@ std::size_t Problem::total(int ranks) const {
 }
 
 std::vector<std::size_t> Problem::shares(int ranks) const {
-  std::vector<std::size_t> each;
-  each.reserve(static_cast<std::size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) each.push_back(share(rank));
-  return each;
+  std::vector<std::size_t> counts;
+  counts.reserve(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) counts.push_back(share(rank));
+  return counts;
 }
 
 std::size_t Problem::message(int from, int to, int ranks) const { return share((from + to) % ranks); }

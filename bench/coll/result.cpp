@@ -45,7 +45,7 @@ Spread spread_of(std::vector<double> seconds) {
   spread.percentile_99 = percentile(99);
   spread.mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) / count;
   double squares = 0;
-  for (const double each : seconds) squares += (each - spread.mean) * (each - spread.mean);
+  for (const double sample : seconds) squares += (sample - spread.mean) * (sample - spread.mean);
   spread.deviation = std::sqrt(squares / count);
   return spread;
 }

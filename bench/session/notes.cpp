@@ -83,13 +83,13 @@ double seconds_of(const RunRecord& run, std::string_view component) {
 std::string memory_note(const RunRecord& run) {
   double worst = 0;
   const RankRecord* rank = nullptr;
-  for (const RankRecord& one : run.ranks) {
-    const auto allowed = static_cast<double>(one.planned_bytes + one.baseline_bytes);
+  for (const RankRecord& candidate : run.ranks) {
+    const auto allowed = static_cast<double>(candidate.planned_bytes + candidate.baseline_bytes);
     if (allowed <= 0) continue;
-    const double ratio = static_cast<double>(one.peak_bytes) / allowed;
+    const double ratio = static_cast<double>(candidate.peak_bytes) / allowed;
     if (rank == nullptr || ratio > worst) {
       worst = ratio;
-      rank = &one;
+      rank = &candidate;
     }
   }
   if (rank == nullptr) return {};

@@ -213,9 +213,9 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
   with_peers_told(session, engine, [&] {
     const std::string& folder = setup.gpu.tuning_folder;
     const int threads = parts.on_gpu() ? 1 : agree_on_cores(engine, session.options.threads).threads;
-    const ScheduleCase of = schedule_case(setup, engine.topology(), engine.library(), parts.device(threads),
-                                          parts.setting(), parts.knobs());
-    if (std::optional<ScheduleChoice> kept = recall_schedule(engine, folder, of)) {
+    const ScheduleCase conditions = schedule_case(setup, engine.topology(), engine.library(), parts.device(threads),
+                                                  parts.setting(), parts.knobs());
+    if (std::optional<ScheduleChoice> kept = recall_schedule(engine, folder, conditions)) {
       session.schedule = *std::move(kept);
       engine.barrier();
       return;
@@ -225,7 +225,7 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
     const std::unique_ptr<Trainer> trainer = parts.make_trainer(threads).trainer;
     trainer->start();
     session.schedule = try_schedules(parts, *trainer, session.observer.progress, session.process.stop_requested);
-    if (engine.rank() == 0) remember_schedule(folder, of, session.schedule);
+    if (engine.rank() == 0) remember_schedule(folder, conditions, session.schedule);
     engine.barrier();
   });
   put(session.schedule.setting, session.options.engine, session.options.gpu, session.options.comm_options);

@@ -117,17 +117,17 @@ void Validator::judge_bits(const std::vector<std::size_t>& group) {
   std::vector<std::vector<std::uint64_t>> sums;
   sums.reserve(group.size());
   for (const std::size_t r : group) sums.push_back(checksums_[r]);
-  const BitVote found = vote(sums);
-  for (const Deviation& one : found.named) {
-    const std::size_t rank = group[one.member];
+  const BitVote bits = vote(sums);
+  for (const Deviation& deviation : bits.named) {
+    const std::size_t rank = group[deviation.member];
     add(ValidationFinding::Kind::kDiffers, {rank},
         fmt::format("{} computes other bits than the majority of {} equal ranks, first in {}: {}; if the same rank is "
                     "named again, suspect its hardware",
-                    name_of(rank), group.size(), snapshot_name(one.snapshot),
-                    tensors_that_differ(rank, group[found.reference], one.snapshot)));
+                    name_of(rank), group.size(), snapshot_name(deviation.snapshot),
+                    tensors_that_differ(rank, group[bits.reference], deviation.snapshot)));
   }
-  if (!found.disagreement) return;
-  const Disagreement& differ = *found.disagreement;
+  if (!bits.disagreement) return;
+  const Disagreement& differ = *bits.disagreement;
   std::vector<std::size_t> ranks;
   std::string parties;
   for (const std::vector<std::size_t>& party : differ.parties) {
@@ -160,7 +160,7 @@ void Validator::judge_times(const std::vector<std::size_t>& group) {
   std::vector<std::string> hosts;
   for (const std::size_t r : group) {
     const std::vector<double>& times = log_.ranks()[r].compute;
-    if (std::any_of(times.begin(), times.end(), [](double one) { return !(one > 0); })) {
+    if (std::any_of(times.begin(), times.end(), [](double time) { return !(time > 0); })) {
       add(ValidationFinding::Kind::kUnclear, {r},
           name_of(r) + " has times of 0, so the times of its group are not compared");
       return;
@@ -168,23 +168,23 @@ void Validator::judge_times(const std::vector<std::size_t>& group) {
     seconds.push_back(log_.ranks()[r].compute);
     hosts.push_back(result_.ranks[r].host);
   }
-  const SlowRanks found = find_slow_ranks(seconds, hosts, session_.options.validate->threshold, session_.setup.seed);
-  for (std::size_t i = 0; i < group.size(); ++i) result_.ranks[group[i]].time = found.ranks[i];
-  for (const NodeSlowness& node : found.nodes) {
+  const SlowRanks slowness = find_slow_ranks(seconds, hosts, session_.options.validate->threshold, session_.setup.seed);
+  for (std::size_t i = 0; i < group.size(); ++i) result_.ranks[group[i]].time = slowness.ranks[i];
+  for (const NodeSlowness& node : slowness.nodes) {
     std::vector<std::size_t> slow;
     for (const std::size_t i : node.ranks) slow.push_back(group[i]);
     add(ValidationFinding::Kind::kSlow, slow,
         fmt::format("all {} ranks of host {} are slow: the host is {} slower than the median of the others",
                     slow.size(), node.host, amount(node.time)));
   }
-  for (const std::size_t i : found.slow) {
+  for (const std::size_t i : slowness.slow) {
     add(ValidationFinding::Kind::kSlow, {group[i]},
-        fmt::format("{} is {} slower than the median of the others", name_of(group[i]), amount(found.ranks[i])));
+        fmt::format("{} is {} slower than the median of the others", name_of(group[i]), amount(slowness.ranks[i])));
   }
-  for (const std::size_t i : found.unclear) {
+  for (const std::size_t i : slowness.unclear) {
     add(ValidationFinding::Kind::kUnclear, {group[i]},
         fmt::format("{} may be slow: {} slower than the median of the others; more --steps may tell", name_of(group[i]),
-                    amount(found.ranks[i])));
+                    amount(slowness.ranks[i])));
   }
   if (group.size() < kMajority) {
     result_.notes.push_back(std::to_string(group.size()) +
@@ -237,8 +237,8 @@ void Validator::tell_progress() {
 }
 
 std::string Validator::name_of(std::size_t rank) const {
-  const ValidatedRank& one = result_.ranks[rank];
-  return fmt::format("rank {} (host {}{}{})", rank, one.host, one.gpu.empty() ? "" : ", ", one.gpu);
+  const ValidatedRank& validated = result_.ranks[rank];
+  return fmt::format("rank {} (host {}{}{})", rank, validated.host, validated.gpu.empty() ? "" : ", ", validated.gpu);
 }
 
 std::string Validator::snapshot_name(std::size_t snapshot) const {
@@ -247,14 +247,14 @@ std::string Validator::snapshot_name(std::size_t snapshot) const {
   return step > result_.steps ? "the weights after the last step" : "the gradients of step " + std::to_string(step);
 }
 
-std::string Validator::tensors_that_differ(std::size_t one, std::size_t other, std::size_t snapshot) {
+std::string Validator::tensors_that_differ(std::size_t rank, std::size_t other, std::size_t snapshot) {
   auto found = tensors_.find(snapshot);
   if (found == tensors_.end()) {
     found =
         tensors_.emplace(snapshot, session_.rank_group.execute({.task = Task::kReturnChecksums, .snapshot = snapshot}))
             .first;
   }
-  const std::vector<std::uint64_t>& mine = found->second[one].snapshot_checksums;
+  const std::vector<std::uint64_t>& mine = found->second[rank].snapshot_checksums;
   const std::vector<std::uint64_t>& theirs = found->second[other].snapshot_checksums;
   std::size_t count = 0;
   std::string first;

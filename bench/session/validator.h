@@ -47,7 +47,7 @@ class Validator {
   [[nodiscard]] std::string name_of(std::size_t rank) const;
   [[nodiscard]] std::string snapshot_name(std::size_t snapshot) const;
   /// Names the tensors in which the two ranks' snapshots differ. Collective.
-  [[nodiscard]] std::string tensors_that_differ(std::size_t one, std::size_t other, std::size_t snapshot);
+  [[nodiscard]] std::string tensors_that_differ(std::size_t rank, std::size_t other, std::size_t snapshot);
 
   const SessionParts session_;
   const std::vector<std::vector<std::size_t>> groups_;

@@ -33,8 +33,8 @@ std::vector<ModelStep> model_steps(const CollOptions& options, const CollResult&
           for (std::size_t i = 0; i < options.sizes.size(); ++i) {
             const Problem wanted = problem_of(collective, options.sizes[i], options.types.front(), op,
                                               {form == 1, options.ragged}, result.world.ranks);
-            const auto cell = std::find_if(result.cells.begin(), result.cells.end(), [&](const CellResult& each) {
-              return each.cell.variant == variant && each.cell.problem == wanted && each.samples > 0;
+            const auto cell = std::find_if(result.cells.begin(), result.cells.end(), [&](const CellResult& candidate) {
+              return candidate.cell.variant == variant && candidate.cell.problem == wanted && candidate.samples > 0;
             });
             std::optional<double>& sum = step.seconds[form];
             if (cell == result.cells.end()) sum.reset();

@@ -100,9 +100,9 @@ TEST(CollSchedule, ShortOperationsAreBatchedUntilTheClockIsFineEnough) {
   play(schedule, {1e-6});
   EXPECT_EQ(schedule.batch(0), 1024U) << "4 to the power that makes 1 ms of 1 us";
   EXPECT_NEAR(schedule.samples(0)[0].seconds, 1e-6, 1e-8);
-  ScheduleRule one = rule();
-  one.may_batch = false;
-  Schedule single(cells, one);
+  ScheduleRule unbatched = rule();
+  unbatched.may_batch = false;
+  Schedule single(cells, unbatched);
   play(single, {1e-6});
   EXPECT_EQ(single.batch(0), 1U);
 }
