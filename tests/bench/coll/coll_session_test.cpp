@@ -24,14 +24,6 @@ namespace {
 using namespace coll;
 using namespace std::chrono_literals;
 
-Options world_of_threads(int ranks) {
-  Options world;
-  world.comm = CommBackend::kLoopback;
-  world.ranks = ranks;
-  world.engine.deadline = Patience(test::kNever);
-  return world;
-}
-
 /// Options of a session that takes only a few samples of each cell, even if the samples differ much.
 CollOptions quick() {
   CollOptions options;
@@ -40,12 +32,20 @@ CollOptions quick() {
   options.warm = true;
   options.warmup = 1;
   options.max_seconds = 1e-3;
+  options.deadline = Patience(test::kNever);
+  return options;
+}
+
+/// The same session on ranks that are threads of this process.
+CollOptions on_threads(int ranks, CollOptions options) {
+  options.comm = CommBackend::kLoopback;
+  options.ranks = ranks;
   return options;
 }
 
 TEST(CollSession, EveryCollectiveIsMeasuredAndRight) {
   for (const int ranks : {1, 2, 3}) {
-    const CollResult result = run_coll(world_of_threads(ranks), quick(), {});
+    const CollResult result = run_coll(on_threads(ranks, quick()), {});
     EXPECT_EQ(result.world.ranks, ranks);
     // At each of two sizes, three operations have two cells (in place and out of place) and two operations have one
     // cell. The barrier has one cell.
@@ -72,7 +72,7 @@ TEST(CollSession, NothingToMoveIsLegal) {
   options.sizes = {0};
   for (const bool ragged : {false, true}) {
     options.ragged = ragged;
-    const CollResult result = run_coll(world_of_threads(3), options, {});
+    const CollResult result = run_coll(on_threads(3, options), {});
     EXPECT_EQ(result.exit_code(), 0);
     for (const CellResult& cell : result.cells) {
       EXPECT_EQ(cell.bytes, 0U);
@@ -98,11 +98,11 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
   const test::Folder folder;
   CollOptions options = crossovers(1);
   options.tuning_folder = (folder / "kept").string();
-  const CollResult found = run_coll(world_of_threads(3), options, {});
-  EXPECT_EQ(found.exit_code(), 0);
-  ASSERT_TRUE(found.crossovers);
-  EXPECT_NE(table(options, found).find("# Crossovers           : all_reduce: "), std::string::npos);
-  for (const CellResult& cell : found.cells) {
+  const CollResult search = run_coll(on_threads(3, options), {});
+  EXPECT_EQ(search.exit_code(), 0);
+  ASSERT_TRUE(search.crossovers);
+  EXPECT_NE(table(options, search).find("# Crossovers           : all_reduce: "), std::string::npos);
+  for (const CellResult& cell : search.cells) {
     const bool reduction = cell.cell.problem.collective == MeasuredCollective::kAllReduce;
     if (!reduction) continue;
     const std::string& side = options.variants[static_cast<std::size_t>(cell.cell.variant)].name;
@@ -111,10 +111,10 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
 
   CollOptions later = quick();
   later.variants[0].comm.ranks_per_node = 1;
-  EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, std::nullopt);  // without a folder, no crossovers
+  EXPECT_EQ(run_coll(on_threads(3, later), {}).crossovers, std::nullopt);  // without a folder, no crossovers
   later.tuning_folder = (folder / "kept").string();
-  EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, found.crossovers);
-  EXPECT_EQ(run_coll(world_of_threads(2), later, {}).crossovers, std::nullopt);  // the folder has none for 2 ranks
+  EXPECT_EQ(run_coll(on_threads(3, later), {}).crossovers, search.crossovers);
+  EXPECT_EQ(run_coll(on_threads(2, later), {}).crossovers, std::nullopt);  // the folder has none for 2 ranks
 
   // The next session must use the crossovers `never`, which the test writes to the folder.
   const comm::Thresholds never{.doubling_bytes = 0, .rabenseifner_bytes = std::size_t{1} << 40, .direct_bytes = 0};
@@ -123,17 +123,17 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
     keep_crossovers((folder / "kept").string(), crossover_case(world[0]->topology(), world[0]->library()), never);
   }
   later.collectives = {MeasuredCollective::kAllReduce};
-  for (const CellResult& cell : run_coll(world_of_threads(3), later, {}).cells) {
+  for (const CellResult& cell : run_coll(on_threads(3, later), {}).cells) {
     EXPECT_EQ(cell.plane, "rabenseifner over threads");
   }
   later.variants[0].comm.algorithm = comm::Algorithm::kRing;
-  const CollResult forced = run_coll(world_of_threads(3), later, {});
+  const CollResult forced = run_coll(on_threads(3, later), {});
   EXPECT_EQ(forced.crossovers, std::nullopt) << "no side has used them";
   EXPECT_EQ(forced.cells.front().plane, "ring over threads");
 }
 
 TEST(CollSession, OnOneHostThereAreNoCrossovers) {
-  EXPECT_EQ(test::error_of(Errc::kInvalidArgument, [] { run_coll(world_of_threads(2), crossovers(0), {}); }),
+  EXPECT_EQ(test::error_of(Errc::kInvalidArgument, [] { run_coll(on_threads(2, crossovers(0)), {}); }),
             "--find-crossovers compares algorithms between hosts, and all ranks are on one; start ranks on several");
 }
 
@@ -144,7 +144,7 @@ TEST(CollSession, RaggedSharesAreMeasuredAndRight) {
                            MeasuredCollective::kAllToAll};
     options.ragged = true;
     options.checks = 2;
-    const CollResult result = run_coll(world_of_threads(ranks), options, {});
+    const CollResult result = run_coll(on_threads(ranks, options), {});
     EXPECT_EQ(result.cells.size(), 2U * (2 * 2 + 1));
     for (const CellResult& cell : result.cells) {
       const Problem& problem = cell.cell.problem;
@@ -164,7 +164,7 @@ TEST(CollSession, EveryTypeAndReductionIsRight) {
   options.ops.clear();
   for (std::uint8_t type = 0; type < kDataTypes; ++type) options.types.push_back(static_cast<DataType>(type));
   for (std::uint8_t op = 0; op < kReduceOps; ++op) options.ops.push_back(static_cast<ReduceOp>(op));
-  const CollResult result = run_coll(world_of_threads(3), options, {});
+  const CollResult result = run_coll(on_threads(3, options), {});
   EXPECT_EQ(result.cells.size(), std::size_t{2} * 2 * kDataTypes * kReduceOps);
   for (const CellResult& cell : result.cells) {
     EXPECT_EQ(cell.wrong, std::optional<std::uint64_t>(0))
@@ -177,7 +177,7 @@ TEST(CollSession, SeveralPacesAndPlainMemory) {
     CollOptions options = quick();
     options.pace = pace;
     options.variants[0].registered = false;
-    const CollResult result = run_coll(world_of_threads(2), options, {});
+    const CollResult result = run_coll(on_threads(2, options), {});
     EXPECT_EQ(result.exit_code(), 0);
     for (const CellResult& cell : result.cells) {
       if (pace == Pace::kBarrierOutside) {
@@ -197,7 +197,7 @@ TEST(CollSession, VariantsAreComparedRoundByRound) {
     variant.comm.algorithm = algorithm;
     options.variants.push_back(variant);
   }
-  const CollResult result = run_coll(world_of_threads(2), options, {});
+  const CollResult result = run_coll(on_threads(2, options), {});
   ASSERT_EQ(result.variants, (std::vector<std::string>{"ring", "shm"}));
   std::set<std::string> planes;
   for (const CellResult& cell : result.cells) {
@@ -218,7 +218,7 @@ TEST(CollSession, ASignalKeepsWhatWasMeasured) {
   CollObserver observer;
   observer.stop_requested = [&] { return ++looks > 60 ? std::string("SIGTERM") : std::string(); };
   observer.finished = [&](const CollResult& result) { handed_over = result.interrupted == "SIGTERM"; };
-  const CollResult result = run_coll(world_of_threads(2), options, observer);
+  const CollResult result = run_coll(on_threads(2, options), observer);
   EXPECT_EQ(result.interrupted, "SIGTERM");
   EXPECT_EQ(result.exit_code(), 7);
   EXPECT_TRUE(handed_over);
@@ -256,7 +256,7 @@ TEST(CollSession, ASnapshotHasWhatWasMeasuredSoFar) {
     }
     done = true;
   });
-  run_coll(world_of_threads(2), options, observer);
+  run_coll(on_threads(2, options), observer);
   watch.join();
   ASSERT_TRUE(seen);
   EXPECT_EQ(seen->interrupted, "SIGTERM, forced");
@@ -270,14 +270,14 @@ TEST(CollSession, AFileThatCannotBeWrittenIsToldWhenTheRanksHaveParted) {
   options.collectives = {MeasuredCollective::kBarrier};
   CollObserver observer;
   observer.finished = [](const CollResult&) { throw Error(Errc::kIo, "the disk is full"); };
-  test::error_of(Errc::kIo, [&] { run_coll(world_of_threads(2), options, observer); });
+  test::error_of(Errc::kIo, [&] { run_coll(on_threads(2, options), observer); });
 }
 
 TEST(CollSession, MemoryThatIsNotThereIsRefusedBeforeItIsTaken) {
   CollOptions options = quick();
   options.collectives = {MeasuredCollective::kAllReduce};
   options.sizes = {std::size_t{1} << 46};
-  const std::string error = test::error_of(Errc::kInvalidArgument, [&] { run_coll(world_of_threads(2), options, {}); });
+  const std::string error = test::error_of(Errc::kInvalidArgument, [&] { run_coll(on_threads(2, options), {}); });
   EXPECT_NE(error.find("would fit"), std::string::npos) << error;
 }
 
@@ -350,8 +350,8 @@ TEST(CollSession, AWrongElementOnOneRankIsFoundInEveryCollective) {
         std::vector<std::unique_ptr<comm::Communicator>> own;
         own.push_back(
             std::make_unique<WrappedCommunicator<SpoiledPlane>>(std::move(real[static_cast<std::size_t>(rank)])));
-        CollResult found = run_coll_rank(options, own, {}, test::kNever);
-        if (rank == 0) result = std::move(found);
+        CollResult own_result = run_coll_rank(options, own, {});
+        if (rank == 0) result = std::move(own_result);
       },
       [](const std::string&) {});
   EXPECT_EQ(result.exit_code(), 1);
@@ -396,7 +396,7 @@ TEST(CollSession, ALostRankLeavesWhatWasMeasured) {
         if (rank == 1) own.push_back(std::make_unique<WrappedCommunicator<FailingPlane>>(std::move(plain)));
         if (rank == 0) own.push_back(std::move(plain));
         try {
-          run_coll_rank(options, own, rank == 0 ? observer : CollObserver{}, test::kNever);
+          run_coll_rank(options, own, rank == 0 ? observer : CollObserver{});
         } catch (const Error& error) {
           if (rank == 0) thrown = error.what();
         }
@@ -423,7 +423,7 @@ TEST(CollSession, RanksThatWantDifferentThingsAllGetTheSameError) {
         std::vector<std::unique_ptr<comm::Communicator>> own;
         own.push_back(std::move(ranks[static_cast<std::size_t>(rank)]));
         try {
-          run_coll_rank(options, own, {}, test::kNever);
+          run_coll_rank(options, own, {});
         } catch (const Error& error) {
           EXPECT_EQ(error.code(), Errc::kMismatch);
           told[static_cast<std::size_t>(rank)] = error.what();

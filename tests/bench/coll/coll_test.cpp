@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -22,6 +23,7 @@ namespace hvd::bench::coll_test {
 namespace {
 
 using namespace coll;
+using namespace std::chrono_literals;
 
 CollCommand parse(const std::string& line) {
   std::vector<std::string> argv{"hvd_bench", "coll"};
@@ -98,6 +100,22 @@ TEST(CollCommandLine, BadInputIsOneLineThatSaysWhatIsRight) {
   EXPECT_TRUE(says(error_of("-b 1 -e 64M -i 1"), "-i 1 gives more than 4096 sizes from -b 1 to -e 67108864"));
   EXPECT_TRUE(says(error_of("--batch-size 3"), "no such option"));
   EXPECT_TRUE(says(error_of("--ranks 2 --comm mpi"), "leave one of them out"));
+}
+
+TEST(CollCommandLine, Ranks) {
+  const CollOptions none = parse("").options;
+  EXPECT_EQ(none.comm, CommBackend::kAuto);
+  EXPECT_EQ(none.ranks, 0);
+  EXPECT_EQ(none.deadline.timeout, 60s);
+  EXPECT_EQ(none.startup_deadline.timeout, 300s);
+  const CollOptions given =
+      parse("--ranks 2 --comm loopback --deadline-seconds 5 --startup-deadline-seconds 7").options;
+  EXPECT_EQ(given.comm, CommBackend::kLoopback);
+  EXPECT_EQ(given.ranks, 2);
+  EXPECT_EQ(given.deadline.timeout, 5s);
+  EXPECT_EQ(given.deadline.set_by, std::string("--deadline-seconds"));
+  EXPECT_EQ(given.startup_deadline.timeout, 7s);
+  EXPECT_EQ(given.startup_deadline.set_by, std::string("--startup-deadline-seconds"));
 }
 
 TEST(CollCommandLine, Gpus) {
@@ -220,8 +238,8 @@ TEST(CollProblem, SizesOfAModelAreItsBuckets) {
   // ResNet-50 has 25,557,032 parameters in fp32. Every bucket but the first and the last has at least 25 MiB.
   const std::size_t all = std::size_t{25557032} * sizeof(float);
   EXPECT_GE(buckets.sizes.back(), std::size_t{25} << 20);
-  const auto sum = [](const BucketSizes& of) {
-    return std::inner_product(of.sizes.begin(), of.sizes.end(), of.repeats.begin(), std::size_t{0});
+  const auto sum = [](const BucketSizes& counted) {
+    return std::inner_product(counted.sizes.begin(), counted.sizes.end(), counted.repeats.begin(), std::size_t{0});
   };
   EXPECT_GE(sum(buckets), all);
   EXPECT_LE(sum(buckets), all + all / 100) << "but for alignment";
@@ -307,8 +325,8 @@ TEST(CollPatternOfMessages, NameTheirSenderAndReceiver) {
 }
 
 TEST(CollPatternOfNumbers, ANanIsWrong) {
-  std::vector<float> found(10, std::nanf(""));
-  EXPECT_EQ(reduction_result(3, DataType::kF32, ReduceOp::kAverage).wrong(std::as_bytes(std::span(found)), 0), 10U);
+  std::vector<float> results(10, std::nanf(""));
+  EXPECT_EQ(reduction_result(3, DataType::kF32, ReduceOp::kAverage).wrong(std::as_bytes(std::span(results)), 0), 10U);
 }
 
 CollOptions small_options() {
