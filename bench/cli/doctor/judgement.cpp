@@ -8,6 +8,7 @@
 #include "bench/cli/doctor/doctor.h"
 #include "bench/cli/doctor/vector_peak.h"
 #include "bench/measure/units.h"
+#include "bench/store/host_facts.h"
 
 namespace hvd::bench {
 namespace {
