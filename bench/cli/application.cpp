@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <sstream>
-#include <thread>
 #include <utility>
 
 #include "bench/cli/coll/output.h"
@@ -20,14 +19,9 @@
 #include "engine/base/vector_level.h"
 
 namespace hvd::bench {
-namespace {
-
-constexpr std::chrono::seconds kWaitForTheStore(30);  // longest wait for another program's lock on the store
-
-}  // namespace
 
 Application::Application(std::vector<std::string> argv, ProcessStart start)
-    : argv_(std::move(argv)), start_(std::move(start)), gpus_(make_cuda_backend(start_.environment)) {}
+    : argv_(std::move(argv)), start_(std::move(start)), gpus_(make_cuda_backend(start_.environment)), end_(launch_) {}
 
 int Application::run() {
   CommandLine line = parse_command_line(argv_, start_.environment);
@@ -51,87 +45,56 @@ int Application::run() {
       Console(Console::Settings{}).print(text.str());
       return code;
     }
-    case Command::kColl: return coll(line.coll);
+    case Command::kColl: return coll(std::move(line.coll.options));
     case Command::kTrain: break;
   }
   return train(std::move(line.options));
 }
 
 int Application::train(Options options) {
-  watch_signals();
+  end_.watch_signals();
   console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1});
   check_launch(launch_, options, comm::mpi_available());
-  stage_ = ErrorStage::kHost;
+  end_.set_stage(ErrorStage::kHost);
   const Setup setup = check_model(options, gpus_.get());
   if (launch_.rank == 0) open_store(options);
   if (launch_.rank == 0) announce(options, plan_text(options, setup, keeper_->partial()));
-  stage_ = ErrorStage::kSession;
+  end_.set_stage(ErrorStage::kSession);
   if (setup.device == Device::kCuda && (launch_.size > 1 || options.ranks > 1)) nccl_log_.emplace(start_.environment);
-  arm_join(options);
+  end_.watch_world(options, options.engine.deadline);
   const SessionResult result = run_session(
       options, observer(options), [&](RunRecord& run) { prepare(options, run); }, gpus_.get(), start_);
-  join_.reset();
+  end_.left_world();
   if (!result.is_root) return 0;
   return close(options, result);
 }
 
-int Application::coll(const CollCommand& command) {
-  watch_signals();
+int Application::coll(coll::CollOptions options) {
+  end_.watch_signals();
   console_ = std::make_unique<Console>(Console::Settings{});
-  is_coll_ = true;
-  Options world = command.world;
-  check_launch(launch_, world, comm::mpi_available());
-  stage_ = ErrorStage::kHost;
+  end_.set_keeper(&coll_keeper_);
+  check_launch(launch_, options, comm::mpi_available());
+  end_.set_stage(ErrorStage::kHost);
   std::unique_ptr<CollStore> store;
   if (launch_.rank == 0) {
     keep_store_problem([&] {
-      check_coll_outputs(command.options);
-      const std::string& file = command.options.db_file;
-      if (!file.empty()) store = std::make_unique<CollStore>(file, argv_, start_);
+      check_coll_outputs(options);
+      if (!options.db_file.empty()) store = std::make_unique<CollStore>(options.db_file, argv_, start_);
     });
   }
-  stage_ = ErrorStage::kSession;
-  arm_join(world);
-  const CollOutput output{command.options, argv_, start_.environment, *console_, store.get()};
-  coll::CollObserver observer = coll_observer(this->observer(world), *console_);
-  // Needs no lock: another thread reads write_coll_ only after coll_snapshot_ has been set.
-  write_coll_ = [output](const coll::CollResult& result, std::chrono::milliseconds for_the_store) {
-    put_coll_outputs(output, result, for_the_store);
-  };
-  observer.finished = [this](const coll::CollResult& result) {
-    const std::lock_guard lock(coll_output_);
-    if (coll_written_) return;
-    write_coll_(result, kWaitForTheStore);
-    coll_written_ = true;
-  };
+  end_.set_stage(ErrorStage::kSession);
+  end_.watch_world(options, options.deadline);
+  coll_keeper_.open({options, argv_, start_.environment, *console_, store.get()});
+  coll::CollObserver observer;
+  observe_ranks(observer);
+  observer.narrate = [this](const std::string& line) { console_->narrate(line); };
   observer.check_outputs = [this] {
     if (store_problem_) std::rethrow_exception(store_problem_);
   };
-  observer.snapshot = [this](coll::Snapshot snapshot) {
-    const std::lock_guard lock(coll_output_);
-    coll_snapshot_ = std::move(snapshot);
-  };
-  const coll::CollResult result = coll::run_coll(world, command.options, observer, gpus_.get(), start_);
-  join_.reset();
+  coll_keeper_.observe(observer);
+  const coll::CollResult result = coll::run_coll(options, observer, gpus_.get(), start_);
+  end_.left_world();
   return result.exit_code();
-}
-
-void Application::watch_signals() {
-  SignalWatch::block();  // before any thread starts
-  watch_ =
-      std::make_unique<SignalWatch>(SignalWatch::Callbacks{[this](int signal_number) {
-                                                             look_for_lost_neighbour();
-                                                             return grace(launch_, signal_number);
-                                                           },
-                                                           [this](const std::string& reason) { end_now(reason); }});
-}
-
-void Application::arm_join(const Options& options) {
-  if (launch_.size == 1) return;
-  join_ = std::make_unique<MpiDeadline>([this, join = options.startup_deadline, leave = patience_to_leave(options)] {
-    end_alone(leaving_ ? leave : join);
-  });
-  join_->arm(options.startup_deadline.timeout);
 }
 
 /// Calls `open`, which checks the outputs and opens the store. Throws its error now if there is no other rank, or if
@@ -157,31 +120,26 @@ void Application::open_store(const Options& options) {
     }
   });
   keeper_ = std::make_unique<RecordKeeper>(std::move(store), [this](std::string_view text) { console_->warn(text); });
-  keeper_to_close_ = keeper_.get();
+  end_.set_keeper(keeper_.get());
+}
+
+/// Sets the callbacks that sessions of training and of `coll` have in common.
+template <class Observer>
+void Application::observe_ranks(Observer& observer) {
+  observer.stop_requested = [this] { return end_.signal(); };
+  if (launch_.size == 1) return;
+  observer.joined = [this] { end_.joined(); };
+  observer.met = [this](std::vector<comm::Neighbour> neighbours) { end_.met(std::move(neighbours)); };
+  observer.leaving = [this] { end_.leaving(); };
 }
 
 SessionObserver Application::observer(const Options& options) {
   SessionObserver observer;
-  observer.stop_requested = [this] { return watch_->requested(); };
+  observe_ranks(observer);
   if (nccl_log_) observer.nccl_log = [this] { return nccl_log_->text(); };
-  observer.stuck = [this](const Error& error) { end_stuck(error); };
-  if (join_) {
-    observer.joined = [this] { join_->disarm(); };
-    observer.met = [this](std::vector<comm::Neighbour> neighbours) {
-      ranks_have_met_ = true;
-      const MutexLock lock(mutex_);
-      neighbours_ = std::move(neighbours);
-    };
-    observer.leaving = [this, patience = patience_to_leave(options).timeout] {
-      leaving_ = true;
-      join_->arm(patience);
-    };
-  }
+  observer.stuck = [this](const Error& error) { end_.end_stuck(error); };
   observer.warn = [](std::string_view line) { say_warning(line); };
-  observer.flight_record = [this](std::string table) {
-    const MutexLock lock(mutex_);
-    if (flights_.empty()) flights_ = std::move(table);  // keeps the first table if several ranks of this process fail
-  };
+  observer.flight_record = [this](std::string table) { end_.flight_record(std::move(table)); };
   if (launch_.rank != 0) return observer;
   observer.progress = [this](const Progress& progress) {
     // Throw store_problem_ only after the stage "building". From then on the other ranks follow rank 0's directives,
@@ -213,8 +171,7 @@ void Application::prepare(const Options& options, RunRecord& run) {
 }
 
 int Application::close(const Options& options, const SessionResult& result) {
-  if (end_begun_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
-  main_thread_ends_ = true;
+  end_.begin_report();
   StoredIn stored{keeper_->file(), {}};
   int code = 0;
   try {

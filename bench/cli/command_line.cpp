@@ -246,7 +246,7 @@ std::string label_key(const std::string& text) {
 void register_output(Registrar add, Options& o, Given& given) {
   add.group("Where results go");
   add.file("--db", "SQLite store, added to if it exists (default: hvd_bench.db)", o.db_file);
-  add.each(
+  add.repeated(
       "--label", "KEY=VALUE", "Stored with the run and never compared (may be given several times)",
       [&o](const std::string& text) { o.labels.insert_or_assign(label_key(text), text.substr(text.find('=') + 1)); });
   add.flag("--no-db", "Store nothing", [&given] { given.no_db = true; });

@@ -1,6 +1,6 @@
 // Writes to standard output and standard error on rank 0. Results go to standard output and all other text goes to
 // standard error, so that a pipe gets nothing but results. One thread at a time uses a Console. The thread that forces
-// an end after a signal (application_end.cpp) therefore calls only say_error().
+// an end after a signal (process_end.cpp) therefore calls only say_error().
 #pragma once
 
 #include <chrono>

@@ -173,12 +173,12 @@ std::string json_report(const SessionResult& result, const StoredIn& stored) {
     top.object("validation", [&](JsonWriter& validation) { write_validation(validation, *result.validation); });
   }
   top.array("runs", [&](JsonWriter& runs) {
-    for (const RunRecord& each : result.runs) {
+    for (const RunRecord& record : result.runs) {
       runs.object({}, [&](JsonWriter& row) {
-        write_configuration(row, each);
-        write_results(row, each);
-        write_efficiency(row, each);
-        write_rows(row, each);
+        write_configuration(row, record);
+        write_results(row, record);
+        write_efficiency(row, record);
+        write_rows(row, record);
       });
     }
   });

@@ -100,7 +100,7 @@ Launch detect_launch(const Environment& environment) {
   return launch;
 }
 
-void check_launch(const Launch& launch, Options& options, bool mpi_in_build) {
+void check_launch(const Launch& launch, WorldOptions& options, bool mpi_in_build) {
   if (launch.rank >= launch.size) {
     throw Error(Errc::kInvalidArgument,
                 launch.evidence + " contradicts " + launch.rank_evidence +

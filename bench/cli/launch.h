@@ -7,7 +7,7 @@
 #include <string>
 
 #include "bench/store/process_start.h"
-#include "bench/world/options.h"
+#include "bench/world/world_options.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench {
@@ -22,7 +22,7 @@ Launch detect_launch(const Environment& environment);
 /// says how to launch); unsupported if several processes were started and this build has no MPI.
 /// To run one process on purpose inside an allocation of several tasks, use `--comm loopback` or --ranks, or launch one
 /// process (`srun -n 1`, `mpirun -n 1`).
-void check_launch(const Launch& launch, Options& options, bool mpi_in_build);
+void check_launch(const Launch& launch, WorldOptions& options, bool mpi_in_build);
 
 /// Says whether this rank reports that the run failed, so that not all of 512 ranks report it.
 enum class ErrorReporting : std::uint8_t {

@@ -47,9 +47,9 @@ void MpiDeadline::watch() {
   overdue_();
 }
 
-Patience patience_to_leave(const Options& options) {
+Patience patience_to_leave(Patience deadline) {
   constexpr std::chrono::milliseconds kLeast(30000);
-  return {std::max(kLeast, 3 * options.engine.deadline.timeout), options.engine.deadline.set_by};
+  return {std::max(kLeast, 3 * deadline.timeout), deadline.set_by};
 }
 
 }  // namespace hvd::bench

@@ -7,7 +7,6 @@
 #include <optional>
 #include <thread>
 
-#include "bench/world/options.h"
 #include "engine/base/deadline.h"
 #include "engine/base/mutex.h"
 
@@ -38,6 +37,6 @@ class MpiDeadline {
 };
 
 /// Returns the time limit for leaving MPI's world: three times the deadline of one wait, and at least 30 s.
-Patience patience_to_leave(const Options& options);
+Patience patience_to_leave(Patience deadline);
 
 }  // namespace hvd::bench

@@ -50,9 +50,9 @@ fs::path resolved(const std::string& path) {
   return fs::weakly_canonical(target, problem);
 }
 
-bool same_file(const std::string& one, const std::string& other) {
+bool same_file(const std::string& file, const std::string& other) {
   std::error_code ignored;
-  return fs::equivalent(one, other, ignored) || resolved(one) == resolved(other);
+  return fs::equivalent(file, other, ignored) || resolved(file) == resolved(other);
 }
 
 bool is_where_text_goes(const std::string& path) {

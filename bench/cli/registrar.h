@@ -43,7 +43,8 @@ class Registrar {
   void file(const char* name, const char* help, std::string& target) { path(name, "FILE", "file", help, target); }
   void folder(const char* name, const char* help, std::string& target) { path(name, "FOLDER", "folder", help, target); }
   /// Registers an option that may be given several times, with one value each.
-  void each(const char* name, const char* placeholder, const char* help, std::function<void(const std::string&)> set) {
+  void repeated(const char* name, const char* placeholder, const char* help,
+                std::function<void(const std::string&)> set) {
     app_.add_option_function<std::vector<std::string>>(
             name,
             [set = std::move(set)](const std::vector<std::string>& texts) {

@@ -19,16 +19,16 @@ namespace hvd::bench {
 namespace {
 
 const char* phase_name(const RunRecord& run) {
-  const bool one = run.allocation_size == 1;
+  const bool alone = run.allocation_size == 1;
   switch (run.phase) {
-    case Phase::kFull: return one ? "one rank" : "all ranks, reducing";
-    case Phase::kNone: return one ? "one rank, engine off" : "all ranks, not reducing";
-    case Phase::kSolo: return one ? "one rank, baseline" : "one rank alone";
+    case Phase::kFull: return alone ? "one rank" : "all ranks, reducing";
+    case Phase::kNone: return alone ? "one rank, engine off" : "all ranks, not reducing";
+    case Phase::kSolo: return alone ? "one rank, baseline" : "one rank alone";
   }
   return "";
 }
 
-std::string count_of(std::int64_t n, const char* one) { return fmt::format("{} {}{}", n, one, n == 1 ? "" : "s"); }
+std::string count_of(std::int64_t n, const char* noun) { return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s"); }
 
 std::string plan_of_measurement(const Options& options) {
   if (options.validate) {
@@ -153,7 +153,7 @@ std::string notes_and_store(const SessionResult& result, const StoredIn& stored)
     text += fmt::format("not stored  {}\n", printable(stored.problem));
   } else if (!stored.file.empty()) {
     text += fmt::format("stored      {}\n", printable(stored.file));
-    for (const RunRecord& each : result.runs) text += fmt::format("  run       {}  {}\n", each.uuid, phase_name(each));
+    for (const RunRecord& run : result.runs) text += fmt::format("  run       {}  {}\n", run.uuid, phase_name(run));
   }
   return text;
 }

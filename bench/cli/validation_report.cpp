@@ -42,10 +42,10 @@ std::string all_is_good(const Validation& validation) {
   return text + fmt::format(" as far as can be told: intervals reach up to {:.1f} %", 100 * reach);
 }
 
-std::string row(std::size_t rank, const ValidatedRank& one) {
-  return fmt::format("{:>5} {:>5} {:>10.2f} {:>22}  {:<16}  {}{}{}\n", rank, one.group, 1e3 * one.seconds,
-                     slower_text(one), one.weights, printable(one.host), one.gpu.empty() ? "" : ", ",
-                     printable(one.gpu));
+std::string row(std::size_t rank, const ValidatedRank& validated) {
+  return fmt::format("{:>5} {:>5} {:>10.2f} {:>22}  {:<16}  {}{}{}\n", rank, validated.group, 1e3 * validated.seconds,
+                     slower_text(validated), validated.weights, printable(validated.host),
+                     validated.gpu.empty() ? "" : ", ", printable(validated.gpu));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace hvd::bench::coll {
 namespace {
 
-std::vector<bool> places(Collective collective, Place wanted) {
+std::vector<bool> places(MeasuredCollective collective, Place wanted) {
   std::vector<bool> in_place;
   if (wanted != Place::kInPlace && has_out_of_place(collective)) in_place.push_back(false);
   if (wanted != Place::kOutOfPlace && has_in_place(collective)) in_place.push_back(true);
@@ -25,7 +25,7 @@ std::vector<Problem> make_problems(const CollOptions& options, int ranks) {
   const auto add = [&](const Problem& problem) {
     if (std::find(problems.begin(), problems.end(), problem) == problems.end()) problems.push_back(problem);
   };
-  for (const Collective collective : options.collectives) {
+  for (const MeasuredCollective collective : options.collectives) {
     for (const DataType type : options.types) {
       for (const ReduceOp op : options.ops) {
         for (const std::size_t bytes : options.sizes) {
@@ -72,7 +72,7 @@ std::vector<Cell> make_cells(const CollOptions& options, int ranks, bool one_mem
       cells.push_back({problem, variant, group});
     }
     const bool has_bare = options.bound && one_memory && !options.gpus;
-    const bool moves = problem.collective != Collective::kBarrier && (ranks > 1 || !problem.in_place);
+    const bool moves = problem.collective != MeasuredCollective::kBarrier && (ranks > 1 || !problem.in_place);
     if (has_bare && moves) cells.push_back({problem, kBare, group});
   }
   return cells;
@@ -99,9 +99,9 @@ std::string memory_objection(const CollOptions& options, const std::vector<Cell>
                              std::size_t cache_bytes, const MemoryBudget& budget) {
   const std::size_t arenas = budget.arenas * static_cast<std::size_t>(budget.ranks);
   if (budget.free_bytes == 0 || arenas == 0) return {};
-  const std::size_t each = arena_bytes(options, cells, ranks, cache_bytes);
+  const std::size_t arena = arena_bytes(options, cells, ranks, cache_bytes);
   const std::size_t available = budget.free_bytes / arenas;
-  if (each <= available) return {};
+  if (arena <= available) return {};
   const std::size_t cold = options.warm ? 0 : 2 * cache_bytes;
   const std::size_t largest = std::max<std::size_t>(1, options.sizes.empty() ? 1 : options.sizes.back());
   const std::size_t smallest = std::max<std::size_t>(1, options.sizes.empty() ? 1 : options.sizes.front());
@@ -127,7 +127,7 @@ std::string memory_objection(const CollOptions& options, const std::vector<Cell>
     advice = fmt::format("-e {}{} would fit", keep_cold ? fits_cold : fits_warm, keep_cold ? "" : warm);
   }
   return fmt::format("coll: these sizes need {} buffers of {} on {} rank(s) of {}, and {} is free; {}", arenas,
-                     bytes_text(static_cast<double>(each)), budget.ranks, budget.place,
+                     bytes_text(static_cast<double>(arena)), budget.ranks, budget.place,
                      bytes_text(static_cast<double>(budget.free_bytes)), advice);
 }
 

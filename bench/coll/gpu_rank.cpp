@@ -3,7 +3,7 @@
 #include <exception>
 #include <utility>
 
-#include "bench/world/agreement.h"
+#include "bench/world/settings.h"
 #include "engine/base/assert.h"
 #include "engine/comm/device_communicator.h"
 
@@ -22,9 +22,9 @@ std::unique_ptr<comm::Communicator> over_nccl(std::unique_ptr<comm::Communicator
 
 }  // namespace
 
-GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Communicator>>& hosts, GpuBackend* gpus,
-                Patience patience) {
+GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Communicator>>& hosts, GpuBackend* gpus) {
   if (!options.gpus) return {nullptr, std::move(hosts)};
+  const Patience patience = options.startup_deadline;
   HVD_ASSERT(gpus != nullptr);
   const gpu::DeviceList list = gpus->list();
   const std::string absence = gpu_absence(list);

@@ -11,7 +11,6 @@
 #include "bench/coll/options.h"
 #include "bench/coll/rank.h"
 #include "bench/world/gpu_backend.h"
-#include "engine/base/deadline.h"
 #include "engine/comm/communicator.h"
 #include "engine/gpu/runtime.h"
 
@@ -27,8 +26,7 @@ struct GpuRank {
 /// the control plane of an NCCL communicator. On CPUs GpuRank::variants are `hosts` themselves, and `gpus` may be null.
 /// Errors: invalid_argument, on all ranks, if a rank has no GPU or shares its GPU with another rank; the errors of
 /// GpuRuntime and make_nccl(), which the rank's peers also receive.
-GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Communicator>>& hosts, GpuBackend* gpus,
-                Patience patience);
+GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Communicator>>& hosts, GpuBackend* gpus);
 
 /// Call after a fault. Ends the peers' waits with `reason`, and ends this rank's work on the GPU so that GPU memory can
 /// be freed. Calls `at_rest` when the GPU has no work left; `at_rest` must destroy the graphs that hold operations and

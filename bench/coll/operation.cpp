@@ -34,14 +34,14 @@ struct Piece {
 /// element 0 of its pattern.
 std::vector<Piece> inputs(const Problem& problem, Buffers at, int rank, int ranks) {
   switch (problem.collective) {
-    case Collective::kAllReduce:
-    case Collective::kReduceScatter:
+    case MeasuredCollective::kAllReduce:
+    case MeasuredCollective::kReduceScatter:
       return {{at.in, problem.in_count(ranks), reduction_input(rank, ranks, problem.type, problem.op)}};
-    case Collective::kAllGather: return {{at.in, problem.share(rank), message(rank, 0, problem.type)}};
-    case Collective::kBroadcast:
+    case MeasuredCollective::kAllGather: return {{at.in, problem.share(rank), message(rank, 0, problem.type)}};
+    case MeasuredCollective::kBroadcast:
       // Every rank fills its buffer with its own pattern, so that the check detects a broadcast that does nothing.
       return {{at.in, problem.count, message(rank, 0, problem.type)}};
-    case Collective::kAllToAll: {
+    case MeasuredCollective::kAllToAll: {
       std::vector<Piece> pieces;
       pieces.reserve(static_cast<std::size_t>(ranks));
       std::byte* next = at.in;
@@ -52,20 +52,21 @@ std::vector<Piece> inputs(const Problem& problem, Buffers at, int rank, int rank
       }
       return pieces;
     }
-    case Collective::kBarrier: break;
+    case MeasuredCollective::kBarrier: break;
   }
   return {};
 }
 
 std::vector<Piece> results(const Problem& problem, Buffers at, int rank, int ranks) {
   switch (problem.collective) {
-    case Collective::kAllReduce: return {{at.out, problem.count, reduction_result(ranks, problem.type, problem.op)}};
-    case Collective::kReduceScatter:
+    case MeasuredCollective::kAllReduce:
+      return {{at.out, problem.count, reduction_result(ranks, problem.type, problem.op)}};
+    case MeasuredCollective::kReduceScatter:
       return {{at.out, problem.share(rank), reduction_result(ranks, problem.type, problem.op), problem.before(rank)}};
-    case Collective::kBroadcast: return {{at.out, problem.count, message(0, 0, problem.type)}};
-    case Collective::kAllGather:
-    case Collective::kAllToAll: {
-      const bool to_me = problem.collective == Collective::kAllToAll;
+    case MeasuredCollective::kBroadcast: return {{at.out, problem.count, message(0, 0, problem.type)}};
+    case MeasuredCollective::kAllGather:
+    case MeasuredCollective::kAllToAll: {
+      const bool to_me = problem.collective == MeasuredCollective::kAllToAll;
       std::vector<Piece> pieces;
       pieces.reserve(static_cast<std::size_t>(ranks));
       std::byte* next = at.out;
@@ -76,17 +77,17 @@ std::vector<Piece> results(const Problem& problem, Buffers at, int rank, int ran
       }
       return pieces;
     }
-    case Collective::kBarrier: break;
+    case MeasuredCollective::kBarrier: break;
   }
   return {};
 }
 
-/// Splits `piece` into parts that fit into the staging memory. Calls `each(memory, bytes, phase)` for each part.
-template <class Each>
-void for_each_part(const Piece& piece, std::size_t element, Each&& each) {
+/// Splits `piece` into parts that fit into the staging memory. Calls `call(memory, bytes, phase)` for each part.
+template <class Call>
+void for_each_part(const Piece& piece, std::size_t element, Call&& call) {
   for (std::size_t done = 0; done < piece.count; done += kStagingElements) {
     const std::size_t take = std::min(kStagingElements, piece.count - done);
-    each(piece.begin + done * element, take * element, piece.phase + done);
+    call(piece.begin + done * element, take * element, piece.phase + done);
   }
 }
 
@@ -117,8 +118,8 @@ Buffers Arena::next(const Problem& problem, const comm::Topology& topology) {
   }
   const std::size_t own = problem.before(topology.rank) * size_of(problem.type);
   Buffers buffers{begin, begin};
-  if (problem.collective == Collective::kReduceScatter) buffers.out += own;
-  if (problem.collective == Collective::kAllGather) buffers.in += own;
+  if (problem.collective == MeasuredCollective::kReduceScatter) buffers.out += own;
+  if (problem.collective == MeasuredCollective::kAllGather) buffers.in += own;
   return buffers;
 }
 
@@ -138,17 +139,17 @@ void start(comm::Communicator& communicator, const Problem& problem, Buffers at,
   comm::DataPlane& plane = communicator.data();
   const DataType type = problem.type;
   switch (problem.collective) {
-    case Collective::kAllReduce:
+    case MeasuredCollective::kAllReduce:
       if (problem.in_place) return plane.all_reduce(at.out, problem.count, type, problem.op, deadline);
       return plane.all_reduce_into(at.out, at.in, problem.count, type, problem.op, deadline);
-    case Collective::kBroadcast: return plane.broadcast(at.out, problem.count * size_of(type), 0, deadline);
-    case Collective::kBarrier: return communicator.control().barrier(deadline);
-    case Collective::kReduceScatter:
-    case Collective::kAllGather:
-    case Collective::kAllToAll: break;
+    case MeasuredCollective::kBroadcast: return plane.broadcast(at.out, problem.count * size_of(type), 0, deadline);
+    case MeasuredCollective::kBarrier: return communicator.control().barrier(deadline);
+    case MeasuredCollective::kReduceScatter:
+    case MeasuredCollective::kAllGather:
+    case MeasuredCollective::kAllToAll: break;
   }
   const comm::Topology& topology = communicator.topology();
-  if (problem.collective == Collective::kAllToAll) {
+  if (problem.collective == MeasuredCollective::kAllToAll) {
     std::vector<std::size_t> send, receive;
     send.reserve(topology.hosts.size());
     receive.reserve(topology.hosts.size());
@@ -159,26 +160,27 @@ void start(comm::Communicator& communicator, const Problem& problem, Buffers at,
     return plane.all_to_all(at.out, receive, at.in, send, type, deadline);
   }
   const std::vector<std::size_t> counts = problem.shares(topology.size);
-  if (problem.collective == Collective::kAllGather) return plane.all_gather(at.out, at.in, counts, type, deadline);
+  if (problem.collective == MeasuredCollective::kAllGather)
+    return plane.all_gather(at.out, at.in, counts, type, deadline);
   plane.reduce_scatter(at.out, at.in, counts, type, problem.op, deadline);
 }
 
 Problem bare_shape(const Problem& problem, int ranks) {
   if (reduces(problem.collective)) return problem;
-  return {Collective::kAllReduce, problem.out_count(ranks), problem.type, ReduceOp::kSum, false, false};
+  return {MeasuredCollective::kAllReduce, problem.out_count(ranks), problem.type, ReduceOp::kSum, false, false};
 }
 
 void run_bare(const Problem& problem, Buffers at, const comm::Topology& topology) {
   const auto ranks = static_cast<std::size_t>(topology.size);
   const std::size_t element = size_of(problem.type);
   if (!reduces(problem.collective)) {
-    const bool root = problem.collective == Collective::kBroadcast && topology.rank == 0;
-    const bool has_own = problem.collective == Collective::kAllGather && problem.in_place;
+    const bool root = problem.collective == MeasuredCollective::kBroadcast && topology.rank == 0;
+    const bool has_own = problem.collective == MeasuredCollective::kAllGather && problem.in_place;
     const std::size_t there = root || has_own ? problem.share(topology.rank) : 0;
     std::memcpy(at.out, at.in, (problem.out_count(topology.size) - there) * element);
     return;
   }
-  const bool everywhere = problem.collective == Collective::kAllReduce;
+  const bool everywhere = problem.collective == MeasuredCollective::kAllReduce;
   // If shares are ragged, use the mean share, because the work is least if all ranks have equal shares.
   const std::size_t share = everywhere ? problem.count / ranks : problem.in_count(topology.size) / ranks;
   if (share == 0) return;

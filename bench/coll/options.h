@@ -1,6 +1,7 @@
 // The options of `hvd_bench coll`. Plain data; bench/cli/coll/command.h parses them, session.h uses them.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "bench/coll/problem.h"
+#include "bench/world/world_options.h"
+#include "engine/base/deadline.h"
 #include "engine/comm/communicator.h"
 
 namespace hvd::bench::coll {
@@ -31,12 +34,13 @@ struct Variant {
 };
 
 // NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): one per process; grouped by meaning, not by size
-struct CollOptions {
-  std::vector<Collective> collectives{Collective::kAllReduce};
+struct CollOptions : WorldOptions {
+  std::vector<MeasuredCollective> collectives{MeasuredCollective::kAllReduce};
   std::vector<std::size_t> sizes;  ///< bytes, ascending
   std::vector<DataType> types{DataType::kF32};
   std::vector<ReduceOp> ops{ReduceOp::kSum};
   Place place = Place::kBoth;
+  Patience deadline{std::chrono::seconds(60), "--deadline-seconds"};  ///< of every wait for another rank
   bool gpus = false;                         ///< buffers are in GPU memory, one GPU per rank, and NCCL operates on them
   std::vector<Variant> variants{Variant{}};  ///< at least one; the first variant is the base of comparisons
   std::size_t least_samples = 20;

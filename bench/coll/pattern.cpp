@@ -90,7 +90,8 @@ std::int64_t draw(int rank, std::size_t i, std::int64_t bound) {
 /// Returns a number of at least 0. The sum over all ranks is at most `limit`. If there are more ranks than `limit`,
 /// then `limit` of the ranks return 1 and the others 0.
 double addend(int rank, int ranks, std::size_t i, std::int64_t limit) {
-  if (const std::int64_t each = limit / ranks; each > 0) return static_cast<double>(draw(rank, i, each + 1));
+  if (const std::int64_t per_rank = limit / ranks; per_rank > 0)
+    return static_cast<double>(draw(rank, i, per_rank + 1));
   return (i + static_cast<std::size_t>(rank)) % static_cast<std::size_t>(ranks) < static_cast<std::size_t>(limit) ? 1
                                                                                                                   : 0;
 }
@@ -107,8 +108,8 @@ double factor(int rank, int ranks, std::size_t i) {
 /// over many ranks in a narrow type would be 0 everywhere.
 double average_addend(int rank, int ranks, std::size_t i, std::int64_t limit) {
   constexpr int kCommon = 1 << 30;  // a random stream that belongs to no rank
-  const std::int64_t each = limit / ranks;
-  return each > 0 && draw(kCommon, i, 2) == 1 ? static_cast<double>(each) : addend(rank, ranks, i, limit);
+  const std::int64_t per_rank = limit / ranks;
+  return per_rank > 0 && draw(kCommon, i, 2) == 1 ? static_cast<double>(per_rank) : addend(rank, ranks, i, limit);
 }
 
 double operand(int rank, int ranks, std::size_t i, std::int64_t limit, ReduceOp op) {
@@ -157,20 +158,20 @@ void Pattern::fill(std::span<std::byte> to, std::size_t phase) const {
   }
 }
 
-std::uint64_t Pattern::wrong(std::span<const std::byte> found, std::size_t phase) const {
-  const std::size_t each = size_of(type_);
+std::uint64_t Pattern::wrong(std::span<const std::byte> elements, std::size_t phase) const {
+  const std::size_t element = size_of(type_);
   std::uint64_t count = 0;
-  std::size_t at = phase % kPeriod * each;
-  while (!found.empty()) {
-    const std::size_t take = std::min(found.size(), bytes_.size() - at);
-    if (std::memcmp(found.data(), bytes_.data() + at, take) != 0) {
-      for (std::size_t i = 0; i < take; i += each) {
-        const double wanted = values_[(at + i) / each];
+  std::size_t at = phase % kPeriod * element;
+  while (!elements.empty()) {
+    const std::size_t take = std::min(elements.size(), bytes_.size() - at);
+    if (std::memcmp(elements.data(), bytes_.data() + at, take) != 0) {
+      for (std::size_t i = 0; i < take; i += element) {
+        const double wanted = values_[(at + i) / element];
         // Written as !(a <= b) and not as a > b, so that a NaN counts as wrong.
-        if (!(std::abs(decode(type_, found.data() + i) - wanted) <= slack_ * std::abs(wanted))) ++count;
+        if (!(std::abs(decode(type_, elements.data() + i) - wanted) <= slack_ * std::abs(wanted))) ++count;
       }
     }
-    found = found.subspan(take);
+    elements = elements.subspan(take);
     at = 0;
   }
   return count;

@@ -22,8 +22,8 @@ class Pattern {
   Pattern(DataType type, const std::vector<double>& values, double slack = 0);
   /// Fills `to`, whose size is a multiple of the element size.
   void fill(std::span<std::byte> to, std::size_t phase) const;
-  /// Returns the number of elements of `found` whose relative difference from the pattern is above `slack`.
-  [[nodiscard]] std::uint64_t wrong(std::span<const std::byte> found, std::size_t phase) const;
+  /// Returns the number of `elements` whose relative difference from the pattern is above `slack`.
+  [[nodiscard]] std::uint64_t wrong(std::span<const std::byte> elements, std::size_t phase) const;
 
  private:
   DataType type_;

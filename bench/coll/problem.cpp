@@ -20,40 +20,40 @@ constexpr std::size_t kMaxSizes = 4096;
 
 template <class Names, class Value>
 std::string_view find_name(const Names& names, Value value) noexcept {
-  const auto found = std::find_if(names.begin(), names.end(), [&](const auto& each) { return each.first == value; });
+  const auto found = std::find_if(names.begin(), names.end(), [&](const auto& entry) { return entry.first == value; });
   return found == names.end() ? "unknown" : found->second;
 }
 
 }  // namespace
 
-std::string_view name(Collective collective) noexcept {
+std::string_view name(MeasuredCollective collective) noexcept {
   switch (collective) {
-    case Collective::kAllReduce: return "all_reduce";
-    case Collective::kReduceScatter: return "reduce_scatter";
-    case Collective::kAllGather: return "all_gather";
-    case Collective::kAllToAll: return "all_to_all";
-    case Collective::kBroadcast: return "broadcast";
-    case Collective::kBarrier: return "barrier";
+    case MeasuredCollective::kAllReduce: return "all_reduce";
+    case MeasuredCollective::kReduceScatter: return "reduce_scatter";
+    case MeasuredCollective::kAllGather: return "all_gather";
+    case MeasuredCollective::kAllToAll: return "all_to_all";
+    case MeasuredCollective::kBroadcast: return "broadcast";
+    case MeasuredCollective::kBarrier: return "barrier";
   }
   return "unknown";
 }
 
-bool reduces(Collective collective) noexcept {
-  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+bool reduces(MeasuredCollective collective) noexcept {
+  return collective == MeasuredCollective::kAllReduce || collective == MeasuredCollective::kReduceScatter;
 }
 
-bool has_in_place(Collective collective) noexcept {
-  return collective != Collective::kAllToAll && collective != Collective::kBarrier;
+bool has_in_place(MeasuredCollective collective) noexcept {
+  return collective != MeasuredCollective::kAllToAll && collective != MeasuredCollective::kBarrier;
 }
 
-bool has_out_of_place(Collective collective) noexcept { return collective != Collective::kBroadcast; }
+bool has_out_of_place(MeasuredCollective collective) noexcept { return collective != MeasuredCollective::kBroadcast; }
 
 std::string_view nccl_name(DataType type) noexcept { return find_name(kTypeNames, type); }
 std::string_view nccl_name(ReduceOp op) noexcept { return find_name(kOpNames, op); }
 
-bool has_shares(Collective collective) noexcept {
-  return collective == Collective::kReduceScatter || collective == Collective::kAllGather ||
-         collective == Collective::kAllToAll;
+bool has_shares(MeasuredCollective collective) noexcept {
+  return collective == MeasuredCollective::kReduceScatter || collective == MeasuredCollective::kAllGather ||
+         collective == MeasuredCollective::kAllToAll;
 }
 
 std::size_t Problem::share(int rank) const { return ragged ? count * static_cast<std::size_t>(rank + 1) : count; }
@@ -64,24 +64,24 @@ std::size_t Problem::total(int ranks) const {
 }
 
 std::vector<std::size_t> Problem::shares(int ranks) const {
-  std::vector<std::size_t> each;
-  each.reserve(static_cast<std::size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) each.push_back(share(rank));
-  return each;
+  std::vector<std::size_t> counts;
+  counts.reserve(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) counts.push_back(share(rank));
+  return counts;
 }
 
 std::size_t Problem::message(int from, int to, int ranks) const { return share((from + to) % ranks); }
 
 std::size_t Problem::in_count(int ranks) const {
-  const bool all = collective == Collective::kReduceScatter || collective == Collective::kAllToAll;
+  const bool all = collective == MeasuredCollective::kReduceScatter || collective == MeasuredCollective::kAllToAll;
   if (all) return total(ranks);
-  return collective == Collective::kAllGather ? share(ranks - 1) : count;
+  return collective == MeasuredCollective::kAllGather ? share(ranks - 1) : count;
 }
 
 std::size_t Problem::out_count(int ranks) const {
-  const bool all = collective == Collective::kAllGather || collective == Collective::kAllToAll;
+  const bool all = collective == MeasuredCollective::kAllGather || collective == MeasuredCollective::kAllToAll;
   if (all) return total(ranks);
-  return collective == Collective::kReduceScatter ? share(ranks - 1) : count;
+  return collective == MeasuredCollective::kReduceScatter ? share(ranks - 1) : count;
 }
 
 std::size_t Problem::bytes(int ranks) const { return std::max(in_count(ranks), out_count(ranks)) * size_of(type); }
@@ -92,8 +92,9 @@ std::size_t Problem::footprint(int ranks) const {
   return in_place ? std::max(in, out) : in + out;
 }
 
-Problem problem_of(Collective collective, std::size_t bytes, DataType type, ReduceOp op, ProblemForm form, int ranks) {
-  if (collective == Collective::kBarrier) return {collective, 0, DataType::kU8, ReduceOp::kSum, false, false};
+Problem problem_of(MeasuredCollective collective, std::size_t bytes, DataType type, ReduceOp op, ProblemForm form,
+                   int ranks) {
+  if (collective == MeasuredCollective::kBarrier) return {collective, 0, DataType::kU8, ReduceOp::kSum, false, false};
   Problem problem{collective,    1,
                   type,          reduces(collective) ? op : ReduceOp::kSum,
                   form.in_place, form.ragged && has_shares(collective)};
@@ -102,21 +103,21 @@ Problem problem_of(Collective collective, std::size_t bytes, DataType type, Redu
   return problem;
 }
 
-int root_of(const Problem& problem) noexcept { return problem.collective == Collective::kBroadcast ? 0 : -1; }
+int root_of(const Problem& problem) noexcept { return problem.collective == MeasuredCollective::kBroadcast ? 0 : -1; }
 
 std::string_view reduction_name(const Problem& problem) noexcept {
   return reduces(problem.collective) ? nccl_name(problem.op) : std::string_view("none");
 }
 
-double bus_factor(Collective collective, int ranks) noexcept {
+double bus_factor(MeasuredCollective collective, int ranks) noexcept {
   const double share = static_cast<double>(ranks - 1) / ranks;
   switch (collective) {
-    case Collective::kAllReduce: return 2 * share;
-    case Collective::kReduceScatter:
-    case Collective::kAllGather:
-    case Collective::kAllToAll: return share;
-    case Collective::kBroadcast: return 1;
-    case Collective::kBarrier: return 0;
+    case MeasuredCollective::kAllReduce: return 2 * share;
+    case MeasuredCollective::kReduceScatter:
+    case MeasuredCollective::kAllGather:
+    case MeasuredCollective::kAllToAll: return share;
+    case MeasuredCollective::kBroadcast: return 1;
+    case MeasuredCollective::kBarrier: return 0;
   }
   return 0;
 }

@@ -16,19 +16,29 @@
 
 namespace hvd::bench::coll {
 
-enum class Collective : std::uint8_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll, kBroadcast, kBarrier };
-inline constexpr std::array kCollectives{Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                                         Collective::kAllToAll,  Collective::kBroadcast,     Collective::kBarrier};
+/// The operations that a session can measure. (core::Collective also has groups of tensors, which have no size of their
+/// own.)
+enum class MeasuredCollective : std::uint8_t {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kAllToAll,
+  kBroadcast,
+  kBarrier
+};
+inline constexpr std::array kMeasuredCollectives{MeasuredCollective::kAllReduce, MeasuredCollective::kReduceScatter,
+                                                 MeasuredCollective::kAllGather, MeasuredCollective::kAllToAll,
+                                                 MeasuredCollective::kBroadcast, MeasuredCollective::kBarrier};
 
 /// Returns "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast" or "barrier".
-std::string_view name(Collective collective) noexcept;
+std::string_view name(MeasuredCollective collective) noexcept;
 /// Returns true if the operation does arithmetic. Problem::op matters only for these operations.
-bool reduces(Collective collective) noexcept;
+bool reduces(MeasuredCollective collective) noexcept;
 /// has_in_place() returns true if the data plane supports the operation with input and output in the same memory (in
 /// place), has_out_of_place() if it supports them in different memory. A barrier has no memory and counts as out of
 /// place.
-bool has_in_place(Collective collective) noexcept;
-bool has_out_of_place(Collective collective) noexcept;
+bool has_in_place(MeasuredCollective collective) noexcept;
+bool has_out_of_place(MeasuredCollective collective) noexcept;
 
 /// The names of nccl-tests in the order of nccl-tests, and "int16", which nccl-tests does not have.
 inline constexpr std::array<std::pair<DataType, std::string_view>, kDataTypes> kTypeNames{
@@ -54,10 +64,10 @@ std::string_view nccl_name(ReduceOp op) noexcept;
 inline constexpr std::size_t kBufferAlignment = 64;
 
 /// Returns true if the operation's input or output consists of shares, one for each rank.
-bool has_shares(Collective collective) noexcept;
+bool has_shares(MeasuredCollective collective) noexcept;
 
 struct Problem {
-  Collective collective = Collective::kAllReduce;
+  MeasuredCollective collective = MeasuredCollective::kAllReduce;
   /// all_reduce and broadcast: number of elements. barrier: 0. Operations with shares: number of elements in the
   /// smallest share.
   std::size_t count = 0;
@@ -100,11 +110,12 @@ struct ProblemForm {
 };
 /// Returns a problem of about `bytes`, rounded down to shares of whole elements, with at least one element per share.
 /// For 0 bytes the problem has no elements.
-Problem problem_of(Collective collective, std::size_t bytes, DataType type, ReduceOp op, ProblemForm form, int ranks);
+Problem problem_of(MeasuredCollective collective, std::size_t bytes, DataType type, ReduceOp op, ProblemForm form,
+                   int ranks);
 
 /// Returns bus bandwidth / algorithm bandwidth. With n ranks this is 2 (n - 1) / n for all_reduce, 1 for broadcast, 0
 /// for barrier, and (n - 1) / n for other collectives.
-double bus_factor(Collective collective, int ranks) noexcept;
+double bus_factor(MeasuredCollective collective, int ranks) noexcept;
 
 /// The sizes of a sweep, in bytes. Sizes grow by a step or by a factor.
 struct SizeRange {

@@ -43,9 +43,9 @@ constexpr std::size_t kGpuCacheBytes = std::size_t{128} << 20;
 
 /// Returns the free bytes of /dev/shm; 0: unknown. A Docker container has 64 MiB unless --shm-size says otherwise.
 std::size_t shared_memory_left() {
-  struct statvfs found = {};
-  if (::statvfs("/dev/shm", &found) != 0) return 0;
-  return std::max<std::size_t>(1, std::size_t{found.f_bavail} * found.f_frsize);
+  struct statvfs shared_memory = {};
+  if (::statvfs("/dev/shm", &shared_memory) != 0) return 0;
+  return std::max<std::size_t>(1, std::size_t{shared_memory.f_bavail} * shared_memory.f_frsize);
 }
 
 /// Collective. Returns the maximum of `own` over all ranks, so that all ranks have arenas of the same size.
@@ -68,45 +68,46 @@ std::string list_of(const Items& items, Name&& name_of) {
 
 RunSettings settings_of(const CollOptions& options) {
   const auto number = [](std::size_t value) { return std::to_string(value); };
-  return {{"the command", "coll"},
-          {"--collective", list_of(options.collectives, [](Collective each) { return name(each); })},
-          {"the sizes (bytes)", list_of(options.sizes, number)},
-          {"-d", list_of(options.types, [](DataType each) { return nccl_name(each); })},
-          {"-o", list_of(options.ops, [](ReduceOp each) { return nccl_name(each); })},
-          {"--place", number(static_cast<std::size_t>(options.place))},
-          {"-z", number(static_cast<std::size_t>(options.pace))},
-          {"-G", number(options.graph_launches)},
-          {"--ragged", options.ragged ? "on" : "off"},
-          {"-c", number(options.checks)},
-          {"--warm", options.warm ? "on" : "off"},
-          {"--device", options.gpus ? "cuda" : "cpu"},
-          {std::string(kMaxCpuIsa), vector_level_limit().empty() ? "not set" : vector_level_limit()},
-          {"--no-bound", options.bound ? "off" : "on"},
-          {"--find-crossovers", options.find_crossovers ? "on" : "off"},
-          {"--tuning-folder", options.tuning_folder.empty() ? "not given" : "given"},
-          {"the communicators", list_of(options.variants, [](const Variant& each) {
-             return fmt::format("{}:{}:{}:{}", each.name, comm::name(each.comm.algorithm), each.comm.segment_bytes,
-                                each.registered ? "registered" : "plain");
-           })}};
+  return {
+      {"the command", "coll"},
+      {"--collective", list_of(options.collectives, [](MeasuredCollective collective) { return name(collective); })},
+      {"the sizes (bytes)", list_of(options.sizes, number)},
+      {"-d", list_of(options.types, [](DataType type) { return nccl_name(type); })},
+      {"-o", list_of(options.ops, [](ReduceOp op) { return nccl_name(op); })},
+      {"--place", number(static_cast<std::size_t>(options.place))},
+      {"-z", number(static_cast<std::size_t>(options.pace))},
+      {"-G", number(options.graph_launches)},
+      {"--ragged", options.ragged ? "on" : "off"},
+      {"-c", number(options.checks)},
+      {"--warm", options.warm ? "on" : "off"},
+      {"--device", options.gpus ? "cuda" : "cpu"},
+      {std::string(kMaxCpuIsa), vector_level_limit().empty() ? "not set" : vector_level_limit()},
+      {"--no-bound", options.bound ? "off" : "on"},
+      {"--find-crossovers", options.find_crossovers ? "on" : "off"},
+      {"--tuning-folder", options.tuning_folder.empty() ? "not given" : "given"},
+      {"the communicators", list_of(options.variants, [](const Variant& variant) {
+         return fmt::format("{}:{}:{}:{}", variant.name, comm::name(variant.comm.algorithm), variant.comm.segment_bytes,
+                            variant.registered ? "registered" : "plain");
+       })}};
 }
 
-Rank::Rank(const CollOptions& options, Variants variants, Patience patience, gpu::GpuRuntime* gpu)
+Rank::Rank(const CollOptions& options, Variants variants, gpu::GpuRuntime* gpu)
     : options_(options),
       variants_(variants),
-      patience_(patience),
       gpu_(gpu),
       topology_(variants[0]->topology()),
       cells_(make_cells(options, topology_.size, topology_.nodes == 1)) {}
 
 void Rank::prepare() {
   comm::Communicator& first = *variants_[0];
-  require_agreement(first, settings_of(options_), patience_.from_now());
-  cache_bytes_ = agreed_cache(first.control(), gpu_ ? kGpuCacheBytes : last_level_cache(), patience_.from_now());
-  require_no_objection(first, graph_objection(), patience_.from_now());
-  require_no_objection(first, memory_objection(), patience_.from_now());
+  require_equal_settings(first, settings_of(options_), options_.deadline.from_now());
+  cache_bytes_ =
+      agreed_cache(first.control(), gpu_ ? kGpuCacheBytes : last_level_cache(), options_.deadline.from_now());
+  require_no_objection(first, graph_objection(), options_.deadline.from_now());
+  require_no_objection(first, memory_objection(), options_.deadline.from_now());
   const std::string mine = to_text(rank_cores());
   std::vector<RankCores> cores;
-  for (const comm::Bytes& theirs : first.control().gather(std::as_bytes(std::span(mine)), patience_.from_now())) {
+  for (const comm::Bytes& theirs : first.control().gather(std::as_bytes(std::span(mine)), options_.deadline.from_now())) {
     cores.push_back(parse_rank_cores(comm::text_of(theirs)));
   }
   oversubscribed_ = topology_.rank == 0 && share_cores(cores, topology_.hosts, 1).oversubscribed;
@@ -115,8 +116,9 @@ void Rank::prepare() {
   std::size_t of_planes = 0;
   for (const std::unique_ptr<comm::Communicator>& variant : variants_) {
     const bool wanted = from_plane(options_, options_.variants[arenas_.size()]);
-    arenas_.push_back(!wanted ? nullptr
-                              : std::make_unique<Arena>(variant->data(), arena_bytes_, places, patience_.from_now()));
+    arenas_.push_back(
+        !wanted ? nullptr
+                : std::make_unique<Arena>(variant->data(), arena_bytes_, places, options_.deadline.from_now()));
     of_planes += wanted ? 1 : 0;
   }
   if (arena_count(options_, cells_) > of_planes) plain_ = std::make_unique<Arena>(arena_bytes_, places);
@@ -161,7 +163,9 @@ std::string Rank::memory_objection() {
   return objection({"this host in /dev/shm", topology_.local_size, shared, shared_memory_left()});
 }
 
-void Rank::fill(Arena& arena) { fill_ordinary(variants_[0]->data(), arena.bytes(), staging_, patience_.from_now()); }
+void Rank::fill(Arena& arena) {
+  fill_ordinary(variants_[0]->data(), arena.bytes(), staging_, options_.deadline.from_now());
+}
 
 comm::Bytes Rank::perform(const Order& order) {
   std::vector<std::int64_t> answer;
@@ -181,39 +185,39 @@ comm::Bytes Rank::perform(const Order& order) {
 
 void Rank::follow() {
   for (Order order = hear(); order.task != Task::kEnd; order = hear()) {
-    control().gather(perform(order), patience_.from_now());
+    control().gather(perform(order), options_.deadline.from_now());
   }
 }
 
 std::vector<std::vector<std::int64_t>> Rank::ask(const Order& order, std::size_t values) {
   std::vector<std::uint32_t> words{static_cast<std::uint32_t>(order.task)};
   for (const Visit& visit : order.visits) words.insert(words.end(), {visit.cell, visit.batch});
-  control().broadcast(bytes_of(words), 0, patience_.from_now());
+  control().broadcast(bytes_of(words), 0, options_.deadline.from_now());
   std::vector<std::vector<std::int64_t>> answers;
   if (order.task == Task::kEnd) return answers;
-  for (const comm::Bytes& answer : control().gather(perform(order), patience_.from_now())) {
+  for (const comm::Bytes& answer : control().gather(perform(order), options_.deadline.from_now())) {
     answers.push_back(values_of<std::int64_t>(answer, values));
   }
   return answers;
 }
 
 Order Rank::hear() {
-  const comm::Bytes message = control().broadcast({}, 0, patience_.from_now());
+  const comm::Bytes message = control().broadcast({}, 0, options_.deadline.from_now());
   const auto words = values_of<std::uint32_t>(message, message.size() / sizeof(std::uint32_t));
   Order order{static_cast<Task>(words.at(0)), {}};
   for (std::size_t i = 1; i + 1 < words.size(); i += 2) order.visits.push_back({words[i], words[i + 1]});
   return order;
 }
 
-void Rank::barrier() { control().barrier(patience_.from_now()); }
+void Rank::barrier() { control().barrier(options_.deadline.from_now()); }
 
 // Sets offset_ and returns its uncertainty. An offset that is smaller than its uncertainty becomes 0, because ranks of
 // a host share a clock.
 std::int64_t Rank::read_clock() {
-  const ClockOffset found = estimate_clock_offset(*variants_[0], patience_);
-  const bool one_clock = std::chrono::abs(found.offset) <= found.uncertainty;
-  offset_ = one_clock ? std::chrono::nanoseconds(0) : found.offset;
-  return one_clock ? 0 : found.uncertainty.count();
+  const ClockOffset clock = estimate_clock_offset(*variants_[0], options_.deadline);
+  const bool one_clock = std::chrono::abs(clock.offset) <= clock.uncertainty;
+  offset_ = one_clock ? std::chrono::nanoseconds(0) : clock.offset;
+  return one_clock ? 0 : clock.uncertainty.count();
 }
 
 Arena& Rank::arena_of(const Cell& cell) {
@@ -261,7 +265,7 @@ void Rank::enqueue_sample(const Visit& visit, Deadline deadline) {
 // sample, so the first event occurs at once.
 void Rank::sample(const Visit& visit, std::vector<std::int64_t>& answer) {
   const Cell& cell = cells_.at(visit.cell);
-  const Deadline deadline = patience_.from_now();
+  const Deadline deadline = options_.deadline.from_now();
   if (options_.warm) {
     // Other cells have used the caches since this cell's last visit, so an untimed operation loads this cell's buffers.
     run(cell, 1, deadline);
@@ -299,17 +303,17 @@ std::uint64_t Rank::check_cell(std::uint32_t index) {
   gpu::Graph graph;  // only one operation: in place, a second operation would get the first one's result as input
   if (!graphs_.empty()) {
     graphs_[index] = {};  // the graph of the samples is not needed now: the cell has all its samples
-    graph = capture(cell, [&] { start(communicator, cell.problem, at, patience_.from_now()); });
+    graph = capture(cell, [&] { start(communicator, cell.problem, at, options_.deadline.from_now()); });
     once = [&] { gpu_->launch(graph, on_gpu(cell).device().stream()); };
   }
   std::uint64_t wrong = 0;
   for (std::size_t pass = 0; pass < options_.checks; ++pass) {
-    wrong += check(communicator, cell.problem, at, staging_, patience_.from_now(), once);
+    wrong += check(communicator, cell.problem, at, staging_, options_.deadline.from_now(), once);
   }
   // The check leaves small integers in the buffers. Read as numbers of another type, their bits are denormal numbers,
   // which would slow later cells of that type.
   fill_ordinary(communicator.data(), {std::min(at.in, at.out), cell.problem.footprint(topology_.size)}, staging_,
-                patience_.from_now());
+                options_.deadline.from_now());
   return wrong;
 }
 

@@ -15,7 +15,7 @@
 #include "bench/coll/operation.h"
 #include "bench/coll/options.h"
 #include "bench/coll/schedule.h"
-#include "bench/world/agreement.h"
+#include "bench/world/settings.h"
 #include "engine/base/deadline.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/device_communicator.h"
@@ -39,7 +39,7 @@ RunSettings settings_of(const CollOptions& options);
 class Rank {
  public:
   /// `gpu` is this rank's GPU, which must outlive the object; null on CPUs. Errors: those of make_cells().
-  Rank(const CollOptions& options, Variants variants, Patience patience, gpu::GpuRuntime* gpu = nullptr);
+  Rank(const CollOptions& options, Variants variants, gpu::GpuRuntime* gpu = nullptr);
   /// Collective: compares options with the other ranks and allocates memory. Errors on all ranks: mismatch if options
   /// differ; invalid_argument if memory does not suffice, or if -G is given and graphs are impossible. Also throws the
   /// planes' errors.
@@ -85,7 +85,6 @@ class Rank {
 
   const CollOptions& options_;
   const Variants variants_;
-  const Patience patience_;
   gpu::GpuRuntime* const gpu_;
   const comm::Topology topology_;
   const std::vector<Cell> cells_;

@@ -45,7 +45,7 @@ Spread spread_of(std::vector<double> seconds) {
   spread.percentile_99 = percentile(99);
   spread.mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) / count;
   double squares = 0;
-  for (const double each : seconds) squares += (each - spread.mean) * (each - spread.mean);
+  for (const double sample : seconds) squares += (sample - spread.mean) * (sample - spread.mean);
   spread.deviation = std::sqrt(squares / count);
   return spread;
 }
@@ -143,7 +143,7 @@ std::vector<Variant> crossover_variants(const Variant& base) {
 
 comm::Thresholds crossovers_of(const std::vector<CellResult>& cells) {
   struct Group {
-    Collective collective{};
+    MeasuredCollective collective{};
     std::size_t bytes = 0;
     std::array<double, 3> seconds{};  // [variant]; 0: not measured
   };
@@ -160,7 +160,7 @@ comm::Thresholds crossovers_of(const std::vector<CellResult>& cells) {
   for (const auto& [number, group] : groups) {
     const auto [doubling, rabenseifner, ring] = group.seconds;
     if (std::min({doubling, rabenseifner, ring}) <= 0) continue;
-    if (group.collective == Collective::kAllReduce) {
+    if (group.collective == MeasuredCollective::kAllReduce) {
       reductions.push_back({group.bytes, doubling, rabenseifner, ring});
     } else {
       shares.push_back({group.bytes, doubling, ring});

@@ -29,10 +29,10 @@ Sample sample_of(const VisitTimes& times, std::size_t operations, std::size_t ro
   const auto last = std::max_element(times.begin.begin(), times.begin.end());
   const std::int64_t first = *std::min_element(times.begin.begin(), times.begin.end());
   const std::int64_t end = *std::max_element(times.end.begin(), times.end.end());
-  const double each = kNanosecond / static_cast<double>(operations);
+  const double per_operation = kNanosecond / static_cast<double>(operations);
   return {.round = round,
-          .seconds = static_cast<double>(slowest) * each,
-          .transfer = static_cast<double>(std::max<std::int64_t>(0, end - *last)) * each,
+          .seconds = static_cast<double>(slowest) * per_operation,
+          .transfer = static_cast<double>(std::max<std::int64_t>(0, end - *last)) * per_operation,
           .skew = static_cast<double>(*last - first) * kNanosecond,
           .last_rank = static_cast<int>(last - times.begin.begin())};
 }

@@ -15,9 +15,9 @@
 #include "bench/store/result_store.h"
 #include "bench/tune/crossovers.h"
 #include "bench/world/agreed_error.h"
-#include "bench/world/agreement.h"
 #include "bench/world/numa_facts.h"
 #include "bench/world/ranks.h"
+#include "bench/world/settings.h"
 #include "engine/base/error.h"
 #include "engine/base/mutex.h"
 
@@ -161,8 +161,8 @@ class Leader {
     if (schedule_.finished() == std::exchange(finished_, schedule_.finished())) return;
     Order order{Task::kCheck, {}};
     for (std::uint32_t cell = 0; cell < rank_.cells().size(); ++cell) {
-      const Cell& of = rank_.cells()[cell];
-      const bool has_result = of.variant != kBare && of.problem.collective != Collective::kBarrier;
+      const Cell& measured = rank_.cells()[cell];
+      const bool has_result = measured.variant != kBare && measured.problem.collective != MeasuredCollective::kBarrier;
       if (has_result && !wrong_[cell] && !schedule_.stop_reason(cell).empty()) order.visits.push_back({cell, 1});
     }
     if (order.visits.empty()) return;
@@ -247,16 +247,17 @@ std::vector<std::vector<std::unique_ptr<comm::Communicator>>> loopback_ranks(int
   return ranks;
 }
 
-CollResult run_threads(int count, const Options& world, const CollOptions& options, const CollObserver& observer,
-                       GpuBackend* gpus, const ProcessStart& start) {
+CollResult run_threads(const CollOptions& options, const CollObserver& observer, GpuBackend* gpus,
+                       const ProcessStart& start) {
+  const int count = std::max(1, options.ranks);
   auto ranks = loopback_ranks(count, options);
   CollResult result;
   const auto body = [&](int rank) {
     // `own` is a local variable, so that the thread that used the communicators also destroys them.
-    const GpuRank own = connect(options, ranks[static_cast<std::size_t>(rank)], gpus, world.startup_deadline);
-    CollResult found = run_coll_rank(options, own.variants, rank == 0 ? observer : CollObserver{},
-                                     world.engine.deadline, own.gpu.get(), start.environment);
-    if (rank == 0) result = std::move(found);
+    const GpuRank own = connect(options, ranks[static_cast<std::size_t>(rank)], gpus);
+    CollResult own_result =
+        run_coll_rank(options, own.variants, rank == 0 ? observer : CollObserver{}, own.gpu.get(), start.environment);
+    if (rank == 0) result = std::move(own_result);
   };
   run_rank_threads(count, body, [&](const std::string& reason) {
     for (const auto& variant : ranks[0]) variant->control().abort(reason);
@@ -283,27 +284,26 @@ void require_outputs(comm::Communicator& communicator, const CollObserver& obser
   if (!agreed.empty()) throw AgreedError(Errc::kInvalidArgument, agreed);
 }
 
-CollResult run_processes(const Options& world, const ProcessStart& start, const CollOptions& options,
-                         const CollObserver& observer, GpuBackend* gpus) {
+CollResult run_processes(const CollOptions& options, const CollObserver& observer, GpuBackend* gpus,
+                         const ProcessStart& start) {
   const Launch& launch = start.launch;
-  const Patience startup = world.startup_deadline;
+  const Patience startup = options.startup_deadline;
   GpuRank own;
   std::vector<std::unique_ptr<comm::Communicator>> variants;
   variants.push_back(comm::make_mpi(options.variants[0].comm));
   if (observer.joined) observer.joined();
   try {
     comm::Communicator& first = *variants[0];
-    check_world(launch, first.topology().size, world);
+    check_world(launch, first.topology().size, options);
     require_no_objection(first, rank_objection(launch, first.topology().rank), startup.from_now());
-    require_agreement(first, settings_of(options), startup.from_now());
+    require_equal_settings(first, settings_of(options), startup.from_now());
     require_outputs(first, observer, startup.from_now());
     for (std::size_t i = 1; i < options.variants.size(); ++i) {
       variants.push_back(comm::make_mpi(options.variants[i].comm));
     }
     if (observer.met) observer.met(first.neighbours());
-    own = connect(options, variants, gpus, startup);
-    CollResult result =
-        run_coll_rank(options, own.variants, observer, world.engine.deadline, own.gpu.get(), start.environment);
+    own = connect(options, variants, gpus);
+    CollResult result = run_coll_rank(options, own.variants, observer, own.gpu.get(), start.environment);
     if (observer.leaving) observer.leaving();
     return result;
   } catch (const std::exception&) {
@@ -314,7 +314,7 @@ CollResult run_processes(const Options& world, const ProcessStart& start, const 
 
 /// Collective. Loads stored crossovers and gives them to the variants that have default thresholds. Returns the
 /// crossovers if there is such a variant. Errors: invalid_argument, on all ranks, for --find-crossovers on one host.
-std::optional<comm::Thresholds> recall_crossovers(const CollOptions& options, Variants variants, Patience patience) {
+std::optional<comm::Thresholds> recall_crossovers(const CollOptions& options, Variants variants) {
   comm::Communicator& first = *variants[0];
   if (options.find_crossovers) {
     if (first.topology().nodes > 1) return std::nullopt;
@@ -322,7 +322,7 @@ std::optional<comm::Thresholds> recall_crossovers(const CollOptions& options, Va
         Errc::kInvalidArgument,
         "--find-crossovers compares algorithms between hosts, and all ranks are on one; start ranks on several");
   }
-  const auto kept = kept_crossovers(first, options.tuning_folder, patience.from_now());
+  const auto kept = kept_crossovers(first, options.tuning_folder, options.deadline.from_now());
   bool taken = false;
   for (std::size_t i = 0; kept && i < variants.size(); ++i) {
     comm::CommOptions with = options.variants[i].comm;
@@ -334,11 +334,10 @@ std::optional<comm::Thresholds> recall_crossovers(const CollOptions& options, Va
   return taken ? kept : std::nullopt;
 }
 
-NumaFacts numa_facts(comm::Communicator& communicator, bool on_gpus, const Environment& environment,
-                     Patience patience) {
-  const NumaKind kind{.threads = communicator.backend() == "loopback", .on_gpus = on_gpus};
+NumaFacts numa_facts(const CollOptions& options, comm::Communicator& communicator, const Environment& environment) {
+  const NumaKind kind{.threads = communicator.backend() == "loopback", .on_gpus = options.gpus};
   return gather_numa_facts(communicator.topology(), kind, environment,
-                           [&](auto mine) { return communicator.control().gather(mine, patience.from_now()); });
+                           [&](auto mine) { return communicator.control().gather(mine, options.deadline.from_now()); });
 }
 
 /// For rank 0, with --find-crossovers: computes the crossovers from the results and stores them.
@@ -352,7 +351,7 @@ void keep_found(const CollOptions& options, const comm::Communicator& communicat
 
 }  // namespace
 
-CollResult run_coll_rank(const CollOptions& options, Variants variants, const CollObserver& observer, Patience patience,
+CollResult run_coll_rank(const CollOptions& options, Variants variants, const CollObserver& observer,
                          gpu::GpuRuntime* gpu, const Environment& environment) {
   CollResult result;
   std::exception_ptr problem;
@@ -364,9 +363,9 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
   };
   try {
     std::optional<comm::Thresholds> kept;
-    if (gpu == nullptr) kept = recall_crossovers(options, variants, patience);
-    const NumaFacts numa = numa_facts(*variants[0], gpu != nullptr, environment, patience);
-    Rank& rank = own.emplace(options, variants, patience, gpu);
+    if (gpu == nullptr) kept = recall_crossovers(options, variants);
+    const NumaFacts numa = numa_facts(options, *variants[0], environment);
+    Rank& rank = own.emplace(options, variants, gpu);
     rank.prepare();
     const comm::Topology& topology = variants[0]->topology();
     if (topology.rank == 0) {
@@ -415,20 +414,19 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
   return result;
 }
 
-CollResult run_coll(const Options& world, const CollOptions& options, const CollObserver& observer, GpuBackend* gpus,
+CollResult run_coll(const CollOptions& options, const CollObserver& observer, GpuBackend* gpus,
                     const ProcessStart& start) {
-  const Launch& launch = start.launch;
-  switch (world_of(world, launch)) {
+  switch (world_of(options, start.launch)) {
     case WorldKind::kSolo: {
       std::vector<std::unique_ptr<comm::Communicator>> variants;
       for (std::size_t i = 0; i < options.variants.size(); ++i) variants.push_back(comm::make_solo());
-      const GpuRank own = connect(options, variants, gpus, world.startup_deadline);
-      return run_coll_rank(options, own.variants, observer, world.engine.deadline, own.gpu.get(), start.environment);
+      const GpuRank own = connect(options, variants, gpus);
+      return run_coll_rank(options, own.variants, observer, own.gpu.get(), start.environment);
     }
-    case WorldKind::kThreads: return run_threads(std::max(1, world.ranks), world, options, observer, gpus, start);
+    case WorldKind::kThreads: return run_threads(options, observer, gpus, start);
     case WorldKind::kProcesses: break;
   }
-  return run_processes(world, start, options, observer, gpus);
+  return run_processes(options, observer, gpus, start);
 }
 
 }  // namespace hvd::bench::coll

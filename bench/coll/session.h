@@ -12,8 +12,6 @@
 #include "bench/coll/result.h"
 #include "bench/store/process_start.h"
 #include "bench/world/gpu_backend.h"
-#include "bench/world/options.h"
-#include "engine/base/deadline.h"
 #include "engine/comm/communicator.h"
 #include "engine/gpu/runtime.h"
 
@@ -44,15 +42,15 @@ struct CollObserver {
   std::function<void(std::vector<comm::Neighbour> neighbours)> met;
 };
 
-/// Runs a session. `world` says how the ranks connect (comm, ranks) and how long they wait for one another. `gpus` must
-/// not be null if the options ask for GPUs. The default `start` describes a process that was started by hand.
-/// Errors, the same on all ranks: invalid_argument if there is nothing to measure, or if memory does not suffice
-/// (checked before memory is allocated); mismatch if ranks have different options; the errors of the communicators.
-CollResult run_coll(const Options& world, const CollOptions& options, const CollObserver& observer,
-                    GpuBackend* gpus = nullptr, const ProcessStart& start = {});
+/// Runs a session. `gpus` must not be null if the options ask for GPUs. The default `start` describes a process that
+/// was started by hand. Errors, the same on all ranks: invalid_argument if there is nothing to measure, or if memory
+/// does not suffice (checked before memory is allocated); mismatch if ranks have different options; the errors of the
+/// communicators.
+CollResult run_coll(const CollOptions& options, const CollObserver& observer, GpuBackend* gpus = nullptr,
+                    const ProcessStart& start = {});
 
 /// Runs one rank of the session on that rank's thread. `gpu` is this rank's GPU; null if the session is on CPUs.
-CollResult run_coll_rank(const CollOptions& options, Variants variants, const CollObserver& observer, Patience patience,
+CollResult run_coll_rank(const CollOptions& options, Variants variants, const CollObserver& observer,
                          gpu::GpuRuntime* gpu = nullptr, const Environment& environment = {});
 
 }  // namespace hvd::bench::coll

@@ -69,13 +69,13 @@ struct Complaint {
 };
 template <class Says>
 Complaint complaint(const std::vector<GpuDescription>& ranks, const Says& says) {
-  Complaint found;
+  Complaint first_complaint;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const std::string text = says(ranks[r]);
     if (text.empty()) continue;
-    if (found.ranks++ == 0) found = {1, r, text};
+    if (first_complaint.ranks++ == 0) first_complaint = {1, r, text};
   }
-  return found;
+  return first_complaint;
 }
 std::string who(const Complaint& complaint) {
   const std::string rank = fmt::format("rank {}", complaint.first);

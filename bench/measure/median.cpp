@@ -55,9 +55,9 @@ Bootstrap bootstrap_median(std::span<const double> samples, const IntervalOption
   Draws draws(options.seed, 0);
   std::vector<double> medians(affordable_resamples(options.resamples, n));
   std::vector<double> resampled;
-  for (double& one : medians) {
+  for (double& replicate : medians) {
     resample_blocks(samples, length, draws, resampled);
-    one = median_in_place(resampled);
+    replicate = median_in_place(resampled);
   }
   const Widening wider{.factor = widening(rho, length, n), .floor = -HUGE_VAL};
   return bootstrap_of(value, std::move(medians), wider, options.confidence);
@@ -120,7 +120,7 @@ Estimate median_interval(std::span<const double> samples, const IntervalOptions&
 
 Bootstrap median_time(std::span<const double> seconds, const IntervalOptions& options) {
   Bootstrap out = bootstrap_median(seconds, options);
-  for (double& one : out.replicates) one = std::max(one, kMinReplicate * out.estimate.value);
+  for (double& replicate : out.replicates) replicate = std::max(replicate, kMinReplicate * out.estimate.value);
   return out;
 }
 

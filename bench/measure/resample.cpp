@@ -32,7 +32,7 @@ std::pair<double, double> percentile_interval(std::vector<double>& values, doubl
 }
 
 Bootstrap bootstrap_of(double value, std::vector<double> replicates, Widening wider, double confidence) {
-  for (double& one : replicates) one = std::max(wider.floor, value + (one - value) * wider.factor);
+  for (double& replicate : replicates) replicate = std::max(wider.floor, value + (replicate - value) * wider.factor);
   const std::size_t stored = std::min(replicates.size(), kStoredReplicates);
   Bootstrap out;
   out.replicates.assign(replicates.begin(), replicates.begin() + static_cast<std::ptrdiff_t>(stored));

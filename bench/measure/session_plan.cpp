@@ -52,7 +52,7 @@ std::string seconds_text(double seconds) {
 }
 
 std::string plan_line(const SessionPlan& plan, double step_seconds, std::int64_t steps_per_sample) {
-  const auto count = [](auto n, const char* one) { return fmt::format("{} {}{}", n, one, n == 1 ? "" : "s"); };
+  const auto count = [](auto n, const char* noun) { return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s"); };
   return fmt::format("{} of 3 phases, {} a visit, {} a step: about {}", count(plan.rounds, "round"),
                      count(plan.samples_per_visit * steps_per_sample, "step"), seconds_text(step_seconds),
                      plan.seconds < 10 ? seconds_text(plan.seconds) : duration_text(plan.seconds));

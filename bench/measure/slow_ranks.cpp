@@ -121,8 +121,8 @@ double critical_score(std::size_t members, std::uint64_t seed) {
     for (std::size_t m = 0; m < members; ++m) drawn[m] = generator.normal(m);
     const std::vector<double> usual = medians_of_others(drawn);
     for (std::size_t m = 0; m < members; ++m) drawn[m] -= usual[m];
-    const std::vector<double> found = scores(drawn, no_errors);
-    largest[run] = *std::max_element(found.begin(), found.end());
+    const std::vector<double> drawn_scores = scores(drawn, no_errors);
+    largest[run] = *std::max_element(drawn_scores.begin(), drawn_scores.end());
   }
   return linear_quantile(std::move(largest), 1 - kFalseAlarms);
 }
@@ -146,18 +146,18 @@ std::vector<Slowness> compare_times(std::span<const std::vector<double>> seconds
     }
     return true;
   };
-  std::vector<Slowness> found(members);
+  std::vector<Slowness> judged(members);
   for (std::size_t m = 0; m < members; ++m) {
-    Slowness& one = found[m];
-    one.slower = std::expm1(middle[m]);
-    one.low = std::expm1(intervals[m].low);
-    one.high = std::expm1(intervals[m].high);
-    if (scored) one.score = score[m];
+    Slowness& slowness = judged[m];
+    slowness.slower = std::expm1(middle[m]);
+    slowness.low = std::expm1(intervals[m].low);
+    slowness.high = std::expm1(intervals[m].high);
+    if (scored) slowness.score = score[m];
     const bool stands_out = scored ? score[m] > critical : above_all_others(m);
-    one.slow = stands_out && one.low >= threshold && intervals[m].long_enough;
-    one.unclear = one.slower >= threshold && !one.slow;
+    slowness.slow = stands_out && slowness.low >= threshold && intervals[m].long_enough;
+    slowness.unclear = slowness.slower >= threshold && !slowness.slow;
   }
-  return found;
+  return judged;
 }
 
 SlowRanks find_slow_ranks(std::span<const std::vector<double>> seconds, std::span<const std::string> hosts,
@@ -166,9 +166,9 @@ SlowRanks find_slow_ranks(std::span<const std::vector<double>> seconds, std::spa
     const double critical = members.size() >= kMajority ? critical_score(members.size(), seed) : 0;
     return compare_times(members, threshold, critical);
   };
-  SlowRanks found;
-  found.ranks = compare(seconds);
-  std::vector<bool> explained(found.ranks.size(), false);
+  SlowRanks result;
+  result.ranks = compare(seconds);
+  std::vector<bool> explained(result.ranks.size(), false);
   std::vector<NodeSlowness> nodes = nodes_of(hosts);
   if (nodes.size() > 1 && nodes.size() < hosts.size()) {
     std::vector<std::vector<double>> of_nodes;
@@ -178,19 +178,19 @@ SlowRanks find_slow_ranks(std::span<const std::vector<double>> seconds, std::spa
     for (std::size_t n = 0; n < nodes.size(); ++n) {
       const std::vector<std::size_t>& own = nodes[n].ranks;
       const bool all =
-          std::all_of(own.begin(), own.end(), [&](std::size_t r) { return found.ranks[r].slower >= threshold; });
+          std::all_of(own.begin(), own.end(), [&](std::size_t r) { return result.ranks[r].slower >= threshold; });
       if (!times[n].slow || own.size() < 2 || !all) continue;
       for (const std::size_t r : own) explained[r] = true;
       nodes[n].time = times[n];
-      found.nodes.push_back(std::move(nodes[n]));
+      result.nodes.push_back(std::move(nodes[n]));
     }
   }
-  for (std::size_t r = 0; r < found.ranks.size(); ++r) {
+  for (std::size_t r = 0; r < result.ranks.size(); ++r) {
     if (explained[r]) continue;
-    if (found.ranks[r].slow) found.slow.push_back(r);
-    if (found.ranks[r].unclear) found.unclear.push_back(r);
+    if (result.ranks[r].slow) result.slow.push_back(r);
+    if (result.ranks[r].unclear) result.unclear.push_back(r);
   }
-  return found;
+  return result;
 }
 
 }  // namespace hvd::bench

@@ -83,13 +83,13 @@ double seconds_of(const RunRecord& run, std::string_view component) {
 std::string memory_note(const RunRecord& run) {
   double worst = 0;
   const RankRecord* rank = nullptr;
-  for (const RankRecord& one : run.ranks) {
-    const auto allowed = static_cast<double>(one.planned_bytes + one.baseline_bytes);
+  for (const RankRecord& candidate : run.ranks) {
+    const auto allowed = static_cast<double>(candidate.planned_bytes + candidate.baseline_bytes);
     if (allowed <= 0) continue;
-    const double ratio = static_cast<double>(one.peak_bytes) / allowed;
+    const double ratio = static_cast<double>(candidate.peak_bytes) / allowed;
     if (rank == nullptr || ratio > worst) {
       worst = ratio;
-      rank = &one;
+      rank = &candidate;
     }
   }
   if (rank == nullptr) return {};
@@ -220,12 +220,12 @@ std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Fi
   return notes;
 }
 
-std::vector<std::string> gpu_notes(const RunRecord& run, const Trainer& trainer) {
-  if (run.device != "cuda" || !run.step_seconds) return {};
+std::vector<std::string> gpu_notes(const RunRecord& run, const TrainingGpu& gpu) {
+  if (!run.step_seconds) return {};
   std::vector<std::string> notes;
-  if (const auto& bound = trainer.facts().bound) notes.push_back(bound_line(run, *bound));
-  notes.push_back(launch_note(run, trainer.steps_ahead() > 0));
-  if (const auto graph = trainer.graph_shape()) notes.push_back("a step is " + graph->text());
+  if (const auto& bound = gpu.bound()) notes.push_back(bound_line(run, *bound));
+  notes.push_back(launch_note(run, gpu.steps_ahead() > 0));
+  if (const auto graph = gpu.graph_shape()) notes.push_back("a step is " + graph->text());
   return notes;
 }
 

@@ -26,7 +26,7 @@ std::vector<std::string> closing_notes(std::span<const RunRecord> runs, const Fi
                                        const core::BucketPlan& plan, const SessionFacts& facts);
 
 /// Returns the notes for a run on GPUs: the bound if there is one, the step time by the host's clock compared with the
-/// step time by the GPU's events, and the contents of the step's graph if there is one. For other runs, returns none.
-std::vector<std::string> gpu_notes(const RunRecord& run, const Trainer& trainer);
+/// step time by the GPU's events, and the contents of the step's graph if there is one.
+std::vector<std::string> gpu_notes(const RunRecord& run, const TrainingGpu& gpu);
 
 }  // namespace hvd::bench

@@ -63,8 +63,8 @@ RankKind kind_of_rank(const models::TrainStep& step, const GpuDescription& gpu) 
 std::vector<RankKind> gather_kinds(Engine& engine, const RankKind& mine) {
   const std::string text = mine.gpu + "\n" + mine.lines;
   std::vector<RankKind> kinds;
-  for (const comm::Bytes& one : engine.gather(std::as_bytes(std::span(text)))) {
-    const std::string told = comm::text_of(one);
+  for (const comm::Bytes& message : engine.gather(std::as_bytes(std::span(text)))) {
+    const std::string told = comm::text_of(message);
     std::string_view lines = told;
     const std::string_view gpu = take_line(lines);
     kinds.push_back({std::string(gpu), std::string(lines)});

@@ -125,9 +125,11 @@ void RankParts::apply(const ScheduleSetting& setting) {
   setting_ = setting;
 }
 
-std::unique_ptr<Trainer> RankParts::make_trainer(int threads) {
-  if (on_gpu()) return std::make_unique<DeviceTrainer>(setup_, *device_, *runtime_, *gpus_, threads);
-  return std::make_unique<HostTrainer>(setup_, *host_, threads);
+RankTrainer RankParts::make_trainer(int threads) {
+  if (!on_gpu()) return {std::make_unique<HostTrainer>(setup_, *host_, threads), nullptr};
+  auto trainer = std::make_unique<DeviceTrainer>(setup_, *device_, *runtime_, *gpus_, threads);
+  TrainingGpu* const gpu = trainer.get();
+  return {std::move(trainer), gpu};
 }
 
 }  // namespace hvd::bench

@@ -9,6 +9,7 @@
 
 #include "bench/hardware/gpu_facts.h"
 #include "bench/train/trainer.h"
+#include "bench/train/training_gpu.h"
 #include "bench/tune/schedule_search.h"
 #include "bench/world/setup.h"
 #include "engine/comm/communicator.h"
@@ -26,6 +27,12 @@ struct RankEndings {
   StuckRank stuck;
 };
 
+/// A rank's trainer.
+struct RankTrainer {
+  std::unique_ptr<Trainer> trainer;
+  TrainingGpu* gpu = nullptr;  ///< the GPU on which `trainer` trains; null on a CPU
+};
+
 class RankParts {
  public:
   /// Collective. `gpus` must not be null if `setup` runs on GPUs. `comm`: how `communicator` reduces in host memory.
@@ -39,7 +46,7 @@ class RankParts {
   [[nodiscard]] bool graphs() const { return device_ && device_->graphs(); }
   /// Returns one line for each setting that is not as the user asked.
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
-  /// Describes the GPU. Call only if on_gpu(). `engines`: NetworkFacts::engines; `nccl_log`: log of this process.
+  /// Describes the GPU. Call only if on_gpu(). `engines`: TrainingGpu::engines(); `nccl_log`: log of this process.
   [[nodiscard]] GpuDescription gpu(const std::string& engines, const std::string& nccl_log = {});
   /// Images per step, summed over all ranks.
   [[nodiscard]] std::int64_t images_per_step() { return engine().size() * setup_.model.batch_size; }
@@ -55,7 +62,7 @@ class RankParts {
   void apply(const ScheduleSetting& setting);
   /// Collective. `threads`: compute threads on the CPU. Destroy the trainer before this RankParts.
   /// Errors: those of the trainers' constructors.
-  [[nodiscard]] std::unique_ptr<Trainer> make_trainer(int threads);
+  [[nodiscard]] RankTrainer make_trainer(int threads);
 
  private:
   void open_gpu(const EngineOptions& options, std::unique_ptr<comm::Communicator> communicator,

@@ -7,8 +7,8 @@
 
 #include "bench/measure/median.h"
 #include "bench/store/result_store.h"
+#include "bench/train/layouts.h"
 #include "bench/tune/crossovers.h"
-#include "bench/world/agreement.h"
 #include "engine/base/hash.h"
 
 namespace hvd::bench {
@@ -22,10 +22,11 @@ double mean_of_last(const std::vector<RankSamples>& ranks) {
   return sum / static_cast<double>(ranks.size());
 }
 
-}  // namespace
-
-RunRecord describe_run(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
-                       Phase phase) {
+/// Returns a record that lacks the samples, the identity and the provenance.
+RunRecord describe_run(const SessionParts& session, Phase phase) {
+  const Setup& setup = session.setup;
+  const SessionFacts& facts = session.facts;
+  Trainer& trainer = session.trainer;
   const Engine& engine = trainer.engine();
   const comm::Topology& topology = engine.topology();
   const bool reduces = phase == Phase::kFull;
@@ -47,7 +48,7 @@ RunRecord describe_run(const Options& options, const Setup& setup, const Session
   run.threads = facts.threads;
   run.seed = setup.seed;
   run.traced = facts.traced;
-  run.batches_per_iter = options.num_batches_per_iter;
+  run.batches_per_iter = session.options.num_batches_per_iter;
   run.parameters = trainer.facts().parameters;
   run.gradient_bytes = static_cast<std::int64_t>(trainer.train_step().memory().gradients);
   run.flops_per_image = trainer.facts().flops_per_image;
@@ -67,8 +68,12 @@ RunRecord describe_run(const Options& options, const Setup& setup, const Session
   return run;
 }
 
-void add_provenance(RunRecord& run, const Options& options, const Setup& setup, const SessionFacts& facts,
-                    Trainer& trainer) {
+/// Adds the provenance that only a session knows. Does not change the keys that `run` already has.
+void add_provenance(RunRecord& run, const SessionParts& session) {
+  const Options& options = session.options;
+  const Setup& setup = session.setup;
+  const SessionFacts& facts = session.facts;
+  Trainer& trainer = session.trainer;
   const auto add = [&](const std::string& key, const std::string& value, bool in_fingerprint) {
     if (!value.empty()) run.provenance.try_emplace(key, ProvenanceFact{value, in_fingerprint});
   };
@@ -81,10 +86,10 @@ void add_provenance(RunRecord& run, const Options& options, const Setup& setup, 
   }
   if (options.replay_shrink > 1) add("replay.gradient_divisor", std::to_string(options.replay_shrink), true);
   add("comm.library", trainer.engine().library(), true);
-  if (run.device == "cuda") {
+  if (session.gpu != nullptr) {
     add_gpu_options(run.provenance, options.gpu, facts.graphs);
-    if (options.gpu.tunes()) add("gpu.winners", trainer.facts().engines, false);
-    if (trainer.facts().bound) run.provenance.merge(bound_facts(*trainer.facts().bound));
+    if (options.gpu.tunes()) add("gpu.winners", session.gpu->engines(), false);
+    if (const auto& bound = session.gpu->bound()) run.provenance.merge(bound_facts(*bound));
   } else {
     // Records without this fact may have used Winograd's algorithm, if the library has it.
     if (run.device == "cpu" && !options.winograd) add("compute.winograd", "no", true);
@@ -119,6 +124,16 @@ void add_provenance(RunRecord& run, const Options& options, const Setup& setup, 
   add("sgd.learning_rate_warm_up_steps", std::to_string(setup.rate_scaling.warm_up_steps), false);
   add("sgd.momentum", number(options.momentum), false);
   add("sgd.weight_decay", number(options.weight_decay), false);
+}
+
+}  // namespace
+
+RunRecord begin_record(const SessionParts& session, Phase phase) {
+  RunRecord run = describe_run(session, phase);
+  if (session.prepare) session.prepare(run);
+  if (run.started_utc.empty()) run.started_utc = utc_now();
+  add_provenance(run, session);
+  return run;
 }
 
 void mark_incomplete(RunRecord& run, const Error& error, const Engine& engine) {

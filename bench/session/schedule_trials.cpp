@@ -13,7 +13,6 @@
 #include "bench/world/agreed_error.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
-#include "engine/runtime/device_engine.h"
 
 namespace hvd::bench {
 namespace {
@@ -108,19 +107,19 @@ ScheduleChoice described(const ScheduleSearch& search, const ScheduleSetting& st
   choice.provenance[key_of(start, "chosen")] = {setting_text(choice.setting), false};
   choice.provenance[key_of(start, "tried")] = {tried.empty() ? "nothing: every knob was given or cannot matter" : tried,
                                                false};
-  std::string found;
+  std::string gains;
   for (const ScheduleSearch::Gain& gain : search.gains()) {
-    found +=
-        fmt::format("{}{} ({} a step instead of {})", found.empty() ? "" : "; ", setting_change(gain.from, gain.to),
+    gains +=
+        fmt::format("{}{} ({} a step instead of {})", gains.empty() ? "" : "; ", setting_change(gain.from, gain.to),
                     milliseconds_text(gain.to_seconds), milliseconds_text(gain.from_seconds));
   }
-  if (found.empty()) {
-    found = "nothing clearly faster than " + setting_text(start);
+  if (gains.empty()) {
+    gains = "nothing clearly faster than " + setting_text(start);
   } else if (const std::string options = setting_options(choice.setting); !options.empty()) {
-    found += ", which is to say " + options;
+    gains += ", which is to say " + options;
   }
   choice.notes.push_back(
-      fmt::format("--tune-schedule found {}, in {} visits to {} settings that took {} s{}", found, search.visits(),
+      fmt::format("--tune-schedule found {}, in {} visits to {} settings that took {} s{}", gains, search.visits(),
                   search.trials().size(), std::llround(seconds),
                   search.left_something_out() ? "; it ended there, so not every knob was turned" : ""));
   return choice;
@@ -158,17 +157,18 @@ ScheduleChoice run_search(Engine& engine, ScheduleSearch search, const TrialBenc
   return described(search, start, elapsed());
 }
 
-std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string& folder, const ScheduleCase& of) {
+std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string& folder,
+                                              const ScheduleCase& conditions) {
   if (folder.empty()) return std::nullopt;
   std::optional<ScheduleSetting> kept;
-  if (engine.rank() == 0) kept = kept_schedule(folder, of);
+  if (engine.rank() == 0) kept = kept_schedule(folder, conditions);
   const std::span<const std::byte> mine = kept ? std::as_bytes(std::span(&*kept, 1)) : std::span<const std::byte>{};
   const comm::Bytes bytes = engine.broadcast_message(mine, 0);
   if (bytes.empty()) return std::nullopt;
   ScheduleChoice choice;
   std::memcpy(&choice.setting, bytes.data(), sizeof choice.setting);
   if (engine.rank() != 0) return choice;
-  const std::string path = schedule_path(folder, of);
+  const std::string path = schedule_path(folder, conditions);
   choice.provenance[key_of(choice.setting, "chosen")] = {setting_text(choice.setting), false};
   choice.provenance[key_of(choice.setting, "tried")] = {fmt::format("nothing: {} has it", path), false};
   choice.notes.push_back(
@@ -177,10 +177,10 @@ std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string&
   return choice;
 }
 
-void remember_schedule(const std::string& folder, const ScheduleCase& of, ScheduleChoice& choice) {
+void remember_schedule(const std::string& folder, const ScheduleCase& conditions, ScheduleChoice& choice) {
   if (folder.empty()) return;
   try {
-    keep_schedule(folder, of, choice.setting);
+    keep_schedule(folder, conditions, choice.setting);
   } catch (const Error& error) {
     choice.notes.push_back("what --tune-schedule found is not kept: " + std::string(error.what()));
   }
@@ -191,7 +191,7 @@ ScheduleChoice try_schedules(RankParts& parts, Trainer& trainer, const std::func
   TrialBench bench;
   bench.time_steps = [&](const ScheduleSetting& setting, std::int64_t steps) {
     parts.apply(setting);
-    const std::int64_t settling = parts.on_gpu() ? DeviceOptions{}.settling_steps() : 1;
+    const auto settling = static_cast<std::int64_t>(trainer.settling_steps());
     const std::vector<StepTimes> times = trainer.steps(Phase::kFull, settling + steps);
     std::vector<double> seconds;
     for (auto i = static_cast<std::size_t>(settling); i < times.size(); ++i) seconds.push_back(times[i].step);

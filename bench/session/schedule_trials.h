@@ -41,11 +41,13 @@ struct TrialBench {
 /// of the engine and of `bench`, with a text that names the setting that was being tried.
 ScheduleChoice run_search(Engine& engine, ScheduleSearch search, const TrialBench& bench);
 
-/// Collective: returns the choice kept in `folder` for rank 0's case `of`. Returns nothing if there is no such choice.
-std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string& folder, const ScheduleCase& of);
+/// Collective: returns the choice kept in `folder` for rank 0's `conditions`. Returns nothing if there is no such
+/// choice.
+std::optional<ScheduleChoice> recall_schedule(Engine& engine, const std::string& folder,
+                                              const ScheduleCase& conditions);
 /// On rank 0: keeps the choice in `folder`, unless `folder` is empty. If the folder cannot be written, a note in
 /// `choice` says why.
-void remember_schedule(const std::string& folder, const ScheduleCase& of, ScheduleChoice& choice);
+void remember_schedule(const std::string& folder, const ScheduleCase& conditions, ScheduleChoice& choice);
 
 /// Collective: runs run_search() with `parts` and `trainer`. Do not use `parts` and `trainer` for a run afterwards,
 /// because they have trained. `progress` and `stop_requested` are those of SessionObserver.

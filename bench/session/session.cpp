@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "bench/hardware/gpu_facts.h"
+#include "bench/hardware/step_bound.h"
 #include "bench/session/notes.h"
 #include "bench/session/rank_group.h"
 #include "bench/session/rank_kind.h"
@@ -17,18 +18,20 @@
 #include "bench/session/round_plan.h"
 #include "bench/session/schedule_trials.h"
 #include "bench/session/session_leader.h"
+#include "bench/session/session_parts.h"
 #include "bench/session/validator.h"
 #include "bench/session/work_size.h"
 #include "bench/session/worker.h"
 #include "bench/store/provenance.h"
 #include "bench/tune/crossovers.h"
 #include "bench/world/agreed_error.h"
-#include "bench/world/agreement.h"
 #include "bench/world/cores.h"
 #include "bench/world/memory.h"
 #include "bench/world/numa_facts.h"
 #include "bench/world/ranks.h"
+#include "bench/world/settings.h"
 #include "bench/world/setup.h"
+#include "bench/world/training_settings.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"
@@ -110,10 +113,20 @@ std::vector<std::string> opening_notes(const Session& session) {
   return notes;
 }
 
-void validate(const Session& session, Trainer& trainer, Worker& worker, SessionResult& result) {
-  RankGroup rank_group(trainer.engine(), worker);
-  Validator validator(session.options, session.setup, session.facts, trainer, rank_group, session.observer,
-                      session.prepare);
+SessionParts parts_of(const Session& session, const RankTrainer& rank, RankGroup& rank_group) {
+  return {.options = session.options,
+          .setup = session.setup,
+          .facts = session.facts,
+          .trainer = *rank.trainer,
+          .rank_group = rank_group,
+          .observer = session.observer,
+          .prepare = session.prepare,
+          .gpu = rank.gpu};
+}
+
+void validate(const Session& session, const RankTrainer& rank, Worker& worker, SessionResult& result) {
+  RankGroup rank_group(rank.trainer->engine(), worker);
+  Validator validator(parts_of(session, rank, rank_group));
   validator.run();
   result.runs.push_back(validator.take_run());
   result.validation = validator.take_validation();
@@ -121,16 +134,16 @@ void validate(const Session& session, Trainer& trainer, Worker& worker, SessionR
   for (std::string& caution : caution_lines(result.runs.back().provenance)) result.notes.push_back(std::move(caution));
 }
 
-void conduct(const Session& session, Trainer& trainer, Worker& worker, SessionResult& result) {
-  RankGroup rank_group(trainer.engine(), worker);
-  SessionLeader leader(session.options, session.setup, session.facts, trainer, rank_group, session.observer,
-                       session.prepare);
+void conduct(const Session& session, const RankTrainer& rank, Worker& worker, SessionResult& result) {
+  Engine& engine = rank.trainer->engine();
+  RankGroup rank_group(engine, worker);
+  SessionLeader leader(parts_of(session, rank, rank_group));
   leader.run();
   std::vector<RunRecord>& runs = result.runs;
   runs = leader.take_runs();
   std::vector<std::string>& notes = result.notes;
   notes = opening_notes(session);
-  for (std::string& note : closing_notes(runs, leader.findings(), trainer.engine().plan(), session.facts)) {
+  for (std::string& note : closing_notes(runs, leader.findings(), engine.plan(), session.facts)) {
     notes.push_back(std::move(note));
   }
   for (std::string& caution : caution_lines(runs.back().provenance)) notes.push_back(std::move(caution));
@@ -142,8 +155,9 @@ void conduct(const Session& session, Trainer& trainer, Worker& worker, SessionRe
       result.faults.emplace_back(error.what());
     }
   }
-  for (std::string& note : gpu_notes(runs.back(), trainer)) notes.push_back(std::move(note));
-  if (trainer.facts().bound) result.operations = bound_table(runs.back(), *trainer.facts().bound);
+  if (rank.gpu == nullptr) return;
+  for (std::string& note : gpu_notes(runs.back(), *rank.gpu)) notes.push_back(std::move(note));
+  if (const auto& bound = rank.gpu->bound()) result.operations = bound_table(runs.back(), *bound);
 }
 
 // Collective. Rank 0 collects the errors of all ranks, because no rank may fail alone while rank 0 stores and prints.
@@ -229,19 +243,19 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
   with_peers_told(session, engine, [&] {
     const std::string& folder = setup.gpu.tuning_folder;
     const int threads = parts.on_gpu() ? 1 : agree_on_cores(engine, session.options.threads).threads;
-    const ScheduleCase of = schedule_case(setup, engine.topology(), engine.library(), parts.device(threads),
-                                          parts.setting(), parts.knobs());
-    if (std::optional<ScheduleChoice> kept = recall_schedule(engine, folder, of)) {
+    const ScheduleCase conditions = schedule_case(setup, engine.topology(), engine.library(), parts.device(threads),
+                                                  parts.setting(), parts.knobs());
+    if (std::optional<ScheduleChoice> kept = recall_schedule(engine, folder, conditions)) {
       session.schedule = *std::move(kept);
       engine.barrier();
       return;
     }
     tell_building(session, engine);
     engine.set_activity("building the network to try schedules with", 0);
-    const std::unique_ptr<Trainer> trainer = parts.make_trainer(threads);
+    const std::unique_ptr<Trainer> trainer = parts.make_trainer(threads).trainer;
     trainer->start();
     session.schedule = try_schedules(parts, *trainer, session.observer.progress, session.process.stop_requested);
-    if (engine.rank() == 0) remember_schedule(folder, of, session.schedule);
+    if (engine.rank() == 0) remember_schedule(folder, conditions, session.schedule);
     engine.barrier();
   });
   put(session.schedule.setting, session.options.engine, session.options.gpu, session.options.comm_options);
@@ -261,7 +275,7 @@ WorkTrial try_work_apart(const Session& session, comm::Communicator& communicato
     const int threads = parts.on_gpu() ? 1 : agree_on_cores(engine, session.options.threads).threads;
     tell_building(session, engine);
     engine.set_activity("timing the first steps (--fit)", 0);
-    const std::unique_ptr<Trainer> trainer = parts.make_trainer(threads);
+    const std::unique_ptr<Trainer> trainer = parts.make_trainer(threads).trainer;
     trainer->start();
     trial = try_work(*trainer, setup, shortest, std::chrono::duration<double>(session.options.max_time).count(),
                      session.process.stop_requested);
@@ -329,28 +343,28 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     session.facts.traced = engine.tracing() || session.setup.profile;
     tell_building(session, engine);
     engine.set_activity("building the network", 0);
-    const std::unique_ptr<Trainer> trainer = parts.make_trainer(share.threads);
-    trainer->start();
-    if (parts.on_gpu()) {
+    const RankTrainer rank = parts.make_trainer(share.threads);
+    Trainer& trainer = *rank.trainer;
+    trainer.start();
+    if (rank.gpu != nullptr) {
       const std::string heard = session.observer.nccl_log ? session.observer.nccl_log() : std::string();
-      session.facts.gpus = gather_gpu_facts(engine, parts.gpu(trainer->facts().engines, heard));
+      session.facts.gpus = gather_gpu_facts(engine, parts.gpu(rank.gpu->engines(), heard));
     }
     session.facts.graphs = parts.graphs();
     session.facts.gpus.provenance.merge(session.schedule.provenance);
     if (!session.fit.empty()) session.facts.gpus.provenance["measurement.fit"] = {session.fit, false};
     session.facts.gpus.provenance.merge(numa.provenance);
-    for (const auto* notes : {&parts.notes(), &std::as_const(session.schedule.notes), &trainer->facts().notes,
-                              &std::as_const(numa.notes)}) {
+    for (const auto* notes :
+         {&parts.notes(), &std::as_const(session.schedule.notes), &trainer.facts().notes, &std::as_const(numa.notes)}) {
       session.facts.gpus.notes.insert(session.facts.gpus.notes.end(), notes->begin(), notes->end());
     }
     if (session.options.validate) {
-      const GpuDescription gpu = parts.on_gpu() ? parts.gpu(trainer->facts().engines) : GpuDescription();
-      session.facts.kinds = gather_kinds(engine, kind_of_rank(trainer->train_step(), gpu));
+      const GpuDescription gpu = rank.gpu != nullptr ? parts.gpu(rank.gpu->engines()) : GpuDescription();
+      session.facts.kinds = gather_kinds(engine, kind_of_rank(trainer.train_step(), gpu));
     }
-    Worker worker(*trainer, session.process, session.setup.seed);
+    Worker worker(trainer, rank.gpu, session.process, session.setup.seed);
     if (engine.rank() == 0) {
-      session.options.validate ? validate(session, *trainer, worker, result)
-                               : conduct(session, *trainer, worker, result);
+      session.options.validate ? validate(session, rank, worker, result) : conduct(session, rank, worker, result);
     } else {
       worker.follow();
     }
@@ -404,7 +418,7 @@ SessionResult run_session(const Options& options, const SessionObserver& observe
       try {
         check_world(launch, rank->topology().size, options);
         require_no_objection(*rank, rank_objection(launch, rank->topology().rank), options.startup_deadline.from_now());
-        require_agreement(*rank, settings_of(options, session.setup), options.startup_deadline.from_now());
+        require_equal_settings(*rank, settings_of(options, session.setup), options.startup_deadline.from_now());
       } catch (const std::exception&) {
         if (observer.leaving) observer.leaving();
         throw;

@@ -4,21 +4,15 @@
 // Rank 0's thread owns a SessionLeader.
 #pragma once
 
-#include <array>
-#include <functional>
-#include <memory>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/measure/stopping_rule.h"
-#include "bench/session/loss_watch.h"
-#include "bench/session/operation_log.h"
-#include "bench/session/phase_log.h"
-#include "bench/session/rank_group.h"
-#include "bench/session/records.h"
 #include "bench/session/round_plan.h"
-#include "bench/session/session.h"
+#include "bench/session/session_parts.h"
+#include "bench/session/session_runs.h"
 #include "engine/base/deadline.h"
 
 namespace hvd::bench {
@@ -36,34 +30,29 @@ struct Findings {
 
 class SessionLeader {
  public:
-  SessionLeader(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
-                RankGroup& rank_group, const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare);
+  explicit SessionLeader(const SessionParts& session);
 
   /// Runs the whole session. An error is thrown after the runs that had begun were saved as incomplete. The error is an
   /// AgreedError if the other ranks know it.
   void run();
 
-  [[nodiscard]] std::vector<RunRecord> take_runs();  ///< phase full last
+  [[nodiscard]] std::vector<RunRecord> take_runs() { return runs_.take_records(); }  ///< phase full last
   [[nodiscard]] const Findings& findings() const { return findings_; }
   /// Returns the profile for a replay file: when rank 0's gradients became ready. The profile comes from phase solo if
   /// the session has that phase.
-  [[nodiscard]] models::ReplayProfile recorded() const { return phase_runs_.front().recorder->profile(); }
+  [[nodiscard]] models::ReplayProfile recorded() const { return runs_.phases().front().recorder->profile(); }
 
  private:
-  /// One phase of the session with its record.
-  struct PhaseRun {
-    PhaseRun(Phase which, std::size_t ranks, int steps_per_sample) : phase(which), log(ranks, steps_per_sample) {}
-    Phase phase;
-    PhaseLog log;
-    RunRecord record;
-    OperationLog operations;
-    std::unique_ptr<models::ReplayRecorder> recorder;
-    double step_seconds = 0;    ///< seconds per step of the slowest rank in a recent segment; 0: unknown
-    double half_width = 0;      ///< relative half width of the interval, as last computed
-    std::size_t judged_at = 0;  ///< number of samples when half_width was computed
-  };
-
-  // Planning, in session_leader_plan.cpp.
+  void conduct();
+  void check_reduction();
+  void warm_up();
+  void time_buckets();
+  /// Adds a caution if stand-alone reductions on GPUs have a far lower bandwidth than the link that they use.
+  void judge_bandwidth(RunRecord& run) const;
+  /// Makes the records of the runs, and saves them.
+  void start_runs();
+  /// Runs a few more steps of the phase for the replay profile only, because recording would disturb measured steps.
+  void record_apart(PhaseRun& phase_run);
   /// Call once the step time is roughly known. If fewer than kMinRounds rounds fit into the time cap, tells what
   /// would fit. Errors: inconclusive if too few rounds fit for an interval, unless `settled` is false: the step may
   /// then be one of the first, which take longer.
@@ -71,16 +60,6 @@ class SessionLeader {
   /// Plans the rounds from the last steps of the warm-up, tells the plan, and sets the promised time in rule_.
   void plan_rounds();
   void tell(const std::string& line) const;
-
-  void conduct();
-  void check_reduction();
-  void warm_up();
-  void time_buckets();
-  /// Adds a caution if stand-alone reductions on GPUs have a far lower bandwidth than the link that they use.
-  void judge_bandwidth(RunRecord& run) const;
-  void start_runs();
-  /// If recording would disturb measured steps, runs a few more steps of the phase for the replay profile only.
-  void record_apart(PhaseRun& phase_run);
   std::string measure_one_phase();
   std::string measure_rounds();
   void measure_round(std::int64_t samples_per_visit, std::uint64_t number);
@@ -88,15 +67,9 @@ class SessionLeader {
   [[nodiscard]] RoundPlan::Logs logs();
   [[nodiscard]] double round_step_seconds() const;  ///< seconds of one step of each phase
   [[nodiscard]] std::int64_t next_visit();          ///< samples of the next visit
-  /// Checks the losses of steps of `phase_run`. Errors: check_failed if the runs have begun and a loss is not finite.
-  void follow_loss(const PhaseRun& phase_run, const std::vector<Answer>& answers);
-  void require_finite_loss();
-  [[nodiscard]] bool has_loss(const PhaseRun& phase_run) const;
-  void fill(PhaseRun& phase_run);  ///< puts the samples so far into the record of `phase_run`
   void check_at_the_end();
   void settle_rounds();
   void complete(const std::string& stop_reason);
-  void give_up(const Error& error);
 
   /// Trains `steps` steps in segments of about half a second and logs all except the first `discard` steps.
   void train(PhaseRun& phase_run, std::int64_t steps, std::int64_t discard);
@@ -104,33 +77,20 @@ class SessionLeader {
   /// Errors: inconclusive if the first samples, at `step_seconds` per step, do not fit into the time cap.
   void require_time_for_samples(double step_seconds) const;
   [[nodiscard]] MeasurementState judge(double next_seconds);
-  void judge(PhaseRun& phase_run);
-  void save_if_due();
-  void save(PhaseRun& phase_run);
   void tell_progress(const char* stage, const PhaseRun& phase_run, double half_width, double seconds_left);
   [[nodiscard]] double elapsed() const;
 
-  const Options& options_;
-  const Setup& setup_;
-  const SessionFacts& facts_;
-  Trainer& trainer_;
-  RankGroup& rank_group_;
-  const SessionObserver& observer_;
-  const std::function<void(RunRecord&)>& prepare_;
-  StoppingRule rule_;                 // declared before rounds_, which is made from rule_
-  std::vector<PhaseRun> phase_runs_;  // phases solo, none and full, or the session's only phase
+  const SessionParts session_;
+  StoppingRule rule_;  // declared before rounds_, which is made from rule_
+  SessionRuns runs_;
   RoundPlan rounds_;
   std::string checks_;
-  LossWatch loss_;
   std::vector<double> last_warm_up_steps_;  // the steps that warm-up ended with
   Findings findings_;
   std::int64_t warm_up_steps_ = 0;
-  std::int64_t last_phase_ = -1;  // index into phase_runs_ of the phase that ran last; -1: the warm-up
-  bool started_ = false;          // the runs have started
+  std::int64_t last_phase_ = -1;  // index into runs_.phases() of the phase that ran last; -1: the warm-up
   bool room_checked_ = false;     // require_rounds() was called
   Clock::time_point begin_ = Clock::now();
-  Clock::time_point last_save_ = Clock::now();
-  std::chrono::nanoseconds save_pause_{0};
   Clock::time_point last_progress_{};
 };
 

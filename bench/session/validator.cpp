@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bench/measure/median.h"
+#include "bench/session/records.h"
 #include "bench/store/result_store.h"
 #include "engine/base/hash.h"
 
@@ -29,47 +30,21 @@ int most_on_one_host(const std::vector<std::string>& hosts) {
 
 }  // namespace
 
-std::string_view name(ValidationFinding::Kind kind) noexcept {
-  switch (kind) {
-    case ValidationFinding::Kind::kDiffers: return "differs";
-    case ValidationFinding::Kind::kDisagree: return "disagree";
-    case ValidationFinding::Kind::kSlow: return "slow";
-    case ValidationFinding::Kind::kUnclear: return "unclear";
-  }
-  return "";
-}
-
-int Validation::exit_code() const {
-  if (findings.empty()) return 0;
-  const bool unclear = std::all_of(findings.begin(), findings.end(), [](const ValidationFinding& finding) {
-    return finding.kind == ValidationFinding::Kind::kUnclear;
-  });
-  return hvd::exit_code(unclear ? Errc::kInconclusive : Errc::kCheckFailed);
-}
-
-Validator::Validator(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
-                     RankGroup& rank_group, const SessionObserver& observer,
-                     const std::function<void(RunRecord&)>& prepare)
-    : options_(options),
-      setup_(setup),
-      facts_(facts),
-      trainer_(trainer),
-      rank_group_(rank_group),
-      observer_(observer),
-      prepare_(prepare),
-      groups_(groups_of(facts.kinds)),
-      log_(facts.kinds.size(), 1),
-      checksums_(facts.kinds.size()) {
-  const std::vector<std::string>& hosts = trainer.engine().topology().hosts;
-  result_.threshold = options.validate->threshold;
-  result_.timed_steps = options.validate->steps;
-  result_.steps = static_cast<std::int64_t>(trainer.settling_steps()) + kWarmUp + result_.timed_steps;
-  result_.turns = (most_on_one_host(hosts) + facts.ranks_at_once - 1) / facts.ranks_at_once;
-  result_.groups = group_titles(facts.kinds, groups_);
-  result_.ranks.resize(facts.kinds.size());
+Validator::Validator(const SessionParts& session)
+    : session_(session),
+      groups_(groups_of(session.facts.kinds)),
+      log_(session.facts.kinds.size(), 1),
+      checksums_(session.facts.kinds.size()) {
+  const std::vector<std::string>& hosts = session.trainer.engine().topology().hosts;
+  result_.threshold = session.options.validate->threshold;
+  result_.timed_steps = session.options.validate->steps;
+  result_.steps = static_cast<std::int64_t>(session.trainer.settling_steps()) + kWarmUp + result_.timed_steps;
+  result_.turns = (most_on_one_host(hosts) + session.facts.ranks_at_once - 1) / session.facts.ranks_at_once;
+  result_.groups = group_titles(session.facts.kinds, groups_);
+  result_.ranks.resize(session.facts.kinds.size());
   for (std::size_t r = 0; r < ranks(); ++r) {
     result_.ranks[r].host = hosts.at(r);
-    result_.ranks[r].gpu = facts.kinds[r].gpu;
+    result_.ranks[r].gpu = session.facts.kinds[r].gpu;
   }
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     for (const std::size_t r : groups_[g]) result_.ranks[r].group = g;
@@ -77,7 +52,7 @@ Validator::Validator(const Options& options, const Setup& setup, const SessionFa
 }
 
 void Validator::run() {
-  rank_group_.run([this] { validate(); }, [this](const Error& error) { give_up(error); });
+  session_.rank_group.run([this] { validate(); }, [this](const Error& error) { give_up(error); });
 }
 
 void Validator::validate() {
@@ -95,10 +70,7 @@ void Validator::validate() {
 }
 
 void Validator::start_run() {
-  record_ = describe_run(options_, setup_, facts_, trainer_, Phase::kNone);
-  if (prepare_) prepare_(record_);
-  if (record_.started_utc.empty()) record_.started_utc = utc_now();
-  add_provenance(record_, options_, setup_, facts_, trainer_);
+  record_ = begin_record(session_, Phase::kNone);
   // Readers ignore the figures of runs with this fact, because in a validation all ranks train on the same batches.
   record_.provenance["validate.turns"] = {std::to_string(result_.turns), true};
   started_ = true;
@@ -106,15 +78,15 @@ void Validator::start_run() {
 }
 
 void Validator::sum_weights() {
-  const std::vector<Answer> answers = rank_group_.execute({.task = Task::kSumWeights});
+  const std::vector<Answer> answers = session_.rank_group.execute({.task = Task::kSumWeights});
   for (std::size_t r = 0; r < ranks(); ++r) checksums_[r].push_back(answers[r].snapshot_checksums.at(0));
 }
 
 void Validator::take_step() {
   std::vector<Answer> step(ranks());
   for (int turn = 0; turn < result_.turns; ++turn) {
-    std::vector<Answer> answers =
-        rank_group_.execute({.task = Task::kSumStep, .turn = {.number = turn, .ranks_at_once = facts_.ranks_at_once}});
+    std::vector<Answer> answers = session_.rank_group.execute(
+        {.task = Task::kSumStep, .turn = {.number = turn, .ranks_at_once = session_.facts.ranks_at_once}});
     for (std::size_t r = 0; r < ranks(); ++r) {
       if (!answers[r].snapshot_checksums.empty()) step[r] = std::move(answers[r]);
     }
@@ -145,17 +117,17 @@ void Validator::judge_bits(const std::vector<std::size_t>& group) {
   std::vector<std::vector<std::uint64_t>> sums;
   sums.reserve(group.size());
   for (const std::size_t r : group) sums.push_back(checksums_[r]);
-  const BitVote found = vote(sums);
-  for (const Deviation& one : found.named) {
-    const std::size_t rank = group[one.member];
+  const BitVote bits = vote(sums);
+  for (const Deviation& deviation : bits.named) {
+    const std::size_t rank = group[deviation.member];
     add(ValidationFinding::Kind::kDiffers, {rank},
         fmt::format("{} computes other bits than the majority of {} equal ranks, first in {}: {}; if the same rank is "
                     "named again, suspect its hardware",
-                    name_of(rank), group.size(), snapshot_name(one.snapshot),
-                    tensors_that_differ(rank, group[found.reference], one.snapshot)));
+                    name_of(rank), group.size(), snapshot_name(deviation.snapshot),
+                    tensors_that_differ(rank, group[bits.reference], deviation.snapshot)));
   }
-  if (!found.disagreement) return;
-  const Disagreement& differ = *found.disagreement;
+  if (!bits.disagreement) return;
+  const Disagreement& differ = *bits.disagreement;
   std::vector<std::size_t> ranks;
   std::string parties;
   for (const std::vector<std::size_t>& party : differ.parties) {
@@ -188,7 +160,7 @@ void Validator::judge_times(const std::vector<std::size_t>& group) {
   std::vector<std::string> hosts;
   for (const std::size_t r : group) {
     const std::vector<double>& times = log_.ranks()[r].compute;
-    if (std::any_of(times.begin(), times.end(), [](double one) { return !(one > 0); })) {
+    if (std::any_of(times.begin(), times.end(), [](double time) { return !(time > 0); })) {
       add(ValidationFinding::Kind::kUnclear, {r},
           name_of(r) + " has times of 0, so the times of its group are not compared");
       return;
@@ -196,23 +168,23 @@ void Validator::judge_times(const std::vector<std::size_t>& group) {
     seconds.push_back(log_.ranks()[r].compute);
     hosts.push_back(result_.ranks[r].host);
   }
-  const SlowRanks found = find_slow_ranks(seconds, hosts, options_.validate->threshold, setup_.seed);
-  for (std::size_t i = 0; i < group.size(); ++i) result_.ranks[group[i]].time = found.ranks[i];
-  for (const NodeSlowness& node : found.nodes) {
+  const SlowRanks slowness = find_slow_ranks(seconds, hosts, session_.options.validate->threshold, session_.setup.seed);
+  for (std::size_t i = 0; i < group.size(); ++i) result_.ranks[group[i]].time = slowness.ranks[i];
+  for (const NodeSlowness& node : slowness.nodes) {
     std::vector<std::size_t> slow;
     for (const std::size_t i : node.ranks) slow.push_back(group[i]);
     add(ValidationFinding::Kind::kSlow, slow,
         fmt::format("all {} ranks of host {} are slow: the host is {} slower than the median of the others",
                     slow.size(), node.host, amount(node.time)));
   }
-  for (const std::size_t i : found.slow) {
+  for (const std::size_t i : slowness.slow) {
     add(ValidationFinding::Kind::kSlow, {group[i]},
-        fmt::format("{} is {} slower than the median of the others", name_of(group[i]), amount(found.ranks[i])));
+        fmt::format("{} is {} slower than the median of the others", name_of(group[i]), amount(slowness.ranks[i])));
   }
-  for (const std::size_t i : found.unclear) {
+  for (const std::size_t i : slowness.unclear) {
     add(ValidationFinding::Kind::kUnclear, {group[i]},
         fmt::format("{} may be slow: {} slower than the median of the others; more --steps may tell", name_of(group[i]),
-                    amount(found.ranks[i])));
+                    amount(slowness.ranks[i])));
   }
   if (group.size() < kMajority) {
     result_.notes.push_back(std::to_string(group.size()) +
@@ -226,9 +198,9 @@ void Validator::complete() {
   record_.status = RunStatus::kComplete;
   record_.stop_reason = "steps asked for";
   record_.finished_utc = utc_now();
-  if (setup_.device == Device::kCuda) {
+  if (session_.setup.device == Device::kCuda) {
     result_.notes.emplace_back(
-        options_.gpu.tunes()
+        session_.options.gpu.tunes()
             ? "on GPUs: engines that add in a fixed order (--deterministic), those of rank 0 on all ranks"
             : "on GPUs: engines that add in a fixed order (--deterministic), by cuDNN's heuristics; "
               "ranks with other engines are not equal ranks");
@@ -238,7 +210,7 @@ void Validator::complete() {
 
 void Validator::give_up(const Error& error) {
   if (!started_) return;
-  mark_incomplete(record_, error, trainer_.engine());
+  mark_incomplete(record_, error, session_.trainer.engine());
   try {
     save();
   } catch (const std::exception&) {
@@ -253,19 +225,20 @@ void Validator::add(ValidationFinding::Kind kind, const std::vector<std::size_t>
 }
 
 void Validator::save() {
-  if (observer_.save) observer_.save(record_);
+  if (session_.observer.save) session_.observer.save(record_);
 }
 
 void Validator::tell_progress() {
-  if (!observer_.progress) return;
+  if (!session_.observer.progress) return;
   const double done = static_cast<double>(steps_done_), all = static_cast<double>(result_.steps);
   const double elapsed = std::chrono::duration<double>(Clock::now() - begin_).count();
-  observer_.progress({"validating", "", steps_done_, 0, 0, steps_done_ == 0 ? -1 : elapsed / done * (all - done)});
+  session_.observer.progress(
+      {"validating", "", steps_done_, 0, 0, steps_done_ == 0 ? -1 : elapsed / done * (all - done)});
 }
 
 std::string Validator::name_of(std::size_t rank) const {
-  const ValidatedRank& one = result_.ranks[rank];
-  return fmt::format("rank {} (host {}{}{})", rank, one.host, one.gpu.empty() ? "" : ", ", one.gpu);
+  const ValidatedRank& validated = result_.ranks[rank];
+  return fmt::format("rank {} (host {}{}{})", rank, validated.host, validated.gpu.empty() ? "" : ", ", validated.gpu);
 }
 
 std::string Validator::snapshot_name(std::size_t snapshot) const {
@@ -274,18 +247,19 @@ std::string Validator::snapshot_name(std::size_t snapshot) const {
   return step > result_.steps ? "the weights after the last step" : "the gradients of step " + std::to_string(step);
 }
 
-std::string Validator::tensors_that_differ(std::size_t one, std::size_t other, std::size_t snapshot) {
+std::string Validator::tensors_that_differ(std::size_t rank, std::size_t other, std::size_t snapshot) {
   auto found = tensors_.find(snapshot);
   if (found == tensors_.end()) {
     found =
-        tensors_.emplace(snapshot, rank_group_.execute({.task = Task::kReturnChecksums, .snapshot = snapshot})).first;
+        tensors_.emplace(snapshot, session_.rank_group.execute({.task = Task::kReturnChecksums, .snapshot = snapshot}))
+            .first;
   }
-  const std::vector<std::uint64_t>& mine = found->second[one].snapshot_checksums;
+  const std::vector<std::uint64_t>& mine = found->second[rank].snapshot_checksums;
   const std::vector<std::uint64_t>& theirs = found->second[other].snapshot_checksums;
   std::size_t count = 0;
   std::string first;
   for (std::size_t i = 0; i < mine.size(); ++i) {
-    if (mine[i] != theirs[i] && count++ == 0) first = trainer_.train_step().slots()[i].name;
+    if (mine[i] != theirs[i] && count++ == 0) first = session_.trainer.train_step().slots()[i].name;
   }
   return fmt::format("{} of {} tensors, the first of backward is {}", count, mine.size(), first);
 }

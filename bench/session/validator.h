@@ -5,16 +5,13 @@
 // Rank 0's thread owns a Validator.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "bench/measure/bit_vote.h"
 #include "bench/session/phase_log.h"
-#include "bench/session/rank_group.h"
-#include "bench/session/records.h"
-#include "bench/session/session.h"
+#include "bench/session/session_parts.h"
 #include "bench/session/validation.h"
 #include "engine/base/deadline.h"
 
@@ -22,9 +19,8 @@ namespace hvd::bench {
 
 class Validator {
  public:
-  /// `facts` must contain the kinds of all ranks.
-  Validator(const Options& options, const Setup& setup, const SessionFacts& facts, Trainer& trainer,
-            RankGroup& rank_group, const SessionObserver& observer, const std::function<void(RunRecord&)>& prepare);
+  /// SessionParts::facts must contain the kinds of all ranks.
+  explicit Validator(const SessionParts& session);
 
   /// Runs the session. Errors: thrown after the run was saved as incomplete; AgreedError if all ranks know the error.
   void run();
@@ -51,15 +47,9 @@ class Validator {
   [[nodiscard]] std::string name_of(std::size_t rank) const;
   [[nodiscard]] std::string snapshot_name(std::size_t snapshot) const;
   /// Names the tensors in which the two ranks' snapshots differ. Collective.
-  [[nodiscard]] std::string tensors_that_differ(std::size_t one, std::size_t other, std::size_t snapshot);
+  [[nodiscard]] std::string tensors_that_differ(std::size_t rank, std::size_t other, std::size_t snapshot);
 
-  const Options& options_;
-  const Setup& setup_;
-  const SessionFacts& facts_;
-  Trainer& trainer_;
-  RankGroup& rank_group_;
-  const SessionObserver& observer_;
-  const std::function<void(RunRecord&)>& prepare_;
+  const SessionParts session_;
   const std::vector<std::vector<std::size_t>> groups_;
   Validation result_;
   RunRecord record_;

@@ -22,8 +22,8 @@ void push(RankSamples& samples, const StepTimes& times) {
 
 }  // namespace
 
-Worker::Worker(Trainer& trainer, ProcessFacts process, std::uint64_t seed)
-    : trainer_(trainer), process_(std::move(process)), seed_(seed) {}
+Worker::Worker(Trainer& trainer, TrainingGpu* gpu, ProcessFacts process, std::uint64_t seed)
+    : trainer_(trainer), gpu_(gpu), process_(std::move(process)), seed_(seed) {}
 
 void Worker::leave_startup(const Directive& directive) {
   if (directive.turn.number > 0) return;  // the ranks of this turn and later turns have yet to take the step
@@ -75,7 +75,7 @@ void Worker::follow() {
 
 Answer Worker::train(const Directive& directive) {
   Answer answer;
-  if (directive.new_graphs) trainer_.drop_graphs();
+  if (directive.new_graphs && gpu_ != nullptr) gpu_->drop_graphs();
   // In phase solo the other ranks sleep in the engine until the next directive.
   if (directive.phase == Phase::kSolo && trainer_.engine().rank() != 0) {
     trainer_.skip_steps(directive.phase, static_cast<std::uint64_t>(directive.steps));
@@ -132,9 +132,10 @@ Answer Worker::keep(std::vector<std::uint64_t> checksums) {
 Answer Worker::measure_memory() {
   Answer answer;
   answer.planned_bytes = trainer_.planned_bytes(process_.peers_are_processes);
-  if (const std::optional<MemoryUse> used = trainer_.device_memory()) {
-    answer.baseline_bytes = used->before;
-    answer.peak_bytes = used->now;  // also the peak, because nothing was freed since `before`
+  if (gpu_ != nullptr) {
+    const MemoryUse used = gpu_->memory_use();
+    answer.baseline_bytes = used.before;
+    answer.peak_bytes = used.now;  // also the peak, because nothing was freed since `before`
     return answer;
   }
   // Ranks in one process share its resident set, so each rank is assigned an equal part.

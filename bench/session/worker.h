@@ -10,6 +10,7 @@
 
 #include "bench/session/message.h"
 #include "bench/train/trainer.h"
+#include "bench/train/training_gpu.h"
 
 namespace hvd::bench {
 
@@ -23,7 +24,8 @@ struct ProcessFacts {
 
 class Worker {
  public:
-  Worker(Trainer& trainer, ProcessFacts process, std::uint64_t seed);
+  /// `gpu`: the GPU on which `trainer` trains; null on a CPU.
+  Worker(Trainer& trainer, TrainingGpu* gpu, ProcessFacts process, std::uint64_t seed);
 
   /// Carries out one directive. Errors: those of training and of the engine.
   Answer execute(const Directive& directive);
@@ -45,6 +47,7 @@ class Worker {
   Answer keep(std::vector<std::uint64_t> checksums);
 
   Trainer& trainer_;
+  TrainingGpu* const gpu_;
   ProcessFacts process_;
   std::uint64_t seed_;
   std::int64_t peak_before_check_ = 0;

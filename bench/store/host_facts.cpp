@@ -132,7 +132,7 @@ std::size_t last_level_cache(const std::filesystem::path& folder) {
   }
   if (bytes > 0) return bytes;
   for (const int level : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
-    if (const long found = ::sysconf(level); found > 0) return static_cast<std::size_t>(found);
+    if (const long size = ::sysconf(level); size > 0) return static_cast<std::size_t>(size);
   }
   return 0;
 }

@@ -101,7 +101,7 @@ void DeviceTrainer::build(GpuBackend& backend, int threads) {
   const std::string name = runtime_.device().name;
   if (gpu.nccl.share_gpus) {
     facts_.notes.emplace_back("no bound: the data sheet is of a GPU, not of a share of one");
-  } else if (facts_.bound = step_bound(graph, name, setup_.compute, gpu.tf32); !facts_.bound) {
+  } else if (bound_ = step_bound(graph, name, setup_.compute, gpu.tf32); !bound_) {
     facts_.notes.push_back(
         fmt::format("no bound: there is no data sheet here of {} in {}", name, setup_.compute_name()));
   }
@@ -128,7 +128,7 @@ void DeviceTrainer::build(GpuBackend& backend, int threads) {
                                   [this](std::size_t bytes) { return engine_.allocate(bytes); });
     on_device_ = step.get();
     step_ = std::move(step);
-    facts_.engines = on_device_->engines();
+    engines_ = on_device_->engines();
     for (std::string& note : on_device_->notes()) facts_.notes.push_back(std::move(note));
   } catch (const models::ErrorOfAllRanks& error) {
     throw AgreedError(error.code(), "host " + engine_.topology().hosts.at(error.rank()) + ", " + error.what());
@@ -325,9 +325,9 @@ std::int64_t DeviceTrainer::planned_bytes(bool /*processes*/) const {
   return static_cast<std::int64_t>(bytes);
 }
 
-std::optional<MemoryUse> DeviceTrainer::device_memory() {
+MemoryUse DeviceTrainer::memory_use() {
   const gpu::MemoryState now = runtime_.memory();
-  return MemoryUse{.before = used_before_, .now = static_cast<std::int64_t>(now.total_bytes - now.free_bytes)};
+  return {.before = used_before_, .now = static_cast<std::int64_t>(now.total_bytes - now.free_bytes)};
 }
 
 }  // namespace hvd::bench

@@ -7,15 +7,17 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "bench/train/trainer.h"
+#include "bench/train/training_gpu.h"
 #include "bench/world/gpu_backend.h"
 #include "engine/runtime/device_engine.h"
 
 namespace hvd::bench {
 
-class DeviceTrainer final : public Trainer {
+class DeviceTrainer final : public Trainer, public TrainingGpu {
  public:
   /// Builds the network on `runtime`'s GPU, compiles kernels with `threads` threads, and plans the reduction.
   /// Errors: those of the model, the backend and the engine; out_of_memory, with a text that names rank and GPU, the
@@ -30,14 +32,18 @@ class DeviceTrainer final : public Trainer {
   [[nodiscard]] std::uint64_t settling_steps() const override;
   /// Returns true because a step records one more event per gradient while recorder_ is set.
   [[nodiscard]] bool recording_disturbs() const override { return true; }
-  void drop_graphs() override { device_.drop_graphs(); }
-  [[nodiscard]] std::optional<gpu::GraphShape> graph_shape() const override { return device_.graph_shape(); }
   void clear_gradients() override;
   double reduce_bucket(const core::Bucket& bucket) override;
   std::span<const std::byte> gradients(std::size_t first_byte, std::size_t bytes) override;
   /// Returns the device memory of the step's arenas and of the fusion buffer.
   [[nodiscard]] std::int64_t planned_bytes(bool processes) const override;
-  [[nodiscard]] std::optional<MemoryUse> device_memory() override;
+
+  [[nodiscard]] const std::optional<StepBound>& bound() const override { return bound_; }
+  [[nodiscard]] const std::string& engines() const override { return engines_; }
+  void drop_graphs() override { device_.drop_graphs(); }
+  [[nodiscard]] std::optional<gpu::GraphShape> graph_shape() const override { return device_.graph_shape(); }
+  [[nodiscard]] std::uint64_t steps_ahead() const override { return steps_ahead_; }
+  [[nodiscard]] MemoryUse memory_use() override;
 
  private:
   class Sink;
@@ -75,7 +81,10 @@ class DeviceTrainer final : public Trainer {
   DeviceEngine& device_;
   gpu::GpuRuntime& runtime_;
   models::DeviceStep* on_device_ = nullptr;  // step_ as a DeviceStep
-  std::int64_t used_before_ = 0;             // bytes used on the GPU before the network was built
+  std::optional<StepBound> bound_;
+  std::string engines_;
+  std::uint64_t steps_ahead_ = 0;
+  std::int64_t used_before_ = 0;  // bytes used on the GPU before the network was built
   std::optional<SyntheticBatches> batches_;
   std::vector<bool> loaded_;  // [batch]: loaded at least once
   bool reducing_ = false;     // a stand-alone reduction is running, and may be waiting for peers

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "bench/world/agreement.h"
+#include "bench/train/layouts.h"
 #include "bench/world/memory.h"
 #include "engine/base/assert.h"
 #include "engine/base/deadline.h"

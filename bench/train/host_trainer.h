@@ -15,6 +15,10 @@ class HostTrainer final : public Trainer {
   /// Errors: those of the model, the backend and the engine; out_of_memory, with the batch that would fit.
   HostTrainer(const Setup& setup, Engine& engine, int threads);
 
+  /// Returns false because a recorder only reads the host's clock.
+  [[nodiscard]] bool recording_disturbs() const override { return false; }
+  /// Returns 1: the first step touches all memory.
+  [[nodiscard]] std::uint64_t settling_steps() const override { return 1; }
   void clear_gradients() override;
   double reduce_bucket(const core::Bucket& bucket) override;
   std::span<const std::byte> gradients(std::size_t first_byte, std::size_t bytes) override;

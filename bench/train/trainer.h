@@ -16,12 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "bench/hardware/step_bound.h"
 #include "bench/measure/step_series.h"
 #include "bench/store/run_record.h"
 #include "bench/train/batches.h"
 #include "bench/world/setup.h"
-#include "engine/gpu/runtime.h"
 #include "engine/runtime/engine.h"
 #include "models/replay/replay.h"
 #include "models/train_step.h"
@@ -32,15 +30,7 @@ namespace hvd::bench {
 struct NetworkFacts {
   std::int64_t parameters = 0;
   double flops_per_image = 0;
-  std::optional<StepBound> bound = {};  ///< set for a GPU whose data sheet is known
-  std::string engines = {};             ///< set for a GPU: models::DeviceStep::engines()
-  std::vector<std::string> notes = {};  ///< set for a GPU: models::DeviceStep::notes(), and why there is no bound
-};
-
-/// Bytes of a GPU's memory in use by all processes.
-struct MemoryUse {
-  std::int64_t before = 0;  ///< before the network was built
-  std::int64_t now = 0;
+  std::vector<std::string> notes = {};  ///< lines for the user about how this trainer computes
 };
 
 /// A part of the gradient arena within one parameter's slot.
@@ -81,15 +71,10 @@ class Trainer {
   virtual void skip_steps(Phase phase, std::uint64_t steps);
 
   /// If not null, `recorder` takes the times of the following steps; the caller keeps `recorder` alive. If
-  /// recording_disturbs(), every rank must call drop_graphs() before the next step, because a graph that reduces must
-  /// be captured on all ranks at once.
-  virtual void record_into(models::ReplayRecorder* recorder) { recorder_ = recorder; }
+  /// recording_disturbs(), every rank captures its steps anew before the next step (TrainingGpu::drop_graphs()).
+  void record_into(models::ReplayRecorder* recorder) { recorder_ = recorder; }
   /// Returns true if recorded steps take longer than other steps. Recorded steps must not be measured then.
-  [[nodiscard]] virtual bool recording_disturbs() const { return false; }
-  /// Destroys the captured graphs, so that the following steps are captured anew. Does nothing if there are no graphs.
-  virtual void drop_graphs() {}
-  /// Shape of the graph of the last phase's steps, if they are launched as a graph.
-  [[nodiscard]] virtual std::optional<gpu::GraphShape> graph_shape() const { return std::nullopt; }
+  [[nodiscard]] virtual bool recording_disturbs() const = 0;
   [[nodiscard]] std::unique_ptr<models::ReplayRecorder> make_recorder(const std::string& source_run) const;
 
   /// Sets all gradients to zero.
@@ -116,18 +101,14 @@ class Trainer {
   /// Number of steps that this rank itself has begun in the session's main phase.
   [[nodiscard]] std::uint64_t main_steps() const { return main_steps_; }
   /// Number of first steps that may take far longer than later steps, because something happens for the first time.
-  [[nodiscard]] virtual std::uint64_t settling_steps() const { return 1; }
+  [[nodiscard]] virtual std::uint64_t settling_steps() const = 0;
   /// From now on, waits for other ranks have the deadline of steps and no longer the deadline of start-up.
   void end_startup();
-  /// Number of this rank's steps that were launched on a GPU while the previous step ran.
-  [[nodiscard]] std::uint64_t steps_ahead() const { return steps_ahead_; }
   /// Returns the bytes that this rank plans to use in host or GPU memory: the step's arenas and workspaces, the
   /// batches, and the engine's fusion buffer. If the ranks are processes (`processes`), the sum includes the arenas
   /// of the other ranks of the host. This rank reduces parts of those arenas in shared memory. The arenas therefore
   /// count in every rank's resident set, although the host has them only once.
   [[nodiscard]] virtual std::int64_t planned_bytes(bool processes) const = 0;
-  /// Memory use of the GPU on which the rank trains; nothing on a CPU.
-  [[nodiscard]] virtual std::optional<MemoryUse> device_memory() { return std::nullopt; }
   /// Gradients are summed. The update divides the sums by the number of ranks. In fp16, where a sum could overflow, the
   /// gradient of the loss is divided instead (prescale()).
   static constexpr ReduceOp kReduction = ReduceOp::kSum;
@@ -157,7 +138,7 @@ class Trainer {
   std::unique_ptr<models::TrainStep> step_;  // made by the derived class's constructor
   NetworkFacts facts_;
   models::ReplayRecorder* recorder_ = nullptr;
-  std::uint64_t steps_ = 0, main_steps_ = 0, steps_ahead_ = 0;
+  std::uint64_t steps_ = 0, main_steps_ = 0;
 
  private:
   [[nodiscard]] models::SgdOptions sgd(Phase phase) const;

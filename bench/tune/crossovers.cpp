@@ -97,19 +97,20 @@ std::string crossover_text(const comm::Thresholds& thresholds) {
                      shares.empty() ? "ring" : "above that ring");
 }
 
-std::string crossover_path(const std::string& folder, const CrossoverCase& of) {
-  return (fs::path(folder) / ("between-hosts-" + hex64(Hasher().text(key_lines(of)).value()) + ".crossovers")).string();
+std::string crossover_path(const std::string& folder, const CrossoverCase& conditions) {
+  return (fs::path(folder) / ("between-hosts-" + hex64(Hasher().text(key_lines(conditions)).value()) + ".crossovers"))
+      .string();
 }
 
-std::string crossover_file(const CrossoverCase& of, const comm::Thresholds& thresholds) {
-  CrossoverCase lines = of;
+std::string crossover_file(const CrossoverCase& conditions, const comm::Thresholds& thresholds) {
+  CrossoverCase lines = conditions;
   lines.emplace_back(kThresholds, fmt::format("{} {} {}", thresholds.doubling_bytes, thresholds.rabenseifner_bytes,
                                               thresholds.direct_bytes));
   return key_lines(lines);
 }
 
-std::optional<comm::Thresholds> parse_crossovers(const std::string& text, const CrossoverCase& of) {
-  const std::string key = key_lines(of);
+std::optional<comm::Thresholds> parse_crossovers(const std::string& text, const CrossoverCase& conditions) {
+  const std::string key = key_lines(conditions);
   if (!text.starts_with(key)) return std::nullopt;
   std::string_view rest = std::string_view(text).substr(key.size());
   const auto [name, values] = split_line(take_line(rest));
@@ -118,14 +119,15 @@ std::optional<comm::Thresholds> parse_crossovers(const std::string& text, const 
   comm::Thresholds thresholds;
   in >> thresholds.doubling_bytes >> thresholds.rabenseifner_bytes >> thresholds.direct_bytes;
   // Writing the values again must give the same text. A file with extra or other text is refused.
-  return in && crossover_file(of, thresholds) == text ? std::optional(thresholds) : std::nullopt;
+  return in && crossover_file(conditions, thresholds) == text ? std::optional(thresholds) : std::nullopt;
 }
 
-std::string keep_crossovers(const std::string& folder, const CrossoverCase& of, const comm::Thresholds& thresholds) {
+std::string keep_crossovers(const std::string& folder, const CrossoverCase& conditions,
+                            const comm::Thresholds& thresholds) {
   std::error_code trouble;  // ignored: without a folder, writing the file fails below
   fs::create_directories(folder, trouble);
-  std::string path = crossover_path(folder, of);
-  replace_file(path, crossover_file(of, thresholds));
+  std::string path = crossover_path(folder, conditions);
+  replace_file(path, crossover_file(conditions, thresholds));
   return path;
 }
 
@@ -135,10 +137,10 @@ std::optional<comm::Thresholds> kept_crossovers(comm::Communicator& communicator
   if (world.nodes == 1 || folder.empty()) return std::nullopt;
   std::string told;
   if (world.rank == 0) {
-    const CrossoverCase of = crossover_case(world, communicator.library());
-    const std::string text = read_file(crossover_path(folder, of)).value_or("");
+    const CrossoverCase conditions = crossover_case(world, communicator.library());
+    const std::string text = read_file(crossover_path(folder, conditions)).value_or("");
     // Send the file without its case, because other ranks may have another processor or library and so another case.
-    if (const auto found = parse_crossovers(text, of)) told = crossover_file({}, *found);
+    if (const auto found = parse_crossovers(text, conditions)) told = crossover_file({}, *found);
   }
   return parse_crossovers(comm::text_of(communicator.control().broadcast(std::as_bytes(std::span(told)), 0, deadline)),
                           {});

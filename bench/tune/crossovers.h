@@ -39,13 +39,14 @@ comm::Thresholds best_thresholds(std::vector<AllReduceTimes> reductions, std::ve
 std::string crossover_text(const comm::Thresholds& thresholds);
 
 /// Returns "FOLDER/between-hosts-9f0c2d11a4b3e877.crossovers".
-std::string crossover_path(const std::string& folder, const CrossoverCase& of);
-std::string crossover_file(const CrossoverCase& of, const comm::Thresholds& thresholds);
+std::string crossover_path(const std::string& folder, const CrossoverCase& conditions);
+std::string crossover_file(const CrossoverCase& conditions, const comm::Thresholds& thresholds);
 /// Reads what crossover_file() wrote. Returns nothing if the text belongs to another case or is damaged.
-std::optional<comm::Thresholds> parse_crossovers(const std::string& text, const CrossoverCase& of);
+std::optional<comm::Thresholds> parse_crossovers(const std::string& text, const CrossoverCase& conditions);
 
 /// Creates the folder if needed, writes a temporary file and renames it. Returns the path. Errors: io, naming the file.
-std::string keep_crossovers(const std::string& folder, const CrossoverCase& of, const comm::Thresholds& thresholds);
+std::string keep_crossovers(const std::string& folder, const CrossoverCase& conditions,
+                            const comm::Thresholds& thresholds);
 /// Collective: rank 0 reads the file in `folder` for this world and broadcasts it to all ranks. Returns nothing on one
 /// host, if `folder` is empty, or if there is no such file.
 std::optional<comm::Thresholds> kept_crossovers(comm::Communicator& communicator, const std::string& folder,

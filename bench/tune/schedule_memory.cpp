@@ -43,49 +43,49 @@ std::string_view name_of(Knob knob) {
 
 ScheduleCase schedule_case(const Setup& setup, const comm::Topology& world, const std::string& library,
                            const GpuDescription& device, const ScheduleSetting& start, const std::vector<Knob>& knobs) {
-  ScheduleCase of{{"model", setup.model.model},
-                  {"auxiliary head", setup.model.auxiliary_head ? "yes" : "no"},
-                  {"image size", std::to_string(setup.model.image_size)},
-                  {"classes", std::to_string(setup.model.classes)},
-                  {"batch size", std::to_string(setup.model.batch_size)},
-                  {"type", setup.compute_name()},
-                  {"all-reduce type", std::string(hvd::name(setup.gradient))},
-                  {"fusion level", std::to_string(setup.gpu.fusion_level)},
-                  {"deterministic", setup.gpu.deterministic ? "yes" : "no"},
-                  {"ranks", std::to_string(world.size)},
-                  {"nodes", std::to_string(world.nodes)},
-                  {"launching ahead", setup.gpu.schedule.ahead ? "yes" : "no"},
-                  {"libraries", library},
-                  {"hvd_bench", std::string(build_info().version)},
-                  {"from", setting_text(start)}};
+  ScheduleCase conditions{{"model", setup.model.model},
+                          {"auxiliary head", setup.model.auxiliary_head ? "yes" : "no"},
+                          {"image size", std::to_string(setup.model.image_size)},
+                          {"classes", std::to_string(setup.model.classes)},
+                          {"batch size", std::to_string(setup.model.batch_size)},
+                          {"type", setup.compute_name()},
+                          {"all-reduce type", std::string(hvd::name(setup.gradient))},
+                          {"fusion level", std::to_string(setup.gpu.fusion_level)},
+                          {"deterministic", setup.gpu.deterministic ? "yes" : "no"},
+                          {"ranks", std::to_string(world.size)},
+                          {"nodes", std::to_string(world.nodes)},
+                          {"launching ahead", setup.gpu.schedule.ahead ? "yes" : "no"},
+                          {"libraries", library},
+                          {"hvd_bench", std::string(build_info().version)},
+                          {"from", setting_text(start)}};
   std::string turned;
   for (const Knob knob : knobs) turned += (turned.empty() ? "" : " ") + std::string(name_of(knob));
-  of.emplace_back("knobs", turned);
+  conditions.emplace_back("knobs", turned);
   for (const char* const key : kDeviceKeys) {
-    if (const auto found = device.find(key); found != device.end()) of.emplace_back(*found);
+    if (const auto found = device.find(key); found != device.end()) conditions.emplace_back(*found);
   }
-  return of;
+  return conditions;
 }
 
-std::string schedule_path(const std::string& folder, const ScheduleCase& of) {
-  const std::string hash = hex64(Hasher().text(key_lines(of)).value());
-  return (fs::path(folder) / (of.front().second + "-" + hash + ".schedule")).string();
+std::string schedule_path(const std::string& folder, const ScheduleCase& conditions) {
+  const std::string hash = hex64(Hasher().text(key_lines(conditions)).value());
+  return (fs::path(folder) / (conditions.front().second + "-" + hash + ".schedule")).string();
 }
 
-std::string schedule_text(const ScheduleCase& of, const ScheduleSetting& setting) {
+std::string schedule_text(const ScheduleCase& conditions, const ScheduleSetting& setting) {
   std::string values = fmt::format("{:d} {:d} {} {} {:d}", setting.graph, setting.overlap, setting.bucket_bytes,
                                    setting.max_ctas, setting.register_memory);
   if (!setting.on_gpu) {
     values += fmt::format(" {:d} {} {} {} {}", setting.negotiated, comm::name(setting.algorithm), setting.segment_bytes,
                           setting.threshold_bytes, setting.cycle_time.count());
   }
-  ScheduleCase lines = of;
+  ScheduleCase lines = conditions;
   lines.emplace_back(kChosen, values);
   return key_lines(lines);
 }
 
-std::optional<ScheduleSetting> parse_schedule(const std::string& text, const ScheduleCase& of) {
-  const std::string key = key_lines(of);
+std::optional<ScheduleSetting> parse_schedule(const std::string& text, const ScheduleCase& conditions) {
+  const std::string key = key_lines(conditions);
   if (!text.starts_with(key)) return std::nullopt;
   std::string_view rest = std::string_view(text).substr(key.size());
   const auto [name, values] = split_line(take_line(rest));
@@ -106,17 +106,17 @@ std::optional<ScheduleSetting> parse_schedule(const std::string& text, const Sch
     setting.cycle_time = std::chrono::microseconds(cycle_time);
   }
   // Writing the values again must give the same text. A file with extra or other text is refused.
-  return in && schedule_text(of, setting) == text ? std::optional(setting) : std::nullopt;
+  return in && schedule_text(conditions, setting) == text ? std::optional(setting) : std::nullopt;
 }
 
-std::optional<ScheduleSetting> kept_schedule(const std::string& folder, const ScheduleCase& of) {
-  return parse_schedule(read_file(schedule_path(folder, of)).value_or(""), of);
+std::optional<ScheduleSetting> kept_schedule(const std::string& folder, const ScheduleCase& conditions) {
+  return parse_schedule(read_file(schedule_path(folder, conditions)).value_or(""), conditions);
 }
 
-void keep_schedule(const std::string& folder, const ScheduleCase& of, const ScheduleSetting& setting) {
+void keep_schedule(const std::string& folder, const ScheduleCase& conditions, const ScheduleSetting& setting) {
   std::error_code trouble;  // ignored: without a folder, writing the file fails below
   fs::create_directories(folder, trouble);
-  replace_file(schedule_path(folder, of), schedule_text(of, setting));  // jobs may share the folder
+  replace_file(schedule_path(folder, conditions), schedule_text(conditions, setting));  // jobs may share the folder
 }
 
 }  // namespace hvd::bench

@@ -20,14 +20,14 @@ ScheduleCase schedule_case(const Setup& setup, const comm::Topology& world, cons
                            const GpuDescription& device, const ScheduleSetting& start, const std::vector<Knob>& knobs);
 
 /// Returns "FOLDER/resnet101-9f0c2d11a4b3e877.schedule".
-std::string schedule_path(const std::string& folder, const ScheduleCase& of);
-std::string schedule_text(const ScheduleCase& of, const ScheduleSetting& setting);
+std::string schedule_path(const std::string& folder, const ScheduleCase& conditions);
+std::string schedule_text(const ScheduleCase& conditions, const ScheduleSetting& setting);
 /// Reads what schedule_text() wrote. Returns nothing if the text belongs to another case or is damaged.
-std::optional<ScheduleSetting> parse_schedule(const std::string& text, const ScheduleCase& of);
+std::optional<ScheduleSetting> parse_schedule(const std::string& text, const ScheduleCase& conditions);
 
 /// Reads the case's file in `folder`. Returns nothing if there is no usable file; the caller then searches.
-std::optional<ScheduleSetting> kept_schedule(const std::string& folder, const ScheduleCase& of);
+std::optional<ScheduleSetting> kept_schedule(const std::string& folder, const ScheduleCase& conditions);
 /// Creates the folder if needed, writes a temporary file and renames it. Errors: io, naming the file.
-void keep_schedule(const std::string& folder, const ScheduleCase& of, const ScheduleSetting& setting);
+void keep_schedule(const std::string& folder, const ScheduleCase& conditions, const ScheduleSetting& setting);
 
 }  // namespace hvd::bench

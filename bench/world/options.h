@@ -1,5 +1,5 @@
-// The user's options: plain data that is filled once from the command line and the environment, and is stored with the
-// run. bench/cli parses the options, and session.h uses them.
+// The user's options of `train` and `validate`: plain data that is filled once from the command line and the
+// environment, and is stored with the run. bench/cli parses the options, and session.h uses them.
 #pragma once
 
 #include <chrono>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/world/world_options.h"
 #include "engine/base/types.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/device_communicator.h"
@@ -22,13 +23,6 @@ enum class Device : std::uint8_t {
   kAuto,  ///< the GPU if there is one, else the CPU
   kCpu,   ///< oneDNN
   kCuda,  ///< cuDNN
-};
-enum class CommBackend : std::uint8_t {
-  kAuto,      ///< mpi when launched with several ranks, loopback when --ranks > 1, else solo
-  kNone,      ///< every rank trains, nothing is reduced
-  kLoopback,  ///< ranks are --ranks threads of this process
-  kMpi,
-  kNccl,  ///< NCCL between GPUs; the ranks find one another as with kAuto
 };
 
 /// Options for runs on GPUs. A run on the CPU ignores most of them.
@@ -57,7 +51,7 @@ struct ValidateOptions {
 };
 
 // A process has only one Options object, so the members are grouped by subject and not by size.
-struct Options {                  // NOLINT(clang-analyzer-optin.performance.Padding)
+struct Options : WorldOptions {   // NOLINT(clang-analyzer-optin.performance.Padding)
   std::vector<std::string> argv;  ///< the command line as given
 
   // what to train
@@ -83,13 +77,8 @@ struct Options {                  // NOLINT(clang-analyzer-optin.performance.Pad
   GpuOptions gpu;
 
   // how to reduce
-  CommBackend comm = CommBackend::kAuto;
   bool host_comm = false;  ///< --comm mpi or loopback was given: gradients are reduced in host memory
-  int ranks = 0;           ///< loopback ranks in this process
   EngineOptions engine;    ///< engine.deadline limits every wait for another rank after the first steps
-  /// Deadline of every wait for another rank until the first steps are done: while the ranks join, compare their
-  /// options, build the network, tune and take their first steps.
-  Patience startup_deadline{std::chrono::minutes(5), "--startup-deadline-seconds"};
   comm::CommOptions comm_options;
   ScheduleTuning tuning;
 

@@ -27,18 +27,18 @@ void rethrow_cause(const std::vector<std::exception_ptr>& faults) {
 
 }  // namespace
 
-bool in_process(const Options& options) {
+bool in_process(const WorldOptions& options) {
   return options.comm == CommBackend::kLoopback || (options.comm != CommBackend::kMpi && options.ranks > 0);
 }
 
-WorldKind world_of(const Options& options, const Launch& launch) {
+WorldKind world_of(const WorldOptions& options, const Launch& launch) {
   if (options.comm == CommBackend::kLoopback || options.ranks > 0) return WorldKind::kThreads;
   if (options.comm == CommBackend::kMpi) return WorldKind::kProcesses;
   // Even with --comm none, the ranks of one launch measure together.
   return launch.size > 1 ? WorldKind::kProcesses : WorldKind::kSolo;
 }
 
-void check_world(const Launch& launch, int world_size, const Options& options) {
+void check_world(const Launch& launch, int world_size, const WorldOptions& options) {
   if (launch.size <= 1 || world_size != 1 || in_process(options)) return;
   throw Error(Errc::kInvalidArgument,
               fmt::format("{}: {} processes were started together, but MPI made each a separate world of one (the "

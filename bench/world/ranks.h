@@ -6,7 +6,7 @@
 #include <system_error>
 
 #include "bench/store/process_start.h"
-#include "bench/world/options.h"
+#include "bench/world/world_options.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench {
@@ -14,13 +14,13 @@ namespace hvd::bench {
 enum class WorldKind : std::uint8_t { kSolo, kThreads, kProcesses };
 
 /// Returns true if the options make the ranks threads of this process. Pure.
-bool in_process(const Options& options);
+bool in_process(const WorldOptions& options);
 /// Decides how the ranks form a world. check_launch() must have settled the options. Pure.
-WorldKind world_of(const Options& options, const Launch& launch);
+WorldKind world_of(const WorldOptions& options, const Launch& launch);
 
 /// Call after MPI has told the world's size. Errors: invalid_argument if the launcher started several processes and
 /// each process is a world of its own.
-void check_world(const Launch& launch, int world_size, const Options& options);
+void check_world(const Launch& launch, int world_size, const WorldOptions& options);
 
 /// Returns why the rank that MPI assigned cannot be right, or "" if it can be right. The process with the launcher's
 /// rank 0 prints and stores, and the process with MPI's rank 0 has the results, so every process must

@@ -35,7 +35,9 @@ ARROWS = {
     "bench/net": (),
     "bench/peers": ("engine/comm",),
 }
-# The same for the packages of scripts/hvdb. Modules of no package (hvdb.cli) may import all.
+# Headers that no file of a folder may include, not even through other headers. `coll` has options of its own.
+UNREACHABLE = {"bench/coll": ("bench/world/options.h", "bench/world/setup.h")}
+# The arrows of the packages of scripts/hvdb. Modules of no package (hvdb.cli) may import all.
 PYTHON_ARROWS = {
     "hvdb.base": (),
     "hvdb.read": ("hvdb.base",),
@@ -113,7 +115,7 @@ GETENV_OWNERS = (
     "engine/comm/mpi/environment.cpp",
 )
 READ_ENVIRONMENT_OWNERS = ("bench/cli/environment.", "bench/cli/main.cpp")
-EXIT_OWNERS = ("bench/cli/main.cpp", "bench/cli/application_end.cpp")
+EXIT_OWNERS = ("bench/cli/main.cpp", "bench/cli/process_end.cpp")
 MAX_LINES_CPP = 450
 MAX_CODE_LINES = 600
 
@@ -189,6 +191,32 @@ def check_layers(path: str, text: str) -> list[Violation]:
                 )
             )
     return found
+
+
+def check_reach(texts: Mapping[str, str]) -> list[Violation]:
+    """Checks that no file reaches a header of UNREACHABLE through its includes. texts: path from the root -> text."""
+    includes = {path: [(m[2], _line(text, m.start())) for m in INCLUDE.finditer(text)] for path, text in texts.items()}
+    found = []
+    for folder, headers in UNREACHABLE.items():
+        for path in includes:
+            if not path.startswith(folder + "/"):
+                continue
+            for header, line in includes[path]:
+                for reached in {header, *_reached_from(header, includes)} & set(headers):
+                    through = "" if reached == header else f" through {header}"
+                    found.append(Violation(path, line, f"{folder} may not include {reached}{through}"))
+    return found
+
+
+def _reached_from(header: str, includes: Mapping[str, Iterable[tuple[str, int]]]) -> set[str]:
+    reached: set[str] = set()
+    open_headers = [header]
+    while open_headers:
+        for target, _ in includes.get(open_headers.pop(), ()):
+            if target not in reached:
+                reached.add(target)
+                open_headers.append(target)
+    return reached
 
 
 def check_vendor_headers(path: str, text: str) -> list[Violation]:
@@ -378,8 +406,9 @@ def options_named(readme: str) -> set[str]:
 
 def violations(files: Iterable[tuple[str, str]], exists: Callable[[str], bool]) -> list[Violation]:
     """Returns all violations of all rules in `files`, which are pairs of path from the root and text."""
-    found: list[Violation] = []
-    for path, text in files:
+    texts = dict(files)
+    found = check_reach({path: text for path, text in texts.items() if PurePosixPath(path).suffix in CPP})
+    for path, text in texts.items():
         suffix = PurePosixPath(path).suffix
         if suffix in CPP:
             for rule in (

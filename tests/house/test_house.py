@@ -138,6 +138,22 @@ class RulesTest(unittest.TestCase):
             rules.check_layers("bench/cli/a.cpp", '#include "options.h"\n'), "by their path from the root"
         )
 
+    def test_headers_that_a_folder_must_not_reach(self) -> None:
+        texts = {
+            "bench/world/options.h": '#include "bench/world/world_options.h"\n',
+            "bench/world/world_options.h": "#include <chrono>\n",
+            "bench/world/ranks.h": '#include "bench/world/world_options.h"\n',
+            "bench/session/a.cpp": '#include "bench/world/options.h"\n',
+            "bench/coll/a.h": '#include "bench/world/ranks.h"\n',
+        }
+        self.assertEqual(rules.check_reach(texts), [])
+        direct = texts | {"bench/coll/b.cpp": '\n#include "bench/world/options.h"\n'}
+        self.assert_found(
+            rules.check_reach(direct), "bench/coll/b.cpp:2: bench/coll may not include bench/world/options.h"
+        )
+        through = texts | {"bench/world/ranks.h": '#include "bench/world/options.h"\n'}
+        self.assert_found(rules.check_reach(through), "options.h through bench/world/ranks.h")
+
     def test_vendor_headers(self) -> None:
         self.assert_found(rules.check_vendor_headers("bench/a.cpp", "#include <mpi.h>\n"), "engine/comm/mpi/")
         self.assert_found(rules.check_vendor_headers("models/a.cpp", "#include <oneapi/dnnl/dnnl.hpp>\n"), "onednn")

@@ -43,20 +43,20 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-std::vector<coll::Collective> parse_collectives(const std::string& text) {
-  using coll::kCollectives;
-  if (text == "all") return {kCollectives.begin(), kCollectives.end()};
+std::vector<coll::MeasuredCollective> parse_collectives(const std::string& text) {
+  using coll::kMeasuredCollectives;
+  if (text == "all") return {kMeasuredCollectives.begin(), kMeasuredCollectives.end()};
   std::vector<std::string> names;
-  names.reserve(kCollectives.size() + 1);
-  for (const coll::Collective each : kCollectives) names.emplace_back(coll::name(each));
+  names.reserve(kMeasuredCollectives.size() + 1);
+  for (const coll::MeasuredCollective collective : kMeasuredCollectives) names.emplace_back(coll::name(collective));
   names.emplace_back("all");
-  std::vector<coll::Collective> found;
+  std::vector<coll::MeasuredCollective> collectives;
   for (const std::string& part : split(text, ',')) {
     const std::size_t word = parse_word("--collective", part, names);
-    if (word == kCollectives.size()) throw Error(Errc::kInvalidArgument, "--collective: 'all' stands alone");
-    found.push_back(kCollectives.at(word));
+    if (word == kMeasuredCollectives.size()) throw Error(Errc::kInvalidArgument, "--collective: 'all' stands alone");
+    collectives.push_back(kMeasuredCollectives.at(word));
   }
-  return found;
+  return collectives;
 }
 
 /// Returns the value that `text` names. `text` is either a spelling from `names` or the value's own name ("fp32",
@@ -231,17 +231,17 @@ void register_precision(Registrar add, coll::CollOptions& o) {
               o.seed);
 }
 
-void register_world(Registrar add, Options& world, coll::CollOptions& o, CollGiven& given) {
+void register_world(Registrar add, coll::CollOptions& o, CollGiven& given) {
   add.group("On which ranks");
   add.value("--device", "DEVICE", "cpu (default: memory of the host) or cuda (one GPU a rank, by NCCL)",
             [&o](const std::string& text) {
               o.gpus = parse_word("--device", text, {"cpu", "cuda"}) == 1;
             });
-  add.integer("--ranks", "Ranks as threads of this one process", 1, 1024, world.ranks);
+  add.integer("--ranks", "Ranks as threads of this one process", 1, 1024, o.ranks);
   add.value("--comm", "BACKEND", "auto (default), mpi or loopback (threads of one process)",
-            [&world](const std::string& text) {
+            [&o](const std::string& text) {
               constexpr std::array kBackends{CommBackend::kAuto, CommBackend::kMpi, CommBackend::kLoopback};
-              world.comm = kBackends[parse_word("--comm", text, {"auto", "mpi", "loopback"})];
+              o.comm = kBackends[parse_word("--comm", text, {"auto", "mpi", "loopback"})];
             });
   add.value("--algorithm", "NAME", "auto (default), shm, ring, hierarchical, mpi, doubling or rabenseifner",
             [&o, &given](const std::string& text) {
@@ -261,13 +261,10 @@ void register_world(Registrar add, Options& world, coll::CollOptions& o, CollGiv
       "Folder in which --find-crossovers stores its results, and from which other runs on several hosts load them",
       o.tuning_folder);
   add.number("--deadline-seconds", "S", "Deadline of every wait for another rank (default: 60)", 0.1, 86400,
-             [&world](double x) {
-               world.engine.deadline.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * x));
-             });
-  add.number("--startup-deadline-seconds", "S", "Deadline of waits while the ranks connect (default: 300)", 0.1, 86400,
-             [&world](double x) {
-               world.startup_deadline.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * x));
-             });
+             [&o](double x) { o.deadline.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * x)); });
+  add.number(
+      "--startup-deadline-seconds", "S", "Deadline of waits while the ranks connect (default: 300)", 0.1, 86400,
+      [&o](double x) { o.startup_deadline.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * x)); });
 }
 
 void register_files(Registrar add, coll::CollOptions& o, CollGiven& given) {
@@ -285,8 +282,8 @@ void settle_crossovers(coll::CollOptions& o, const CollGiven& given) {
                 "--find-crossovers chooses the cells itself and runs on CPUs; leave out --compare, --algorithm, "
                 "--from-model, --ragged and --device");
   }
-  using coll::Collective;
-  o.collectives = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather};
+  using coll::MeasuredCollective;
+  o.collectives = {MeasuredCollective::kAllReduce, MeasuredCollective::kReduceScatter, MeasuredCollective::kAllGather};
   o.types = {DataType::kF32};
   o.ops = {ReduceOp::kSum};
   o.place = coll::Place::kInPlace;
@@ -306,16 +303,16 @@ void settle_graphs(coll::CollOptions& o) {
     throw Error(Errc::kInvalidArgument,
                 "-G: with -z 1, 2 and 3 the host waits for operations, which no CUDA graph can hold; leave one out");
   }
-  for (const coll::Collective each : o.collectives) {
-    if (each != coll::Collective::kBroadcast && each != coll::Collective::kBarrier) continue;
-    throw Error(Errc::kInvalidArgument, "-G: the host takes part in " + std::string(coll::name(each)) +
+  for (const coll::MeasuredCollective collective : o.collectives) {
+    if (collective != coll::MeasuredCollective::kBroadcast && collective != coll::MeasuredCollective::kBarrier)
+      continue;
+    throw Error(Errc::kInvalidArgument, "-G: the host takes part in " + std::string(coll::name(collective)) +
                                             ", which no CUDA graph can hold; name others with --collective");
   }
   o.warm = true;
 }
 
-void settle_coll(CollCommand& command, const CollGiven& given) {
-  coll::CollOptions& o = command.options;
+void settle_coll(coll::CollOptions& o, const CollGiven& given) {
   if (!o.model.empty() && given.sizes) {
     throw Error(Errc::kInvalidArgument, "--from-model gives the sizes, and so do -b, -e, -f and -i; leave one out");
   }
@@ -348,12 +345,11 @@ void settle_coll(CollCommand& command, const CollGiven& given) {
   if (!o.json_file.empty() && !o.csv_file.empty() && place(o.json_file) == place(o.csv_file)) {
     throw Error(Errc::kInvalidArgument, fmt::format("-J and --csv name one file: {}; give two", o.json_file));
   }
-  if (command.world.ranks > 0 && command.world.comm == CommBackend::kMpi) {
+  if (o.ranks > 0 && o.comm == CommBackend::kMpi) {
     throw Error(
         Errc::kInvalidArgument,
         "--ranks makes ranks of this one process, --comm mpi takes them from mpirun or srun; leave one of them out");
   }
-  command.world.engine.deadline.set_by = "--deadline-seconds";
 }
 
 }  // namespace
@@ -388,7 +384,7 @@ CollCommand parse_coll(const std::vector<std::string>& argv) {
   const Registrar add(app);
   register_sizes(add, command.options, given);
   register_precision(add, command.options);
-  register_world(add, command.world, command.options, given);
+  register_world(add, command.options, given);
   register_files(add, command.options, given);
   std::vector<std::string> arguments(argv.rbegin(), argv.rend() - 2);  // CLI11 expects them in reverse order
   try {
@@ -404,7 +400,7 @@ CollCommand parse_coll(const std::vector<std::string>& argv) {
                 fmt::format("'{}': 'hvd_bench coll' takes no such option{}; see hvd_bench coll --help", rest.front(),
                             instead_of(rest.front())));
   }
-  settle_coll(command, given);
+  settle_coll(command.options, given);
   return command;
 }
 

@@ -5,12 +5,10 @@
 #include <vector>
 
 #include "bench/coll/options.h"
-#include "bench/world/options.h"
 
 namespace hvd::bench {
 
 struct CollCommand {
-  Options world;  ///< only comm, ranks and deadlines are used
   coll::CollOptions options;
   std::string help;  ///< if not empty, print it and exit
 };

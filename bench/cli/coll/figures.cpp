@@ -6,7 +6,7 @@
 
 namespace hvd::bench::coll {
 
-std::vector<Row> rows_of(const CollResult& result, Collective collective, int variant) {
+std::vector<Row> rows_of(const CollResult& result, MeasuredCollective collective, int variant) {
   std::vector<Row> rows;
   std::map<std::tuple<DataType, ReduceOp, std::size_t>, std::size_t> known;
   for (const CellResult& cell : result.cells) {
@@ -24,8 +24,8 @@ bool measured(const CellResult* cell) { return cell != nullptr && cell->samples 
 std::vector<ModelStep> model_steps(const CollOptions& options, const CollResult& result) {
   std::vector<ModelStep> steps;
   if (options.repeats.size() != options.sizes.size()) return steps;
-  for (const Collective collective : options.collectives) {
-    if (collective == Collective::kBarrier) continue;
+  for (const MeasuredCollective collective : options.collectives) {
+    if (collective == MeasuredCollective::kBarrier) continue;
     for (int variant = 0; variant < static_cast<int>(result.variants.size()); ++variant) {
       for (const ReduceOp op : reduces(collective) ? options.ops : std::vector{ReduceOp::kSum}) {
         ModelStep step{collective, variant, op};
@@ -33,8 +33,8 @@ std::vector<ModelStep> model_steps(const CollOptions& options, const CollResult&
           for (std::size_t i = 0; i < options.sizes.size(); ++i) {
             const Problem wanted = problem_of(collective, options.sizes[i], options.types.front(), op,
                                               {form == 1, options.ragged}, result.world.ranks);
-            const auto cell = std::find_if(result.cells.begin(), result.cells.end(), [&](const CellResult& each) {
-              return each.cell.variant == variant && each.cell.problem == wanted && each.samples > 0;
+            const auto cell = std::find_if(result.cells.begin(), result.cells.end(), [&](const CellResult& candidate) {
+              return candidate.cell.variant == variant && candidate.cell.problem == wanted && candidate.samples > 0;
             });
             std::optional<double>& sum = step.seconds[form];
             if (cell == result.cells.end()) sum.reset();
@@ -67,7 +67,7 @@ double average_bus_rate(const CollResult& result) {
   double sum = 0;
   std::size_t count = 0;
   for (const CellResult& cell : result.cells) {
-    if (cell.samples == 0 || cell.cell.problem.collective == Collective::kBarrier) continue;
+    if (cell.samples == 0 || cell.cell.problem.collective == MeasuredCollective::kBarrier) continue;
     sum += cell.bus_rate * kGiga;
     ++count;
   }

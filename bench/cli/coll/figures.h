@@ -19,14 +19,14 @@ inline constexpr double kGiga = 1e-9;
 using Row = std::array<const CellResult*, 2>;
 
 /// Returns the rows in the order of make_cells(): by type, reduction and size.
-std::vector<Row> rows_of(const CollResult& result, Collective collective, int variant);
+std::vector<Row> rows_of(const CollResult& result, MeasuredCollective collective, int variant);
 
 /// Returns true if the cell exists and has samples.
 bool measured(const CellResult* cell);
 
 /// Time to reduce, one after the other, all gradient buckets of one training step of a network.
 struct ModelStep {
-  Collective collective = Collective::kAllReduce;
+  MeasuredCollective collective = MeasuredCollective::kAllReduce;
   int variant = 0;
   ReduceOp op = ReduceOp::kSum;
   /// [0] out of place, [1] in place; nullopt if the size of some bucket was not measured.

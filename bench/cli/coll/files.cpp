@@ -142,7 +142,7 @@ void write_steps(JsonWriter& top, const CollOptions& options, const CollResult& 
 /// Quotes a CSV field that may contain a comma or a quotation mark.
 std::string quoted(const std::string& text) {
   std::string field = "\"";
-  for (const char each : text) field.append(each == '"' ? 2 : 1, each);
+  for (const char character : text) field.append(character == '"' ? 2 : 1, character);
   return field + "\"";
 }
 
@@ -165,7 +165,7 @@ std::string json(const CollOptions& options, const CollResult& result, const std
   });
   top.object("config", [&](JsonWriter& config) { write_config(config, options, result); });
   top.array("results", [&](JsonWriter& rows) {
-    for (const Collective collective : options.collectives) {
+    for (const MeasuredCollective collective : options.collectives) {
       for (int variant = 0; variant < static_cast<int>(result.variants.size()); ++variant) {
         for (const Row& row : rows_of(result, collective, variant)) write_row(rows, result, row);
       }
@@ -173,13 +173,13 @@ std::string json(const CollOptions& options, const CollResult& result, const std
   });
   if (!options.model.empty()) write_steps(top, options, result);
   const std::uint64_t wrong = wrong_in_all(result);
-  top.object("out_of_bounds", [&](JsonWriter& found) {
-    found.integer("count", static_cast<std::int64_t>(wrong));
-    found.text("okay", truth_text(wrong == 0));
+  top.object("out_of_bounds", [&](JsonWriter& object) {
+    object.integer("count", static_cast<std::int64_t>(wrong));
+    object.text("okay", truth_text(wrong == 0));
   });
-  top.object("average_bus_bandwidth", [&](JsonWriter& found) {
-    found.number("bandwidth", average_bus_rate(result));
-    found.text("okay", "unchecked");
+  top.object("average_bus_bandwidth", [&](JsonWriter& object) {
+    object.number("bandwidth", average_bus_rate(result));
+    object.text("okay", "unchecked");
   });
   top.text("status", result.interrupted.empty() ? "complete" : "incomplete");
   top.text("status_reason", result.interrupted);

@@ -75,14 +75,4 @@ void put_coll_outputs(const CollOutput& output, const coll::CollResult& result, 
   if (first) throw Error(*first);
 }
 
-coll::CollObserver coll_observer(const SessionObserver& session, Console& console) {
-  coll::CollObserver observer;
-  observer.stop_requested = session.stop_requested;
-  observer.joined = session.joined;
-  observer.leaving = session.leaving;
-  observer.met = session.met;
-  observer.narrate = [&console](const std::string& line) { console.narrate(line); };
-  return observer;
-}
-
 }  // namespace hvd::bench

@@ -9,8 +9,6 @@
 #include "bench/cli/console.h"
 #include "bench/coll/options.h"
 #include "bench/coll/result.h"
-#include "bench/coll/session.h"
-#include "bench/session/session.h"
 #include "bench/store/result_store.h"
 #include "bench/store/run_record.h"
 
@@ -49,9 +47,5 @@ struct CollOutput {
 /// Prints the table and writes the files and the store. An error in one of these outputs does not stop the others.
 /// `patience` is passed to CollStore::put(). Errors: the first error of an output, usually io.
 void put_coll_outputs(const CollOutput& output, const coll::CollResult& result, std::chrono::milliseconds patience);
-
-/// Returns an observer for `coll` with the callbacks that it has in common with `session`, and with a `narrate` that
-/// prints on `console`. Borrows `console`.
-coll::CollObserver coll_observer(const SessionObserver& session, Console& console);
 
 }  // namespace hvd::bench

@@ -127,7 +127,7 @@ std::string table(const CollOptions& options, const CollResult& result) {
                       bytes_text(static_cast<double>(result.arena_bytes)),
                       result.cache_bytes > 0 ? bytes_text(static_cast<double>(result.cache_bytes)) : "an unknown size",
                       options.warm ? " (--warm)" : "", graph_line(options));
-  for (const Collective collective : options.collectives) {
+  for (const MeasuredCollective collective : options.collectives) {
     for (int variant = 0; variant < static_cast<int>(result.variants.size()); ++variant) {
       const std::vector<Row> rows = rows_of(result, collective, variant);
       if (rows.empty()) continue;

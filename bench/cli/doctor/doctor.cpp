@@ -148,14 +148,14 @@ void examine_backend(FindingList& all, int threads) {
 }
 
 void examine_memory(FindingList& all, int threads) {
-  const Memory found = memory();
-  std::string text = fmt::format("{} free of {}", bytes_text(static_cast<double>(found.available_bytes)),
-                                 bytes_text(static_cast<double>(found.total_bytes)));
-  if (found.limit_bytes > 0) {
-    text += fmt::format(", limited to {} here", bytes_text(static_cast<double>(found.limit_bytes)));
+  const Memory ram = memory();
+  std::string text = fmt::format("{} free of {}", bytes_text(static_cast<double>(ram.available_bytes)),
+                                 bytes_text(static_cast<double>(ram.total_bytes)));
+  if (ram.limit_bytes > 0) {
+    text += fmt::format(", limited to {} here", bytes_text(static_cast<double>(ram.limit_bytes)));
   }
   constexpr std::int64_t kLittle = std::int64_t{2} << 30;  // VGG-16 at batch 8 takes about 2 GiB
-  if (found.available_bytes < kLittle) {
+  if (ram.available_bytes < kLittle) {
     all.push_back({Level::kWarning, "memory", text, "use a small --batch-size, or free memory"});
   } else {
     good(all, "memory", text);
@@ -175,13 +175,13 @@ void examine_numa(FindingList& all, const Launch& launch, const Environment& env
 }
 
 void examine_shared_memory(FindingList& all) {
-  struct statvfs found {};
-  if (::statvfs("/dev/shm", &found) != 0) {
+  struct statvfs shared_memory {};
+  if (::statvfs("/dev/shm", &shared_memory) != 0) {
     all.push_back({Level::kWarning, "/dev/shm", "/dev/shm does not exist: ranks of one host cannot share memory",
                    "mount it (mount -t tmpfs none /dev/shm), or use --algorithm ring"});
     return;
   }
-  const double free = static_cast<double>(found.f_bavail) * static_cast<double>(found.f_frsize);
+  const double free = static_cast<double>(shared_memory.f_bavail) * static_cast<double>(shared_memory.f_frsize);
   constexpr double kTwoVggRanks = 2 * 553e6;  // VGG-16's gradients in fp32 take 553 MB per rank
   if (free < kTwoVggRanks) {
     all.push_back({Level::kWarning, "/dev/shm", bytes_text(free) + " free, less than the gradients of two VGG-16 ranks",
@@ -264,22 +264,22 @@ void examine_mpi(FindingList& all, const Launch& launch) {
 }
 
 void examine_launcher(FindingList& all, const Launch& launch, const Environment& environment) {
-  std::string found;
+  std::string launchers;
   for (const char* program : {"mpirun", "srun", "jsrun", "bsub"}) {
     if (!in_path(value_of(environment, "PATH"), program)) continue;
-    if (!found.empty()) found += ", ";
-    found += program;
+    if (!launchers.empty()) launchers += ", ";
+    launchers += program;
   }
   if (!launch.evidence.empty()) {
     good(all, "launcher", fmt::format("{} (rank {})", launch.evidence, launch.rank));
   } else if (launch.allocation_tasks > 1) {
     all.push_back({Level::kNote, "launcher", launch.allocation_evidence + ", but this process was started by hand",
                    "srun --mpi=pmix hvd_bench ... or mpirun hvd_bench ..."});
-  } else if (found.empty()) {
+  } else if (launchers.empty()) {
     all.push_back({Level::kNote, "launcher", "no mpirun, srun or jsrun in PATH",
                    "one process only (--ranks N); or install one (Debian: apt-get install openmpi-bin)"});
   } else {
-    good(all, "launcher", found);
+    good(all, "launcher", launchers);
   }
 }
 

@@ -28,9 +28,9 @@ std::vector<Finding> examine(const std::string& db_file, const ProcessStart& sta
 /// Returns `value` in units of 10^9: "29.1 GB/s".
 std::string giga_text(double value, const char* unit);
 
-/// Judges whether oneDNN has compiled code for the networks. `found` is the first text of
+/// Judges whether oneDNN has compiled code for the networks. `slow_reason` is the first text of
 /// models::onednn_reference_code(), or empty. Pure.
-Finding judge_reference_code(const std::string& found);
+Finding judge_reference_code(const std::string& slow_reason);
 
 /// Measured fp32 rates, in FLOP/s of all threads.
 struct Fp32Rates {

@@ -8,6 +8,7 @@
 #include "bench/cli/doctor/doctor.h"
 #include "bench/cli/doctor/vector_peak.h"
 #include "bench/measure/units.h"
+#include "bench/store/host_facts.h"
 
 namespace hvd::bench {
 namespace {
@@ -33,10 +34,10 @@ std::string text_of(const NumaLayout& layout) {
 
 std::string giga_text(double value, const char* unit) { return fmt::format("{:.1f} G{}", value / kGiga, unit); }
 
-Finding judge_reference_code(const std::string& found) {
+Finding judge_reference_code(const std::string& slow_reason) {
   constexpr const char* kSubject = "oneDNN code";
-  if (found.empty()) return {Level::kGood, kSubject, "compiled code for every operation of every network", {}};
-  return {Level::kWarning, kSubject, found,
+  if (slow_reason.empty()) return {Level::kGood, kSubject, "compiled code for every operation of every network", {}};
+  return {Level::kWarning, kSubject, slow_reason,
           "use larger images or another version of oneDNN; such runs carry the caution reference_code"};
 }
 
@@ -57,19 +58,21 @@ std::vector<Finding> judge_fp32(const Fp32Rates& rates) {
                         : ": cannot be right, because it is more than two multiply-adds per cycle";
     top.advice = fmt::format("is another program running? is {} set, and ONEDNN_MAX_CPU_ISA not?", kMaxCpuIsa);
   }
-  std::vector<Finding> found{std::move(top)};
-  if (fp32 <= 0) return found;
+  std::vector<Finding> findings{std::move(top)};
+  if (fp32 <= 0) return findings;
   const std::string text = fmt::format("{} in a direct 3 x 3 convolution", giga_text(fp32, "FLOP/s"));
   if (too_high || too_low) {
-    found.push_back({Level::kWarning, "oneDNN fp32", text + "; the measured peak is not usable", "run doctor again"});
+    findings.push_back(
+        {Level::kWarning, "oneDNN fp32", text + "; the measured peak is not usable", "run doctor again"});
   } else if (fp32 < 0.4 * peak) {
-    found.push_back({Level::kWarning, "oneDNN fp32", fmt::format("{}, {:.0f} % of the peak", text, 100 * fp32 / peak),
-                     "is another program running? is OMP_NUM_THREADS or ONEDNN_MAX_CPU_ISA set?"});
+    findings.push_back({Level::kWarning, "oneDNN fp32",
+                        fmt::format("{}, {:.0f} % of the peak", text, 100 * fp32 / peak),
+                        "is another program running? is OMP_NUM_THREADS or ONEDNN_MAX_CPU_ISA set?"});
   } else {
-    found.push_back(
+    findings.push_back(
         {Level::kGood, "oneDNN fp32", fmt::format("{}, {:.0f} % of the peak", text, 100 * fp32 / peak), {}});
   }
-  return found;
+  return findings;
 }
 
 Finding judge_bf16(double bf16, double fp32, const std::string& slow_reason) {

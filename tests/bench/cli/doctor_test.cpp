@@ -39,12 +39,12 @@ Fp32Rates rates(double peak, double convolution) {
 }
 
 TEST(Doctor, ComparesAConvolutionWithAPlausiblePeak) {
-  const std::vector<Finding> found = judge_fp32(rates(180e9, 150e9));
-  ASSERT_EQ(found.size(), 2U);
-  EXPECT_EQ(found[0].level, Level::kGood);
-  EXPECT_EQ(found[0].text, "180.0 GFLOP/s in registers on 2 threads (AVX2 at 3.0 GHz)");
-  EXPECT_EQ(found[1].level, Level::kGood);
-  EXPECT_EQ(found[1].text, "150.0 GFLOP/s in a direct 3 x 3 convolution, 83 % of the peak");
+  const std::vector<Finding> findings = judge_fp32(rates(180e9, 150e9));
+  ASSERT_EQ(findings.size(), 2U);
+  EXPECT_EQ(findings[0].level, Level::kGood);
+  EXPECT_EQ(findings[0].text, "180.0 GFLOP/s in registers on 2 threads (AVX2 at 3.0 GHz)");
+  EXPECT_EQ(findings[1].level, Level::kGood);
+  EXPECT_EQ(findings[1].text, "150.0 GFLOP/s in a direct 3 x 3 convolution, 83 % of the peak");
   EXPECT_EQ(judge_fp32(rates(180e9, 60e9)).at(1).level, Level::kWarning);
   EXPECT_EQ(judge_fp32(rates(180e9, 0)).size(), 1U);
 }
@@ -52,23 +52,23 @@ TEST(Doctor, ComparesAConvolutionWithAPlausiblePeak) {
 // Vectors that the compiler had split gave this peak of 14 GFLOP/s on a processor that reached 136 in a convolution.
 TEST(Doctor, APeakBelowAConvolutionIsNotUsed) {
   for (const double peak : {14e9, 135.9e9}) {
-    const std::vector<Finding> found = judge_fp32(rates(peak, 136e9));
-    ASSERT_EQ(found.size(), 2U);
-    for (const Finding& finding : found) {
+    const std::vector<Finding> findings = judge_fp32(rates(peak, 136e9));
+    ASSERT_EQ(findings.size(), 2U);
+    for (const Finding& finding : findings) {
       EXPECT_EQ(finding.level, Level::kWarning) << finding.text;
       EXPECT_EQ(finding.text.find('%'), std::string::npos) << finding.text;
       EXPECT_FALSE(finding.advice.empty());
     }
-    EXPECT_NE(found[0].text.find("cannot be right"), std::string::npos) << found[0].text;
+    EXPECT_NE(findings[0].text.find("cannot be right"), std::string::npos) << findings[0].text;
   }
 }
 
 TEST(Doctor, APeakAboveTwoMultiplyAddsPerCycleIsNotUsed) {
   EXPECT_EQ(judge_fp32(rates(1.09 * 192e9, 150e9))[0].level, Level::kGood);
-  const std::vector<Finding> found = judge_fp32(rates(1.11 * 192e9, 150e9));
-  EXPECT_EQ(found[0].level, Level::kWarning);
-  EXPECT_NE(found[0].text.find("cannot be right"), std::string::npos) << found[0].text;
-  EXPECT_EQ(found.at(1).level, Level::kWarning);
+  const std::vector<Finding> findings = judge_fp32(rates(1.11 * 192e9, 150e9));
+  EXPECT_EQ(findings[0].level, Level::kWarning);
+  EXPECT_NE(findings[0].text.find("cannot be right"), std::string::npos) << findings[0].text;
+  EXPECT_EQ(findings.at(1).level, Level::kWarning);
 }
 
 TEST(Doctor, CondensesWhatMpiPrints) {

@@ -14,11 +14,11 @@ namespace {
 using Kind = ValidationFinding::Kind;
 
 Validation validation(std::size_t ranks) {
-  Validation found;
-  found.steps = 32;
-  found.timed_steps = 30;
-  found.threshold = 0.02;
-  found.groups = {"a processor"};
+  Validation outcome;
+  outcome.steps = 32;
+  outcome.timed_steps = 30;
+  outcome.threshold = 0.02;
+  outcome.groups = {"a processor"};
   for (std::size_t r = 0; r < ranks; ++r) {
     ValidatedRank rank;
     rank.host = "n" + std::to_string(r);
@@ -27,9 +27,9 @@ Validation validation(std::size_t ranks) {
     rank.time->high = 0.01;
     rank.gradients = "00000000000000aa";
     rank.weights = "00000000000000bb";
-    found.ranks.push_back(rank);
+    outcome.ranks.push_back(rank);
   }
-  return found;
+  return outcome;
 }
 
 TEST(ValidationReport, SaysThatAllIsGood) {
@@ -40,9 +40,9 @@ TEST(ValidationReport, SaysThatAllIsGood) {
 }
 
 TEST(ValidationReport, SaysHowFarItCanTell) {
-  Validation found = validation(4);
-  found.ranks[1].time->high = 0.031;
-  const std::string text = validation_text(found);
+  Validation outcome = validation(4);
+  outcome.ranks[1].time->high = 0.031;
+  const std::string text = validation_text(outcome);
   EXPECT_NE(text.find("no rank is slow as far as can be told: intervals reach up to 3.1 %"), std::string::npos) << text;
 }
 
@@ -54,22 +54,22 @@ TEST(ValidationReport, OfManyRanksTheSlowestAreShown) {
 }
 
 TEST(ValidationReport, FindingsAreLinesAndTextOfOthersIsMadePrintable) {
-  Validation found = validation(4);
-  found.ranks[0].host = "a\x1b[2J";
-  found.findings.push_back({Kind::kDiffers, {0}, "rank 0 (host a\x1b[2J) differs"});
-  const std::string text = validation_text(found);
+  Validation outcome = validation(4);
+  outcome.ranks[0].host = "a\x1b[2J";
+  outcome.findings.push_back({Kind::kDiffers, {0}, "rank 0 (host a\x1b[2J) differs"});
+  const std::string text = validation_text(outcome);
   EXPECT_NE(text.find("FOUND       rank 0 (host a\\x1b[2J) differs\n"), std::string::npos) << text;
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
   EXPECT_EQ(text.find("good  "), std::string::npos);
 }
 
 TEST(ValidationReport, ExitCodes) {
-  Validation found = validation(2);
-  EXPECT_EQ(found.exit_code(), 0);
-  found.findings.push_back({Kind::kUnclear, {0}, ""});
-  EXPECT_EQ(found.exit_code(), 3);
+  Validation outcome = validation(2);
+  EXPECT_EQ(outcome.exit_code(), 0);
+  outcome.findings.push_back({Kind::kUnclear, {0}, ""});
+  EXPECT_EQ(outcome.exit_code(), 3);
   for (const Kind certain : {Kind::kDiffers, Kind::kDisagree, Kind::kSlow}) {
-    Validation worse = found;
+    Validation worse = outcome;
     worse.findings.push_back({certain, {1}, ""});
     EXPECT_EQ(worse.exit_code(), 1);
   }

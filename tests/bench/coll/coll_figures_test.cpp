@@ -100,9 +100,9 @@ TEST(CollSchedule, ShortOperationsAreBatchedUntilTheClockIsFineEnough) {
   play(schedule, {1e-6});
   EXPECT_EQ(schedule.batch(0), 1024U) << "4 to the power that makes 1 ms of 1 us";
   EXPECT_NEAR(schedule.samples(0)[0].seconds, 1e-6, 1e-8);
-  ScheduleRule one = rule();
-  one.may_batch = false;
-  Schedule single(cells, one);
+  ScheduleRule unbatched = rule();
+  unbatched.may_batch = false;
+  Schedule single(cells, unbatched);
   play(single, {1e-6});
   EXPECT_EQ(single.batch(0), 1U);
 }
@@ -394,7 +394,7 @@ TEST(CollReport, AGraphsLaunchesAreInTheTableAndInJson) {
 TEST(CollFigures, CrossoversAreOfTheGroupsWithAllThreeSides) {
   std::vector<CellResult> cells;
   std::size_t group = 0;
-  const auto add = [&](Collective collective, std::size_t bytes, std::vector<double> seconds) {
+  const auto add = [&](MeasuredCollective collective, std::size_t bytes, std::vector<double> seconds) {
     for (std::size_t variant = 0; variant < seconds.size(); ++variant) {
       CellResult cell;
       cell.cell.problem.collective = collective;
@@ -407,13 +407,13 @@ TEST(CollFigures, CrossoversAreOfTheGroupsWithAllThreeSides) {
     }
     ++group;
   };
-  add(Collective::kAllReduce, 1024, {1, 2, 3});
-  add(Collective::kAllReduce, 2048, {3, 2, 4});
-  add(Collective::kAllReduce, 4096, {5, 4, 3});
-  add(Collective::kAllReduce, 8192, {1, 9});  // the session was interrupted and has no time of the ring
-  add(Collective::kReduceScatter, 1024, {1, 2, 2});
-  add(Collective::kAllGather, 1024, {1, 2, 2});
-  add(Collective::kAllGather, 2048, {2, 1, 1});
+  add(MeasuredCollective::kAllReduce, 1024, {1, 2, 3});
+  add(MeasuredCollective::kAllReduce, 2048, {3, 2, 4});
+  add(MeasuredCollective::kAllReduce, 4096, {5, 4, 3});
+  add(MeasuredCollective::kAllReduce, 8192, {1, 9});  // the session was interrupted and has no time of the ring
+  add(MeasuredCollective::kReduceScatter, 1024, {1, 2, 2});
+  add(MeasuredCollective::kAllGather, 1024, {1, 2, 2});
+  add(MeasuredCollective::kAllGather, 2048, {2, 1, 1});
   EXPECT_EQ(crossovers_of(cells), (comm::Thresholds{1024, 2048, 1024}));
   // At 1024 bytes doubling now has no samples, so crossovers_of() must leave out this size.
   cells.front().samples = 0;

@@ -16,31 +16,31 @@ namespace {
 using namespace coll;
 using namespace std::chrono_literals;
 
-Options world_of_threads(int ranks) {
-  Options world;
-  world.comm = CommBackend::kLoopback;
-  world.ranks = ranks;
-  world.engine.deadline = Patience(test::kNever);
-  world.startup_deadline = Patience(test::kNever);
-  return world;
-}
-
 CollOptions quick() {
   CollOptions options;
   options.gpus = true;
-  options.collectives = {kCollectives.begin(), kCollectives.end()};
+  options.collectives = {kMeasuredCollectives.begin(), kMeasuredCollectives.end()};
   options.sizes = {64, 40000};
   options.types = {DataType::kF32, DataType::kF16};
   options.warm = true;
   options.warmup = 1;
   options.max_seconds = 1e-3;
+  options.deadline = Patience(test::kNever);
+  return options;
+}
+
+/// The same session on ranks that are threads of this process.
+CollOptions on_threads(int ranks, CollOptions options) {
+  options.comm = CommBackend::kLoopback;
+  options.ranks = ranks;
+  options.startup_deadline = Patience(test::kNever);
   return options;
 }
 
 /// Runs a session that must fail. Returns its error.
 Error error_of(int ranks, const CollOptions& options, test::FakeGpus* gpus) {
   try {
-    run_coll(world_of_threads(ranks), options, {}, gpus);
+    run_coll(on_threads(ranks, options), {}, gpus);
   } catch (const Error& error) {
     return error;
   }
@@ -51,7 +51,7 @@ Error error_of(int ranks, const CollOptions& options, test::FakeGpus* gpus) {
 TEST(CollOnGpus, EveryCollectiveIsMeasuredAndRight) {
   for (const int ranks : {1, 2, 3}) {
     test::FakeGpus gpus(ranks);
-    const CollResult result = run_coll(world_of_threads(ranks), quick(), {}, &gpus);
+    const CollResult result = run_coll(on_threads(ranks, quick()), {}, &gpus);
     EXPECT_EQ(result.world.comm, "nccl");
     EXPECT_EQ(result.world.gpu, "Fake H200");
     EXPECT_EQ(result.cells.size(), 2U * 2 * (3 * 2 + 2) + 1);
@@ -62,7 +62,7 @@ TEST(CollOnGpus, EveryCollectiveIsMeasuredAndRight) {
                                std::to_string(ranks);
       EXPECT_GT(cell.samples, 0U) << what;
       EXPECT_FALSE(cell.bound) << what;
-      if (problem.collective != Collective::kBarrier) {
+      if (problem.collective != MeasuredCollective::kBarrier) {
         EXPECT_EQ(cell.wrong, std::optional<std::uint64_t>(0)) << what;
       }
     }
@@ -83,7 +83,7 @@ TEST(CollOnGpus, ALostRankEndsTheSessionOnAllRanks) {
   };
   const auto begin = Clock::now();
   try {
-    run_coll(world_of_threads(3), options, observer, &gpus);
+    run_coll(on_threads(3, options), observer, &gpus);
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("a peer is lost or gave up"), std::string::npos) << error.what();
@@ -94,8 +94,8 @@ TEST(CollOnGpus, ALostRankEndsTheSessionOnAllRanks) {
 
 CollOptions in_graphs(std::uint32_t launches) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                         Collective::kAllToAll};
+  options.collectives = {MeasuredCollective::kAllReduce, MeasuredCollective::kReduceScatter,
+                         MeasuredCollective::kAllGather, MeasuredCollective::kAllToAll};
   options.graph_launches = launches;
   return options;
 }
@@ -111,7 +111,7 @@ TEST(CollOnGpus, AGraphOfACellIsCapturedOnceAndItsResultIsChecked) {
     CollOptions options = in_graphs(kLaunches);
     options.max_seconds = 1e-6;  // so short that each launch may hold only one operation
     options.checks = 2;
-    const CollResult result = run_coll(world_of_threads(ranks), options, {}, &gpus);
+    const CollResult result = run_coll(on_threads(ranks, options), {}, &gpus);
     const std::size_t cells = result.cells.size();
     EXPECT_EQ(cells, 2U * 2 * (3 * 2 + 1));
     std::size_t sampled = 0;
@@ -135,12 +135,12 @@ TEST(CollOnGpus, TimeOfAGraphIsThatOfOneOperation) {
     test::FakeGpus gpus(2);
     gpus.nccl.turns = [](int) { return 300; };
     CollOptions options = in_graphs(launches);
-    options.collectives = {Collective::kAllReduce};
+    options.collectives = {MeasuredCollective::kAllReduce};
     options.sizes = {64};
     options.types = {DataType::kF32};
     options.place = Place::kInPlace;
     options.max_seconds = 1e-2;
-    return run_coll(world_of_threads(2), options, {}, &gpus).cells.at(0).seconds.value;
+    return run_coll(on_threads(2, options), {}, &gpus).cells.at(0).seconds.value;
   };
   const double plain = median_of(0), graph = median_of(10);
   EXPECT_GT(graph, plain / 2);
@@ -161,10 +161,10 @@ TEST(CollOnGpus, ALostRankEndsASessionWithGraphs) {
   };
   const auto usual_begin = Clock::now();
   test::FakeGpus good(2);
-  run_coll(world_of_threads(2), in_graphs(3), {}, &good);
+  run_coll(on_threads(2, in_graphs(3)), {}, &good);
   const auto begin = Clock::now();
   const auto usual = begin - usual_begin;
-  EXPECT_THROW(run_coll(world_of_threads(2), options, observer, &gpus), Error);
+  EXPECT_THROW(run_coll(on_threads(2, options), observer, &gpus), Error);
   EXPECT_LT(Clock::now() - begin, 9s + 4 * usual) << "a rank waits 10 s for NCCL to come back";
   EXPECT_EQ(gpus.hub().aborting(), 0);
   EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
@@ -173,9 +173,9 @@ TEST(CollOnGpus, ALostRankEndsASessionWithGraphs) {
 TEST(CollOnGpus, RegisteredMemoryIsComparedWithPlain) {
   test::FakeGpus gpus(2);
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce};
+  options.collectives = {MeasuredCollective::kAllReduce};
   options.variants = {{"memory=registered", {}, true}, {"memory=plain", {}, false}};
-  const CollResult result = run_coll(world_of_threads(2), options, {}, &gpus);
+  const CollResult result = run_coll(on_threads(2, options), {}, &gpus);
   for (const CellResult& cell : result.cells) {
     const bool registered = cell.cell.variant == 0;
     EXPECT_EQ(cell.plane.find("memory not registered") == std::string::npos, registered) << cell.plane;
@@ -204,14 +204,14 @@ TEST(CollOnGpus, AReductionThatNcclLacksIsRefused) {
   CollOptions options = quick();
   options.types = {DataType::kI16};
   EXPECT_THROW(make_cells(options, 2, true), Error);
-  options.collectives = {Collective::kAllGather};
+  options.collectives = {MeasuredCollective::kAllGather};
   EXPECT_EQ(make_cells(options, 2, true).size(), 4U) << "moved, not reduced";
 }
 
 TEST(CollOnGpus, ABufferLargerThanTheGpuIsRefusedBeforeItIsTaken) {
   test::FakeGpus gpus(2);
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce};
+  options.collectives = {MeasuredCollective::kAllReduce};
   options.sizes = {std::size_t{1} << 46};
   const Error error = error_of(2, options, &gpus);
   EXPECT_EQ(error.code(), Errc::kInvalidArgument);

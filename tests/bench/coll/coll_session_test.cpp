@@ -24,28 +24,28 @@ namespace {
 using namespace coll;
 using namespace std::chrono_literals;
 
-Options world_of_threads(int ranks) {
-  Options world;
-  world.comm = CommBackend::kLoopback;
-  world.ranks = ranks;
-  world.engine.deadline = Patience(test::kNever);
-  return world;
-}
-
 /// Options of a session that takes only a few samples of each cell, even if the samples differ much.
 CollOptions quick() {
   CollOptions options;
-  options.collectives = {kCollectives.begin(), kCollectives.end()};
+  options.collectives = {kMeasuredCollectives.begin(), kMeasuredCollectives.end()};
   options.sizes = {64, 40000};
   options.warm = true;
   options.warmup = 1;
   options.max_seconds = 1e-3;
+  options.deadline = Patience(test::kNever);
+  return options;
+}
+
+/// The same session on ranks that are threads of this process.
+CollOptions on_threads(int ranks, CollOptions options) {
+  options.comm = CommBackend::kLoopback;
+  options.ranks = ranks;
   return options;
 }
 
 TEST(CollSession, EveryCollectiveIsMeasuredAndRight) {
   for (const int ranks : {1, 2, 3}) {
-    const CollResult result = run_coll(world_of_threads(ranks), quick(), {});
+    const CollResult result = run_coll(on_threads(ranks, quick()), {});
     EXPECT_EQ(result.world.ranks, ranks);
     // At each of two sizes, three operations have two cells (in place and out of place) and two operations have one
     // cell. The barrier has one cell.
@@ -55,7 +55,7 @@ TEST(CollSession, EveryCollectiveIsMeasuredAndRight) {
       const std::string what = std::string(name(problem.collective)) + (problem.in_place ? ", in place, " : ", ") +
                                std::to_string(cell.bytes) + " bytes on " + std::to_string(ranks);
       EXPECT_GT(cell.samples, 0U) << what;
-      EXPECT_EQ(cell.wrong.has_value(), problem.collective != Collective::kBarrier) << what;
+      EXPECT_EQ(cell.wrong.has_value(), problem.collective != MeasuredCollective::kBarrier) << what;
       EXPECT_EQ(cell.wrong.value_or(0), 0U) << what;
       EXPECT_FALSE(cell.stop_reason.empty()) << what;
     }
@@ -72,7 +72,7 @@ TEST(CollSession, NothingToMoveIsLegal) {
   options.sizes = {0};
   for (const bool ragged : {false, true}) {
     options.ragged = ragged;
-    const CollResult result = run_coll(world_of_threads(3), options, {});
+    const CollResult result = run_coll(on_threads(3, options), {});
     EXPECT_EQ(result.exit_code(), 0);
     for (const CellResult& cell : result.cells) {
       EXPECT_EQ(cell.bytes, 0U);
@@ -84,7 +84,8 @@ TEST(CollSession, NothingToMoveIsLegal) {
 
 CollOptions crossovers(int ranks_per_node) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather};
+  options.collectives = {MeasuredCollective::kAllReduce, MeasuredCollective::kReduceScatter,
+                         MeasuredCollective::kAllGather};
   options.place = Place::kInPlace;
   options.bound = false;
   options.variants[0].comm.ranks_per_node = ranks_per_node;
@@ -97,12 +98,12 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
   const test::Folder folder;
   CollOptions options = crossovers(1);
   options.tuning_folder = (folder / "kept").string();
-  const CollResult found = run_coll(world_of_threads(3), options, {});
-  EXPECT_EQ(found.exit_code(), 0);
-  ASSERT_TRUE(found.crossovers);
-  EXPECT_NE(table(options, found).find("# Crossovers           : all_reduce: "), std::string::npos);
-  for (const CellResult& cell : found.cells) {
-    const bool reduction = cell.cell.problem.collective == Collective::kAllReduce;
+  const CollResult search = run_coll(on_threads(3, options), {});
+  EXPECT_EQ(search.exit_code(), 0);
+  ASSERT_TRUE(search.crossovers);
+  EXPECT_NE(table(options, search).find("# Crossovers           : all_reduce: "), std::string::npos);
+  for (const CellResult& cell : search.cells) {
+    const bool reduction = cell.cell.problem.collective == MeasuredCollective::kAllReduce;
     if (!reduction) continue;
     const std::string& side = options.variants[static_cast<std::size_t>(cell.cell.variant)].name;
     EXPECT_TRUE(cell.plane.starts_with(side.substr(side.find('=') + 1))) << side << " ran " << cell.plane;
@@ -110,10 +111,10 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
 
   CollOptions later = quick();
   later.variants[0].comm.ranks_per_node = 1;
-  EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, std::nullopt);  // without a folder, no crossovers
+  EXPECT_EQ(run_coll(on_threads(3, later), {}).crossovers, std::nullopt);  // without a folder, no crossovers
   later.tuning_folder = (folder / "kept").string();
-  EXPECT_EQ(run_coll(world_of_threads(3), later, {}).crossovers, found.crossovers);
-  EXPECT_EQ(run_coll(world_of_threads(2), later, {}).crossovers, std::nullopt);  // the folder has none for 2 ranks
+  EXPECT_EQ(run_coll(on_threads(3, later), {}).crossovers, search.crossovers);
+  EXPECT_EQ(run_coll(on_threads(2, later), {}).crossovers, std::nullopt);  // the folder has none for 2 ranks
 
   // The next session must use the crossovers `never`, which the test writes to the folder.
   const comm::Thresholds never{.doubling_bytes = 0, .rabenseifner_bytes = std::size_t{1} << 40, .direct_bytes = 0};
@@ -121,28 +122,29 @@ TEST(CollSession, CrossoversAreFoundKeptAndTaken) {
     auto world = comm::make_loopback(3, {}, 1);
     keep_crossovers((folder / "kept").string(), crossover_case(world[0]->topology(), world[0]->library()), never);
   }
-  later.collectives = {Collective::kAllReduce};
-  for (const CellResult& cell : run_coll(world_of_threads(3), later, {}).cells) {
+  later.collectives = {MeasuredCollective::kAllReduce};
+  for (const CellResult& cell : run_coll(on_threads(3, later), {}).cells) {
     EXPECT_EQ(cell.plane, "rabenseifner over threads");
   }
   later.variants[0].comm.algorithm = comm::Algorithm::kRing;
-  const CollResult forced = run_coll(world_of_threads(3), later, {});
+  const CollResult forced = run_coll(on_threads(3, later), {});
   EXPECT_EQ(forced.crossovers, std::nullopt) << "no side has used them";
   EXPECT_EQ(forced.cells.front().plane, "ring over threads");
 }
 
 TEST(CollSession, OnOneHostThereAreNoCrossovers) {
-  EXPECT_EQ(test::error_of(Errc::kInvalidArgument, [] { run_coll(world_of_threads(2), crossovers(0), {}); }),
+  EXPECT_EQ(test::error_of(Errc::kInvalidArgument, [] { run_coll(on_threads(2, crossovers(0)), {}); }),
             "--find-crossovers compares algorithms between hosts, and all ranks are on one; start ranks on several");
 }
 
 TEST(CollSession, RaggedSharesAreMeasuredAndRight) {
   for (const int ranks : {1, 2, 3}) {
     CollOptions options = quick();
-    options.collectives = {Collective::kReduceScatter, Collective::kAllGather, Collective::kAllToAll};
+    options.collectives = {MeasuredCollective::kReduceScatter, MeasuredCollective::kAllGather,
+                           MeasuredCollective::kAllToAll};
     options.ragged = true;
     options.checks = 2;
-    const CollResult result = run_coll(world_of_threads(ranks), options, {});
+    const CollResult result = run_coll(on_threads(ranks, options), {});
     EXPECT_EQ(result.cells.size(), 2U * (2 * 2 + 1));
     for (const CellResult& cell : result.cells) {
       const Problem& problem = cell.cell.problem;
@@ -155,14 +157,14 @@ TEST(CollSession, RaggedSharesAreMeasuredAndRight) {
 
 TEST(CollSession, EveryTypeAndReductionIsRight) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce, Collective::kReduceScatter};
+  options.collectives = {MeasuredCollective::kAllReduce, MeasuredCollective::kReduceScatter};
   options.sizes = {4096};
   options.bound = false;
   options.types.clear();
   options.ops.clear();
   for (std::uint8_t type = 0; type < kDataTypes; ++type) options.types.push_back(static_cast<DataType>(type));
   for (std::uint8_t op = 0; op < kReduceOps; ++op) options.ops.push_back(static_cast<ReduceOp>(op));
-  const CollResult result = run_coll(world_of_threads(3), options, {});
+  const CollResult result = run_coll(on_threads(3, options), {});
   EXPECT_EQ(result.cells.size(), std::size_t{2} * 2 * kDataTypes * kReduceOps);
   for (const CellResult& cell : result.cells) {
     EXPECT_EQ(cell.wrong, std::optional<std::uint64_t>(0))
@@ -175,7 +177,7 @@ TEST(CollSession, SeveralPacesAndPlainMemory) {
     CollOptions options = quick();
     options.pace = pace;
     options.variants[0].registered = false;
-    const CollResult result = run_coll(world_of_threads(2), options, {});
+    const CollResult result = run_coll(on_threads(2, options), {});
     EXPECT_EQ(result.exit_code(), 0);
     for (const CellResult& cell : result.cells) {
       if (pace == Pace::kBarrierOutside) {
@@ -187,7 +189,7 @@ TEST(CollSession, SeveralPacesAndPlainMemory) {
 
 TEST(CollSession, VariantsAreComparedRoundByRound) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce};
+  options.collectives = {MeasuredCollective::kAllReduce};
   options.variants.clear();
   for (const comm::Algorithm algorithm : {comm::Algorithm::kRing, comm::Algorithm::kSharedMemory}) {
     Variant variant;
@@ -195,7 +197,7 @@ TEST(CollSession, VariantsAreComparedRoundByRound) {
     variant.comm.algorithm = algorithm;
     options.variants.push_back(variant);
   }
-  const CollResult result = run_coll(world_of_threads(2), options, {});
+  const CollResult result = run_coll(on_threads(2, options), {});
   ASSERT_EQ(result.variants, (std::vector<std::string>{"ring", "shm"}));
   std::set<std::string> planes;
   for (const CellResult& cell : result.cells) {
@@ -208,7 +210,7 @@ TEST(CollSession, VariantsAreComparedRoundByRound) {
 
 TEST(CollSession, ASignalKeepsWhatWasMeasured) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce};
+  options.collectives = {MeasuredCollective::kAllReduce};
   options.max_seconds = 1000;
   options.target_interval = 1e-9;
   std::atomic<int> looks = 0;
@@ -216,7 +218,7 @@ TEST(CollSession, ASignalKeepsWhatWasMeasured) {
   CollObserver observer;
   observer.stop_requested = [&] { return ++looks > 60 ? std::string("SIGTERM") : std::string(); };
   observer.finished = [&](const CollResult& result) { handed_over = result.interrupted == "SIGTERM"; };
-  const CollResult result = run_coll(world_of_threads(2), options, observer);
+  const CollResult result = run_coll(on_threads(2, options), observer);
   EXPECT_EQ(result.interrupted, "SIGTERM");
   EXPECT_EQ(result.exit_code(), 7);
   EXPECT_TRUE(handed_over);
@@ -227,7 +229,7 @@ TEST(CollSession, ASignalKeepsWhatWasMeasured) {
 
 TEST(CollSession, ASnapshotHasWhatWasMeasuredSoFar) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce};
+  options.collectives = {MeasuredCollective::kAllReduce};
   options.sizes = {4096};
   options.max_seconds = 1000;
   options.target_interval = 1e-9;
@@ -254,7 +256,7 @@ TEST(CollSession, ASnapshotHasWhatWasMeasuredSoFar) {
     }
     done = true;
   });
-  run_coll(world_of_threads(2), options, observer);
+  run_coll(on_threads(2, options), observer);
   watch.join();
   ASSERT_TRUE(seen);
   EXPECT_EQ(seen->interrupted, "SIGTERM, forced");
@@ -265,17 +267,17 @@ TEST(CollSession, ASnapshotHasWhatWasMeasuredSoFar) {
 
 TEST(CollSession, AFileThatCannotBeWrittenIsToldWhenTheRanksHaveParted) {
   CollOptions options = quick();
-  options.collectives = {Collective::kBarrier};
+  options.collectives = {MeasuredCollective::kBarrier};
   CollObserver observer;
   observer.finished = [](const CollResult&) { throw Error(Errc::kIo, "the disk is full"); };
-  test::error_of(Errc::kIo, [&] { run_coll(world_of_threads(2), options, observer); });
+  test::error_of(Errc::kIo, [&] { run_coll(on_threads(2, options), observer); });
 }
 
 TEST(CollSession, MemoryThatIsNotThereIsRefusedBeforeItIsTaken) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce};
+  options.collectives = {MeasuredCollective::kAllReduce};
   options.sizes = {std::size_t{1} << 46};
-  const std::string error = test::error_of(Errc::kInvalidArgument, [&] { run_coll(world_of_threads(2), options, {}); });
+  const std::string error = test::error_of(Errc::kInvalidArgument, [&] { run_coll(on_threads(2, options), {}); });
   EXPECT_NE(error.find("would fit"), std::string::npos) << error;
 }
 
@@ -348,8 +350,8 @@ TEST(CollSession, AWrongElementOnOneRankIsFoundInEveryCollective) {
         std::vector<std::unique_ptr<comm::Communicator>> own;
         own.push_back(
             std::make_unique<WrappedCommunicator<SpoiledPlane>>(std::move(real[static_cast<std::size_t>(rank)])));
-        CollResult found = run_coll_rank(options, own, {}, test::kNever);
-        if (rank == 0) result = std::move(found);
+        CollResult own_result = run_coll_rank(options, own, {});
+        if (rank == 0) result = std::move(own_result);
       },
       [](const std::string&) {});
   EXPECT_EQ(result.exit_code(), 1);
@@ -375,7 +377,7 @@ class FailingPlane final : public SpoiledPlane {
 
 TEST(CollSession, ALostRankLeavesWhatWasMeasured) {
   CollOptions options = quick();
-  options.collectives = {Collective::kAllReduce};
+  options.collectives = {MeasuredCollective::kAllReduce};
   options.place = Place::kInPlace;
   options.least_samples = 100'000;
   options.max_seconds = 1000;
@@ -394,7 +396,7 @@ TEST(CollSession, ALostRankLeavesWhatWasMeasured) {
         if (rank == 1) own.push_back(std::make_unique<WrappedCommunicator<FailingPlane>>(std::move(plain)));
         if (rank == 0) own.push_back(std::move(plain));
         try {
-          run_coll_rank(options, own, rank == 0 ? observer : CollObserver{}, test::kNever);
+          run_coll_rank(options, own, rank == 0 ? observer : CollObserver{});
         } catch (const Error& error) {
           if (rank == 0) thrown = error.what();
         }
@@ -421,7 +423,7 @@ TEST(CollSession, RanksThatWantDifferentThingsAllGetTheSameError) {
         std::vector<std::unique_ptr<comm::Communicator>> own;
         own.push_back(std::move(ranks[static_cast<std::size_t>(rank)]));
         try {
-          run_coll_rank(options, own, {}, test::kNever);
+          run_coll_rank(options, own, {});
         } catch (const Error& error) {
           EXPECT_EQ(error.code(), Errc::kMismatch);
           told[static_cast<std::size_t>(rank)] = error.what();

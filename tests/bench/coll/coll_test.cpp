@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -22,6 +23,7 @@ namespace hvd::bench::coll_test {
 namespace {
 
 using namespace coll;
+using namespace std::chrono_literals;
 
 CollCommand parse(const std::string& line) {
   std::vector<std::string> argv{"hvd_bench", "coll"};
@@ -43,7 +45,7 @@ testing::AssertionResult says(const std::string& text, const std::string& part) 
 
 TEST(CollCommandLine, DefaultsNeedNothing) {
   const CollOptions options = parse("").options;
-  EXPECT_EQ(options.collectives, std::vector{Collective::kAllReduce});
+  EXPECT_EQ(options.collectives, std::vector{MeasuredCollective::kAllReduce});
   EXPECT_EQ(options.sizes.front(), 1024U);
   EXPECT_EQ(options.sizes.back(), std::size_t{64} << 20);
   EXPECT_EQ(options.variants.size(), 1U);
@@ -98,6 +100,22 @@ TEST(CollCommandLine, BadInputIsOneLineThatSaysWhatIsRight) {
   EXPECT_TRUE(says(error_of("-b 1 -e 64M -i 1"), "-i 1 gives more than 4096 sizes from -b 1 to -e 67108864"));
   EXPECT_TRUE(says(error_of("--batch-size 3"), "no such option"));
   EXPECT_TRUE(says(error_of("--ranks 2 --comm mpi"), "leave one of them out"));
+}
+
+TEST(CollCommandLine, Ranks) {
+  const CollOptions none = parse("").options;
+  EXPECT_EQ(none.comm, CommBackend::kAuto);
+  EXPECT_EQ(none.ranks, 0);
+  EXPECT_EQ(none.deadline.timeout, 60s);
+  EXPECT_EQ(none.startup_deadline.timeout, 300s);
+  const CollOptions given =
+      parse("--ranks 2 --comm loopback --deadline-seconds 5 --startup-deadline-seconds 7").options;
+  EXPECT_EQ(given.comm, CommBackend::kLoopback);
+  EXPECT_EQ(given.ranks, 2);
+  EXPECT_EQ(given.deadline.timeout, 5s);
+  EXPECT_EQ(given.deadline.set_by, std::string("--deadline-seconds"));
+  EXPECT_EQ(given.startup_deadline.timeout, 7s);
+  EXPECT_EQ(given.startup_deadline.set_by, std::string("--startup-deadline-seconds"));
 }
 
 TEST(CollCommandLine, Gpus) {
@@ -170,35 +188,36 @@ TEST(CollCommandLine, CompareMakesOneVariantAValue) {
 
 // Source of the factors: NVIDIA's page on the performance of nccl-tests.
 TEST(CollProblem, BusFactors) {
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllReduce, 4), 1.5);
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kReduceScatter, 4), 0.75);
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllGather, 4), 0.75);
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllToAll, 4), 0.75);
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kBroadcast, 4), 1);
-  EXPECT_DOUBLE_EQ(bus_factor(Collective::kAllReduce, 1), 0);
+  EXPECT_DOUBLE_EQ(bus_factor(MeasuredCollective::kAllReduce, 4), 1.5);
+  EXPECT_DOUBLE_EQ(bus_factor(MeasuredCollective::kReduceScatter, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(MeasuredCollective::kAllGather, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(MeasuredCollective::kAllToAll, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(MeasuredCollective::kBroadcast, 4), 1);
+  EXPECT_DOUBLE_EQ(bus_factor(MeasuredCollective::kAllReduce, 1), 0);
 }
 
 TEST(CollProblem, SharesAreEqualAndWhole) {
-  const Problem gather = problem_of(Collective::kAllGather, 100, DataType::kF32, ReduceOp::kMax, {}, 3);
+  const Problem gather = problem_of(MeasuredCollective::kAllGather, 100, DataType::kF32, ReduceOp::kMax, {}, 3);
   EXPECT_EQ(gather.count, 8U);  // 100 bytes / 4 bytes / 3 ranks, rounded down
   EXPECT_EQ(gather.in_count(3), 8U);
   EXPECT_EQ(gather.out_count(3), 24U);
   EXPECT_EQ(gather.bytes(3), 96U);
   EXPECT_EQ(gather.op, ReduceOp::kSum) << "no reduction: all of its operations are one cell";
   EXPECT_EQ(gather.footprint(3), 64U + 128U);
-  const Problem small = problem_of(Collective::kAllToAll, 1, DataType::kF64, ReduceOp::kSum, {}, 5);
+  const Problem small = problem_of(MeasuredCollective::kAllToAll, 1, DataType::kF64, ReduceOp::kSum, {}, 5);
   EXPECT_EQ(small.bytes(5), 40U) << "at least one element a share";
 }
 
 TEST(CollProblem, RaggedSharesGrowWithTheRank) {
   const Problem scatter =
-      problem_of(Collective::kReduceScatter, 100, DataType::kF32, ReduceOp::kSum, {.ragged = true}, 3);
+      problem_of(MeasuredCollective::kReduceScatter, 100, DataType::kF32, ReduceOp::kSum, {.ragged = true}, 3);
   EXPECT_EQ(scatter.count, 4U) << "25 elements are 4 times 1 + 2 + 3 units";
   EXPECT_EQ(scatter.shares(3), (std::vector<std::size_t>{4, 8, 12}));
   EXPECT_EQ(scatter.in_count(3), 24U);
   EXPECT_EQ(scatter.out_count(3), 12U) << "of the last rank";
   EXPECT_EQ(scatter.before(2), 12U);
-  const Problem exchange = problem_of(Collective::kAllToAll, 100, DataType::kF32, ReduceOp::kSum, {.ragged = true}, 3);
+  const Problem exchange =
+      problem_of(MeasuredCollective::kAllToAll, 100, DataType::kF32, ReduceOp::kSum, {.ragged = true}, 3);
   for (int rank = 0; rank < 3; ++rank) {
     std::size_t sent = 0, received = 0;
     for (int other = 0; other < 3; ++other) {
@@ -208,7 +227,8 @@ TEST(CollProblem, RaggedSharesGrowWithTheRank) {
     EXPECT_EQ(sent, exchange.in_count(3));
     EXPECT_EQ(received, exchange.out_count(3));
   }
-  EXPECT_FALSE(problem_of(Collective::kAllReduce, 100, DataType::kF32, ReduceOp::kSum, {.ragged = true}, 3).ragged);
+  EXPECT_FALSE(
+      problem_of(MeasuredCollective::kAllReduce, 100, DataType::kF32, ReduceOp::kSum, {.ragged = true}, 3).ragged);
 }
 
 TEST(CollProblem, SizesOfAModelAreItsBuckets) {
@@ -218,8 +238,8 @@ TEST(CollProblem, SizesOfAModelAreItsBuckets) {
   // ResNet-50 has 25,557,032 parameters in fp32. Every bucket but the first and the last has at least 25 MiB.
   const std::size_t all = std::size_t{25557032} * sizeof(float);
   EXPECT_GE(buckets.sizes.back(), std::size_t{25} << 20);
-  const auto sum = [](const BucketSizes& of) {
-    return std::inner_product(of.sizes.begin(), of.sizes.end(), of.repeats.begin(), std::size_t{0});
+  const auto sum = [](const BucketSizes& counted) {
+    return std::inner_product(counted.sizes.begin(), counted.sizes.end(), counted.repeats.begin(), std::size_t{0});
   };
   EXPECT_GE(sum(buckets), all);
   EXPECT_LE(sum(buckets), all + all / 100) << "but for alignment";
@@ -305,8 +325,8 @@ TEST(CollPatternOfMessages, NameTheirSenderAndReceiver) {
 }
 
 TEST(CollPatternOfNumbers, ANanIsWrong) {
-  std::vector<float> found(10, std::nanf(""));
-  EXPECT_EQ(reduction_result(3, DataType::kF32, ReduceOp::kAverage).wrong(std::as_bytes(std::span(found)), 0), 10U);
+  std::vector<float> results(10, std::nanf(""));
+  EXPECT_EQ(reduction_result(3, DataType::kF32, ReduceOp::kAverage).wrong(std::as_bytes(std::span(results)), 0), 10U);
 }
 
 CollOptions small_options() {
@@ -321,11 +341,11 @@ TEST(CollCells, EachProblemOnceWithItsBareKernel) {
   EXPECT_EQ(make_cells(options, 2, true).size(), 2U * 2 * 2) << "sizes, places, bare kernel";
   EXPECT_EQ(make_cells(options, 2, false).size(), 2U * 2) << "no bare kernel for several hosts";
   options.ops = {ReduceOp::kSum, ReduceOp::kMax};
-  options.collectives = {Collective::kAllGather};
+  options.collectives = {MeasuredCollective::kAllGather};
   EXPECT_EQ(make_cells(options, 2, false).size(), 2U * 2);
-  options.collectives = {Collective::kBarrier};
+  options.collectives = {MeasuredCollective::kBarrier};
   EXPECT_EQ(make_cells(options, 2, true).size(), 1U);
-  options.collectives = {Collective::kAllToAll};
+  options.collectives = {MeasuredCollective::kAllToAll};
   options.place = Place::kInPlace;
   EXPECT_THROW(make_cells(options, 2, true), Error);
 }
@@ -388,7 +408,8 @@ std::vector<std::ptrdiff_t> places_of(Places places, const Problem& problem, int
 }
 
 TEST(CollArena, WarmOperationsStayInOnePlaceAndOthersRotate) {
-  const Problem problem{Collective::kAllReduce, 4096, DataType::kF32, ReduceOp::kSum, true};  // buffers of 16 KiB
+  const Problem problem{MeasuredCollective::kAllReduce, 4096, DataType::kF32, ReduceOp::kSum,
+                        true};  // buffers of 16 KiB
   EXPECT_EQ(places_of(Places::kFixed, problem, 3), (std::vector<std::ptrdiff_t>{0, 0, 0}));
   EXPECT_EQ(places_of(Places::kRotating, problem, 5), (std::vector<std::ptrdiff_t>{0, 16384, 32768, 49152, 0}));
 }

@@ -18,9 +18,9 @@ using Checksums = std::vector<std::vector<std::uint64_t>>;  // [member][snapshot
 constexpr std::size_t kSnapshots = 5;
 
 Checksums equal(std::size_t members) {
-  std::vector<std::uint64_t> one(kSnapshots);
-  std::iota(one.begin(), one.end(), std::uint64_t{100});
-  return Checksums(members, one);
+  std::vector<std::uint64_t> member(kSnapshots);
+  std::iota(member.begin(), member.end(), std::uint64_t{100});
+  return Checksums(members, member);
 }
 
 /// Changes a member's checksums from `snapshot` on. Two members with the same `way` get the same wrong checksums.
@@ -28,9 +28,9 @@ void corrupt_from(Checksums& all, std::size_t member, std::size_t snapshot, std:
   for (std::size_t s = snapshot; s < kSnapshots; ++s) all[member][s] ^= way << 32;
 }
 
-std::vector<std::pair<std::size_t, std::size_t>> named(const BitVote& found) {
+std::vector<std::pair<std::size_t, std::size_t>> named(const BitVote& result) {
   std::vector<std::pair<std::size_t, std::size_t>> out;
-  for (const Deviation& one : found.named) out.emplace_back(one.member, one.snapshot);
+  for (const Deviation& deviation : result.named) out.emplace_back(deviation.member, deviation.snapshot);
   return out;
 }
 
@@ -38,9 +38,9 @@ using Named = std::vector<std::pair<std::size_t, std::size_t>>;
 
 TEST(BitVote, EqualMembersAreNotNamed) {
   for (const std::size_t members : {1, 2, 3, 4, 512}) {
-    const BitVote found = vote(equal(members));
-    EXPECT_TRUE(found.named.empty());
-    EXPECT_FALSE(found.disagreement.has_value());
+    const BitVote result = vote(equal(members));
+    EXPECT_TRUE(result.named.empty());
+    EXPECT_FALSE(result.disagreement.has_value());
   }
 }
 
@@ -50,10 +50,10 @@ TEST(BitVote, OneOfFourOrMoreIsNamedWhereverItGoesWrong) {
       for (std::size_t snapshot = 0; snapshot < kSnapshots; ++snapshot) {
         Checksums all = equal(members);
         corrupt_from(all, member, snapshot, 1);
-        const BitVote found = vote(all);
-        EXPECT_EQ(named(found), (Named{{member, snapshot}})) << members << " members";
-        EXPECT_FALSE(found.disagreement.has_value());
-        EXPECT_NE(found.reference, member);
+        const BitVote result = vote(all);
+        EXPECT_EQ(named(result), (Named{{member, snapshot}})) << members << " members";
+        EXPECT_FALSE(result.disagreement.has_value());
+        EXPECT_NE(result.reference, member);
       }
     }
   }
@@ -84,22 +84,22 @@ TEST(BitVote, ThoseNamedBeforeDoNotVoteAgain) {
   Checksums all = equal(4);
   corrupt_from(all, 3, 0, 1);
   corrupt_from(all, 1, 2, 2);
-  const BitVote found = vote(all);
-  EXPECT_EQ(named(found), (Named{{3, 0}})) << "of four, two that agree are no strict majority";
-  ASSERT_TRUE(found.disagreement.has_value());
-  EXPECT_EQ(found.disagreement->snapshot, 2U);
-  EXPECT_EQ(found.disagreement->parties, (std::vector<std::vector<std::size_t>>{{0, 2}, {1}}));
+  const BitVote result = vote(all);
+  EXPECT_EQ(named(result), (Named{{3, 0}})) << "of four, two that agree are no strict majority";
+  ASSERT_TRUE(result.disagreement.has_value());
+  EXPECT_EQ(result.disagreement->snapshot, 2U);
+  EXPECT_EQ(result.disagreement->parties, (std::vector<std::vector<std::size_t>>{{0, 2}, {1}}));
 }
 
 TEST(BitVote, TwoOrThreeDiffer) {
   for (const std::size_t members : {2, 3}) {
     Checksums all = equal(members);
     corrupt_from(all, 0, 1, 1);
-    const BitVote found = vote(all);
-    EXPECT_TRUE(found.named.empty());
-    ASSERT_TRUE(found.disagreement.has_value());
-    EXPECT_EQ(found.disagreement->snapshot, 1U);
-    EXPECT_EQ(found.disagreement->parties.size(), 2U);
+    const BitVote result = vote(all);
+    EXPECT_TRUE(result.named.empty());
+    ASSERT_TRUE(result.disagreement.has_value());
+    EXPECT_EQ(result.disagreement->snapshot, 1U);
+    EXPECT_EQ(result.disagreement->parties.size(), 2U);
   }
 }
 

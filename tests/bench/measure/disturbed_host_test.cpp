@@ -159,8 +159,8 @@ TEST_P(DisturbedHost, IntervalsHoldTheTruthAndFiguresAreNearIt) {
   std::map<std::string, int> covered;
   std::map<std::string, double> square;
   for (std::uint64_t i = 0; i < kSessions; ++i) {
-    const EfficiencyAnalysis found = analyse_efficiency(Session(c, i).rounds(), {.resamples = 200, .seed = i});
-    for (const DecompositionRow& row : found.rows) {
+    const EfficiencyAnalysis analysis = analyse_efficiency(Session(c, i).rounds(), {.resamples = 200, .seed = i});
+    for (const DecompositionRow& row : analysis.rows) {
       const double exact = truth_of(c.parts).at(row.component);
       if (*row.low <= exact + kRounding && exact - kRounding <= *row.high) ++covered[row.component];
       square[row.component] += (row.fraction - exact) * (row.fraction - exact);

@@ -66,8 +66,8 @@ TEST_P(EfficiencyCoverage, IsWhatTheHeaderPromises) {
     std::vector<Round> rounds;
     while (rounds.size() < c.rounds) rounds.push_back(session.round());
     // Solo and full steps take equally long, so the true efficiency is 1.
-    const Estimate found = analyse_efficiency(rounds, {.resamples = 300, .seed = i}).efficiency;
-    if (found.low <= 1 && 1 <= found.high) ++covered;
+    const Estimate efficiency = analyse_efficiency(rounds, {.resamples = 300, .seed = i}).efficiency;
+    if (efficiency.low <= 1 && 1 <= efficiency.high) ++covered;
   }
   const double coverage = static_cast<double>(covered) / kSessions;
   RecordProperty("coverage_percent", static_cast<int>(std::lround(100 * coverage)));

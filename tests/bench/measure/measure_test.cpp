@@ -81,10 +81,10 @@ TEST(Resample, PercentilesAreSymmetric) {
 TEST(Bootstrap, WidensFromTheValueAndStopsAtTheFloor) {
   // Doubling the deviations -2, 2, -1, 1 from 10 gives 6, 14, 8, 12. The floor raises 6 to 7. The interval leaves out a
   // quarter of the values at each end, so it goes from 8 to 12.
-  const Bootstrap found = bootstrap_of(10, {8, 12, 9, 11}, {.factor = 2, .floor = 7}, 0.5);
-  EXPECT_EQ(found.replicates, (Series{7, 14, 8, 12})) << "in the order of drawing";
-  EXPECT_EQ(found.estimate.low, 8);
-  EXPECT_EQ(found.estimate.high, 12);
+  const Bootstrap bootstrap = bootstrap_of(10, {8, 12, 9, 11}, {.factor = 2, .floor = 7}, 0.5);
+  EXPECT_EQ(bootstrap.replicates, (Series{7, 14, 8, 12})) << "in the order of drawing";
+  EXPECT_EQ(bootstrap.estimate.low, 8);
+  EXPECT_EQ(bootstrap.estimate.high, 12);
   const Bootstrap above = bootstrap_of(10, {11, 12, 13, 14}, {}, 0.5);
   EXPECT_EQ(above.estimate.low, 10) << "an interval holds its value";
   EXPECT_EQ(above.estimate.high, 13);
@@ -92,12 +92,12 @@ TEST(Bootstrap, WidensFromTheValueAndStopsAtTheFloor) {
 
 TEST(MedianTime, StoredReplicatesGiveTheInterval) {
   const Series samples{1.0, 1.2, 0.9, 1.1, 1.05, 0.97, 1.3, 1.01, 1.02, 0.99};
-  Bootstrap found = median_time(samples, {.resamples = kStoredReplicates, .seed = 7});
-  ASSERT_EQ(found.replicates.size(), kStoredReplicates);
-  EXPECT_FALSE(std::is_sorted(found.replicates.begin(), found.replicates.end())) << "in the order of drawing";
-  const auto [low, high] = percentile_interval(found.replicates, 0.95);
-  EXPECT_EQ(low, found.estimate.low);
-  EXPECT_EQ(high, found.estimate.high);
+  Bootstrap bootstrap = median_time(samples, {.resamples = kStoredReplicates, .seed = 7});
+  ASSERT_EQ(bootstrap.replicates.size(), kStoredReplicates);
+  EXPECT_FALSE(std::is_sorted(bootstrap.replicates.begin(), bootstrap.replicates.end())) << "in the order of drawing";
+  const auto [low, high] = percentile_interval(bootstrap.replicates, 0.95);
+  EXPECT_EQ(low, bootstrap.estimate.low);
+  EXPECT_EQ(high, bootstrap.estimate.high);
   const Bootstrap of_more = median_time(samples, {.seed = 7});
   EXPECT_EQ(of_more.replicates.size(), kStoredReplicates) << "1,000 are drawn";
   EXPECT_EQ(of_more.estimate.low, median_interval(samples, {.seed = 7}).low);
@@ -107,9 +107,9 @@ TEST(MedianTime, StoredReplicatesGiveTheInterval) {
 TEST(MedianTime, ReplicatesAreTimes) {
   // A resample that draws 0.01 twice has a median of 0.01. If the distance of 0.01 from the median 1 is multiplied by
   // sqrt(3 / 2), the result is 1 - 0.99 sqrt(3 / 2), which is below zero.
-  const Bootstrap found = median_time(Series{0.01, 1, 1});
-  EXPECT_LT(found.estimate.low, 0);
-  EXPECT_EQ(*std::min_element(found.replicates.begin(), found.replicates.end()), 1e-3);
+  const Bootstrap bootstrap = median_time(Series{0.01, 1, 1});
+  EXPECT_LT(bootstrap.estimate.low, 0);
+  EXPECT_EQ(*std::min_element(bootstrap.replicates.begin(), bootstrap.replicates.end()), 1e-3);
 }
 
 TEST(MedianInterval, ConstantSamplesHaveNoWidthAndTheSeedDecides) {

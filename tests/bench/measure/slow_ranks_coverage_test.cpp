@@ -104,7 +104,7 @@ TEST(SlowRanksCoverage, AtMostOneHealthyRankInAHundredIsAccused) {
           const std::vector<Slowness> judged =
               compare_times(healthy(noise, ranks, 5000 + run, 0.02), threshold, critical);
           accused += static_cast<std::size_t>(
-              std::count_if(judged.begin(), judged.end(), [](const Slowness& one) { return one.slow; }));
+              std::count_if(judged.begin(), judged.end(), [](const Slowness& rank) { return rank.slow; }));
         }
       }
       RecordProperty("accused_of_" + std::to_string(simulated) + "_at_" + std::to_string(threshold) + "_of_" +

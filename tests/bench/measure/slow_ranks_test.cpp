@@ -14,31 +14,31 @@ using Times = std::vector<std::vector<double>>;  // [member][step]
 
 Times constant(const std::vector<double>& seconds, std::size_t steps = 10) {
   Times times;
-  for (const double one : seconds) times.emplace_back(steps, one);
+  for (const double member : seconds) times.emplace_back(steps, member);
   return times;
 }
 
 constexpr double kCritical = 10;
 
 TEST(SlowRanks, EachIsComparedWithTheMedianOfTheOthers) {
-  const std::vector<Slowness> found = compare_times(constant({1, 2, 4, 1, 1.05}), 0.02, kCritical);
+  const std::vector<Slowness> judged = compare_times(constant({1, 2, 4, 1, 1.05}), 0.02, kCritical);
   const std::vector<double> others{std::sqrt(1.05 * 2), std::sqrt(1 * 1.05), std::sqrt(1 * 1.05), std::sqrt(1.05 * 2),
                                    std::sqrt(1 * 2)};
   const std::vector<double> own{1, 2, 4, 1, 1.05};
   for (std::size_t m = 0; m < own.size(); ++m) {
-    EXPECT_NEAR(found[m].slower, own[m] / others[m] - 1, 1e-12) << m;
-    EXPECT_NEAR(found[m].low, found[m].slower, 1e-12);
-    EXPECT_NEAR(found[m].high, found[m].slower, 1e-12);
+    EXPECT_NEAR(judged[m].slower, own[m] / others[m] - 1, 1e-12) << m;
+    EXPECT_NEAR(judged[m].low, judged[m].slower, 1e-12);
+    EXPECT_NEAR(judged[m].high, judged[m].slower, 1e-12);
   }
 }
 
 TEST(SlowRanks, OneOfFourIsAccusedAtTheThresholdAndAbove) {
   const Times times = constant({1, 1, 1.05, 1});
-  const std::vector<Slowness> found = compare_times(times, 0.0499, kCritical);
-  EXPECT_TRUE(found[2].slow);
-  EXPECT_NEAR(found[2].score.value(), std::log(1.05) / 1e-4, 1e-6) << "in units of the least error";
-  EXPECT_FALSE(found[0].slow || found[1].slow || found[3].slow);
-  EXPECT_FALSE(found[2].unclear);
+  const std::vector<Slowness> judged = compare_times(times, 0.0499, kCritical);
+  EXPECT_TRUE(judged[2].slow);
+  EXPECT_NEAR(judged[2].score.value(), std::log(1.05) / 1e-4, 1e-6) << "in units of the least error";
+  EXPECT_FALSE(judged[0].slow || judged[1].slow || judged[3].slow);
+  EXPECT_FALSE(judged[2].unclear);
   const std::vector<Slowness> below = compare_times(times, 0.0501, kCritical);
   EXPECT_FALSE(below[2].slow || below[2].unclear);
   const std::vector<Slowness> usual = compare_times(times, 0.0499, 500);
@@ -49,11 +49,11 @@ TEST(SlowRanks, OneOfFourIsAccusedAtTheThresholdAndAbove) {
 TEST(SlowRanks, AnIntervalThatReachesBelowTheThresholdAccusesNobody) {
   Times times = constant({1, 1, 1, 1});
   for (std::size_t step = 0; step < 10; ++step) times[1][step] = step % 2 == 0 ? 1.0 : 1.06;
-  const std::vector<Slowness> found = compare_times(times, 0.02, kCritical);
-  EXPECT_NEAR(found[1].slower, std::sqrt(1.06) - 1, 1e-12) << "the median of logarithms";
-  EXPECT_NEAR(found[1].low, 0, 1e-12);
-  EXPECT_NEAR(found[1].high, 0.06, 1e-12);
-  EXPECT_TRUE(found[1].unclear && !found[1].slow);
+  const std::vector<Slowness> judged = compare_times(times, 0.02, kCritical);
+  EXPECT_NEAR(judged[1].slower, std::sqrt(1.06) - 1, 1e-12) << "the median of logarithms";
+  EXPECT_NEAR(judged[1].low, 0, 1e-12);
+  EXPECT_NEAR(judged[1].high, 0.06, 1e-12);
+  EXPECT_TRUE(judged[1].unclear && !judged[1].slow);
 }
 
 TEST(SlowRanks, AutocorrelatedStepsNeedMoreOfThem) {
@@ -69,10 +69,10 @@ TEST(SlowRanks, AutocorrelatedStepsNeedMoreOfThem) {
 TEST(SlowRanks, WithTwoOrThreeTheSlowestIsAccusedIfItIsApartFromAllOthers) {
   const auto slow = [](const std::vector<double>& seconds) {
     std::vector<std::size_t> accused;
-    const std::vector<Slowness> found = compare_times(constant(seconds), 0.02, kCritical);
-    for (std::size_t m = 0; m < found.size(); ++m) {
-      EXPECT_FALSE(found[m].score.has_value());
-      if (found[m].slow) accused.push_back(m);
+    const std::vector<Slowness> judged = compare_times(constant(seconds), 0.02, kCritical);
+    for (std::size_t m = 0; m < judged.size(); ++m) {
+      EXPECT_FALSE(judged[m].score.has_value());
+      if (judged[m].slow) accused.push_back(m);
     }
     return accused;
   };
@@ -84,26 +84,26 @@ TEST(SlowRanks, WithTwoOrThreeTheSlowestIsAccusedIfItIsApartFromAllOthers) {
 
 TEST(SlowRanks, ANodeIsNamedInsteadOfItsRanks) {
   const std::vector<std::string> hosts{"a", "b", "a", "b", "a", "b"};
-  const SlowRanks found = find_slow_ranks(constant({1, 1.05, 1, 1.05, 1, 1.05}), hosts, 0.02, 1);
-  ASSERT_EQ(found.nodes.size(), 1U);
-  EXPECT_EQ(found.nodes[0].host, "b");
-  EXPECT_EQ(found.nodes[0].ranks, (std::vector<std::size_t>{1, 3, 5}));
-  EXPECT_NEAR(found.nodes[0].time.slower, 0.05, 1e-12);
-  EXPECT_TRUE(found.slow.empty() && found.unclear.empty());
+  const SlowRanks result = find_slow_ranks(constant({1, 1.05, 1, 1.05, 1, 1.05}), hosts, 0.02, 1);
+  ASSERT_EQ(result.nodes.size(), 1U);
+  EXPECT_EQ(result.nodes[0].host, "b");
+  EXPECT_EQ(result.nodes[0].ranks, (std::vector<std::size_t>{1, 3, 5}));
+  EXPECT_NEAR(result.nodes[0].time.slower, 0.05, 1e-12);
+  EXPECT_TRUE(result.slow.empty() && result.unclear.empty());
 }
 
 TEST(SlowRanks, OneSlowRankIsNoSlowNode) {
   const std::vector<std::string> hosts{"a", "a", "b", "b"};
-  const SlowRanks found = find_slow_ranks(constant({1, 1, 1, 1.08}), hosts, 0.02, 1);
-  EXPECT_TRUE(found.nodes.empty()) << "the median of node b is 4 % slower";
-  EXPECT_EQ(found.slow, (std::vector<std::size_t>{3}));
+  const SlowRanks result = find_slow_ranks(constant({1, 1, 1, 1.08}), hosts, 0.02, 1);
+  EXPECT_TRUE(result.nodes.empty()) << "the median of node b is 4 % slower";
+  EXPECT_EQ(result.slow, (std::vector<std::size_t>{3}));
 }
 
 TEST(SlowRanks, NodesOfOneRankEachAreRanks) {
   const std::vector<std::string> hosts{"a", "b", "c", "d"};
-  const SlowRanks found = find_slow_ranks(constant({1, 1.05, 1, 1}), hosts, 0.02, 1);
-  EXPECT_TRUE(found.nodes.empty());
-  EXPECT_EQ(found.slow, (std::vector<std::size_t>{1}));
+  const SlowRanks result = find_slow_ranks(constant({1, 1.05, 1, 1}), hosts, 0.02, 1);
+  EXPECT_TRUE(result.nodes.empty());
+  EXPECT_EQ(result.slow, (std::vector<std::size_t>{1}));
 }
 
 }  // namespace

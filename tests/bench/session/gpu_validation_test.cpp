@@ -28,12 +28,12 @@ SessionResult validated(const Options& options, FakeGpus& gpus) {
 TEST(GpuValidation, EqualGpusAreGood) {
   FakeGpus gpus(4);
   const SessionResult result = validated(validation_options(4), gpus);
-  const Validation& found = *result.validation;
-  EXPECT_TRUE(found.findings.empty());
-  EXPECT_EQ(found.turns, 1) << "each rank has a GPU of its own";
-  EXPECT_EQ(found.groups.size(), 1U);
-  for (const ValidatedRank& rank : found.ranks) {
-    EXPECT_EQ(rank.weights, found.ranks[0].weights);
+  const Validation& outcome = *result.validation;
+  EXPECT_TRUE(outcome.findings.empty());
+  EXPECT_EQ(outcome.turns, 1) << "each rank has a GPU of its own";
+  EXPECT_EQ(outcome.groups.size(), 1U);
+  for (const ValidatedRank& rank : outcome.ranks) {
+    EXPECT_EQ(rank.weights, outcome.ranks[0].weights);
     EXPECT_FALSE(rank.gpu.empty());
   }
   EXPECT_EQ(result.runs.at(0).measured_steps, 10);
@@ -44,13 +44,14 @@ TEST(GpuValidation, TheGpuWithAnotherUpdateIsNamed) {
   for (const int faulty : {0, 2}) {
     FakeGpus gpus(4);
     gpus.faults.drifts_on = faulty;
-    const Validation found = *validated(validation_options(4), gpus).validation;
-    ASSERT_EQ(found.findings.size(), 1U);
-    const ValidationFinding& one = found.findings[0];
-    EXPECT_EQ(one.kind, Kind::kDiffers);
-    EXPECT_EQ(one.ranks, (std::vector<int>{faulty}));
-    EXPECT_NE(one.text.find(found.ranks.at(static_cast<std::size_t>(faulty)).gpu), std::string::npos) << one.text;
-    EXPECT_NE(one.text.find("first in the gradients of step 2: 5 of 5 tensors"), std::string::npos) << one.text;
+    const Validation outcome = *validated(validation_options(4), gpus).validation;
+    ASSERT_EQ(outcome.findings.size(), 1U);
+    const ValidationFinding& finding = outcome.findings[0];
+    EXPECT_EQ(finding.kind, Kind::kDiffers);
+    EXPECT_EQ(finding.ranks, (std::vector<int>{faulty}));
+    EXPECT_NE(finding.text.find(outcome.ranks.at(static_cast<std::size_t>(faulty)).gpu), std::string::npos)
+        << finding.text;
+    EXPECT_NE(finding.text.find("first in the gradients of step 2: 5 of 5 tensors"), std::string::npos) << finding.text;
   }
 }
 
@@ -61,11 +62,11 @@ TEST(GpuValidation, AllRunTheEnginesOfRankZeroOrAreNotEqual) {
   EXPECT_EQ(validated(options, gpus).validation->groups.size(), 1U);
   FakeGpus ignores_agreed_engines(3);
   ignores_agreed_engines.faults.ignores_agreed_engines = true;
-  const Validation found = *validated(options, ignores_agreed_engines).validation;
-  EXPECT_EQ(found.groups.size(), 3U);
-  EXPECT_NE(found.groups.at(1).find("gpu.engines is "), std::string::npos) << found.groups.at(1);
-  EXPECT_FALSE(found.ranks.at(1).time.has_value());
-  EXPECT_EQ(found.exit_code(), 3) << "nothing was compared";
+  const Validation outcome = *validated(options, ignores_agreed_engines).validation;
+  EXPECT_EQ(outcome.groups.size(), 3U);
+  EXPECT_NE(outcome.groups.at(1).find("gpu.engines is "), std::string::npos) << outcome.groups.at(1);
+  EXPECT_FALSE(outcome.ranks.at(1).time.has_value());
+  EXPECT_EQ(outcome.exit_code(), 3) << "nothing was compared";
 }
 
 }  // namespace

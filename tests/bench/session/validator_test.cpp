@@ -63,14 +63,14 @@ Validated validate(const Options& options, const std::map<int, Fault>& faults, i
         facts.comm = "loopback";
         facts.ranks_at_once = ranks_at_once;
         facts.kinds = gather_kinds(engine, kind_of_rank(trainer.train_step(), {}));
-        Worker worker(trainer, {}, setup.seed);
+        Worker worker(trainer, nullptr, {}, setup.seed);
         if (rank == 0) {
           RankGroup rank_group(engine, worker);
           const SessionObserver observer;
           const std::function<void(RunRecord&)> prepare = [&](RunRecord&) {
             if (at_start) at_start(trainer);
           };
-          Validator validator(options, setup, facts, trainer, rank_group, observer, prepare);
+          Validator validator({options, setup, facts, trainer, rank_group, observer, prepare});
           validator.run();
           out = {validator.take_validation(), validator.take_run()};
         } else {
@@ -119,52 +119,53 @@ using Kind = ValidationFinding::Kind;
 
 // Flipping an exponent bit in the last layer's bias changes the loss of every image.
 TEST(Validator, NamesTheRankWithTheFlippedBitAndTheStep) {
-  const Validated found = validate(validation_options(4), {{2, flipped_before(Task::kSumStep, 3, "fc.bias", 30)}}, 4);
-  ASSERT_EQ(found.validation.findings.size(), 1U);
-  const ValidationFinding& one = found.validation.findings[0];
-  EXPECT_EQ(one.kind, Kind::kDiffers);
-  EXPECT_EQ(one.ranks, (std::vector<int>{2}));
-  EXPECT_NE(one.text.find("rank 2 (host "), std::string::npos) << one.text;
-  EXPECT_NE(one.text.find("first in the gradients of step 3: "), std::string::npos) << one.text;
-  EXPECT_EQ(found.validation.exit_code(), 1);
-  EXPECT_EQ(found.run.status, RunStatus::kComplete);
-  EXPECT_EQ(found.run.checks, "failed: " + one.text);
-  const auto& ranks = found.validation.ranks;
+  const Validated outcome = validate(validation_options(4), {{2, flipped_before(Task::kSumStep, 3, "fc.bias", 30)}}, 4);
+  ASSERT_EQ(outcome.validation.findings.size(), 1U);
+  const ValidationFinding& finding = outcome.validation.findings[0];
+  EXPECT_EQ(finding.kind, Kind::kDiffers);
+  EXPECT_EQ(finding.ranks, (std::vector<int>{2}));
+  EXPECT_NE(finding.text.find("rank 2 (host "), std::string::npos) << finding.text;
+  EXPECT_NE(finding.text.find("first in the gradients of step 3: "), std::string::npos) << finding.text;
+  EXPECT_EQ(outcome.validation.exit_code(), 1);
+  EXPECT_EQ(outcome.run.status, RunStatus::kComplete);
+  EXPECT_EQ(outcome.run.checks, "failed: " + finding.text);
+  const auto& ranks = outcome.validation.ranks;
   EXPECT_NE(ranks[2].weights, ranks[0].weights);
   EXPECT_EQ(ranks[1].weights, ranks[0].weights);
   EXPECT_EQ(ranks[3].gradients, ranks[0].gradients);
 }
 
 TEST(Validator, NamesTheTensorOfAFlipInTheLastWeights) {
-  const Validated found =
+  const Validated outcome =
       validate(validation_options(4), {{3, flipped_before(Task::kSumWeights, 2, "conv1.weight", 0)}}, 4);
-  ASSERT_EQ(found.validation.findings.size(), 1U);
-  const ValidationFinding& one = found.validation.findings[0];
-  EXPECT_EQ(one.ranks, (std::vector<int>{3}));
-  EXPECT_NE(one.text.find("first in the weights after the last step: 1 of 161 tensors, the first of backward is "
-                          "conv1.weight"),
+  ASSERT_EQ(outcome.validation.findings.size(), 1U);
+  const ValidationFinding& finding = outcome.validation.findings[0];
+  EXPECT_EQ(finding.ranks, (std::vector<int>{3}));
+  EXPECT_NE(finding.text.find("first in the weights after the last step: 1 of 161 tensors, the first of backward is "
+                              "conv1.weight"),
             std::string::npos)
-      << one.text;
+      << finding.text;
 }
 
 TEST(Validator, RankZeroIsARankLikeAnyOther) {
-  const Validated found =
+  const Validated outcome =
       validate(validation_options(4), {}, 4, [](Trainer& trainer) { flip_bit(trainer, "fc.bias", 30); });
-  ASSERT_EQ(found.validation.findings.size(), 1U);
-  const ValidationFinding& one = found.validation.findings[0];
-  EXPECT_EQ(one.kind, Kind::kDiffers);
-  EXPECT_EQ(one.ranks, (std::vector<int>{0}));
-  EXPECT_NE(one.text.find("first in the weights before the first step: 1 of 161"), std::string::npos) << one.text;
+  ASSERT_EQ(outcome.validation.findings.size(), 1U);
+  const ValidationFinding& finding = outcome.validation.findings[0];
+  EXPECT_EQ(finding.kind, Kind::kDiffers);
+  EXPECT_EQ(finding.ranks, (std::vector<int>{0}));
+  EXPECT_NE(finding.text.find("first in the weights before the first step: 1 of 161"), std::string::npos)
+      << finding.text;
 }
 
 TEST(Validator, TwoRanksDisagreeAndNeitherIsNamed) {
-  const Validated found = validate(validation_options(2), {{1, flipped_before(Task::kSumStep, 1, "fc.bias", 30)}}, 2);
-  ASSERT_EQ(found.validation.findings.size(), 1U);
-  const ValidationFinding& one = found.validation.findings[0];
-  EXPECT_EQ(one.kind, Kind::kDisagree);
-  EXPECT_EQ(one.ranks, (std::vector<int>{0, 1}));
-  EXPECT_NE(one.text.find("the gradients of step 1"), std::string::npos) << one.text;
-  EXPECT_EQ(found.validation.exit_code(), 1);
+  const Validated outcome = validate(validation_options(2), {{1, flipped_before(Task::kSumStep, 1, "fc.bias", 30)}}, 2);
+  ASSERT_EQ(outcome.validation.findings.size(), 1U);
+  const ValidationFinding& finding = outcome.validation.findings[0];
+  EXPECT_EQ(finding.kind, Kind::kDisagree);
+  EXPECT_EQ(finding.ranks, (std::vector<int>{0, 1}));
+  EXPECT_NE(finding.text.find("the gradients of step 1"), std::string::npos) << finding.text;
+  EXPECT_EQ(outcome.validation.exit_code(), 1);
 }
 
 // Ranks 1 to 5 answer with times that the test makes up. These times are far above rank 0's real times.
@@ -178,16 +179,16 @@ TEST(Validator, NamesTheSlowRank) {
       for (double& time : answer.samples.compute) time = rank == 4 ? 1.05 * kSeconds : kSeconds;
     };
   }
-  const Validated found = validate(options, faults, 3);
-  ASSERT_EQ(found.validation.findings.size(), 1U);
-  const ValidationFinding& one = found.validation.findings[0];
-  EXPECT_EQ(one.kind, Kind::kSlow);
-  EXPECT_EQ(one.ranks, (std::vector<int>{4}));
-  EXPECT_NE(one.text.find(") is 5.0 % [5.0, 5.0] slower"), std::string::npos) << one.text;
-  EXPECT_EQ(found.validation.turns, 2);
-  EXPECT_EQ(found.run.provenance.at("validate.turns").value, "2");
-  EXPECT_TRUE(found.run.provenance.at("validate.turns").in_fingerprint);
-  EXPECT_EQ(found.run.checks.rfind("equal bits", 0), 0U) << found.run.checks;
+  const Validated outcome = validate(options, faults, 3);
+  ASSERT_EQ(outcome.validation.findings.size(), 1U);
+  const ValidationFinding& finding = outcome.validation.findings[0];
+  EXPECT_EQ(finding.kind, Kind::kSlow);
+  EXPECT_EQ(finding.ranks, (std::vector<int>{4}));
+  EXPECT_NE(finding.text.find(") is 5.0 % [5.0, 5.0] slower"), std::string::npos) << finding.text;
+  EXPECT_EQ(outcome.validation.turns, 2);
+  EXPECT_EQ(outcome.run.provenance.at("validate.turns").value, "2");
+  EXPECT_TRUE(outcome.run.provenance.at("validate.turns").in_fingerprint);
+  EXPECT_EQ(outcome.run.checks.rfind("equal bits", 0), 0U) << outcome.run.checks;
 }
 
 TEST(Validator, TheBitsDependNeitherOnTurnsNorOnTheNumberOfRanks) {
@@ -235,14 +236,14 @@ TEST(RankKinds, OfAGpuItIsTheModelAndNotTheBoard) {
   models::ReplayProfile profile;
   profile.gradients = {{"fc", 10, 0.001, 0.001}};
   const auto step = models::make_replay_step(profile, DataType::kF32, heap.allocate);
-  const GpuDescription one{{"gpu.name", "H200"}, {"gpu.uuid", "GPU-1"}, {"gpu.engines", "ab"}};
-  GpuDescription two = one;
-  two["gpu.uuid"] = "GPU-2";
-  EXPECT_EQ(kind_of_rank(*step, one).lines, kind_of_rank(*step, two).lines);
-  EXPECT_EQ(kind_of_rank(*step, two).gpu, "GPU-2");
-  two["gpu.engines"] = "cd";
-  EXPECT_NE(kind_of_rank(*step, one).lines, kind_of_rank(*step, two).lines);
-  EXPECT_EQ(kind_of_rank(*step, one).lines.rfind("gpu.name=H200\n", 0), 0U);
+  const GpuDescription first{{"gpu.name", "H200"}, {"gpu.uuid", "GPU-1"}, {"gpu.engines", "ab"}};
+  GpuDescription second = first;
+  second["gpu.uuid"] = "GPU-2";
+  EXPECT_EQ(kind_of_rank(*step, first).lines, kind_of_rank(*step, second).lines);
+  EXPECT_EQ(kind_of_rank(*step, second).gpu, "GPU-2");
+  second["gpu.engines"] = "cd";
+  EXPECT_NE(kind_of_rank(*step, first).lines, kind_of_rank(*step, second).lines);
+  EXPECT_EQ(kind_of_rank(*step, first).lines.rfind("gpu.name=H200\n", 0), 0U);
   EXPECT_EQ(kind_of_rank(*step, {}).lines.rfind("processor=", 0), 0U);
 }
 

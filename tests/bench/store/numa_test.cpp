@@ -229,9 +229,9 @@ TEST(NumaDoctor, JudgesWhereAProcessMayRun) {
 }
 
 TEST(NumaDoctor, JudgesWhatIsKnown) {
-  NumaLayout one = two_nodes();
-  one.nodes.pop_back();
-  EXPECT_EQ(judge_numa(one, {.cpus = cpus(0, 3), .memory_nodes = {}, .company = true}).level, Level::kGood);
+  NumaLayout one_node = two_nodes();
+  one_node.nodes.pop_back();
+  EXPECT_EQ(judge_numa(one_node, {.cpus = cpus(0, 3), .memory_nodes = {}, .company = true}).level, Level::kGood);
   NumaLayout other = two_nodes();
   other.this_machine = false;
   EXPECT_EQ(judge_numa(other, {.cpus = cpus(0, 3), .memory_nodes = {}, .company = true}).level, Level::kWarning);

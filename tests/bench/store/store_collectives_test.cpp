@@ -33,10 +33,10 @@ coll::CollResult coll_result(const coll::CollOptions& options) {
   result.started_utc = result.finished_utc = utc_now();
   result.interrupted = "SIGTERM";
   for (const coll::Cell& cell : coll::make_cells(options, 2, false)) {
-    coll::CellResult each;
-    each.cell = cell;
-    each.bytes = 1024;
-    result.cells.push_back(std::move(each));
+    coll::CellResult cell_result;
+    cell_result.cell = cell;
+    cell_result.bytes = 1024;
+    result.cells.push_back(std::move(cell_result));
   }
   coll::CellResult& first = result.cells.at(0);
   first.taken = {{.round = 3, .seconds = 0.5, .transfer = 0.25, .skew = 0.125, .last_rank = 1}};

@@ -153,12 +153,12 @@ TEST(ComparePiece, NamesTheRankThatIsNotFinite) {
 }
 
 TEST(ComparePiece, Bf16) {
-  const std::vector<std::uint16_t> one{0x3f80};
+  const std::vector<std::uint16_t> one_value{0x3f80};
   const std::vector<std::uint16_t> two{0x4000};
-  const std::vector<std::byte> local = bytes_of(one);
+  const std::vector<std::byte> local = bytes_of(one_value);
   const std::vector<std::span<const std::byte>> ranks{local, local};
   EXPECT_EQ(compare_piece(ranks, bytes_of(two), DataType::kBF16, DataType::kBF16, ReduceOp::kSum), "");
-  EXPECT_NE(compare_piece(ranks, bytes_of(one), DataType::kBF16, DataType::kBF16, ReduceOp::kSum), "");
+  EXPECT_NE(compare_piece(ranks, bytes_of(one_value), DataType::kBF16, DataType::kBF16, ReduceOp::kSum), "");
 }
 
 TEST(ComparePiece, SumsThatTravelInBf16) {
@@ -185,9 +185,9 @@ TEST(ChecksumDifference, NamesRanksAndTheFirstTensor) {
 
 TEST(Batches, TheWorldSeesTheSameSamplesHoweverDivided) {
   const models::SyntheticSpec spec{.seed = 3, .image_elements = 12, .classes = 5};
-  SyntheticBatches one(spec, 4, 2, {0, 1});
+  SyntheticBatches one_rank(spec, 4, 2, {0, 1});
   for (const std::uint64_t step : {0U, 1U, 5U}) {
-    const models::Batch whole = one.at(step);
+    const models::Batch whole = one_rank.at(step);
     for (int rank = 0; rank < 2; ++rank) {
       SyntheticBatches half(spec, 2, 2, {rank, 2});
       const models::Batch part = half.at(step);
@@ -198,7 +198,7 @@ TEST(Batches, TheWorldSeesTheSameSamplesHoweverDivided) {
       EXPECT_TRUE(std::equal(labels.begin(), labels.end(), part.labels.begin(), part.labels.end()));
     }
   }
-  EXPECT_EQ(one.bytes(), 2 * 4 * 12 * sizeof(float) + 4 * sizeof(std::int32_t));
+  EXPECT_EQ(one_rank.bytes(), 2 * 4 * 12 * sizeof(float) + 4 * sizeof(std::int32_t));
 }
 
 std::vector<std::int32_t> labels_at(SyntheticBatches& batches, std::uint64_t step) {
@@ -212,20 +212,20 @@ TEST(Batches, LabelsAreNewInEveryStepAndFollowTheSample) {
   const models::SyntheticSpec spec{.seed = 3, .image_elements = 12, .classes = 1000};
   std::vector<std::int32_t> expected(8 * 6);
   models::synthetic_labels(spec, 0, expected);
-  SyntheticBatches one(spec, 8, 2, {0, 1});
+  SyntheticBatches one_rank(spec, 8, 2, {0, 1});
   for (std::uint64_t step = 0; step < 6; ++step) {
     const auto begin = expected.begin() + static_cast<std::ptrdiff_t>(8 * step);
-    EXPECT_EQ(labels_at(one, step), std::vector<std::int32_t>(begin, begin + 8)) << "step " << step;
+    EXPECT_EQ(labels_at(one_rank, step), std::vector<std::int32_t>(begin, begin + 8)) << "step " << step;
     std::vector<std::int32_t> four;
     for (int rank = 0; rank < 4; ++rank) {
       SyntheticBatches part(spec, 2, 2, {rank, 4});
       for (const std::int32_t label : labels_at(part, step)) four.push_back(label);
     }
-    EXPECT_EQ(four, labels_at(one, step)) << "step " << step;
+    EXPECT_EQ(four, labels_at(one_rank, step)) << "step " << step;
   }
-  EXPECT_EQ(one.at(0).content, one.at(2).content) << "of the images";
-  EXPECT_EQ(one.at(0).images.data(), one.at(2).images.data());
-  EXPECT_NE(labels_at(one, 0), labels_at(one, 2));
+  EXPECT_EQ(one_rank.at(0).content, one_rank.at(2).content) << "of the images";
+  EXPECT_EQ(one_rank.at(0).images.data(), one_rank.at(2).images.data());
+  EXPECT_NE(labels_at(one_rank, 0), labels_at(one_rank, 2));
 }
 
 TEST(Batches, LabelsThatCycleAreThoseOfOldRecords) {

@@ -57,7 +57,7 @@ TEST(Crossovers, AnAlgorithmThatNeverWinsGetsNoSizes) {
   EXPECT_EQ(best_thresholds(times, {{kKi, 2, 1}}), (comm::Thresholds{kKi - 1, 0, kKi - 1})) << "smaller: unknown";
   EXPECT_EQ(best_thresholds({{1024 * kKi, 2, 3, 1}}, {{1024 * kKi, 2, 1}}), comm::Thresholds{}) << "the defaults";
   EXPECT_EQ(best_thresholds({}, {}), comm::Thresholds{});
-  for (AllReduceTimes& each : times) each = {each.bytes, 1, 3, 2};
+  for (AllReduceTimes& cell : times) cell = {cell.bytes, 1, 3, 2};
   EXPECT_EQ(best_thresholds(times, {{kKi, 1, 2}}), (comm::Thresholds{4 * kKi, 0, kKi}));
 }
 
@@ -77,18 +77,18 @@ TEST(Crossovers, Text) {
 }
 
 TEST(Crossovers, AFileOfAnotherCaseOrADamagedOneIsNotTaken) {
-  const CrossoverCase of{{"ranks", "4"}, {"hosts", "2"}};
+  const CrossoverCase conditions{{"ranks", "4"}, {"hosts", "2"}};
   const comm::Thresholds at{400, 4000, 7};
-  const std::string text = crossover_file(of, at);
-  EXPECT_EQ(parse_crossovers(text, of), at);
+  const std::string text = crossover_file(conditions, at);
+  EXPECT_EQ(parse_crossovers(text, conditions), at);
   EXPECT_EQ(parse_crossovers(text, {{"ranks", "4"}, {"hosts", "3"}}), std::nullopt);
   for (std::size_t cut = 0; cut < text.size(); ++cut)
-    EXPECT_EQ(parse_crossovers(text.substr(0, cut), of), std::nullopt);
+    EXPECT_EQ(parse_crossovers(text.substr(0, cut), conditions), std::nullopt);
   for (const char* const damaged : {"thresholds=400 4000 -7\n", "thresholds=400 4000 7 8\n", "thresholds=400 4000\n",
                                     "thresholds=400 4000 99999999999999999999999\n", "other=400 4000 7\n"}) {
-    EXPECT_EQ(parse_crossovers("ranks=4\nhosts=2\n" + std::string(damaged), of), std::nullopt) << damaged;
+    EXPECT_EQ(parse_crossovers("ranks=4\nhosts=2\n" + std::string(damaged), conditions), std::nullopt) << damaged;
   }
-  EXPECT_NE(crossover_path("f", of), crossover_path("f", {{"ranks", "4"}, {"hosts", "3"}}));
+  EXPECT_NE(crossover_path("f", conditions), crossover_path("f", {{"ranks", "4"}, {"hosts", "3"}}));
 }
 
 TEST(Crossovers, AllRanksGetWhatRankZeroHasKept) {
@@ -96,26 +96,26 @@ TEST(Crossovers, AllRanksGetWhatRankZeroHasKept) {
   fs::remove_all(folder);
   auto world = comm::make_loopback(4, {}, 2);
   const auto kept = [&] {
-    std::array<std::optional<comm::Thresholds>, 4> found;
+    std::array<std::optional<comm::Thresholds>, 4> by_rank;
     std::vector<std::thread> ranks;
     for (std::size_t r = 0; r < 4; ++r) {
       ranks.emplace_back([&, r] {
-        found[r] = kept_crossovers(*world[r], folder.string(), Deadline::after(std::chrono::seconds(60)));
+        by_rank[r] = kept_crossovers(*world[r], folder.string(), Deadline::after(std::chrono::seconds(60)));
       });
     }
     for (std::thread& rank : ranks) rank.join();
-    for (const auto& one : found) EXPECT_EQ(one, found[0]);
-    return found[0];
+    for (const auto& thresholds : by_rank) EXPECT_EQ(thresholds, by_rank[0]);
+    return by_rank[0];
   };
   EXPECT_EQ(kept(), std::nullopt);
-  const CrossoverCase of = crossover_case(world[0]->topology(), world[0]->library());
+  const CrossoverCase conditions = crossover_case(world[0]->topology(), world[0]->library());
   const comm::Thresholds at{1, 2, 3};
-  EXPECT_EQ(keep_crossovers(folder.string(), of, at), crossover_path(folder.string(), of));
+  EXPECT_EQ(keep_crossovers(folder.string(), conditions, at), crossover_path(folder.string(), conditions));
   EXPECT_EQ(kept(), at);
-  std::ofstream(crossover_path(folder.string(), of)) << "ranks=4\n";
+  std::ofstream(crossover_path(folder.string(), conditions)) << "ranks=4\n";
   EXPECT_EQ(kept(), std::nullopt);
   std::ofstream(folder / "file");
-  EXPECT_THROW(keep_crossovers((folder / "file").string(), of, at), Error);
+  EXPECT_THROW(keep_crossovers((folder / "file").string(), conditions, at), Error);
 }
 
 }  // namespace

@@ -342,12 +342,12 @@ bench::Setup resnet50() {
 }
 
 TEST(ScheduleMemory, ACaseIsWhatTheSpeedDependsOn) {
-  const ScheduleCase one = case_of(resnet50());
-  EXPECT_EQ(one, case_of(resnet50()));
+  const ScheduleCase conditions = case_of(resnet50());
+  EXPECT_EQ(conditions, case_of(resnet50()));
   const auto differs = [&](auto change) {
     bench::Setup other = resnet50();
     change(other);
-    return case_of(other) != one && schedule_path("f", case_of(other)) != schedule_path("f", one);
+    return case_of(other) != conditions && schedule_path("f", case_of(other)) != schedule_path("f", conditions);
   };
   EXPECT_TRUE(differs([](bench::Setup& s) { s.model.model = "vgg16"; }));
   EXPECT_TRUE(differs([](bench::Setup& s) { s.model.batch_size = 32; }));
@@ -356,40 +356,40 @@ TEST(ScheduleMemory, ACaseIsWhatTheSpeedDependsOn) {
   EXPECT_TRUE(differs([](bench::Setup& s) { s.gradient = DataType::kF16; }));
   EXPECT_TRUE(differs([](bench::Setup& s) { s.gpu.fusion_level = 0; }));
   EXPECT_FALSE(differs([](bench::Setup& s) { s.seed = 2; }));
-  EXPECT_NE(case_of(resnet50(), 4), one);
-  EXPECT_NE(case_of(resnet50(), 2, "NCCL 2.29.1"), one);
-  EXPECT_NE(case_of(resnet50(), 2, "NCCL 2.28.9", "590.1"), one);
+  EXPECT_NE(case_of(resnet50(), 4), conditions);
+  EXPECT_NE(case_of(resnet50(), 2, "NCCL 2.29.1"), conditions);
+  EXPECT_NE(case_of(resnet50(), 2, "NCCL 2.28.9", "590.1"), conditions);
 }
 
 TEST(ScheduleMemory, ATextOfAnotherCaseOrADamagedOneIsNone) {
-  const ScheduleCase one = case_of(resnet50());
+  const ScheduleCase conditions = case_of(resnet50());
   const ScheduleSetting setting{
       .graph = false, .overlap = true, .bucket_bytes = 100 * kMebi, .max_ctas = 8, .register_memory = false};
-  const std::string text = schedule_text(one, setting);
-  EXPECT_EQ(parse_schedule(text, one), setting);
+  const std::string text = schedule_text(conditions, setting);
+  EXPECT_EQ(parse_schedule(text, conditions), setting);
   ScheduleSetting cpu = cpu_setting({}, {});
   cpu.algorithm = comm::Algorithm::kHierarchical;
   cpu.cycle_time = std::chrono::microseconds(250);
-  std::string cpu_text = schedule_text(one, cpu);
-  EXPECT_EQ(parse_schedule(cpu_text, one), cpu);
+  std::string cpu_text = schedule_text(conditions, cpu);
+  EXPECT_EQ(parse_schedule(cpu_text, conditions), cpu);
   cpu_text.replace(cpu_text.find("hierarchical"), 12, "hierarchicak");
-  EXPECT_EQ(parse_schedule(cpu_text, one), std::nullopt);
+  EXPECT_EQ(parse_schedule(cpu_text, conditions), std::nullopt);
   EXPECT_EQ(parse_schedule(text, case_of(resnet50(), 4)), std::nullopt);
-  EXPECT_EQ(parse_schedule(text + "more", one), std::nullopt);
+  EXPECT_EQ(parse_schedule(text + "more", conditions), std::nullopt);
   for (std::size_t length = 0; length < text.size(); ++length) {
-    EXPECT_EQ(parse_schedule(text.substr(0, length), one), std::nullopt) << length;
+    EXPECT_EQ(parse_schedule(text.substr(0, length), conditions), std::nullopt) << length;
   }
 }
 
 TEST(ScheduleMemory, AFileIsReplacedAndFoundAgain) {
   const fs::path folder = fs::temp_directory_path() / ("hvd_schedule_memory_" + std::to_string(::getpid()));
-  const ScheduleCase one = case_of(resnet50());
-  EXPECT_EQ(kept_schedule(folder.string(), one), std::nullopt);
+  const ScheduleCase conditions = case_of(resnet50());
+  EXPECT_EQ(kept_schedule(folder.string(), conditions), std::nullopt);
   ScheduleSetting setting = defaults();
   for (const int ctas : {4, 16}) {
     setting.max_ctas = ctas;
-    keep_schedule(folder.string(), one, setting);
-    EXPECT_EQ(kept_schedule(folder.string(), one), setting);
+    keep_schedule(folder.string(), conditions, setting);
+    EXPECT_EQ(kept_schedule(folder.string(), conditions), setting);
   }
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 1);
   fs::remove_all(folder);

@@ -1,12 +1,11 @@
-// Ends a session early: after a signal, after an error, or when the ranks do not join or leave MPI's world in time.
+#include "bench/cli/process_end.h"
+
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <mutex>
 #include <thread>
 #include <utility>
 
-#include "bench/cli/application.h"
 #include "bench/measure/units.h"
 #include "bench/store/host_facts.h"
 #include "bench/world/agreed_error.h"
@@ -16,6 +15,8 @@
 namespace hvd::bench {
 namespace {
 
+/// How long the thread that ends the process may take, and how long other threads wait for that thread.
+constexpr std::chrono::seconds kForcedEnd(10);
 /// How long a rank with an error waits for mpirun to end this rank, before the rank prints the error. mpirun (Open MPI
 /// 4.1) ends the other ranks one second after the first rank has left; 0.5 s are margin.
 constexpr std::chrono::milliseconds kWaitForLauncher(1500);
@@ -32,16 +33,58 @@ constexpr std::chrono::milliseconds kForcedClosePrrte(120);
 
 }  // namespace
 
-void Application::end_now(const std::string& reason) {
+void ProcessEnd::watch_signals() {
+  SignalWatch::block();  // before any thread starts
+  watch_ =
+      std::make_unique<SignalWatch>(SignalWatch::Callbacks{[this](int signal_number) {
+                                                             look_for_lost_neighbour();
+                                                             return grace(launch_, signal_number);
+                                                           },
+                                                           [this](const std::string& reason) { end_now(reason); }});
+}
+
+void ProcessEnd::watch_world(const WorldOptions& world, Patience deadline) {
+  if (launch_.size == 1) return;
+  const Patience leave = patience_to_leave(deadline);
+  patience_to_leave_ = leave.timeout;
+  join_ = std::make_unique<MpiDeadline>(
+      [this, join = world.startup_deadline, leave] { end_alone(leaving_ ? leave : join); });
+  join_->arm(world.startup_deadline.timeout);
+}
+
+void ProcessEnd::joined() { join_->disarm(); }
+
+void ProcessEnd::met(std::vector<comm::Neighbour> neighbours) {
+  ranks_have_met_ = true;
+  const MutexLock lock(mutex_);
+  neighbours_ = std::move(neighbours);
+}
+
+void ProcessEnd::leaving() {
+  leaving_ = true;
+  join_->arm(patience_to_leave_);
+}
+
+void ProcessEnd::flight_record(std::string table) {
+  const MutexLock lock(mutex_);
+  if (flights_.empty()) flights_ = std::move(table);  // keeps the first table if several ranks of this process fail
+}
+
+void ProcessEnd::begin_report() {
+  if (end_begun_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
+  main_thread_ends_ = true;
+}
+
+void ProcessEnd::end_now(const std::string& reason) {
   const bool first = !end_begun_.exchange(true);
-  RecordKeeper* const keeper = keeper_to_close_;
+  CollKeeper* const coll = coll_keeper_;
   const std::chrono::milliseconds for_the_store = launch_.prrte ? kForcedClosePrrte : kForcedClose;
-  if (first && is_coll_ && launch_.rank == 0) write_coll_now(lost_rank_text_ + reason, for_the_store);
+  if (first && coll != nullptr && launch_.rank == 0) coll->write_now(lost_rank_text_ + reason, for_the_store);
   // Print the line before storing: printing takes no time, and the launcher may kill this process during the write to
   // the disk. Print nothing if the ranks have not joined, because then another rank has failed and has printed why.
   if (first && launch_.rank == 0 && (launch_.size == 1 || ranks_have_met_)) {
     say_error(fmt::format("{}stopped in the middle of {} by {}; {}", lost_rank_text_,
-                          is_coll_ ? "an operation" : "a step", reason, what_is_kept(keeper)));
+                          coll != nullptr ? "an operation" : "a step", reason, what_is_kept()));
   }
   leave_now(lost_rank_text_ + reason, lost_rank_text_.empty() ? Errc::kInterrupted : Errc::kPeerLost, for_the_store);
 }
@@ -49,7 +92,7 @@ void Application::end_now(const std::string& reason) {
 /// Called when a signal arrives. The launcher may have sent it because a rank ended, which this rank notices only while
 /// it waits for that rank. The first call therefore looks for a neighbour whose process has ended. Later calls do
 /// nothing, because by then ranks end because of the first signal.
-void Application::look_for_lost_neighbour() {
+void ProcessEnd::look_for_lost_neighbour() {
   if (std::exchange(looked_for_lost_, true) || leaving_ || end_begun_) return;  // ranks that are leaving are not lost
   const MutexLock lock(mutex_);
   for (const comm::Neighbour& other : neighbours_) {
@@ -59,8 +102,8 @@ void Application::look_for_lost_neighbour() {
   }
 }
 
-void Application::leave_now(const std::string& reason, Errc code, std::chrono::milliseconds for_the_store) {
-  if (RecordKeeper* const keeper = keeper_to_close_; keeper != nullptr) {
+void ProcessEnd::leave_now(const std::string& reason, Errc code, std::chrono::milliseconds for_the_store) {
+  if (RecordKeeper* const keeper = keeper_; keeper != nullptr) {
     if (const std::string problem = keeper->close_now(reason, Deadline::after(for_the_store)); !problem.empty()) {
       say_error(problem);
     }
@@ -70,8 +113,7 @@ void Application::leave_now(const std::string& reason, Errc code, std::chrono::m
   std::_Exit(exit_code(code));  // runs no destructors, because other threads may still use the objects
 }
 
-/// Ends the process when this rank's training thread does not return from its GPU.
-void Application::end_stuck(const Error& error) {
+void ProcessEnd::end_stuck(const Error& error) {
   if (end_begun_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
   say(error);
   leave_now(error.what(), error.code(), kForcedEnd);
@@ -79,7 +121,7 @@ void Application::end_stuck(const Error& error) {
 
 /// Ends the process when other ranks did not join or leave MPI's world in time. Every rank notices this; only one rank
 /// reports it.
-void Application::end_alone(Patience waited) {
+void ProcessEnd::end_alone(Patience waited) {
   if (end_begun_.exchange(true)) std::this_thread::sleep_for(kForcedEnd);
   const Error error(
       Errc::kTimeout,
@@ -87,7 +129,7 @@ void Application::end_alone(Patience waited) {
                   "ended, or may run on a host that the others cannot reach: see mpirun's output and ps, or raise {}",
                   launch_.evidence, leaving_ ? "leave" : "join",
                   duration_text(std::chrono::duration<double>(waited.timeout).count()), waited.set_by));
-  RecordKeeper* const keeper = keeper_to_close_;
+  RecordKeeper* const keeper = keeper_;
   const bool saved = leaving_ && keeper != nullptr && keeper->has_saved();
   // Rank 0 reports the error. If rank 0 itself is missing, rank 1 reports it.
   if (launch_.rank == 0 || (launch_.rank == 1 && !watch_->wait(kWaitForTheRoot))) {
@@ -96,7 +138,7 @@ void Application::end_alone(Patience waited) {
   leave_now(error.what(), error.code(), kForcedEnd);
 }
 
-void Application::let_the_root_leave_first() const {
+void ProcessEnd::let_the_root_leave_first() const {
   // mpirun kills all ranks as soon as one rank has left, so rank 0 must print and store first. If rank 0 is alive,
   // mpirun's SIGTERM usually ends this wait. If rank 0 is gone, kLetTheRootLeave limits the wait.
   if (launch_.rank == 0 || launch_.launcher != Launcher::kMpirun || !watch_) return;
@@ -108,38 +150,30 @@ void Application::let_the_root_leave_first() const {
 }
 
 /// Returns what the line about an early end says about the results: whether they were stored or printed.
-std::string Application::what_is_kept(const RecordKeeper* keeper) const {
-  if (is_coll_) {
-    return coll_written_ ? "the results so far are printed and written" : "no results are printed or written";
+std::string ProcessEnd::what_is_kept() const {
+  if (coll_keeper_ != nullptr) {
+    return coll_is_written() ? "the results so far are printed and written" : "no results are printed or written";
   }
+  const RecordKeeper* const keeper = keeper_;
   if (keeper != nullptr && keeper->has_saved()) {
     return fmt::format("the results so far go to {}, marked incomplete", keeper->file());
   }
   return keeper != nullptr && keeper->file().empty() ? "nothing is stored (--no-db)" : "nothing was measured yet";
 }
 
-/// Writes the results of `coll` while the main thread waits for a peer. Waits up to `patience` if the main thread is
-/// writing the results itself.
-void Application::write_coll_now(const std::string& reason, std::chrono::milliseconds patience) {
-  const std::unique_lock lock(coll_output_, patience);
-  if (!lock || coll_written_ || !coll_snapshot_) return;
-  const std::optional<coll::CollResult> result = coll_snapshot_(reason);
-  if (!result) return;
-  try {
-    write_coll_(*result, patience);
-    coll_written_ = true;
-  } catch (const Error& error) {
-    say_error(error.what());
-  }
+bool ProcessEnd::coll_is_written() const {
+  const CollKeeper* const keeper = coll_keeper_;
+  return keeper != nullptr && keeper->written();
 }
 
 /// Prints the error if this rank is to report it. Returns true if the error was printed.
-bool Application::say(const Error& error) {
+bool ProcessEnd::say(const Error& error) {
   // An AgreedError came from rank 0, which has printed it already.
   if (launch_.rank != 0 && dynamic_cast<const AgreedError*>(&error) != nullptr) return false;
   std::string text = error.what();
-  const bool saved = coll_written_ || (keeper_ != nullptr && keeper_->has_saved() && !main_thread_ends_);
-  if (saved || (error.code() == Errc::kInterrupted && launch_.rank == 0)) text += "; " + what_is_kept(keeper_.get());
+  const RecordKeeper* const keeper = keeper_;
+  const bool saved = coll_is_written() || (keeper != nullptr && keeper->has_saved() && !main_thread_ends_);
+  if (saved || (error.code() == Errc::kInterrupted && launch_.rank == 0)) text += "; " + what_is_kept();
   if (launch_.rank != 0) text = fmt::format("rank {} on {}: {}", launch_.rank, host_name(), text);
   switch (error_reporting(launch_, error, stage_)) {
     case ErrorReporting::kSilent: return false;
@@ -152,18 +186,18 @@ bool Application::say(const Error& error) {
   return true;
 }
 
-int Application::fail(const Error& error) {
+int ProcessEnd::fail(const Error& error, Console* console) {
   if (!main_thread_ends_ && end_begun_.exchange(true)) {
     std::this_thread::sleep_for(kForcedEnd);  // end_now() runs on another thread and ends the process
   }
   const bool said = say(error);
-  if (said && console_) {
+  if (said && console != nullptr) {
     const MutexLock lock(mutex_);
-    if (!flights_.empty()) console_->narrate("the last collectives that each rank entered:\n" + flights_);
+    if (!flights_.empty()) console->narrate("the last collectives that each rank entered:\n" + flights_);
   }
-  if (keeper_) {
+  if (RecordKeeper* const keeper = keeper_; keeper != nullptr) {
     try {
-      keeper_->finish(error.what());
+      keeper->finish(error.what());
     } catch (const Error& problem) {
       if (std::string_view(problem.what()) != error.what()) say_error(problem.what());
     }

@@ -1,5 +1,5 @@
 // Tests that ranks which were started with different options are named before training starts.
-#include "bench/world/agreement.h"
+#include "bench/world/settings.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,10 @@
 #include <thread>
 #include <vector>
 
+#include "bench/world/training_settings.h"
 #include "engine/base/error.h"
 
-namespace hvd::bench::agreement_test {
+namespace hvd::bench::settings_test {
 namespace {
 
 RunSettings settings(const Options& options) { return settings_of(options, settle(options)); }
@@ -37,54 +38,17 @@ std::vector<std::string> on_ranks(std::size_t ranks, Errc code, Body&& body) {
 std::vector<std::string> meet(const std::vector<RunSettings>& ranks) {
   return on_ranks(ranks.size(), Errc::kMismatch,
                   [&](comm::Communicator& communicator, std::size_t r, Deadline deadline) {
-                    require_agreement(communicator, ranks[r], deadline);
+                    require_equal_settings(communicator, ranks[r], deadline);
                   });
 }
 
-/// Makes the ranks compare the layouts of their parameters. Returns texts[rank]: the text of the rank's error, or "".
-std::vector<std::string> compare(const std::vector<StoredLayouts>& ranks) {
-  auto communicators = comm::make_loopback(static_cast<int>(ranks.size()));
-  std::vector<std::string> thrown(ranks.size());
-  std::vector<std::jthread> threads;
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    threads.emplace_back([&, r] {
-      Engine engine(std::move(communicators[r]), {});
-      try {
-        require_equal_layouts(engine, ranks[r]);
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), Errc::kMismatch) << error.what();
-        thrown[r] = error.what();
-      }
-      engine.barrier();
-    });
-  }
-  threads.clear();
-  return thrown;
-}
-
-TEST(Agreement, LayoutsThatDifferAreNamedOnAllRanks) {
-  const StoredLayouts wide{"A, onednn 2.6.0 avx512_core", {{"conv", "acdb"}, {"fc", "AB16b16a"}}};
-  const StoredLayouts narrow{"B, onednn 2.6.0 avx2", {{"conv", "acdb"}, {"fc", "AB8b8a"}}};
-  for (const std::string& text : compare({wide, wide, wide})) EXPECT_EQ(text, "");
-  const StoredLayouts same_on_another{"C, onednn 3.7.2 avx512_core_fp16", wide.layouts};
-  for (const std::string& text : compare({wide, same_on_another})) EXPECT_EQ(text, "") << "only layouts count";
-
-  const auto thrown = compare({wide, same_on_another, narrow, narrow});
-  for (const std::string& text : thrown) EXPECT_EQ(text, thrown[0]);
-  const std::string& text = thrown[0];
-  EXPECT_NE(text.find("fc is AB16b16a on rank 0 (host "), std::string::npos) << text;
-  EXPECT_NE(text.find(", A, onednn 2.6.0 avx512_core) and AB8b8a on rank 2 (host "), std::string::npos) << text;
-  EXPECT_NE(text.find(", B, onednn 2.6.0 avx2)"), std::string::npos) << text;
-  EXPECT_NE(text.find("1 more ranks differ"), std::string::npos) << text;
-}
-
-TEST(Agreement, EqualRanksGoOn) {
+TEST(Settings, EqualRanksGoOn) {
   const RunSettings same = settings({});
   for (const std::string& text : meet({same, same, same})) EXPECT_EQ(text, "");
   for (const std::string& text : meet({same})) EXPECT_EQ(text, "");
 }
 
-TEST(Agreement, ADeviceOfItsOwnIsNamed) {
+TEST(Settings, ADeviceOfItsOwnIsNamed) {
   auto on_gpu = settle({});  // `auto`, because testing::Test::Setup hides the name
   on_gpu.device = Device::kCuda;
   const auto thrown = meet({settings({}), settings_of({}, on_gpu)});
@@ -93,7 +57,7 @@ TEST(Agreement, ADeviceOfItsOwnIsNamed) {
 }
 
 // The reduction plan does not depend on the batch size, so only the comparison of options finds the difference.
-TEST(Agreement, ASmallerBatchIsNamedOnAllRanks) {
+TEST(Settings, ASmallerBatchIsNamedOnAllRanks) {
   Options small;
   small.batch_size = 4;
   const auto thrown = meet({settings({}), settings({}), settings(small), settings(small)});
@@ -103,7 +67,7 @@ TEST(Agreement, ASmallerBatchIsNamedOnAllRanks) {
   EXPECT_NE(thrown[0].find("1 more differ"), std::string::npos) << thrown[0];
 }
 
-TEST(Agreement, AnObjectionOfOneIsHeardByAll) {
+TEST(Settings, AnObjectionOfOneIsHeardByAll) {
   const auto outcome = [](const std::vector<std::string>& objections) {
     return on_ranks(objections.size(), Errc::kInvalidArgument,
                     [&](comm::Communicator& communicator, std::size_t r, Deadline deadline) {
@@ -114,7 +78,7 @@ TEST(Agreement, AnObjectionOfOneIsHeardByAll) {
   EXPECT_EQ(outcome({"", "not mine", "nor mine"}), std::vector<std::string>(3, "not mine"));
 }
 
-TEST(Agreement, WhatMustBeEqualIsCompared) {
+TEST(Settings, WhatMustBeEqualIsCompared) {
   const auto differs = [](auto change) {
     Options options;
     change(options);
@@ -142,4 +106,4 @@ TEST(Agreement, WhatMustBeEqualIsCompared) {
 }
 
 }  // namespace
-}  // namespace hvd::bench::agreement_test
+}  // namespace hvd::bench::settings_test

@@ -1,0 +1,118 @@
+#include "bench/session/session_runs.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "bench/measure/median.h"
+#include "bench/session/records.h"
+#include "bench/store/result_store.h"
+
+namespace hvd::bench {
+namespace {
+
+constexpr auto kSaveEvery = std::chrono::seconds(5);
+
+std::vector<Phase> phases_of(const Setup& setup) {
+  if (setup.interleaved) return {Phase::kSolo, Phase::kNone, Phase::kFull};
+  return {setup.main_phase()};
+}
+
+}  // namespace
+
+// Computing the interval costs some time, so the interval is computed again only when there are 5 % more samples than
+// at the last computation.
+void PhaseRun::judge(std::uint64_t seed) {
+  const std::size_t samples = log.samples();
+  if (samples == 0 || (judged_at > 0 && samples < judged_at + 1 + judged_at / 20)) return;
+  half_width = relative_half_width(median_interval(log.slowest(), {.seed = seed}));
+  judged_at = samples;
+}
+
+SessionRuns::SessionRuns(const SessionParts& session) : session_(session) {
+  const Setup& setup = session.setup;
+  for (const Phase phase : phases_of(setup)) {
+    const std::size_t ranks = phase == Phase::kSolo ? 1 : static_cast<std::size_t>(session.trainer.engine().size());
+    phases_.emplace_back(phase, ranks, session.options.num_batches_per_iter);
+    // Only the phase that changes the weights has a loss: full, or none in a session without full. A replay has none.
+    phases_.back().has_loss = !setup.replay && phase == setup.main_phase();
+  }
+}
+
+void SessionRuns::begin() {
+  begun_ = true;
+  for (PhaseRun& phase_run : phases_) save(phase_run);
+  last_save_ = Clock::now();
+}
+
+void SessionRuns::complete(const std::string& stop_reason) {
+  for (PhaseRun& phase_run : phases_) {
+    RunRecord& run = phase_run.record;
+    fill(phase_run);
+    run.operations = phase_run.operations.rows();
+    run.status = RunStatus::kComplete;
+    run.stop_reason = stop_reason;
+    run.finished_utc = utc_now();
+  }
+  for (PhaseRun& phase_run : phases_) save(phase_run);
+}
+
+void SessionRuns::give_up(const Error& error) {
+  if (!begun_) return;
+  for (PhaseRun& phase_run : phases_) {
+    fill(phase_run);
+    mark_incomplete(phase_run.record, error, session_.trainer.engine());
+    try {
+      save(phase_run);
+    } catch (const std::exception&) {
+      // Ignore this error and report `error`. The store keeps what was saved before.
+    }
+  }
+}
+
+std::vector<RunRecord> SessionRuns::take_records() {
+  std::vector<RunRecord> records;
+  for (PhaseRun& phase_run : phases_) records.push_back(std::move(phase_run.record));
+  return records;
+}
+
+void SessionRuns::follow_loss(const PhaseRun& phase_run, const std::vector<Answer>& answers) {
+  if (!phase_run.has_loss) return;
+  const std::size_t steps = answers.front().samples.loss.size();
+  loss_.add(answers, session_.trainer.steps_done() - steps + 1);
+  if (begun_) require_finite_loss();
+}
+
+void SessionRuns::require_finite_loss() {
+  if (!loss_.failed()) return;
+  std::string& checks = main_run().record.checks;
+  if (!checks.empty()) checks += "; ";
+  checks += "failed: " + loss_.problem();
+  throw Error(Errc::kCheckFailed, loss_.problem());
+}
+
+void SessionRuns::fill(PhaseRun& phase_run) {
+  fill_samples(phase_run.record, phase_run.log);
+  if (!phase_run.has_loss) phase_run.record.final_loss.reset();
+}
+
+void SessionRuns::save(PhaseRun& phase_run) {
+  // All phases use the weights of the phase that trains, so a collapsed loss affects each of them.
+  if (std::string caution = loss_.caution(); !caution.empty()) {
+    add_caution(phase_run.record.provenance, "collapsed_loss", std::move(caution));
+  }
+  if (session_.observer.save) session_.observer.save(phase_run.record);
+}
+
+void SessionRuns::save_if_due() {
+  if (Clock::now() - last_save_ < std::max<std::chrono::nanoseconds>(kSaveEvery, save_pause_)) return;
+  const auto begin = Clock::now();
+  for (PhaseRun& phase_run : phases_) {
+    fill(phase_run);
+    save(phase_run);
+  }
+  last_save_ = Clock::now();
+  save_pause_ = 20 * (last_save_ - begin);  // saving takes at most 5 % of the time, even on a slow disk
+}
+
+}  // namespace hvd::bench
