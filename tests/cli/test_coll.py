@@ -50,9 +50,9 @@ class Coll(ProgramTest):
 
     def require_stored_incomplete(self, reason: str) -> None:
         """Asserts that the store has one session, which ended early and has samples."""
-        (found,) = self.query("SELECT status, status_reason, ranks FROM coll_session", self.stored_file())
-        self.assertEqual((found[0], found[2]), ("incomplete", 2))
-        self.assertIn(reason, found[1])
+        (row,) = self.query("SELECT status, status_reason, ranks FROM coll_session", self.stored_file())
+        self.assertEqual((row[0], row[2]), ("incomplete", 2))
+        self.assertIn(reason, row[1])
         samples = "SELECT min(sample.count) FROM coll_sample AS sample JOIN coll_cell USING (session_uuid, seq)"
         self.assertGreater(self.query(samples, self.stored_file())[0][0], 0)
 
@@ -75,17 +75,18 @@ class Coll(ProgramTest):
         secret = {"MY_TOKEN": "hush", "OMP_NUM_THREADS": "1"}
         files = ["-J", str(json_file), "--csv", str(csv_file)]
         execute([PROGRAM, "coll", "--ranks", "3", *QUICK, "--collective", "all", *files], env=secret).ended_with(0)
-        found = json.loads(json_file.read_text())
+        document = json.loads(json_file.read_text())
         self.assertEqual(
-            (found["version"], found["status"], found["out_of_bounds"]), (2, "complete", {"count": 0, "okay": "true"})
+            (document["version"], document["status"], document["out_of_bounds"]),
+            (2, "complete", {"count": 0, "okay": "true"}),
         )
-        self.assertEqual(len(found["config"]["devices"]), 3)
+        self.assertEqual(len(document["config"]["devices"]), 3)
         self.assertNotIn("hush", json_file.read_text())
-        self.assertIn("env.OMP_NUM_THREADS=1", found["env"])
-        names = [row["experiment_name"] for row in found["results"]]
+        self.assertIn("env.OMP_NUM_THREADS=1", document["env"])
+        names = [row["experiment_name"] for row in document["results"]]
         pairs = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
         self.assertEqual(names, [*(name for name in pairs for _ in range(2)), "barrier"])
-        for row in found["results"]:
+        for row in document["results"]:
             form = row["in_place"] or row["out_of_place"]
             self.assertEqual(form["nwrong"], None if row["experiment_name"] == "barrier" else 0)
             low, high = form["time_low"], form["time_high"]
@@ -98,7 +99,7 @@ class Coll(ProgramTest):
             self.assertIn(form["last_rank"], (0, 1, 2))
         with csv_file.open() as lines:
             table = list(csv.DictReader(lines))
-        forms = [row[place] for row in found["results"] for place in ("out_of_place", "in_place")]
+        forms = [row[place] for row in document["results"] for place in ("out_of_place", "in_place")]
         self.assertEqual(len(table), sum(form is not None for form in forms))
         self.assertEqual({row["wrong"] for row in table if row["collective"] != "barrier"}, {"0"})
 
@@ -141,8 +142,8 @@ class Coll(ProgramTest):
         running.send(signal.SIGTERM)
         result = running.finish().ended_with(7)
         self.assertIn("# INCOMPLETE           : stopped by SIGTERM", result.out)
-        found = json.loads(self.json.read_text())
-        self.assertEqual((found["status"], found["status_reason"]), ("incomplete", "SIGTERM"))
+        document = json.loads(self.json.read_text())
+        self.assertEqual((document["status"], document["status_reason"]), ("incomplete", "SIGTERM"))
         self.require_stored_incomplete("SIGTERM")
 
     @needs_mpi
@@ -162,10 +163,10 @@ class Coll(ProgramTest):
         result = running.finish()
         self.assertIn("# INCOMPLETE           : stopped by rank 1", result.out)
         self.assertIn("is lost", result.err)
-        found = json.loads(self.json.read_text())
-        self.assertEqual(found["status"], "incomplete")
-        self.assertIn("rank 1", found["status_reason"])
-        forms = [row[place] for row in found["results"] for place in ("out_of_place", "in_place")]
+        document = json.loads(self.json.read_text())
+        self.assertEqual(document["status"], "incomplete")
+        self.assertIn("rank 1", document["status_reason"])
+        forms = [row[place] for row in document["results"] for place in ("out_of_place", "in_place")]
         self.assertTrue(any(form and form["samples"] for form in forms), forms)
         self.require_stored_incomplete("rank 1")
 

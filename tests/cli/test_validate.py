@@ -25,10 +25,10 @@ class Validate(ProgramTest):
 
     def test_json(self) -> None:
         result = run(*VALIDATE, "--ranks", "2", "--json").ended_with(0)
-        found = json.loads(result.out)["validation"]
-        self.assertEqual((found["timed_steps"], found["findings"]), (10, []))
-        self.assertEqual([rank["rank"] for rank in found["ranks"]], [0, 1])
-        self.assertEqual(len({(rank["gradients"], rank["weights"]) for rank in found["ranks"]}), 1)
+        document = json.loads(result.out)["validation"]
+        self.assertEqual((document["timed_steps"], document["findings"]), (10, []))
+        self.assertEqual([rank["rank"] for rank in document["ranks"]], [0, 1])
+        self.assertEqual(len({(rank["gradients"], rank["weights"]) for rank in document["ranks"]}), 1)
 
     @needs_mpi
     def test_processes(self) -> None:

@@ -103,10 +103,10 @@ def _moment(value: str | datetime.date, where: str) -> tuple[str, bool]:
 
 def parse(text: str) -> tuple[Expected, ...]:
     """Returns the entries of a TOML document. Errors: ValueError."""
-    found = toml_tables.tables(text, NAME)
-    if len(found) > MOST:
-        raise ValueError(f"{len(found)} entries; {MOST} are the most")
-    return tuple(_entry(table, number) for number, table in enumerate(found, 1))
+    entries = toml_tables.tables(text, NAME)
+    if len(entries) > MOST:
+        raise ValueError(f"{len(entries)} entries; {MOST} are the most")
+    return tuple(_entry(table, number) for number, table in enumerate(entries, 1))
 
 
 def read(file: Path) -> tuple[Expected, ...]:

@@ -59,12 +59,12 @@ SETS["core"] += [cell("all_reduce", size) for size in GRADIENTS.values()] + ["al
 
 def chosen(words: Iterable[str]) -> list[str]:
     """Returns the cells that `words` name, as sets or as cells, each once. Errors: HvdbError for an unknown word."""
-    found: dict[str, None] = {}
+    cells: dict[str, None] = {}
     for word in words:
         if word not in SETS and not CELL.fullmatch(word):
             raise HvdbError(f"'{word}' is neither a set of cells ({', '.join(SETS)}) nor {CELL.pattern}")
-        found |= dict.fromkeys(SETS.get(word, [word]))
-    return list(found)
+        cells |= dict.fromkeys(SETS.get(word, [word]))
+    return list(cells)
 
 
 def machine() -> str:
@@ -123,7 +123,7 @@ def read(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         plan, *launches = (
             json.loads(line) for line in file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
         )
-        _ = [plan["libraries"][one["library"]] for one in launches]
+        _ = [plan["libraries"][launch["library"]] for launch in launches]
     except (ValueError, KeyError, TypeError) as error:
         raise HvdbError(f"{file}: was not written by 'peers collectives'") from error
     return plan, launches
@@ -131,11 +131,15 @@ def read(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def rounds_of(launches: Iterable[Mapping[str, Any]], kind: str, library: str, name: str) -> dict[int, float]:
     """Returns round -> median seconds of a sample. A library with a wrong result is not compared in that cell."""
-    own = [one for one in launches if (one["kind"], one["library"]) == (kind, library) and name in one["results"]]
-    if any(one["results"][name]["wrong"] for one in own):
+    own = [
+        launch
+        for launch in launches
+        if (launch["kind"], launch["library"]) == (kind, library) and name in launch["results"]
+    ]
+    if any(launch["results"][name]["wrong"] for launch in own):
         return {}
-    found = {one["round"]: one["results"][name]["seconds"] for one in own}
-    return {number: float(np.median(seconds)) for number, seconds in found.items() if seconds}
+    samples = {launch["round"]: launch["results"][name]["seconds"] for launch in own}
+    return {number: float(np.median(seconds)) for number, seconds in samples.items() if seconds}
 
 
 def best_peer(peers: Mapping[str, Mapping[int, float]]) -> str | None:
@@ -185,8 +189,8 @@ def document(plan: Mapping[str, Any], launches: Sequence[Mapping[str, Any]]) -> 
                     series.append({**row, **estimate(list(seconds.values()), "seconds")})
             peers = {library: times[library] for library in times if library not in libraries.OURS}
             for ours in (library for library in libraries.OURS if library in times):
-                if found := judge(times[ours], peers):
-                    rows.append({"class": kind, "ours": ours, "cell": name, **found})
+                if judgement := judge(times[ours], peers):
+                    rows.append({"class": kind, "ours": ours, "cell": name, **judgement})
     order = [SLOWER, UNDECIDED, WITHIN, FASTER, None]
     rows.sort(key=lambda row: (order.index(row["verdict"]), -row["ratio"]))
     return {"plan": dict(plan), "cells": rows, "series": series}
@@ -223,10 +227,10 @@ def lines(made: Mapping[str, Any], launches: Sequence[Mapping[str, Any]]) -> lis
             shown.append((title(row["cell"]), *times, row["peer"], ratio, str(row["rounds"]), verdict))
         told += tables.text_table(HEADER, shown).splitlines() if shown else []
     wrong: dict[str, int] = {}
-    for one in launches:
-        where = f"{one['library']}, {one['kind']}"
-        told += [f"failed: {where}, round {one['round']}: {one['failure']}"] if one["failure"] else []
-        for name, result in one["results"].items():
+    for launch in launches:
+        where = f"{launch['library']}, {launch['kind']}"
+        told += [f"failed: {where}, round {launch['round']}: {launch['failure']}"] if launch["failure"] else []
+        for name, result in launch["results"].items():
             wrong[f"{where}, {name}"] = wrong.get(f"{where}, {name}", 0) + result["wrong"]
     return told + [f"WRONG: {where}: {count} elements; not compared" for where, count in wrong.items() if count]
 
@@ -299,6 +303,6 @@ def run(options: argparse.Namespace) -> int:
         edge.tell("peers", line)
     if options.json:
         whole_file.write_text(options.json, json.dumps(made, indent=1) + "\n")
-    ours = [one for one in launches if one["library"] in libraries.OURS]
-    bad = any(one["failure"] or any(result["wrong"] for result in one["results"].values()) for one in ours)
+    ours = [launch for launch in launches if launch["library"] in libraries.OURS]
+    bad = any(launch["failure"] or any(result["wrong"] for result in launch["results"].values()) for launch in ours)
     return EXIT_CHECK_FAILED if bad else EXIT_GOOD

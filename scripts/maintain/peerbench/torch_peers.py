@@ -189,17 +189,17 @@ class Comparison:
 
     def _turns(self, started: Sequence[Started]) -> None:
         """Takes turns. nvidia-smi logs the GPU's clocks meanwhile, because a higher clock may explain a faster side."""
-        options, servers = self._options, [one.server for one in started]
-        steps = [steps_for(options.turn_seconds, one.seconds_per_step) for one in started]
+        options, servers = self._options, [entry.server for entry in started]
+        steps = [steps_for(options.turn_seconds, entry.seconds_per_step) for entry in started]
         with ExitStack() as stack:
             if options.clocks and shutil.which("nvidia-smi"):
                 log = stack.enter_context(options.clocks.open("ab"))
                 smi = stack.enter_context(subprocess.Popen(CLOCKS, stdout=log, preexec_fn=end_with_parent))
                 stack.callback(smi.terminate)
             turns = take_turns(servers, options.turns, steps)
-        for one, (begins, seconds) in zip(started, turns, strict=True):
-            one.side.begins, one.side.seconds_per_step, one.side.last_loss = begins, seconds, one.server.loss()
-        self.row.sides = [one.side for one in started]
+        for entry, (begins, seconds) in zip(started, turns, strict=True):
+            entry.side.begins, entry.side.seconds_per_step, entry.side.last_loss = begins, seconds, entry.server.loss()
+        self.row.sides = [entry.side for entry in started]
         self.row.judge_losses()
 
 

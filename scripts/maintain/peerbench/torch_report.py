@@ -39,11 +39,11 @@ def bound_lines(row: Row, bounds: Sequence[Bound]) -> list[str]:
     bound per image depends only a little on the batch."""
     ours, speed = row.sides[0], row.sides[0].images_per_second()
     fitting = [bound for bound in bounds if bound[:2] == (row.model, row.dtype)]
-    found = sorted(fitting, key=lambda bound: abs(math.log(bound[2] / ours.batch)))[:1]
+    nearest = sorted(fitting, key=lambda bound: abs(math.log(bound[2] / ours.batch)))[:1]
     return [
         f"unfused roofline {1 / seconds:.1f} img/s (batch {batch}, data sheet of {gpu}): ours is "
         f"{100 * speed * seconds:.1f} % of it; model FLOP utilisation {100 * speed * flops / peak:.1f} %"
-        for _, _, batch, gpu, seconds, flops, peak in found
+        for _, _, batch, gpu, seconds, flops, peak in nearest
     ]
 
 
@@ -84,9 +84,9 @@ def verdict_lines(rows: Sequence[Row], expected: Sequence[tuple[str, str]], targ
             why = "; ".join(text for row in own for text in row.troubles)
             lines.append(f"{model:<11}{dtype:<6}not measured {why}".rstrip())
             continue
-        row = max(good, key=lambda one: one.sides[1].images_per_second())
-        ran = ", ".join(dict.fromkeys(name.removeprefix("torch ") for one in own for name in one.variants))
-        found, peer = row.ratio(), row.sides[1].name
-        ratio = found.text().replace(" ", " x ", 1)
-        lines.append(f"{model:<11}{dtype:<6}{verdict(found, target):<13}{ratio} beside {peer} (of {ran})")
+        row = max(good, key=lambda row: row.sides[1].images_per_second())
+        ran = ", ".join(dict.fromkeys(name.removeprefix("torch ") for row in own for name in row.variants))
+        ratio, peer = row.ratio(), row.sides[1].name
+        shown = ratio.text().replace(" ", " x ", 1)
+        lines.append(f"{model:<11}{dtype:<6}{verdict(ratio, target):<13}{shown} beside {peer} (of {ran})")
     return lines

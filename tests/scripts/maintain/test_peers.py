@@ -70,16 +70,18 @@ class CommandTest(FolderTest):
 class JudgeTest(unittest.TestCase):
     def test_the_peer_is_chosen_on_even_rounds_and_judged_on_odd_ones(self) -> None:
         lucky, steady = rounds(*(1.0, 8.0) * 6), rounds(*(2.0, 2.0) * 6)
-        found = collectives.judge(rounds(*(4.0, 4.0) * 6), {"steady": steady, "lucky": lucky})
-        self.assertEqual((found["peer"], found["rounds"], found["verdict"]), ("lucky", 6, collectives.FASTER))
+        judgement = collectives.judge(rounds(*(4.0, 4.0) * 6), {"steady": steady, "lucky": lucky})
+        self.assertEqual(
+            (judgement["peer"], judgement["rounds"], judgement["verdict"]), ("lucky", 6, collectives.FASTER)
+        )
         for key in ("ratio", "low", "high"):
-            self.assertAlmostEqual(found[key], 0.5)
+            self.assertAlmostEqual(judgement[key], 0.5)
 
     def test_a_slow_round_hits_both_and_cancels(self) -> None:
         noise = [1.0, 9.0, 2.0, 1.0, 5.0, 3.0, 7.0, 1.0, 1.0, 2.0, 4.0, 6.0]
-        found = collectives.judge(rounds(*(3 * n for n in noise)), {"peer": rounds(*noise)})
-        self.assertEqual(found["verdict"], collectives.SLOWER)
-        self.assertAlmostEqual(found["low"], 3.0)
+        judgement = collectives.judge(rounds(*(3 * n for n in noise)), {"peer": rounds(*noise)})
+        self.assertEqual(judgement["verdict"], collectives.SLOWER)
+        self.assertAlmostEqual(judgement["low"], 3.0)
 
     def test_an_interval_that_holds_one_decides_nothing_and_few_rounds_have_none(self) -> None:
         wide = collectives.judge(rounds(*[2.0, 2.0, 2.0, 0.5] * 6), {"peer": rounds(*[1.0] * 24)})
@@ -96,7 +98,7 @@ class JudgeTest(unittest.TestCase):
 
 class TableTest(FolderTest):
     def text(self, *given: list[dict]) -> str:
-        made = [one for some in given for one in some]
+        made = [launch for some in given for launch in some]
         return "\n".join(collectives.lines(collectives.document(PLAN, made), made))
 
     def test_ratio_verdict_and_missing_library_are_in_the_table(self) -> None:
@@ -106,7 +108,7 @@ class TableTest(FolderTest):
         self.assertIn("oneccl: left out: not installed", text)
 
     def test_a_wrong_or_failed_launch_is_named_and_not_compared(self) -> None:
-        lost = [{**one, "failure": "ended with exit code 2: why", "results": {}} for one in launches("gloo", 1.0)]
+        lost = [{**launch, "failure": "ended with exit code 2: why", "results": {}} for launch in launches("gloo", 1.0)]
         given = [launches("ours", *[2.0] * 24), launches("mpich", *[1.0] * 24, wrong=3), launches("gloo", *[2.0] * 24)]
         text = self.text(*given, lost)
         self.assertRegex(text, r"gloo +1\.00 \[1\.00, 1\.00\]")
@@ -118,7 +120,7 @@ class TableTest(FolderTest):
         given = launches("ours", *[1.0] * 12) + launches("mpich", *[2.0] * 12) + launches("gloo", 3.0, 3.0)
         file = self.folder / "peers.json"
         file.write_text(json.dumps(collectives.document(PLAN, given), allow_nan=False))
-        curves = {one.name: one.points[0] for one in coll_results.read([file]).series}
+        curves = {series.name: series.points[0] for series in coll_results.read([file]).series}
         self.assertEqual(list(curves), ["ours, cores", "mpich, cores", "gloo, cores"])
         self.assertAlmostEqual(curves["mpich, cores"].low, 2e4)
         self.assertIsNone(curves["gloo, cores"].low)
@@ -140,7 +142,7 @@ class TurnsOfLaunchesTest(FolderTest):
 
     def test_each_round_has_every_library_in_an_order_drawn_from_the_seed(self) -> None:
         made = self.measured(lambda: None)
-        order = [(one["round"], one["kind"], one["library"]) for one in made]
+        order = [(launch["round"], launch["kind"], launch["library"]) for launch in made]
         self.assertEqual(order, collectives.turns(PLAN))
         self.assertEqual([number for number, _, _ in order], sorted([*range(24)] * 3))
         self.assertGreater(len({tuple(order[i + j][2] for j in range(3)) for i in range(0, 72, 3)}), 3)
@@ -283,8 +285,8 @@ def row(ours: float, peer: float, spread: float = 0.001, name: str = "graph", **
 class RatioTest(unittest.TestCase):
     def test_a_slow_turn_hits_both_and_cancels(self) -> None:
         ours = [1.0, 3.0, 1.0, 2.0, 5.0, 1.0, 2.0]
-        found = training.ratio_of(side("ours", *ours, batch=2), side("x", *(0.75 * s for s in ours), batch=1))
-        for value in (found.ratio, found.low, found.high):
+        ratio = training.ratio_of(side("ours", *ours, batch=2), side("x", *(0.75 * s for s in ours), batch=1))
+        for value in (ratio.ratio, ratio.low, ratio.high):
             self.assertAlmostEqual(value, 1.5)
 
     def test_without_six_turns_or_numpy_there_is_no_interval(self) -> None:
@@ -300,8 +302,8 @@ class RatioTest(unittest.TestCase):
             (0.0069, "collapsed from 7 to 0.0069"),
             (None, "last loss is not finite"),
         ):
-            self.assertIn(why, found := side("x", 1.0, last_loss=loss).trouble())
-            self.assertEqual(bool(found), bool(why))
+            self.assertIn(why, trouble := side("x", 1.0, last_loss=loss).trouble())
+            self.assertEqual(bool(trouble), bool(why))
 
 
 class ReportTest(FolderTest):
@@ -390,14 +392,14 @@ class ComparisonTest(FolderTest):
         words = ["--bench", fake, "--python", fake, "--json", file, "--models", "vgg16", "--turns", "6", *options]
         environment = {**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}"}
         done = execute(PEERS, "torch-gpu", *words, "--turn-seconds", "0.5", code=code, env=environment)
-        (found,) = json.loads(file.read_text())
-        return found, done.stdout, (self.folder / "asked").read_text().splitlines()
+        (row,) = json.loads(file.read_text())
+        return row, done.stdout, (self.folder / "asked").read_text().splitlines()
 
     def test_the_fastest_variant_is_the_peer_and_turns_are_interleaved(self) -> None:
         told = {"torch eager": 2.0, "torch graph": 1.0, "ours": 0.8}
-        found, text, asked = self.compare(told, "--batches", "64")
-        self.assertEqual([one["name"] for one in found["sides"]], ["ours", "torch graph"])
-        self.assertAlmostEqual(found["ratio"]["ratio"], 1.25, places=2)
+        row, text, asked = self.compare(told, "--batches", "64")
+        self.assertEqual([side["name"] for side in row["sides"]], ["ours", "torch graph"])
+        self.assertAlmostEqual(row["ratio"]["ratio"], 1.25, places=2)
         self.assertRegex(text, r"vgg16      fp16  reached      1\.2\d x \[.*\] beside torch graph \(of eager, graph\)")
         order = [line.split()[0] for line in asked if line.endswith(" 1")]
         self.assertEqual(order[-12:], ["ours", "torch", "torch", "ours"] * 3)
@@ -410,24 +412,24 @@ class ComparisonTest(FolderTest):
 
     def test_a_variant_that_is_lost_is_a_line(self) -> None:
         told = {"torch compile": "no C compiler", "torch graph": 1.0, "ours": 0.8}
-        found, text, asked = self.compare(told, "--variants", "compile", "graph", "--first-variant-only", code=3)
-        self.assertEqual(found["missing"], ["torch compile ended with exit code 1: no C compiler"])
+        row, text, asked = self.compare(told, "--variants", "compile", "graph", "--first-variant-only", code=3)
+        self.assertEqual(row["missing"], ["torch compile ended with exit code 1: no C compiler"])
         self.assertIn("left out: torch compile ended with exit code 1: no C compiler", text)
-        found, text, _ = self.compare(told, "--variants", "compile", code=3)
-        self.assertEqual((found["sides"], found["troubles"]), ([], []))
+        row, text, _ = self.compare(told, "--variants", "compile", code=3)
+        self.assertEqual((row["sides"], row["troubles"]), ([], []))
         self.assertIn("vgg16      fp16  not measured", text)
-        found, _, _ = self.compare({**told, "torch compile": "late"}, *("--variants", "compile", "graph"),
+        row, _, _ = self.compare({**told, "torch compile": "late"}, *("--variants", "compile", "graph"),
                                    *("--compile-seconds", "0.3"), code=3)  # fmt: skip
-        self.assertEqual(found["missing"], ["torch compile gave no answer in 0 s"])
-        found, _, _ = self.compare(told, "--variants", "graph", "--seconds", "0", code=3)
-        self.assertEqual(found["missing"], ["torch graph: no time was left to start it"])
+        self.assertEqual(row["missing"], ["torch compile gave no answer in 0 s"])
+        row, _, _ = self.compare(told, "--variants", "graph", "--seconds", "0", code=3)
+        self.assertEqual(row["missing"], ["torch graph: no time was left to start it"])
 
     def test_ours_lost_or_a_loss_that_collapsed_is_a_failure(self) -> None:
         told = {"torch graph": 1.0, "ours": "no GPU can be used"}
-        found, _, _ = self.compare(told, "--variants", "graph", code=1)
-        self.assertEqual(found["troubles"], ["ours ended with exit code 1: no GPU can be used"])
-        found, text, _ = self.compare({**told, "ours": 0.8, "loss": 0.001}, "--variants", "graph", code=1)
-        self.assertIn("ours: the loss collapsed from 7 to 0.001", found["troubles"][0])
+        row, _, _ = self.compare(told, "--variants", "graph", code=1)
+        self.assertEqual(row["troubles"], ["ours ended with exit code 1: no GPU can be used"])
+        row, text, _ = self.compare({**told, "ours": 0.8, "loss": 0.001}, "--variants", "graph", code=1)
+        self.assertIn("ours: the loss collapsed from 7 to 0.001", row["troubles"][0])
         self.assertIn("not measured ours: the loss", text)
 
     @unittest.skipUnless(STEP.exists(), f"needs {STEP}")
