@@ -153,7 +153,7 @@ class ChangePointTest(unittest.TestCase):
             self.assertEqual(change_points.find(values), [])
 
     def test_of_a_long_series_the_newest_part_is_looked_at(self) -> None:
-        values = np.zeros(change_points.MOST + 100)
+        values = np.zeros(change_points.MAX_OBSERVATIONS + 100)
         values[50:] = 1.0
         values[300:] = 2.0
         self.assertEqual([change.index for change in change_points.find(values)], [300])
