@@ -100,7 +100,7 @@ ALGORITHM = re.compile(
     r"\bstd::(?:ranges::)?((?:(?:all|any|none)_of|copy(?:_if|_n|_backward)?|count(?:_if)?|equal|fill(?:_n)?|find(?:_if(?:_not)?|"
     r"_first_of)?|for_each|generate(?:_n)?|is_sorted|(?:lower|upper)_bound|equal_range|lexicographical_compare|"
     r"(?:min|max|minmax)(?:_element)?|clamp|mismatch|nth_element|partition|(?:partial_|stable_)?sort|remove_if|replace(?:_if)?|"
-    r"reverse|rotate|search|shuffle|transform|unique|adjacent_find|binary_search))\("
+    r"reverse|rotate|search|shuffle|transform|unique|adjacent_find|binary_search))(?:<[^;(){}]*>)?\("
 )
 # The first file reads the environment, once, for main(). nccl_log.cpp sets variables for NCCL. mpi/environment.cpp
 # records which transport MPI was forced to use. vector_level.cpp reads HVD_MAX_CPU_ISA.
@@ -395,7 +395,7 @@ def violations(files: Iterable[tuple[str, str]], exists: Callable[[str], bool]) 
                 check_algorithm,
             ):
                 broken += rule(path, text)
-        if suffix in (*CPP, ".py", ".sh", ".cmake"):
+        if suffix in (*CPP, ".py", ".sh", ".cmake") or text.startswith("#!"):
             broken += check_size(path, text)
         broken += check_references(path, text, exists)
     return broken

@@ -99,8 +99,13 @@ class RulesTest(unittest.TestCase):
             "// std::count(a, b, c)\nstd::maximum y; my::sort(a); std::remove(path);\n",
         ):
             self.assertEqual(rules.check_algorithm("tests/a.cpp", text), [])
-        for call in ("std::count(a, b, 1)", "std::equal(a, b, c)", "std::ranges::sort(a)", "std::max(a, b)"):
-            name = call.split("(")[0].split("::")[-1]
+        for name, call in (
+            ("count", "std::count(a, b, 1)"),
+            ("equal", "std::equal(a, b, c)"),
+            ("sort", "std::ranges::sort(a)"),
+            ("max", "std::max(a, b)"),
+            ("min", "std::min<std::vector<int>::size_type>(1, b)"),
+        ):
             violations = rules.check_algorithm("tests/a.cpp", f"#include <vector>\nauto x = {call};\n")
             self.assert_found(violations, f"tests/a.cpp:2: std::{name} needs #include <algorithm>")
 
@@ -175,6 +180,10 @@ class RulesTest(unittest.TestCase):
         self.assert_found(rules.check_size("a.cpp", line * 451), "451 lines")
         self.assertEqual(rules.check_size("a.py", "x = 1\n" * 600 + "\n# comment\n" * 500), [])
         self.assert_found(rules.check_size("a.py", "x = 1\n" * 601), "601 lines")
+        for name, first_line in (("scripts/a", "#!/bin/sh\n"), ("scripts/a.sh", ""), ("cmake/a.cmake", "")):
+            violations = rules.violations([(name, first_line + "x=1\n" * 601)], lambda _: True)
+            self.assert_found(violations, "601 lines")
+        self.assertEqual(rules.violations([("LICENSE", "words\n" * 601)], lambda _: True), [])
 
     def test_folders(self) -> None:
         self.assertEqual(rules.check_folders([f"a/{i}.cpp" for i in range(40)] + ["a/b/c.cpp", "a/CMakeLists.txt"]), [])
