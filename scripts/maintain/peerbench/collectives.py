@@ -74,6 +74,20 @@ def machine() -> str:
     return f"{name[:100]}, {len(libraries.cores())} cores, {CACHE_BYTES >> 20} MiB of last-level cache"
 
 
+def pool_bytes(cells: Iterable[str]) -> int:
+    """Returns the bytes of a rank's buffers, as measure() of bench/peers/collectives.cpp allocates them: one pool for
+    cells in place, else one for inputs and one for outputs."""
+    words = [cell.split("/") for cell in cells]
+    pools = 2 if any(place == "out" for _, _, _, place, _ in words) else 1
+    return pools * max(2 * CACHE_BYTES, *(int(size) * int(calls) for _, _, size, _, calls in words))
+
+
+def available_bytes() -> int:
+    """Returns the memory that programs can get without swapping (Linux). Errors: OSError."""
+    (kib,) = re.findall(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(encoding="utf-8"))
+    return int(kib) << 10
+
+
 def turns(plan: Mapping[str, Any]) -> list[tuple[int, str, str]]:
     """Returns (round, class, library) of all launches. Each round has every library of every class once, in an order
     drawn from the seed. Pure."""
@@ -114,6 +128,21 @@ def measure(
     return launches
 
 
+def require_ours(plan: Mapping[str, Any], launches: Iterable[Mapping[str, Any]]) -> None:
+    """Checks a file's plan and launches. Errors: ValueError, LookupError, TypeError or AttributeError."""
+    if plan["format"] != FORMAT:
+        raise ValueError(f"its format is not '{FORMAT}'")
+    _ = plan["machine"], turns(plan), [title(name) for name in plan["cells"]]
+    for launch in launches:
+        _ = (
+            plan["libraries"][launch["library"]],
+            plan["classes"][launch["kind"]],
+            launch["failure"],
+            launch["round"] % 2,
+        )
+        _ = [sum(result["seconds"]) + result["wrong"] for result in launch["results"].values()]
+
+
 def read(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Reads a file of measure(): a line with the plan, then a line per launch; the last may be cut off by a kill.
 
@@ -123,9 +152,9 @@ def read(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         plan, *launches = (
             json.loads(line) for line in file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
         )
-        _ = [plan["libraries"][launch["library"]] for launch in launches]
-    except (ValueError, KeyError, TypeError) as error:
-        raise HvdbError(f"{file}: was not written by 'peers collectives'") from error
+        require_ours(plan, launches)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise HvdbError(f"{file}: was not written by 'peers collectives': {type(error).__name__}: {error}") from error
     return plan, launches
 
 
@@ -261,7 +290,16 @@ def planned(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, libr
         raise HvdbError("--rounds and --samples must be at least 1, --cell-seconds at least 0, --minutes above 0")
     if options.json and not os.access(options.json.absolute().parent, os.W_OK):
         raise HvdbError(f"--json {options.json}: no file can be made there")
+    cores = len(libraries.cores())
+    ranks = {libraries.CORES: cores, libraries.OVERSUBSCRIBED: 2 * cores}
+    if max(ranks[kind] for kind in options.classes) > MAX_RANKS:
+        raise HvdbError(f"bench/peers/shared_page.h has room for {MAX_RANKS} ranks: limit the processors with taskset")
+    if ranks[options.classes[0]] < 2:
+        raise HvdbError("there is one core, and a comparison needs two ranks: --classes oversubscribed")
     cells, used, versions, left_out = chosen(options.cells), {}, {}, {}
+    need, free = max(ranks[kind] for kind in options.classes) * pool_bytes(cells), available_bytes()
+    if 2 * need > free:  # libraries copy what they move
+        raise HvdbError(f"the buffers need {need >> 20} of {free >> 20} MiB, more than half: name smaller cells")
     for name in options.libraries:
         try:
             used[name] = libraries.find(name, options.engine.resolve())
@@ -275,12 +313,6 @@ def planned(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, libr
             if name in libraries.OURS:
                 raise
             left_out[name] = str(error)
-    cores = len(libraries.cores())
-    ranks = {libraries.CORES: cores, libraries.OVERSUBSCRIBED: 2 * cores}
-    if max(ranks[kind] for kind in options.classes) > MAX_RANKS:
-        raise HvdbError(f"bench/peers/shared_page.h has room for {MAX_RANKS} ranks: limit the processors with taskset")
-    if ranks[options.classes[0]] < 2:
-        raise HvdbError("there is one core, and a comparison needs two ranks: --classes oversubscribed")
     plan = {"format": FORMAT, "machine": machine(), "classes": {kind: ranks[kind] for kind in options.classes}}
     plan |= {"libraries": versions, "missing": left_out, "cells": cells, "rounds": options.rounds}
     plan |= {"samples": options.samples, "cell_seconds": options.cell_seconds}

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
 from .training import Ratio, Row
-from hvdb.base.errors import HvdbError
+from hvdb.base.errors import StoreError
+from hvdb.read import store as stores
 
 HEADING = "model      type  threads    ours img/s batch    peer img/s batch  ratio [95 %]        peer"
 # The bounds of the runs on GPUs, per image. A text from the store becomes a number when it is divided.
 QUERY = """
 SELECT model, compute_type, batch_size, max(value) FILTER (WHERE key = 'gpu.name'),
   max(value) FILTER (WHERE key = 'bound.step_seconds') / batch_size AS roofline,
-  max(value) FILTER (WHERE key = 'bound.flops_per_step') / batch_size,
-  max(value) FILTER (WHERE key = 'bound.peak_flops') + 0.0
+  max(value) FILTER (WHERE key = 'bound.flops_per_step') / batch_size AS flops,
+  max(value) FILTER (WHERE key = 'bound.peak_flops') + 0.0 AS peak
 FROM run JOIN provenance ON run_uuid = uuid WHERE device = 'cuda' AND origin = 'measured'
-GROUP BY uuid HAVING roofline IS NOT NULL ORDER BY started_utc"""
+GROUP BY uuid HAVING roofline > 0 AND flops > 0 AND peak > 0 ORDER BY started_utc"""
 Bound = tuple[str, str, int, str, float, float, float]
 """Network, type, batch, GPU, seconds of the unfused operations at the rates of the data sheet (docs/measurement.md),
 FLOP, and the GPU's peak in FLOP/s. Seconds and FLOP are those of an image."""
 
 
 def read_bounds(store: Path) -> list[Bound]:
-    """Reads the bounds that hvd_bench stored with its runs. Errors: HvdbError if `store` is not a store."""
+    """Reads the bounds that hvd_bench stored with its runs. Errors: StoreError if `store` is not a store."""
+    stores.require_ours(store)
     try:
         with contextlib.closing(sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             return connection.execute(QUERY).fetchall()
     except sqlite3.Error as error:
-        raise HvdbError(f"{store}: {error}") from error
+        raise StoreError(f"{store}: {error}") from error
 
 
 def bound_lines(row: Row, bounds: Sequence[Bound]) -> list[str]:
@@ -71,6 +74,15 @@ def verdict(ratio: Ratio, target: float) -> str:
     if ratio.low is None or ratio.high is None or ratio.low < target <= ratio.high:
         return "undecided"
     return "reached" if ratio.low >= target else "not reached"
+
+
+def required(models: Sequence[str], dtypes: Sequence[str], rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Returns the (network, type) pairs that the options --models and --dtypes name. The type is "-" if a network may
+    have any type and has none in `rows`. Types without networks are required of every network in `rows`."""
+    measured = list(dict.fromkeys(row.model for row in rows))
+    if dtypes:
+        return list(itertools.product(models or measured, dtypes))
+    return [(model, "-") for model in models if model not in measured]
 
 
 def verdict_lines(rows: Sequence[Row], expected: Sequence[tuple[str, str]], target: float) -> list[str]:
