@@ -1,6 +1,6 @@
 # `cmake --build build/release --target bundle` makes an archive for GPU hosts (docs/gpu_check.md).
 get_property(bundle_programs GLOBAL PROPERTY HVD_GPU_TESTS)
-foreach(program hvd_bench train_step_bench allreduce_bench engine_bench cudnn_device)
+foreach(program hvd_bench train_step_bench cudnn_device)
   if(TARGET ${program})
     list(APPEND bundle_programs ${program})
   endif()

@@ -173,11 +173,11 @@ def _heading(arguments: argparse.Namespace) -> str:
     )
 
 
-def _calibration_line(wiring: Wiring, found: Calibration) -> str:
-    rate = 8e-6 * found.bytes_per_second
+def _calibration_line(wiring: Wiring, calibration: Calibration) -> str:
+    rate = 8e-6 * calibration.bytes_per_second
     return (
-        f"# {wiring.nodes} nodes: one way {1e6 * found.latency_seconds:.0f} us; one TCP stream {rate:.1f} Mbit/s of "
-        f"payload, {100 * rate / (wiring.rate_mbit * PAYLOAD_SHARE):.0f} % of what the shaper leaves"
+        f"# {wiring.nodes} nodes: one way {1e6 * calibration.latency_seconds:.0f} us; one TCP stream {rate:.1f} Mbit/s "
+        f"of payload, {100 * rate / (wiring.rate_mbit * PAYLOAD_SHARE):.0f} % of what the shaper leaves"
     )
 
 

@@ -78,13 +78,13 @@ def queue_end(ready: Sequence[float], service: Sequence[float]) -> float:
 
 def expected(link: Link, ranks: int, work: Work) -> Expected:
     """Predicts a step of `work` on `ranks` nodes of one rank each."""
-    one = ring_seconds(link, ranks, work.bucket_bytes)
-    end = queue_end(work.ready_seconds, [one] * work.buckets) if ranks > 1 else work.compute_seconds
+    bucket_seconds = ring_seconds(link, ranks, work.bucket_bytes)
+    end = queue_end(work.ready_seconds, [bucket_seconds] * work.buckets) if ranks > 1 else work.compute_seconds
     step = max(end, work.compute_seconds)
     return Expected(
         step_seconds=step,
         exposed_seconds=step - work.compute_seconds,
-        reduce_seconds=one * work.buckets,
+        reduce_seconds=bucket_seconds * work.buckets,
         efficiency=work.compute_seconds / step,
     )
 

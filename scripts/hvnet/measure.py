@@ -103,11 +103,11 @@ def run(network: Network, work: Work, settings: Settings, name: str, folder: Pat
 
 def _read(store: Path, name: str) -> Measured:
     """Returns the results of the newest session of `name`."""
-    newest = [found for found in runs.load([store]) if found.model == name][-3:]
-    phase = {found.phase: found for found in newest}
+    newest = [run for run in runs.load([store]) if run.model == name][-3:]
+    phase = {run.phase: run for run in newest}
     full = phase["full"]
     reached = full.decomposition["efficiency"]
-    middle = {key: efficiency.step_time(found).value for key, found in phase.items()}
+    middle = {key: efficiency.step_time(run).value for key, run in phase.items()}
     return Measured(
         solo_seconds=middle["solo"],
         none_seconds=middle["none"],

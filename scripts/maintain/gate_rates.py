@@ -71,12 +71,12 @@ def gate(ratios: np.ndarray) -> tuple[Verdict, int]:
 
 def gates(ratios: np.ndarray) -> list[Verdict]:
     """Draws gates one after another until fewer than PAIRS pairs are left. Returns their verdicts."""
-    found, begin = [], 0
+    verdicts, begin = [], 0
     while begin + PAIRS <= len(ratios):
         judged, used = gate(ratios[begin:])
-        found.append(judged)
+        verdicts.append(judged)
         begin += used
-    return found
+    return verdicts
 
 
 def read(store: Path) -> dict[str, np.ndarray]:
@@ -100,8 +100,8 @@ def rates_table(folders: Sequence[Path], shift: float = 0.0) -> str:
     header = ("pairs of", "cell", "number", "slowdown", "REGRESSION", "PASS")
     rows, equal = [], Counter[Verdict]()
 
-    def rates(found: Counter[Verdict]) -> list[str]:
-        return [str(Rate(found[wanted], found.total())) for wanted in (Verdict.REGRESSION, Verdict.PASS)]
+    def rates(verdicts: Counter[Verdict]) -> list[str]:
+        return [str(Rate(verdicts[wanted], verdicts.total())) for wanted in (Verdict.REGRESSION, Verdict.PASS)]
 
     for folder in folders:
         stores = sorted([*folder.glob(f"*{SUFFIX}"), *folder.glob("*.db")])
@@ -111,13 +111,13 @@ def rates_table(folders: Sequence[Path], shift: float = 0.0) -> str:
             name = store.name.partition(".")[0]
             for cell, recorded in read(store).items():
                 ratios = recorded + math.log1p(shift)
-                found = Counter(gates(ratios))
+                judged = Counter(gates(ratios))
                 if name == "equal":
-                    equal += found
+                    equal += judged
                 effect = exact.paired_effect(ratios, CONFIDENCE)
                 value, low, high = (100 * math.expm1(end) for end in (effect.value, effect.low, effect.high))
                 slowdown = f"{value:.2f} % [{low:.2f}, {high:.2f}]"
-                rows.append((f"{folder.name}/{name}", cell, f"{len(ratios)}", slowdown, *rates(found)))
+                rows.append((f"{folder.name}/{name}", cell, f"{len(ratios)}", slowdown, *rates(judged)))
     rows.append(("equal sides together", "", "", "", *rates(equal)))
     return tables.markdown_table(header, rows)
 

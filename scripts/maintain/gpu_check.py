@@ -101,8 +101,8 @@ class Words(dict[str, str]):
         places = [ROOT / build / kind for build in ("", "build/cuda", "build/release") for kind in ("bin", "tests")]
         places += [os.environ.get("PATH", ""), *Path("/usr/local").glob("cuda*/bin")]
         path = ":".join(map(str, places))
-        if found := shutil.which(name, path=path):
-            return found
+        if program := shutil.which(name, path=path):
+            return program
         raise CannotRun(f"there is no {LACKS.get(name, name)} here")
 
 
@@ -122,33 +122,35 @@ class Part:
     model: str = ""
 
 
-def each(cells: str, part: Part) -> list[Part]:
+def for_cells(cells: str, part: Part) -> list[Part]:
     """Returns `part` for all cells: "fp16,bf16 vgg16" means VGG-16 in both types, and "fp16" all networks in fp16."""
     dtypes, _, models = cells.partition(" ")
-    found = [(dtype, model) for dtype in dtypes.split(",") for model in (models.split(",") if models else MODELS)]
-    return [replace(part, name=f"{part.name}-{dtype}-{model}", dtype=dtype, model=model) for dtype, model in found]
+    pairs = [(dtype, model) for dtype in dtypes.split(",") for model in (models.split(",") if models else MODELS)]
+    return [replace(part, name=f"{part.name}-{dtype}-{model}", dtype=dtype, model=model) for dtype, model in pairs]
 
 
 # Call by call, the most valuable part first. docs/gpu_check.md says where the estimates come from.
 PARTS = [
     Part("devices", 1, 1, 60, {"": "{cudnn_device}"}, STATED),
     Part("doctor", 1, 2, 60, {"": "{hvd_bench} doctor"}, STATED),
-    *each("fp16", Part("launch", 1, 15, 180, LAUNCHES)),
-    *each("fp16 resnet50", Part("train", 1, 50, 300, {"256": f"{TUNED} 256", "400": f"{TUNED} 400"})),
-    *each("fp16,bf16", Part("train", 1, 10, 120, {"": f"{TUNED} 256"})),
-    *each("fp16,bf16", Part("profile", 1, 4, 60, {"": f"{STEP} --batch 256 --steps 8 --profile --profile-rows 1000"})),
-    *each("fp16", Part("replay", 1, 5, 90, {"": REPLAY})),
-    *each("bf16 vgg16", Part("choices", 1, 20, 90, CHOICES)),
+    *for_cells("fp16", Part("launch", 1, 15, 180, LAUNCHES)),
+    *for_cells("fp16 resnet50", Part("train", 1, 50, 300, {"256": f"{TUNED} 256", "400": f"{TUNED} 400"})),
+    *for_cells("fp16,bf16", Part("train", 1, 10, 120, {"": f"{TUNED} 256"})),
+    *for_cells(
+        "fp16,bf16", Part("profile", 1, 4, 60, {"": f"{STEP} --batch 256 --steps 8 --profile --profile-rows 1000"})
+    ),
+    *for_cells("fp16", Part("replay", 1, 5, 90, {"": REPLAY})),
+    *for_cells("bf16 vgg16", Part("choices", 1, 20, 90, CHOICES)),
     Part("nccl", 1, 100, 270, SHARED, NONE_SKIPPED, NCCL),
     Part("tests", 1, 150, 400, TESTS | AHEAD, TESTED, at_once=True),
     Part("sanitizers", 1, 45, 300, SANITIZERS, TESTED),
-    *each("bf16 resnet101", Part("autotune", 2, 270, 400, AUTOTUNE, RATIO, {})),
-    *each("fp16", Part("quick", 2, 45, 300, QUICK, RATIO, {})),
-    *each("bf16 vgg16,inception3", Part("quick", 2, 45, 300, QUICK, RATIO, {})),
-    *each("fp16", Part("sweep", 3, 35, 180, SWEEP)),
-    *each("tf32", Part("train", 3, 15, 120, {"": f"{TUNED} 256"})),
-    *each("bf16 vgg16", Part("autotune", 3, 270, 400, AUTOTUNE, RATIO, {})),
-    *each("tf32,bf16 resnet101", Part("quick", 3, 45, 300, QUICK, RATIO, {})),
+    *for_cells("bf16 resnet101", Part("autotune", 2, 270, 400, AUTOTUNE, RATIO, {})),
+    *for_cells("fp16", Part("quick", 2, 45, 300, QUICK, RATIO, {})),
+    *for_cells("bf16 vgg16,inception3", Part("quick", 2, 45, 300, QUICK, RATIO, {})),
+    *for_cells("fp16", Part("sweep", 3, 35, 180, SWEEP)),
+    *for_cells("tf32", Part("train", 3, 15, 120, {"": f"{TUNED} 256"})),
+    *for_cells("bf16 vgg16", Part("autotune", 3, 270, 400, AUTOTUNE, RATIO, {})),
+    *for_cells("tf32,bf16 resnet101", Part("quick", 3, 45, 300, QUICK, RATIO, {})),
 ]
 
 
@@ -198,10 +200,10 @@ def run(part: Part, words: Words, ends: float) -> list[tuple[str, int | None, st
 def judge(part: Part, done: list[tuple[str, int | None, str]]) -> tuple[str, str]:
     """Returns the worst result of the commands, and the texts of the commands with this result."""
     texts: dict[str, list[str]] = {}
-    for label, code, output in (one for one in done if not one[0].startswith("ahead")):
-        found = re.search("error.*rank 1.*" if label == STOPPED else part.said, output)
-        if found and code in ((LOST_RANK,) if label == STOPPED else (0, NOTHING_TO_MEASURE)):
-            result, text = GOOD, found[found.lastindex or 0]
+    for label, code, output in (command for command in done if not command[0].startswith("ahead")):
+        match = re.search("error.*rank 1.*" if label == STOPPED else part.said, output)
+        if match and code in ((LOST_RANK,) if label == STOPPED else (0, NOTHING_TO_MEASURE)):
+            result, text = GOOD, match[match.lastindex or 0]
         elif code == OUT_OF_MEMORY and part.name.startswith("sweep") and "memory" in output:
             result, text = GOOD, "no memory"
         else:

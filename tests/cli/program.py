@@ -193,11 +193,11 @@ class Running:
     def rank_pid(self, rank: int, wait: float = 0) -> int:
         """Returns the process id of a rank of mpirun. Waits up to `wait` seconds for mpirun to start the rank."""
         end = time.monotonic() + wait
-        while (found := self._find_rank(rank)) is None and time.monotonic() < end:
+        while (pid := self._find_rank(rank)) is None and time.monotonic() < end:
             time.sleep(0.01)
-        if found is None:
+        if pid is None:
             raise AssertionError(f"rank {rank} is not among the children of mpirun")
-        return found
+        return pid
 
     def _find_rank(self, rank: int) -> int | None:
         children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
@@ -228,15 +228,15 @@ class Running:
 def processes_of(mark: str) -> list[str]:
     """Finds other processes with `mark` in their command line or environment. Returns the first 200
     bytes of command line and environment of each process."""
-    found = []
+    commands = []
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
         except OSError:
             continue
         if mark.encode() in words and int(process.name) != os.getpid():
-            found.append(words[:200].decode(errors="replace"))
-    return found
+            commands.append(words[:200].decode(errors="replace"))
+    return commands
 
 
 def waits_for_a_peer(pid: int) -> bool:

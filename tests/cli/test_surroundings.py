@@ -254,8 +254,8 @@ class Numa(ProgramTest):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "runs.db"
             run(*TINY, "--db", str(file))
-            found = query("SELECT value FROM provenance WHERE key = 'numa.topology'", file)
-            cls.hwloc = bool(found) and found[0][0].startswith("hwloc")
+            rows = query("SELECT value FROM provenance WHERE key = 'numa.topology'", file)
+            cls.hwloc = bool(rows) and rows[0][0].startswith("hwloc")
 
     def setUp(self) -> None:
         super().setUp()
@@ -266,8 +266,8 @@ class Numa(ProgramTest):
 
     def fact(self, result: Result, key: str) -> str:
         self.assertEqual(result.code, 0, result)
-        found = self.query(f"SELECT DISTINCT value FROM provenance WHERE key = '{key}'")
-        return found[0][0] if found else ""
+        rows = self.query(f"SELECT DISTINCT value FROM provenance WHERE key = '{key}'")
+        return rows[0][0] if rows else ""
 
     def test_ranks_on_several_nodes_are_a_caution(self) -> None:
         result = run(*TINY, "--ranks", "2", "--db", str(self.db), env=self.NODES)

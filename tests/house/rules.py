@@ -104,7 +104,7 @@ ALGORITHM = re.compile(
     r"\bstd::(?:ranges::)?((?:(?:all|any|none)_of|copy(?:_if|_n|_backward)?|count(?:_if)?|equal|fill(?:_n)?|find(?:_if(?:_not)?|"
     r"_first_of)?|for_each|generate(?:_n)?|is_sorted|(?:lower|upper)_bound|equal_range|lexicographical_compare|"
     r"(?:min|max|minmax)(?:_element)?|clamp|mismatch|nth_element|partition|(?:partial_|stable_)?sort|remove_if|replace(?:_if)?|"
-    r"reverse|rotate|search|shuffle|transform|unique|adjacent_find|binary_search))\("
+    r"reverse|rotate|search|shuffle|transform|unique|adjacent_find|binary_search))(?:<[^;(){}]*>)?\("
 )
 # The first file reads the environment, once, for main(). nccl_log.cpp sets variables for NCCL. mpi/environment.cpp
 # records which transport MPI was forced to use. vector_level.cpp reads HVD_MAX_CPU_ISA.
@@ -143,10 +143,10 @@ class Violation:
 
 def reachable(layer: str, arrows: Mapping[str, tuple[str, ...]] = ARROWS) -> set[str]:
     """Returns `layer` and all layers that its arrows reach."""
-    found = {layer}
+    layers = {layer}
     for target in arrows[layer]:
-        found |= reachable(target, arrows)
-    return found
+        layers |= reachable(target, arrows)
+    return layers
 
 
 def layer_of(path: str) -> str | None:
@@ -175,28 +175,30 @@ def check_layers(path: str, text: str) -> list[Violation]:
     layer = layer_of(path)
     if layer is None:
         return []
-    found = []
+    violations = []
     for match in INCLUDE.finditer(text):
         target = layer_of(match[2])
         if target is not None and target not in reachable(layer):
-            found.append(Violation(path, _line(text, match.start()), f"{layer} may not include {match[2]} ({target})"))
+            violations.append(
+                Violation(path, _line(text, match.start()), f"{layer} may not include {match[2]} ({target})")
+            )
         if match[2].startswith("tests/"):
-            found.append(Violation(path, _line(text, match.start()), f"{layer} may not include {match[2]}"))
+            violations.append(Violation(path, _line(text, match.start()), f"{layer} may not include {match[2]}"))
         if match[1] == '"' and "/" not in match[2]:
-            found.append(
+            violations.append(
                 Violation(
                     path,
                     _line(text, match.start()),
                     f'"{match[2]}": project headers are included by their path from the root',
                 )
             )
-    return found
+    return violations
 
 
 def check_reach(texts: Mapping[str, str]) -> list[Violation]:
     """Checks that no file reaches a header of UNREACHABLE through its includes. texts: path from the root -> text."""
     includes = {path: [(m[2], _line(text, m.start())) for m in INCLUDE.finditer(text)] for path, text in texts.items()}
-    found = []
+    violations = []
     for folder, headers in UNREACHABLE.items():
         for path in includes:
             if not path.startswith(folder + "/"):
@@ -204,8 +206,8 @@ def check_reach(texts: Mapping[str, str]) -> list[Violation]:
             for header, line in includes[path]:
                 for reached in {header, *_reached_from(header, includes)} & set(headers):
                     through = "" if reached == header else f" through {header}"
-                    found.append(Violation(path, line, f"{folder} may not include {reached}{through}"))
-    return found
+                    violations.append(Violation(path, line, f"{folder} may not include {reached}{through}"))
+    return violations
 
 
 def _reached_from(header: str, includes: Mapping[str, Iterable[tuple[str, int]]]) -> set[str]:
@@ -221,28 +223,30 @@ def _reached_from(header: str, includes: Mapping[str, Iterable[tuple[str, int]]]
 
 def check_vendor_headers(path: str, text: str) -> list[Violation]:
     """Checks that only the files that own a vendor's handles include its headers."""
-    found = []
+    violations = []
     for match in INCLUDE.finditer(text):
         for pattern, owners in VENDOR_OWNERS.items():
             if re.fullmatch(pattern, match[2]) and not path.startswith(owners):
                 what = f"<{match[2]}> belongs to {', '.join(owners)} only"
-                found.append(Violation(path, _line(text, match.start()), what))
-    return found
+                violations.append(Violation(path, _line(text, match.start()), what))
+    return violations
 
 
 def check_core_is_pure(path: str, text: str) -> list[Violation]:
     """Checks that engine/core uses no threads, clocks, randomness, input or output."""
     if not path.startswith("engine/core/"):
         return []
-    found = []
+    violations = []
     for match in INCLUDE.finditer(text):
         if match[1] == "<" and any(re.fullmatch(name, match[2]) for name in CORE_FORBIDDEN_HEADERS):
-            found.append(Violation(path, _line(text, match.start()), f"the pure core may not include <{match[2]}>"))
+            violations.append(
+                Violation(path, _line(text, match.start()), f"the pure core may not include <{match[2]}>")
+            )
     code = code_only(text)
     for match in re.finditer(CORE_FORBIDDEN_WORDS, code):
         what = f"the pure core takes time and randomness as arguments: {match[0]}"
-        found.append(Violation(path, _line(code, match.start()), what))
-    return found
+        violations.append(Violation(path, _line(code, match.start()), what))
+    return violations
 
 
 def check_algorithm(path: str, text: str) -> list[Violation]:
@@ -267,8 +271,10 @@ def _check_calls(path: str, text: str, pattern: re.Pattern[str], owners: tuple[s
 
 def check_environment(path: str, text: str) -> list[Violation]:
     """Checks that only one file reads environment variables, and that only main() calls that file."""
-    found = _check_calls(path, text, GETENV, GETENV_OWNERS, "bench/cli/environment.cpp reads environment variables")
-    return found + _check_calls(
+    violations = _check_calls(
+        path, text, GETENV, GETENV_OWNERS, "bench/cli/environment.cpp reads environment variables"
+    )
+    return violations + _check_calls(
         path, text, READ_ENVIRONMENT, READ_ENVIRONMENT_OWNERS, "main() reads the environment and hands it down"
     )
 
@@ -277,8 +283,8 @@ def check_no_exit(path: str, text: str) -> list[Violation]:
     """Checks that only main() ends the process."""
     # In a class with a member abort(), the bare call abort() calls the member and does not end the process.
     declares_abort = re.search(r"\bvoid\s+(?:\w+::)*abort\s*\(", code_only(text)) is not None
-    found = _check_calls(path, text, EXIT_CALL, EXIT_OWNERS, "only main() ends the process")
-    return [v for v in found if not (declares_abort and v.text.endswith(": abort("))]
+    violations = _check_calls(path, text, EXIT_CALL, EXIT_OWNERS, "only main() ends the process")
+    return [v for v in violations if not (declares_abort and v.text.endswith(": abort("))]
 
 
 def code_lines(text: str) -> int:
@@ -308,9 +314,9 @@ def check_folders(paths: Iterable[str]) -> list[Violation]:
 
 def imports(modules: Mapping[str, str]) -> dict[str, dict[str, int]]:
     """Returns which of `modules` (name -> text) each of them imports, also in functions, and in which line."""
-    found: dict[str, dict[str, int]] = {}
+    graph: dict[str, dict[str, int]] = {}
     for name, text in modules.items():
-        found[name] = {}
+        graph[name] = {}
         for node in ast.walk(ast.parse(text)):
             wanted: list[str] = []
             if isinstance(node, ast.ImportFrom):
@@ -320,13 +326,13 @@ def imports(modules: Mapping[str, str]) -> dict[str, dict[str, int]]:
                 above = words[: -node.level] if node.level else []
                 source = ".".join([*above, *filter(None, [node.module])])
                 inner = [f"{source}.{alias.name}" for alias in node.names]
-                wanted = [one if one in modules else source for one in inner]
+                wanted = [path if path in modules else source for path in inner]
             elif isinstance(node, ast.Import):
                 wanted = [alias.name for alias in node.names]
             for target in wanted:
                 if target in modules and target != name:
-                    found[name].setdefault(target, node.lineno)
-    return found
+                    graph[name].setdefault(target, node.lineno)
+    return graph
 
 
 def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
@@ -339,12 +345,12 @@ def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
         if node in done:
             return []
         for target in graph[node]:
-            if found := search(target, [*path, node]):
-                return found
+            if turn := search(target, [*path, node]):
+                return turn
         done.add(node)
         return []
 
-    return next((found for node in graph if (found := search(node, []))), [])
+    return next((turn for node in graph if (turn := search(node, []))), [])
 
 
 def check_python(modules: Mapping[str, str]) -> list[Violation]:
@@ -353,7 +359,7 @@ def check_python(modules: Mapping[str, str]) -> list[Violation]:
     modules: dotted name -> text.
     """
     graph = imports(modules)
-    found = []
+    violations = []
     for name, targets in graph.items():
         package = ".".join(name.split(".")[:2])
         if package not in PYTHON_ARROWS:
@@ -362,10 +368,10 @@ def check_python(modules: Mapping[str, str]) -> list[Violation]:
         for target, line in targets.items():
             other = ".".join(target.split(".")[:2])
             if other != "hvdb" and other not in allowed:
-                found.append(Violation(name, line, f"{package} may not import {target}"))
+                violations.append(Violation(name, line, f"{package} may not import {target}"))
     if names := circle(graph):
-        found.append(Violation(names[0], graph[names[0]][names[1]], f"a circle of imports: {' -> '.join(names)}"))
-    return found
+        violations.append(Violation(names[0], graph[names[0]][names[1]], f"a circle of imports: {' -> '.join(names)}"))
+    return violations
 
 
 MARKDOWN_NAME = re.compile(r"(?<![\w/.:$-])((?:\.{0,2}/)?(?:[\w.-]+/)*[\w-]+\.md)\b")
@@ -375,16 +381,16 @@ URL = re.compile(r"https?://\S+")
 
 def check_references(path: str, text: str, exists: Callable[[str], bool]) -> list[Violation]:
     """Checks that pages name only Markdown files that exist or are built (build/), and no path of a single machine."""
-    found = []
+    violations = []
     plain = URL.sub(_blank, text)
     for match in MARKDOWN_NAME.finditer(plain):
         name = match[1]
         beside = str(PurePosixPath(path).parent / name)
         if not exists(name) and not exists(beside) and name != "README.md" and not name.startswith("build/"):
-            found.append(Violation(path, _line(plain, match.start()), f"names {name}, which is not here"))
+            violations.append(Violation(path, _line(plain, match.start()), f"names {name}, which is not here"))
     for match in MACHINE_PATH.finditer(plain):
-        found.append(Violation(path, _line(plain, match.start()), f"a path of one machine: {match[0]}"))
-    return found
+        violations.append(Violation(path, _line(plain, match.start()), f"a path of one machine: {match[0]}"))
+    return violations
 
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
@@ -394,20 +400,20 @@ FOREIGN = re.compile(r"\b(?:cmake|ctest|apt-get|git|docker|pip|sbatch|bsub|ninja
 
 def options_named(readme: str) -> set[str]:
     """Returns this project's options that a page names."""
-    found: set[str] = set()
+    options: set[str] = set()
     for line in readme.replace("\\\n", " ").split("\n"):
         if FOREIGN.search(line):
             continue
         # options before the program's name belong to the launcher
         line = re.sub(r"\b(?:mpirun|mpiexec|srun|jsrun|salloc)\b.*?(hvd_bench|`|$)", r"\1", line)
-        found |= {match[0] for match in OPTION.finditer(line)}
-    return found
+        options |= {match[0] for match in OPTION.finditer(line)}
+    return options
 
 
 def violations(files: Iterable[tuple[str, str]], exists: Callable[[str], bool]) -> list[Violation]:
     """Returns all violations of all rules in `files`, which are pairs of path from the root and text."""
     texts = dict(files)
-    found = check_reach({path: text for path, text in texts.items() if PurePosixPath(path).suffix in CPP})
+    broken = check_reach({path: text for path, text in texts.items() if PurePosixPath(path).suffix in CPP})
     for path, text in texts.items():
         suffix = PurePosixPath(path).suffix
         if suffix in CPP:
@@ -419,11 +425,11 @@ def violations(files: Iterable[tuple[str, str]], exists: Callable[[str], bool]) 
                 check_no_exit,
                 check_algorithm,
             ):
-                found += rule(path, text)
-        if suffix in (*CPP, ".py", ".sh", ".cmake"):
-            found += check_size(path, text)
-        found += check_references(path, text, exists)
-    return found
+                broken += rule(path, text)
+        if suffix in (*CPP, ".py", ".sh", ".cmake") or text.startswith("#!"):
+            broken += check_size(path, text)
+        broken += check_references(path, text, exists)
+    return broken
 
 
 def read_text(path: Path) -> str | None:

@@ -34,12 +34,12 @@ class RepositoryTest(unittest.TestCase):
         names = repository_files()
         self.assertGreater(sum(name.endswith((".cpp", ".h")) for name in names), 50, "the repository was not found")
         texts = [(name, rules.read_text(ROOT / name)) for name in names if name != SELF]
-        found = rules.violations([(n, t) for n, t in texts if t is not None], lambda name: (ROOT / name).exists())
-        self.assertEqual(found, [], "\n" + "\n".join(map(str, found)))
+        violations = rules.violations([(n, t) for n, t in texts if t is not None], lambda name: (ROOT / name).exists())
+        self.assertEqual(violations, [], "\n" + "\n".join(map(str, violations)))
 
     def test_rooms_are_small(self) -> None:
-        found = rules.check_folders(repository_files())
-        self.assertEqual(found, [], "\n" + "\n".join(map(str, found)))
+        violations = rules.check_folders(repository_files())
+        self.assertEqual(violations, [], "\n" + "\n".join(map(str, violations)))
 
     def test_python_modules_import_along_the_arrows(self) -> None:
         modules = {}
@@ -48,8 +48,8 @@ class RepositoryTest(unittest.TestCase):
                 dotted = name.removeprefix("scripts/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
                 modules[dotted] = (ROOT / name).read_text(encoding="utf-8")
         self.assertIn("hvdb.read.store", modules)
-        found = rules.check_python(modules)
-        self.assertEqual(found, [], "\n" + "\n".join(map(str, found)))
+        violations = rules.check_python(modules)
+        self.assertEqual(violations, [], "\n" + "\n".join(map(str, violations)))
 
     def test_every_layer_that_exists_has_arrows(self) -> None:
         for top in ("engine", "bench", "models/cudnn"):
@@ -89,9 +89,9 @@ class RepositoryTest(unittest.TestCase):
 
 
 class RulesTest(unittest.TestCase):
-    def assert_found(self, found: list[rules.Violation], text: str) -> None:
-        self.assertEqual(len(found), 1, found)
-        self.assertIn(text, str(found[0]))
+    def assert_found(self, violations: list[rules.Violation], text: str) -> None:
+        self.assertEqual(len(violations), 1, violations)
+        self.assertIn(text, str(violations[0]))
 
     def test_algorithms(self) -> None:
         for text in (
@@ -99,10 +99,15 @@ class RulesTest(unittest.TestCase):
             "// std::count(a, b, c)\nstd::maximum y; my::sort(a); std::remove(path);\n",
         ):
             self.assertEqual(rules.check_algorithm("tests/a.cpp", text), [])
-        for call in ("std::count(a, b, 1)", "std::equal(a, b, c)", "std::ranges::sort(a)", "std::max(a, b)"):
-            name = call.split("(")[0].split("::")[-1]
-            found = rules.check_algorithm("tests/a.cpp", f"#include <vector>\nauto x = {call};\n")
-            self.assert_found(found, f"tests/a.cpp:2: std::{name} needs #include <algorithm>")
+        for name, call in (
+            ("count", "std::count(a, b, 1)"),
+            ("equal", "std::equal(a, b, c)"),
+            ("sort", "std::ranges::sort(a)"),
+            ("max", "std::max(a, b)"),
+            ("min", "std::min<std::vector<int>::size_type>(1, b)"),
+        ):
+            violations = rules.check_algorithm("tests/a.cpp", f"#include <vector>\nauto x = {call};\n")
+            self.assert_found(violations, f"tests/a.cpp:2: std::{name} needs #include <algorithm>")
 
     def test_layers(self) -> None:
         allowed = [
@@ -194,6 +199,10 @@ class RulesTest(unittest.TestCase):
         self.assert_found(rules.check_size("a.cpp", line * 451), "451 lines")
         self.assertEqual(rules.check_size("a.py", "x = 1\n" * 600 + "\n# comment\n" * 500), [])
         self.assert_found(rules.check_size("a.py", "x = 1\n" * 601), "601 lines")
+        for name, first_line in (("scripts/a", "#!/bin/sh\n"), ("scripts/a.sh", ""), ("cmake/a.cmake", "")):
+            violations = rules.violations([(name, first_line + "x=1\n" * 601)], lambda _: True)
+            self.assert_found(violations, "601 lines")
+        self.assertEqual(rules.violations([("LICENSE", "words\n" * 601)], lambda _: True), [])
 
     def test_folders(self) -> None:
         self.assertEqual(rules.check_folders([f"a/{i}.cpp" for i in range(40)] + ["a/b/c.cpp", "a/CMakeLists.txt"]), [])

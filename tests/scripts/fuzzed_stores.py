@@ -140,12 +140,12 @@ def damaged(base: Path, path: Path, seed: int) -> str:
     else:
         table = rng.choice(TABLES)
         columns = untrusted.columns()[table]
-        one, other = rng.choice(columns), rng.choice(columns)
+        column, other = rng.choice(columns), rng.choice(columns)
         statement = {
-            "columns": f"UPDATE OR REPLACE {table} SET {one} = {other}, {other} = {one}",
+            "columns": f"UPDATE OR REPLACE {table} SET {column} = {other}, {other} = {column}",
             "table": f"DROP TABLE {table}",
             "rows": f"DELETE FROM {table} WHERE random() % 2",
-            "schema": f"UPDATE sqlite_schema SET sql = CAST(replace(sql, '{one}', x'ff1b') AS TEXT)",
+            "schema": f"UPDATE sqlite_schema SET sql = CAST(replace(sql, '{column}', x'ff1b') AS TEXT)",
         }[kind]
         _execute(path, statement)
         return f"{kind}: {statement}"

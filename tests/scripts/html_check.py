@@ -77,9 +77,9 @@ class Page(HTMLParser):
 
     def faults(self) -> list[str]:
         """Returns everything that is wrong with the page. The list is empty if nothing is wrong."""
-        found = list(self.wrong)
+        faults = list(self.wrong)
         if self.styles != 1:
-            found.append(f"{self.styles} <style>")
+            faults.append(f"{self.styles} <style>")
         if len(set(self.ids)) != len(self.ids):
-            found.append("an id that is there twice")
-        return found
+            faults.append("an id that is there twice")
+        return faults

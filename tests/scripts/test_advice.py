@@ -158,8 +158,8 @@ class RulesTest(unittest.TestCase):
         said = advice.wide_interval(evidence(make_run(), efficiency=Estimate(0.9, 0.86, 0.93))) or ""
         self.assertIn("the interval of the efficiency is 7.0 points wide", said)
         self.assertIn("four times as long", said)
-        one = evidence(make_run(), efficiency=Estimate(0.9, 0.86, 0.93))
-        pooled = dataclasses.replace(one, cell=dataclasses.replace(one.cell, sessions=5))
+        single = evidence(make_run(), efficiency=Estimate(0.9, 0.86, 0.93))
+        pooled = dataclasses.replace(single, cell=dataclasses.replace(single.cell, sessions=5))
         self.assertIn("four times as many sessions", advice.wide_interval(pooled) or "")
         for efficiency in (Estimate(0.9, 0.89, 0.91), Estimate(0.9, None, None), None):
             self.assertIsNone(advice.wide_interval(evidence(make_run(), efficiency=efficiency)))
@@ -192,8 +192,8 @@ class RulesTest(unittest.TestCase):
     def test_every_rule_is_asked(self) -> None:
         rules = {
             name
-            for name, found in vars(advice).items()
-            if callable(found) and getattr(found, "__annotations__", {}).get("evidence") == "Evidence"
+            for name, value in vars(advice).items()
+            if callable(value) and getattr(value, "__annotations__", {}).get("evidence") == "Evidence"
         }
         self.assertEqual(rules - {"advise"}, {rule.__name__ for rule in advice.RULES})
 
@@ -226,12 +226,12 @@ class ReductionCostTest(unittest.TestCase):
         self.assertIsNone(advice.reduction_cost([]))
 
     def test_costs_that_do_not_describe_every_run(self) -> None:
-        found = self.runs((8, 10**8), (2, 10**8), (4, 10**8))
-        self.assertIsInstance(advice.reduction_cost(found), ReductionCost)
+        runs = self.runs((8, 10**8), (2, 10**8), (4, 10**8))
+        self.assertIsInstance(advice.reduction_cost(runs), ReductionCost)
         slow = make_run(buckets=4, gradient_bytes=10**8, reduce_seconds=0.5)
-        self.assertIsNone(advice.reduction_cost([*found, slow]))
+        self.assertIsNone(advice.reduction_cost([*runs, slow]))
 
     def test_a_cost_below_zero_is_none(self) -> None:
         """More buckets with equal bytes in total take less time here. A fit would give a negative cost per bucket."""
-        found = [make_run(buckets=8, reduce_seconds=0.1), make_run(buckets=2, reduce_seconds=0.2)]
-        self.assertIsNone(advice.reduction_cost(found))
+        runs = [make_run(buckets=8, reduce_seconds=0.1), make_run(buckets=2, reduce_seconds=0.2)]
+        self.assertIsNone(advice.reduction_cost(runs))

@@ -43,23 +43,23 @@ class ModelTest(unittest.TestCase):
     def test_by_hand(self) -> None:
         # The ring sends 400 MB (100 M parameters) at 1 GB/s (8 Gbit/s) in 2 x 3/4 x 0.4 s. 64 images at 64/s take 1 s,
         # of which half is backward.
-        found = ring_model.bounds(ring_model.Inputs(4, 100_000_000, 8.0, 64.0, 64, 0.5))
-        self.assertAlmostEqual(found.ring_seconds, 0.6)
-        self.assertAlmostEqual(found.step_seconds, 1.0)
-        self.assertAlmostEqual(found.at_most, 1.0 / 1.1)
-        self.assertAlmostEqual(found.at_least, 1.0 / 1.6)
+        bounds = ring_model.bounds(ring_model.Inputs(4, 100_000_000, 8.0, 64.0, 64, 0.5))
+        self.assertAlmostEqual(bounds.ring_seconds, 0.6)
+        self.assertAlmostEqual(bounds.step_seconds, 1.0)
+        self.assertAlmostEqual(bounds.at_most, 1.0 / 1.1)
+        self.assertAlmostEqual(bounds.at_least, 1.0 / 1.6)
 
     def test_one_gpu_has_nothing_to_reduce(self) -> None:
-        found = ring_model.bounds(ring_model.Inputs(1, 10, 1.0, 1.0, 1, 0.5))
-        self.assertEqual((found.ring_seconds, found.at_least, found.at_most), (0.0, 1.0, 1.0))
+        bounds = ring_model.bounds(ring_model.Inputs(1, 10, 1.0, 1.0, 1, 0.5))
+        self.assertEqual((bounds.ring_seconds, bounds.at_least, bounds.at_most), (0.0, 1.0, 1.0))
 
     def test_vgg_on_512_gpus(self) -> None:
         point = POINTS["vgg16", 512]
-        found = ring_model.bounds(claims.model_inputs(CLAIM, point, PUBLISHED, Options()))
+        bounds = ring_model.bounds(claims.model_inputs(CLAIM, point, PUBLISHED, Options()))
         # The ring takes 2 x 511/512 x 4 x 138,357,544 B / 3.125 GB/s. The step takes 64 / 130.9 s.
-        self.assertAlmostEqual(found.ring_seconds, 0.353503, places=5)
-        self.assertAlmostEqual(found.step_seconds, 0.488923, places=5)
-        self.assertTrue(found.at_least < point.efficiency_stated < found.at_most)
+        self.assertAlmostEqual(bounds.ring_seconds, 0.353503, places=5)
+        self.assertAlmostEqual(bounds.step_seconds, 0.488923, places=5)
+        self.assertTrue(bounds.at_least < point.efficiency_stated < bounds.at_most)
 
     def test_options_replace_the_published_inputs(self) -> None:
         options = Options(gbit_per_second=100.0, one_gpu_rates=(("vgg16", 1000.0),), backward_share=0.5)
@@ -148,9 +148,9 @@ class StoreTest(FolderTest):
 
     def test_reproduced(self) -> None:
         specs = [spec for model, true in TRUE_512.items() for spec in sessions(model, true)]
-        code, found = self.verdicts(*specs)
-        self.assertEqual((code, found["verdict"]), (0, REPRODUCED))
-        judged = {(r["point"]["model"], r["point"]["gpus"]): r["verdict"] for r in found["lines"]}
+        code, document = self.verdicts(*specs)
+        self.assertEqual((code, document["verdict"]), (0, REPRODUCED))
+        judged = {(r["point"]["model"], r["point"]["gpus"]): r["verdict"] for r in document["lines"]}
         self.assertEqual(sum(v == REPRODUCED for v in judged.values()), 3)
         self.assertEqual(sum(v == NOT_MEASURED for v in judged.values()), 9)
         shown = self.run_it("horovod-512", "--db", self.db, code=0)
@@ -159,29 +159,29 @@ class StoreTest(FolderTest):
 
     def test_not_reproduced(self) -> None:
         specs = [spec for model, true in {**TRUE_512, "vgg16": 0.60}.items() for spec in sessions(model, true)]
-        code, found = self.verdicts(*specs)
-        self.assertEqual((code, found["verdict"]), (1, NOT_REPRODUCED))
-        (line,) = (r for r in found["lines"] if r["verdict"] == NOT_REPRODUCED)
+        code, document = self.verdicts(*specs)
+        self.assertEqual((code, document["verdict"]), (1, NOT_REPRODUCED))
+        (line,) = (r for r in document["lines"] if r["verdict"] == NOT_REPRODUCED)
         self.assertEqual(line["point"]["model"], "vgg16")
         self.assertIn("lower than 65.5 .. 70.5 %", line["reason"])
 
     def test_other_numbers_of_gpus_have_verdicts_but_do_not_decide(self) -> None:
         specs = [*sessions("resnet101", 0.914, ranks=16), *sessions("vgg16", 0.50, ranks=64)]
-        code, found = self.verdicts(*specs)
-        self.assertEqual((code, found["verdict"]), (3, NOT_MEASURED))
-        judged = {(r["point"]["model"], r["point"]["gpus"]): r["verdict"] for r in found["lines"]}
+        code, document = self.verdicts(*specs)
+        self.assertEqual((code, document["verdict"]), (3, NOT_MEASURED))
+        judged = {(r["point"]["model"], r["point"]["gpus"]): r["verdict"] for r in document["lines"]}
         self.assertEqual(judged["resnet101", 16], REPRODUCED)
         self.assertEqual(judged["vgg16", 64], NOT_REPRODUCED)
 
     def test_inconclusive(self) -> None:
         few = [spec for model, true in TRUE_512.items() for spec in sessions(model, true, count=4)]
-        code, found = self.verdicts(*few)
-        self.assertEqual((code, found["verdict"]), (3, INCONCLUSIVE))
+        code, document = self.verdicts(*few)
+        self.assertEqual((code, document["verdict"]), (3, INCONCLUSIVE))
         self.db.unlink()
         wide = [spec for model, true in TRUE_512.items() for spec in sessions(model, true, spread=0.08)]
-        code, found = self.verdicts(*wide)
-        self.assertEqual((code, found["verdict"]), (3, INCONCLUSIVE))
-        self.assertTrue(any("more sessions" in r["reason"] for r in found["lines"]))
+        code, document = self.verdicts(*wide)
+        self.assertEqual((code, document["verdict"]), (3, INCONCLUSIVE))
+        self.assertTrue(any("more sessions" in r["reason"] for r in document["lines"]))
 
     def test_what_never_counts(self) -> None:
         """These runs have good figures but do not measure what was claimed."""
@@ -203,10 +203,10 @@ class StoreTest(FolderTest):
         for name, columns in impostors.items():
             with self.subTest(name):
                 self.db.unlink(missing_ok=True)
-                code, found = self.verdicts(*sessions("inception3", 0.90, **columns))
-                self.assertEqual((code, found["verdict"]), (3, NOT_MEASURED))
-                self.assertEqual({r["verdict"] for r in found["lines"]}, {NOT_MEASURED})
-                self.assertTrue(found["left_out"] or found["other_measurements"], "left out, but not said")
+                code, document = self.verdicts(*sessions("inception3", 0.90, **columns))
+                self.assertEqual((code, document["verdict"]), (3, NOT_MEASURED))
+                self.assertEqual({r["verdict"] for r in document["lines"]}, {NOT_MEASURED})
+                self.assertTrue(document["left_out"] or document["other_measurements"], "left out, but not said")
 
     def test_replayed_compute_is_named_as_what_it_is(self) -> None:
         specs = [*sessions("vgg16", 0.68, device="replay"), *sessions("vgg16", 0.68, origin="simulated")]
@@ -231,9 +231,9 @@ class StoreTest(FolderTest):
         specs += [s for model in TRUE_512 for s in sessions(model, 0.97)]
         for spec in specs[15:]:
             spec.fingerprint = "00000000000000bb"
-        code, found = self.verdicts(*specs)
-        self.assertEqual((code, found["verdict"]), (0, REPRODUCED))
-        at_512 = [r for r in found["lines"] if r["point"]["gpus"] == 512]
+        code, document = self.verdicts(*specs)
+        self.assertEqual((code, document["verdict"]), (0, REPRODUCED))
+        at_512 = [r for r in document["lines"] if r["point"]["gpus"] == 512]
         self.assertEqual([r["schedule"] for r in at_512], ["negotiated", "static"] * 3)
         self.assertEqual([r["deciding"] for r in at_512], [True, False] * 3)
         self.assertEqual({r["verdict"] for r in at_512 if not r["deciding"]}, {NOT_REPRODUCED})

@@ -227,10 +227,10 @@ class MergeTest(FolderTest):
 class ReadTest(FolderTest):
     def test_a_cell(self) -> None:
         make(self.db, CollSpec(sizes=(4096,)))
-        found = coll_results.read([self.db])
-        (series,) = found.series
+        results = coll_results.read([self.db])
+        (series,) = results.series
         self.assertEqual((series.panel, series.name, series.source), (PANEL, "shm", 0))
-        self.assertEqual(found.sources, [coll_results.Source(self.db)])
+        self.assertEqual(results.sources, [coll_results.Source(self.db)])
         (point,) = series.points
         self.assertEqual((point.size, point.settled), (4096, True))
         for seen, expected in zip((point.time, point.low, point.high, point.bound), (10, 9.9, 10.1, 5), strict=True):
@@ -238,11 +238,11 @@ class ReadTest(FolderTest):
 
     def test_sides_sessions_and_files_are_told_apart(self) -> None:
         made = make(self.db, CollSpec(sides=("ring", "shm")), CollSpec(started="2027", cell={"ragged": 1}))
-        uuids = [each["coll"] for each in made]
-        found = coll_results.read([self.db])
-        seen = [(series.name, series.source) for series in found.series]
+        uuids = [stored["coll"] for stored in made]
+        results = coll_results.read([self.db])
+        seen = [(series.name, series.source) for series in results.series]
         self.assertEqual(seen, [("ring", 0), ("shm", 0), ("shm, ragged", 1)])
-        self.assertEqual([source.session for source in found.sources], uuids)
+        self.assertEqual([source.session for source in results.sources], uuids)
         chosen = coll_results.read([self.db], [uuids[1][:8]])
         self.assertEqual([series.name for series in chosen.series], ["shm, ragged"])
 
@@ -257,14 +257,14 @@ class ReadTest(FolderTest):
                 file = self.folder / f"{number}.db"
                 make(file, CollSpec(sizes=(4096,)))
                 alter(file, f"UPDATE coll_cell SET {change}")
-                found = coll_results.read([file])
-                self.assertEqual(found.series, [])
-                self.assertIn(why, found.left_out[0])
+                results = coll_results.read([file])
+                self.assertEqual(results.series, [])
+                self.assertIn(why, results.left_out[0])
         make(self.db, CollSpec(sizes=(4096, 8192)))
         alter(self.db, "UPDATE coll_cell SET bytes = 4096")
-        found = coll_results.read([self.db])
-        self.assertEqual((len(found.series[0].points), len(found.left_out)), (1, 1))
-        self.assertIn("occurs twice as shm", found.left_out[0])
+        results = coll_results.read([self.db])
+        self.assertEqual((len(results.series[0].points), len(results.left_out)), (1, 1))
+        self.assertIn("occurs twice as shm", results.left_out[0])
 
     def test_an_interval_that_reaches_zero_is_not_drawn(self) -> None:
         make(self.db, CollSpec(sizes=(4096,), cell={"seconds_low": 0.0, "bound": None, "settled": 0}))
@@ -341,8 +341,8 @@ class HostileTest(FolderTest):
         code, said, err = call("collectives", self.db, "--out", out, "--format", "svg", "--format", "png")
         self.assertEqual((code, err), (0, ""))
         self.assertNotRegex(said, CONTROLS)
-        found = sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
-        self.assertEqual(found, ["a.db", "deep/er/plots/all_reduce.png", "deep/er/plots/all_reduce.svg"])
+        names = sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
+        self.assertEqual(names, ["a.db", "deep/er/plots/all_reduce.png", "deep/er/plots/all_reduce.svg"])
         drawn = (out / "all_reduce.svg").read_text(encoding="utf-8")
         self.assertNotIn("<script", drawn)
         self.assertNotRegex(drawn.replace("\t", ""), CONTROLS)

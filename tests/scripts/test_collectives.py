@@ -44,9 +44,9 @@ def first_cell(document: Document) -> Document:
     return document["cells"][0]
 
 
-def updates(*changes: Document, of: Callable[[Document], Document] = lambda document: document) -> list[Callable]:
-    """Returns one function per change, which applies the change to the part of a document that `of` returns."""
-    return [lambda document, change=change: of(document).update(change) for change in changes]
+def updates(*changes: Document, place: Callable[[Document], Document] = lambda document: document) -> list[Callable]:
+    """Returns one function per change, which applies the change to the part of a document that `place` returns."""
+    return [lambda document, change=change: place(document).update(change) for change in changes]
 
 
 def peers(*cells: str) -> dict[str, Any]:
@@ -94,9 +94,9 @@ class ReadTest(FilesTest):
         self.assertEqual(series.name, "shm, ragged")
 
     def test_a_cell_of_no_bytes_is_left_out(self) -> None:
-        found = self.read({**DOCUMENT, "results": [{**ROW, "size": 0}]})
-        self.assertEqual(found.series, [])
-        self.assertIn("0 bytes: has no size", found.left_out[0])
+        results = self.read({**DOCUMENT, "results": [{**ROW, "size": 0}]})
+        self.assertEqual(results.series, [])
+        self.assertIn("0 bytes: has no size", results.left_out[0])
 
     def test_rates(self) -> None:
         for operation, ranks, expected in (
@@ -120,50 +120,50 @@ class ReadTest(FilesTest):
         wrong = {**ROW, "in_place": {**FORM, "nwrong": 3}}
         barrier = ROW | {"size": 0, "experiment_name": "barrier", "redop": "none"}
         barrier |= {"in_place": None, "out_of_place": FORM}
-        found = self.read({**DOCUMENT, "results": [wrong, barrier]})
-        self.assertEqual(found.series, [])
-        self.assertIn("4096 bytes: 3 wrong elements", found.left_out[0])
-        self.assertIn("has no size", found.left_out[1])
+        results = self.read({**DOCUMENT, "results": [wrong, barrier]})
+        self.assertEqual(results.series, [])
+        self.assertIn("4096 bytes: 3 wrong elements", results.left_out[0])
+        self.assertIn("has no size", results.left_out[1])
 
     def test_peers(self) -> None:
-        found = self.read(peers("all_reduce/fp32/1024/in/100", "broadcast/fp64/8/in/10", "barrier/fp32/0/in/1"))
-        drawn = {(s.panel.operation, s.panel.type, s.name): s.points[0].time for s in found.series}
+        results = self.read(peers("all_reduce/fp32/1024/in/100", "broadcast/fp64/8/in/10", "barrier/fp32/0/in/1"))
+        drawn = {(s.panel.operation, s.panel.type, s.name): s.points[0].time for s in results.series}
         ours = next(iter(libraries.OURS))
         self.assertAlmostEqual(drawn["all_reduce", "float", f"{ours}, cores"], 1e4)
         self.assertAlmostEqual(drawn["all_reduce", "float", "mpich, cores"], 2e4)
         self.assertAlmostEqual(drawn["broadcast", "double", f"{ours}, cores"], 1e5)
         self.assertEqual(len(drawn), 4)
-        self.assertEqual(len(found.left_out), 1)
+        self.assertEqual(len(results.left_out), 1)
 
     def test_peers_of_a_file_without_curves(self) -> None:
         """Files from before 2026-11-24 contain only the times of ours and of the best peer of each cell."""
-        found = self.read({**peers("all_reduce/fp32/1024/in/100"), "series": None})
-        self.assertEqual([one.name for one in found.series], ["ours, cores", "mpich, beside ours, cores"])
+        results = self.read({**peers("all_reduce/fp32/1024/in/100"), "series": None})
+        self.assertEqual([series.name for series in results.series], ["ours, cores", "mpich, beside ours, cores"])
 
     def test_one_size_with_two_numbers_of_calls_is_drawn_once(self) -> None:
-        found = self.read(peers("all_reduce/fp32/1024/in/100", "all_reduce/fp32/1024/in/1000"))
-        self.assertEqual([len(series.points) for series in found.series], [1, 1])
-        self.assertIn("calls a sample; drawn with", found.left_out[0])
+        results = self.read(peers("all_reduce/fp32/1024/in/100", "all_reduce/fp32/1024/in/1000"))
+        self.assertEqual([len(series.points) for series in results.series], [1, 1])
+        self.assertIn("calls a sample; drawn with", results.left_out[0])
 
     HOSTILE: ClassVar[list[Callable[[dict[str, Any]], object]]] = [
         lambda d: d.pop("results"),
         *updates({"results": {}}, {"results": [1]}, {"results": [ROW, ROW]}, {"config": []}),
-        *updates({"ranks": 0}, {"ranks": 1 << 40}, of=lambda d: d["config"]),
-        *updates({"size": -1}, {"size": -4}, {"size": True}, {"type": "\x1b[2J"}, {"redop": ["sum"]}, of=first_row),
-        *updates({"experiment_name": "../../x"}, {"variant": "v" * 301}, {"data_plane": None}, of=first_row),
-        *updates({"in_place": []}, of=first_row),
-        *updates(*({"time": time} for time in (0, "20", 1e300, float("nan"))), of=first_form),
-        *updates(*({"time_low": time} for time in (None, 30.0, -1.0)), of=first_form),
-        *updates({"time_low": False, "time_high": None}, {"bound": -1}, {"nwrong": "no"}, of=first_form),
+        *updates({"ranks": 0}, {"ranks": 1 << 40}, place=lambda d: d["config"]),
+        *updates({"size": -1}, {"size": -4}, {"size": True}, {"type": "\x1b[2J"}, {"redop": ["sum"]}, place=first_row),
+        *updates({"experiment_name": "../../x"}, {"variant": "v" * 301}, {"data_plane": None}, place=first_row),
+        *updates({"in_place": []}, place=first_row),
+        *updates(*({"time": time} for time in (0, "20", 1e300, float("nan"))), place=first_form),
+        *updates(*({"time_low": time} for time in (None, 30.0, -1.0)), place=first_form),
+        *updates({"time_low": False, "time_high": None}, {"bound": -1}, {"nwrong": "no"}, place=first_form),
         lambda d: first_form(d).pop("stop_reason"),
     ]
     HOSTILE_PEERS: ClassVar[list[Callable[[dict[str, Any]], object]]] = [
         lambda d: d.pop("cells"),
-        *updates({"classes": 3}, of=lambda d: d["plan"]),
-        *updates(*({"cell": f"all_reduce/{cell}"} for cell in ("fp32/1024/in", "fp8/1024/in/1")), of=first_cell),
-        *updates(*({"cell": f"all_reduce/fp32/{cell}"} for cell in ("0/in/1", "\u0661/in/1")), of=first_cell),
-        *updates({"cell": "all_reduce/fp32/1024/in/" + "9" * 200}, {"class": "unplanned"}, of=first_cell),
-        *updates({"ours_seconds": None}, {"peer": 7}, of=first_cell),
+        *updates({"classes": 3}, place=lambda d: d["plan"]),
+        *updates(*({"cell": f"all_reduce/{cell}"} for cell in ("fp32/1024/in", "fp8/1024/in/1")), place=first_cell),
+        *updates(*({"cell": f"all_reduce/fp32/{cell}"} for cell in ("0/in/1", "\u0661/in/1")), place=first_cell),
+        *updates({"cell": "all_reduce/fp32/1024/in/" + "9" * 200}, {"class": "unplanned"}, place=first_cell),
+        *updates({"ours_seconds": None}, {"peer": 7}, place=first_cell),
     ]
 
     def test_hostile_files(self) -> None:
@@ -193,8 +193,8 @@ class DrawTest(FilesTest):
 
     def test_intervals_bound_and_sides(self) -> None:
         sides = [{**ROW, "variant": name, "size": size} for name in ("ring", "shm") for size in (1024, 4096)]
-        found = self.read({**DOCUMENT, "results": sides})
-        ((operation, panels),) = coll_results.by_operation(found.series)
+        results = self.read({**DOCUMENT, "results": sides})
+        ((operation, panels),) = coll_results.by_operation(results.series)
         self.assertEqual(operation, "all_reduce")
         with mock.patch.object(figure, "write") as write:
             plot_coll.draw(panels, {0: "a"}, Path("none.png"))

@@ -1,11 +1,13 @@
 """The contract between the program and these scripts: hvd_bench writes a store, and hvdb reads equal results from it.
 
-Needs the program at HVD_BENCH, which ctest sets. If the program is not built, the tests are skipped with a reason.
+The contract holds for recorded stores too. The other tests need the program at HVD_BENCH, which ctest sets. If the
+program is not built, they are skipped with a reason.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import unittest
 from pathlib import Path
@@ -13,16 +15,31 @@ from pathlib import Path
 import numpy as np
 from limits import HANG
 
-from harness import SCRIPTS, SharedFolderTest, execute
+from harness import SCRIPTS, FolderTest, SharedFolderTest, execute
+from synthetic_store import REPOSITORY
 
 from hvdb.judge import bootstrap, efficiency
-from hvdb.read import layer_profile, merge, runs, values
+from hvdb.read import coll_results, layer_profile, merge, runs, values
 from hvdb.show import plot_profile, plot_waterfall, tables
 
 PROGRAM = Path(os.environ.get("HVD_BENCH", "hvd_bench"))
 TINY = ["--model", "resnet50", "--image-size", 64, "--batch-size", 2, "--threads", 1]
 TINY += ["--num-warmup-batches", 1, "--num-iters", 4, "--quiet"]
 KINDS = {f"{part}_seconds" for part in "step compute exposed reduce control copy update".split()} | {"loss"}
+
+
+class RecordedTest(FolderTest):
+    def test_every_recorded_store_is_read_with_all_checks(self) -> None:
+        """Reads the packed stores (.db.xz) too."""
+        files = sorted((REPOSITORY / "results").rglob("*.db*"))
+        self.assertGreaterEqual(len(files), 26)
+        for file in files:
+            with self.subTest(file.relative_to(REPOSITORY)):
+                store = file
+                if file.suffix == ".xz":
+                    store = self.folder / file.stem
+                    store.write_bytes(lzma.decompress(file.read_bytes()))
+                self.assertTrue(runs.load([store]) or coll_results.read([store]).series)
 
 
 @unittest.skipUnless(PROGRAM.is_file(), f"the program is not built ({PROGRAM})")

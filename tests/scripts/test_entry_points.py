@@ -353,8 +353,8 @@ esac
             self.assertIn(f"there is {self.folder}/bin/nvcc, but no {header}: ", alone.stderr)
             (self.folder / "include").mkdir(exist_ok=True)
             (self.folder / "include" / header).touch()
-        found = shell("scripts/install_deps --cuda", copy, PATH=path, PIP_FAILS="1")
-        self.assertEqual(found.stdout.splitlines()[-1], f"CUDA is there: {self.folder}/bin/nvcc")
+        second = shell("scripts/install_deps --cuda", copy, PATH=path, PIP_FAILS="1")
+        self.assertEqual(second.stdout.splitlines()[-1], f"CUDA is there: {self.folder}/bin/nvcc")
 
     def test_without_root_or_sudo_it_says_what_to_ask_for(self) -> None:
         for name in ("bash", "dirname", "readlink", "cat", "env"):

@@ -60,8 +60,8 @@ def judge(words: tuple, code: int, out: str, err: str) -> None:
     for text in (out, err):
         if control := re.search(r"[^\n\x20-\x7e\u00a1-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]", text):
             raise Finding(f"{command} prints {control[0]!a}: {text[max(0, control.start() - 60) : control.end()]!a}")
-    if command == "report" and (found := re.search("<script|<img", CODE.sub("", FENCED.sub("", out)))):
-        raise Finding(f"markup in the report: {out[max(0, found.start() - 60) : found.end()]!a}")
+    if command == "report" and (markup := re.search("<script|<img", CODE.sub("", FENCED.sub("", out)))):
+        raise Finding(f"markup in the report: {out[max(0, markup.start() - 60) : markup.end()]!a}")
 
 
 class Fuzz(SharedFolderTest):

@@ -110,9 +110,9 @@ class GateTest(GateCase):
 
     def test_noise_is_inconclusive_and_says_what_could_have_been_seen(self) -> None:
         done = self.gate("--b", "SLOW=1.01", "--pairs", "6", SPREAD="0.2", code=3)
-        found = re.search(r"cell-1 .*\]\s+2\s+([\d.]+)\s+([\d.]+)\s+6 pairs  INCONCLUSIVE", done.stdout)
-        self.assertIsNotNone(found, done.stdout)
-        self.assertGreater(float(found[1]), 5, "percent")
+        row = re.search(r"cell-1 .*\]\s+2\s+([\d.]+)\s+([\d.]+)\s+6 pairs  INCONCLUSIVE", done.stdout)
+        self.assertIsNotNone(row, done.stdout)
+        self.assertGreater(float(row[1]), 5, "percent")
 
     def test_a_side_that_fails_is_no_verdict_and_the_gate_goes_on_later(self) -> None:
         done = self.gate("--b", "SLOW=1.05", FAULT="b4")

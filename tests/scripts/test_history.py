@@ -148,7 +148,7 @@ class SeriesTest(HistoryCase):
         self.assertRegex(said, r"2026-01-01T03:00:00 .* closed\n")
         self.assertRegex(said, r"2026-01-21T03:00:00 +2 .* INCONCLUSIVE\n")
         document = self.document(self.db, code=3)
-        self.assertEqual([each["closed"] for each in document["series"]], [True, False])
+        self.assertEqual([series["closed"] for series in document["series"]], [True, False])
         self.assertIsNone(document["series"][0]["judgement"])
         self.assertEqual(document["series"][1]["opened"][0]["key"], "lib.onednn")
 
@@ -232,7 +232,7 @@ class ExpectedTest(HistoryCase):
             with self.subTest(since):
                 self.file.write_text(f'[[expected]]\nranks = 4\nsince = {since}\nreason = "new disks"\n')
                 series = self.document(*words, code=0)["series"]
-                self.assertEqual([each["judgement"]["earlier"] for each in series], [59, 49])
+                self.assertEqual([entry["judgement"]["earlier"] for entry in series], [59, 49])
 
     def test_an_entry_may_explain_a_new_series(self) -> None:
         newer = {**CPU, "lib.onednn": ("3.6", 1)}
@@ -241,7 +241,7 @@ class ExpectedTest(HistoryCase):
             with self.subTest(since):
                 self.file.write_text(f'[[expected]]\nsince = {since}\nreason = "oneDNN 3.6"\n')
                 series = self.document(self.db, "--annotations", self.file, code=3)["series"]
-                self.assertEqual([len(each["expected"]) for each in series], shown, "shown where it parts sessions")
+                self.assertEqual([len(entry["expected"]) for entry in series], shown, "shown where it parts sessions")
 
     def test_accept_writes_one_entry_for_a_network_and_its_ranks(self) -> None:
         made = make(self.db, *nights(3), *nights(2, 3, columns={"threads": 2}), *nights(1, 5, model="vgg16"))

@@ -87,10 +87,10 @@ class HostileStore(FolderTest):
         out = self.folder / "deep" / "plots"
         said = self.run_script("plot", self.db, "--out", out)
         self.assertEqual(said.count("plots/profile_"), 1)
-        found = sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
-        self.assertEqual(found[0], "a.db")
-        self.assertRegex(found[1], r"^deep/plots/profile_[A-Za-z0-9_-]+\.png$")
-        self.assertEqual(found[2:], ["deep/plots/scaling.png", "deep/plots/waterfall.png"])
+        names = sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
+        self.assertEqual(names[0], "a.db")
+        self.assertRegex(names[1], r"^deep/plots/profile_[A-Za-z0-9_-]+\.png$")
+        self.assertEqual(names[2:], ["deep/plots/scaling.png", "deep/plots/waterfall.png"])
 
     def test_a_history_shows_names_reasons_and_dates(self) -> None:
         self.db = self.folder / "two.db"

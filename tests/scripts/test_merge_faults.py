@@ -52,9 +52,9 @@ class WhileJobsWriteTest(Folder):
         while writer.poll() is None:
             merge.merge(self.out, [self.a])
             merges += 1
-            found = runs.load([self.out])
-            self.assertEqual(len(found) % 3, 0, "a session is there whole or not at all")
-            self.assertTrue(all(len(run.step_seconds_series()) == 40 for run in found))
+            merged = runs.load([self.out])
+            self.assertEqual(len(merged) % 3, 0, "a session is there whole or not at all")
+            self.assertTrue(all(len(run.step_seconds_series()) == 40 for run in merged))
         self.assertEqual(writer.returncode, 0, "the writer must not fail because somebody reads")
         merge.merge(self.out, [self.a])
         self.assertEqual(len(runs.load([self.out])), 93)
@@ -96,9 +96,9 @@ class WhileJobsWriteTest(Folder):
                 refused.add(re.sub(r".*partial: ", "", str(error)))
                 continue
             taken += 1
-            found = runs.load([self.out])
-            states = {float(run.measured_steps) for run in found}
-            for run in found:
+            merged = runs.load([self.out])
+            states = {float(run.measured_steps) for run in merged}
+            for run in merged:
                 states |= {*run.highest("step_seconds"), *run.lowest("step_seconds")}
             self.assertEqual(len(states), 1, "a mixture of two states")
         self.assertEqual(job.returncode, 0, "the job must not notice")

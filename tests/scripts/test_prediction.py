@@ -89,10 +89,10 @@ class PredictionTest(unittest.TestCase):
                         rows = 0.01 * draw((series, count + 1))
                         observed = {name: (row[:-1], row[-1]) for name, row in zip(names, rows, strict=True)}
                         judged = prediction.judge(observed, dict.fromkeys(names, 1e-9))
-                        worse += any(each.verdict is Verdict.REGRESSION for each in judged.values())
+                        worse += any(judgement.verdict is Verdict.REGRESSION for judgement in judged.values())
                         slow = {name: (earlier, new + math.log1p(0.02)) for name, (earlier, new) in observed.items()}
                         judged = prediction.judge(slow, dict.fromkeys(names, 0.02))
-                        fine += any(each.verdict is Verdict.PASS for each in judged.values())
+                        fine += any(judgement.verdict is Verdict.PASS for judgement in judged.values())
                     most = trials * at_most(trials // 20, trials)
                     self.assertLessEqual(worse, most)
                     self.assertLessEqual(fine, most)
@@ -103,12 +103,12 @@ class PredictionTest(unittest.TestCase):
         """Sessions spread by 0.5 %, and the threshold is 2 %. A session that is 4 % slower than the earlier sessions
         must give REGRESSION, and an equally fast session must give PASS."""
         rng = np.random.default_rng(3)
-        found = passed = 0
+        regressions = passed = 0
         for _ in range(1000):
             earlier, new = rng.normal(0, 0.005, 19), rng.normal(0, 0.005)
-            found += judge(earlier, new + math.log1p(0.04)).verdict is Verdict.REGRESSION
+            regressions += judge(earlier, new + math.log1p(0.04)).verdict is Verdict.REGRESSION
             passed += judge(earlier, new).verdict is Verdict.PASS
-        self.assertGreaterEqual(found, 990)
+        self.assertGreaterEqual(regressions, 990)
         self.assertGreaterEqual(passed, 940)
 
 
@@ -129,16 +129,16 @@ class ChangePointTest(unittest.TestCase):
 
     def test_a_step_is_found_where_it_is_and_as_large_as_it_is(self) -> None:
         rng = np.random.default_rng(5)
-        trials, found, near, held = 300, 0, 0, 0
+        trials, detected, near, held = 300, 0, 0, 0
         for _ in range(trials):
             values = rng.normal(0, 0.01, 40)
             values[25:] += 0.03
             changes = change_points.find(values)
-            found += bool(changes)
+            detected += bool(changes)
             near += any(abs(change.index - 25) <= 2 for change in changes)
             if len(changes) == 1:
                 held += changes[0].size.low <= 0.03 <= changes[0].size.high
-        self.assertGreaterEqual(found, 0.99 * trials)
+        self.assertGreaterEqual(detected, 0.99 * trials)
         self.assertGreaterEqual(near, 0.95 * trials)
         self.assertGreaterEqual(held, 0.85 * trials)
 
@@ -153,7 +153,7 @@ class ChangePointTest(unittest.TestCase):
             self.assertEqual(change_points.find(values), [])
 
     def test_of_a_long_series_the_newest_part_is_looked_at(self) -> None:
-        values = np.zeros(change_points.MOST + 100)
+        values = np.zeros(change_points.MAX_OBSERVATIONS + 100)
         values[50:] = 1.0
         values[300:] = 2.0
         self.assertEqual([change.index for change in change_points.find(values)], [300])

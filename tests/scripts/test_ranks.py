@@ -75,10 +75,10 @@ class PureTest(unittest.TestCase):
         rng = np.random.default_rng(4)
         for members in (2, 3, 4, 5, 8, 9):
             seconds = np.exp(rng.integers(-3, 4, (members, 50)))  # whole exponents, so that some times are equal
-            found = slow_ranks.log_ratios(seconds)
+            ratios = slow_ranks.log_ratios(seconds)
             for member in range(members):
                 others = np.median(np.log(np.delete(seconds, member, axis=0)), axis=0)
-                np.testing.assert_allclose(found[member], np.log(seconds[member]) - others, atol=1e-12)
+                np.testing.assert_allclose(ratios[member], np.log(seconds[member]) - others, atol=1e-12)
 
     def test_scores(self) -> None:
         """The median of the values is 2. The median of their deviations 2, 1, 0, 1, 98 is 1."""
@@ -89,13 +89,13 @@ class PureTest(unittest.TestCase):
     def test_ranks_without_noise_have_finite_scores(self) -> None:
         """Equal times have a median absolute deviation of 0, which is replaced by 0.01 %."""
         seconds = np.ones((8, 20))
-        found = slow_ranks.compare(seconds, 0.02)
-        self.assertEqual([(f.slower, f.low, f.high, f.score) for f in found], [(0.0, 0.0, 0.0, 0.0)] * 8)
+        findings = slow_ranks.compare(seconds, 0.02)
+        self.assertEqual([(f.slower, f.low, f.high, f.score) for f in findings], [(0.0, 0.0, 0.0, 0.0)] * 8)
         seconds[5] = 1.05
-        found = slow_ranks.compare(seconds, 0.02)
-        self.assertEqual([f.slow for f in found], [rank == 5 for rank in range(8)])
-        self.assertAlmostEqual(found[5].slower, 0.05)
-        self.assertAlmostEqual(found[5].score or 0, np.log(1.05) / 1e-4)
+        findings = slow_ranks.compare(seconds, 0.02)
+        self.assertEqual([f.slow for f in findings], [rank == 5 for rank in range(8)])
+        self.assertAlmostEqual(findings[5].slower, 0.05)
+        self.assertAlmostEqual(findings[5].score or 0, np.log(1.05) / 1e-4)
 
     def test_the_threshold_is_for_the_lower_end(self) -> None:
         seconds = healthy(np.random.default_rng(6), "normal", (8, 100), 0.0)
@@ -122,35 +122,35 @@ class PureTest(unittest.TestCase):
             (3, (1.04, 1, 1.08), [2]),
         ):
             seconds = healthy(np.random.default_rng(8), "common noise", (ranks_, 200), 0.0)
-            found = slow_ranks.compare(seconds * np.array(factors)[:, None], 0.02)
-            self.assertEqual([rank for rank, f in enumerate(found) if f.slow], slow, factors)
-            self.assertEqual({f.score for f in found}, {None})
+            findings = slow_ranks.compare(seconds * np.array(factors)[:, None], 0.02)
+            self.assertEqual([rank for rank, f in enumerate(findings) if f.slow], slow, factors)
+            self.assertEqual({f.score for f in findings}, {None})
 
     def test_a_node_that_is_slow_as_a_whole(self) -> None:
         rng = np.random.default_rng(12)
         hosts = [f"n{rank // 4}" for rank in range(16)]
         seconds = healthy(rng, "common noise", (16, 100), 0.003)
         seconds[8:12] *= 1.05
-        found = slow_ranks.examine(seconds, hosts, 0.02)
-        self.assertEqual((found.slow_nodes, found.slow_ranks), (["n2"], []))
+        findings = slow_ranks.examine(seconds, hosts, 0.02)
+        self.assertEqual((findings.slow_nodes, findings.slow_ranks), (["n2"], []))
         seconds[1] *= 1.06
-        found = slow_ranks.examine(seconds, hosts, 0.02)
-        self.assertEqual((found.slow_nodes, found.slow_ranks, found.unclear_ranks), (["n2"], [1], []))
+        findings = slow_ranks.examine(seconds, hosts, 0.02)
+        self.assertEqual((findings.slow_nodes, findings.slow_ranks, findings.unclear_ranks), (["n2"], [1], []))
 
     def test_one_slow_rank_is_no_slow_node(self) -> None:
         seconds = healthy(np.random.default_rng(13), "normal", (4, 200), 0.001)
         seconds[3] *= 1.08  # makes the median of rank 3's node, which has two ranks, 4 % slower
-        found = slow_ranks.examine(seconds, ["a", "a", "b", "b"], 0.02)
-        self.assertTrue(found.nodes["b"].slow)
-        self.assertEqual((found.slow_nodes, found.slow_ranks), ([], [3]))
+        findings = slow_ranks.examine(seconds, ["a", "a", "b", "b"], 0.02)
+        self.assertTrue(findings.nodes["b"].slow)
+        self.assertEqual((findings.slow_nodes, findings.slow_ranks), ([], [3]))
 
     def test_one_of_two_nodes(self) -> None:
         """All ranks of one node are slow. They are half of all ranks, so no rank is an outlier. The node must be found
         slow."""
         seconds = healthy(np.random.default_rng(14), "normal", (8, 200), 0.001)
         seconds[4:] *= 1.05
-        found = slow_ranks.examine(seconds, ["a"] * 4 + ["b"] * 4, 0.02)
-        self.assertEqual((found.slow_nodes, found.slow_ranks, found.unclear_ranks), (["b"], [], []))
+        findings = slow_ranks.examine(seconds, ["a"] * 4 + ["b"] * 4, 0.02)
+        self.assertEqual((findings.slow_nodes, findings.slow_ranks, findings.unclear_ranks), (["b"], [], []))
 
     def test_nodes_are_compared_only_if_one_has_several_ranks_and_there_are_others(self) -> None:
         seconds = np.ones((4, 10))
@@ -180,8 +180,8 @@ class StatisticsTest(unittest.TestCase):
                 held = 0
                 for _ in range(1000):
                     seconds = healthy(rng, noise, (2, steps), 0.0) * np.array([[1.03], [1.0]])
-                    found = slow_ranks.compare(seconds, 0.02)[0]
-                    held += found.low <= 0.03 <= found.high
+                    finding = slow_ranks.compare(seconds, 0.02)[0]
+                    held += finding.low <= 0.03 <= finding.high
                 # A series of 10 steps is too short to show its autocorrelation, so fewer intervals contain the truth.
                 least = 935 if (noise, steps) == ("autocorrelation", 10) else 980
                 self.assertGreaterEqual(held, least, f"{noise}, {steps} steps")

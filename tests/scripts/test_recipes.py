@@ -29,17 +29,17 @@ def instructions(path: Path) -> list[tuple[str, str]]:
 
 def sections(path: Path) -> list[tuple[str, str]]:
     """Returns the (section, body) pairs of an Apptainer definition. Each stage's header is a section 'header'."""
-    found: list[tuple[str, list[str]]] = []
+    parts: list[tuple[str, list[str]]] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):
             continue
         if line.startswith("%"):
-            found.append((line[1:].strip(), []))
+            parts.append((line[1:].strip(), []))
         elif re.match(r"Bootstrap:", line):
-            found.append(("header", [line]))
-        elif found:
-            found[-1][1].append(line.strip())
-    return [(name, "\n".join(body).strip()) for name, body in found]
+            parts.append(("header", [line]))
+        elif parts:
+            parts[-1][1].append(line.strip())
+    return [(name, "\n".join(body).strip()) for name, body in parts]
 
 
 def script_lines(body: str) -> list[str]:

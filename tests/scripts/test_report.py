@@ -120,9 +120,9 @@ class StoreTest(FolderTest):
         return command.build(command.parser().parse_args([str(self.db), *map(str, options)]))
 
     def section(self, title: str, *options: object) -> Section:
-        found = {section.title: section for section in self.document(*options).sections}
-        self.assertIn(title, found)
-        return found[title]
+        sections = {section.title: section for section in self.document(*options).sections}
+        self.assertIn(title, sections)
+        return sections[title]
 
     def run_report(self, *words: object, code: int = 0) -> str:
         _, out, err = call("report", self.db, *words, code=code)
@@ -338,11 +338,11 @@ class FileTest(StoreTest):
     def test_equal_input_gives_equal_files(self) -> None:
         """Each report runs in a new process, because modules that the first report imports could change the second
         report."""
-        one, two = self.folder / "1.html", self.folder / "2.html"
+        first, second = self.folder / "1.html", self.folder / "2.html"
         script = str(SCRIPTS / "report")
-        subprocess.run([script, self.db, "-o", one, "-o", two], capture_output=True, check=True, timeout=HANG)
-        self.assertEqual(one.read_bytes(), two.read_bytes())
-        self.assertLess(one.stat().st_size, 300_000)
+        subprocess.run([script, self.db, "-o", first, "-o", second], capture_output=True, check=True, timeout=HANG)
+        self.assertEqual(first.read_bytes(), second.read_bytes())
+        self.assertLess(first.stat().st_size, 300_000)
 
     def test_a_database_is_replaced_by_neither(self) -> None:
         said = self.run_report("-o", self.folder / "a.html", "-o", self.db, code=2)

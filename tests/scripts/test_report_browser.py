@@ -57,8 +57,8 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def contrast(one: str, other: str) -> float:
-    dark, light = sorted((luminance(one), luminance(other)))
+def contrast(colour: str, other: str) -> float:
+    dark, light = sorted((luminance(colour), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -85,9 +85,9 @@ class BrowserTest(SharedFolderTest):
     def look(self, scheme: str) -> list[dict]:
         shown, console = self.chromium(self.harness, scheme, "--virtual-time-budget=20000", "--dump-dom")
         self.assertEqual(console, [])
-        found = re.search("SEEN(.*)END", shown)
-        self.assertIsNotNone(found, shown[-500:])
-        return json.loads(html.unescape(found[1]))
+        match = re.search("SEEN(.*)END", shown)
+        self.assertIsNotNone(match, shown[-500:])
+        return json.loads(html.unescape(match[1]))
 
     def test_it_fits_and_is_readable_in_light_and_in_dark(self) -> None:
         for scheme, is_dark in ((LIGHT, False), (DARK, True)):

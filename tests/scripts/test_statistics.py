@@ -36,16 +36,16 @@ class RatioTest(unittest.TestCase):
         # from 5 % below its value to 4 % above it.
         first = Session(1.0, math.exp(-0.03), math.exp(0.12))
         second = Session(2.0, 2.0 * math.exp(-0.05), 2.0 * math.exp(0.04))
-        found = bootstrap.ratio(first, second)
-        self.assertEqual(found.value, 0.5)
-        self.assertAlmostEqual(found.low, 0.5 * math.exp(-0.05))
-        self.assertAlmostEqual(found.high, 0.5 * math.exp(0.13))
+        ratio = bootstrap.ratio(first, second)
+        self.assertEqual(ratio.value, 0.5)
+        self.assertAlmostEqual(ratio.low, 0.5 * math.exp(-0.05))
+        self.assertAlmostEqual(ratio.high, 0.5 * math.exp(0.13))
 
     def test_without_an_interval_above_zero_on_both_sides_there_is_none(self) -> None:
         known = Session(1.0, 0.9, 1.1)
         for other in (Session(2.0), Session(2.0, -0.1, 3.0), Session(2.0, 0.0, 3.0)):
-            for found in (bootstrap.ratio(known, other), bootstrap.ratio(other, known)):
-                self.assertEqual((found.low, found.high), (None, None))
+            for ratio in (bootstrap.ratio(known, other), bootstrap.ratio(other, known)):
+                self.assertEqual((ratio.low, ratio.high), (None, None))
 
     def test_coverage(self) -> None:
         # In 1,000 experiments with a true ratio of 0.8, 95 % of intervals must include 0.8. Three standard errors of
@@ -53,8 +53,8 @@ class RatioTest(unittest.TestCase):
         rng = np.random.default_rng(11)
         hits = 0
         for _ in range(1000):
-            found = bootstrap.ratio(noisy(0.8, 0.01, rng), noisy(1.0, 0.02, rng))
-            hits += found.low <= 0.8 <= found.high
+            ratio = bootstrap.ratio(noisy(0.8, 0.01, rng), noisy(1.0, 0.02, rng))
+            hits += ratio.low <= 0.8 <= ratio.high
         self.assertTrue(930 <= hits <= 970, hits)
 
     def test_replicates_vary_as_the_ratio_does(self) -> None:
@@ -74,13 +74,13 @@ class RatioTest(unittest.TestCase):
 
 class RateTest(unittest.TestCase):
     def test_the_ends_change_places(self) -> None:
-        found = Session(0.5, 0.4, 0.8, np.array([0.25, 0.5])).rate(16)
-        self.assertEqual((found.value, found.low, found.high), (32.0, 20.0, 40.0))
-        self.assertEqual(found.replicates.tolist(), [64.0, 32.0])
+        rate = Session(0.5, 0.4, 0.8, np.array([0.25, 0.5])).rate(16)
+        self.assertEqual((rate.value, rate.low, rate.high), (32.0, 20.0, 40.0))
+        self.assertEqual(rate.replicates.tolist(), [64.0, 32.0])
 
     def test_a_time_that_may_be_zero_bounds_no_rate(self) -> None:
-        found = Session(0.5, -0.1, 0.8).rate(16)
-        self.assertEqual((found.value, found.low, found.high), (32.0, None, None))
+        rate = Session(0.5, -0.1, 0.8).rate(16)
+        self.assertEqual((rate.value, rate.low, rate.high), (32.0, None, None))
 
 
 class PoolTest(unittest.TestCase):
@@ -215,8 +215,8 @@ class EfficiencyTest(FolderTest):
         self.assertAlmostEqual(full.efficiency.high, math.exp(math.hypot(math.log(1.25), math.log(0.8))))
 
     def test_a_store_of_an_older_program_is_shown_as_that_program_printed_it(self) -> None:
-        found = runs.load([REPOSITORY / "results" / "recorded" / "2026-11-23-2cores" / "quickstart.db"])
-        selection = efficiency.select(found)
+        loaded = runs.load([REPOSITORY / "results" / "recorded" / "2026-11-23-2cores" / "quickstart.db"])
+        selection = efficiency.select(loaded)
         by_id = {run.uuid: run for run in selection.runs}
         cells = efficiency.cells(selection.runs)
         self.assertEqual(len(cells), 6, "three networks on one rank and on two")
@@ -272,9 +272,9 @@ class EfficiencyTest(FolderTest):
 
     def test_points_measured_under_different_conditions_are_noted(self) -> None:
         make(self.db, SessionSpec(), SessionSpec(ranks=4, provenance={"cpu.model": ("Other CPU", 1)}))
-        found = runs.load([self.db])
-        self.assertEqual(len(efficiency.cells(found)), 4, "each point keeps its own baseline")
-        (note,) = efficiency.curve_notes(found)
+        stored = runs.load([self.db])
+        self.assertEqual(len(efficiency.cells(stored)), 4, "each point keeps its own baseline")
+        (note,) = efficiency.curve_notes(stored)
         self.assertIn("cpu.model", note)
         self.assertNotIn("host.name", note)
 
@@ -317,17 +317,17 @@ class EfficiencyTest(FolderTest):
 
     def test_runs_that_compare_settings_are_left_out(self) -> None:
         recorded = Path(__file__).resolve().parents[2] / "results" / "recorded"
-        found = runs.load([recorded / "2026-11-22-h200-second" / "gpu_check.db"])
-        selection = efficiency.select(found)
+        stored = runs.load([recorded / "2026-11-22-h200-second" / "gpu_check.db"])
+        selection = efficiency.select(stored)
         self.assertEqual(len(efficiency.cells(selection.runs)), 6, "three networks in two types")
         self.assertEqual(len(selection.left_out), 1)
         self.assertIn("6 that compare settings (label way;", selection.left_out[0])
         with self.assertRaisesRegex(NotComparable, "gpu.option.graph"):
-            efficiency.cells(found)
+            efficiency.cells(stored)
 
     def test_a_session_that_mixes_kinds_is_refused(self) -> None:
         make(self.db, SessionSpec())
-        found = runs.load([self.db])
-        found[1].columns["traced"] = 1
+        stored = runs.load([self.db])
+        stored[1].columns["traced"] = 1
         with self.assertRaises(NotComparable):
-            efficiency.cells(found)
+            efficiency.cells(stored)

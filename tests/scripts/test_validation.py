@@ -39,17 +39,17 @@ class ProgramAndScriptsTest(FolderTest):
         (run,) = runs.load([self.db])
         kind = rank_work.kind_of(run)
         ((_, by_rank),) = runs.samples_of_ranks([(run, kind)])
-        found = rank_work.examine(run, kind, by_rank, threshold=9.99, seed=1).findings.ranks
-        for finding, printed in zip(found, self.printed, strict=True):
+        findings = rank_work.examine(run, kind, by_rank, threshold=9.99, seed=1).findings.ranks
+        for finding, printed in zip(findings, self.printed, strict=True):
             self.assertAlmostEqual(finding.slower, printed["slower"], places=9)
             self.assertAlmostEqual(finding.low, printed["slower_low"], places=9)
             self.assertAlmostEqual(finding.high, printed["slower_high"], places=9)
             self.assertAlmostEqual(finding.score, printed["score"], places=6)
 
     def test_only_ranks_takes_them(self) -> None:
-        found = runs.load([self.db])
-        self.assertEqual(efficiency.select(found).left_out, ["1 of hvd_bench validate (hvdb ranks shows them)"])
-        self.assertEqual(efficiency.select(found, validations=True).runs, found)
+        stored = runs.load([self.db])
+        self.assertEqual(efficiency.select(stored).left_out, ["1 of hvd_bench validate (hvdb ranks shows them)"])
+        self.assertEqual(efficiency.select(stored, validations=True).runs, stored)
         self.assertIn("validation, phase none, 5 ranks", call("ranks", self.db, "--threshold", 999, code=0)[1])
 
 

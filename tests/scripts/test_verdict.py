@@ -24,7 +24,7 @@ class ExactTest(unittest.TestCase):
         ranks = stats.rankdata(np.abs(differences))
         observed = ranks[differences > 0].sum()
         sums = [ranks[list(signs)].sum() for signs in itertools.product((False, True), repeat=6)]
-        share = sum(one >= observed for one in sums) / len(sums)
+        share = sum(total >= observed for total in sums) / len(sums)
         self.assertAlmostEqual(exact.signed_rank_p(differences), share)
 
     def test_a_difference_of_zero_counts_against_a_rejection(self) -> None:
@@ -123,12 +123,12 @@ class LookTest(unittest.TestCase):
     def test_detectable_is_found_as_often_as_it_says(self) -> None:
         rng = np.random.default_rng(4)
         spread, pairs, level = 0.01, 12, 0.05
-        each = [verdict.detectable(rng.normal(0, spread, pairs), 0.02, level, seed=i) for i in range(60)]
-        known = float(np.median(each))
+        slowdowns = [verdict.detectable(rng.normal(0, spread, pairs), 0.02, level, seed=i) for i in range(60)]
+        known = float(np.median(slowdowns))
         rows = rng.normal(math.log1p(known), spread, (2000, pairs))
-        found = np.mean(exact.paired_lower_bounds(rows, level) > math.log1p(0.02))
-        self.assertGreater(found, 0.85)
-        self.assertLess(found, 0.95)
+        power = np.mean(exact.paired_lower_bounds(rows, level) > math.log1p(0.02))
+        self.assertGreater(power, 0.85)
+        self.assertLess(power, 0.95)
         self.assertIsNone(verdict.detectable(np.array([0.0, 0.1]), 0.02, level))
 
     def test_no_cell_is_no_pass(self) -> None:
@@ -177,7 +177,7 @@ class ErrorRateTest(unittest.TestCase):
                 judged = trial.look({name: rows[name][:pairs] for name in trial.undecided})
                 if not trial.undecided:
                     break
-            verdicts = [each.verdict for each in judged.values()]
+            verdicts = [judgement.verdict for judgement in judged.values()]
             worse += Verdict.REGRESSION in verdicts
             fine += Verdict.PASS in verdicts
             all_worse += set(verdicts) == {Verdict.REGRESSION}
@@ -211,14 +211,14 @@ class ErrorRateTest(unittest.TestCase):
 
     def test_unpaired_runs(self) -> None:
         rng = np.random.default_rng(6)
-        wrong = found = 0
+        wrong = regressions = 0
         for _ in range(400):
             a = rng.normal(0, 0.005, 6)
             b = rng.normal(math.log1p(0.02), 0.005, 6)
             judged = verdict.judge_unpaired({"same": (a, b), "slower": (a, b + 0.03)}, {"same": 0.02, "slower": 0.02})
             wrong += judged["same"].verdict is not Verdict.INCONCLUSIVE
-            found += judged["slower"].verdict is Verdict.REGRESSION
+            regressions += judged["slower"].verdict is Verdict.REGRESSION
         self.assertLessEqual(wrong, at_most(40, 400) * 400)  # REGRESSION and PASS may each be wrong in 5 % of cases
-        self.assertGreaterEqual(found, 380)
+        self.assertGreaterEqual(regressions, 380)
         few = verdict.judge_unpaired({"few": (np.zeros(2), np.ones(2))}, {"few": 0.02})["few"]
         self.assertEqual((few.verdict, few.detectable), (Verdict.INCONCLUSIVE, None))

@@ -56,5 +56,5 @@ def hvd_bench() -> Path | None:
         program = prefix / "bin" / BENCH
         if program.is_file() and os.access(program, os.X_OK):
             return program
-    found = shutil.which(BENCH)
-    return Path(found).absolute() if found else None
+    installed = shutil.which(BENCH)
+    return Path(installed).absolute() if installed else None

@@ -49,7 +49,7 @@ def say(line: object, stream: TextIO | None = None) -> None:
 
 def markdown(text: object) -> str:
     """Returns `text` as one line of Markdown that shows exactly `text`: no markup, HTML, formula or link."""
-    return _MARKUP.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), terminal(text))
+    return _MARKUP.sub(lambda match: _ENTITIES.get(match[0], f"\\{match[0]}"), terminal(text))
 
 
 def code(text: object) -> str:

@@ -31,14 +31,14 @@ def load(text: str, longest: int) -> dict[str, Any]:
     if len(text) > longest:
         raise Malformed("a line that is too long")
     try:
-        found = json.loads(text, parse_constant=_reject, object_pairs_hook=_object)
+        document = json.loads(text, parse_constant=_reject, object_pairs_hook=_object)
     except Malformed:
         raise
     except (ValueError, RecursionError) as error:  # a number of thousands of digits also raises ValueError
         raise Malformed("no JSON") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise Malformed("no JSON object")
-    return found
+    return document
 
 
 def whole(value: object, low: int, high: int, what: str) -> int:

@@ -26,10 +26,10 @@ def content(file: Path) -> str:
     if file.exists() and not file.is_file():
         raise ValueError("not a file")  # reading a pipe would wait for a writer
     with file.open("rb") as opened:
-        found = opened.read(MAX_FILE_BYTES + 1)
-    if len(found) > MAX_FILE_BYTES:
+        raw = opened.read(MAX_FILE_BYTES + 1)
+    if len(raw) > MAX_FILE_BYTES:
         raise ValueError(f"has more than {MAX_FILE_BYTES} bytes")
-    return found.decode()
+    return raw.decode()
 
 
 def tables(text: str, name: str) -> list[dict[str, Any]]:
@@ -41,10 +41,10 @@ def tables(text: str, name: str) -> list[dict[str, Any]]:
         import tomllib
     except ModuleNotFoundError:
         raise ValueError("a TOML file needs Python 3.11 or newer (HVD_PYTHON names one)") from None
-    found = tomllib.loads(text)
-    if unknown := set(found) - {name}:
+    document = tomllib.loads(text)
+    if unknown := set(document) - {name}:
         raise ValueError(f"unknown key {sorted(unknown)[0]!r}; an entry begins with [[{name}]]")
-    entries = found.get(name, [])
+    entries = document.get(name, [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"an entry begins with [[{name}]]")
     return entries

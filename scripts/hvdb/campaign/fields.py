@@ -54,19 +54,19 @@ def document(text: str) -> dict[str, Any]:
 
 def _require_64_bits(value: Any, name: str) -> None:
     if isinstance(value, dict):
-        for key, one in value.items():
-            _require_64_bits(one, f"{name}.{key}" if name else key)
+        for key, item in value.items():
+            _require_64_bits(item, f"{name}.{key}" if name else key)
     elif isinstance(value, list):
-        for one in value:
-            _require_64_bits(one, name)
+        for item in value:
+            _require_64_bits(item, name)
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError(f"{name}: a whole number has 64 bits at most")
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """Returns " (did you mean X?)" for the word in `known` that is nearest to `word`, or ""."""
-    found = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {found[0]}?)" if found else ""
+    matches = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {matches[0]}?)" if matches else ""
 
 
 class Table:

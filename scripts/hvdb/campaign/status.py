@@ -165,8 +165,9 @@ def as_text(standing: Standing) -> str:
         lines.append(f"{'all':<12}" + "".join(f"{standing.counts[state]:>9}" for state in STATES))
     if standing.failures:
         lines += ["", "failed:"]
-        for one in standing.failures[:FAILURES_SHOWN]:
-            lines.append(f"  {one.job} r{one.repetition} {one.cell}: {one.what}: exit code {one.code}")
+        for failure in standing.failures[:FAILURES_SHOWN]:
+            cell = f"{failure.job} r{failure.repetition} {failure.cell}"
+            lines.append(f"  {cell}: {failure.what}: exit code {failure.code}")
         if len(standing.failures) > FAILURES_SHOWN:
             lines.append(f"  and {len(standing.failures) - FAILURES_SHOWN} more (--json)")
         lines.append(f"  what they said is in {standing.folder}/logs")

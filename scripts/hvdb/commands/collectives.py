@@ -71,12 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Draws the figures and prints their paths; returns the exit code."""
     from hvdb.show import plot_coll  # matplotlib is slow to import
 
-    found = coll_results.read(arguments.files, arguments.session or ())
-    for line in found.left_out:
+    results = coll_results.read(arguments.files, arguments.session or ())
+    for line in results.left_out:
         printable.say(f"left out: {line}", sys.stderr)
     wanted = [
         series
-        for series in found.series
+        for series in results.series
         if (not arguments.collective or series.panel.operation in arguments.collective)
         and (not arguments.type or series.panel.type in arguments.type)
         and (not arguments.redop or series.panel.reduction in arguments.redop)
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise HvdbError(
                 f"{operation} has {most} sides in one diagram, which holds {MAX_SIDES}: choose files, or --session"
             )
-    names = names_of(found.sources)
+    names = names_of(results.sources)
     forms = arguments.format or ["png"]
     drawn = []
     with progress.shown(f"drawing {len(forms) * len(figures)} figures") as step:

@@ -32,7 +32,7 @@ def judge_unpaired(cells: Sequence[Cell], tolerances: Thresholds, expected: Sequ
         unexpected = [
             difference
             for difference in sides.differences(cell)
-            if difference.in_fingerprint and not any(fnmatch.fnmatch(difference.key, each) for each in expected)
+            if difference.in_fingerprint and not any(fnmatch.fnmatch(difference.key, pattern) for pattern in expected)
         ]
         if unexpected:
             shown = "; ".join(f"{d.key}: '{d.first}' in A, '{d.second}' in B" for d in unexpected[:6])
@@ -44,18 +44,18 @@ def judge_unpaired(cells: Sequence[Cell], tolerances: Thresholds, expected: Sequ
     costs = {cell.name: tuple(np.array([*map(sides.log_cost, runs)]) for runs in (cell.a, cell.b)) for cell in cells}
     rules = {cell.name: tolerances.rule(cell.a[0]) for cell in cells}
     judged = verdict.judge_unpaired(costs, {name: rule.slowdown for name, rule in rules.items()})
-    return [verdict_report.outcome(cell, judged[cell.name], rules[cell.name].reason) for cell in cells]
+    return [verdict_report.outcome_of(cell, judged[cell.name], rules[cell.name].reason) for cell in cells]
 
 
 def _of_a_gate(file: Path) -> list[Outcome]:
     """Recomputes the verdicts of a gate from the pairs in its store `file`. Errors: HvdbError."""
-    found = selection.load([file])
-    plans = {run.fact(sides.PLAN) for run in found}
+    stored = selection.load([file])
+    plans = {run.fact(sides.PLAN) for run in stored}
     if plans <= {""}:
         raise HvdbError(f"{file}: holds no pairs of a gate; name the store of side B as well")
     if len(plans) > 1:
         raise NotComparable(f"{file}: holds runs of {len(plans)} plans; give a store of one gate")
-    return gate_plan.outcomes(gate_plan.read(plans.pop()), sides.labelled(found))
+    return gate_plan.outcomes(gate_plan.read(plans.pop()), sides.labelled(stored))
 
 
 def parser() -> argparse.ArgumentParser:

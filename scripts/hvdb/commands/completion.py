@@ -55,7 +55,7 @@ def _mark_files(parser: argparse.ArgumentParser, file: dict[str, str], folder: d
     """Tells shtab which arguments are files and which are folders, according to the argument's type and metavar."""
     for action in parser._actions:
         if isinstance(action.choices, dict):
-            for one in action.choices.values():
-                _mark_files(one, file, folder)
+            for subparser in action.choices.values():
+                _mark_files(subparser, file, folder)
         elif action.type is Path:
             action.complete = folder if action.metavar == "FOLDER" else file

@@ -80,7 +80,7 @@ def _require_sense(arguments: argparse.Namespace) -> None:
             )
 
 
-def _sessions(found: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
+def _sessions(stored: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
     """Returns the main run of each session that the options select. Prints how many runs are left out.
 
     Errors: HvdbError, NotComparable.
@@ -92,7 +92,7 @@ def _sessions(found: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
         return kept
 
     single = leave_out(
-        [run for run in found if sides.CELL not in run.provenance], found, "of gates (compare judges them)"
+        [run for run in stored if sides.CELL not in run.provenance], stored, "of gates (compare judges them)"
     )
     wanted = [
         run
@@ -128,7 +128,7 @@ def _named(arguments: argparse.Namespace, store: Path | None, sessions: Sequence
 
 def _accept(outcomes: Sequence[Outcome], reason: str, file: Path) -> None:
     """Adds to `file`, for each judged network and number of ranks, a change expected since its first judged session."""
-    judged = [each.series.runs[each.judged] for each in outcomes if each.judged is not None]
+    judged = [outcome.series.runs[outcome.judged] for outcome in outcomes if outcome.judged is not None]
     first: dict[tuple[str, int], Run] = {}
     for run in sorted(judged, key=expected.moment):
         first.setdefault((run.model, run.world_size), run)
@@ -148,9 +148,9 @@ def run(arguments: argparse.Namespace) -> int:
         entries = expected.read(arguments.annotations)
     store = Path(arguments.new) if arguments.new and Path(arguments.new).is_file() else None
     # The store of --new comes first: if several stores hold one run, the first store counts as the run's source.
-    found = judging.load([*([store] if store else []), *arguments.stores], "history")
-    begins = [(entry, entry.begin(found)) for entry in entries]
-    sessions = _sessions(found, arguments)
+    stored = judging.load([*([store] if store else []), *arguments.stores], "history")
+    begins = [(entry, entry.begin(stored)) for entry in entries]
+    sessions = _sessions(stored, arguments)
     series = history.group(sessions, arguments.metric, [(entry, begin) for entry, begin in begins if begin])
     outcomes = history.judge(series, tolerances, _named(arguments, store, sessions))
     missing = [history_report.expectation(entry) for entry, begin in begins if not begin]

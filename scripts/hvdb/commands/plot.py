@@ -28,8 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Draws the figures, prints their paths and returns the exit code."""
     from hvdb.show import plot_profile, plot_scaling, plot_waterfall  # matplotlib is slow to import
 
-    found, chosen, cells = selection.choose(arguments)
-    traced = [run for run in found if run.operations and (not arguments.model or run.model in arguments.model)]
+    stored, chosen, cells = selection.choose(arguments)
+    traced = [run for run in stored if run.operations and (not arguments.model or run.model in arguments.model)]
     explained = [run for run in chosen.runs if "efficiency" in run.decomposition]
     if not layer_profile.newest(traced):
         selection.require_cells(cells, chosen)

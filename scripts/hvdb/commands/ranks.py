@@ -67,28 +67,28 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def newest(found: Sequence[Run]) -> list[Run]:
+def newest(stored: Sequence[Run]) -> list[Run]:
     """Returns the newest run for each configuration, phase and number of ranks, oldest first.
 
-    found: the runs, oldest first.
+    stored: the runs, oldest first.
     """
     columns = (*comparable.CURVE_COLUMNS, "phase", "world_size", "allocation_size", "nodes")
     last: dict[tuple, Run] = {}
-    for run in found:
+    for run in stored:
         key = (*(run.columns[name] for name in columns), efficiency.VALIDATION in run.provenance)
         last.pop(key, None)
         last[key] = run
     return list(last.values())
 
 
-def select(found: Sequence[Run], arguments: argparse.Namespace) -> efficiency.Selection:
+def select(stored: Sequence[Run], arguments: argparse.Namespace) -> efficiency.Selection:
     """Returns the runs to examine, and a line for each reason why runs are left out.
 
     Errors: HvdbError if no run is left.
     """
     if arguments.run:
-        return efficiency.Selection([runs.find(list(found), prefix) for prefix in arguments.run], [])
-    wanted = [run for run in found if arguments.phase in (None, run.phase)]
+        return efficiency.Selection([runs.find(list(stored), prefix) for prefix in arguments.run], [])
+    wanted = [run for run in stored if arguments.phase in (None, run.phase)]
     several = [run for run in wanted if run.world_size > 1 or arguments.phase == "solo"]
     kept = efficiency.select(
         several, traced=arguments.traced, origin=arguments.origin, incomplete=arguments.incomplete, validations=True
@@ -121,7 +121,7 @@ def text(examined: Examined, threshold: float, shown: int | None) -> list[str]:
 def document(examined: Examined) -> dict[str, Any]:
     """Returns one run for the JSON document. Times are in seconds; `slower` and its interval are fractions."""
     medians = np.median(examined.seconds, axis=1)
-    found = examined.findings
+    findings = examined.findings
     return {
         "run": examined.run.uuid,
         "model": examined.run.model,
@@ -137,12 +137,12 @@ def document(examined: Examined) -> dict[str, Any]:
                 **dataclasses.asdict(finding),
                 "verdict": rank_report.verdict(examined, rank),
             }
-            for rank, finding in enumerate(found.ranks)
+            for rank, finding in enumerate(findings.ranks)
         ],
-        "nodes": {host: dataclasses.asdict(finding) for host, finding in found.nodes.items()},
-        "slow_nodes": found.slow_nodes,
-        "slow_ranks": found.slow_ranks,
-        "unclear_ranks": found.unclear_ranks,
+        "nodes": {host: dataclasses.asdict(finding) for host, finding in findings.nodes.items()},
+        "slow_nodes": findings.slow_nodes,
+        "slow_ranks": findings.slow_ranks,
+        "unclear_ranks": findings.unclear_ranks,
         "notes": examined.notes,
         "exit_code": examined.exit_code,
     }

@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
 
 def build(arguments: argparse.Namespace) -> document.Document:
     """Returns the report that `arguments` ask for. Errors: HvdbError, StoreError, NotComparable."""
-    found, chosen = selection.pick(arguments, may_be_none=True)
+    stored, chosen = selection.pick(arguments, may_be_none=True)
     parts = [
         report.Measured(system, selection.cells(system.runs, arguments))
         for system in systems.of(chosen.runs, pooled=arguments.mix_fingerprints)
@@ -46,9 +46,11 @@ def build(arguments: argparse.Namespace) -> document.Document:
     with progress.shown("comparing the ranks"):
         ranks = {run.uuid: examined for run, examined in rank_work.examine_all(reducing, rank_report.THRESHOLD)}
     profiled = [
-        run for run in found if run.origin == arguments.origin and (not arguments.model or run.model in arguments.model)
+        run
+        for run in stored
+        if run.origin == arguments.origin and (not arguments.model or run.model in arguments.model)
     ]
-    return report.document(found, chosen, parts, ranks, profiled)
+    return report.document(stored, chosen, parts, ranks, profiled)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -123,11 +123,11 @@ def run(arguments: argparse.Namespace) -> int:
             cells += efficiency.cells(kind)
         except NotComparable as error:
             left_out.append(f"{len(kind)} on another device: {error}")
-    found = claims.lines(claim, points, cells, options)
-    notes = reproduce.others(claim, cells, found, options.device)
+    lines = claims.lines(claim, points, cells, options)
+    notes = reproduce.others(claim, cells, lines, options.device)
     left_out += chosen.left_out
     if arguments.json:
-        print(json.dumps(reproduce.document(claim, found, notes, left_out, options, stores), indent=2))
+        print(json.dumps(reproduce.document(claim, lines, notes, left_out, options, stores), indent=2))
     else:
-        print(reproduce.text(claim, found, notes, left_out, options))
-    return EXITS[claims.overall(found, claim.gpus)]
+        print(reproduce.text(claim, lines, notes, left_out, options))
+    return EXITS[claims.overall(lines, claim.gpus)]

@@ -40,8 +40,8 @@ def load(stores: Sequence[Path], *, may_be_none: bool = False) -> list[runs.Run]
     standard error instead.
     """
     with progress.shown(f"reading {len(stores)} store{'' if len(stores) == 1 else 's'}") as step:
-        found = runs.load(stores, step)
-    if not found and any(map(coll_results.in_store, stores)):
+        stored = runs.load(stores, step)
+    if not stored and any(map(coll_results.in_store, stores)):
         why = (
             f"{', '.join(map(str, stores))}: no training runs, only results of collectives, which "
             f"{data.called('collectives')} draws"
@@ -49,7 +49,7 @@ def load(stores: Sequence[Path], *, may_be_none: bool = False) -> list[runs.Run]
         if not may_be_none:
             raise HvdbError(why)
         printable.say(why, sys.stderr)
-    return found
+    return stored
 
 
 def pick(arguments: argparse.Namespace, *, may_be_none: bool = False) -> tuple[list[runs.Run], efficiency.Selection]:
@@ -57,17 +57,17 @@ def pick(arguments: argparse.Namespace, *, may_be_none: bool = False) -> tuple[l
 
     Errors: HvdbError, StoreError, NotComparable.
     """
-    found = load(arguments.stores, may_be_none=may_be_none)
-    models = sorted({run.model for run in found})
+    stored = load(arguments.stores, may_be_none=may_be_none)
+    models = sorted({run.model for run in stored})
     for model in arguments.model or []:
         if model not in models:
             raise HvdbError(f"--model {model}: the stores hold no such runs, but of {', '.join(models) or 'no model'}")
     if arguments.run:
-        selection = efficiency.Selection([runs.find(found, prefix) for prefix in arguments.run], [])
+        selection = efficiency.Selection([runs.find(stored, prefix) for prefix in arguments.run], [])
         efficiency.comparable.require_same_kind(selection.runs, "--run")
-        return found, selection
-    wanted = [run for run in found if not arguments.model or run.model in arguments.model]
-    return found, efficiency.select(
+        return stored, selection
+    wanted = [run for run in stored if not arguments.model or run.model in arguments.model]
+    return stored, efficiency.select(
         wanted, traced=arguments.traced, origin=arguments.origin, incomplete=arguments.incomplete
     )
 
@@ -80,8 +80,8 @@ def cells(chosen: Sequence[runs.Run], arguments: argparse.Namespace) -> list[eff
 
 def choose(arguments: argparse.Namespace) -> tuple[list[runs.Run], efficiency.Selection, list[efficiency.Cell]]:
     """Returns the two results of pick(), and the cells of the selected runs."""
-    found, selection = pick(arguments)
-    return found, selection, cells(selection.runs, arguments)
+    stored, selection = pick(arguments)
+    return stored, selection, cells(selection.runs, arguments)
 
 
 def require_cells(cells: Sequence[efficiency.Cell], selection: efficiency.Selection) -> None:

@@ -24,8 +24,8 @@ FALSE_ALARMS = 0.05
 # other series without a change. Simulated with 30 to 500 observations: 3.8 to 4.6 % have one change point or more.
 OF_ONE = 0.04
 CONFIDENCE = 0.95
-LEAST = 4  # least number of observations on each side of a change point
-MOST = 500  # of a longer series, only this number of the newest observations is examined
+MIN_SEGMENT = 4  # least number of observations on each side of a change point
+MAX_OBSERVATIONS = 500  # of a longer series, only this number of the newest observations is examined
 SIMULATED = 10_000
 # The size of a change is estimated from at most this number of observations on each side of the change, those nearest
 # to the change. With more observations the estimate would take long.
@@ -70,23 +70,23 @@ def penalty(count: int) -> float:
     rng = np.random.default_rng(1)
     ranks = _standard_ranks(np.arange(count))
     before = np.cumsum(rng.permuted(np.tile(ranks, (SIMULATED, 1)), axis=1), axis=1)
-    split = np.arange(LEAST, count - LEAST + 1)
+    split = np.arange(MIN_SEGMENT, count - MIN_SEGMENT + 1)
     gains = before[:, split - 1] ** 2 * count / (split * (count - split))
     return float(np.quantile(gains.max(axis=1), 1 - OF_ONE, method="higher"))
 
 
 def find(values: np.ndarray) -> list[Change]:
-    """Returns the change points among the newest MOST of `values` (n,), oldest first.
+    """Returns the change points among the newest MAX_OBSERVATIONS of `values` (n,), oldest first.
 
     Errors: ModuleNotFoundError without ruptures.
     """
-    skipped = max(0, len(values) - MOST)
+    skipped = max(0, len(values) - MAX_OBSERVATIONS)
     values = values[skipped:]
-    if len(values) < 2 * LEAST:
+    if len(values) < 2 * MIN_SEGMENT:
         return []
     from ruptures.detection import KernelCPD  # slow to import
 
-    search = KernelCPD(kernel="linear", min_size=LEAST).fit(_standard_ranks(values)[:, None])
+    search = KernelCPD(kernel="linear", min_size=MIN_SEGMENT).fit(_standard_ranks(values)[:, None])
     ends = search.predict(pen=penalty(len(values)) * (1 + 1e-9))
     changes = []
     for (begin, middle), (_, end) in pairwise(pairwise([0, *ends])):

@@ -158,16 +158,16 @@ def mismatches(configuration: dict[str, Any], ranks: int, point: PublishedPoint,
         "origin": "measured",
         "traced": 0,
     }
-    found = [
+    differences = [
         f"{name} {configuration[name]}, not {value}" for name, value in wanted.items() if configuration[name] != value
     ]
     if configuration["schedule"] not in SCHEDULES:
-        found.append(f"schedule {configuration['schedule']}")
+        differences.append(f"schedule {configuration['schedule']}")
     if configuration["comm"] not in TRANSPORTS:
-        found.append(f"comm {configuration['comm']}, not between processes")
+        differences.append(f"comm {configuration['comm']}, not between processes")
     if ranks != point.gpus:
-        found.append(f"{ranks} ranks, not {point.gpus}")
-    return found
+        differences.append(f"{ranks} ranks, not {point.gpus}")
+    return differences
 
 
 def model_inputs(claim: Claim, point: PublishedPoint, published: Sequence[PublishedPoint], options: Options) -> Inputs:
@@ -189,7 +189,7 @@ def lines(claim: Claim, published: Sequence[PublishedPoint], cells: Sequence[Cel
 
     Errors: HvdbError if two different measured configurations match one point.
     """
-    found = []
+    judged = []
     for point in points_of(claim, published):
         inputs = model_inputs(claim, point, published, options)
         matching = [
@@ -206,7 +206,7 @@ def lines(claim: Claim, published: Sequence[PublishedPoint], cells: Sequence[Cel
             measured = cell.efficiency if cell else None
             sessions = cell.sessions if cell else 0
             verdict, reason = judge(point, measured, sessions, options)
-            found.append(
+            judged.append(
                 Line(
                     point=point,
                     inputs=inputs,
@@ -221,7 +221,7 @@ def lines(claim: Claim, published: Sequence[PublishedPoint], cells: Sequence[Cel
                     deciding=number == 0,
                 )
             )
-    return found
+    return judged
 
 
 def _require_one_per_schedule(point: PublishedPoint, matching: Sequence[Cell]) -> None:
@@ -238,13 +238,13 @@ def _require_one_per_schedule(point: PublishedPoint, matching: Sequence[Cell]) -
             )
 
 
-def overall(found: Sequence[Line], gpus: int) -> str:
+def overall(judged: Sequence[Line], gpus: int) -> str:
     """Returns the verdict on the claim, from its points on `gpus` GPUs with one deciding line for each network.
 
     The verdict is "not reproduced" if one point is not reproduced, "reproduced" if all points are reproduced, and "not
     measured here" if no point was measured. Otherwise it is "inconclusive".
     """
-    verdicts = [line.verdict for line in found if line.deciding and line.point.gpus == gpus]
+    verdicts = [line.verdict for line in judged if line.deciding and line.point.gpus == gpus]
     if NOT_REPRODUCED in verdicts:
         return NOT_REPRODUCED
     if verdicts and all(verdict == REPRODUCED for verdict in verdicts):

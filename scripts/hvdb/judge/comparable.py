@@ -40,13 +40,13 @@ class Difference:
 
 def differences(first: Run, second: Run) -> list[Difference]:
     """Returns the differences in provenance facts, sorted by key. Facts that can change the result come first."""
-    found = []
+    differing = []
     for key in sorted(first.provenance.keys() | second.provenance.keys()):
         a, b = first.provenance.get(key), second.provenance.get(key)
         if a is None or b is None or a.value != b.value:
             weighty = any(fact.in_fingerprint for fact in (a, b) if fact is not None)
-            found.append(Difference(key, a.value if a else None, b.value if b else None, weighty))
-    return sorted(found, key=lambda difference: not difference.in_fingerprint)
+            differing.append(Difference(key, a.value if a else None, b.value if b else None, weighty))
+    return sorted(differing, key=lambda difference: not difference.in_fingerprint)
 
 
 def configuration_differences(first: Run, second: Run) -> list[Difference]:
@@ -64,7 +64,7 @@ def _column_differences(first: Run, second: Run, columns: Sequence[str]) -> list
 
 def fingerprint_differences(first: Run, second: Run) -> list[Difference]:
     """Returns the differences that make two fingerprints unequal: first facts, then columns."""
-    facts = [each for each in differences(first, second) if each.in_fingerprint]
+    facts = [difference for difference in differences(first, second) if difference.in_fingerprint]
     columns = _column_differences(first, second, MADE_COLUMNS)
     return [*facts, *configuration_differences(first, second), *columns]
 
@@ -82,9 +82,9 @@ def require_poolable(runs: Sequence[Run], what: str) -> None:
     require_same_kind(runs, what)
     for other in runs[1:]:
         if other.fingerprint != runs[0].fingerprint:
-            found = fingerprint_differences(runs[0], other)
-            shown = "; ".join(f"{d.key}: '{d.first}' and '{d.second}'" for d in found[:6])
-            more = f" and {len(found) - 6} more" if len(found) > 6 else ""
+            differing = fingerprint_differences(runs[0], other)
+            shown = "; ".join(f"{d.key}: '{d.first}' and '{d.second}'" for d in differing[:6])
+            more = f" and {len(differing) - 6} more" if len(differing) > 6 else ""
             raise NotComparable(
                 f"{what}: runs {runs[0].short_id} and {other.short_id} have different fingerprints "
                 f"({shown or 'no fact recorded'}{more}); give the runs of one kind only (--run), "

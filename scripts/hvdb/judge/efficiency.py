@@ -194,11 +194,11 @@ def cells(runs: Sequence[Run], *, mix_fingerprints: bool = False, step: progress
                     run = group[kind]
                     rows.setdefault((key, kind, run.world_size, run.allocation_size), []).append(group)
     order = sorted(rows, key=lambda row: (tuple(map(str, row[0])), row[2], row[1] == "full", row[3]))
-    found = []
+    table = []
     for row in order:
-        found.append(_cell(row, rows[row], mix_fingerprints))
-        step(len(found), len(order))
-    return found
+        table.append(_cell(row, rows[row], mix_fingerprints))
+        step(len(table), len(order))
+    return table
 
 
 def notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
@@ -214,7 +214,7 @@ def cautions(runs: Sequence[Run]) -> list[str]:
             if key.startswith(CAUTION):
                 about.setdefault((key, fact.value), []).append(run)
     lines = []
-    for (_, text), members in sorted(about.items(), key=lambda found: found[0]):
+    for (_, text), members in sorted(about.items(), key=lambda item: item[0]):
         ids = " ".join(run.short_id for run in members[:3])
         lines.append(f"{text} ({ids}{f' and {len(members) - 3} more' if len(members) > 3 else ''})")
     return lines
@@ -266,10 +266,12 @@ def _by_launch(members: list[Run]) -> list[dict[str, Run]]:
     The session's solo run and its run of phase none are in every dict.
     """
     by_phase = grouped(members, lambda run: run.phase)
-    shared = {phase: found[0] for phase, found in by_phase.items() if phase != "full"}
-    for phase, found in by_phase.items():
-        if phase != "full" and len(found) > 1:
-            raise NotComparable(f"session {members[0].session_uuid}: {len(found)} runs of phase {phase}; expected one")
+    shared = {phase: phase_runs[0] for phase, phase_runs in by_phase.items() if phase != "full"}
+    for phase, phase_runs in by_phase.items():
+        if phase != "full" and len(phase_runs) > 1:
+            raise NotComparable(
+                f"session {members[0].session_uuid}: {len(phase_runs)} runs of phase {phase}; expected one"
+            )
     return [{**shared, "full": run} for run in by_phase.get("full", [])] or [shared]
 
 

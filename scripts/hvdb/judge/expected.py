@@ -25,7 +25,7 @@ from hvdb.base.errors import HvdbError
 from hvdb.read.runs import Run
 
 NAME = "expected"
-MOST = 1000
+MAX_ENTRIES = 1000
 Moment = tuple[str, str]
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _ID = re.compile(r"[0-9A-Za-z-]{4,64}")
@@ -103,10 +103,10 @@ def _moment(value: str | datetime.date, where: str) -> tuple[str, bool]:
 
 def parse(text: str) -> tuple[Expected, ...]:
     """Returns the entries of a TOML document. Errors: ValueError."""
-    found = toml_tables.tables(text, NAME)
-    if len(found) > MOST:
-        raise ValueError(f"{len(found)} entries; {MOST} are the most")
-    return tuple(_entry(table, number) for number, table in enumerate(found, 1))
+    entries = toml_tables.tables(text, NAME)
+    if len(entries) > MAX_ENTRIES:
+        raise ValueError(f"{len(entries)} entries; {MAX_ENTRIES} are the most")
+    return tuple(_entry(table, number) for number, table in enumerate(entries, 1))
 
 
 def read(file: Path) -> tuple[Expected, ...]:

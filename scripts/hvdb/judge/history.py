@@ -95,13 +95,13 @@ def group(sessions: Sequence[Run], metric: str, expected: Sequence[tuple[Expecte
     """
     configurations = sides.configurations(sessions)
     names = sides.names(list(configurations))
-    found = []
+    all_series = []
     for key, runs in sorted(configurations.items(), key=lambda item: names[item[0]]):
         members = grouped(range(len(runs)), lambda place, runs=runs: runs[place].fingerprint)
         for places in members.values():
             own = [runs[place] for place in places]
             first, last = places[0], places[-1]
-            found.append(
+            all_series.append(
                 Series(
                     name=names[key],
                     metric=metric,
@@ -112,7 +112,7 @@ def group(sessions: Sequence[Run], metric: str, expected: Sequence[tuple[Expecte
                     begins=_begins(own, runs[:first], expected),
                 )
             )
-    return found
+    return all_series
 
 
 def _begins(
@@ -122,12 +122,12 @@ def _begins(
 
     An expected change applies only if the configuration has a run from before the change.
     """
-    found: dict[int, list[Expected]] = {}
+    begins: dict[int, list[Expected]] = {}
     for entry, begin in expected:
         later = [index for index, run in enumerate(runs) if moment(run) >= begin]
         if later and entry.fits(runs[0]) and (later[0] or (before and moment(before[-1]) < begin)):
-            found.setdefault(later[0], []).append(entry)
-    return found
+            begins.setdefault(later[0], []).append(entry)
+    return begins
 
 
 def _judged(series: Series, new: Collection[str] | None) -> int | None:
@@ -146,15 +146,15 @@ def _judged(series: Series, new: Collection[str] | None) -> int | None:
     return named[0] if named else None
 
 
-def judge(found: Sequence[Series], tolerances: Thresholds, new: Collection[str] | None = None) -> list[Outcome]:
+def judge(all_series: Sequence[Series], tolerances: Thresholds, new: Collection[str] | None = None) -> list[Outcome]:
     """Returns an outcome for each series. new: UUIDs of the sessions to judge; None: as in _judged().
 
     Errors: HvdbError if `new` contains several sessions of one series.
     """
-    chosen = [_judged(series, new) for series in found]
-    rules = [tolerances.rule(series.runs[0]) for series in found]
+    chosen = [_judged(series, new) for series in all_series]
+    rules = [tolerances.rule(series.runs[0]) for series in all_series]
     observed, thresholds = {}, {}
-    for series, index, rule in zip(found, chosen, rules, strict=True):
+    for series, index, rule in zip(all_series, chosen, rules, strict=True):
         if index is not None:
             name = series.runs[index].uuid
             observed[name] = series.costs[series.segment_begin(index) : index], float(series.costs[index])
@@ -168,7 +168,7 @@ def judge(found: Sequence[Series], tolerances: Thresholds, new: Collection[str] 
             reason=rule.reason,
             changes=_changes(series) if change_points.available() else None,
         )
-        for series, index, rule in zip(found, chosen, rules, strict=True)
+        for series, index, rule in zip(all_series, chosen, rules, strict=True)
     ]
 
 

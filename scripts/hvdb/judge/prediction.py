@@ -106,14 +106,14 @@ def judge(
         low, high = interval(earlier, alpha)
         median = float(np.median(earlier)) if len(earlier) else None
         slowdown = None if median is None else math.expm1(new - median)
-        found = Verdict.INCONCLUSIVE
+        reached = Verdict.INCONCLUSIVE
         if name in worse and slowdown is not None and slowdown > thresholds[name]:
-            found = Verdict.REGRESSION
+            reached = Verdict.REGRESSION
         elif name in fine:
-            found = Verdict.PASS
+            reached = Verdict.PASS
         needed = 0 if name in together else fewest(alpha / (len(together) + 1))
         judged[name] = Judgement(
-            verdict=found,
+            verdict=reached,
             threshold=thresholds[name],
             earlier=len(earlier),
             missing=max(0, needed - len(earlier)),

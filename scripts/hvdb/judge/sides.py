@@ -59,13 +59,13 @@ def sessions(runs: Iterable[Run]) -> list[Run]:
     The main run is the run of phase full. In a session without phase full, it is the session's only run.
     Errors: NotComparable if several runs of a session could be its main run.
     """
-    found = []
+    main_runs = []
     for session, group in by_session(runs).items():
         speaking = [run for run in group if run.phase == "full"] or group
         if len(speaking) > 1:
             raise NotComparable(f"session {session} holds {len(speaking)} runs of phase {speaking[0].phase}; give one")
-        found.append(speaking[0])
-    return sorted(found, key=lambda run: (run.started_utc, run.uuid))
+        main_runs.append(speaking[0])
+    return sorted(main_runs, key=lambda run: (run.started_utc, run.uuid))
 
 
 def labelled(stored: Iterable[Run]) -> list[Cell]:
@@ -77,27 +77,27 @@ def labelled(stored: Iterable[Run]) -> list[Cell]:
     """
     made = [run for run in stored if CELL in run.provenance]
     usable = {run.uuid for run in efficiency.select(made).runs}
-    found: dict[str, dict[int, dict[str, list[Run]]]] = {}
+    by_cell: dict[str, dict[int, dict[str, list[Run]]]] = {}
     for run in made:
         cell, side = run.fact(CELL), run.fact(SIDE)
         if side not in ("a", "b"):
             raise NotComparable(f"run {run.short_id}: {SIDE} '{side}' is neither a nor b")
-        pair = found.setdefault(cell, {}).setdefault(pair_number(run), {"a": [], "b": []})
+        pair = by_cell.setdefault(cell, {}).setdefault(pair_number(run), {"a": [], "b": []})
         if run.uuid in usable:
             pair[side].append(run)
-    return [_paired(cell, pairs) for cell, pairs in found.items()]
+    return [_paired(cell, pairs) for cell, pairs in by_cell.items()]
 
 
 def _paired(name: str, pairs: dict[int, dict[str, list[Run]]]) -> Cell:
-    measured = [{side: sessions(found) for side, found in pairs[number].items()} for number in sorted(pairs)]
+    measured = [{side: sessions(kept) for side, kept in pairs[number].items()} for number in sorted(pairs)]
     whole = [pair for pair in measured if len(pair["a"]) == len(pair["b"]) == 1]
     cell = Cell(name, [pair["a"][0] for pair in whole], [pair["b"][0] for pair in whole], paired=True)
     if lost := len(measured) - len(whole):
         missing, twice = ({side: 0 for side in "ab"} for _ in range(2))
         for pair in measured:
-            for side, found in pair.items():
-                missing[side] += not found
-                twice[side] += len(found) > 1
+            for side, kept in pair.items():
+                missing[side] += not kept
+                twice[side] += len(kept) > 1
         cell.left_out.append(
             f"{lost} of {len(measured)} pairs: not complete: side a {missing['a']}, side b {missing['b']}; "
             f"measured twice: side a {twice['a']}, side b {twice['b']}"
@@ -165,13 +165,13 @@ def configurations(runs: Sequence[Run]) -> dict[tuple, list[Run]]:
 def names(keys: Sequence[tuple]) -> dict[tuple, str]:
     """Returns a unique name for each of `keys`, which come from configurations()."""
     differing = [name for index, name in enumerate(_KEY) if len({key[index] for key in keys}) > 1]
-    found = {}
+    named = {}
     for key in keys:
         values = dict(zip(_KEY, key, strict=True))
         words = [form.format(values[name]) for name, form in _NAMED.items()]
         words += [f"{name} {values[name]}" for name in differing if name not in _NAMED]
-        found[key] = ", ".join(words)
-    return found
+        named[key] = ", ".join(words)
+    return named
 
 
 def _require_poolable_sides(cell: Cell) -> None:
@@ -198,7 +198,7 @@ def moved(cell: Cell, confidence: float) -> dict[str, Effect]:
     empty if a run was measured without --efficiency.
     """
     terms = {run.uuid: _seconds(run) for run in (*cell.a, *cell.b)}
-    shared = set.intersection(*(set(found) for found in terms.values())) if terms else set()
+    shared = set.intersection(*(set(parts) for parts in terms.values())) if terms else set()
     scale = float(np.median([efficiency.step_time(run).value for run in cell.a])) if cell.a else 1.0
     effects = {}
     for term in shared:
@@ -220,8 +220,8 @@ def differences(cell: Cell) -> list[comparable.Difference]:
     Facts and columns of the fingerprint come first. VOLATILE facts are left out.
     """
     a, b = cell.a[0], cell.b[0]
-    found = [*comparable.configuration_differences(a, b), *comparable.differences(a, b)]
-    return [each for each in found if not each.key.startswith(VOLATILE)]
+    differing = [*comparable.configuration_differences(a, b), *comparable.differences(a, b)]
+    return [difference for difference in differing if not difference.key.startswith(VOLATILE)]
 
 
 def first(cell: Cell, pairs: int) -> Cell:

@@ -48,12 +48,12 @@ def _setting_apart(leads: Sequence[Run]) -> list[str]:
     MACHINE_FACTS are left out.
     """
     first: dict[tuple, Run] = {}
-    found: set[str] = set()
+    differing: set[str] = set()
     for lead in leads:
         other = first.setdefault(tuple(lead.columns[name] for name in (*CURVE_COLUMNS, "phase", "world_size")), lead)
         if lead.fingerprint != other.fingerprint:
-            found |= {d.key for d in comparable.differences(other, lead) if d.in_fingerprint}
-    return sorted(found - set(MACHINE_FACTS))
+            differing |= {d.key for d in comparable.differences(other, lead) if d.in_fingerprint}
+    return sorted(differing - set(MACHINE_FACTS))
 
 
 def of(runs: Sequence[Run], *, pooled: bool = False) -> list[System]:
@@ -64,14 +64,14 @@ def of(runs: Sequence[Run], *, pooled: bool = False) -> list[System]:
     leads = {uuid: max(own, key=lambda run: PHASES.index(run.phase)) for uuid, own in by_session(runs).items()}
     besides = [] if pooled else _setting_apart(list(leads.values()))
     keys = [] if pooled else [*MACHINE_FACTS, *besides]
-    found = grouped(runs, lambda run: tuple(map(leads[run.session_uuid].fact, keys)))
-    if len(found) > len(LETTERS):
+    by_system = grouped(runs, lambda run: tuple(map(leads[run.session_uuid].fact, keys)))
+    if len(by_system) > len(LETTERS):
         raise NotComparable(
-            f"the runs are of {len(found)} systems that differ in {', '.join(besides[:6]) or 'their machines'}, and "
-            f"{len(LETTERS)} is the most: report fewer runs at a time (--model, --run), or pool them all the same with "
-            "--mix-fingerprints"
+            f"the runs are of {len(by_system)} systems that differ in {', '.join(besides[:6]) or 'their machines'}, "
+            f"and {len(LETTERS)} is the most: report fewer runs at a time (--model, --run), or pool them all the same "
+            "with --mix-fingerprints"
         )
-    return [System(letter, members, besides) for letter, members in zip(LETTERS, found.values(), strict=False)]
+    return [System(letter, members, besides) for letter, members in zip(LETTERS, by_system.values(), strict=False)]
 
 
 def alike(first: System, second: System) -> tuple[Run, Run]:
@@ -90,6 +90,6 @@ def alike(first: System, second: System) -> tuple[Run, Run]:
 
 def differences(first: System, second: System) -> tuple[Run, Run, list[Difference]]:
     """Returns a run of each system, and the differences of the two runs: first the configuration, then facts."""
-    one, other = alike(first, second)
-    found = comparable.configuration_differences(one, other) + comparable.differences(one, other)
-    return one, other, found
+    run, other = alike(first, second)
+    differing = comparable.configuration_differences(run, other) + comparable.differences(run, other)
+    return run, other, differing

@@ -60,16 +60,16 @@ def tolerated(value: object) -> float:
     return float(value)
 
 
-def rules(found: Sequence[Mapping[str, Any]], unit: str, metric: str = COST) -> tuple[Rule, ...]:
+def rules(entries: Sequence[Mapping[str, Any]], unit: str, metric: str = COST) -> tuple[Rule, ...]:
     """Returns the rules of `metric` from tables of plain values.
 
     unit: the key of the slowdown in a table; 'percent' for percentages, 'slowdown' for ratios.
     Errors: ValueError for any faulty rule, even if the rule belongs to another metric.
     """
-    if len(found) > _MAX_RULES:
-        raise ValueError(f"{len(found)} rules; {_MAX_RULES} are the most")
+    if len(entries) > _MAX_RULES:
+        raise ValueError(f"{len(entries)} rules; {_MAX_RULES} are the most")
     made = []
-    for number, table in enumerate(found, 1):
+    for number, table in enumerate(entries, 1):
         where = f"rule {number}"
         kinds = {unit: object, "model": str, "ranks": int, "metric": str, "reason": str}
         toml_tables.check_types(table, kinds, where)

@@ -120,7 +120,9 @@ class Trial:
         least = self._level / len(self._thresholds)  # the lowest level at which Holm's procedure may test a cell
         measured = {cell: _measure(ratios[cell], self._thresholds[cell], least) for cell in self.undecided}
         judged = _decide(self._decided | measured, self._level)
-        self._decided = {cell: each for cell, each in judged.items() if each.verdict is not Verdict.INCONCLUSIVE}
+        self._decided = {
+            cell: judgement for cell, judgement in judged.items() if judgement.verdict is not Verdict.INCONCLUSIVE
+        }
         return {cell: judged[cell] for cell in self._thresholds}
 
 
@@ -142,21 +144,21 @@ def _decide(measured: Mapping[str, Judgement], level: float) -> dict[str, Judgem
     A hypothesis that was rejected at an earlier look counts as p = 0, because its error counts at the earlier look.
     """
 
-    def p_value(each: Judgement, direction: Verdict) -> float:
-        if each.verdict is Verdict.INCONCLUSIVE:
-            return each.p_worse if direction is Verdict.REGRESSION else each.p_fine
-        return 0.0 if each.verdict is direction else 1.0
+    def p_value(judgement: Judgement, direction: Verdict) -> float:
+        if judgement.verdict is Verdict.INCONCLUSIVE:
+            return judgement.p_worse if direction is Verdict.REGRESSION else judgement.p_fine
+        return 0.0 if judgement.verdict is direction else 1.0
 
     worse, fine = (
-        holm({cell: p_value(each, direction) for cell, each in measured.items()}, level)
+        holm({cell: p_value(judgement, direction) for cell, judgement in measured.items()}, level)
         for direction in (Verdict.REGRESSION, Verdict.PASS)
     )
     judged = {}
-    for cell, each in measured.items():
-        verdict = each.verdict
+    for cell, judgement in measured.items():
+        verdict = judgement.verdict
         if verdict is Verdict.INCONCLUSIVE:
             verdict = Verdict.REGRESSION if cell in worse else Verdict.PASS if cell in fine else verdict
-        judged[cell] = dataclasses.replace(each, verdict=verdict)
+        judged[cell] = dataclasses.replace(judgement, verdict=verdict)
     return judged
 
 

@@ -185,9 +185,9 @@ def _name(side: str, ragged: object) -> str:
     return f"{side}, ragged" if ragged else side
 
 
-def _own_rows(found: dict[str, Any], gathered: _Gathered) -> None:
-    ranks = strict_json.whole(_table(found.get("config"), "config").get("ranks"), 1, MAX_RANKS, "ranks")
-    for row in _list(found["results"], "results"):
+def _own_rows(document: dict[str, Any], gathered: _Gathered) -> None:
+    ranks = strict_json.whole(_table(document.get("config"), "config").get("ranks"), 1, MAX_RANKS, "ranks")
+    for row in _list(document["results"], "results"):
         size = strict_json.whole(row.get("size"), 0, 1 << 60, "size")
         variant = strict_json.text(row.get("variant"), "variant")
         plane = strict_json.text(row.get("data_plane"), "data_plane")
@@ -275,15 +275,15 @@ def _peer_cell(row: dict[str, Any], classes: dict[str, Any]) -> tuple[Panel, str
     return panel, kind, size, strict_json.whole(int(parts[4][:20]), 1, 1 << 20, "the calls of a cell")
 
 
-def _peer_rows(found: dict[str, Any], gathered: _Gathered) -> None:
+def _peer_rows(document: dict[str, Any], gathered: _Gathered) -> None:
     """Reads the times of every library if the file has the key `series`.
 
     Otherwise reads the two times of each result: that of hvd_bench and that of the fastest peer.
     """
-    classes = _table(_table(found["plan"], "plan").get("classes"), "classes")
-    own = found.get("series") is not None
+    classes = _table(_table(document["plan"], "plan").get("classes"), "classes")
+    own = document.get("series") is not None
     first_calls: dict[tuple[Panel, str, str, int], int] = {}
-    for row in _list(found.get("series" if own else "cells"), "series" if own else "cells"):
+    for row in _list(document.get("series" if own else "cells"), "series" if own else "cells"):
         panel, kind, size, calls = _peer_cell(row, classes)
         name = strict_json.text(row.get("library" if own else "ours"), "a library")
         points = {}
@@ -327,11 +327,11 @@ def read(files: Sequence[Path], sessions: Sequence[str] = ()) -> Read:
                 content = opened.read(MAX_FILE_BYTES + 1)
             if len(content) > MAX_FILE_BYTES:
                 raise Malformed(f"more than {MAX_FILE_BYTES >> 20} MiB")
-            found = strict_json.load(content.decode("utf-8", errors="replace"), MAX_FILE_BYTES)
-            if "results" in found:
-                _own_rows(found, _Gathered(made, Source(file)))
-            elif "plan" in found:
-                _peer_rows(found, _Gathered(made, Source(file)))
+            document = strict_json.load(content.decode("utf-8", errors="replace"), MAX_FILE_BYTES)
+            if "results" in document:
+                _own_rows(document, _Gathered(made, Source(file)))
+            elif "plan" in document:
+                _peer_rows(document, _Gathered(made, Source(file)))
             else:
                 raise Malformed("neither results nor a plan")
         except Malformed as error:
@@ -347,9 +347,11 @@ def by_operation(series: Sequence[Series]) -> Iterator[tuple[str, dict[Panel, li
     Operations and panels have a fixed order.
     """
     for operation in OPERATIONS:
-        found = sorted((each for each in series if each.panel.operation == operation), key=lambda s: _order(s.panel))
-        if found:
-            yield operation, {panel: list(each) for panel, each in groupby(found, key=lambda s: s.panel)}
+        curves = sorted(
+            (curve for curve in series if curve.panel.operation == operation), key=lambda s: _order(s.panel)
+        )
+        if curves:
+            yield operation, {panel: list(members) for panel, members in groupby(curves, key=lambda s: s.panel)}
 
 
 def _order(panel: Panel) -> tuple[int, ...]:

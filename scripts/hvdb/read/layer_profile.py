@@ -31,11 +31,11 @@ class KindShare:
 
 def shares(operations: Sequence[Operation]) -> list[KindShare]:
     """Returns the totals of each kind of operation. The kind that takes the most time comes first."""
-    found = []
+    totals = []
     for kind, members in grouped(operations, lambda o: o.kind).items():
         sums = (sum(getattr(o, figure) for o in members) for figure in ("seconds", "flops", "bytes"))
-        found.append(KindShare(kind, *sums, len(members)))
-    return sorted(found, key=lambda share: -share.seconds)
+        totals.append(KindShare(kind, *sums, len(members)))
+    return sorted(totals, key=lambda share: -share.seconds)
 
 
 def library_fraction(operations: Sequence[Operation]) -> float:

@@ -41,10 +41,10 @@ WORKING_SUFFIX = ".merging"
 
 @dataclass
 class Plan:
-    """The files to read. named: files that must be intact. found: leftovers of killed jobs, which may be in use."""
+    """The files to read. named: files that must be intact. leftovers: files of killed jobs, which may be in use."""
 
     named: list[Path]
-    found: list[Path] = field(default_factory=list)
+    leftovers: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -116,7 +116,7 @@ def plan(inputs: Sequence[Path], output: Path, now: float | None = None) -> Plan
         elif now - seen.st_mtime < ALIVE_SECONDS:
             made.notes.append(f"{leftover}: changed just now, its job may still run: left out (name it to take it)")
         else:
-            made.found.append(leftover)
+            made.leftovers.append(leftover)
     return made
 
 
@@ -143,7 +143,7 @@ def merge(
         store.require_ours(output)
     elif not output.parent.is_dir():
         raise StoreError(f"{output}: cannot be written: there is no folder {output.parent}; make it (mkdir -p)")
-    if not named and not work.found and not output.exists():
+    if not named and not work.leftovers and not output.exists():
         raise _nothing(output, left_out, work.notes)
     working = output.with_name(f"{output.name}.{socket.gethostname()}.{os.getpid()}{WORKING_SUFFIX}")
     try:
@@ -170,14 +170,14 @@ def _run(
     left_out: list[str],
     step: progress.Step,
 ) -> Outcome:
-    files = [*named, *work.found]
+    files = [*named, *work.leftovers]
     sizes = [seen[1] if (seen := store.state(path)) else 0 for path in files]
     collected = _Collector(working, output, LARGE_PAGE_BYTES if sum(sizes) > LARGE_BYTES else PAGE_BYTES)
     taken = 0
     try:
         with _ReadAhead(files) as ahead:
             for number, path in enumerate(ahead, 1):
-                taken += _take(collected, path, path in work.found, skip_damaged, work.notes, left_out)
+                taken += _take(collected, path, path in work.leftovers, skip_damaged, work.notes, left_out)
                 step(sum(sizes[:number]), sum(sizes))
         if taken == 0 and not output.exists():
             raise _nothing(output, left_out, work.notes)
@@ -214,21 +214,21 @@ def _readable_headers(paths: list[Path], skip_damaged: bool, left_out: list[str]
 
 
 def _take(
-    collected: _Collector, path: Path, found: bool, skip_damaged: bool, notes: list[str], left_out: list[str]
+    collected: _Collector, path: Path, leftover: bool, skip_damaged: bool, notes: list[str], left_out: list[str]
 ) -> bool:
     """Collects the rows of one file. Returns False if the file was left out.
 
     The reason is then added to `notes` if the file is a leftover that has vanished, otherwise to `left_out`.
     """
     try:
-        collected.take(path, LEFTOVER_WAIT_SECONDS if found else store.WAIT_SECONDS)
-        if found:
+        collected.take(path, LEFTOVER_WAIT_SECONDS if leftover else store.WAIT_SECONDS)
+        if leftover:
             notes.append(f"{path}: merged, too")
         return True
     except StoreError as error:
-        if found and not path.exists():
+        if leftover and not path.exists():
             notes.append(_gone(path))
-        elif skip_damaged or (found and isinstance(error, store.InUse)):
+        elif skip_damaged or (leftover and isinstance(error, store.InUse)):
             left_out.append(str(error))
         else:
             raise

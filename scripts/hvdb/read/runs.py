@@ -110,8 +110,8 @@ class Run:
 
     def fact(self, key: str) -> str:
         """Returns the value of the fact `key` in provenance, or "" if the run has no such fact."""
-        found = self.provenance.get(key)
-        return found.value if found else ""
+        fact = self.provenance.get(key)
+        return fact.value if fact else ""
 
     def number(self, key: str) -> float | None:
         """Returns the value of the fact `key` in provenance if it is a number above zero, else None."""
@@ -175,7 +175,7 @@ def load(paths: Iterable[Path | str], step: progress.Step = progress.silent) -> 
     Errors: StoreError for a file that is not a complete store of our schema; NotComparable if two runs with one UUID
     have different contents.
     """
-    found: dict[str, Run] = {}
+    by_uuid: dict[str, Run] = {}
     files = list(map(Path, paths))
     sizes = [_size(path) for path in files]
     for number, path in enumerate(files):
@@ -184,13 +184,13 @@ def load(paths: Iterable[Path | str], step: progress.Step = progress.silent) -> 
             (count,) = connection.execute("SELECT count(*) FROM run").fetchone()
             for read, row in enumerate(connection.execute("SELECT * FROM run ORDER BY started_utc, uuid"), 1):
                 run = _read_run(connection, row, sessions, path)
-                known = found.setdefault(run.uuid, run)
+                known = by_uuid.setdefault(run.uuid, run)
                 if known is not run and known.columns != run.columns:
                     raise NotComparable(
                         f"run {run.uuid} has different contents in {known.source} and in {path}; use one of them"
                     )
                 step(sum(sizes[:number]) + sizes[number] * read / count, sum(sizes))
-    return sorted(found.values(), key=lambda run: (run.started_utc, run.uuid))
+    return sorted(by_uuid.values(), key=lambda run: (run.started_utc, run.uuid))
 
 
 def samples_of_ranks(wanted: Iterable[tuple[Run, str]]) -> Iterator[tuple[Run, dict[int, np.ndarray]]]:
@@ -200,7 +200,7 @@ def samples_of_ranks(wanted: Iterable[tuple[Run, str]]) -> Iterator[tuple[Run, d
     a time. It opens every store once, so it yields the runs store by store. Units: as in Samples.
     Errors: StoreError, also for a store that changed after load().
     """
-    for source, members in grouped(wanted, lambda each: each[0].source).items():
+    for source, members in grouped(wanted, lambda pair: pair[0].source).items():
         with store.open_readonly(source) as connection:
             for run, kind in members:
                 rows = connection.execute(
@@ -211,10 +211,10 @@ def samples_of_ranks(wanted: Iterable[tuple[Run, str]]) -> Iterator[tuple[Run, d
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Groups `items` by key(item). The groups, and the items within each group, keep the order of `items`."""
-    found: dict[Key, list[Item]] = {}
+    groups: dict[Key, list[Item]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def by_session(runs: Iterable[Run]) -> dict[str, list[Run]]:

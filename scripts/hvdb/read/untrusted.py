@@ -139,7 +139,7 @@ def _statements(script: str) -> Iterator[str]:
 @cache
 def columns(version: int = max(SCHEMAS)) -> dict[str, tuple[str, ...]]:
     """Returns table -> its columns, for the tables of a schema version. A table has equal columns in all versions."""
-    return {table: tuple(column[0] for column in found) for table, found in _layout(version).items()}
+    return {table: tuple(column[0] for column in rows) for table, rows in _layout(version).items()}
 
 
 @cache
@@ -174,7 +174,7 @@ def table_fault(connection: sqlite3.Connection, version: int, database: str = "m
     expressions. A collation is a fault, because it decides which texts are equal. Errors: DAMAGE.
     """
     known = _layout(version)
-    found = set()
+    present = set()
     for name, kind, page, sql in connection.execute(
         f"SELECT name, type, rootpage, sql FROM {database}.sqlite_schema"
     ).fetchall():
@@ -185,9 +185,9 @@ def table_fault(connection: sqlite3.Connection, version: int, database: str = "m
             return f"holds a {shown}, which schema version {version} does not have"
         if COLLATION.search(str(sql)):
             return f"its table '{name}' compares text by a collation of its own"
-        found.add(name)
+        present.add(name)
     for table, expected in known.items():
-        if table not in found:
+        if table not in present:
             return f"damaged: its table '{table}' is missing"
         if _columns(connection, database, table) != expected:
             return f"its table '{table}' lacks columns of schema version {version} or has others"

@@ -213,12 +213,12 @@ def _against_rules(connection: sqlite3.Connection, database: str, table: str) ->
         f"WHEN NOT coalesce({RULES[table][column].sql.format(c=column)}, 0) THEN '{column}'"
         for column in untrusted.columns()[table]
     )
-    found = connection.execute(
+    broken = connection.execute(
         f"SELECT wrong FROM (SELECT CASE {cases} END AS wrong FROM {database}.{table}) WHERE wrong IS NOT NULL LIMIT 1"
     ).fetchone()
-    if found is None:
+    if broken is None:
         return None
-    column = found[0]
+    column = broken[0]
     rule = RULES[table][column]
     number = f"CASE WHEN typeof({column}) IN ('integer', 'real') THEN {column} ELSE typeof({column}) END"
     (shown,) = connection.execute(
@@ -269,35 +269,31 @@ def _relations(connection: sqlite3.Connection, database: str) -> str | None:
             if first(f"SELECT 1 FROM {database}.{table} AS child " + orphan.format(parent, key)):
                 return f"a row of table '{table}' belongs to no {parent}"
     run = f"{database}.run AS run"
-    if found := first(
-        f"SELECT uuid, world_size, allocation_size FROM {run} WHERE world_size > allocation_size LIMIT 1"
-    ):
-        return "run {} has {} of {} ranks".format(*found)
+    if row := first(f"SELECT uuid, world_size, allocation_size FROM {run} WHERE world_size > allocation_size LIMIT 1"):
+        return "run {} has {} of {} ranks".format(*row)
     for table in ("rank", "sample"):
-        if found := first(
+        if row := first(
             f"SELECT uuid, child.rank, world_size FROM {database}.{table} AS child JOIN {run}"
             " ON run.uuid = child.run_uuid WHERE child.rank >= world_size LIMIT 1"
         ):
-            return "run {} has a rank {}, but {} ranks from 0 on".format(*found)
-    if found := first(
+            return "run {} has a rank {}, but {} ranks from 0 on".format(*row)
+    if row := first(
         f"SELECT uuid FROM {run} WHERE status = 'complete' AND step_seconds IS NULL AND NOT EXISTS"
         f" (SELECT 1 FROM {database}.sample AS s WHERE s.run_uuid = uuid AND s.kind = 'step_seconds' AND s.count > 0)"
         " LIMIT 1"
     ):
-        return f"run {found[0]} is complete and has no step time"
-    if found := first(
+        return f"run {row[0]} is complete and has no step time"
+    if row := first(
         f"SELECT run_uuid, rank, kind, count FROM {database}.sample"
         f" WHERE kind GLOB '*{REPLICATES_OF}' AND (rank <> 0 OR count <> {REPLICATES}) LIMIT 1"
     ):
-        return f"run {{}}, rank {{}}: {{}} has {{}} values; there are {REPLICATES}, of rank 0".format(*found)
-    if found := first(
-        f"SELECT uuid FROM {run} WHERE (step_seconds_low IS NULL) <> (step_seconds_high IS NULL) LIMIT 1"
-    ):
-        return f"run {found[0]}: step_seconds has one end of an interval only"
-    if found := first(
+        return f"run {{}}, rank {{}}: {{}} has {{}} values; there are {REPLICATES}, of rank 0".format(*row)
+    if row := first(f"SELECT uuid FROM {run} WHERE (step_seconds_low IS NULL) <> (step_seconds_high IS NULL) LIMIT 1"):
+        return f"run {row[0]}: step_seconds has one end of an interval only"
+    if row := first(
         f"SELECT run_uuid, component FROM {database}.decomposition WHERE (low IS NULL) <> (high IS NULL) LIMIT 1"
     ):
-        return "run {}: {} has one end of an interval only".format(*found)
+        return "run {}: {} has one end of an interval only".format(*row)
     return None
 
 
@@ -350,8 +346,8 @@ def _collectives(connection: sqlite3.Connection, database: str) -> str | None:
         (samples, "cell.seq IS NULL", "there are samples, and no cell"),
         (samples, "sample.count <> cell.samples", "the cell has another number of samples"),
     ):
-        if found := connection.execute(f"SELECT session_uuid, seq FROM {source} WHERE {wrong} LIMIT 1").fetchone():
-            return "session {}, cell {}: {}".format(*found, words)
+        if row := connection.execute(f"SELECT session_uuid, seq FROM {source} WHERE {wrong} LIMIT 1").fetchone():
+            return "session {}, cell {}: {}".format(*row, words)
     rows = connection.execute(f"SELECT session_uuid, seq, kind, data FROM {database}.coll_sample")
     return _packed(rows, "session {}, cell {}")
 

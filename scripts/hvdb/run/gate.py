@@ -97,8 +97,8 @@ def measured(db: Path, plan: Plan) -> tuple[list[Cell], int]:
 
 
 def _require_one_program(cell: Cell) -> None:
-    for side, found in (("a", cell.a), ("b", cell.b)):
-        if len({run.fact("build.binary_hash") for run in found}) > 1:
+    for side, measured in (("a", cell.a), ("b", cell.b)):
+        if len({run.fact("build.binary_hash") for run in measured}) > 1:
             raise NotComparable(
                 f"cell {cell.name}: the program of side {side} was rebuilt since the first pair; begin anew with "
                 "another --db"

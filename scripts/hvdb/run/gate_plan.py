@@ -54,19 +54,19 @@ def read(text: str) -> Plan:
     try:
         if len(text) > MAX_TEXT_LENGTH:
             raise ValueError("too long")
-        found = json.loads(text)
-        tolerances = found["thresholds"]
+        document = json.loads(text)
+        tolerances = document["thresholds"]
         plan = Plan(
-            a=str(found["a"]),
-            b=str(found["b"]),
-            launch=str(found["launch"]),
-            cells={str(name): str(options) for name, options in found["cells"].items()},
+            a=str(document["a"]),
+            b=str(document["b"]),
+            launch=str(document["launch"]),
+            cells={str(name): str(options) for name, options in document["cells"].items()},
             thresholds=Thresholds(
                 thresholds.tolerated(tolerances["default"]), thresholds.rules(tolerances["rules"], "slowdown")
             ),
-            looks=tuple(map(int, found["looks"])),
-            seconds=float(found["seconds"]),
-            seed=int(found["seed"]),
+            looks=tuple(map(int, document["looks"])),
+            seconds=float(document["seconds"]),
+            seed=int(document["seed"]),
         )
         ascending = plan.looks and plan.looks[0] > 0 and list(plan.looks) == sorted(set(plan.looks))
         if not (plan.cells and ascending and plan.looks[-1] <= MAX_PAIRS and plan.text() == text):
@@ -127,6 +127,6 @@ def outcomes(plan: Plan, cells: Sequence[Cell]) -> list[Outcome]:
         )
     used = {name: sides.first(by_name[name], judged[name].observations[0]) for name in plan.cells}
     return [
-        verdict_report.outcome(cell, judged[name], plan.thresholds.rule(cell.a[0]).reason)
+        verdict_report.outcome_of(cell, judged[name], plan.thresholds.rule(cell.a[0]).reason)
         for name, cell in used.items()
     ]

@@ -78,13 +78,13 @@ _INPUTS: dict[str, Callable[[Line], str]] = {
 }
 
 
-def others(claim: Claim, cells: Sequence[Cell], found: Sequence[Line], device: str) -> list[str]:
+def others(claim: Claim, cells: Sequence[Cell], lines: Sequence[Line], device: str) -> list[str]:
     """Returns a line for each measured efficiency of the claim's networks that is no test of the claim.
 
     Each line gives the reason.
     """
-    used = {line.run_ids for line in found}
-    points = claims.points_of(claim, [line.point for line in found])
+    used = {line.run_ids for line in lines}
+    points = claims.points_of(claim, [line.point for line in lines])
     said = []
     for cell in cells:
         if cell.kind != "full" or cell.efficiency is None or cell.model not in claim.models or cell.run_ids in used:
@@ -103,9 +103,9 @@ def others(claim: Claim, cells: Sequence[Cell], found: Sequence[Line], device: s
     return said
 
 
-def text(claim: Claim, found: Sequence[Line], notes: Sequence[str], left_out: Sequence[str], options: Options) -> str:
+def text(claim: Claim, lines: Sequence[Line], notes: Sequence[str], left_out: Sequence[str], options: Options) -> str:
     """Returns the whole text. Its first lines say which commands to run."""
-    verdict = claims.overall(found, claim.gpus)
+    verdict = claims.overall(lines, claim.gpus)
     edge = "at least" if options.at_least else "within"
     out = [
         f"To put this claim to the test on {claim.gpus} GPUs (128 nodes x 4; docs/campaigns.md has other sites):",
@@ -114,7 +114,7 @@ def text(claim: Claim, found: Sequence[Line], notes: Sequence[str], left_out: Se
         f"Claim: {claim.text}",
         f"Sources: {printable.terminal(data.named(data.PUBLISHED))}",
         "",
-        tables.text_table(HEADER, [_row(line) for line in found]),
+        tables.text_table(HEADER, [_row(line) for line in lines]),
         "",
         f"reproduced: the 95 % interval over jobs (at least {MIN_SESSIONS}) lies {edge} the claim's rounding and "
         f"{100 * options.margin:g} points of margin.",
@@ -131,11 +131,11 @@ def text(claim: Claim, found: Sequence[Line], notes: Sequence[str], left_out: Se
     out += [f"  {formula}" for formula in ring_model.FORMULA]
     out += [f"  share = {options.backward_share:.3f}; S: fp32 gradients; B: line rate of a node's link"]
     out += ["  A claim below its range: the link was slower than its line rate (as TCP often is), or more cost time."]
-    out += [tables.text_table(tuple(_INPUTS), tables.rows(_INPUTS, [line for line in found if line.deciding]))]
+    out += [tables.text_table(tuple(_INPUTS), tables.rows(_INPUTS, [line for line in lines if line.deciding]))]
     if notes:
         out += ["", "Measured here, but no test of the claim:", *(f"  {printable.terminal(note)}" for note in notes)]
     out += [f"left out: {printable.terminal(line)}" for line in left_out]
-    judged = [line for line in found if line.deciding and line.point.gpus == claim.gpus]
+    judged = [line for line in lines if line.deciding and line.point.gpus == claim.gpus]
     count = sum(line.measured is not None for line in judged)
     out += ["", f"{claim.name}: {verdict} ({count} of {len(judged)} networks measured on {claim.gpus} GPUs)"]
     return "\n".join(out)
@@ -143,7 +143,7 @@ def text(claim: Claim, found: Sequence[Line], notes: Sequence[str], left_out: Se
 
 def document(
     claim: Claim,
-    found: Sequence[Line],
+    lines: Sequence[Line],
     notes: Sequence[str],
     left_out: Sequence[str],
     options: Options,
@@ -151,7 +151,7 @@ def document(
 ) -> dict:
     """Returns the contents of text() as plain data. Units: efficiencies 0..1, seconds, Gbit/s, images/s."""
     rows = []
-    for line in found:
+    for line in lines:
         row = dataclasses.asdict(line)
         row["band"] = claims.band(line.point, options)
         rows.append(row)
@@ -164,5 +164,5 @@ def document(
         "lines": rows,
         "other_measurements": list(notes),
         "left_out": list(left_out),
-        "verdict": claims.overall(found, claim.gpus),
+        "verdict": claims.overall(lines, claim.gpus),
     }

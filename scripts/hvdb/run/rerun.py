@@ -79,9 +79,9 @@ def find_program(named: Path | None = None) -> Path:
             raise HvdbError(f"--program: no program at {named}: run scripts/build, or name another")
         return named.absolute()
     own = data.hvd_bench()
-    for found in (os.environ.get("HVD_BENCH"), own and shutil.which(own), shutil.which(data.BENCH)):
-        if found:
-            return Path(found).absolute()
+    for program in (os.environ.get("HVD_BENCH"), own and shutil.which(own), shutil.which(data.BENCH)):
+        if program:
+            return Path(program).absolute()
     built = f"at {own}" if own else f"beside {data.called('rerun')}"
     raise HvdbError(f"no {data.BENCH} {built} or on the PATH: build or install it, or name one: --program")
 

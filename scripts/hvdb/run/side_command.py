@@ -67,7 +67,7 @@ def parse(text: str, name: str) -> Side:
     elif words and not words[0].startswith("-"):
         program = _program(words.pop(0), name)
     chosen = [f"commit:{commit}"] if commit else [str(program)] if program else []
-    settings = [*(f"{key}={value}" for key, value in variables.items()), *(f"module:{each}" for each in modules)]
+    settings = [*(f"{key}={value}" for key, value in variables.items()), *(f"module:{module}" for module in modules)]
     text = shlex.join([*settings, *chosen, *words])
     return Side(text, variables, tuple(modules), commit, program, require_options(words, name))
 

@@ -149,12 +149,12 @@ def exposed_communication(evidence: Evidence) -> str | None:
 
 def slow_ranks(evidence: Evidence) -> str | None:
     """Reports a rank or node that is slower than the other ranks or nodes, or step times that vary on all ranks."""
-    found = evidence.examined.findings if evidence.examined else None
-    if found and (found.slow_nodes or found.slow_ranks):
+    findings = evidence.examined.findings if evidence.examined else None
+    if findings and (findings.slow_nodes or findings.slow_ranks):
         said = rank_report.conclusions(evidence.examined, rank_report.THRESHOLD)[0]
         return f"{said}: look at that machine first ({data.called('ranks')} shows every rank)"
     part = _part(evidence.run, "stragglers")
-    if part is None or found is None or found.unclear_ranks:
+    if part is None or findings is None or findings.unclear_ranks:
         return None
     return (
         f"waiting for stragglers is {share(part)} of the step, and no rank is slow all the time: steps vary on every "
@@ -210,13 +210,13 @@ def unexplained(evidence: Evidence) -> str | None:
 
 def wide_interval(evidence: Evidence) -> str | None:
     """Reports an efficiency with a wide interval."""
-    found = evidence.cell.efficiency
-    if found is None or found.low is None or found.high is None or found.high - found.low < WIDE:
+    reached = evidence.cell.efficiency
+    if reached is None or reached.low is None or reached.high is None or reached.high - reached.low < WIDE:
         return None
     more = "many sessions" if evidence.cell.sessions >= bootstrap.MIN_SESSIONS else "long (--max-time)"
     return (
-        f"the interval of the efficiency is {100 * (found.high - found.low):.1f} points wide: measure four times as "
-        f"{more}, which halves it, or on a quieter machine"
+        f"the interval of the efficiency is {100 * (reached.high - reached.low):.1f} points wide: measure four times "
+        f"as {more}, which halves it, or on a quieter machine"
     )
 
 

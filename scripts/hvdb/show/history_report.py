@@ -45,7 +45,7 @@ class Report:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        return [each.judgement.verdict for each in self.outcomes if each.judgement]
+        return [outcome.judgement.verdict for outcome in self.outcomes if outcome.judgement]
 
     @property
     def exit_code(self) -> int:
@@ -101,8 +101,8 @@ def number(value: float) -> str:
     return f"{value:.{max(0, 3 - math.floor(math.log10(value)))}f}"
 
 
-def _row(each: Outcome) -> tuple[str, ...]:
-    series, judged, known = each.series, each.judged, each.judgement
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    series, judged, known = outcome.series, outcome.judged, outcome.judgement
     begin = (series.name, when(series.runs[0]))
     if judged is None or known is None:
         count = len(series.runs)
@@ -123,7 +123,7 @@ def _row(each: Outcome) -> tuple[str, ...]:
 
 def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
     """Returns one tuple of strings per series, in the order of header()."""
-    return [_row(each) for each in outcomes]
+    return [_row(outcome) for outcome in outcomes]
 
 
 def opening(differences: Sequence[Difference]) -> str:
@@ -157,16 +157,16 @@ def expectation(entry: Expected) -> str:
     return f"expected since {entry.since}: {entry.reason}{f' (accepted {entry.accepted})' if entry.accepted else ''}"
 
 
-def details(each: Outcome) -> list[str]:
+def details(outcome: Outcome) -> list[str]:
     """Returns lines about one series: why it was opened, expected changes, change points, the reason of its verdict."""
-    series, known = each.series, each.judgement
+    series, known = outcome.series, outcome.judgement
     lines = []
     lines += [] if series.opened is None else [f"a new series: {opening(series.opened)}"]
     lines += [expectation(entry) for index in sorted(series.begins) for entry in series.begins[index]]
-    lines += [_change(series, change) for change in each.changes or []]
+    lines += [_change(series, change) for change in outcome.changes or []]
     if known is None:
         return lines
-    lines += [f"threshold: {each.reason}"] if each.reason else []
+    lines += [f"threshold: {outcome.reason}"] if outcome.reason else []
     if known.verdict is Verdict.INCONCLUSIVE:
         lines.append(f"INCONCLUSIVE: {_why(known)}")
     if math.isfinite(known.slowdown_high) and known.slowdown_high < 0:
@@ -185,9 +185,9 @@ def without_ruptures() -> str:
 def text(report: Report) -> str:
     """Returns the report for a terminal, made printable."""
     lines = ["", *notes(report.metric)]
-    for each in report.outcomes:
-        about = details(each)
-        lines += ["", f"{each.series.name}, since {when(each.series.runs[0])}:"] if about else []
+    for outcome in report.outcomes:
+        about = details(outcome)
+        lines += ["", f"{outcome.series.name}, since {when(outcome.series.runs[0])}:"] if about else []
         lines += [f"  {line}" for line in about]
     lines += ["", *report.notes]
     lines += [] if change_points.available() else [without_ruptures()]
@@ -215,25 +215,25 @@ def _judgement(series: Series, index: int, known: Judgement, reason: str) -> dic
     }
 
 
-def _changes(each: Outcome) -> list[dict[str, Any]] | None:
-    if each.changes is None:
+def _changes(outcome: Outcome) -> list[dict[str, Any]] | None:
+    if outcome.changes is None:
         return None
-    found = []
-    for change in each.changes:
-        run = each.series.runs[change.index]
+    rows = []
+    for change in outcome.changes:
+        run = outcome.series.runs[change.index]
         value, low, high = change.growth
         where = {"run": run.uuid, "started_utc": run.started_utc}
-        found.append({**where, "growth": value, "low": finite(low), "high": finite(high)})
-    return found
+        rows.append({**where, "growth": value, "low": finite(low), "high": finite(high)})
+    return rows
 
 
-def _series(each: Outcome) -> dict[str, Any]:
-    series = each.series
+def _series(outcome: Outcome) -> dict[str, Any]:
+    series = outcome.series
     return {
         "series": series.name,
         "fingerprint": series.runs[0].fingerprint,
         "closed": series.closed,
-        "opened": None if series.opened is None else [dataclasses.asdict(each) for each in series.opened],
+        "opened": None if series.opened is None else [dataclasses.asdict(difference) for difference in series.opened],
         "sessions": [
             {"run": run.uuid, "started_utc": run.started_utc, "value": series.figure(cost)}
             for run, cost in zip(series.runs, series.costs, strict=True)
@@ -243,10 +243,10 @@ def _series(each: Outcome) -> dict[str, Any]:
             for index in sorted(series.begins)
             for entry in series.begins[index]
         ],
-        "change_points": _changes(each),
+        "change_points": _changes(outcome),
         "judgement": None
-        if each.judged is None or each.judgement is None
-        else _judgement(series, each.judged, each.judgement, each.reason),
+        if outcome.judged is None or outcome.judgement is None
+        else _judgement(series, outcome.judged, outcome.judgement, outcome.reason),
     }
 
 
@@ -258,7 +258,7 @@ def json_text(report: Report) -> str:
         "metric": report.metric,
         "exit_code": report.exit_code,
         "alpha": verdict.ALPHA,
-        "series": [_series(each) for each in report.outcomes],
+        "series": [_series(outcome) for outcome in report.outcomes],
         "notes": list(report.notes),
     }
     return json.dumps(document, indent=2, allow_nan=False) + "\n"

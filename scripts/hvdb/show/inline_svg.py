@@ -30,8 +30,8 @@ _DROPPED = ("metadata", "style")
 
 
 def _page_style(style: str) -> str:
-    style = _COLOUR.sub(lambda found: COLOURS[found[0]], style)
-    return _FONT.sub(lambda found: f"{found[0]}, {'monospace' if found[1] else 'Verdana, sans-serif'}", style)
+    style = _COLOUR.sub(lambda match: COLOURS[match[0]], style)
+    return _FONT.sub(lambda match: f"{match[0]}, {'monospace' if match[1] else 'Verdana, sans-serif'}", style)
 
 
 def embedded(svg: str, about: str, prefix: str) -> str:
@@ -61,7 +61,7 @@ def embedded(svg: str, about: str, prefix: str) -> str:
             elif name in _PLACES:
                 element.set(name, _LONG_NUMBER.sub(r"\1", value))
             if name in ("style", "clip-path", "fill"):
-                element.set(name, _TARGET.sub(lambda found: f"url(#{renamed(found[1])})", element.get(name)))
+                element.set(name, _TARGET.sub(lambda match: f"url(#{renamed(match[1])})", element.get(name)))
     for element in root.iter():
         name = element.attrib.pop("id", None)
         if name in numbered:

@@ -38,19 +38,19 @@ class _Panel:
 
     def __init__(self, axes: Axes, outcomes: Sequence[Outcome]) -> None:
         self.axes = axes
-        runs = sorted((run for each in outcomes for run in each.series.runs), key=moment)
+        runs = sorted((run for outcome in outcomes for run in outcome.series.runs), key=moment)
         self.places = {run.uuid: place for place, run in enumerate(runs)}
         self.noted = 0
-        for number, each in enumerate(outcomes):
-            self._series(each, number)
+        for number, outcome in enumerate(outcomes):
+            self._series(outcome, number)
         self._dates(runs)
         axes.set_title(printable.label(outcomes[0].series.name))
         metric = outcomes[0].series.metric
         axes.set_ylabel("images/s" if metric == COST else "efficiency, %")
         axes.legend(loc="center left", bbox_to_anchor=(1.005, 0.5), handletextpad=0.4)
 
-    def _series(self, each: Outcome, number: int) -> None:
-        series = each.series
+    def _series(self, outcome: Outcome, number: int) -> None:
+        series = outcome.series
         at = np.array([self.places[run.uuid] for run in series.runs])
         figures = np.array([series.figure(cost) for cost in series.costs])
         colour, marker = SERIES_LOOKS[number % len(SERIES_LOOKS)]
@@ -61,9 +61,9 @@ class _Panel:
             self._mark(at[0], f"new series: {keys}", figure.INK, "-")
         for index, entries in sorted(series.begins.items()):
             self._mark(at[index], f"expected: {entries[-1].reason}", figure.MUTED, ":")
-        for change in each.changes or []:
+        for change in outcome.changes or []:
             self._mark(at[change.index], f"cost {history_report.percent(change.growth[0])} %", figure.VERMILION, "--")
-        self._judged(each, at, figures)
+        self._judged(outcome, at, figures)
 
     def _mark(self, place: int, words: str, colour: str, line: str) -> None:
         self.axes.axvline(place - 0.5, color=colour, linestyle=line, linewidth=1)
@@ -84,8 +84,8 @@ class _Panel:
             )
         self.noted += 1
 
-    def _judged(self, each: Outcome, at: np.ndarray, figures: np.ndarray) -> None:
-        known, index, series = each.judgement, each.judged, each.series
+    def _judged(self, outcome: Outcome, at: np.ndarray, figures: np.ndarray) -> None:
+        known, index, series = outcome.judgement, outcome.judged, outcome.series
         if known is None or index is None:
             return
         colour, marker = VERDICT_LOOKS[known.verdict]
@@ -112,7 +112,7 @@ class _Panel:
 
 def draw(outcomes: Sequence[Outcome], path: Path) -> Path:
     """Writes the figure to `path` (.png or .svg) and returns `path`. Errors: those of figure.save()."""
-    panels = grouped(outcomes, lambda each: each.series.name)
+    panels = grouped(outcomes, lambda outcome: outcome.series.name)
     height = HEAD + FOOT + PANEL_HEIGHT * len(panels)
     fig, axes = figure.new(len(panels), 1, WIDTH, height)
     fig.subplots_adjust(left=0.075, right=0.83, top=1 - HEAD / height, bottom=FOOT / height, hspace=0.42)
@@ -123,5 +123,5 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> Path:
         "Sessions in the order of time",
         "a session each point; dashed: a change point, by how much the cost per image grew; dotted: an expected change",
     )
-    runs = sorted((run for each in outcomes for run in each.series.runs), key=moment)
+    runs = sorted((run for outcome in outcomes for run in outcome.series.runs), key=moment)
     return figure.save(fig, path, "hvd_bench: history", [run.uuid for run in runs])

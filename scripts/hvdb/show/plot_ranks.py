@@ -106,10 +106,10 @@ def _intervals(axes: Axes, picture: Picture, findings: Findings, looks: dict[str
     few = len(order) <= MAX_NAMED
     for name, ranks in looks.items():
         colour, marker = LOOKS[name]
-        found = [findings.ranks[rank] for rank in ranks]
+        shown = [findings.ranks[rank] for rank in ranks]
         at = [places[rank] for rank in ranks]
-        axes.hlines(at, [100 * f.low for f in found], [100 * f.high for f in found], color=colour, alpha=0.6)
-        axes.plot([100 * f.slower for f in found], at, marker, color=colour, markersize=5 if few else 3, label=name)
+        axes.hlines(at, [100 * f.low for f in shown], [100 * f.high for f in shown], color=colour, alpha=0.6)
+        axes.plot([100 * f.slower for f in shown], at, marker, color=colour, markersize=5 if few else 3, label=name)
     axes.axvline(0, color=figure.MUTED, linewidth=0.8)
     axes.axvline(100 * picture.threshold, color=figure.INK, linewidth=0.8, linestyle="--")
     margin = 0.5 + 0.015 * len(order)

@@ -65,7 +65,7 @@ def labels(panels: Sequence[Sequence[dict]]) -> list[list[str]]:
     The name is made of the compute type and of the properties in which the curves of any panel differ. Within a panel
     all names differ. Curves of different panels with one name have the same values of these properties.
     """
-    differing = [name for name in DISTINCTIONS if any(len({one[name] for one in panel}) > 1 for panel in panels)]
+    differing = [name for name in DISTINCTIONS if any(len({curve[name] for curve in panel}) > 1 for panel in panels)]
 
     def label(configuration: dict) -> str:
         words = [configuration["compute_type"], *(DISTINCTIONS[name](configuration[name]) for name in differing)]
@@ -205,15 +205,15 @@ def draw(cells: Sequence[Cell], points: Sequence[PublishedPoint], path: Path) ->
     models = list(dict.fromkeys(cell.model for cell in cells))
     beside = [p for p in points if p.model in models and p.setup in PUBLISHED_SERIES]
     highest = max([cell.ranks for cell in cells] + [p.gpus for p in beside])
-    found = [list(_curves([cell for cell in cells if cell.model == model]).values()) for model in models]
-    names = labels([[curve[0].configuration for curve in curves] for curves in found])
+    panels = [list(_curves([cell for cell in cells if cell.model == model]).values()) for model in models]
+    names = labels([[curve[0].configuration for curve in curves] for curves in panels])
     style = styles(name for panel in names for name in panel)
     bottom, top = efficiency_axis(cells, beside)
     width = max(6.6, 3.7 * len(models) + 0.4)
     height = HEAD_INCHES + PANELS_INCHES + TICKS_INCHES + FOOTER_INCHES
     fig, axes = figure.new(2, len(models), width, height, sharex=True, sharey="row")
     for column, model in enumerate(models):
-        curves = dict(zip(names[column], found[column], strict=True))
+        curves = dict(zip(names[column], panels[column], strict=True))
         own = [p for p in points if p.model == model]
         _rates(axes[0][column], curves, style, own, highest)
         _efficiencies(axes[1][column], curves, style, own, highest, top)

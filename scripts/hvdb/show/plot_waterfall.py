@@ -52,10 +52,10 @@ def amount(percent: float, milliseconds: float) -> str:
 
 def reached_text(part: Component) -> str:
     """Returns the efficiency as text: `97.6 %`, or in short lines that it is not resolved."""
-    found = Estimate(part.fraction, part.low, part.high)
-    if efficiency.resolved(found):
+    reached = Estimate(part.fraction, part.low, part.high)
+    if efficiency.resolved(reached):
         return f"{100 * part.fraction:.1f} %"
-    return "\n".join(textwrap.wrap(efficiency.unresolved(found), 13))
+    return "\n".join(textwrap.wrap(efficiency.unresolved(reached), 13))
 
 
 def tick(component: str) -> str:

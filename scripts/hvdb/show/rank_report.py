@@ -21,10 +21,10 @@ HEADER = ("rank", "host", "node", "device", "ms", f"slower % [{100 * CONFIDENCE:
 
 def verdict(examined: Examined, rank: int) -> str:
     """Returns one or two words about `rank`, for a column of the table."""
-    found = examined.findings
-    if examined.hosts and examined.hosts[rank] in found.slow_nodes:
+    findings = examined.findings
+    if examined.hosts and examined.hosts[rank] in findings.slow_nodes:
         return "slow node"
-    return "slow" if rank in found.slow_ranks else "unclear" if rank in found.unclear_ranks else "ok"
+    return "slow" if rank in findings.slow_ranks else "unclear" if rank in findings.unclear_ranks else "ok"
 
 
 def short(host: str) -> str:
@@ -97,7 +97,7 @@ def _some(lines: Sequence[str], what: str) -> list[str]:
 
 def conclusions(examined: Examined, threshold: float) -> list[str]:
     """Returns the lines below the table, which say which ranks are slow or may be slow, or that no rank is slow."""
-    found = examined.findings
+    findings = examined.findings
 
     def name(rank: int) -> str:
         where = [f"host {short(examined.hosts[rank])}"] if examined.hosts else []
@@ -105,24 +105,24 @@ def conclusions(examined: Examined, threshold: float) -> list[str]:
 
     nodes = [
         f"all {examined.hosts.count(host)} ranks of node {short(host)} are slow: "
-        f"the node is {amount(found.nodes[host])} slower than the median of the other nodes"
-        for host in found.slow_nodes
+        f"the node is {amount(findings.nodes[host])} slower than the median of the other nodes"
+        for host in findings.slow_nodes
     ]
     slow = [
-        f"{name(rank)} is {amount(found.ranks[rank])} slower than the median of the other ranks"
-        for rank in found.slowest_first
-        if rank in found.slow_ranks
+        f"{name(rank)} is {amount(findings.ranks[rank])} slower than the median of the other ranks"
+        for rank in findings.slowest_first
+        if rank in findings.slow_ranks
     ]
     unclear = [
-        f"{name(rank)} may be slow, by {amount(found.ranks[rank])}: {_doubt(found.ranks[rank], threshold)}"
-        for rank in found.slowest_first
-        if rank in found.unclear_ranks
+        f"{name(rank)} may be slow, by {amount(findings.ranks[rank])}: {_doubt(findings.ranks[rank], threshold)}"
+        for rank in findings.slowest_first
+        if rank in findings.unclear_ranks
     ]
     said = [*_some(nodes, "nodes"), *_some(slow, "slow ranks"), *_some(unclear, "ranks that may be slow")]
     if said:
         return said
     nobody = f"no rank is slower than the others by {100 * threshold:g} % or more"
-    reach = max(finding.high for finding in found.ranks)
+    reach = max(finding.high for finding in findings.ranks)
     return [
         nobody if reach < threshold else f"{nobody}, as far as can be told: intervals reach up to {100 * reach:.1f} %"
     ]

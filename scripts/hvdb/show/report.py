@@ -40,13 +40,13 @@ class Measured:
 
     @property
     def subjects(self) -> list[Cell]:
-        found: dict[tuple, Cell] = {}
+        subjects: dict[tuple, Cell] = {}
         for cell in self.cells:
             key = tuple(cell.configuration.values())
-            known = found.get(key)
+            known = subjects.get(key)
             if known is None or (cell.kind == "full", cell.ranks) >= (known.kind == "full", known.ranks):
-                found[key] = cell
-        return list(found.values())
+                subjects[key] = cell
+        return list(subjects.values())
 
     def newest(self, cell: Cell) -> Run:
         """Returns the newest of the cell's runs whose phase is `cell.kind`."""
@@ -65,7 +65,7 @@ Ranks = Mapping[str, Examined | HvdbError]
 
 
 def _evidence(measured: Measured, ranks: Ranks) -> list[Evidence]:
-    found = []
+    evidence = []
     for cell in measured.subjects:
         if cell.kind != "full":
             continue
@@ -77,8 +77,8 @@ def _evidence(measured: Measured, ranks: Ranks) -> list[Evidence]:
             if other.phase == "full" and [other.columns[column] for column in REDUCTION_COLUMNS] == kind
         ]
         examined = ranks.get(run.uuid)
-        found.append(Evidence(run, cell, peers, examined if isinstance(examined, Examined) else None))
-    return found
+        evidence.append(Evidence(run, cell, peers, examined if isinstance(examined, Examined) else None))
+    return evidence
 
 
 def _largest_loss(run: Run) -> str:
@@ -146,7 +146,7 @@ def _answers(parts: Sequence[Measured]) -> Section:
 
 
 def _next(evidence: Sequence[Evidence]) -> Section:
-    lines = [line for one in evidence for line in advice.advise(one)]
+    lines = [line for item in evidence for line in advice.advise(item)]
     nothing = (
         "Nothing stands out: no resolved part of the step and no other measured figure calls for anything."
         if evidence
@@ -246,8 +246,8 @@ def _waterfall(measured: Measured, title: str) -> list[Section]:
 def _stands_out(examined: Examined | HvdbError) -> bool:
     if isinstance(examined, HvdbError):
         return False
-    found = examined.findings
-    return bool(found.slow_nodes or found.slow_ranks or found.unclear_ranks)
+    findings = examined.findings
+    return bool(findings.slow_nodes or findings.slow_ranks or findings.unclear_ranks)
 
 
 def _ranks_of(run: Run, examined: Examined | HvdbError, *, drawn: bool) -> Section:
@@ -274,15 +274,19 @@ def _ranks_of(run: Run, examined: Examined | HvdbError, *, drawn: bool) -> Secti
 
 
 def _ranks(parts: Sequence[Measured], ranks: Ranks) -> list[Section]:
-    examined = [(run, ranks[run.uuid]) for one in parts for _, run in one.reducing if run.uuid in ranks]
+    examined = [(run, ranks[run.uuid]) for measured in parts for _, run in measured.reducing if run.uuid in ranks]
     if not examined:
         return []
     how = (
         "Own work of the ranks (forward and backward, which wait for nobody) in the newest run on the most ranks of "
         f"each configuration; {data.called('ranks')} examines the others."
     )
-    shown = [run.uuid for run, one in examined if _stands_out(one)][:MAX_HEAT_MAPS]
-    return [Section("Ranks", [Paragraph(how)], [_ranks_of(run, one, drawn=run.uuid in shown) for run, one in examined])]
+    shown = [run.uuid for run, result in examined if _stands_out(result)][:MAX_HEAT_MAPS]
+    return [
+        Section(
+            "Ranks", [Paragraph(how)], [_ranks_of(run, result, drawn=run.uuid in shown) for run, result in examined]
+        )
+    ]
 
 
 def _lead(runs: Sequence[Run], parts: Sequence[Measured]) -> str:
@@ -294,33 +298,35 @@ def _lead(runs: Sequence[Run], parts: Sequence[Measured]) -> str:
         f"{runs[0].started_utc} to {runs[-1].started_utc} (UTC)"
     )
     machines = [
-        f"on {one.system.description}" if len(parts) == 1 else f"system {one.system.letter}: {one.system.description}"
-        for one in parts
+        f"on {measured.system.description}"
+        if len(parts) == 1
+        else f"system {measured.system.letter}: {measured.system.description}"
+        for measured in parts
     ]
     return "; ".join([told, *machines]) + "."
 
 
 def document(
-    found: Sequence[Run], selection: Selection, parts: Sequence[Measured], ranks: Ranks, profiled: Sequence[Run]
+    stored: Sequence[Run], selection: Selection, parts: Sequence[Measured], ranks: Ranks, profiled: Sequence[Run]
 ) -> Document:
     """Returns the report.
 
-    found: all runs of the stores, which the report lists. selection: the runs that count. parts: the selected runs by
+    stored: all runs of the stores, which the report lists. selection: the runs that count. parts: the selected runs by
     system. ranks: UUID of a run -> the comparison of its ranks. profiled: runs whose operations may be shown.
     """
-    evidence = [one for measured in parts for one in _evidence(measured, ranks)]
+    evidence = [item for measured in parts for item in _evidence(measured, ranks)]
     sections = [_answers(parts), _next(evidence)]
     for measured in parts:
-        of = f", system {measured.system.letter}" if len(parts) > 1 else ""
-        sections.append(_scaling(measured, f"Scaling efficiency{of}"))
-        sections += _waterfall(measured, f"Where the step time goes{of}")
+        which = f", system {measured.system.letter}" if len(parts) > 1 else ""
+        sections.append(_scaling(measured, f"Scaling efficiency{which}"))
+        sections += _waterfall(measured, f"Where the step time goes{which}")
     sections += _ranks(parts, ranks)
     sections += report_facts.operations(profiled)
-    sections += report_facts.timelines(found)
-    sections += report_facts.differences([one.system for one in parts])
+    sections += report_facts.timelines(stored)
+    sections += report_facts.differences([measured.system for measured in parts])
     sections += report_facts.memory(selection.runs)
-    records = report_facts.runs(found)
+    records = report_facts.runs(stored)
     left_out = bullets([f"Left out of all figures above: {line}" for line in selection.left_out])
     sections.append(Section(records.title, [*left_out, *records.blocks]))
-    sections += [report_facts.provenance(found), report_facts.commands(found)]
-    return Document("hvd_bench report", _lead(found, parts), sections)
+    sections += [report_facts.provenance(stored), report_facts.commands(stored)]
+    return Document("hvd_bench report", _lead(stored, parts), sections)

@@ -76,9 +76,9 @@ def _profile(run: Run, *, with_figure: bool) -> Section:
     )
 
 
-def operations(found: Sequence[Run]) -> list[Section]:
+def operations(runs: Sequence[Run]) -> list[Section]:
     """Shows the newest profile of each network, beside the bounds of the device if the bounds are known."""
-    profiled = layer_profile.newest(found)
+    profiled = layer_profile.newest(runs)
     if not profiled:
         return []
     parts = [_profile(run, with_figure=place < MAX_PROFILES) for place, run in enumerate(profiled)]
@@ -99,9 +99,9 @@ def _timeline(command_line: str) -> str | None:
     return None
 
 
-def timelines(found: Sequence[Run]) -> list[Section]:
+def timelines(runs: Sequence[Run]) -> list[Section]:
     """Lists the names of the trace files. The names may come from a stranger, so they are shown as plain text."""
-    named = {run.session_uuid: (run, _timeline(run.session["command_line"])) for run in found}
+    named = {run.session_uuid: (run, _timeline(run.session["command_line"])) for run in runs}
     rows = [(run.short_id, name(run), file) for run, file in named.values() if file]
     if not rows:
         return []
@@ -112,20 +112,20 @@ def timelines(found: Sequence[Run]) -> list[Section]:
     return [Section("Timelines", [Paragraph(how), Table(("run", "model", "file"), rows, first_is_code=True)])]
 
 
-def differences(found: Sequence[System]) -> list[Section]:
+def differences(compared: Sequence[System]) -> list[Section]:
     """Lists the differences between the first system and each of the other systems."""
     parts = []
-    for other in found[1:]:
-        one, two, differing = systems.differences(found[0], other)
+    for other in compared[1:]:
+        first, second, differing = systems.differences(compared[0], other)
         rows = [
             (d.key, "yes" if d.in_fingerprint else "", d.first or "(none)", d.second or "(none)") for d in differing
         ]
-        header = ("fact", "can change the result", f"system {found[0].letter}", f"system {other.letter}")
+        header = ("fact", "can change the result", f"system {compared[0].letter}", f"system {other.letter}")
         parts.append(
             Section(
-                f"Systems {found[0].letter} and {other.letter}",
+                f"Systems {compared[0].letter} and {other.letter}",
                 [
-                    Paragraph(f"By runs {one.short_id} and {two.short_id}, the most alike of the two systems."),
+                    Paragraph(f"By runs {first.short_id} and {second.short_id}, the most alike of the two systems."),
                     Table(header, rows, first_is_code=True),
                 ],
             )
@@ -133,10 +133,10 @@ def differences(found: Sequence[System]) -> list[Section]:
     return [Section("What differs between the systems", (), parts)] if parts else []
 
 
-def memory(found: Sequence[Run]) -> list[Section]:
+def memory(runs: Sequence[Run]) -> list[Section]:
     """Lists, for each run, the rank whose peak of memory lies highest above the rank's own baseline."""
     rows = []
-    for run in found:
+    for run in runs:
         known = [rank for rank in run.ranks if rank["planned_bytes"] and rank["peak_bytes"]]
         if not known:
             continue
@@ -176,16 +176,16 @@ _RUNS: dict[str, Callable[[Run], str]] = {
 }
 
 
-def runs(found: Sequence[Run]) -> Section:
+def runs(stored: Sequence[Run]) -> Section:
     """Lists all runs and how each run ended."""
-    return Section("Runs", [Table(tuple(_RUNS), tables.rows(_RUNS, found), first_is_code=True)])
+    return Section("Runs", [Table(tuple(_RUNS), tables.rows(_RUNS, stored), first_is_code=True)])
 
 
-def provenance(found: Sequence[Run]) -> Section:
+def provenance(runs: Sequence[Run]) -> Section:
     """Lists every fact with the values that the fact has in the runs."""
     rows = []
-    for key in sorted({key for run in found for key in run.provenance}):
-        facts = [run.provenance[key] for run in found if key in run.provenance]
+    for key in sorted({key for run in runs for key in run.provenance}):
+        facts = [run.provenance[key] for run in runs if key in run.provenance]
         values = list(dict.fromkeys(fact.value for fact in facts))
         weighty = any(fact.in_fingerprint for fact in facts)
         more = " ..." if len(values) > MAX_VALUES else ""
@@ -193,9 +193,9 @@ def provenance(found: Sequence[Run]) -> Section:
     return Section("Provenance", [Table(("fact", "can change the result", "value"), rows, first_is_code=True)])
 
 
-def commands(found: Sequence[Run]) -> Section:
+def commands(runs: Sequence[Run]) -> Section:
     """Lists the command line of every session."""
-    return Section("Command lines", [Listing(list(dict.fromkeys(run.session["command_line"] for run in found)))])
+    return Section("Command lines", [Listing(list(dict.fromkeys(run.session["command_line"] for run in runs)))])
 
 
 def bullets(lines: Sequence[str]) -> list[Bullets]:

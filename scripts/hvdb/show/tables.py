@@ -44,13 +44,13 @@ def marks(configuration: Mapping[str, Any]) -> list[str]:
     These words must be shown wherever the row is shown.
     """
     device = configuration["device"]
-    found = {
+    properties = {
         "traced": configuration["traced"],
         "simulated": configuration["origin"] == "simulated",
         "replayed compute": device == "replay",
         "naive reference": device == "reference",
     }
-    return [mark for mark, holds in found.items() if holds]
+    return [mark for mark, holds in properties.items() if holds]
 
 
 def number(value: float) -> str:

@@ -60,7 +60,7 @@ class Report:
     @property
     def verdicts(self) -> list[Verdict]:
         """One verdict for each cell. A cell that only one side has is INCONCLUSIVE."""
-        return [each.judgement.verdict for each in self.outcomes] + [Verdict.INCONCLUSIVE] * len(self.missing)
+        return [outcome.judgement.verdict for outcome in self.outcomes] + [Verdict.INCONCLUSIVE] * len(self.missing)
 
     @property
     def exit_code(self) -> int:
@@ -80,7 +80,7 @@ def summary(title: str, verdicts: Sequence[Verdict]) -> str:
     return f"{title}: {worst.value} ({counts})"
 
 
-def outcome(cell: sides.Cell, judgement: Judgement, reason: str) -> Outcome:
+def outcome_of(cell: sides.Cell, judgement: Judgement, reason: str) -> Outcome:
     """Returns the results to show about `cell`: its judgement, the moved terms and the differences of its sides."""
     return Outcome(cell, judgement, sides.moved(cell, verdict.CONFIDENCE), sides.differences(cell), reason)
 
@@ -98,21 +98,21 @@ def _interval(effect: Effect | Judgement, value: float) -> str:
     return f"{_percent(value)} [{', '.join(ends)}]"
 
 
-def _runs(each: Outcome) -> str:
-    a, b = each.judgement.observations
-    return f"{a} pair{'s' if a > 1 else ''}" if each.cell.paired else f"{a} + {b}"
+def _runs(outcome: Outcome) -> str:
+    a, b = outcome.judgement.observations
+    return f"{a} pair{'s' if a > 1 else ''}" if outcome.cell.paired else f"{a} + {b}"
 
 
 _COLUMNS: dict[str, Callable[[Outcome], str]] = {
-    "cell": lambda each: each.cell.name,
-    "A images/s": lambda each: tables.number(_rate(each.cell.a)),
-    "B images/s": lambda each: tables.number(_rate(each.cell.b)),
-    "slowdown of B % [95 %]": lambda each: _interval(each.judgement, each.judgement.slowdown),
-    "threshold %": lambda each: f"{100 * each.judgement.threshold:g}",
-    "detectable %": lambda each: _percent(each.judgement.detectable).lstrip("+"),
-    "spread %": lambda each: _percent(each.judgement.spread).lstrip("+"),
+    "cell": lambda outcome: outcome.cell.name,
+    "A images/s": lambda outcome: tables.number(_rate(outcome.cell.a)),
+    "B images/s": lambda outcome: tables.number(_rate(outcome.cell.b)),
+    "slowdown of B % [95 %]": lambda outcome: _interval(outcome.judgement, outcome.judgement.slowdown),
+    "threshold %": lambda outcome: f"{100 * outcome.judgement.threshold:g}",
+    "detectable %": lambda outcome: _percent(outcome.judgement.detectable).lstrip("+"),
+    "spread %": lambda outcome: _percent(outcome.judgement.spread).lstrip("+"),
     "runs": _runs,
-    "verdict": lambda each: each.judgement.verdict.value,
+    "verdict": lambda outcome: outcome.judgement.verdict.value,
 }
 HEADER = tuple(_COLUMNS)
 
@@ -127,32 +127,32 @@ def resolved(terms: dict[str, Effect]) -> dict[str, Effect]:
     return {name: effect for name, effect in terms.items() if effect.low > 0 or effect.high < 0}
 
 
-def details(each: Outcome) -> list[str]:
+def details(outcome: Outcome) -> list[str]:
     """Returns lines about one cell: terms that moved, differences of the two sides, runs that were left out."""
-    lines = [f"threshold: {each.reason}"] if each.reason else []
-    moved = resolved(each.terms)
+    lines = [f"threshold: {outcome.reason}"] if outcome.reason else []
+    moved = resolved(outcome.terms)
     for name, effect in moved.items():
         lines.append(f"{name}: {_interval(effect, effect.value)} % of A's step time")
-    if each.terms and not moved:
+    if outcome.terms and not moved:
         lines.append("no term of the decomposition is resolved")
-    if not each.terms:
+    if not outcome.terms:
         lines.append("which term moved is not known: only runs made with --efficiency record the terms")
-    for difference in each.differences:
+    for difference in outcome.differences:
         mark = "can change the result" if difference.in_fingerprint else "not in the fingerprint"
         a, b = ("not recorded" if value is None else f"'{value}'" for value in (difference.first, difference.second))
         lines.append(f"differs ({mark}): {difference.key}: {a} in A, {b} in B")
-    if not each.cell.paired:
+    if not outcome.cell.paired:
         lines.append("A and B were not measured in turn: whatever else changed between them is in this figure")
         lines.append("the test assumes that runs of A and of B vary alike")
-    lines.extend(f"left out: {line}" for line in each.cell.left_out)
+    lines.extend(f"left out: {line}" for line in outcome.cell.left_out)
     return lines
 
 
 def text(report: Report) -> str:
     """Returns the report for a terminal, made printable."""
     lines = ["", *NOTES]
-    for each in report.outcomes:
-        lines += ["", f"{each.cell.name}:", *(f"  {line}" for line in details(each))]
+    for outcome in report.outcomes:
+        lines += ["", f"{outcome.cell.name}:", *(f"  {line}" for line in details(outcome))]
     lines += ["", *report.missing, report.summary]
     return "\n".join([tables.text_table(HEADER, rows(report.outcomes)), *map(printable.terminal, lines)])
 
@@ -161,9 +161,9 @@ def markdown(report: Report) -> str:
     """Returns the report in Markdown, for a comment on a merge request. Text from stores is shown unchanged."""
     lines = [f"### {report.summary}", "", tables.markdown_table(HEADER, rows(report.outcomes)), ""]
     lines += [f"- {printable.markdown(line)}" for line in report.missing]
-    for each in report.outcomes:
-        lines += ["<details>", f"<summary>{printable.markdown(each.cell.name)}</summary>", ""]
-        lines += [f"- {printable.markdown(line)}" for line in details(each)]
+    for outcome in report.outcomes:
+        lines += ["<details>", f"<summary>{printable.markdown(outcome.cell.name)}</summary>", ""]
+        lines += [f"- {printable.markdown(line)}" for line in details(outcome)]
         lines += ["", "</details>", ""]
     lines += [f"- {printable.markdown(note)}" for note in NOTES]
     return "\n".join(lines) + "\n"
@@ -181,31 +181,31 @@ def document(report: Report) -> dict[str, Any]:
         "version": FORMAT_VERSION,
         "exit_code": report.exit_code,
         "alpha": verdict.ALPHA,
-        "cells": [_cell(each) for each in report.outcomes],
+        "cells": [_cell(outcome) for outcome in report.outcomes],
         "missing": list(report.missing),
     }
 
 
-def _cell(each: Outcome) -> dict[str, Any]:
-    judgement = dataclasses.asdict(each.judgement)
+def _cell(outcome: Outcome) -> dict[str, Any]:
+    judgement = dataclasses.asdict(outcome.judgement)
     del judgement["find_detectable"]
-    judgement["detectable"] = each.judgement.detectable
-    judgement["verdict"] = each.judgement.verdict.value
-    judgement["observations"] = list(each.judgement.observations)
+    judgement["detectable"] = outcome.judgement.detectable
+    judgement["verdict"] = outcome.judgement.verdict.value
+    judgement["observations"] = list(outcome.judgement.observations)
     judgement |= {end: finite(judgement[end]) for end in ("low", "high")}
     return {
-        "cell": each.cell.name,
-        "paired": each.cell.paired,
-        "images_per_second": {"a": _rate(each.cell.a), "b": _rate(each.cell.b)},
+        "cell": outcome.cell.name,
+        "paired": outcome.cell.paired,
+        "images_per_second": {"a": _rate(outcome.cell.a), "b": _rate(outcome.cell.b)},
         **judgement,
-        "reason": each.reason,
+        "reason": outcome.reason,
         "terms": {
             name: {"value": effect.value, "low": finite(effect.low), "high": finite(effect.high)}
-            for name, effect in each.terms.items()
+            for name, effect in outcome.terms.items()
         },
-        "differences": [dataclasses.asdict(difference) for difference in each.differences],
-        "left_out": each.cell.left_out,
-        "runs": {"a": [run.uuid for run in each.cell.a], "b": [run.uuid for run in each.cell.b]},
+        "differences": [dataclasses.asdict(difference) for difference in outcome.differences],
+        "left_out": outcome.cell.left_out,
+        "runs": {"a": [run.uuid for run in outcome.cell.a], "b": [run.uuid for run in outcome.cell.b]},
     }
 
 
@@ -219,25 +219,25 @@ def junit(report: Report) -> str:
 
     A REGRESSION is a failure. INCONCLUSIVE is an error, and so is a cell that only one side has.
     """
-    found, kind = report.verdicts, f"hvdb.{report.title}"
+    verdicts, kind = report.verdicts, f"hvdb.{report.title}"
     suite = ElementTree.Element(
         "testsuite",
         name=kind,
-        tests=str(len(found)),
-        failures=str(found.count(Verdict.REGRESSION)),
-        errors=str(found.count(Verdict.INCONCLUSIVE)),
+        tests=str(len(verdicts)),
+        failures=str(verdicts.count(Verdict.REGRESSION)),
+        errors=str(verdicts.count(Verdict.INCONCLUSIVE)),
     )
     for line in report.missing:
         case = ElementTree.SubElement(suite, "testcase", classname=kind, name=printable.terminal(line))
         ElementTree.SubElement(case, "error", message=printable.terminal(line))
-    for each, row in zip(report.outcomes, rows(report.outcomes), strict=True):
-        case = ElementTree.SubElement(suite, "testcase", classname=kind, name=printable.terminal(each.cell.name))
+    for outcome, row in zip(report.outcomes, rows(report.outcomes), strict=True):
+        case = ElementTree.SubElement(suite, "testcase", classname=kind, name=printable.terminal(outcome.cell.name))
         figures = zip(HEADER[1:], row[1:], strict=True)
         message = printable.terminal("; ".join(f"{name} {value}" for name, value in figures))
-        if each.judgement.verdict is Verdict.REGRESSION:
+        if outcome.judgement.verdict is Verdict.REGRESSION:
             ElementTree.SubElement(case, "failure", message=message)
-        elif each.judgement.verdict is Verdict.INCONCLUSIVE:
+        elif outcome.judgement.verdict is Verdict.INCONCLUSIVE:
             ElementTree.SubElement(case, "error", message=message)
         output = ElementTree.SubElement(case, "system-out")
-        output.text = "\n".join(printable.terminal(line) for line in (message, *details(each)))
+        output.text = "\n".join(printable.terminal(line) for line in (message, *details(outcome)))
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'

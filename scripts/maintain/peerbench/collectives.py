@@ -59,12 +59,12 @@ SETS["core"] += [cell("all_reduce", size) for size in GRADIENTS.values()] + ["al
 
 def chosen(words: Iterable[str]) -> list[str]:
     """Returns the cells that `words` name, as sets or as cells, each once. Errors: HvdbError for an unknown word."""
-    found: dict[str, None] = {}
+    cells: dict[str, None] = {}
     for word in words:
         if word not in SETS and not CELL.fullmatch(word):
             raise HvdbError(f"'{word}' is neither a set of cells ({', '.join(SETS)}) nor {CELL.pattern}")
-        found |= dict.fromkeys(SETS.get(word, [word]))
-    return list(found)
+        cells |= dict.fromkeys(SETS.get(word, [word]))
+    return list(cells)
 
 
 def machine() -> str:
@@ -72,6 +72,20 @@ def machine() -> str:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     name = next((line.partition(":")[2].strip() for line in lines if "model name" in line), platform.machine())
     return f"{name[:100]}, {len(libraries.cores())} cores, {CACHE_BYTES >> 20} MiB of last-level cache"
+
+
+def pool_bytes(cells: Iterable[str]) -> int:
+    """Returns the bytes of a rank's buffers, as measure() of bench/peers/collectives.cpp allocates them: one pool for
+    cells in place, else one for inputs and one for outputs."""
+    words = [cell.split("/") for cell in cells]
+    pools = 2 if any(place == "out" for _, _, _, place, _ in words) else 1
+    return pools * max(2 * CACHE_BYTES, *(int(size) * int(calls) for _, _, size, _, calls in words))
+
+
+def available_bytes() -> int:
+    """Returns the memory that programs can get without swapping (Linux). Errors: OSError."""
+    (kib,) = re.findall(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text(encoding="utf-8"))
+    return int(kib) << 10
 
 
 def turns(plan: Mapping[str, Any]) -> list[tuple[int, str, str]]:
@@ -114,6 +128,21 @@ def measure(
     return launches
 
 
+def require_ours(plan: Mapping[str, Any], launches: Iterable[Mapping[str, Any]]) -> None:
+    """Checks a file's plan and launches. Errors: ValueError, LookupError, TypeError or AttributeError."""
+    if plan["format"] != FORMAT:
+        raise ValueError(f"its format is not '{FORMAT}'")
+    _ = plan["machine"], turns(plan), [title(name) for name in plan["cells"]]
+    for launch in launches:
+        _ = (
+            plan["libraries"][launch["library"]],
+            plan["classes"][launch["kind"]],
+            launch["failure"],
+            launch["round"] % 2,
+        )
+        _ = [sum(result["seconds"]) + result["wrong"] for result in launch["results"].values()]
+
+
 def read(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Reads a file of measure(): a line with the plan, then a line per launch; the last may be cut off by a kill.
 
@@ -123,19 +152,23 @@ def read(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         plan, *launches = (
             json.loads(line) for line in file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
         )
-        _ = [plan["libraries"][one["library"]] for one in launches]
-    except (ValueError, KeyError, TypeError) as error:
-        raise HvdbError(f"{file}: was not written by 'peers collectives'") from error
+        require_ours(plan, launches)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise HvdbError(f"{file}: was not written by 'peers collectives': {type(error).__name__}: {error}") from error
     return plan, launches
 
 
 def rounds_of(launches: Iterable[Mapping[str, Any]], kind: str, library: str, name: str) -> dict[int, float]:
     """Returns round -> median seconds of a sample. A library with a wrong result is not compared in that cell."""
-    own = [one for one in launches if (one["kind"], one["library"]) == (kind, library) and name in one["results"]]
-    if any(one["results"][name]["wrong"] for one in own):
+    own = [
+        launch
+        for launch in launches
+        if (launch["kind"], launch["library"]) == (kind, library) and name in launch["results"]
+    ]
+    if any(launch["results"][name]["wrong"] for launch in own):
         return {}
-    found = {one["round"]: one["results"][name]["seconds"] for one in own}
-    return {number: float(np.median(seconds)) for number, seconds in found.items() if seconds}
+    samples = {launch["round"]: launch["results"][name]["seconds"] for launch in own}
+    return {number: float(np.median(seconds)) for number, seconds in samples.items() if seconds}
 
 
 def best_peer(peers: Mapping[str, Mapping[int, float]]) -> str | None:
@@ -185,8 +218,8 @@ def document(plan: Mapping[str, Any], launches: Sequence[Mapping[str, Any]]) -> 
                     series.append({**row, **estimate(list(seconds.values()), "seconds")})
             peers = {library: times[library] for library in times if library not in libraries.OURS}
             for ours in (library for library in libraries.OURS if library in times):
-                if found := judge(times[ours], peers):
-                    rows.append({"class": kind, "ours": ours, "cell": name, **found})
+                if judgement := judge(times[ours], peers):
+                    rows.append({"class": kind, "ours": ours, "cell": name, **judgement})
     order = [SLOWER, UNDECIDED, WITHIN, FASTER, None]
     rows.sort(key=lambda row: (order.index(row["verdict"]), -row["ratio"]))
     return {"plan": dict(plan), "cells": rows, "series": series}
@@ -223,10 +256,10 @@ def lines(made: Mapping[str, Any], launches: Sequence[Mapping[str, Any]]) -> lis
             shown.append((title(row["cell"]), *times, row["peer"], ratio, str(row["rounds"]), verdict))
         told += tables.text_table(HEADER, shown).splitlines() if shown else []
     wrong: dict[str, int] = {}
-    for one in launches:
-        where = f"{one['library']}, {one['kind']}"
-        told += [f"failed: {where}, round {one['round']}: {one['failure']}"] if one["failure"] else []
-        for name, result in one["results"].items():
+    for launch in launches:
+        where = f"{launch['library']}, {launch['kind']}"
+        told += [f"failed: {where}, round {launch['round']}: {launch['failure']}"] if launch["failure"] else []
+        for name, result in launch["results"].items():
             wrong[f"{where}, {name}"] = wrong.get(f"{where}, {name}", 0) + result["wrong"]
     return told + [f"WRONG: {where}: {count} elements; not compared" for where, count in wrong.items() if count]
 
@@ -257,7 +290,16 @@ def planned(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, libr
         raise HvdbError("--rounds and --samples must be at least 1, --cell-seconds at least 0, --minutes above 0")
     if options.json and not os.access(options.json.absolute().parent, os.W_OK):
         raise HvdbError(f"--json {options.json}: no file can be made there")
+    cores = len(libraries.cores())
+    ranks = {libraries.CORES: cores, libraries.OVERSUBSCRIBED: 2 * cores}
+    if max(ranks[kind] for kind in options.classes) > MAX_RANKS:
+        raise HvdbError(f"bench/peers/shared_page.h has room for {MAX_RANKS} ranks: limit the processors with taskset")
+    if ranks[options.classes[0]] < 2:
+        raise HvdbError("there is one core, and a comparison needs two ranks: --classes oversubscribed")
     cells, used, versions, left_out = chosen(options.cells), {}, {}, {}
+    need, free = max(ranks[kind] for kind in options.classes) * pool_bytes(cells), available_bytes()
+    if 2 * need > free:  # libraries copy what they move
+        raise HvdbError(f"the buffers need {need >> 20} of {free >> 20} MiB, more than half: name smaller cells")
     for name in options.libraries:
         try:
             used[name] = libraries.find(name, options.engine.resolve())
@@ -271,12 +313,6 @@ def planned(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, libr
             if name in libraries.OURS:
                 raise
             left_out[name] = str(error)
-    cores = len(libraries.cores())
-    ranks = {libraries.CORES: cores, libraries.OVERSUBSCRIBED: 2 * cores}
-    if max(ranks[kind] for kind in options.classes) > MAX_RANKS:
-        raise HvdbError(f"bench/peers/shared_page.h has room for {MAX_RANKS} ranks: limit the processors with taskset")
-    if ranks[options.classes[0]] < 2:
-        raise HvdbError("there is one core, and a comparison needs two ranks: --classes oversubscribed")
     plan = {"format": FORMAT, "machine": machine(), "classes": {kind: ranks[kind] for kind in options.classes}}
     plan |= {"libraries": versions, "missing": left_out, "cells": cells, "rounds": options.rounds}
     plan |= {"samples": options.samples, "cell_seconds": options.cell_seconds}
@@ -299,6 +335,6 @@ def run(options: argparse.Namespace) -> int:
         edge.tell("peers", line)
     if options.json:
         whole_file.write_text(options.json, json.dumps(made, indent=1) + "\n")
-    ours = [one for one in launches if one["library"] in libraries.OURS]
-    bad = any(one["failure"] or any(result["wrong"] for result in one["results"].values()) for one in ours)
+    ours = [launch for launch in launches if launch["library"] in libraries.OURS]
+    bad = any(launch["failure"] or any(result["wrong"] for result in launch["results"].values()) for launch in ours)
     return EXIT_CHECK_FAILED if bad else EXIT_GOOD

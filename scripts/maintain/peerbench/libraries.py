@@ -54,11 +54,11 @@ class Library(NamedTuple):
 
 def cores() -> list[int]:
     """Returns one hardware thread of each core that this process may use (Linux)."""
-    found: dict[str, int] = {}
+    threads: dict[str, int] = {}
     for number in sorted(os.sched_getaffinity(0)):
         siblings = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
-        found.setdefault(siblings.read_text(encoding="utf-8") if siblings.exists() else str(number), number)
-    return list(found.values())
+        threads.setdefault(siblings.read_text(encoding="utf-8") if siblings.exists() else str(number), number)
+    return list(threads.values())
 
 
 def find(name: str, engine: Path) -> Library:

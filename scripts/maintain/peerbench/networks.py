@@ -12,7 +12,6 @@ PUBLISHED_PARAMETERS = {"vgg16": 138_357_544, "resnet50": 25_557_032, "resnet101
 DEFAULT_IMAGE = {"vgg16": 224, "resnet50": 224, "resnet101": 224, "inception3": 299}
 CLASSES = 1000
 LEARNING_RATE = 1e-3  # bench/micro/training_bench.h
-LABELS = ("fresh", "cycled")  # fresh: new in every step; cycled: equal in every step, so a network memorises them
 SLOTS = 16  # number of label batches that may be on their way to a GPU
 
 
@@ -201,23 +200,17 @@ class Labels:
     draw() uploads new labels before each step, outside captured graphs, as our trainers do. With the same labels in
     every step, a network would memorise them: its gradients would vanish, and its steps might be faster on a GPU."""
 
-    def __init__(self, images: int, device: torch.device, rule: str) -> None:
-        """`rule` is one of LABELS."""
+    def __init__(self, images: int, device: torch.device) -> None:
         self._generator = torch.Generator().manual_seed(1)
         self._on_gpu = device.type == "cuda"
         self._slots = torch.empty((SLOTS, images), dtype=torch.int64, pin_memory=self._on_gpu)
         self._uploaded: list[torch.cuda.Event | None] = [None] * SLOTS
-        self._fresh = rule == "fresh"
         self._steps = 0
         self.tensor = torch.empty(images, dtype=torch.int64, device=device)
-        self._upload()
+        self.draw()
 
     def draw(self) -> None:
-        """Uploads the labels of the next step on the current stream. Does nothing under the rule "cycled"."""
-        if self._fresh:
-            self._upload()
-
-    def _upload(self) -> None:
+        """Uploads the labels of the next step on the current stream."""
         slot = self._steps % SLOTS
         self._steps += 1
         if uploaded := self._uploaded[slot]:

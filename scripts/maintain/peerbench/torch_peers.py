@@ -27,7 +27,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from .torch_report import HEADING, read_bounds, row_lines, verdict_lines
+from .torch_report import HEADING, read_bounds, required, row_lines, verdict_lines
 from .training import PeerError, Row, Server, Side, read_rows, take_turns, write_rows
 from hvdb.base.process import end_with_parent
 
@@ -40,9 +40,10 @@ RESERVE_SECONDS = 90.0  # reserved from --seconds for our start and the turns
 MODELS = ("resnet101", "vgg16", "inception3")
 VARIANTS = {name: ["--variant", name] for name in ("eager", "graph", "compile", "autotune")}
 VARIANTS |= {f"{name}-channels-first": ["--variant", name, "--channels-first"] for name in ("eager", "compile")}
-CPU = {"device": "cpu", "dtypes": ["fp32"], "batches": 8, "turns": 6, "python": str(INSTALLED), "warm_up": 1}
+DTYPES = {"torch": ["fp32"], "torch-gpu": ["fp16"]}  # measured unless --dtypes names others
+CPU = {"device": "cpu", "batches": 8, "turns": 6, "python": str(INSTALLED), "warm_up": 1}
 CPU["variants"] = ["eager-channels-first", "eager", "compile-channels-first", "compile"]
-GPU = {"device": "cuda", "dtypes": ["fp16"], "batches": 256, "turns": 8, "python": sys.executable, "threads": [0]}
+GPU = {"device": "cuda", "batches": 256, "turns": 8, "python": sys.executable, "threads": [0]}
 GPU["variants"] = ["eager", "graph"]
 GPU["start_seconds"] = 120.0
 
@@ -59,14 +60,17 @@ def parse(command: str, words: Sequence[str]) -> argparse.Namespace:
     add("--python", help="interpreter that has torch (default: %(default)s)")
     add("--library-path", default="", help="LD_LIBRARY_PATH of ours: where NVIDIA's libraries are")
     add("--models", nargs="+", help=f"default: {' '.join(MODELS)}; with --report: must be there")
-    add("--dtypes", nargs="+", choices=("fp32", "tf32", "fp16", "bf16"), help="with --report: must be there")
+    add(
+        "--dtypes",
+        nargs="+",
+        choices=("fp32", "tf32", "fp16", "bf16"),
+        help=f"default: {' '.join(DTYPES[command])}; with --report: must be there",
+    )
     add("--threads", nargs="+", type=int, default=[1, 2], help="on processors (default: 1 2)")
     add("--peer", default="torch", choices=["torch", "own-fp32"], help="own-fp32: ours in fp32 is the peer")
     add("--variants", nargs="+", choices=VARIANTS, help="of PyTorch (default: %(default)s)")
     add("--first-variant-only", action="store_true", help="the peer is the first variant that runs")
-    add("--device", choices=["cuda", "cpu"])
     add("--image", type=int, default=0, help="image side; 0: the network's own")
-    add("--labels", default="fresh", choices=["fresh", "cycled"], help="new in every step, or the same")
     add("--batches", type=int, metavar="N", help="images of a batch, on both sides (default: %(default)s)")
     add("--turns", type=int, help="fewer than 6 give no interval (default: %(default)s)")
     add("--turn-seconds", type=float, default=1.0, help="of each side")
@@ -86,6 +90,7 @@ def parse(command: str, words: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(words)
     if not options.bench and not options.report:
         parser.error("--bench PROGRAM measures, --report FILE reports: give one of them")
+    options.dtypes = options.dtypes or ([] if options.report else DTYPES[command])
     if options.batches < 1 or options.turns < 1:
         parser.error("--batches and --turns must be at least 1")
     return options
@@ -112,7 +117,6 @@ class Comparison:
         self._options, self._log = options, log
         self._shared = ["--model", row.model, "--device", options.device, "--batch", str(options.batches)]
         self._shared += ["--image", str(options.image)] if options.image else []
-        self._shared += ["--labels", options.labels] if options.labels != "fresh" else []
         self._shared += ["--threads", str(row.threads)] if row.threads else []
         # OpenMP threads wait passively, so that a process does not spin on the cores during another process's turn.
         openmp = {"OMP_NUM_THREADS": str(row.threads), "OMP_WAIT_POLICY": "passive"} if row.threads else {}
@@ -189,17 +193,17 @@ class Comparison:
 
     def _turns(self, started: Sequence[Started]) -> None:
         """Takes turns. nvidia-smi logs the GPU's clocks meanwhile, because a higher clock may explain a faster side."""
-        options, servers = self._options, [one.server for one in started]
-        steps = [steps_for(options.turn_seconds, one.seconds_per_step) for one in started]
+        options, servers = self._options, [entry.server for entry in started]
+        steps = [steps_for(options.turn_seconds, entry.seconds_per_step) for entry in started]
         with ExitStack() as stack:
             if options.clocks and shutil.which("nvidia-smi"):
                 log = stack.enter_context(options.clocks.open("ab"))
                 smi = stack.enter_context(subprocess.Popen(CLOCKS, stdout=log, preexec_fn=end_with_parent))
                 stack.callback(smi.terminate)
             turns = take_turns(servers, options.turns, steps)
-        for one, (begins, seconds) in zip(started, turns, strict=True):
-            one.side.begins, one.side.seconds_per_step, one.side.last_loss = begins, seconds, one.server.loss()
-        self.row.sides = [one.side for one in started]
+        for entry, (begins, seconds) in zip(started, turns, strict=True):
+            entry.side.begins, entry.side.seconds_per_step, entry.side.last_loss = begins, seconds, entry.server.loss()
+        self.row.sides = [entry.side for entry in started]
         self.row.judge_losses()
 
 
@@ -221,7 +225,7 @@ def run(options: argparse.Namespace) -> int:
             if options.json:
                 write_rows(rows, options.json)
     if options.report or options.device == "cuda":
-        expected = list(itertools.product(options.models or (), options.dtypes))
+        expected = required(options.models or [], options.dtypes, rows)
         print("\n" + "\n".join(verdict_lines(rows, expected, options.target)))
     if any(row.troubles for row in rows):
         return 1

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
 from .training import Ratio, Row
-from hvdb.base.errors import HvdbError
+from hvdb.base.errors import StoreError
+from hvdb.read import store as stores
 
 HEADING = "model      type  threads    ours img/s batch    peer img/s batch  ratio [95 %]        peer"
 # The bounds of the runs on GPUs, per image. A text from the store becomes a number when it is divided.
 QUERY = """
 SELECT model, compute_type, batch_size, max(value) FILTER (WHERE key = 'gpu.name'),
   max(value) FILTER (WHERE key = 'bound.step_seconds') / batch_size AS roofline,
-  max(value) FILTER (WHERE key = 'bound.flops_per_step') / batch_size,
-  max(value) FILTER (WHERE key = 'bound.peak_flops') + 0.0
+  max(value) FILTER (WHERE key = 'bound.flops_per_step') / batch_size AS flops,
+  max(value) FILTER (WHERE key = 'bound.peak_flops') + 0.0 AS peak
 FROM run JOIN provenance ON run_uuid = uuid WHERE device = 'cuda' AND origin = 'measured'
-GROUP BY uuid HAVING roofline IS NOT NULL ORDER BY started_utc"""
+GROUP BY uuid HAVING roofline > 0 AND flops > 0 AND peak > 0 ORDER BY started_utc"""
 Bound = tuple[str, str, int, str, float, float, float]
 """Network, type, batch, GPU, seconds of the unfused operations at the rates of the data sheet (docs/measurement.md),
 FLOP, and the GPU's peak in FLOP/s. Seconds and FLOP are those of an image."""
 
 
 def read_bounds(store: Path) -> list[Bound]:
-    """Reads the bounds that hvd_bench stored with its runs. Errors: HvdbError if `store` is not a store."""
+    """Reads the bounds that hvd_bench stored with its runs. Errors: StoreError if `store` is not a store."""
+    stores.require_ours(store)
     try:
         with contextlib.closing(sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             return connection.execute(QUERY).fetchall()
     except sqlite3.Error as error:
-        raise HvdbError(f"{store}: {error}") from error
+        raise StoreError(f"{store}: {error}") from error
 
 
 def bound_lines(row: Row, bounds: Sequence[Bound]) -> list[str]:
@@ -39,11 +42,11 @@ def bound_lines(row: Row, bounds: Sequence[Bound]) -> list[str]:
     bound per image depends only a little on the batch."""
     ours, speed = row.sides[0], row.sides[0].images_per_second()
     fitting = [bound for bound in bounds if bound[:2] == (row.model, row.dtype)]
-    found = sorted(fitting, key=lambda bound: abs(math.log(bound[2] / ours.batch)))[:1]
+    nearest = sorted(fitting, key=lambda bound: abs(math.log(bound[2] / ours.batch)))[:1]
     return [
         f"unfused roofline {1 / seconds:.1f} img/s (batch {batch}, data sheet of {gpu}): ours is "
         f"{100 * speed * seconds:.1f} % of it; model FLOP utilisation {100 * speed * flops / peak:.1f} %"
-        for _, _, batch, gpu, seconds, flops, peak in found
+        for _, _, batch, gpu, seconds, flops, peak in nearest
     ]
 
 
@@ -73,6 +76,15 @@ def verdict(ratio: Ratio, target: float) -> str:
     return "reached" if ratio.low >= target else "not reached"
 
 
+def required(models: Sequence[str], dtypes: Sequence[str], rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Returns the (network, type) pairs that the options --models and --dtypes name. The type is "-" if a network may
+    have any type and has none in `rows`. Types without networks are required of every network in `rows`."""
+    measured = list(dict.fromkeys(row.model for row in rows))
+    if dtypes:
+        return list(itertools.product(models or measured, dtypes))
+    return [(model, "-") for model in models if model not in measured]
+
+
 def verdict_lines(rows: Sequence[Row], expected: Sequence[tuple[str, str]], target: float) -> list[str]:
     """Returns one line for each (network, type) in `expected` or in `rows`. The row with the fastest peer decides. Rows
     with trouble, for example a loss that collapsed, do not count."""
@@ -84,9 +96,9 @@ def verdict_lines(rows: Sequence[Row], expected: Sequence[tuple[str, str]], targ
             why = "; ".join(text for row in own for text in row.troubles)
             lines.append(f"{model:<11}{dtype:<6}not measured {why}".rstrip())
             continue
-        row = max(good, key=lambda one: one.sides[1].images_per_second())
-        ran = ", ".join(dict.fromkeys(name.removeprefix("torch ") for one in own for name in one.variants))
-        found, peer = row.ratio(), row.sides[1].name
-        ratio = found.text().replace(" ", " x ", 1)
-        lines.append(f"{model:<11}{dtype:<6}{verdict(found, target):<13}{ratio} beside {peer} (of {ran})")
+        row = max(good, key=lambda row: row.sides[1].images_per_second())
+        ran = ", ".join(dict.fromkeys(name.removeprefix("torch ") for row in own for name in row.variants))
+        ratio, peer = row.ratio(), row.sides[1].name
+        shown = ratio.text().replace(" ", " x ", 1)
+        lines.append(f"{model:<11}{dtype:<6}{verdict(ratio, target):<13}{shown} beside {peer} (of {ran})")
     return lines

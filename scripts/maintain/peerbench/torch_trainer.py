@@ -27,7 +27,7 @@ from typing import IO
 import torch
 from torch import Tensor, nn
 
-from .networks import DEFAULT_IMAGE, LABELS, LEARNING_RATE, PUBLISHED_PARAMETERS, Labels, checked_network, parameters
+from .networks import DEFAULT_IMAGE, LEARNING_RATE, PUBLISHED_PARAMETERS, Labels, checked_network, parameters
 
 COMPILE_MODES = {"compile": "reduce-overhead", "autotune": "max-autotune"}
 AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -55,7 +55,7 @@ class Trainer:
         scaled = options.dtype == "fp16" and self._device.type == "cuda"
         self._scaler = torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE, enabled=scaled)
         self._images = torch.randn((images, 3, image, image), device=self._device).to(memory_format=layout)
-        self._labels = Labels(images, self._device, options.labels)
+        self._labels = Labels(images, self._device)
         self._loss_function = nn.CrossEntropyLoss()
         if mode := COMPILE_MODES.get(options.variant):
             mode = mode if self._device.type == "cuda" else None  # there is nothing to capture on processors
@@ -70,7 +70,7 @@ class Trainer:
         self._synchronise()
         self.description = (
             f"{count} torch {torch.__version__} {options.variant}{note} {options.dtype} batch {images} fused SGD "
-            f"{options.labels} labels"
+            "fresh labels"
         )
 
     def loss(self) -> float:
@@ -151,7 +151,6 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", choices=sorted(PUBLISHED_PARAMETERS), required=True)
     parser.add_argument("--image", type=int, default=0, help="image side; 0: the network's own")
-    parser.add_argument("--labels", choices=LABELS, default="fresh", help="new in every step, or the same ones")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp16")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")

@@ -218,13 +218,15 @@ def read_rows(file: Path) -> list[Row]:
         for data in json.loads(file.read_text(encoding="utf-8")):
             if "best" in data:  # files from before 2026-11-26 have two sides and a list of variants
                 sides = [data["best"][name] for name in ("ours", "peer")] if data["best"] else []
-                ran = {found["name"]: found["img_s"] for found in data["variants"] if found["img_s"]}
+                ran = {variant["name"]: variant["img_s"] for variant in data["variants"] if variant["img_s"]}
                 data = {**data, "sides": sides, "variants": ran, "missing": data["missing_variants"]}
             known = {key: data[key] for key in Row.__dataclass_fields__ if key in data}
             sides = [{key: side[key] for key in Side.__dataclass_fields__ if key in side} for side in data["sides"]]
-            rows.append(Row(**{**known, "sides": [Side(**side) for side in sides]}))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+            row = Row(**{**known, "sides": [Side(**side) for side in sides]})
+            row.judge_losses()
+            if row.sides:
+                row.ratio()
+            rows.append(row)
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise HvdbError(f"{file}: was not written by 'peers torch-gpu' or 'peers torch': {error}") from error
-    for row in rows:
-        row.judge_losses()
     return rows
