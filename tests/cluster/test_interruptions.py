@@ -31,7 +31,10 @@ max-time = 60
 num-warmup-batches = 1
 num-iters = {steps}
 """
-CASES = ("warning", "time_limit", "cancel", "requeue", "preemption", "node_failure")
+# An array of two jobs of one node. Each job has two cells: two ranks, and one rank.
+ARRAY = SPEC.replace("ranks = [4]", "ranks = [2]\nrepetitions = 2")
+ARRAY_CELLS = 4
+CASES = ("warning", "time_limit", "cancel", "requeue", "preemption", "array", "node_failure")
 NODES = {case: f"n[{2 * i + 1}-{2 * i + 2}]" for i, case in enumerate(CASES)}
 
 
@@ -53,7 +56,9 @@ class Interrupted(ClusterTest):
         Steps of sessions that start after the second cell take a twentieth of the time."""
         folder = Path(tempfile.mkdtemp(prefix=case, dir=self.cluster.work))
         replay = profile(folder, step_seconds=0.1)
-        campaign = Campaign(self.cluster, folder, SPEC.format(replay=replay, steps=steps), nodes=NODES[case])
+        campaign = Campaign(
+            self.cluster, folder, SPEC.format(replay=replay, steps=steps), where=f"--nodelist={NODES[case]}"
+        )
         campaign.submit()
         campaign.wait_until(lambda: campaign.events().count(" begin ") == 2, "the second cell")
         self.assertEqual(campaign.finished_cells(), 1)
@@ -75,11 +80,11 @@ class Interrupted(ClusterTest):
         """Runs scontrol, which must succeed."""
         self.cluster.run("scontrol", *words).ended_with(0)
 
-    def start_at_once(self, campaign: Campaign, job: str) -> None:
+    def start_at_once(self, campaign: Campaign, job: str, cells: int = CELLS) -> None:
         """Starts a requeued job at once, as an administrator may. By itself Slurm would start it two minutes later."""
         self.cluster.wait_for_state(job, "PENDING", "RUNNING")
         self.cluster.run("scontrol", "update", f"jobid={job}", "starttime=now")
-        campaign.wait_until_done(CELLS)
+        campaign.wait_until_done(cells)
         self.assertIn("restart=1", campaign.events())
 
     def case_warning(self) -> None:
@@ -126,6 +131,25 @@ class Interrupted(ClusterTest):
         self.assertEqual(self.cluster.finished(urgent, 90)["JobState"], "COMPLETED")
         self.start_at_once(campaign, job)
         self.assertIn("requeue preempted", campaign.events())
+
+    def case_array(self) -> None:
+        """The preempted element of the array is the one whose job number is that of the array. The other goes on."""
+        folder = Path(tempfile.mkdtemp(prefix="array", dir=self.cluster.work))
+        spec = ARRAY.format(replay=profile(folder), steps=100)
+        others = ",".join(nodes for case, nodes in NODES.items() if case != "array")
+        campaign = Campaign(self.cluster, folder, spec, where=f"--exclude={others}")
+        campaign.submit()
+        (array,) = campaign.numbers()
+        campaign.wait_until(lambda: campaign.events().count(" begin ") >= 2, "the first cells of both elements")
+        listed = self.cluster.run("squeue", "-h", "-r", "-t", "RUNNING", "-j", array, "-o", "%A %K %N").out
+        elements = {number: (index, node) for number, index, node in map(str.split, listed.splitlines())}
+        index, node = elements[array]
+        urgent = self.cluster.submit("#!/bin/sh\nsleep 3\n", "--partition=urgent", f"--nodelist={node}", "--exclusive")
+        self.assertEqual(self.cluster.finished(urgent, 90)["JobState"], "COMPLETED")
+        profile(folder, step_seconds=0.005)
+        self.start_at_once(campaign, f"{array}_{index}", ARRAY_CELLS)
+        starts = [line for line in campaign.events().splitlines() if " start " in line]
+        self.assertEqual(sorted("restart=1" in line for line in starts), [False, False, True], starts)
 
     def case_node_failure(self) -> None:
         campaign, job = self.begun("node_failure")

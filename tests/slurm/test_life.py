@@ -175,7 +175,7 @@ class SubmitTest(LifeTest):
         self.assertEqual(
             [record["name"][-9:] for record in self.cluster.records()][:3], ["-n0001-r1", "-n0001-r2", "-n0002-r1"]
         )
-        self.assertEqual(self.cluster.record(103)["after"], [101, 102])
+        self.assertEqual(self.cluster.record(103)["after"], ["101", "102"])
         self.cluster.run_all()
         self.assertEqual(self.counts(), {"done": 16})
 
@@ -304,6 +304,19 @@ class FailureTest(LifeTest):
         said = self.good("resume")
         self.assertIn("n0001: job 104, 1 cells in repetition 2", said)
         self.assertIn("n0004: job 106, 6 cells in repetitions 1, 2, after 104 has succeeded", said)
+        self.cluster.run_all()
+        self.assertEqual(self.counts(), {"done": 16})
+
+    def test_when_one_element_of_the_first_job_has_failed_the_others_wait_for_the_rest_of_it(self) -> None:
+        self.submitted()
+        self.cluster.run(Task(101, 1), **{f"FAKE_CODE_{self.cell('n0001', 1, 2)}": "2"})
+        self.cluster.set_state(Task(101, 2), "RUNNING")
+        for job in (102, 103):
+            self.cluster.set_state(Task(job, 1), "CANCELLED")  # Slurm: DependencyNeverSatisfied
+            self.cluster.set_state(Task(job, 2), "CANCELLED")
+        said = self.good("resume")
+        self.assertIn("n0002: job 105, 6 cells in repetitions 1, 2, after 101_2 104 has succeeded", said)
+        self.cluster.run(Task(101, 2))
         self.cluster.run_all()
         self.assertEqual(self.counts(), {"done": 16})
 

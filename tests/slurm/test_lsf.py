@@ -109,6 +109,14 @@ device = "cpu"
         self.assertIn("n0002 repetition 2: queued, cancelled (102[2])", self.good("cancel"))
         self.assertEqual(self.cluster.tasks(), [])
 
+    def test_the_first_job_is_waited_for_by_element(self) -> None:
+        self.submitted(None, "--set", "submit.account=abc123")
+        self.cluster.run(Task(101, 1), **self.world)
+        self.cluster.set_state(Task(102, 1), "CANCELLED")
+        self.assertIn("n0002: job 103, 3 cells in repetition 1, after 101[2]", self.good("resume"))
+        self.cluster.run_all(**self.world)
+        self.assertEqual(self.counts(), {"done": 12})
+
     def test_rejected(self) -> None:
         self.generate()
         self.refused(self.call("submit", self.folder), "job n0001: bsub rejected it: A valid project name is required")

@@ -48,7 +48,10 @@ class Scheduler(ABC):
 
     @abstractmethod
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
-        """Submits the job's script. The job starts when all jobs in `after` have succeeded. Returns the job's id."""
+        """Submits the job's script. Returns the job's id.
+
+        The job starts when all in `after` have succeeded. after: ids of jobs, or of elements of arrays (Active.id).
+        """
 
     @abstractmethod
     def active(self) -> dict[Unit, Active]:
