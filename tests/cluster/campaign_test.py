@@ -20,6 +20,8 @@ name = "test"
 ranks_per_node = [2]
 [program]
 hvd_bench = "{PROGRAM}"
+[submit]
+extra = ["--mem=2000"]
 [launch]
 binding = []
 [walltime]
@@ -43,7 +45,7 @@ class Campaign:
         (folder / "site.toml").write_text(SITE)
         words = [str(folder / "spec.toml"), "--site", str(folder / "site.toml"), "--out", str(self.folder)]
         if where:
-            words += ["--set", f'submit.extra=["{where}"]']
+            words += ["--set", f'submit.extra=["--mem=2000", "{where}"]']
         self._call("generate", *words)
 
     def _call(self, command: str, *arguments: str, env: dict[str, str] | None = None) -> str:

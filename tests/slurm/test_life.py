@@ -261,6 +261,47 @@ class RejectedTest(LifeTest):
         self.assertIn("n0002: job 104, 3 cells in repetition 1", self.good("resume"))
 
 
+class SurroundingsTest(LifeTest):
+    """The user's variables of the scheduler, and a folder whose name is no plain word."""
+
+    def test_variables_of_the_scheduler_do_not_reach_its_programs(self) -> None:
+        self.submitted()
+        hiding = {"SQUEUE_STATES": "RUNNING", "SLURM_CLUSTERS": "other", "SBATCH_ACCOUNT": "other"}
+        done = self.call("resume", self.folder, **hiding)
+        self.assertEqual((done.returncode, done.stdout), (0, "nothing to hand in: the rest is at work\n"))
+        self.assertEqual(len(self.cluster.records()), 3)
+
+    def test_a_job_inherits_nothing_of_the_allocation_in_which_it_is_submitted(self) -> None:
+        self.generate(ONCE)
+        outer = {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_CPU": "100", "SLURM_NTASKS": "3", "SLURM_CONF": "/etc/our.conf"}
+        step = {"PMIX_RANK": "0", "PMI_SIZE": "1", "PMIX_MCA_psec": "native", "OMPI_COMM_WORLD_SIZE": "4"}
+        done = self.call("submit", self.folder, **outer, **step, LSB_JOBID="8", EDITOR="vi")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        inherited = self.cluster.record(101)["environment"]
+        left = {name: inherited[name] for name in (*outer, *step, "LSB_JOBID", "EDITOR") if name in inherited}
+        self.assertEqual(left, {"SLURM_CONF": "/etc/our.conf", "PMIX_MCA_psec": "native", "EDITOR": "vi"})
+        self.cluster.run_all()
+        self.assertEqual(self.counts(), {"done": 8}, "srun refuses SLURM_MEM_PER_CPU beside SLURM_MEM_PER_NODE")
+
+    def test_a_site_names_variables_to_keep(self) -> None:
+        self.generate(ONCE, "--set", 'submit.keep_variables=["SBATCH_ACCOUNT", "HVD_CUDNN_ROOT"]')
+        self.assertEqual(self.call("submit", self.folder, SBATCH_ACCOUNT="abc", SBATCH_QOS="x").returncode, 0)
+        inherited = self.cluster.record(101)["environment"]
+        self.assertEqual((inherited.get("SBATCH_ACCOUNT"), inherited.get("SBATCH_QOS")), ("abc", None))
+        script = Path(self.cluster.record(101)["script"]).read_text(encoding="utf-8")
+        self.assertRegex(script, r"\n  unset HOROVOD_.* HVD_NCCL_ROOT\n")
+        self.assertNotIn("HVD_CUDNN_ROOT", script)
+
+    def test_a_job_unsets_the_variables_of_the_program(self) -> None:
+        """An exported HOROVOD_TIMELINE would trace every cell, and no table takes traced runs."""
+        self.generate(ONCE, "--set", "program.environment.HOROVOD_CYCLE_TIME=7")
+        seen = self.top / "seen"
+        outer = {"HOROVOD_TIMELINE": "/tmp/trace", "HVD_MAX_CPU_ISA": "SSE2", "HOROVOD_CYCLE_TIME": "1"}
+        self.assertEqual(self.call("submit", self.folder, **outer, FAKE_SEEN=str(seen)).returncode, 0)
+        self.cluster.run(Task(101, 1))
+        self.assertEqual(seen.read_text().splitlines(), ["HOROVOD_CYCLE_TIME=7"] * 2)
+
+
 class FailureTest(LifeTest):
     def cell(self, job: str, repetition: int, ranks: int) -> str:
         manifest = json.loads((self.folder / "campaign.json").read_text())

@@ -117,6 +117,15 @@ device = "cpu"
         self.cluster.run_all(**self.world)
         self.assertEqual(self.counts(), {"done": 12})
 
+    def test_variables_of_lsf_do_not_reach_its_programs(self) -> None:
+        self.generate(None, "--set", "submit.account=abc123")
+        outer = {"BSUB_QUIET": "Y", "LSB_JOBID": "7", "LSB_DEFAULTQUEUE": "x", "JSM_NAMESPACE_SIZE": "4"}
+        done = self.call("submit", self.folder, **outer, LSF_ENVDIR="/etc/lsf")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        inherited = self.cluster.record(101)["environment"]
+        self.assertFalse(inherited.keys() & outer.keys())
+        self.assertEqual(inherited["LSF_ENVDIR"], "/etc/lsf")
+
     def test_rejected(self) -> None:
         self.generate()
         self.refused(self.call("submit", self.folder), "job n0001: bsub rejected it: A valid project name is required")

@@ -81,7 +81,7 @@ class SiteTest(unittest.TestCase):
                 self.assertIn(f"{key} is missing; it takes", said)
                 self.assertIn(str(self.file), said)
             removed += 1
-        self.assertEqual(removed, 33, "the test must have seen every field")
+        self.assertEqual(removed, 34, "the test must have seen every field")
 
     def test_mistakes(self) -> None:
         cases = [
@@ -96,6 +96,9 @@ class SiteTest(unittest.TestCase):
             ('base = "slurm-4gpu"\n[submit]\ncommand = []', "submit.command: is empty"),
             ('base = "slurm-4gpu"\n[submit]\nextra = ["a\\nb"]', "submit.extra: holds a line break"),
             ('base = "slurm-4gpu"\n[program.environment]\n"A B" = "1"', "program.environment.A B: is not the name of"),
+            ('base = "slurm-4gpu"\n[program.environment]\nHOROVOD_TIMELINE = "x"', "HOROVOD_TIMELINE: would trace"),
+            ('base = "slurm"\n[submit]\nkeep_variables = ["HOROVOD_TIMELINE"]', "HOROVOD_TIMELINE would trace every"),
+            ('base = "slurm"\n[submit]\nkeep_variables = ["A=b"]', "'A=b' is not the name of an environment variable"),
             ('base = "slurm-4gpu"\n[program]\ndevice = "tpu"', "'tpu' is not one of auto, cpu, cuda"),
             ('base = "summit"\n[submit]\nqos = "high"', "submit.qos: LSF has no such thing"),
             ('base = "summit"\n[launch]\ncores_per_rank = 0', "launch.cores_per_rank: is 0, but jsrun"),

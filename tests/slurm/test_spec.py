@@ -124,3 +124,13 @@ class OptionsOfTheProgramTest(unittest.TestCase):
         flags = {name for name, value in named.items() if not value}
         self.assertLessEqual(set(bench_options.FLAGS), flags)
         self.assertFalse(set(bench_options.VALUES) & flags)
+
+    def test_the_variables_are_those_of_the_program(self) -> None:
+        """A variable that the program reads and a job does not unset would change what a campaign measures, unseen."""
+        found: set[str] = set()
+        for folder in ("bench", "engine", "models"):
+            for path in (REPOSITORY / folder).rglob("*"):
+                if path.suffix in (".cpp", ".h", ".cu", ".cuh"):
+                    found |= set(re.findall(r'"((?:HOROVOD|HVD)_[A-Z_]+)["= (]', path.read_text(encoding="utf-8")))
+        found.remove("HVD_IMAGE_DIGEST")  # is recorded with a run and changes nothing
+        self.assertEqual(found, set(bench_options.VARIABLES))
