@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sqlite3
@@ -300,6 +301,18 @@ class SurroundingsTest(LifeTest):
         self.assertEqual(self.call("submit", self.folder, **outer, FAKE_SEEN=str(seen)).returncode, 0)
         self.cluster.run(Task(101, 1))
         self.assertEqual(seen.read_text().splitlines(), ["HOROVOD_CYCLE_TIME=7"] * 2)
+
+    def test_a_cell_whose_run_no_table_can_use_is_lacking(self) -> None:
+        self.submitted(ONCE)
+        self.cluster.run_all()
+        self.assertEqual(self.counts(), {"done": 8})
+        (store,) = self.folder.glob("stores/n0001*.db")
+        with contextlib.closing(sqlite3.connect(store)) as connection, connection:
+            connection.execute("UPDATE run SET traced = 1")
+        self.assertEqual(self.counts(), {"done": 6, "lacking": 2})
+        self.assertIn("n0001: job 104, 2 cells", self.good("resume"))
+        self.cluster.run_all()
+        self.assertEqual(self.counts(), {"done": 8})
 
 
 class FailureTest(LifeTest):

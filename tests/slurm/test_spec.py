@@ -72,6 +72,7 @@ class SpecTest(unittest.TestCase):
                 MINIMAL + "[options]\nimagesize = 3",
                 r"options.imagesize: hvd_bench has no such option \(did you mean imag",
             ),
+            (MINIMAL + "[options]\nprofile = true", r"options.profile: .* no table takes profiled runs"),
             (MINIMAL + "[options]\nno-check = 1", r"options.no-check: --no-check is a flag"),
             (MINIMAL + "[options]\nimage-size = true", r"options.image-size: --image-size takes a value"),
             (MINIMAL + "[options]\nimage-size = [1]", r"options.image-size: takes a string, a number, or true"),

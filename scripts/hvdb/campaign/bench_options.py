@@ -50,7 +50,6 @@ VALUES = (
 )
 FLAGS = (
     "auxiliary-head",
-    "profile",
     "no-check",
     "no-winograd",
     "no-cuda-graph",
@@ -82,6 +81,7 @@ DECIDED = {
     "quiet": "nothing: stores hold everything",
     "record-replay": "nothing: one file cannot hold many cells",
     "timeline-filename": "nothing: one file cannot hold many cells",
+    "profile": "nothing: no table takes profiled runs",
 }
 # Environment variables that hvd_bench reads, without those of launchers and libraries. A job script unsets them, so
 # that only the site and its set-up determine them, and nothing determines TRACE_VARIABLE. tests/slurm compares the
