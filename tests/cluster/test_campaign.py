@@ -32,7 +32,7 @@ class OneToEight(ClusterTest):
         self.need_hosts()
         folder = self.folder / 'it\'s 100%j, "a" #1'
         folder.mkdir()
-        campaign = Campaign(self.cluster, self.folder, SPEC)
+        campaign = Campaign(self.cluster, folder, SPEC)
         campaign.submit({**OUTER, **TRACE})
         self.assertIn("nothing", campaign.resume(OUTER), "what is pending is seen")
         campaign.wait_until_done(CELLS, 400)

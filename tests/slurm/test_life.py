@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -13,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from campaigns import STAND_INS, campaign_here, rows
-from fake_cluster import FakeCluster, Task, kill_group, wait_until
+from fake_cluster import FakeCluster, Task, directive_words, kill_group, slurm_log, wait_until
 
 SPEC = """
 name = "life"
@@ -313,6 +314,43 @@ class SurroundingsTest(LifeTest):
         self.assertIn("n0001: job 104, 2 cells", self.good("resume"))
         self.cluster.run_all()
         self.assertEqual(self.counts(), {"done": 8})
+
+    def test_folders_of_many_names(self) -> None:
+        for name in ("two words", "100%j", "%%A", "#1", "a #b", "it's", 'say "this"', "$HOME`", "grün", "-x;&"):
+            with self.subTest(name):
+                self.cluster = FakeCluster(self.top / f"cluster of {name}")
+                self.folder = self.top / name
+                self.generate(ONCE)
+                words = (self.top / "spec.toml", "--site", self.top / "site.toml", "--out", self.folder)
+                said = self.call("generate", *words)
+                self.assertEqual(shlex.split(said.stdout.partition("next: ")[2])[1:], ["submit", str(self.folder)])
+                self.good("submit", "--only", "n0001")
+                self.assertEqual(
+                    slurm_log(self.cluster.record(101)["output"], 101, 1), f"{self.folder}/logs/n0001.101.1.out"
+                )
+                self.cluster.run_all()
+                self.assertEqual(self.counts(), {"done": 2, "lacking": 6})
+                resume = self.call("status", self.folder).stdout.partition("nothing is at work on 6 of them: ")[2]
+                self.assertEqual(shlex.split(resume)[1:], ["resume", str(self.folder)])
+                self.good("resume")
+                self.cluster.run_all()
+                merge = self.call("status", self.folder).stdout.partition("complete; next: ")[2]
+                self.assertEqual(shlex.split(merge)[1:], ["-o", "life.db", f"{self.folder}/stores/*.db"])
+
+    def test_folders_that_slurm_cannot_take(self) -> None:
+        for name, why in (("back\\slash", "Slurm does not replace %j"), ("two\nlines", "use an --out without '\\n'")):
+            with self.subTest(name):
+                words = ("generate", self.top / "spec.toml", "--site", self.top / "site.toml", "--out", self.top / name)
+                self.refused(self.call(*words), why)
+                self.assertFalse((self.top / name).exists())
+
+    def test_fields_of_the_site_that_are_no_plain_words(self) -> None:
+        fields = {"account": "two words", "constraint": 'a"b\\c', "reservation": "it's #1", "qos": "x&y"}
+        self.generate(ONCE, *(word for key, value in fields.items() for word in ("--set", f"submit.{key}={value}")))
+        lines = (self.folder / "jobs" / "n0001.sh").read_text(encoding="utf-8").splitlines()
+        found = [directive_words(line.removeprefix("#SBATCH ")) for line in lines if line.startswith("#SBATCH ")]
+        for key, value in fields.items():
+            self.assertIn([f"--{key}={value}"], found)
 
 
 class FailureTest(LifeTest):

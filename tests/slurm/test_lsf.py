@@ -126,6 +126,28 @@ device = "cpu"
         self.assertFalse(inherited.keys() & outer.keys())
         self.assertEqual(inherited["LSF_ENVDIR"], "/etc/lsf")
 
+    def test_folders_that_lsf_cannot_take(self) -> None:
+        words = ("generate", self.top / "spec.toml", "--site", self.top / "site.toml", "--out")
+        for name in ("two words", "100%J", 'say "x"', "back\\slash", "a#b", "$HOME", "two\nlines"):
+            with self.subTest(name):
+                self.refused(self.call(*words, self.top / name), "bsub cannot take")
+                self.assertFalse((self.top / name).exists())
+        self.folder = self.top / "two words"
+        self.submitted_by_stdin()
+        self.assertEqual(self.cluster.record(101)["output"], f"{self.folder}/logs/n0001.%J.%I.out")
+
+    def submitted_by_stdin(self) -> None:
+        self.cluster = FakeCluster(self.top / "other cluster")
+        self.submitted(None, "--set", "submit.by=stdin")
+
+    def test_a_resource_requirement_with_quotes(self) -> None:
+        self.generate(None, "--set", 'submit.constraint=select[type=="X86"]')
+        script = (self.folder / "jobs" / "n0001.sh").read_text(encoding="utf-8")
+        self.assertIn("#BSUB -R 'select[type==\"X86\"]'\n", script)
+        site, both = self.top / "site.toml", 'submit.constraint=it\'s "x"'
+        done = self.call("generate", self.top / "spec.toml", "--site", site, "--out", self.folder, "--set", both)
+        self.refused(done, "submit.constraint: a #BSUB line cannot hold both kinds of quotes")
+
     def test_rejected(self) -> None:
         self.generate()
         self.refused(self.call("submit", self.folder), "job n0001: bsub rejected it: A valid project name is required")
