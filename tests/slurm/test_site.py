@@ -50,7 +50,7 @@ class SiteTest(unittest.TestCase):
         self.assertEqual(site_of("slurm", "submit.account=123").submit.account, "123")
         self.assertEqual(site_of("slurm", "walltime.maximum=00:50:00").walltime.maximum, 3000)
         for bad, pattern in (
-            ("submit.account", "is not KEY=VALUE"),
+            ("submit.account", "submit.account: is not KEY=VALUE"),
             ("submit.acount=x", r"submit.acount: there is no such key \(did you mean account"),
             ("node.cores=many", "node.cores: 'many' is not a whole number"),
             ("submit=3", "submit: 3 is not a table"),
@@ -58,9 +58,18 @@ class SiteTest(unittest.TestCase):
             ("walltime.margin=1" + "0" * 400, "walltime.margin: '10+' is not a number"),
             ("node.cores=" + "1" * 5000, "node.cores: '1+' is not a whole number"),
             ("node.cores=" + "[" * 3000, r"node.cores: '\[+' is not a whole number"),
+            ("node.cores=2", "node.cores: node.ranks_per_node: 4 ranks, but a node has 2 cores"),
+            ("scheduler=none", "scheduler: submit.array: needs a scheduler"),
         ):
             with self.subTest(bad):
-                self.assertRegex(fault(site_of, "slurm-4gpu", bad), pattern)
+                self.assertRegex(fault(site_of, "slurm-4gpu", bad), f"^--set {pattern}")
+
+    def test_a_fault_of_the_file_is_not_blamed_on_set(self) -> None:
+        file = self.written('base = "slurm"\nname = "ours"\n[submit]\narray = 3')
+        self.assertRegex(fault(site.read, file, ["submit.account=x"]), f"^{file}: submit.array: 3 is not")
+        self.assertRegex(fault(site.read, file, ["node.cores=x"]), "^--set node.cores: 'x' is not")
+        several = ["node.gpus=0", "node.cores=32", "submit.account=x"]
+        self.assertRegex(fault(site_of, "slurm-4gpu", *several), "^--set node.cores: launch.cores_per_rank: 4 ranks")
 
     def test_surroundings_are_what_is_set_around_a_run(self) -> None:
         plain = site_of("slurm-4gpu")

@@ -303,6 +303,36 @@ def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
 def read(name: str, assignments: Sequence[str] = ()) -> Site:
     """Returns the site with the name or file `name`, changed by the `assignments` of --set. Errors: CampaignError."""
     data, source = _with_base(name, load)
+    changed = data
+    for assignment in assignments:
+        changed = assigned(changed, assignment)
+    try:
+        return from_data(changed, source)
+    except CampaignError as error:
+        raise _blamed(data, source, assignments, error) from None
+
+
+def _problem(data: dict[str, Any], source: str) -> str:
+    """Returns the text of from_data's error, or "" if `data` is a site."""
+    try:
+        from_data(data, source)
+    except CampaignError as error:
+        return str(error)
+    return ""
+
+
+def _blamed(data: dict[str, Any], source: str, assignments: Sequence[str], error: CampaignError) -> CampaignError:
+    """Returns the error to raise for a site that its `assignments` may have spoiled.
+
+    data: the site before the assignments. If `error` appears only with one of the assignments, its text names this
+    assignment in place of the file.
+    """
+    if _problem(data, source) == str(error):
+        return error
     for assignment in assignments:
         data = assigned(data, assignment)
-    return from_data(data, source)
+        if _problem(data, source) == str(error):
+            key = assignment.partition("=")[0].strip()
+            what = str(error).removeprefix(f"{source}: ")
+            return CampaignError(f"--set {what if what.startswith(f'{key}: ') else f'{key}: {what}'}")
+    return error
