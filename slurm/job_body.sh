@@ -90,11 +90,14 @@ cell() {
 # itself. A cancelled job is no longer RUNNING in Slurm's record, so it does not requeue itself.
 requeue_if_preempted() {
   [ "$requeue" = yes ] || return
-  local record
-  record=$(SLURM_TIME_FORMAT=standard timeout 30 scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null)
+  # One element of an array has the number of the whole array as its SLURM_JOB_ID. Slurm takes this number for all
+  # elements, so the element is named by its index.
+  local id=$SLURM_JOB_ID record
+  if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
+  record=$(SLURM_TIME_FORMAT=standard timeout 30 scontrol show job --oneliner "$id" 2>/dev/null)
   if [[ $record != *' JobState=RUNNING '*' PreemptTime='[0-9]* ]]; then return; fi
   event 'requeue preempted'
-  timeout 30 scontrol requeue "$SLURM_JOB_ID"
+  timeout 30 scontrol requeue "$id"
 }
 
 mkdir -p "$folder/stores" "$folder/events"

@@ -383,7 +383,7 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
   const CLI::App* const doctor =
       app.add_subcommand("doctor", "Say what is here, what is missing, and how to get it")->fallthrough();
   CLI::App* const stored =
-      app.add_subcommand("stored", "List the values of a label whose runs in these stores are complete");
+      app.add_subcommand("stored", "List the values of a label whose runs in these stores are complete and untraced");
   stored->add_option("KEY", result.label, "Key of --label")->required();
   stored->add_option("STORE", result.files, "Files that --db wrote")->required();
   Registrar add(app);

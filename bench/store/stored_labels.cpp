@@ -15,9 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kBusyMilliseconds = 5000;
-constexpr const char* kCompleteSessions =
+constexpr const char* kUsableSessions =
     "SELECT fact.value FROM run JOIN provenance AS fact ON fact.run_uuid = run.uuid AND fact.key = ?"
-    " GROUP BY run.session_uuid, fact.value HAVING sum(run.status <> 'complete') = 0";
+    " GROUP BY run.session_uuid, fact.value HAVING sum(run.status <> 'complete' OR run.traced <> 0) = 0";
 
 // Counts the tables, so that a damaged store and a store with a view in place of a table are refused. A view would run
 // SQL that the file's author wrote.
@@ -77,7 +77,7 @@ void query(const fs::path& file, const fs::path& opened, int flags, const std::s
   check(sqlite3_step(tables.get()) == SQLITE_ROW ? SQLITE_OK : sqlite3_errcode(database.get()), file);
   if (sqlite3_column_int(tables.get(), 0) != kTableCount) refuse(file, "damaged: one of its tables is missing");
   UniqueHandle<StatementTraits> statement;
-  check(sqlite3_prepare_v2(database.get(), kCompleteSessions, -1, statement.out(), nullptr), file);
+  check(sqlite3_prepare_v2(database.get(), kUsableSessions, -1, statement.out(), nullptr), file);
   check(sqlite3_bind_text(statement.get(), 1, key.c_str(), -1, SQLITE_TRANSIENT), file);
   int code = SQLITE_OK;
   while ((code = sqlite3_step(statement.get())) == SQLITE_ROW) {

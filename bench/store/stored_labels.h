@@ -1,5 +1,6 @@
-// Finds the values of a label (--label KEY=VALUE) in the complete sessions of some stores. A job script on a compute
-// node without Python thus learns which work is done. Stores are only read.
+// Finds the values of a label (--label KEY=VALUE) in the usable sessions of some stores: those whose runs are all
+// complete, and neither traced nor profiled. A job script on a compute node without Python thus learns which work is
+// done. Stores are only read.
 #pragma once
 
 #include <set>
@@ -13,8 +14,8 @@ struct StoredLabels {
   std::vector<std::string> problems;  ///< one line for each file that cannot be read; the file's values are missing
 };
 
-/// Returns the values of the label `key` in the sessions of `files` in which every run is complete. Also reads files of
-/// killed jobs: `.partial` files, and files with a journal that must be rolled back (in a private copy).
+/// Returns the values of the label `key` in the usable sessions of `files`. Also reads files of killed jobs: `.partial`
+/// files, and files with a journal that must be rolled back (in a private copy).
 StoredLabels stored_labels(const std::string& key, const std::vector<std::string>& files);
 
 }  // namespace hvd::bench

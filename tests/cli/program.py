@@ -263,7 +263,7 @@ def eventually(condition: Callable[[], bool], seconds: float = HANG) -> bool:
 def query(sql: str, file: pathlib.Path, mode: str = "ro") -> list[tuple]:
     """Returns all rows of the query `sql`. A running session locks nothing, so its store is opened read-only. A session
     that was killed while it wrote leaves a journal, which SQLite can roll back only with `mode` "rw"."""
-    connection = sqlite3.connect(f"file:{file}?mode={mode}", uri=True)
+    connection = sqlite3.connect(f"{pathlib.Path(file).resolve().as_uri()}?mode={mode}", uri=True)
     try:
         return connection.execute(sql).fetchall()
     finally:

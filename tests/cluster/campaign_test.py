@@ -20,6 +20,8 @@ name = "test"
 ranks_per_node = [2]
 [program]
 hvd_bench = "{PROGRAM}"
+[submit]
+extra = ["--mem=2000"]
 [launch]
 binding = []
 [walltime]
@@ -35,27 +37,27 @@ class Campaign:
     Only one thread may use the object. Several campaigns may run on one cluster.
     """
 
-    def __init__(self, cluster: Cluster, folder: Path, spec: str, *, nodes: str = "") -> None:
-        """Generates the campaign. Its jobs run only on `nodes` (empty: on any node)."""
+    def __init__(self, cluster: Cluster, folder: Path, spec: str, *, where: str = "") -> None:
+        """Generates the campaign. where: an option of sbatch that says on which nodes its jobs may run."""
         self._cluster = cluster
         self.folder = folder / "campaign"
         (folder / "spec.toml").write_text(spec)
         (folder / "site.toml").write_text(SITE)
         words = [str(folder / "spec.toml"), "--site", str(folder / "site.toml"), "--out", str(self.folder)]
-        if nodes:
-            words += ["--set", f'submit.extra=["--nodelist={nodes}"]']
+        if where:
+            words += ["--set", f'submit.extra=["--mem=2000", "{where}"]']
         self._call("generate", *words)
 
-    def _call(self, command: str, *arguments: str) -> str:
-        result = self._cluster.run(scripts("campaign"), command, *arguments)
+    def _call(self, command: str, *arguments: str, env: dict[str, str] | None = None) -> str:
+        result = self._cluster.run(scripts("campaign"), command, *arguments, env=env)
         assert result.code == 0, result
         return result.out
 
-    def submit(self) -> None:
-        self._call("submit", str(self.folder))
+    def submit(self, env: dict[str, str] | None = None) -> None:
+        self._call("submit", str(self.folder), env=env)
 
-    def resume(self) -> str:
-        return self._call("resume", str(self.folder))
+    def resume(self, env: dict[str, str] | None = None) -> str:
+        return self._call("resume", str(self.folder), env=env)
 
     def cancel(self) -> None:
         self._call("cancel", str(self.folder))

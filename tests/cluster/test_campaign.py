@@ -19,6 +19,9 @@ num-warmup-batches = 1
 num-iters = 3
 max-time = 60
 """
+# Variables of an allocation and of a user's shell. None of them may reach the scheduler's programs or the jobs.
+OUTER = {"SLURM_MEM_PER_CPU": "100", "SLURM_NTASKS": "3", "SQUEUE_STATES": "RUNNING", "SBATCH_QOS": "none"}
+TRACE = {"HOROVOD_TIMELINE": "/tmp/hvd_campaign_trace"}
 CELLS = 2 + 3 + 3  # in the jobs of one, two and four nodes; the jobs of two and four nodes each have 2 baselines
 
 
@@ -27,9 +30,14 @@ class OneToEight(ClusterTest):
 
     def test_one_to_eight_tasks(self) -> None:
         self.need_hosts()
-        campaign = Campaign(self.cluster, self.folder, SPEC)
-        campaign.submit()
+        folder = self.folder / 'it\'s 100%j, "a" #1'
+        folder.mkdir()
+        campaign = Campaign(self.cluster, folder, SPEC)
+        campaign.submit({**OUTER, **TRACE})
+        self.assertIn("nothing", campaign.resume(OUTER), "what is pending is seen")
         campaign.wait_until_done(CELLS, 400)
+        logs = sorted(path.name for path in (campaign.folder / "logs").iterdir())
+        self.assertEqual(logs, sorted(f"n000{n}.{i}.1.out" for n, i in zip((1, 2, 4), campaign.numbers(), strict=True)))
         self.assertIn("nothing", campaign.resume())
         self.assertEqual(len(campaign.stores), 3, "one store per job")
 

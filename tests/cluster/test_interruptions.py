@@ -31,7 +31,10 @@ max-time = 60
 num-warmup-batches = 1
 num-iters = {steps}
 """
-CASES = ("warning", "time_limit", "cancel", "requeue", "preemption", "node_failure")
+# An array of two jobs of one node. Each job has two cells: two ranks, and one rank.
+ARRAY = SPEC.replace("ranks = [4]", "ranks = [2]\nrepetitions = 2")
+ARRAY_CELLS = 4
+CASES = ("warning", "time_limit", "cancel", "requeue", "preemption", "array", "node_failure")
 NODES = {case: f"n[{2 * i + 1}-{2 * i + 2}]" for i, case in enumerate(CASES)}
 
 
@@ -48,18 +51,20 @@ class Interrupted(ClusterTest):
         cls.addClassCleanup(pool.shutdown, cancel_futures=True)
         cls.outcomes = {case: pool.submit(getattr(cls, f"case_{case}"), cls()) for case in CASES}
 
-    def begun(self, case: str, steps: int = 60) -> tuple[Campaign, str]:
+    def begun(self, case: str, steps: int = 60, later_step_seconds: float = 0.005) -> tuple[Campaign, str]:
         """Starts a campaign of `steps` steps a cell. Waits until its second cell runs. Returns campaign and job number.
-        Steps of sessions that start after the second cell take a twentieth of the time."""
+        The steps take 0.1 s, and `later_step_seconds` in sessions that start after the second cell."""
         folder = Path(tempfile.mkdtemp(prefix=case, dir=self.cluster.work))
         replay = profile(folder, step_seconds=0.1)
-        campaign = Campaign(self.cluster, folder, SPEC.format(replay=replay, steps=steps), nodes=NODES[case])
+        campaign = Campaign(
+            self.cluster, folder, SPEC.format(replay=replay, steps=steps), where=f"--nodelist={NODES[case]}"
+        )
         campaign.submit()
         campaign.wait_until(lambda: campaign.events().count(" begin ") == 2, "the second cell")
         self.assertEqual(campaign.finished_cells(), 1)
         (job,) = campaign.numbers()
         campaign.wait_until(lambda: self.has_a_run_begun(campaign), "the second cell's run in its store")
-        profile(folder, step_seconds=0.005)
+        profile(folder, step_seconds=later_step_seconds)
         return campaign, job
 
     @staticmethod
@@ -75,11 +80,11 @@ class Interrupted(ClusterTest):
         """Runs scontrol, which must succeed."""
         self.cluster.run("scontrol", *words).ended_with(0)
 
-    def start_at_once(self, campaign: Campaign, job: str) -> None:
+    def start_at_once(self, campaign: Campaign, job: str, cells: int = CELLS) -> None:
         """Starts a requeued job at once, as an administrator may. By itself Slurm would start it two minutes later."""
         self.cluster.wait_for_state(job, "PENDING", "RUNNING")
         self.cluster.run("scontrol", "update", f"jobid={job}", "starttime=now")
-        campaign.wait_until_done(CELLS)
+        campaign.wait_until_done(cells)
         self.assertIn("restart=1", campaign.events())
 
     def case_warning(self) -> None:
@@ -95,10 +100,11 @@ class Interrupted(ClusterTest):
         campaign.wait_until_done(CELLS)
 
     def case_time_limit(self) -> None:
-        """The time limit is one minute, Slurm's shortest. Two cells alone take two thirds of this minute."""
-        campaign, job = self.begun("time_limit", steps=200)
+        """The time limit is one minute, Slurm's shortest. Three cells take longer. Slurm compares every 30 s."""
+        campaign, job = self.begun("time_limit", steps=200, later_step_seconds=0.1)
         self.control("update", f"jobid={job}", "timelimit=1")
         campaign.wait_until_idle(150)
+        profile(campaign.folder.parent, step_seconds=0.005)
         self.assertIn("signal", campaign.events(), "warned, or ended, by Slurm")
         self.assertLess(campaign.cells_in("done"), CELLS)
         campaign.resume()
@@ -126,6 +132,25 @@ class Interrupted(ClusterTest):
         self.assertEqual(self.cluster.finished(urgent, 90)["JobState"], "COMPLETED")
         self.start_at_once(campaign, job)
         self.assertIn("requeue preempted", campaign.events())
+
+    def case_array(self) -> None:
+        """The preempted element of the array is the one whose job number is that of the array. The other goes on."""
+        folder = Path(tempfile.mkdtemp(prefix="array", dir=self.cluster.work))
+        spec = ARRAY.format(replay=profile(folder), steps=100)
+        others = ",".join(nodes for case, nodes in NODES.items() if case != "array")
+        campaign = Campaign(self.cluster, folder, spec, where=f"--exclude={others}")
+        campaign.submit()
+        (array,) = campaign.numbers()
+        campaign.wait_until(lambda: campaign.events().count(" begin ") >= 2, "the first cells of both elements")
+        listed = self.cluster.run("squeue", "-h", "-r", "-t", "RUNNING", "-j", array, "-o", "%A %K %N").out
+        elements = {number: (index, node) for number, index, node in map(str.split, listed.splitlines())}
+        index, node = elements[array]
+        urgent = self.cluster.submit("#!/bin/sh\nsleep 3\n", "--partition=urgent", f"--nodelist={node}", "--exclusive")
+        self.assertEqual(self.cluster.finished(urgent, 90)["JobState"], "COMPLETED")
+        profile(folder, step_seconds=0.005)
+        self.start_at_once(campaign, f"{array}_{index}", ARRAY_CELLS)
+        starts = [line for line in campaign.events().splitlines() if " start " in line]
+        self.assertEqual(sorted("restart=1" in line for line in starts), [False, False, True], starts)
 
     def case_node_failure(self) -> None:
         campaign, job = self.begun("node_failure")

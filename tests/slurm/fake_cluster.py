@@ -67,7 +67,8 @@ class FakeCluster:
         found = []
         for task in self.tasks():
             record = self.record(task.job)
-            states = [state for job in record["after"] for state in self.record(job)["states"].values()]
+            awaited = [element for id in record["after"] for element in elements(self.folder, id)]
+            states = [self.record(job)["states"][index] for job, index in awaited]
             if any(state in ("FAILED", "CANCELLED") for state in states):
                 self.set_state(task, "CANCELLED")
             elif all(state == "COMPLETED" for state in states):
@@ -85,7 +86,7 @@ class FakeCluster:
         self.set_state(task, "RUNNING")
         log = self.folder / f"{task.job}.{task.index}.out"
         with log.open("a") as output:
-            variables = {**self.environment(), **_variables(record, task, restart), **environment}
+            variables = {**record["environment"], **_variables(record, task, restart), **environment}
             streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "text": True}
             return subprocess.Popen(["bash", record["script"]], env=variables, start_new_session=True, **streams)
 
@@ -132,15 +133,45 @@ def _variables(record: dict, task: Task, restart: int) -> dict[str, str]:
         Path(hosts).write_text("batch1\n" + "".join(f"n{i}\n" * 2 for i in range(nodes)), encoding="utf-8")
         index = str(task.index) if record["array"] else "0"
         return {"LSB_JOBID": str(record["id"]), "LSB_JOBINDEX": index, "LSB_DJOB_HOSTFILE": hosts, "LSB_RESTART": "N"}
-    found = {"SLURM_JOB_ID": str(record["id"] * 100 + task.index), "SLURM_RESTART_COUNT": str(restart)}
+    number = slurm_number(record, str(task.index))
+    found = {"SLURM_JOB_ID": str(number), "SLURM_RESTART_COUNT": str(restart), "SLURM_MEM_PER_NODE": "4000"}
     if record["array"]:
         found |= {"SLURM_ARRAY_JOB_ID": str(record["id"]), "SLURM_ARRAY_TASK_ID": str(task.index)}
-    else:
-        found["SLURM_JOB_ID"] = str(record["id"])
     return found if restart else {key: value for key, value in found.items() if key != "SLURM_RESTART_COUNT"}
 
 
 # ---- The stand-ins call the functions below.
+
+
+def slurm_number(record: dict, index: str) -> int:
+    """Returns Slurm's number of one element of a job. The last element of an array has the number of the array."""
+    return record["id"] if index == list(record["states"])[-1] else record["id"] * 100 + int(index)
+
+
+def elements(folder: Path, id: str) -> list[tuple[int, str]]:
+    """Returns the elements (job, index) that an id of Slurm (101, 101_2, 10102) or of LSF (101, 101[2]) means.
+
+    The number of an array means all of its elements, although one of them has the same number. Returns [] for an
+    unknown id.
+    """
+    job, _, index = id.rstrip("]").replace("[", "_").partition("_")
+    found = []
+    for record in map(load, sorted(folder.glob("job-*.json"))):
+        for own in record["states"]:
+            whole, single = job == str(record["id"]), job == str(slurm_number(record, own))
+            if (whole and index in ("", own)) or (single and not index):
+                found.append((record["id"], own))
+    return found
+
+
+def set_states(folder: Path, id: str, state: str) -> bool:
+    """Sets the state of all elements that `id` means. Returns False if there are none."""
+    found = elements(folder, id)
+    for job, index in found:
+        record = load(path_of(folder, job))
+        record["states"][index] = state
+        save(folder, record)
+    return bool(found)
 
 
 def path_of(folder: Path, job: int) -> Path:
@@ -162,6 +193,38 @@ def limits(folder: Path) -> dict:
     return load(folder / "limits.json")
 
 
+def directive_words(line: str) -> list[str]:
+    """Splits the rest of an #SBATCH line as sbatch does (src/sbatch/opt.c of Slurm 22.05, tried with tests/cluster).
+
+    A backslash takes the next character as it is, even between quotes. "#" begins a comment, but not between quotes.
+    """
+    words, word, quote, escaped = [], None, "", False
+    for character in f"{line} ":
+        if not (quote or escaped) and (character.isspace() or character == "#"):
+            words += [] if word is None else [word]
+            word = None
+            if character == "#":
+                break
+        elif not escaped and character == "\\":
+            escaped = True
+        elif not escaped and character in (quote or "'\""):
+            quote = "" if quote else character
+        else:
+            word, escaped = (word or "") + character, False
+    if quote:
+        print(f"sbatch: fatal: Unmatched `{quote}` in [{line}]", file=sys.stderr)
+        sys.exit(1)
+    return words
+
+
+def slurm_log(pattern: str, job: int, index: int) -> str:
+    """Returns the path of a job's log, as slurmstepd does. After a backslash anywhere, nothing is replaced."""
+    if "\\" in pattern:
+        return re.sub(r"\\(\\?)", r"\1", pattern)
+    values = {"%": "%", "A": str(job), "a": str(index), "j": str(job), "x": "NAME", "u": "USER"}
+    return re.sub("%(.)", lambda found: values.get(found[1], found[0]), pattern)
+
+
 def indices(text: str) -> list[int]:
     """Returns the indices that an array option names: "1-3,5%2" gives [1, 2, 3, 5]."""
     found = []
@@ -171,8 +234,13 @@ def indices(text: str) -> list[int]:
     return found
 
 
-def add(folder: Path, kind: str, name: str, script: str, array: list[int] | None, after: list[int], nodes: int) -> int:
-    """Adds a pending job and copies the job's script, as schedulers do. Returns the job's number."""
+def add(
+    folder: Path, kind: str, name: str, script: str, array: list[int] | None, after: list[str], nodes: int, output: str
+) -> int:
+    """Adds a pending job. Copies its script and the caller's environment, as schedulers do. Returns the job's number.
+
+    after: ids of the elements or jobs that must succeed before. output: the job's log, with place-holders.
+    """
     number = 1 + max((int(re.search(r"\d+", p.name)[0]) for p in folder.glob("job-*.json")), default=100)
     copy = folder / f"script-{number}.sh"
     copy.write_text(script, encoding="utf-8")
@@ -185,6 +253,8 @@ def add(folder: Path, kind: str, name: str, script: str, array: list[int] | None
         "after": after,
         "nodes": nodes,
         "folder": str(folder),
+        "output": output,
+        "environment": dict(os.environ),
         "states": {str(index): "PENDING" for index in (array or [1])},
     }
     save(folder, record)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -12,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from campaigns import STAND_INS, campaign_here, rows
-from fake_cluster import FakeCluster, Task, kill_group, wait_until
+from fake_cluster import FakeCluster, Task, directive_words, kill_group, slurm_log, wait_until
 
 SPEC = """
 name = "life"
@@ -175,7 +177,7 @@ class SubmitTest(LifeTest):
         self.assertEqual(
             [record["name"][-9:] for record in self.cluster.records()][:3], ["-n0001-r1", "-n0001-r2", "-n0002-r1"]
         )
-        self.assertEqual(self.cluster.record(103)["after"], [101, 102])
+        self.assertEqual(self.cluster.record(103)["after"], ["101", "102"])
         self.cluster.run_all()
         self.assertEqual(self.counts(), {"done": 16})
 
@@ -261,6 +263,96 @@ class RejectedTest(LifeTest):
         self.assertIn("n0002: job 104, 3 cells in repetition 1", self.good("resume"))
 
 
+class SurroundingsTest(LifeTest):
+    """The user's variables of the scheduler, and a folder whose name is no plain word."""
+
+    def test_variables_of_the_scheduler_do_not_reach_its_programs(self) -> None:
+        self.submitted()
+        hiding = {"SQUEUE_STATES": "RUNNING", "SLURM_CLUSTERS": "other", "SBATCH_ACCOUNT": "other"}
+        done = self.call("resume", self.folder, **hiding)
+        self.assertEqual((done.returncode, done.stdout), (0, "nothing to hand in: the rest is at work\n"))
+        self.assertEqual(len(self.cluster.records()), 3)
+
+    def test_a_job_inherits_nothing_of_the_allocation_in_which_it_is_submitted(self) -> None:
+        self.generate(ONCE)
+        outer = {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_CPU": "100", "SLURM_NTASKS": "3", "SLURM_CONF": "/etc/our.conf"}
+        step = {"PMIX_RANK": "0", "PMI_SIZE": "1", "PMIX_MCA_psec": "native", "OMPI_COMM_WORLD_SIZE": "4"}
+        done = self.call("submit", self.folder, **outer, **step, LSB_JOBID="8", EDITOR="vi")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        inherited = self.cluster.record(101)["environment"]
+        left = {name: inherited[name] for name in (*outer, *step, "LSB_JOBID", "EDITOR") if name in inherited}
+        self.assertEqual(left, {"SLURM_CONF": "/etc/our.conf", "PMIX_MCA_psec": "native", "EDITOR": "vi"})
+        self.cluster.run_all()
+        self.assertEqual(self.counts(), {"done": 8}, "srun refuses SLURM_MEM_PER_CPU beside SLURM_MEM_PER_NODE")
+
+    def test_a_site_names_variables_to_keep(self) -> None:
+        self.generate(ONCE, "--set", 'submit.keep_variables=["SBATCH_ACCOUNT", "HVD_CUDNN_ROOT"]')
+        self.assertEqual(self.call("submit", self.folder, SBATCH_ACCOUNT="abc", SBATCH_QOS="x").returncode, 0)
+        inherited = self.cluster.record(101)["environment"]
+        self.assertEqual((inherited.get("SBATCH_ACCOUNT"), inherited.get("SBATCH_QOS")), ("abc", None))
+        script = Path(self.cluster.record(101)["script"]).read_text(encoding="utf-8")
+        self.assertRegex(script, r"\n  unset HOROVOD_.* HVD_NCCL_ROOT\n")
+        self.assertNotIn("HVD_CUDNN_ROOT", script)
+
+    def test_a_job_unsets_the_variables_of_the_program(self) -> None:
+        """An exported HOROVOD_TIMELINE would trace every cell, and no table takes traced runs."""
+        self.generate(ONCE, "--set", "program.environment.HOROVOD_CYCLE_TIME=7")
+        seen = self.top / "seen"
+        outer = {"HOROVOD_TIMELINE": "/tmp/trace", "HVD_MAX_CPU_ISA": "SSE2", "HOROVOD_CYCLE_TIME": "1"}
+        self.assertEqual(self.call("submit", self.folder, **outer, FAKE_SEEN=str(seen)).returncode, 0)
+        self.cluster.run(Task(101, 1))
+        self.assertEqual(seen.read_text().splitlines(), ["HOROVOD_CYCLE_TIME=7"] * 2)
+
+    def test_a_cell_whose_run_no_table_can_use_is_lacking(self) -> None:
+        self.submitted(ONCE)
+        self.cluster.run_all()
+        self.assertEqual(self.counts(), {"done": 8})
+        (store,) = self.folder.glob("stores/n0001*.db")
+        with contextlib.closing(sqlite3.connect(store)) as connection, connection:
+            connection.execute("UPDATE run SET traced = 1")
+        self.assertEqual(self.counts(), {"done": 6, "lacking": 2})
+        self.assertIn("n0001: job 104, 2 cells", self.good("resume"))
+        self.cluster.run_all()
+        self.assertEqual(self.counts(), {"done": 8})
+
+    def test_folders_of_many_names(self) -> None:
+        for name in ("two words", "100%j", "%%A", "#1", "a #b", "it's", 'say "this"', "$HOME`", "grün", "-x;&"):
+            with self.subTest(name):
+                self.cluster = FakeCluster(self.top / f"cluster of {name}")
+                self.folder = self.top / name
+                self.generate(ONCE)
+                words = (self.top / "spec.toml", "--site", self.top / "site.toml", "--out", self.folder)
+                said = self.call("generate", *words)
+                self.assertEqual(shlex.split(said.stdout.partition("next: ")[2])[1:], ["submit", str(self.folder)])
+                self.good("submit", "--only", "n0001")
+                self.assertEqual(
+                    slurm_log(self.cluster.record(101)["output"], 101, 1), f"{self.folder}/logs/n0001.101.1.out"
+                )
+                self.cluster.run_all()
+                self.assertEqual(self.counts(), {"done": 2, "lacking": 6})
+                resume = self.call("status", self.folder).stdout.partition("nothing is at work on 6 of them: ")[2]
+                self.assertEqual(shlex.split(resume)[1:], ["resume", str(self.folder)])
+                self.good("resume")
+                self.cluster.run_all()
+                merge = self.call("status", self.folder).stdout.partition("complete; next: ")[2]
+                self.assertEqual(shlex.split(merge)[1:], ["-o", "life.db", f"{self.folder}/stores/*.db"])
+
+    def test_folders_that_slurm_cannot_take(self) -> None:
+        for name, why in (("back\\slash", "Slurm does not replace %j"), ("two\nlines", "use an --out without '\\n'")):
+            with self.subTest(name):
+                words = ("generate", self.top / "spec.toml", "--site", self.top / "site.toml", "--out", self.top / name)
+                self.refused(self.call(*words), why)
+                self.assertFalse((self.top / name).exists())
+
+    def test_fields_of_the_site_that_are_no_plain_words(self) -> None:
+        fields = {"account": "two words", "constraint": 'a"b\\c', "reservation": "it's #1", "qos": "x&y"}
+        self.generate(ONCE, *(word for key, value in fields.items() for word in ("--set", f"submit.{key}={value}")))
+        lines = (self.folder / "jobs" / "n0001.sh").read_text(encoding="utf-8").splitlines()
+        found = [directive_words(line.removeprefix("#SBATCH ")) for line in lines if line.startswith("#SBATCH ")]
+        for key, value in fields.items():
+            self.assertIn([f"--{key}={value}"], found)
+
+
 class FailureTest(LifeTest):
     def cell(self, job: str, repetition: int, ranks: int) -> str:
         manifest = json.loads((self.folder / "campaign.json").read_text())
@@ -304,6 +396,19 @@ class FailureTest(LifeTest):
         said = self.good("resume")
         self.assertIn("n0001: job 104, 1 cells in repetition 2", said)
         self.assertIn("n0004: job 106, 6 cells in repetitions 1, 2, after 104 has succeeded", said)
+        self.cluster.run_all()
+        self.assertEqual(self.counts(), {"done": 16})
+
+    def test_when_one_element_of_the_first_job_has_failed_the_others_wait_for_the_rest_of_it(self) -> None:
+        self.submitted()
+        self.cluster.run(Task(101, 1), **{f"FAKE_CODE_{self.cell('n0001', 1, 2)}": "2"})
+        self.cluster.set_state(Task(101, 2), "RUNNING")
+        for job in (102, 103):
+            self.cluster.set_state(Task(job, 1), "CANCELLED")  # Slurm: DependencyNeverSatisfied
+            self.cluster.set_state(Task(job, 2), "CANCELLED")
+        said = self.good("resume")
+        self.assertIn("n0002: job 105, 6 cells in repetitions 1, 2, after 101_2 104 has succeeded", said)
+        self.cluster.run(Task(101, 2))
         self.cluster.run_all()
         self.assertEqual(self.counts(), {"done": 16})
 

@@ -109,6 +109,45 @@ device = "cpu"
         self.assertIn("n0002 repetition 2: queued, cancelled (102[2])", self.good("cancel"))
         self.assertEqual(self.cluster.tasks(), [])
 
+    def test_the_first_job_is_waited_for_by_element(self) -> None:
+        self.submitted(None, "--set", "submit.account=abc123")
+        self.cluster.run(Task(101, 1), **self.world)
+        self.cluster.set_state(Task(102, 1), "CANCELLED")
+        self.assertIn("n0002: job 103, 3 cells in repetition 1, after 101[2]", self.good("resume"))
+        self.cluster.run_all(**self.world)
+        self.assertEqual(self.counts(), {"done": 12})
+
+    def test_variables_of_lsf_do_not_reach_its_programs(self) -> None:
+        self.generate(None, "--set", "submit.account=abc123")
+        outer = {"BSUB_QUIET": "Y", "LSB_JOBID": "7", "LSB_DEFAULTQUEUE": "x", "JSM_NAMESPACE_SIZE": "4"}
+        done = self.call("submit", self.folder, **outer, LSF_ENVDIR="/etc/lsf")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        inherited = self.cluster.record(101)["environment"]
+        self.assertFalse(inherited.keys() & outer.keys())
+        self.assertEqual(inherited["LSF_ENVDIR"], "/etc/lsf")
+
+    def test_folders_that_lsf_cannot_take(self) -> None:
+        words = ("generate", self.top / "spec.toml", "--site", self.top / "site.toml", "--out")
+        for name in ("two words", "100%J", 'say "x"', "back\\slash", "a#b", "$HOME", "two\nlines"):
+            with self.subTest(name):
+                self.refused(self.call(*words, self.top / name), "bsub cannot take")
+                self.assertFalse((self.top / name).exists())
+        self.folder = self.top / "two words"
+        self.submitted_by_stdin()
+        self.assertEqual(self.cluster.record(101)["output"], f"{self.folder}/logs/n0001.%J.%I.out")
+
+    def submitted_by_stdin(self) -> None:
+        self.cluster = FakeCluster(self.top / "other cluster")
+        self.submitted(None, "--set", "submit.by=stdin")
+
+    def test_a_resource_requirement_with_quotes(self) -> None:
+        self.generate(None, "--set", 'submit.constraint=select[type=="X86"]')
+        script = (self.folder / "jobs" / "n0001.sh").read_text(encoding="utf-8")
+        self.assertIn("#BSUB -R 'select[type==\"X86\"]'\n", script)
+        site, both = self.top / "site.toml", 'submit.constraint=it\'s "x"'
+        done = self.call("generate", self.top / "spec.toml", "--site", site, "--out", self.folder, "--set", both)
+        self.refused(done, "submit.constraint: a #BSUB line cannot hold both kinds of quotes")
+
     def test_rejected(self) -> None:
         self.generate()
         self.refused(self.call("submit", self.folder), "job n0001: bsub rejected it: A valid project name is required")

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 
+from campaigns import HANG
 from fake_cluster import Task, kill_group, wait_until
 from test_life import ONCE, LifeTest
 
@@ -36,6 +37,22 @@ class PreemptedTest(LifeTest):
         self.assertEqual(next(iter(self.status()["units"]))["state"], "queued")
         self.assertEqual(self.cluster.run(JOB, restart=1), 0)
         self.assertEqual(self.counts(), {"done": 3})
+
+    def test_an_array_loses_only_the_preempted_element(self) -> None:
+        """Slurm gives the last element of an array the number of the array, which means all elements."""
+        (self.cluster.folder / "limits.json").write_text('{"preempts": true}', encoding="utf-8")
+        self.submitted(ONE.replace("repetitions = 1", "repetitions = 3"))
+        elements = [Task(101, index) for index in (1, 2, 3)]
+        children = [self.cluster.start(task, FAKE_SLOW="60") for task in elements]
+        for child in children:
+            self.addCleanup(kill_group, child)
+        wait_until(lambda: len(list(self.folder.glob("stores/*.partial"))) == 3)
+        os.killpg(children[2].pid, signal.SIGTERM)
+        self.assertEqual(children[2].wait(HANG), 1)
+        self.assertEqual(self.cluster.record(101)["states"], {"1": "RUNNING", "2": "RUNNING", "3": "PENDING"})
+        os.killpg(children[0].pid, signal.SIGTERM)
+        self.assertEqual(children[0].wait(HANG), 1)
+        self.assertEqual(self.cluster.record(101)["states"], {"1": "PENDING", "2": "RUNNING", "3": "PENDING"})
 
     def test_a_signal_alone_requeues_nothing(self) -> None:
         self.assertEqual(self.terminated(preempts=False), "RUNNING")

@@ -50,7 +50,7 @@ class SiteTest(unittest.TestCase):
         self.assertEqual(site_of("slurm", "submit.account=123").submit.account, "123")
         self.assertEqual(site_of("slurm", "walltime.maximum=00:50:00").walltime.maximum, 3000)
         for bad, pattern in (
-            ("submit.account", "is not KEY=VALUE"),
+            ("submit.account", "submit.account: is not KEY=VALUE"),
             ("submit.acount=x", r"submit.acount: there is no such key \(did you mean account"),
             ("node.cores=many", "node.cores: 'many' is not a whole number"),
             ("submit=3", "submit: 3 is not a table"),
@@ -58,9 +58,18 @@ class SiteTest(unittest.TestCase):
             ("walltime.margin=1" + "0" * 400, "walltime.margin: '10+' is not a number"),
             ("node.cores=" + "1" * 5000, "node.cores: '1+' is not a whole number"),
             ("node.cores=" + "[" * 3000, r"node.cores: '\[+' is not a whole number"),
+            ("node.cores=2", "node.cores: node.ranks_per_node: 4 ranks, but a node has 2 cores"),
+            ("scheduler=none", "scheduler: submit.array: needs a scheduler"),
         ):
             with self.subTest(bad):
-                self.assertRegex(fault(site_of, "slurm-4gpu", bad), pattern)
+                self.assertRegex(fault(site_of, "slurm-4gpu", bad), f"^--set {pattern}")
+
+    def test_a_fault_of_the_file_is_not_blamed_on_set(self) -> None:
+        file = self.written('base = "slurm"\nname = "ours"\n[submit]\narray = 3')
+        self.assertRegex(fault(site.read, file, ["submit.account=x"]), f"^{file}: submit.array: 3 is not")
+        self.assertRegex(fault(site.read, file, ["node.cores=x"]), "^--set node.cores: 'x' is not")
+        several = ["node.gpus=0", "node.cores=32", "submit.account=x"]
+        self.assertRegex(fault(site_of, "slurm-4gpu", *several), "^--set node.cores: launch.cores_per_rank: 4 ranks")
 
     def test_surroundings_are_what_is_set_around_a_run(self) -> None:
         plain = site_of("slurm-4gpu")
@@ -81,7 +90,7 @@ class SiteTest(unittest.TestCase):
                 self.assertIn(f"{key} is missing; it takes", said)
                 self.assertIn(str(self.file), said)
             removed += 1
-        self.assertEqual(removed, 33, "the test must have seen every field")
+        self.assertEqual(removed, 34, "the test must have seen every field")
 
     def test_mistakes(self) -> None:
         cases = [
@@ -96,6 +105,9 @@ class SiteTest(unittest.TestCase):
             ('base = "slurm-4gpu"\n[submit]\ncommand = []', "submit.command: is empty"),
             ('base = "slurm-4gpu"\n[submit]\nextra = ["a\\nb"]', "submit.extra: holds a line break"),
             ('base = "slurm-4gpu"\n[program.environment]\n"A B" = "1"', "program.environment.A B: is not the name of"),
+            ('base = "slurm-4gpu"\n[program.environment]\nHOROVOD_TIMELINE = "x"', "HOROVOD_TIMELINE: would trace"),
+            ('base = "slurm"\n[submit]\nkeep_variables = ["HOROVOD_TIMELINE"]', "HOROVOD_TIMELINE would trace every"),
+            ('base = "slurm"\n[submit]\nkeep_variables = ["A=b"]', "'A=b' is not the name of an environment variable"),
             ('base = "slurm-4gpu"\n[program]\ndevice = "tpu"', "'tpu' is not one of auto, cpu, cuda"),
             ('base = "summit"\n[submit]\nqos = "high"', "submit.qos: LSF has no such thing"),
             ('base = "summit"\n[launch]\ncores_per_rank = 0', "launch.cores_per_rank: is 0, but jsrun"),

@@ -72,6 +72,7 @@ class SpecTest(unittest.TestCase):
                 MINIMAL + "[options]\nimagesize = 3",
                 r"options.imagesize: hvd_bench has no such option \(did you mean imag",
             ),
+            (MINIMAL + "[options]\nprofile = true", r"options.profile: .* no table takes profiled runs"),
             (MINIMAL + "[options]\nno-check = 1", r"options.no-check: --no-check is a flag"),
             (MINIMAL + "[options]\nimage-size = true", r"options.image-size: --image-size takes a value"),
             (MINIMAL + "[options]\nimage-size = [1]", r"options.image-size: takes a string, a number, or true"),
@@ -124,3 +125,13 @@ class OptionsOfTheProgramTest(unittest.TestCase):
         flags = {name for name, value in named.items() if not value}
         self.assertLessEqual(set(bench_options.FLAGS), flags)
         self.assertFalse(set(bench_options.VALUES) & flags)
+
+    def test_the_variables_are_those_of_the_program(self) -> None:
+        """A variable that the program reads and a job does not unset would change what a campaign measures, unseen."""
+        found: set[str] = set()
+        for folder in ("bench", "engine", "models"):
+            for path in (REPOSITORY / folder).rglob("*"):
+                if path.suffix in (".cpp", ".h", ".cu", ".cuh"):
+                    found |= set(re.findall(r'"((?:HOROVOD|HVD)_[A-Z_]+)["= (]', path.read_text(encoding="utf-8")))
+        found.remove("HVD_IMAGE_DIGEST")  # is recorded with a run and changes nothing
+        self.assertEqual(found, set(bench_options.VARIABLES))

@@ -75,6 +75,11 @@ class StoresTest(unittest.TestCase):
         add_session(self.folder / "b.db", "cut", "complete")
         self.assertEqual(self.held(), {"good", "cut"})
 
+    def test_a_traced_session_counts_for_nothing(self) -> None:
+        add_session(self.a, "good", "complete")
+        add_session(self.a, "traced", "complete", "complete", traced=1)
+        self.assertEqual(self.held(), {"good"})
+
     def test_what_a_killed_job_left(self) -> None:
         add_session(self.folder / "a.db.0a0b.partial", "unpublished", "complete")
         self.assertEqual(self.held(), {"unpublished"})
@@ -192,6 +197,7 @@ class StoresTest(unittest.TestCase):
         add_session(self.a, "x", "incomplete", seconds=500)
         add_session(self.a, "x", "complete", seconds=12, allocation_size=1, world_size=1)
         add_session(self.a, "x", "complete", seconds=900, origin="simulated")
+        add_session(self.a, "x", "complete", seconds=900, traced=1)
         found = stores.pilot([self.a]).seconds
         self.assertEqual(found, {PilotKey("vgg16", 4, "fp32", True): 75.0, PilotKey("vgg16", 4, "fp32", False): 12.0})
         empty = self.folder / "b.db"

@@ -50,7 +50,6 @@ VALUES = (
 )
 FLAGS = (
     "auxiliary-head",
-    "profile",
     "no-check",
     "no-winograd",
     "no-cuda-graph",
@@ -82,7 +81,22 @@ DECIDED = {
     "quiet": "nothing: stores hold everything",
     "record-replay": "nothing: one file cannot hold many cells",
     "timeline-filename": "nothing: one file cannot hold many cells",
+    "profile": "nothing: no table takes profiled runs",
 }
+# Environment variables that hvd_bench reads, without those of launchers and libraries. A job script unsets them, so
+# that only the site and its set-up determine them, and nothing determines TRACE_VARIABLE. tests/slurm compares the
+# names with the C++ sources.
+VARIABLES = (
+    "HOROVOD_CACHE_CAPACITY",
+    "HOROVOD_CYCLE_TIME",
+    "HOROVOD_FUSION_THRESHOLD",
+    "HOROVOD_TIMELINE",
+    "HVD_CUBLAS_ROOT",
+    "HVD_CUDNN_ROOT",
+    "HVD_MAX_CPU_ISA",
+    "HVD_NCCL_ROOT",
+)
+TRACE_VARIABLE = "HOROVOD_TIMELINE"
 # The default and the range of the option --max-time of hvd_bench.
 DEFAULT_MAX_TIME_SECONDS = 300
 MAX_TIME_SECONDS = (1, 10_000_000)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from hvdb.campaign.canonical import digest
 from hvdb.campaign.plan import Job
-from hvdb.campaign.site import Site
 
 
 class Layout:
@@ -26,8 +25,3 @@ class Layout:
 
     def job_name(self, job: Job) -> str:
         return self.job_prefix + job.name
-
-    def log_pattern(self, site: Site, job: Job) -> str:
-        """Returns the path of a job's log of standard output and error, with the scheduler's place-holders."""
-        number = {"slurm": "%A.%a" if site.submit.array else "%j", "lsf": "%J.%I" if site.submit.array else "%J"}
-        return f"{self.logs}/{job.name}.{number[site.scheduler]}.out"

@@ -130,8 +130,9 @@ def submit(
         _run_here(manifest, orders, tell)
         return
     machine, journal = scheduler.of(manifest, lock), Journal(manifest)
+    # Elements of an array, not the whole array: an element that has failed already would block the dependency for ever.
     gates = [
-        active[unit].id.partition("_")[0].partition("[")[0]
+        active[unit].id
         for job, repetition in manifest.units()
         if job.gate and (unit := (job.name, repetition)) in active
     ]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvdb.campaign import environment
 from hvdb.campaign.directives import array_text
 from hvdb.campaign.errors import CampaignError
 from hvdb.campaign.folder import JobEntry, Manifest
@@ -48,7 +49,10 @@ class Scheduler(ABC):
 
     @abstractmethod
     def submit(self, job: JobEntry, repetitions: Sequence[int], after: Sequence[str]) -> str:
-        """Submits the job's script. The job starts when all jobs in `after` have succeeded. Returns the job's id."""
+        """Submits the job's script. Returns the job's id.
+
+        The job starts when all in `after` have succeeded. after: ids of jobs, or of elements of arrays (Active.id).
+        """
 
     @abstractmethod
     def active(self) -> dict[Unit, Active]:
@@ -57,6 +61,44 @@ class Scheduler(ABC):
     @abstractmethod
     def cancel(self, ids: Sequence[str]) -> None:
         """Cancels the jobs `ids`. The scheduler warns running jobs before it ends them."""
+
+    def _run(
+        self, command: Sequence[str], what: str, stdin: Path | None = None, lock: int | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a program of the scheduler. what: the end of the error's text if the program does not answer."""
+        _require(command[0], what)
+        try:
+            with stdin.open() if stdin else open(os.devnull) as source:  # noqa: PTH123  (os.devnull is a device)
+                return subprocess.run(
+                    list(command),
+                    stdin=source,
+                    env=environment.for_scheduler(os.environ, self._manifest.submit.keep_variables),
+                    capture_output=True,
+                    text=True,
+                    timeout=ANSWER_SECONDS,
+                    check=False,
+                    pass_fds=() if lock is None else (lock,),
+                )
+        except subprocess.TimeoutExpired:
+            raise CampaignError(f"{command[0]}: no answer in {ANSWER_SECONDS} s, so {what}; try again later") from None
+        except OSError as error:
+            raise CampaignError(f"{error.filename or command[0]}: {error.strerror}, so {what}") from None
+
+    def _hand_in(self, job: JobEntry, words: Sequence[str]) -> str:
+        """Submits the script of `job`, as an argument or on standard input. Returns what the program printed.
+
+        words: options for the scheduler's program, which inherits the lock.
+        """
+        submit, script = self._manifest.submit, self._manifest.layout.script(job.name)
+        by_argument = submit.by == "argument"
+        command = [*submit.command, *words, *([str(script)] if by_argument else [])]
+        done = self._run(command, f"job {job.name} was not submitted", None if by_argument else script, self._lock)
+        if done.returncode != 0:
+            raise CampaignError(
+                f"job {job.name}: {submit.command[0]} rejected it: {_last_line(done)}; correct the site "
+                "(generate again with --set submit.partition=... or the like), then resume"
+            )
+        return done.stdout
 
 
 def of(manifest: Manifest, lock: int | None = None) -> Scheduler:
@@ -75,47 +117,9 @@ def _require(program: str, what: str) -> None:
         )
 
 
-def _run(
-    command: Sequence[str], what: str, stdin: Path | None = None, lock: int | None = None
-) -> subprocess.CompletedProcess[str]:
-    _require(command[0], what)
-    try:
-        with stdin.open() if stdin else open(os.devnull) as source:  # noqa: PTH123  (os.devnull is a device)
-            return subprocess.run(
-                list(command),
-                stdin=source,
-                capture_output=True,
-                text=True,
-                timeout=ANSWER_SECONDS,
-                check=False,
-                pass_fds=() if lock is None else (lock,),
-            )
-    except subprocess.TimeoutExpired:
-        raise CampaignError(f"{command[0]}: no answer in {ANSWER_SECONDS} s, so {what}; try again later") from None
-    except OSError as error:
-        raise CampaignError(f"{error.filename or command[0]}: {error.strerror}, so {what}") from None
-
-
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
     return lines[-1] if lines else f"exit code {done.returncode}"
-
-
-def _hand_in(manifest: Manifest, job: JobEntry, words: Sequence[str], lock: int | None) -> str:
-    """Submits the script of `job`, as an argument or on standard input. Returns the output of the scheduler's program.
-
-    words: options for the scheduler's program.
-    """
-    script = manifest.layout.script(job.name)
-    by_argument = manifest.submit.by == "argument"
-    command = [*manifest.submit.command, *words, *([str(script)] if by_argument else [])]
-    done = _run(command, f"job {job.name} was not submitted", None if by_argument else script, lock)
-    if done.returncode != 0:
-        raise CampaignError(
-            f"job {job.name}: {manifest.submit.command[0]} rejected it: {_last_line(done)}; correct the site "
-            "(generate again with --set submit.partition=... or the like), then resume"
-        )
-    return done.stdout
 
 
 class Slurm(Scheduler):
@@ -127,7 +131,7 @@ class Slurm(Scheduler):
             words.append(f"--array={array_text(list(repetitions), self._manifest.submit.array_limit)}")
         if after:
             words += [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"]
-        answer = _hand_in(self._manifest, job, words, self._lock).split()
+        answer = self._hand_in(job, words).split()
         number = answer[-1].split(";")[0] if answer else ""  # "123" or "123;cluster"
         if not number.isdigit():
             raise CampaignError(f"job {job.name}: sbatch answered {' '.join(answer)!r}, no job number; see squeue")
@@ -135,13 +139,13 @@ class Slurm(Scheduler):
 
     def active(self) -> dict[Unit, Active]:
         command = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%i|%j|%T|%L|%r"]
-        done = _run(command, "what is queued or running is not known")
+        done = self._run(command, "what is queued or running is not known")
         if done.returncode != 0:
             raise CampaignError(f"squeue: {_last_line(done)}; what is queued or running is not known, try again later")
         return parse_squeue(done.stdout, self._manifest.job_prefix)
 
     def cancel(self, ids: Sequence[str]) -> None:
-        done = _run(["scancel", *ids], "nothing was cancelled")
+        done = self._run(["scancel", *ids], "nothing was cancelled")
         if done.returncode != 0:
             raise CampaignError(f"scancel: {_last_line(done)}; see squeue for what still runs")
 
@@ -197,7 +201,7 @@ class Lsf(Scheduler):
         if after:
             # With -ti, LSF ends this job when the condition of -w can no longer become true.
             words += ["-w", " && ".join(f"done({number})" for number in after), "-ti"]
-        answer = _hand_in(self._manifest, job, words, self._lock)
+        answer = self._hand_in(job, words)
         match = re.search(r"Job <(\d+)> is submitted", answer)
         if not match:
             raise CampaignError(f"job {job.name}: bsub answered {answer.strip()!r}, no job number; see bjobs")
@@ -205,13 +209,13 @@ class Lsf(Scheduler):
 
     def active(self) -> dict[Unit, Active]:
         fields = "jobid jobindex job_name stat time_left pend_reason delimiter='|'"
-        done = _run(["bjobs", "-noheader", "-o", fields], "what is queued or running is not known")
+        done = self._run(["bjobs", "-noheader", "-o", fields], "what is queued or running is not known")
         if done.returncode != 0 and "No unfinished job found" not in done.stderr + done.stdout:
             raise CampaignError(f"bjobs: {_last_line(done)}; what is queued or running is not known, try again later")
         return parse_bjobs(done.stdout, self._manifest.job_prefix)
 
     def cancel(self, ids: Sequence[str]) -> None:
-        done = _run(["bkill", *ids], "nothing was cancelled")
+        done = self._run(["bkill", *ids], "nothing was cancelled")
         if done.returncode != 0:
             raise CampaignError(f"bkill: {_last_line(done)}; see bjobs for what still runs")
 

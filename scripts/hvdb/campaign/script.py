@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from hvdb.base import data
-from hvdb.campaign import directives, launch
+from hvdb.campaign import bench_options, directives, launch
 from hvdb.campaign.layout import Layout
 from hvdb.campaign.plan import Job, Plan
 
@@ -84,13 +84,17 @@ def _settings(plan: Plan, job: Job, layout: Layout, hvd_bench: Path) -> list[str
 def _set_up(plan: Plan) -> list[str]:
     """Returns the lines of a shell function that sets up the site. The function fails if one of its lines fails."""
     program = plan.site.program
-    lines = []
+    kept = (bench_options.TRACE_VARIABLE, *plan.site.submit.keep_variables)
+    lines = [f"unset {' '.join(name for name in bench_options.VARIABLES if name not in kept)}"]
+    if plan.site.scheduler == "slurm":
+        lines.append("export SLURM_EXPORT_ENV=ALL  # sbatch --export=NONE must not hide these lines from the ranks")
     if program.modules:
         lines.append("type module >/dev/null 2>&1 || source /etc/profile  # a job's shell may not know it")
         lines.append(f"module load {' '.join(map(shlex.quote, program.modules))} || return")
     lines += [f"export {_assignment(name, value)}" for name, value in program.environment.items()]
     lines += [f"{{ {line}; }} || return" for line in program.setup]
-    return ["set_up() {", *(f"  {line}" for line in lines or [":"]), "}"]
+    lines.append(f"unset {bench_options.TRACE_VARIABLE}  # a traced cell would count as lacking")
+    return ["set_up() {", *(f"  {line}" for line in lines), "}"]
 
 
 def _launchers(plan: Plan, job: Job) -> list[str]:

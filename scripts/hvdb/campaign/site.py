@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from hvdb.campaign.fields import Table, document, load, nearest
 
 SCHEDULERS = ("slurm", "lsf", "none")
 MAX_BASES = 8
+TRACES = "would trace every cell, and no table takes traced runs; leave it out"
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Submit:
     array_limit: int
     requeue: bool
     extra: tuple[str, ...]
+    keep_variables: tuple[str, ...] = ()  # the default is for folders that were generated without this field
 
 
 @dataclass(frozen=True)
@@ -122,12 +125,18 @@ def _node(table: Table) -> Node:
     return node
 
 
+def _is_variable(name: str) -> bool:
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
+
+
 def _program(table: Table) -> Program:
     variables = table.table("environment", required=True)
     environment = {}
     for key, value in variables.scalars().items():
-        if not key.replace("_", "a").isalnum() or key[0].isdigit() or not key.isascii():
+        if not _is_variable(key):
             raise variables.fail(key, "is not the name of an environment variable")
+        if key == bench_options.TRACE_VARIABLE:
+            raise variables.fail(key, TRACES)
         environment[key] = str(int(value)) if isinstance(value, bool) else str(value)
     program = Program(
         hvd_bench=table.text("hvd_bench", pattern=".+", means="the path of the program"),
@@ -154,7 +163,13 @@ def _submit(table: Table, scheduler: str) -> Submit:
         array_limit=table.integer("array_limit"),
         requeue=table.flag("requeue"),
         extra=table.texts("extra"),
+        keep_variables=table.texts("keep_variables"),
     )
+    for name in submit.keep_variables:
+        if not _is_variable(name):
+            raise table.fail("keep_variables", f"'{name}' is not the name of an environment variable")
+        if name == bench_options.TRACE_VARIABLE:
+            raise table.fail("keep_variables", f"{name} {TRACES}")
     if scheduler == "lsf" and submit.qos:
         raise table.fail("qos", "LSF has no such thing; leave it empty, and use partition (a queue) or extra")
     if scheduler == "none" and submit.array:
@@ -288,6 +303,36 @@ def assigned(data: dict[str, Any], assignment: str) -> dict[str, Any]:
 def read(name: str, assignments: Sequence[str] = ()) -> Site:
     """Returns the site with the name or file `name`, changed by the `assignments` of --set. Errors: CampaignError."""
     data, source = _with_base(name, load)
+    changed = data
+    for assignment in assignments:
+        changed = assigned(changed, assignment)
+    try:
+        return from_data(changed, source)
+    except CampaignError as error:
+        raise _blamed(data, source, assignments, error) from None
+
+
+def _problem(data: dict[str, Any], source: str) -> str:
+    """Returns the text of from_data's error, or "" if `data` is a site."""
+    try:
+        from_data(data, source)
+    except CampaignError as error:
+        return str(error)
+    return ""
+
+
+def _blamed(data: dict[str, Any], source: str, assignments: Sequence[str], error: CampaignError) -> CampaignError:
+    """Returns the error to raise for a site that its `assignments` may have spoiled.
+
+    data: the site before the assignments. If `error` appears only with one of the assignments, its text names this
+    assignment in place of the file.
+    """
+    if _problem(data, source) == str(error):
+        return error
     for assignment in assignments:
         data = assigned(data, assignment)
-    return from_data(data, source)
+        if _problem(data, source) == str(error):
+            key = assignment.partition("=")[0].strip()
+            what = str(error).removeprefix(f"{source}: ")
+            return CampaignError(f"--set {what if what.startswith(f'{key}: ') else f'{key}: {what}'}")
+    return error

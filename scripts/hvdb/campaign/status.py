@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -178,8 +179,9 @@ def as_text(standing: Standing) -> str:
 
 
 def _next(standing: Standing) -> str:
+    folder = shlex.quote(standing.folder)
     if standing.complete:
-        return f"complete; next: {called('merge')} -o {standing.name}.db {standing.folder}/stores/*.db"
+        return f"complete; next: {called('merge')} -o {standing.name}.db {folder}/stores/*.db"
     at_work = standing.counts["running"] + standing.counts["queued"]
     parts = []
     if standing.seconds_left is not None:
@@ -187,7 +189,7 @@ def _next(standing: Standing) -> str:
     parts.append(f"cells that are not done need at most {standing.node_hours_left:.2f} node-hours")
     idle = standing.counts["failed"] + standing.counts["lacking"]
     if idle:
-        parts.append(f"nothing is at work on {idle} of them: {called('campaign')} resume {standing.folder}")
+        parts.append(f"nothing is at work on {idle} of them: {called('campaign')} resume {folder}")
     elif at_work:
         parts.append("all of them are queued or running")
     return "; ".join(parts)

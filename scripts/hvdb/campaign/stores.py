@@ -1,6 +1,7 @@
 """Reads from a campaign's stores which cells are done and how long launches took. Writes nothing.
 
-A cell is done if a session has the cell's hash (provenance 'label.cell') and every run of this session is complete.
+A cell is done if a session has the cell's hash (provenance 'label.cell') and every run of this session is complete and
+neither traced nor profiled, because no table of a campaign takes traced or profiled runs.
 Job scripts ask `hvd_bench stored cell FILE...`, which applies the same rule. tests/slurm compares both implementations.
 """
 
@@ -28,14 +29,14 @@ SESSIONS = """
 SELECT fact.value
 FROM run JOIN provenance AS fact ON fact.run_uuid = run.uuid AND fact.key = ?
 GROUP BY run.session_uuid, fact.value
-HAVING sum(run.status <> 'complete') = 0
+HAVING sum(run.status <> 'complete' OR run.traced <> 0) = 0
 """
 
 LAUNCHES = """
 SELECT model, batch_size, compute_type, max(allocation_size) > 1, min(started_utc), max(finished_utc)
 FROM run WHERE origin = 'measured'
 GROUP BY session_uuid
-HAVING sum(status <> 'complete') = 0
+HAVING sum(status <> 'complete' OR traced <> 0) = 0
 """
 
 

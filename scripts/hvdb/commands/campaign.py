@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -132,7 +133,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
     program = _program(machine.program.hvd_bench)
     folder.write(made, layout, program, file.read_text(encoding="utf-8"), replace=arguments.replace)
     _print_plan(made)  # after the files are written, because printing fails if nobody reads the output
-    print(printable.terminal(f"written to {layout.folder}; next: {PROGRAM} submit {arguments.out}"))
+    print(printable.terminal(f"written to {layout.folder}; next: {PROGRAM} submit {shlex.quote(str(arguments.out))}"))
     return EXIT_GOOD
 
 

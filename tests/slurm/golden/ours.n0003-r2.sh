@@ -18,7 +18,7 @@
 # Campaign golden, job n0003-r2, on site ours: written by scripts/campaign generate, which
 # writes it again: edit the spec or the site instead.
 # spec 727a42cbf989e8be
-# site e4f79565b31573f6
+# site b22e0262dc4ff149
 # shellcheck disable=SC1091,SC2034,SC2054,SC2317  # files of the system; what only some jobs need; traps
 set -uo pipefail
 
@@ -37,11 +37,14 @@ repetition=2
 restart=${SLURM_RESTART_COUNT:-0}
 
 set_up() {
+  unset HOROVOD_CACHE_CAPACITY HOROVOD_CYCLE_TIME HOROVOD_FUSION_THRESHOLD HVD_CUBLAS_ROOT HVD_CUDNN_ROOT HVD_MAX_CPU_ISA HVD_NCCL_ROOT
+  export SLURM_EXPORT_ENV=ALL  # sbatch --export=NONE must not hide these lines from the ranks
   type module >/dev/null 2>&1 || source /etc/profile  # a job's shell may not know it
   module load gcc/12.2 'openmpi/4.1 (cuda)' || return
   export NCCL_DEBUG=WARN
   export NOTE='it'"'"'s quoted'
   { ulimit -s unlimited; } || return
+  unset HOROVOD_TIMELINE  # a traced cell would count as lacking
 }
 
 launcher_for() {  # RANKS

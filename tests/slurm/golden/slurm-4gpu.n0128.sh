@@ -14,7 +14,7 @@
 # Campaign golden, job n0128, on site slurm-4gpu: written by scripts/campaign generate, which
 # writes it again: edit the spec or the site instead.
 # spec 3c2665d2435a86c6
-# site f4dd62b67c297940
+# site 2f48bf03e942141e
 # shellcheck disable=SC1091,SC2034,SC2054,SC2317  # files of the system; what only some jobs need; traps
 set -uo pipefail
 
@@ -33,7 +33,9 @@ repetition=${SLURM_ARRAY_TASK_ID:-1}
 restart=${SLURM_RESTART_COUNT:-0}
 
 set_up() {
-  :
+  unset HOROVOD_CACHE_CAPACITY HOROVOD_CYCLE_TIME HOROVOD_FUSION_THRESHOLD HVD_CUBLAS_ROOT HVD_CUDNN_ROOT HVD_MAX_CPU_ISA HVD_NCCL_ROOT
+  export SLURM_EXPORT_ENV=ALL  # sbatch --export=NONE must not hide these lines from the ranks
+  unset HOROVOD_TIMELINE  # a traced cell would count as lacking
 }
 
 launcher_for() {  # RANKS
