@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "bench/cli/doctor/vector_peak.h"
 
 namespace hvd::bench::doctor_test {
@@ -42,13 +46,18 @@ TEST(Doctor, WarnsOfALibraryThatIsTooOldForTheProcessor) {
 }
 
 TEST(Doctor, NamesTheVectorsOfTheArchitecture) {
-  const Finding xeon = judge_vectors({.flags = {"avx2", "avx512f", "amx_bf16"}});
+  const auto judged = [](std::vector<std::string> flags) {
+    Processor cpu;
+    cpu.flags = std::move(flags);
+    return judge_vectors(cpu);
+  };
+  const Finding xeon = judged({"avx2", "avx512f", "amx_bf16"});
   EXPECT_EQ(xeon.level, Level::kGood);
   EXPECT_EQ(xeon.text, "AVX2, AVX-512, AMX");
-  const Finding grace = judge_vectors({.flags = {"asimd", "sve", "sve2", "svebf16", "i8mm", "bf16"}});
+  const Finding grace = judged({"asimd", "sve", "sve2", "svebf16", "i8mm", "bf16"});
   EXPECT_EQ(grace.level, Level::kGood);
   EXPECT_EQ(grace.text, "NEON, SVE, SVE2, BF16, I8MM");
-  const Finding old = judge_vectors({.flags = {"sse2", "avx"}});
+  const Finding old = judged({"sse2", "avx"});
   EXPECT_EQ(old.level, Level::kWarning);
   EXPECT_EQ(old.text, "no AVX2: compute will be slow");
 }
