@@ -52,7 +52,10 @@ struct MultiplyAdd {
       for (int c = 0; c < kChains; ++c) Chain::advance(chains[c], factor, term);
     }
     F32 sum{};
-    for (const F32& chain : chains) sum += chain;
+    // All loops over the chains are unrolled, or the compiler would keep the chains in memory and store them each
+    // round.
+#pragma GCC unroll 24
+    for (int c = 0; c < kChains; ++c) sum += chains[c];
     float total = 0;
     for (std::size_t lane = 0; lane < Vectors<kBytes>::kLanes; ++lane) total += sum[lane];
     *result = total;
