@@ -7,7 +7,8 @@
 set(CUDNN_HINTS ${HVD_CUDNN_ROOT} ${CUDNN_ROOT} $ENV{CUDNN_ROOT} ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_LIBRARY_ROOT})
 find_path(CUDNN_INCLUDE_DIR cudnn_backend.h HINTS ${CUDNN_HINTS} PATH_SUFFIXES include)
 find_library(CUDNN_LIBRARY NAMES libcudnn.so.9 libcudnn.so.8 cudnn
-             HINTS ${CUDNN_HINTS} ${CUDAToolkit_LIBRARY_DIR} PATH_SUFFIXES lib lib64 lib/x86_64-linux-gnu)
+             HINTS ${CUDNN_HINTS} ${CUDAToolkit_LIBRARY_DIR}
+             PATH_SUFFIXES lib lib64 lib/${CMAKE_LIBRARY_ARCHITECTURE} targets/sbsa-linux/lib)
 
 include("${CMAKE_CURRENT_LIST_DIR}/HeaderVersion.cmake")
 hvd_header_version(CUDNN_VERSION CUDNN_ PATCHLEVEL "${CUDNN_INCLUDE_DIR}/cudnn_version_v9.h"

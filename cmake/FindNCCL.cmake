@@ -7,7 +7,8 @@
 set(NCCL_HINTS ${HVD_NCCL_ROOT} ${NCCL_ROOT} $ENV{NCCL_ROOT} ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_LIBRARY_ROOT})
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${NCCL_HINTS} PATH_SUFFIXES include)
 find_library(NCCL_LIBRARY NAMES libnccl.so.2 nccl
-             HINTS ${NCCL_HINTS} ${CUDAToolkit_LIBRARY_DIR} PATH_SUFFIXES lib lib64 lib/x86_64-linux-gnu)
+             HINTS ${NCCL_HINTS} ${CUDAToolkit_LIBRARY_DIR}
+             PATH_SUFFIXES lib lib64 lib/${CMAKE_LIBRARY_ARCHITECTURE} targets/sbsa-linux/lib)
 
 include("${CMAKE_CURRENT_LIST_DIR}/HeaderVersion.cmake")
 hvd_header_version(NCCL_VERSION NCCL_ PATCH "${NCCL_INCLUDE_DIR}/nccl.h")

@@ -166,6 +166,10 @@ std::string onednn_unsupported_reason(DataType compute);
 /// Returns the reason why oneDNN is slow in type `compute` on this processor, and what to do; empty if oneDNN is fast.
 std::string onednn_slow_reason(DataType compute);
 
+/// Returns the reason why this version of oneDNN is slow on this processor in every type, where another version is
+/// faster; empty if no such reason is known.
+std::string onednn_version_reason();
+
 /// Compiles `graph` as make_onednn_step() does, without memory for it, and returns what TrainStep::slow_reason() would
 /// say of the step. Takes some 20 ms for a whole network. Errors: as make_onednn_step().
 std::string onednn_reference_code(const Graph& graph, DataType compute, int threads);

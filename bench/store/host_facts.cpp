@@ -14,6 +14,7 @@
 #include <sstream>
 #include <utility>
 
+#include "bench/store/arm_processor.h"
 #include "engine/base/files.h"
 
 namespace hvd::bench {
@@ -88,7 +89,7 @@ Processor parse_cpuinfo(std::string_view cpuinfo) {
   Processor result;
   std::set<std::string> sockets;
   std::set<std::pair<std::string, std::string>> cores;
-  std::string socket;
+  std::string socket, implementer, part;
   std::istringstream lines{std::string(cpuinfo)};
   for (std::string line; std::getline(lines, line);) {
     const std::size_t colon = line.find(':');
@@ -100,6 +101,8 @@ Processor parse_cpuinfo(std::string_view cpuinfo) {
     if (key == "core id") cores.emplace(socket, value);
     if (result.hardware_threads > 1) continue;
     if (key == "model name") result.model = value;
+    if (key == "CPU implementer") implementer = value;
+    if (key == "CPU part") part = value;
     if (key == "microcode") result.microcode = value;
     if (key == "cpu MHz") std::from_chars(value.data(), value.data() + value.size(), result.base_mhz);
     if (key == "flags" || key == "Features") {
@@ -109,10 +112,23 @@ Processor parse_cpuinfo(std::string_view cpuinfo) {
   }
   result.sockets = static_cast<int>(std::max<std::size_t>(sockets.size(), 1));
   result.cores = cores.empty() ? result.hardware_threads : static_cast<int>(cores.size());
+  if (result.is_arm()) {
+    if (result.model.empty()) result.model = arm_core_name(implementer, part);
+  } else {
+    result.hypervisor = result.has("hypervisor") ? "yes" : "no";
+  }
   return result;
 }
 
-Processor processor() { return parse_cpuinfo(read_file("/proc/cpuinfo").value_or("")); }
+Processor processor(const ProcessorFiles& files) {
+  Processor result = parse_cpuinfo(read_file(files.cpuinfo).value_or(""));
+  if (!result.is_arm()) return result;
+  const ProcessorTopology topology = kernel_topology(files.topology);
+  if (topology.sockets > 0) result.sockets = topology.sockets;
+  if (topology.cores > 0) result.cores = topology.cores;
+  result.hypervisor = firmware_hypervisor(files.firmware);
+  return result;
+}
 
 std::size_t last_level_cache(const std::filesystem::path& folder) {
   int last = 0;

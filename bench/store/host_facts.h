@@ -18,16 +18,28 @@ std::string first_line(const std::filesystem::path& file);
 
 /// Facts from /proc/cpuinfo. The counts are those of the whole host; all other facts are those of the first processor.
 struct Processor {
-  std::string model;  ///< "Intel(R) Xeon(R) Platinum 8480+"
+  std::string model;  ///< "Intel(R) Xeon(R) Platinum 8480+", "Arm Neoverse-V2"
   std::string microcode;
   std::vector<std::string> flags;
   int sockets = 0;  ///< sockets of the host
   int cores = 0;    ///< physical cores of the host
   int hardware_threads = 0;
-  double base_mhz = 0;  ///< "cpu MHz", the clock at the time of reading
+  double base_mhz = 0;     ///< "cpu MHz", the clock at the time of reading
+  std::string hypervisor;  ///< "yes" in a virtual machine, "no" outside of one; empty: unknown
   [[nodiscard]] bool has(std::string_view flag) const;
+  /// Returns true for 64-bit Arm.
+  [[nodiscard]] bool is_arm() const { return has("asimd"); }
 };
-Processor processor();
+
+/// The kernel's files about processors. Tests give other ones.
+struct ProcessorFiles {
+  std::filesystem::path cpuinfo = "/proc/cpuinfo";
+  std::filesystem::path topology = "/sys/devices/system/cpu";
+  std::filesystem::path firmware = "/sys/class/dmi/id";
+};
+/// Returns the facts about this host's processors. On Arm, /proc/cpuinfo lacks sockets, cores and hypervisor, so they
+/// come from the other files.
+Processor processor(const ProcessorFiles& files = {});
 /// Parses the text of /proc/cpuinfo. Pure.
 Processor parse_cpuinfo(std::string_view cpuinfo);
 

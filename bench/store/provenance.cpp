@@ -76,10 +76,11 @@ constexpr std::array<std::string_view, 36> kExplainingNames{"HOROVOD_FUSION_THRE
                                                             "HWLOC_FSROOT",
                                                             "HWLOC_COMPONENTS",
                                                             "HWLOC_THISSYSTEM"};
-// Processor features that decide which kernels a library chooses.
-constexpr std::array<std::string_view, 10> kKernelFlags{"avx2",        "fma",         "avx512f",  "avx512bw",
-                                                        "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile",
-                                                        "amx_bf16",    "avx512_fp16"};
+// Processor features that decide which kernels a library chooses: those of x86, then those of Arm. No feature of one
+// has a name of the other, so that fingerprints of x86 do not depend on the names of Arm.
+constexpr std::array<std::string_view, 17> kKernelFlags{
+    "avx2",        "fma",     "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16",
+    "avx512_fp16", "asimdhp", "asimddp", "sve",      "sve2",        "bf16",        "svebf16",  "i8mm"};
 
 bool name_suggests_secret(std::string_view name) {
   std::string upper(name);
@@ -131,27 +132,14 @@ void collect_build(Collector& facts) {
 }
 
 void collect_host(Collector& facts, const Environment& environment) {
-  const Processor cpu = processor();
-  std::string kernel_flags;
-  for (const std::string_view flag : kKernelFlags) {
-    if (!cpu.has(flag)) continue;
-    if (!kernel_flags.empty()) kernel_flags += ' ';
-    kernel_flags += flag;
-  }
   const std::vector<int> allowed = affinity();
   facts.record("host.name", host_name());
-  facts.result("cpu.model", cpu.model);
-  facts.result("cpu.flags", kernel_flags);
-  facts.result("cpu.sockets", std::to_string(cpu.sockets));
-  facts.result("cpu.cores", std::to_string(cpu.cores));
-  facts.result("cpu.hardware_threads", std::to_string(cpu.hardware_threads));
-  facts.record("cpu.microcode", cpu.microcode);
+  facts.merge(processor_facts(processor()));
   facts.result("cpu.affinity_count", std::to_string(allowed.size()));
   facts.record("cpu.affinity", cpu_list(allowed));
   facts.result("cpu.quota", cpu_quota().text());
   facts.result("cpu.governor", governor());
   facts.result("cpu.boost_disabled", first_line("/sys/devices/system/cpu/intel_pstate/no_turbo"));
-  facts.result("cpu.hypervisor", cpu.has("hypervisor") ? "yes" : "no");
   facts.result("numa.nodes", first_line("/sys/devices/system/node/online"));
   const Memory mem = memory();
   facts.record("memory.total_bytes", mem.total_bytes);
@@ -232,6 +220,24 @@ Provenance environment_facts(const Environment& environment) {
       facts.record("env." + name, value);
     }
   }
+  return facts.take();
+}
+
+Provenance processor_facts(const Processor& cpu) {
+  std::string kernel_flags;
+  for (const std::string_view flag : kKernelFlags) {
+    if (!cpu.has(flag)) continue;
+    if (!kernel_flags.empty()) kernel_flags += ' ';
+    kernel_flags += flag;
+  }
+  Collector facts;
+  facts.result("cpu.model", cpu.model);
+  facts.result("cpu.flags", kernel_flags);
+  facts.result("cpu.sockets", std::to_string(cpu.sockets));
+  facts.result("cpu.cores", std::to_string(cpu.cores));
+  facts.result("cpu.hardware_threads", std::to_string(cpu.hardware_threads));
+  facts.record("cpu.microcode", cpu.microcode);
+  facts.result("cpu.hypervisor", cpu.hypervisor);
   return facts.take();
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/store/host_facts.h"
 #include "bench/store/process_start.h"
 #include "bench/store/run_record.h"
 
@@ -25,6 +26,9 @@ Provenance collect_provenance(const std::vector<std::string>& command, const Pro
 /// Returns the facts from the environment: variables that tune a library that we use, and variables that describe the
 /// job. Leaves out variables whose name suggests a secret. Pure.
 Provenance environment_facts(const Environment& environment);
+
+/// Returns the facts about the host's processors. Pure.
+Provenance processor_facts(const Processor& cpu);
 
 /// Returns a hash, 16 hex digits, of the configuration fields of `run` and of the facts whose
 /// ProvenanceFact::in_fingerprint is set. The hash leaves out identities, times, results, host names, the size of the

@@ -3,9 +3,9 @@
 // attribute target_clones could not obey HVD_MAX_CPU_ISA, and would use ifuncs, with which ThreadSanitizer cannot
 // start.
 //
-// Files with kernels are compiled with -ffp-contract=off: a fused multiply-add rounds differently from the lowest
-// level, which has no such instruction. Everything that a kernel calls must be HVD_ALWAYS_INLINE too, or be compiled
-// for the lowest level.
+// All files are compiled with -ffp-contract=off: a fused multiply-add rounds differently from the lowest level of x86,
+// which has no such instruction. Everything that a kernel calls must be HVD_ALWAYS_INLINE too, or be compiled for the
+// lowest level.
 #pragma once
 
 #include "engine/base/assert.h"

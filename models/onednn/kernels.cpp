@@ -15,8 +15,8 @@
 #include "engine/base/float16.h"
 #include "models/onednn/threads.h"
 
-// The loops below are compiled for each vector level (at_level.h). All levels round in the same way
-// (-ffp-contract=off), in the vector part of a loop and in the rest.
+// The loops below are compiled for each vector level (at_level.h). All levels round in the same way (-ffp-contract=off,
+// cmake/Targets.cmake), in the vector part of a loop and in the rest.
 namespace hvd::models::onednn {
 namespace {
 

@@ -16,6 +16,8 @@ std::string onednn_unsupported_reason(DataType /*compute*/) {
 
 std::string onednn_slow_reason(DataType /*compute*/) { return {}; }
 
+std::string onednn_version_reason() { return {}; }
+
 std::string onednn_reference_code(const Graph& /*graph*/, DataType /*compute*/, int /*threads*/) { return {}; }
 
 std::unique_ptr<TrainStep> make_onednn_step(Graph /*graph*/, const StepOptions& options,

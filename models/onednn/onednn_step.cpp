@@ -13,6 +13,7 @@
 #include "models/onednn/compat.h"
 #include "models/onednn/compiler.h"
 #include "models/onednn/implementation.h"
+#include "models/onednn/isa.h"
 #include "models/onednn/parameters.h"
 #include "models/onednn/primitive_program.h"
 #include "models/onednn/threads.h"
@@ -197,6 +198,11 @@ std::string onednn_slow_reason(DataType compute) {
       "they "
       "were measured, although a single convolution may be faster: use --dtype fp32, or a processor with AMX",
       library_version(), library_isa());
+}
+
+std::string onednn_version_reason() {
+  const dnnl_version_t* version = dnnl_version();
+  return onednn::version_reason(static_cast<unsigned>(dnnl::get_effective_cpu_isa()), {version->major, version->minor});
 }
 
 std::string onednn::reference_code_text(const PrimitiveProgram& program) {

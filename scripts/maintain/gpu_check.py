@@ -43,7 +43,8 @@ NCCL_2_30 = 23000  # the first NCCL that lets two ranks share a GPU, as ncclGetV
 PYTHONS = ("python3", "/usr/bin/python3", "/opt/conda/bin/python3", "/opt/venv/bin/python3")
 LIBRARIES = re.compile(r"lib(cudnn|nccl|cublasLt|nvrtc)\.so\.\d")
 WHEELS = ("nvidia/*/lib", "nvidia/lib", "torch/lib")  # in a Python's site-packages
-TOOLKITS = ("usr/local/cuda*/lib64", "opt/nvidia/*/lib64", "usr/lib/x86_64-linux-gnu")
+TOOLKITS = ("usr/local/cuda*/lib64", "usr/local/cuda*/targets/sbsa-linux/lib", "opt/nvidia/*/lib64")
+TOOLKITS += ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")
 # What a command must print. The table shows this text, or its group.
 SPEED = r"total images/sec: ([0-9.]+)|: ([0-9.]+) img/s \(median"
 TESTED = r"PASSED  \] ([1-9]\d* tests?)"

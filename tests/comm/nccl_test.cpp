@@ -12,6 +12,7 @@
 #include "tests/base/errors.h"
 #include "tests/base/patience.h"
 #include "tests/comm/gpu_ranks.h"
+#include "tests/gpu/plain_library.h"
 
 namespace hvd::test::nccl_test {
 namespace {
@@ -348,10 +349,7 @@ TEST(NcclLibrary, OneThatIsTooOldIsRefusedWithWhatWhereAndWhatToDo) {
 TEST(NcclLibrary, ALibraryThatIsNotNcclIsRefused) {
   const auto root = std::filesystem::path(::testing::TempDir()) / ("not_nccl-" + std::to_string(::getpid()));
   std::filesystem::remove_all(root);
-  std::filesystem::create_directories(root / "lib");
-  const char* const maths = "/lib/x86_64-linux-gnu/libm.so.6";
-  if (!std::filesystem::exists(maths)) GTEST_SKIP() << "no " << maths;
-  std::filesystem::create_symlink(maths, root / "lib" / "libnccl.so.2");
+  put_library(root / "lib" / "libnccl.so.2");
   const std::string error = load_error(nccl_in(root));
   std::filesystem::remove_all(root);
   if (error.starts_with("unsupported: this build has no NCCL")) GTEST_SKIP() << "built without NCCL";

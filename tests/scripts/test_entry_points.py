@@ -170,6 +170,48 @@ cp {self.folder / "fitted.db"} "$2"
         done = shell("scripts/maintain/benchmarks out bf16", copy, code=2)
         self.assertIn("train_step_bench: run scripts/build", done.stderr)
 
+    def try_arm(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Runs try_arm with stand-ins for the programs that download, compile and emulate."""
+        self.program("apt-get", '#!/bin/sh\nif [ -n "$APT_FAILS" ]; then echo no network >&2; exit 100; fi\n')
+        self.program("dpkg-deb", "#!/bin/sh\n")
+        self.program("cmake", '#!/bin/sh\necho "cmake $*" >>"$LOG"; [ "$1" != --build ] || exit ${BUILD_FAILS:-0}\n')
+        for name in ("aarch64-linux-gnu-g++", "ninja"):
+            self.program(name, "#!/bin/sh\n")
+        emulator = """#!/bin/sh
+echo "qemu $QEMU_CPU $QEMU_PAGESIZE $*" >>"$LOG"
+echo '[  PASSED  ] 3 tests.'
+case $* in *"${TEST_FAILS:-none}") exit 1 ;; esac
+"""
+        self.program("qemu-aarch64-static", emulator)
+        self.program("mpirun", '#!/bin/sh\nwhile [ "${1##*/}" != qemu-aarch64-static ]; do shift; done; exec "$@"\n')
+        command = shlex.join([str(SCRIPTS / "maintain" / "try_arm"), "--folder", str(self.folder / "arm"), *arguments])
+        environment = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", **environment}
+        return shell(command, self.folder, LOG=str(self.folder / "log.txt"), **environment)
+
+    @unittest.skipUnless("VERSION_CODENAME=" in Path("/etc/os-release").read_text(encoding="utf-8"), "needs Debian")
+    def test_try_arm_builds_once_and_runs_every_test(self) -> None:
+        for _ in range(2):
+            done = self.try_arm()
+            if done.returncode == 77:
+                self.skipTest(done.stderr)  # not Debian 12 or 13
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(done.stdout.splitlines()[-1], "Arm: all good")
+            self.assertRegex(done.stdout, r"(?m)^base_test +good +\d+ s +PASSED 3 tests$")
+        said = (self.folder / "log.txt").read_text(encoding="utf-8")
+        self.assertIn("--toolchain", said)
+        for part in ("qemu neoverse-n1  -L", "qemu max,sve-max-vq=2  -L", "qemu neoverse-n1 65536 -L"):
+            self.assertIn(part, said)
+        failed = self.try_arm(TEST_FAILS="tests/comm_test")
+        self.assertEqual(failed.returncode, 1)
+        self.assertRegex(failed.stdout, r"Arm: failed: comm_test comm_test-64k \(logs in .*/arm/logs\)\n$")
+        self.assertEqual(self.try_arm(BUILD_FAILS="2").returncode, 1)
+
+    def test_try_arm_says_why_it_is_skipped(self) -> None:
+        self.assertEqual(self.try_arm("--fresh").returncode, 2)
+        done = self.try_arm(APT_FAILS="1")
+        self.assertEqual((done.returncode, done.stdout.count("building")), (77, 0), done.stderr)
+        self.assertIn("try_arm: skipped: ", done.stderr)
+
     def try_debian(self, *arguments: str, user: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
         """Runs try_debian with stand-ins for the commands that need root. The stand-in debootstrap makes a folder. The
         stand-in unshare acts as if it ran a command in the new Debian."""

@@ -46,18 +46,7 @@ void examine_processor(FindingList& all, const Processor& cpu, const std::vector
   good(all, "processor",
        fmt::format("{}, {} cores on {} socket(s), {} hardware threads", cpu.model.empty() ? "unknown" : cpu.model,
                    cpu.cores, cpu.sockets, cpu.hardware_threads));
-  std::string vectors;
-  for (const auto& [flag, title] :
-       {std::pair{"avx2", "AVX2"}, {"avx512f", "AVX-512"}, {"avx512_bf16", "AVX-512 BF16"}, {"amx_bf16", "AMX"}}) {
-    if (!cpu.has(flag)) continue;
-    if (!vectors.empty()) vectors += ", ";
-    vectors += title;
-  }
-  if (cpu.has("avx2")) {
-    good(all, "vectors", vectors);
-  } else {
-    all.push_back({Level::kWarning, "vectors", "no AVX2: compute will be slow", "run on a newer processor"});
-  }
+  all.push_back(judge_vectors(cpu));
   const auto host = static_cast<std::size_t>(cpu.hardware_threads);
   const std::string here = fmt::format("processors {} of {}", cpu_list(allowed), host);
   if (allowed.size() < host) {
@@ -81,7 +70,7 @@ void examine_clock(FindingList& all, const Processor& cpu) {
   const std::string scaling = governor();
   if (scaling.empty()) {
     good(all, "clock",
-         cpu.has("hypervisor") ? "cannot be controlled here (virtual machine)" : "no frequency control found");
+         cpu.hypervisor == "yes" ? "cannot be controlled here (virtual machine)" : "no frequency control found");
   } else if (scaling == "performance") {
     good(all, "clock", "governor performance");
   } else {
@@ -142,7 +131,8 @@ void examine_backend(FindingList& all, int threads) {
   }
   const auto libraries = loaded_libraries();
   const auto file = libraries.find("onednn");
-  good(all, "oneDNN", file == libraries.end() ? "linked statically" : file->second);
+  all.push_back(
+      judge_library(file == libraries.end() ? "linked statically" : file->second, models::onednn_version_reason()));
   all.push_back(judge_reference_code(reference_code(threads)));
   examine_rates(all, threads);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/cli/doctor/machine_rate.h"
+#include "bench/store/host_facts.h"
 #include "bench/store/numa.h"
 #include "bench/store/process_start.h"
 
@@ -27,6 +28,12 @@ std::vector<Finding> examine(const std::string& db_file, const ProcessStart& sta
 
 /// Returns `value` in units of 10^9: "29.1 GB/s".
 std::string giga_text(double value, const char* unit);
+
+/// Judges the vector instructions of the processor. Pure.
+Finding judge_vectors(const Processor& cpu);
+
+/// Judges oneDNN's file. `version_reason` is the result of models::onednn_version_reason(). Pure.
+Finding judge_library(const std::string& file, const std::string& version_reason);
 
 /// Judges whether oneDNN has compiled code for the networks. `slow_reason` is the first text of
 /// models::onednn_reference_code(), or empty. Pure.

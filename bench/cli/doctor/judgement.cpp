@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -34,6 +35,33 @@ std::string text_of(const NumaLayout& layout) {
 
 std::string giga_text(double value, const char* unit) { return fmt::format("{:.1f} G{}", value / kGiga, unit); }
 
+Finding judge_vectors(const Processor& cpu) {
+  constexpr const char* kSubject = "vectors";
+  constexpr std::array<std::pair<const char*, const char*>, 9> kTitles{{{"avx2", "AVX2"},
+                                                                        {"avx512f", "AVX-512"},
+                                                                        {"avx512_bf16", "AVX-512 BF16"},
+                                                                        {"amx_bf16", "AMX"},
+                                                                        {"asimd", "NEON"},
+                                                                        {"sve", "SVE"},
+                                                                        {"sve2", "SVE2"},
+                                                                        {"bf16", "BF16"},
+                                                                        {"i8mm", "I8MM"}}};
+  std::string vectors;
+  for (const auto& [flag, title] : kTitles) {
+    if (!cpu.has(flag)) continue;
+    if (!vectors.empty()) vectors += ", ";
+    vectors += title;
+  }
+  if (cpu.is_arm() || cpu.has("avx2")) return {Level::kGood, kSubject, std::move(vectors), {}};
+  return {Level::kWarning, kSubject, "no AVX2: compute will be slow", "run on a newer processor"};
+}
+
+Finding judge_library(const std::string& file, const std::string& version_reason) {
+  if (version_reason.empty()) return {Level::kGood, "oneDNN", file, {}};
+  return {Level::kWarning, "oneDNN", fmt::format("{}: {}", file, version_reason),
+          "build with a newer oneDNN (HVD_ONEDNN_ROOT; docs/onednn.md says which)"};
+}
+
 Finding judge_reference_code(const std::string& slow_reason) {
   constexpr const char* kSubject = "oneDNN code";
   if (slow_reason.empty()) return {Level::kGood, kSubject, "compiled code for every operation of every network", {}};
@@ -54,8 +82,9 @@ std::vector<Finding> judge_fp32(const Fp32Rates& rates) {
               {}};
   if (too_high || too_low) {
     top.level = Level::kWarning;
-    top.text += too_low ? ": cannot be right, because a direct convolution is faster"
-                        : ": cannot be right, because it is more than two multiply-adds per cycle";
+    top.text += too_low ? std::string(": cannot be right, because a direct convolution is faster")
+                        : fmt::format(": cannot be right, because it is more than {} multiply-adds per cycle",
+                                      multiply_add_units());
     top.advice = fmt::format("is another program running? is {} set, and ONEDNN_MAX_CPU_ISA not?", kMaxCpuIsa);
   }
   std::vector<Finding> findings{std::move(top)};

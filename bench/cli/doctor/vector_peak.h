@@ -18,8 +18,12 @@ double flops_per_round(VectorLevel level) noexcept;
 /// processors: both summands are in registers, so that no processor can do it while it renames registers.
 long dependent_additions(long count);
 
-/// Returns the FLOP/s of one core at `clock` Hz that begins two multiply-adds with vectors of `level` in each cycle.
-/// Today's processors begin one or two. Pure.
+/// Returns how many multiply-adds a core of this architecture begins per cycle at most: 2 on x86, 4 on Arm. Many begin
+/// half of that. Pure.
+double multiply_add_units() noexcept;
+
+/// Returns the FLOP/s of one core at `clock` Hz that begins multiply_add_units() multiply-adds with vectors of `level`
+/// in each cycle. Pure.
 double most_flops(VectorLevel level, double clock) noexcept;
 
 }  // namespace hvd::bench

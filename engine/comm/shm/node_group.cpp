@@ -55,7 +55,9 @@ void pause_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  asm volatile("yield");
+  // Takes some tens of cycles, as x86's pause does. `yield` takes none on cores with one hardware thread.
+  // Source: https://github.com/rust-lang/rust/pull/84725
+  asm volatile("isb");
 #endif
 }
 

@@ -8,6 +8,7 @@
 #include "tests/cudnn/lowering/networks.h"
 #include "tests/cudnn/lowering/oracles.h"
 #include "tests/cudnn/run/machine.h"
+#include "tests/gpu/plain_library.h"
 
 namespace hvd::models::cudnn::testing::refusal_test {
 namespace {
@@ -42,14 +43,9 @@ TEST(Libraries, ThatAreMissingOrWrongAreNamed) {
                                 {"cuBLASLt could not be loaded (there is no /nowhere/lib/libcublasLt.so.",
                                  "): install the CUDA", "LD_LIBRARY_PATH or HVD_CUBLAS_ROOT"},
                                 [&] { static_cast<void>(CublasLt::load(search)); });
-  const char* const maths = "/lib/x86_64-linux-gnu/libm.so.6";
-  if (!std::filesystem::exists(maths)) GTEST_SKIP() << "no " << maths;
   const std::filesystem::path wrong = std::filesystem::path(::testing::TempDir()) / "not_cuda";
   std::filesystem::remove_all(wrong);
-  std::filesystem::create_directories(wrong);
-  for (const char* const file : {"libcudnn.so", "libcublasLt.so"}) {
-    std::filesystem::create_symlink(maths, wrong / file);
-  }
+  for (const char* const file : {"libcudnn.so", "libcublasLt.so"}) test::put_library(wrong / file);
   search.cudnn_root = search.cublas_root = wrong;
   models::testing::expect_error(Errc::kUnsupported,
                                 {"not_cuda/libcudnn.so lacks the backend API of cuDNN 8.9 or 9: install"},
