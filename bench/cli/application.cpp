@@ -87,7 +87,9 @@ int Application::coll(const CollCommand& command) {
     keep_store_problem([&] {
       check_coll_outputs(command.options);
       const std::string& file = command.options.db_file;
-      if (!file.empty()) store = std::make_unique<CollStore>(file, argv_, start_);
+      if (file.empty()) return;
+      store = std::make_unique<CollStore>(file, argv_, start_);
+      if (!store->note().empty()) say_warning(store->note());
     });
   }
   stage_ = ErrorStage::kSession;
@@ -154,6 +156,7 @@ void Application::open_store(const Options& options) {
     check_outputs(options, std::max(launch_.size, options.ranks));
     if (!options.db_file.empty()) {
       store = std::make_unique<ResultStore>(options.db_file, session_uuid_, quoted_command_line(argv_, start_));
+      if (!store->note().empty()) say_warning(store->note());
     }
   });
   keeper_ = std::make_unique<RecordKeeper>(std::move(store), [this](std::string_view text) { console_->warn(text); });
