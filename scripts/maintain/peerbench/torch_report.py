@@ -28,7 +28,7 @@ FLOP, and the GPU's peak in FLOP/s. Seconds and FLOP are those of an image."""
 def read_bounds(store: Path) -> list[Bound]:
     """Reads the bounds that hvd_bench stored with its runs. Errors: HvdbError if `store` is not a store."""
     try:
-        with contextlib.closing(sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        with contextlib.closing(sqlite3.connect(f"{store.resolve().as_uri()}?immutable=1", uri=True)) as connection:
             return connection.execute(QUERY).fetchall()
     except sqlite3.Error as error:
         raise HvdbError(f"{store}: {error}") from error
