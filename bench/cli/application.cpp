@@ -79,7 +79,10 @@ int Application::coll(coll::CollOptions options) {
   if (launch_.rank == 0) {
     keep_store_problem([&] {
       check_coll_outputs(options);
-      if (!options.db_file.empty()) store = std::make_unique<CollStore>(options.db_file, argv_, start_);
+      const std::string& file = options.db_file;
+      if (file.empty()) return;
+      store = std::make_unique<CollStore>(file, argv_, start_);
+      if (!store->note().empty()) say_warning(store->note());
     });
   }
   end_.set_stage(ErrorStage::kSession);
@@ -117,6 +120,7 @@ void Application::open_store(const Options& options) {
     check_outputs(options, std::max(launch_.size, options.ranks));
     if (!options.db_file.empty()) {
       store = std::make_unique<ResultStore>(options.db_file, session_uuid_, quoted_command_line(argv_, start_));
+      if (!store->note().empty()) say_warning(store->note());
     }
   });
   keeper_ = std::make_unique<RecordKeeper>(std::move(store), [this](std::string_view text) { console_->warn(text); });

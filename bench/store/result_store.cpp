@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "bench/store/build_info.h"
+#include "bench/store/lockless.h"
 #include "bench/store/run_writer.h"
 #include "bench/store/sqlite_handle.h"
 #include "engine/base/error.h"
@@ -119,6 +120,9 @@ class ResultStore::Impl {
     // Create the partial file, so that a write error is reported now. Then remove the file, because a job that is
     // killed while it warms up must not leave a file. The first save creates the file again.
     create_partial(1);
+    database_.reset();  // lock_fault() must not be called while SQLite has the file open
+    const std::string fault = lock_fault_here();
+    if (!fault.empty()) note_ = no_locks_note(target_, fault);
     remove_partial();
   }
 
@@ -172,6 +176,7 @@ class ResultStore::Impl {
 
   [[nodiscard]] const fs::path& target() const { return target_; }
   [[nodiscard]] const fs::path& partial() const { return partial_; }
+  [[nodiscard]] const std::string& note() const { return note_; }
 
  private:
   void create_partial(int ranks) {
@@ -197,18 +202,37 @@ class ResultStore::Impl {
                   fmt::format("{}: SQLite finds it damaged ({}); check the file system", partial_.string(), found));
     }
     database_.reset();  // if a call below fails, a later finish() opens the file again
+    std::error_code problem;
+    const fs::path resolved = fs::canonical(target_, problem);  // the target may be a link, or absent
+    const fs::path place = problem ? target_ : resolved;
+    std::optional<WriteLock> lock;
+    if (!lock_fault_here().empty()) lock.emplace(place, patience);
     if (rename_if_absent(partial_, target_)) {
       sync_directory(target_.parent_path());
       return;
     }
     check_store_header(target_);
-    merge(patience);
+    if (lock) {
+      replace_store(place, *lock, session_uuid_, [this](const fs::path& copy) {
+        Database target(copy, Locking::kExclusive, false);
+        target.run("PRAGMA journal_mode = MEMORY");  // the copy of a killed session is not used
+        merge(target);
+      });
+      sync_directory(place.parent_path());
+    } else {
+      Database target(target_, Locking::kShared, false);
+      target.busy_timeout(static_cast<int>(patience.count()));
+      merge(target);
+    }
     ::unlink(partial_.c_str());
   }
 
-  void merge(std::chrono::milliseconds patience) {
-    Database target(target_, Locking::kShared, false);
-    target.busy_timeout(static_cast<int>(patience.count()));
+  /// Returns why the target's file system has no locks. The target or the partial file must exist.
+  [[nodiscard]] std::string lock_fault_here() const {
+    return lock_fault(fs::exists(look_at(target_)) ? target_ : partial_);
+  }
+
+  void merge(Database& target) {
     target.run("PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL;");
     Statement(target, "ATTACH ? AS partial").bind(partial_.string()).run();
     Transaction transaction(target);
@@ -238,7 +262,7 @@ class ResultStore::Impl {
   // a store rejects this name. Called before a row is written.
   void require_schedule(const std::string& schedule) {
     if (schedule != "sharded" || read_store_header(target_).kind != StoreHeader::Kind::kOurs) return;
-    Database target(target_, Locking::kShared, false);
+    Database target(target_, lock_fault_here().empty() ? Locking::kShared : Locking::kReader, false);
     if (target.integer("SELECT instr(sql, '''sharded''') FROM sqlite_schema WHERE name = 'run'") > 0) return;
     throw Error(Errc::kIo, target_.string() +
                                ": was made by a version without --schedule sharded and cannot hold its "
@@ -260,6 +284,7 @@ class ResultStore::Impl {
   }
 
   fs::path target_, partial_;
+  std::string note_;
   const std::string session_uuid_, command_line_, started_utc_ = utc_now();
   std::set<std::string> saved_;  // UUIDs of runs and of `coll` sessions that are saved but not yet in the target
   bool finished_ = false;
@@ -277,6 +302,7 @@ void ResultStore::mark_incomplete(const std::string& reason) { impl_->mark_incom
 void ResultStore::finish(std::chrono::milliseconds patience) { impl_->finish(patience); }
 const fs::path& ResultStore::target() const { return impl_->target(); }
 const fs::path& ResultStore::partial() const { return impl_->partial(); }
+const std::string& ResultStore::note() const { return impl_->note(); }
 
 StoreHeader read_store_header(const fs::path& file) {
   // Source of the layout: https://www.sqlite.org/fileformat.html, "The Database Header".

@@ -37,11 +37,14 @@ class ResultStore {
   void save_collectives(const std::string& session_uuid, const std::function<void(Database&)>& write);
   /// Sets every saved run that is still 'running' to status 'incomplete' with `reason`. Errors: io.
   void mark_incomplete(const std::string& reason);
-  /// Moves all saved runs into the target. Waits up to `patience` for another program's lock on the target.
+  /// Moves all saved runs into the target. Waits up to `patience` for another program's lock on the target. On a file
+  /// system without locks, replaces the target by a copy with these runs (lockless.h).
   /// Errors: io; then the partial file remains, and the text names it.
   void finish(std::chrono::milliseconds patience = std::chrono::seconds(30));
   [[nodiscard]] const std::filesystem::path& target() const;
   [[nodiscard]] const std::filesystem::path& partial() const;
+  /// Returns a line for the user if the target's file system has no file locks; otherwise an empty text.
+  [[nodiscard]] const std::string& note() const;
 
  private:
   class Impl;

@@ -50,9 +50,10 @@ Database::Database(std::filesystem::path file, Locking locking, bool create) : f
     throw Error(Errc::kUnsupported, std::string("SQLite ") + sqlite3_libversion() +
                                         " is too old for the store, which needs 3.37; update it or use --no-db");
   }
-  const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_EXRESCODE | (create ? SQLITE_OPEN_CREATE : 0);
+  const int access = locking == Locking::kReader ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE;
+  const int flags = access | SQLITE_OPEN_EXRESCODE | (create ? SQLITE_OPEN_CREATE : 0);
   const int code =
-      sqlite3_open_v2(file_.c_str(), handle_.out(), flags, locking == Locking::kExclusive ? "unix-none" : nullptr);
+      sqlite3_open_v2(file_.c_str(), handle_.out(), flags, locking == Locking::kShared ? nullptr : "unix-none");
   if (code != SQLITE_OK) fail(code, "opening");
 }
 

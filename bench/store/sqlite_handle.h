@@ -29,11 +29,12 @@ struct StatementTraits {
 enum class Locking : std::uint8_t {
   kShared,     ///< SQLite's usual file locks
   kExclusive,  ///< no locks (VFS "unix-none"), for a file that nobody else opens
+  kReader,     ///< no locks, and no writing
 };
 
 class Database {
  public:
-  /// Opens `file` for reading and writing, and creates it if `create` is true. Errors: io.
+  /// Opens `file` for reading and writing (kReader: for reading), and creates it if `create` is true. Errors: io.
   Database(std::filesystem::path file, Locking locking, bool create);
 
   /// Runs statements that return nothing. Errors: io.

@@ -2,9 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <exception>
 #include <filesystem>
+#include <set>
 #include <system_error>
+#include <thread>
 
+#include "bench/store/lockless.h"
 #include "bench/store/result_store.h"
 #include "bench/store/sqlite_handle.h"
 #include "engine/base/error.h"
@@ -15,6 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kBusyMilliseconds = 5000;
+// A job saves every five seconds, and a save takes much less, so a file that changes in every attempt is unlikely.
+constexpr int kAttempts = 10;
+constexpr std::chrono::milliseconds kPause{100};
 constexpr const char* kUsableSessions =
     "SELECT fact.value FROM run JOIN provenance AS fact ON fact.run_uuid = run.uuid AND fact.key = ?"
     " GROUP BY run.session_uuid, fact.value HAVING sum(run.status <> 'complete' OR run.traced <> 0) = 0";
@@ -66,10 +74,12 @@ void require_store(const fs::path& file) {
   if (is_cut_off(file, header)) refuse(file, "is cut off: shorter than its header says");
 }
 
-void query(const fs::path& file, const fs::path& opened, int flags, const std::string& key,
-           std::set<std::string>& values) {
+/// `vfs`: SQLite's name of the way to lock the file; null for the usual way.
+std::set<std::string> query(const fs::path& file, const fs::path& opened, int flags, const char* vfs,
+                            const std::string& key) {
+  std::set<std::string> values;
   UniqueHandle<DatabaseTraits> database;
-  check(sqlite3_open_v2(opened.c_str(), database.out(), flags, nullptr), file);
+  check(sqlite3_open_v2(opened.c_str(), database.out(), flags, vfs), file);
   sqlite3_busy_timeout(database.get(), kBusyMilliseconds);
   check(sqlite3_db_config(database.get(), SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr), file);
   UniqueHandle<StatementTraits> tables;
@@ -85,15 +95,14 @@ void query(const fs::path& file, const fs::path& opened, int flags, const std::s
     if (text != nullptr) values.emplace(reinterpret_cast<const char*>(text));
   }
   check(code == SQLITE_DONE ? SQLITE_OK : code, file);
+  return values;
 }
 
-void read_file(const fs::path& file, const std::string& key, std::set<std::string>& values) {
-  require_store(file);
+std::set<std::string> read_once(const fs::path& file, const char* vfs, const std::string& key) {
   const fs::path journal = file.string() + "-journal";
   std::error_code absent;
   if (const auto size = fs::file_size(journal, absent); absent || size == 0) {
-    query(file, file, SQLITE_OPEN_READONLY, key, values);
-    return;
+    return query(file, file, SQLITE_OPEN_READONLY, vfs, key);
   }
   // Roll back the journal in a copy. A rollback in place would write to the store, and might undo the work of a running
   // job, because a session writes its own file without locks. Copy the database file before the journal: the journal
@@ -102,7 +111,32 @@ void read_file(const fs::path& file, const std::string& key, std::set<std::strin
   const fs::path copy = scratch.path() / file.filename();
   fs::copy_file(file, copy);
   fs::copy_file(journal, copy.string() + "-journal");
-  query(file, copy, SQLITE_OPEN_READWRITE, key, values);
+  return query(file, copy, SQLITE_OPEN_READWRITE, "unix-none", key);
+}
+
+/// Reads until the file does not change meanwhile. A session writes its own file without locks, and there are file
+/// systems without locks, so SQLite may read a file that is half changed.
+std::set<std::string> read_file(const fs::path& file, const std::string& key, std::string& note) {
+  require_store(file);
+  const std::string fault = lock_fault(file);
+  if (!fault.empty() && note.empty()) note = no_locks_note(file, fault);
+  for (int attempt = 1; attempt <= kAttempts; ++attempt) {
+    const StoreState before = store_state(file);
+    require_store(file);
+    std::set<std::string> values;
+    std::exception_ptr problem;
+    try {
+      values = read_once(file, fault.empty() ? nullptr : "unix-none", key);
+    } catch (...) {
+      problem = std::current_exception();
+    }
+    if (store_state(file) == before) {
+      if (problem) std::rethrow_exception(problem);
+      return values;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  refuse(file, "changed while it was read; ask again when its job has ended");
 }
 
 }  // namespace
@@ -111,7 +145,7 @@ StoredLabels stored_labels(const std::string& key, const std::vector<std::string
   StoredLabels labels;
   for (const std::string& file : files) {
     try {
-      read_file(file, "label." + key, labels.values);
+      labels.values.merge(read_file(file, "label." + key, labels.note));
     } catch (const Error& error) {
       labels.problems.emplace_back(error.what());
     } catch (const fs::filesystem_error& error) {

@@ -12,6 +12,7 @@ namespace hvd::bench {
 struct StoredLabels {
   std::set<std::string> values;
   std::vector<std::string> problems;  ///< one line for each file that cannot be read; the file's values are missing
+  std::string note;                   ///< a line for the user if a file system has no file locks; otherwise empty
 };
 
 /// Returns the values of the label `key` in the usable sessions of `files`. Also reads files of killed jobs: `.partial`

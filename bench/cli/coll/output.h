@@ -28,6 +28,8 @@ class CollStore {
   void put(const coll::CollOptions& options, const coll::CollResult& result, std::chrono::milliseconds patience);
   /// Absolute path of the store.
   [[nodiscard]] std::string file() const { return store_.target().string(); }
+  /// ResultStore::note().
+  [[nodiscard]] const std::string& note() const { return store_.note(); }
 
  private:
   const std::string session_uuid_ = new_uuid();

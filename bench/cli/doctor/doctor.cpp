@@ -290,7 +290,8 @@ void examine_store(FindingList& all, const std::string& db_file) {
     good(all, "store",
          header.kind == StoreHeader::Kind::kOurs ? fmt::format("{}, schema version {}", db_file, header.schema_version)
                                                  : db_file + ", will be created");
-    { const ResultStore probe(file, new_uuid(), "hvd_bench doctor"); }  // throws if the directory is not writable
+    const ResultStore probe(file, new_uuid(), "hvd_bench doctor");  // throws if the directory is not writable
+    if (!probe.note().empty()) all.push_back({Level::kNote, "store", probe.note(), {}});
   } catch (const Error& error) {
     all.push_back({Level::kFault, "store", error.what(), {}});
   }

@@ -52,7 +52,7 @@ def replacing(file: Path, mode: int | None = None) -> Iterator[Path]:
             yield fresh
             if mode is not None:
                 fresh.chmod(mode)
-            _sync(fresh)
+            sync(fresh)
             fresh.replace(target)
         finally:
             fresh.unlink(missing_ok=True)
@@ -62,11 +62,17 @@ def replacing(file: Path, mode: int | None = None) -> Iterator[Path]:
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(file)) from error
 
 
-def _sync(file: Path) -> None:
-    """Syncs the file to disk. Some file systems report a full disk only when a file is synced."""
-    descriptor = os.open(file, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Syncs a file or folder to disk. Some file systems report a full disk only when a file is synced.
+
+    Ignores errors for a folder, because some file systems cannot sync folders.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 

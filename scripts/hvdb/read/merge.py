@@ -18,9 +18,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvdb.base import progress
+from hvdb.base import locks, progress, whole_file
 from hvdb.base.errors import StoreError
-from hvdb.read import store, untrusted
+from hvdb.read import lockless, store, untrusted
 from hvdb.read.absorb import LEFTOVER_REASON, Place, absorb
 
 __all__ = ["LEFTOVER_REASON", "Outcome", "Plan", "merge", "plan"]
@@ -264,9 +264,13 @@ class _Collector:
         self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * store.WAIT_SECONDS)}")
         try:
             # This connection writes nothing to the output. But a killed merge may have left a journal, and mode rw is
-            # needed to roll it back.
-            self._connection.execute("ATTACH ? AS present", (f"{self._output.resolve().as_uri()}?mode=rw",))
+            # needed to roll it back. Without locks, it might be the journal of a program that is writing on another
+            # host.
+            mode = "ro" if locks.fault(self._output) else "rw"
+            self._connection.execute("ATTACH ? AS present", (store.uri(self._output, mode),))
         except untrusted.DAMAGE as error:
+            if store.needs_rollback(error):
+                raise lockless.unfinished(self._output) from error
             raise store.fault(self._output, error) from error
         state = store.state(self._output)
         store.check(self._connection, self._output, "present")
@@ -371,34 +375,42 @@ def _publish(
 
     checked: store.state() of the output when the output was checked; None if there was no output.
     """
-    if not output.exists():
-        _sync(working)
-        try:
-            os.link(working, output)  # unlike rename(), fails if another program has created the output meanwhile
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without hard links
-            working.rename(output)
-        if not working.exists() or working.samefile(output):
-            _sync(output.parent)
+    with lockless.writers_kept_out(output, working) as is_held:
+        if not output.exists():
+            whole_file.sync(working)
+            try:
+                os.link(working, output)  # unlike rename(), fails if another program has created the output meanwhile
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without hard links
+                working.rename(output)
+            if not working.exists() or working.samefile(output):
+                whole_file.sync(output.parent)
+                return
+        if not is_new:
             return
-    if is_new:
-        _add(working, output, file_of, checked)
+        store.require_safe_to_open(output)
+        if is_held is None:
+            _add(store.uri(output, "rw"), working, output, file_of, checked)
+            return
+        with lockless.replacing(output, is_held) as uri:
+            _add(uri, working, output, file_of, checked)
 
 
-def _add(working: Path, output: Path, file_of: Callable[[str], str], checked: tuple[int, int, int] | None) -> None:
+def _add(
+    uri: str, working: Path, output: Path, file_of: Callable[[str], str], checked: tuple[int, int, int] | None
+) -> None:
     """Adds the working file's rows to the output in one transaction. Leaves out rows that are already in the output.
 
-    Checks the output again if the output was replaced or written since its last check.
+    uri: how SQLite opens the output or its copy. Checks the output again if it was replaced or written since its last
+    check.
     """
-    store.require_safe_to_open(output)
-    uri = f"{output.resolve().as_uri()}?mode=rw"
     connection = sqlite3.connect(uri, uri=True, timeout=store.WAIT_SECONDS, isolation_level=None)
     try:
         untrusted.harden(connection)
         connection.execute(f"PRAGMA main.cache_size = -{CACHE_KIB}")
         connection.execute("PRAGMA main.synchronous = FULL")
-        connection.execute("ATTACH ? AS incoming", (f"{working.resolve().as_uri()}?mode=ro",))
+        connection.execute("ATTACH ? AS incoming", (f"{working.resolve().as_uri()}?mode=ro&vfs=unix-none",))
         connection.execute("BEGIN IMMEDIATE")
         if checked is None or store.state(output) != checked:
             store.check(connection, output)
@@ -406,18 +418,6 @@ def _add(working: Path, output: Path, file_of: Callable[[str], str], checked: tu
         connection.execute("COMMIT")
     finally:
         connection.close()  # rolls the transaction back if it was not committed
-
-
-def _sync(path: Path) -> None:
-    """Syncs a file or folder to disk. Ignores errors for a folder, because some file systems cannot sync folders."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        if not path.is_dir():
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _remove_dead_working_files(output: Path) -> list[str]:

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvdb.base import locks
 from hvdb.base.errors import StoreError
 from hvdb.read import untrusted
 from hvdb.read.untrusted import APPLICATION_ID, DAMAGE, journal_of
@@ -194,6 +195,77 @@ def state(path: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
+def uri(path: Path, mode: str) -> str:
+    """Returns the URI with which SQLite opens the store `path`. mode: "ro" or "rw".
+
+    On a file system without locks, SQLite opens the file without locking it. The caller then makes sure that nobody
+    writes to the file, or that it did not change. Never call this while SQLite has the file open (see locks.fault).
+    """
+    why = locks.fault(path)
+    if why:
+        locks.tell_once(path, why)
+    return f"{path.resolve().as_uri()}?mode={mode}&vfs={'unix-none' if why else 'unix'}"
+
+
+class _Watch:
+    """Finds out if somebody writes to a store in spite of, or for lack of, locks.
+
+    The watch holds the file open. If a program replaces the file by another one, SQLite goes on to read the old file,
+    and the watch goes on to look at the old file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = path.open("rb", buffering=0)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+        self._begun = self._seen()
+
+    def _seen(self) -> tuple[object, ...]:
+        """Returns what a write changes: the size, the time, and the number of transactions in the header.
+
+        SQLite writes pages in ascending order, and the header is in the first page.
+        """
+        try:
+            status = os.fstat(self._file.fileno())
+            count = os.pread(
+                self._file.fileno(), 4, 24
+            )  # https://www.sqlite.org/fileformat.html, "File change counter"
+        except OSError as error:  # on NFS, another host has removed the file
+            raise changed(self._path) from error
+        return status.st_ino, status.st_size, status.st_mtime_ns, count
+
+    def begin(self, connection: sqlite3.Connection, name: str) -> None:
+        """Begins a transaction of SQLite, which has opened the file as `name`, while nobody is writing to the file."""
+        for _ in range(20):
+            self._begun = self._seen()
+            connection.execute("BEGIN")
+            try:
+                connection.execute(f"SELECT count(*) FROM {name}.sqlite_schema").fetchone()  # takes the lock
+            except DAMAGE as error:
+                raise fault(self._path, error) from error
+            named = state(self._path)  # None if the job has just renamed the file
+            if named and named[0] != self._begun[0]:
+                raise changed(self._path)  # the file was replaced, perhaps before SQLite opened it
+            if self._seen() == self._begun:
+                return
+            connection.execute("ROLLBACK")
+        raise changed(self._path)
+
+    def require_unchanged(self) -> None:
+        """Raises InUse if somebody has written to the file since begin(), or has given it another name.
+
+        A job gives its working file another name when it has written its last results.
+        """
+        if self._seen() != self._begun or state(self._path) is None:
+            raise changed(self._path)
+
+    def close(self) -> None:
+        """Call after SQLite has closed the file, because this drops all POSIX locks of the process on the file."""
+        self._file.close()
+
+
 def needs_rollback(error: Exception) -> bool:
     """Returns True if SQLite raised `error` because of a hot journal, which a read-only connection cannot roll back."""
     name = getattr(error, "sqlite_errorname", None)  # None in versions of Python before 3.11
@@ -212,7 +284,7 @@ def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         try:
-            open_it(f"{path.resolve().as_uri()}?mode=ro")
+            open_it(uri(path, "ro"))
         except sqlite3.OperationalError as error:
             if not needs_rollback(error):
                 raise fault(path, error) from error
@@ -229,7 +301,7 @@ def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
                 raise changed(path) from error
             _require_own_journal(copy)
             try:
-                open_it(f"{copy.as_uri()}?mode=rw")
+                open_it(f"{copy.as_uri()}?mode=rw&vfs=unix-none")  # nobody else opens the copy
             except DAMAGE as second:
                 raise fault(path, second) from second
         except DAMAGE as error:
@@ -241,7 +313,8 @@ def _readable(path: Path, open_it: Callable[[str], None]) -> Iterator[None]:
 def open_readonly(path: Path | str, *, thorough: bool = True) -> Iterator[sqlite3.Connection]:
     """Yields a connection to the checked store `path` that cannot write. Never changes the file. thorough: see check().
 
-    Errors: StoreError; InUse if another program locks the file for longer than WAIT_SECONDS.
+    Errors: StoreError; InUse if another program locks the file for longer than WAIT_SECONDS, or has written to the file
+    in spite of the locks before the `with` ends. What was read is then no good.
     """
     path = Path(path)
     require_ours(path)
@@ -255,20 +328,33 @@ def open_readonly(path: Path | str, *, thorough: bool = True) -> Iterator[sqlite
         untrusted.harden(connection)
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # takes the lock; fails on a hot journal
 
+    watch = _Watch(path)
     try:
-        with _readable(path, connect):
+        with _blamed_on_writers(watch), _readable(path, connect):
             connection.row_factory = sqlite3.Row
             # One transaction, so that the check and the later reads see the same state of the store.
             connection.isolation_level = None
-            connection.execute("BEGIN")
+            watch.begin(connection, "main")
             check(connection, path, thorough=thorough)
             connection.execute("PRAGMA query_only = ON")
             yield connection
+            watch.require_unchanged()
     except DAMAGE as error:
         raise fault(path, error) from error
     finally:
         if connection is not None:
             connection.close()
+        watch.close()
+
+
+@contextmanager
+def _blamed_on_writers(watch: _Watch) -> Iterator[None]:
+    """Raises InUse in place of an error if the file was written meanwhile: a half-finished write looks like damage."""
+    try:
+        yield
+    except (StoreError, *DAMAGE):
+        watch.require_unchanged()
+        raise
 
 
 @contextmanager
@@ -286,24 +372,20 @@ def attached(
     require_ours(path)
     connection.execute(f"PRAGMA busy_timeout = {int(1000 * wait_seconds)}")
     _detach(connection, path, name)  # needed if an earlier attempt to detach failed
-    with _readable(path, lambda uri: connection.execute(f"ATTACH ? AS {name}", (uri,))):
-        try:
-            begun = _begin(connection, path, name)
-
-            def require_unchanged() -> None:
-                if state(path) != begun:
-                    raise changed(path)
-
+    watch = _Watch(path)
+    try:
+        with _readable(path, lambda uri: connection.execute(f"ATTACH ? AS {name}", (uri,))):
             try:
-                check(connection, path, name)
-            except StoreError:
-                require_unchanged()  # raises InUse instead, because a half-finished write looks like damage
-                raise
-            yield require_unchanged
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            _detach(connection, path, name)
+                watch.begin(connection, name)
+                with _blamed_on_writers(watch):
+                    check(connection, path, name)
+                yield watch.require_unchanged
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                _detach(connection, path, name)
+    finally:
+        watch.close()
 
 
 def _detach(connection: sqlite3.Connection, path: Path, name: str) -> None:
@@ -316,27 +398,13 @@ def _detach(connection: sqlite3.Connection, path: Path, name: str) -> None:
         raise fault(path, error) from error
 
 
-def _begin(connection: sqlite3.Connection, path: Path, name: str) -> tuple[int, int, int] | None:
-    """Begins a transaction while no other program is writing to the file. Returns the file's state() at this moment."""
-    for _ in range(20):
-        before = state(path)
-        connection.execute("BEGIN")
-        try:
-            connection.execute(f"SELECT count(*) FROM {name}.sqlite_schema").fetchone()  # takes the lock
-        except DAMAGE as error:
-            raise fault(path, error) from error
-        if state(path) == before:
-            return before
-        connection.execute("ROLLBACK")
-    raise changed(path)
-
-
 def create(path: Path, page_bytes: int = 4096) -> sqlite3.Connection:
     """Creates an empty store at `path`, which must not exist. The caller closes the returned connection.
 
+    The connection takes no locks on the file, so no other program may open it before the connection is closed.
     The store has schema version 1. untrusted.make_tables() can raise the version.
     """
-    connection = sqlite3.connect(path, uri=True)
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?vfs=unix-none", uri=True)
     connection.row_factory = sqlite3.Row
     connection.execute(f"PRAGMA page_size = {page_bytes}")
     untrusted.make_tables(connection, 1)

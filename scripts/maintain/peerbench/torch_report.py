@@ -31,7 +31,7 @@ def read_bounds(store: Path) -> list[Bound]:
     """Reads the bounds that hvd_bench stored with its runs. Errors: StoreError if `store` is not a store."""
     stores.require_ours(store)
     try:
-        with contextlib.closing(sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        with contextlib.closing(sqlite3.connect(f"{store.resolve().as_uri()}?immutable=1", uri=True)) as connection:
             return connection.execute(QUERY).fetchall()
     except sqlite3.Error as error:
         raise StoreError(f"{store}: {error}") from error

@@ -1,0 +1,365 @@
+"""hvd_bench and hvdb on a file system without locks, which the library HVD_NO_LOCKS (no_locks.cpp) imitates."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+from limits import HANG
+
+from harness import SCRIPTS, FolderTest, eventually, execute
+from synthetic_store import SessionSpec, add_session, make
+
+from hvdb.base import locks
+from hvdb.base.errors import HvdbError, StoreError
+from hvdb.read import merge, runs, store
+
+BENCH = os.environ.get("HVD_BENCH", "")
+SHIM = os.environ.get("HVD_NO_LOCKS", "")
+REPLAY = Path(__file__).parents[1] / "cli" / "sleep.replay"
+TINY = ["--replay", REPLAY, "--num-warmup-batches", "1", "--num-iters", "3"]
+NOTE = "its file system has no file locks"
+HELD = "import sys; from pathlib import Path; from hvdb.campaign import stores; "
+HELD += "print(*stores.held([Path(name) for name in sys.argv[1:]]))"
+# Adds rows to the store argv[1] as merge does, and is killed before the copy becomes the store.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from hvdb.read import lockless
+output = Path(sys.argv[1])
+with lockless.writers_kept_out(output, output) as is_held, lockless.replacing(output, is_held):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def rows(path: Path) -> list[str]:
+    """Returns the labels "cell" of all runs of a store that nobody is writing to, sorted."""
+    with contextlib.closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        return [row[0] for row in connection.execute("SELECT value FROM provenance WHERE key='label.cell' ORDER BY 1")]
+
+
+@unittest.skipUnless(BENCH and SHIM, "needs hvd_bench and the library, which the build makes")
+class WithoutLocks(FolderTest):
+    """The programs run as users run them. The folder of the test has no locks."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.folder = self.folder.resolve()
+        self.db = self.folder / "a.db"
+        self.out = self.folder / "out.db"
+        asan = ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0")))
+        self.environment = {
+            **os.environ,
+            "LD_PRELOAD": SHIM,
+            "ASAN_OPTIONS": asan,
+            "HVD_NO_LOCKS_IN": str(self.folder),
+            "HVD_NO_LOCKS_ERRNO": "ENOLCK",
+            "PYTHONPATH": str(SCRIPTS),
+        }
+
+    def execute(self, *words: object, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+        return execute(*words, code=code, env=self.environment, cwd=self.folder)
+
+    def measure(self, cell: str, db: Path | None = None, code: int = 0) -> str:
+        """Makes a run. Returns what hvd_bench prints on standard error."""
+        return self.execute(BENCH, *TINY, "--db", db or self.db, "--label", f"cell={cell}", code=code).stderr
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir())
+
+    def test_runs_accumulate_and_every_reader_reads_them(self) -> None:
+        for error in ("ENOSYS", "ENOLCK", "EOPNOTSUPP", "EINVAL"):
+            with self.subTest(error):
+                self.environment["HVD_NO_LOCKS_ERRNO"] = error
+                db = self.folder / f"{error}.db"
+                for cell in ("x", "y"):
+                    said = self.measure(cell, db)
+                    self.assertEqual(said.count(NOTE), 1, said)
+                self.assertEqual(rows(db), ["x", "y"])
+                done = self.execute(BENCH, "stored", "cell", db, db)
+                self.assertEqual((done.stdout, done.stderr.count(NOTE)), ("x\ny\n", 1), done.stderr)
+                done = self.execute(sys.executable, "-B", "-c", HELD, db, db)
+                self.assertIn(done.stdout, ("{'x', 'y'} []\n", "{'y', 'x'} []\n"))
+                self.assertEqual(done.stderr.count(NOTE), 1, done.stderr)
+                done = self.execute(SCRIPTS / "efficiency", db)
+                self.assertIn("resnet50", done.stdout)
+                self.assertEqual(done.stderr.count(NOTE), 1, done.stderr)
+        self.assertEqual(self.names(), ["EINVAL.db", "ENOLCK.db", "ENOSYS.db", "EOPNOTSUPP.db"])
+
+    def test_collectives(self) -> None:
+        words = [BENCH, "coll", "--ranks", "2", "-b", "1K", "-e", "1K", "-n", "10", "--no-bound", "--db", self.db]
+        for count in (1, 2):
+            self.assertEqual(self.execute(*words).stderr.count(NOTE), 1)
+            with contextlib.closing(sqlite3.connect(f"file:{self.db}?immutable=1", uri=True)) as connection:
+                self.assertEqual(connection.execute("SELECT count(*) FROM coll_session").fetchone(), (count,))
+        self.assertEqual(self.names(), ["a.db"])
+
+    def test_a_run_that_an_older_store_may_not_hold(self) -> None:
+        """With --schedule sharded, hvd_bench looks into the target before it measures."""
+        self.measure("x")
+        self.execute(BENCH, *TINY, "--db", self.db, "--label", "cell=y", "--schedule", "sharded")
+        self.assertEqual(rows(self.db), ["x", "y"])
+
+    def test_doctor_says_it(self) -> None:
+        self.assertEqual(self.execute(BENCH, "doctor", "--db", self.db, code=None).stdout.count(NOTE), 1)
+
+    def test_merge(self) -> None:
+        for name in ("a.db", "b.db"):
+            self.measure(name, self.folder / name)
+        for inputs, cells in ((["a.db"], ["a.db"]), (["b.db"], ["a.db", "b.db"]), (["a.db", "b.db"], ["a.db", "b.db"])):
+            done = self.execute(SCRIPTS / "merge", "-o", self.out, *inputs)
+            self.assertEqual(done.stderr.count(NOTE), 1, done.stderr)
+            self.assertEqual(rows(self.out), cells)
+        self.assertEqual(self.names(), ["a.db", "b.db", "out.db"])
+
+    def test_a_store_behind_a_link(self) -> None:
+        self.measure("x")
+        link = self.folder / "link.db"
+        link.symlink_to("a.db")
+        self.measure("y", link)
+        self.execute(SCRIPTS / "merge", "-o", self.out, "a.db")
+        self.measure("z", self.out)
+        self.execute(SCRIPTS / "merge", "-o", link, self.out)
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(rows(self.db), ["x", "y", "z"])
+        self.assertEqual(self.names(), ["a.db", "link.db", "out.db"])
+
+    def test_many_writers_at_once_lose_no_run(self) -> None:
+        self.measure("other", self.folder / "b.db")
+        words = [BENCH, *TINY, "--db", self.db]
+        commands = [[*words, "--label", f"cell={number}"] for number in range(6)]
+        commands += [[SCRIPTS / "merge", "-o", self.db, self.folder / "b.db"]] * 2
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        running = [subprocess.Popen(list(map(str, words)), env=self.environment, **pipes) for words in commands]
+        seen: set[str] = set()
+        while any(process.poll() is None for process in running):
+            if self.db.exists():  # a reader always finds a complete store
+                now = set(self.execute(BENCH, "stored", "cell", self.db).stdout.split())
+                self.assertLessEqual(seen, now)
+                seen = now
+        for process in running:
+            said = process.communicate(timeout=HANG)[1]
+            self.assertEqual(process.returncode, 0, said)
+        self.assertEqual(rows(self.db), ["0", "1", "2", "3", "4", "5", "other"])
+        self.assertEqual(self.names(), ["a.db", "b.db"])
+
+    def test_a_killed_writer_leaves_a_store_that_can_be_read_and_written(self) -> None:
+        self.measure("x")
+        for writer in ("hvd_bench", "merge"):
+            with self.subTest(writer):
+                before = rows(self.db)
+                self.execute(sys.executable, "-B", "-c", KILLED, self.db, code=-signal.SIGKILL)
+                left = [name for name in self.names() if name.endswith((".write-lock", ".replacing"))]
+                self.assertEqual(len(left), 2, self.names())
+                self.assertEqual(self.execute(BENCH, "stored", "cell", self.db).stdout.split(), before)
+                if writer == "merge":
+                    self.measure("z", self.out)
+                    self.execute(SCRIPTS / "merge", "-o", self.db, self.out)
+                else:
+                    self.measure("y")
+                self.assertEqual(rows(self.db), [*before, "z" if writer == "merge" else "y"])
+        self.assertEqual(self.names(), ["a.db", "out.db"])
+
+    def test_a_journal_beside_the_store_is_left_alone(self) -> None:
+        """It may belong to a program on another host, on which the file system has locks."""
+        self.measure("x")
+        self.measure("y", self.folder / "b.db")
+        with contextlib.closing(sqlite3.connect(self.db, isolation_level=None)) as connection:
+            connection.execute("PRAGMA cache_size = 1")
+            connection.execute("BEGIN")
+            connection.execute("UPDATE run SET status_reason = hex(zeroblob(40000))")  # more pages than the cache holds
+            before = self.db.read_bytes()
+            done = self.execute(SCRIPTS / "merge", "-o", self.db, "b.db", code=2)
+            self.assertIn("a.db-journal: a program on a host with file locks writes to the store", done.stderr)
+            said = self.measure("z", code=2)
+            self.assertIn("a.db-journal: a program on a host with file locks writes to the store", said)
+            self.assertIn("add them later with hvdb merge", said)
+            self.assertEqual(self.db.read_bytes(), before)
+            self.assertEqual(self.execute(BENCH, "stored", "cell", self.db).stdout, "x\n")
+            connection.execute("ROLLBACK")
+        (partial,) = self.folder.glob("a.db.*.partial")
+        self.execute(SCRIPTS / "merge", "-o", self.db, partial, "b.db")
+        self.assertEqual(rows(self.db), ["x", "y", "z"])
+
+    def test_a_gate_keeps_another_out(self) -> None:
+        words = [SCRIPTS / "gate", "--db", self.db, "--b", "X=1", "--cell", "a=--model vgg16"]
+        lock = self.folder / "a.db.lock.held"
+        lock.write_text("n7 1 b p 2026-11-26T04:00:00 r\n")
+        self.environment["HVD_BENCH"] = BENCH
+        done = self.execute(*words, code=2)
+        self.assertIn("another gate", done.stderr)
+        self.assertIn("a.db.lock.held: process 1 on n7 holds this lock since 2026-11-26T04:00:00", done.stderr)
+
+
+class LockFileTest(FolderTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.lock = self.folder / "x.write-lock"
+
+    def holder(self, then: str) -> subprocess.Popen[str]:
+        """Returns a process that holds the lock and then does `then`."""
+        script = (
+            "import os, signal, subprocess, sys, time\n"
+            "from pathlib import Path\n"
+            "from hvdb.base import locks\n"
+            f"with locks.lock_file(Path(sys.argv[1]), 0.0):\n    {then}\n"
+        )
+        words = [sys.executable, "-B", "-c", script, str(self.lock)]
+        return subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(SCRIPTS)}, text=True)
+
+    def refuses(self, message: str) -> None:
+        with self.assertRaisesRegex(StoreError, message), locks.lock_file(self.lock, 0.1):
+            pass
+
+    def test_one_process_at_a_time(self) -> None:
+        holder = self.holder("time.sleep(1000)")
+        self.addCleanup(holder.wait)
+        self.addCleanup(holder.kill)
+        eventually(lambda: self.lock.exists() and self.lock.read_text())
+        self.refuses(f"write-lock: process {holder.pid} on .* holds this lock since 20")
+        holder.kill()
+        holder.wait()
+        with locks.lock_file(self.lock, 0.0) as is_held:
+            self.assertTrue(is_held())
+            self.assertEqual([path.name for path in self.folder.iterdir()], ["x.write-lock"])
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_what_cannot_be_known_to_be_stale_stays(self) -> None:
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        boot, processes = locks._machine()
+        for text in (
+            f"host {ended.pid} other-boot {processes} 2026-01-01T00:00:00 r\n",
+            f"host {ended.pid} {boot} pid:[1] 2026-01-01T00:00:00 r\n",
+            f"host {os.getppid()} {boot} {processes} 2026-01-01T00:00:00 r\n",
+            "",
+            "nonsense",
+        ):
+            with self.subTest(text):
+                self.lock.write_text(text)
+                self.refuses("remove the file if that process has ended")
+                self.assertEqual(self.lock.read_text(), text)
+
+    def test_a_lock_that_somebody_removed_is_noticed_and_the_next_one_stays(self) -> None:
+        with locks.lock_file(self.lock, 0.0) as is_held:
+            self.lock.write_text("another\n")
+            self.assertFalse(is_held())
+        self.assertEqual(self.lock.read_text(), "another\n")
+
+    def test_a_child_that_outlives_its_parent_holds_the_lock(self) -> None:
+        path = self.folder / "gate.lock"
+        script = (
+            "import os, signal, subprocess, sys\n"
+            "from pathlib import Path\n"
+            "from unittest import mock\n"
+            "from hvdb.base import locks\n"
+            "from hvdb.base.errors import HvdbError\n"
+            "with mock.patch('fcntl.flock', side_effect=OSError(38, 'no locks')):\n"
+            "    with locks.held(Path(sys.argv[1]), HvdbError('taken')) as lock:\n"
+            "        child = subprocess.Popen(['sleep', '1000'], pass_fds=[lock], stdout=subprocess.DEVNULL)\n"
+            "        print(child.pid, flush=True)\n"
+            "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        )
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "capture_output": False}
+        environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
+        done = execute(sys.executable, "-B", "-c", script, path, env=environment, **options)
+        child = int(done.stdout)
+        no_locks = mock.patch("fcntl.flock", side_effect=OSError(errno.ENOSYS, "no locks"))
+        refused = self.assertRaisesRegex(HvdbError, "taken; .*gate.lock.held: process .* holds this lock")
+        with no_locks, refused, locks.held(path, HvdbError("taken")):
+            pass
+        os.kill(child, signal.SIGKILL)
+
+        def is_free() -> bool:
+            with contextlib.suppress(HvdbError), locks.held(path, HvdbError("taken")):
+                return True
+            return False
+
+        with no_locks:
+            eventually(is_free)
+        self.assertFalse(path.with_name("gate.lock.held").exists())
+
+
+class ReaderTest(FolderTest):
+    """Readers in this process, with locks and without."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        make(self.db, SessionSpec(), seed=1)
+        self.enterContext(mock.patch.object(locks, "tell_once"))
+
+    def without_locks(self) -> None:
+        self.enterContext(mock.patch.object(locks, "fault", return_value="no locks"))
+
+    def add(self, seed: int) -> None:
+        """Adds a session as a program that takes no locks."""
+        uri = f"file:{self.db}?vfs=unix-none"
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection, connection:
+            add_session(connection, SessionSpec(), np.random.default_rng(seed))
+
+    def test_what_changes_while_it_is_read_is_refused(self) -> None:
+        for name, prepare in (("with locks", lambda: None), ("without", self.without_locks)):
+            with self.subTest(name):
+                prepare()
+                refused = self.assertRaisesRegex(store.InUse, "changed while it was read")
+                with refused, store.open_readonly(self.db) as connection:
+                    connection.execute("SELECT count(*) FROM run").fetchone()
+                    self.add(2 if name == "with locks" else 3)
+        self.assertEqual(len(runs.load([self.db])), 9)
+
+    def test_an_error_in_a_file_that_changes_is_blamed_on_the_change(self) -> None:
+        self.without_locks()
+
+        def half_written(*_: object, **__: object) -> None:
+            self.add(2)
+            raise StoreError("damaged")
+
+        checked = mock.patch.object(store, "check", half_written)
+        with checked, self.assertRaises(store.InUse), store.open_readonly(self.db):
+            pass
+
+    def test_a_store_that_is_replaced_meanwhile_is_read_as_it_was(self) -> None:
+        self.without_locks()
+        other = self.folder / "other.db"
+        make(other, SessionSpec(model="vgg16"), seed=2)
+        with store.open_readonly(self.db) as connection:
+            merge.merge(self.db, [other])
+            self.assertEqual(connection.execute("SELECT count(*), min(model) FROM run").fetchone()[:], (3, "resnet101"))
+        self.assertEqual(len(runs.load([self.db])), 6)
+
+    def test_reading_writes_nothing_to_the_folder(self) -> None:
+        self.without_locks()
+        before = self.folder.stat().st_mtime_ns
+        with mock.patch.object(locks, "_create", side_effect=AssertionError):
+            runs.load([self.db])
+        self.assertEqual(self.folder.stat().st_mtime_ns, before)
+
+    def test_a_merge_whose_lock_file_was_removed_changes_nothing(self) -> None:
+        self.without_locks()
+        other = self.folder / "other.db"
+        make(other, SessionSpec(model="vgg16"), seed=2)
+        before = self.db.read_bytes()
+        add = merge._add
+
+        def meddle(*arguments: object) -> None:
+            add(*arguments)
+            (self.folder / "a.db.write-lock").unlink()
+
+        with mock.patch.object(merge, "_add", meddle), self.assertRaises(StoreError):
+            merge.merge(self.db, [other])
+        self.assertEqual(self.db.read_bytes(), before)
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["a.db", "other.db"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
