@@ -107,7 +107,8 @@ void Rank::prepare() {
   require_no_objection(first, memory_objection(), options_.deadline.from_now());
   const std::string mine = to_text(rank_cores());
   std::vector<RankCores> cores;
-  for (const comm::Bytes& theirs : first.control().gather(std::as_bytes(std::span(mine)), options_.deadline.from_now())) {
+  for (const comm::Bytes& theirs :
+       first.control().gather(std::as_bytes(std::span(mine)), options_.deadline.from_now())) {
     cores.push_back(parse_rank_cores(comm::text_of(theirs)));
   }
   oversubscribed_ = topology_.rank == 0 && share_cores(cores, topology_.hosts, 1).oversubscribed;
