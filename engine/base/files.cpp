@@ -33,7 +33,7 @@ NewFile create_beside(const std::string& path) {
     if (made.descriptor >= 0) return made;
     if (errno != EEXIST) break;
   }
-  throw Error(Errc::kIo, fmt::format("cannot create a file beside {}: {}", path, std::strerror(errno)));
+  throw Error(Errc::kIo, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
 }
 
 /// Returns 0, or errno of the failed call.
