@@ -90,7 +90,8 @@ Launch detect_launch(const Environment& environment) {
     take(environment, {Launcher::kPmi, "PMI_SIZE", "PMI_RANK", "PMI_LOCAL_RANK"}, launch);
     launch.wired = true;  // check_world() finds out later whether this MPI understands the launcher's PMI
   } else {
-    for (const std::string_view name : {"SLURM_NTASKS", "SLURM_NPROCS", "LSB_DJOB_NUMPROC"}) {
+    // LSF has no variable for tasks: LSB_DJOB_NUMPROC counts slots, which may be for the threads of one process.
+    for (const std::string_view name : {"SLURM_NTASKS", "SLURM_NPROCS"}) {
       if (!has(environment, name)) continue;
       launch.allocation_tasks = number(environment, name, 1);
       launch.allocation_evidence = evidence(environment, name);
