@@ -106,11 +106,8 @@ void Rank::prepare() {
   require_no_objection(first, graph_objection(), options_.deadline.from_now());
   require_no_objection(first, memory_objection(), options_.deadline.from_now());
   const std::string mine = to_text(rank_cores());
-  std::vector<RankCores> cores;
-  for (const comm::Bytes& theirs :
-       first.control().gather(std::as_bytes(std::span(mine)), options_.deadline.from_now())) {
-    cores.push_back(parse_rank_cores(comm::text_of(theirs)));
-  }
+  const std::vector<RankCores> cores =
+      parse_all_cores(first.control().gather(std::as_bytes(std::span(mine)), options_.deadline.from_now()));
   oversubscribed_ = topology_.rank == 0 && share_cores(cores, topology_.hosts, 1).oversubscribed;
   arena_bytes_ = coll::arena_bytes(options_, cells_, topology_.size, cache_bytes_);
   const Places places = options_.warm ? Places::kFixed : Places::kRotating;

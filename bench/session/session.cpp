@@ -61,16 +61,13 @@ void write_replay(const std::string& path, const models::ReplayProfile& profile)
 
 std::vector<RankCores> gather_cores(Engine& engine, const RankCores& mine) {
   const std::string text = to_text(mine);
-  std::vector<RankCores> all;
-  for (const comm::Bytes& theirs : engine.gather(std::as_bytes(std::span(text)))) {
-    all.push_back(parse_rank_cores(comm::text_of(theirs)));
-  }
-  return all;
+  return parse_all_cores(engine.gather(std::as_bytes(std::span(text))));
 }
 
-// Collective. Every rank gets the same thread count, even if ranks are bound to different cores.
-CoreShare agree_on_cores(Engine& engine, int threads) {
-  const std::vector<RankCores> all = gather_cores(engine, rank_cores());
+// Collective. Every rank gets the same thread count, even if ranks are bound to different cores. Errors:
+// invalid_argument on all ranks, if OpenMP does not give a rank so many threads.
+CoreShare agree_on_cores(Engine& engine, const RankCores& mine, int threads) {
+  const std::vector<RankCores> all = gather_cores(engine, mine);
   CoreShare share;
   if (engine.rank() == 0) share = share_cores(all, engine.topology().hosts, threads);
   // The share is sent as a message, because the data plane of GPUs cannot reach host memory.
@@ -85,10 +82,9 @@ CoreShare agree_on_cores(Engine& engine, int threads) {
   return share;
 }
 
-// Collective. Starts the threads that will compute, and asks where they run: a launcher, OMP_PROC_BIND or a quota may
-// make ranks take turns. Rank 0 adds what it finds to `facts`.
-void look_for_crowding(Engine& engine, int threads, SessionFacts& facts) {
-  RankCores mine = rank_cores();
+// Collective. Starts the threads that will compute on the CPU, and asks where they run: a launcher, OMP_PROC_BIND or a
+// quota may make ranks take turns. Rank 0 adds what it finds to `facts`.
+void start_computing(Engine& engine, RankCores mine, int threads, SessionFacts& facts) {
   if (std::vector<int> team = models::start_team(threads).processors; !team.empty()) mine.cpus = std::move(team);
   const std::vector<RankCores> all = gather_cores(engine, mine);
   if (engine.rank() != 0) return;
@@ -242,7 +238,7 @@ void choose_schedule(Session& session, comm::Communicator& communicator) {
   const bool uncapturable = session.options.gpu.schedule.graph && !parts.graphs();
   with_peers_told(session, engine, [&] {
     const std::string& folder = setup.gpu.tuning_folder;
-    const int threads = parts.on_gpu() ? 1 : agree_on_cores(engine, session.options.threads).threads;
+    const int threads = parts.on_gpu() ? 1 : agree_on_cores(engine, rank_cores(), session.options.threads).threads;
     const ScheduleCase conditions = schedule_case(setup, engine.topology(), engine.library(), parts.device(threads),
                                                   parts.setting(), parts.knobs());
     if (std::optional<ScheduleChoice> kept = recall_schedule(engine, folder, conditions)) {
@@ -272,7 +268,7 @@ WorkTrial try_work_apart(const Session& session, comm::Communicator& communicato
   Engine& engine = parts.engine();
   WorkTrial trial;
   with_peers_told(session, engine, [&] {
-    const int threads = parts.on_gpu() ? 1 : agree_on_cores(engine, session.options.threads).threads;
+    const int threads = parts.on_gpu() ? 1 : agree_on_cores(engine, rank_cores(), session.options.threads).threads;
     tell_building(session, engine);
     engine.set_activity("timing the first steps (--fit)", 0);
     const std::unique_ptr<Trainer> trainer = parts.make_trainer(threads).trainer;
@@ -333,8 +329,10 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
       throw Error(Errc::kInvalidArgument,
                   "validate compares ranks, and there is one; start several: mpirun -n 4, srun, or --ranks 4");
     }
-    const CoreShare share = agree_on_cores(engine, parts.on_gpu() ? 0 : session.options.threads);
-    if (!parts.on_gpu() && !session.setup.replay) look_for_crowding(engine, share.threads, session.facts);
+    RankCores cores = rank_cores();
+    if (parts.on_gpu()) cores.thread_limit = 0;  // OpenMP computes nothing there
+    const CoreShare share = agree_on_cores(engine, cores, session.options.threads);
+    if (!parts.on_gpu() && !session.setup.replay) start_computing(engine, cores, share.threads, session.facts);
     NumaFacts numa = numa_facts(engine, session);
     session.facts.threads = parts.on_gpu() ? 1 : share.threads;
     session.facts.spare_core = parts.on_gpu() || share.spare_core;

@@ -38,38 +38,46 @@ std::vector<HostRanks> by_host(std::span<const std::string> hosts) {
   return out;
 }
 
+/// Returns for each processor the number of these ranks that may use it.
+std::map<int, int> users_of(std::span<const RankCores> all, const std::vector<int>& ranks) {
+  std::map<int, int> users;
+  for (const int r : ranks) {
+    for (const int cpu : all[static_cast<std::size_t>(r)].cpus) ++users[cpu];
+  }
+  return users;
+}
+
+/// Returns the rank's share of the processors of its mask, without regard to its quota.
+double share_of_mask(const RankCores& rank, const std::map<int, int>& users) {
+  return std::accumulate(rank.cpus.begin(), rank.cpus.end(), 0.0,
+                         [&](double sum, int cpu) { return sum + 1.0 / users.at(cpu); });
+}
+
 /// Processors' worth of time that these ranks may use together: the processors of their masks, cut by the quotas.
 double processors_of(std::span<const RankCores> all, const std::vector<int>& ranks) {
-  std::map<int, int> used;                                   // [cpu]: ranks that may use it
+  const std::map<int, int> users = users_of(all, ranks);
   std::map<std::string, std::pair<double, double>> limited;  // [cgroup]: its quota, and the processors of its ranks
-  for (const int r : ranks) {
-    for (const int cpu : all[static_cast<std::size_t>(r)].cpus) ++used[cpu];
-  }
   double processors = 0;
   for (const int r : ranks) {
     const RankCores& rank = all[static_cast<std::size_t>(r)];
-    const double share = std::accumulate(rank.cpus.begin(), rank.cpus.end(), 0.0,
-                                         [&](double sum, int cpu) { return sum + 1.0 / used.at(cpu); });
     if (rank.quota <= 0) {
-      processors += share;
+      processors += share_of_mask(rank, users);
     } else {
       auto& [quota, theirs] = limited[rank.group];
       quota = rank.quota;
-      theirs += share;
+      theirs += share_of_mask(rank, users);
     }
   }
   for (const auto& [group, numbers] : limited) processors += std::min(numbers.first, numbers.second);
   return processors;
 }
 
-/// Ranks of `ranks` that share the quota of rank `r`.
-std::vector<int> in_group_of(std::span<const RankCores> all, const std::vector<int>& ranks, int r) {
-  std::vector<int> out;
-  for (const int other : ranks) {
-    const RankCores& theirs = all[static_cast<std::size_t>(other)];
-    if (theirs.quota > 0 && theirs.group == all[static_cast<std::size_t>(r)].group) out.push_back(other);
-  }
-  return out;
+/// Returns the number of `ranks` that share the quota of `rank`.
+std::size_t sharers(std::span<const RankCores> all, const std::vector<int>& ranks, const RankCores& rank) {
+  return static_cast<std::size_t>(std::count_if(ranks.begin(), ranks.end(), [&](int r) {
+    const RankCores& other = all[static_cast<std::size_t>(r)];
+    return other.quota > 0 && other.group == rank.group;
+  }));
 }
 
 std::string ranks_with(std::size_t ranks, int threads) {
@@ -122,23 +130,23 @@ RankCores parse_rank_cores(std::string_view text) {
   return cores;
 }
 
+std::vector<RankCores> parse_all_cores(std::span<const comm::Bytes> messages) {
+  std::vector<RankCores> all;
+  for (const comm::Bytes& message : messages) all.push_back(parse_rank_cores(comm::text_of(message)));
+  return all;
+}
+
 CoreShare share_cores(std::span<const RankCores> ranks, std::span<const std::string> hosts, int threads) {
   HVD_ASSERT(!ranks.empty() && ranks.size() == hosts.size());
   CoreShare out;
   double smallest = HUGE_VAL;
   const std::vector<HostRanks> all_hosts = by_host(hosts);
   for (const HostRanks& host : all_hosts) {
-    std::map<int, int> used;
-    for (const int r : host.ranks) {
-      for (const int cpu : ranks[static_cast<std::size_t>(r)].cpus) ++used[cpu];
-    }
+    const std::map<int, int> users = users_of(ranks, host.ranks);
     for (const int r : host.ranks) {
       const RankCores& rank = ranks[static_cast<std::size_t>(r)];
-      double share = 0;
-      for (const int cpu : rank.cpus) share += 1.0 / used.at(cpu);
-      if (rank.quota > 0) {
-        share = std::min(share, rank.quota / static_cast<double>(in_group_of(ranks, host.ranks, r).size()));
-      }
+      double share = share_of_mask(rank, users);
+      if (rank.quota > 0) share = std::min(share, rank.quota / static_cast<double>(sharers(ranks, host.ranks, rank)));
       smallest = std::min(smallest, share);
       if (rank.thread_limit > 0 && (out.thread_limit == 0 || rank.thread_limit < out.thread_limit))
         out.thread_limit = rank.thread_limit;
@@ -176,7 +184,7 @@ std::string crowding(std::span<const RankCores> ranks, std::span<const std::stri
             host.name, ranks_with(inside, threads), rank.cpus.size() == 1 ? "" : "s", cpu_list(rank.cpus));
       }
       if (rank.quota <= 0) continue;
-      const std::size_t sharing = in_group_of(ranks, host.ranks, r).size();
+      const std::size_t sharing = sharers(ranks, host.ranks, rank);
       if (static_cast<double>(sharing) * threads > rank.quota + kRounding) {
         return fmt::format(
             "{}: {} use up the cgroup's quota of {:.4g} processors, and then the kernel stops them for a part of every "

@@ -24,6 +24,8 @@ RankCores rank_cores();
 std::string to_text(const RankCores& cores);
 /// Parses a message of to_text(). Errors: none; unreadable lines are left out.
 RankCores parse_rank_cores(std::string_view text);
+/// Parses the messages of all ranks, as a gather returns them.
+std::vector<RankCores> parse_all_cores(std::span<const comm::Bytes> messages);
 
 struct CoreShare {
   int threads = 1;              ///< compute threads of every rank: the smallest share over ranks, at least 1

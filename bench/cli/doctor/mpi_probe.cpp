@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <csignal>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <sstream>
 #include <string_view>
 
@@ -21,21 +23,16 @@ namespace {
 
 constexpr std::string_view kStarted = "started ", kRefused = "refused ";
 
-/// Both ends of a pipe, which this object closes.
-struct Pipe {
-  std::array<int, 2> ends{-1, -1};
-  Pipe() {
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) ends = {-1, -1};
-  }
-  ~Pipe() {
-    close_end(0);
-    close_end(1);
-  }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-  void close_end(std::size_t which) {
-    if (ends[which] >= 0) ::close(ends[which]);
-    ends[which] = -1;
+/// Closes its descriptor.
+struct Descriptor {
+  int value = -1;
+  ~Descriptor() { close(); }
+  explicit Descriptor(int opened) : value(opened) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  void close() {
+    if (value >= 0) ::close(value);
+    value = -1;
   }
 };
 
@@ -54,22 +51,29 @@ struct Pipe {
   std::_Exit(ignored < 0 ? 1 : 0);
 }
 
-/// Appends what both pipes deliver to their texts, until both are closed or the time is over. Returns false then.
-bool read_both(std::array<pollfd, 2> pipes, std::array<std::string*, 2> texts,
-               std::chrono::steady_clock::time_point end) {
-  while (pipes[0].fd >= 0 || pipes[1].fd >= 0) {
+/// Reads until the other end is closed. Returns nullopt if that takes longer than `patience`.
+std::optional<std::string> read_answer(int descriptor, std::chrono::milliseconds patience) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  std::string answer;
+  for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
-    if (left <= 0) return false;
-    if (::poll(pipes.data(), pipes.size(), static_cast<int>(left)) < 0 && errno != EINTR) return false;
-    for (std::size_t i = 0; i < pipes.size(); ++i) {
-      if (pipes[i].fd < 0 || pipes[i].revents == 0) continue;
-      std::array<char, 4096> piece{};
-      const ssize_t got = ::read(pipes[i].fd, piece.data(), piece.size());
-      if (got > 0) texts[i]->append(piece.data(), static_cast<std::size_t>(got));
-      if (got == 0 || (got < 0 && errno != EINTR)) pipes[i].fd = -1;  // poll() ignores it
-    }
+    if (left <= 0) return std::nullopt;
+    pollfd ready{descriptor, POLLIN, 0};
+    if (::poll(&ready, 1, static_cast<int>(left)) <= 0) continue;
+    std::array<char, 4096> piece{};
+    const ssize_t got = ::read(descriptor, piece.data(), piece.size());
+    if (got > 0) answer.append(piece.data(), static_cast<std::size_t>(got));
+    if (got == 0 || (got < 0 && errno != EINTR)) return answer;
   }
-  return true;
+}
+
+/// Returns the first bytes of what was written to `file`.
+std::string first_bytes(int file) {
+  constexpr std::size_t kMaxBytes = 1 << 16;
+  std::string text(kMaxBytes, '\0');
+  const ssize_t got = ::pread(file, text.data(), text.size(), 0);
+  text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return text;
 }
 
 }  // namespace
@@ -91,27 +95,24 @@ std::string condensed(const std::string& printed) {
 }
 
 MpiProbe probe_mpi(std::chrono::milliseconds patience) {
-  Pipe result, printed;
-  if (result.ends[0] < 0 || printed.ends[0] < 0) return {{}, fmt::format("no pipe: {}", std::strerror(errno))};
+  std::array<int, 2> pipe{-1, -1};
+  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return {{}, fmt::format("no pipe: {}", std::strerror(errno))};
+  const Descriptor result(pipe[0]);
+  Descriptor childs(pipe[1]);
+  const Descriptor printed(::memfd_create("mpi-probe", MFD_CLOEXEC));  // a file, so that the child never waits
   const pid_t child = ::fork();
   if (child < 0) return {{}, fmt::format("no process: {}", std::strerror(errno))};
-  if (child == 0) start_mpi(result.ends[1], printed.ends[1]);
-  result.close_end(1);
-  printed.close_end(1);
-  std::string answer, output;
-  // A helper of MPI may keep the pipe of the output open, so the answer alone ends the wait.
-  const bool answered = read_both({pollfd{result.ends[0], POLLIN, 0}, pollfd{-1, 0, 0}}, {&answer, &output},
-                                  std::chrono::steady_clock::now() + patience);
-  if (!answered) ::kill(child, SIGKILL);
-  read_both({pollfd{-1, 0, 0}, pollfd{printed.ends[0], POLLIN, 0}}, {&answer, &output},
-            std::chrono::steady_clock::now() + std::chrono::milliseconds(200));
+  if (child == 0) start_mpi(childs.value, printed.value);
+  childs.close();
+  const std::optional<std::string> answer = read_answer(result.value, patience);
+  if (!answer) ::kill(child, SIGKILL);
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (answer.starts_with(kStarted)) return {answer.substr(kStarted.size()), {}};
-  if (answer.starts_with(kRefused)) return {{}, answer.substr(kRefused.size())};
-  if (!answered) return {{}, fmt::format("MPI_Init did not return within {} s", patience.count() / 1000)};
-  const std::string said = condensed(output);
+  if (!answer) return {{}, fmt::format("MPI_Init did not return within {} s", patience.count() / 1000)};
+  if (answer->starts_with(kStarted)) return {answer->substr(kStarted.size()), {}};
+  if (answer->starts_with(kRefused)) return {{}, answer->substr(kRefused.size())};
+  const std::string said = condensed(first_bytes(printed.value));
   return {{},
           fmt::format("MPI_Init ended the process ({}){}{}",
                       WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status))
