@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "bench/store/host_facts.h"
@@ -125,6 +126,7 @@ void Rank::prepare() {
     staging_ = pinned_->bytes;
     first_ = gpu_->make_event(gpu::Timing::kOn);
     last_ = gpu_->make_event(gpu::Timing::kOn);
+    connected_.resize(cells_.size());
     graphs_.resize(options_.graph_launches > 0 ? cells_.size() : 0);
   } else {
     pageable_.resize(kStagingBytes);
@@ -258,34 +260,58 @@ void Rank::enqueue_sample(const Visit& visit, Deadline deadline) {
   }
 }
 
+bool Rank::may_hold(const Visit& visit) const {
+  const std::uint32_t launches = graphs_.empty() ? visit.batch : options_.graph_launches;
+  const bool waits_each = options_.pace == Pace::kWaitEach || options_.pace == Pace::kBarrierInside;
+  const MeasuredCollective collective = cells_[visit.cell].problem.collective;
+  return launches <= kMostHeld && !waits_each && collective != MeasuredCollective::kBroadcast &&
+         collective != MeasuredCollective::kBarrier;
+}
+
 // The host notices the end of a GPU's work up to half a millisecond late (engine/gpu/poll_schedule.h). Therefore the
-// time on a GPU is measured by two events, one before and one after the operations. The stream is idle before the
-// sample, so the first event occurs at once.
+// time on a GPU is measured by two events, one before and one after the operations. The stream is held until the host
+// has enqueued the sample and all ranks have arrived. Where the stream cannot be held, it is idle before the sample, so
+// the first event occurs at once and the time includes the first launch.
 void Rank::sample(const Visit& visit, std::vector<std::int64_t>& answer) {
   const Cell& cell = cells_.at(visit.cell);
   const Deadline deadline = options_.deadline.from_now();
-  if (options_.warm) {
+  if (options_.warm || (gpu_ != nullptr && !connected_[visit.cell])) {
     // Other cells have used the caches since this cell's last visit, so an untimed operation loads this cell's buffers.
+    // On a GPU, NCCL connects in a cell's first operation, which must not happen during a capture or on a held stream.
     run(cell, 1, deadline);
     if (cell.variant != kBare) {
       variants_[static_cast<std::size_t>(cell.variant)]->data().complete(name(cell.problem.collective), deadline);
     }
+    if (gpu_ != nullptr) connected_[visit.cell] = true;
   }
   if (!graphs_.empty() && graphs_[visit.cell].batch != visit.batch) {
-    // NCCL cannot connect during a capture. NCCL has connected in the untimed operation above.
     graphs_[visit.cell] = {visit.batch, capture(cell, [&] { run(cell, visit.batch, deadline); })};
   }
-  barrier();
-  const Clock::time_point begin = Clock::now();
-  Clock::time_point end;
+  Clock::time_point begin, end;
+  const auto arrive = [&] {
+    barrier();
+    begin = Clock::now();
+  };
   if (gpu_ != nullptr) {
     comm::DeviceCommunicator& communicator = on_gpu(cell);
-    gpu_->record(first_, communicator.device().stream());
+    const gpu::StreamView stream = communicator.device().stream();
+    std::optional<gpu::Hold> hold;
+    if (may_hold(visit)) {
+      hold.emplace(*gpu_, stream);
+    } else {
+      arrive();
+    }
+    gpu_->record(first_, stream);
     enqueue_sample(visit, deadline);
-    gpu_->record(last_, communicator.device().stream());
+    gpu_->record(last_, stream);
+    if (hold) {
+      arrive();
+      hold->release();
+    }
     communicator.data().complete(name(cell.problem.collective), deadline);
     end = begin + gpu_->elapsed(first_, last_);
   } else {
+    arrive();
     run(cell, visit.batch, deadline);
     end = Clock::now();
   }

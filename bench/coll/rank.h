@@ -26,6 +26,10 @@ namespace hvd::bench::coll {
 /// One communicator for each of CollOptions::variants.
 using Variants = std::span<const std::unique_ptr<comm::Communicator>>;
 
+/// Maximum number of launches on a held stream: far below the number of pending launches at which CUDA makes the host
+/// wait (about 1024), of which an operation of NCCL takes a few.
+inline constexpr std::uint32_t kMostHeld = 64;
+
 /// The next task of all ranks, sent by rank 0.
 enum class Task : std::uint32_t { kEnd, kClock, kSample, kCheck };
 struct Order {
@@ -79,6 +83,9 @@ class Rank {
   [[nodiscard]] std::string graph_objection() const;
   /// Returns a graph of the work that `enqueue` puts on the stream of the cell's communicator.
   [[nodiscard]] gpu::Graph capture(const Cell& cell, const std::function<void()>& enqueue);
+  /// Returns true if the stream of a GPU can be held while the host enqueues this sample: the host takes no part in the
+  /// operations, and few enough launches will be pending.
+  [[nodiscard]] bool may_hold(const Visit& visit) const;
   /// Enqueues the operations of a sample.
   void enqueue_sample(const Visit& visit, Deadline deadline);
   std::uint64_t check_cell(std::uint32_t index);
@@ -95,7 +102,8 @@ class Rank {
   gpu::PinnedMemory pinned_;         // with a GPU: the memory of staging_
   std::vector<std::byte> pageable_;  // without a GPU: the memory of staging_
   std::span<std::byte> staging_;
-  gpu::Event first_, last_;  // on a GPU: `first_` is recorded before a sample, `last_` after it
+  std::vector<bool> connected_;  // [cell]: NCCL has run an operation of this cell; empty without a GPU
+  gpu::Event first_, last_;      // on a GPU: `first_` is recorded before a sample, `last_` after it
   struct CellGraph {
     std::uint32_t batch = 0;  // operations in the graph; 0: there is no graph
     gpu::Graph graph;

@@ -12,7 +12,6 @@
 namespace hvd::bench::coll {
 namespace {
 
-constexpr std::uint32_t kMaxBatch = 4096;
 constexpr std::uint32_t kBatchGrowth = 4;
 constexpr double kNanosecond = 1e-9;
 constexpr std::string_view kNarrowEnough = "interval narrow enough";  // one of the texts that reason_to_stop() returns
@@ -109,7 +108,7 @@ void Schedule::choose_batch(Group& group) const {
   const double cap = rule_.stop.maximum_seconds / static_cast<double>(2 * rule_.stop.minimum_samples);
   const std::uint32_t larger = group.batch * kBatchGrowth;
   const double launches = rule_.launches;
-  const bool grows = group.batch < kMaxBatch && shortest * launches * group.batch < rule_.least_sample &&
+  const bool grows = larger <= rule_.max_batch && shortest * launches * group.batch < rule_.least_sample &&
                      longest * launches * larger <= std::min(rule_.longest_sample, cap);
   if (grows) group.batch = larger;
   group.batch_is_final = !grows;

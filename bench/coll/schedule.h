@@ -36,9 +36,10 @@ struct Sample {
 Sample sample_of(const VisitTimes& times, std::size_t operations, std::size_t round);
 
 struct ScheduleRule {
-  StoppingRule stop;             ///< limits of each cell; maximum_seconds includes the cell's warm-up
-  std::size_t warmup = 5;        ///< at least this many first visits of a cell are discarded
-  bool may_batch = true;         ///< a sample may have several operations
+  StoppingRule stop;       ///< limits of each cell; maximum_seconds includes the cell's warm-up
+  std::size_t warmup = 5;  ///< at least this many first visits of a cell are discarded
+  bool may_batch = true;   ///< a sample may have several operations
+  std::uint32_t max_batch = 4096;
   std::uint32_t launches = 1;    ///< number of times that a visit repeats its batch, by launching its graph
   bool untimed_first = false;    ///< every visit begins with an operation that is not timed
   double least_sample = 1e-3;    ///< seconds; the batch of a group grows until no cell's sample is shorter than this,

@@ -288,13 +288,21 @@ double DeviceTrainer::reduce_bucket(const core::Bucket& bucket) {
   const Deadline deadline = deadline_.from_now();
   comm::DevicePlane& plane = device_.plane();
   std::byte* const data = step_->gradient_arena().data() + bucket.offset * element;
+  const auto all_reduce = [&](std::size_t count) {
+    plane.all_reduce(data, count, step_->gradient_type(), kReduction, deadline);
+  };
   engine_.barrier();
   reducing_ = true;
-  // This small reduction makes every GPU wait for all others before the clock starts.
-  plane.all_reduce(data, 1, step_->gradient_type(), kReduction, deadline);
+  // NCCL may allocate memory at the first reduction of a size, which may wait for the GPU, so both sizes run once
+  // before the stream is held.
+  all_reduce(1);
+  all_reduce(bucket.count);
+  gpu::Hold hold(runtime_, plane.stream());
+  all_reduce(1);  // makes every GPU wait for all others before the clock starts
   runtime_.record(reduce_begin_, plane.stream());
-  plane.all_reduce(data, bucket.count, step_->gradient_type(), kReduction, deadline);
+  all_reduce(bucket.count);
   runtime_.record(reduce_end_, plane.stream());
+  hold.release();
   runtime_.synchronize(reduce_end_, deadline, "one bucket's reduction", [&] { plane.check(); });
   reducing_ = false;
   return between(reduce_begin_, reduce_end_);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <set>
@@ -137,6 +138,16 @@ bool may_be_capturing(cudaStream_t stream) noexcept {
   return cudaStreamIsCapturing(stream, &state) != cudaSuccess || state != cudaStreamCaptureStatusNone;
 }
 
+/// Becomes true when a held stream may go on. The host and the stream share it.
+using Opening = std::shared_ptr<const std::atomic<bool>>;
+
+/// CUDA calls this function on a thread of its own, in stream order, and never after a failure of the GPU. The function
+/// must not call CUDA.
+void CUDART_CB wait_until_open(void* data) {
+  const std::unique_ptr<Opening> open(static_cast<Opening*>(data));
+  (*open)->wait(false);
+}
+
 class CudaRuntime final : public GpuRuntime {
  public:
   explicit CudaRuntime(Device device) : device_(std::move(device)) {
@@ -222,6 +233,14 @@ class CudaRuntime final : public GpuRuntime {
   }
   void wait(StreamView stream, EventView event) override {
     check(cudaStreamWaitEvent(native(stream), native(event), cudaEventWaitDefault), "cudaStreamWaitEvent", "");
+  }
+  void hold(StreamView stream, Opening open) override {
+    if (capturing(stream))
+      throw Error(Errc::kInvalidArgument, label() + ": a captured stream cannot wait for the host");
+    make_current();
+    auto owner = std::make_unique<Opening>(std::move(open));
+    check(cudaLaunchHostFunc(native(stream), wait_until_open, owner.get()), "cudaLaunchHostFunc", "");
+    static_cast<void>(owner.release());  // wait_until_open() deletes it
   }
   [[nodiscard]] bool finished(EventView event) override {
     return finished(cudaEventQuery(native(event)), "cudaEventQuery");

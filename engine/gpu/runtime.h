@@ -9,6 +9,7 @@
 // (finished, synchronize, copy, ...) and every call after it throw backend.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -148,6 +149,9 @@ class GpuRuntime {
   virtual void record_outside(EventView event, StreamView stream) = 0;
   /// Makes later work on `stream` start only when the event's last recording, if any, is finished. Returns at once.
   virtual void wait(StreamView stream, EventView event) = 0;
+  /// Makes later work on `stream` start only when `open` is true; prefer the class Hold below. Whoever sets `open`
+  /// calls its notify_all(). Errors: invalid_argument while `stream` is captured.
+  virtual void hold(StreamView stream, std::shared_ptr<const std::atomic<bool>> open) = 0;
   /// Returns true if the work before the event's last recording, or all work on the stream, is finished. Never waits.
   /// Errors: backend if work on the GPU failed; invalid_argument if the event or stream is part of a capture.
   [[nodiscard]] virtual bool finished(EventView event) = 0;
@@ -191,6 +195,25 @@ template <class View>
 void Owned<View>::reset() noexcept {
   if (GpuRuntime* const runtime = std::exchange(runtime_, nullptr); runtime != nullptr) runtime->destroy(view_);
 }
+
+/// Keeps work that is enqueued on `stream` after the constructor from starting before release(), so that events around
+/// this work measure the GPU's time and not the time in which the host enqueued it. The destructor releases the stream.
+/// Until then do not wait for the stream, and do not call anything that may wait for the whole GPU (allocation, the
+/// first use of a library's operation). A launch waits while about a thousand are pending, so enqueue fewer.
+class Hold {
+ public:
+  Hold(GpuRuntime& runtime, StreamView stream) { runtime.hold(stream, open_); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  ~Hold() { release(); }
+  void release() noexcept {
+    *open_ = true;
+    open_->notify_all();
+  }
+
+ private:
+  const std::shared_ptr<std::atomic<bool>> open_ = std::make_shared<std::atomic<bool>>(false);
+};
 
 /// A capture in progress. The destructor abandons the capture unless finish() was called.
 class Capture {

@@ -187,6 +187,7 @@ Result FakeNccl::take(Comm comm, const Call& call) {
     hub_.world().report(std::string(name_of(call.kind)) + ": a rank or a type that there is not");
     return failed(kInvalidArgument);
   }
+  for (int turn = 0; turn < options_.turns_of_call; ++turn) hub_.world().advance();
   const MutexLock member_lock(member->mutex);
   if (!member->joined || member->in_progress > 0 || !member->late.empty()) {
     hub_.world().report(std::string(name_of(call.kind)) + ": called while an earlier call is in progress");

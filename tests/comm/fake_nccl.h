@@ -29,6 +29,7 @@ struct FakeNcclOptions {
   comm::nccl::Version version{.major = 2, .minor = 28, .patch = 9};
   bool can_register = true;
   int polls_in_progress = 3;  ///< how often state() reports "in progress" before a call ends
+  int turns_of_call = 0;      ///< how many turns of the world the host takes to call a collective
   bool fail_unique_id = false;
   int fail_register_code = 0;  ///< if not 0, enroll() fails with this code
   int wrong_sums = 0;          ///< how many reductions, from the first on, give a wrong result

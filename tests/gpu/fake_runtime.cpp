@@ -282,6 +282,12 @@ void FakeRuntime::wait(gpu::StreamView stream, gpu::EventView event) {
   its.recorded_tail.insert(its.recorded_tail.end(), recorded.recorded.begin(), recorded.recorded.end());
 }
 
+void FakeRuntime::hold(gpu::StreamView stream, std::shared_ptr<const std::atomic<bool>> open) {
+  if (capturing(stream)) refuse("a captured stream cannot wait for the host");
+  enqueue(stream,
+          {"hold", {}, {}, [open = std::move(open)]() -> Work::Poll { return [open] { return open->load(); }; }});
+}
+
 OpRef FakeRuntime::last_recording(gpu::EventView event) {
   const MutexLock lock(mutex_);
   const FakeEvent& recorded = find(event);

@@ -3,6 +3,7 @@
 // recorded before a capture waits for the event.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -75,6 +76,7 @@ class FakeRuntime final : public gpu::GpuRuntime {
   void record(gpu::EventView event, gpu::StreamView stream) override;
   void record_outside(gpu::EventView event, gpu::StreamView stream) override;
   void wait(gpu::StreamView stream, gpu::EventView event) override;
+  void hold(gpu::StreamView stream, std::shared_ptr<const std::atomic<bool>> open) override;
   [[nodiscard]] bool finished(gpu::EventView event) override;
   [[nodiscard]] bool finished(gpu::StreamView stream) override;
   [[nodiscard]] std::chrono::nanoseconds elapsed(gpu::EventView begin, gpu::EventView end) override;

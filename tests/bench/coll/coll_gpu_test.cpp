@@ -147,6 +147,20 @@ TEST(CollOnGpus, TimeOfAGraphIsThatOfOneOperation) {
   EXPECT_LT(graph, plain * 2);
 }
 
+/// The host takes longer for each call of NCCL than the operation takes on the GPU.
+TEST(CollOnGpus, TimeOfAnOperationIsTheGpusNotTheHosts) {
+  test::FakeGpus gpus(2);
+  gpus.nccl.turns_of_call = 5000;
+  CollOptions options = in_graphs(0);
+  options.place = Place::kInPlace;
+  const CollResult result = run_coll(on_threads(2, options), {}, &gpus);
+  for (const CellResult& cell : result.cells) {
+    EXPECT_LT(cell.seconds.value, 1e-3) << name(cell.cell.problem.collective);
+    EXPECT_EQ(cell.wrong, std::optional<std::uint64_t>(0));
+  }
+  EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
+}
+
 /// NCCL's abort waits until the graphs with NCCL's kernels have been destroyed.
 TEST(CollOnGpus, ALostRankEndsASessionWithGraphs) {
   test::FakeGpus gpus(2);
