@@ -130,7 +130,7 @@ PlanSearch::RunnablePlan PlanSearch::fastest(RunnablePlan best) {
       if (faster) best = std::move(other);
     });
   }
-  if (!foreign_) keep_fusion(first, text(best.plan.options.fusion));
+  if (!foreign_) keep_fusion(first, text(best.plan.options.fusion), best.notes);
   return best;
 }
 
@@ -297,7 +297,7 @@ std::vector<Winner> PlanSearch::tune(Plan& plan, EngineFailures& new_failures) {
   merge_failures(new_failures, refused);
   if (winners.empty()) return in_use(plan, kept_);
   if (measure_) {
-    save(winners_path(plan), plan, {.list = winners, .fusion = kept_fusion_, .why_not = {}});
+    save(winners_path(plan), plan, {.list = winners, .fusion = kept_fusion_, .why_not = {}}, notes_);
     timed_winners_.insert(timed_winners_.end(), winners.begin(), winners.end());
   }
   return winners;
@@ -407,22 +407,28 @@ double PlanSearch::step_microseconds(const Plan& plan) {
 }
 
 // Keeps the winners already in the file, because the file may hold more winners than this run has used.
-void PlanSearch::keep_fusion(const RunnablePlan& first, const std::string& fusion) const {
+void PlanSearch::keep_fusion(const RunnablePlan& first, const std::string& fusion,
+                             std::vector<std::string>& notes) const {
   if (options_.winners_folder.empty()) return;
   Winners file = load_winners(first_file_, first.plan);
   if (file.list.empty()) file.list = first.winners;
   file.fusion = fusion;
-  save(first_file_, first.plan, file);
+  save(first_file_, first.plan, file, notes);
 }
 
-void PlanSearch::save(const std::string& path, const Plan& plan, const Winners& winners) const {
+// A file that cannot be written costs a later run its tuning, but not this run its engines.
+void PlanSearch::save(const std::string& path, const Plan& plan, const Winners& winners,
+                      std::vector<std::string>& notes) const {
   if (options_.winners_folder.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(options_.winners_folder, error);
-  if (error) {
-    throw Error(Errc::kIo, "cannot make the folder of winners " + options_.winners_folder + ": " + error.message());
+  try {
+    if (error) throw Error(Errc::kIo, "cannot make the folder " + options_.winners_folder + ": " + error.message());
+    save_winners(path, plan, winners);
+  } catch (const Error& failure) {
+    if (failure.code() != Errc::kIo) throw;
+    notes.push_back(std::string("the fastest engines are not kept: ") + failure.what());
   }
-  save_winners(path, plan, winners);
 }
 
 std::string PlanSearch::winners_path(const Plan& plan) const {

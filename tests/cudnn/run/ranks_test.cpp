@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -305,6 +306,39 @@ TEST(Ranks, RunTheEnginesThatRankZeroHasStored) {
   wish.executor.tune = without.executor.tune = with.executor.tune = false;
   for (const Outcome& outcome : on_ranks({without, with})) EXPECT_EQ(outcome.engines, plain.engines);
   for (const auto& folder : {full, empty}) std::filesystem::remove_all(folder);
+}
+
+TEST(Ranks, OfOneProcessTuneIntoOneFolder) {
+  const std::filesystem::path folder = empty_folder("hvd_ranks_one_folder");
+  Wish wish = small_wish();
+  wish.executor.tune = true;
+  wish.executor.winners_folder = folder.string();
+  const std::vector<Outcome> outcomes = on_ranks(std::vector<Wish>(4, wish));
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.error, "");
+    EXPECT_EQ(outcome.notes.find("not kept"), std::string::npos) << outcome.notes;
+  }
+  const Plan& plan = outcomes[0].plan;
+  EXPECT_GE(load_winners((folder / winners_file_name(plan)).string(), plan).list.size(), plan.engines.size());
+  const auto files = std::distance(std::filesystem::directory_iterator(folder), {});
+  EXPECT_EQ(files, 1) << "no temporary file is left";
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Ranks, ARankThatCannotKeepItsWinnersStillRuns) {
+  const std::filesystem::path folder = empty_folder("hvd_ranks_no_folder");
+  Wish wish = small_wish();
+  wish.executor.tune = true;
+  wish.executor.winners_folder = folder.string();
+  Wish without = wish;
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "a file") << "not a folder";
+  without.executor.winners_folder = (folder / "a file" / "winners").string();
+  const std::vector<Outcome> outcomes = on_ranks({wish, without});
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.error, "");
+  EXPECT_NE(outcomes[1].notes.find("the fastest engines are not kept: cannot make the folder "), std::string::npos)
+      << outcomes[1].notes;
+  std::filesystem::remove_all(folder);
 }
 
 /// Returns a rank whose second candidates take 64 MiB of workspace, and the same rank without memory for them.
