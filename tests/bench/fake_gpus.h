@@ -287,7 +287,10 @@ class FakeGpus final : public bench::GpuBackend {
     if (!faults.last_rank_fails.empty()) {
       throw models::ErrorOfAllRanks(cudnn.exchange({}).size() - 1, Errc::kMismatch, faults.last_rank_fails);
     }
-    if (runtime.device().index == 0) asked = cudnn;
+    if (runtime.device().index == 0) {
+      asked = cudnn;
+      asked_threads = options.threads;
+    }
     return std::make_unique<FakeStep>(dynamic_cast<FakeRuntime&>(runtime), allocate, faults, options, cudnn);
   }
   /// All violations so far: data races, memory freed while in use, calls in a wrong order.
@@ -300,6 +303,7 @@ class FakeGpus final : public bench::GpuBackend {
   int broken_gpu = -1;
   std::function<void(int gpu)> on_launch, on_capture;  ///< given to FakeRuntime as its callbacks of the same names
   models::CudnnOptions asked;                          ///< the options with which rank 0's step was made
+  int asked_threads = 0;                               ///< the threads that may compile kernels for this step
 
  private:
   FakeWorld world_;

@@ -176,12 +176,14 @@ TEST(GpuSession, KnobsReachTheStepAndTheRecord) {
   options.gpu.fusion_level = 1;
   options.gpu.deterministic = true;
   options.gpu.tuning_folder = "winners";
+  options.threads = 3;
   const RunRecord run = good_run(options, gpus).runs[0];
   EXPECT_EQ(run.compute_type, "tf32");
   EXPECT_TRUE(gpus.asked.tf32);
   EXPECT_TRUE(gpus.asked.deterministic);
   EXPECT_EQ(gpus.asked.fusion.level, 1);
   EXPECT_EQ(gpus.asked.winners_folder, "winners");
+  EXPECT_EQ(gpus.asked_threads, 3);
   EXPECT_EQ(fact(run, "gpu.option.fusion_level"), "1");
   EXPECT_TRUE(run.provenance.at("gpu.option.deterministic").in_fingerprint);
 }
