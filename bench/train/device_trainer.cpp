@@ -14,6 +14,32 @@
 #include "models/graph/cost.h"
 
 namespace hvd::bench {
+namespace {
+
+/// Collective. Returns the texts of all ranks, [rank], on every rank.
+std::vector<std::string> exchange_texts(Engine& engine, const std::string& mine) {
+  std::vector<std::byte> packed;  // of each rank: the length of its text, and its text
+  const auto append = [&packed](std::span<const std::byte> bytes) {
+    packed.insert(packed.end(), bytes.begin(), bytes.end());
+  };
+  for (const comm::Bytes& text : engine.gather(std::as_bytes(std::span(mine)))) {
+    const std::uint64_t length = text.size();
+    append(std::as_bytes(std::span(&length, 1)));
+    append(text);
+  }
+  packed = engine.broadcast_message(packed, 0);
+  std::vector<std::string> texts;
+  for (std::span<const std::byte> rest = packed; !rest.empty();) {
+    std::uint64_t length = 0;
+    std::memcpy(&length, rest.data(), sizeof length);
+    texts.push_back(comm::text_of(rest.subspan(sizeof length, length)));
+    rest = rest.subspan(sizeof length + length);
+  }
+  return texts;
+}
+
+}  // namespace
+
 static_assert(models::DeviceStep::kLossPlaces >= kStepsInFlight, "a step's slot is its loss's place");
 
 // The sink is called for each gradient while a step is enqueued or captured. A capture runs the step once for each
@@ -105,14 +131,7 @@ void DeviceTrainer::build(GpuBackend& backend, int threads) {
     facts_.notes.push_back(
         fmt::format("no bound: there is no data sheet here of {} in {}", name, setup_.compute_name()));
   }
-  const auto exchange = [this](const std::string& mine) {
-    std::vector<std::string> texts;
-    texts.reserve(static_cast<std::size_t>(engine_.size()));
-    for (int rank = 0; rank < engine_.size(); ++rank) {
-      texts.push_back(comm::text_of(engine_.broadcast_message(std::as_bytes(std::span(mine)), rank)));
-    }
-    return texts;
-  };
+  const auto exchange = [this](const std::string& mine) { return exchange_texts(engine_, mine); };
   const models::CudnnOptions cudnn{.tf32 = gpu.tf32,
                                    .fusion = {.level = gpu.fusion_level},
                                    .deterministic = gpu.deterministic,
