@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/comm/nccl/rank_gpus.h"
+#include "engine/gpu/device.h"
 #include "tests/base/errors.h"
 #include "tests/base/patience.h"
 #include "tests/comm/gpu_ranks.h"
@@ -316,7 +317,7 @@ TEST(NcclLibrary, VersionsAreRead) {
 }
 
 // This test must run before the tests that load other libraries, because these libraries stay loaded under NCCL's name.
-TEST(NcclLibrary, TheInstalledNcclIsNewEnoughAndGivesAnId) {
+TEST(NcclLibrary, TheInstalledNcclGivesAnIdAndFailsWithAReasonWithoutAGpu) {
   std::unique_ptr<comm::nccl::Api> api;
   try {
     api = comm::nccl::load({});
@@ -327,6 +328,13 @@ TEST(NcclLibrary, TheInstalledNcclIsNewEnoughAndGivesAnId) {
   comm::nccl::UniqueId id{};
   EXPECT_EQ(api->unique_id(id).status, comm::nccl::Status::kDone);
   EXPECT_NE(id, comm::nccl::UniqueId{});
+  if (!gpu::list_devices().devices.empty()) return;
+  comm::nccl::Comm comm;
+  const comm::nccl::Result result = api->init_rank(comm, id, {.rank = 0, .size = 1, .max_ctas = 0});
+  EXPECT_EQ(result.status, comm::nccl::Status::kFailed);
+  EXPECT_EQ(comm.native, nullptr);
+  EXPECT_NE(api->explain(result, comm), "");
+  EXPECT_EQ(api->cancel(comm).status, comm::nccl::Status::kDone) << "a plane aborts whatever it has";
 }
 
 TEST(NcclLibrary, AMissingOneIsOneLine) {
