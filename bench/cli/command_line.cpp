@@ -177,11 +177,12 @@ void register_reduction(Registrar add, Options& o, Given& given) {
            "First try bucket size or fusion threshold and cycle time; on GPUs also graph, overlap, CTAs and "
            "registration; on CPUs also segment and algorithm. What is given here is not tried. Train with the fastest",
            [&o] { o.tuning.on = true; });
-  add.number("--deadline-seconds", "S", "Deadline of every wait for another rank after the first steps (default: 60)",
-             0.1, 86400, [&o](double x) { o.engine.deadline.timeout = milliseconds(1000 * x); });
+  add.number("--deadline-seconds", "S",
+             "Deadline of every wait for another rank, and on CPUs of a step, after the first steps (default: 60)", 0.1,
+             86400, [&o](double x) { o.engine.deadline.timeout = milliseconds(1000 * x); });
   add.number("--startup-deadline-seconds", "S",
-             "Deadline of waits during start-up, while ranks join, build the network, tune and take their first steps "
-             "(default: 300, or --deadline-seconds if that is longer)",
+             "Deadline of waits, and on CPUs of a step, during start-up, while ranks join, build the network, tune and "
+             "take their first steps (default: 300, or --deadline-seconds if that is longer)",
              0.1, 86400, [&o, &given](double x) {
                o.startup_deadline.timeout = milliseconds(1000 * x);
                given.startup_deadline = true;

@@ -54,7 +54,7 @@ class ProcessEnd {
   void leaving();
   void flight_record(std::string table);
 
-  /// Ends the process when this rank's training thread does not return from its GPU.
+  /// Ends the process when this rank's training thread does not return from its GPU or from a step.
   [[noreturn]] void end_stuck(const Error& error);
   /// Call before main()'s thread reports the session's end. Does not return if another thread ends the process.
   void begin_report();

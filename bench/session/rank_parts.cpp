@@ -15,6 +15,7 @@ namespace hvd::bench {
 RankParts::RankParts(const Setup& setup, const EngineOptions& options, const comm::CommOptions& comm, GpuBackend* gpus,
                      std::unique_ptr<comm::Communicator> communicator, const RankEndings& endings)
     : setup_(setup),
+      leave_(endings.stuck.leave),
       options_(options),
       comm_options_(comm),
       gpus_(gpus),
@@ -126,7 +127,7 @@ void RankParts::apply(const ScheduleSetting& setting) {
 }
 
 RankTrainer RankParts::make_trainer(int threads) {
-  if (!on_gpu()) return {std::make_unique<HostTrainer>(setup_, *host_, threads), nullptr};
+  if (!on_gpu()) return {std::make_unique<HostTrainer>(setup_, *host_, threads, leave_), nullptr};
   auto trainer = std::make_unique<DeviceTrainer>(setup_, *device_, *runtime_, *gpus_, threads);
   TrainingGpu* const gpu = trainer.get();
   return {std::move(trainer), gpu};

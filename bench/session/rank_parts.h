@@ -12,6 +12,7 @@
 #include "bench/train/training_gpu.h"
 #include "bench/tune/schedule_search.h"
 #include "bench/world/setup.h"
+#include "engine/base/error.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/device_communicator.h"
 #include "engine/runtime/device_engine.h"
@@ -24,7 +25,7 @@ struct RankEndings {
   /// Called before the constructor throws. If this rank's GPU cannot be opened, the communicator still exists during
   /// the call. If the ranks cannot connect, the communicator is already destroyed.
   std::function<void()> failing;
-  StuckRank stuck;
+  StuckRank stuck;  ///< on a CPU, `leave` is called by a StepWatch
 };
 
 /// A rank's trainer.
@@ -69,6 +70,7 @@ class RankParts {
                 const RankEndings& endings);
 
   const Setup& setup_;
+  const std::function<void(const Error&)> leave_;  // StuckRank::leave
   const EngineOptions options_;
   const comm::CommOptions comm_options_;
   GpuBackend* const gpus_;

@@ -50,8 +50,8 @@ struct SessionObserver {
   std::function<void(std::string_view line)> warn;
   /// Called on a rank that has lost a peer, with Engine::flight_record(). Any thread. May be null.
   std::function<void(std::string table)> flight_record;
-  /// Called from the engine's thread of a rank whose training thread is stuck in a call of CUDA after `error`
-  /// (StuckRank). `stuck` has to end the process. If `stuck` is null, nothing is done.
+  /// Called from another thread of a rank whose training thread is stuck: after `error` in a call of CUDA (StuckRank),
+  /// or on the CPU in a step (StepWatch). `stuck` has to end the process. If `stuck` is null, nothing is done.
   std::function<void(const Error& error)> stuck;
   std::chrono::milliseconds stuck_patience{20000};  ///< StuckRank::patience
   /// Returns what NCCL has logged so far in this process (cli/nccl_log.h). If null, the log is unknown.

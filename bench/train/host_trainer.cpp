@@ -58,7 +58,8 @@ class HostTrainer::Sink final : public models::GradientSink {
   std::exception_ptr fault_;
 };
 
-HostTrainer::HostTrainer(const Setup& setup, Engine& engine, int threads) : Trainer(setup, engine) {
+HostTrainer::HostTrainer(const Setup& setup, Engine& engine, int threads, std::function<void(const Error&)> hangs)
+    : Trainer(setup, engine), watch_(engine.topology(), deadline_, std::move(hangs)) {
   models::StepOptions options = step_options();
   options.threads = threads;
   build(options, [&](std::size_t bytes) { return engine_.allocate(bytes); });
@@ -87,6 +88,11 @@ void HostTrainer::take_share() {
       setup_.interleaved ? " (all of it: phases solo and none update all weights)" : ""));
 }
 
+void HostTrainer::apply_deadline() {
+  Trainer::apply_deadline();
+  watch_.set_patience(deadline_);
+}
+
 void HostTrainer::follow_plan() {
   std::vector<models::ArenaRange> now;
   for (const comm::Range& range : engine_.shares()) now.push_back({range.begin, range.count});
@@ -105,12 +111,16 @@ void HostTrainer::update(const models::SgdOptions& sgd, StepTimes& times) {
   engine_.set_activity("update", steps_);
   const auto begin = Clock::now();
   if (!in_shares_) {
+    const StepWatch::Running running(watch_, steps_, StepPart::kUpdate);
     step_->update(sgd);
     times.update = seconds(Clock::now() - begin);
     return;
   }
   follow_plan();
-  sharded_->update_share(sgd, share_);
+  {
+    const StepWatch::Running running(watch_, steps_, StepPart::kUpdate);
+    sharded_->update_share(sgd, share_);
+  }
   const auto updated = Clock::now();
   engine_.set_activity("gathering the weights", steps_);
   engine_.gather_shares(sharded_->weight_arena().data(), sharded_->weight_type());
@@ -161,7 +171,10 @@ StepTimes HostTrainer::run(const models::SgdOptions& sgd, const StepProbe* probe
   if (recorder_ != nullptr) recorder_->begin_step();
   engine_.begin_step();
   StepTimes times;
-  times.loss = step_->forward_backward(batch, sink);
+  {
+    const StepWatch::Running running(watch_, steps_, StepPart::kBackward);
+    times.loss = step_->forward_backward(batch, sink);
+  }
   if (recorder_ != nullptr) recorder_->end_backward();
   const auto computed = Clock::now();
   sink.throw_fault();
@@ -177,6 +190,7 @@ StepTimes HostTrainer::run(const models::SgdOptions& sgd, const StepProbe* probe
   if (recorder_ != nullptr) recorder_->begin_update();
   update(sgd, times);
   const auto end = Clock::now();
+  watch_.ended(end - begin);
   if (recorder_ != nullptr) recorder_->end_update();
 
   if (engine_.tracing()) {

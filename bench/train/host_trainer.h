@@ -2,18 +2,21 @@
 // the Engine's thread reduces them while backward goes on. Times are measured by the host's clock.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
+#include "bench/train/step_watch.h"
 #include "bench/train/trainer.h"
+#include "engine/base/error.h"
 
 namespace hvd::bench {
 
 class HostTrainer final : public Trainer {
  public:
-  /// Builds the network and plans the reduction. `threads`: number of compute threads.
+  /// Builds the network and plans the reduction. `threads`: number of compute threads. `hangs`: called by a StepWatch.
   /// Errors: those of the model, the backend and the engine; out_of_memory, with the batch that would fit.
-  HostTrainer(const Setup& setup, Engine& engine, int threads);
+  HostTrainer(const Setup& setup, Engine& engine, int threads, std::function<void(const Error&)> hangs = {});
 
   /// Returns false because a recorder only reads the host's clock.
   [[nodiscard]] bool recording_disturbs() const override { return false; }
@@ -29,6 +32,7 @@ class HostTrainer final : public Trainer {
 
   StepTimes run(const models::SgdOptions& sgd, const StepProbe* probe) override;
   void set_schedule(Schedule schedule) override;
+  void apply_deadline() override;
   void build(const models::StepOptions& options, const models::ArenaAllocator& allocate);
 
   /// For the sharded schedule: limits this rank's updates, and the momentum that it keeps, to its share of the weights.
@@ -44,6 +48,7 @@ class HostTrainer final : public Trainer {
   models::ShardedUpdate* sharded_ = nullptr;  // null if the schedule is not sharded or there is one rank
   std::vector<models::ArenaRange> share_;
   bool in_shares_ = false;  // true if the following steps update only this rank's share
+  StepWatch watch_;
 };
 
 }  // namespace hvd::bench

@@ -15,9 +15,11 @@ from program import (
     HANG,
     MPIRUN,
     PROGRAM,
+    SLEEPING,
     TRAINING,
     TRAINING_ENDLESS,
     ProgramTest,
+    Result,
     Running,
     eventually,
     execute,
@@ -25,6 +27,7 @@ from program import (
     needs_mpi,
     per_rank,
     retried_if_mpirun_kills_early,
+    run,
     takes_two_commands,
 )
 
@@ -73,6 +76,39 @@ class Signals(ProgramTest):
         for error in result.errors:
             self.assertIn("SIGTERM", error)
         self.assert_incomplete_with_samples("SIGTERM")
+
+
+class Steps(ProgramTest):
+    """A step that never ends, where no other process waits for the rank."""
+
+    def hung(self, *arguments: str) -> Result:
+        """Runs a replay until it has saved samples, then makes a step hang. Returns the result."""
+        hang = self.folder / "hang"
+        asan = ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0")))
+        env = {"LD_PRELOAD": os.environ["HVD_NEVER_RETURNS"], "HVD_TEST_HANG": str(hang), "ASAN_OPTIONS": asan}
+        running = Running([PROGRAM, *ENDLESS, *arguments, "--db", str(self.db)], env, until="measuring")
+        self.wait_until_saved()
+        hang.touch()
+        return running.finish()
+
+    def test_of_the_only_rank(self) -> None:
+        result = self.hung("--deadline-seconds", "10")
+        line = self.refused(result, 5, "within 10 s", "raise --deadline-seconds", f"go to {self.db}, marked incomplete")
+        self.assertRegex(line, r"rank 0 \(host \S+\): forward and backward of step [1-9]\d* ")
+        self.assert_incomplete_with_samples("did not end within 10 s")
+
+    def test_of_a_rank_that_is_a_thread(self) -> None:
+        # Rank 1 finds at its deadline that rank 0 hangs, but it cannot end the process while rank 0's thread runs.
+        result = self.hung("--ranks", "2", "--deadline-seconds", "5")
+        self.refused(result, 5, "rank 0 (host ", "did not end within 10 s", "raise --deadline-seconds")
+        self.assert_incomplete_with_samples("did not end within 10 s")
+
+    def test_of_the_first_step(self) -> None:
+        profile = self.folder / "endless.replay"
+        sleeping = pathlib.Path(SLEEPING[1]).read_text()
+        profile.write_text(sleeping.replace("backward_end_seconds 0.03", "backward_end_seconds 86400"))
+        result = run("--replay", str(profile), "--startup-deadline-seconds", "2")
+        self.refused(result, 5, "of step 0 did not end within 2 s", "raise --startup-deadline-seconds")
 
 
 @needs_mpi
