@@ -1,4 +1,5 @@
 // The captures and the graphs of the fake GPU.
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -9,6 +10,13 @@ namespace hvd::test {
 bool FakeRuntime::capturing(gpu::StreamView stream) {
   const MutexLock lock(mutex_);
   return find(stream).recording != nullptr;
+}
+
+bool FakeRuntime::captured_here() {
+  return std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) {
+    const std::shared_ptr<Recording>& recording = stream.second->recording;
+    return recording && recording->thread == std::this_thread::get_id();
+  });
 }
 
 void FakeRuntime::begin_capture(gpu::StreamView stream) {
@@ -39,6 +47,7 @@ gpu::Graph FakeRuntime::end_capture(gpu::StreamView stream) {
   const MutexLock lock(mutex_);
   FakeStream& its = find(stream);
   if (!its.recording || its.recording->origin != &its) refuse("the capture did not begin on this stream");
+  if (its.recording->thread != std::this_thread::get_id()) refuse("the capture began on another thread");
   const std::shared_ptr<Recording> recording = its.recording;
   std::set<std::size_t> joined(its.recorded_tail.begin(), its.recorded_tail.end());
   for (auto node = joined.rbegin(); node != joined.rend(); ++node) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <thread>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -84,6 +85,7 @@ gpu::MemoryState FakeRuntime::memory() {
 std::span<std::byte> FakeRuntime::make_block(std::size_t bytes, bool device, std::string_view what) {
   if (bytes == 0) refuse("zero bytes for " + std::string(what));
   const MutexLock lock(mutex_);
+  if (captured_here()) refuse("memory allocated during a capture: " + std::string(what));
   if (device && bytes > device_.memory_bytes - used_) {
     throw Error(Errc::kOutOfMemory, label() + ": not enough memory for " + std::string(what) + ": " +
                                         std::to_string(bytes) + " bytes requested, " +
@@ -98,17 +100,21 @@ std::span<std::byte> FakeRuntime::make_block(std::size_t bytes, bool device, std
   return {data, bytes};
 }
 
-void FakeRuntime::free_block(std::span<std::byte> bytes) noexcept {
+bool FakeRuntime::free_block(std::span<std::byte> bytes) noexcept {
   tell({.what = "free", .writes = {bytes}});
-  if (const std::string user = world_.user_of(bytes); !user.empty()) {
+  const std::string user = world_.user_of(bytes);
+  if (!user.empty()) {
     world_.report("memory freed while '" + user + "' has yet to use it");
   }
   world_.forget(bytes);
   const MutexLock lock(mutex_);
+  if (captured_here()) world_.report("memory freed during a capture");
   const auto found = blocks_.find(bytes.data());
-  if (found == blocks_.end()) return;
-  if (found->second.device) used_ -= found->second.bytes;
-  blocks_.erase(found);
+  if (found != blocks_.end()) {
+    if (found->second.device) used_ -= found->second.bytes;
+    blocks_.erase(found);
+  }
+  return !user.empty();
 }
 
 gpu::DeviceMemory FakeRuntime::allocate(std::size_t bytes, std::string_view what) {
@@ -117,8 +123,16 @@ gpu::DeviceMemory FakeRuntime::allocate(std::size_t bytes, std::string_view what
 gpu::PinnedMemory FakeRuntime::allocate_pinned(std::size_t bytes, std::string_view what) {
   return {*this, gpu::PinnedBlock{make_block(bytes, false, what)}};
 }
-void FakeRuntime::destroy(const gpu::DeviceBlock& block) noexcept { free_block(block.bytes); }
-void FakeRuntime::destroy(const gpu::PinnedBlock& block) noexcept { free_block(block.bytes); }
+// cudaFree() waits for all work of the GPU, also for work that does not use the memory.
+void FakeRuntime::destroy(const gpu::DeviceBlock& block) noexcept {
+  if (free_block(block.bytes)) return;  // this mistake is already reported
+  const Deadline deadline = Deadline::after(std::chrono::seconds(5));
+  for (std::string work; !(work = world_.work_of(id_)).empty();) {
+    if (deadline.passed()) return world_.report("freeing memory waits for '" + work + "' for ever");
+    if (!world_.advance()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+void FakeRuntime::destroy(const gpu::PinnedBlock& block) noexcept { static_cast<void>(free_block(block.bytes)); }
 
 void FakeRuntime::require_known(Range range, const char* call) {
   auto block = blocks_.upper_bound(range.data());
@@ -296,7 +310,12 @@ OpRef FakeRuntime::last_recording(gpu::EventView event) {
 }
 
 bool FakeRuntime::finished(gpu::EventView event) {
-  const bool over = world_.finished(id_, last_recording(event));
+  const OpRef recording = last_recording(event);
+  {
+    const MutexLock lock(mutex_);
+    if (captured_here()) refuse("an event is asked about during a capture");
+  }
+  const bool over = world_.finished(id_, recording);
   if (over) tell({.what = "finished", .object = event.native});
   return over;
 }
@@ -307,6 +326,7 @@ bool FakeRuntime::finished(gpu::StreamView stream) {
     const MutexLock lock(mutex_);
     const FakeStream& its = find(stream);
     if (its.recording) refuse("a captured stream is asked about");
+    if (captured_here()) refuse("a stream is asked about during a capture");
     tail = its.tail;
   }
   const bool over =

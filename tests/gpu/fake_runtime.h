@@ -107,7 +107,8 @@ class FakeRuntime final : public gpu::GpuRuntime {
     if (on_call) on_call(call);
   }
   std::span<std::byte> make_block(std::size_t bytes, bool device, std::string_view what);
-  void free_block(std::span<std::byte> bytes) noexcept;
+  /// Returns true if work was about to use the memory.
+  bool free_block(std::span<std::byte> bytes) noexcept;
   FakeStream& find(gpu::StreamView stream) HVD_REQUIRES(mutex_);
   FakeEvent& find(gpu::EventView event) HVD_REQUIRES(mutex_);
   FakeGraph& find(gpu::GraphView graph) HVD_REQUIRES(mutex_);
@@ -115,6 +116,8 @@ class FakeRuntime final : public gpu::GpuRuntime {
   void enqueue_locked(FakeStream& stream, Work work, FakeEvent* outside) HVD_REQUIRES(mutex_);
   void require_known(Range range, const char* call) HVD_REQUIRES(mutex_);
   void drop_recording(FakeStream& stream) HVD_REQUIRES(mutex_);
+  /// Returns true if the calling thread captures. CUDA then refuses all calls that may wait for the GPU.
+  bool captured_here() HVD_REQUIRES(mutex_);
   [[noreturn]] void refuse(const std::string& what) const;
 
   FakeWorld& world_;

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "tests/gpu/fake_runtime.h"
@@ -19,6 +20,7 @@ struct FakeRuntime::Recording {
     bool high_priority = false;
   };
   FakeStream* origin = nullptr;
+  std::thread::id thread = std::this_thread::get_id();  // the thread that captures
   std::vector<Node> nodes;
   std::map<FakeStream*, std::size_t> lines;  // the graph's lines of work, one for each stream that takes part
 };

@@ -2,9 +2,11 @@
 // real GPU must keep an order, the fake must keep it for every seed.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/base/errors.h"
@@ -203,9 +205,39 @@ TEST(FakeGpu, MemoryFreedInUseIsReported) {
   fixture.gpu.fill(memory->bytes.data(), std::byte{1}, 64, fixture.first);
   fixture.synchronize(fixture.first);
   EXPECT_TRUE(fixture.world.violations().empty());
-  fixture.gpu.enqueue(fixture.first, {"spin", {}, {memory->bytes}, [] { return Work::Poll([] { return false; }); }});
+  bool over = false;
+  fixture.gpu.enqueue(fixture.first, {"spin", {}, {memory->bytes}, [&] { return Work::Poll([&] { return over; }); }});
   memory.reset();
+  over = true;
   EXPECT_EQ(fixture.world.violations(), std::vector<std::string>{"memory freed while 'spin' has yet to use it"});
+}
+
+TEST(FakeGpu, FreeingMemoryWaitsForAllWorkOfTheGpu) {
+  OneGpu fixture;
+  auto memory = fixture.gpu.allocate(64, "a");
+  std::atomic<int> polls{0};
+  fixture.gpu.enqueue(fixture.first, {"short", {}, {}, [&] { return Work::Poll([&] { return ++polls == 5; }); }});
+  memory.reset();
+  EXPECT_EQ(polls, 5);
+  EXPECT_TRUE(fixture.world.violations().empty());
+}
+
+TEST(FakeGpu, AThreadThatCapturesMayNotAllocateOrAsk) {
+  OneGpu fixture;
+  auto memory = fixture.gpu.allocate(64, "a");
+  const gpu::Event event = fixture.gpu.make_event(gpu::Timing::kOff);
+  gpu::Capture capture(fixture.gpu, fixture.first);
+  EXPECT_THROW(static_cast<void>(fixture.gpu.allocate(64, "b")), Error);
+  EXPECT_THROW(static_cast<void>(fixture.gpu.allocate_pinned(64, "c")), Error);
+  EXPECT_THROW(static_cast<void>(fixture.gpu.finished(event)), Error);
+  EXPECT_THROW(static_cast<void>(fixture.gpu.finished(fixture.second)), Error);
+  std::thread([&] {
+    EXPECT_TRUE(fixture.gpu.finished(event)) << "other threads may ask";
+    EXPECT_THROW(static_cast<void>(fixture.gpu.end_capture(fixture.first)), Error);
+  }).join();
+  memory.reset();
+  EXPECT_EQ(fixture.world.violations(), std::vector<std::string>{"memory freed during a capture"});
+  static_cast<void>(capture.finish());
 }
 
 }  // namespace

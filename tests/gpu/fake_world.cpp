@@ -179,6 +179,14 @@ std::string FakeWorld::user_of(Range memory) {
   return {};
 }
 
+std::string FakeWorld::work_of(std::size_t device) {
+  const MutexLock lock(mutex_);
+  if (!devices_[device].broken.empty()) return {};
+  const auto found =
+      std::find_if(pending_.begin(), pending_.end(), [&](const OpRef& op) { return op->device == device && op->work; });
+  return found == pending_.end() ? std::string() : (*found)->work->label;
+}
+
 void FakeWorld::forget(Range memory) {
   const MutexLock lock(mutex_);
   std::erase_if(accesses_, [&](const Access& access) { return overlap(access.range, memory); });

@@ -73,6 +73,9 @@ class FakeWorld {
   [[nodiscard]] std::uint64_t done_at(const OpRef& op);
   /// Returns the label of an unfinished piece of work that touches `memory`. Returns an empty text if there is none.
   [[nodiscard]] std::string user_of(Range memory);
+  /// Returns the label of an unfinished piece of work of `device`. Returns an empty text if there is none. A device
+  /// that failed has no work.
+  [[nodiscard]] std::string work_of(std::size_t device);
   /// Call this when `memory` is freed.
   void forget(Range memory);
   void break_device(std::size_t device, std::string why);
