@@ -95,6 +95,9 @@ macro(hvd_enable_cuda_compiler)
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     hvd_refuse_mixed_cuda()
+    # The folders of nvcc's host compiler must not come before those of the C++ compiler, which links: a newer g++ would
+    # find the older one's libstdc++ there.
+    list(FILTER CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES EXCLUDE REGEX "/gcc/")
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 12 and 13 compile C++20
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")

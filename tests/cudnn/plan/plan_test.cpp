@@ -1,7 +1,7 @@
-// Tests plans for GPUs that are not present, with the properties of an H200 and of an A100. Every group of the four
-// networks must find an engine at the expected level. Engines compiled in advance must be finalised, and workspaces
-// must stay below the cap. The test is skipped with the reason if cuDNN 9.8 is missing, or if cuDNN cannot list engines
-// that it compiles at run time.
+// Tests plans for GPUs that are not present, with the properties of an H200 and of an A100, and with those of an H100, a
+// B200 and an L40S as their data sheets give them. Every group of the four networks must find an engine at the expected
+// level. Engines compiled in advance must be finalised, and workspaces must stay below the cap. The test is skipped with
+// the reason if cuDNN 9.8 is missing, or if cuDNN cannot list engines that it compiles at run time.
 //
 // The first test covers fp16, bf16 and tf32 at level 2. The next two tests cover the other types and levels. A later
 // test covers 16-bit types with fp32 gradients. For each storage type and GPU, the planner asks about equal groups only
@@ -111,14 +111,14 @@ TEST_P(PlanTest, EveryGroupOfTheNetworksFindsAnEngineAtTheLevelExpected) {
       auto table = counts(plan.program);
       // In fp16 cuDNN serves everything that lower() asks for, except statistics of a ResNet's 7 x 7 stem. For the
       // stem, and for other types than fp16, cuDNN makes statistics only with engines that it compiles at run time. A
-      // newer version may serve more.
+      // newer version may serve more, and so does a B200 for the stem.
       for (const std::string& what : refused(plan.program)) {
         EXPECT_TRUE(what == "conv+statistics" || (compute != ComputeType::kFp16 && kFp16Alone.contains(what))) << what;
       }
       const int stems = model.starts_with("resnet") ? 1 : 0;
       const int sums =
           table["dgrad+norm_apply+drelu+dnorm_weights"] + table["dgrad+add+norm_apply+drelu+dnorm_weights"];
-      EXPECT_EQ(table["conv+statistics"], compute == ComputeType::kFp16 ? expected.normed - stems : 0);
+      EXPECT_GE(table["conv+statistics"], compute == ComputeType::kFp16 ? expected.normed - stems : 0);
       EXPECT_EQ(table["conv+statistics"] + table["conv"], expected.normed);
       EXPECT_EQ(table["conv+bias+relu"], expected.convolutions - expected.normed);
       EXPECT_EQ(table["wgrad"], expected.convolutions);
@@ -304,11 +304,11 @@ TEST_P(PlanTest, EnginesThatFailedAreNotPlannedAgain) {
 TEST_P(PlanTest, ASmallCapOnTheWorkspaceIsKept) {
   const Graph graph = network("resnet50");
   const Plan wide = planner().plan(graph, {.fusion = reading(ImageLayout::kPadded, 0)});
-  constexpr std::size_t kCap = std::size_t{4} << 20;
-  const Plan tight = planner().plan(graph, {.fusion = reading(ImageLayout::kPadded, 0), .workspace_cap_bytes = kCap});
+  const std::size_t cap = wide.workspace_bytes / 2;
+  ASSERT_GT(cap, 0U);
+  const Plan tight = planner().plan(graph, {.fusion = reading(ImageLayout::kPadded, 0), .workspace_cap_bytes = cap});
   check(graph, tight);
-  EXPECT_GT(wide.workspace_bytes, kCap);  // otherwise the cap would have no effect
-  EXPECT_LE(tight.workspace_bytes, kCap);
+  EXPECT_LE(tight.workspace_bytes, cap);
 }
 
 TEST_P(PlanTest, GradientsInFp32FromSixteenBitProductsAreCopied) {
@@ -382,7 +382,7 @@ TEST_P(PlanTest, ImagesWithChannelsAddedAreReadByTensorCores) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, PlanTest, ::testing::Values("h200", "a100"),
+INSTANTIATE_TEST_SUITE_P(Devices, PlanTest, ::testing::Values("h200", "a100", "h100", "b200", "l40s"),
                          [](const auto& instance) { return instance.param; });
 
 TEST(PlannerTest, SaysWhatIsWrongWithADescription) {
