@@ -3,6 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include "bench/hardware/gpu_choice.h"
+#include "bench/store/host_facts.h"
 #include "bench/world/settings.h"
 #include "engine/base/assert.h"
 #include "engine/comm/device_communicator.h"
@@ -31,7 +33,7 @@ GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Co
   require_no_objection(*hosts.front(), absence.empty() ? absence : "--device cuda: " + absence, patience.from_now());
   GpuRank rank;
   try {
-    rank.gpu = gpus->open(gpu_of_rank(hosts.front()->topology().local_rank, list.devices.size()));
+    rank.gpu = gpus->open(choose_gpu(*hosts.front(), list, affinity(), patience.from_now()));
     for (std::size_t i = 0; i < hosts.size(); ++i) {
       rank.variants.push_back(over_nccl(std::move(hosts[i]), options.variants[i], *gpus, *rank.gpu, patience));
     }

@@ -97,8 +97,8 @@ void add_place_cautions(const std::vector<GpuDescription>& ranks, Provenance& pr
   const Complaint far = complaint(ranks, [](const GpuDescription& gpu) { return value_of(gpu, kDistance); });
   if (far.ranks > 0) {
     add_caution(provenance, "gpu_far_from_cpus",
-                fmt::format("{} may run on {}: bind ranks to the processors near their GPUs (srun --cpu-bind, mpirun "
-                            "--map-by)",
+                fmt::format("{} may run on {}: bind ranks to the processors near their GPUs (srun "
+                            "--distribution=block:block --cpu-bind=cores, mpirun --map-by)",
                             who(far), far.text));
   }
 }

@@ -131,12 +131,15 @@ std::string cpus_near(const std::string& pci_bus_id, const std::filesystem::path
   return first_line(sys / "bus/pci/devices" / name / "local_cpulist");
 }
 
+bool share_processor(const std::vector<int>& left, const std::vector<int>& right) {
+  return std::any_of(left.begin(), left.end(),
+                     [&](int cpu) { return std::find(right.begin(), right.end(), cpu) != right.end(); });
+}
+
 std::string distance(const std::vector<int>& mine, const std::string& near) {
   const std::vector<int> theirs = parse_cpu_list(near);
   if (mine.empty() || theirs.empty()) return {};
-  const bool meet = std::any_of(mine.begin(), mine.end(),
-                                [&](int cpu) { return std::find(theirs.begin(), theirs.end(), cpu) != theirs.end(); });
-  return meet ? "" : fmt::format("CPUs {}, and its GPU is near {}", cpu_list(mine), near);
+  return share_processor(mine, theirs) ? "" : fmt::format("CPUs {}, and its GPU is near {}", cpu_list(mine), near);
 }
 
 double bus_gigabytes_per_second(int ranks, const std::vector<double>& bytes, const std::vector<double>& seconds) {

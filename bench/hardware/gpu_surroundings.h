@@ -39,6 +39,8 @@ Link gpu_link(const BoardFacts& board);
 
 /// Returns the kernel's list of processors near the PCI device ("0000:1b:00.0", as CUDA spells it).
 std::string cpus_near(const std::string& pci_bus_id, const std::filesystem::path& sys = "/sys");
+/// Returns true if the lists have a processor in common. Pure.
+bool share_processor(const std::vector<int>& left, const std::vector<int>& right);
 /// Returns "CPUs 0-15, and its GPU is near 64-127" if `near`, a list from cpus_near(), contains no processor of `mine`;
 /// otherwise "". Pure.
 std::string distance(const std::vector<int>& mine, const std::string& near);

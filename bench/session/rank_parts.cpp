@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "bench/hardware/gpu_choice.h"
 #include "bench/store/host_facts.h"
 #include "bench/train/device_trainer.h"
 #include "bench/train/host_trainer.h"
@@ -33,7 +34,7 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
   std::unique_ptr<comm::DeviceCommunicator> gpus;
   try {
     list_ = gpus_->list();
-    runtime_ = gpus_->open(gpu_of_rank(topology.local_rank, list_.devices.size()));
+    runtime_ = gpus_->open(choose_gpu(*communicator, list_, affinity(), setup_.startup_deadline.from_now()));
     auto nccl = topology.size > 1 ? gpus_->load_nccl(*runtime_) : nullptr;
     gpus = comm::make_nccl(std::move(communicator), *runtime_, std::move(nccl), setup_.gpu.nccl,
                            setup_.startup_deadline.from_now());

@@ -131,7 +131,7 @@ TEST_F(Sys, PlaceOfARankIsJudged) {
   EXPECT_EQ(
       facts.provenance.at("caution.gpu_far_from_cpus").value,
       "rank 1 and 1 more may run on CPUs 0-1, and its GPU is near 64-127: bind ranks to the processors near their "
-      "GPUs (srun --cpu-bind, mpirun --map-by)");
+      "GPUs (srun --distribution=block:block --cpu-bind=cores, mpirun --map-by)");
   EXPECT_EQ(facts.provenance.at("caution.one_visible_gpu")
                 .value.find("rank 1 and 1 more sees one GPU though 4 ranks run on its host: NCCL may lose NVLink"),
             0U);
