@@ -27,23 +27,22 @@ void check_world(Communicator& host, gpu::GpuRuntime& runtime, const Api* api, c
                           options.share_gpus, deadline);
 }
 
+float trial_value(int rank, std::size_t i) { return static_cast<float>(rank % 8 + 1) * static_cast<float>(i % 7); }
+
 Trial::Trial(gpu::GpuRuntime& runtime)
     : staging_(runtime.allocate_pinned(kCount * sizeof(float), "the trial reduction")),
       device_(runtime.allocate(kCount * sizeof(float), "the trial reduction")) {}
 
 void Trial::run(DevicePlane& plane, const Topology& where, const std::string& here, Deadline deadline) {
   auto* const values = reinterpret_cast<float*>(staging_->bytes.data());
-  const auto value_of = [](int rank, std::size_t i) {
-    return static_cast<float>(rank + 1) * static_cast<float>(i % 7);
-  };
-  for (std::size_t i = 0; i < kCount; ++i) values[i] = value_of(where.rank, i);
+  for (std::size_t i = 0; i < kCount; ++i) values[i] = trial_value(where.rank, i);
   plane.copy(device_->bytes.data(), values, staging_->bytes.size());
   plane.all_reduce(device_->bytes.data(), kCount, DataType::kF32, ReduceOp::kSum, deadline);
   plane.copy(values, device_->bytes.data(), staging_->bytes.size());
   plane.complete("the trial reduction", deadline);
   for (std::size_t i = 0; i < kCount; ++i) {
     float expected = 0;
-    for (int rank = 0; rank < where.size; ++rank) expected += value_of(rank, i);
+    for (int rank = 0; rank < where.size; ++rank) expected += trial_value(rank, i);
     if (values[i] == expected) continue;
     throw Error(Errc::kCheckFailed, fmt::format("{}: NCCL summed element {} of a trial to {:f} instead of {:f}: try "
                                                 "NCCL_P2P_DISABLE=1 or NCCL_ALGO=Ring, and report it to NVIDIA",
