@@ -53,7 +53,7 @@ int Application::run() {
 
 int Application::train(Options options) {
   end_.watch_signals();
-  console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1});
+  console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1, options.json});
   check_launch(launch_, options, comm::mpi_available());
   end_.set_stage(ErrorStage::kHost);
   const Setup setup = check_model(options, gpus_.get());
