@@ -171,7 +171,23 @@ TEST(Nccl, TwoRanksOnOneGpuAreRefusedInOneLine) {
 TEST(Nccl, TheSameGpuOnTwoHostsIsNone) {
   const std::vector<comm::nccl::RankGpu> gpus{{"GPU-a", "GPU 0 (x)", 4, "2.28.9"}, {"GPU-a", "GPU 0 (x)", 4, "2.28.9"}};
   EXPECT_EQ(comm::nccl::shared_gpu(gpus, {"a", "b"}), "");
+  auto booted = gpus;
+  booted[0].machine = "boot 1";
+  booted[1].machine = "boot 2";
+  EXPECT_EQ(comm::nccl::shared_gpu(booted, {"a", "a"}), "") << "two machines that call themselves alike";
   expect_contains(comm::nccl::shared_gpu(gpus, {"a", "a"}), "let each rank take the GPU of its local rank");
+}
+
+TEST(Nccl, TwoContainersOnOneGpuAreRefusedWhateverTheirHostsAreCalled) {
+  const GpuOutcome outcome =
+      on_gpu_ranks(2, {.uuids = {"GPU-a", "GPU-a"}, .ranks_per_node = 1}, [](GpuRank& rank) { (void)rank.connect(); });
+  for (const std::string& error : outcome.errors) {
+    EXPECT_EQ(
+        error,
+        "invalid_argument: rank 0 (host node0) and rank 1 (host node1) were both given GPU 1 (fake), GPU-a: their "
+        "hosts are containers of one machine; NCCL needs one GPU per rank: give each container GPUs of its own "
+        "(docker run --gpus, NVIDIA_VISIBLE_DEVICES)");
+  }
 }
 
 TEST(Nccl, DifferentVersionsAreRefused) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/base/files.h"
 #include "engine/comm/nccl/rank_gpus.h"
 
 namespace hvd::comm::nccl {
@@ -19,11 +20,13 @@ void check_world(Communicator& host, gpu::GpuRuntime& runtime, const Api* api, c
                  Deadline deadline) {
   if (host.topology().size == 1) return;
   if (api == nullptr) throw Error(Errc::kInvalidArgument, "several ranks on GPUs need NCCL");
+  const std::string boot = read_file("/proc/sys/kernel/random/boot_id").value_or("");
   check_gpus_and_versions(host,
                           {.gpu_uuid = runtime.device().uuid,
                            .gpu_label = runtime.label(),
                            .visible_gpus = runtime.device().visible,
-                           .version = api->version().text()},
+                           .version = api->version().text(),
+                           .machine = boot.substr(0, boot.find('\n'))},
                           options.share_gpus, deadline);
 }
 
