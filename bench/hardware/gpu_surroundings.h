@@ -32,7 +32,8 @@ struct Link {
   double gigabytes_per_second = 0;  ///< 0: unknown
 };
 /// Returns the network as a link. Its rate is the sum of the rates of the slowest adapters that NCCL lists, one adapter
-/// per rank of this host, because a rank may use only one adapter. `sys`: the folder /sys.
+/// per rank of this host, because a rank may use only one adapter. If a plugin lists no adapters (AWS Libfabric), these
+/// are all adapters of the host in /sys/class/infiniband. `sys`: the folder /sys.
 Link network_link(const NcclNetwork& network, int ranks_on_host, const std::filesystem::path& sys = "/sys");
 /// Returns NVLink if an NVLink is active, otherwise PCIe. Pure.
 Link gpu_link(const BoardFacts& board);
