@@ -54,16 +54,7 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
 }
 
 GpuDescription RankParts::gpu(const std::string& engines, const std::string& nccl_log) {
-  const gpu::Device& device = runtime_->device();
-  const BoardFacts board = board_facts(device.uuid);
-  GpuDescription gpu = describe_gpu(device, board, list_.driver_version, list_.runtime_version);
-  const comm::Topology& where = engine().topology();
-  describe_place(gpu, device, board,
-                 {.ranks_on_host = where.local_size,
-                  .nodes = where.nodes,
-                  .ranks = where.size,
-                  .cpus = affinity(),
-                  .nccl_log = nccl_log});
+  GpuDescription gpu = describe_rank(runtime_->device(), list_, engine().topology(), nccl_log);
   if (!engines.empty()) gpu["gpu.engines"] = hex64(Hasher().text(engines).value());
   return gpu;
 }
