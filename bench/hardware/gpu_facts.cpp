@@ -10,6 +10,7 @@
 
 #include "bench/store/host_facts.h"
 #include "bench/store/key_lines.h"
+#include "bench/world/options.h"
 #include "engine/base/json.h"
 
 namespace hvd::bench {

@@ -9,11 +9,12 @@
 #include "bench/hardware/nvml.h"
 #include "bench/store/run_record.h"
 #include "bench/world/numa_facts.h"
-#include "bench/world/options.h"
 #include "engine/comm/communicator.h"
 #include "engine/gpu/device.h"
 
 namespace hvd::bench {
+
+struct GpuOptions;
 
 /// One rank's description of its GPU: provenance key and value.
 using GpuDescription = std::map<std::string, std::string>;
