@@ -29,11 +29,15 @@ macro(hvd_find_cuda)
 endmacro()
 
 # hvd_cuda_architectures(RESULT VERSION): sets RESULT to the default of CMAKE_CUDA_ARCHITECTURES: P100 and V100 (if this
-# CUDA version supports them), A100 and H100. For a newer GPU the driver compiles the H100's PTX.
+# CUDA version supports them), A100 and H100, and from CUDA 12.8 on B200 and RTX PRO 6000. For other newer GPUs the driver
+# compiles the H100's PTX. clang learned of Blackwell later than nvcc.
 function(hvd_cuda_architectures result version)
   set(architectures 80 90)
   if(version VERSION_LESS 13)
     list(PREPEND architectures 60 70)
+  endif()
+  if(version VERSION_GREATER_EQUAL 12.8 AND NOT "${CMAKE_CUDA_COMPILER}$ENV{CUDACXX}" MATCHES "clang")
+    list(APPEND architectures 100-real 120-real)
   endif()
   set(${result} ${architectures} PARENT_SCOPE)
 endfunction()

@@ -48,10 +48,10 @@ hvd_feature(CUDNN "${CUDNN_FOUND}"
             "It needs the CUDA Toolkit, and cuDNN 8.9 or newer with headers; point HVD_CUDNN_ROOT at it, or set HVD_WITH_CUDNN=OFF.")
 
 if(HVD_HAVE_CUDA AND NOT HVD_WITH_NCCL STREQUAL "OFF")
-  find_package(NCCL 2.18 QUIET)
+  find_package(NCCL 2.19.3 QUIET)
 endif()
 hvd_feature(NCCL "${NCCL_FOUND}"
-            "It needs the CUDA Toolkit, and NCCL 2.18 or newer with its header; point HVD_NCCL_ROOT at it, or set HVD_WITH_NCCL=OFF.")
+            "It needs the CUDA Toolkit, and NCCL 2.19.3 or newer with its header; point HVD_NCCL_ROOT at it, or set HVD_WITH_NCCL=OFF.")
 
 # Our own kernels also need a CUDA compiler. They are left out if no compiler works.
 if(HVD_HAVE_CUDNN)

@@ -53,7 +53,7 @@ int Application::run() {
 
 int Application::train(Options options) {
   end_.watch_signals();
-  console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1});
+  console_ = std::make_unique<Console>(Console::Settings{options.quiet, ::isatty(STDERR_FILENO) == 1, options.json});
   check_launch(launch_, options, comm::mpi_available());
   end_.set_stage(ErrorStage::kHost);
   const Setup setup = check_model(options, gpus_.get());
@@ -86,6 +86,7 @@ int Application::coll(coll::CollOptions options) {
     });
   }
   end_.set_stage(ErrorStage::kSession);
+  if (options.gpus && (launch_.size > 1 || options.ranks > 1)) nccl_log_.emplace(start_.environment);
   end_.watch_world(options, options.deadline);
   coll_keeper_.open({options, argv_, start_.environment, *console_, store.get()});
   coll::CollObserver observer;
@@ -131,6 +132,7 @@ void Application::open_store(const Options& options) {
 template <class Observer>
 void Application::observe_ranks(Observer& observer) {
   observer.stop_requested = [this] { return end_.signal(); };
+  if (nccl_log_) observer.nccl_log = [this] { return nccl_log_->text(); };
   if (launch_.size == 1) return;
   observer.joined = [this] { end_.joined(); };
   observer.met = [this](std::vector<comm::Neighbour> neighbours) { end_.met(std::move(neighbours)); };
@@ -140,7 +142,6 @@ void Application::observe_ranks(Observer& observer) {
 SessionObserver Application::observer(const Options& options) {
   SessionObserver observer;
   observe_ranks(observer);
-  if (nccl_log_) observer.nccl_log = [this] { return nccl_log_->text(); };
   observer.stuck = [this](const Error& error) { end_.end_stuck(error); };
   observer.warn = [](std::string_view line) { say_warning(line); };
   observer.flight_record = [this](std::string table) { end_.flight_record(std::move(table)); };

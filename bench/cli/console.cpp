@@ -19,12 +19,20 @@ using Steady = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kTerminalInterval(200);
 constexpr std::chrono::seconds kLogInterval(30);
 
-void put(int descriptor, std::string_view text) noexcept {
+/// Returns false, and sets errno, if the text cannot be written.
+bool put(int descriptor, std::string_view text) noexcept {
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor, text.data(), text.size());
-    if (written < 0 && errno != EINTR) return;
+    if (written < 0 && errno != EINTR) return false;
     if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
   }
+  return true;
+}
+
+/// Makes standard output another name of what `descriptor` is.
+void redirect_stdout(int descriptor) noexcept {
+  std::fflush(stdout);
+  ::dup2(descriptor, STDOUT_FILENO);
 }
 
 std::string escape(char32_t code) {
@@ -79,6 +87,20 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+Console::Console(Settings settings) : settings_(settings), results_(STDOUT_FILENO) {
+  if (!settings_.results_only) return;
+  const int copy = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  if (copy < 0) return;
+  results_ = copy;
+  redirect_stdout(STDERR_FILENO);
+}
+
+Console::~Console() {
+  if (results_ == STDOUT_FILENO) return;
+  redirect_stdout(results_);
+  ::close(results_);
+}
+
 void Console::clear_line() {
   if (line_open_) put(STDERR_FILENO, "\r\x1b[K");
   line_open_ = false;
@@ -108,9 +130,7 @@ void Console::show(const Progress& progress) {
 
 void Console::print(std::string_view text) {
   clear_line();
-  const std::string shown = layout(text);
-  const bool written = std::fwrite(shown.data(), 1, shown.size(), stdout) == shown.size() && std::fflush(stdout) == 0;
-  if (!written) {
+  if (!put(results_, layout(text))) {
     throw Error(Errc::kIo, fmt::format("standard output cannot be written ({})", std::strerror(errno)));
   }
 }

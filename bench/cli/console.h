@@ -16,8 +16,14 @@ class Console {
   struct Settings {
     bool quiet = false;     ///< print only results and errors
     bool terminal = false;  ///< standard error is a terminal, on which the progress line is rewritten in place
+    /// Only print() writes to standard output while the Console exists. Text that libraries print there, such as NCCL's
+    /// log with NCCL_DEBUG=INFO, goes to standard error.
+    bool results_only = false;
   };
-  explicit Console(Settings settings) : settings_(settings) {}
+  explicit Console(Settings settings);
+  ~Console();
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
 
   /// Prints a message about the session on standard error.
   void narrate(std::string_view text);
@@ -32,6 +38,7 @@ class Console {
   void clear_line();
 
   Settings settings_;
+  int results_;  // descriptor to which print() writes
   bool line_open_ = false;
   std::string stage_;
   std::chrono::steady_clock::time_point last_{};

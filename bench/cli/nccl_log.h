@@ -1,4 +1,4 @@
-// Keeps the log of NCCL's start in a file in memory, because no function of NCCL 2.18 to 2.30 tells which network NCCL
+// Keeps the log of NCCL's start in a file in memory, because no function of NCCL 2.19 to 2.30 tells which network NCCL
 // chose. The stored facts of a run take the network from this log. Application makes one NcclLog per process, before
 // NCCL is loaded.
 #pragma once

@@ -3,6 +3,9 @@
 #include <exception>
 #include <utility>
 
+#include "bench/hardware/gpu_choice.h"
+#include "bench/hardware/gpu_facts.h"
+#include "bench/store/host_facts.h"
 #include "bench/world/settings.h"
 #include "engine/base/assert.h"
 #include "engine/comm/device_communicator.h"
@@ -22,7 +25,8 @@ std::unique_ptr<comm::Communicator> over_nccl(std::unique_ptr<comm::Communicator
 
 }  // namespace
 
-GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Communicator>>& hosts, GpuBackend* gpus) {
+GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Communicator>>& hosts, GpuBackend* gpus,
+                const std::function<std::string()>& nccl_log) {
   if (!options.gpus) return {nullptr, std::move(hosts)};
   const Patience patience = options.startup_deadline;
   HVD_ASSERT(gpus != nullptr);
@@ -31,10 +35,15 @@ GpuRank connect(const CollOptions& options, std::vector<std::unique_ptr<comm::Co
   require_no_objection(*hosts.front(), absence.empty() ? absence : "--device cuda: " + absence, patience.from_now());
   GpuRank rank;
   try {
-    rank.gpu = gpus->open(gpu_of_rank(hosts.front()->topology().local_rank, list.devices.size()));
+    rank.gpu = gpus->open(choose_gpu(*hosts.front(), list, affinity(), patience.from_now()));
     for (std::size_t i = 0; i < hosts.size(); ++i) {
       rank.variants.push_back(over_nccl(std::move(hosts[i]), options.variants[i], *gpus, *rank.gpu, patience));
     }
+    comm::Communicator& first = *rank.variants.front();
+    const GpuDescription mine =
+        describe_rank(rank.gpu->device(), list, first.topology(), nccl_log ? nccl_log() : std::string());
+    rank.facts =
+        gather_gpu_facts(mine, [&](auto text) { return first.control().gather(text, patience.from_now()); }).provenance;
   } catch (const std::exception& error) {
     for (const auto& host : hosts) {
       if (host) host->control().abort(error.what());  // if null, over_nccl() took `host` and told the peers

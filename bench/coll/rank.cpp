@@ -109,7 +109,7 @@ void Rank::prepare() {
   const std::string mine = to_text(rank_cores());
   const std::vector<RankCores> cores =
       parse_all_cores(first.control().gather(std::as_bytes(std::span(mine)), options_.deadline.from_now()));
-  oversubscribed_ = topology_.rank == 0 && share_cores(cores, topology_.hosts, 1).oversubscribed;
+  if (topology_.rank == 0) cores_ = share_cores(cores, topology_.hosts, 1);
   arena_bytes_ = coll::arena_bytes(options_, cells_, topology_.size, cache_bytes_);
   const Places places = options_.warm ? Places::kFixed : Places::kRotating;
   std::size_t of_planes = 0;

@@ -15,6 +15,7 @@
 #include "bench/coll/operation.h"
 #include "bench/coll/options.h"
 #include "bench/coll/schedule.h"
+#include "bench/world/cores.h"
 #include "bench/world/settings.h"
 #include "engine/base/deadline.h"
 #include "engine/comm/communicator.h"
@@ -64,8 +65,8 @@ class Rank {
   [[nodiscard]] const std::vector<Cell>& cells() const { return cells_; }
   [[nodiscard]] std::size_t cache_bytes() const { return cache_bytes_; }
   [[nodiscard]] std::size_t arena_bytes() const { return arena_bytes_; }
-  /// For rank 0, after prepare(): returns true if a host has more ranks than processors on which these ranks may run.
-  [[nodiscard]] bool oversubscribed() const { return oversubscribed_; }
+  /// For rank 0, after prepare(): the processors of the ranks, each of which computes with one thread.
+  [[nodiscard]] const CoreShare& cores() const { return cores_; }
 
  private:
   [[nodiscard]] comm::ControlPlane& control() { return variants_[0]->control(); }
@@ -96,7 +97,7 @@ class Rank {
   const comm::Topology topology_;
   const std::vector<Cell> cells_;
   std::size_t cache_bytes_ = 0, arena_bytes_ = 0;
-  bool oversubscribed_ = false;
+  CoreShare cores_;
   std::vector<std::unique_ptr<Arena>> arenas_;  // [variant]; null if the variant uses plain_
   std::unique_ptr<Arena> plain_;
   gpu::PinnedMemory pinned_;         // with a GPU: the memory of staging_

@@ -121,7 +121,7 @@ class RecordWriter {
 }  // namespace
 
 Provenance launch_facts(const CollOptions& options, const CollResult& result) {
-  Provenance facts = result.world.numa;
+  Provenance facts = result.world.facts;
   const auto add = [&facts](const char* key, std::string value, bool in_fingerprint) {
     if (!value.empty()) facts.insert_or_assign(key, ProvenanceFact{std::move(value), in_fingerprint});
   };
@@ -129,7 +129,6 @@ Provenance launch_facts(const CollOptions& options, const CollResult& result) {
   add("comm.segment_bytes", std::to_string(options.variants.front().comm.segment_bytes), true);
   // With --find-crossovers this launch found the crossovers but did not use them, so they stay out of the fingerprint.
   if (result.crossovers) add("comm.crossovers", crossover_text(*result.crossovers), !options.find_crossovers);
-  add("gpu.name", result.world.gpu, true);
   add("world.hosts", hosts_text(result.world.hosts), false);
   if (options.graph_launches != 0) add("option.graph_launches", std::to_string(options.graph_launches), true);
   add("option.iters", std::to_string(options.least_samples), false);

@@ -52,7 +52,7 @@ struct World {
   double clock_uncertainty = 0;    ///< seconds by which skew and transfer may be wrong; 0: all ranks have one clock
   std::string gpu;                 ///< name of rank 0's GPU; empty if buffers are in host memory
   bool oversubscribed = false;     ///< a host has more ranks than processors that its ranks may use
-  Provenance numa = {};            ///< NumaFacts::provenance: where ranks may run, and a caution if there is one
+  Provenance facts = {};           ///< where ranks may run, their GPUs, and cautions
 };
 
 struct CollResult {

@@ -15,6 +15,7 @@
 #include "bench/store/result_store.h"
 #include "bench/tune/crossovers.h"
 #include "bench/world/agreed_error.h"
+#include "bench/world/cores.h"
 #include "bench/world/numa_facts.h"
 #include "bench/world/ranks.h"
 #include "bench/world/settings.h"
@@ -256,9 +257,9 @@ CollResult run_threads(const CollOptions& options, const CollObserver& observer,
   CollResult result;
   const auto body = [&](int rank) {
     // `own` is a local variable, so that the thread that used the communicators also destroys them.
-    const GpuRank own = connect(options, ranks[static_cast<std::size_t>(rank)], gpus);
-    CollResult own_result =
-        run_coll_rank(options, own.variants, rank == 0 ? observer : CollObserver{}, own.gpu.get(), start.environment);
+    const GpuRank own = connect(options, ranks[static_cast<std::size_t>(rank)], gpus, observer.nccl_log);
+    CollResult own_result = run_coll_rank(options, own.variants, rank == 0 ? observer : CollObserver{}, own.gpu.get(),
+                                          start.environment, own.facts);
     if (rank == 0) result = std::move(own_result);
   };
   run_rank_threads(count, body, [&](const std::string& reason) {
@@ -304,8 +305,8 @@ CollResult run_processes(const CollOptions& options, const CollObserver& observe
       variants.push_back(comm::make_mpi(options.variants[i].comm));
     }
     if (observer.met) observer.met(first.neighbours());
-    own = connect(options, variants, gpus);
-    CollResult result = run_coll_rank(options, own.variants, observer, own.gpu.get(), start.environment);
+    own = connect(options, variants, gpus, observer.nccl_log);
+    CollResult result = run_coll_rank(options, own.variants, observer, own.gpu.get(), start.environment, own.facts);
     if (observer.leaving) observer.leaving();
     return result;
   } catch (const std::exception&) {
@@ -354,7 +355,7 @@ void keep_found(const CollOptions& options, const comm::Communicator& communicat
 }  // namespace
 
 CollResult run_coll_rank(const CollOptions& options, Variants variants, const CollObserver& observer,
-                         gpu::GpuRuntime* gpu, const Environment& environment) {
+                         gpu::GpuRuntime* gpu, const Environment& environment, const Provenance& gpu_facts) {
   CollResult result;
   std::exception_ptr problem;
   std::optional<Rank> own;  // declared here, so that after a fault the rank's memory is freed only after give_up()
@@ -366,11 +367,15 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
   try {
     std::optional<comm::Thresholds> kept;
     if (gpu == nullptr) kept = recall_crossovers(options, variants);
-    const NumaFacts numa = numa_facts(options, *variants[0], environment);
+    Provenance facts = numa_facts(options, *variants[0], environment).provenance;
     Rank& rank = own.emplace(options, variants, gpu);
     rank.prepare();
     const comm::Topology& topology = variants[0]->topology();
     if (topology.rank == 0) {
+      facts.insert(gpu_facts.begin(), gpu_facts.end());
+      if (std::string caution = few_cpus(rank.cores(), topology.hosts); gpu != nullptr && !caution.empty()) {
+        add_caution(facts, "few_cpus", std::move(caution));
+      }
       World world{topology.size,
                   topology.nodes,
                   std::string(variants[0]->backend()),
@@ -378,8 +383,8 @@ CollResult run_coll_rank(const CollOptions& options, Variants variants, const Co
                   topology.hosts,
                   0,
                   gpu == nullptr ? std::string() : gpu->device().name,
-                  rank.oversubscribed(),
-                  numa.provenance};
+                  rank.cores().oversubscribed,
+                  std::move(facts)};
       Leader leader(rank, options, observer, std::move(world), variants);
       const Offer offer(observer, leader);
       try {
@@ -422,8 +427,8 @@ CollResult run_coll(const CollOptions& options, const CollObserver& observer, Gp
     case WorldKind::kSolo: {
       std::vector<std::unique_ptr<comm::Communicator>> variants;
       for (std::size_t i = 0; i < options.variants.size(); ++i) variants.push_back(comm::make_solo());
-      const GpuRank own = connect(options, variants, gpus);
-      return run_coll_rank(options, own.variants, observer, own.gpu.get(), start.environment);
+      const GpuRank own = connect(options, variants, gpus, observer.nccl_log);
+      return run_coll_rank(options, own.variants, observer, own.gpu.get(), start.environment, own.facts);
     }
     case WorldKind::kThreads: return run_threads(options, observer, gpus, start);
     case WorldKind::kProcesses: break;

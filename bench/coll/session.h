@@ -40,6 +40,7 @@ struct CollObserver {
   /// the session on all ranks: rank 0 throws the error itself, the other ranks throw an AgreedError.
   std::function<void()> check_outputs;
   std::function<void(std::vector<comm::Neighbour> neighbours)> met;
+  std::function<std::string()> nccl_log;  ///< as in SessionObserver
 };
 
 /// Runs a session. `gpus` must not be null if the options ask for GPUs. The default `start` describes a process that
@@ -50,7 +51,9 @@ CollResult run_coll(const CollOptions& options, const CollObserver& observer, Gp
                     const ProcessStart& start = {});
 
 /// Runs one rank of the session on that rank's thread. `gpu` is this rank's GPU; null if the session is on CPUs.
+/// `gpu_facts`: GpuRank::facts.
 CollResult run_coll_rank(const CollOptions& options, Variants variants, const CollObserver& observer,
-                         gpu::GpuRuntime* gpu = nullptr, const Environment& environment = {});
+                         gpu::GpuRuntime* gpu = nullptr, const Environment& environment = {},
+                         const Provenance& gpu_facts = {});
 
 }  // namespace hvd::bench::coll

@@ -8,7 +8,9 @@
 #include <string_view>
 #include <utility>
 
+#include "bench/store/host_facts.h"
 #include "bench/store/key_lines.h"
+#include "bench/world/options.h"
 #include "engine/base/json.h"
 
 namespace hvd::bench {
@@ -97,8 +99,8 @@ void add_place_cautions(const std::vector<GpuDescription>& ranks, Provenance& pr
   const Complaint far = complaint(ranks, [](const GpuDescription& gpu) { return value_of(gpu, kDistance); });
   if (far.ranks > 0) {
     add_caution(provenance, "gpu_far_from_cpus",
-                fmt::format("{} may run on {}: bind ranks to the processors near their GPUs (srun --cpu-bind, mpirun "
-                            "--map-by)",
+                fmt::format("{} may run on {}: bind ranks to the processors near their GPUs (srun "
+                            "--distribution=block:block --cpu-bind=cores, mpirun --map-by)",
                             who(far), far.text));
   }
 }
@@ -185,13 +187,26 @@ GpuFacts merge_gpu_facts(const std::vector<GpuDescription>& ranks) {
   return facts;
 }
 
-GpuFacts gather_gpu_facts(Engine& engine, const GpuDescription& mine) {
+GpuDescription describe_rank(const gpu::Device& device, const gpu::DeviceList& list, const comm::Topology& where,
+                             const std::string& nccl_log) {
+  const BoardFacts board = board_facts(device.uuid);
+  GpuDescription gpu = describe_gpu(device, board, list.driver_version, list.runtime_version);
+  describe_place(gpu, device, board,
+                 {.ranks_on_host = where.local_size,
+                  .nodes = where.nodes,
+                  .ranks = where.size,
+                  .cpus = affinity(),
+                  .nccl_log = nccl_log});
+  return gpu;
+}
+
+GpuFacts gather_gpu_facts(const GpuDescription& mine, const GatherMessages& gather) {
   const std::string text = key_lines(mine);
   std::vector<GpuDescription> ranks;
-  for (const comm::Bytes& bytes : engine.gather(std::as_bytes(std::span(text)))) {
+  for (const comm::Bytes& bytes : gather(std::as_bytes(std::span(text)))) {
     ranks.push_back(parse_lines(comm::text_of(bytes)));
   }
-  return engine.rank() == 0 ? merge_gpu_facts(ranks) : GpuFacts{};
+  return ranks.empty() ? GpuFacts{} : merge_gpu_facts(ranks);
 }
 
 void add_gpu_options(Provenance& provenance, const GpuOptions& options, bool graph) {

@@ -8,11 +8,13 @@
 #include "bench/hardware/gpu_surroundings.h"
 #include "bench/hardware/nvml.h"
 #include "bench/store/run_record.h"
-#include "bench/world/options.h"
+#include "bench/world/numa_facts.h"
+#include "engine/comm/communicator.h"
 #include "engine/gpu/device.h"
-#include "engine/runtime/engine.h"
 
 namespace hvd::bench {
+
+struct GpuOptions;
 
 /// One rank's description of its GPU: provenance key and value.
 using GpuDescription = std::map<std::string, std::string>;
@@ -38,8 +40,13 @@ struct GpuFacts {
 /// Merges the descriptions of all ranks, [rank]. Pure.
 GpuFacts merge_gpu_facts(const std::vector<GpuDescription>& ranks);
 
-/// Collective. Rank 0 gets the facts of all ranks; the other ranks get nothing.
-GpuFacts gather_gpu_facts(Engine& engine, const GpuDescription& mine);
+/// Describes this rank's GPU, one of `list`, and its place. Asks NVML. `nccl_log`: log of this process.
+GpuDescription describe_rank(const gpu::Device& device, const gpu::DeviceList& list, const comm::Topology& where,
+                             const std::string& nccl_log);
+
+/// Collective: `gather` sends this rank's message to rank 0. Rank 0 gets the facts of all ranks; the other ranks get
+/// nothing.
+GpuFacts gather_gpu_facts(const GpuDescription& mine, const GatherMessages& gather);
 
 /// Adds the options that change the time of a step. `graph`: steps of this run are launched as graphs.
 void add_gpu_options(Provenance& provenance, const GpuOptions& options, bool graph);

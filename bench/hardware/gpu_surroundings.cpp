@@ -28,6 +28,9 @@ std::string_view behind(std::string_view line, std::string_view mark) {
   return at == std::string_view::npos ? std::string_view() : line.substr(at + mark.size());
 }
 
+/// Returns the text without white space at its end. Names of plugins have several words: "AWS Libfabric".
+std::string_view trimmed(std::string_view text) { return text.substr(0, text.find_last_not_of(" \t\r") + 1); }
+
 std::string_view word(std::string_view text) { return text.substr(0, text.find_first_of(" \t\r")); }
 
 void add_once(std::vector<std::string>& list, std::string_view text) {
@@ -66,6 +69,17 @@ double adapter_rate(std::string_view adapter, const std::filesystem::path& sys) 
   return leading_number(first_line(sys / "class/net" / name / "speed")) / kThousand / kBits;
 }
 
+/// Returns the first port of each adapter of this host.
+std::vector<std::string> adapters_of_host(const std::filesystem::path& sys) {
+  std::vector<std::string> adapters;
+  std::error_code fault;
+  for (std::filesystem::directory_iterator folder(sys / "class/infiniband", fault), end; !fault && folder != end;
+       folder.increment(fault)) {
+    adapters.push_back(folder->path().filename().string() + ":1");
+  }
+  return adapters;
+}
+
 std::string rounded(double value) { return value < 10 ? fmt::format("{:.1f}", value) : fmt::format("{:.0f}", value); }
 
 }  // namespace
@@ -79,17 +93,18 @@ std::string NcclNetwork::paths_text() const { return fmt::format("{}", fmt::join
 
 NcclNetwork parse_nccl_log(std::string_view log) {
   NcclNetwork network;
-  std::vector<std::string> infiniband, sockets;
+  std::vector<std::string> others, sockets;  // adapters of plugins and of InfiniBand, and of sockets
   while (!log.empty()) {
     const std::string_view line = behind(take_line(log), "NCCL INFO ");
-    if (const auto name = behind(line, "Using network "); !name.empty()) network.name = word(name);
-    if (line.starts_with("NET/IB : Using")) add_adapters(infiniband, line);
-    if (line.starts_with("NET/Socket : Using")) add_adapters(sockets, line);
+    if (const auto name = behind(line, "Using network "); !name.empty()) network.name = trimmed(name);
+    if (line.starts_with("NET/") && line.find(" : Using") != std::string_view::npos) {
+      add_adapters(line.starts_with("NET/Socket ") ? sockets : others, line);
+    }
     if (line.starts_with("Channel ") && line.find(" -> ") != std::string_view::npos) {
-      add_once(network.paths, word(behind(line, " via ")));
+      add_once(network.paths, trimmed(behind(line, " via ")));
     }
   }
-  if (network.name == "IB") network.adapters = infiniband;
+  if (!network.name.empty() && network.name != "Socket") network.adapters = others;
   if (network.name == "Socket") {  // names without addresses, which differ between hosts
     for (const std::string& socket : sockets) add_once(network.adapters, socket.substr(0, socket.find(':')));
   }
@@ -99,7 +114,8 @@ NcclNetwork parse_nccl_log(std::string_view log) {
 
 Link network_link(const NcclNetwork& network, int ranks_on_host, const std::filesystem::path& sys) {
   std::vector<double> rates;
-  for (const std::string& adapter : network.adapters) {
+  const bool listed = !network.adapters.empty() || network.name.empty() || network.name == "Socket";
+  for (const std::string& adapter : listed ? network.adapters : adapters_of_host(sys)) {
     rates.push_back(adapter_rate(adapter, sys));
     if (rates.back() == 0) return {network.text(), 0};  // one unknown rate makes the sum unknown
   }
@@ -131,12 +147,15 @@ std::string cpus_near(const std::string& pci_bus_id, const std::filesystem::path
   return first_line(sys / "bus/pci/devices" / name / "local_cpulist");
 }
 
+bool share_processor(const std::vector<int>& left, const std::vector<int>& right) {
+  return std::any_of(left.begin(), left.end(),
+                     [&](int cpu) { return std::find(right.begin(), right.end(), cpu) != right.end(); });
+}
+
 std::string distance(const std::vector<int>& mine, const std::string& near) {
   const std::vector<int> theirs = parse_cpu_list(near);
   if (mine.empty() || theirs.empty()) return {};
-  const bool meet = std::any_of(mine.begin(), mine.end(),
-                                [&](int cpu) { return std::find(theirs.begin(), theirs.end(), cpu) != theirs.end(); });
-  return meet ? "" : fmt::format("CPUs {}, and its GPU is near {}", cpu_list(mine), near);
+  return share_processor(mine, theirs) ? "" : fmt::format("CPUs {}, and its GPU is near {}", cpu_list(mine), near);
 }
 
 double bus_gigabytes_per_second(int ranks, const std::vector<double>& bytes, const std::vector<double>& seconds) {

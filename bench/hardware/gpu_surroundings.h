@@ -32,13 +32,16 @@ struct Link {
   double gigabytes_per_second = 0;  ///< 0: unknown
 };
 /// Returns the network as a link. Its rate is the sum of the rates of the slowest adapters that NCCL lists, one adapter
-/// per rank of this host, because a rank may use only one adapter. `sys`: the folder /sys.
+/// per rank of this host, because a rank may use only one adapter. If a plugin lists no adapters (AWS Libfabric), these
+/// are all adapters of the host in /sys/class/infiniband. `sys`: the folder /sys.
 Link network_link(const NcclNetwork& network, int ranks_on_host, const std::filesystem::path& sys = "/sys");
 /// Returns NVLink if an NVLink is active, otherwise PCIe. Pure.
 Link gpu_link(const BoardFacts& board);
 
 /// Returns the kernel's list of processors near the PCI device ("0000:1b:00.0", as CUDA spells it).
 std::string cpus_near(const std::string& pci_bus_id, const std::filesystem::path& sys = "/sys");
+/// Returns true if the lists have a processor in common. Pure.
+bool share_processor(const std::vector<int>& left, const std::vector<int>& right);
 /// Returns "CPUs 0-15, and its GPU is near 64-127" if `near`, a list from cpus_near(), contains no processor of `mine`;
 /// otherwise "". Pure.
 std::string distance(const std::vector<int>& mine, const std::string& near);

@@ -15,14 +15,18 @@ struct Sheet {
 };
 
 // Dense rates, for SXM boards unless the name says otherwise. Sources: NVIDIA's data sheets "H200 Tensor Core GPU",
-// "H100 Tensor Core GPU", "A100 Tensor Core GPU", "GH200 Grace Hopper Superchip", "V100 Tensor Core GPU", "Tesla P100".
+// "H100 Tensor Core GPU", "A100 Tensor Core GPU", "GH200 Grace Hopper Superchip", "V100 Tensor Core GPU", "Tesla P100",
+// "L40S"; "GB200 NVL72" and "HGX B200" (per GPU: a half of the superchip's and an eighth of the board's figures).
 // Figures that a sheet gives for sparse matrices are halved.
-constexpr std::array<Sheet, 11> kSheets{{{"GH200", 989.5, 494.5, 67, 4.0},
+constexpr std::array<Sheet, 14> kSheets{{{"GB200", 2500, 1250, 80, 8.0},
+                                         {"B200", 2250, 1125, 75, 7.7},
+                                         {"GH200", 989.5, 494.5, 67, 4.0},
                                          {"H200 NVL", 835.5, 417.5, 60, 4.8},
                                          {"H200", 989.5, 494.5, 67, 4.8},
                                          {"H100 PCIe", 756.5, 378, 51, 2.0},
                                          {"H100 NVL", 835.5, 417.5, 60, 3.9},
                                          {"H100", 989.5, 494.5, 67, 3.35},
+                                         {"L40S", 366.5, 183, 91.6, 0.864},
                                          {"A100-SXM4-80GB", 312, 156, 19.5, 2.039},
                                          {"A100 80GB PCIe", 312, 156, 19.5, 1.935},
                                          {"A100", 312, 156, 19.5, 1.555},

@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "bench/hardware/gpu_choice.h"
 #include "bench/store/host_facts.h"
 #include "bench/train/device_trainer.h"
 #include "bench/train/host_trainer.h"
@@ -34,7 +35,7 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
   std::unique_ptr<comm::DeviceCommunicator> gpus;
   try {
     list_ = gpus_->list();
-    runtime_ = gpus_->open(gpu_of_rank(topology.local_rank, list_.devices.size()));
+    runtime_ = gpus_->open(choose_gpu(*communicator, list_, affinity(), setup_.startup_deadline.from_now()));
     auto nccl = topology.size > 1 ? gpus_->load_nccl(*runtime_) : nullptr;
     gpus = comm::make_nccl(std::move(communicator), *runtime_, std::move(nccl), setup_.gpu.nccl,
                            setup_.startup_deadline.from_now());
@@ -54,16 +55,7 @@ void RankParts::open_gpu(const EngineOptions& options, std::unique_ptr<comm::Com
 }
 
 GpuDescription RankParts::gpu(const std::string& engines, const std::string& nccl_log) {
-  const gpu::Device& device = runtime_->device();
-  const BoardFacts board = board_facts(device.uuid);
-  GpuDescription gpu = describe_gpu(device, board, list_.driver_version, list_.runtime_version);
-  const comm::Topology& where = engine().topology();
-  describe_place(gpu, device, board,
-                 {.ranks_on_host = where.local_size,
-                  .nodes = where.nodes,
-                  .ranks = where.size,
-                  .cpus = affinity(),
-                  .nccl_log = nccl_log});
+  GpuDescription gpu = describe_rank(runtime_->device(), list_, engine().topology(), nccl_log);
   if (!engines.empty()) gpu["gpu.engines"] = hex64(Hasher().text(engines).value());
   return gpu;
 }

@@ -346,7 +346,11 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     trainer.start();
     if (rank.gpu != nullptr) {
       const std::string heard = session.observer.nccl_log ? session.observer.nccl_log() : std::string();
-      session.facts.gpus = gather_gpu_facts(engine, parts.gpu(rank.gpu->engines(), heard));
+      session.facts.gpus =
+          gather_gpu_facts(parts.gpu(rank.gpu->engines(), heard), [&](auto mine) { return engine.gather(mine); });
+      if (std::string caution = few_cpus(share, engine.topology().hosts); !caution.empty()) {
+        add_caution(session.facts.gpus.provenance, "few_cpus", std::move(caution));
+      }
     }
     session.facts.graphs = parts.graphs();
     session.facts.gpus.provenance.merge(session.schedule.provenance);

@@ -139,7 +139,7 @@ std::vector<RankCores> parse_all_cores(std::span<const comm::Bytes> messages) {
 CoreShare share_cores(std::span<const RankCores> ranks, std::span<const std::string> hosts, int threads) {
   HVD_ASSERT(!ranks.empty() && ranks.size() == hosts.size());
   CoreShare out;
-  double smallest = HUGE_VAL;
+  out.processors = HUGE_VAL;
   const std::vector<HostRanks> all_hosts = by_host(hosts);
   for (const HostRanks& host : all_hosts) {
     const std::map<int, int> users = users_of(ranks, host.ranks);
@@ -147,12 +147,15 @@ CoreShare share_cores(std::span<const RankCores> ranks, std::span<const std::str
       const RankCores& rank = ranks[static_cast<std::size_t>(r)];
       double share = share_of_mask(rank, users);
       if (rank.quota > 0) share = std::min(share, rank.quota / static_cast<double>(sharers(ranks, host.ranks, rank)));
-      smallest = std::min(smallest, share);
+      if (share < out.processors) {
+        out.processors = share;
+        out.smallest = r;
+      }
       if (rank.thread_limit > 0 && (out.thread_limit == 0 || rank.thread_limit < out.thread_limit))
         out.thread_limit = rank.thread_limit;
     }
   }
-  out.threads = std::max(1, static_cast<int>(std::floor(smallest + kRounding)));
+  out.threads = std::max(1, static_cast<int>(std::floor(out.processors + kRounding)));
   if (out.thread_limit > 0) out.threads = std::min(out.threads, out.thread_limit);
   if (threads > 0) out.threads = threads;
   out.spare_core = true;
@@ -165,6 +168,16 @@ CoreShare share_cores(std::span<const RankCores> ranks, std::span<const std::str
     out.ranks_at_once = std::min(out.ranks_at_once, std::max(1, static_cast<int>(available / out.threads)));
   }
   return out;
+}
+
+std::string few_cpus(const CoreShare& share, std::span<const std::string> hosts) {
+  constexpr double kThreads = 3;  // the training thread, the engine's, and NCCL's, which are busy with a network
+  if (hosts.size() < 2 || share.processors + kRounding >= kThreads) return {};
+  return fmt::format(
+      "{} has {:.3g} processor{} for the training thread, the engine's thread and NCCL's threads, which then wait for "
+      "one another: give each rank {:.0f} or more (srun --cpus-per-task, mpirun --map-by ...:PE=N)",
+      comm::rank_at(static_cast<std::size_t>(share.smallest), {hosts.begin(), hosts.end()}), share.processors,
+      share.processors == 1 ? "" : "s", kThreads);
 }
 
 std::string crowding(std::span<const RankCores> ranks, std::span<const std::string> hosts, int threads) {

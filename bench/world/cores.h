@@ -29,6 +29,8 @@ std::vector<RankCores> parse_all_cores(std::span<const comm::Bytes> messages);
 
 struct CoreShare {
   int threads = 1;              ///< compute threads of every rank: the smallest share over ranks, at least 1
+  double processors = 0;        ///< the smallest share over ranks, in processors
+  int smallest = 0;             ///< first rank that has the smallest share
   int thread_limit = 0;         ///< the smallest RankCores::thread_limit; 0: no limit
   bool spare_core = false;      ///< every host has more cores than compute threads, so a core is left for the engines
   int ranks_at_once = 1;        ///< ranks per host that can run at once, one core per thread; minimum over hosts, >= 1
@@ -40,6 +42,8 @@ struct CoreShare {
 /// `threads` > 0 is the user's choice and is returned unchanged.
 CoreShare share_cores(std::span<const RankCores> ranks, std::span<const std::string> hosts, int threads);
 
+/// Returns a caution of one line if a rank of several on GPUs has too few processors for its threads; "" if not.
+std::string few_cpus(const CoreShare& share, std::span<const std::string> hosts);
 /// Returns a caution of one line if the ranks of a host, each with `threads` threads, take turns on processors or use
 /// up a quota; "" if not.
 std::string crowding(std::span<const RankCores> ranks, std::span<const std::string> hosts, int threads);

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "bench/world/library_search.h"
-#include "engine/base/assert.h"
 
 namespace hvd::bench {
 namespace {
@@ -54,11 +53,6 @@ std::string gpu_absence(GpuBackend* backend) {
   if (backend == nullptr) return "this program computes on the CPU only";
   if (std::string absence = gpu_absence(backend->list()); !absence.empty()) return absence;
   return backend->unsupported_reason();
-}
-
-int gpu_of_rank(int local_rank, std::size_t visible) {
-  HVD_ASSERT(visible > 0);
-  return local_rank % static_cast<int>(visible);
 }
 
 }  // namespace hvd::bench

@@ -45,9 +45,4 @@ std::string gpu_absence(GpuBackend* backend);
 /// Returns in one line why the list has no GPU, or "" if it has one. Pure.
 std::string gpu_absence(const gpu::DeviceList& list);
 
-/// Returns the index of the GPU that a rank uses: its local rank modulo the number of visible GPUs, because the
-/// launcher may make only one GPU visible to each rank (CUDA_VISIBLE_DEVICES). check_gpus_and_versions() later finds
-/// ranks that share a GPU. Pure.
-int gpu_of_rank(int local_rank, std::size_t visible);
-
 }  // namespace hvd::bench

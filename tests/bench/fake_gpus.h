@@ -267,7 +267,7 @@ class FakeGpus final : public bench::GpuBackend {
     FakeOptions options;
     options.uuid = device.uuid;
     options.name = device.name;
-    options.visible = device.visible;
+    options.visible = visible_to_a_rank > 0 ? visible_to_a_rank : device.visible;
     auto runtime = std::make_unique<FakeRuntime>(world_, index, options);
     if (on_launch) runtime->on_launch = [this, index] { on_launch(index); };
     if (on_capture) runtime->on_capture = [this, index] { on_capture(index); };
@@ -301,6 +301,7 @@ class FakeGpus final : public bench::GpuBackend {
   FakeNcclOptions nccl;
   std::string missing, no_nccl;
   int broken_gpu = -1;
+  int visible_to_a_rank = 0;  ///< if not 0, the number of GPUs that a GPU says its process sees
   std::function<void(int gpu)> on_launch, on_capture;  ///< given to FakeRuntime as its callbacks of the same names
   models::CudnnOptions asked;                          ///< the options with which rank 0's step was made
   int asked_threads = 0;                               ///< the threads that may compile kernels for this step

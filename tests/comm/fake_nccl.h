@@ -4,7 +4,7 @@
 //   enqueued after this call.
 // - state() shows faults of peers.
 // - An abort ends the communicator's collectives at once, but returns only when no graph holds the communicator, as
-//   commDestroySync() of NCCL 2.18 to 2.30 does.
+//   commDestroySync() of NCCL 2.19 to 2.30 does.
 // - A message moves when its sender and its receiver have reached it. Messages of one group move side by side. Messages
 //   outside a group move one after another, so a send without its receive blocks the stream for ever.
 // A collective in a graph must come from the same capture on all ranks. Destroying a communicator that a graph still
@@ -27,7 +27,6 @@ namespace hvd::test {
 
 struct FakeNcclOptions {
   comm::nccl::Version version{.major = 2, .minor = 28, .patch = 9};
-  bool can_register = true;
   int polls_in_progress = 3;  ///< how often state() reports "in progress" before a call ends
   int turns_of_call = 0;      ///< how many turns of the world the host takes to call a collective
   bool fail_unique_id = false;
@@ -119,7 +118,6 @@ class FakeNccl final : public comm::nccl::Api {
   Result receive(Comm comm, const Arguments& what, gpu::StreamView stream) override {
     return take(comm, {Kind::kReceive, what, stream});
   }
-  [[nodiscard]] bool can_register() const override { return options_.can_register; }
   Result allocate(std::size_t bytes, void*& data) override;
   Result free(void* data) override;
   Result enroll(Comm comm, std::span<std::byte> memory, Registration& registration) override;

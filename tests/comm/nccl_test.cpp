@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/comm/nccl/rank_gpus.h"
+#include "engine/comm/nccl/trial.h"
 #include "engine/gpu/device.h"
 #include "tests/base/errors.h"
 #include "tests/base/patience.h"
@@ -142,17 +143,14 @@ TEST(Nccl, PlainMemoryStaysPlain) {
 }
 
 TEST(Nccl, WithoutRegistrationPlainMemoryDoes) {
-  FakeNcclOptions old, failing;
-  old.can_register = false;
-  old.version = failing.version = {.major = 2, .minor = 18, .patch = 3};
-  failing.fail_register_code = 2;
-  on_connected_ranks(2, {.nccl = {old, failing}}, [](GpuRank& rank, comm::DeviceCommunicator& communicator) {
+  const FakeNcclOptions failing{.fail_register_code = 2};
+  on_connected_ranks(2, {.nccl = {{}, failing}}, [](GpuRank& rank, comm::DeviceCommunicator& communicator) {
     const auto memory = communicator.device().allocate(100, soon());
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory->bytes().data()) % 4096, 0U);
     EXPECT_EQ(memory->bytes().size(), 100U);
     EXPECT_EQ(communicator.data().description(),
-              rank.rank == 0 ? "nccl 2.18.3, memory not registered (NCCL 2.18.3 has no registration)"
-                             : "nccl 2.18.3, memory not registered (ncclCommRegister: unhandled system error)");
+              rank.rank == 0 ? "nccl 2.28.9, memory registered"
+                             : "nccl 2.28.9, memory not registered (ncclCommRegister: unhandled system error)");
   });
 }
 
@@ -174,7 +172,23 @@ TEST(Nccl, TwoRanksOnOneGpuAreRefusedInOneLine) {
 TEST(Nccl, TheSameGpuOnTwoHostsIsNone) {
   const std::vector<comm::nccl::RankGpu> gpus{{"GPU-a", "GPU 0 (x)", 4, "2.28.9"}, {"GPU-a", "GPU 0 (x)", 4, "2.28.9"}};
   EXPECT_EQ(comm::nccl::shared_gpu(gpus, {"a", "b"}), "");
+  auto booted = gpus;
+  booted[0].machine = "boot 1";
+  booted[1].machine = "boot 2";
+  EXPECT_EQ(comm::nccl::shared_gpu(booted, {"a", "a"}), "") << "two machines that call themselves alike";
   expect_contains(comm::nccl::shared_gpu(gpus, {"a", "a"}), "let each rank take the GPU of its local rank");
+}
+
+TEST(Nccl, TwoContainersOnOneGpuAreRefusedWhateverTheirHostsAreCalled) {
+  const GpuOutcome outcome =
+      on_gpu_ranks(2, {.uuids = {"GPU-a", "GPU-a"}, .ranks_per_node = 1}, [](GpuRank& rank) { (void)rank.connect(); });
+  for (const std::string& error : outcome.errors) {
+    EXPECT_EQ(
+        error,
+        "invalid_argument: rank 0 (host node0) and rank 1 (host node1) were both given GPU 1 (fake), GPU-a: their "
+        "hosts are containers of one machine; NCCL needs one GPU per rank: give each container GPUs of its own "
+        "(docker run --gpus, NVIDIA_VISIBLE_DEVICES)");
+  }
 }
 
 TEST(Nccl, DifferentVersionsAreRefused) {
@@ -203,6 +217,18 @@ TEST(Nccl, AWrongSumIsFoundBeforeTraining) {
     expect_contains(error, "NCCL summed element 0 of a trial to 1.000000 instead of 0.000000");
   }
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
+}
+
+TEST(Nccl, ATrialsSumIsExactInAnyWorld) {
+  for (const std::size_t element : {0U, 1U, 6U, 1029U}) {
+    float sum = 0;
+    double exact = 0;
+    for (int rank = 0; rank < 600'000; ++rank) {
+      sum += comm::nccl::trial_value(rank, element);
+      exact += comm::nccl::trial_value(rank, element);
+    }
+    EXPECT_EQ(sum, exact) << element;
+  }
 }
 
 TEST(Nccl, ARankThatNeverComesIsWaitedForUntilTheDeadline) {
@@ -342,7 +368,7 @@ TEST(NcclLibrary, AMissingOneIsOneLine) {
   if (error.starts_with("unsupported: this build has no NCCL")) GTEST_SKIP() << "built without NCCL";
   EXPECT_EQ(error.find("unsupported: NCCL could not be loaded (there is no /nowhere/lib/libnccl.so.2, "), 0U) << error;
   expect_contains(error,
-                  "): install NCCL 2.18.1 or newer for this CUDA version, or name its folder in LD_LIBRARY_PATH or "
+                  "): install NCCL 2.19.3 or newer for this CUDA version, or name its folder in LD_LIBRARY_PATH or "
                   "HVD_NCCL_ROOT");
 }
 
@@ -350,7 +376,7 @@ TEST(NcclLibrary, OneThatIsTooOldIsRefusedWithWhatWhereAndWhatToDo) {
   const std::string error = load_error(nccl_in(HVD_OLD_NCCL));
   if (error.starts_with("unsupported: this build has no NCCL")) GTEST_SKIP() << "built without NCCL";
   EXPECT_EQ(error, "unsupported: " HVD_OLD_NCCL
-                   "/libnccl.so.2 is NCCL 2.17.1, older than 2.18.1: install NCCL 2.18.1 or newer for this CUDA "
+                   "/libnccl.so.2 is NCCL 2.18.6, older than 2.19.3: install NCCL 2.19.3 or newer for this CUDA "
                    "version, or name its folder in LD_LIBRARY_PATH or HVD_NCCL_ROOT");
 }
 
@@ -361,7 +387,7 @@ TEST(NcclLibrary, ALibraryThatIsNotNcclIsRefused) {
   const std::string error = load_error(nccl_in(root));
   std::filesystem::remove_all(root);
   if (error.starts_with("unsupported: this build has no NCCL")) GTEST_SKIP() << "built without NCCL";
-  expect_contains(error, "is NCCL 0.0.0, older than 2.18.1 or without a function that it should have");
+  expect_contains(error, "is NCCL 0.0.0, older than 2.19.3 or without a function that it should have");
 }
 
 }  // namespace

@@ -63,7 +63,12 @@ class CudaChoiceTest(FolderTest):
         return " ".join((done.stdout + done.stderr).split())
 
     def test_default_architectures_follow_the_toolkit(self) -> None:
-        for version, expected in (("12.0.140", "60;70;80;90"), ("12.9.86", "60;70;80;90"), ("13.0.88", "80;90")):
+        for version, expected in (
+            ("12.0.140", "60;70;80;90"),
+            ("12.6.85", "60;70;80;90"),
+            ("12.8.61", "60;70;80;90;100-real;120-real"),
+            ("13.0.88", "80;90;100-real;120-real"),
+        ):
             said = self.script(f'hvd_cuda_architectures(got {version})\nmessage("${{got}}")')
             self.assertEqual(said.stderr.strip(), expected, version)
 
@@ -85,7 +90,7 @@ class CudaChoiceTest(FolderTest):
     def test_what_was_installed_into_the_checkout_is_taken_and_the_users_choices_stand(self) -> None:
         mine = toolkit(self.folder / "build" / "cuda-toolkit", "13.0.88")
         (mine / "wheels.txt").touch()
-        self.assertIn("took 13.0.88 kernels= sm=80;90.", self.configure())
+        self.assertIn("took 13.0.88 kernels= sm=80;90;100-real;120-real.", self.configure())
         self.assertIn("sm=75-real.", self.configure("-DCMAKE_CUDA_ARCHITECTURES=75-real"))
         self.assertIn(f"the CUDA Toolkit in {mine}/bin has no nvcc that works", self.configure("-DHVD_WITH_CUDNN=ON"))
         other = toolkit(self.folder / "cuda-12.4", "12.4.131")
@@ -97,5 +102,5 @@ class CudaChoiceTest(FolderTest):
         self.assertIn("took 12.4.131 kernels= sm=60;70;80;90.", self.configure(f"-DCUDAToolkit_ROOT={root}"))
         shutil.rmtree(root)
         toolkit(root, "13.0.88")
-        self.assertIn("took 13.0.88 kernels= sm=80;90.", self.configure())
+        self.assertIn("took 13.0.88 kernels= sm=80;90;100-real;120-real.", self.configure())
         self.assertIn("not for CMAKE_CUDA_ARCHITECTURES=70:", self.configure("-DCMAKE_CUDA_ARCHITECTURES=70;80"))

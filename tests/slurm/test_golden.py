@@ -97,7 +97,7 @@ class GoldenTest(unittest.TestCase):
         self.assertEqual(
             lines[:5], ["module", "gcc/12.2", "openmpi/4.1 (cuda)", "/opt/hvd bench/bin/hvd_bench", "it's quoted"]
         )
-        self.assertIn("--distribution=block,Pack", lines)
+        self.assertIn("--distribution=block:block,Pack", lines)
 
 
 class SpeedTest(unittest.TestCase):

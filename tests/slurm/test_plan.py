@@ -214,9 +214,11 @@ class LaunchTest(unittest.TestCase):
     def test_srun(self) -> None:
         self.assertEqual(
             self.line("slurm-4gpu", Shape(512, 128, 4)),
-            "srun --mpi=pmix --nodes=128 --ntasks=512 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores "
-            "--gpu-bind=none",
+            "srun --mpi=pmix --nodes=128 --ntasks=512 --ntasks-per-node=4 --distribution=block:block "
+            "--cpus-per-task=16 --cpu-bind=cores --gpu-bind=none",
         )
+        self.assertIn(" --distribution=block:block,Pack ", self.line("slurm-4gpu", Shape(6, 2, 4)))
+        self.assertNotIn("--distribution", self.line("slurm", Shape(4, 1, 4)))
         self.assertNotIn("gpus-per-task", self.line("slurm-8gpu", Shape(8, 1, 8)))
         self.assertIn("--ntasks=6 --ntasks-per-node=4 --distribution=block,Pack", self.line("slurm", Shape(6, 2, 4)))
         self.assertNotIn("cpus-per-task", self.line("slurm", Shape(4, 1, 4)))

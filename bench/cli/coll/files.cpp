@@ -103,10 +103,10 @@ void write_config(JsonWriter& config, const CollOptions& options, const CollResu
   config.text("comm", result.world.comm);
   config.text("library", result.world.library);
   config.text("gpu", result.world.gpu);
-  const auto placed = result.world.numa.find("numa.of_rank");
-  config.text("numa", placed != result.world.numa.end() ? placed->second.value : std::string());
+  const auto placed = result.world.facts.find("numa.of_rank");
+  config.text("numa", placed != result.world.facts.end() ? placed->second.value : std::string());
   config.array("cautions", [&](JsonWriter& cautions) {
-    for (const std::string& caution : caution_lines(result.world.numa)) cautions.element(caution);
+    for (const std::string& caution : caution_lines(result.world.facts)) cautions.element(caution);
   });
   config.array("devices", [&](JsonWriter& devices) {
     for (std::size_t rank = 0; rank < result.world.hosts.size(); ++rank) {

@@ -99,7 +99,7 @@ std::string footer(const CollResult& result) {
   }
   const double clocks = result.world.clock_uncertainty * kMicro;
   if (clocks > 0) text += fmt::format("# Clocks of hosts      : skew may be wrong by {:.1f} us\n", clocks);
-  for (const std::string& caution : caution_lines(result.world.numa)) text += fmt::format("# {}\n", caution);
+  for (const std::string& caution : caution_lines(result.world.facts)) text += fmt::format("# {}\n", caution);
   if (result.crossovers) text += fmt::format("# Crossovers           : {}\n", crossover_text(*result.crossovers));
   if (!result.interrupted.empty()) text += fmt::format("# INCOMPLETE           : stopped by {}\n", result.interrupted);
   return text;

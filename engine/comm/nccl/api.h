@@ -31,8 +31,9 @@ struct Version {
 /// 10000 * major + 100 * minor + patch since NCCL 2.9.
 Version version_from_number(int number) noexcept;
 
-/// NCCL documents non-blocking communicators with maxCTAs since 2.17. This code was written for NCCL 2.18 and newer.
-inline constexpr Version kOldestVersion{2, 18, 1};
+/// In 2.18, an abort by another thread does not stop the thread that initialises the communicator, which then uses
+/// freed memory (ncclGroupJobAbort() takes the caller's job there; src/group.cc). 2.19.3 is the first release of 2.19.
+inline constexpr Version kOldestVersion{2, 19, 3};
 
 enum class Status : std::uint8_t { kDone, kInProgress, kFailed };
 struct Result {
@@ -86,7 +87,7 @@ class Api {
   /// Destroys `comm`. Waits until no CUDA graph holds a collective of `comm`, so destroy such graphs first.
   virtual Result destroy(Comm comm) = 0;
   /// Calls ncclCommAbort, which ends work in flight at once. The call returns only when no CUDA graph holds a
-  /// collective of `comm`, because commDestroySync() waits for the graphs even during an abort (NCCL 2.18 to 2.30).
+  /// collective of `comm`, because commDestroySync() waits for the graphs even during an abort (NCCL 2.19 to 2.30).
   virtual Result cancel(Comm comm) = 0;
 
   // NCCL takes the calls that one thread makes between begin_group() and end_group() as one group. For a non-blocking
@@ -107,8 +108,6 @@ class Api {
   virtual Result send(Comm comm, const CallArguments& what, gpu::StreamView stream) = 0;
   virtual Result receive(Comm comm, const CallArguments& what, gpu::StreamView stream) = 0;
 
-  /// Returns true if NCCL can register memory (since 2.19). If false, the next four functions must not be called.
-  [[nodiscard]] virtual bool can_register() const = 0;
   virtual Result allocate(std::size_t bytes, void*& data) = 0;
   virtual Result free(void* data) = 0;
   virtual Result enroll(Comm comm, std::span<std::byte> memory, Registration& registration) = 0;

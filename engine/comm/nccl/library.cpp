@@ -88,10 +88,6 @@ Result result_of(ncclResult_t code) {
 }
 
 bool find_all(const gpu::SharedLibrary& library, Functions& f) {
-  library.find("ncclMemAlloc", f.mem_alloc);
-  library.find("ncclMemFree", f.mem_free);
-  library.find("ncclCommRegister", f.comm_register);
-  library.find("ncclCommDeregister", f.comm_deregister);
   return library.find("ncclGetVersion", f.get_version) && library.find("ncclGetErrorString", f.get_error_string) &&
          library.find("ncclGetLastError", f.get_last_error) && library.find("ncclGetUniqueId", f.get_unique_id) &&
          library.find("ncclCommInitRankConfig", f.comm_init_rank_config) &&
@@ -101,7 +97,9 @@ bool find_all(const gpu::SharedLibrary& library, Functions& f) {
          library.find("ncclGroupEnd", f.group_end) && library.find("ncclAllReduce", f.all_reduce) &&
          library.find("ncclBroadcast", f.broadcast) && library.find("ncclReduce", f.reduce) &&
          library.find("ncclReduceScatter", f.reduce_scatter) && library.find("ncclAllGather", f.all_gather) &&
-         library.find("ncclSend", f.send) && library.find("ncclRecv", f.receive);
+         library.find("ncclSend", f.send) && library.find("ncclRecv", f.receive) &&
+         library.find("ncclMemAlloc", f.mem_alloc) && library.find("ncclMemFree", f.mem_free) &&
+         library.find("ncclCommRegister", f.comm_register) && library.find("ncclCommDeregister", f.comm_deregister);
 }
 
 class Library final : public Api {
@@ -174,10 +172,6 @@ class Library final : public Api {
     return result_of(f_.receive(what.out, what.count, native(what.dtype), what.peer, native(comm), native(stream)));
   }
 
-  [[nodiscard]] bool can_register() const override {
-    return f_.mem_alloc != nullptr && f_.mem_free != nullptr && f_.comm_register != nullptr &&
-           f_.comm_deregister != nullptr;
-  }
   Result allocate(std::size_t bytes, void*& data) override { return result_of(f_.mem_alloc(&data, bytes)); }
   Result free(void* data) override { return result_of(f_.mem_free(data)); }
   Result enroll(Comm comm, std::span<std::byte> memory, Registration& registration) override {

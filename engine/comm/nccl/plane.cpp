@@ -87,10 +87,6 @@ class Plane::Memory final : public RegisteredMemory {
 
  private:
   void take_registered(std::size_t bytes) {
-    if (!plane_.api_->can_register()) {
-      plane_.unregistered_ = plane_.no_registration();
-      return;
-    }
     void* data = nullptr;
     if (const Result result = plane_.api_->allocate(rounded_up(bytes), data); result.status != Status::kDone) {
       plane_.unregistered_ = "ncclMemAlloc: " + plane_.explain(result);
@@ -171,16 +167,11 @@ void Plane::reconnect(const NcclOptions& options, Deadline deadline) {
   unregistered_.clear();
   connect(deadline);
   if (!options_.register_memory) return;
-  if (!api_->can_register()) unregistered_ = no_registration();
   for (Memory* const memory : memory_) memory->enroll();
   wait_for_call(state(), "registering memory anew", deadline);
 }
 
 bool Plane::registers_memory() const { return !alone() && options_.register_memory && unregistered_.empty(); }
-
-std::string Plane::no_registration() const {
-  return fmt::format("NCCL {} has no registration", api_->version().text());
-}
 
 bool Plane::alone() const { return host_.topology().size == 1; }
 

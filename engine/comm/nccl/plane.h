@@ -69,7 +69,6 @@ class Plane final : public DevicePlane {
   /// A world of one rank copies its own share instead of calling NCCL.
   void copy_own_share(void* out, const void* in, std::size_t count, DataType dtype);
   UniqueId agree_on_id(Deadline deadline);
-  [[nodiscard]] std::string no_registration() const;
   /// Waits while the call that returned `result` is in progress. Errors: those of make_nccl() for a failure or a passed
   /// deadline, naming `what`; interrupted after abort().
   void wait_for_call(Result result, const std::string& what, Deadline deadline);

@@ -13,7 +13,7 @@
 namespace hvd::comm::nccl {
 
 Bytes RankGpu::to_bytes() const {
-  const std::string text = fmt::format("{}\n{}\n{}\n{}\n", gpu_uuid, gpu_label, visible_gpus, version);
+  const std::string text = fmt::format("{}\n{}\n{}\n{}\n{}\n", gpu_uuid, gpu_label, visible_gpus, version, machine);
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
 }
@@ -26,7 +26,7 @@ RankGpu RankGpu::parse(const Bytes& bytes) {
     text.erase(0, end + 1);
   }
   RankGpu gpu;
-  constexpr std::size_t kLines = 4;
+  constexpr std::size_t kLines = 5;
   if (lines.size() == kLines) {
     const std::string& number = lines[2];
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), gpu.visible_gpus);
@@ -34,6 +34,7 @@ RankGpu RankGpu::parse(const Bytes& bytes) {
       gpu.gpu_uuid = lines[0];
       gpu.gpu_label = lines[1];
       gpu.version = lines[3];
+      gpu.machine = lines[4];
       return gpu;
     }
   }
@@ -41,11 +42,18 @@ RankGpu RankGpu::parse(const Bytes& bytes) {
 }
 
 std::string shared_gpu(const std::vector<RankGpu>& gpus, const std::vector<std::string>& hosts) {
-  std::map<std::pair<std::string, std::string>, std::size_t> first;  // (host, GPU) -> its first rank
+  std::map<std::pair<std::string, std::string>, std::size_t> first;  // (machine, GPU) -> its first rank
   for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
-    const auto [found, fresh] = first.emplace(std::pair(hosts.at(rank), gpus[rank].gpu_uuid), rank);
-    if (fresh) continue;
     const RankGpu& gpu = gpus[rank];
+    const std::string& machine = gpu.machine.empty() ? hosts.at(rank) : gpu.machine;
+    const auto [found, fresh] = first.emplace(std::pair(machine, gpu.gpu_uuid), rank);
+    if (fresh) continue;
+    if (hosts[rank] != hosts[found->second]) {
+      return fmt::format(
+          "{} and {} were both given {}, {}: their hosts are containers of one machine; NCCL needs one GPU per rank: "
+          "give each container GPUs of its own (docker run --gpus, NVIDIA_VISIBLE_DEVICES)",
+          rank_at(found->second, hosts), rank_at(rank, hosts), gpu.gpu_label, gpu.gpu_uuid);
+    }
     const auto here = std::count(hosts.begin(), hosts.end(), hosts[rank]);
     const std::string text = fmt::format(
         "{} and {} were both given {}, {}: {} ranks run on this host, and rank {} sees {} {}; NCCL needs one GPU per "

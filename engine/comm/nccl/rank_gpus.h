@@ -15,6 +15,8 @@ struct RankGpu {
   std::string gpu_label;  ///< "GPU 0 (NVIDIA H200)"
   int visible_gpus = 0;   ///< number of GPUs that this process can see
   std::string version;    ///< NCCL's version
+  /// Names the running kernel, so containers of one machine have the same name; empty: unknown, the host's name counts.
+  std::string machine = {};
 
   [[nodiscard]] Bytes to_bytes() const;
   /// Errors: mismatch if to_bytes() did not write `bytes`.

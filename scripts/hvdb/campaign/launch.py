@@ -18,8 +18,11 @@ def command(site: Site, shape: Shape) -> list[str]:
 def _srun(site: Site, shape: Shape) -> list[str]:
     words = [*site.launch.command, f"--nodes={shape.nodes}", f"--ntasks={shape.ranks}"]
     words.append(f"--ntasks-per-node={shape.ranks_per_node}")
-    if shape.ragged:
-        words.append("--distribution=block,Pack")  # fills node after node; the last node gets the remaining ranks
+    # "block" fills node after node. The second "block" fills socket after socket, in which order GPUs are numbered;
+    # Slurm's default deals ranks to the sockets in turn. "Pack" leaves the remaining ranks to the last node.
+    distribution = "block:block" if site.node.gpus else "block"
+    if site.node.gpus or shape.ragged:
+        words.append(f"--distribution={distribution}{',Pack' if shape.ragged else ''}")
     if site.launch.cores_per_rank:
         # Since Slurm 22.05, srun does not inherit --cpus-per-task from the job.
         words.append(f"--cpus-per-task={site.launch.cores_per_rank}")

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -209,6 +210,21 @@ TEST(Json, PythonReadsIt) {
   EXPECT_EQ(std::system(("/usr/bin/python3 " + script + " " + file).c_str()), 0);
   std::filesystem::remove(file);
   std::filesystem::remove(script);
+}
+
+TEST(Json, IsAllThatStandardOutputGetsWhateverLibrariesPrint) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  std::printf("before\n");
+  {
+    Console console({.results_only = true});
+    std::printf("NCCL INFO Using network IB\n");
+    console.print("{}\n");
+    std::printf("NCCL INFO later\n");
+  }
+  std::printf("after\n");
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "before\n{}\nafter\n");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "NCCL INFO Using network IB\nNCCL INFO later\n");
 }
 
 TEST(Json, NothingMeasured) { EXPECT_TRUE(contains(json_report({}, {}), "\"total_images_per_second\": null")); }

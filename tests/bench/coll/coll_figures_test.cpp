@@ -207,8 +207,8 @@ Measured measured(const std::vector<std::optional<std::uint64_t>>& wrong, const 
   world.ranks = 2;
   world.comm = "loopback";
   world.hosts = {"a", "a\"b"};
-  world.numa["numa.of_rank"] = {"node 0: ranks 0-1", false};
-  add_caution(world.numa, "test", "of a test");
+  world.facts["numa.of_rank"] = {"node 0: ranks 0-1", false};
+  add_caution(world.facts, "test", "of a test");
   all.result.world = world;
   all.result.cells = results_of(all.cells, schedule, wrong, world, std::nullopt, interrupted);
   all.result.variants = {"algorithm=ring", "algorithm=shm"};

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "bench/coll/record.h"
 #include "bench/coll/session.h"
+#include "bench/world/cores.h"
 #include "engine/base/error.h"
 #include "tests/base/patience.h"
 #include "tests/bench/fake_gpus.h"
@@ -68,6 +70,23 @@ TEST(CollOnGpus, EveryCollectiveIsMeasuredAndRight) {
     }
     EXPECT_EQ(gpus.violations(), std::vector<std::string>{});
   }
+}
+
+TEST(CollOnGpus, FactsOfAllRanksAreGatheredAsInTraining) {
+  test::FakeGpus gpus(2);
+  gpus.visible_to_a_rank = 1;
+  CollObserver observer;
+  observer.nccl_log = [] { return std::string("h:1:2 [0] NCCL INFO Using network Socket\n"); };
+  const CollOptions options = on_threads(2, quick());
+  const CollResult result = run_coll(options, observer, &gpus);
+  const Provenance facts = launch_facts(options, result);
+  EXPECT_EQ(facts.at("gpu.name").value, "Fake H200");
+  EXPECT_EQ(facts.at("gpu.uuid").value, "GPU-fake-0; GPU-fake-1");
+  EXPECT_EQ(facts.at("nccl.network").value, "Socket");
+  EXPECT_EQ(facts.at("caution.one_visible_gpu").value.find("rank 0 and 1 more sees one GPU though 2 ranks run"), 0U);
+  const std::vector<RankCores> cores(2, rank_cores());
+  const std::vector<std::string>& hosts = result.world.hosts;
+  EXPECT_EQ(facts.contains("caution.few_cpus"), !few_cpus(share_cores(cores, hosts, 1), hosts).empty());
 }
 
 TEST(CollOnGpus, ALostRankEndsTheSessionOnAllRanks) {

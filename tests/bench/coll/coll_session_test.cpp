@@ -62,8 +62,8 @@ TEST(CollSession, EveryCollectiveIsMeasuredAndRight) {
     EXPECT_EQ(result.exit_code(), 0);
     EXPECT_TRUE(result.interrupted.empty());
     const std::string all = ranks == 1 ? ": rank 0" : ": ranks 0-" + std::to_string(ranks - 1);
-    const auto placed = result.world.numa.find("numa.of_rank");
-    EXPECT_TRUE(placed == result.world.numa.end() || placed->second.value.ends_with(all)) << placed->second.value;
+    const auto placed = result.world.facts.find("numa.of_rank");
+    EXPECT_TRUE(placed == result.world.facts.end() || placed->second.value.ends_with(all)) << placed->second.value;
   }
 }
 

@@ -37,7 +37,19 @@ TEST(NcclNetwork, IsReadFromTheLog) {
   EXPECT_EQ(infiniband.text(), "IB (mlx5_0:1/IB, mlx5_1:1/RoCE)");
   EXPECT_EQ(infiniband.paths_text(), "NET/IB/0/GDRDMA; P2P/CUMEM/read");
   EXPECT_EQ(parse_nccl_log(kSockets).text(), "Socket (eth0, eth1)");
-  EXPECT_EQ(parse_nccl_log("b:1:2 [0] NCCL INFO Using network AWS Libfabric\n").text(), "AWS");
+}
+
+TEST(NcclNetwork, OfAPluginHasItsWholeNameAndItsAdapters) {
+  const NcclNetwork aws = parse_nccl_log(
+      "b:1:2 [0] NCCL INFO NET/OFI Selected Provider is efa (found 4 nics)\n"
+      "b:1:2 [0] NCCL INFO Using network AWS Libfabric\r\n"
+      "b:1:2 [0] NCCL INFO Channel 00/0 : 7[7] -> 8[0] [receive] via NET/AWS Libfabric/0/GDRDMA\n");
+  EXPECT_EQ(aws.text(), "AWS Libfabric");
+  EXPECT_EQ(aws.paths_text(), "NET/AWS Libfabric/0/GDRDMA");
+  const NcclNetwork sharp = parse_nccl_log(
+      "b:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB/SHARP [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
+      "b:1:2 [0] NCCL INFO Using network IBext_v8\n");
+  EXPECT_EQ(sharp.text(), "IBext_v8 (mlx5_0:1/IB/SHARP, mlx5_1:1/IB)");
 }
 
 TEST(NcclNetwork, IsUnknownWhereTheLogDoesNotSay) {
@@ -75,6 +87,11 @@ TEST_F(Sys, LinksAreThoseOfTheAdapters) {
   EXPECT_EQ(network_link(parse_nccl_log(kSockets), 4, root_).gigabytes_per_second, 0);
   put("class/net/eth1/speed", "10000");
   EXPECT_DOUBLE_EQ(network_link(parse_nccl_log(kSockets), 4, root_).gigabytes_per_second, 4.375);
+  EXPECT_DOUBLE_EQ(network_link({.name = "AWS Libfabric", .adapters = {}, .paths = {}}, 4, root_).gigabytes_per_second,
+                   75)
+      << "a plugin that lists none: all adapters of the host";
+  EXPECT_EQ(network_link({.name = "AWS Libfabric", .adapters = {}, .paths = {}}, 4, "/no").gigabytes_per_second, 0);
+  EXPECT_EQ(network_link({}, 4, root_).gigabytes_per_second, 0) << "nothing is known of the network";
   EXPECT_EQ(network_link({.name = "Socket", .adapters = {"../../etc"}, .paths = {}}, 4, root_).gigabytes_per_second, 0);
 }
 
@@ -131,7 +148,7 @@ TEST_F(Sys, PlaceOfARankIsJudged) {
   EXPECT_EQ(
       facts.provenance.at("caution.gpu_far_from_cpus").value,
       "rank 1 and 1 more may run on CPUs 0-1, and its GPU is near 64-127: bind ranks to the processors near their "
-      "GPUs (srun --cpu-bind, mpirun --map-by)");
+      "GPUs (srun --distribution=block:block --cpu-bind=cores, mpirun --map-by)");
   EXPECT_EQ(facts.provenance.at("caution.one_visible_gpu")
                 .value.find("rank 1 and 1 more sees one GPU though 4 ranks run on its host: NCCL may lose NVLink"),
             0U);

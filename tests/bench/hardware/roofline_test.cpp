@@ -48,6 +48,10 @@ TEST(Roofline, KnowsTheGpusOfTheDataSheets) {
   EXPECT_DOUBLE_EQ(published_rates("NVIDIA GH200 480GB", DataType::kF16, false)->bytes, 4.0e12);
   EXPECT_DOUBLE_EQ(published_rates("NVIDIA A100-SXM4-80GB", DataType::kF32, true)->flops, 156e12);
   EXPECT_DOUBLE_EQ(published_rates("NVIDIA A100-SXM4-40GB", DataType::kF32, false)->bytes, 1.555e12);
+  EXPECT_DOUBLE_EQ(published_rates("NVIDIA GB200", DataType::kBF16, false)->flops, 2500e12);
+  EXPECT_DOUBLE_EQ(published_rates("NVIDIA B200", DataType::kF32, true)->flops, 1125e12);
+  EXPECT_DOUBLE_EQ(published_rates("NVIDIA L40S", DataType::kF32, false)->bytes, 0.864e12);
+  EXPECT_FALSE(published_rates("NVIDIA L40", DataType::kF32, false)) << "half of an L40S's matrix rates";
   EXPECT_FALSE(published_rates("Tesla V100-SXM2-16GB", DataType::kBF16, false));  // a V100 has no bf16
   EXPECT_FALSE(published_rates("NVIDIA GeForce 9", DataType::kF32, false));
 }

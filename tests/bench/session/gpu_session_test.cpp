@@ -12,6 +12,7 @@
 #include "bench/cli/report.h"
 #include "bench/session/message.h"
 #include "bench/session/session.h"
+#include "bench/world/cores.h"
 #include "models/replay/replay.h"
 #include "tests/bench/session/gpu_sessions.h"
 
@@ -94,6 +95,10 @@ TEST(GpuSession, SaysWhichNetworkNcclChoseAndWhereARankIsWrong) {
   EXPECT_EQ(fact(result.runs.at(0), "nccl.network"), "Socket");
   EXPECT_EQ(std::count(result.notes.begin(), result.notes.end(), "NCCL's network: Socket"), 1);
   EXPECT_EQ(fact(result.runs.at(0), "caution.one_visible_gpu"), "");
+  const std::vector<std::string> hosts(2, "node0");
+  EXPECT_EQ(fact(result.runs.at(0), "caution.few_cpus"),
+            few_cpus(share_cores(std::vector(2, rank_cores()), hosts, 0), hosts))
+      << "as this machine is";
   EXPECT_EQ(fact(good_run(gpu_options(2), gpus).runs.at(0), "nccl.network"), "unknown");
 }
 

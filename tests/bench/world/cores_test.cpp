@@ -34,6 +34,22 @@ TEST(Cores, SharedByAllRanksOfAHost) {
   EXPECT_TRUE(share_cores(all, Hosts{"a", "a"}, 4).oversubscribed);
 }
 
+TEST(Cores, ARankOfSeveralOnGpusNeedsThreeProcessors) {
+  const auto judge = [](const std::vector<RankCores>& all, const Hosts& hosts) {
+    return few_cpus(share_cores(all, hosts, 8), hosts);
+  };
+  const Hosts pair{"a", "b"};
+  EXPECT_EQ(judge(ranks({{0, 1, 2}, {0, 1, 2, 3}}), pair), "");
+  EXPECT_EQ(judge(ranks({{0}}), {"a"}), "") << "without peers there is no NCCL";
+  EXPECT_EQ(judge(ranks({{0, 1, 2}, {5}}), pair),
+            "rank 1 (host b) has 1 processor for the training thread, the engine's thread and NCCL's threads, which "
+            "then wait for one another: give each rank 3 or more (srun --cpus-per-task, mpirun --map-by ...:PE=N)");
+  EXPECT_THAT(judge(ranks({{0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2, 3}}), {"a", "a", "b"}),
+              HasSubstr("rank 0 (host a) has 2 processors for"))
+      << "two ranks share four";
+  EXPECT_THAT(judge(limited(2, 2.5), pair), HasSubstr("rank 0 (host a) has 2.5 processors for")) << "a quota";
+}
+
 TEST(Cores, BoundRanksKeepTheirOwn) {
   const auto all = ranks({{0, 1}, {2, 3, 4}});
   EXPECT_EQ(share_cores(all, Hosts{"a", "a"}, 0).threads, 2) << "the smallest share";

@@ -144,11 +144,5 @@ TEST(GpuChoice, ShardedIsForHostMemoryInFp32) {
   refused(options, &some, "--record-replay");
 }
 
-TEST(GpuChoice, RanksTakeTheGpuOfTheirLocalRankOrWhatTheyWereLeft) {
-  EXPECT_EQ(gpu_of_rank(3, 8), 3);
-  EXPECT_EQ(gpu_of_rank(3, 1), 0) << "bound by CUDA_VISIBLE_DEVICES";
-  EXPECT_EQ(gpu_of_rank(3, 2), 1) << "bound to half of them";
-}
-
 }  // namespace
 }  // namespace hvd::bench::gpu_choice_test

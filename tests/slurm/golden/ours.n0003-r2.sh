@@ -49,9 +49,9 @@ set_up() {
 
 launcher_for() {  # RANKS
   case $1 in
-    1) launcher=(srun --mpi=pmix --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none) ;;
-    3) launcher=(srun --mpi=pmix --nodes=1 --ntasks=3 --ntasks-per-node=3 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none) ;;
-    8) launcher=(srun --mpi=pmix --nodes=3 --ntasks=8 --ntasks-per-node=3 --distribution=block,Pack --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none) ;;
+    1) launcher=(srun --mpi=pmix --nodes=1 --ntasks=1 --ntasks-per-node=1 --distribution=block:block --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none) ;;
+    3) launcher=(srun --mpi=pmix --nodes=1 --ntasks=3 --ntasks-per-node=3 --distribution=block:block --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none) ;;
+    8) launcher=(srun --mpi=pmix --nodes=3 --ntasks=8 --ntasks-per-node=3 --distribution=block:block,Pack --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none) ;;
   esac
 }
 

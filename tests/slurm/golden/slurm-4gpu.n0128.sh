@@ -40,9 +40,9 @@ set_up() {
 
 launcher_for() {  # RANKS
   case $1 in
-    1) launcher=(srun --mpi=pmix --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none) ;;
-    4) launcher=(srun --mpi=pmix --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none) ;;
-    512) launcher=(srun --mpi=pmix --nodes=128 --ntasks=512 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none) ;;
+    1) launcher=(srun --mpi=pmix --nodes=1 --ntasks=1 --ntasks-per-node=1 --distribution=block:block --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none) ;;
+    4) launcher=(srun --mpi=pmix --nodes=1 --ntasks=4 --ntasks-per-node=4 --distribution=block:block --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none) ;;
+    512) launcher=(srun --mpi=pmix --nodes=128 --ntasks=512 --ntasks-per-node=4 --distribution=block:block --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none) ;;
   esac
 }
 
