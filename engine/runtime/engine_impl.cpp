@@ -60,7 +60,11 @@ Engine::Impl::Impl(std::unique_ptr<comm::Communicator> communicator, const Engin
       exceptions_at_birth_(std::uncaught_exceptions()) {
   if (solo()) return;
   try {
-    thread_ = start_quiet_thread([this] { run(); });
+    thread_.thread = start_quiet_thread([this] {
+      run();
+      thread_.over.count_down();
+      thread_.may_end.wait();
+    });
   } catch (const std::exception& error) {  // the system cannot start another thread
     communicator_->control().abort(fmt::format("{}{}{}", here(), comm::kGaveUp, error.what()));
     throw;
@@ -68,7 +72,7 @@ Engine::Impl::Impl(std::unique_ptr<comm::Communicator> communicator, const Engin
 }
 
 Engine::Impl::~Impl() {
-  if (thread_.joinable()) {
+  if (thread_.thread.joinable()) {
     // Peers may wait for this rank. The abort ends their waits before the deadline.
     if (std::uncaught_exceptions() > exceptions_at_birth_) {
       abort("it ends because of its own error");
@@ -80,7 +84,7 @@ Engine::Impl::~Impl() {
       stopping_ = true;
     }
     work_.notify_one();
-    thread_.join();
+    thread_.over.wait();
   }
   // Wait for the remaining work of the data plane, because it uses memory that this engine frees.
   if (failed_.load()) communicator_->data().abandon();

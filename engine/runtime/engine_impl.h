@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <optional>
 #include <string>
@@ -74,6 +75,19 @@ class Engine::Impl {
   void reduce_shares(const core::Bucket& bucket);
   [[nodiscard]] bool solo() const noexcept { return size_ == 1; }
 
+  /// The engine's thread. It does nothing after `over`, but ends only after the communicator: NCCL 2.23 to 2.25 keeps
+  /// the state of a call in memory of the thread that called, and reads it when the communicator is destroyed.
+  struct EngineThread {
+    ~EngineThread() {
+      if (!thread.joinable()) return;
+      may_end.count_down();
+      thread.join();
+    }
+    std::latch over{1}, may_end{1};
+    std::thread thread;
+  };
+
+  EngineThread thread_;  // the first member, because it is destroyed last
   const std::unique_ptr<comm::Communicator> communicator_;
   EngineOptions options_;  // only the thread uses `deadline`
   const int size_;
@@ -174,7 +188,6 @@ class Engine::Impl {
   std::vector<std::unique_ptr<comm::RegisteredMemory>> memory_;
 
   const int exceptions_at_birth_;
-  std::thread thread_;  // the last member, because the thread uses all members above
 };
 
 }  // namespace hvd

@@ -144,6 +144,7 @@ Result FakeNccl::finalize(Comm comm) {
   if (member == nullptr) return failed(kInvalidUsage);
   hub_.note("finalize " + std::to_string(member->rank));
   const MutexLock member_lock(member->mutex);
+  if (member->caller.expired()) hub_.world().report("the thread of the last call ended before the communicator");
   member->in_progress = options_.polls_in_progress;
   return {.status = Status::kInProgress, .code = kInProgress};
 }
@@ -188,7 +189,9 @@ Result FakeNccl::take(Comm comm, const Call& call) {
     return failed(kInvalidArgument);
   }
   for (int turn = 0; turn < options_.turns_of_call; ++turn) hub_.world().advance();
+  thread_local const auto caller = std::make_shared<int>();
   const MutexLock member_lock(member->mutex);
+  member->caller = caller;
   if (!member->joined || member->in_progress > 0 || !member->late.empty()) {
     hub_.world().report(std::string(name_of(call.kind)) + ": called while an earlier call is in progress");
     return failed(kInvalidUsage);

@@ -3,6 +3,9 @@
 // - A communicator is non-blocking: a call may be in progress for a while. Collectives that are called meanwhile are
 //   enqueued after this call.
 // - state() shows faults of peers.
+// - The state of a call lies in memory of the thread that called (NCCL 2.23 to 2.25), so this thread must live until
+// the
+//   communicator is finalised.
 // - An abort ends the communicator's collectives at once, but returns only when no graph holds the communicator, as
 //   commDestroySync() of NCCL 2.19 to 2.30 does.
 // - A message moves when its sender and its receiver have reached it. Messages of one group move side by side. Messages

@@ -60,6 +60,7 @@ struct FakeNccl::Member {
   std::uint64_t captures = 0;                                   // number of captured collectives
   std::map<std::pair<bool, int>, std::uint64_t> captured_ends;  // [sent, peer] number of captured messages
   int registrations = 0;
+  std::weak_ptr<int> caller HVD_GUARDED_BY(mutex);  // expires when the thread of the last call ends
 };
 
 }  // namespace hvd::test
