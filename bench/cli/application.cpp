@@ -30,19 +30,19 @@ int Application::run() {
   switch (line.command) {
     case Command::kPrint: {
       if (launch_.rank != 0) return 0;
-      Console(Console::Settings{}).print(line.text);
+      Console(Console::Settings{}).answer(line.text);
       return 0;
     }
     case Command::kDoctor: {
       std::ostringstream text;
       const int code = print_findings(examine(line.options.db_file, start_), launch_, text);
-      Console(Console::Settings{}).print(text.str());
+      Console(Console::Settings{}).answer(text.str());
       return code;
     }
     case Command::kStored: {
       std::ostringstream text;
       const int code = print_stored_labels(stored_labels(line.label, line.files), text);
-      Console(Console::Settings{}).print(text.str());
+      Console(Console::Settings{}).answer(text.str());
       return code;
     }
     case Command::kColl: return coll(std::move(line.coll.options));

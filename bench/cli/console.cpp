@@ -19,14 +19,18 @@ using Steady = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kTerminalInterval(200);
 constexpr std::chrono::seconds kLogInterval(30);
 
-/// Returns false, and sets errno, if the text cannot be written.
-bool put(int descriptor, std::string_view text) noexcept {
+/// Returns 0, or the error's number (errno) if the text cannot be written.
+int put(int descriptor, std::string_view text) noexcept {
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor, text.data(), text.size());
-    if (written < 0 && errno != EINTR) return false;
+    if (written < 0 && errno != EINTR) return errno;
     if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
   }
-  return true;
+  return 0;
+}
+
+void require_written(int error) {
+  if (error != 0) throw Error(Errc::kIo, fmt::format("standard output cannot be written ({})", std::strerror(error)));
 }
 
 /// Makes standard output another name of what `descriptor` is.
@@ -130,9 +134,12 @@ void Console::show(const Progress& progress) {
 
 void Console::print(std::string_view text) {
   clear_line();
-  if (!put(results_, layout(text))) {
-    throw Error(Errc::kIo, fmt::format("standard output cannot be written ({})", std::strerror(errno)));
-  }
+  require_written(put(results_, layout(text)));
+}
+
+void Console::answer(std::string_view text) {
+  const int error = put(results_, layout(text));
+  require_written(error == EPIPE ? 0 : error);
 }
 
 void Console::warn(std::string_view text) {

@@ -32,6 +32,9 @@ class Console {
   void show(const Progress& progress);
   /// Prints on standard output. Errors: io if the text cannot be written.
   void print(std::string_view text);
+  /// Prints the answer to a question such as --help. Errors: those of print(), but a closed pipe is none: head and less
+  /// close it when they have read enough.
+  void answer(std::string_view text);
   void warn(std::string_view text);
 
  private:

@@ -1,9 +1,24 @@
 """Tests the command line: help, bad input, and printed output."""
 
 import json
+import os
+import subprocess
 import unittest
 
-from program import MPIRUN, NETWORK, PROGRAM, TINY, TRAINING, ProgramTest, execute, mpirun, needs_mpi, run
+from program import (
+    HANG,
+    MPIRUN,
+    NETWORK,
+    PROGRAM,
+    TINY,
+    TRAINING,
+    ProgramTest,
+    environment,
+    execute,
+    mpirun,
+    needs_mpi,
+    run,
+)
 
 # A training that is as short as can be.
 ONE_STEP = [*TRAINING, "--num-warmup-batches", "0", "--num-iters", "1"]
@@ -18,6 +33,25 @@ class Help(ProgramTest):
     def test_version(self) -> None:
         result = run("--version").ended_with(0)
         self.assertRegex(result.out, r"\Ahvd_bench \d+\.\d+\.\d+ \(commit ([0-9a-f]{10}|unknown)[ a-z,]*\)\n\Z")
+
+    def test_a_reader_may_close_the_pipe(self) -> None:
+        for question in (["--help"], ["coll", "--help"], ["--version"], ["doctor", "--db", str(self.db)]):
+            reader, writer = os.pipe()
+            os.close(reader)
+            done = subprocess.run(
+                [PROGRAM, *question],
+                stdout=writer,
+                stderr=subprocess.PIPE,
+                env=environment(),
+                timeout=HANG,
+                check=False,
+            )
+            os.close(writer)
+            self.assertEqual((done.returncode, done.stderr), (0, b""), question)
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([PROGRAM, "--help"], stdout=full, stderr=subprocess.PIPE, timeout=HANG, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(b"standard output cannot be written (No space left on device)", done.stderr)
 
     def test_doctor(self) -> None:
         result = run("doctor", "--db", str(self.db)).ended_with(0)
