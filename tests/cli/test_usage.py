@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import unittest
 
@@ -48,7 +49,7 @@ class Help(ProgramTest):
             )
             os.close(writer)
             self.assertEqual((done.returncode, done.stderr), (0, b""), question)
-        with open("/dev/full", "w") as full:
+        with pathlib.Path("/dev/full").open("w") as full:
             done = subprocess.run([PROGRAM, "--help"], stdout=full, stderr=subprocess.PIPE, timeout=HANG, check=False)
         self.assertEqual(done.returncode, 2)
         self.assertIn(b"standard output cannot be written (No space left on device)", done.stderr)
