@@ -217,9 +217,8 @@ void Engine::Impl::idle() {
   if (sleep(Clock::now() + (watchdog_ != nullptr ? kLookInterval : kAnswerInterval), WakeFor::kAnything)) return;
   collect();  // a step may have begun without a ready gradient; status() must report the step
   communicator_->control().answer_roll_call(status());
-  if (watchdog_ == nullptr) return;
-  communicator_->control().throw_if_aborted();
-  watchdog_->look();
+  communicator_->control().look_for_dead();
+  if (watchdog_ != nullptr) watchdog_->look();
 }
 
 bool Engine::Impl::sleep(Clock::time_point until, WakeFor what) {

@@ -204,6 +204,12 @@ TEST(Nccl, AWrongSumIsFoundBeforeTraining) {
   EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
+/// Takes part in start-up until the id is broadcast, but never joins NCCL's communicator.
+void take_part_until_init(GpuRank& rank) {
+  comm::nccl::check_gpus_and_versions(*rank.host, {"GPU-x", "GPU 1 (fake)", 1, "2.28.9"}, false, soon());
+  (void)rank.host->control().broadcast({}, 0, soon());
+}
+
 TEST(Nccl, ARankThatNeverComesIsWaitedForUntilTheDeadline) {
   const auto begin = Clock::now();
   const GpuOutcome outcome = on_gpu_ranks(2, {.deadline = 300ms}, [&](GpuRank& rank) {
@@ -211,9 +217,7 @@ TEST(Nccl, ARankThatNeverComesIsWaitedForUntilTheDeadline) {
       (void)rank.connect();
       return;
     }
-    // Rank 1 takes part until the id is broadcast, then hangs.
-    comm::nccl::check_gpus_and_versions(*rank.host, {"GPU-x", "GPU 1 (fake)", 1, "2.28.9"}, false, Deadline::after(5s));
-    (void)rank.host->control().broadcast({}, 0, Deadline::after(5s));
+    take_part_until_init(rank);
     std::this_thread::sleep_for(700ms);
   });
   EXPECT_LT(Clock::now() - begin, kAtOnce);
@@ -224,6 +228,52 @@ TEST(Nccl, ARankThatNeverComesIsWaitedForUntilTheDeadline) {
       << outcome.text();
   EXPECT_NE(outcome.errors[0].find("or raise the deadline"), std::string::npos) << outcome.text();
   EXPECT_EQ(outcome.log, std::vector<std::string>{"abort 0"});
+}
+
+TEST(Nccl, ARankThatDiesWhileNcclStartsIsNoticedLongBeforeTheDeadline) {
+  KillableWorld world(2);
+  const auto begin = Clock::now();
+  const GpuOutcome outcome = on_gpu_ranks(2, {.world = &world, .deadline = kNever}, [&](GpuRank& rank) {
+    if (rank.rank == 0) {
+      (void)rank.connect();
+      return;
+    }
+    take_part_until_init(rank);
+    world.kill(1);
+  });
+  EXPECT_LT(Clock::now() - begin, kAtOnce);
+  expect_contains(outcome.errors[0], "peer_lost: rank 1 (host node0) is lost: its process ");
+}
+
+// NCCL does not show the loss of a rank on the same host: the reduction just never ends.
+TEST(Nccl, ARankThatDiesInAReductionIsNoticedLongBeforeTheDeadline) {
+  KillableWorld world(2);
+  const auto begin = Clock::now();
+  const GpuOutcome outcome = on_gpu_ranks(2, {.world = &world}, [&](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    comm::DevicePlane& plane = communicator->device();
+    const auto memory = plane.allocate(64, soon());
+    communicator->control().barrier(soon());
+    if (rank.rank == 1) {
+      world.kill(1);
+      while (error_of([&] {
+               communicator->control().throw_if_aborted();
+               return 0;
+             }).empty()) {
+        std::this_thread::sleep_for(1ms);
+      }
+      return;
+    }
+    plane.all_reduce(memory->bytes().data(), 16, DataType::kF32, ReduceOp::kSum, soon());
+    try {
+      plane.complete("bucket 0", soon());
+    } catch (const Error& error) {
+      communicator->control().abort(error.what());  // as the engine does
+      throw;
+    }
+  });
+  EXPECT_LT(Clock::now() - begin, kAtOnce);
+  expect_contains(outcome.errors[0], "peer_lost: rank 1 (host node0) is lost: its process ");
 }
 
 TEST(Nccl, ALostPeerEndsTheWaitAndAbortEndsTheWork) {
@@ -255,19 +305,26 @@ TEST(Nccl, ALostPeerEndsTheWaitAndAbortEndsTheWork) {
 }
 
 TEST(Nccl, APeersReasonIsHeardInsteadOfADeadline) {
-  const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
-    const auto communicator = rank.connect();
-    if (rank.rank == 1) {
-      communicator->control().abort("rank 1 (host node0) gave up: the disk is full");
-      return;
-    }
-    const auto memory = communicator->device().allocate(64, soon());
-    communicator->device().all_reduce(memory->bytes().data(), 16, DataType::kF32, ReduceOp::kSum, soon());
-    communicator->device().complete("bucket 0", soon());
-  });
-  EXPECT_NE(outcome.errors[0].find("the disk is full"), std::string::npos) << outcome.text();
-  // Rank 0 frees its memory while its reduction waits for ever. Aborting the communicator ends the reduction.
-  EXPECT_GT(logged(outcome, "abort 0"), 0) << outcome.text();
+  const FakeNcclOptions fast{.polls_in_progress = 0};  // only complete() waits
+  for (const int ranks_per_node : {2, 1}) {
+    GpuWorldOptions options;
+    options.nccl = {fast, fast};
+    options.ranks_per_node = ranks_per_node;
+    const GpuOutcome outcome = on_gpu_ranks(2, options, [](GpuRank& rank) {
+      const auto communicator = rank.connect();
+      const auto memory = communicator->device().allocate(64, soon());
+      communicator->control().barrier(soon());
+      if (rank.rank == 1) {
+        communicator->control().abort("rank 1 (host node0) gave up: the disk is full");
+        return;
+      }
+      communicator->device().all_reduce(memory->bytes().data(), 16, DataType::kF32, ReduceOp::kSum, soon());
+      communicator->device().complete("bucket 0", soon());
+    });
+    EXPECT_NE(outcome.errors[0].find("the disk is full"), std::string::npos) << outcome.text();
+    // Rank 0 frees its memory while its reduction waits for ever. Aborting the communicator ends the reduction.
+    EXPECT_GT(logged(outcome, "abort 0"), 0) << outcome.text();
+  }
 }
 
 TEST(FakeNccl, NoticesACommunicatorThatGoesBeforeItsGraph) {

@@ -9,6 +9,7 @@
 
 #include "tests/base/errors.h"
 #include "tests/base/patience.h"
+#include "tests/comm/killable_world.h"
 #include "tests/runtime/ranks.h"
 
 namespace hvd::watchdog_test {
@@ -89,6 +90,24 @@ TEST(Watchdog, EndsAllEnginesAndHearsOfItOnce) {
   EXPECT_EQ(errors[0], "peer_lost: rank 1 (host node0) gave up: the work outside hangs");
   EXPECT_EQ(watchdogs[1].failures, std::vector<std::string>{"the work outside hangs"});
   EXPECT_EQ(watchdogs[0].failures, std::vector<std::string>{"rank 1 (host node0) gave up: the work outside hangs"});
+}
+
+/// Rank 0 waits in no collective.
+TEST(Watchdog, AnIdleEngineNoticesADeadPeer) {
+  for (const bool watched : {true, false}) {
+    test::KillableWorld world(2);
+    auto communicators = world.communicators();
+    Recorder watchdog;
+    const auto begin = Clock::now();
+    const std::string error = test::error_of([&] {
+      Engine engine(std::move(communicators[0]), patient_options(Schedule::kStatic), watched ? &watchdog : nullptr);
+      world.kill(1);
+      await_failure(engine);
+      return 0;
+    });
+    EXPECT_LT(Clock::now() - begin, test::kAtOnce);
+    expect_contains(error, "peer_lost: rank 1 (host node0) is lost: its process ");
+  }
 }
 
 TEST(Watchdog, AnswersARollCallInThePlaceOfTheEngine) {

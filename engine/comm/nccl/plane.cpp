@@ -254,9 +254,7 @@ void Plane::wait_for_call(Result result, const std::string& what, Deadline deadl
   const auto begin = Clock::now();
   gpu::PollSchedule poll_schedule(begin);
   for (; result.status == Status::kInProgress; result = state()) {
-    throw_if_aborted();
-    host_.control().answer_roll_call(doing(what));
-    host_.control().throw_if_aborted();
+    hear_peers(doing(what));
     if (deadline.passed()) {
       throw Error(Errc::kTimeout,
                   doing(fmt::format("{} did not finish within {}: a rank is not there, or the network between them "
@@ -270,6 +268,12 @@ void Plane::wait_for_call(Result result, const std::string& what, Deadline deadl
     }
   }
   if (result.status == Status::kFailed) refuse(result, what);
+}
+
+void Plane::hear_peers(const std::string& status) {
+  throw_if_aborted();
+  host_.control().answer_roll_call(status);
+  host_.control().look_for_dead();  // NCCL does not notice the end of a rank on this host
 }
 
 void Plane::refuse(Result result, const std::string& what) {
@@ -336,9 +340,10 @@ void Plane::group(const std::function<void()>& calls, const std::string& name, D
 }
 
 void Plane::complete(std::string_view what, Deadline deadline) {
-  runtime_.synchronize(stream_.view(), deadline, doing(std::string(what)), [this] {
+  const std::string status = doing(std::string(what));
+  runtime_.synchronize(stream_.view(), deadline, status, [&] {
     check();
-    host_.control().throw_if_aborted();
+    hear_peers(status);
   });
 }
 

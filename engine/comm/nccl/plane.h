@@ -73,6 +73,9 @@ class Plane final : public DevicePlane {
   /// Waits while the call that returned `result` is in progress. Errors: those of make_nccl() for a failure or a passed
   /// deadline, naming `what`; interrupted after abort().
   void wait_for_call(Result result, const std::string& what, Deadline deadline);
+  /// Call between the polls of a wait. `status` answers roll calls.
+  /// Errors: interrupted after abort(); those of ControlPlane::look_for_dead().
+  void hear_peers(const std::string& status);
   [[noreturn]] void refuse(Result result, const std::string& what);
   void throw_if_aborted();
   Result state();
