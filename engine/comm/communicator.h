@@ -61,6 +61,8 @@ using OnStall = std::function<void(const StalledWait&)>;
 /// Part of the abort text of a rank that ended because of its own error. Peers that receive a text with this part hold
 /// no roll call.
 inline constexpr std::string_view kGaveUp = " gave up: ";
+/// Part of the error text about a rank whose process has ended. This rank needs no roll call to be found.
+inline constexpr std::string_view kProcessEnded = " is lost: its process ";
 /// Longest message in bytes that one rank may give to ControlPlane::gather() and broadcast(), in a world of any size.
 inline constexpr std::size_t kMaxMessage = std::size_t{1} << 30;
 

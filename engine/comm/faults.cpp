@@ -154,7 +154,7 @@ void Faults::throw_lost(int rank, std::string_view during) {
   failed_ = true;
   const int local = layout_.local_rank_of[static_cast<std::size_t>(rank)];
   const std::string last = last_flight(rank);
-  throw Error(Errc::kPeerLost, fmt::format("{} is lost: its process {} has ended{}{}{}", layout_.describe(rank),
+  throw Error(Errc::kPeerLost, fmt::format("{}{}{} has ended{}{}{}", layout_.describe(rank), kProcessEnded,
                                            segment_.process_of(local, layout_.topology.local_rank), during,
                                            last.empty() ? "" : "; it ", last));
 }

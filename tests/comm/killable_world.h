@@ -49,6 +49,8 @@ class KillableWorld {
   void kill(int rank) {
     comm::Segment(memory_->bytes(), size_).cell(rank).process = static_cast<std::uint32_t>(ended_process_);
   }
+  /// Returns how many roll calls the ranks have held.
+  [[nodiscard]] std::uint32_t roll_calls() const { return comm::Segment(memory_->bytes(), size_).header().roll_call; }
 
  private:
   const int size_;
