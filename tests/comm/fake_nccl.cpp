@@ -123,6 +123,7 @@ FakeNccl::Member* FakeNccl::find(Comm comm) {
 Result FakeNccl::state(Comm comm) {
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
+  if (member->inside.load() > 0) hub_.world().report("the state is asked for while the owner is inside a call");
   if (member->group->lost) return failed(kRemoteError);
   const MutexLock member_lock(member->mutex);
   if (!member->joined) {
@@ -142,6 +143,7 @@ Result FakeNccl::state(Comm comm) {
 Result FakeNccl::finalize(Comm comm) {
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
+  const Inside inside(*this, *member);
   hub_.note("finalize " + std::to_string(member->rank));
   const MutexLock member_lock(member->mutex);
   member->in_progress = options_.polls_in_progress;
@@ -181,6 +183,7 @@ Result FakeNccl::cancel(Comm comm) {
 Result FakeNccl::take(Comm comm, const Call& call) {
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
+  const Inside inside(*this, *member);
   const int size = member->group->size;
   if (std::min(call.what.root, call.what.peer) < 0 || std::max(call.what.root, call.what.peer) >= size ||
       call.what.dtype == DataType::kI16) {
@@ -216,6 +219,7 @@ Result FakeNccl::end_group() {
   if (!std::exchange(grouping_, false)) hub_.world().report("the end of a group that was not begun");
   Member* const member = std::exchange(group_, nullptr);
   if (member == nullptr) return kDone;
+  const Inside inside(*this, *member);
   hub_.threads_started_.fetch_add(1);
   const MutexLock member_lock(member->mutex);
   member->late.swap(member->grouped);
@@ -243,6 +247,7 @@ Result FakeNccl::enroll(Comm comm, std::span<std::byte> memory, Registration& re
   if (options_.fail_register_code != 0) return failed(options_.fail_register_code);
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
+  const Inside inside(*this, *member);
   constexpr std::uintptr_t kAlign = 4096;
   if (reinterpret_cast<std::uintptr_t>(memory.data()) % kAlign != 0 || memory.size() % kAlign != 0) {
     hub_.world().report("registered memory is not made of whole pages");
@@ -255,6 +260,7 @@ Result FakeNccl::enroll(Comm comm, std::span<std::byte> memory, Registration& re
 Result FakeNccl::withdraw(Comm comm, Registration /*registration*/) {
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
+  const Inside inside(*this, *member);
   --member->registrations;
   return kDone;
 }

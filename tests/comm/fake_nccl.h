@@ -2,7 +2,9 @@
 // all ranks have reached it. The fake behaves as the real NCCL does:
 // - A communicator is non-blocking: a call may be in progress for a while. Collectives that are called meanwhile are
 //   enqueued after this call.
-// - state() shows faults of peers.
+// - state() shows faults of peers. While the owner is inside a call, no other thread may call state(), because
+// NCCL 2.26
+//   ends each call with ncclCommGetAsyncError(), which is not safe against itself.
 // - An abort ends the communicator's collectives at once, but returns only when no graph holds the communicator, as
 //   commDestroySync() of NCCL 2.18 to 2.30 does.
 // - A message moves when its sender and its receiver have reached it. Messages of one group move side by side. Messages
@@ -34,6 +36,8 @@ struct FakeNcclOptions {
   int wrong_sums = 0;          ///< how many reductions, from the first on, give a wrong result
   /// cancel() waits until no graph holds the communicator and this flag is set. null: cancel() waits only for graphs.
   std::shared_ptr<std::atomic<bool>> cancel_may_return = {};
+  /// The owner calls this function inside every call of a communicator. null: does nothing.
+  std::function<void()> inside = {};
   /// Returns how many turns of the world a collective takes under the communicator's limit of CTAs. null: 0 turns.
   std::function<int(int max_ctas)> turns = {};
 };
@@ -126,6 +130,7 @@ class FakeNccl final : public comm::nccl::Api {
 
  private:
   struct Member;
+  class Inside;
 
   enum class Kind : std::uint8_t { kAllReduce, kBroadcast, kReduce, kReduceScatter, kAllGather, kSend, kReceive };
   struct Call {

@@ -60,6 +60,22 @@ struct FakeNccl::Member {
   std::uint64_t captures = 0;                                   // number of captured collectives
   std::map<std::pair<bool, int>, std::uint64_t> captured_ends;  // [sent, peer] number of captured messages
   int registrations = 0;
+  std::atomic<int> inside{0};  // number of the owner's calls that have not returned
+};
+
+/// Exists while the owner is inside a call.
+class FakeNccl::Inside {
+ public:
+  Inside(FakeNccl& nccl, Member& member) : member_(member) {
+    member_.inside.fetch_add(1);
+    if (nccl.options_.inside) nccl.options_.inside();
+  }
+  ~Inside() { member_.inside.fetch_sub(1); }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  Member& member_;
 };
 
 }  // namespace hvd::test

@@ -327,6 +327,30 @@ TEST(Nccl, APeersReasonIsHeardInsteadOfADeadline) {
   }
 }
 
+TEST(Nccl, AWatchdogDoesNotDisturbACallOfTheOwner) {
+  GpuWorldOptions options;
+  std::vector<comm::DevicePlane*> planes(2);  // [rank] set after start-up, because a watchdog needs a finished plane
+  std::atomic<int> looks = 0;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    options.nccl.push_back({.inside = [&, rank] {
+      if (planes[rank] == nullptr) return;
+      std::thread([&] { planes[rank]->check(); }).join();
+      ++looks;
+    }});
+  }
+  on_connected_ranks(2, options, [&](GpuRank& rank, comm::DeviceCommunicator& communicator) {
+    comm::DevicePlane*& plane = planes[static_cast<std::size_t>(rank.rank)];
+    plane = &communicator.device();
+    const auto memory = plane->allocate(64, soon());
+    const auto reduce = [&] { plane->all_reduce(memory->bytes().data(), 16, DataType::kF32, ReduceOp::kSum, soon()); };
+    reduce();
+    plane->together(reduce, soon());
+    plane->complete("the test's reductions", soon());
+    plane = nullptr;
+  });
+  EXPECT_EQ(looks, 8);  // per rank: memory is registered, two reductions are called, and a group ends
+}
+
 TEST(FakeNccl, NoticesACommunicatorThatGoesBeforeItsGraph) {
   const GpuOutcome outcome = on_gpu_ranks(2, {}, [](GpuRank& rank) {
     gpu::Graph graph;

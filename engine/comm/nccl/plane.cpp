@@ -231,6 +231,7 @@ Result Plane::call(Call&& body) {
     const MutexLock lock(mutex_);
     comm = comm_;
   }
+  const std::lock_guard lock(owners_call_);
   const Result result = aborted_ ? Result{.status = Status::kFailed} : body(comm);
   ending_->calls.fetch_sub(1);
   return result;
@@ -324,6 +325,7 @@ void Plane::group(const std::function<void()>& calls, const std::string& name, D
   ending_->calls.fetch_add(1);  // the group counts as one call; end_group() is called even after an abort
   const auto end = [this] {
     grouped_ = false;
+    const std::lock_guard lock(owners_call_);
     const Result result = api_->end_group();
     ending_->calls.fetch_sub(1);
     return result;
@@ -359,6 +361,8 @@ std::string Plane::description() const {
 
 void Plane::check() {
   throw_if_aborted();
+  const std::unique_lock look(owners_call_, std::try_to_lock);
+  if (!look.owns_lock()) return;  // the next look will do
   const Result result = state();
   if (result.status == Status::kFailed) refuse(result, "communication failed");
 }

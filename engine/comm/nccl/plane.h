@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -108,6 +109,9 @@ class Plane final : public DevicePlane {
 
   const std::shared_ptr<Ending> ending_ = std::make_shared<Ending>();
   std::atomic<bool> aborted_{false};
+  /// Held during a call of the owner. Since NCCL 2.26 such a call ends in ncclCommGetAsyncError(), which joins the
+  /// thread of the call; two threads in this function would both join it. abort() does not wait for this mutex.
+  std::mutex owners_call_;
   Mutex mutex_;
   Comm comm_ HVD_GUARDED_BY(mutex_);  // null before create(), and after release_communicator() or abort()
 };
