@@ -53,6 +53,16 @@ void FakeNcclHub::lose_a_rank() {
   for (const auto& [id, group] : groups_) group->lost = true;
 }
 
+void FakeNcclHub::Group::leave(int rank, Leaving how) {
+  const MutexLock lock(mutex);
+  leaving[static_cast<std::size_t>(rank)] = how;
+}
+
+bool FakeNcclHub::Group::all_left(Leaving how) {
+  const MutexLock lock(mutex);
+  return std::all_of(leaving.begin(), leaving.end(), [how](Leaving rank) { return rank >= how; });
+}
+
 FakeNccl::FakeNccl(FakeNcclHub& hub, FakeRuntime& gpu, FakeNcclOptions options)
     : hub_(hub), gpu_(gpu), options_(std::move(options)) {}
 
@@ -96,6 +106,7 @@ Result FakeNccl::init_rank(Comm& comm, const UniqueId& id, const CommConfig& con
     group.size = config.size;
     group.joined.resize(size);
     group.next.resize(size);
+    group.leaving.resize(size);
     group.joined[static_cast<std::size_t>(config.rank)] = true;
   }
   member->rank = config.rank;
@@ -136,6 +147,9 @@ Result FakeNccl::state(Comm comm) {
     --member->in_progress;
     return {.status = Status::kInProgress, .code = kInProgress};
   }
+  if (member->finalized && !member->group->all_left(FakeNcclHub::Group::kFinalized)) {
+    return {.status = Status::kInProgress, .code = kInProgress};
+  }
   enqueue(*member, std::exchange(member->late, {}));
   return kDone;
 }
@@ -147,6 +161,8 @@ Result FakeNccl::finalize(Comm comm) {
   hub_.note("finalize " + std::to_string(member->rank));
   const MutexLock member_lock(member->mutex);
   member->in_progress = options_.polls_in_progress;
+  member->finalized = true;
+  member->group->leave(member->rank, FakeNcclHub::Group::kFinalized);
   return {.status = Status::kInProgress, .code = kInProgress};
 }
 
@@ -156,8 +172,17 @@ Result FakeNccl::destroy(Comm comm) {
   hub_.note("destroy " + std::to_string(member->rank));
   if (member->held_by_graphs.use_count() > 1) hub_.world().report("a communicator was destroyed before its graphs");
   if (member->registrations > 0) hub_.world().report("a communicator was destroyed before its registrations");
-  const MutexLock lock(mutex_);
-  members_.erase(comm.native);
+  hub_.aborting_.fetch_add(1);
+  if (options_.before_closing) options_.before_closing();
+  member->group->leave(member->rank, FakeNcclHub::Group::kClosed);
+  while (!hub_.ended_ && !member->group->all_left(FakeNcclHub::Group::kClosed)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  {
+    const MutexLock lock(mutex_);
+    members_.erase(comm.native);
+  }
+  hub_.aborting_.fetch_sub(1);
   return kDone;
 }
 
@@ -167,6 +192,7 @@ Result FakeNccl::cancel(Comm comm) {
   hub_.note("abort " + std::to_string(member->rank));
   hub_.aborting_.fetch_add(1);
   *member->aborted = true;  // kernels on the GPU stop at once
+  member->group->leave(member->rank, FakeNcclHub::Group::kClosed);
   const auto stays = [&] { return options_.cancel_may_return != nullptr && !*options_.cancel_may_return; };
   while (!hub_.ended_ && (member->held_by_graphs.use_count() > 1 || stays())) {
     hub_.world().advance();

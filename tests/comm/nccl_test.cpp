@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <latch>
 #include <string>
 #include <vector>
 
@@ -128,6 +129,31 @@ TEST(Nccl, ConnectsAnewWithOtherOptionsAndTheSameMemory) {
     reduced();
   });
   EXPECT_EQ(logged(outcome, "destroy 2"), 3) << outcome.text();
+}
+
+// NCCL destroys a communicator only when all ranks have closed it.
+TEST(Nccl, ARankThatDoesNotCloseTheCommunicatorIsNotWaitedForBlindly) {
+  std::atomic<comm::ControlPlane*> control = nullptr;
+  std::latch ended(1);
+  FakeNcclOptions hangs;
+  hangs.before_closing = [&] {
+    if (comm::ControlPlane* const its = control) its->abort("rank 1 (host node0) gave up: the disk is full");
+    ended.wait();
+  };
+  const GpuOutcome outcome = on_gpu_ranks(2, {.nccl = {{}, hangs}}, [&](GpuRank& rank) {
+    const auto communicator = rank.connect();
+    if (rank.rank == 1) control = &communicator->control();
+    try {
+      communicator->device().reconnect({.max_ctas = 4}, soon());
+    } catch (const Error&) {
+      if (rank.rank == 0) ended.count_down();
+      throw;
+    }
+  });
+  for (const std::string& error : outcome.errors) {
+    EXPECT_EQ(error, "peer_lost: rank 1 (host node0) gave up: the disk is full");
+  }
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
 TEST(Nccl, PlainMemoryStaysPlain) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <latch>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -25,9 +26,9 @@ constexpr auto kCourtesy = 500ms;
 /// no graph holds the communicator.
 constexpr auto kLetGo = 5s;
 
-/// Number of aborts of this process that have not returned. This is the only mutable global, because the threads of the
-/// aborts outlive every owner.
-std::atomic<int>& running_aborts() {
+/// Number of communicators of this process that a thread is aborting or destroying. This is the only mutable global,
+/// because these threads outlive every owner.
+std::atomic<int>& running_frees() {
   static std::atomic<int> count{0};
   return count;
 }
@@ -152,11 +153,28 @@ void Plane::connect(Deadline deadline) {
 
 void Plane::disconnect(Deadline deadline) {
   wait_for_call(call([&](Comm comm) { return api_->finalize(comm); }), "ncclCommFinalize", deadline);
-  if (const Comm gone = release_communicator(); gone.native != nullptr) static_cast<void>(api_->destroy(gone));
+  Comm gone;
+  {
+    const MutexLock lock(mutex_);
+    gone = release_communicator();
+  }
+  if (gone.native == nullptr) return;
+  const auto begun = std::make_shared<std::latch>(1);
+  free_on_thread([api = api_, &runtime = runtime_, gone, begun] {
+    try {
+      runtime.make_current();  // at its end NCCL returns to the thread's device, which would get a context of its own
+    } catch (const Error&) {   // NOLINT(bugprone-empty-catch): the GPU has failed; NCCL finds this, too
+    }
+    begun->count_down();
+    static_cast<void>(api->destroy(gone));  // waits, without a deadline, until all peers have closed the communicator
+  });
+  begun->wait();  // from now on the thread may outlive the GPU's runtime
+  wait_for_call({.status = Status::kInProgress}, "ncclCommDestroy", deadline);
 }
 
 Comm Plane::release_communicator() {
-  const MutexLock lock(mutex_);
+  const MutexLock theirs(ending_->mutex);
+  ending_->freeing = comm_.native != nullptr;
   return std::exchange(comm_, {});
 }
 
@@ -240,8 +258,9 @@ Result Plane::call(Call&& body) {
 Result Plane::state() {
   const MutexLock lock(mutex_);
   if (aborted_) return {.status = Status::kFailed};
-  if (comm_.native == nullptr) return {};
-  return api_->state(comm_);
+  if (comm_.native != nullptr) return api_->state(comm_);
+  const MutexLock theirs(ending_->mutex);
+  return {.status = ending_->freeing ? Status::kInProgress : Status::kDone};
 }
 
 std::string Plane::explain(Result result) {
@@ -372,25 +391,30 @@ void Plane::abort() noexcept {
   {
     const MutexLock lock(mutex_);
     if (aborted_.exchange(true) || comm_.native == nullptr) return;
-    gone = std::exchange(comm_, {});
-    const MutexLock theirs(ending_->mutex);
-    ending_->aborting = true;
+    gone = release_communicator();
   }
-  const auto work = [api = api_, ending = ending_, gone] {
+  free_on_thread([api = api_, ending = ending_, gone] {
     for (const Deadline courtesy = Deadline::after(kCourtesy); ending->calls.load() > 0 && !courtesy.passed();) {
       std::this_thread::sleep_for(200us);
     }
     static_cast<void>(api->cancel(gone));
-    running_aborts().fetch_sub(1);  // do this before the waiting threads are notified
+  });
+}
+
+template <class Work>
+void Plane::free_on_thread(Work work) {
+  const auto body = [work = std::move(work), ending = ending_] {
+    work();
+    running_frees().fetch_sub(1);  // do this before the waiting threads are notified
     const MutexLock lock(ending->mutex);
-    ending->aborting = false;
+    ending->freeing = false;
     ending->changed.notify_all();
   };
-  running_aborts().fetch_add(1);
+  running_frees().fetch_add(1);
   try {
-    std::thread(work).detach();         // the abort may never return, so no thread joins it
-  } catch (const std::system_error&) {  // no thread can be started: abort on this thread
-    work();
+    std::thread(body).detach();         // `work` may never return, so no thread joins it
+  } catch (const std::system_error&) {  // no thread can be started
+    body();
   }
 }
 
@@ -401,12 +425,12 @@ void Plane::abandon() noexcept {
 
 bool Plane::await_abort(Deadline deadline) noexcept {
   const MutexLock lock(ending_->mutex);
-  while (ending_->aborting) {
+  while (ending_->freeing) {
     if (ending_->changed.wait_until(ending_->mutex, deadline.when()) || !deadline.passed()) continue;
-    ending_->wait_timed_out = ending_->aborting;
+    ending_->wait_timed_out = ending_->freeing;
     break;
   }
-  return !ending_->aborting;
+  return !ending_->freeing;
 }
 
 }  // namespace hvd::comm::nccl
@@ -418,7 +442,7 @@ std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime) {
                      runtime.label());
 }
 
-int unfinished_aborts() noexcept { return nccl::running_aborts().load(); }
+int unfinished_aborts() noexcept { return nccl::running_frees().load(); }
 
 std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::GpuRuntime& runtime,
                                               std::shared_ptr<nccl::Api> api, const NcclOptions& options,

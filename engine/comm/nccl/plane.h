@@ -82,18 +82,22 @@ class Plane final : public DevicePlane {
   Result state();
   [[nodiscard]] std::string explain(Result result);
   [[nodiscard]] bool wait_timed_out() const;
-  /// Returns the communicator. The caller owns it from then on.
-  Comm release_communicator();
+  /// Returns the communicator, which the caller must free. await_abort() waits for this.
+  Comm release_communicator() HVD_REQUIRES(mutex_);
   /// Runs `body`, which uses the communicator. The aborting thread waits up to kCourtesy until `body` has returned.
   template <class Call>
   Result call(Call&& body);
 
-  /// State shared by the plane and its aborting thread. The thread may outlive the plane.
+  /// Runs `work`, which frees the communicator and may never return, on a thread that may outlive the plane.
+  template <class Work>
+  void free_on_thread(Work work);
+
+  /// State shared by the plane and the thread that frees its communicator. The thread may outlive the plane.
   struct Ending {
     std::atomic<int> calls{0};  // number of the owner's calls that have not returned
     Mutex mutex;
     CondVar changed;
-    bool aborting HVD_GUARDED_BY(mutex) = false;
+    bool freeing HVD_GUARDED_BY(mutex) = false;         // the communicator is being aborted or destroyed
     bool wait_timed_out HVD_GUARDED_BY(mutex) = false;  // await_abort() reached its deadline
   };
 
