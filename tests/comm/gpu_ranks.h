@@ -15,7 +15,7 @@
 #include "tests/base/elements.h"
 #include "tests/base/threads.h"
 #include "tests/comm/fake_nccl.h"
-#include "tests/comm/killable_world.h"
+#include "tests/comm/loopback_world.h"
 
 namespace hvd::test {
 

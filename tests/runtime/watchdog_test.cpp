@@ -9,7 +9,7 @@
 
 #include "tests/base/errors.h"
 #include "tests/base/patience.h"
-#include "tests/comm/killable_world.h"
+#include "tests/comm/loopback_world.h"
 #include "tests/runtime/ranks.h"
 
 namespace hvd::watchdog_test {

@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <latch>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -19,19 +16,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long the aborting thread waits for the owner's current call to return. The call normally only enqueues. If the
-/// call takes longer than this, the call itself is waiting for work that only the abort ends.
-constexpr auto kCourtesy = 500ms;
 /// How long a plane waits for NCCL's abort, which stops NCCL's threads and frees NCCL's memory. The time is enough if
 /// no graph holds the communicator.
 constexpr auto kLetGo = 5s;
 
-/// Number of communicators of this process that a thread is aborting or destroying. This is the only mutable global,
-/// because these threads outlive every owner.
-std::atomic<int>& running_frees() {
-  static std::atomic<int> count{0};
-  return count;
-}
 /// Alignment that NCCL needs to register a buffer. Source: NCCL_WIN_REQUIRED_ALIGNMENT, NCCL 2.28.
 constexpr std::size_t kAlignBytes = 4096;
 
@@ -125,15 +113,10 @@ Plane::~Plane() {
     host_.control().throw_if_aborted();
     disconnect(options_.deadline.from_now());
   } catch (...) {  // a peer has not finished; a destructor cannot throw the error
-    abort();
+    Plane::abort();
   }
   // The plane cannot destroy graphs. If a graph still holds the communicator, the aborting thread outlives the plane.
   static_cast<void>(await_abort(Deadline::after(wait_timed_out() ? 0s : kLetGo)));
-}
-
-bool Plane::wait_timed_out() const {
-  const MutexLock lock(ending_->mutex);
-  return ending_->wait_timed_out;
 }
 
 void Plane::connect(Deadline deadline) {
@@ -143,7 +126,7 @@ void Plane::connect(Deadline deadline) {
     create(deadline);
     trial->run(*this, host_.topology(), here_, deadline);
   } catch (const Error& error) {
-    abort();
+    Plane::abort();
     if (error.code() != Errc::kPeerLost) host_.control().abort(error.what());
     runtime_.drain(stream_);
     static_cast<void>(await_abort(Deadline::after(kLetGo)));
@@ -153,29 +136,7 @@ void Plane::connect(Deadline deadline) {
 
 void Plane::disconnect(Deadline deadline) {
   wait_for_call(call([&](Comm comm) { return api_->finalize(comm); }), "ncclCommFinalize", deadline);
-  Comm gone;
-  {
-    const MutexLock lock(mutex_);
-    gone = release_communicator();
-  }
-  if (gone.native == nullptr) return;
-  const auto begun = std::make_shared<std::latch>(1);
-  free_on_thread([api = api_, &runtime = runtime_, gone, begun] {
-    try {
-      runtime.make_current();  // at its end NCCL returns to the thread's device, which would get a context of its own
-    } catch (const Error&) {   // NOLINT(bugprone-empty-catch): the GPU has failed; NCCL finds this, too
-    }
-    begun->count_down();
-    static_cast<void>(api->destroy(gone));  // waits, without a deadline, until all peers have closed the communicator
-  });
-  begun->wait();  // from now on the thread may outlive the GPU's runtime
-  wait_for_call({.status = Status::kInProgress}, "ncclCommDestroy", deadline);
-}
-
-Comm Plane::release_communicator() {
-  const MutexLock theirs(ending_->mutex);
-  ending_->freeing = comm_.native != nullptr;
-  return std::exchange(comm_, {});
+  destroy(deadline);
 }
 
 void Plane::reconnect(const NcclOptions& options, Deadline deadline) {
@@ -386,53 +347,6 @@ void Plane::check() {
   if (result.status == Status::kFailed) refuse(result, "communication failed");
 }
 
-void Plane::abort() noexcept {
-  Comm gone;
-  {
-    const MutexLock lock(mutex_);
-    if (aborted_.exchange(true) || comm_.native == nullptr) return;
-    gone = release_communicator();
-  }
-  free_on_thread([api = api_, ending = ending_, gone] {
-    for (const Deadline courtesy = Deadline::after(kCourtesy); ending->calls.load() > 0 && !courtesy.passed();) {
-      std::this_thread::sleep_for(200us);
-    }
-    static_cast<void>(api->cancel(gone));
-  });
-}
-
-template <class Work>
-void Plane::free_on_thread(Work work) {
-  const auto body = [work = std::move(work), ending = ending_] {
-    work();
-    running_frees().fetch_sub(1);  // do this before the waiting threads are notified
-    const MutexLock lock(ending->mutex);
-    ending->freeing = false;
-    ending->changed.notify_all();
-  };
-  running_frees().fetch_add(1);
-  try {
-    std::thread(body).detach();         // `work` may never return, so no thread joins it
-  } catch (const std::system_error&) {  // no thread can be started
-    body();
-  }
-}
-
-void Plane::abandon() noexcept {
-  abort();
-  runtime_.drain(stream_);
-}
-
-bool Plane::await_abort(Deadline deadline) noexcept {
-  const MutexLock lock(ending_->mutex);
-  while (ending_->freeing) {
-    if (ending_->changed.wait_until(ending_->mutex, deadline.when()) || !deadline.passed()) continue;
-    ending_->wait_timed_out = ending_->freeing;
-    break;
-  }
-  return !ending_->freeing;
-}
-
 }  // namespace hvd::comm::nccl
 
 namespace hvd::comm {
@@ -441,8 +355,6 @@ std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime) {
   return fmt::format("rank {} (host {}, {})", where.rank, where.hosts.at(static_cast<std::size_t>(where.rank)),
                      runtime.label());
 }
-
-int unfinished_aborts() noexcept { return nccl::running_frees().load(); }
 
 std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::GpuRuntime& runtime,
                                               std::shared_ptr<nccl::Api> api, const NcclOptions& options,

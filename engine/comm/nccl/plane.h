@@ -62,6 +62,7 @@ class Plane final : public DevicePlane {
   void create(Deadline deadline);
   /// Collective: finalises and destroys the communicator.
   void disconnect(Deadline deadline);
+  void destroy(Deadline deadline);
   using Function = Result (Api::*)(Comm, const CallArguments&, gpu::StreamView);
   /// Enqueues `function`, unless the count is 0.
   void enqueue(Function function, const std::string& name, const CallArguments& what, Deadline deadline);
