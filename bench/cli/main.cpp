@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kDefect = 9;  // exit code for an exception that is not an hvd::Error
 
-/// Ends main(). If an abort of NCCL has not returned, the aborting thread still uses NCCL, so no destructors may run.
+/// Ends main(). If NCCL has not returned from an abort, its thread still uses NCCL, so no destructors may run.
 int leave(int code) {
   if (comm::unfinished_aborts() > 0) std::_Exit(code);
   return code;

@@ -61,6 +61,8 @@ using OnStall = std::function<void(const StalledWait&)>;
 /// Part of the abort text of a rank that ended because of its own error. Peers that receive a text with this part hold
 /// no roll call.
 inline constexpr std::string_view kGaveUp = " gave up: ";
+/// Part of the error text about a rank whose process has ended. This rank needs no roll call to be found.
+inline constexpr std::string_view kProcessEnded = " is lost: its process ";
 /// Longest message in bytes that one rank may give to ControlPlane::gather() and broadcast(), in a world of any size.
 inline constexpr std::size_t kMaxMessage = std::size_t{1} << 30;
 
@@ -88,6 +90,10 @@ class ControlPlane {
   /// Errors: peer_lost with the reason, if this rank has received the abort of a peer (answer_roll_call() receives it).
   /// Cheap; any thread.
   virtual void throw_if_aborted() = 0;
+  /// For a rank that waits for its peers outside of this plane, such as for a GPU. Looks about once a second whether
+  /// the processes of this host's other ranks still run. Cheap; any thread. Errors: those of throw_if_aborted();
+  /// peer_lost if two looks in a row find that a process has ended.
+  virtual void look_for_dead() = 0;
   /// Registers a callback. The waiting thread calls the callback once per collective, when this rank has waited for a
   /// quarter of the time to the deadline. The callback may hold a roll call. Does nothing if there are no peers.
   virtual void on_stall(const OnStall& /*told*/) {}

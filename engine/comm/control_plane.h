@@ -22,6 +22,7 @@ class GroupControl final : public ControlPlane {
   void answer_roll_call(std::string_view status) override;
   void abort(std::string_view reason) noexcept override;
   void throw_if_aborted() override { state_.faults.throw_if_aborted(); }
+  void look_for_dead() override { state_.faults.look_for_dead(); }
   void on_stall(const OnStall& told) override { state_.faults.on_stall(told); }
 
  private:

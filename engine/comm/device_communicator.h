@@ -61,8 +61,8 @@ class DevicePlane : public DataPlane {
 /// Returns text such as "rank 1 (host b, GPU 0 (NVIDIA H200))".
 std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime);
 
-/// Number of calls of ncclCommAbort() in this process that have not returned. If it is not 0, end the process without
-/// running destructors, because the threads of these calls still use NCCL and CUDA. Any thread.
+/// Number of calls of ncclCommAbort() and ncclCommDestroy() in this process that have not returned. If it is not 0, end
+/// the process without running destructors, because the threads of these calls still use NCCL and CUDA. Any thread.
 int unfinished_aborts() noexcept;
 
 class DeviceCommunicator final : public Communicator {

@@ -26,6 +26,8 @@ constexpr auto kSecondAnswerTime = 700ms;
 /// Time between two checks for dead processes. A check takes about 40 us per rank. A wait that is shorter than this
 /// time makes no check.
 constexpr auto kBetweenLooks = 40ms;
+/// The same outside of a wait, where the check takes time from the compute.
+constexpr auto kBetweenIdleLooks = 1s;
 /// A stall is reported after 1/kStallShare of the time to the deadline: late enough not to report a rank that is only
 /// slow, early enough for a person to investigate.
 constexpr int kStallShare = 4;
@@ -134,14 +136,27 @@ void Faults::look_for_dead(const Wait& wait, int awaited) {
   const std::uint64_t in = std::exchange(suspected_in_, wait.sequence);
   // Report only at the second check: a rank may end normally while its last message has not arrived yet.
   if (suspect_ < 0 || suspect_ != before || in != wait.sequence) return;
+  throw_lost(suspect_, fmt::format(" while {} waited {}in {}", layout_.describe(layout_.topology.rank),
+                                   awaited >= 0 ? "for it " : "", wait.text()));
+}
+
+void Faults::look_for_dead() {
+  throw_if_aborted();
+  const MutexLock lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  if (now < next_idle_look_) return;
+  next_idle_look_ = now + kBetweenIdleLooks;
+  const int before = std::exchange(idle_suspect_, dead_neighbour(-1));
+  if (idle_suspect_ >= 0 && idle_suspect_ == before) throw_lost(idle_suspect_, "");
+}
+
+void Faults::throw_lost(int rank, std::string_view during) {
   failed_ = true;
-  const int local = layout_.local_rank_of[static_cast<std::size_t>(suspect_)];
-  const std::string last = last_flight(suspect_);
-  throw Error(
-      Errc::kPeerLost,
-      fmt::format("{} is lost: its process {} has ended while {} waited {}in {}{}{}", layout_.describe(suspect_),
-                  segment_.process_of(local, layout_.topology.local_rank), layout_.describe(layout_.topology.rank),
-                  awaited >= 0 ? "for it " : "", wait.text(), last.empty() ? "" : "; it ", last));
+  const int local = layout_.local_rank_of[static_cast<std::size_t>(rank)];
+  const std::string last = last_flight(rank);
+  throw Error(Errc::kPeerLost, fmt::format("{}{}{} has ended{}{}{}", layout_.describe(rank), kProcessEnded,
+                                           segment_.process_of(local, layout_.topology.local_rank), during,
+                                           last.empty() ? "" : "; it ", last));
 }
 
 std::vector<Neighbour> Faults::neighbours() const {

@@ -61,6 +61,8 @@ class Faults {
   [[nodiscard]] bool failed() const noexcept { return failed_.load() || out_of_step_.load() || aborted(); }
   /// Throws peer_lost with the reason if a rank has aborted; mismatch after throw_node_mismatch() on several nodes.
   void throw_if_aborted();
+  /// See ControlPlane::look_for_dead().
+  void look_for_dead();
 
   /// Returns the other ranks of this node whose processes are visible. The list is complete once all ranks of the node
   /// have connected. Any thread.
@@ -87,6 +89,8 @@ class Faults {
   /// all ranks of this node. Errors: peer_lost, naming the rank, if two checks in a row find that its process has
   /// ended.
   void look_for_dead(const Wait& wait, int awaited);
+  /// Throws peer_lost, because the process of `rank` has ended. `during` is empty or names the wait that noticed it.
+  [[noreturn]] void throw_lost(int rank, std::string_view during);
   /// Returns a rank whose process has ended, out of those that look_for_dead() checks; -1: none.
   [[nodiscard]] int dead_neighbour(int awaited) const;
   void warn_of_stall(const Wait& wait, int awaited);
@@ -116,7 +120,9 @@ class Faults {
   OnStall on_stall_;
   std::uint64_t warned_in_ = 0;  ///< sequence number of the operation for which this rank last called `on_stall_`
   mutable Mutex mutex_;
-  std::string node_mismatch_ HVD_GUARDED_BY(mutex_);  ///< text of the disagreement if out_of_step_ is true
+  Clock::time_point next_idle_look_ HVD_GUARDED_BY(mutex_);  ///< time of the next look outside of a wait
+  int idle_suspect_ HVD_GUARDED_BY(mutex_) = -1;             ///< what that look found last; -1: nothing
+  std::string node_mismatch_ HVD_GUARDED_BY(mutex_);         ///< text of the disagreement if out_of_step_ is true
   /// [rank]: answers received since this rank's last roll call.
   std::vector<std::optional<std::string>> statuses_ HVD_GUARDED_BY(mutex_);
   /// [rank]: last status that a rank of another node sent; empty for ranks of this node.

@@ -35,6 +35,7 @@ class SoloControl final : public ControlPlane {
   void answer_roll_call(std::string_view /*status*/) override {}
   void abort(std::string_view /*reason*/) noexcept override {}
   void throw_if_aborted() override {}
+  void look_for_dead() override {}
 };
 
 class PageMemory final : public RegisteredMemory {

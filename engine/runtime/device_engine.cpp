@@ -16,8 +16,9 @@ namespace {
 using namespace std::chrono_literals;
 
 /// How long to wait for the error of the engine's thread, which names the rank that gave up and its reason. The
-/// engine's thread looks for errors every 20 ms, and then holds a roll call, which takes up to 1.25 s.
-constexpr auto kExplanation = 3s;
+/// engine's thread looks for errors every 20 ms. Then it waits up to 3.5 s for the roll calls of others, and holds its
+/// own, which takes up to 1.25 s.
+constexpr auto kExplanation = 6s;
 
 std::string bucket_title(std::size_t number, const core::Bucket& bucket,
                          const std::vector<core::GradientInfo>& gradients, std::size_t element) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <thread>
@@ -19,6 +20,8 @@ constexpr std::chrono::milliseconds kAnswerInterval{1000};
 constexpr std::chrono::milliseconds kLookInterval{20};
 /// How long a roll call waits for answers: a little longer than kAnswerInterval, so that idle peers can answer.
 constexpr std::chrono::milliseconds kRollCallPatience{1250};
+/// How long a rank lets the ranks before it call the roll: a little longer than the roll call.
+constexpr std::chrono::milliseconds kOthersPatience{1750};
 /// A cycle takes about 10 us for any number of bytes. If a cycle reduced fewer bytes than this and the caller has not
 /// marked all gradients yet, the thread pauses, so that the next cycle reduces more gradients.
 constexpr std::size_t kSmallCycleBytes = std::size_t{256} << 10;
@@ -217,9 +220,8 @@ void Engine::Impl::idle() {
   if (sleep(Clock::now() + (watchdog_ != nullptr ? kLookInterval : kAnswerInterval), WakeFor::kAnything)) return;
   collect();  // a step may have begun without a ready gradient; status() must report the step
   communicator_->control().answer_roll_call(status());
-  if (watchdog_ == nullptr) return;
-  communicator_->control().throw_if_aborted();
-  watchdog_->look();
+  communicator_->control().look_for_dead();
+  if (watchdog_ != nullptr) watchdog_->look();
 }
 
 bool Engine::Impl::sleep(Clock::time_point until, WakeFor what) {
@@ -292,12 +294,26 @@ void Engine::Impl::warn_of_stall(const comm::StalledWait& stalled) {
                             find_late_rank(where.rank, answers, where.hosts).text, seconds, stalled.deadline.set_by()));
 }
 
-/// If a wait for a peer failed and `text` names no guilty rank yet, holds a roll call and adds its result.
+/// If a wait for a peer failed and `text` names no guilty rank yet, holds a roll call and adds its result. Returns the
+/// text of a peer that has done so before.
 std::string Engine::Impl::investigate(Errc& code, const std::string& text) {
-  if (!lost_peer(code) || text.find(kRollCallMark) != std::string::npos ||
-      text.find(comm::kGaveUp) != std::string::npos)
-    return text;
+  if (!lost_peer(code)) return text;
+  for (const std::string_view explained : {kRollCallMark, comm::kGaveUp, comm::kProcessEnded}) {
+    if (text.find(explained) != std::string::npos) return text;
+  }
   const comm::Topology& where = communicator_->topology();
+  // If a rank hangs, all others give up at once. Rank 0 calls the roll for all; rank 1 does so if rank 0 is missing.
+  const Deadline turn = Deadline::after(std::min(where.rank, 2) * kOthersPatience);
+  do {
+    communicator_->control().answer_roll_call(status());
+    try {
+      communicator_->control().throw_if_aborted();
+    } catch (const Error& error) {
+      code = error.code();
+      return error.what();
+    }
+    if (where.rank > 0) std::this_thread::sleep_for(kLookInterval);
+  } while (!turn.passed());
   const RollCallResult late_rank =
       find_late_rank(where.rank, communicator_->control().roll_call(status(), kRollCallPatience), where.hosts);
   if (late_rank.found) code = Errc::kPeerLost;

@@ -53,6 +53,16 @@ void FakeNcclHub::lose_a_rank() {
   for (const auto& [id, group] : groups_) group->lost = true;
 }
 
+void FakeNcclHub::Group::leave(int rank, Leaving how) {
+  const MutexLock lock(mutex);
+  leaving[static_cast<std::size_t>(rank)] = how;
+}
+
+bool FakeNcclHub::Group::all_left(Leaving how) {
+  const MutexLock lock(mutex);
+  return std::all_of(leaving.begin(), leaving.end(), [how](Leaving rank) { return rank >= how; });
+}
+
 FakeNccl::FakeNccl(FakeNcclHub& hub, FakeRuntime& gpu, FakeNcclOptions options)
     : hub_(hub), gpu_(gpu), options_(std::move(options)) {}
 
@@ -96,6 +106,7 @@ Result FakeNccl::init_rank(Comm& comm, const UniqueId& id, const CommConfig& con
     group.size = config.size;
     group.joined.resize(size);
     group.next.resize(size);
+    group.leaving.resize(size);
     group.joined[static_cast<std::size_t>(config.rank)] = true;
   }
   member->rank = config.rank;
@@ -123,6 +134,7 @@ FakeNccl::Member* FakeNccl::find(Comm comm) {
 Result FakeNccl::state(Comm comm) {
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
+  if (member->inside.load() > 0) hub_.world().report("the state is asked for while the owner is inside a call");
   if (member->group->lost) return failed(kRemoteError);
   const MutexLock member_lock(member->mutex);
   if (!member->joined) {
@@ -135,6 +147,9 @@ Result FakeNccl::state(Comm comm) {
     --member->in_progress;
     return {.status = Status::kInProgress, .code = kInProgress};
   }
+  if (member->finalized && !member->group->all_left(FakeNcclHub::Group::kFinalized)) {
+    return {.status = Status::kInProgress, .code = kInProgress};
+  }
   enqueue(*member, std::exchange(member->late, {}));
   return kDone;
 }
@@ -142,10 +157,13 @@ Result FakeNccl::state(Comm comm) {
 Result FakeNccl::finalize(Comm comm) {
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
+  const Inside inside(*this, *member);
   hub_.note("finalize " + std::to_string(member->rank));
   const MutexLock member_lock(member->mutex);
   if (member->caller.expired()) hub_.world().report("the thread of the last call ended before the communicator");
   member->in_progress = options_.polls_in_progress;
+  member->finalized = true;
+  member->group->leave(member->rank, FakeNcclHub::Group::kFinalized);
   return {.status = Status::kInProgress, .code = kInProgress};
 }
 
@@ -155,8 +173,17 @@ Result FakeNccl::destroy(Comm comm) {
   hub_.note("destroy " + std::to_string(member->rank));
   if (member->held_by_graphs.use_count() > 1) hub_.world().report("a communicator was destroyed before its graphs");
   if (member->registrations > 0) hub_.world().report("a communicator was destroyed before its registrations");
-  const MutexLock lock(mutex_);
-  members_.erase(comm.native);
+  hub_.aborting_.fetch_add(1);
+  if (options_.before_closing) options_.before_closing();
+  member->group->leave(member->rank, FakeNcclHub::Group::kClosed);
+  while (!hub_.ended_ && !member->group->all_left(FakeNcclHub::Group::kClosed)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  {
+    const MutexLock lock(mutex_);
+    members_.erase(comm.native);
+  }
+  hub_.aborting_.fetch_sub(1);
   return kDone;
 }
 
@@ -166,6 +193,7 @@ Result FakeNccl::cancel(Comm comm) {
   hub_.note("abort " + std::to_string(member->rank));
   hub_.aborting_.fetch_add(1);
   *member->aborted = true;  // kernels on the GPU stop at once
+  member->group->leave(member->rank, FakeNcclHub::Group::kClosed);
   const auto stays = [&] { return options_.cancel_may_return != nullptr && !*options_.cancel_may_return; };
   while (!hub_.ended_ && (member->held_by_graphs.use_count() > 1 || stays())) {
     hub_.world().advance();
@@ -182,6 +210,7 @@ Result FakeNccl::cancel(Comm comm) {
 Result FakeNccl::take(Comm comm, const Call& call) {
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
+  const Inside inside(*this, *member);
   const int size = member->group->size;
   if (std::min(call.what.root, call.what.peer) < 0 || std::max(call.what.root, call.what.peer) >= size ||
       call.what.dtype == DataType::kI16) {
@@ -220,6 +249,7 @@ Result FakeNccl::end_group() {
   if (!std::exchange(grouping_, false)) hub_.world().report("the end of a group that was not begun");
   Member* const member = std::exchange(group_, nullptr);
   if (member == nullptr) return kDone;
+  const Inside inside(*this, *member);
   hub_.threads_started_.fetch_add(1);
   const MutexLock member_lock(member->mutex);
   member->late.swap(member->grouped);
@@ -247,6 +277,7 @@ Result FakeNccl::enroll(Comm comm, std::span<std::byte> memory, Registration& re
   if (options_.fail_register_code != 0) return failed(options_.fail_register_code);
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
+  const Inside inside(*this, *member);
   constexpr std::uintptr_t kAlign = 4096;
   if (reinterpret_cast<std::uintptr_t>(memory.data()) % kAlign != 0 || memory.size() % kAlign != 0) {
     hub_.world().report("registered memory is not made of whole pages");
@@ -259,6 +290,7 @@ Result FakeNccl::enroll(Comm comm, std::span<std::byte> memory, Registration& re
 Result FakeNccl::withdraw(Comm comm, Registration /*registration*/) {
   Member* const member = find(comm);
   if (member == nullptr) return failed(kInvalidUsage);
+  const Inside inside(*this, *member);
   --member->registrations;
   return kDone;
 }

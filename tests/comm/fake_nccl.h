@@ -2,12 +2,14 @@
 // all ranks have reached it. The fake behaves as the real NCCL does:
 // - A communicator is non-blocking: a call may be in progress for a while. Collectives that are called meanwhile are
 //   enqueued after this call.
-// - state() shows faults of peers.
+// - state() shows faults of peers. While the owner is inside a call, no other thread may call state(), because NCCL 2.26
+//   ends each call with ncclCommGetAsyncError(), which is not safe against itself.
 // - The state of a call lies in memory of the thread that called (NCCL 2.23 to 2.25), so this thread must live until
-// the
-//   communicator is finalised.
+//   the communicator is finalised.
 // - An abort ends the communicator's collectives at once, but returns only when no graph holds the communicator, as
 //   commDestroySync() of NCCL 2.19 to 2.30 does.
+// - finalize() is in progress until all ranks have called it. destroy() returns when all ranks have closed the
+//   communicator, by destroy() or by an abort.
 // - A message moves when its sender and its receiver have reached it. Messages of one group move side by side. Messages
 //   outside a group move one after another, so a send without its receive blocks the stream for ever.
 // A collective in a graph must come from the same capture on all ranks. Destroying a communicator that a graph still
@@ -37,6 +39,10 @@ struct FakeNcclOptions {
   int wrong_sums = 0;          ///< how many reductions, from the first on, give a wrong result
   /// cancel() waits until no graph holds the communicator and this flag is set. null: cancel() waits only for graphs.
   std::shared_ptr<std::atomic<bool>> cancel_may_return = {};
+  /// destroy() calls this function before the peers see that this rank has closed the communicator. null: does nothing.
+  std::function<void()> before_closing = {};
+  /// The owner calls this function inside every call of a communicator. null: does nothing.
+  std::function<void()> inside = {};
   /// Returns how many turns of the world a collective takes under the communicator's limit of CTAs. null: 0 turns.
   std::function<int(int max_ctas)> turns = {};
 };
@@ -50,10 +56,10 @@ class FakeNcclHub {
   /// From now on all communicators report a remote error, and their collectives never end.
   void lose_a_rank();
   [[nodiscard]] std::vector<std::string> log();
-  /// Ends the calls of cancel() that would wait for ever, as the end of a process does, and returns the number of these
-  /// calls. Waits until `libraries` have no owner.
+  /// Ends the calls of cancel() and destroy() that would wait for ever, as the end of a process does, and returns the
+  /// number of these calls. Waits until `libraries` have no owner.
   int end(const std::vector<std::weak_ptr<FakeNccl>>& libraries);
-  /// Number of calls of cancel() that have not returned.
+  /// Number of calls of cancel() and destroy() that have not returned.
   [[nodiscard]] int aborting() const { return aborting_.load(); }
   /// Number of threads that NCCL 2.28 would have started to enqueue collectives, on all ranks together.
   [[nodiscard]] int threads_started() const { return threads_started_.load(); }
@@ -128,6 +134,7 @@ class FakeNccl final : public comm::nccl::Api {
 
  private:
   struct Member;
+  class Inside;
 
   enum class Kind : std::uint8_t { kAllReduce, kBroadcast, kReduce, kReduceScatter, kAllGather, kSend, kReceive };
   struct Call {

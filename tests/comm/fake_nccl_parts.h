@@ -43,6 +43,12 @@ struct FakeNcclHub::Group {
   std::vector<std::shared_ptr<Round>> rounds;
   std::map<std::pair<int, int>, Lane> lanes;  // [from, to]
   std::atomic<bool> lost{false};
+  enum Leaving : std::uint8_t { kIn, kFinalized, kClosed };
+  std::vector<Leaving> leaving;  // [rank]
+
+  void leave(int rank, Leaving how);
+  /// Returns true if all ranks have left as far as `how`.
+  bool all_left(Leaving how);
 };
 
 /// One rank's handle of a communicator.
@@ -53,6 +59,7 @@ struct FakeNccl::Member {
   int max_ctas = 0;
   int in_progress HVD_GUARDED_BY(mutex) = 0;  // state() reports "in progress" this many more times
   bool joined HVD_GUARDED_BY(mutex) = false;
+  bool finalized HVD_GUARDED_BY(mutex) = false;
   std::vector<Call> late HVD_GUARDED_BY(mutex);     // calls to enqueue when the call in progress is over
   std::vector<Call> grouped HVD_GUARDED_BY(mutex);  // calls to enqueue at the end of the group
   std::shared_ptr<int> held_by_graphs = std::make_shared<int>(0);
@@ -61,6 +68,22 @@ struct FakeNccl::Member {
   std::map<std::pair<bool, int>, std::uint64_t> captured_ends;  // [sent, peer] number of captured messages
   int registrations = 0;
   std::weak_ptr<int> caller HVD_GUARDED_BY(mutex);  // expires when the thread of the last call ends
+  std::atomic<int> inside{0};  // number of the owner's calls that have not returned
+};
+
+/// Exists while the owner is inside a call.
+class FakeNccl::Inside {
+ public:
+  Inside(FakeNccl& nccl, Member& member) : member_(member) {
+    member_.inside.fetch_add(1);
+    if (nccl.options_.inside) nccl.options_.inside();
+  }
+  ~Inside() { member_.inside.fetch_sub(1); }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  Member& member_;
 };
 
 }  // namespace hvd::test

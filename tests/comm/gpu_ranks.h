@@ -15,6 +15,7 @@
 #include "tests/base/elements.h"
 #include "tests/base/threads.h"
 #include "tests/comm/fake_nccl.h"
+#include "tests/comm/loopback_world.h"
 
 namespace hvd::test {
 
@@ -23,7 +24,8 @@ struct GpuWorldOptions {
   std::vector<FakeNcclOptions> nccl = {};  ///< [rank]; ranks beyond the vector's end get the default
   std::vector<std::string> uuids = {};     ///< [rank]; ranks beyond the vector's end get a uuid of their own
   comm::NcclOptions communicator = {};
-  int ranks_per_node = 0;  ///< if > 0: this many consecutive ranks pretend to be a node
+  int ranks_per_node = 0;          ///< if > 0: this many consecutive ranks pretend to be a node
+  KillableWorld* world = nullptr;  ///< of as many ranks, all on one node; null: a world whose ranks cannot be killed
   std::chrono::milliseconds deadline{20000};
 };
 
@@ -64,9 +66,13 @@ struct GpuOutcome {
 inline GpuOutcome on_gpu_ranks(int size, const GpuWorldOptions& options, const std::function<void(GpuRank&)>& body) {
   FakeWorld world(options.seed);
   FakeNcclHub hub(world);
-  auto hosts = size == 1 ? std::vector<std::unique_ptr<comm::Communicator>>{}
-                         : comm::make_loopback(size, {}, options.ranks_per_node);
-  if (size == 1) hosts.push_back(comm::make_solo());
+  std::vector<std::unique_ptr<comm::Communicator>> hosts;
+  if (size == 1) {
+    hosts.push_back(comm::make_solo());
+  } else {
+    hosts = options.world != nullptr ? options.world->communicators()
+                                     : comm::make_loopback(size, {}, options.ranks_per_node);
+  }
   GpuOutcome outcome;
   outcome.seed = options.seed;
   outcome.errors.resize(static_cast<std::size_t>(size));

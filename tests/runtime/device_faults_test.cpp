@@ -28,8 +28,8 @@ class DeviceFaults : public ::testing::TestWithParam<FaultWay> {
   /// Runs steps on three ranks. Before step 4 rank 1 calls `fault` and then `linger`. Either may throw, which ends rank
   /// 1. `deadline` is the deadline of the steps. Start-up has the default deadline.
   static GpuOutcome run(const std::function<void(GpuRank&)>& fault, Patience deadline,
-                        const std::function<void(GpuRank&)>& linger = {}) {
-    return on_gpu_ranks(3, {.ranks_per_node = GetParam().ranks_per_node}, [&](GpuRank& rank) {
+                        const std::function<void(GpuRank&)>& linger = {}, KillableWorld* world = nullptr) {
+    return on_gpu_ranks(3, {.ranks_per_node = GetParam().ranks_per_node, .world = world}, [&](GpuRank& rank) {
       DeviceEngine engine(rank.connect(), small_buckets(Schedule::kStatic),
                           {.graph = GetParam().graph, .eager_steps = GetParam().ahead ? 0 : 2});
       Network network(rank, engine);
@@ -69,6 +69,22 @@ TEST_P(DeviceFaults, ALostPeerEndsTheRunWithItsName) {
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(std::count(outcome.log.begin(), outcome.log.end(), "abort " + std::to_string(rank)), 1) << outcome.text();
   }
+}
+
+// NCCL shows the loss of a rank only over a network. On one host the other ranks' steps just never end.
+TEST_P(DeviceFaults, ADeadPeerIsNoticedLongBeforeTheDeadline) {
+  if (GetParam().ranks_per_node > 0) GTEST_SKIP() << "a KillableWorld has one node";
+  KillableWorld world(3);
+  const auto begin = Clock::now();
+  const auto linger = [](GpuRank& rank) {
+    for (GpuOutcome now; logged(now, "abort") == 0; now.log = rank.hub.log()) std::this_thread::sleep_for(1ms);
+  };
+  const GpuOutcome outcome = run([&](GpuRank&) { world.kill(1); }, kNever, linger, &world);
+  EXPECT_LT(Clock::now() - begin, kAtOnce);
+  for (const std::size_t rank : {0U, 2U}) {
+    expect_contains(outcome.errors[rank], "peer_lost: rank 1 (host node0) is lost: its process ");
+  }
+  EXPECT_TRUE(outcome.violations.empty()) << outcome.text();
 }
 
 TEST_P(DeviceFaults, AFaultOfTheLibraryNamesRankAndStep) {

@@ -9,6 +9,7 @@
 
 #include "tests/base/errors.h"
 #include "tests/base/patience.h"
+#include "tests/comm/loopback_world.h"
 #include "tests/runtime/ranks.h"
 
 namespace hvd::watchdog_test {
@@ -24,24 +25,28 @@ class Recorder final : public Watchdog {
  public:
   void before_gradient(std::size_t gradient) override { gradients.push_back(gradient); }
   void look() override {
-    if (fails.load()) throw Error(Errc::kBackend, "the work outside hangs");
+    if (!fails.load()) return;
+    failed_looks.fetch_add(1);
+    throw Error(code, "the work outside hangs");
   }
   std::optional<RankStatus> status() override { return progress; }
   void failed(const Error& why) noexcept override { failures.emplace_back(why.what()); }
 
   std::atomic<bool> fails{false};        ///< look() throws
+  std::atomic<int> failed_looks{0};      ///< how often it has
+  Errc code = Errc::kBackend;            ///< what it throws
   std::optional<RankStatus> progress{};  ///< what status() returns
   std::vector<std::size_t> gradients;
   std::vector<std::string> failures;
 };
 
-/// Runs body(engine, rank) on two ranks, whose engines have `watchdogs`. Returns what the body threw on each rank.
-template <class Body>
-std::array<std::string, 2> on_watched_ranks(std::array<Recorder, 2>& watchdogs, const EngineOptions& options,
-                                            const Body& body) {
-  auto communicators = comm::make_loopback(2);
-  std::array<std::string, 2> errors;
-  test::on_threads(2, [&](std::size_t rank) {
+/// Runs body(engine, rank) on one rank per watchdog and communicator. Returns what the body threw on each rank.
+template <std::size_t kRanks, class Body>
+std::array<std::string, kRanks> on_watched_ranks(
+    std::array<Recorder, kRanks>& watchdogs, const EngineOptions& options, const Body& body,
+    std::vector<std::unique_ptr<comm::Communicator>> communicators = comm::make_loopback(kRanks)) {
+  std::array<std::string, kRanks> errors;
+  test::on_threads(kRanks, [&](std::size_t rank) {
     errors[rank] = test::error_of([&] {
       Engine engine(std::move(communicators[rank]), options, &watchdogs[rank]);
       body(engine, rank);
@@ -91,6 +96,25 @@ TEST(Watchdog, EndsAllEnginesAndHearsOfItOnce) {
   EXPECT_EQ(watchdogs[0].failures, std::vector<std::string>{"rank 1 (host node0) gave up: the work outside hangs"});
 }
 
+/// Rank 0 waits in no collective.
+TEST(Watchdog, AnIdleEngineNoticesADeadPeer) {
+  for (const bool watched : {true, false}) {
+    test::KillableWorld world(2);
+    auto communicators = world.communicators();
+    Recorder watchdog;
+    const auto begin = Clock::now();
+    const std::string error = test::error_of([&] {
+      Engine engine(std::move(communicators[0]), patient_options(Schedule::kStatic), watched ? &watchdog : nullptr);
+      world.kill(1);
+      await_failure(engine);
+      return 0;
+    });
+    EXPECT_LT(Clock::now() - begin, test::kAtOnce);
+    expect_contains(error, "peer_lost: rank 1 (host node0) is lost: its process ");
+    EXPECT_EQ(world.roll_calls(), 0U);
+  }
+}
+
 TEST(Watchdog, AnswersARollCallInThePlaceOfTheEngine) {
   std::array<Recorder, 2> watchdogs;
   watchdogs[0].progress = RankStatus{.step = 8, .moved = 0, .waits = true, .activity = "step 8 waits"};
@@ -103,6 +127,39 @@ TEST(Watchdog, AnswersARollCallInThePlaceOfTheEngine) {
   });
   EXPECT_TRUE(errors[0].starts_with("peer_lost: ")) << errors[0];
   expect_contains(errors[0], "rank 1 (host node0) is furthest behind: step 7 is on the GPU");
+}
+
+/// Ranks 2 and 3 have given up on a peer. Rank `first` does so next. Returns the number of roll calls.
+std::uint32_t roll_calls_of_a_hang(std::size_t first, std::array<std::string, 4>& errors) {
+  test::KillableWorld world(4);
+  std::array<Recorder, 4> watchdogs;
+  for (Recorder& watchdog : watchdogs) watchdog.code = Errc::kTimeout;
+  for (const std::size_t early : {2U, 3U}) watchdogs[early].fails = true;
+  errors = on_watched_ranks(
+      watchdogs, patient_options(Schedule::kStatic),
+      [&](Engine& engine, std::size_t rank) {
+        while (rank == first && watchdogs[2].failed_looks + watchdogs[3].failed_looks < 2) {
+          std::this_thread::sleep_for(1ms);
+        }
+        if (rank == first) watchdogs[first].fails = true;
+        await_failure(engine);
+      },
+      world.communicators());
+  return world.roll_calls();
+}
+
+/// At N ranks, N roll calls would be N * N messages.
+TEST(Watchdog, OneRankCallsTheRollForAllRanksThatGiveUp) {
+  for (const std::size_t first : {0U, 1U}) {
+    std::array<std::string, 4> errors;
+    std::uint32_t calls = 0;
+    // On a busy machine `first` may be too late for the patience of the others.
+    for (int attempt = 0; attempt < 20 && calls != 1; ++attempt) calls = roll_calls_of_a_hang(first, errors);
+    EXPECT_EQ(calls, 1U) << "rank " << first;
+    for (const std::string& error : errors) {
+      expect_contains(error, "the work outside hangs; roll call: all ranks answered and none is behind");
+    }
+  }
 }
 
 TEST(Watchdog, IsNotCalledInAWorldOfOneRank) {

@@ -84,7 +84,8 @@ class Api {
   /// kDone otherwise.
   virtual Result state(Comm comm) = 0;
   virtual Result finalize(Comm comm) = 0;
-  /// Destroys `comm`. Waits until no CUDA graph holds a collective of `comm`, so destroy such graphs first.
+  /// Destroys `comm`. Waits until all ranks have closed it, and until no CUDA graph holds a collective of `comm`, so
+  /// destroy such graphs first.
   virtual Result destroy(Comm comm) = 0;
   /// Calls ncclCommAbort, which ends work in flight at once. The call returns only when no CUDA graph holds a
   /// collective of `comm`, because commDestroySync() waits for the graphs even during an abort (NCCL 2.19 to 2.30).

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -18,19 +16,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long the aborting thread waits for the owner's current call to return. The call normally only enqueues. If the
-/// call takes longer than this, the call itself is waiting for work that only the abort ends.
-constexpr auto kCourtesy = 500ms;
 /// How long a plane waits for NCCL's abort, which stops NCCL's threads and frees NCCL's memory. The time is enough if
 /// no graph holds the communicator.
 constexpr auto kLetGo = 5s;
 
-/// Number of aborts of this process that have not returned. This is the only mutable global, because the threads of the
-/// aborts outlive every owner.
-std::atomic<int>& running_aborts() {
-  static std::atomic<int> count{0};
-  return count;
-}
 /// Alignment that NCCL needs to register a buffer. Source: NCCL_WIN_REQUIRED_ALIGNMENT, NCCL 2.28.
 constexpr std::size_t kAlignBytes = 4096;
 
@@ -120,15 +109,10 @@ Plane::~Plane() {
     host_.control().throw_if_aborted();
     disconnect(options_.deadline.from_now());
   } catch (...) {  // a peer has not finished; a destructor cannot throw the error
-    abort();
+    Plane::abort();
   }
   // The plane cannot destroy graphs. If a graph still holds the communicator, the aborting thread outlives the plane.
   static_cast<void>(await_abort(Deadline::after(wait_timed_out() ? 0s : kLetGo)));
-}
-
-bool Plane::wait_timed_out() const {
-  const MutexLock lock(ending_->mutex);
-  return ending_->wait_timed_out;
 }
 
 void Plane::connect(Deadline deadline) {
@@ -138,7 +122,7 @@ void Plane::connect(Deadline deadline) {
     create(deadline);
     trial->run(*this, host_.topology(), here_, deadline);
   } catch (const Error& error) {
-    abort();
+    Plane::abort();
     if (error.code() != Errc::kPeerLost) host_.control().abort(error.what());
     runtime_.drain(stream_);
     static_cast<void>(await_abort(Deadline::after(kLetGo)));
@@ -148,12 +132,7 @@ void Plane::connect(Deadline deadline) {
 
 void Plane::disconnect(Deadline deadline) {
   wait_for_call(call([&](Comm comm) { return api_->finalize(comm); }), "ncclCommFinalize", deadline);
-  if (const Comm gone = release_communicator(); gone.native != nullptr) static_cast<void>(api_->destroy(gone));
-}
-
-Comm Plane::release_communicator() {
-  const MutexLock lock(mutex_);
-  return std::exchange(comm_, {});
+  destroy(deadline);
 }
 
 void Plane::reconnect(const NcclOptions& options, Deadline deadline) {
@@ -222,6 +201,7 @@ Result Plane::call(Call&& body) {
     const MutexLock lock(mutex_);
     comm = comm_;
   }
+  const std::lock_guard lock(owners_call_);
   const Result result = aborted_ ? Result{.status = Status::kFailed} : body(comm);
   ending_->calls.fetch_sub(1);
   return result;
@@ -230,8 +210,9 @@ Result Plane::call(Call&& body) {
 Result Plane::state() {
   const MutexLock lock(mutex_);
   if (aborted_) return {.status = Status::kFailed};
-  if (comm_.native == nullptr) return {};
-  return api_->state(comm_);
+  if (comm_.native != nullptr) return api_->state(comm_);
+  const MutexLock theirs(ending_->mutex);
+  return {.status = ending_->freeing ? Status::kInProgress : Status::kDone};
 }
 
 std::string Plane::explain(Result result) {
@@ -245,9 +226,7 @@ void Plane::wait_for_call(Result result, const std::string& what, Deadline deadl
   const auto begin = Clock::now();
   gpu::PollSchedule poll_schedule(begin);
   for (; result.status == Status::kInProgress; result = state()) {
-    throw_if_aborted();
-    host_.control().answer_roll_call(doing(what));
-    host_.control().throw_if_aborted();
+    hear_peers(doing(what));
     if (deadline.passed()) {
       throw Error(Errc::kTimeout,
                   doing(fmt::format("{} did not finish within {}: a rank is not there, or the network between them "
@@ -261,6 +240,12 @@ void Plane::wait_for_call(Result result, const std::string& what, Deadline deadl
     }
   }
   if (result.status == Status::kFailed) refuse(result, what);
+}
+
+void Plane::hear_peers(const std::string& status) {
+  throw_if_aborted();
+  host_.control().answer_roll_call(status);
+  host_.control().look_for_dead();  // NCCL does not notice the end of a rank on this host
 }
 
 void Plane::refuse(Result result, const std::string& what) {
@@ -311,6 +296,7 @@ void Plane::group(const std::function<void()>& calls, const std::string& name, D
   ending_->calls.fetch_add(1);  // the group counts as one call; end_group() is called even after an abort
   const auto end = [this] {
     grouped_ = false;
+    const std::lock_guard lock(owners_call_);
     const Result result = api_->end_group();
     ending_->calls.fetch_sub(1);
     return result;
@@ -327,9 +313,10 @@ void Plane::group(const std::function<void()>& calls, const std::string& name, D
 }
 
 void Plane::complete(std::string_view what, Deadline deadline) {
-  runtime_.synchronize(stream_.view(), deadline, doing(std::string(what)), [this] {
+  const std::string status = doing(std::string(what));
+  runtime_.synchronize(stream_.view(), deadline, status, [&] {
     check();
-    host_.control().throw_if_aborted();
+    hear_peers(status);
   });
 }
 
@@ -345,50 +332,10 @@ std::string Plane::description() const {
 
 void Plane::check() {
   throw_if_aborted();
+  const std::unique_lock look(owners_call_, std::try_to_lock);
+  if (!look.owns_lock()) return;  // the next look will do
   const Result result = state();
   if (result.status == Status::kFailed) refuse(result, "communication failed");
-}
-
-void Plane::abort() noexcept {
-  Comm gone;
-  {
-    const MutexLock lock(mutex_);
-    if (aborted_.exchange(true) || comm_.native == nullptr) return;
-    gone = std::exchange(comm_, {});
-    const MutexLock theirs(ending_->mutex);
-    ending_->aborting = true;
-  }
-  const auto work = [api = api_, ending = ending_, gone] {
-    for (const Deadline courtesy = Deadline::after(kCourtesy); ending->calls.load() > 0 && !courtesy.passed();) {
-      std::this_thread::sleep_for(200us);
-    }
-    static_cast<void>(api->cancel(gone));
-    running_aborts().fetch_sub(1);  // do this before the waiting threads are notified
-    const MutexLock lock(ending->mutex);
-    ending->aborting = false;
-    ending->changed.notify_all();
-  };
-  running_aborts().fetch_add(1);
-  try {
-    std::thread(work).detach();         // the abort may never return, so no thread joins it
-  } catch (const std::system_error&) {  // no thread can be started: abort on this thread
-    work();
-  }
-}
-
-void Plane::abandon() noexcept {
-  abort();
-  runtime_.drain(stream_);
-}
-
-bool Plane::await_abort(Deadline deadline) noexcept {
-  const MutexLock lock(ending_->mutex);
-  while (ending_->aborting) {
-    if (ending_->changed.wait_until(ending_->mutex, deadline.when()) || !deadline.passed()) continue;
-    ending_->wait_timed_out = ending_->aborting;
-    break;
-  }
-  return !ending_->aborting;
 }
 
 }  // namespace hvd::comm::nccl
@@ -399,8 +346,6 @@ std::string here_of(const Topology& where, const gpu::GpuRuntime& runtime) {
   return fmt::format("rank {} (host {}, {})", where.rank, where.hosts.at(static_cast<std::size_t>(where.rank)),
                      runtime.label());
 }
-
-int unfinished_aborts() noexcept { return nccl::running_aborts().load(); }
 
 std::unique_ptr<DeviceCommunicator> make_nccl(std::unique_ptr<Communicator> host, gpu::GpuRuntime& runtime,
                                               std::shared_ptr<nccl::Api> api, const NcclOptions& options,

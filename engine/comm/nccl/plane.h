@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,7 @@ class Plane final : public DevicePlane {
   void create(Deadline deadline);
   /// Collective: finalises and destroys the communicator.
   void disconnect(Deadline deadline);
+  void destroy(Deadline deadline);
   using Function = Result (Api::*)(Comm, const CallArguments&, gpu::StreamView);
   /// Enqueues `function`, unless the count is 0.
   void enqueue(Function function, const std::string& name, const CallArguments& what, Deadline deadline);
@@ -72,23 +74,30 @@ class Plane final : public DevicePlane {
   /// Waits while the call that returned `result` is in progress. Errors: those of make_nccl() for a failure or a passed
   /// deadline, naming `what`; interrupted after abort().
   void wait_for_call(Result result, const std::string& what, Deadline deadline);
+  /// Call between the polls of a wait. `status` answers roll calls.
+  /// Errors: interrupted after abort(); those of ControlPlane::look_for_dead().
+  void hear_peers(const std::string& status);
   [[noreturn]] void refuse(Result result, const std::string& what);
   void throw_if_aborted();
   Result state();
   [[nodiscard]] std::string explain(Result result);
   [[nodiscard]] bool wait_timed_out() const;
-  /// Returns the communicator. The caller owns it from then on.
-  Comm release_communicator();
+  /// Returns the communicator, which the caller must free. await_abort() waits for this.
+  Comm release_communicator() HVD_REQUIRES(mutex_);
   /// Runs `body`, which uses the communicator. The aborting thread waits up to kCourtesy until `body` has returned.
   template <class Call>
   Result call(Call&& body);
 
-  /// State shared by the plane and its aborting thread. The thread may outlive the plane.
+  /// Runs `work`, which frees the communicator and may never return, on a thread that may outlive the plane.
+  template <class Work>
+  void free_on_thread(Work work);
+
+  /// State shared by the plane and the thread that frees its communicator. The thread may outlive the plane.
   struct Ending {
     std::atomic<int> calls{0};  // number of the owner's calls that have not returned
     Mutex mutex;
     CondVar changed;
-    bool aborting HVD_GUARDED_BY(mutex) = false;
+    bool freeing HVD_GUARDED_BY(mutex) = false;         // the communicator is being aborted or destroyed
     bool wait_timed_out HVD_GUARDED_BY(mutex) = false;  // await_abort() reached its deadline
   };
 
@@ -104,6 +113,9 @@ class Plane final : public DevicePlane {
 
   const std::shared_ptr<Ending> ending_ = std::make_shared<Ending>();
   std::atomic<bool> aborted_{false};
+  /// Held during a call of the owner. Since NCCL 2.26 such a call ends in ncclCommGetAsyncError(), which joins the
+  /// thread of the call; two threads in this function would both join it. abort() does not wait for this mutex.
+  std::mutex owners_call_;
   Mutex mutex_;
   Comm comm_ HVD_GUARDED_BY(mutex_);  // null before create(), and after release_communicator() or abort()
 };
