@@ -126,6 +126,10 @@ class Coll(ProgramTest):
     def test_solo(self) -> None:
         result = execute([PROGRAM, "coll", *QUICK]).ended_with(0)
         self.assertIn("# 1 ranks on 1 node(s), solo", result.out)
+        self.assertRegex(result.out, "bus bandwidth +: not measured, because one rank .*: mpirun -n N")
+        for row in rows(result.out):
+            self.assertGreater(float(row[6]), 0)
+            self.assertEqual((row[7], row[10], row[11]), ("-", "-", "-"), row)
 
     @needs_mpi
     def test_processes(self) -> None:
