@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bench/cli/registrar.h"
+#include "bench/cli/unused_settings.h"
 #include "bench/cli/validate_options.h"
 #include "bench/cli/values.h"
 #include "bench/store/build_info.h"
@@ -34,7 +35,7 @@ constexpr const char* kFooter = R"(Examples:
   hvd_bench doctor                                  is this machine what it should be?
 
 Environment (the command line wins): HOROVOD_FUSION_THRESHOLD (bytes), HOROVOD_CYCLE_TIME (ms),
-  HOROVOD_CACHE_CAPACITY (entries), HOROVOD_TIMELINE (file); HVD_MAX_CPU_ISA (SSE2, AVX2, AVX512: the widest vectors).
+  HOROVOD_CACHE_CAPACITY (entries; these three with --schedule negotiated), HOROVOD_TIMELINE (file); HVD_MAX_CPU_ISA (SSE2, AVX2, AVX512: the widest vectors).
 Exit codes: 0 good, 1 failed check, 2 usage or I/O, 3 undecided (validate), 5 a rank lost or a deadline passed, 6 ranks disagree,
   7 interrupted, 8 out of memory or a library failed, 9 a defect of hvd_bench.)";
 
@@ -169,7 +170,8 @@ void register_reduction(Registrar add, Options& o, Given& given) {
   });
   add.number("--fusion-threshold-mb", "MIB", "Fusion buffer of the negotiated schedule (default: 128; 0: no fusion)", 0,
              1 << 20, [&o](double x) { o.engine.negotiation.fusion.threshold_bytes = mebibytes(x); });
-  add.number("--cycle-time-ms", "MS", "Pause after a negotiation that moved nothing (default: 1)", 0, 60000,
+  add.number("--cycle-time-ms", "MS", "Negotiated schedule: pause after a negotiation that moved nothing (default: 1)",
+             0, 60000,
              [&o](double x) { o.engine.cycle_time = std::chrono::microseconds(static_cast<std::int64_t>(1000 * x)); });
   add.integer("--cache-capacity", "Entries of the negotiation's response cache (default: 1024)", 0, 1 << 30,
               o.engine.negotiation.cache_capacity);
@@ -439,6 +441,7 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
     options.validate = validation;
   }
   reconcile(options, given);
+  if (!options.validate) options.unused = unused_settings(app, environment, options.engine.schedule);
   return result;
 }
 

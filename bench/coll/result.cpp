@@ -119,7 +119,7 @@ std::vector<CellResult> results_of(const std::vector<Cell>& cells, const Schedul
     result.stop_reason = schedule.stop_reason(i).empty() ? interrupted : schedule.stop_reason(i);
     if (cell.variant > 0) result.ratio = ratio_of(samples, schedule.samples(first.at(cell.group)));
     const auto kernel = bare.find(cell.group);
-    if (kernel != bare.end() && !samples.empty() && !schedule.samples(kernel->second).empty()) {
+    if (kernel != bare.end() && result.seconds.value > 0 && !schedule.samples(kernel->second).empty()) {
       result.bound = median(seconds_of(schedule.samples(kernel->second))) / result.seconds.value;
     } else if (link_gbit && world.nodes > 1 && result.bus_rate > 0) {
       result.bound = result.bus_rate / (*link_gbit * kGigabit);

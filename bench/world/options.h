@@ -81,6 +81,7 @@ struct Options : WorldOptions {   // NOLINT(clang-analyzer-optin.performance.Pad
   EngineOptions engine;    ///< engine.deadline limits every wait for another rank after the first steps
   comm::CommOptions comm_options;
   ScheduleTuning tuning;
+  std::vector<std::string> unused;  ///< options and variables that the user set and engine.schedule does not use
 
   std::optional<ValidateOptions> validate;  ///< if set, the options under "how long to measure" are ignored
 

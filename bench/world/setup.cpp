@@ -247,6 +247,11 @@ Setup settle(const Options& options, GpuBackend* gpus) {
   refuse_fit(options);
   refuse_sharded(options, setup);
   refuse_search(setup);
+  for (const std::string& setting : options.unused) {
+    setup.notes.push_back(
+        fmt::format("{} has no effect: --schedule {} does not use it{}", setting, hvd::name(setup.schedule),
+                    setup.reduces() && setting != "--bucket-mb" ? ", --schedule negotiated does" : ""));
+  }
   if (options.replay_file.empty()) {
     take_model(options, setup);
   } else {

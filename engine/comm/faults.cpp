@@ -207,13 +207,7 @@ void Faults::give_up(const Wait& wait, std::span<const int> missing, bool direct
 }
 
 std::string Faults::names(std::span<const int> ranks) const {
-  constexpr std::size_t kNamed = 8;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(ranks.size(), kNamed); ++i) {
-    text += (i == 0 ? "" : ", ") + layout_.describe(ranks[i]);
-  }
-  if (ranks.size() > kNamed) text += fmt::format(" and {} more", ranks.size() - kNamed);
-  return text.empty() ? "its peers" : text;
+  return ranks.empty() ? "its peers" : layout_.describe(ranks);
 }
 
 bool Faults::raise_here(std::string_view reason) noexcept {

@@ -1,5 +1,7 @@
 #include "engine/comm/layout.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -35,5 +37,13 @@ Layout::Layout(int rank, const std::vector<int>& original_node_of, std::vector<s
 }
 
 std::string Layout::describe(int rank) const { return rank_at(static_cast<std::size_t>(rank), topology.hosts); }
+
+std::string Layout::describe(std::span<const int> ranks) const {
+  constexpr std::size_t kNamed = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(ranks.size(), kNamed); ++i) text += (i == 0 ? "" : ", ") + describe(ranks[i]);
+  if (ranks.size() > kNamed) text += fmt::format(" and {} more", ranks.size() - kNamed);
+  return text;
+}
 
 }  // namespace hvd::comm

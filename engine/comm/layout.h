@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct Layout {
   [[nodiscard]] const std::vector<int>& my_node() const { return members[static_cast<std::size_t>(topology.node)]; }
   /// "rank 3 (host b)".
   [[nodiscard]] std::string describe(int rank) const;
+  /// "rank 3 (host b), rank 4 (host b)"; names the first eight and counts the others.
+  [[nodiscard]] std::string describe(std::span<const int> ranks) const;
 };
 
 }  // namespace hvd::comm

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import shlex
 import signal
 import sqlite3
@@ -12,6 +13,7 @@ import unittest
 from program import (
     MPIRUN,
     PROGRAM,
+    TINY,
     ProgramTest,
     Result,
     Running,
@@ -124,6 +126,10 @@ class Coll(ProgramTest):
     def test_solo(self) -> None:
         result = execute([PROGRAM, "coll", *QUICK]).ended_with(0)
         self.assertIn("# 1 ranks on 1 node(s), solo", result.out)
+        self.assertRegex(result.out, "bus bandwidth +: not measured, because one rank .*: mpirun -n N")
+        for row in rows(result.out):
+            self.assertGreater(float(row[6]), 0)
+            self.assertEqual((row[7], row[10], row[11]), ("-", "-", "-"), row)
 
     @needs_mpi
     def test_processes(self) -> None:
@@ -253,6 +259,31 @@ class Coll(ProgramTest):
         small = f"mount -t tmpfs -o size=48m none /dev/shm && exec {command}"
         result = execute(["unshare", "-rm", "sh", "-c", small]).ended_with(2)
         self.assertRegex(result.err, r"rank\(s\) of this host in /dev/shm, and .* is free; -e [0-9]+ would fit")
+
+    @needs_mpi
+    @unittest.skipUnless(may_mount(), "a /dev/shm of a rank's own needs mount namespaces")
+    def test_ranks_without_a_common_shared_memory(self) -> None:
+        command = [PROGRAM, "coll", *QUICK]
+        apart = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs "$0" none /dev/shm && exec "$@"', "-orw", *command]
+        for algorithm in ("auto", "ring"):
+            tail = ["--algorithm", algorithm]
+            result = execute(per_rank([*command, *tail], [*apart, *tail], [*apart, *tail]))
+            result.ended_with(8)
+            for text in ("error: rank 1 (host ", ", rank 2 (host ", "common /dev/shm", "--ipc=host"):
+                self.assertIn(text, result.errors[0])
+        read_only = ["-oro" if word == "-orw" else word for word in apart]
+        result = execute(per_rank(read_only, read_only)).ended_with(8)
+        self.assertRegex(result.errors[0], "error: rank 0 [(]host .*a /dev/shm that they can write")
+
+    @unittest.skipUnless(may_mount(), "another /dev/shm needs mount namespaces")
+    def test_doctors_advice_for_shared_memory_holds(self) -> None:
+        for options, finding in (("ro", "cannot be used (Read-only file system)"), ("size=64k", "free, less than")):
+            mount = ["unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o {options} none /dev/shm && exec "$0" "$@"']
+            result = execute([*mount, PROGRAM, "doctor"])
+            self.assertRegex(result.out, rf"warning +/dev/shm +.*{re.escape(finding)}")
+            self.assertIn("run the ranks as threads of one process (--ranks N", result.out)
+            execute([*mount, PROGRAM, "coll", "--ranks", "2", *QUICK]).ended_with(0)
+            execute([*mount, PROGRAM, *TINY, "--ranks", "2", "--no-db"]).ended_with(0)
 
     def test_the_command_comes_first(self) -> None:
         self.refused(execute([PROGRAM, "--ranks", "2", "coll"]), 2, "comes first")

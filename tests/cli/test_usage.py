@@ -119,6 +119,18 @@ class BadInput(ProgramTest):
         result = mpirun(2, *ONE_STEP, env={"CUDA_VISIBLE_DEVICES": ""}).ended_with(0)
         self.assertEqual((result.out + result.err).count("computing on the CPU: "), 1, result)
 
+    def test_settings_that_the_schedule_does_not_use(self) -> None:
+        given = {"HOROVOD_FUSION_THRESHOLD": "67108864", "HOROVOD_CYCLE_TIME": "5"}
+        line = [*TINY, "--ranks", "2", "--fusion-threshold-mb", "128", "--bucket-mb", "25"]
+        result = run(*line, env=given).ended_with(0)
+        for unused in ("--fusion-threshold-mb", "HOROVOD_CYCLE_TIME"):
+            said = f"{unused} has no effect: --schedule static does not use it, --schedule negotiated does"
+            self.assertIn(said, result.out)
+        self.assertEqual(result.out.count("has no effect"), 2, result)
+        result = run(*line, "--schedule", "negotiated", env=given).ended_with(0)
+        self.assertIn("--bucket-mb has no effect: --schedule negotiated does not use it", result.out)
+        self.assertEqual(result.out.count("has no effect"), 1, result)
+
     def test_vectors_that_are_not_known(self) -> None:
         for command in ((*TINY,), ("doctor",), ("coll", "-b", "1K", "-e", "1K")):
             self.refused(run(*command, env={"HVD_MAX_CPU_ISA": "AVX3"}), 2, "HVD_MAX_CPU_ISA", "'AVX3'", "AVX2")

@@ -116,6 +116,11 @@ class ReadTest(FilesTest):
             (series,) = self.read({**DOCUMENT, "results": [{**ROW, "in_place": form}]}).series
             self.assertEqual(series.points, [coll_results.Point(4096, 20.0, settled=False)])
 
+    def test_a_time_that_the_clock_cannot_tell_is_left_out(self) -> None:
+        results = self.read({**DOCUMENT, "results": [{**ROW, "in_place": {**FORM, "time": None}}]})
+        self.assertEqual(results.series, [])
+        self.assertIn("4096 bytes: took less time than the clock can tell", results.left_out[0])
+
     def test_a_wrong_result_and_a_barrier_are_left_out(self) -> None:
         wrong = {**ROW, "in_place": {**FORM, "nwrong": 3}}
         barrier = ROW | {"size": 0, "experiment_name": "barrier", "redop": "none"}

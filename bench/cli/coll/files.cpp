@@ -15,12 +15,15 @@
 namespace hvd::bench::coll {
 namespace {
 
+/// Returns microseconds; nothing for an operation that took less time than the clock can tell.
+std::optional<double> clocked(double seconds) { return seconds > 0 ? std::optional(seconds * kMicro) : std::nullopt; }
+
 void write_form(JsonWriter& row, std::string_view key, const CellResult* cell) {
   if (!measured(cell)) return row.null(key);
   row.object(key, [&](JsonWriter& form) {
     const std::optional<double> unknown;
     const bool interval = cell->seconds.has_interval();
-    form.number("time", cell->seconds.value * kMicro);
+    form.number("time", clocked(cell->seconds.value));
     form.number("alg_bw", cell->algorithm_rate * kGiga);
     form.number("bus_bw", cell->bus_rate * kGiga);
     form.number("nwrong", cell->wrong ? std::optional(static_cast<double>(*cell->wrong)) : unknown);
@@ -46,12 +49,12 @@ void write_spread(JsonWriter& row, std::string_view key, const CellResult* cell)
   if (!measured(cell)) return;
   row.object(key, [&](JsonWriter& out) {
     const Spread& spread = cell->spread;
-    out.number("min_us", spread.minimum * kMicro);
-    out.number("max_us", spread.maximum * kMicro);
+    out.number("min_us", clocked(spread.minimum));
+    out.number("max_us", clocked(spread.maximum));
     out.number("avg_us", spread.mean * kMicro);
-    out.number("p50_us", cell->seconds.value * kMicro);
-    out.number("p95_us", spread.percentile_95 * kMicro);
-    out.number("p99_us", spread.percentile_99 * kMicro);
+    out.number("p50_us", clocked(cell->seconds.value));
+    out.number("p95_us", clocked(spread.percentile_95));
+    out.number("p99_us", clocked(spread.percentile_99));
     out.number("stdev_us", spread.deviation * kMicro);
     out.number("cv_pct", 100 * spread.variation());
   });
@@ -210,12 +213,12 @@ std::string csv(const CollResult& result) {
         std::string(reduction_name(problem)),
         problem.in_place ? "1" : "0",
         problem.ragged ? "1" : "0",
-        time(cell.seconds.value),
+        csv_number(clocked(cell.seconds.value)),
         interval ? time(cell.seconds.low) : "",
         interval ? time(cell.seconds.high) : "",
-        time(cell.spread.minimum),
-        time(cell.spread.maximum),
-        time(cell.spread.percentile_99),
+        csv_number(clocked(cell.spread.minimum)),
+        csv_number(clocked(cell.spread.maximum)),
+        csv_number(clocked(cell.spread.percentile_99)),
         csv_number(100 * cell.spread.variation()),
         time(cell.transfer),
         time(cell.skew),

@@ -20,10 +20,12 @@ std::string nccl_columns(std::string_view time, std::string_view algbw, std::str
   return fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", time, algbw, busbw, wrong);
 }
 
-std::string nccl_columns(const CellResult* cell) {
+/// One rank (`alone`) sends nothing, and in place it moves nothing, so these rates do not exist.
+std::string nccl_columns(const CellResult* cell, bool alone) {
   if (!measured(cell)) return nccl_columns("-", "-", "-", "-");
-  return nccl_columns(figure(cell->seconds.value * kMicro), figure(cell->algorithm_rate * kGiga),
-                      figure(cell->bus_rate * kGiga), cell->wrong ? std::to_string(*cell->wrong) : "N/A");
+  const bool moves = !alone || !cell->cell.problem.in_place;
+  return nccl_columns(figure(cell->seconds.value * kMicro), moves ? figure(cell->algorithm_rate * kGiga) : "-",
+                      alone ? "-" : figure(cell->bus_rate * kGiga), cell->wrong ? std::to_string(*cell->wrong) : "N/A");
 }
 
 std::string our_columns(std::string_view width, std::string_view bound, std::string_view skew, std::string_view last) {
@@ -46,12 +48,12 @@ std::string ratio_column(const CellResult* cell) {
   return fmt::format("  {:>22}", fmt::format("{:.3f} [{:.3f}, {:.3f}]", ratio.value, ratio.low, ratio.high));
 }
 
-std::string row_text(const Row& row, bool compared) {
+std::string row_text(const Row& row, bool compared, bool alone) {
   const CellResult& any = *(row[0] != nullptr ? row[0] : row[1]);
   const Problem& problem = any.cell.problem;
   std::string text = fmt::format("{:>12}  {:>12}  {:>8}  {:>6}  {:>6}", any.bytes, problem.count,
                                  nccl_name(problem.type), reduction_name(problem), root_of(problem));
-  for (const CellResult* cell : row) text += nccl_columns(cell);
+  for (const CellResult* cell : row) text += nccl_columns(cell, alone);
   for (const CellResult* cell : row) text += our_columns(cell);
   for (const CellResult* cell : row) text += compared ? ratio_column(cell) : "";
   return text + "\n";
@@ -92,7 +94,14 @@ std::string footer(const CollResult& result) {
   for (const CellResult& cell : result.cells) open += cell.settled ? 0 : 1;
   const std::uint64_t wrong = wrong_in_all(result);
   std::string text = fmt::format("# Out of bounds values : {} {}\n", wrong, wrong == 0 ? "OK" : "FAILED");
-  text += fmt::format("# Avg bus bandwidth    : {:g}\n", average_bus_rate(result));
+  if (result.world.ranks == 1) {
+    text +=
+        "# Avg bus bandwidth    : not measured, because one rank sends nothing; the times are those of calls and "
+        "copies."
+        " Start more ranks: mpirun -n N hvd_bench coll, or --ranks N\n";
+  } else {
+    text += fmt::format("# Avg bus bandwidth    : {:g}\n", average_bus_rate(result));
+  }
   if (open > 0) {
     text += fmt::format("# !                    : {} of {} cells ended before their interval was narrow enough\n", open,
                         result.cells.size());
@@ -136,7 +145,7 @@ std::string table(const CollOptions& options, const CollResult& result) {
       const std::string plane = plane_of(result, variant);
       text += fmt::format("#\n# {}{}{}{}{}{}\n{}", name(collective), ragged ? ", ragged" : "",
                           label.empty() ? "" : ", ", label, plane.empty() ? "" : ", over ", plane, header(compared));
-      for (const Row& row : rows) text += row_text(row, compared);
+      for (const Row& row : rows) text += row_text(row, compared, world.ranks == 1);
     }
   }
   return text + steps_text(options, result) + footer(result);

@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <ostream>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "bench/cli/console.h"
@@ -165,17 +167,20 @@ void examine_numa(FindingList& all, const Launch& launch, const Environment& env
 }
 
 void examine_shared_memory(FindingList& all) {
+  // Every algorithm keeps the gradients of processes there. Ranks that are threads use ordinary memory.
+  constexpr const char* kThreads = ", or run the ranks as threads of one process (--ranks N without mpirun or srun)";
   struct statvfs shared_memory {};
-  if (::statvfs("/dev/shm", &shared_memory) != 0) {
-    all.push_back({Level::kWarning, "/dev/shm", "/dev/shm does not exist: ranks of one host cannot share memory",
-                   "mount it (mount -t tmpfs none /dev/shm), or use --algorithm ring"});
+  if (::statvfs("/dev/shm", &shared_memory) != 0 || ::access("/dev/shm", W_OK) != 0) {
+    const std::string reason = std::generic_category().message(errno);
+    all.push_back({Level::kWarning, "/dev/shm", "cannot be used (" + reason + "): processes cannot share memory",
+                   std::string("mount it writable (mount -t tmpfs none /dev/shm)") + kThreads});
     return;
   }
   const double free = static_cast<double>(shared_memory.f_bavail) * static_cast<double>(shared_memory.f_frsize);
   constexpr double kTwoVggRanks = 2 * 553e6;  // VGG-16's gradients in fp32 take 553 MB per rank
   if (free < kTwoVggRanks) {
     all.push_back({Level::kWarning, "/dev/shm", bytes_text(free) + " free, less than the gradients of two VGG-16 ranks",
-                   "enlarge it (mount -o remount,size=50% /dev/shm; containers: --shm-size), or use --algorithm ring"});
+                   std::string("enlarge it (mount -o remount,size=50% /dev/shm; containers: --shm-size)") + kThreads});
   } else {
     good(all, "/dev/shm", bytes_text(free) + " free");
   }

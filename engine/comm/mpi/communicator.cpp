@@ -105,8 +105,8 @@ Layout find_layout(MPI_Comm world, MPI_Comm node, bool pretended) {
 }
 
 /// Makes the node's control segment. Every rank commits its own cell, so that the cell is on the rank's NUMA node.
-/// Collective over the node. If a rank fails, all ranks of the node throw the error of the lowest rank that failed.
-std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
+/// Collective over the node. If ranks fail, all ranks of the node throw the error of the lowest one, naming them all.
+std::shared_ptr<SharedMemory> make_segment(MPI_Comm node, const Layout& layout) {
   int local_rank = 0;
   int local_size = 0;
   check(MPI_Comm_rank(node, &local_rank), "MPI_Comm_rank");
@@ -118,11 +118,13 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
 
   std::shared_ptr<SharedMemory> memory;
   std::string problem;
+  bool own_problem = false;  // otherwise `problem` is another rank's
   const auto attempt = [&](auto&& step) {
     try {
       if (problem.empty()) step();
     } catch (const Error& error) {
       problem = error.what();
+      own_problem = true;
     }
   };
   const auto tell = [&](int from) {
@@ -139,12 +141,17 @@ std::shared_ptr<SharedMemory> make_segment(MPI_Comm node) {
   }
   const Segment::Part mine = Segment::part_of(local_rank);
   attempt([&] { memory->commit(mine.offset, mine.bytes); });
-  int failed = problem.empty() ? local_size : local_rank;
-  check(MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MIN, node), "MPI_Allreduce");
+  const int failed = own_problem ? 1 : 0;
+  std::vector<int> all_failed(static_cast<std::size_t>(local_size));
+  check(MPI_Allgather(&failed, 1, MPI_INT, all_failed.data(), 1, MPI_INT, node), "MPI_Allgather");
   if (local_rank == 0) SharedMemory::unlink(name.data());  // all ranks have attached: a crash leaves nothing behind
-  if (failed == local_size) return memory;
-  tell(failed);
-  throw Error(Errc::kOutOfMemory, problem);
+  std::vector<int> ranks;
+  for (std::size_t r = 0; r < all_failed.size(); ++r) {
+    if (all_failed[r] != 0) ranks.push_back(layout.my_node()[r]);
+  }
+  if (ranks.empty()) return memory;
+  tell(layout.local_rank_of[static_cast<std::size_t>(ranks.front())]);
+  throw Error(Errc::kOutOfMemory, fmt::format("{}: {}", layout.describe(ranks), problem));
 }
 
 /// Waits until every rank has called meet(). Afterwards the caller may make a blocking collective call of MPI while it
@@ -213,7 +220,7 @@ std::unique_ptr<Communicator> make(MPI_Comm ranks, const CommOptions& options, c
     check(MPI_Comm_rank(all, &rank), "MPI_Comm_rank");
     const MpiComm node = split_by_node(all, rank, options.ranks_per_node);
     layout.emplace(find_layout(all, node.get(), options.ranks_per_node > 0));
-    memory = make_segment(node.get());
+    memory = make_segment(node.get(), *layout);
     // All ranks must cut their messages alike, so the smallest limit holds for all.
     eager_bytes = environment->tcp_eager_bytes();
     check(MPI_Allreduce(MPI_IN_PLACE, &eager_bytes, 1, MPI_UINT64_T, MPI_MIN, all), "MPI_Allreduce");

@@ -53,7 +53,11 @@ SharedMemory SharedMemory::map(int fd, std::size_t bytes, const std::string& nam
 
 SharedMemory SharedMemory::create(const std::string& name, std::size_t bytes) {
   const int fd = shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  if (fd < 0) throw Error(Errc::kIo, fmt::format("cannot create shared memory {}: {}", name, error_text(errno)));
+  if (fd < 0) {
+    throw Error(Errc::kIo, fmt::format("cannot create shared memory {}: {}; the processes of a host need a /dev/shm "
+                                       "that they can write",
+                                       name, error_text(errno)));
+  }
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
     const int code = errno;
     close(fd);
@@ -71,7 +75,13 @@ SharedMemory SharedMemory::create(const std::string& name, std::size_t bytes) {
 
 SharedMemory SharedMemory::open(const std::string& name, std::size_t bytes) {
   const int fd = shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0);
-  if (fd < 0) throw Error(Errc::kIo, fmt::format("cannot open shared memory {}: {}", name, error_text(errno)));
+  if (fd < 0) {
+    throw Error(Errc::kIo,
+                fmt::format("cannot open shared memory {}, which another process of this host made: {}; all processes "
+                            "of a host need one common /dev/shm (containers: --ipc=host, or one memory volume that is "
+                            "mounted at /dev/shm in all of them)",
+                            name, error_text(errno)));
+  }
   return map(fd, bytes, name);
 }
 

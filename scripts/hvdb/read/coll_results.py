@@ -25,6 +25,7 @@ MAX_ROWS = 100_000
 MAX_RANKS = 1 << 20
 MAX_MICROSECONDS = 1e12
 SETTLED = "interval narrow enough"
+TOO_SHORT = "took less time than the clock can tell"
 # The peers' names of types and places -> the names that hvd_bench uses.
 _PEER_TYPES = {"fp32": "float", "fp64": "double", "int32": "int32", "int64": "int64"}
 _PEER_PLACES = {"out": "out of place", "in": "in place"}
@@ -204,7 +205,11 @@ def _own_rows(document: dict[str, Any], gathered: _Gathered) -> None:
             form = _table(row[key], key)
             wrong = form.get("nwrong")
             wrong = 0 if wrong is None else strict_json.whole(wrong, 0, 1 << 62, "nwrong")
-            if gathered.may_draw(panel, size, wrong):
+            if not gathered.may_draw(panel, size, wrong):
+                continue
+            if form.get("time", "") is None:
+                gathered.leave_out(panel, size, TOO_SHORT)
+            else:
                 # Versions of hvd_bench before 2026-11-25 do not write "ragged".
                 gathered.add(panel, _name(variant or plane, row.get("ragged", False)), _point(size, form))
 
@@ -247,7 +252,7 @@ def _stored_cell(cell: sqlite3.Row, ranks: int, gathered: _Gathered) -> None:
     if not gathered.may_draw(panel, size, cell["wrong"] or 0):
         return
     if seconds is None:
-        gathered.leave_out(panel, size, "took less time than the clock can tell")
+        gathered.leave_out(panel, size, TOO_SHORT)
     elif gathered.has(panel, name, size):
         gathered.leave_out(panel, size, f"occurs twice as {name}")
     else:

@@ -344,6 +344,20 @@ TEST(CollReport, CsvHasAFieldForEachColumn) {
   EXPECT_EQ(count, 3U);
 }
 
+TEST(CollReport, ATimeThatTheClockCannotTellIsLeftOut) {
+  Measured all = measured({0, 0, std::nullopt});
+  ScheduleRule one_each = rule();
+  one_each.may_batch = false;
+  Schedule schedule(all.cells, one_each);
+  play(schedule, {0, 0, 0.0005});
+  all.result.cells = results_of(all.cells, schedule, {0, 0, std::nullopt}, all.result.world, std::nullopt, "");
+  const std::string text = json(all.options, all.result, {}, {});
+  EXPECT_TRUE(says(text, "\"time\": null"));
+  EXPECT_TRUE(says(text, "\"min_us\": null"));
+  EXPECT_TRUE(says(text, "\"bound\": null"));
+  EXPECT_TRUE(says(csv(all.result), R"(algorithm=shm,"",1048576,262144,float,sum,0,0,,)"));
+}
+
 TEST(CollReport, CsvQuotesTheErrorThatEndedASession) {
   Measured all = measured({0, 0, std::nullopt});
   all.result.cells[0].stop_reason = R"(rank 1 is lost, after "all_reduce")";
