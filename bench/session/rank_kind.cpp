@@ -95,4 +95,17 @@ std::vector<std::string> group_titles(std::span<const RankKind> kinds,
   return titles;
 }
 
+std::string unlike_ranks(std::span<const RankKind> kinds, const std::vector<std::string>& hosts) {
+  const std::vector<std::vector<std::size_t>> groups = groups_of(kinds);
+  std::string text;
+  for (std::size_t g = 1; g < groups.size(); ++g) {
+    const std::size_t rank = groups[g].front(), more = groups[g].size() - 1;
+    text += fmt::format("{}{}{}: {}", g > 1 ? "; " : "", comm::rank_at(rank, hosts),
+                        more == 0 ? "" : fmt::format(" and {} more", more),
+                        first_difference(kinds[rank].lines, kinds.front().lines));
+  }
+  if (text.empty()) return text;
+  return "the ranks are not alike, and all wait for the slowest. Compared with rank 0, " + text;
+}
+
 }  // namespace hvd::bench

@@ -31,4 +31,8 @@ std::vector<std::vector<std::size_t>> groups_of(std::span<const RankKind> kinds)
 std::vector<std::string> group_titles(std::span<const RankKind> kinds,
                                       const std::vector<std::vector<std::size_t>>& groups);
 
+/// Returns a caution that names the first rank of each other kind than rank 0's and its first difference; empty if all
+/// ranks are of one kind. `hosts` [rank]. Pure.
+std::string unlike_ranks(std::span<const RankKind> kinds, const std::vector<std::string>& hosts);
+
 }  // namespace hvd::bench

@@ -360,9 +360,12 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
          {&parts.notes(), &std::as_const(session.schedule.notes), &trainer.facts().notes, &std::as_const(numa.notes)}) {
       session.facts.gpus.notes.insert(session.facts.gpus.notes.end(), notes->begin(), notes->end());
     }
-    if (session.options.validate) {
+    if (session.options.validate || (engine.size() > 1 && session.process.ranks_here == 1)) {
       const GpuDescription gpu = rank.gpu != nullptr ? parts.gpu(rank.gpu->engines()) : GpuDescription();
       session.facts.kinds = gather_kinds(engine, kind_of_rank(trainer.train_step(), gpu));
+      if (std::string caution = unlike_ranks(session.facts.kinds, engine.topology().hosts); !caution.empty()) {
+        add_caution(session.facts.gpus.provenance, "unlike_ranks", std::move(caution));
+      }
     }
     Worker worker(trainer, rank.gpu, session.process, session.setup.seed);
     if (engine.rank() == 0) {

@@ -24,10 +24,11 @@ struct SessionFacts {
   int threads = 1;
   bool spare_core = false;
   bool traced = false;
-  bool graphs = false;          ///< steps on GPUs are launched as CUDA graphs
-  int ranks_at_once = 1;        ///< CoreShare::ranks_at_once on CPUs; number of all ranks on GPUs
-  std::vector<RankKind> kinds;  ///< [rank]; filled in on rank 0 of a validation
-  GpuFacts gpus;                ///< facts of all ranks; filled in on rank 0
+  bool graphs = false;    ///< steps on GPUs are launched as CUDA graphs
+  int ranks_at_once = 1;  ///< CoreShare::ranks_at_once on CPUs; number of all ranks on GPUs
+  std::vector<RankKind>
+      kinds;      ///< [rank]; filled in on rank 0, unless the ranks are threads of one process that trains
+  GpuFacts gpus;  ///< facts of all ranks; filled in on rank 0
 };
 
 struct SessionParts {

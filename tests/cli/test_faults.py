@@ -16,6 +16,7 @@ from program import (
     MPIRUN,
     PROGRAM,
     SLEEPING,
+    TINY,
     TRAINING,
     TRAINING_ENDLESS,
     ProgramTest,
@@ -262,6 +263,17 @@ class Disagreement(ProgramTest):
         command = [PROGRAM, *TRAINING, "--no-db"]
         result = execute(per_rank(["env", "HVD_MAX_CPU_ISA=AVX2", *command], ["env", "HVD_MAX_CPU_ISA=SSE2", *command]))
         self.refused(result, 6, "HVD_MAX_CPU_ISA is AVX2 on rank 0", "SSE2 on rank 1")
+
+    def test_programs_differ_in_bytes_alone(self) -> None:
+        other = self.folder / "hvd_bench"
+        other.write_bytes(pathlib.Path(PROGRAM).read_bytes() + b" ")
+        other.chmod(0o755)
+        result = execute(per_rank([PROGRAM, *TINY, "--no-db"], [str(other), *TINY, "--no-db"])).ended_with(0)
+        self.assertRegex(
+            result.out + result.err,
+            r"the ranks are not alike, and all wait for the slowest\. Compared with rank 0, rank 1 \(host \S+\): "
+            r"program is [0-9a-f]{16}, not [0-9a-f]{16}",
+        )
 
     def test_layouts_differ(self) -> None:
         # With 1024 classes, every parameter has equally many elements in blocks of 8 (AVX2) and of 16 (AVX-512).

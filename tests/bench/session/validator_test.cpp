@@ -231,6 +231,14 @@ TEST(RankKinds, OnlyRanksThatAreAlikeInAllButTheBoardAreEqual) {
             (std::vector<std::string>{"A", "B (processor is B, not A)", "A (onednn is 2, not 1)"}));
 }
 
+TEST(RankKinds, UnlikeRanksAreNamedWithTheirFirstDifference) {
+  const std::vector<RankKind> kinds{kind("A", "1"), kind("B", "1"), kind("A", "1"), kind("A", "2"), kind("B", "1")};
+  EXPECT_EQ(unlike_ranks(kinds, {"a", "b", "c", "d", "e"}),
+            "the ranks are not alike, and all wait for the slowest. Compared with rank 0, rank 1 (host b) and 1 more: "
+            "processor is B, not A; rank 3 (host d): onednn is 2, not 1");
+  EXPECT_EQ(unlike_ranks({kinds.data(), 1}, {"a"}), "");
+}
+
 TEST(RankKinds, OfAGpuItIsTheModelAndNotTheBoard) {
   const auto heap = models::make_heap_arena();
   models::ReplayProfile profile;
