@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
+#include <utility>
+
 #include "engine/base/json.h"
 #include "models/graph/cost.h"
 
@@ -59,6 +63,26 @@ std::string bound_table(const RunRecord& run, const StepBound& bound) {
                           .bytes = row.bytes});
   }
   return bounds_table(bounds_by_kind(operations, bound.rates));
+}
+
+std::string time_table(const RunRecord& run) {
+  std::map<std::string, std::pair<std::size_t, double>> by_kind;  // [kind]: operations, seconds
+  double all = 0;
+  for (const OperationRow& row : run.operations) {
+    auto& [count, seconds] = by_kind[row.kind];
+    ++count;
+    seconds += row.seconds;
+    all += row.seconds;
+  }
+  std::vector<std::pair<std::string, std::pair<std::size_t, double>>> kinds(by_kind.begin(), by_kind.end());
+  std::stable_sort(kinds.begin(), kinds.end(),
+                   [](const auto& a, const auto& b) { return a.second.second > b.second.second; });
+  std::string table;
+  for (const auto& [kind, sum] : kinds) {
+    table += fmt::format("{:8}{:13.3f}{:10.1f}  {}\n", sum.first, 1e3 * sum.second,
+                         all > 0 ? 100 * sum.second / all : 0, kind);
+  }
+  return table.empty() ? table : "   count  measured ms  per cent  operation\n" + table;
 }
 
 }  // namespace hvd::bench

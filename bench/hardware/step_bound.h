@@ -31,5 +31,7 @@ Provenance bound_facts(const StepBound& bound);
 std::string bound_line(const RunRecord& run, const StepBound& bound);
 /// Returns a table of the measured operations beside their bounds; empty if no operations were measured.
 std::string bound_table(const RunRecord& run, const StepBound& bound);
+/// Returns a table of the times of the measured operations by kind; empty if no operations were measured.
+std::string time_table(const RunRecord& run);
 
 }  // namespace hvd::bench

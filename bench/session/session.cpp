@@ -151,6 +151,7 @@ void conduct(const Session& session, const RankTrainer& rank, Worker& worker, Se
       result.faults.emplace_back(error.what());
     }
   }
+  result.operations = time_table(runs.back());
   if (rank.gpu == nullptr) return;
   for (std::string& note : gpu_notes(runs.back(), *rank.gpu)) notes.push_back(std::move(note));
   if (const auto& bound = rank.gpu->bound()) result.operations = bound_table(runs.back(), *bound);

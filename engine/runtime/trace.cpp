@@ -24,7 +24,10 @@ std::int64_t nanoseconds(Clock::time_point time) {
 /// Chrome's times are in microseconds.
 std::string microseconds(std::chrono::nanoseconds time) { return json_number(static_cast<double>(time.count()) / 1e3); }
 
-constexpr std::string_view kBegin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+/// A trace is an array of events, whose closing bracket may be missing: so viewers open what a killed rank has written.
+constexpr std::string_view kBegin = "[\n{\"ph\":\"M\",\"pid\":";
+/// Traces of version 0.1.0 are objects.
+constexpr std::string_view kBeginOfObject = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
 
 std::ofstream opened(const std::string& path) {
   check_trace_target(path);
@@ -46,11 +49,9 @@ void check_trace_target(const std::string& path) {
   if (!std::filesystem::exists(status)) return;
   if (std::filesystem::is_regular_file(status)) {  // do not open a pipe: opening waits for a process at the other end
     if (std::filesystem::file_size(path, ignored) == 0) return;
-    std::string begin(kBegin.size(), '\0');
-    if (std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size())) &&
-        begin == kBegin) {
-      return;
-    }
+    std::string begin(kBeginOfObject.size(), '\0');
+    std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+    if (begin.starts_with(kBegin) || begin == kBeginOfObject) return;
   }
   throw Error(Errc::kIo, fmt::format("timeline {} exists and is not a trace of hvd_bench; it was not changed: choose "
                                      "another file name (--timeline-filename)",
@@ -85,18 +86,19 @@ ClockOffset estimate_clock_offset(comm::Communicator& communicator, Patience pat
 }
 
 TraceWriter::TraceWriter(const std::string& filename, const comm::Topology& topology)
-    : path_(timeline_path(filename, topology.rank)), rank_(topology.rank), file_(opened(path_)) {
+    : path_(timeline_path(filename, topology.rank)), pid_(topology.rank + 1), file_(opened(path_)) {
   clock_.origin = Clock::now();
-  const std::string pid = std::to_string(rank_);
+  const std::string pid = std::to_string(pid_);
   const auto metadata = [&](const char* what, const std::string& tid, const std::string& args) {
     return fmt::format(R"({{"ph":"M","pid":{}{},"name":"{}","args":{{{}}}}})", pid, tid, what, args);
   };
-  const std::string host = topology.hosts.empty() ? "" : topology.hosts.at(static_cast<std::size_t>(rank_));
-  put(fmt::format("{}{},\n{},\n{},\n{}", kBegin,
-                  metadata("process_name", "", "\"name\":" + json_string(fmt::format("rank {} on {}", pid, host))),
-                  metadata("process_sort_index", "", "\"sort_index\":" + pid),
-                  metadata("thread_name", ",\"tid\":1", "\"name\":\"compute\""),
-                  metadata("thread_name", ",\"tid\":2", "\"name\":\"engine\"")));
+  const std::string host = topology.hosts.empty() ? "" : topology.hosts.at(static_cast<std::size_t>(topology.rank));
+  put(fmt::format(
+      "[\n{},\n{},\n{},\n{}",
+      metadata("process_name", "", "\"name\":" + json_string(fmt::format("rank {} on {}", topology.rank, host))),
+      metadata("process_sort_index", "", "\"sort_index\":" + pid),
+      metadata("thread_name", ",\"tid\":1", "\"name\":\"compute\""),
+      metadata("thread_name", ",\"tid\":2", "\"name\":\"engine\"")));
   if (!file_) throw Error(Errc::kIo, fmt::format("timeline {} cannot be written; choose another file name", path_));
 }
 
@@ -141,7 +143,7 @@ bool TraceWriter::wants_writing() const {
 
 void TraceWriter::append(std::string& out, const Event& event, const std::string& algorithm) const {
   const auto start = std::chrono::nanoseconds(event.begin - clock_.origin) + clock_.offset;
-  out += fmt::format(",\n{{\"pid\":{},\"tid\":{},\"name\":{},\"ts\":{}", rank_, static_cast<int>(event.track),
+  out += fmt::format(",\n{{\"pid\":{},\"tid\":{},\"name\":{},\"ts\":{}", pid_, static_cast<int>(event.track),
                      json_string(event.name), microseconds(start));
   if (event.kind == Kind::kInstant) {
     out += R"(,"ph":"i","s":"t"})";
@@ -176,8 +178,8 @@ void TraceWriter::close() {
   write();
   put(
       fmt::format(",\n{{\"ph\":\"M\",\"pid\":{},\"name\":\"clock_sync_estimate\",\"args\":{{\"offset_ns\":{},"
-                  "\"uncertainty_ns\":{}}}}}\n]}}\n",
-                  rank_, clock_.offset.count(), clock_.uncertainty.count()));
+                  "\"uncertainty_ns\":{}}}}}\n]\n",
+                  pid_, clock_.offset.count(), clock_.uncertainty.count()));
   file_.close();
   if (file_.fail())
     throw Error(Errc::kIo, fmt::format("timeline {} is incomplete: writing failed; is the disk full?", path_));

@@ -1,6 +1,7 @@
-// Writes a rank's timeline as Chrome trace events, for ui.perfetto.dev or chrome://tracing. pid is the rank, tid is the
-// thread's role. Events are kept in memory and written when the engine is idle or at the end, never inside a step.
-// Times are converted to rank 0's clock, so that the files of all ranks can be overlaid.
+// Writes a rank's timeline as Chrome trace events, for ui.perfetto.dev or chrome://tracing. pid is the rank plus 1,
+// because viewers take pid 0 for the idle process; tid is the thread's role. Events are kept in memory and written when
+// the engine is idle or at the end, never inside a step. Times are converted to rank 0's clock, so that the files of
+// all ranks can be overlaid.
 //
 // Threads: any thread may call add*(), after set_clock(). Only one thread at a time may call the other methods.
 // Source: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
@@ -79,7 +80,7 @@ class TraceWriter {
   void put(const std::string& text);
 
   const std::string path_;
-  const int rank_;
+  const int pid_;
   ClockOffset clock_;
   std::ofstream file_;
   bool closed_ = false;

@@ -80,7 +80,19 @@ class Files(ProgramTest):
             self.assertEqual(run(*line).code, 0)
             for rank in (0, 1):
                 trace = (self.folder / f"{schedule}.{rank}.json").read_text()
-                self.assertTrue(json.loads(trace), trace)
+                self.assertEqual({event["pid"] for event in json.loads(trace)}, {rank + 1}, "pid 0 is the idle process")
+            self.assertEqual(run(*line).code, 0, "a trace replaces a trace")
+
+    def test_the_timeline_of_a_killed_rank_opens(self) -> None:
+        """Viewers open an array without its end."""
+        name = self.folder / "t.json"
+        name.with_suffix(".0.json").write_text('{"displayTimeUnit":"ms","traceEvents":[\n')  # a trace of version 0.1.0
+        command = [PROGRAM, *ENDLESS, "--no-db", "--timeline-filename", str(name)]
+        running = Running(command, until="measuring")
+        running.send(signal.SIGKILL)
+        running.finish()
+        trace = name.with_suffix(".0.json").read_text()
+        self.assertIn("process_name", [event["name"] for event in json.loads(trace + "]")])
 
     def test_outputs_that_are_one_file(self) -> None:
         """Two outputs that are the same file, by any spelling or link, must be refused before anything is measured."""

@@ -181,6 +181,10 @@ class Output(ProgramTest):
         self.assertIn("vgg16, batch 2 per rank, images 32 x 32", result.out)
         self.assertIn("95 % interval", result.out)
 
+    def test_a_profile_is_shown(self) -> None:
+        result = run(*TRAINING, "--profile", "--device", "cpu").ended_with(0)
+        self.assertRegex(result.out, r"(?m)^operations on rank 0, per step\n +count +measured ms +per cent +operation$")
+
     def test_quiet(self) -> None:
         result = run(*TINY, "--quiet").ended_with(0)
         self.assertRegex(result.out, r"\Atotal images/sec: \d+\.\d\d\n\Z")

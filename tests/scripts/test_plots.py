@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import unittest
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from unittest import mock
 
 from PIL import Image
 
-from harness import SharedFolderTest
+from harness import SCRIPTS, SharedFolderTest, execute
 from synthetic_store import SessionSpec, make, operation
 
 from hvdb.base.errors import HvdbError
@@ -50,6 +51,17 @@ class PlotTest(SharedFolderTest):
     def test_scaling_without_published_points_and_of_one_network(self) -> None:
         path = plot_scaling.draw(self.cells[:2], [], self.folder / "small.png")
         self.assertGreater(path.stat().st_size, 10_000)
+
+    def test_a_user_without_a_home(self) -> None:
+        unknown = ["unshare", "--user", "--map-user=54321", "env", "-u", "HOME", "-u", "MPLCONFIGDIR"]
+        if shutil.which("unshare") is None or execute(*unknown, "true").returncode != 0:
+            self.skipTest("an unknown user needs user namespaces")
+        execute(*unknown, SCRIPTS / "report", self.db, "--out", self.folder / "page.html", code=0)
+        execute(*unknown, SCRIPTS / "plot", self.db, "--out", self.folder / "plots", code=0)
+        gate = execute(
+            *unknown, SCRIPTS / "gate", "--a", "~/hvd_bench", "--b", "~/x", "--db", self.folder / "x.db", code=2
+        )
+        self.assertIn("there is no program '~/hvd_bench'", gate.stderr)
 
     def test_waterfall_ends_at_the_efficiency(self) -> None:
         full = [run for run in self.runs if run.decomposition]

@@ -12,6 +12,7 @@ The text comes from the user's own command line, not from a store. No shell read
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -74,7 +75,9 @@ def parse(text: str, name: str) -> Side:
 
 def _program(word: str, name: str) -> Path:
     """Returns the path of the program `word`, found as by a shell. Errors: HvdbError if there is no such program."""
-    path = Path(word).expanduser() if "/" in word else Path(shutil.which(word) or word)
+    path = Path(word if "/" in word else shutil.which(word) or word)
+    with contextlib.suppress(RuntimeError):  # nobody knows whose home ~ is: then there is no such program
+        path = path.expanduser()
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise HvdbError(f"{name}: there is no program '{word}' {'' if '/' in word else 'on the PATH'}".rstrip())
     return path.absolute()

@@ -87,6 +87,9 @@ TEST(StepBound, TableOfMeasuredOperations) {
   run.operations.push_back({"conv1", "conv", "engine 3", true, 4e-3, 200e9, 1e6});
   const std::string table = bound_table(run, by_hand());
   EXPECT_NE(table.find("2.000    2.00  arithmetic  conv"), std::string::npos) << table;
+  run.operations.push_back({"relu1", "relu", "", false, 1e-3, 0, 1e6});
+  EXPECT_NE(time_table(run).find("       1        4.000      80.0  conv\n"), std::string::npos) << time_table(run);
+  EXPECT_EQ(time_table(RunRecord{}), "");
 }
 
 }  // namespace
