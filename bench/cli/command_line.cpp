@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "bench/cli/registrar.h"
-#include "bench/cli/unused_settings.h"
 #include "bench/cli/validate_options.h"
 #include "bench/cli/values.h"
 #include "bench/store/build_info.h"
+#include "bench/world/unused_settings.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench {
@@ -441,7 +441,8 @@ CommandLine parse_command_line(const std::vector<std::string>& argv, const Envir
     options.validate = validation;
   }
   reconcile(options, given);
-  if (!options.validate) options.unused = unused_settings(app, environment, options.engine.schedule);
+  const auto on_the_line = [&app](const char* option) { return app.get_option(option)->count() > 0; };
+  if (!options.validate) options.unused = unused_settings(on_the_line, environment, options.engine.schedule);
   return result;
 }
 

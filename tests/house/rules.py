@@ -225,6 +225,8 @@ def _reached_from(header: str, includes: Mapping[str, Iterable[tuple[str, int]]]
 def check_vendor_headers(path: str, text: str) -> list[Violation]:
     """Checks that only the files that own a vendor's handles include its headers."""
     violations = []
+    if path == "tests/comm/nccl-2.19.3/nccl.h":  # a vendor's header itself
+        return violations
     for match in INCLUDE.finditer(text):
         for pattern, owners in VENDOR_OWNERS.items():
             if re.fullmatch(pattern, match[2]) and not path.startswith(owners):

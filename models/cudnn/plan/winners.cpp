@@ -10,6 +10,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "engine/base/error.h"
 #include "engine/base/files.h"
 #include "engine/base/hash.h"
 
@@ -201,6 +202,10 @@ std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners) {
 }
 
 void save_winners(const std::string& path, const Plan& plan, const Winners& winners) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  if (error) throw Error(Errc::kIo, "cannot make the folder " + folder.string() + ": " + error.message());
   replace_file(path, winners_text(plan, winners));  // atomically, because ranks of a host may save at once
 }
 

@@ -57,7 +57,8 @@ Winners parse_winners(std::string_view text, const Plan& plan);
 /// the number of signatures without a winner.
 std::size_t choose_winners(Plan& plan, const std::vector<Winner>& winners);
 
-/// Writes a temporary file beside `path` and renames the file to `path`. Errors: io, naming the file.
+/// Makes the folder of `path`, writes a temporary file there and renames it to `path`. Errors: io, naming the file or
+/// the folder.
 void save_winners(const std::string& path, const Plan& plan, const Winners& winners);
 /// If the file cannot be opened, the result has an empty list and the reason in `why_not`.
 Winners load_winners(const std::string& path, const Plan& plan);

@@ -416,14 +416,10 @@ void PlanSearch::keep_fusion(const RunnablePlan& first, const std::string& fusio
   save(first_file_, first.plan, file, notes);
 }
 
-// A file that cannot be written costs a later run its tuning, but not this run its engines.
 void PlanSearch::save(const std::string& path, const Plan& plan, const Winners& winners,
                       std::vector<std::string>& notes) const {
   if (options_.winners_folder.empty()) return;
-  std::error_code error;
-  std::filesystem::create_directories(options_.winners_folder, error);
   try {
-    if (error) throw Error(Errc::kIo, "cannot make the folder " + options_.winners_folder + ": " + error.message());
     save_winners(path, plan, winners);
   } catch (const Error& failure) {
     if (failure.code() != Errc::kIo) throw;

@@ -74,6 +74,7 @@ class PlanSearch {
   /// Times the engines that have no winner in `kept_`. Returns an empty list if there is too little memory.
   std::vector<Winner> timed_here(Plan timed, EngineFailures& new_failures, EngineFailures& refused);
   [[nodiscard]] std::vector<Winner> timed_in_trial_step(const Plan& plan, EngineFailures& new_failures);
+  /// A file that cannot be written is a note: it costs a later run its tuning, but not this run its engines.
   void save(const std::string& path, const Plan& plan, const Winners& winners, std::vector<std::string>& notes) const;
   void keep_fusion(const RunnablePlan& first, const std::string& fusion, std::vector<std::string>& notes) const;
   [[nodiscard]] std::string winners_path(const Plan& plan) const;

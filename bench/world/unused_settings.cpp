@@ -1,12 +1,13 @@
-#include "bench/cli/unused_settings.h"
+#include "bench/world/unused_settings.h"
 
 namespace hvd::bench {
 
-std::vector<std::string> unused_settings(const CLI::App& app, const Environment& environment, Schedule schedule) {
+std::vector<std::string> unused_settings(const std::function<bool(const char*)>& given, const Environment& environment,
+                                         Schedule schedule) {
   std::vector<std::string> unused;
   const auto look = [&](bool used, const char* option, const char* variable) {
     if (used) return;
-    if (app.get_option(option)->count() > 0) {
+    if (given(option)) {
       unused.emplace_back(option);
     } else if (!value_of(environment, variable).empty()) {
       unused.emplace_back(variable);
