@@ -43,6 +43,16 @@ int last_errno(sqlite3* database) {
 
 }  // namespace
 
+void require_short_path(const std::filesystem::path& file) {
+  const sqlite3_vfs* const system = sqlite3_vfs_find(nullptr);
+  constexpr std::size_t kJournal = 8;  // SQLite adds "-journal" to the path
+  const std::size_t length = std::filesystem::absolute(file).string().size();
+  if (system == nullptr || length + kJournal <= static_cast<std::size_t>(system->mxPathname)) return;
+  throw Error(Errc::kIo, fmt::format("{}: this path has {} bytes, and SQLite opens paths of at most {}; use a shorter "
+                                     "one",
+                                     file.string(), length, static_cast<std::size_t>(system->mxPathname) - kJournal));
+}
+
 Database::Database(std::filesystem::path file, Locking locking, bool create) : file_(std::move(file)) {
   // Source for STRICT tables: https://www.sqlite.org/stricttables.html
   constexpr int kOldestWithStrict = 3037000;
@@ -50,6 +60,7 @@ Database::Database(std::filesystem::path file, Locking locking, bool create) : f
     throw Error(Errc::kUnsupported, std::string("SQLite ") + sqlite3_libversion() +
                                         " is too old for the store, which needs 3.37; update it or use --no-db");
   }
+  require_short_path(file_);
   const int access = locking == Locking::kReader ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE;
   const int flags = access | SQLITE_OPEN_EXRESCODE | (create ? SQLITE_OPEN_CREATE : 0);
   const int code =

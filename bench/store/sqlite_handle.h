@@ -32,6 +32,9 @@ enum class Locking : std::uint8_t {
   kReader,     ///< no locks, and no writing
 };
 
+/// Errors: io if the path is longer than SQLite can open.
+void require_short_path(const std::filesystem::path& file);
+
 class Database {
  public:
   /// Opens `file` for reading and writing (kReader: for reading), and creates it if `create` is true. Errors: io.

@@ -59,6 +59,7 @@ void check(int code, const fs::path& file) {
 }
 
 void require_store(const fs::path& file) {
+  require_short_path(file);
   const StoreHeader header = read_store_header(file);
   switch (header.kind) {
     case StoreHeader::Kind::kAbsent: refuse(file, "no such file");

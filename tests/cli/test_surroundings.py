@@ -55,6 +55,10 @@ class Files(ProgramTest):
         for length in (300, 250):
             self.refused(run(*TINY, "--db", str(self.folder / ("n" * length))), 2, "File name too long")
         self.assertEqual(list(self.folder.iterdir()), [])
+        deep = self.folder / ("d" * 200) / ("e" * 200)
+        deep.mkdir(parents=True)
+        self.refused(run(*TINY, "--db", str(deep / ("n" * 100))), 2, "and SQLite opens paths of at most ")
+        self.assertEqual(list(deep.iterdir()), [])
 
     def test_a_replay_does_not_replace_something_else(self) -> None:
         other = self.folder / "thesis"

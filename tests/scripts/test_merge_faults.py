@@ -180,6 +180,15 @@ class PublishedMeanwhileTest(Folder):
                 self.assertEqual((outcome.added, outcome.left_out, len(outcome.notes)), (3, [], 1))
                 self.assertIn("no longer exists, because its job has just finished: merge again", outcome.notes[0])
 
+    def test_a_path_that_is_too_long(self) -> None:
+        deep = self.folder / ("d" * 200) / ("e" * 200)
+        deep.mkdir(parents=True)
+        long = deep / f"{'n' * 120}.db"
+        self.a.rename(long)
+        for output, store_file in ((self.out, long), (deep / f"{'o' * 100}.db", self.b)):
+            with self.assertRaisesRegex(StoreError, "this path has [0-9]+ bytes, and SQLite opens at most 504"):
+                merge.merge(output, [store_file])
+
     def test_nothing_is_made_where_that_was_all(self) -> None:
         self.a.unlink()
         self.b.unlink()

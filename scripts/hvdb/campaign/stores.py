@@ -70,14 +70,11 @@ def held(paths: Sequence[Path], step: progress.Step = progress.silent) -> tuple[
 
 
 def _seconds(path: Path, first: object, last: object) -> float:
-    """Returns the seconds from `first` to `last`. Errors: StoreError if one is not a time, or if `last` is earlier."""
+    """Returns the seconds between two times; below 0 if the clock was set back. Errors: StoreError if not times."""
     try:
-        seconds = _between(str(first), str(last))
+        return _between(str(first), str(last))
     except (ValueError, TypeError, OverflowError):
-        seconds = -1.0
-    if seconds < 0:
-        raise StoreError(f"{path}: damaged: a session has no start and end in UTC")
-    return seconds
+        raise StoreError(f"{path}: damaged: a session has no start and end in UTC") from None
 
 
 def _between(first: str, last: str) -> float:
@@ -87,6 +84,7 @@ def _between(first: str, last: str) -> float:
 def pilot(paths: Iterable[Path]) -> Pilot:
     """Returns the longest time that each kind of launch took in the stores `paths`. Errors: CampaignError."""
     found: dict[PilotKey, float] = {}
+    notes = []
     for path in paths:
         try:
             rows = _query(path, lambda opened: opened.execute(LAUNCHES).fetchall())
@@ -94,7 +92,11 @@ def pilot(paths: Iterable[Path]) -> Pilot:
         except StoreError as fault:
             raise CampaignError(f"--pilot {fault}; give a store of runs that ended well") from None
         for key, seconds in launches:
+            if seconds < 0:
+                notes.append(f"{path}: a launch ended before it began: its host's clock was set back; not counted")
+                continue
             found[key] = max(found.get(key, 0.0), seconds)
     if not found:
-        raise CampaignError("--pilot: the stores hold no complete launch; submit the smallest job first")
-    return Pilot(found)
+        why = "; ".join(["--pilot: the stores hold no complete launch", *notes[:1]])
+        raise CampaignError(f"{why}; submit the smallest job first")
+    return Pilot(found, tuple(notes))

@@ -25,9 +25,13 @@ class PilotKey:
 
 @dataclass(frozen=True)
 class Pilot:
-    """Measured times. seconds: key -> longest time of a launch, from its first run's start to its last run's end."""
+    """Measured times. seconds: key -> longest time of a launch, from its first run's start to its last run's end.
+
+    notes: one line for each launch whose time is not known.
+    """
 
     seconds: dict[PilotKey, float]
+    notes: tuple[str, ...] = ()
 
 
 class CellTime:

@@ -123,6 +123,8 @@ def run_generate(arguments: argparse.Namespace) -> int:
     study = spec.read(file)
     machine = site.read(arguments.site, arguments.set)
     pilot = stores.pilot(arguments.pilot) if arguments.pilot else None
+    for note in pilot.notes if pilot else ():
+        print(printable.terminal(f"note: {note}"), file=sys.stderr)
     made = plan.make(study, machine, pilot)
     if not (arguments.out or arguments.dry_run):
         raise CampaignError("generate: --out FOLDER is missing (or --dry-run, to see what it would be)")

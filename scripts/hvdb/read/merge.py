@@ -146,6 +146,7 @@ def merge(
     if not named and not work.leftovers and not output.exists():
         raise _nothing(output, left_out, work.notes)
     working = output.with_name(f"{output.name}.{socket.gethostname()}.{os.getpid()}{WORKING_SUFFIX}")
+    store.require_short(working)
     try:
         return _run(work, named, output, working, skip_damaged, left_out, step)
     except (sqlite3.Error, OSError) as error:

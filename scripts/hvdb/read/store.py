@@ -22,6 +22,8 @@ from hvdb.read import untrusted
 from hvdb.read.untrusted import APPLICATION_ID, DAMAGE, journal_of
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
+# Bytes of the longest path that SQLite opens on Unix. Source: MAX_PATHNAME in SQLite's os_unix.c.
+MAX_PATH = 512
 # Seconds that a reader waits while another program writes to the file.
 WAIT_SECONDS = 10.0
 # A store's check may take CHECK_SECONDS + size / CHECK_BYTES_PER_SECOND of processor time. Measured rate of the check:
@@ -93,12 +95,20 @@ def read_header(path: Path) -> Header:
     return Header(number(68), number(60), page * number(28) if sized else 0, plain)
 
 
+def require_short(path: Path) -> None:
+    """Errors: StoreError if `path` is longer than SQLite can open."""
+    length, limit = len(os.fsencode(os.path.abspath(path))), MAX_PATH - len("-journal")  # noqa: PTH100 (keeps links)
+    if length > limit:
+        raise StoreError(f"{path}: this path has {length} bytes, and SQLite opens at most {limit}; use a shorter one")
+
+
 def require_ours(path: Path) -> None:
     """Checks the header and the size of a store, and nothing else, so that checking a thousand files takes little time.
 
     Errors: StoreError if `path` is not a store with a known schema, or is shorter than its header says.
     """
     header = require_safe_to_open(path)
+    require_short(path)
     journal = journal_of(path).exists()  # asked before the size is read, in case a transaction ends in between
     seen = state(path)
     if seen is None:
