@@ -179,13 +179,14 @@ class Steps(ClusterTest):
         raise AssertionError(f"no process of rank {rank} of job {job.number}")
 
     def test_a_rank_is_killed(self) -> None:
-        """When a rank dies, Slurm's PMIx plugin kills the whole step at once, so no rank can report or store anything.
-        Samples that were saved before the kill are left, and merge accepts them."""
+        """When a rank dies, Slurm's PMIx plugin kills the whole step at once, so in general no rank can report or store
+        anything. Samples that were saved before the kill are left, and merge accepts them."""
         job = self.measuring(submit(self.cluster, "bereaved"))
         os.kill(self.rank_pid(job, 3), signal.SIGKILL)
         self.assertEqual(self.cluster.finished(job.number, 60)["JobState"], "FAILED")
         self.assertRegex(job.error_text, r"n\d: task 3: Killed")
-        (partial,) = job.folder.glob("*.partial")
+        # On a busy machine rank 0 may notice the loss and close its store before Slurm kills it.
+        (partial,) = [*job.folder.glob("*.partial")] or [*job.folder.glob("*.db")]
         merged = self.folder / "merged.db"
         self.script("merge", "-o", str(merged), str(partial)).ended_with(0)
         self.assertEqual(self.query("SELECT status FROM run", merged), [("incomplete",)])
