@@ -35,7 +35,7 @@ constexpr std::int64_t kVersionWithCollectives = 2;
 
 // With many ranks a save writes many pages, and its time depends on the number of pages. Large pages are then faster,
 // and samples of a few kilobytes fill large pages better than small ones. With few ranks, large pages of small tables
-// would be most of the file. results/README.md has the measured times.
+// would be most of the file. results/recorded/2026-11-25-2cores has the measured times.
 constexpr int kManyRanks = 64, kLargePageBytes = 16384;
 
 // A transaction that changes more pages than fit into the cache syncs its journal many times. A cache of 64 MiB is
