@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string_view>
-#include <utility>
 
 #include "bench/cli/console.h"
 #include "bench/cli/validation_report.h"
+#include "bench/measure/decomposition.h"
 #include "bench/measure/efficiency_text.h"
 #include "bench/measure/median.h"
 #include "bench/measure/units.h"
@@ -74,19 +73,9 @@ std::string phase_table(const SessionResult& result) {
   return text;
 }
 
-std::string component_title(const std::string& component) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kTitles{{
-      {"efficiency", "efficiency"},
-      {"interference", "interference of the ranks"},
-      {"stragglers", "waiting for stragglers"},
-      {"exposed_communication", "exposed communication"},
-      {"control_plane", "control plane"},
-      {"overlap_slowdown", "compute slowed by overlap"},
-      {"update", "update"},
-      {"residual", "residual"},
-  }};
-  for (const auto& [name, title] : kTitles) {
-    if (component == name) return std::string(title);
+std::string_view component_title(std::string_view component) {
+  for (const auto& [name, title] : kComponents) {
+    if (component == name) return title;
   }
   return component;
 }

@@ -23,9 +23,7 @@ enum Row : std::size_t {
   kRows
 };
 
-constexpr std::array<const char*, kRows> kNames{
-    "efficiency",    "interference",     "stragglers", "exposed_communication",
-    "control_plane", "overlap_slowdown", "update",     "residual"};
+static_assert(kComponents.size() == kRows);
 
 // The parts of a step of phase full as fractions that sum to 1, for one round or for the geometric median of rounds.
 struct Shares {
@@ -181,7 +179,8 @@ EfficiencyAnalysis analyse_efficiency(std::span<const Round> rounds, const Inter
   EfficiencyAnalysis out;
   const double full = median_full_seconds(rounds);
   for (std::size_t row = 0; row < kRows; ++row) {
-    out.rows.push_back({kNames[row], measured.rows[row], measured.rows[row] * full, std::nullopt, std::nullopt});
+    out.rows.push_back({std::string(kComponents[row].name), measured.rows[row], measured.rows[row] * full, std::nullopt,
+                        std::nullopt});
   }
   out.efficiency = {measured.rows[kEfficiency], kNoInterval, kNoInterval};
   out.against_independent = {measured.against_independent, kNoInterval, kNoInterval};

@@ -2,7 +2,9 @@
 // rounds. Pure.
 #pragma once
 
+#include <array>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "bench/measure/estimate.h"
@@ -20,6 +22,21 @@ struct Round {
 /// Intervals from fewer rounds than this are printed with a warning. Intervals from two or three rounds contain the
 /// true value in 85 to 92 % of cases.
 inline constexpr std::size_t kMinRoundsToBelieve = 5;
+
+struct Component {
+  std::string_view name, title;
+};
+
+/// The rows of analyse_efficiency() in their order: the name in the store, and the title in reports. results/names.json
+/// carries both to scripts/.
+inline constexpr std::array<Component, 8> kComponents{{{"efficiency", "efficiency"},
+                                                       {"interference", "interference of the ranks"},
+                                                       {"stragglers", "waiting for stragglers"},
+                                                       {"exposed_communication", "exposed communication"},
+                                                       {"control_plane", "control plane"},
+                                                       {"overlap_slowdown", "compute slowed by overlap"},
+                                                       {"update", "update"},
+                                                       {"residual", "residual"}}};
 
 struct EfficiencyAnalysis {
   /// Throughput per rank in phase full, divided by the throughput of one rank that has the machine to itself. This is

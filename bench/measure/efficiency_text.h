@@ -9,8 +9,7 @@
 namespace hvd::bench {
 
 /// An efficiency whose interval is wider than this from end to end is not resolved. The published efficiencies that
-/// hvd_bench was built to check are 90 and 68 %: a wider interval could hold both. scripts/hvdb/judge/efficiency.py has
-/// the same number (tests/scripts/test_contract.py compares them).
+/// hvd_bench was built to check are 90 and 68 %: a wider interval could hold both.
 inline constexpr double kWidestEfficiency = 0.2;
 
 /// Returns true if the efficiency has an interval of at most kWidestEfficiency.

@@ -13,6 +13,32 @@
 #include "engine/runtime/trace.h"
 #include "engine/runtime/watchdog.h"
 
+// Ranks may finish their tensors in different orders, but a reduction needs all ranks at once: if rank 0 began with
+// tensor A and rank 1 with tensor B, each would wait for the other. So no rank reduces a tensor on its own. In cycles,
+// the ranks find out which tensors all of them have submitted, and reduce exactly these, all in the same order.
+//
+//   submitted     A  B  C  D
+//   rank 0        1  1  0  1
+//   rank 1        1  0  0  1
+//   rank 2        1  1  1  1
+//   AND           1  0  0  1      reduce A and D now; B and C wait for a later cycle
+//
+// At first no bit belongs to a tensor. A rank then sends the request (name, type, shape, ...) to rank 0, which answers
+// all ranks once every rank has asked, and says what differs if the requests do not match. All ranks put the answered
+// requests into their caches in the same order, so a tensor has the same bit on all ranks. Training submits the same
+// tensors in every step: while they are cached, a cycle is one all-reduce of a few words, without names and rank 0.
+//
+// All ranks then fuse the agreed tensors into batches by the same rules (core/fusion.h), because every reduction costs
+// its latency, however small it is. cycle() below is one turn:
+//
+//   negotiate()   core::Negotiator says which words or messages to exchange; the control plane carries them
+//   execute()     one batch after another through the data plane. One tensor, one run of neighbouring gradients, or
+//                 several long runs are reduced in place. Others are packed into the fusion buffer.
+//
+// A rank enters a cycle when it has submitted something. Until then the others wait for it, because no tensor can be
+// complete. If a rank goes on with other tensors and never submits this one, check_for_stalls() finds it.
+// core/negotiator.h has the protocol itself.
+
 namespace hvd {
 namespace {
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,7 @@ import textwrap
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 from xml.etree import ElementTree
 
 import jsonschema
@@ -23,10 +26,11 @@ import numpy as np
 from limits import HANG
 
 from harness import SCRIPTS, FolderTest, eventually, executable, execute
-from synthetic_store import REPOSITORY, SessionSpec, make
+from synthetic_store import REPOSITORY, SessionSpec, add_session, make
 
 from hvdb.base.errors import HvdbError
 from hvdb.judge.thresholds import Rule, Thresholds
+from hvdb.read import runs, store, values
 from hvdb.run import gate, gate_plan, side_command
 
 SCHEMA = json.loads((REPOSITORY / "results" / "verdict.schema.json").read_text())
@@ -248,6 +252,46 @@ def ends_soon(process: int) -> bool:
 
 def zip_flat(names: tuple[str, ...], values: list[Path]) -> list[object]:
     return [word for pair in zip(names, values, strict=True) for word in pair]
+
+
+class ReadsTest(FolderTest):
+    def test_a_gate_reads_and_checks_each_run_once(self) -> None:
+        """Two cells of ten pairs. The sides spread too much for a verdict, so all pairs are measured."""
+        plan = gate_plan.Plan("", "", "", {"one": "", "two": ""}, Thresholds(0.02, ()), (10,), 5.0, 1)
+        rng = np.random.default_rng(3)
+        path = self.folder / "gate.db"
+
+        def add_run(_: gate.Bench, cell: str, side: str, pair: int) -> None:
+            labels = {"cell": cell, "side": side, "pair": str(pair), "plan": plan.text()}
+            facts = {f"label.gate.{key}": (value, 0) for key, value in labels.items()}
+            made = sqlite3.connect(path) if path.exists() else store.create(path)
+            with made:
+                add_session(made, SessionSpec(steps=3, phases=("full",), provenance=facts), rng)
+            made.close()
+
+        reads, checked = [], []
+
+        def read_run(connection: sqlite3.Connection, row: sqlite3.Row, *others: object) -> runs.Run:
+            reads.append(row["uuid"])
+            return really_read(connection, row, *others)
+
+        def fault(connection: sqlite3.Connection, database: str) -> str | None:
+            checked.extend(row[0] for row in connection.execute(f"SELECT uuid FROM {database}.run"))
+            return really_fault(connection, database)
+
+        really_read, really_fault = runs._read_run, values.fault
+        side = side_command.Side("")
+        bench = gate.Bench(plan, {"a": side, "b": side}, {}, [], runs.GrowingStore(path), None, HANG, 0)
+        with (
+            mock.patch.object(gate, "run_side", add_run),
+            mock.patch.object(runs, "_read_run", read_run),
+            mock.patch.object(values, "fault", fault),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            outcomes = gate.measure(bench)
+        self.assertEqual([len(outcome.cell.a) for outcome in outcomes], [10, 10])
+        self.assertEqual((len(reads), len(set(reads))), (40, 40))
+        self.assertEqual(sorted(checked), sorted(reads))
 
 
 class OrderTest(unittest.TestCase):

@@ -10,11 +10,13 @@ import struct
 import unittest
 import unittest.mock
 
+import numpy as np
 from limits import HANG
 
 from harness import SCRIPTS, FolderTest, call, execute
-from synthetic_store import SessionSpec, make, operation
+from synthetic_store import SessionSpec, add_session, make, operation
 
+from hvdb.base.errors import StoreError
 from hvdb.read import merge, runs, untrusted, values
 from hvdb.show import tables
 
@@ -56,6 +58,72 @@ class Stores(FolderTest):
         self.assertIn("bad.db", outcome.left_out[0])
         self.assertEqual(len(runs.load([self.out])), 3, "what merge made can be read")
         self.out.unlink()
+
+
+class GrowingStoreTest(Stores):
+    """The good store has a session of three runs. The bad store gets a second session after the first read."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        shutil.copyfile(self.good, self.bad)
+        self.store = runs.GrowingStore(self.bad)
+        self.first = self.store.load()
+
+    def grow(self, *statements: str) -> None:
+        connection = sqlite3.connect(self.bad)
+        with connection:
+            add_session(connection, SessionSpec(steps=5, operations=[operation(0)]), np.random.default_rng(2))
+        connection.close()
+        self.change(*statements, afresh=False)
+
+    def test_a_run_is_checked_and_read_once_and_as_load_reads_it(self) -> None:
+        self.grow()
+        with (
+            unittest.mock.patch.object(runs, "_read_run", wraps=runs._read_run) as read,
+            unittest.mock.patch.object(values, "fault", wraps=values.fault) as check,
+        ):
+            grown = self.store.load()
+            self.store.load()
+        self.assertEqual((len(grown), read.call_count, check.call_count), (6, 3, 2))
+        self.assertTrue(all(run in grown for run in self.first), "the same objects")
+        for run, same in zip(grown, runs.load([self.bad]), strict=True):
+            self.assertEqual((run.columns, run.session, run.provenance), (same.columns, same.session, same.provenance))
+            self.assertEqual(
+                (run.ranks, run.decomposition, run.operations), (same.ranks, same.decomposition, same.operations)
+            )
+            np.testing.assert_equal(
+                {kind: samples.highest for kind, samples in run.samples.items()},
+                {kind: samples.highest for kind, samples in same.samples.items()},
+            )
+
+    def test_a_run_that_was_running_is_read_again(self) -> None:
+        self.grow("UPDATE run SET status = 'running' WHERE rowid = 6")
+        self.assertEqual([run.status for run in self.store.load()].count("running"), 1)
+        self.change("UPDATE run SET status = 'complete' WHERE rowid = 6", afresh=False)
+        self.assertEqual({run.status for run in self.store.load()}, {"complete"})
+
+    def test_a_run_that_was_removed_is_gone(self) -> None:
+        self.change("DELETE FROM run WHERE phase = 'none'", afresh=False)
+        self.assertEqual([run.phase for run in self.store.load()].count("none"), 0)
+        self.bad.unlink()
+        self.assertEqual(self.store.load(), [])
+
+    def test_a_new_run_gets_every_check(self) -> None:
+        new = "run_uuid = (SELECT uuid FROM run WHERE rowid = 6)"
+        for statement, message in (
+            ("UPDATE run SET nodes = -1 WHERE rowid = 6", "nodes -1, which is not a whole number"),
+            (f"UPDATE provenance SET value = {NOT_TEXT} WHERE {new}", "damaged: .*UTF-8"),
+            (f"UPDATE sample SET data = zeroblob(8 * count) WHERE {new}", "step_seconds holds 0, which is not a time"),
+            (f"UPDATE rank SET rank = 7 WHERE rank = 1 AND {new}", "has a rank 7, but 2 ranks"),
+            ("UPDATE run SET session_uuid = 'no-session' WHERE rowid = 6", "belongs to no session"),
+            ("CREATE TABLE more (x)", "holds a table 'more'"),
+        ):
+            with self.subTest(statement):
+                shutil.copyfile(self.good, self.bad)
+                self.store.load()
+                self.grow(statement)
+                with self.assertRaisesRegex(StoreError, f"bad.db: .*{message}"):
+                    self.store.load()
 
 
 class ValuesTest(Stores):

@@ -21,6 +21,22 @@ void RecursiveHalving::exchange(int partner, std::span<const std::byte> mine, st
   if (send) transport_.wait(*send, wait);
 }
 
+// Recursive doubling sends the whole message in every round. Here each place becomes responsible for a part of the
+// message, and the part halves from round to round: of two partners each sends the half that it gives up, and combines
+// the half that it keeps. Then the finished shares are gathered on the way back. S: bytes of the message, P: places.
+//
+//                     place 0      place 1      place 2      place 3
+//   start            [0 1 2 3]    [0 1 2 3]    [0 1 2 3]    [0 1 2 3]     [shares that a place combines]
+//   distance 2       [0 1    ]    [0 1    ]    [    2 3]    [    2 3]     0 with 2, 1 with 3: S / 2 bytes
+//   distance 1       [0      ]    [  1    ]    [    2  ]    [      3]     0 with 1, 2 with 3: S / 4 bytes
+//                     ──────── every share is finished on one place ────────
+//   distance 1       [0 1    ]    [0 1    ]    [    2 3]    [    2 3]     0 with 1, 2 with 3: S / 4 bytes
+//   distance 2       [0 1 2 3]    [0 1 2 3]    [0 1 2 3]    [0 1 2 3]     0 with 2, 1 with 3: S / 2 bytes
+//
+// Both ways together, a place sends 2 S (P - 1) / P bytes: as few as in a ring, in 2 log2(P) steps instead of
+// 2 (P - 1). An element is finished on one place and then copied, so all places have the same bits. If there are more
+// members than places, the members of a pair exchange the whole message once before the first round and once after the
+// last (folding.h).
 void RecursiveHalving::reduce_scatter(const Members& members, std::byte* data, Offsets offsets, const Reduction& whole,
                                       const Wait& wait) {
   const std::size_t element = size_of(whole.dtype);

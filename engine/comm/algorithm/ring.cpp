@@ -14,6 +14,27 @@ constexpr std::size_t kAhead = 4;
 
 }  // namespace
 
+// The n members stand in a circle. Each member receives from its left neighbour only and sends to its right neighbour
+// only. The message is cut into n pieces, and every piece travels round the circle twice: first it gathers the members'
+// values (reduce-scatter), then it brings the sum to everybody (all-gather).
+//
+//   piece 0 of four members    reduce-scatter                      all-gather
+//   step                         0        1        2                0        1        2
+//   member                   0 ─────► 1 ─────► 2 ─────► 3       3 ─────► 0 ─────► 1 ─────► 2
+//                          sends     adds     adds     adds,  sends    keeps    keeps    keeps
+//                                                     divides
+//
+// Piece 1 takes the same way from member 1 on, piece 2 from member 2 on, and so on. So in every step each member sends
+// one piece and receives another, and all links of the circle are busy. An element of piece c is added in the order of
+// members c, c + 1, ..., c - 1, and the finished sum is passed on as it is: all members get the same bits.
+//
+// A member sends 2 (n - 1) pieces of about S / n bytes: less than 2 S, however many members there are. The price is
+// 2 (n - 1) steps that wait for one another, so small messages take other algorithms.
+//
+// If a piece travelled whole, the link would be idle while the member adds, and the processor while the piece travels.
+// So a piece is cut into segments: segment s of the next step is sent as soon as segment s of this step is added, while
+// later segments of this step are still arriving. Receives are posted kAhead segments ahead.
+
 // The schedule of one all-reduce. Each half (reduce-scatter, all-gather) is a stream of items: item i is segment
 // i % segments of step i / segments. All ranks use the number of segments of the largest piece, so that item i means
 // the same on all ranks. Segments past the end of a shorter piece are empty. They are not sent, because sender and

@@ -129,11 +129,27 @@ std::byte* NodeReducer::staging(int local_rank, std::size_t half, const Wait& wa
   return staging_->part(local_rank) + half * block_bytes_;
 }
 
-// For each block k, a rank copies its data in and waits until all ranks have copied their data in. Then it reduces its
-// own share, copies in block k + 1, waits until all ranks have reduced block k, and copies out the results. A rank's
-// own share is never staged, because the rank reads and writes it in its own buffer. Block k + 2 may use the staging
-// half of block k: its inputs are copied in after all ranks have reduced block k. Its results are written after all
-// ranks have copied block k out, because a rank advances `filled` for block k + 2 only then.
+// reduce_staged() is for buffers that the other ranks cannot read. The message passes, block by block, through staging
+// memory that all ranks of the node see; every rank has some for its input and some for its result. In each block every
+// rank has a share, which it sums over all ranks:
+//
+//   rank 1 of 3, one block       shares 0 1 2
+//   1 copy in      own buffer    [ a b c ] ──► input of rank 1   [ a . c ]      the others will sum these
+//   2 sum          share 1 of input of rank 0 + own buffer + input of rank 2 ──► own buffer, and result of rank 1
+//   3 copy out     share 0 of result of rank 0, share 2 of result of rank 2 ──► own buffer
+//
+// A rank's own share is never staged, because the rank reads and writes it in its own buffer. Inputs are added in the
+// order of ranks, whoever adds them, so the bits do not depend on the cuts.
+//
+// Each rank counts the blocks that it has copied in (`filled`) and the blocks whose share it has summed (`reduced`),
+// and waits twice per block until the counters of all ranks have come so far. It copies block k + 1 in before it waits
+// for the sums of block k, so that it has work while slower ranks still sum:
+//
+//   in 0 ▸filled 1▸ sum 0, in 1 ▸reduced 1▸ out 0 ▸filled 2▸ sum 1, in 2 ▸reduced 2▸ out 1 ▸filled 3▸ ...
+//
+// Staging has two halves that alternate, and block k + 2 may use the half of block k. Its inputs are copied in after
+// all ranks have reduced block k. Its results are written after all ranks have copied block k out, because a rank
+// advances `filled` for block k + 2 only then.
 void NodeReducer::reduce_staged(std::byte* data, const Reduction& reduction, const Wait& wait) {
   const auto n = static_cast<std::size_t>(group_.size());
   const auto me = static_cast<std::size_t>(group_.rank());

@@ -11,8 +11,9 @@ from pathlib import Path
 from hvdb.base import printable, progress
 from hvdb.base.errors import EXIT_GOOD, HvdbError
 from hvdb.commands import new_parser
-from hvdb.read import coll_names, coll_results
+from hvdb.read import coll_results
 from hvdb.read.coll_results import Source
+from hvdb.read.names import OPERATIONS, REDUCTIONS, TYPES
 
 MAX_PANELS = 24  # maximum diagrams in one figure
 MAX_SIDES = 48  # maximum sides in one diagram; the legend has no room for more sides
@@ -41,9 +42,9 @@ def parser() -> argparse.ArgumentParser:
         help="read only this launch from stores (start of its UUID); may be given several times",
     )
     for option, known in (
-        ("--collective", coll_names.OPERATIONS),
-        ("--type", coll_names.TYPES),
-        ("--redop", coll_names.REDUCTIONS),
+        ("--collective", OPERATIONS),
+        ("--type", TYPES),
+        ("--redop", REDUCTIONS),
     ):
         made.add_argument(option, action="append", choices=known, help="draw only this; may be given several times")
     made.add_argument(

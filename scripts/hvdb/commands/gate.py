@@ -13,6 +13,7 @@ from hvdb.base import data, edge, process, progress
 from hvdb.base.errors import EXIT_GOOD, HvdbError
 from hvdb.commands import judging, number
 from hvdb.judge import verdict
+from hvdb.read.runs import GrowingStore
 from hvdb.run import gate, gate_plan, rerun, side_command
 from hvdb.run.gate_plan import Plan
 from hvdb.show.verdict_report import Report
@@ -119,7 +120,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"the plan (sides, cells, thresholds) has {len(plan.text())} characters, "
             f"and {gate_plan.MAX_TEXT_LENGTH} are the most; split the gate"
         )
-    gate.measured(arguments.db, plan)  # raises an error about the store before a program is built
+    store = GrowingStore(arguments.db)
+    gate.measured(store, plan)  # raises an error about the store before a program is built
     _say_cost(plan, arguments.db)
     programs = {name: side.program or rerun.find_program() for name, side in parsed.items() if not side.commit}
     if arguments.dry_run:
@@ -129,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
         for name, side in parsed.items():
             if side.commit:
                 programs[name] = side_command.built(side, arguments.worktrees)
-        bench = gate.Bench(plan, parsed, programs, launch, arguments.db, arguments.directory, arguments.timeout, lock)
+        bench = gate.Bench(plan, parsed, programs, launch, store, arguments.directory, arguments.timeout, lock)
         return judging.show(Report("gate", gate.measure(bench)), arguments)
 
 

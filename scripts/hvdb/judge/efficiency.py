@@ -19,6 +19,7 @@ from hvdb.base import progress
 from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.judge import comparable
 from hvdb.judge.bootstrap import MIN_SESSIONS, Estimate, Session, pool, ratio
+from hvdb.read.names import MIN_TO_BELIEVE, WIDEST_EFFICIENCY
 from hvdb.read.runs import Run, by_session, grouped
 
 # The backward pass as a fraction of forward plus backward pass. The backward pass costs as much arithmetic as two
@@ -28,17 +29,12 @@ BACKWARD_SHARE = 2.0 / 3.0
 CAUTION = "caution."
 COLLAPSED = f"{CAUTION}collapsed_loss"
 VALIDATION = "validate.turns"  # every run of `hvd_bench validate` has this fact
-# An efficiency whose interval is wider than this from end to end is not resolved. bench/measure/efficiency_text.h has
-# the same number and says why.
-WIDEST = 0.2
-# An interval from fewer samples is printed with a warning. bench/measure/median uses the same number.
-FEW_SAMPLES = 10
 
 
 def resolved(figure: Estimate) -> bool:
-    """Returns True if the efficiency has an interval, or a range over sessions, that is at most WIDEST wide."""
+    """Returns True if the efficiency has an interval, or a range over sessions, of at most WIDEST_EFFICIENCY."""
     low, high = _ends(figure)
-    return low is not None and high is not None and high - low <= WIDEST
+    return low is not None and high is not None and high - low <= WIDEST_EFFICIENCY
 
 
 def bounded(figure: Estimate) -> bool:
@@ -244,9 +240,9 @@ def precision_notes(cells: Sequence[Cell], runs: Sequence[Run]) -> list[str]:
         where = f"{cell.model} on {cell.ranks} rank{'s' if cell.ranks > 1 else ''}"
         members = [by_id[uuid] for uuid in cell.run_ids]
         fewest = min(map(samples, members))
-        if fewest < FEW_SAMPLES:
+        if fewest < MIN_TO_BELIEVE:
             notes.append(
-                f"{where}: {fewest} samples only; intervals of fewer than {FEW_SAMPLES} are not to be relied on"
+                f"{where}: {fewest} samples only; intervals of fewer than {MIN_TO_BELIEVE} are not to be relied on"
             )
         if 1 < cell.sessions < MIN_SESSIONS:
             percent = 100 * (1 - 0.5 ** (cell.sessions - 1))

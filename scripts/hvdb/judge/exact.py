@@ -95,6 +95,25 @@ def paired_lower_bounds(differences: np.ndarray, tail: float) -> np.ndarray:
     return walsh_averages(differences)[..., outside]
 
 
+# The signed-rank test and its interval, for four differences:
+#
+#   differences             -0.2   0.5   0.9   1.1
+#   ranks of their sizes       1     2     3     4        sum of the ranks of the positive ones: 9
+#
+# If the centre were 0, each difference could as well have the other sign. All 2^4 = 16 ways of giving signs to the
+# ranks would be equally likely, and two of them have a sum of 9 or more: 2 + 3 + 4 and 1 + 2 + 3 + 4. So p = 2/16. The
+# distribution need not be known, only symmetric.
+#
+# The interval contains each shift s that the test does not reject for the differences less s, on either side. Nobody
+# has to try shifts: the sum of the positive ranks equals the number of Walsh averages (means of two differences, or of
+# one with itself) above s. Here 9 of 10 lie above 0:
+#
+#   -0.2   [ 0.15   0.35   0.45   0.5   0.7   0.8   0.9   1.0 ]   1.1
+#
+# So when s moves to the right, the sum falls by one at each average. Let c be the largest number such that a sum of at
+# most c has a probability of at most `tail`; then c averages are left out at each end. For tail = 2/16, c is 1 and the
+# interval is [0.15, 1.0]. The median of the averages, 0.6, is the estimate. With so few differences that even a sum of
+# 0, which has the probability 2^-n, is likelier than `tail`, the test rejects no shift and the ends are infinite.
 def paired_effect(differences: np.ndarray, confidence: float) -> Effect:
     """Returns the Hodges-Lehmann estimate of the centre of `differences` (n,), n >= 1, with its exact interval."""
     tail = (1 - confidence) / 2

@@ -17,7 +17,7 @@ from hvdb.base import strict_json
 from hvdb.base.errors import HvdbError
 from hvdb.base.strict_json import Malformed
 from hvdb.read import store, untrusted
-from hvdb.read.coll_names import OPERATIONS, REDUCTIONS, TYPES
+from hvdb.read.names import OPERATIONS, REDUCTIONS, TYPES
 
 PLACES = {"out_of_place": "out of place", "in_place": "in place"}
 MAX_FILE_BYTES = 64 << 20  # bytes; room for 100,000 rows

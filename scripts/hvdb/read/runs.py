@@ -138,6 +138,12 @@ class Run:
         return self.replicates.get(figure, np.empty(0))
 
 
+def _read_runs(connection: sqlite3.Connection, source: Path) -> Iterator[Run]:
+    sessions = {row["uuid"]: dict(row) for row in connection.execute("SELECT * FROM session")}
+    for row in connection.execute("SELECT * FROM run ORDER BY started_utc, uuid"):
+        yield _read_run(connection, row, sessions, source)
+
+
 def _read_run(connection: sqlite3.Connection, row: sqlite3.Row, sessions: dict[str, dict], source: Path) -> Run:
     uuid = row["uuid"]
     run = Run(columns=dict(row), session=sessions[row["session_uuid"]], source=source)
@@ -180,17 +186,46 @@ def load(paths: Iterable[Path | str], step: progress.Step = progress.silent) -> 
     sizes = [_size(path) for path in files]
     for number, path in enumerate(files):
         with store.open_readonly(path) as connection:
-            sessions = {row["uuid"]: dict(row) for row in connection.execute("SELECT * FROM session")}
             (count,) = connection.execute("SELECT count(*) FROM run").fetchone()
-            for read, row in enumerate(connection.execute("SELECT * FROM run ORDER BY started_utc, uuid"), 1):
-                run = _read_run(connection, row, sessions, path)
+            for read, run in enumerate(_read_runs(connection, path), 1):
                 known = by_uuid.setdefault(run.uuid, run)
                 if known is not run and known.columns != run.columns:
                     raise NotComparable(
                         f"run {run.uuid} has different contents in {known.source} and in {path}; use one of them"
                     )
                 step(sum(sizes[:number]) + sizes[number] * read / count, sum(sizes))
-    return sorted(by_uuid.values(), key=lambda run: (run.started_utc, run.uuid))
+    return _oldest_first(by_uuid.values())
+
+
+def _oldest_first(runs: Iterable[Run]) -> list[Run]:
+    return sorted(runs, key=lambda run: (run.started_utc, run.uuid))
+
+
+class GrowingStore:
+    """Reads a store to which other programs add runs. Each run is checked and read once. For one thread.
+
+    A run whose status is 'running' may still change, so it is read again by the next load().
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._final: dict[str, Run] = {}
+
+    def load(self) -> list[Run]:
+        """Returns all runs that are in the store now, oldest first. Empty if there is no file. Errors: StoreError."""
+        if not self.path.exists():
+            return []
+        runs = self._grown() if self._final else load([self.path])
+        self._final = {run.uuid: run for run in runs if run.status != "running"}
+        return runs
+
+    def _grown(self) -> list[Run]:
+        with store.open_readonly(self.path, thorough=False) as connection:
+            stored = [row["uuid"] for row in connection.execute("SELECT uuid FROM run")]
+            new = (uuid for uuid in stored if uuid not in self._final)
+            with store.excerpt(connection, self.path, new) as copy:
+                known = (self._final[uuid] for uuid in stored if uuid in self._final)
+                return _oldest_first([*known, *_read_runs(copy, self.path)])
 
 
 def samples_of_ranks(wanted: Iterable[tuple[Run, str]]) -> Iterator[tuple[Run, dict[int, np.ndarray]]]:

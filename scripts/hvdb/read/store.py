@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from pathlib import Path
 from hvdb.base import locks
 from hvdb.base.errors import StoreError
 from hvdb.read import untrusted
-from hvdb.read.untrusted import APPLICATION_ID, DAMAGE, journal_of
+from hvdb.read.untrusted import APPLICATION_ID, DAMAGE, RUN, journal_of
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 # Bytes of the longest path that SQLite opens on Unix. Source: MAX_PATHNAME in SQLite's os_unix.c.
@@ -406,6 +406,35 @@ def _detach(connection: sqlite3.Connection, path: Path, name: str) -> None:
         connection.execute(f"DETACH {name}")
     except sqlite3.OperationalError as error:
         raise fault(path, error) from error
+
+
+@contextmanager
+def excerpt(connection: sqlite3.Connection, path: Path, uuids: Iterable[str]) -> Iterator[sqlite3.Connection]:
+    """Yields a connection to a checked store in memory, with the runs `uuids` of `path` and the sessions of these runs.
+
+    connection: from open_readonly(path, thorough=False). All checks of check() are made on the copy, so their time
+    grows with the number of copied runs, and not with the size of the file. Errors: StoreError, DAMAGE.
+    """
+    copy = sqlite3.connect(":memory:")
+    try:
+        untrusted.harden(copy)
+        untrusted.make_tables(copy, untrusted.version_of(connection))
+        for uuid in uuids:
+            for table, which in (
+                ("session", "uuid IN (SELECT session_uuid FROM run WHERE uuid = ?)"),
+                (RUN.table, "uuid = ?"),
+                *((child, f"{RUN.key} = ?") for child in RUN.children),
+            ):
+                columns = untrusted.columns()[table]
+                rows = connection.execute(f"SELECT {', '.join(columns)} FROM {table} WHERE {which}", (uuid,))
+                kept = "OR IGNORE" if table == "session" else ""  # several runs have one session
+                marks = ", ".join("?" * len(columns))
+                copy.executemany(f"INSERT {kept} INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
+        check(copy, path)
+        copy.row_factory = sqlite3.Row
+        yield copy
+    finally:
+        copy.close()
 
 
 def create(path: Path, page_bytes: int = 4096) -> sqlite3.Connection:

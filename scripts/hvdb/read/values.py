@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvdb.read import untrusted
-from hvdb.read.coll_names import OPERATIONS, REDUCTIONS, TYPES
+from hvdb.read.names import OPERATIONS, REDUCTIONS, STORED_REPLICATES, TYPES
 from hvdb.read.untrusted import COLL, RUN
 
 MAX_INT32, MAX_INT64 = 2**31 - 1, 2**63 - 1
@@ -22,9 +22,7 @@ MAX_INT32, MAX_INT64 = 2**31 - 1, 2**63 - 1
 MIN_STEP, LONGEST, MAX_WORK = 1e-12, 1e9, 1e24
 MAX_RATIO = 1e6
 # Bootstrap replicates are stored as samples, whose kind is the name of the figure with the suffix REPLICATES_OF.
-# hvd_bench stores REPLICATES replicates of each figure (kStoredReplicates in bench/measure/resample.h), once for all
-# ranks.
-REPLICATES_OF, REPLICATES = "_replicates", 200
+REPLICATES_OF = "_replicates"
 # Samples are checked in pieces of this size, so that the memory needed does not grow with the size of the store.
 PIECE_BYTES = 8 << 20
 
@@ -285,9 +283,9 @@ def _relations(connection: sqlite3.Connection, database: str) -> str | None:
         return f"run {row[0]} is complete and has no step time"
     if row := first(
         f"SELECT run_uuid, rank, kind, count FROM {database}.sample"
-        f" WHERE kind GLOB '*{REPLICATES_OF}' AND (rank <> 0 OR count <> {REPLICATES}) LIMIT 1"
+        f" WHERE kind GLOB '*{REPLICATES_OF}' AND (rank <> 0 OR count <> {STORED_REPLICATES}) LIMIT 1"
     ):
-        return f"run {{}}, rank {{}}: {{}} has {{}} values; there are {REPLICATES}, of rank 0".format(*row)
+        return f"run {{}}, rank {{}}: {{}} has {{}} values; there are {STORED_REPLICATES}, of rank 0".format(*row)
     if row := first(f"SELECT uuid FROM {run} WHERE (step_seconds_low IS NULL) <> (step_seconds_high IS NULL) LIMIT 1"):
         return f"run {row[0]}: step_seconds has one end of an interval only"
     if row := first(

@@ -15,8 +15,7 @@ from hvdb.base import edge, locks, process, progress
 from hvdb.base.errors import HvdbError, NotComparable
 from hvdb.judge import efficiency, sides
 from hvdb.judge.sides import Cell
-from hvdb.read import runs
-from hvdb.read.runs import Run
+from hvdb.read.runs import GrowingStore, Run
 from hvdb.run import gate_plan, side_command
 from hvdb.run.gate_plan import Plan
 from hvdb.run.side_command import Side
@@ -32,14 +31,14 @@ TARGET_INTERVAL = 0.005
 class Bench:
     """How to make runs. programs: side -> its hvd_bench. launch: the words of the command line before the program.
 
-    lock: the descriptor from locked().
+    store: keeps the runs. lock: the descriptor from locked().
     """
 
     plan: Plan
     sides: Mapping[str, Side]
     programs: Mapping[str, Path]
     launch: Sequence[str]
-    db: Path
+    store: GrowingStore
     directory: Path | None
     timeout_seconds: float
     lock: int
@@ -61,7 +60,7 @@ class Bench:
             *own.options,
             *defaults,
             "--quiet",
-            f"--db={self.db.absolute()}",
+            f"--db={self.store.path.absolute()}",
             *(f"--label=gate.{key}={value}" for key, value in labels.items()),
         ]
         return [*self.launch, *side_command.in_surroundings(own, program)]
@@ -76,16 +75,17 @@ def locked(db: Path) -> AbstractContextManager[int]:
     return locks.held(db.with_name(f"{db.name}.lock"), taken)
 
 
-def measured(db: Path, plan: Plan) -> tuple[list[Cell], int]:
-    """Returns the cells with the pairs in `db`, and the number of the next pair. Incomplete pairs stay incomplete.
+def measured(store: GrowingStore, plan: Plan) -> tuple[list[Cell], int]:
+    """Returns the cells with the pairs in `store`, and the number of the next pair. Incomplete pairs stay incomplete.
 
-    Errors: HvdbError if `db` contains runs that are not part of `plan`.
+    Errors: HvdbError if `store` contains runs that are not part of `plan`.
     """
-    stored = runs.load([db]) if db.exists() else []
+    stored = store.load()
+    db, text = store.path, plan.text()
     for run in stored:
         if sides.PLAN not in run.provenance:
             raise HvdbError(f"{db}: holds run {run.short_id}, which no gate made; name a new store with --db")
-        if run.fact(sides.PLAN) != plan.text():
+        if run.fact(sides.PLAN) != text:
             raise HvdbError(
                 f"{db}: run {run.short_id} was measured for another plan (other sides, cells, threshold, pairs, "
                 "seconds or seed); give the same options to go on, or another --db to begin anew"
@@ -117,7 +117,7 @@ def run_side(bench: Bench, cell: str, side: str, pair: int) -> None:
             why = error.why if isinstance(error, process.RunFailed) else str(error)
             raise HvdbError(
                 f"side {side} of pair {pair} of cell {cell} {why}{f', and said: {said[-1].strip()}' if said else ''}; "
-                f"{bench.db} keeps the pairs so far, and the same command goes on from there"
+                f"{bench.store.path} keeps the pairs so far, and the same command goes on from there"
             ) from error
 
 
@@ -129,17 +129,17 @@ def _newest_pair(bench: Bench, cells: Sequence[Cell], name: str, pair: int) -> t
     cell = next((cell for cell in cells if cell.name == name), None)
     if cell and cell.a and sides.pair_number(cell.a[-1]) == pair:
         return cell.a[-1], cell.b[-1]
-    stored = [run for run in runs.load([bench.db]) if sides.pair_number(run) == pair] if bench.db.exists() else []
+    stored = [run for run in bench.store.load() if sides.pair_number(run) == pair]
     for side in ("a", "b"):
         mine = [run for run in stored if (run.fact(sides.CELL), run.fact(sides.SIDE)) == (name, side)]
         if not mine:
             raise HvdbError(
-                f"side {side} of pair {pair} of cell {name} ended with exit code 0 and stored no run in {bench.db}; "
-                "is there --help or --version among its options?"
+                f"side {side} of pair {pair} of cell {name} ended with exit code 0 and stored no run in "
+                f"{bench.store.path}; is there --help or --version among its options?"
             )
         if left_out := efficiency.select(mine).left_out:
             raise HvdbError(f"side {side} of pair {pair} of cell {name} cannot be used: {'; '.join(left_out)}")
-    raise HvdbError(f"pair {pair} of cell {name} is not whole in {bench.db}")
+    raise HvdbError(f"pair {pair} of cell {name} is not whole in {bench.store.path}")
 
 
 def measure(bench: Bench) -> list[Outcome]:
@@ -149,12 +149,12 @@ def measure(bench: Bench) -> list[Outcome]:
     """
     plan = bench.plan
     begun, made = time.monotonic(), 0
-    cells, number = measured(bench.db, plan)
+    cells, number = measured(bench.store, plan)
     while due := gate_plan.replay(plan, cells)[1]:
         for name in gate_plan.cells_in_turn(due, plan, number):
             for side in gate_plan.order(plan, number):
                 run_side(bench, name, side, number)
-            cells, following = measured(bench.db, plan)
+            cells, following = measured(bench.store, plan)
             a, b = _newest_pair(bench, cells, name, number)
             made += 1
             counts = {cell.name: len(cell.a) for cell in cells}

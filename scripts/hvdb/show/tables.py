@@ -10,20 +10,14 @@ from hvdb.base import printable
 from hvdb.judge import efficiency
 from hvdb.judge.bootstrap import Estimate
 from hvdb.judge.efficiency import Cell
+from hvdb.read import names
 from hvdb.read.published import PublishedPoint, headline
 
 Item = TypeVar("Item")
 MODEL_TITLES = {"inception3": "Inception V3", "resnet50": "ResNet-50", "resnet101": "ResNet-101", "vgg16": "VGG-16"}
-COMPONENTS = {
-    "interference": "interference of the ranks",
-    "stragglers": "waiting for stragglers",
-    "exposed_communication": "exposed communication",
-    "control_plane": "control plane",
-    "overlap_slowdown": "compute slowed by overlap",
-    "update": "update",
-    "residual": "residual",
-    "efficiency": "efficiency",
-}
+# Component of a decomposition -> title: first the losses, then what remains.
+COMPONENTS = {**names.COMPONENTS}
+COMPONENTS["efficiency"] = COMPONENTS.pop("efficiency")
 
 # Matches the text of a figure: "", "-", "-0.4", "12.3 GB/s", "1 of 2", "98.1 [96.5, 99.7]", "100 (baseline)".
 FIGURE = re.compile(r"-?|-?\d[\d.,]*( \S+)?( \d+)?( [\[(].*)?")
@@ -122,7 +116,7 @@ EFFICIENCY_NOTES = (
     " it can; an estimate from stored times, '-' where they are missing.",
     "[..]: 95 % bootstrap interval; of one session as the program stored it, over steps or rounds; from five"
     " sessions on over sessions (the median of which is shown).",
-    f"not resolved: there is no interval, or it is wider than {100 * efficiency.WIDEST:.0f} points.",
+    f"not resolved: there is no interval, or it is wider than {100 * names.WIDEST_EFFICIENCY:.0f} points.",
 )
 
 

@@ -29,12 +29,12 @@ from . import libraries
 from hvdb.base import edge, process, progress, whole_file
 from hvdb.base.errors import EXIT_CHECK_FAILED, EXIT_GOOD, HvdbError
 from hvdb.judge import exact
+from hvdb.read.names import OPERATIONS
 from hvdb.show import tables
 
 ENGINE = libraries.ROOT / "build" / "release" / "bin" / "engine_collectives"
 FORMAT = "hvd coll_peers 1"
 MAX_RANKS = 64  # kMaxRanks of bench/peers/shared_page.h
-OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "barrier")
 IN_PLACE = ("all_reduce", "broadcast", "barrier")
 CELL = re.compile(rf"({'|'.join(OPERATIONS)})/fp32/\d{{1,10}}/(in|out)/[1-9]\d{{0,4}}")
 # Bytes of the parameters in fp32. The parameter counts come from models/zoo and equal torchvision's published figures.
