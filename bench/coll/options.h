@@ -36,12 +36,15 @@ struct Variant {
 // NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): one per process; grouped by meaning, not by size
 struct CollOptions : WorldOptions {
   std::vector<MeasuredCollective> collectives{MeasuredCollective::kAllReduce};
-  std::vector<std::size_t> sizes;  ///< bytes, ascending
+  SizeRange range{1024, std::size_t{64} << 20, 0, 4};  ///< of -b, -e, -i and -f
+  std::optional<double> bucket_mebibytes;              ///< with --from-model: size of the buckets
+  std::vector<std::size_t> sizes;                      ///< bytes, ascending; of the range, or of the model
   std::vector<DataType> types{DataType::kF32};
   std::vector<ReduceOp> ops{ReduceOp::kSum};
   Place place = Place::kBoth;
   Patience deadline{std::chrono::seconds(60), "--deadline-seconds"};  ///< of every wait for another rank
   bool gpus = false;                         ///< buffers are in GPU memory, one GPU per rank, and NCCL operates on them
+  std::string compare;                       ///< --compare
   std::vector<Variant> variants{Variant{}};  ///< at least one; the first variant is the base of comparisons
   std::size_t least_samples = 20;
   std::size_t warmup = 5;

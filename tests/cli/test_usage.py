@@ -1,10 +1,12 @@
 """Tests the command line: help, bad input, and printed output."""
 
 import json
+import pathlib
 import unittest
 
 from program import MPIRUN, NETWORK, PROGRAM, TINY, TRAINING, ProgramTest, execute, mpirun, needs_mpi, run
 
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # A training that is as short as can be.
 ONE_STEP = [*TRAINING, "--num-warmup-batches", "0", "--num-iters", "1"]
 
@@ -14,6 +16,11 @@ class Help(ProgramTest):
         result = run("--help").ended_with(0)
         for text in ("What to train", "--batch-size N", "Examples:", "mpirun -n 2 hvd_bench", "doctor"):
             self.assertIn(text, result.out)
+
+    def test_the_committed_options_are_those_of_the_program(self) -> None:
+        """After a change of an option: hvd_bench --describe-options > results/options.json."""
+        committed = (REPOSITORY / "results/options.json").read_text(encoding="utf-8")
+        self.assertEqual(execute([PROGRAM, "--describe-options"]).ended_with(0).out, committed)
 
     def test_version(self) -> None:
         result = run("--version").ended_with(0)
