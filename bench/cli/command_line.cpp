@@ -14,6 +14,7 @@
 #include "bench/store/build_info.h"
 #include "bench/world/training_options.h"
 #include "engine/base/error.h"
+#include "engine/base/json.h"
 
 namespace hvd::bench {
 namespace {
@@ -67,6 +68,40 @@ void read_environment(const Environment& environment, Options& options) {
         static_cast<std::size_t>(parse_integer("HOROVOD_CACHE_CAPACITY (entries)", text, 0, std::int64_t{1} << 30));
   }
   options.engine.timeline_filename = std::string(value_of(environment, "HOROVOD_TIMELINE"));
+}
+
+/// One line of JSON. "rerun": what `hvdb rerun` does with the option of a stored command.
+std::string describe(const OptionRow& row) {
+  const char* rerun = row.is(kRerun)            ? "repeat"
+                      : row.is(kRerunWithout)   ? "leave out"
+                      : row.is(kRerunWithOther) ? "name another file"
+                                                : "refuse";
+  std::string words;
+  for (const std::string& word : row.words) words += (words.empty() ? "" : ", ") + json_string(word);
+  return fmt::format(
+      R"({{"names": {}, "value": {}, "group": {}, "help": {}, "low": {}, "high": {}, "words": [{}], "train_only": {}, )"
+      R"("equal_on_all_ranks": {}, "fact": {}, "in_fingerprint": {}, "campaign": {}, "decided_by": {}, "rerun": {}, )"
+      R"("pattern": {}}})",
+      json_string(row.names), json_string(row.placeholder), json_string(row.group), json_string(row.help),
+      row.low.empty() ? "null" : row.low, row.high.empty() ? "null" : row.high, words, row.is(kTrainOnly),
+      row.is(kEqual), json_string(row.uses.fact), row.is(kFingerprint), row.is(kCampaign),
+      json_string(row.uses.decided), json_string(rerun), json_string(row.is(kRerun) ? row.uses.pattern : ""));
+}
+
+/// The options of `train`, `validate` and `coll` as one JSON document with a line for each, results/options.json.
+std::string describe_options() {
+  Options options;
+  ValidateOptions validate;
+  coll::CollOptions coll;
+  std::string text;
+  const auto add = [&text](const char* command, OptionTable table) {
+    text += fmt::format("{}\"{}\": [\n", text.empty() ? "{" : "\n],\n", command);
+    for (const OptionRow& row : table.rows()) text += (text.ends_with("[\n") ? "" : ",\n") + describe(row);
+  };
+  add("train", training_table(options));
+  add("validate", validation_table(validate));
+  add("coll", coll::coll_table(coll));
+  return text + "\n]}\n";
 }
 
 /// Removes the second of the two blank lines that CLI11 prints between groups.

@@ -35,13 +35,12 @@ class JsonWriter {
   }
   void element(std::string_view value) { raw({}, json_string(value)); }
   void element(int value) { raw({}, std::to_string(value)); }
-  /// `value`: JSON
+
+ private:
   void raw(std::string_view key, std::string_view value) {
     begin(key);
     out_ += value;
   }
-
- private:
   void begin(std::string_view key) {
     if (!first_) out_ += ',';
     first_ = false;

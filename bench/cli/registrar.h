@@ -1,17 +1,43 @@
-// Turns tables of options into options of a CLI11 app, and into the JSON document of --describe-options.
+// Registers the rows of a table of options on a CLI11 app. Used by one thread while the command line is parsed.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "bench/world/option_table.h"
+#include "engine/base/error.h"
 
 namespace hvd::bench {
 
-/// `table` must outlive the parsing of `app`. An option given twice has the last value.
-void register_options(CLI::App& app, OptionTable& table);
-
-/// The options of `train`, `validate` and `coll` as one JSON document, committed as results/options.json.
-std::string describe_options();
+/// `table` must outlive the parsing of `app`. Of an option given several times the last value counts.
+inline void register_options(CLI::App& app, OptionTable& table) {
+  for (OptionRow& row : table.rows()) {
+    const auto take = [&row](const std::string& text) {
+      if (text.starts_with("--") && !row.repeated) {
+        throw Error(Errc::kInvalidArgument, fmt::format("{}: the value is missing (found {})", row.names, text));
+      }
+      row.given = true;
+      row.set(text);
+    };
+    if (*row.placeholder == 0) {
+      app.add_flag_callback(
+             row.names, [take] { take({}); }, row.help)
+          ->group(row.group);
+    } else if (row.repeated) {
+      const auto take_all = [take](const std::vector<std::string>& texts) {
+        for (const std::string& text : texts) take(text);
+      };
+      CLI::Option* option = app.add_option_function<std::vector<std::string>>(row.names, take_all, row.help);
+      option->type_name(row.placeholder)->type_size(1)->allow_extra_args(false)->group(row.group);
+      option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    } else {
+      CLI::Option* option = app.add_option_function<std::string>(row.names, take, row.help);
+      option->type_name(row.placeholder)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)->group(row.group);
+    }
+  }
+}
 
 }  // namespace hvd::bench

@@ -1,4 +1,4 @@
-// The options of `hvd_bench coll`. Plain data; bench/cli/coll/command.h parses them, session.h uses them.
+// The options of `hvd_bench coll`. bench/cli/coll/command.h parses them, session.h uses them.
 #pragma once
 
 #include <chrono>
@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "bench/coll/problem.h"
+#include "bench/world/option_table.h"
+#include "bench/world/settings.h"
 #include "bench/world/world_options.h"
 #include "engine/base/deadline.h"
 #include "engine/comm/communicator.h"
@@ -69,5 +71,11 @@ struct CollOptions : WorldOptions {
   std::string json_file, csv_file;
   std::string db_file;  ///< store of --db; empty: no store
 };
+
+/// The rows set `options`, which must outlive the table. Some letters are those of nccl-tests. --no-db sets nothing.
+OptionTable coll_table(CollOptions& options);
+
+/// Returns the options that must be equal on all ranks, because the lists of cells and the buffers depend on them.
+RunSettings settings_of(const CollOptions& options);
 
 }  // namespace hvd::bench::coll

@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "bench/coll/coll_table.h"
 #include "bench/store/host_facts.h"
 #include "bench/world/cores.h"
 #include "bench/world/memory.h"

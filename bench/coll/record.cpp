@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "bench/coll/coll_table.h"
 #include "bench/store/result_store.h"
 #include "bench/store/run_writer.h"
 #include "bench/store/sqlite_handle.h"

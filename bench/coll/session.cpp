@@ -9,7 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "bench/coll/coll_table.h"
 #include "bench/coll/gpu_rank.h"
 #include "bench/coll/rank.h"
 #include "bench/coll/schedule.h"

@@ -37,19 +37,18 @@ struct Uses {
   const char* fact = "";      ///< key in the record
   const char* decided = "";   ///< the part of a campaign's spec that decides about the option
   const char* pattern = "[^/]*";           ///< with kRerun: a regular expression that all of a stored value matches
-  std::function<std::string()> text = {};  ///< the present value, if not written as its kind is
+  std::function<std::string()> text = {};  ///< the present value, as comparison and record have it
 };
 
 struct OptionRow {
   const char* names;        ///< "--seed"; with a letter "-n,--iters"
-  const char* kind;         ///< "flag", "integer", "number", "word", "text", "file" or "folder"
-  const char* placeholder;  ///< of the value in --help
+  const char* placeholder;  ///< of the value in --help: "" for a flag, "N" for an integer, "FILE", "FOLDER", ...
   const char* help;
   const char* group;  ///< title in --help
   std::function<void(const std::string&)> set;
   Uses uses;
-  std::string low = {}, high = {};      ///< range of the kinds "integer" and "number"
-  std::vector<std::string> words = {};  ///< values of the kind "word"
+  std::string low = {}, high = {};      ///< range of a number
+  std::vector<std::string> words = {};  ///< possible values, if these are words
   bool repeated = false;                ///< may be given several times, with one value each
   bool given = false;                   ///< the user gave it
 
@@ -58,90 +57,74 @@ struct OptionRow {
 };
 
 template <class T>
-struct Unwrapped {
-  using type = T;
-};
+T unwrapped(const T&);  // not defined; for ValueOf
 template <class T>
-struct Unwrapped<std::optional<T>> {
-  using type = T;
-};
+T unwrapped(const std::optional<T>&);
 template <class T>
-using ValueOf = typename Unwrapped<T>::type;
+using ValueOf = decltype(unwrapped(std::declval<T>()));
 
-/// Writes a value as comparisons and records have it.
+/// Writes a number or a duration as comparisons and records have it.
 template <class T>
 std::string value_text(const T& value) {
-  if constexpr (std::is_same_v<T, std::string>) {
-    return value;
-  } else if constexpr (std::is_floating_point_v<T>) {
-    return json_number(value);
-  } else if constexpr (std::is_integral_v<T>) {
-    return std::to_string(value);
-  } else if constexpr (requires { value.has_value(); }) {
-    return value ? value_text(*value) : std::string();
-  } else {
-    return std::to_string(value.count());  // a duration
-  }
+  if constexpr (std::is_floating_point_v<T>) return json_number(value);
+  if constexpr (std::is_integral_v<T>) return std::to_string(value);
+  if constexpr (requires { value.has_value(); }) return value ? value_text(*value) : std::string();
+  if constexpr (requires { value.count(); }) return std::to_string(value.count());
 }
 
 /// Rows that refer to the members of a struct of options, which must outlive the table.
 class OptionTable {
  public:
-  using Set = std::function<void(const std::string&)>;
-
   /// Begins a group of options with this title in --help.
   void group(const char* title) { group_ = title; }
-  OptionRow& value(const char* names, const char* placeholder, const char* help, Uses uses, Set set);
-  void flag(const char* names, const char* help, Uses uses, std::function<void()> set);
+  OptionRow& value(const char* names, const char* placeholder, const char* help, Uses uses,
+                   std::function<void(const std::string&)> set);
   /// Sets `target` to `value`.
   template <class T>
-  void flag(const char* names, const char* help, Uses uses, T& target, std::type_identity_t<T> value) {
+  void flag(const char* names, const char* help, Uses uses, T& target, std::type_identity_t<T> value_if_given) {
     const bool inverse = *uses.compared != 0;
-    if (!uses.text) uses.text = [=, &target] { return (target == value) != inverse ? "on" : "off"; };
-    flag(names, help, std::move(uses), [=, &target] { target = value; });
+    uses.text = [=, &target] { return (target == value_if_given) != inverse ? "on" : "off"; };
+    value(names, "", help, std::move(uses), [=, &target](const std::string&) { target = value_if_given; });
   }
   template <class T>
   void integer(const char* names, const char* help, Uses uses, std::int64_t low, std::int64_t high, T& target) {
-    if (!uses.text) uses.text = [&target] { return value_text(target); };
-    OptionRow& row = value(names, "N", help, std::move(uses), [=, &target](const std::string& text) {
+    const auto set = [=, &target](const std::string& text) {
       target = static_cast<ValueOf<T>>(parse_integer(names, text, low, high));
-    });
-    row.kind = "integer";
-    row.uses.pattern = "-?[0-9]+";
-    row.low = std::to_string(low);
-    row.high = std::to_string(high);
+    };
+    add_range(value(names, "N", help, std::move(uses), set), std::to_string(low), std::to_string(high), "-?[0-9]+",
+              target);
   }
-  void number(const char* names, const char* placeholder, const char* help, Uses uses, double low, double high,
-              std::function<void(double)> set);
   /// Sets `target`, a number or a duration, to `factor` times the value, rounded down if need be.
   template <class T>
   void number(const char* names, const char* placeholder, const char* help, Uses uses, double low, double high,
               T& target, double factor = 1) {
-    if (!uses.text) uses.text = [&target] { return value_text(target); };
-    number(names, placeholder, help, std::move(uses), low, high, [=, &target](double x) {
-      if constexpr (std::is_convertible_v<double, ValueOf<T>>) {
-        target = static_cast<ValueOf<T>>(factor * x);
-      } else {
-        target = T(static_cast<std::int64_t>(factor * x));
-      }
-    });
+    const auto set = [=, &target](const std::string& text) {
+      const double x = factor * parse_number(names, text, low, high);
+      if constexpr (std::is_convertible_v<double, ValueOf<T>>) target = static_cast<ValueOf<T>>(x);
+      if constexpr (!std::is_convertible_v<double, ValueOf<T>>) target = T(static_cast<std::int64_t>(x));
+    };
+    add_range(value(names, placeholder, help, std::move(uses), set), json_number(low), json_number(high), "[0-9.eE+-]+",
+              target);
   }
-  /// set(i) sets the option to words[i].
-  void word(const char* names, const char* placeholder, const char* help, Uses uses, std::vector<std::string> words,
-            std::function<void(std::size_t)> set);
   template <class T>
   void choice(const char* names, const char* placeholder, const char* help, Uses uses, T& target,
-              std::vector<std::pair<const char*, ValueOf<T>>> choices);
-  void text(const char* names, const char* placeholder, const char* help, Uses uses, std::string& target) {
-    value(names, placeholder, help, std::move(uses), [&target](const std::string& text) { target = text; });
+              const std::vector<std::pair<std::string, ValueOf<T>>>& choices) {
+    std::vector<std::string> words;
+    for (const auto& [word, meaning] : choices) words.push_back(word);
+    uses.pattern = "[a-z0-9]+";
+    if (!uses.text) {
+      uses.text = [=, &target] {
+        for (const auto& [word, meaning] : choices) {
+          if (target == meaning) return word;
+        }
+        return std::string();
+      };
+    }
+    const auto set = [=, &target](const std::string& text) { target = choices[parse_word(names, text, words)].second; };
+    value(names, placeholder, help, std::move(uses), set).words = words;
   }
-  /// file() and folder() refuse an empty name, which is most likely an unset shell variable.
-  void file(const char* names, const char* help, Uses uses, std::string& target) {
-    path(names, "FILE", "file", help, std::move(uses), target);
-  }
-  void folder(const char* names, const char* help, Uses uses, std::string& target) {
-    path(names, "FOLDER", "folder", help, std::move(uses), target);
-  }
+  /// The name of a FILE or FOLDER. Refuses an empty name, which is most likely an unset shell variable.
+  void path(const char* names, const char* placeholder, const char* help, Uses uses, std::string& target);
 
   [[nodiscard]] bool given(const std::string& name) const;  ///< `name`: the first of the option
   [[nodiscard]] std::vector<OptionRow>& rows() { return rows_; }
@@ -151,28 +134,16 @@ class OptionTable {
   void record(Provenance& facts, bool on_gpus) const;
 
  private:
-  void path(const char* names, const char* placeholder, const char* kind, const char* help, Uses uses,
-            std::string& target);
+  template <class T>
+  static void add_range(OptionRow& row, std::string low, std::string high, const char* pattern, const T& target) {
+    row.low = std::move(low);
+    row.high = std::move(high);
+    row.uses.pattern = pattern;
+    if (!row.uses.text) row.uses.text = [&target] { return value_text(target); };
+  }
 
   const char* group_ = "";
   std::vector<OptionRow> rows_;
 };
-
-template <class T>
-void OptionTable::choice(const char* names, const char* placeholder, const char* help, Uses uses, T& target,
-                         std::vector<std::pair<const char*, ValueOf<T>>> choices) {
-  std::vector<std::string> words;
-  for (const auto& [name, value] : choices) words.emplace_back(name);
-  if (!uses.text) {
-    uses.text = [&target, choices] {
-      for (const auto& [name, value] : choices) {
-        if (target == value) return name;
-      }
-      return "";
-    };
-  }
-  word(names, placeholder, help, std::move(uses), std::move(words),
-       [&target, choices](std::size_t index) { target = choices[index].second; });
-}
 
 }  // namespace hvd::bench

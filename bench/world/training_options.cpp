@@ -21,13 +21,6 @@ constexpr unsigned kUsual = kEqual | kCampaign | kRerun;
 constexpr unsigned kOfGpus = kUsual | kOnGpus;
 constexpr unsigned kMeasured = kCampaign | kRerun | kTrainOnly;
 
-/// "tf32" sets the type fp32 and options.gpu.tf32. settle() checks later whether this machine supports tf32.
-void set_compute_type(std::size_t word, Options& options) {
-  constexpr std::array kTypes{DataType::kF32, DataType::kF32, DataType::kF16, DataType::kBF16};
-  options.compute = kTypes[word];
-  options.gpu.tf32 = word == 1;
-}
-
 /// Returns KEY of KEY=VALUE. Errors: invalid_argument.
 std::string label_key(const std::string& text) {
   constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyz0123456789_.-";
@@ -41,17 +34,23 @@ std::string label_key(const std::string& text) {
 
 void add_training(OptionTable& add, Options& o) {
   add.group("What to train");
-  add.text("--model", "NAME", "inception3, resnet50, resnet101 (default) or vgg16",
-           {.in = kEqual | kRerun, .decided = "models"}, o.model);
+  add.value("--model", "NAME", "inception3, resnet50, resnet101 (default) or vgg16",
+            {.in = kEqual | kRerun, .decided = "models"}, [&o](const std::string& text) { o.model = text; });
   add.integer("--batch-size", "Images per rank and step (default: 64 on a GPU, 8 on a CPU)",
               {.in = kEqual | kRerun, .decided = "weak.batch_size or strong.global_batch"}, 1, 1 << 16, o.batch_size);
   add.integer("--image-size", "Height and width of the images (default: the network's own, 224 or 299)", {kUsual}, 1,
               1 << 14, o.image_size);
   add.integer("--classes", "Classes of the last layer (default: 1000)", {kUsual}, 2, 1 << 20, o.classes);
   add.flag("--auxiliary-head", "Inception V3 with its auxiliary classifier", {kUsual}, o.auxiliary_head, true);
-  add.word("--dtype", "TYPE", "Compute in fp32 (default), bf16, tf32 or fp16 (the last two: GPU only)",
-           {.in = kEqual | kRerun, .decided = "dtypes"}, {"fp32", "tf32", "fp16", "bf16"},
-           [&o](std::size_t word) { set_compute_type(word, o); });
+  const std::vector<std::string> types{"fp32", "tf32", "fp16", "bf16"};
+  add.value("--dtype", "TYPE", "Compute in fp32 (default), bf16, tf32 or fp16 (the last two: GPU only)",
+            {.in = kEqual | kRerun, .decided = "dtypes", .pattern = "[a-z0-9]+"},
+            [&o, types](const std::string& text) {
+              constexpr std::array kTypes{DataType::kF32, DataType::kF32, DataType::kF16, DataType::kBF16};
+              o.compute = kTypes.at(parse_word("--dtype", text, types));
+              o.gpu.tf32 = text == "tf32";  // settle() checks later whether this machine supports tf32
+            })
+      .words = types;
   add.flag("--no-winograd", "On CPUs in fp32: direct 3x3 convolutions, slower, with smaller rounding errors", {kUsual},
            o.winograd, false);
   add.choice("--device", "DEVICE", "auto (default: a GPU if one can be used), cpu or cuda",
@@ -69,11 +68,11 @@ void add_training(OptionTable& add, Options& o) {
   add.number("--learning-rate", "X",
              "For one rank (default: 0.01); over 200 steps it grows with the ranks, to 0.02 at most", {kUsual}, 0, 1000,
              o.learning_rate);
-  add.file("--replay", "Play a recorded step's times instead of computing",
+  add.path("--replay", "FILE", "Play a recorded step's times instead of computing",
            {kEqual | kCampaign | kRerunWithOther | kTrainOnly}, o.replay_file);
   add.integer("--replay-shrink", "Divide the recorded gradients' sizes by N; stored as model NAME-divN", {kMeasured}, 1,
               1 << 20, o.replay_shrink);
-  add.file("--record-replay", "Record this run's step for --replay",
+  add.path("--record-replay", "FILE", "Record this run's step for --replay",
            {.in = kRerunWithout | kTrainOnly, .decided = "nothing: one file cannot hold many cells"},
            o.record_replay_file);
 }
@@ -158,9 +157,9 @@ void add_gpu(OptionTable& add, GpuOptions& o) {
   add.number("--loss-scale", "X", "Factor of the loss in fp16 (default: dynamic)", {kOfGpus}, 1, 1 << 24, o.loss_scale);
   add.flag("--tune", "First time cuDNN engines and fusions (up to minutes); all ranks use the winners of rank 0",
            {kOfGpus}, o.tune, true);
-  add.folder("--tuning-folder",
-             "Folder in which --tune and --tune-schedule (also on CPUs) keep winners and look for them",
-             {kEqual | kCampaign | kRerunWithOther}, o.tuning_folder);
+  add.path("--tuning-folder", "FOLDER",
+           "Folder in which --tune and --tune-schedule (also on CPUs) keep winners and look for them",
+           {kEqual | kCampaign | kRerunWithOther}, o.tuning_folder);
   add.integer("--nccl-max-ctas", "Largest number of thread blocks per reduction (default: NCCL's choice)", {kOfGpus}, 1,
               64, o.nccl.max_ctas);
   add.flag("--no-nccl-registration", "Plain memory for gradients, not registered with NCCL",
@@ -193,19 +192,20 @@ void add_measurement(OptionTable& add, Options& o) {
 
 void add_output(OptionTable& add, Options& o) {
   add.group("Where results go");
-  add.file("--db", "SQLite store, added to if it exists (default: hvd_bench.db)",
+  add.path("--db", "FILE", "SQLite store, added to if it exists (default: hvd_bench.db)",
            {.in = kRerunWithout, .decided = "the campaign's folder"}, o.db_file);
   add.value(
          "--label", "KEY=VALUE", "Stored with the run and never compared (may be given several times)",
          {.in = kRerun, .decided = "the campaign", .pattern = ".*"},
          [&o](const std::string& text) { o.labels.insert_or_assign(label_key(text), text.substr(text.find('=') + 1)); })
       .repeated = true;
-  add.flag("--no-db", "Store nothing", {.in = kRerunWithout, .decided = "the campaign's folder"}, [] {});
+  add.value("--no-db", "", "Store nothing", {.in = kRerunWithout, .decided = "the campaign's folder"},
+            [](const std::string&) {});
   add.flag("--json", "One JSON document on standard output, everything else on standard error",
            {.in = kRerunWithout, .decided = "nothing: stores hold everything"}, o.json, true);
   add.flag("--quiet", "Print the line \"total images/sec: ...\" and nothing else",
            {.in = kRerunWithout | kTrainOnly, .decided = "nothing: stores hold everything"}, o.quiet, true);
-  add.file("--timeline-filename", "Chrome trace per rank (never compare such a run with others)",
+  add.path("--timeline-filename", "FILE", "Chrome trace per rank (never compare such a run with others)",
            {.in = kEqual | kRerunWithOther | kTrainOnly,
             .decided = "nothing: one file cannot hold many cells",
             .text = [&o] { return o.engine.timeline_filename.empty() ? "off" : "on"; }},
@@ -229,8 +229,9 @@ OptionTable validation_table(ValidateOptions& options) {
   table.group("How it is validated");
   table.integer("--steps", "Steps whose times are compared (default: 30); a few more come before", {}, kMinSteps, 10000,
                 options.steps);
-  table.number("--threshold", "PERCENT", "By how much a rank must be slower to be called slow (default: 2)", {}, 1e-3,
-               999, [&options](double percent) { options.threshold = percent / 100; });
+  table.value(
+      "--threshold", "PERCENT", "By how much a rank must be slower to be called slow (default: 2)", {},
+      [&options](const std::string& text) { options.threshold = parse_number("--threshold", text, 1e-3, 999) / 100; });
   return table;
 }
 

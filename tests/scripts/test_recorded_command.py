@@ -148,8 +148,8 @@ class RecordedCommand(unittest.TestCase):
 
     def test_no_option_whose_value_is_taken_names_a_file(self) -> None:
         for name, row in option_rows.of_training().items():
-            if row["rerun"] == "repeat" and row["kind"] != "flag":
-                self.assertNotIn(row["kind"], ("file", "folder"), name)
+            if row["rerun"] == "repeat" and row["value"]:
+                self.assertNotIn(row["value"], ("FILE", "FOLDER"), name)
                 self.assertEqual(re.fullmatch(row["pattern"], "/tmp/x") is not None, name == "label", name)
 
     def test_a_value_that_its_row_does_not_allow_is_refused(self) -> None:
@@ -158,6 +158,6 @@ class RecordedCommand(unittest.TestCase):
         self.assertIn(" --learning-rate=1.5e-3 ", self.words("hvd_bench --learning-rate 1.5e-3"))
 
     def test_an_option_whose_row_does_not_allow_it_is_refused(self) -> None:
-        rows = {"plugin": {"kind": "text", "rerun": "refuse", "pattern": ""}}
+        rows = {"plugin": {"value": "X", "rerun": "refuse", "pattern": ""}}
         with mock.patch.object(option_rows, "of_training", lambda: rows):
             self.refused("hvd_bench --plugin x", "unknown option '--plugin' of hvd_bench")

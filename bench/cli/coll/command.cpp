@@ -12,7 +12,6 @@
 
 #include "bench/cli/command_line.h"
 #include "bench/cli/registrar.h"
-#include "bench/coll/coll_table.h"
 #include "bench/coll/result.h"
 #include "engine/base/error.h"
 #include "engine/core/bucket_plan.h"

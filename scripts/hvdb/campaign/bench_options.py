@@ -56,7 +56,7 @@ def read(table: Table) -> tuple[tuple[str, str], ...]:
             raise table.fail(key, f"hvd_bench has no such option{nearest(name, known)}")
         if not row["campaign"]:
             raise table.fail(key, f"a campaign takes this from {row['decided_by'] or 'nothing'}; leave it out here")
-        flag = row["kind"] == "flag"
+        flag = row["value"] == ""
         if flag != isinstance(value, bool):
             wanted = "is a flag: give true, or leave it out" if flag else "takes a value"
             raise table.fail(key, f"--{name} {wanted}")

@@ -186,15 +186,15 @@ def _options(rest: Iterator[str]) -> tuple[tuple[str, ...], dict[str, str]]:
         spelled, equals, value = word.partition("=")
         name = spelled.removeprefix("--").replace("_", "-") if word.startswith("--") else ""
         row = option_rows.of_training().get(name)
-        if row is None or row["rerun"] == "refuse" or (row["kind"] == "flag" and equals):
+        if row is None or row["rerun"] == "refuse" or (row["value"] == "" and equals):
             raise Unknown(f"unknown option '{spelled}' of {PROGRAM}")
-        if row["kind"] != "flag" and not equals:
+        if row["value"] and not equals:
             value = next(rest, None)
             if value is None or value.startswith("--"):
                 raise Unknown(f"the value of option '{word}' is missing")
         if row["rerun"] == "name another file":
             files[name] = value
-        elif row["rerun"] == "repeat" and row["kind"] == "flag":
+        elif row["rerun"] == "repeat" and row["value"] == "":
             taken.append(f"--{name}")
         elif row["rerun"] == "repeat":
             if not re.fullmatch(row["pattern"], value, re.DOTALL):

@@ -1,4 +1,4 @@
-#include "bench/coll/coll_table.h"
+#include "bench/coll/options.h"
 
 #include <fmt/format.h>
 
@@ -71,8 +71,8 @@ void add_sizes(OptionTable& add, CollOptions& o) {
     o.range.factor = static_cast<std::size_t>(parse_integer("-f", text, 2, 1 << 30));
     o.range.step = 0;
   });
-  add.text("--from-model", "NAME", "Sizes of this network's gradient buckets (inception3, resnet50, resnet101, vgg16)",
-           {}, o.model);
+  add.value("--from-model", "NAME", "Sizes of this network's gradient buckets (inception3, resnet50, resnet101, vgg16)",
+            {}, [&o](const std::string& text) { o.model = text; });
   add.number("--bucket-mb", "MIB", "With --from-model: size of the buckets (default: 25)", {}, 0, 1 << 20,
              o.bucket_mebibytes);
   add.flag("--ragged", "Shares of the ranks differ: 1, 2, 3, ... units (reduce_scatter, all_gather, all_to_all)",
@@ -138,16 +138,16 @@ void add_world(OptionTable& add, CollOptions& o) {
              {{"auto", CommBackend::kAuto}, {"mpi", CommBackend::kMpi}, {"loopback", CommBackend::kLoopback}});
   add.value("--algorithm", "NAME", "auto (default), shm, ring, hierarchical, mpi, doubling or rabenseifner", {},
             [&o](const std::string& text) { o.variants[0].comm.algorithm = comm::parse_algorithm(text); });
-  add.text("--compare", "KEY=A,B",
-           "Measure sides in turn: algorithm=ring,shm, memory=registered,plain or segment=64K,1M", {}, o.compare);
+  add.value("--compare", "KEY=A,B",
+            "Measure sides in turn: algorithm=ring,shm, memory=registered,plain or segment=64K,1M", {},
+            [&o](const std::string& text) { o.compare = text; });
   add.flag("--find-crossovers",
            "Between hosts: measure doubling, rabenseifner and ring from 1K to 4M in turn, and say up to which size "
            "each is the fastest",
            {kEqual}, o.find_crossovers, true);
-  add.folder(
-      "--tuning-folder",
-      "Folder in which --find-crossovers stores its results, and from which other runs on several hosts load them",
-      {kEqual}, o.tuning_folder);
+  add.path("--tuning-folder", "FOLDER",
+           "Folder in which --find-crossovers stores its results, and from which other runs on several hosts load them",
+           {kEqual}, o.tuning_folder);
   add.number("--deadline-seconds", "S", "Deadline of every wait for another rank (default: 60)", {}, 0.1, 86400,
              o.deadline.timeout, 1000);
   add.number("--startup-deadline-seconds", "S", "Deadline of waits while the ranks connect (default: 300)", {}, 0.1,
@@ -156,10 +156,11 @@ void add_world(OptionTable& add, CollOptions& o) {
 
 void add_files(OptionTable& add, CollOptions& o) {
   add.group("Where results go");
-  add.file("-J,--json,--output_file", "JSON with the keys of nccl-tests", {}, o.json_file);
-  add.file("--csv", "One line per cell", {}, o.csv_file);
-  add.file("--db", "SQLite store, added to if it exists: cells, samples and provenance (default: none)", {}, o.db_file);
-  add.flag("--no-db", "Store nothing, whatever --db says", {}, [] {});
+  add.path("-J,--json,--output_file", "FILE", "JSON with the keys of nccl-tests", {}, o.json_file);
+  add.path("--csv", "FILE", "One line per cell", {}, o.csv_file);
+  add.path("--db", "FILE", "SQLite store, added to if it exists: cells, samples and provenance (default: none)", {},
+           o.db_file);
+  add.value("--no-db", "", "Store nothing, whatever --db says", {}, [](const std::string&) {});
 }
 
 }  // namespace
