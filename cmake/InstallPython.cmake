@@ -6,7 +6,8 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/scripts/hvdb" DESTINATION "${python_dir
         FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)
 install(FILES "${PROJECT_SOURCE_DIR}/scripts/lib/python.sh" DESTINATION "${python_dir}/lib" COMPONENT program)
 install(FILES "${PROJECT_SOURCE_DIR}/results/schema.sql" "${PROJECT_SOURCE_DIR}/results/schema_2.sql"
-              "${PROJECT_SOURCE_DIR}/results/names.json" "${PROJECT_SOURCE_DIR}/results/published.csv"
+              "${PROJECT_SOURCE_DIR}/results/names.json" "${PROJECT_SOURCE_DIR}/results/options.json"
+              "${PROJECT_SOURCE_DIR}/results/published.csv"
               "${PROJECT_SOURCE_DIR}/results/history.schema.json" "${PROJECT_SOURCE_DIR}/results/verdict.schema.json"
               "${PROJECT_SOURCE_DIR}/slurm/job_body.sh" "${PROJECT_SOURCE_DIR}/LICENSE"
         DESTINATION "${python_dir}/hvdb/data" COMPONENT program)

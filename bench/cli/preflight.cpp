@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/cli/values.h"
+#include "bench/world/values.h"
 #include "engine/base/error.h"
 #include "engine/runtime/trace.h"
 #include "models/zoo/zoo.h"

@@ -1,4 +1,4 @@
-// The options of `hvd_bench coll`. Plain data; bench/cli/coll/command.h parses them, session.h uses them.
+// The options of `hvd_bench coll`. bench/cli/coll/command.h parses them, session.h uses them.
 #pragma once
 
 #include <chrono>
@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "bench/coll/problem.h"
+#include "bench/world/option_table.h"
+#include "bench/world/settings.h"
 #include "bench/world/world_options.h"
 #include "engine/base/deadline.h"
 #include "engine/comm/communicator.h"
@@ -36,12 +38,15 @@ struct Variant {
 // NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): one per process; grouped by meaning, not by size
 struct CollOptions : WorldOptions {
   std::vector<MeasuredCollective> collectives{MeasuredCollective::kAllReduce};
-  std::vector<std::size_t> sizes;  ///< bytes, ascending
+  SizeRange range{1024, std::size_t{64} << 20, 0, 4};  ///< of -b, -e, -i and -f
+  std::optional<double> bucket_mebibytes;              ///< with --from-model: size of the buckets
+  std::vector<std::size_t> sizes;                      ///< bytes, ascending; of the range, or of the model
   std::vector<DataType> types{DataType::kF32};
   std::vector<ReduceOp> ops{ReduceOp::kSum};
   Place place = Place::kBoth;
   Patience deadline{std::chrono::seconds(60), "--deadline-seconds"};  ///< of every wait for another rank
   bool gpus = false;                         ///< buffers are in GPU memory, one GPU per rank, and NCCL operates on them
+  std::string compare;                       ///< --compare
   std::vector<Variant> variants{Variant{}};  ///< at least one; the first variant is the base of comparisons
   std::size_t least_samples = 20;
   std::size_t warmup = 5;
@@ -66,5 +71,11 @@ struct CollOptions : WorldOptions {
   std::string json_file, csv_file;
   std::string db_file;  ///< store of --db; empty: no store
 };
+
+/// The rows set `options`, which must outlive the table. Some letters are those of nccl-tests. --no-db sets nothing.
+OptionTable coll_table(CollOptions& options);
+
+/// Returns the options that must be equal on all ranks, because the lists of cells and the buffers depend on them.
+RunSettings settings_of(const CollOptions& options);
 
 }  // namespace hvd::bench::coll

@@ -12,7 +12,6 @@
 #include "bench/world/cores.h"
 #include "bench/world/memory.h"
 #include "engine/base/error.h"
-#include "engine/base/vector_level.h"
 #include "engine/runtime/trace.h"
 
 namespace hvd::bench::coll {
@@ -58,39 +57,7 @@ std::size_t agreed_cache(comm::ControlPlane& control, std::size_t own, Deadline 
   return values_of<std::uint64_t>(control.broadcast(bytes_of(mine), 0, deadline), 1)[0];
 }
 
-template <class Items, class Name>
-std::string list_of(const Items& items, Name&& name_of) {
-  std::string text;
-  for (const auto& item : items) text.append(text.empty() ? "" : ",").append(name_of(item));
-  return text;
-}
-
 }  // namespace
-
-RunSettings settings_of(const CollOptions& options) {
-  const auto number = [](std::size_t value) { return std::to_string(value); };
-  return {
-      {"the command", "coll"},
-      {"--collective", list_of(options.collectives, [](MeasuredCollective collective) { return name(collective); })},
-      {"the sizes (bytes)", list_of(options.sizes, number)},
-      {"-d", list_of(options.types, [](DataType type) { return nccl_name(type); })},
-      {"-o", list_of(options.ops, [](ReduceOp op) { return nccl_name(op); })},
-      {"--place", number(static_cast<std::size_t>(options.place))},
-      {"-z", number(static_cast<std::size_t>(options.pace))},
-      {"-G", number(options.graph_launches)},
-      {"--ragged", options.ragged ? "on" : "off"},
-      {"-c", number(options.checks)},
-      {"--warm", options.warm ? "on" : "off"},
-      {"--device", options.gpus ? "cuda" : "cpu"},
-      {std::string(kMaxCpuIsa), vector_level_limit().empty() ? "not set" : vector_level_limit()},
-      {"--no-bound", options.bound ? "off" : "on"},
-      {"--find-crossovers", options.find_crossovers ? "on" : "off"},
-      {"--tuning-folder", options.tuning_folder.empty() ? "not given" : "given"},
-      {"the communicators", list_of(options.variants, [](const Variant& variant) {
-         return fmt::format("{}:{}:{}:{}", variant.name, comm::name(variant.comm.algorithm), variant.comm.segment_bytes,
-                            variant.registered ? "registered" : "plain");
-       })}};
-}
 
 Rank::Rank(const CollOptions& options, Variants variants, gpu::GpuRuntime* gpu)
     : options_(options),

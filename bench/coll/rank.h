@@ -38,9 +38,6 @@ struct Order {
   std::vector<Visit> visits;  ///< kSample: the samples to take; kCheck: the cells to check, with `batch` ignored
 };
 
-/// Returns the options that must be equal on all ranks, because the lists of cells and the buffers depend on them.
-RunSettings settings_of(const CollOptions& options);
-
 class Rank {
  public:
   /// `gpu` is this rank's GPU, which must outlive the object; null on CPUs. Errors: those of make_cells().

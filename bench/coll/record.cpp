@@ -13,7 +13,6 @@
 #include "bench/store/sqlite_handle.h"
 #include "bench/tune/crossovers.h"
 #include "engine/base/hash.h"
-#include "engine/base/json.h"
 
 namespace hvd::bench::coll {
 namespace {
@@ -131,13 +130,9 @@ Provenance launch_facts(const CollOptions& options, const CollResult& result) {
   if (result.crossovers) add("comm.crossovers", crossover_text(*result.crossovers), !options.find_crossovers);
   add("world.hosts", hosts_text(result.world.hosts), false);
   if (options.graph_launches != 0) add("option.graph_launches", std::to_string(options.graph_launches), true);
-  add("option.iters", std::to_string(options.least_samples), false);
-  add("option.warmup_iters", std::to_string(options.warmup), false);
-  add("option.max_time_s", json_number(options.max_seconds), false);
-  add("option.check", std::to_string(options.checks), false);
   add("option.bound", options.bound ? "yes" : "no", false);
-  if (options.link_gbit) add("option.link_gbit", json_number(*options.link_gbit), false);
-  add("option.seed", std::to_string(options.seed), false);
+  CollOptions rows = options;
+  coll_table(rows).record(facts, options.gpus);
   return facts;
 }
 

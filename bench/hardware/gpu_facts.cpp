@@ -213,16 +213,11 @@ void add_gpu_options(Provenance& provenance, const GpuOptions& options, bool gra
   const auto add = [&](const char* key, std::string value) {
     provenance.insert({std::string("gpu.option.") + key, {std::move(value), true}});
   };
-  add("fusion_level", std::to_string(options.fusion_level));
   add("graph", graph ? "yes" : "no");
   add("launch_ahead", graph && options.schedule.ahead ? "yes" : "no");
-  add("overlap", options.schedule.overlap ? "yes" : "no");
-  add("deterministic", options.deterministic ? "yes" : "no");
   add("loss_scale", options.loss_scale > 0 ? json_number(options.loss_scale) : "dynamic");
   add("tune", options.tunes() ? "yes" : "no");
   add("nccl_max_ctas", options.nccl.max_ctas > 0 ? std::to_string(options.nccl.max_ctas) : "NCCL's choice");
-  add("nccl_registration", options.nccl.register_memory ? "yes" : "no");
-  add("share_gpus", options.nccl.share_gpus ? "yes" : "no");
 }
 
 }  // namespace hvd::bench

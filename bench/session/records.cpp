@@ -9,6 +9,7 @@
 #include "bench/store/result_store.h"
 #include "bench/train/layouts.h"
 #include "bench/tune/crossovers.h"
+#include "bench/world/training_options.h"
 #include "engine/base/hash.h"
 
 namespace hvd::bench {
@@ -77,7 +78,6 @@ void add_provenance(RunRecord& run, const SessionParts& session) {
   const auto add = [&](const std::string& key, const std::string& value, bool in_fingerprint) {
     if (!value.empty()) run.provenance.try_emplace(key, ProvenanceFact{value, in_fingerprint});
   };
-  const EngineOptions& engine = options.engine;
   add("compute.backend", trainer.train_step().description(), true);
   if (const StoredLayouts stored = stored_layouts(trainer.train_step()); !stored.layouts.empty()) {
     // The layouts are not in the fingerprint, because processor and library determine them. Records before 2026-11-23
@@ -93,18 +93,14 @@ void add_provenance(RunRecord& run, const SessionParts& session) {
   } else {
     // Records without this fact may have used Winograd's algorithm, if the library has it.
     if (run.device == "cpu" && !options.winograd) add("compute.winograd", "no", true);
-    add("comm.algorithm", std::string(comm::name(options.comm_options.algorithm)), true);
-    add("comm.segment_bytes", std::to_string(options.comm_options.segment_bytes), true);
     if (const comm::Thresholds& at = options.comm_options.thresholds; at != comm::Thresholds{}) {
       add("comm.crossovers", crossover_text(at), true);
     }
   }
   run.provenance.insert(facts.gpus.provenance.begin(), facts.gpus.provenance.end());
-  add("engine.bucket_bytes", std::to_string(engine.buckets.bucket_bytes), true);
-  add("engine.first_bucket_bytes", std::to_string(engine.buckets.first_bucket_bytes), true);
-  add("engine.fusion_threshold_bytes", std::to_string(engine.negotiation.fusion.threshold_bytes), true);
-  add("engine.cache_capacity", std::to_string(engine.negotiation.cache_capacity), true);
-  add("engine.cycle_time_us", std::to_string(engine.cycle_time.count()), true);
+  add("engine.first_bucket_bytes", std::to_string(options.engine.buckets.first_bucket_bytes), true);
+  Options rows = options;
+  training_table(rows).record(run.provenance, session.gpu != nullptr);
   if (run.device == "cpu") {
     if (std::string slow = models::onednn_slow_reason(setup.compute); !slow.empty()) {
       add_caution(run.provenance, "bf16_without_amx", std::move(slow));

@@ -31,7 +31,7 @@
 #include "bench/world/ranks.h"
 #include "bench/world/settings.h"
 #include "bench/world/setup.h"
-#include "bench/world/training_settings.h"
+#include "bench/world/training_options.h"
 #include "engine/base/deadline.h"
 #include "engine/base/error.h"
 #include "engine/comm/communicator.h"

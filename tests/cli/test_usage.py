@@ -21,6 +21,7 @@ from program import (
     run,
 )
 
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # A training that is as short as can be.
 ONE_STEP = [*TRAINING, "--num-warmup-batches", "0", "--num-iters", "1"]
 
@@ -30,6 +31,11 @@ class Help(ProgramTest):
         result = run("--help").ended_with(0)
         for text in ("What to train", "--batch-size N", "Examples:", "mpirun -n 2 hvd_bench", "doctor"):
             self.assertIn(text, result.out)
+
+    def test_the_committed_options_are_those_of_the_program(self) -> None:
+        """After a change of an option: hvd_bench --describe-options > results/options.json."""
+        committed = (REPOSITORY / "results/options.json").read_text(encoding="utf-8")
+        self.assertEqual(execute([PROGRAM, "--describe-options"]).ended_with(0).out, committed)
 
     def test_version(self) -> None:
         result = run("--version").ended_with(0)

@@ -133,7 +133,7 @@ class RulesTest(unittest.TestCase):
             "bench/coll/b.cpp": "bench/session/session.h bench/train/trainer.h",
             "models/cudnn/plan/a.h": "models/cudnn/run/executor.h",
             "models/graph/b.h": "models/cudnn/plan/plan.h tests/models/reference/ops.h",
-            "bench/coll/a.cpp": "bench/cli/values.h",
+            "bench/coll/a.cpp": "bench/cli/console.h",
             "bench/peers/a.cpp": "bench/store/run_record.h",
         }
         for path, headers in forbidden.items():

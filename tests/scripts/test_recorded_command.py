@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import unittest
 from pathlib import Path
+from unittest import mock
 
-from synthetic_store import REPOSITORY
-
+from hvdb.base import option_rows
 from hvdb.base.errors import HvdbError
 from hvdb.read import recorded_command
-from hvdb.read.recorded_command import FILES, FLAGS, OUTPUTS, VALUES, Unknown, command, parse
+from hvdb.read.recorded_command import Unknown, command, parse
 
 HERE = Path("/mine/hvd_bench")
 DB = Path("/n/new.db")
@@ -146,16 +146,18 @@ class RecordedCommand(unittest.TestCase):
         names = " ".join(sorted(recorded_command.VARIABLES))
         self.assertNotRegex(names, r"PATH|FILE|PLUGIN|PRELOAD|DIR\b|LIB\b|DUMP|CONF|HOST|TOPO")
 
-    def test_every_option_of_the_program_is_in_one_list(self) -> None:
-        """A new option must be added to VALUES or FLAGS or, if the option names a file, to OUTPUTS or FILES."""
-        source = (REPOSITORY / "bench" / "cli" / "command_line.cpp").read_text(encoding="utf-8")
-        options = re.findall(r'add\.(value|repeated|file|folder|flag|integer|number)\(\s*"--([a-z0-9-]+)"', source)
-        self.assertGreater(len(options), 40)
-        kinds = {name: kind for kind, name in options}
-        listed = [*VALUES, *FLAGS, *OUTPUTS, *FILES]
-        self.assertEqual(sorted(kinds), sorted(listed))
-        for name, kind in kinds.items():
-            takes_none = name in FLAGS or OUTPUTS.get(name) is False
-            self.assertEqual(kind == "flag", takes_none, name)
-            if kind in ("file", "folder"):
-                self.assertIn(name, (*OUTPUTS, *FILES), "names a file")
+    def test_no_option_whose_value_is_taken_names_a_file(self) -> None:
+        for name, row in option_rows.of_training().items():
+            if row["rerun"] == "repeat" and row["value"]:
+                self.assertNotIn(row["value"], ("FILE", "FOLDER"), name)
+                self.assertEqual(re.fullmatch(row["pattern"], "/tmp/x") is not None, name == "label", name)
+
+    def test_a_value_that_its_row_does_not_allow_is_refused(self) -> None:
+        for option in ("--seed=3x", "--threads '$(touch x)'", "--max-time ../x", "--dtype /x", "--model=/tmp/x"):
+            self.refused(f"hvd_bench {option}", "option '--[a-z-]+' of hvd_bench has the value '.*', which")
+        self.assertIn(" --learning-rate=1.5e-3 ", self.words("hvd_bench --learning-rate 1.5e-3"))
+
+    def test_an_option_whose_row_does_not_allow_it_is_refused(self) -> None:
+        rows = {"plugin": {"value": "X", "rerun": "refuse", "pattern": ""}}
+        with mock.patch.object(option_rows, "of_training", lambda: rows):
+            self.refused("hvd_bench --plugin x", "unknown option '--plugin' of hvd_bench")

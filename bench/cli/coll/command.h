@@ -17,7 +17,4 @@ struct CollCommand {
 /// Errors: invalid_argument that names the option, the value, and valid values.
 CollCommand parse_coll(const std::vector<std::string>& argv);
 
-/// Parses bytes such as "4096", "4K", "1.5M" or "2G". As in nccl-tests, the units are binary. Errors: invalid_argument.
-std::size_t parse_bytes(std::string_view where, std::string_view text);
-
 }  // namespace hvd::bench

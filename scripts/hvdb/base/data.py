@@ -21,6 +21,7 @@ _SLURM = CHECKOUT / "slurm" if CHECKOUT else _INSTALLED
 SCHEMA = _RESULTS / "schema.sql"
 SCHEMA_2 = _RESULTS / "schema_2.sql"  # the tables that schema version 2 adds to those of version 1
 NAMES = _RESULTS / "names.json"
+OPTIONS = _RESULTS / "options.json"  # what `hvd_bench --describe-options` prints
 PUBLISHED = _RESULTS / "published.csv"
 SITES = _SLURM / "sites"
 SPECS = _SLURM / "specs"

@@ -1,8 +1,9 @@
-"""Reads the command line of a stored run. Uses only words in this module's lists, since a stranger may have stored it.
+"""Reads the command line of a stored run. Uses only listed words, since a stranger may have stored it.
 
 bench/store/provenance.cpp writes: [cd FOLDER &&] [env NAME=value ...] [launcher and its options] hvd_bench options.
-parse() takes the launcher's name, and those options and variables that are listed. No listed option or variable can
-name a file. The person who runs the command again names the program and all files. The command runs without a shell.
+parse() takes the launcher's name, its options and the variables in this module's lists, and those options of hvd_bench
+whose row in results/options.json says what a rerun does with them. No option or variable that is taken can name a file.
+The person who runs the command again names the program and all files. The command runs without a shell.
 """
 
 from __future__ import annotations
@@ -13,28 +14,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from hvdb.base import data
+from hvdb.base import data, option_rows
 from hvdb.base.errors import HvdbError
 
 PROGRAM = data.BENCH
 TRACE_VARIABLE = "HOROVOD_TIMELINE"
-
-# Options of hvd_bench that parse() takes. tests/scripts compares the lists with bench/cli/command_line.cpp.
-VALUES = frozenset(
-    "model batch-size image-size classes dtype device threads seed labels learning-rate replay-shrink comm ranks "
-    "schedule allreduce-dtype algorithm bucket-mb segment-kb fusion-threshold-mb cycle-time-ms cache-capacity "
-    "deadline-seconds startup-deadline-seconds "
-    "fusion-level loss-scale nccl-max-ctas num-warmup-batches num-batches-per-iter num-iters target-interval max-time "
-    "label".split()
-)
-FLAGS = frozenset(
-    "auxiliary-head no-winograd fp16-allreduce no-cuda-graph no-launch-ahead no-overlap deterministic tune "
-    "tune-schedule no-nccl-registration share-gpus efficiency fit profile no-check".split()
-)
-# Option for output -> True if the option has a value. The person who runs the command again chooses the output.
-OUTPUTS = {"db": True, "no-db": False, "json": False, "quiet": False, "record-replay": True}
-# Options that name a file which the run needs. The person who runs the command again names the file to use instead.
-FILES = ("replay", "tuning-folder", "timeline-filename")
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 _NOTHING = re.compile(r"")
@@ -126,7 +110,7 @@ class Recorded:
     launcher: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)  # option in FILES -> the file's name in the command line
+    files: Mapping[str, str] = field(default_factory=dict)  # option -> the file that it names
     left_out: tuple[str, ...] = ()
 
 
@@ -194,33 +178,33 @@ def _launcher(words: list[str], rest: Iterator[str]) -> tuple[str, ...]:
 
 
 def _options(rest: Iterator[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Returns the options of hvd_bench to use, and a dict: option in FILES -> the file's name."""
+    """Returns the options of hvd_bench to use, and a dict: option that names an input -> the file's name."""
     taken, files = [], {}
     for word in rest:
-        name, equals, value = word.partition("=")
-        name = name.removeprefix("--").replace("_", "-") if word.startswith("--") else ""
         if word == "train" and not taken:
             continue
-        if name in FLAGS and not equals:
-            taken.append(f"--{name}")
-            continue
-        if OUTPUTS.get(name) is False and not equals:
-            continue
-        if name not in VALUES and name not in FILES and not OUTPUTS.get(name):
-            raise Unknown(f"unknown option '{word.partition('=')[0]}' of {PROGRAM}")
-        if not equals:
+        spelled, equals, value = word.partition("=")
+        name = spelled.removeprefix("--").replace("_", "-") if word.startswith("--") else ""
+        row = option_rows.of_training().get(name)
+        if row is None or row["rerun"] == "refuse" or (row["value"] == "" and equals):
+            raise Unknown(f"unknown option '{spelled}' of {PROGRAM}")
+        if row["value"] and not equals:
             value = next(rest, None)
             if value is None or value.startswith("--"):
                 raise Unknown(f"the value of option '{word}' is missing")
-        if name in VALUES:
-            taken.append(f"--{name}={value}")
-        elif name in FILES:
+        if row["rerun"] == "name another file":
             files[name] = value
+        elif row["rerun"] == "repeat" and row["value"] == "":
+            taken.append(f"--{name}")
+        elif row["rerun"] == "repeat":
+            if not re.fullmatch(row["pattern"], value, re.DOTALL):
+                raise Unknown(f"option '--{name}' of {PROGRAM} has the value '{value}', which is not taken")
+            taken.append(f"--{name}={value}")
     return tuple(taken), files
 
 
 def command(recorded: Recorded, program: Path, store_file: Path, files: Mapping[str, Path]) -> list[str]:
-    """Returns the words of the command to run. files: option in FILES -> the file to use instead of the recorded file.
+    """Returns the words of the command to run. files: option -> the file to use instead of the recorded file.
 
     A trace is written beside the store.
 

@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "bench/cli/command_line.h"
-#include "bench/cli/values.h"
+#include "bench/world/values.h"
 #include "engine/base/error.h"
 #include "tests/bench/scratch.h"
 

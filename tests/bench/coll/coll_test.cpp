@@ -15,6 +15,7 @@
 #include "bench/coll/cells.h"
 #include "bench/coll/operation.h"
 #include "bench/coll/pattern.h"
+#include "bench/world/values.h"
 #include "engine/base/error.h"
 #include "engine/comm/reduce.h"
 #include "tests/bench/scratch.h"

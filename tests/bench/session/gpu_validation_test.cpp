@@ -1,7 +1,7 @@
 // Runs `hvd_bench validate` as whole sessions on fake GPUs: N ranks as threads. One rank updates its weights wrongly.
 #include <gtest/gtest.h>
 
-#include "bench/cli/validate_options.h"
+#include "bench/world/training_options.h"
 #include "tests/bench/session/gpu_sessions.h"
 
 namespace hvd::bench::gpu_validation_test {

@@ -8,7 +8,7 @@
 #include <functional>
 #include <map>
 
-#include "bench/cli/validate_options.h"
+#include "bench/world/training_options.h"
 #include "bench/session/session.h"
 #include "bench/session/worker.h"
 #include "bench/train/host_trainer.h"

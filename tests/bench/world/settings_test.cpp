@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "bench/world/training_settings.h"
+#include "bench/world/training_options.h"
 #include "engine/base/error.h"
 
 namespace hvd::bench::settings_test {

@@ -17,6 +17,12 @@ std::int64_t parse_integer(std::string_view where, std::string_view text, std::i
 /// Parses a finite decimal number in [low, high]. Errors: invalid_argument.
 double parse_number(std::string_view where, std::string_view text, double low, double high);
 
+/// Parses bytes such as "4096", "4K", "1.5M" or "2G". As in nccl-tests, the units are binary. Errors: invalid_argument.
+std::size_t parse_bytes(std::string_view where, std::string_view text);
+
+/// Returns the parts of `text` between separators.
+std::vector<std::string> split(const std::string& text, char separator);
+
 /// Finds `text` in `words` and returns its index. Errors: invalid_argument; its text lists the words.
 std::size_t parse_word(std::string_view where, std::string_view text, const std::vector<std::string>& words);
 

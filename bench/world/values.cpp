@@ -1,4 +1,4 @@
-#include "bench/cli/values.h"
+#include "bench/world/values.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -57,10 +57,39 @@ double parse_number(std::string_view where, std::string_view text, double low, d
   return value;
 }
 
+std::size_t parse_bytes(std::string_view where, std::string_view text) {
+  constexpr std::string_view kUnits = "KMGT";
+  std::string_view digits = text;
+  double unit = 1;
+  if (!text.empty()) {
+    const char last = static_cast<char>(text.back() & ~0x20);  // upper case
+    if (const std::size_t power = kUnits.find(last); power != std::string_view::npos) {
+      for (std::size_t i = 0; i <= power; ++i) unit *= 1024;
+      digits.remove_suffix(1);
+    }
+  }
+  try {
+    return static_cast<std::size_t>(parse_number(where, digits, 0, 0x1p50 / unit) * unit);
+  } catch (const Error&) {
+    throw Error(Errc::kInvalidArgument,
+                fmt::format("{}: '{}' is not a number of bytes such as 4096, 4K, 1.5M or 2G", where, text));
+  }
+}
+
 std::size_t parse_word(std::string_view where, std::string_view text, const std::vector<std::string>& words) {
   const auto found = std::find(words.begin(), words.end(), text);
   if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
   refuse(where, text, fmt::format("one of {}{}", fmt::join(words, ", "), did_you_mean(text, words)));
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, at), text.size());
+    parts.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
