@@ -80,9 +80,7 @@ void add_sizes(OptionTable& add, CollOptions& o) {
   add.value("--collective", "NAMES",
             "all_reduce (default), reduce_scatter, all_gather, all_to_all, broadcast, barrier, several with commas, or "
             "all",
-            {.in = kEqual,
-             .text = [&o] { return list_of(o.collectives, [](MeasuredCollective item) { return name(item); }); }},
-            [&o](const std::string& text) { o.collectives = parse_collectives(text); });
+            {kEqual}, [&o](const std::string& text) { o.collectives = parse_collectives(text); });
   add.value("-d,--datatype", "TYPES", "float (default), half, bfloat16, double, int8, ..., several with commas, or all",
             {.in = kEqual, .text = [&o] { return list_of(o.types, [](DataType type) { return nccl_name(type); }); }},
             [&o](const std::string& text) { o.types = parse_names(kTypeNames, "-d", text); });
@@ -175,16 +173,19 @@ OptionTable coll_table(CollOptions& options) {
 }
 
 RunSettings settings_of(const CollOptions& options) {
-  CollOptions rows = options;
+  // The first difference is named, so what decides about other settings comes first.
   RunSettings settings{
       {"the command", "coll"},
+      {"--collective", list_of(options.collectives, [](MeasuredCollective item) { return name(item); })},
       {"the sizes (bytes)", list_of(options.sizes, [](std::size_t size) { return std::to_string(size); })},
-      {std::string(kMaxCpuIsa), vector_level_limit().empty() ? "not set" : vector_level_limit()},
-      {"the communicators", list_of(options.variants, [](const Variant& variant) {
-         return fmt::format("{}:{}:{}:{}", variant.name, comm::name(variant.comm.algorithm), variant.comm.segment_bytes,
-                            variant.registered ? "registered" : "plain");
-       })}};
+      {"-G", std::to_string(options.graph_launches)},
+      {std::string(kMaxCpuIsa), vector_level_limit().empty() ? "not set" : vector_level_limit()}};
+  CollOptions rows = options;
   coll_table(rows).compare(settings, options.gpus);
+  settings.emplace_back("the communicators", list_of(options.variants, [](const Variant& variant) {
+                          return fmt::format("{}:{}:{}:{}", variant.name, comm::name(variant.comm.algorithm),
+                                             variant.comm.segment_bytes, variant.registered ? "registered" : "plain");
+                        }));
   return settings;
 }
 

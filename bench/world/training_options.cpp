@@ -18,6 +18,7 @@ namespace {
 constexpr double kMebibyte = 1024.0 * 1024.0;
 constexpr std::int64_t kIntMax = std::numeric_limits<int>::max();
 constexpr unsigned kUsual = kEqual | kCampaign | kRerun;
+constexpr unsigned kOfEngine = kUsual | kTrainOnly | kFingerprint;  // recorded, as a fact of the engine
 constexpr unsigned kOfGpus = kUsual | kOnGpus;
 constexpr unsigned kMeasured = kCampaign | kRerun | kTrainOnly;
 
@@ -103,7 +104,7 @@ void add_reduction(OptionTable& add, Options& o) {
   add.flag("--fp16-allreduce", "Horovod's name for --allreduce-dtype fp16",
            {.in = kRerun | kTrainOnly, .decided = "allreduce_dtypes"}, o.allreduce, DataType::kF16);
   add.value("--algorithm", "NAME", "On CPUs: auto (default), shm, ring, hierarchical, mpi, doubling or rabenseifner",
-            {.in = kUsual | kTrainOnly | kFactOnCpus | kFingerprint,
+            {.in = kOfEngine | kFactOnCpus,
              .fact = "comm.algorithm",
              .text = [&o] { return std::string(comm::name(o.comm_options.algorithm)); }},
             [&o](const std::string& text) { o.comm_options.algorithm = comm::parse_algorithm(text); });
@@ -111,23 +112,17 @@ void add_reduction(OptionTable& add, Options& o) {
       "--segment-kb", "KIB", "On CPUs: unit of pipelining of a reduction (default: 256)",
       {.in = kUsual | kFactOnCpus | kFingerprint, .compared = "--segment-kb (bytes)", .fact = "comm.segment_bytes"}, 1,
       1 << 20, o.comm_options.segment_bytes, 1024);
-  add.number(
-      "--bucket-mb", "MIB", "Size of the static schedule's buckets (default: 25)",
-      {.in = kUsual | kTrainOnly | kFingerprint, .compared = "--bucket-mb (bytes)", .fact = "engine.bucket_bytes"}, 0,
-      1 << 20, o.engine.buckets.bucket_bytes, kMebibyte);
+  add.number("--bucket-mb", "MIB", "Size of the static schedule's buckets (default: 25)",
+             {.in = kOfEngine, .compared = "--bucket-mb (bytes)", .fact = "engine.bucket_bytes"}, 0, 1 << 20,
+             o.engine.buckets.bucket_bytes, kMebibyte);
   add.number("--fusion-threshold-mb", "MIB", "Fusion buffer of the negotiated schedule (default: 128; 0: no fusion)",
-             {.in = kUsual | kTrainOnly | kFingerprint,
-              .compared = "--fusion-threshold-mb (bytes)",
-              .fact = "engine.fusion_threshold_bytes"},
-             0, 1 << 20, o.engine.negotiation.fusion.threshold_bytes, kMebibyte);
+             {.in = kOfEngine, .compared = "--fusion-threshold-mb (bytes)", .fact = "engine.fusion_threshold_bytes"}, 0,
+             1 << 20, o.engine.negotiation.fusion.threshold_bytes, kMebibyte);
   add.number("--cycle-time-ms", "MS", "Negotiated schedule: pause after a negotiation that moved nothing (default: 1)",
-             {.in = kUsual | kTrainOnly | kFingerprint,
-              .compared = "--cycle-time-ms (microseconds)",
-              .fact = "engine.cycle_time_us"},
-             0, 60000, o.engine.cycle_time, 1000);
+             {.in = kOfEngine, .compared = "--cycle-time-ms (microseconds)", .fact = "engine.cycle_time_us"}, 0, 60000,
+             o.engine.cycle_time, 1000);
   add.integer("--cache-capacity", "Entries of the negotiation's response cache (default: 1024)",
-              {.in = kUsual | kTrainOnly | kFingerprint, .fact = "engine.cache_capacity"}, 0, 1 << 30,
-              o.engine.negotiation.cache_capacity);
+              {.in = kOfEngine, .fact = "engine.cache_capacity"}, 0, 1 << 30, o.engine.negotiation.cache_capacity);
   add.flag("--tune-schedule",
            "First try bucket size or fusion threshold and cycle time; on GPUs also graph, overlap, CTAs and "
            "registration; on CPUs also segment and algorithm. What is given here is not tried. Train with the fastest",
@@ -242,8 +237,8 @@ void settle_validation(Options& options) {
 }
 
 RunSettings settings_of(const Options& options, const Setup& setup) {
-  // The program, and what settle() decides from several options. A rank whose device differs differs in its batch too,
-  // so the order matters: the first difference is named.
+  // The first difference is named, so what decides about other settings comes first: a rank whose device differs
+  // differs in its batch too. These are the program and what settle() decides from several options.
   RunSettings settings{
       {"the program", fmt::format("{} of commit {}", build_info().version, build_info().git_commit)},
       {"--model", setup.model.model},
@@ -255,10 +250,10 @@ RunSettings settings_of(const Options& options, const Setup& setup) {
       {std::string(kMaxCpuIsa), vector_level_limit().empty() ? "not set" : vector_level_limit()},
       {"--allreduce-dtype", std::string(hvd::name(setup.allreduce))},
       {"--schedule", std::string(hvd::name(setup.schedule))},
-      {"--bucket-mb given", setup.tuning.buckets_given ? "on" : "off"},
       {"the command", setup.equal_batches ? "validate" : "train"}};
   Options rows = options;
   training_table(rows).compare(settings, setup.device == Device::kCuda);
+  settings.emplace_back("--bucket-mb given", setup.tuning.buckets_given ? "on" : "off");
   return settings;
 }
 

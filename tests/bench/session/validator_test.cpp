@@ -8,11 +8,11 @@
 #include <functional>
 #include <map>
 
-#include "bench/world/training_options.h"
 #include "bench/session/session.h"
 #include "bench/session/worker.h"
 #include "bench/train/host_trainer.h"
 #include "bench/world/setup.h"
+#include "bench/world/training_options.h"
 #include "tests/runtime/ranks.h"
 
 namespace hvd::bench::validator_test {

@@ -67,6 +67,14 @@ TEST(Settings, ASmallerBatchIsNamedOnAllRanks) {
   EXPECT_NE(thrown[0].find("1 more differ"), std::string::npos) << thrown[0];
 }
 
+TEST(Settings, AValueIsNamedBeforeThatItWasGiven) {
+  Options other;
+  other.engine.buckets.bucket_bytes = 1;
+  other.tuning.buckets_given = true;
+  const auto thrown = meet({settings({}), settings(other)});
+  EXPECT_NE(thrown[0].find("--bucket-mb (bytes) is 26214400 on rank 0"), std::string::npos) << thrown[0];
+}
+
 TEST(Settings, AnObjectionOfOneIsHeardByAll) {
   const auto outcome = [](const std::vector<std::string>& objections) {
     return on_ranks(objections.size(), Errc::kInvalidArgument,
