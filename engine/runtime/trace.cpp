@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <span>
@@ -25,7 +26,7 @@ std::int64_t nanoseconds(Clock::time_point time) {
 std::string microseconds(std::chrono::nanoseconds time) { return json_number(static_cast<double>(time.count()) / 1e3); }
 
 /// A trace is an array of events, whose closing bracket may be missing: so viewers open what a killed rank has written.
-constexpr std::string_view kBegin = "[\n{\"ph\":\"M\",\"pid\":";
+constexpr std::string_view kBegin = "[\n{\"cat\":\"hvd_bench\",\"ph\":\"M\",\"name\":\"process_name\",\"pid\":";
 /// Traces of version 0.1.0 are objects.
 constexpr std::string_view kBeginOfObject = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
 
@@ -49,9 +50,9 @@ void check_trace_target(const std::string& path) {
   if (!std::filesystem::exists(status)) return;
   if (std::filesystem::is_regular_file(status)) {  // do not open a pipe: opening waits for a process at the other end
     if (std::filesystem::file_size(path, ignored) == 0) return;
-    std::string begin(kBeginOfObject.size(), '\0');
+    std::string begin(std::max(kBegin.size(), kBeginOfObject.size()), '\0');
     std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
-    if (begin.starts_with(kBegin) || begin == kBeginOfObject) return;
+    if (begin.starts_with(kBegin) || begin.starts_with(kBeginOfObject)) return;
   }
   throw Error(Errc::kIo, fmt::format("timeline {} exists and is not a trace of hvd_bench; it was not changed: choose "
                                      "another file name (--timeline-filename)",
@@ -90,7 +91,7 @@ TraceWriter::TraceWriter(const std::string& filename, const comm::Topology& topo
   clock_.origin = Clock::now();
   const std::string pid = std::to_string(pid_);
   const auto metadata = [&](const char* what, const std::string& tid, const std::string& args) {
-    return fmt::format(R"({{"ph":"M","pid":{}{},"name":"{}","args":{{{}}}}})", pid, tid, what, args);
+    return fmt::format(R"({{"cat":"hvd_bench","ph":"M","name":"{}","pid":{}{},"args":{{{}}}}})", what, pid, tid, args);
   };
   const std::string host = topology.hosts.empty() ? "" : topology.hosts.at(static_cast<std::size_t>(topology.rank));
   put(fmt::format(
