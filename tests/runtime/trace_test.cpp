@@ -30,7 +30,7 @@ std::size_t occurrences(const std::string& text, std::string_view part) {
 
 /// Runs three steps on two ranks with a timeline. Returns the texts of the two files.
 std::array<std::string, 2> traced_run(Schedule schedule) {
-  const std::string filename = testing::TempDir() + "timeline_" + std::string(name(schedule)) + ".json";
+  const std::string filename = testing::TempDir() + "timeline_" + std::to_string(::getpid()) + ".json";
   EngineOptions options = test::patient_options(schedule);
   options.buckets.first_bucket_bytes = 256;
   options.timeline_filename = filename;
@@ -46,8 +46,10 @@ std::array<std::string, 2> traced_run(Schedule schedule) {
     }
     engine.close_trace();
   }));
-  return {read_file(testing::TempDir() + "timeline_" + std::string(name(schedule)) + ".0.json"),
-          read_file(testing::TempDir() + "timeline_" + std::string(name(schedule)) + ".1.json")};
+  const std::array<std::string, 2> files{timeline_path(filename, 0), timeline_path(filename, 1)};
+  std::array<std::string, 2> texts{read_file(files[0]), read_file(files[1])};
+  for (const std::string& file : files) std::filesystem::remove(file);
+  return texts;
 }
 
 TEST(Trace, AStaticRunShowsItsBucketsItsGradientsAndTheCallersSpans) {
