@@ -211,7 +211,7 @@ TEST(Winners, OfAnotherVersionOrGpuOrDamagedAreNotUsed) {
   }
   EXPECT_FALSE(parse_winners("", plan).why_not.empty());
   EXPECT_FALSE(load_winners("/nowhere/at/all", plan).why_not.empty());
-  models::testing::expect_error(Errc::kIo, {"/nowhere/at/all"}, [&] { save_winners("/nowhere/at/all", plan, {}); });
+  models::testing::expect_error(Errc::kIo, {"/proc/nowhere"}, [&] { save_winners("/proc/nowhere/at/all", plan, {}); });
 }
 
 TEST(Fusions, WorthTimingAreOfTheSameLevelAndBelow) {
