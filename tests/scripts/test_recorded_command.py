@@ -7,6 +7,8 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
+import harness  # noqa: F401  # puts scripts/ on the path
+
 from hvdb.base import option_rows
 from hvdb.base.errors import HvdbError
 from hvdb.read import recorded_command
