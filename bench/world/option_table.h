@@ -87,29 +87,28 @@ class OptionTable {
     value(names, "", help, std::move(uses), [=, &target](const std::string&) { target = value_if_given; });
   }
   template <class T>
-  void integer(const char* names, const char* help, Uses uses, std::int64_t low, std::int64_t high, T& target) {
+  void integer(const char* names, const char* help, const Uses& uses, std::int64_t low, std::int64_t high, T& target) {
     const auto set = [=, &target](const std::string& text) {
       target = static_cast<ValueOf<T>>(parse_integer(names, text, low, high));
     };
-    add_range(value(names, "N", help, std::move(uses), set), std::to_string(low), std::to_string(high), "-?[0-9]+",
-              target);
+    add_range(value(names, "N", help, uses, set), std::to_string(low), std::to_string(high), "-?[0-9]+", target);
   }
   /// Sets `target`, a number or a duration, to `factor` times the value, rounded down if need be.
   template <class T>
-  void number(const char* names, const char* placeholder, const char* help, Uses uses, double low, double high,
+  void number(const char* names, const char* placeholder, const char* help, const Uses& uses, double low, double high,
               T& target, double factor = 1) {
     const auto set = [=, &target](const std::string& text) {
       const double x = factor * parse_number(names, text, low, high);
       if constexpr (std::is_convertible_v<double, ValueOf<T>>) target = static_cast<ValueOf<T>>(x);
       if constexpr (!std::is_convertible_v<double, ValueOf<T>>) target = T(static_cast<std::int64_t>(x));
     };
-    add_range(value(names, placeholder, help, std::move(uses), set), json_number(low), json_number(high), "[0-9.eE+-]+",
-              target);
+    add_range(value(names, placeholder, help, uses, set), json_number(low), json_number(high), "[0-9.eE+-]+", target);
   }
   template <class T>
   void choice(const char* names, const char* placeholder, const char* help, Uses uses, T& target,
               const std::vector<std::pair<std::string, ValueOf<T>>>& choices) {
     std::vector<std::string> words;
+    words.reserve(choices.size());
     for (const auto& [word, meaning] : choices) words.push_back(word);
     uses.pattern = "[a-z0-9]+";
     if (!uses.text) {
