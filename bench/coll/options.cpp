@@ -43,7 +43,7 @@ template <class Names>
 auto parse_names(const Names& names, std::string_view where, const std::string& text) {
   std::vector<typename Names::value_type::first_type> values;
   if (text == "all") {
-    for (std::uint8_t value = 0; value < names.size(); ++value) {
+    for (std::size_t value = 0; value < names.size(); ++value) {
       values.push_back(static_cast<typename Names::value_type::first_type>(value));
     }
     return values;

@@ -58,6 +58,7 @@ std::vector<int> choose_on_host(const HostRanks& host) {
 /// Returns the index of each rank's GPU, [rank].
 std::vector<int> choose_all(const std::vector<comm::Bytes>& messages, const std::vector<std::string>& names) {
   std::vector<std::string> texts;
+  texts.reserve(messages.size());
   for (const comm::Bytes& message : messages) texts.push_back(comm::text_of(message));
   std::map<std::string, HostRanks> hosts;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
