@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +10,7 @@
 #include "bench/hardware/gpu_surroundings.h"
 #include "bench/store/host_facts.h"
 #include "bench/store/key_lines.h"
+#include "bench/world/cores.h"
 #include "engine/base/assert.h"
 
 namespace hvd::bench {
@@ -30,14 +30,13 @@ std::string message_of(const gpu::DeviceList& list, const std::vector<int>& cpus
   return cpu_list(cpus) + "\n" + names + "\n" + near;
 }
 
-/// The ranks of one host.
-struct HostRanks {
-  std::vector<std::size_t> ranks;
+/// What the ranks of one host see.
+struct HostView {
   std::vector<std::vector<int>> cpus;     // [local rank]
   std::vector<std::string_view> visible;  // [local rank] names and processors of the GPUs, as in message_of()
 };
 
-std::vector<int> choose_on_host(const HostRanks& host) {
+std::vector<int> choose_on_host(const HostView& host) {
   const bool equal = std::all_of(host.visible.begin(), host.visible.end(),
                                  [&](std::string_view theirs) { return theirs == host.visible.front(); });
   if (equal && !host.visible.front().starts_with('\n')) {
@@ -60,18 +59,16 @@ std::vector<int> choose_all(const std::vector<comm::Bytes>& messages, const std:
   std::vector<std::string> texts;
   texts.reserve(messages.size());
   for (const comm::Bytes& message : messages) texts.push_back(comm::text_of(message));
-  std::map<std::string, HostRanks> hosts;
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    std::string_view text = texts[rank];
-    HostRanks& host = hosts[names[rank]];
-    host.ranks.push_back(rank);
-    host.cpus.push_back(parse_cpu_list(take_line(text)));
-    host.visible.push_back(text);
-  }
   std::vector<int> chosen(texts.size());
-  for (const auto& [name, host] : hosts) {
-    const std::vector<int> theirs = choose_on_host(host);
-    for (std::size_t local = 0; local < theirs.size(); ++local) chosen[host.ranks[local]] = theirs[local];
+  for (const HostRanks& host : by_host(names)) {
+    HostView view;
+    for (const int rank : host.ranks) {
+      std::string_view text = texts[static_cast<std::size_t>(rank)];
+      view.cpus.push_back(parse_cpu_list(take_line(text)));
+      view.visible.push_back(text);
+    }
+    const std::vector<int> theirs = choose_on_host(view);
+    for (std::size_t i = 0; i < theirs.size(); ++i) chosen[static_cast<std::size_t>(host.ranks[i])] = theirs[i];
   }
   return chosen;
 }

@@ -345,10 +345,10 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
     const RankTrainer rank = parts.make_trainer(share.threads);
     Trainer& trainer = *rank.trainer;
     trainer.start();
+    GpuDescription gpu;  // empty on a CPU
     if (rank.gpu != nullptr) {
-      const std::string heard = session.observer.nccl_log ? session.observer.nccl_log() : std::string();
-      session.facts.gpus =
-          gather_gpu_facts(parts.gpu(rank.gpu->engines(), heard), [&](auto mine) { return engine.gather(mine); });
+      gpu = parts.gpu(rank.gpu->engines(), session.observer.nccl_log ? session.observer.nccl_log() : std::string());
+      session.facts.gpus = gather_gpu_facts(gpu, [&](auto mine) { return engine.gather(mine); });
       if (std::string caution = few_cpus(share, engine.topology().hosts); !caution.empty()) {
         add_caution(session.facts.gpus.provenance, "few_cpus", std::move(caution));
       }
@@ -362,7 +362,6 @@ void run_rank(Session session, std::unique_ptr<comm::Communicator> communicator,
       session.facts.gpus.notes.insert(session.facts.gpus.notes.end(), notes->begin(), notes->end());
     }
     if (session.options.validate || (engine.size() > 1 && session.process.ranks_here == 1)) {
-      const GpuDescription gpu = rank.gpu != nullptr ? parts.gpu(rank.gpu->engines()) : GpuDescription();
       session.facts.kinds = gather_kinds(engine, kind_of_rank(trainer.train_step(), gpu));
       if (std::string caution = unlike_ranks(session.facts.kinds, engine.topology().hosts); !caution.empty()) {
         add_caution(session.facts.gpus.provenance, "unlike_ranks", std::move(caution));

@@ -22,22 +22,6 @@ namespace {
 
 constexpr double kRounding = 1e-9;  // of sums of shares such as 1/3
 
-/// The ranks of one host, in the order of ranks.
-struct HostRanks {
-  std::string name;
-  std::vector<int> ranks;
-};
-
-std::vector<HostRanks> by_host(std::span<const std::string> hosts) {
-  std::vector<HostRanks> out;
-  for (std::size_t r = 0; r < hosts.size(); ++r) {
-    auto host = std::find_if(out.begin(), out.end(), [&](const HostRanks& other) { return other.name == hosts[r]; });
-    if (host == out.end()) host = out.insert(out.end(), {hosts[r], {}});
-    host->ranks.push_back(static_cast<int>(r));
-  }
-  return out;
-}
-
 /// Returns for each processor the number of these ranks that may use it.
 std::map<int, int> users_of(std::span<const RankCores> all, const std::vector<int>& ranks) {
   std::map<int, int> users;
@@ -128,6 +112,16 @@ RankCores parse_rank_cores(std::string_view text) {
     if (name == "launcher_cpus") number(value, cores.launcher_cpus);
   }
   return cores;
+}
+
+std::vector<HostRanks> by_host(std::span<const std::string> hosts) {
+  std::vector<HostRanks> out;
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    auto host = std::find_if(out.begin(), out.end(), [&](const HostRanks& other) { return other.name == hosts[r]; });
+    if (host == out.end()) host = out.insert(out.end(), {hosts[r], {}});
+    host->ranks.push_back(static_cast<int>(r));
+  }
+  return out;
 }
 
 std::vector<RankCores> parse_all_cores(std::span<const comm::Bytes> messages) {

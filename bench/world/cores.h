@@ -27,6 +27,14 @@ RankCores parse_rank_cores(std::string_view text);
 /// Parses the messages of all ranks, as a gather returns them.
 std::vector<RankCores> parse_all_cores(std::span<const comm::Bytes> messages);
 
+/// The ranks of one host, in the order of ranks.
+struct HostRanks {
+  std::string name;
+  std::vector<int> ranks;
+};
+/// Groups the ranks by `hosts` [rank], in the order of each host's first rank.
+std::vector<HostRanks> by_host(std::span<const std::string> hosts);
+
 struct CoreShare {
   int threads = 1;              ///< compute threads of every rank: the smallest share over ranks, at least 1
   double processors = 0;        ///< the smallest share over ranks, in processors
